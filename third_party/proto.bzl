@@ -1,0 +1,51 @@
+"""Protocol Buffers and gRPC code from the distribution's protoc."""
+
+def cc_proto_and_grpc(name, protos, services, deps = []):
+    """Makes //...:NAME_proto (messages) and //...:NAME_grpc (stubs).
+
+    Args:
+      name: prefix of the two libraries.
+      protos: all .proto files of the package.
+      services: those of them that define services.
+      deps: more libraries that the generated code needs.
+    """
+    stems = [p[:-len(".proto")] for p in protos]
+    service_stems = [p[:-len(".proto")] for p in services]
+    outs = ([s + ".pb.h" for s in stems] + [s + ".pb.cc" for s in stems] +
+            [s + ".grpc.pb.h" for s in service_stems] +
+            [s + ".grpc.pb.cc" for s in service_stems])
+
+    native.genrule(
+        name = name + "_generated",
+        srcs = protos,
+        outs = outs,
+        cmd = " ".join([
+            "protoc --proto_path=. --cpp_out=$(GENDIR)",
+            "--grpc_out=$(GENDIR)",
+            "--plugin=protoc-gen-grpc=$$(command -v grpc_cpp_plugin)",
+            "$(SRCS)",
+        ]),
+    )
+    native.genrule(
+        name = name + "_descriptor",
+        srcs = protos,
+        outs = [name + "_descriptor.pb"],
+        cmd = "protoc --proto_path=. --include_source_info --descriptor_set_out=$@ $(SRCS)",
+    )
+    native.cc_library(
+        name = name + "_proto",
+        srcs = [s + ".pb.cc" for s in stems],
+        hdrs = [s + ".pb.h" for s in stems],
+        copts = ["-w"],
+        deps = ["@com_google_protobuf//:protobuf"] + deps,
+    )
+    native.cc_library(
+        name = name + "_grpc",
+        srcs = [s + ".grpc.pb.cc" for s in service_stems],
+        hdrs = [s + ".grpc.pb.h" for s in service_stems],
+        copts = ["-w"],
+        deps = [
+            ":" + name + "_proto",
+            "@com_github_grpc_grpc//:grpc++",
+        ],
+    )
