@@ -20,8 +20,8 @@ def cc_proto_and_grpc(name, protos, services, deps = []):
         srcs = protos,
         outs = outs,
         cmd = " ".join([
-            "protoc --proto_path=. --cpp_out=$(GENDIR)",
-            "--grpc_out=$(GENDIR)",
+            "protoc --proto_path=proto --cpp_out=$(GENDIR)/proto",
+            "--grpc_out=$(GENDIR)/proto",
             "--plugin=protoc-gen-grpc=$$(command -v grpc_cpp_plugin)",
             "$(SRCS)",
         ]),
@@ -30,13 +30,14 @@ def cc_proto_and_grpc(name, protos, services, deps = []):
         name = name + "_descriptor",
         srcs = protos,
         outs = [name + "_descriptor.pb"],
-        cmd = "protoc --proto_path=. --include_source_info --descriptor_set_out=$@ $(SRCS)",
+        cmd = "protoc --proto_path=proto --include_source_info --descriptor_set_out=$@ $(SRCS)",
     )
     native.cc_library(
         name = name + "_proto",
         srcs = [s + ".pb.cc" for s in stems],
         hdrs = [s + ".pb.h" for s in stems],
         copts = ["-w"],
+        strip_include_prefix = "/proto",
         deps = ["@com_google_protobuf//:protobuf"] + deps,
     )
     native.cc_library(
@@ -44,6 +45,7 @@ def cc_proto_and_grpc(name, protos, services, deps = []):
         srcs = [s + ".grpc.pb.cc" for s in service_stems],
         hdrs = [s + ".grpc.pb.h" for s in service_stems],
         copts = ["-w"],
+        strip_include_prefix = "/proto",
         deps = [
             ":" + name + "_proto",
             "@com_github_grpc_grpc//:grpc++",
