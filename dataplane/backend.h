@@ -1,0 +1,100 @@
+#ifndef MUSTER_DATAPLANE_BACKEND_H_
+#define MUSTER_DATAPLANE_BACKEND_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dataplane/bootstrap_store.h"
+#include "dataplane/collective.h"
+#include "dataplane/instant.h"
+#include "dataplane/work.h"
+
+namespace muster::dataplane {
+
+// What every backend needs to know to join its group. One backend object
+// serves one rank of one group.
+struct BackendOptions {
+  int rank = 0;
+  int world_size = 1;
+
+  // For error texts, logs and metrics.
+  std::string group_name;
+
+  // Where the ranks find each other. The backend keeps it.
+  std::shared_ptr<BootstrapStore> store;
+
+  // When the group must be connected.
+  Instant deadline = Instant::max();
+
+  // Network interfaces to use, by name, comma separated as in
+  // GLOO_SOCKET_IFNAME; empty leaves the choice to the backend.
+  std::string network_interfaces;
+
+  // An address of this host that its peers can reach, for instance the local
+  // end of the connection to the coordinator; used when no interface is named.
+  // Empty when unknown.
+  std::string local_address;
+};
+
+// Backend moves the data of one group. Start and Abort may be called from any
+// thread; collectives run in the order in which they were started, which must
+// be the same on every rank. The destructor aborts what is still running and
+// returns when no thread of the backend is left.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // "gloo", "nccl", ...
+  virtual absl::string_view name() const = 0;
+
+  // Kinds of device whose tensors it takes.
+  virtual absl::Span<const DeviceType> devices() const = 0;
+
+  // OK if this backend can do `collective` (valid, see Validate) at all;
+  // kUnimplemented, naming what is missing, if not. The same on every rank.
+  virtual absl::Status Supports(const Collective& collective) const = 0;
+
+  // Starts `collective`, which is valid and supported, and returns its handle;
+  // never null, never blocks on the network. Failures complete the Work: see
+  // README.md for the codes.
+  virtual std::shared_ptr<Work> Start(const Collective& collective) = 0;
+
+  // Ends every started collective with `cause`, soon and without its peers'
+  // help, closes the connections, and makes every later Start fail with the
+  // first `cause` given. Does not block; may be called from a Work's callback.
+  virtual void Abort(absl::Status cause) = 0;
+};
+
+// Base of a backend that does something around another one. A decorator
+// overrides Start.
+class BackendDecorator : public Backend {
+ public:
+  explicit BackendDecorator(std::unique_ptr<Backend> inner)
+      : inner_(std::move(inner)) {}
+
+  absl::string_view name() const override { return inner_->name(); }
+  absl::Span<const DeviceType> devices() const override {
+    return inner_->devices();
+  }
+  absl::Status Supports(const Collective& collective) const override {
+    return inner_->Supports(collective);
+  }
+  std::shared_ptr<Work> Start(const Collective& collective) override {
+    return inner_->Start(collective);
+  }
+  void Abort(absl::Status cause) override { inner_->Abort(std::move(cause)); }
+
+ protected:
+  Backend& inner() { return *inner_; }
+
+ private:
+  const std::unique_ptr<Backend> inner_;
+};
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_BACKEND_H_

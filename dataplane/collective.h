@@ -1,0 +1,89 @@
+#ifndef MUSTER_DATAPLANE_COLLECTIVE_H_
+#define MUSTER_DATAPLANE_COLLECTIVE_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "dataplane/instant.h"
+#include "dataplane/tensor.h"
+
+namespace muster::dataplane {
+
+enum class CollectiveKind : uint8_t {
+  // tensors[0] of every rank becomes the reduction of all of them.
+  kAllReduce,
+  // tensors[0] of every rank becomes that of `root`.
+  kBroadcast,
+  // No rank completes before every rank has started.
+  kBarrier,
+};
+
+inline constexpr int kCollectiveKindCount = 3;
+
+// "all_reduce", "broadcast", "barrier": c10d's names.
+absl::string_view CollectiveKindName(CollectiveKind kind);
+
+enum class ReduceOp : uint8_t {
+  kSum,
+  // The sum divided by the world size. Integers truncate toward zero.
+  kAvg,
+  // Floating point: NaN if any rank has NaN at that element.
+  kMin,
+  kMax,
+  kProduct,
+};
+
+inline constexpr int kReduceOpCount = 5;
+
+// "sum", "avg", "min", "max", "product".
+absl::string_view ReduceOpName(ReduceOp op);
+
+// What one rank wants done, as a value: a decorator can look at it, record it
+// and compare it with what the other ranks want. It does not own the tensors'
+// memory, which must live until the Work is complete.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+
+  // What it works on, in place.
+  absl::InlinedVector<Tensor, 1> tensors;
+
+  // Of kAllReduce.
+  ReduceOp reduce_op = ReduceOp::kSum;
+
+  // Of kBroadcast: a rank of the group.
+  int root = 0;
+
+  // How long it may take; zero is the group's default.
+  std::chrono::milliseconds timeout{0};
+
+  // The two fields below are filled in by Communicator.
+
+  // When `timeout` is over.
+  Instant deadline = Instant::max();
+
+  // Number in its group, from 1.
+  uint64_t sequence = 0;
+
+  // Bytes of this rank's tensors together.
+  size_t bytes() const;
+
+  // "all_reduce #418 float32[1024] sum", "broadcast #3 int64[1] root 2",
+  // "barrier #4".
+  std::string Describe() const;
+
+  // The head of Describe(), with which error texts begin: "all_reduce #418".
+  std::string Label() const;
+};
+
+// OK if rank `rank` of `world_size` may start `collective`. Otherwise
+// kInvalidArgument, naming the argument and its value. One rule per kind.
+absl::Status Validate(const Collective& collective, int rank, int world_size);
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_COLLECTIVE_H_

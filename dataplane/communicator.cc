@@ -1,0 +1,116 @@
+#include "dataplane/communicator.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane {
+namespace {
+
+std::shared_ptr<Work> FailedWork(std::string description, absl::Status status) {
+  auto work = std::make_shared<PromisedWork>(std::move(description));
+  work->Complete(std::move(status));
+  return work;
+}
+
+}  // namespace
+
+Communicator::Communicator(CommunicatorOptions options,
+                           std::unique_ptr<Backend> backend)
+    : options_(std::move(options)),
+      since_(Clock::now()),
+      backend_(std::move(backend)) {}
+
+Communicator::~Communicator() {
+  Abort(absl::CancelledError(
+      absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
+}
+
+std::shared_ptr<Work> Communicator::Start(Collective collective) {
+  MutexLock order(start_mutex_);
+  absl::Status poison;
+  {
+    MutexLock lock(mutex_);
+    // Numbered before validation: a rank whose arguments are bad must still
+    // consume the number, or it calls every later collective by another name
+    // than its peers do.
+    collective.sequence = ++last_enqueued_;
+    poison = poison_;
+  }
+  std::string description = collective.Describe();
+  if (!poison.ok()) return FailedWork(std::move(description), poison);
+
+  absl::Status valid = Validate(collective, options_.rank, options_.world_size);
+  if (valid.ok()) valid = backend_->Supports(collective);
+  if (!valid.ok()) {
+    return FailedWork(
+        std::move(description),
+        absl::Status(
+            valid.code(),
+            absl::StrCat(collective.Label(), " on group \"",
+                         options_.group_name, "\": ", valid.message())));
+  }
+
+  const Instant now = Clock::now();
+  if (collective.timeout.count() == 0) {
+    collective.timeout = options_.default_timeout;
+  }
+  collective.deadline = collective.timeout < Instant::max() - now
+                            ? now + collective.timeout
+                            : Instant::max();
+  {
+    MutexLock lock(mutex_);
+    if (running_.empty()) since_ = now;
+    running_.emplace(collective.sequence, std::move(description));
+  }
+  std::shared_ptr<Work> work = backend_->Start(collective);
+  work->OnCompletion(
+      [this, sequence = collective.sequence](const absl::Status& status) {
+        Completed(sequence, status);
+      });
+  return work;
+}
+
+void Communicator::Completed(uint64_t sequence, const absl::Status& status) {
+  {
+    MutexLock lock(mutex_);
+    const bool oldest =
+        !running_.empty() && running_.begin()->first == sequence;
+    running_.erase(sequence);
+    if (status.ok() && sequence > last_completed_) last_completed_ = sequence;
+    if (oldest) since_ = Clock::now();
+  }
+  if (!status.ok()) Abort(status);
+}
+
+void Communicator::Abort(absl::Status cause) {
+  {
+    MutexLock lock(mutex_);
+    if (!poison_.ok()) return;
+    poison_ = cause;
+  }
+  if (!absl::IsCancelled(cause)) {
+    LOG(WARNING) << "group failed: group=" << options_.group_name
+                 << " rank=" << options_.rank << " cause=" << cause;
+  }
+  backend_->Abort(std::move(cause));
+}
+
+absl::Status Communicator::status() const {
+  MutexLock lock(mutex_);
+  return poison_;
+}
+
+Progress Communicator::progress() const {
+  MutexLock lock(mutex_);
+  return {.group_name = options_.group_name,
+          .last_enqueued = last_enqueued_,
+          .last_completed = last_completed_,
+          .current = running_.empty() ? "" : running_.begin()->second,
+          .since = since_};
+}
+
+}  // namespace muster::dataplane

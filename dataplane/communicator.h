@@ -1,0 +1,103 @@
+#ifndef MUSTER_DATAPLANE_COMMUNICATOR_H_
+#define MUSTER_DATAPLANE_COMMUNICATOR_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "dataplane/backend.h"
+#include "dataplane/collective.h"
+#include "dataplane/instant.h"
+#include "dataplane/mutex.h"
+#include "dataplane/work.h"
+
+namespace muster::dataplane {
+
+// How far one rank has come in one group: what heartbeats carry and hang
+// diagnosis compares.
+struct Progress {
+  std::string group_name;
+  // Sequence numbers; 0 is "none yet".
+  uint64_t last_enqueued = 0;
+  uint64_t last_completed = 0;
+  // The oldest collective that has not completed; empty when there is none.
+  std::string current;
+  // Since when `current` is the oldest one, or since when there is none.
+  Instant since;
+};
+
+struct CommunicatorOptions {
+  std::string group_name;
+  int rank = 0;
+  int world_size = 1;
+  // Of a collective that names none.
+  std::chrono::milliseconds default_timeout = std::chrono::minutes(30);
+};
+
+// Communicator is one rank's end of one group. It numbers, validates and
+// starts collectives, keeps their progress, and makes a failure final: the
+// first failed collective, or Abort, poisons the group, and everything after
+// it fails with that same error.
+//
+// Thread-safe, but ranks must start the same collectives in the same order, so
+// callers on several threads order themselves. The destructor aborts what is
+// running, and returns when its handles are complete and its threads gone.
+class Communicator {
+ public:
+  Communicator(CommunicatorOptions options, std::unique_ptr<Backend> backend);
+  ~Communicator();
+
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  // Starts `collective` and returns its handle, never null. A bad argument
+  // completes the handle with kInvalidArgument or kUnimplemented and leaves
+  // the group as it was: nothing was sent.
+  std::shared_ptr<Work> Start(Collective collective);
+
+  // Fails everything that is running and everything to come with `cause`.
+  // Without effect when the group is poisoned already. Does not block.
+  void Abort(absl::Status cause);
+
+  // OK, or the error that poisoned the group.
+  absl::Status status() const;
+
+  Progress progress() const;
+
+  const std::string& group_name() const { return options_.group_name; }
+  int rank() const { return options_.rank; }
+  int world_size() const { return options_.world_size; }
+  absl::string_view backend_name() const { return backend_->name(); }
+
+ private:
+  void Completed(uint64_t sequence, const absl::Status& status);
+
+  // Constant after construction.
+  const CommunicatorOptions options_;
+
+  // Held over numbering and Backend::Start together, so that the backend sees
+  // collectives in the order of their numbers. Taken before mutex_; never by
+  // Abort or a completion.
+  Mutex start_mutex_;
+
+  mutable Mutex mutex_;
+  uint64_t last_enqueued_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t last_completed_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Description by sequence.
+  std::map<uint64_t, std::string> running_ ABSL_GUARDED_BY(mutex_);
+  Instant since_ ABSL_GUARDED_BY(mutex_);
+  absl::Status poison_ ABSL_GUARDED_BY(mutex_);
+
+  // Last, so that it is destroyed first: its threads complete works, whose
+  // callbacks use what stands above.
+  std::unique_ptr<Backend> backend_;
+};
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_COMMUNICATOR_H_

@@ -1,0 +1,28 @@
+#include "dataplane/decorators/metering.h"
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+namespace muster::dataplane {
+
+Metering::Metering(std::unique_ptr<Backend> inner,
+                   std::shared_ptr<Metrics> metrics)
+    : BackendDecorator(std::move(inner)), metrics_(std::move(metrics)) {}
+
+std::shared_ptr<Work> Metering::Start(const Collective& collective) {
+  const Instant started = Clock::now();
+  std::shared_ptr<Work> work = inner().Start(collective);
+  // Names are literals, so the callback may outlive this object.
+  work->OnCompletion([metrics = metrics_,
+                      op = CollectiveKindName(collective.kind),
+                      backend = name(), bytes = collective.bytes(),
+                      started](const absl::Status& status) {
+    const std::chrono::duration<double> elapsed = Clock::now() - started;
+    metrics->CollectiveFinished(op, backend, bytes, elapsed.count(),
+                                status.code());
+  });
+  return work;
+}
+
+}  // namespace muster::dataplane

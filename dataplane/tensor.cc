@@ -1,0 +1,110 @@
+#include "dataplane/tensor.h"
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace muster::dataplane {
+namespace {
+
+struct DataTypeFacts {
+  absl::string_view name;
+  size_t bytes;
+  // Of a complex number, that of its parts.
+  size_t alignment;
+};
+
+constexpr std::array<DataTypeFacts, kDataTypeCount> kFacts = {{
+    {"uint8", 1, 1},
+    {"int8", 1, 1},
+    {"int16", 2, 2},
+    {"int32", 4, 4},
+    {"int64", 8, 8},
+    {"float16", 2, 2},
+    {"bfloat16", 2, 2},
+    {"float32", 4, 4},
+    {"float64", 8, 8},
+    {"bool", 1, 1},
+    {"complex64", 8, 4},
+    {"complex128", 16, 8},
+}};
+
+const DataTypeFacts& FactsOf(DataType type) {
+  return kFacts.at(static_cast<size_t>(type));
+}
+
+}  // namespace
+
+absl::string_view DataTypeName(DataType type) { return FactsOf(type).name; }
+
+size_t DataTypeBytes(DataType type) { return FactsOf(type).bytes; }
+
+absl::string_view DeviceTypeName(DeviceType type) {
+  return type == DeviceType::kCpu ? "cpu" : "cuda";
+}
+
+std::string DeviceName(Device device) {
+  if (device.type == DeviceType::kCpu) return "cpu";
+  return absl::StrCat(DeviceTypeName(device.type), ":", device.index);
+}
+
+Tensor::Tensor(void* data, DataType type, absl::Span<const int64_t> shape,
+               Device device)
+    : data_(data),
+      data_type_(type),
+      device_(device),
+      shape_(shape.begin(), shape.end()) {
+  int64_t count = 1;
+  for (const int64_t dimension : shape_) {
+    if (dimension < 0 || __builtin_mul_overflow(count, dimension, &count)) {
+      shape_valid_ = false;
+      return;
+    }
+  }
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(count, static_cast<int64_t>(DataTypeBytes(type)),
+                             &bytes)) {
+    shape_valid_ = false;
+    return;
+  }
+  element_count_ = count;
+}
+
+absl::Status Tensor::Validate() const {
+  if (!shape_valid_) {
+    for (const int64_t dimension : shape_) {
+      if (dimension < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("negative dimension in ", Describe()));
+      }
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("size of ", Describe(), " does not fit into 63 bits"));
+  }
+  if (element_count_ == 0) return absl::OkStatus();
+  if (data_ == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("null data pointer of ", Describe()));
+  }
+  const size_t alignment = FactsOf(data_type_).alignment;
+  if (reinterpret_cast<uintptr_t>(data_) % alignment != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data pointer of ", Describe(), " is not aligned to ",
+                     alignment, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+std::string Tensor::Describe() const {
+  std::string text = absl::StrCat(DataTypeName(data_type_), "[",
+                                  absl::StrJoin(shape_, ","), "]");
+  if (device_.type != DeviceType::kCpu) {
+    absl::StrAppend(&text, " on ", DeviceName(device_));
+  }
+  return text;
+}
+
+}  // namespace muster::dataplane

@@ -1,0 +1,78 @@
+#include "dataplane/work.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::dataplane {
+
+PromisedWork::PromisedWork(std::string description)
+    : description_(std::move(description)) {}
+
+bool PromisedWork::Complete(absl::Status status) {
+  std::vector<Callback> callbacks;
+  {
+    MutexLock lock(mutex_);
+    if (state_ != State::kRunning) return false;
+    state_ = State::kCompleting;
+    status_ = status;
+    callbacks.swap(callbacks_);
+  }
+  // Before any waiter wakes: whoever sees this work failed must also see its
+  // group poisoned and its progress counted. A callback may add another.
+  for (;;) {
+    for (Callback& callback : callbacks) callback(status);
+    callbacks.clear();
+    MutexLock lock(mutex_);
+    if (callbacks_.empty()) {
+      state_ = State::kCompleted;
+      completed_.store(true, std::memory_order_release);
+      // Under the lock: a waiter may destroy this object once it has it.
+      condition_.NotifyAll();
+      return true;
+    }
+    callbacks.swap(callbacks_);
+  }
+}
+
+absl::Status PromisedWork::Wait(Instant deadline) {
+  MutexLock lock(mutex_);
+  while (state_ != State::kCompleted) {
+    if (deadline == Instant::max()) {
+      condition_.Wait(mutex_);
+    } else if (!condition_.WaitUntil(mutex_, deadline) &&
+               state_ != State::kCompleted) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(description_,
+                       ": not complete when the wait for it "
+                       "timed out"));
+    }
+  }
+  return status_;
+}
+
+bool PromisedWork::IsCompleted() const {
+  return completed_.load(std::memory_order_acquire);
+}
+
+absl::Status PromisedWork::status() const {
+  MutexLock lock(mutex_);
+  return state_ == State::kCompleted ? status_ : absl::OkStatus();
+}
+
+void PromisedWork::OnCompletion(Callback callback) {
+  absl::Status status;
+  {
+    MutexLock lock(mutex_);
+    if (state_ != State::kCompleted) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+    status = status_;
+  }
+  callback(status);
+}
+
+}  // namespace muster::dataplane

@@ -1,0 +1,80 @@
+#ifndef MUSTER_DATAPLANE_WORK_H_
+#define MUSTER_DATAPLANE_WORK_H_
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "dataplane/instant.h"
+#include "dataplane/mutex.h"
+
+namespace muster::dataplane {
+
+// The handle of one started collective. It completes exactly once, with OK or
+// with the error that every later look at it returns. Thread-safe. Dropping the
+// handle does not cancel the collective.
+class [[nodiscard]] Work {
+ public:
+  using Callback = std::function<void(const absl::Status&)>;
+
+  virtual ~Work() = default;
+
+  // Waits for completion and returns the collective's status. When `deadline`
+  // passes first it returns kDeadlineExceeded, and the collective goes on.
+  [[nodiscard]] virtual absl::Status Wait(Instant deadline) = 0;
+
+  // Waits as long as the collective's own deadline lets it run.
+  [[nodiscard]] absl::Status Wait() { return Wait(Instant::max()); }
+
+  virtual bool IsCompleted() const = 0;
+
+  // The status once completed; OK before.
+  virtual absl::Status status() const = 0;
+
+  // Calls `callback` with the status when the collective completes, before any
+  // Wait returns; at once if it is complete. The callback runs on the thread
+  // that completes the work, must not block, and must not wait for this work.
+  virtual void OnCompletion(Callback callback) = 0;
+
+  // Collective::Describe() of what was started.
+  virtual const std::string& description() const = 0;
+};
+
+// A Work that somebody completes by calling Complete.
+class [[nodiscard]] PromisedWork : public Work {
+ public:
+  explicit PromisedWork(std::string description);
+
+  // The first call completes the work and returns true; later ones are without
+  // effect and return false.
+  bool Complete(absl::Status status);
+
+  using Work::Wait;
+  [[nodiscard]] absl::Status Wait(Instant deadline) override;
+  bool IsCompleted() const override;
+  absl::Status status() const override;
+  void OnCompletion(Callback callback) override;
+  const std::string& description() const override { return description_; }
+
+ private:
+  enum class State { kRunning, kCompleting, kCompleted };
+
+  const std::string description_;
+
+  // Says kCompleted without the lock, for IsCompleted and the fast Wait.
+  std::atomic<bool> completed_{false};
+
+  mutable Mutex mutex_;
+  CondVar condition_;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kRunning;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_WORK_H_
