@@ -1,0 +1,72 @@
+#ifndef MUSTER_COORDINATOR_SERVER_SERVER_H_
+#define MUSTER_COORDINATOR_SERVER_SERVER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace muster::coordinator {
+
+// How a coordinator serves. The defaults suit a test or an embedded
+// coordinator: loopback, any free port, no HTTP.
+struct ServerOptions {
+  // host:port of the gRPC endpoint; port 0 takes any free one. An IPv6 host
+  // stands in brackets. An address other than loopback needs `insecure`.
+  std::string listen = "127.0.0.1:0";
+  // host:port of /metrics, /healthz, /readyz and the status page; port 0 takes
+  // any free one; empty serves no HTTP.
+  std::string http_listen;
+  // Allows plain text on an address that other hosts can reach.
+  bool insecure = false;
+  // A member that is silent for this long is lost.
+  std::chrono::milliseconds lease{10'000};
+  // How long a member may be without a stream before it is lost.
+  std::chrono::milliseconds reconnect_grace{1'000};
+  // The most jobs; the call that would make one more gets RESOURCE_EXHAUSTED.
+  int jobs_max = 1'000;
+  // The most open streams, over all jobs.
+  int sessions_max = 20'000;
+  // The most bytes of one request or answer, a stream's batch included.
+  int message_bytes_max = 64 << 20;
+};
+
+// Server is a whole coordinator in this process: gRPC services, health,
+// reflection, HTTP. It installs no signal handlers and has no global state:
+// several may serve in one process. Thread-safe.
+class Server {
+ public:
+  // Listens and serves when it returns.
+  // Errors: INVALID_ARGUMENT (an option; the text names it and its value),
+  //   UNAVAILABLE (cannot listen: the text names the address and the cause).
+  static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options);
+
+  // Drains without a grace, then ends every thread of the server.
+  virtual ~Server() = default;
+
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // The ports that it listens on; http_port() is 0 without HTTP.
+  virtual int port() const = 0;
+  virtual int http_port() const = 0;
+
+  // The random id of this start, as every answer carries it.
+  virtual uint64_t epoch() const = 0;
+
+  // Takes the server out of service: health says NOT_SERVING, new calls get
+  // UNAVAILABLE, parked calls get ABORTED, streams end with UNAVAILABLE, each
+  // with a text that says the coordinator drains. Returns when all calls have
+  // ended or after `timeout`, whichever is first; calls that are left then are
+  // cut off. May be called more than once.
+  virtual void Drain(std::chrono::milliseconds timeout) = 0;
+
+ protected:
+  Server() = default;
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_SERVER_H_
