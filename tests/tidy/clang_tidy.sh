@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# clang-tidy over the sources, or over those given: tests/tidy/clang_tidy.sh
+# [FILE...]. Needs generated headers: run after a build with --config=clang.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+generated=$(bazel info --config=clang bazel-bin 2>/dev/null)
+files=("$@")
+if [[ ${#files[@]} -eq 0 ]]; then
+  mapfile -t files < <(git ls-files -- coordinator dataplane client worker proto |
+    grep -E '\.cc$')
+fi
+printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy-14 --quiet -- \
+  -std=c++20 -I. -Iproto -I"$generated/proto" -I"$generated" \
+  -isystem /usr/include/eigen3 -Wno-unknown-warning-option 2> >(
+    grep -vE 'warnings? generated|Suppressed|Use -header-filter' >&2 || true)

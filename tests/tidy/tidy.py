@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""Checks the rules of the house that a compiler does not see.
+
+Run without arguments in a clone, or with --root=FOLDER. Prints one line per
+violation, `file:line: rule: what`, and exits 1 if there is any.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+
+# What may stand at the top (beside dot files).
+TOP = {
+    "WORKSPACE", "BUILD.bazel", "proto", "coordinator", "worker", "dataplane",
+    "client", "deploy", "tests", "README.md", "dev", "third_party", "LICENSE",
+    "CONTRIBUTING.md",
+}
+
+README_FOLDERS = [
+    "proto", "coordinator", "worker", "dataplane", "client", "deploy", "tests",
+]
+
+SOURCE_FOLDERS = (
+    "proto/", "coordinator/", "worker/", "dataplane/", "client/", "tests/",
+)
+
+# Which of our folders a folder may include, longest prefix first. Tests beside
+# the code may include more: TEST_MAY.
+MAY_INCLUDE = [
+    ("coordinator/core/", ["coordinator/core/"]),
+    ("coordinator/storage/", ["coordinator/storage/", "coordinator/core/"]),
+    ("coordinator/server/", ["coordinator/", "muster/v1/"]),
+    ("proto/", ["muster/v1/", "proto/"]),
+    ("dataplane/", ["dataplane/"]),
+    ("worker/telemetry", ["worker/", "dataplane/metrics.h"]),
+    ("worker/metrics", ["worker/", "dataplane/metrics.h"]),
+    ("worker/http", ["worker/"]),
+    ("worker/", ["worker/", "client/", "dataplane/metrics.h"]),
+    ("client/internal/embedded_coordinator.cc",
+     ["client/", "coordinator/server/server.h"]),
+    ("client/internal/telemetry.cc",
+     ["client/", "dataplane/", "worker/telemetry.h"]),
+    ("client/examples/", ["client/"]),
+    ("client/", ["client/", "dataplane/", "muster/v1/", "proto/"]),
+    ("tests/", [""]),
+]
+
+# Unit tests may stand on a real server: what they test is its client.
+TEST_MAY = {"client/": ["coordinator/server/server.h"]}
+
+# Folders that count as ours in an #include.
+OURS = ("coordinator/", "worker/", "dataplane/", "client/", "tests/", "proto/",
+        "muster/v1/")
+
+# Who may include a library: (pattern of the include, allowed file pattern).
+LIBRARIES = [
+    (r"grpc(pp)?/", r"^(proto/muster/v1/status_wire|coordinator/server/|"
+                    r"client/internal/|tests/).*"),
+    (r"google/protobuf/|muster/v1/.*\.pb\.h",
+     r"^(proto/|coordinator/server/|client/internal/|tests/|"
+     r"client/[a-z_]*_test\.cc).*"),
+    (r"prometheus/", r"^(coordinator/server|worker)/metrics\.cc$"),
+    (r"httplib\.h", r"^(coordinator/server|worker)/http\.cc$|_test\.cc$"),
+    (r"gloo/", r"^dataplane/backends/gloo/.*\.(cc|h)$"),
+    (r"rocksdb/", r"^coordinator/storage/rocksdb.*"),
+]
+
+LINES_MAX = 600
+BINARY_BYTES_MAX = 256 * 1024
+
+# Built from parts so that this file does not break its own rules.
+UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME",
+                                           "XX" + "X", "HA" + "CK"]) + r")\b")
+FOREIGN_PATH = re.compile(r"(?<![\w.])(/wo" + r"rk/|/ro" + r"ot/|/ho" + r"me/\w)")
+SLEEP = re.compile(r"\b(sleep_for|sleep_until|SleepFor|usleep|nanosleep|"
+                   r"time\.sleep)\b|(?<![\w.:])sleep\(")
+CLOCK = re.compile(r"\b(steady_clock|system_clock|high_resolution_clock)"
+                   r"::now\b|absl::Now\b")
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+
+
+class Tree:
+    """The files that git knows, by path from the root."""
+
+    def __init__(self, root, files=None):
+        self.root = root
+        self.files = files if files is not None else self._git_files()
+        self.violations = []
+
+    def _git_files(self):
+        listed = subprocess.run(
+            ["git", "-C", self.root, "ls-files", "--cached", "--others",
+             "--exclude-standard"],
+            check=True, capture_output=True, text=True).stdout.splitlines()
+        return [f for f in listed if os.path.exists(os.path.join(self.root, f))]
+
+    def read(self, path):
+        with open(os.path.join(self.root, path), "rb") as handle:
+            return handle.read()
+
+    def lines(self, path):
+        return self.read(path).decode("utf-8", "replace").splitlines()
+
+    def report(self, path, line, rule, what):
+        self.violations.append(f"{path}:{line}: {rule}: {what}")
+
+
+def sources(tree, endings=(".h", ".cc")):
+    return [f for f in tree.files
+            if f.startswith(SOURCE_FOLDERS) and f.endswith(endings)]
+
+
+def check_top(tree):
+    for name in sorted({f.split("/")[0] for f in tree.files}):
+        if not name.startswith(".") and name not in TOP:
+            tree.report(name, 1, "top", "not one of the fixed top-level names")
+
+
+def check_readmes(tree):
+    for folder in README_FOLDERS:
+        if f"{folder}/README.md" not in tree.files:
+            tree.report(folder, 1, "readme", "the folder has no README.md")
+
+
+def allowed_includes(path):
+    for prefix, allowed in MAY_INCLUDE:
+        if path.startswith(prefix):
+            extra = []
+            if path.endswith(("_test.cc", "_benchmark.cc")) or "/testing/" in path:
+                for folder, more in TEST_MAY.items():
+                    if path.startswith(folder):
+                        extra = more
+            return allowed + extra
+    return [""]
+
+
+def check_includes(tree):
+    for path in sources(tree):
+        allowed = allowed_includes(path)
+        for number, line in enumerate(tree.lines(path), 1):
+            match = INCLUDE.match(line)
+            if not match:
+                continue
+            target = match.group(1)
+            if target.startswith(OURS) and not any(
+                    target.startswith(a) for a in allowed):
+                tree.report(path, number, "include",
+                            f"this folder must not include {target}")
+            for pattern, who in LIBRARIES:
+                if re.match(pattern, target) and not re.match(who, path):
+                    tree.report(path, number, "library",
+                                f"only {who} may include {target}")
+
+
+def check_guards(tree):
+    for path in sources(tree, (".h",)):
+        want = "MUSTER_" + re.sub(r"[^A-Za-z0-9]", "_", path).upper() + "_"
+        text = "\n".join(tree.lines(path))
+        if f"#ifndef {want}\n#define {want}\n" not in text:
+            tree.report(path, 1, "guard", f"the include guard must be {want}")
+
+
+def check_words(tree):
+    for path in tree.files:
+        if path == "LICENSE" or path.endswith((".png", ".gz")):
+            continue
+        if b"\0" in tree.read(path)[:8000]:
+            continue
+        for number, line in enumerate(tree.lines(path), 1):
+            if UNFINISHED.search(line):
+                tree.report(path, number, "unfinished", line.strip()[:60])
+            if FOREIGN_PATH.search(line):
+                tree.report(path, number, "path",
+                            "names a folder of some machine: " +
+                            line.strip()[:60])
+
+
+def check_time(tree):
+    for path in sources(tree):
+        in_test = path.endswith("_test.cc") or path.startswith("tests/")
+        in_core = path.startswith("coordinator/core/")
+        for number, line in enumerate(tree.lines(path), 1):
+            code = line.split("//")[0]
+            if (in_test or in_core) and SLEEP.search(code):
+                tree.report(path, number, "sleep",
+                            "wait on observable state, not on time")
+            if in_core and not path.endswith("_benchmark.cc") and CLOCK.search(code):
+                tree.report(path, number, "clock",
+                            "time comes into the core as an argument")
+
+
+def check_sizes(tree):
+    for path in tree.files:
+        data = tree.read(path)
+        if path.endswith((".h", ".cc", ".py", ".sh", ".proto")):
+            count = data.count(b"\n")
+            if count > LINES_MAX:
+                tree.report(path, count, "long",
+                            f"{count} lines, at most {LINES_MAX}")
+        if b"\0" in data[:8000] and len(data) > BINARY_BYTES_MAX:
+            tree.report(path, 1, "binary", f"{len(data)} bytes")
+
+
+def check_build_files(tree):
+    builds = {}
+    for path in tree.files:
+        if os.path.basename(path) == "BUILD.bazel":
+            builds[os.path.dirname(path)] = "\n".join(tree.lines(path))
+    for path in sources(tree, (".h", ".cc", ".py", ".proto")):
+        folder = os.path.dirname(path)
+        while folder and folder not in builds:
+            folder = os.path.dirname(folder)
+        if os.path.relpath(path, folder or ".") not in builds.get(folder, ""):
+            tree.report(path, 1, "build", "no BUILD.bazel names this file")
+
+
+def check_protos(tree):
+    for path in tree.files:
+        if not path.endswith(".proto") or not path.startswith("proto/"):
+            continue
+        before = ""
+        for number, line in enumerate(tree.lines(path), 1):
+            if line.strip().startswith("rpc ") and not before.startswith("//"):
+                tree.report(path, number, "proto", "an RPC without a comment")
+            if line.strip():
+                before = line.strip()
+
+
+CHECKS = [
+    check_top, check_readmes, check_includes, check_guards, check_words,
+    check_time, check_sizes, check_build_files, check_protos,
+]
+
+
+def run(tree):
+    for check in CHECKS:
+        check(tree)
+    return tree.violations
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    here = os.path.dirname(os.path.realpath(__file__))
+    parser.add_argument("--root", default=os.path.join(here, "..", ".."))
+    violations = run(Tree(os.path.realpath(parser.parse_args().root)))
+    for violation in violations:
+        print(violation)
+    print(f"tidy: {len(violations)} violations", file=sys.stderr)
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""The tree follows the rules of tidy.py, and tidy.py finds what breaks them."""
+
+import os
+import tempfile
+import unittest
+
+import tidy
+
+
+def violations_of(files):
+    """Runs all checks over a made-up tree {path: text}."""
+    with tempfile.TemporaryDirectory() as root:
+        for path, text in files.items():
+            os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)
+            with open(os.path.join(root, path), "w", encoding="utf-8") as out:
+                out.write(text)
+        return tidy.run(tidy.Tree(root, sorted(files)))
+
+
+def rules_of(path, text):
+    """The rules that one file breaks."""
+    return {v.split(": ")[1] for v in violations_of({path: text})
+            if v.startswith(path)}
+
+
+class TreeTest(unittest.TestCase):
+
+    def test_the_tree_follows_every_rule(self):
+        # Bazel's runfiles point into the clone; its real path is the root.
+        here = os.path.dirname(os.path.realpath(__file__))
+        root = os.path.realpath(os.path.join(here, "..", ".."))
+        self.assertEqual(tidy.run(tidy.Tree(root)), [])
+
+
+class RuleTest(unittest.TestCase):
+
+    def test_core_may_not_include_the_server(self):
+        self.assertIn("include", rules_of(
+            "coordinator/core/a.cc", '#include "coordinator/server/x.h"\n'))
+
+    def test_dataplane_may_not_include_the_client(self):
+        self.assertIn("include", rules_of(
+            "dataplane/a.cc", '#include "client/session.h"\n'))
+
+    def test_only_one_client_file_embeds_the_coordinator(self):
+        line = '#include "coordinator/server/server.h"\n'
+        self.assertIn("include", rules_of("client/session.cc", line))
+        self.assertNotIn("include", rules_of(
+            "client/internal/embedded_coordinator.cc", line))
+
+    def test_grpc_stays_out_of_public_headers(self):
+        self.assertIn("library", rules_of(
+            "client/session.h", "#include <grpcpp/grpcpp.h>\n"))
+
+    def test_http_library_is_in_one_file(self):
+        self.assertIn("library", rules_of(
+            "worker/launcher.cc", "#include <httplib.h>\n"))
+        self.assertNotIn("library", rules_of(
+            "worker/http.cc", "#include <httplib.h>\n"))
+
+    def test_guard_is_the_path(self):
+        good = "#ifndef MUSTER_CLIENT_A_H_\n#define MUSTER_CLIENT_A_H_\n#endif\n"
+        self.assertNotIn("guard", rules_of("client/a.h", good))
+        self.assertIn("guard", rules_of("client/b.h", good))
+
+    def test_unfinished_words_are_found(self):
+        self.assertIn("unfinished", rules_of(
+            "client/a.cc", "// TO" + "DO: later\n"))
+
+    def test_a_machines_path_is_found(self):
+        self.assertIn("path", rules_of("client/a.cc", "// /ro" + "ot/x\n"))
+
+    def test_sleep_in_a_test_is_found(self):
+        self.assertIn("sleep", rules_of(
+            "client/a_test.cc", "std::this_thread::sleep_for(1s);\n"))
+
+    def test_clock_in_the_core_is_found(self):
+        self.assertIn("clock", rules_of(
+            "coordinator/core/a.cc", "auto t = std::chrono::steady_clock::now();\n"))
+
+    def test_long_file_is_found(self):
+        self.assertIn("long", rules_of("client/a.cc", "int x;\n" * 601))
+
+    def test_file_outside_build_is_found(self):
+        files = {"client/a.cc": "", "client/BUILD.bazel": 'srcs = ["a.cc"]'}
+        self.assertFalse([v for v in violations_of(files) if ": build:" in v])
+        files["client/b.cc"] = ""
+        self.assertTrue([v for v in violations_of(files) if ": build:" in v])
+
+    def test_rpc_without_comment_is_found(self):
+        self.assertIn("proto", rules_of(
+            "proto/a.proto", "service S {\n  rpc Get(A) returns (B);\n}\n"))
+
+    def test_foreign_top_level_name_is_found(self):
+        self.assertIn("top", {v.split(": ")[1]
+                              for v in violations_of({"util/a.cc": ""})})
+
+    def test_missing_readme_is_found(self):
+        self.assertIn("readme", {v.split(": ")[1] for v in violations_of({})})
+
+
+if __name__ == "__main__":
+    unittest.main()
