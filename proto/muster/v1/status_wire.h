@@ -1,0 +1,37 @@
+#ifndef MUSTER_PROTO_MUSTER_V1_STATUS_WIRE_H_
+#define MUSTER_PROTO_MUSTER_V1_STATUS_WIRE_H_
+
+#include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "grpcpp/support/status.h"
+#include "muster/v1/common.pb.h"
+
+// How an absl::Status with its payloads travels: as a WireStatus inside a
+// stream's result, and as a grpc::Status, whose binary details hold the same
+// WireStatus, for a unary call.
+namespace muster::v1 {
+
+// A message that is not UTF-8 arrives with its odd bytes as \x escapes: the
+// other side could not parse it at all.
+WireStatus ToWire(const absl::Status& status);
+
+// A code that absl does not know becomes kUnknown.
+absl::Status FromWire(const WireStatus& wire);
+
+// Keeps within the 8 KiB of trailing metadata that gRPC clients accept by
+// default: a longer message is cut at its end, Culprits lose their last
+// members and count them in `omitted`, other payloads that do not fit are left
+// out.
+grpc::Status ToGrpc(const absl::Status& status);
+
+// Details that do not parse, or that belong to another code, are ignored: then
+// code and message are all there is.
+absl::Status FromGrpc(const grpc::Status& status);
+
+// The Culprits payload. `status` must not be OK.
+void SetCulprits(const Culprits& culprits, absl::Status* status);
+absl::optional<Culprits> GetCulprits(const absl::Status& status);
+
+}  // namespace muster::v1
+
+#endif  // MUSTER_PROTO_MUSTER_V1_STATUS_WIRE_H_

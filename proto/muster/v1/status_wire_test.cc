@@ -1,0 +1,132 @@
+#include "proto/muster/v1/status_wire.h"
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::v1 {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Status MissingRanks(int count) {
+  Culprits culprits;
+  for (int rank = 0; rank < count; ++rank) {
+    MemberInfo* member = culprits.add_members();
+    member->set_rank(rank);
+    member->set_host("trainer-" + std::to_string(rank));
+    member->set_cause("no heartbeat for 11.0s (lease 10s)");
+  }
+  absl::Status status = absl::DeadlineExceededError("ranks are missing");
+  SetCulprits(culprits, &status);
+  return status;
+}
+
+TEST(StatusWireTest, EveryCodeSurvivesBothWays) {
+  for (int code = 1; code <= 16; ++code) {
+    const absl::Status status(static_cast<absl::StatusCode>(code), "why");
+    EXPECT_EQ(FromWire(ToWire(status)), status) << code;
+    EXPECT_EQ(FromGrpc(ToGrpc(status)), status) << code;
+    EXPECT_EQ(ToGrpc(status).error_code(), code);
+  }
+}
+
+TEST(StatusWireTest, OkIsEmpty) {
+  EXPECT_EQ(ToWire(absl::OkStatus()).ByteSizeLong(), 0u);
+  EXPECT_TRUE(FromWire(WireStatus()).ok());
+  EXPECT_TRUE(ToGrpc(absl::OkStatus()).ok());
+  EXPECT_TRUE(FromGrpc(grpc::Status::OK).ok());
+}
+
+TEST(StatusWireTest, CulpritsSurviveBothWays) {
+  const absl::Status status = MissingRanks(3);
+  for (const absl::Status& arrived :
+       {FromWire(ToWire(status)), FromGrpc(ToGrpc(status))}) {
+    const absl::optional<Culprits> culprits = GetCulprits(arrived);
+    ASSERT_TRUE(culprits.has_value());
+    ASSERT_EQ(culprits->members_size(), 3);
+    EXPECT_EQ(culprits->members(2).host(), "trainer-2");
+    EXPECT_EQ(culprits->omitted(), 0);
+  }
+}
+
+TEST(StatusWireTest, UnknownPayloadSurvives) {
+  absl::Status status = absl::InternalError("why");
+  status.SetPayload("type.googleapis.com/other", absl::Cord("bytes"));
+  EXPECT_EQ(FromWire(ToWire(status)), status);
+  EXPECT_EQ(FromGrpc(ToGrpc(status)), status);
+}
+
+TEST(StatusWireTest, NoPayloadMeansNoDetails) {
+  EXPECT_EQ(ToGrpc(absl::AbortedError("over")).error_details(), "");
+}
+
+TEST(StatusWireTest, TenThousandCulpritsFitTheTrailers) {
+  const grpc::Status grpc_status = ToGrpc(MissingRanks(10'000));
+  EXPECT_LE(grpc_status.error_details().size(), 4'000u);
+  const absl::optional<Culprits> culprits = GetCulprits(FromGrpc(grpc_status));
+  ASSERT_TRUE(culprits.has_value());
+  EXPECT_GT(culprits->members_size(), 40);
+  EXPECT_EQ(culprits->members(0).rank(), 0);
+  EXPECT_EQ(culprits->members_size() + culprits->omitted(), 10'000);
+  // A stream's result is no trailer: everything travels.
+  EXPECT_EQ(GetCulprits(FromWire(ToWire(MissingRanks(10'000))))->members_size(),
+            10'000);
+}
+
+TEST(StatusWireTest, LongMessageIsCutBetweenCharacters) {
+  std::string text;
+  for (int i = 0; i < 10'000; ++i) text += "\xC3\xA9";
+  const grpc::Status status = ToGrpc(absl::InternalError(text));
+  EXPECT_LE(status.error_message().size(), 1'200u);
+  EXPECT_EQ(status.error_message().substr(status.error_message().size() - 5),
+            "\xC3\xA9...");
+}
+
+TEST(StatusWireTest, BytesThatAreNoUtf8AreEscaped) {
+  const struct {
+    std::string text;
+    std::string want;
+  } kCases[] = {
+      {"key \"\xFF\x01\" missing", "key \"\\xff\x01\" missing"},
+      {"\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80",
+       "\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80"},
+      {"cut \xE2\x82", "cut \\xe2\\x82"},
+      {"overlong \xC0\xAF", "overlong \\xc0\\xaf"},
+      {"surrogate \xED\xA0\x80", "surrogate \\xed\\xa0\\x80"},
+      {"past \xF4\x90\x80\x80", "past \\xf4\\x90\\x80\\x80"},
+  };
+  for (const auto& c : kCases) {
+    EXPECT_EQ(ToWire(absl::InternalError(c.text)).message(), c.want);
+  }
+}
+
+TEST(StatusWireTest, UnknownCodeBecomesUnknown) {
+  WireStatus wire;
+  wire.set_code(99);
+  wire.set_message("from the future");
+  EXPECT_EQ(FromWire(wire), absl::UnknownError("from the future"));
+}
+
+TEST(StatusWireTest, DetailsOfAnotherKindAreIgnored) {
+  const grpc::Status garbage(grpc::StatusCode::ABORTED, "why", "\xFF\xFF");
+  EXPECT_EQ(FromGrpc(garbage), absl::AbortedError("why"));
+  // Parses, but speaks of another code.
+  const grpc::Status other(grpc::StatusCode::ABORTED, "why",
+                           ToWire(MissingRanks(1)).SerializeAsString());
+  EXPECT_EQ(FromGrpc(other), absl::AbortedError("why"));
+}
+
+TEST(StatusWireTest, CulpritsThatDoNotParseAreNone) {
+  absl::Status status = absl::AbortedError("why");
+  EXPECT_FALSE(GetCulprits(status).has_value());
+  status.SetPayload("type.googleapis.com/muster.v1.Culprits",
+                    absl::Cord("\xFF\xFF"));
+  EXPECT_FALSE(GetCulprits(status).has_value());
+}
+
+}  // namespace
+}  // namespace muster::v1
