@@ -1,0 +1,1 @@
+#include "coordinator/core/barrier_table.h"

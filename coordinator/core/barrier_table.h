@@ -1,0 +1,162 @@
+// Monitored barriers: who has arrived, who is missing, and one answer for all.
+
+#ifndef MUSTER_COORDINATOR_CORE_BARRIER_TABLE_H_
+#define MUSTER_COORDINATOR_CORE_BARRIER_TABLE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/core/call.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/outbox.h"
+#include "coordinator/core/payload.h"
+#include "coordinator/core/snapshot.h"
+
+namespace muster::coordinator::core {
+
+struct BarrierRequest {
+  Generation generation;  // in which the ranks hold; 0: the newest one
+  std::string group;
+  std::string barrier;
+  std::vector<Rank> ranks;  // the participants; empty: all ranks
+  Rank rank;                // the caller's
+  Duration timeout{};       // the first caller's counts
+  // false: fail as soon as a participant is known to be gone.
+  // true: always wait for the whole timeout and name all who are missing.
+  bool wait_all_ranks = false;
+};
+
+// BarrierTable numbers the instances of each (group, barrier) from 1: a rank's
+// nth call arrives at instance n. An instance is decided exactly once; all its
+// callers, the late ones too, get the same answer. All of it holds within one
+// generation.
+class BarrierTable {
+ public:
+  // All must outlive the table.
+  BarrierTable(const Limits* limits, WaiterQuota* quota,
+               const Membership* membership);
+  ~BarrierTable();
+  BarrierTable(const BarrierTable&) = delete;
+  BarrierTable& operator=(const BarrierTable&) = delete;
+
+  // Aborts what is open and begins anew with the ranks of `formation`.
+  void Reset(FormationReply formation, Instant now, Outbox& out);
+
+  // BarrierReply, when the instance is decided; its statuses are with
+  // BarrierOutcome. The caller must be a live member.
+  // ABORTED (another generation), FAILED_PRECONDITION (the caller does not
+  // hold the rank), INVALID_ARGUMENT (participants), RESOURCE_EXHAUSTED.
+  void Arrive(const Call& call, const BarrierRequest& request, Instant now,
+              Outbox& out);
+
+  // Takes back the member's arrivals, fails its calls with `status`, and fails
+  // the instances that it takes part in, unless they wait for all ranks.
+  void MemberDeparted(const Event& event, const absl::Status& status,
+                      Instant now, Outbox& out);
+
+  // Takes back the arrival of `waiter` and fails the call with `status`; false
+  // when it does not wait here.
+  bool Cancel(WaiterId waiter, const absl::Status& status, Outbox& out);
+
+  // The newer waiter takes over the call of the older one. A `newer` of none
+  // leaves the arrival in place without a waiter.
+  void Retarget(WaiterId older, WaiterId newer);
+
+  // Decides every instance whose deadline is at or before `now`.
+  void Expire(Instant now, Outbox& out);
+
+  std::optional<Instant> NextDeadline() const;
+
+  // Forgets everything; for a job that all members have left.
+  void Clear(Instant now, Outbox& out);
+
+  std::vector<BarrierSnapshot> Snapshot(Instant now) const;
+  int64_t open() const { return static_cast<int64_t>(deadlines_.size()); }
+  int64_t series() const { return static_cast<int64_t>(series_.size()); }
+  int64_t waiters() const {
+    return static_cast<int64_t>(places_by_waiter_.size());
+  }
+
+  absl::Status CheckInvariants() const;
+
+ private:
+  struct Instance {
+    int64_t number = 0;
+    bool wait_all_ranks = false;
+    Duration timeout{};
+    Instant first_at;
+    Instant deadline;
+    Rank first;
+    absl::btree_map<Rank, WaiterId> arrived;  // none: its connection has gone
+    // Set by the decision.
+    BarrierReply result;
+    absl::Status status;
+  };
+
+  using Key = std::pair<std::string, std::string>;  // (group, barrier)
+
+  struct Series {
+    Key key;
+    std::vector<Rank> participants;                // ascending
+    absl::btree_map<Rank, int64_t> taken;          // last instance of each rank
+    absl::btree_map<int64_t, Instance> instances;  // open, or not taken by all
+    int64_t newest = 0;
+    uint64_t used_at = 0;  // for the choice of whom to forget first
+  };
+
+  struct Place {
+    Series* series;
+    int64_t instance;
+    Rank rank;
+  };
+
+  absl::Status CheckRequest(const Call& call,
+                            const BarrierRequest& request) const;
+  absl::StatusOr<std::vector<Rank>> Participants(
+      const BarrierRequest& request) const;
+  absl::StatusOr<Series*> FindSeries(const BarrierRequest& request,
+                                     const std::vector<Rank>& participants);
+  absl::StatusOr<Instance*> OpenInstance(Series& series,
+                                         const BarrierRequest& request,
+                                         int64_t number, Instant now);
+  std::optional<std::string> Conflict(const Series& series,
+                                      const Instance& instance,
+                                      const BarrierRequest& request,
+                                      const std::vector<Rank>& ranks) const;
+  void Settle(Series& series, Instance& instance, Instant now, Outbox& out);
+  void Decide(Series& series, Instance& instance, BarrierOutcome outcome,
+              std::string conflict, Instant now, Outbox& out);
+  void RetireInstances(Series& series);
+  bool Idle(const Series& series) const;
+  bool MakeRoom();
+  bool Gone(Rank rank) const;
+  MissingRank DescribeMissing(Rank rank, Instant now) const;
+  std::string Caller(Rank rank) const;
+  std::string Text(const BarrierResult& result) const;
+
+  const Limits& limits_;
+  WaiterQuota& quota_;
+  const Membership& membership_;
+
+  FormationReply formation_;
+  absl::btree_map<Key, std::unique_ptr<Series>> series_;
+  absl::flat_hash_map<WaiterId, Place> places_by_waiter_;
+  absl::btree_set<std::pair<Instant, std::pair<Key, int64_t>>> deadlines_;
+  uint64_t clock_ = 0;  // counts calls, for Series::used_at
+};
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_BARRIER_TABLE_H_

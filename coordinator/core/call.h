@@ -1,0 +1,31 @@
+// Who calls, and how the answer finds its way back.
+
+#ifndef MUSTER_COORDINATOR_CORE_CALL_H_
+#define MUSTER_COORDINATOR_CORE_CALL_H_
+
+#include "coordinator/core/ids.h"
+
+namespace muster::coordinator::core {
+
+// Call accompanies every verb.
+struct Call {
+  // Empty for a client that only uses the store. Such a client is neither
+  // fenced nor deduplicated.
+  MemberId member;
+  Incarnation incarnation;
+
+  // The answer goes to this waiter, exactly once.
+  WaiterId waiter;
+
+  // Of a mutation of a registered member: a second call with the same number
+  // is not applied again but gets the first one's answer. 0: no such promise.
+  SequenceNumber sequence;
+
+  // The member has the answers of all its numbers up to this one and will not
+  // ask for them again.
+  SequenceNumber acknowledged_through;
+};
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_CALL_H_

@@ -1,0 +1,170 @@
+// One job's coordinator: the state machines behind one door.
+
+#ifndef MUSTER_COORDINATOR_CORE_COORDINATOR_H_
+#define MUSTER_COORDINATOR_CORE_COORDINATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "coordinator/core/barrier_table.h"
+#include "coordinator/core/call.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/outbox.h"
+#include "coordinator/core/payload.h"
+#include "coordinator/core/progress.h"
+#include "coordinator/core/rendezvous.h"
+#include "coordinator/core/snapshot.h"
+#include "coordinator/core/store_engine.h"
+
+namespace muster::coordinator::core {
+
+struct CoordinatorOptions {
+  MembershipOptions membership;
+  Limits limits;
+};
+
+// Coordinator is the whole state of one job. It reads no clock and has no
+// thread: the caller passes `now`, which must not run backwards, and calls
+// Tick at NextDeadline() or a little later. Not thread-safe.
+//
+// Every verb with a Call answers its waiter exactly once through the Outbox,
+// in the same step or in a later one. Before anything else the caller is
+// checked: FAILED_PRECONDITION when it names a member that is not registered,
+// has departed, or with another incarnation than the current one; such a call
+// changes nothing. A mutation with a sequence number is applied once, however
+// often it is retried; each retry gets the first one's answer.
+class Coordinator {
+ public:
+  Coordinator(CoordinatorEpoch epoch, const CoordinatorOptions& options);
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  // Store; answers and errors are with StoreEngine. These are mutations:
+  void Set(const Call& call, absl::string_view key, std::string value,
+           Instant now, Outbox& out);
+  void Add(const Call& call, absl::string_view key, int64_t delta, Instant now,
+           Outbox& out);
+  void Append(const Call& call, absl::string_view key, absl::string_view bytes,
+              Instant now, Outbox& out);
+  void CompareSet(const Call& call, absl::string_view key,
+                  absl::string_view expected, std::string desired, Instant now,
+                  Outbox& out);
+  void DeleteKey(const Call& call, absl::string_view key, Instant now,
+                 Outbox& out);
+  void MultiSet(const Call& call, absl::Span<const std::string> keys,
+                std::vector<std::string> values, Instant now, Outbox& out);
+
+  // These are not:
+  void Get(const Call& call, absl::string_view key, Duration timeout,
+           Instant now, Outbox& out);
+  void TryGet(const Call& call, absl::string_view key, Instant now,
+              Outbox& out);
+  void Check(const Call& call, absl::Span<const std::string> keys, Instant now,
+             Outbox& out);
+  void Wait(const Call& call, std::vector<std::string> keys, Duration timeout,
+            Instant now, Outbox& out);
+  void MultiGet(const Call& call, std::vector<std::string> keys,
+                Duration timeout, Instant now, Outbox& out);
+  void NumKeys(const Call& call, Instant now, Outbox& out);
+  void ListKeys(const Call& call, absl::string_view prefix,
+                absl::string_view after, int64_t count_max, Instant now,
+                Outbox& out);
+
+  // RegisterReply. Idempotent; a member that reconnects registers again. It is
+  // then told once more what ended its generation, because it may have missed
+  // the event.
+  void Register(const Call& call, Registration registration, Instant now,
+                Outbox& out);
+
+  // HeartbeatReply.
+  void Heartbeat(const Call& call, std::vector<GroupProgress> progress,
+                 Instant now, Outbox& out);
+
+  // No payload. The member is gone after it; a retry gets FAILED_PRECONDITION
+  // `... left`, which the client may take for success.
+  void Leave(const Call& call, absl::string_view reason, Instant now,
+             Outbox& out);
+
+  // No payload. The member is gone after it, and the others are told `text`.
+  void ReportFailure(const Call& call, absl::string_view text, Instant now,
+                     Outbox& out);
+
+  // The member's connection closed. It is lost after the reconnect grace
+  // unless it registers again. Its parked calls are for DetachWaiter.
+  void Disconnected(const MemberId& member, Incarnation incarnation,
+                    Instant now, Outbox& out);
+
+  // FormationReply and BarrierReply. Both count as mutations.
+  void Join(const Call& call, JoinRequest request, Instant now, Outbox& out);
+  void Arrive(const Call& call, const BarrierRequest& request, Instant now,
+              Outbox& out);
+
+  // The caller gave up. Its call is withdrawn (a join's seat, a barrier's
+  // arrival) and answered with CANCELLED. No effect on a waiter that has its
+  // answer.
+  void CancelWaiter(WaiterId waiter, Instant now, Outbox& out);
+
+  // The caller's connection closed. As CancelWaiter, except that an arrival
+  // with a sequence number stays, so that its retry on another connection
+  // finds it.
+  void DetachWaiter(WaiterId waiter, Instant now, Outbox& out);
+
+  // Does what is due at `now`: leases, deadlines.
+  void Tick(Instant now, Outbox& out);
+
+  // When Tick has something to do next; none: nothing is pending. It may come
+  // out earlier than needed, never later.
+  std::optional<Instant> NextDeadline() const;
+
+  JobSnapshot Snapshot(Instant now) const;
+  JobCounts Counts() const;
+
+  // No live member and no parked call: the driver may drop the job.
+  bool Idle() const;
+
+  CoordinatorEpoch epoch() const { return epoch_; }
+
+  // Possible errors: INTERNAL, which says what does not hold.
+  absl::Status CheckInvariants() const;
+
+ private:
+  // The member and number of a parked call with a sequence number.
+  using Origin = std::pair<MemberId, SequenceNumber>;
+
+  bool Admit(const Call& call, Instant now, Outbox& out, Member** member);
+  bool Begin(const Call& call, Instant now, Outbox& out, Member** member);
+  bool Replay(const Call& call, Member& member, Outbox& out);
+  void Finish(const Call& call, Member* member, size_t first_reply,
+              Outbox& out);
+  void RememberReplies(size_t first_reply, Outbox& out);
+  void Withdraw(WaiterId waiter, const absl::Status& status, Outbox& out);
+  void HandleDepartures(std::vector<Event>& departed, Instant now, Outbox& out);
+  void NoteGenerationEnd(const Event& event, Outbox& out);
+
+  const CoordinatorEpoch epoch_;
+  const Limits limits_;
+
+  WaiterQuota quota_;
+  Membership membership_;
+  StoreEngine store_;
+  Rendezvous rendezvous_;
+  BarrierTable barriers_;
+
+  absl::flat_hash_map<WaiterId, Origin> origins_;
+  std::optional<Event> generation_end_;  // of the newest generation
+};
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_COORDINATOR_H_

@@ -1,0 +1,24 @@
+// Time as the state machines see it: a value that their caller passes in.
+
+#ifndef MUSTER_COORDINATOR_CORE_INSTANT_H_
+#define MUSTER_COORDINATOR_CORE_INSTANT_H_
+
+#include <chrono>
+#include <string>
+
+namespace muster::coordinator::core {
+
+using Instant = std::chrono::steady_clock::time_point;
+using Duration = std::chrono::steady_clock::duration;
+
+// Returns `now + timeout`, or the last instant where that would overflow.
+// A negative `timeout` counts as zero.
+Instant DeadlineAfter(Instant now, Duration timeout);
+
+// Returns "100ms", "30s" or "11.3s": milliseconds below one second, above it
+// seconds with one decimal where it is not zero.
+std::string FormatDuration(Duration duration);
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_INSTANT_H_

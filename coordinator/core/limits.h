@@ -1,0 +1,69 @@
+// The caps of every table of a job. Past one of them a call fails with
+// RESOURCE_EXHAUSTED, which names the limit, and changes nothing.
+
+#ifndef MUSTER_COORDINATOR_CORE_LIMITS_H_
+#define MUSTER_COORDINATOR_CORE_LIMITS_H_
+
+#include <chrono>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/instant.h"
+
+namespace muster::coordinator::core {
+
+// All limits are per job. Errors name them by their field's name.
+struct Limits {
+  // Store.
+  int64_t key_bytes = 4096;
+  int64_t value_bytes = 16 << 20;
+  int64_t keys = 1 << 20;
+  int64_t store_bytes = int64_t{1} << 30;  // keys and values together
+  int64_t keys_per_call = 16384;
+
+  // Calls that wait for something.
+  int64_t waiters = 1 << 18;
+  Duration parked_time = std::chrono::hours(24);
+
+  // Members.
+  int64_t members = 1 << 16;
+  int64_t name_bytes = 256;         // of members, hosts, groups and barriers
+  int64_t text_bytes = 4096;        // of reasons and reported failures
+  int64_t progress_groups = 256;    // groups in one heartbeat
+  int64_t retained_replies = 4096;  // per member, for its retries
+  int64_t retained_reply_bytes = 64 << 20;  // per member
+
+  // Rendezvous and barriers.
+  int64_t world_size = 1 << 16;
+  int64_t open_barriers = 4096;
+  int64_t decided_barriers = 64;  // kept per barrier name for late callers
+};
+
+// Returns OK when `offered` is at most `limit`, else RESOURCE_EXHAUSTED
+// `limit key_bytes is 4096, offered 5000`.
+absl::Status CheckLimit(absl::string_view name, int64_t limit, int64_t offered);
+
+// The same for a time that a call is willing to wait: `limit parked_time is
+// 86400s, offered 100000s`.
+absl::Status CheckParkedTime(const Limits& limits, Duration timeout);
+
+// WaiterQuota counts the parked calls of a job across its tables.
+class WaiterQuota {
+ public:
+  explicit WaiterQuota(int64_t limit) : limit_(limit) {}
+
+  // Possible errors: RESOURCE_EXHAUSTED (`limit waiters is ...`).
+  absl::Status Take();
+  void Release() { --parked_; }
+
+  int64_t parked() const { return parked_; }
+
+ private:
+  const int64_t limit_;
+  int64_t parked_ = 0;
+};
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_LIMITS_H_

@@ -1,0 +1,161 @@
+// The processes of one job: who is registered, alive, or gone and why.
+
+#ifndef MUSTER_COORDINATOR_CORE_MEMBERSHIP_H_
+#define MUSTER_COORDINATOR_CORE_MEMBERSHIP_H_
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/call.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/outbox.h"
+#include "coordinator/core/progress.h"
+#include "coordinator/core/reply_cache.h"
+
+namespace muster::coordinator::core {
+
+struct MembershipOptions {
+  // A member that is silent for this long is lost.
+  Duration lease = std::chrono::seconds(10);
+
+  // A member whose connection closed is lost after this, unless the same
+  // incarnation registers again before.
+  Duration reconnect_grace = std::chrono::seconds(1);
+
+  // A coordinator that slept for longer than this blames nobody for silence:
+  // all leases begin anew, because the heartbeats are waiting in its sockets.
+  Duration stall_tolerance = std::chrono::seconds(5);
+
+  // How long the record of a departed member is kept: its incarnation is
+  // fenced and its cause of departure can be told.
+  Duration departed_retention = std::chrono::minutes(10);
+};
+
+// What a process tells about itself.
+struct Registration {
+  std::string host;
+  int64_t pid = 0;
+  std::string debug_address;  // host:port of its debug server; empty: none
+};
+
+enum class MemberState { kAlive, kDisconnected, kLost, kFailed, kLeft };
+
+// Returns "alive", "disconnected", "lost", "failed" or "left".
+absl::string_view MemberStateName(MemberState state);
+
+struct Member {
+  MemberId id;
+  Incarnation incarnation;
+  Registration registration;
+  MemberState state = MemberState::kAlive;
+  Instant registered_at;
+  Instant heard_at;    // last sign of life: any call counts
+  Instant expires_at;  // when Expire looks at it next
+  std::string cause;   // of its departure; empty while it is live
+  std::vector<GroupProgress> progress;
+  Instant progress_at;
+  std::optional<Rank> rank;  // in `generation`
+  Generation generation;
+  // Earlier incarnations, the newest last: a late duplicate of their
+  // registration must not bring them back.
+  std::deque<Incarnation> retired;
+  ReplyCache replies;
+
+  // Registered, and neither lost, failed nor left.
+  bool live() const {
+    return state == MemberState::kAlive || state == MemberState::kDisconnected;
+  }
+};
+
+// Membership is the table of a job's members.
+//
+// Verbs that make a member depart append an Event to `departed` for it; what
+// follows from a departure is for the caller.
+class Membership {
+ public:
+  // `limits` must outlive the table.
+  Membership(const MembershipOptions& options, const Limits* limits);
+
+  // Returns the member that calls, and counts the call as a sign of life.
+  // FAILED_PRECONDITION (`stale incarnation 1 of member "b", current is 2`,
+  // `member "b" is not registered`, `member "b" (incarnation 1) was lost: no
+  // heartbeat for 11s (lease 10s)`).
+  absl::StatusOr<Member*> Admit(const Call& call, Instant now);
+
+  // Registers the caller. The same incarnation again is a reconnection; a new
+  // one replaces the old.
+  // INVALID_ARGUMENT (no name or incarnation), FAILED_PRECONDITION (an
+  // incarnation that was replaced, lost, failed or left), RESOURCE_EXHAUSTED.
+  absl::StatusOr<Member*> Register(const Call& call, Registration registration,
+                                   Instant now, std::vector<Event>& departed,
+                                   Outbox& out);
+
+  // Stores the progress of a member that Admit has returned.
+  absl::Status Heartbeat(Member& member, std::vector<GroupProgress> progress,
+                         Instant now);
+
+  void Leave(Member& member, absl::string_view reason, Instant now,
+             std::vector<Event>& departed, Outbox& out);
+  void Fail(Member& member, absl::string_view text, Instant now,
+            std::vector<Event>& departed, Outbox& out);
+
+  // The connection of the member closed. No effect on another incarnation.
+  void Disconnected(const MemberId& id, Incarnation incarnation, Instant now,
+                    Outbox& out);
+
+  // Declares lost whose lease or grace has ended, and forgets old departures.
+  void Expire(Instant now, std::vector<Event>& departed, Outbox& out);
+
+  std::optional<Instant> NextDeadline() const;
+
+  // Null when unknown.
+  const Member* Find(const MemberId& id) const;
+  Member* Find(const MemberId& id);
+
+  // Remembers which rank a member holds since `generation` formed.
+  void AssignRank(const MemberId& id, Rank rank, Generation generation);
+
+  // The members that are live, ascending.
+  std::vector<MemberId> LiveMembers() const;
+
+  const absl::btree_map<MemberId, Member>& members() const { return members_; }
+  int64_t live() const { return live_; }
+  const MembershipOptions& options() const { return options_; }
+
+  absl::Status CheckInvariants() const;
+
+ private:
+  absl::Status CheckRegistration(const Call& call,
+                                 const Registration& registration) const;
+  Event Depart(Member& member, EventKind kind, std::string cause, Instant now,
+               Outbox& out);
+  void Schedule(Member& member, Instant at);
+  Instant DueAt(const Member& member) const;
+
+  const MembershipOptions options_;
+  const Limits& limits_;
+  absl::btree_map<MemberId, Member> members_;
+  // (expires_at, member). A call moves heard_at only; Expire then finds that
+  // the member is not due yet and schedules it anew.
+  absl::btree_set<std::pair<Instant, MemberId>> schedule_;
+  int64_t live_ = 0;
+};
+
+// The error for a call of a member that has departed as `event` says.
+absl::Status DepartedError(const Event& event);
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_MEMBERSHIP_H_

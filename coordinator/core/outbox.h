@@ -1,0 +1,97 @@
+// Where decisions go: answers for waiters, events for members, notices for
+// logs and metrics. The driver delivers them after it has left the job's lock.
+
+#ifndef MUSTER_COORDINATOR_CORE_OUTBOX_H_
+#define MUSTER_COORDINATOR_CORE_OUTBOX_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/core/payload.h"
+
+namespace muster::coordinator::core {
+
+struct Reply {
+  WaiterId waiter;
+  absl::Status status;
+  Payload payload;
+};
+
+enum class EventKind { kLost, kFailed, kLeft, kReplaced };
+
+// Returns "lost", "failed", "left" or "replaced".
+absl::string_view EventKindName(EventKind kind);
+
+// Event tells the other members of a job that one of them has departed.
+struct Event {
+  EventKind kind = EventKind::kLost;
+  MemberId member;
+  Incarnation incarnation;
+  std::optional<Rank> rank;  // always there in events that are published
+  std::string host;
+  int64_t pid = 0;
+  std::string cause;          // `no heartbeat for 11s (lease 10s)`
+  std::string last_progress;  // DescribeProgress
+  Generation generation;      // in which `rank` holds
+  bool generation_over = false;
+};
+
+struct Publication {
+  // One vector for all events of one step.
+  std::shared_ptr<const std::vector<MemberId>> audience;
+  Event event;
+};
+
+enum class NoticeKind {
+  kMemberRegistered,
+  kMemberReplaced,
+  kMemberDisconnected,
+  kMemberLost,
+  kMemberFailed,
+  kMemberLeft,
+  kLeasesExtended,
+  kGenerationFormed,  // duration: from the first join
+  kGenerationEnded,
+  kRendezvousTimedOut,
+  kBarrierReleased,  // the barriers' durations: from the first arrival
+  kBarrierTimedOut,
+  kBarrierMemberLost,
+  kBarrierConflict,
+  kBarrierAborted,
+};
+
+// Returns "member_registered" and so on.
+absl::string_view NoticeKindName(NoticeKind kind);
+
+// Notice is one state change, for a line in the log and a metric.
+struct Notice {
+  NoticeKind kind = NoticeKind::kMemberRegistered;
+  std::string text;  // `member=b rank=1 cause="..."`
+  Duration duration{};
+};
+
+// Outbox collects the outcome of one or more verbs. Clear keeps the memory, so
+// a driver that reuses one outbox does not allocate for small answers.
+struct Outbox {
+  std::vector<Reply> replies;
+  std::vector<Publication> events;
+  std::vector<Notice> notices;
+
+  void Answer(WaiterId waiter, Payload payload);
+  void Fail(WaiterId waiter, absl::Status status);
+  void Note(NoticeKind kind, std::string text, Duration duration = {});
+
+  void Clear();
+  bool empty() const;
+};
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_OUTBOX_H_

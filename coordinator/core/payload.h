@@ -1,0 +1,143 @@
+// What answers carry besides their status.
+
+#ifndef MUSTER_COORDINATOR_CORE_PAYLOAD_H_
+#define MUSTER_COORDINATOR_CORE_PAYLOAD_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+
+namespace muster::coordinator::core {
+
+// The immutable bytes of a key. Shared, so that a thousand released waiters do
+// not make a thousand copies of them. Null: there is no such key.
+using Value = std::shared_ptr<const std::string>;
+
+// Set, Append, MultiSet. Revisions count the mutations of a job's store.
+struct RevisionReply {
+  int64_t revision = 0;
+};
+
+// Get, TryGet.
+struct ValueReply {
+  Value value;           // null only from TryGet
+  int64_t revision = 0;  // of the key's last mutation
+};
+
+// MultiGet, in the order of its keys.
+struct ValuesReply {
+  std::vector<ValueReply> values;
+};
+
+// Add: the sum. NumKeys: the number of keys.
+struct NumberReply {
+  int64_t number = 0;
+  int64_t revision = 0;
+};
+
+// Check: all keys are there. DeleteKey: there was something to delete.
+struct FlagReply {
+  bool flag = false;
+  int64_t revision = 0;  // of the store
+};
+
+struct CompareSetReply {
+  Value value;  // by c10d's rules; see StoreEngine::CompareSet
+  bool stored = false;
+  int64_t revision = 0;  // of the key; 0 when it is absent
+};
+
+struct KeysReply {
+  std::vector<std::string> keys;  // ascending
+  bool more = false;              // there are keys after the last one
+};
+
+struct RegisterReply {
+  CoordinatorEpoch epoch;
+  Duration lease{};
+  Generation generation;            // the newest one
+  bool generation_running = false;  // it has not ended
+  std::optional<Rank> rank;         // the caller's in that generation
+};
+
+struct HeartbeatReply {
+  Generation generation;
+  bool generation_running = false;
+};
+
+// One place of a formation.
+struct Seat {
+  MemberId member;
+  Incarnation incarnation;
+  std::string host;
+  int64_t pid = 0;
+  std::string address;  // the opaque bytes that the member passed to Join
+};
+
+// Formation is the outcome of a rendezvous, the same for all its members.
+struct Formation {
+  Generation generation;
+  std::vector<Seat> world;  // by rank
+};
+
+using FormationReply = std::shared_ptr<const Formation>;
+
+enum class BarrierOutcome {
+  kReleased,    // OK
+  kTimedOut,    // DEADLINE_EXCEEDED
+  kMemberLost,  // ABORTED: a participant was lost, failed, left or replaced
+  kConflict,    // INVALID_ARGUMENT: two callers disagree about the arguments
+  kAborted,     // ABORTED: a new generation began
+};
+
+enum class MissingCause {
+  kLate,      // registered and heard of, but it did not arrive
+  kLost,      // no heartbeat, or its connection closed
+  kFailed,    // it reported a failure
+  kLeft,      // it left
+  kReplaced,  // another incarnation has taken its name
+};
+
+struct MissingRank {
+  Rank rank;
+  MemberId member;
+  std::string host;
+  int64_t pid = 0;
+  MissingCause cause = MissingCause::kLate;
+  std::string cause_text;     // empty for kLate
+  std::string last_progress;  // DescribeProgress; empty when it never sent any
+  Duration last_heard_ago{};
+};
+
+// BarrierResult is the decision about one barrier instance, the same for every
+// caller.
+struct BarrierResult {
+  std::string group;
+  std::string barrier;
+  int64_t instance = 0;  // from 1 within (generation, group, barrier)
+  BarrierOutcome outcome = BarrierOutcome::kReleased;
+  int32_t expected = 0;
+  int32_t arrived = 0;
+  Rank first_to_arrive;
+  Duration waited{};                 // from the first arrival to the decision
+  std::vector<MissingRank> missing;  // by rank
+};
+
+using BarrierReply = std::shared_ptr<const BarrierResult>;
+
+// A failed call has std::monostate, except a failed barrier, which has its
+// result.
+using Payload =
+    std::variant<std::monostate, RevisionReply, ValueReply, ValuesReply,
+                 NumberReply, FlagReply, CompareSetReply, KeysReply,
+                 RegisterReply, HeartbeatReply, FormationReply, BarrierReply>;
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_PAYLOAD_H_

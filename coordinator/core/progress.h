@@ -1,0 +1,35 @@
+// What a member last said about its collectives.
+
+#ifndef MUSTER_COORDINATOR_CORE_PROGRESS_H_
+#define MUSTER_COORDINATOR_CORE_PROGRESS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/instant.h"
+
+namespace muster::coordinator::core {
+
+// GroupProgress is one group's line in a heartbeat.
+struct GroupProgress {
+  std::string group;
+  int64_t last_enqueued = 0;   // sequence number of the group's collectives
+  int64_t last_completed = 0;  // sequence number
+  // The oldest collective that is not complete, such as
+  // `all_reduce float32[1024]`. Empty: none.
+  std::string current;
+  // How long `current` had been running when the heartbeat was sent.
+  Duration current_age{};
+};
+
+// Returns `group "world": 417 of 418 done, in all_reduce float32[1024] for
+// 12s`, or "" when there is no progress. Of several groups the text shows the
+// one that has been in its collective for longest, then `(2 more groups)`.
+// `age` is the time since the heartbeat.
+std::string DescribeProgress(const std::vector<GroupProgress>& progress,
+                             Duration age);
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_PROGRESS_H_

@@ -1,0 +1,1 @@
+#include "coordinator/core/reply_cache.h"

@@ -1,0 +1,65 @@
+// The answers that a member may still ask for again.
+
+#ifndef MUSTER_COORDINATOR_CORE_REPLY_CACHE_H_
+#define MUSTER_COORDINATOR_CORE_REPLY_CACHE_H_
+
+#include <cstdint>
+#include <deque>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/outbox.h"
+
+namespace muster::coordinator::core {
+
+// ReplyCache remembers the numbered mutations of one incarnation, so that each
+// is applied once however often it is retried. It holds the window of numbers
+// that the member has not acknowledged.
+class ReplyCache {
+ public:
+  enum class State : uint8_t {
+    kNew,     // never seen: apply it
+    kParked,  // applied, not answered yet; `waiter` awaits the answer
+    kDone,    // applied and answered; `reply` is the answer
+  };
+
+  struct Entry {
+    State state = State::kNew;
+    WaiterId waiter;  // of kParked; none when its connection has gone
+    Reply reply;      // of kDone
+  };
+
+  // Forgets everything up to `through`.
+  void Acknowledge(SequenceNumber through);
+
+  // Returns the entry of `sequence`. It stays valid until the next call.
+  // FAILED_PRECONDITION (acknowledged before: a late duplicate, which must not
+  // be applied again), RESOURCE_EXHAUSTED (retained_replies,
+  // retained_reply_bytes: acknowledge the answers).
+  absl::StatusOr<Entry*> Find(SequenceNumber sequence, const Limits& limits);
+
+  // The entry of a number that Find has returned, or null when it has been
+  // acknowledged or forgotten since.
+  Entry* Lookup(SequenceNumber sequence);
+
+  // Records the outcome of `sequence`.
+  void SetParked(SequenceNumber sequence, WaiterId waiter);
+  void SetDone(SequenceNumber sequence, const Reply& reply);
+
+  // The call was withdrawn: a retry of it is a new call.
+  void Forget(SequenceNumber sequence);
+
+  int64_t size() const;  // entries that are not new
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::deque<Entry> window_;  // numbers first_ to first_ + size - 1
+  uint64_t first_ = 1;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_REPLY_CACHE_H_

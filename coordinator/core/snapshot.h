@@ -1,0 +1,74 @@
+// The state of a job as operators see it.
+
+#ifndef MUSTER_COORDINATOR_CORE_SNAPSHOT_H_
+#define MUSTER_COORDINATOR_CORE_SNAPSHOT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/payload.h"
+#include "coordinator/core/progress.h"
+
+namespace muster::coordinator::core {
+
+struct MemberSnapshot {
+  MemberId id;
+  Incarnation incarnation;
+  MemberState state = MemberState::kAlive;
+  std::optional<Rank> rank;  // in the newest generation
+  Registration registration;
+  Duration heard_ago{};
+  std::string cause;  // of its departure
+  std::vector<GroupProgress> progress;
+  Duration progress_age{};
+};
+
+struct BarrierSnapshot {
+  std::string group;
+  std::string barrier;
+  int64_t instance = 0;
+  int32_t expected = 0;
+  int32_t arrived = 0;
+  bool wait_all_ranks = false;
+  Duration open_for{};
+  Duration remaining{};
+  std::vector<MissingRank> missing;
+};
+
+struct JobSnapshot {
+  CoordinatorEpoch epoch;
+  std::vector<MemberSnapshot> members;  // by name; the departed ones too
+
+  Generation generation;
+  bool generation_running = false;
+  int32_t world_size = 0;          // of that generation
+  int32_t forming_world_size = 0;  // of the rendezvous that is open; 0: none
+  int32_t joined = 0;              // members that wait in it
+
+  std::vector<BarrierSnapshot> barriers;  // the undecided ones
+
+  int64_t keys = 0;
+  int64_t store_bytes = 0;
+  int64_t revision = 0;
+  int64_t waiters = 0;
+  int64_t retained_replies = 0;
+};
+
+// The few numbers that metrics read often; cheap.
+struct JobCounts {
+  int64_t live_members = 0;
+  int64_t keys = 0;
+  int64_t store_bytes = 0;
+  int64_t waiters = 0;
+  int64_t open_barriers = 0;
+  Generation generation;
+};
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_SNAPSHOT_H_

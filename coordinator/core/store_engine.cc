@@ -1,0 +1,1 @@
+#include "coordinator/core/store_engine.h"
