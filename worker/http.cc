@@ -1,0 +1,94 @@
+#include "worker/http.h"
+
+#include <fcntl.h>
+#include <httplib.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::worker {
+namespace {
+
+// A scrape is rare and quick; more threads would only sit in memory.
+constexpr int kThreads = 2;
+constexpr int kIdleSeconds = 1;
+
+class HttplibServer final : public HttpServer {
+ public:
+  explicit HttplibServer(const std::vector<HttpPage>& pages) {
+    server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+    // One request a connection, and idle ones are dropped soon: stop() waits
+    // for every connection that is open.
+    server_.set_keep_alive_max_count(1);
+    server_.set_keep_alive_timeout(kIdleSeconds);
+    server_.set_read_timeout(kIdleSeconds);
+    server_.set_write_timeout(kIdleSeconds);
+    server_.set_socket_options([](socket_t socket) {
+      // The library's default is SO_REUSEPORT, with which two processes share
+      // a port without knowing of each other.
+      const int yes = 1;
+      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+      fcntl(socket, F_SETFD, FD_CLOEXEC);
+    });
+    for (const HttpPage& page : pages) {
+      server_.Get(page.path, [page](const httplib::Request&,
+                                    httplib::Response& response) {
+        response.set_content(page.render(), page.content_type.c_str());
+      });
+    }
+  }
+
+  ~HttplibServer() override {
+    if (!thread_.joinable()) return;
+    // The library forgets a stop() that comes before its loop has begun.
+    while (!server_.is_running()) std::this_thread::yield();
+    server_.stop();
+    thread_.join();
+  }
+
+  // Returns 0, or the errno with which listening failed.
+  int Listen(const std::string& address, int port) {
+    errno = 0;
+    if (port == 0) {
+      port_ = server_.bind_to_any_port(address);
+    } else if (server_.bind_to_port(address, port)) {
+      port_ = port;
+    }
+    if (port_ <= 0) return errno != 0 ? errno : EADDRNOTAVAIL;
+    thread_ = std::thread([this] { server_.listen_after_bind(); });
+    return 0;
+  }
+
+  int port() const override { return port_; }
+
+ private:
+  httplib::Server server_;
+  int port_ = -1;
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
+    const std::string& address, int port, std::vector<HttpPage> pages) {
+  if (port < 0 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("HTTP port must be 0 to 65535, got ", port));
+  }
+  auto server = std::make_unique<HttplibServer>(pages);
+  const int error = server->Listen(address, port);
+  if (error != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address, ":", port,
+                     " for HTTP: ", std::strerror(error)));
+  }
+  return server;
+}
+
+}  // namespace muster::worker

@@ -1,0 +1,157 @@
+#include "worker/metrics.h"
+
+#include <dirent.h>
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <mutex>
+
+#include "absl/status/status.h"
+
+namespace muster::worker {
+namespace {
+
+constexpr char kVersion[] = "0.1.0";
+
+// From the latency of a small collective on one host to a timeout's order.
+const prometheus::Histogram::BucketBoundaries kDurationBuckets = {
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
+    0.05,   0.1,     0.25,   0.5,   1,      2.5,   10,   60};
+
+double CpuSeconds() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+double ResidentBytes() {
+  double total_pages = 0;
+  double resident_pages = 0;
+  std::ifstream("/proc/self/statm") >> total_pages >> resident_pages;
+  return resident_pages * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+double OpenFds() {
+  DIR* const folder = opendir("/proc/self/fd");
+  if (folder == nullptr) return 0;
+  int entries = 0;
+  while (readdir(folder) != nullptr) ++entries;
+  closedir(folder);
+  return entries - 3;  // ".", ".." and the descriptor of `folder`
+}
+
+class PrometheusMetrics final : public Metrics {
+ public:
+  PrometheusMetrics()
+      : build_info_(prometheus::BuildGauge()
+                        .Name("muster_build_info")
+                        .Help("Always 1; the label says what was built.")
+                        .Register(registry_)),
+        rank_(AddGauge("muster_worker_rank",
+                       "Rank in the default group; -1 outside of one.")),
+        world_size_(AddGauge("muster_worker_world_size",
+                             "Size of the default group; 0 outside of one.")),
+        collectives_(prometheus::BuildCounter()
+                         .Name("muster_dataplane_collectives_total")
+                         .Help("Collectives that completed, by status code.")
+                         .Register(registry_)),
+        bytes_(prometheus::BuildCounter()
+                   .Name("muster_dataplane_collective_bytes_total")
+                   .Help("Bytes of this rank's tensors in collectives that "
+                         "succeeded.")
+                   .Register(registry_)),
+        durations_(
+            prometheus::BuildHistogram()
+                .Name("muster_dataplane_collective_duration_seconds")
+                .Help("Start to completion of collectives that succeeded.")
+                .Register(registry_)),
+        cpu_seconds_(
+            prometheus::BuildCounter()
+                .Name("process_cpu_seconds_total")
+                .Help("User and system CPU time of the process in seconds.")
+                .Register(registry_)
+                .Add({})),
+        open_fds_(AddGauge("process_open_fds", "Open file descriptors.")),
+        resident_bytes_(AddGauge("process_resident_memory_bytes",
+                                 "Resident memory in bytes.")) {
+    build_info_.Add({{"version", kVersion}}).Set(1);
+    rank_.Set(-1);
+    AddGauge("process_start_time_seconds",
+             "When the process began to count, in seconds since the epoch.")
+        .Set(std::chrono::duration<double>(
+                 std::chrono::system_clock::now().time_since_epoch())
+                 .count());
+  }
+
+  void CollectiveFinished(absl::string_view op, absl::string_view backend,
+                          size_t bytes, double seconds,
+                          absl::StatusCode code) override {
+    const std::string op_label(op);
+    const std::string backend_label(backend);
+    collectives_
+        .Add({{"op", op_label},
+              {"backend", backend_label},
+              {"code", absl::StatusCodeToString(code)}})
+        .Increment();
+    if (code != absl::StatusCode::kOk) return;
+    const prometheus::Labels labels = {{"op", op_label},
+                                       {"backend", backend_label}};
+    bytes_.Add(labels).Increment(static_cast<double>(bytes));
+    durations_.Add(labels, kDurationBuckets).Observe(seconds);
+  }
+
+  void SetRank(int rank, int world_size) override {
+    rank_.Set(rank);
+    world_size_.Set(world_size);
+  }
+
+  std::string Render() const override {
+    // A counter can only go up: add what was used since the last scrape, in
+    // one scrape at a time.
+    const std::lock_guard<std::mutex> lock(render_mutex_);
+    cpu_seconds_.Increment(CpuSeconds() - cpu_seconds_.Value());
+    open_fds_.Set(OpenFds());
+    resident_bytes_.Set(ResidentBytes());
+    return prometheus::TextSerializer().Serialize(registry_.Collect());
+  }
+
+ private:
+  prometheus::Gauge& AddGauge(const std::string& name,
+                              const std::string& help) {
+    return prometheus::BuildGauge()
+        .Name(name)
+        .Help(help)
+        .Register(registry_)
+        .Add({});
+  }
+
+  prometheus::Registry registry_;
+  prometheus::Family<prometheus::Gauge>& build_info_;
+  prometheus::Gauge& rank_;
+  prometheus::Gauge& world_size_;
+  prometheus::Family<prometheus::Counter>& collectives_;
+  prometheus::Family<prometheus::Counter>& bytes_;
+  prometheus::Family<prometheus::Histogram>& durations_;
+  prometheus::Counter& cpu_seconds_;
+  prometheus::Gauge& open_fds_;
+  prometheus::Gauge& resident_bytes_;
+  mutable std::mutex render_mutex_;
+};
+
+}  // namespace
+
+std::unique_ptr<Metrics> Metrics::Create() {
+  return std::make_unique<PrometheusMetrics>();
+}
+
+}  // namespace muster::worker

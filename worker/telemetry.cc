@@ -1,0 +1,83 @@
+#include "worker/telemetry.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "worker/http.h"
+#include "worker/metrics.h"
+
+namespace muster::worker {
+namespace {
+
+constexpr char kIndex[] =
+    "<!doctype html><title>muster worker</title><h1>muster worker</h1>"
+    "<p><a href=\"/metrics\">metrics</a></p>"
+    "<p><a href=\"/healthz\">health</a></p>\n";
+
+class HttpTelemetry final : public Telemetry {
+ public:
+  absl::Status Listen(const TelemetryOptions& options) {
+    absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(
+        options.address, options.port,
+        {{"/metrics", "text/plain; version=0.0.4; charset=utf-8",
+          [this] { return metrics_->Render(); }},
+         {"/healthz", "text/plain", [] { return std::string("ok\n"); }},
+         {"/", "text/html", [] { return std::string(kIndex); }}});
+    if (!server.ok()) {
+      return absl::Status(
+          server.status().code(),
+          absl::StrCat(server.status().message(),
+                       " (MUSTER_HTTP_ADDRESS, MUSTER_HTTP_PORT; port 0 takes "
+                       "any free one)"));
+    }
+    server_ = *std::move(server);
+    const bool brackets = absl::StrContains(options.address, ':');
+    address_ = absl::StrCat(brackets ? "[" : "", options.address,
+                            brackets ? "]" : "", ":", server_->port());
+    return absl::OkStatus();
+  }
+
+  const std::string& address() const override { return address_; }
+  dataplane::Metrics& collectives() override { return *metrics_; }
+  void SetRank(int rank, int world_size) override {
+    metrics_->SetRank(rank, world_size);
+  }
+
+ private:
+  const std::unique_ptr<Metrics> metrics_ = Metrics::Create();
+  std::string address_;
+  // Last, so that it stops before what its pages show.
+  std::unique_ptr<HttpServer> server_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::optional<TelemetryOptions>> TelemetryOptionsFromEnv() {
+  const char* const port = std::getenv("MUSTER_HTTP_PORT");
+  if (port == nullptr || *port == '\0') {
+    return std::optional<TelemetryOptions>();
+  }
+  TelemetryOptions options;
+  if (!absl::SimpleAtoi(port, &options.port) || options.port < 0 ||
+      options.port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "MUSTER_HTTP_PORT must be a port, 0 to 65535, got \"", port, "\""));
+  }
+  const char* const address = std::getenv("MUSTER_HTTP_ADDRESS");
+  if (address != nullptr && *address != '\0') options.address = address;
+  return std::make_optional(std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(
+    TelemetryOptions options) {
+  auto telemetry = std::make_unique<HttpTelemetry>();
+  const absl::Status status = telemetry->Listen(options);
+  if (!status.ok()) return status;
+  return telemetry;
+}
+
+}  // namespace muster::worker

@@ -1,0 +1,128 @@
+#include "worker/telemetry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::worker {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::unique_ptr<Telemetry> StartOrDie(TelemetryOptions options = {}) {
+  auto telemetry = Telemetry::Start(options);
+  EXPECT_TRUE(telemetry.ok()) << telemetry.status();
+  return *std::move(telemetry);
+}
+
+int PortOf(const Telemetry& telemetry) {
+  const std::string& address = telemetry.address();
+  return std::stoi(address.substr(address.rfind(':') + 1));
+}
+
+TEST(TelemetryTest, ServesMetricsHealthAndLinksOnLoopback) {
+  const auto telemetry = StartOrDie();
+  EXPECT_THAT(telemetry->address(), StartsWith("127.0.0.1:"));
+  httplib::Client client("127.0.0.1", PortOf(*telemetry));
+
+  telemetry->collectives().CollectiveFinished("broadcast", "gloo", 8, 0.001,
+                                              absl::StatusCode::kOk);
+  const auto metrics = client.Get("/metrics");
+  ASSERT_TRUE(metrics);
+  EXPECT_EQ(metrics->status, 200);
+  EXPECT_THAT(metrics->get_header_value("Content-Type"),
+              StartsWith("text/plain; version=0.0.4"));
+  EXPECT_THAT(metrics->body, HasSubstr("op=\"broadcast\""));
+
+  const auto health = client.Get("/healthz");
+  ASSERT_TRUE(health);
+  EXPECT_EQ(health->status, 200);
+  EXPECT_EQ(health->body, "ok\n");
+
+  const auto index = client.Get("/");
+  ASSERT_TRUE(index);
+  EXPECT_THAT(index->body, HasSubstr("href=\"/metrics\""));
+
+  const auto unknown = client.Get("/debug/nothing");
+  ASSERT_TRUE(unknown);
+  EXPECT_EQ(unknown->status, 404);
+}
+
+TEST(TelemetryTest, PortInUseIsAnErrorThatNamesIt) {
+  const auto first = StartOrDie();
+  const int port = PortOf(*first);
+  const auto second = Telemetry::Start({.port = port});
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(std::string(second.status().message()),
+            absl::StrCat("cannot listen on 127.0.0.1:", port,
+                         " for HTTP: Address already in use "
+                         "(MUSTER_HTTP_ADDRESS, MUSTER_HTTP_PORT; port 0 "
+                         "takes any free one)"));
+}
+
+TEST(TelemetryTest, PortIsFreeAgainAfterwards) {
+  auto first = StartOrDie();
+  const int port = PortOf(*first);
+  first.reset();
+  EXPECT_EQ(PortOf(*StartOrDie({.port = port})), port);
+}
+
+TEST(TelemetryTest, AddressThatIsNotOursIsAnError) {
+  // From the range reserved for documentation (RFC 5737).
+  const auto telemetry = Telemetry::Start({.address = "192.0.2.1"});
+  ASSERT_FALSE(telemetry.ok());
+  EXPECT_THAT(std::string(telemetry.status().message()),
+              HasSubstr("192.0.2.1:0"));
+}
+
+TEST(TelemetryTest, PortOutOfRangeIsAnError) {
+  const auto telemetry = Telemetry::Start({.port = 65536});
+  EXPECT_EQ(telemetry.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+class TelemetryEnvTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    unsetenv("MUSTER_HTTP_PORT");
+    unsetenv("MUSTER_HTTP_ADDRESS");
+  }
+};
+
+TEST_F(TelemetryEnvTest, NothingIsServedWithoutThePort) {
+  setenv("MUSTER_HTTP_ADDRESS", "0.0.0.0", 1);
+  const auto options = TelemetryOptionsFromEnv();
+  ASSERT_TRUE(options.ok());
+  EXPECT_FALSE(options->has_value());
+}
+
+TEST_F(TelemetryEnvTest, PortAndAddressAreRead) {
+  setenv("MUSTER_HTTP_PORT", "7072", 1);
+  setenv("MUSTER_HTTP_ADDRESS", "0.0.0.0", 1);
+  const auto options = TelemetryOptionsFromEnv();
+  ASSERT_TRUE(options.ok());
+  EXPECT_EQ((*options)->port, 7072);
+  EXPECT_EQ((*options)->address, "0.0.0.0");
+}
+
+TEST_F(TelemetryEnvTest, BadPortIsAnErrorThatNamesItsValue) {
+  for (const char* value : {"http", "-1", "65536", "80x"}) {
+    setenv("MUSTER_HTTP_PORT", value, 1);
+    const auto options = TelemetryOptionsFromEnv();
+    ASSERT_FALSE(options.ok()) << value;
+    EXPECT_THAT(std::string(options.status().message()),
+                HasSubstr(absl::StrCat("got \"", value, "\"")));
+  }
+}
+
+}  // namespace
+}  // namespace muster::worker
