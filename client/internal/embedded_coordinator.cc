@@ -1,0 +1,37 @@
+#include "client/internal/embedded_coordinator.h"
+
+#include <memory>
+#include <utility>
+
+#include "coordinator/server/server.h"
+
+namespace muster::internal {
+
+absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> EmbeddedCoordinator::Start(
+    const EmbeddedCoordinatorOptions& options) {
+  coordinator::ServerOptions server_options;
+  server_options.listen = options.listen;
+  server_options.http_listen = options.http_listen;
+  server_options.insecure = true;
+  absl::StatusOr<std::unique_ptr<coordinator::Server>> server =
+      coordinator::Server::Start(std::move(server_options));
+  if (!server.ok()) return server.status();
+  return std::unique_ptr<EmbeddedCoordinator>(
+      new EmbeddedCoordinator(*std::move(server)));
+}
+
+EmbeddedCoordinator::EmbeddedCoordinator(
+    std::unique_ptr<coordinator::Server> server)
+    : server_(std::move(server)) {}
+
+EmbeddedCoordinator::~EmbeddedCoordinator() = default;
+
+int EmbeddedCoordinator::port() const { return server_->port(); }
+
+int EmbeddedCoordinator::http_port() const { return server_->http_port(); }
+
+void EmbeddedCoordinator::Drain(std::chrono::milliseconds timeout) {
+  server_->Drain(timeout);
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,52 @@
+#ifndef MUSTER_CLIENT_INTERNAL_EMBEDDED_COORDINATOR_H_
+#define MUSTER_CLIENT_INTERNAL_EMBEDDED_COORDINATOR_H_
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace muster::coordinator {
+class Server;
+}  // namespace muster::coordinator
+
+namespace muster::internal {
+
+struct EmbeddedCoordinatorOptions {
+  // host:port; port 0 takes any free one. Plain text is served on whatever
+  // address this is: whoever embeds a coordinator chose the address.
+  std::string listen = "127.0.0.1:0";
+  // host:port of metrics and status pages; empty for none.
+  std::string http_listen = {};
+};
+
+// A coordinator inside this process: for programs that start without an
+// external one, and for the launcher. Thread-safe.
+class EmbeddedCoordinator {
+ public:
+  // Errors: kInvalidArgument, kUnavailable (cannot listen: the address and the
+  // cause).
+  static absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> Start(
+      const EmbeddedCoordinatorOptions& options);
+
+  // Ends it without a grace.
+  ~EmbeddedCoordinator();
+
+  int port() const;
+  // 0 without HTTP.
+  int http_port() const;
+
+  // Refuses new calls, and returns when those in progress have ended or
+  // `timeout` is over.
+  void Drain(std::chrono::milliseconds timeout);
+
+ private:
+  explicit EmbeddedCoordinator(std::unique_ptr<coordinator::Server> server);
+
+  const std::unique_ptr<coordinator::Server> server_;
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_EMBEDDED_COORDINATOR_H_

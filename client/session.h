@@ -1,0 +1,198 @@
+#ifndef MUSTER_CLIENT_SESSION_H_
+#define MUSTER_CLIENT_SESSION_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/errors.h"
+
+namespace muster {
+
+namespace internal {
+class StreamSession;
+}  // namespace internal
+
+// What became of another member of the job.
+struct MemberEvent {
+  enum class Kind {
+    // It said that it goes.
+    kLeft,
+    // Its heartbeats stopped, or its connection closed.
+    kLost,
+    // It reported its own failure.
+    kFailed,
+    // A process with the same name and a new incarnation took its place.
+    kReplaced,
+  };
+  Kind kind = Kind::kLeft;
+  // With rank, host, cause and last progress.
+  MemberInfo member;
+  // The generation in which it held its rank; 0 when it held none.
+  int64_t generation = 0;
+  // Whether this event ended that generation.
+  bool generation_ended = false;
+};
+
+// How far one process group of this member has come: what heartbeats carry.
+struct GroupProgress {
+  std::string group;
+  // Sequence numbers of the group's collectives, counted from 1; 0: none yet.
+  int64_t last_enqueued = 0;
+  int64_t last_completed = 0;
+  // The collective that runs now, for people; empty when none does.
+  std::string current;
+  std::chrono::milliseconds running_for{0};
+};
+
+struct SessionOptions {
+  // host:port of the coordinator; an IPv6 host stands in brackets. Resolved
+  // anew for every connection.
+  std::string address = {};
+  // 1 to 128 of [A-Za-z0-9._-].
+  std::string job = "default";
+  // The member's name in the job; empty makes one of host, pid and a random
+  // number.
+  std::string member = {};
+  // How long Connect may take, and the default for the calls below that have
+  // no timeout of their own.
+  std::chrono::milliseconds connect_timeout = std::chrono::seconds(60);
+  // What error texts call that timeout.
+  std::string connect_timeout_name = "SessionOptions::connect_timeout";
+  // host:port of this process's debug and metrics server, for the status pages
+  // of the coordinator.
+  std::string debug_address = {};
+  // What error texts call the coordinator beside its address; for instance
+  // "embedded in rank 0".
+  std::string coordinator_note = {};
+  // After this long without a connection the session is over, and status()
+  // says so. 0: it tries to reconnect for as long as it lives.
+  std::chrono::milliseconds give_up_after{0};
+  // Called on the session's own thread, in the coordinator's order. Must not
+  // block, and must not call or destroy the session.
+  std::function<void(const MemberEvent&)> on_event = nullptr;
+  // Called once, on the session's own thread, when the session is over for
+  // another reason than Leave and Close; the same rules.
+  std::function<void(const absl::Status&)> on_over = nullptr;
+  // Called before every heartbeat, on another thread of the session.
+  std::function<std::vector<GroupProgress>()> progress = nullptr;
+};
+
+// One seat of a formed generation.
+struct Seat {
+  int rank = -1;
+  std::string member = {};
+  std::string host;
+  int64_t pid = 0;
+};
+
+// The result of a rendezvous, the same on every member but for `rank`.
+struct Formation {
+  int64_t generation = 0;
+  // This member's.
+  int rank = -1;
+  // Ordered by rank.
+  std::vector<Seat> seats;
+};
+
+struct JoinOptions {
+  // The rank to claim; -1 for the lowest free one.
+  int rank = -1;
+  int world_size = 0;
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  // What error texts call the timeout.
+  std::string timeout_name = "JoinOptions::timeout";
+};
+
+struct SessionBarrierOptions {
+  std::string name = {};
+  // Barriers of different groups do not meet.
+  std::string group = "world";
+  // Counted from the first arrival.
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  // False: fails as soon as a participant is known to be gone. True: waits for
+  // the whole timeout and names all that are missing.
+  bool wait_all_ranks = false;
+};
+
+// Session is one process's membership in a job on a coordinator: one
+// connection, over which everything goes that this process asks of it. It is
+// the control plane alone; nothing of the data plane is linked with it.
+//
+// A broken connection is made again, with back-off, and calls in progress
+// resume on the new one: a mutation is applied once however often it was sent.
+// A call fails with DistNetworkError when its own timeout passes first.
+// A coordinator that restarted has lost its state, so the session is over
+// then: calls in progress and all later ones fail with code kAborted.
+//
+// Thread-safe. Two threads of its own.
+class Session {
+ public:
+  // Connects and registers.
+  // Throws DistError (kInvalidArgument: an option), DistNetworkError (nobody
+  // answers at the address within connect_timeout).
+  static std::shared_ptr<Session> Connect(SessionOptions options);
+
+  // As Close(), and leaves before that if Leave was not called. Takes at most
+  // two seconds when the coordinator does not answer.
+  ~Session();
+
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Rendezvous: waits until `world_size` members have joined.
+  // Throws DistError: kInvalidArgument (rank or world size out of range),
+  // kAlreadyExists (the rank is another living member's), kFailedPrecondition
+  // (another world size than the others'), kDeadlineExceeded (the missing
+  // ranks are in the text and in culprits()), kAborted (the coordinator drains
+  // or restarted). Throws DistNetworkError.
+  Formation Join(const JoinOptions& options);
+
+  // Arrives at a monitored barrier of the formed generation and waits for the
+  // coordinator's decision, which is the same on every rank.
+  // Throws DistError: kDeadlineExceeded (ranks are missing, all are in
+  // culprits()), kAborted (a participant is gone), kFailedPrecondition
+  // (arguments that conflict with another rank's; no generation). Throws
+  // DistNetworkError.
+  void AwaitBarrier(const SessionBarrierOptions& options);
+
+  // Tells the coordinator that this member failed: the generation is over, and
+  // every other member is told `error`.
+  // Throws DistNetworkError.
+  void ReportFailure(const std::string& error);
+
+  // Leaves the job in peace; the session is over afterwards. Never throws:
+  // when the coordinator does not answer within `timeout`, it will see the
+  // connection close.
+  void Leave(const std::string& reason,
+             std::chrono::milliseconds timeout = std::chrono::seconds(2));
+
+  // Ends the connection and the threads. Others see this member as lost unless
+  // it has left. Not from a callback.
+  void Close();
+
+  const std::string& address() const;
+  const std::string& job() const;
+  const std::string& member() const;
+  uint64_t incarnation() const;
+  // The random id of the coordinator's start.
+  uint64_t coordinator_epoch() const;
+  // OK while the session lasts, connected or not; then why it is over.
+  absl::Status status() const;
+
+  // For the rest of the SDK.
+  internal::StreamSession& stream() { return *stream_; }
+
+ private:
+  explicit Session(std::unique_ptr<internal::StreamSession> stream);
+
+  const std::unique_ptr<internal::StreamSession> stream_;
+};
+
+}  // namespace muster
+
+#endif  // MUSTER_CLIENT_SESSION_H_

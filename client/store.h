@@ -1,0 +1,159 @@
+#ifndef MUSTER_CLIENT_STORE_H_
+#define MUSTER_CLIENT_STORE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace muster {
+
+class Session;
+
+// Store is a map from byte strings to byte strings that the processes of a job
+// share. Thread-safe.
+//
+// Every call throws DistStoreError when the store refuses it, with the code of
+// the reason, and DistNetworkError when the store does not answer in time.
+class Store {
+ public:
+  static constexpr std::chrono::milliseconds kDefaultTimeout =
+      std::chrono::seconds(300);
+
+  virtual ~Store() = default;
+
+  // Sets `key` to `value` and wakes everybody who waits for it.
+  virtual void Set(absl::string_view key, absl::string_view value) = 0;
+
+  // The value of `key`, waiting up to timeout() for somebody to set it.
+  // Throws DistStoreError: kDeadlineExceeded (not set in time).
+  virtual std::string Get(absl::string_view key) = 0;
+
+  // Adds `delta` to the whole decimal number under `key`, 0 when there is
+  // none, and returns the sum. Add(key, 0) creates the key.
+  // Throws DistStoreError: kInvalidArgument (the key holds something else),
+  // kOutOfRange (the sum leaves int64).
+  virtual int64_t Add(absl::string_view key, int64_t delta) = 0;
+
+  // Appends to the value of `key`, which comes into being when missing.
+  virtual void Append(absl::string_view key, absl::string_view value) = 0;
+
+  // Whether all of `keys` exist, at once.
+  virtual bool Check(const std::vector<std::string>& keys) = 0;
+
+  // Sets `key` to `desired` if it holds `expected`; a missing key matches the
+  // empty `expected`. Returns `desired` when it was written, the present value
+  // when that differs, and `expected` when the key is missing and `expected`
+  // is not empty.
+  virtual std::string CompareSet(absl::string_view key,
+                                 absl::string_view expected,
+                                 absl::string_view desired) = 0;
+
+  // Whether there was such a key. Nobody is woken.
+  virtual bool DeleteKey(absl::string_view key) = 0;
+
+  // How many keys users of the store have set; those with which the SDK itself
+  // forms groups do not count.
+  virtual int64_t NumKeys() = 0;
+
+  // The keys that begin with `prefix`, in byte order.
+  virtual std::vector<std::string> ListKeys(absl::string_view prefix) = 0;
+
+  // Returns when all of `keys` exist. An empty list does at once.
+  // Throws DistStoreError: kDeadlineExceeded (the text lists what is missing).
+  virtual void Wait(const std::vector<std::string>& keys,
+                    std::chrono::milliseconds timeout) = 0;
+  void Wait(const std::vector<std::string>& keys) { Wait(keys, timeout()); }
+
+  // The values of all of `keys`, in their order, waiting for all up to
+  // timeout().
+  virtual std::vector<std::string> MultiGet(
+      const std::vector<std::string>& keys) = 0;
+
+  // Sets all pairs in one step.
+  // Throws DistStoreError: kInvalidArgument (lists of different lengths).
+  virtual void MultiSet(const std::vector<std::string>& keys,
+                        const std::vector<std::string>& values) = 0;
+
+  // How long a call may take, waiting for keys included.
+  // Throws DistStoreError: kInvalidArgument (not positive).
+  virtual void SetTimeout(std::chrono::milliseconds timeout) = 0;
+  virtual std::chrono::milliseconds timeout() const = 0;
+};
+
+// The store of a job on a coordinator. Values live as long as the coordinator:
+// when it restarts, every call throws DistStoreError with code kAborted.
+class CoordinatorStore : public Store {
+ public:
+  // Several stores may share a session; each has its own timeout.
+  explicit CoordinatorStore(std::shared_ptr<Session> session);
+
+  using Store::Wait;
+  void Set(absl::string_view key, absl::string_view value) override;
+  std::string Get(absl::string_view key) override;
+  int64_t Add(absl::string_view key, int64_t delta) override;
+  void Append(absl::string_view key, absl::string_view value) override;
+  bool Check(const std::vector<std::string>& keys) override;
+  std::string CompareSet(absl::string_view key, absl::string_view expected,
+                         absl::string_view desired) override;
+  bool DeleteKey(absl::string_view key) override;
+  int64_t NumKeys() override;
+  std::vector<std::string> ListKeys(absl::string_view prefix) override;
+  void Wait(const std::vector<std::string>& keys,
+            std::chrono::milliseconds timeout) override;
+  std::vector<std::string> MultiGet(
+      const std::vector<std::string>& keys) override;
+  void MultiSet(const std::vector<std::string>& keys,
+                const std::vector<std::string>& values) override;
+  void SetTimeout(std::chrono::milliseconds timeout) override;
+  std::chrono::milliseconds timeout() const override;
+
+ private:
+  const std::shared_ptr<Session> session_;
+  std::atomic<std::chrono::milliseconds> timeout_{kDefaultTimeout};
+};
+
+// A part of another store: each key becomes prefix + "/" + key. Prefixes nest.
+// SetTimeout sets the other store's. NumKeys counts the keys of the prefix.
+class PrefixStore : public Store {
+ public:
+  // Throws DistStoreError: kInvalidArgument (`store` is null).
+  PrefixStore(std::string prefix, std::shared_ptr<Store> store);
+
+  using Store::Wait;
+  void Set(absl::string_view key, absl::string_view value) override;
+  std::string Get(absl::string_view key) override;
+  int64_t Add(absl::string_view key, int64_t delta) override;
+  void Append(absl::string_view key, absl::string_view value) override;
+  bool Check(const std::vector<std::string>& keys) override;
+  std::string CompareSet(absl::string_view key, absl::string_view expected,
+                         absl::string_view desired) override;
+  bool DeleteKey(absl::string_view key) override;
+  int64_t NumKeys() override;
+  std::vector<std::string> ListKeys(absl::string_view prefix) override;
+  void Wait(const std::vector<std::string>& keys,
+            std::chrono::milliseconds timeout) override;
+  std::vector<std::string> MultiGet(
+      const std::vector<std::string>& keys) override;
+  void MultiSet(const std::vector<std::string>& keys,
+                const std::vector<std::string>& values) override;
+  void SetTimeout(std::chrono::milliseconds timeout) override;
+  std::chrono::milliseconds timeout() const override;
+
+  const std::shared_ptr<Store>& underlying_store() const { return store_; }
+
+ private:
+  std::string Prefixed(absl::string_view key) const;
+  std::vector<std::string> Prefixed(const std::vector<std::string>& keys) const;
+
+  const std::string prefix_;  // With the slash.
+  const std::shared_ptr<Store> store_;
+};
+
+}  // namespace muster
+
+#endif  // MUSTER_CLIENT_STORE_H_
