@@ -1,1 +1,598 @@
 #include "coordinator/core/barrier_table.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/barrier_text.h"
+#include "coordinator/core/progress.h"
+
+namespace muster::coordinator::core {
+namespace {
+
+constexpr size_t kRanksInTextMax = 8;
+
+MissingCause CauseOf(EventKind kind) {
+  switch (kind) {
+    case EventKind::kLost:
+      return MissingCause::kLost;
+    case EventKind::kFailed:
+      return MissingCause::kFailed;
+    case EventKind::kLeft:
+      return MissingCause::kLeft;
+    case EventKind::kReplaced:
+      break;
+  }
+  return MissingCause::kReplaced;
+}
+
+NoticeKind NoticeOf(BarrierOutcome outcome) {
+  switch (outcome) {
+    case BarrierOutcome::kReleased:
+      return NoticeKind::kBarrierReleased;
+    case BarrierOutcome::kTimedOut:
+      return NoticeKind::kBarrierTimedOut;
+    case BarrierOutcome::kMemberLost:
+      return NoticeKind::kBarrierMemberLost;
+    case BarrierOutcome::kConflict:
+      return NoticeKind::kBarrierConflict;
+    case BarrierOutcome::kAborted:
+      break;
+  }
+  return NoticeKind::kBarrierAborted;
+}
+
+}  // namespace
+
+BarrierTable::BarrierTable(const Limits* limits, WaiterQuota* quota,
+                           const Membership* membership)
+    : limits_(*limits), quota_(*quota), membership_(*membership) {}
+
+BarrierTable::~BarrierTable() = default;
+
+void BarrierTable::Reset(FormationReply formation, Instant now, Outbox& out) {
+  Clear(now, out);
+  gone_.clear();
+  formation_ = std::move(formation);
+}
+
+void BarrierTable::Clear(Instant now, Outbox& out) {
+  for (auto& [key, series] : series_) {
+    for (auto& [number, instance] : series->instances) {
+      if (instance.decided()) continue;
+      Decide(*series, instance, BarrierOutcome::kAborted, "", now, out);
+    }
+  }
+  series_.clear();
+}
+
+absl::Status BarrierTable::CheckCaller(const Call& call,
+                                       const BarrierRequest& request) const {
+  absl::Status status =
+      CheckLimit("name_bytes", limits_.name_bytes,
+                 static_cast<int64_t>(
+                     std::max(request.group.size(), request.barrier.size())));
+  if (status.ok()) status = CheckParkedTime(limits_, request.timeout);
+  if (!status.ok()) return status;
+  const std::string title = BarrierTitle(request.group, request.barrier, 0);
+  if (formation_ == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(title, ": no generation has formed; rendezvous first"));
+  }
+  const Generation current = formation_->generation;
+  if (request.generation != Generation() && request.generation != current) {
+    return absl::AbortedError(absl::StrCat(
+        title, ": generation ", request.generation.value(),
+        " is over, current is ", current.value(), "; rendezvous again"));
+  }
+  const int32_t size = static_cast<int32_t>(formation_->world.size());
+  const int32_t rank = request.rank.value();
+  if (rank < 0 || rank >= size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(title, ": rank ", rank, " is outside of world size ", size,
+                     " (ranks 0 to ", size - 1, ")"));
+  }
+  const Seat& seat = formation_->world[rank];
+  if (seat.member != call.member) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(title, ": rank ", rank, " of generation ", current.value(),
+                     " is held by member \"", seat.member.value(),
+                     "\", not by \"", call.member.value(), "\""));
+  }
+  if (seat.incarnation != call.incarnation) {
+    return absl::AbortedError(
+        absl::StrCat(title, ": rank ", rank, " of generation ", current.value(),
+                     " is held by incarnation ", seat.incarnation.value(),
+                     " of member \"", call.member.value(), "\", not by ",
+                     call.incarnation.value(), "; rendezvous again"));
+  }
+  return absl::OkStatus();
+}
+
+// The participants in ascending order; empty when they are all ranks.
+absl::StatusOr<std::vector<Rank>> BarrierTable::Participants(
+    const BarrierRequest& request) const {
+  if (request.ranks.empty()) return std::vector<Rank>();
+  const std::string title = BarrierTitle(request.group, request.barrier, 0);
+  const int32_t size = static_cast<int32_t>(formation_->world.size());
+  std::vector<Rank> ranks = request.ranks;
+  std::sort(ranks.begin(), ranks.end());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i].value() < 0 || ranks[i].value() >= size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          title, ": participant ", ranks[i].value(),
+          " is outside of world size ", size, " (ranks 0 to ", size - 1, ")"));
+    }
+    if (i > 0 && ranks[i] == ranks[i - 1]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          title, ": participant ", ranks[i].value(), " is listed twice"));
+    }
+  }
+  if (!std::binary_search(ranks.begin(), ranks.end(), request.rank)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        title, ": rank ", request.rank.value(),
+        " is not among the participants ", ParticipantsText(ranks)));
+  }
+  if (static_cast<int32_t>(ranks.size()) == size) ranks.clear();
+  return ranks;
+}
+
+absl::StatusOr<BarrierTable::Series*> BarrierTable::FindSeries(
+    const BarrierRequest& request, const std::vector<Rank>& participants) {
+  Key key(request.group, request.barrier);
+  const auto it = series_.find(key);
+  if (it != series_.end()) {
+    Series& series = *it->second;
+    if (series.participants != participants && series.instances.empty() &&
+        !series.dropped_results) {
+      // Nobody is in it: the name is free for another set of ranks.
+      series.participants = participants;
+      series.founder = request.rank;
+      series.taken.clear();
+      series.newest = 0;
+    }
+    return &series;
+  }
+  if (static_cast<int64_t>(series_.size()) >= limits_.open_barriers &&
+      !MakeRoom()) {
+    return CheckLimit("open_barriers", limits_.open_barriers,
+                      static_cast<int64_t>(series_.size()) + 1);
+  }
+  auto series = std::make_unique<Series>();
+  series->key = key;
+  series->participants = participants;
+  series->founder = request.rank;
+  Series* const found = series.get();
+  series_.emplace(std::move(key), std::move(series));
+  return found;
+}
+
+// Forgets the numbering of the barrier that has been unused for longest. Only
+// of one that all its ranks have left equally often: all of them begin again
+// with instance 1.
+bool BarrierTable::MakeRoom() {
+  auto oldest = series_.end();
+  for (auto it = series_.begin(); it != series_.end(); ++it) {
+    if (!it->second->instances.empty() || it->second->dropped_results) continue;
+    if (oldest == series_.end() ||
+        it->second->used_at < oldest->second->used_at) {
+      oldest = it;
+    }
+  }
+  if (oldest == series_.end()) return false;
+  series_.erase(oldest);
+  return true;
+}
+
+void BarrierTable::Arrive(const Call& call, const BarrierRequest& request,
+                          Instant now, Outbox& out) {
+  absl::Status status = CheckCaller(call, request);
+  if (!status.ok()) return out.Fail(call.waiter, std::move(status));
+  absl::StatusOr<std::vector<Rank>> participants = Participants(request);
+  if (!participants.ok()) return out.Fail(call.waiter, participants.status());
+  absl::StatusOr<Series*> found = FindSeries(request, *participants);
+  if (!found.ok()) return out.Fail(call.waiter, found.status());
+  Series& series = **found;
+  series.used_at = ++calls_;
+
+  const auto taken = series.taken.find(request.rank);
+  const int64_t number = taken == series.taken.end() ? 1 : taken->second + 1;
+  if (ReplyIfOver(series, number, call, request, out)) return;
+  if (RefuseOtherParticipants(series, call, request, *participants, now, out)) {
+    return;
+  }
+  absl::StatusOr<Instance*> opened = OpenInstance(series, number, request, now);
+  if (!opened.ok()) return out.Fail(call.waiter, opened.status());
+  Instance& instance = **opened;
+  series.taken[request.rank] = number;
+  instance.arrived.emplace(request.rank, call.waiter);
+  places_by_waiter_.emplace(call.waiter, Place{&series, number, request.rank});
+  if (instance.wait_all_ranks != request.wait_all_ranks) {
+    Decide(series, instance, BarrierOutcome::kConflict,
+           absl::StrCat(RankText(request.rank), " has wait_all_ranks=",
+                        request.wait_all_ranks ? "true" : "false", ", ",
+                        RankText(instance.first), " has wait_all_ranks=",
+                        instance.wait_all_ranks ? "true" : "false"),
+           now, out);
+    return RetireInstances(series);
+  }
+  Settle(series, instance, now, out);
+}
+
+// Gives a late caller the decision; false when there is none yet.
+bool BarrierTable::ReplyIfOver(Series& series, int64_t number, const Call& call,
+                               const BarrierRequest& request, Outbox& out) {
+  if (number > series.newest || !TakesPart(series, request.rank)) return false;
+  const auto it = series.instances.find(number);
+  if (it == series.instances.end()) {
+    series.taken[request.rank] = number;
+    out.Fail(call.waiter,
+             absl::AbortedError(absl::StrCat(
+                 BarrierTitle(request.group, request.barrier, number),
+                 " was decided long ago: it is at #", series.newest,
+                 " now, and only the last ", limits_.decided_barriers,
+                 " decisions are kept")));
+    return true;
+  }
+  if (!it->second.decided()) return false;
+  series.taken[request.rank] = number;
+  out.replies.push_back(
+      Reply{call.waiter, it->second.status, it->second.result});
+  RetireInstances(series);
+  return true;
+}
+
+// Fails the caller, and with it whoever waits under the same name for another
+// set of ranks: one of them is wrong, and both would wait in vain.
+bool BarrierTable::RefuseOtherParticipants(
+    Series& series, const Call& call, const BarrierRequest& request,
+    const std::vector<Rank>& participants, Instant now, Outbox& out) {
+  if (series.participants == participants) return false;
+  const std::string conflict = absl::StrCat(
+      RankText(request.rank), " expects ", ParticipantsText(participants), ", ",
+      RankText(series.founder), " expects ",
+      ParticipantsText(series.participants));
+  const auto it =
+      std::find_if(series.instances.begin(), series.instances.end(),
+                   [](const auto& entry) { return !entry.second.decided(); });
+  if (it == series.instances.end()) {
+    out.Fail(call.waiter,
+             absl::InvalidArgumentError(absl::StrCat(
+                 BarrierTitle(request.group, request.barrier, series.newest),
+                 ": ", conflict)));
+    return true;
+  }
+  Instance& instance = it->second;
+  Decide(series, instance, BarrierOutcome::kConflict, conflict, now, out);
+  out.replies.push_back(Reply{call.waiter, instance.status, instance.result});
+  if (TakesPart(series, request.rank)) {
+    int64_t& taken = series.taken[request.rank];
+    taken = std::max(taken, instance.number);
+  }
+  RetireInstances(series);
+  return true;
+}
+
+// Returns the instance that the caller arrives at, and takes its place in the
+// waiters' quota.
+absl::StatusOr<BarrierTable::Instance*> BarrierTable::OpenInstance(
+    Series& series, int64_t number, const BarrierRequest& request,
+    Instant now) {
+  const auto it = series.instances.find(number);
+  absl::Status status;
+  if (it == series.instances.end()) {
+    status = CheckLimit("open_barriers", limits_.open_barriers, open() + 1);
+  }
+  if (status.ok()) status = quota_.Take();
+  if (!status.ok()) return status;
+  if (it != series.instances.end()) return &it->second;
+  Instance& instance = series.instances[number];
+  instance.number = number;
+  instance.wait_all_ranks = request.wait_all_ranks;
+  instance.timeout = request.timeout;
+  instance.first_at = now;
+  instance.deadline = DeadlineAfter(now, request.timeout);
+  instance.first = request.rank;
+  series.newest = number;
+  deadlines_.insert({instance.deadline, {series.key, number}});
+  return &instance;
+}
+
+// Decides the instance where that can be done now.
+void BarrierTable::Settle(Series& series, Instance& instance, Instant now,
+                          Outbox& out) {
+  if (static_cast<int32_t>(instance.arrived.size()) == Expected(series)) {
+    Decide(series, instance, BarrierOutcome::kReleased, "", now, out);
+  } else if (!instance.wait_all_ranks && AnyGone(series, instance)) {
+    Decide(series, instance, BarrierOutcome::kMemberLost, "", now, out);
+  } else if (instance.deadline <= now) {
+    Decide(series, instance, BarrierOutcome::kTimedOut, "", now, out);
+  } else {
+    return;
+  }
+  RetireInstances(series);
+}
+
+void BarrierTable::Decide(Series& series, Instance& instance,
+                          BarrierOutcome outcome, absl::string_view conflict,
+                          Instant now, Outbox& out) {
+  auto result = std::make_shared<BarrierResult>();
+  result->group = series.key.first;
+  result->barrier = series.key.second;
+  result->instance = instance.number;
+  result->outcome = outcome;
+  result->expected = Expected(series);
+  result->arrived = static_cast<int32_t>(instance.arrived.size());
+  result->first_to_arrive = instance.first;
+  result->waited = outcome == BarrierOutcome::kTimedOut
+                       ? instance.timeout
+                       : now - instance.first_at;
+  if (outcome != BarrierOutcome::kReleased) {
+    result->missing = Missing(series, instance, now);
+  }
+  instance.status = BarrierStatus(*result, conflict, formation_->generation,
+                                  membership_.options().lease);
+  instance.result = std::move(result);
+  for (const auto& [rank, waiter] : instance.arrived) {
+    out.replies.push_back(Reply{waiter, instance.status, instance.result});
+    places_by_waiter_.erase(waiter);
+    quota_.Release();
+  }
+  deadlines_.erase({instance.deadline, {series.key, instance.number}});
+  out.Note(NoticeOf(outcome),
+           outcome == BarrierOutcome::kReleased
+               ? absl::StrCat("group=", series.key.first, " barrier=",
+                              series.key.second, " instance=", instance.number)
+               : absl::StrCat("cause=\"", instance.status.message(), "\""),
+           now - instance.first_at);
+}
+
+// Drops the decisions that nobody can ask for any more.
+void BarrierTable::RetireInstances(Series& series) {
+  int64_t kept = 0;
+  for (auto it = series.instances.begin(); it != series.instances.end();) {
+    const Instance& instance = it->second;
+    if (!instance.decided()) {
+      ++it;
+      continue;
+    }
+    const auto& missing = instance.result->missing;
+    const bool all_know =
+        std::all_of(missing.begin(), missing.end(), [&](const auto& absent) {
+          if (gone_.contains(absent.rank)) return true;
+          const auto taken = series.taken.find(absent.rank);
+          return taken != series.taken.end() &&
+                 taken->second >= instance.number;
+        });
+    if (!all_know) ++kept;
+    it = all_know ? series.instances.erase(it) : std::next(it);
+  }
+  for (auto it = series.instances.begin(); kept > limits_.decided_barriers;) {
+    if (!it->second.decided()) {
+      ++it;
+      continue;
+    }
+    it = series.instances.erase(it);
+    series.dropped_results = true;
+    --kept;
+  }
+}
+
+void BarrierTable::MemberDeparted(const Event& event,
+                                  const absl::Status& status, Instant now,
+                                  Outbox& out) {
+  if (formation_ == nullptr || !event.rank.has_value() ||
+      event.generation != formation_->generation) {
+    return;
+  }
+  const Rank rank = *event.rank;
+  gone_.emplace(rank, Departure{CauseOf(event.kind), event.cause});
+  for (auto& [key, series] : series_) {
+    if (!TakesPart(*series, rank)) continue;
+    std::vector<Instance*> open;
+    for (auto& [number, instance] : series->instances) {
+      if (!instance.decided()) open.push_back(&instance);
+    }
+    for (Instance* instance : open) {
+      const auto arrived = instance->arrived.find(rank);
+      if (arrived != instance->arrived.end()) {
+        out.Fail(arrived->second, status);
+        places_by_waiter_.erase(arrived->second);
+        quota_.Release();
+        instance->arrived.erase(arrived);
+      }
+      if (!instance->wait_all_ranks) {
+        Decide(*series, *instance, BarrierOutcome::kMemberLost, "", now, out);
+      }
+    }
+    RetireInstances(*series);
+  }
+}
+
+bool BarrierTable::Cancel(WaiterId waiter, const absl::Status& status,
+                          Outbox& out) {
+  const auto it = places_by_waiter_.find(waiter);
+  if (it == places_by_waiter_.end()) return false;
+  const Place place = it->second;
+  Series& series = *place.series;
+  Instance& instance = series.instances.at(place.instance);
+  out.Fail(waiter, status);
+  places_by_waiter_.erase(it);
+  quota_.Release();
+  instance.arrived.erase(place.rank);
+  int64_t& taken = series.taken[place.rank];
+  // Where the rank has gone on to a later instance, it must not come back to
+  // this one: it stays missing here.
+  if (taken == place.instance) --taken;
+  if (instance.arrived.empty() && instance.number == series.newest) {
+    deadlines_.erase({instance.deadline, {series.key, instance.number}});
+    series.instances.erase(place.instance);
+    --series.newest;
+  }
+  return true;
+}
+
+bool BarrierTable::Retarget(WaiterId older, WaiterId newer) {
+  const auto it = places_by_waiter_.find(older);
+  if (it == places_by_waiter_.end()) return false;
+  const Place place = it->second;
+  places_by_waiter_.erase(it);
+  places_by_waiter_.emplace(newer, place);
+  place.series->instances.at(place.instance).arrived.at(place.rank) = newer;
+  return true;
+}
+
+void BarrierTable::Expire(Instant now, Outbox& out) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const auto [key, number] = deadlines_.begin()->second;
+    Series& series = *series_.at(key);
+    Decide(series, series.instances.at(number), BarrierOutcome::kTimedOut, "",
+           now, out);
+    RetireInstances(series);
+  }
+}
+
+std::optional<Instant> BarrierTable::NextDeadline() const {
+  if (deadlines_.empty()) return std::nullopt;
+  return deadlines_.begin()->first;
+}
+
+int32_t BarrierTable::Expected(const Series& series) const {
+  return static_cast<int32_t>(series.participants.empty()
+                                  ? formation_->world.size()
+                                  : series.participants.size());
+}
+
+bool BarrierTable::TakesPart(const Series& series, Rank rank) const {
+  return series.participants.empty() ||
+         std::binary_search(series.participants.begin(),
+                            series.participants.end(), rank);
+}
+
+bool BarrierTable::AnyGone(const Series& series,
+                           const Instance& instance) const {
+  return std::any_of(gone_.begin(), gone_.end(), [&](const auto& entry) {
+    return TakesPart(series, entry.first) &&
+           !instance.arrived.contains(entry.first);
+  });
+}
+
+std::vector<MissingRank> BarrierTable::Missing(const Series& series,
+                                               const Instance& instance,
+                                               Instant now) const {
+  std::vector<MissingRank> missing;
+  const int32_t expected = Expected(series);
+  for (int32_t i = 0; i < expected; ++i) {
+    const Rank rank =
+        series.participants.empty() ? Rank(i) : series.participants[i];
+    if (!instance.arrived.contains(rank)) {
+      missing.push_back(DescribeMissing(rank, now));
+    }
+  }
+  return missing;
+}
+
+MissingRank BarrierTable::DescribeMissing(Rank rank, Instant now) const {
+  const Seat& seat = formation_->world[rank.value()];
+  MissingRank missing;
+  missing.rank = rank;
+  missing.member = seat.member;
+  missing.host = seat.host;
+  missing.pid = seat.pid;
+  if (const auto it = gone_.find(rank); it != gone_.end()) {
+    missing.cause = it->second.cause;
+    missing.cause_text = it->second.text;
+  }
+  const Member* member = membership_.Find(seat.member);
+  if (member != nullptr && member->incarnation == seat.incarnation) {
+    missing.last_progress =
+        DescribeProgress(member->progress, now - member->progress_at);
+    missing.last_heard_ago = now - member->heard_at;
+  }
+  return missing;
+}
+
+// `4 ranks (0, 1, 2, 3)`.
+std::string BarrierTable::ParticipantsText(
+    const std::vector<Rank>& participants) const {
+  const size_t count =
+      participants.empty() ? formation_->world.size() : participants.size();
+  std::string text = absl::StrCat(count, " ranks (");
+  for (size_t i = 0; i < std::min(count, kRanksInTextMax); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ",
+                    participants.empty() ? static_cast<int32_t>(i)
+                                         : participants[i].value());
+  }
+  if (count > kRanksInTextMax) {
+    absl::StrAppend(&text, " and ", count - kRanksInTextMax, " more");
+  }
+  absl::StrAppend(&text, ")");
+  return text;
+}
+
+// `rank 2 (trainer-2, pid 7)`.
+std::string BarrierTable::RankText(Rank rank) const {
+  const Seat& seat = formation_->world[rank.value()];
+  return absl::StrCat("rank ", rank.value(), " (", seat.host, ", pid ",
+                      seat.pid, ")");
+}
+
+std::vector<BarrierSnapshot> BarrierTable::Snapshot(Instant now) const {
+  std::vector<BarrierSnapshot> snapshots;
+  for (const auto& [deadline, place] : deadlines_) {
+    const Series& series = *series_.at(place.first);
+    const Instance& instance = series.instances.at(place.second);
+    BarrierSnapshot snapshot;
+    snapshot.group = series.key.first;
+    snapshot.barrier = series.key.second;
+    snapshot.instance = instance.number;
+    snapshot.expected = Expected(series);
+    snapshot.arrived = static_cast<int32_t>(instance.arrived.size());
+    snapshot.wait_all_ranks = instance.wait_all_ranks;
+    snapshot.open_for = now - instance.first_at;
+    snapshot.remaining = std::max(deadline - now, Duration::zero());
+    snapshot.missing = Missing(series, instance, now);
+    snapshots.push_back(std::move(snapshot));
+  }
+  return snapshots;
+}
+
+absl::Status BarrierTable::CheckInvariants() const {
+  size_t open = 0;
+  size_t waiting = 0;
+  for (const auto& [key, series] : series_) {
+    for (const auto& [rank, taken] : series->taken) {
+      if (gone_.contains(rank)) continue;
+      if (taken > series->newest || taken < 0) {
+        return absl::InternalError(
+            absl::StrCat(BarrierTitle(key.first, key.second, series->newest),
+                         ": rank ", rank.value(), " is at #", taken));
+      }
+    }
+    for (const auto& [number, instance] : series->instances) {
+      if (instance.decided()) continue;
+      ++open;
+      waiting += instance.arrived.size();
+      if (static_cast<int32_t>(instance.arrived.size()) >= Expected(*series) ||
+          (!instance.wait_all_ranks && AnyGone(*series, instance))) {
+        return absl::InternalError(absl::StrCat(
+            BarrierTitle(key.first, key.second, number), " should be decided"));
+      }
+      for (const auto& [rank, waiter] : instance.arrived) {
+        if (gone_.contains(rank) || !places_by_waiter_.contains(waiter)) {
+          return absl::InternalError(absl::StrCat(
+              BarrierTitle(key.first, key.second, number), ": arrival of rank ",
+              rank.value(), " without a live caller"));
+        }
+      }
+    }
+  }
+  if (open != deadlines_.size() || waiting != places_by_waiter_.size()) {
+    return absl::InternalError(absl::StrCat(
+        "barriers: ", open, " open, ", deadlines_.size(), " deadlines; ",
+        waiting, " arrivals, ", places_by_waiter_.size(), " waiters"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::coordinator::core

@@ -15,6 +15,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -70,9 +71,9 @@ class BarrierTable {
   // when it does not wait here.
   bool Cancel(WaiterId waiter, const absl::Status& status, Outbox& out);
 
-  // The newer waiter takes over the call of the older one. A `newer` of none
-  // leaves the arrival in place without a waiter.
-  void Retarget(WaiterId older, WaiterId newer);
+  // The newer waiter takes over the call of the older one; false when that
+  // does not wait here.
+  bool Retarget(WaiterId older, WaiterId newer);
 
   // Decides every instance whose deadline is at or before `now`.
   void Expire(Instant now, Outbox& out);
@@ -99,21 +100,26 @@ class BarrierTable {
     Instant first_at;
     Instant deadline;
     Rank first;
-    absl::btree_map<Rank, WaiterId> arrived;  // none: its connection has gone
+    absl::btree_map<Rank, WaiterId> arrived;
     // Set by the decision.
     BarrierReply result;
     absl::Status status;
+
+    bool decided() const { return result != nullptr; }
   };
 
   using Key = std::pair<std::string, std::string>;  // (group, barrier)
 
   struct Series {
     Key key;
-    std::vector<Rank> participants;                // ascending
-    absl::btree_map<Rank, int64_t> taken;          // last instance of each rank
-    absl::btree_map<int64_t, Instance> instances;  // open, or not taken by all
+    std::vector<Rank> participants;        // ascending; empty: all ranks
+    Rank founder;                          // who named the participants
+    absl::btree_map<Rank, int64_t> taken;  // last instance of each rank
+    // Those that are open, and those that somebody may still ask for.
+    absl::btree_map<int64_t, Instance> instances;
     int64_t newest = 0;
-    uint64_t used_at = 0;  // for the choice of whom to forget first
+    bool dropped_results = false;  // a rank may lag behind what is kept
+    uint64_t used_at = 0;          // for the choice of whom to forget first
   };
 
   struct Place {
@@ -122,39 +128,53 @@ class BarrierTable {
     Rank rank;
   };
 
-  absl::Status CheckRequest(const Call& call,
-                            const BarrierRequest& request) const;
+  // Why a rank can arrive no more in this generation.
+  struct Departure {
+    MissingCause cause;
+    std::string text;
+  };
+
+  absl::Status CheckCaller(const Call& call,
+                           const BarrierRequest& request) const;
   absl::StatusOr<std::vector<Rank>> Participants(
       const BarrierRequest& request) const;
   absl::StatusOr<Series*> FindSeries(const BarrierRequest& request,
                                      const std::vector<Rank>& participants);
-  absl::StatusOr<Instance*> OpenInstance(Series& series,
+  bool MakeRoom();
+  bool RefuseOtherParticipants(Series& series, const Call& call,
+                               const BarrierRequest& request,
+                               const std::vector<Rank>& participants,
+                               Instant now, Outbox& out);
+  bool ReplyIfOver(Series& series, int64_t number, const Call& call,
+                   const BarrierRequest& request, Outbox& out);
+  absl::StatusOr<Instance*> OpenInstance(Series& series, int64_t number,
                                          const BarrierRequest& request,
-                                         int64_t number, Instant now);
-  std::optional<std::string> Conflict(const Series& series,
-                                      const Instance& instance,
-                                      const BarrierRequest& request,
-                                      const std::vector<Rank>& ranks) const;
+                                         Instant now);
   void Settle(Series& series, Instance& instance, Instant now, Outbox& out);
   void Decide(Series& series, Instance& instance, BarrierOutcome outcome,
-              std::string conflict, Instant now, Outbox& out);
+              absl::string_view conflict, Instant now, Outbox& out);
   void RetireInstances(Series& series);
-  bool Idle(const Series& series) const;
-  bool MakeRoom();
-  bool Gone(Rank rank) const;
+
+  int32_t Expected(const Series& series) const;
+  bool TakesPart(const Series& series, Rank rank) const;
+  bool AnyGone(const Series& series, const Instance& instance) const;
+  std::vector<MissingRank> Missing(const Series& series,
+                                   const Instance& instance, Instant now) const;
   MissingRank DescribeMissing(Rank rank, Instant now) const;
-  std::string Caller(Rank rank) const;
-  std::string Text(const BarrierResult& result) const;
+  std::string ParticipantsText(const std::vector<Rank>& participants) const;
+  std::string RankText(Rank rank) const;
 
   const Limits& limits_;
   WaiterQuota& quota_;
   const Membership& membership_;
 
   FormationReply formation_;
+  absl::btree_map<Rank, Departure> gone_;
   absl::btree_map<Key, std::unique_ptr<Series>> series_;
   absl::flat_hash_map<WaiterId, Place> places_by_waiter_;
+  // Of the open instances.
   absl::btree_set<std::pair<Instant, std::pair<Key, int64_t>>> deadlines_;
-  uint64_t clock_ = 0;  // counts calls, for Series::used_at
+  uint64_t calls_ = 0;
 };
 
 }  // namespace muster::coordinator::core

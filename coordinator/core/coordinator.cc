@@ -1,1 +1,497 @@
 #include "coordinator/core/coordinator.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::coordinator::core {
+namespace {
+
+// Marks the waiter of an arrival whose connection has gone. It stands in the
+// barrier in place of the real one, which has its answer; the decision goes to
+// the reply cache only.
+constexpr uint64_t kDetachedBit = uint64_t{1} << 63;
+
+bool IsDetached(WaiterId waiter) {
+  return (waiter.value() & kDetachedBit) != 0;
+}
+
+WaiterId DetachedFrom(WaiterId waiter) {
+  return WaiterId(waiter.value() | kDetachedBit);
+}
+
+}  // namespace
+
+Coordinator::Coordinator(CoordinatorEpoch epoch,
+                         const CoordinatorOptions& options)
+    : epoch_(epoch),
+      limits_(options.limits),
+      quota_(limits_.waiters),
+      membership_(options.membership, &limits_),
+      store_(&limits_, &quota_),
+      rendezvous_(&limits_, &quota_, &membership_),
+      barriers_(&limits_, &quota_, &membership_) {}
+
+// Lets pass whoever may use the store; `*member` is null for a plain client.
+// Answers the call otherwise.
+bool Coordinator::Admit(const Call& call, Instant now, Outbox& out,
+                        Member** member) {
+  *member = nullptr;
+  if (call.member.value().empty()) return true;
+  return AdmitMember(call, now, out, member);
+}
+
+// Lets pass live members only.
+bool Coordinator::AdmitMember(const Call& call, Instant now, Outbox& out,
+                              Member** member) {
+  absl::StatusOr<Member*> admitted = membership_.Admit(call, now);
+  if (!admitted.ok()) {
+    out.Fail(call.waiter, admitted.status());
+    return false;
+  }
+  *member = *admitted;
+  return true;
+}
+
+// Answers the call, now or when the first one is answered, if it is a retry.
+bool Coordinator::Replay(const Call& call, Member& member, Outbox& out) {
+  member.replies.Acknowledge(call.acknowledged_through);
+  absl::StatusOr<ReplyCache::Entry*> entry =
+      member.replies.Find(call.sequence, limits_);
+  if (!entry.ok()) {
+    out.Fail(call.waiter, entry.status());
+    return true;
+  }
+  switch ((*entry)->state) {
+    case ReplyCache::State::kNew:
+      return false;
+    case ReplyCache::State::kParked:
+      TakeOver(call, **entry, out);
+      return true;
+    case ReplyCache::State::kDone:
+      out.replies.push_back((*entry)->reply);
+      out.replies.back().waiter = call.waiter;
+      return true;
+  }
+  return false;
+}
+
+// The newer waiter awaits the answer of the parked call.
+void Coordinator::TakeOver(const Call& call, ReplyCache::Entry& entry,
+                           Outbox& out) {
+  const WaiterId older = entry.waiter;
+  if (!IsDetached(older)) {
+    out.Fail(older,
+             absl::CancelledError(absl::StrCat(
+                 "superseded by a retry of sequence ", call.sequence.value())));
+  }
+  if (!rendezvous_.Retarget(older, call.waiter)) {
+    barriers_.Retarget(older, call.waiter);
+  }
+  origins_.erase(older);
+  origins_.emplace(call.waiter, Origin{call.member, call.sequence});
+  entry.waiter = call.waiter;
+}
+
+// Runs a verb that answers its caller at once, first of all waiters.
+template <typename Verb>
+void Coordinator::Mutate(const Call& call, Instant now, Outbox& out,
+                         Verb verb) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  const bool once = member != nullptr && call.sequence != SequenceNumber();
+  if (once && Replay(call, *member, out)) return;
+  const size_t first_reply = out.replies.size();
+  verb();
+  if (once) member->replies.SetDone(call.sequence, out.replies[first_reply]);
+}
+
+// Runs a verb of a member that may park its caller.
+template <typename Verb>
+void Coordinator::MutateAndPark(const Call& call, Instant now, Outbox& out,
+                                Verb verb) {
+  Member* member = nullptr;
+  if (!AdmitMember(call, now, out, &member)) return;
+  const size_t first_reply = out.replies.size();
+  if (call.sequence != SequenceNumber()) {
+    if (Replay(call, *member, out)) return;
+    member->replies.SetParked(call.sequence, call.waiter);
+    origins_.emplace(call.waiter, Origin{call.member, call.sequence});
+  }
+  verb();
+  Remember(first_reply, out);
+}
+
+// Keeps the answers to numbered calls that were parked, and takes out those
+// that have no waiter any more.
+void Coordinator::Remember(size_t first_reply, Outbox& out) {
+  if (origins_.empty()) return;
+  size_t kept = first_reply;
+  for (size_t i = first_reply; i < out.replies.size(); ++i) {
+    Reply& reply = out.replies[i];
+    const bool detached = IsDetached(reply.waiter);
+    if (const auto it = origins_.find(reply.waiter); it != origins_.end()) {
+      Member* member = membership_.Find(it->second.member);
+      if (member != nullptr) {
+        member->replies.SetDone(it->second.sequence, reply);
+      }
+      origins_.erase(it);
+    }
+    if (detached) continue;
+    if (kept != i) out.replies[kept] = std::move(reply);
+    ++kept;
+  }
+  out.replies.resize(kept);
+}
+
+void Coordinator::Set(const Call& call, absl::string_view key,
+                      std::string value, Instant now, Outbox& out) {
+  Mutate(call, now, out, [&] { store_.Set(call, key, std::move(value), out); });
+}
+
+void Coordinator::Add(const Call& call, absl::string_view key, int64_t delta,
+                      Instant now, Outbox& out) {
+  Mutate(call, now, out, [&] { store_.Add(call, key, delta, out); });
+}
+
+void Coordinator::Append(const Call& call, absl::string_view key,
+                         absl::string_view bytes, Instant now, Outbox& out) {
+  Mutate(call, now, out, [&] { store_.Append(call, key, bytes, out); });
+}
+
+void Coordinator::CompareSet(const Call& call, absl::string_view key,
+                             absl::string_view expected, std::string desired,
+                             Instant now, Outbox& out) {
+  Mutate(call, now, out, [&] {
+    store_.CompareSet(call, key, expected, std::move(desired), out);
+  });
+}
+
+void Coordinator::DeleteKey(const Call& call, absl::string_view key,
+                            Instant now, Outbox& out) {
+  Mutate(call, now, out, [&] { store_.DeleteKey(call, key, out); });
+}
+
+void Coordinator::MultiSet(const Call& call, absl::Span<const std::string> keys,
+                           std::vector<std::string> values, Instant now,
+                           Outbox& out) {
+  Mutate(call, now, out,
+         [&] { store_.MultiSet(call, keys, std::move(values), out); });
+}
+
+void Coordinator::Get(const Call& call, absl::string_view key, Duration timeout,
+                      Instant now, Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.Get(call, key, timeout, now, out);
+}
+
+void Coordinator::TryGet(const Call& call, absl::string_view key, Instant now,
+                         Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.TryGet(call, key, out);
+}
+
+void Coordinator::Check(const Call& call, absl::Span<const std::string> keys,
+                        Instant now, Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.Check(call, keys, out);
+}
+
+void Coordinator::Wait(const Call& call, std::vector<std::string> keys,
+                       Duration timeout, Instant now, Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.Wait(call, std::move(keys), timeout, now, out);
+}
+
+void Coordinator::MultiGet(const Call& call, std::vector<std::string> keys,
+                           Duration timeout, Instant now, Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.MultiGet(call, std::move(keys), timeout, now, out);
+}
+
+void Coordinator::NumKeys(const Call& call, Instant now, Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.NumKeys(call, out);
+}
+
+void Coordinator::ListKeys(const Call& call, absl::string_view prefix,
+                           absl::string_view after, int64_t count_max,
+                           Instant now, Outbox& out) {
+  Member* member = nullptr;
+  if (!Admit(call, now, out, &member)) return;
+  store_.ListKeys(call, prefix, after, count_max, out);
+}
+
+void Coordinator::Register(const Call& call, Registration registration,
+                           Instant now, Outbox& out) {
+  std::vector<Event> departed;
+  absl::StatusOr<Member*> registered =
+      membership_.Register(call, std::move(registration), now, departed, out);
+  if (!registered.ok()) return out.Fail(call.waiter, registered.status());
+  HandleDepartures(departed, now, out);
+  RegisterReply reply;
+  reply.epoch = epoch_;
+  reply.lease = membership_.options().lease;
+  reply.generation = rendezvous_.generation();
+  reply.generation_running = rendezvous_.running();
+  reply.rank = (*registered)->rank;
+  out.Answer(call.waiter, reply);
+  if (reply.rank.has_value() && !reply.generation_running &&
+      generation_end_.has_value()) {
+    out.events.push_back(
+        Publication{std::make_shared<const std::vector<MemberId>>(
+                        std::vector<MemberId>{call.member}),
+                    *generation_end_});
+  }
+}
+
+void Coordinator::Heartbeat(const Call& call,
+                            std::vector<GroupProgress> progress, Instant now,
+                            Outbox& out) {
+  Member* member = nullptr;
+  if (!AdmitMember(call, now, out, &member)) return;
+  absl::Status status =
+      membership_.Heartbeat(*member, std::move(progress), now);
+  if (!status.ok()) return out.Fail(call.waiter, std::move(status));
+  out.Answer(call.waiter,
+             HeartbeatReply{rendezvous_.generation(), rendezvous_.running()});
+}
+
+void Coordinator::Leave(const Call& call, absl::string_view reason, Instant now,
+                        Outbox& out) {
+  Member* member = nullptr;
+  if (!AdmitMember(call, now, out, &member)) return;
+  std::vector<Event> departed;
+  membership_.Leave(*member, reason, now, departed, out);
+  out.Answer(call.waiter, std::monostate());
+  HandleDepartures(departed, now, out);
+}
+
+void Coordinator::ReportFailure(const Call& call, absl::string_view text,
+                                Instant now, Outbox& out) {
+  Member* member = nullptr;
+  if (!AdmitMember(call, now, out, &member)) return;
+  std::vector<Event> departed;
+  membership_.Fail(*member, text, now, departed, out);
+  out.Answer(call.waiter, std::monostate());
+  HandleDepartures(departed, now, out);
+}
+
+void Coordinator::Disconnected(const MemberId& member, Incarnation incarnation,
+                               Instant now, Outbox& out) {
+  membership_.Disconnected(member, incarnation, now, out);
+}
+
+void Coordinator::Join(const Call& call, JoinRequest request, Instant now,
+                       Outbox& out) {
+  MutateAndPark(call, now, out, [&] {
+    const FormationReply before = rendezvous_.formation();
+    const FormationReply formation =
+        rendezvous_.Join(call, std::move(request), now, out);
+    if (formation != nullptr) BeginGeneration(before, formation, now, out);
+  });
+}
+
+void Coordinator::BeginGeneration(const FormationReply& before,
+                                  const FormationReply& formation, Instant now,
+                                  Outbox& out) {
+  if (before != nullptr) {
+    for (const Seat& seat : before->world) membership_.ClearRank(seat.member);
+  }
+  for (size_t i = 0; i < formation->world.size(); ++i) {
+    membership_.AssignRank(formation->world[i].member,
+                           Rank(static_cast<int32_t>(i)),
+                           formation->generation);
+  }
+  generation_end_.reset();
+  barriers_.Reset(formation, now, out);
+}
+
+void Coordinator::Arrive(const Call& call, const BarrierRequest& request,
+                         Instant now, Outbox& out) {
+  MutateAndPark(call, now, out,
+                [&] { barriers_.Arrive(call, request, now, out); });
+}
+
+// What follows from departures: their calls fail, their seats and arrivals are
+// free, and the others are told.
+void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
+                                   Outbox& out) {
+  if (departed.empty()) return;
+  const size_t first_reply = out.replies.size();
+  std::vector<Event> published;
+  for (Event& event : departed) {
+    const absl::Status status = DepartedError(event);
+    store_.FailMember(event.member, status, out);
+    const bool ended = rendezvous_.MemberDeparted(event, out);
+    barriers_.MemberDeparted(event, status, now, out);
+    event.generation_over = event.rank.has_value() && !rendezvous_.running();
+    if (ended) {
+      generation_end_ = event;
+      out.Note(NoticeKind::kGenerationEnded,
+               absl::StrCat("generation=", event.generation.value(),
+                            " member=", event.member.value(), " ",
+                            EventKindName(event.kind)));
+    }
+    if (event.rank.has_value()) published.push_back(std::move(event));
+  }
+  if (membership_.live() == 0) barriers_.Clear(now, out);
+  Remember(first_reply, out);
+  Publish(std::move(published), out);
+}
+
+// To all live members, but not to the successor of one that was replaced.
+void Coordinator::Publish(std::vector<Event> events, Outbox& out) {
+  if (events.empty() || membership_.live() == 0) return;
+  const auto everybody =
+      std::make_shared<const std::vector<MemberId>>(membership_.LiveMembers());
+  for (Event& event : events) {
+    auto audience = everybody;
+    if (event.kind == EventKind::kReplaced) {
+      std::vector<MemberId> others = *everybody;
+      others.erase(std::remove(others.begin(), others.end(), event.member),
+                   others.end());
+      audience =
+          std::make_shared<const std::vector<MemberId>>(std::move(others));
+    }
+    if (audience->empty()) continue;
+    out.events.push_back(Publication{std::move(audience), std::move(event)});
+  }
+}
+
+void Coordinator::CancelWaiter(WaiterId waiter, Instant now, Outbox& out) {
+  Withdraw(waiter, absl::CancelledError("cancelled by the caller"), out);
+}
+
+void Coordinator::DetachWaiter(WaiterId waiter, Instant now, Outbox& out) {
+  const absl::Status status = absl::CancelledError("connection closed");
+  const auto origin = origins_.find(waiter);
+  if (origin == origins_.end() ||
+      !barriers_.Retarget(waiter, DetachedFrom(waiter))) {
+    return Withdraw(waiter, status, out);
+  }
+  const Origin moved = origin->second;
+  origins_.erase(origin);
+  origins_.emplace(DetachedFrom(waiter), moved);
+  if (Member* member = membership_.Find(moved.member); member != nullptr) {
+    member->replies.SetParked(moved.sequence, DetachedFrom(waiter));
+  }
+  out.Fail(waiter, status);
+}
+
+void Coordinator::Withdraw(WaiterId waiter, const absl::Status& status,
+                           Outbox& out) {
+  if (const auto it = origins_.find(waiter); it != origins_.end()) {
+    Member* member = membership_.Find(it->second.member);
+    if (member != nullptr) member->replies.Forget(it->second.sequence);
+    origins_.erase(it);
+  }
+  if (store_.Cancel(waiter, status, out)) return;
+  if (rendezvous_.Cancel(waiter, status, out)) return;
+  barriers_.Cancel(waiter, status, out);
+}
+
+void Coordinator::Tick(Instant now, Outbox& out) {
+  // Departures first, so that a barrier whose deadline is due as well names
+  // the lost as lost.
+  std::vector<Event> departed;
+  membership_.Expire(now, departed, out);
+  HandleDepartures(departed, now, out);
+  const size_t first_reply = out.replies.size();
+  barriers_.Expire(now, out);
+  rendezvous_.Expire(now, out);
+  store_.Expire(now, out);
+  Remember(first_reply, out);
+}
+
+std::optional<Instant> Coordinator::NextDeadline() const {
+  std::optional<Instant> next;
+  for (const std::optional<Instant>& deadline :
+       {membership_.NextDeadline(), store_.NextDeadline(),
+        rendezvous_.NextDeadline(), barriers_.NextDeadline()}) {
+    if (!deadline.has_value()) continue;
+    next = next.has_value() ? std::min(*next, *deadline) : *deadline;
+  }
+  return next;
+}
+
+JobSnapshot Coordinator::Snapshot(Instant now) const {
+  JobSnapshot job;
+  job.epoch = epoch_;
+  for (const auto& [id, member] : membership_.members()) {
+    MemberSnapshot snapshot;
+    snapshot.id = id;
+    snapshot.incarnation = member.incarnation;
+    snapshot.state = member.state;
+    if (member.generation == rendezvous_.generation()) {
+      snapshot.rank = member.rank;
+    }
+    snapshot.registration = member.registration;
+    snapshot.heard_ago = now - member.heard_at;
+    snapshot.cause = member.cause;
+    snapshot.progress = member.progress;
+    snapshot.progress_age = now - member.progress_at;
+    job.members.push_back(std::move(snapshot));
+    job.retained_replies += member.replies.size();
+  }
+  job.generation = rendezvous_.generation();
+  job.generation_running = rendezvous_.running();
+  if (rendezvous_.formation() != nullptr) {
+    job.world_size =
+        static_cast<int32_t>(rendezvous_.formation()->world.size());
+  }
+  job.forming_world_size = rendezvous_.forming_world_size();
+  job.joined = static_cast<int32_t>(rendezvous_.waiters());
+  job.barriers = barriers_.Snapshot(now);
+  job.keys = store_.keys();
+  job.store_bytes = store_.bytes();
+  job.revision = store_.revision();
+  job.waiters = quota_.parked();
+  return job;
+}
+
+JobCounts Coordinator::Counts() const {
+  JobCounts counts;
+  counts.live_members = membership_.live();
+  counts.keys = store_.keys();
+  counts.store_bytes = store_.bytes();
+  counts.waiters = quota_.parked();
+  counts.open_barriers = barriers_.open();
+  counts.generation = rendezvous_.generation();
+  return counts;
+}
+
+bool Coordinator::Idle() const {
+  return membership_.live() == 0 && quota_.parked() == 0;
+}
+
+absl::Status Coordinator::CheckInvariants() const {
+  for (const absl::Status& status :
+       {membership_.CheckInvariants(), store_.CheckInvariants(),
+        rendezvous_.CheckInvariants(), barriers_.CheckInvariants()}) {
+    if (!status.ok()) return status;
+  }
+  const int64_t parked =
+      store_.waiters() + rendezvous_.waiters() + barriers_.waiters();
+  if (parked != quota_.parked()) {
+    return absl::InternalError(absl::StrCat(
+        "coordinator: counts ", quota_.parked(), " waiters, has ", parked));
+  }
+  if (static_cast<int64_t>(origins_.size()) >
+      rendezvous_.waiters() + barriers_.waiters()) {
+    return absl::InternalError(absl::StrCat(
+        "coordinator: ", origins_.size(), " origins for ",
+        rendezvous_.waiters() + barriers_.waiters(), " parked mutations"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::coordinator::core

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -24,6 +23,7 @@
 #include "coordinator/core/payload.h"
 #include "coordinator/core/progress.h"
 #include "coordinator/core/rendezvous.h"
+#include "coordinator/core/reply_cache.h"
 #include "coordinator/core/snapshot.h"
 #include "coordinator/core/store_engine.h"
 
@@ -139,18 +139,27 @@ class Coordinator {
   absl::Status CheckInvariants() const;
 
  private:
-  // The member and number of a parked call with a sequence number.
-  using Origin = std::pair<MemberId, SequenceNumber>;
+  // Whose numbered call a parked waiter is.
+  struct Origin {
+    MemberId member;
+    SequenceNumber sequence;
+  };
 
   bool Admit(const Call& call, Instant now, Outbox& out, Member** member);
-  bool Begin(const Call& call, Instant now, Outbox& out, Member** member);
+  bool AdmitMember(const Call& call, Instant now, Outbox& out, Member** member);
   bool Replay(const Call& call, Member& member, Outbox& out);
-  void Finish(const Call& call, Member* member, size_t first_reply,
-              Outbox& out);
-  void RememberReplies(size_t first_reply, Outbox& out);
+  void TakeOver(const Call& call, ReplyCache::Entry& entry, Outbox& out);
+  template <typename Verb>
+  void Mutate(const Call& call, Instant now, Outbox& out, Verb verb);
+  template <typename Verb>
+  void MutateAndPark(const Call& call, Instant now, Outbox& out, Verb verb);
+  void Remember(size_t first_reply, Outbox& out);
   void Withdraw(WaiterId waiter, const absl::Status& status, Outbox& out);
+  void BeginGeneration(const FormationReply& before,
+                       const FormationReply& formation, Instant now,
+                       Outbox& out);
   void HandleDepartures(std::vector<Event>& departed, Instant now, Outbox& out);
-  void NoteGenerationEnd(const Event& event, Outbox& out);
+  void Publish(std::vector<Event> events, Outbox& out);
 
   const CoordinatorEpoch epoch_;
   const Limits limits_;
@@ -162,7 +171,7 @@ class Coordinator {
   BarrierTable barriers_;
 
   absl::flat_hash_map<WaiterId, Origin> origins_;
-  std::optional<Event> generation_end_;  // of the newest generation
+  std::optional<Event> generation_end_;  // why the newest generation ended
 };
 
 }  // namespace muster::coordinator::core

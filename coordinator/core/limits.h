@@ -28,10 +28,10 @@ struct Limits {
 
   // Members.
   int64_t members = 1 << 16;
-  int64_t name_bytes = 256;         // of members, hosts, groups and barriers
-  int64_t text_bytes = 4096;        // of reasons and reported failures
-  int64_t progress_groups = 256;    // groups in one heartbeat
-  int64_t retained_replies = 4096;  // per member, for its retries
+  int64_t name_bytes = 256;   // of members, hosts, groups and barriers
+  int64_t text_bytes = 4096;  // of reasons and failures; longer ones are cut
+  int64_t progress_groups = 256;            // groups in one heartbeat
+  int64_t retained_replies = 4096;          // per member, for its retries
   int64_t retained_reply_bytes = 64 << 20;  // per member
 
   // Rendezvous and barriers.

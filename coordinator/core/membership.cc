@@ -1,1 +1,428 @@
 #include "coordinator/core/membership.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::coordinator::core {
+namespace {
+
+constexpr size_t kRetiredIncarnationsMax = 16;
+
+absl::string_view DepartureVerb(MemberState state) {
+  switch (state) {
+    case MemberState::kLost:
+      return "was lost";
+    case MemberState::kFailed:
+      return "failed";
+    case MemberState::kLeft:
+      return "left";
+    case MemberState::kAlive:
+    case MemberState::kDisconnected:
+      break;
+  }
+  return "is alive";
+}
+
+std::string DepartedText(const Member& member) {
+  return absl::StrCat("member \"", member.id.value(), "\" (incarnation ",
+                      member.incarnation.value(), ") ",
+                      DepartureVerb(member.state), ": ", member.cause);
+}
+
+absl::Status StaleError(const MemberId& id, Incarnation stale,
+                        Incarnation current) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("stale incarnation ", stale.value(), " of member \"",
+                   id.value(), "\", current is ", current.value()));
+}
+
+MemberState StateAfter(EventKind kind) {
+  switch (kind) {
+    case EventKind::kFailed:
+      return MemberState::kFailed;
+    case EventKind::kLeft:
+      return MemberState::kLeft;
+    case EventKind::kLost:
+    case EventKind::kReplaced:
+      break;
+  }
+  return MemberState::kLost;
+}
+
+NoticeKind NoticeOf(EventKind kind) {
+  switch (kind) {
+    case EventKind::kLost:
+      return NoticeKind::kMemberLost;
+    case EventKind::kFailed:
+      return NoticeKind::kMemberFailed;
+    case EventKind::kLeft:
+      return NoticeKind::kMemberLeft;
+    case EventKind::kReplaced:
+      break;
+  }
+  return NoticeKind::kMemberReplaced;
+}
+
+std::string Cut(absl::string_view text, int64_t bytes_max) {
+  return std::string(text.substr(0, static_cast<size_t>(bytes_max)));
+}
+
+}  // namespace
+
+absl::string_view MemberStateName(MemberState state) {
+  switch (state) {
+    case MemberState::kAlive:
+      return "alive";
+    case MemberState::kDisconnected:
+      return "disconnected";
+    case MemberState::kLost:
+      return "lost";
+    case MemberState::kFailed:
+      return "failed";
+    case MemberState::kLeft:
+      return "left";
+  }
+  return "unknown";
+}
+
+absl::Status DepartedError(const Event& event) {
+  if (event.kind == EventKind::kReplaced) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "stale incarnation ", event.incarnation.value(), " of member \"",
+        event.member.value(), "\": ", event.cause));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("member \"", event.member.value(), "\" (incarnation ",
+                   event.incarnation.value(), ") ",
+                   DepartureVerb(StateAfter(event.kind)), ": ", event.cause));
+}
+
+Membership::Membership(const MembershipOptions& options, const Limits* limits)
+    : options_(options), limits_(*limits) {}
+
+const Member* Membership::Find(const MemberId& id) const {
+  const auto it = members_.find(id);
+  return it == members_.end() ? nullptr : &it->second;
+}
+
+Member* Membership::Find(const MemberId& id) {
+  const auto it = members_.find(id);
+  return it == members_.end() ? nullptr : &it->second;
+}
+
+absl::StatusOr<Member*> Membership::Admit(const Call& call, Instant now) {
+  Member* member = Find(call.member);
+  if (member == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("member \"", call.member.value(), "\" is not registered"));
+  }
+  if (member->incarnation != call.incarnation) {
+    return StaleError(call.member, call.incarnation, member->incarnation);
+  }
+  if (!member->live()) {
+    return absl::FailedPreconditionError(DepartedText(*member));
+  }
+  member->heard_at = now;
+  return member;
+}
+
+absl::Status Membership::CheckRegistration(
+    const Call& call, const Registration& registration) const {
+  if (call.member.value().empty()) {
+    return absl::InvalidArgumentError("register: the member has no name");
+  }
+  if (call.incarnation == Incarnation()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "register: member \"", call.member.value(), "\" has incarnation 0"));
+  }
+  for (absl::string_view name :
+       {absl::string_view(call.member.value()),
+        absl::string_view(registration.host),
+        absl::string_view(registration.debug_address)}) {
+    absl::Status status = CheckLimit("name_bytes", limits_.name_bytes,
+                                     static_cast<int64_t>(name.size()));
+    if (!status.ok()) return status;
+  }
+  const Member* member = Find(call.member);
+  if (member == nullptr) return absl::OkStatus();
+  if (member->incarnation == call.incarnation) {
+    if (member->live()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        DepartedText(*member), "; register with a new incarnation"));
+  }
+  if (std::find(member->retired.begin(), member->retired.end(),
+                call.incarnation) != member->retired.end()) {
+    return StaleError(call.member, call.incarnation, member->incarnation);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Member*> Membership::Register(const Call& call,
+                                             Registration registration,
+                                             Instant now,
+                                             std::vector<Event>& departed,
+                                             Outbox& out) {
+  absl::Status status = CheckRegistration(call, registration);
+  if (!status.ok()) return status;
+  Member* member = Find(call.member);
+  if (member != nullptr && member->incarnation == call.incarnation) {
+    // A reconnection.
+    member->state = MemberState::kAlive;
+    member->state_since = now;
+    member->heard_at = now;
+    member->registration = std::move(registration);
+    return member;
+  }
+  if (member == nullptr) {
+    const int64_t count = static_cast<int64_t>(members_.size()) + 1;
+    if (count > limits_.members && !ForgetOldestDeparted()) {
+      return CheckLimit("members", limits_.members, count);
+    }
+    member = &members_[call.member];
+    member->id = call.member;
+  } else {
+    if (member->live()) {
+      departed.push_back(Depart(
+          *member, EventKind::kReplaced,
+          absl::StrCat("replaced by incarnation ", call.incarnation.value(),
+                       " on ", registration.host, ", pid ", registration.pid),
+          now, out));
+    }
+    schedule_.erase({member->expires_at, member->id});
+    std::deque<Incarnation> retired = std::move(member->retired);
+    retired.push_back(member->incarnation);
+    if (retired.size() > kRetiredIncarnationsMax) retired.pop_front();
+    *member = Member();
+    member->id = call.member;
+    member->retired = std::move(retired);
+  }
+  member->incarnation = call.incarnation;
+  member->registration = std::move(registration);
+  member->state_since = now;
+  member->heard_at = now;
+  member->expires_at = DueAt(*member);
+  schedule_.emplace(member->expires_at, member->id);
+  ++live_;
+  out.Note(NoticeKind::kMemberRegistered,
+           absl::StrCat("member=", member->id.value(),
+                        " incarnation=", member->incarnation.value(),
+                        " host=", member->registration.host,
+                        " pid=", member->registration.pid));
+  return member;
+}
+
+absl::Status Membership::Heartbeat(Member& member,
+                                   std::vector<GroupProgress> progress,
+                                   Instant now) {
+  // The member is alive again, whatever its list looks like.
+  if (member.state == MemberState::kDisconnected) {
+    member.state = MemberState::kAlive;
+    member.state_since = now;
+  }
+  absl::Status status = CheckLimit("progress_groups", limits_.progress_groups,
+                                   static_cast<int64_t>(progress.size()));
+  if (!status.ok()) return status;
+  for (GroupProgress& group : progress) {
+    group.group = Cut(group.group, limits_.name_bytes);
+    group.current = Cut(group.current, limits_.name_bytes);
+  }
+  member.progress = std::move(progress);
+  member.progress_at = now;
+  return absl::OkStatus();
+}
+
+void Membership::Leave(Member& member, absl::string_view reason, Instant now,
+                       std::vector<Event>& departed, Outbox& out) {
+  departed.push_back(Depart(
+      member, EventKind::kLeft,
+      reason.empty() ? "no reason given" : Cut(reason, limits_.text_bytes), now,
+      out));
+}
+
+void Membership::Fail(Member& member, absl::string_view text, Instant now,
+                      std::vector<Event>& departed, Outbox& out) {
+  departed.push_back(Depart(
+      member, EventKind::kFailed,
+      text.empty() ? "no error text given" : Cut(text, limits_.text_bytes), now,
+      out));
+}
+
+void Membership::Disconnected(const MemberId& id, Incarnation incarnation,
+                              Instant now, Outbox& out) {
+  Member* member = Find(id);
+  if (member == nullptr || member->incarnation != incarnation) return;
+  if (member->state != MemberState::kAlive) return;
+  member->state = MemberState::kDisconnected;
+  member->state_since = now;
+  Schedule(*member, DueAt(*member));
+  out.Note(NoticeKind::kMemberDisconnected,
+           absl::StrCat("member=", id.value(),
+                        " incarnation=", incarnation.value()));
+}
+
+// The member is no longer live. Its record stays, so that its incarnation is
+// fenced.
+Event Membership::Depart(Member& member, EventKind kind, std::string cause,
+                         Instant now, Outbox& out) {
+  Event event;
+  event.kind = kind;
+  event.member = member.id;
+  event.incarnation = member.incarnation;
+  event.rank = member.rank;
+  event.host = member.registration.host;
+  event.pid = member.registration.pid;
+  event.cause = cause;
+  event.last_progress =
+      DescribeProgress(member.progress, now - member.progress_at);
+  event.generation = member.generation;
+
+  member.state = StateAfter(kind);
+  member.state_since = now;
+  member.cause = std::move(cause);
+  member.replies = ReplyCache();
+  --live_;
+  Schedule(member, DueAt(member));
+
+  std::string text = absl::StrCat("member=", event.member.value(),
+                                  " incarnation=", event.incarnation.value());
+  if (event.rank.has_value()) {
+    absl::StrAppend(&text, " rank=", event.rank->value(),
+                    " generation=", event.generation.value());
+  }
+  absl::StrAppend(&text, " host=", event.host, " cause=\"", event.cause, "\"");
+  out.Note(NoticeOf(kind), std::move(text));
+  return event;
+}
+
+void Membership::Schedule(Member& member, Instant at) {
+  schedule_.erase({member.expires_at, member.id});
+  member.expires_at = at;
+  schedule_.emplace(at, member.id);
+}
+
+// When something happens to the member unless it is heard of before.
+Instant Membership::DueAt(const Member& member) const {
+  const Instant lease_end = DeadlineAfter(member.heard_at, options_.lease);
+  switch (member.state) {
+    case MemberState::kAlive:
+      return lease_end;
+    case MemberState::kDisconnected:
+      return std::min(lease_end, DeadlineAfter(member.state_since,
+                                               options_.reconnect_grace));
+    case MemberState::kLost:
+    case MemberState::kFailed:
+    case MemberState::kLeft:
+      break;
+  }
+  return DeadlineAfter(member.state_since, options_.departed_retention);
+}
+
+void Membership::ExtendLeases(Instant now, Outbox& out) {
+  for (auto& [id, member] : members_) {
+    if (!member.live()) continue;
+    member.heard_at = now;
+    if (member.state == MemberState::kDisconnected) member.state_since = now;
+  }
+  out.Note(NoticeKind::kLeasesExtended,
+           absl::StrCat("members=", live_, " stalled_for=",
+                        FormatDuration(now - schedule_.begin()->first)));
+}
+
+void Membership::Expire(Instant now, std::vector<Event>& departed,
+                        Outbox& out) {
+  if (live_ > 0 && !schedule_.empty() && schedule_.begin()->first < now &&
+      now - schedule_.begin()->first > options_.stall_tolerance) {
+    ExtendLeases(now, out);
+  }
+  while (!schedule_.empty() && schedule_.begin()->first <= now) {
+    Member& member = members_.at(schedule_.begin()->second);
+    const Instant due = DueAt(member);
+    if (due > now) {
+      Schedule(member, due);
+      continue;
+    }
+    if (!member.live()) {
+      Forget(member);
+      continue;
+    }
+    const bool silent = DeadlineAfter(member.heard_at, options_.lease) <= now;
+    std::string cause =
+        silent ? absl::StrCat("no heartbeat for ",
+                              FormatDuration(now - member.heard_at), " (lease ",
+                              FormatDuration(options_.lease), ")")
+               : absl::StrCat("connection closed, not restored within ",
+                              FormatDuration(options_.reconnect_grace));
+    departed.push_back(
+        Depart(member, EventKind::kLost, std::move(cause), now, out));
+  }
+}
+
+void Membership::Forget(const Member& member) {
+  schedule_.erase({member.expires_at, member.id});
+  members_.erase(MemberId(member.id));
+}
+
+// Makes room in a full table. Rare, so the search may be linear.
+bool Membership::ForgetOldestDeparted() {
+  const Member* oldest = nullptr;
+  for (const auto& [id, member] : members_) {
+    if (member.live()) continue;
+    if (oldest == nullptr || member.expires_at < oldest->expires_at) {
+      oldest = &member;
+    }
+  }
+  if (oldest == nullptr) return false;
+  Forget(*oldest);
+  return true;
+}
+
+std::optional<Instant> Membership::NextDeadline() const {
+  if (schedule_.empty()) return std::nullopt;
+  return schedule_.begin()->first;
+}
+
+void Membership::AssignRank(const MemberId& id, Rank rank,
+                            Generation generation) {
+  Member* member = Find(id);
+  if (member == nullptr) return;
+  member->rank = rank;
+  member->generation = generation;
+}
+
+void Membership::ClearRank(const MemberId& id) {
+  Member* member = Find(id);
+  if (member != nullptr) member->rank.reset();
+}
+
+std::vector<MemberId> Membership::LiveMembers() const {
+  std::vector<MemberId> live;
+  live.reserve(static_cast<size_t>(live_));
+  for (const auto& [id, member] : members_) {
+    if (member.live()) live.push_back(id);
+  }
+  return live;
+}
+
+absl::Status Membership::CheckInvariants() const {
+  int64_t live = 0;
+  for (const auto& [id, member] : members_) {
+    if (member.live()) ++live;
+    if (id != member.id || !schedule_.contains({member.expires_at, id})) {
+      return absl::InternalError(
+          absl::StrCat("membership: \"", id.value(), "\" is not scheduled"));
+    }
+    if (member.expires_at > DueAt(member)) {
+      return absl::InternalError(absl::StrCat("membership: \"", id.value(),
+                                              "\" is scheduled too late"));
+    }
+  }
+  if (live != live_ || schedule_.size() != members_.size()) {
+    return absl::InternalError(absl::StrCat(
+        "membership: counts ", live_, " live members, has ", live, "; ",
+        schedule_.size(), " scheduled of ", members_.size()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::coordinator::core

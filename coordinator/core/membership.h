@@ -60,7 +60,7 @@ struct Member {
   Incarnation incarnation;
   Registration registration;
   MemberState state = MemberState::kAlive;
-  Instant registered_at;
+  Instant state_since;
   Instant heard_at;    // last sign of life: any call counts
   Instant expires_at;  // when Expire looks at it next
   std::string cause;   // of its departure; empty while it is live
@@ -126,6 +126,7 @@ class Membership {
 
   // Remembers which rank a member holds since `generation` formed.
   void AssignRank(const MemberId& id, Rank rank, Generation generation);
+  void ClearRank(const MemberId& id);
 
   // The members that are live, ascending.
   std::vector<MemberId> LiveMembers() const;
@@ -142,6 +143,9 @@ class Membership {
   Event Depart(Member& member, EventKind kind, std::string cause, Instant now,
                Outbox& out);
   void Schedule(Member& member, Instant at);
+  void Forget(const Member& member);
+  bool ForgetOldestDeparted();
+  void ExtendLeases(Instant now, Outbox& out);
   Instant DueAt(const Member& member) const;
 
   const MembershipOptions options_;

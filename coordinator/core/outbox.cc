@@ -1,1 +1,79 @@
 #include "coordinator/core/outbox.h"
+
+#include <utility>
+
+namespace muster::coordinator::core {
+
+absl::string_view EventKindName(EventKind kind) {
+  switch (kind) {
+    case EventKind::kLost:
+      return "lost";
+    case EventKind::kFailed:
+      return "failed";
+    case EventKind::kLeft:
+      return "left";
+    case EventKind::kReplaced:
+      return "replaced";
+  }
+  return "unknown";
+}
+
+absl::string_view NoticeKindName(NoticeKind kind) {
+  switch (kind) {
+    case NoticeKind::kMemberRegistered:
+      return "member_registered";
+    case NoticeKind::kMemberReplaced:
+      return "member_replaced";
+    case NoticeKind::kMemberDisconnected:
+      return "member_disconnected";
+    case NoticeKind::kMemberLost:
+      return "member_lost";
+    case NoticeKind::kMemberFailed:
+      return "member_failed";
+    case NoticeKind::kMemberLeft:
+      return "member_left";
+    case NoticeKind::kLeasesExtended:
+      return "leases_extended";
+    case NoticeKind::kGenerationFormed:
+      return "generation_formed";
+    case NoticeKind::kGenerationEnded:
+      return "generation_ended";
+    case NoticeKind::kRendezvousTimedOut:
+      return "rendezvous_timed_out";
+    case NoticeKind::kBarrierReleased:
+      return "barrier_released";
+    case NoticeKind::kBarrierTimedOut:
+      return "barrier_timed_out";
+    case NoticeKind::kBarrierMemberLost:
+      return "barrier_member_lost";
+    case NoticeKind::kBarrierConflict:
+      return "barrier_conflict";
+    case NoticeKind::kBarrierAborted:
+      return "barrier_aborted";
+  }
+  return "unknown";
+}
+
+void Outbox::Answer(WaiterId waiter, Payload payload) {
+  replies.push_back(Reply{waiter, absl::OkStatus(), std::move(payload)});
+}
+
+void Outbox::Fail(WaiterId waiter, absl::Status status) {
+  replies.push_back(Reply{waiter, std::move(status), std::monostate()});
+}
+
+void Outbox::Note(NoticeKind kind, std::string text, Duration duration) {
+  notices.push_back(Notice{kind, std::move(text), duration});
+}
+
+void Outbox::Clear() {
+  replies.clear();
+  events.clear();
+  notices.clear();
+}
+
+bool Outbox::empty() const {
+  return replies.empty() && events.empty() && notices.empty();
+}
+
+}  // namespace muster::coordinator::core

@@ -61,8 +61,9 @@ class Rendezvous {
   // when it does not wait here.
   bool Cancel(WaiterId waiter, const absl::Status& status, Outbox& out);
 
-  // The newer waiter takes over the call of the older one.
-  void Retarget(WaiterId older, WaiterId newer);
+  // The newer waiter takes over the call of the older one; false when that
+  // does not wait here.
+  bool Retarget(WaiterId older, WaiterId newer);
 
   // Fails every join whose deadline is at or before `now`.
   void Expire(Instant now, Outbox& out);
@@ -84,7 +85,6 @@ class Rendezvous {
     MemberId member;
     JoinRequest request;
     uint64_t order = 0;
-    Instant since;
     Instant deadline;
   };
 

@@ -146,7 +146,7 @@ class StoreEngine {
   absl::Status CheckRoom(absl::string_view key, const Entry* present,
                          int64_t value_bytes) const;
   const Entry* Find(absl::string_view key) const;
-  void Store(absl::string_view key, Value value, Outbox& out);
+  bool Store(absl::string_view key, Value value);
   void WakeWaiters(absl::string_view key, Outbox& out);
   void Park(const Call& call, Awaited awaited, std::vector<std::string> keys,
             Duration timeout, Instant now, Outbox& out);

@@ -1,0 +1,87 @@
+#include "coordinator/core/barrier_text.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::coordinator::core {
+namespace {
+
+constexpr size_t kRanksInTextMax = 8;
+
+absl::string_view CauseName(MissingCause cause) {
+  switch (cause) {
+    case MissingCause::kLate:
+      return "late";
+    case MissingCause::kLost:
+      return "lost";
+    case MissingCause::kFailed:
+      return "failed";
+    case MissingCause::kLeft:
+      return "left";
+    case MissingCause::kReplaced:
+      return "replaced";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+std::string BarrierTitle(absl::string_view group, absl::string_view barrier,
+                         int64_t instance) {
+  std::string title = absl::StrCat("barrier \"", barrier, "\"");
+  if (instance > 0) absl::StrAppend(&title, " #", instance);
+  if (!group.empty()) absl::StrAppend(&title, " on group \"", group, "\"");
+  return title;
+}
+
+std::string MissingText(const MissingRank& missing, Duration lease) {
+  std::string text = absl::StrCat(missing.rank.value(), " (", missing.host);
+  if (missing.cause != MissingCause::kLate) {
+    absl::StrAppend(&text, ", ", CauseName(missing.cause), ": ",
+                    missing.cause_text);
+  } else if (missing.last_heard_ago > lease / 3) {
+    absl::StrAppend(&text, ", last heard ",
+                    FormatDuration(missing.last_heard_ago), " ago");
+  }
+  if (!missing.last_progress.empty()) {
+    absl::StrAppend(&text, ", ", missing.last_progress);
+  }
+  absl::StrAppend(&text, ")");
+  return text;
+}
+
+absl::Status BarrierStatus(const BarrierResult& result,
+                           absl::string_view conflict, Generation generation,
+                           Duration lease) {
+  if (result.outcome == BarrierOutcome::kReleased) return absl::OkStatus();
+  const std::string title =
+      BarrierTitle(result.group, result.barrier, result.instance);
+  if (result.outcome == BarrierOutcome::kConflict) {
+    return absl::InvalidArgumentError(absl::StrCat(title, ": ", conflict));
+  }
+  if (result.outcome == BarrierOutcome::kAborted) {
+    return absl::AbortedError(absl::StrCat(title, ": generation ",
+                                           generation.value(),
+                                           " is over; rendezvous again"));
+  }
+  std::string text = absl::StrCat(
+      title, ": ", result.arrived, " of ", result.expected,
+      " ranks arrived in ", FormatDuration(result.waited), "; missing ranks ");
+  for (size_t i = 0; i < std::min(result.missing.size(), kRanksInTextMax);
+       ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ",
+                    MissingText(result.missing[i], lease));
+  }
+  if (result.missing.size() > kRanksInTextMax) {
+    absl::StrAppend(&text, " and ", result.missing.size() - kRanksInTextMax,
+                    " more");
+  }
+  absl::StrAppend(&text, "; first to arrive: rank ",
+                  result.first_to_arrive.value());
+  return result.outcome == BarrierOutcome::kTimedOut
+             ? absl::DeadlineExceededError(text)
+             : absl::AbortedError(text);
+}
+
+}  // namespace muster::coordinator::core
