@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "client/errors.h"
+#include "dataplane/mutex.h"
 
 namespace muster {
 
@@ -137,27 +139,29 @@ class Session {
   // answers at the address within connect_timeout).
   static std::shared_ptr<Session> Connect(SessionOptions options);
 
-  // As Close(), and leaves before that if Leave was not called. Takes at most
-  // two seconds when the coordinator does not answer.
+  // As Close(), and leaves before that if Leave was not called and no exception
+  // is on its way. Takes at most three seconds when the coordinator does not
+  // answer.
   ~Session();
 
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   // Rendezvous: waits until `world_size` members have joined.
-  // Throws DistError: kInvalidArgument (rank or world size out of range),
-  // kAlreadyExists (the rank is another living member's), kFailedPrecondition
-  // (another world size than the others'), kDeadlineExceeded (the missing
-  // ranks are in the text and in culprits()), kAborted (the coordinator drains
-  // or restarted). Throws DistNetworkError.
+  // Throws DistError: kInvalidArgument (rank or world size out of range,
+  // or another one than the others'), kAlreadyExists (the rank is another
+  // living member's), kDeadlineExceeded (the text lists the missing ranks),
+  // kAborted (the coordinator drains or was restarted).
+  // Throws DistNetworkError.
   Formation Join(const JoinOptions& options);
 
   // Arrives at a monitored barrier of the formed generation and waits for the
   // coordinator's decision, which is the same on every rank.
   // Throws DistError: kDeadlineExceeded (ranks are missing, all are in
-  // culprits()), kAborted (a participant is gone), kFailedPrecondition
-  // (arguments that conflict with another rank's; no generation). Throws
-  // DistNetworkError.
+  // culprits()), kAborted (a participant is gone, or the generation is over),
+  // kInvalidArgument (arguments that conflict with another rank's; the text
+  // names both), kFailedPrecondition (no rank before Join).
+  // Throws DistNetworkError.
   void AwaitBarrier(const SessionBarrierOptions& options);
 
   // Tells the coordinator that this member failed: the generation is over, and
@@ -191,6 +195,11 @@ class Session {
   explicit Session(std::unique_ptr<internal::StreamSession> stream);
 
   const std::unique_ptr<internal::StreamSession> stream_;
+
+  dataplane::Mutex mutex_;
+  // Of the last formation; -1: none.
+  int64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
+  int rank_ ABSL_GUARDED_BY(mutex_) = -1;
 };
 
 }  // namespace muster

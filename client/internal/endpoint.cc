@@ -1,0 +1,196 @@
+#include "client/internal/endpoint.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/internal/deadline.h"
+
+namespace muster::internal {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// "connection refused": errors in this house begin in lower case.
+std::string ErrorText(int error) {
+  std::array<char, 128> buffer{};
+  std::string text = strerror_r(error, buffer.data(), buffer.size());
+  if (!text.empty()) text[0] = absl::ascii_tolower(text[0]);
+  return text;
+}
+
+absl::StatusOr<AddressList> Resolve(const Endpoint& endpoint, int socket_type) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = socket_type;
+  addrinfo* list = nullptr;
+  const int error =
+      getaddrinfo(endpoint.host.c_str(), absl::StrCat(endpoint.port).c_str(),
+                  &hints, &list);
+  if (error != 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot resolve \"", endpoint.host,
+        "\": ", error == EAI_SYSTEM ? ErrorText(errno) : gai_strerror(error)));
+  }
+  return AddressList(list, &freeaddrinfo);
+}
+
+// 0, or the errno.
+int ConnectOnce(const addrinfo& address, Instant deadline) {
+  const int fd =
+      socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return errno;
+  const absl::Cleanup closer = [fd] { close(fd); };
+  if (connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) return ETIMEDOUT;
+    pollfd waiting{.fd = fd, .events = POLLOUT, .revents = 0};
+    const int ready = poll(&waiting, 1, static_cast<int>(left.count()));
+    if (ready < 0 && errno != EINTR) return errno;
+    if (ready > 0) break;
+  }
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
+  return error;
+}
+
+std::string NumericAddress(const sockaddr* address, socklen_t size) {
+  std::array<char, NI_MAXHOST> host{};
+  if (getnameinfo(address, size, host.data(), host.size(), nullptr, 0,
+                  NI_NUMERICHOST) != 0) {
+    return "";
+  }
+  return host.data();
+}
+
+bool IsNumeric(const std::string& host) {
+  in_addr v4{};
+  in6_addr v6{};
+  return inet_pton(AF_INET, host.c_str(), &v4) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), &v6) == 1;
+}
+
+}  // namespace
+
+std::string Endpoint::ToString() const {
+  const bool v6 = host.find(':') != std::string::npos;
+  return v6 ? absl::StrCat("[", host, "]:", port)
+            : absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
+  const auto bad = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("address \"", text, "\": ", why));
+  };
+  const size_t colon = text.rfind(':');
+  const size_t bracket = text.rfind(']');
+  if (colon == absl::string_view::npos ||
+      (bracket != absl::string_view::npos && colon < bracket) ||
+      colon + 1 == text.size()) {
+    return bad("port number missing");
+  }
+  absl::string_view host = text.substr(0, colon);
+  if (!host.empty() && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != absl::string_view::npos) {
+    return bad("an IPv6 host must stand in brackets");
+  }
+  if (host.empty()) return bad("host missing");
+  int64_t port = 0;
+  if (!absl::SimpleAtoi(text.substr(colon + 1), &port)) {
+    return bad(absl::StrCat("port must be a number but was \"",
+                            text.substr(colon + 1), "\""));
+  }
+  if (port < 0 || port > 65535) {
+    return bad(
+        absl::StrCat("port must have value from 0 to 65535 but was ", port));
+  }
+  return Endpoint{std::string(host), static_cast<int>(port)};
+}
+
+absl::Status Probe(const Endpoint& endpoint,
+                   std::chrono::milliseconds timeout) {
+  const Instant deadline = Clock::now() + timeout;
+  const auto addresses = Resolve(endpoint, SOCK_STREAM);
+  if (!addresses.ok()) return addresses.status();
+  int error = EADDRNOTAVAIL;
+  for (const addrinfo* each = addresses->get(); each != nullptr;
+       each = each->ai_next) {
+    error = ConnectOnce(*each, deadline);
+    if (error == 0) return absl::OkStatus();
+  }
+  return absl::UnavailableError(ErrorText(error));
+}
+
+absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint) {
+  const auto addresses = Resolve(endpoint, SOCK_DGRAM);
+  if (!addresses.ok()) return addresses.status();
+  int error = EADDRNOTAVAIL;
+  for (const addrinfo* each = addresses->get(); each != nullptr;
+       each = each->ai_next) {
+    const int fd = socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+      error = errno;
+      continue;
+    }
+    const absl::Cleanup closer = [fd] { close(fd); };
+    sockaddr_storage local{};
+    socklen_t size = sizeof(local);
+    // A UDP socket's connect only asks for the route.
+    if (connect(fd, each->ai_addr, each->ai_addrlen) != 0 ||
+        getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) != 0) {
+      error = errno;
+      continue;
+    }
+    return NumericAddress(reinterpret_cast<const sockaddr*>(&local), size);
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "no route to ", endpoint.ToString(), ": ", ErrorText(error)));
+}
+
+bool IsLoopback(absl::string_view address) {
+  const std::string text(address);
+  in_addr v4{};
+  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) {
+    return (ntohl(v4.s_addr) >> 24) == IN_LOOPBACKNET;
+  }
+  in6_addr v6{};
+  return inet_pton(AF_INET6, text.c_str(), &v6) == 1 &&
+         IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+std::string ListenAddress(const Endpoint& endpoint) {
+  if (endpoint.host == "localhost") {
+    return Endpoint{"127.0.0.1", endpoint.port}.ToString();
+  }
+  if (IsNumeric(endpoint.host)) return endpoint.ToString();
+  return Endpoint{"0.0.0.0", endpoint.port}.ToString();
+}
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  return name.data();
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,50 @@
+// Addresses: parsing them, asking the system what answers there, and from
+// where one gets there.
+
+#ifndef MUSTER_CLIENT_INTERNAL_ENDPOINT_H_
+#define MUSTER_CLIENT_INTERNAL_ENDPOINT_H_
+
+#include <chrono>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::internal {
+
+struct Endpoint {
+  std::string host;  // Without brackets.
+  int port = 0;
+
+  // "host:port", an IPv6 host in brackets.
+  std::string ToString() const;
+};
+
+// Errors: kInvalidArgument: "port number missing", "port must have value from
+// 0 to 65535 but was N", an empty host.
+absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text);
+
+// Opens a TCP connection and closes it. OK, or kUnavailable with the system's
+// reason alone: "connection refused", "cannot resolve \"x\": ...".
+absl::Status Probe(const Endpoint& endpoint, std::chrono::milliseconds timeout);
+
+// The numeric address of this host that the kernel would use to reach
+// `endpoint`. Sends nothing.
+absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint);
+
+// Whether `address` is numeric and of the loopback network.
+bool IsLoopback(absl::string_view address);
+
+// Where a coordinator for everybody who is told `endpoint` must listen: the
+// address itself when it is numeric or "localhost", else every address of this
+// host, because a name may mean another one to others (a service's virtual
+// address, or 127.0.1.1 for the own host name).
+std::string ListenAddress(const Endpoint& endpoint);
+
+// The name of this host.
+std::string HostName();
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_ENDPOINT_H_

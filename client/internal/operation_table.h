@@ -1,0 +1,120 @@
+// The operations of one session that have no answer yet, in the order in which
+// they were issued: what is to be sent, what is to be sent again after a
+// reconnection, and which mutations the coordinator may forget.
+
+#ifndef MUSTER_CLIENT_INTERNAL_OPERATION_TABLE_H_
+#define MUSTER_CLIENT_INTERNAL_OPERATION_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "client/internal/deadline.h"
+#include "dataplane/mutex.h"
+#include "muster/v1/session.pb.h"
+
+namespace muster::internal {
+
+// One operation on its way, shared between its caller, who waits on it, and
+// whoever writes or completes it. Fields are guarded by the session's lock
+// unless marked otherwise.
+struct PendingOperation {
+  enum class State { kWaiting, kSent, kDone, kAbandoned };
+
+  // Read without the lock by whoever writes it: changed by Pack alone.
+  v1::Operation operation;
+
+  State state = State::kWaiting;
+  // Constant after the operation was added.
+  Deadline deadline;
+  uint64_t sequence = 0;  // 0: not a mutation
+  // The outcome, once done.
+  absl::Status status;
+  v1::Result result;
+  dataplane::CondVar wake;
+};
+
+using PendingOperationPtr = std::shared_ptr<PendingOperation>;
+
+// A message on its way out. It borrows its operations from the table's
+// entries: nothing is copied.
+class Batch {
+ public:
+  Batch() = default;
+  ~Batch();
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  v1::StreamRequest& request() { return request_; }
+  void Lend(PendingOperationPtr pending);
+  void Take(v1::Operation operation);
+
+ private:
+  v1::StreamRequest request_;
+  std::vector<PendingOperationPtr> lent_;
+  std::deque<v1::Operation> owned_;
+};
+
+// Not thread-safe: the session's lock guards it.
+class OperationTable {
+ public:
+  // Past this a batch takes no further operation.
+  static constexpr size_t kBatchBytesMax = size_t{4} << 20;
+  // What one operation may weigh: the coordinator's limit on a message, less
+  // room for the rest of it.
+  static constexpr size_t kOperationBytesMax = (size_t{64} << 20) - (64 << 10);
+
+  // Numbers the operation and queues it. A mutation gets the next sequence
+  // number, so the order of the numbers is the order of sending.
+  // Errors: kResourceExhausted (too large for a message).
+  absl::Status Add(const PendingOperationPtr& pending);
+
+  // Moves what waits into `batch`. Timeouts inside operations become what is
+  // left of them at `now`.
+  void Pack(Instant now, Batch& batch);
+
+  // Whether Pack would find anything.
+  bool HasWaiting() const { return !waiting_.empty() || !cancels_.empty(); }
+
+  // Takes the answer to an operation; null when nobody waits for it any more.
+  PendingOperationPtr Complete(v1::Result result);
+
+  // The caller gives up. An operation that was sent is cancelled on the other
+  // side if it may be parked there.
+  void Abandon(PendingOperation& pending);
+
+  // The connection broke: all that has no answer waits again, in order.
+  void Requeue();
+
+  // Ends everything with `status`; returns whose callers must be woken.
+  std::vector<PendingOperationPtr> FailAll(const absl::Status& status);
+
+  // The first of those that wait to be sent, whose caller can write; or null.
+  PendingOperationPtr FirstWaiting() const;
+
+  // Every mutation up to this number is answered or given up.
+  uint64_t acknowledged_through() const { return settled_through_; }
+
+  size_t unanswered() const { return unanswered_.size(); }
+
+ private:
+  void Settle(const PendingOperation& pending);
+
+  uint64_t last_id_ = 0;
+  uint64_t last_sequence_ = 0;
+  uint64_t settled_through_ = 0;
+  // Whether the mutation settled_through_ + 1 + i is settled.
+  std::deque<bool> settled_;
+  absl::flat_hash_map<uint64_t, PendingOperationPtr> unanswered_;
+  // In order. May hold abandoned ones.
+  std::deque<PendingOperationPtr> waiting_;
+  std::vector<uint64_t> cancels_;
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_OPERATION_TABLE_H_

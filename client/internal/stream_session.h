@@ -1,0 +1,148 @@
+// The connection behind a Session: one stream to the coordinator, made again
+// when it breaks.
+
+#ifndef MUSTER_CLIENT_INTERNAL_STREAM_SESSION_H_
+#define MUSTER_CLIENT_INTERNAL_STREAM_SESSION_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/internal/backoff.h"
+#include "client/internal/deadline.h"
+#include "client/internal/endpoint.h"
+#include "client/internal/operation_table.h"
+#include "client/session.h"
+#include "dataplane/mutex.h"
+#include "muster/v1/session.pb.h"
+
+namespace muster::internal {
+
+// StreamSession carries operations. The caller of one writes it itself,
+// together with everything else that waits by then, when nobody is writing;
+// otherwise whoever is writing takes it along. One thread connects, reads,
+// wakes callers and delivers events; another sends heartbeats and ends writes
+// and connection attempts that are stuck.
+//
+// All errors are statuses; kUnavailable means that there was no answer.
+class StreamSession {
+ public:
+  // Connects, and returns when the coordinator has welcomed this member or
+  // options.connect_timeout is over.
+  static absl::StatusOr<std::unique_ptr<StreamSession>> Connect(
+      SessionOptions options);
+
+  // As Close().
+  ~StreamSession();
+
+  StreamSession(const StreamSession&) = delete;
+  StreamSession& operator=(const StreamSession&) = delete;
+
+  // Sends `operation` and waits for its answer, until the deadline; a little
+  // longer when the operation was sent, since the coordinator's own answer to
+  // a deadline says more.
+  absl::StatusOr<v1::Result> Call(v1::Operation operation,
+                                  const Deadline& deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Ends the stream and the threads. Calls in progress fail with kCancelled.
+  // Not from a callback.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The member has left, or is about to: from now on the end of the stream is
+  // nothing to report.
+  bool has_left() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void set_left() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // OK while the session lasts.
+  absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Whether there is a stream now.
+  bool connected() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const SessionOptions& options() const { return options_; }
+  const Endpoint& endpoint() const { return endpoint_; }
+  uint64_t incarnation() const { return incarnation_; }
+  uint64_t epoch() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // "coordinator at 10.0.0.1:7070 (embedded in rank 0)".
+  std::string Coordinator() const;
+
+ private:
+  struct Connection;
+
+  explicit StreamSession(SessionOptions options, Endpoint endpoint);
+
+  // Of the reading thread.
+  void Run();
+  absl::Status Open(Connection& connection);
+  absl::Status Welcome(const v1::StreamResponse& response);
+  absl::Status Read(Connection& connection);
+  void Disconnect(Connection& connection, const absl::Status& why);
+  bool RetryLater(absl::Status why, Backoff& backoff);
+  bool GiveUp(const absl::Status& why);
+  void Deliver(v1::StreamResponse& response);
+  void End(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Of the heartbeat thread.
+  void Beat();
+  v1::HeartbeatRequest Progress() const;
+  void CancelIfStuck(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Writes what waits, until `own` is answered (null: until nothing waits).
+  // Whoever is next to write is woken then.
+  void WriteWhatWaits(const PendingOperation* own)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void HandOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool CanWrite() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NoAnswer(const PendingOperation& pending, Instant now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::StreamRequest HelloMessage() const;
+
+  // Constant after construction.
+  const SessionOptions options_;
+  const Endpoint endpoint_;
+  const uint64_t incarnation_;
+  const std::string host_;
+  const Instant created_at_;
+
+  mutable dataplane::Mutex mutex_;
+  // A change of what the threads and Connect wait for.
+  dataplane::CondVar changed_;
+  OperationTable operations_ ABSL_GUARDED_BY(mutex_);
+  // Set from the start of an attempt to its end, so that it can be cancelled.
+  Connection* connection_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  // Welcomed: operations may be written.
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;
+  // Somebody writes, without the lock; the connection stays until it is done.
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  Instant writing_since_ ABSL_GUARDED_BY(mutex_);
+  Instant attempt_since_ ABSL_GUARDED_BY(mutex_);
+  bool heartbeat_due_ ABSL_GUARDED_BY(mutex_) = false;
+  v1::HeartbeatRequest heartbeat_ ABSL_GUARDED_BY(mutex_);
+  std::chrono::milliseconds lease_ ABSL_GUARDED_BY(mutex_){0};
+  uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The last reason why there is no connection, and since when there is none.
+  absl::Status trouble_ ABSL_GUARDED_BY(mutex_);
+  Instant down_since_ ABSL_GUARDED_BY(mutex_);
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status over_ ABSL_GUARDED_BY(mutex_);
+
+  // Of the reading thread: somebody listened at the address when it last
+  // looked.
+  bool listening_ = false;
+
+  dataplane::Mutex join_mutex_;
+  std::thread reader_;
+  std::thread heart_;
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_STREAM_SESSION_H_

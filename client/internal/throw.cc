@@ -1,0 +1,64 @@
+#include "client/internal/throw.h"
+
+#include <utility>
+#include <vector>
+
+#include "muster/v1/common.pb.h"
+#include "proto/muster/v1/status_wire.h"
+
+namespace muster::internal {
+
+void Throw(Origin origin, absl::Status status) {
+  std::vector<MemberInfo> culprits = CulpritsOf(status);
+  if (absl::IsUnavailable(status)) {
+    throw DistNetworkError(std::move(status), std::move(culprits));
+  }
+  switch (origin) {
+    case Origin::kStore:
+      throw DistStoreError(std::move(status), std::move(culprits));
+    case Origin::kBackend:
+      if (absl::IsInvalidArgument(status) || absl::IsUnimplemented(status)) {
+        break;
+      }
+      throw DistBackendError(std::move(status), std::move(culprits));
+    case Origin::kControl:
+      break;
+  }
+  throw DistError(std::move(status), std::move(culprits));
+}
+
+absl::Status WithCulprits(absl::Status status,
+                          const std::vector<MemberInfo>& culprits) {
+  if (culprits.empty()) return status;
+  v1::Culprits proto;
+  for (const MemberInfo& culprit : culprits) {
+    v1::MemberInfo& member = *proto.add_members();
+    member.set_rank(culprit.rank);
+    member.set_member(culprit.member);
+    member.set_host(culprit.host);
+    member.set_pid(culprit.pid);
+    member.set_cause(culprit.cause);
+    member.set_last_progress(culprit.last_progress);
+    member.set_debug_address(culprit.debug_address);
+  }
+  v1::SetCulprits(proto, &status);
+  return status;
+}
+
+std::vector<MemberInfo> CulpritsOf(const absl::Status& status) {
+  std::vector<MemberInfo> culprits;
+  const absl::optional<v1::Culprits> proto = v1::GetCulprits(status);
+  if (!proto.has_value()) return culprits;
+  for (const v1::MemberInfo& member : proto->members()) {
+    culprits.push_back({.rank = member.rank(),
+                        .member = member.member(),
+                        .host = member.host(),
+                        .pid = member.pid(),
+                        .cause = member.cause(),
+                        .last_progress = member.last_progress(),
+                        .debug_address = member.debug_address()});
+  }
+  return culprits;
+}
+
+}  // namespace muster::internal

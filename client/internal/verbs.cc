@@ -1,0 +1,211 @@
+#include "client/internal/verbs.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/internal/stream_session.h"
+#include "muster/v1/session.pb.h"
+
+namespace muster::internal {
+namespace {
+
+template <typename Repeated>
+void Assign(const std::vector<std::string>& from, Repeated* to) {
+  to->Reserve(static_cast<int>(from.size()));
+  for (const std::string& each : from) *to->Add() = each;
+}
+
+void Assign(absl::string_view from, std::string* to) {
+  to->assign(from.data(), from.size());
+}
+
+template <typename Repeated>
+std::vector<std::string> Taken(Repeated* from) {
+  std::vector<std::string> to;
+  to.reserve(from->size());
+  for (std::string& each : *from) to.push_back(std::move(each));
+  return to;
+}
+
+}  // namespace
+
+absl::Status SetKey(StreamSession& session, absl::string_view key,
+                    absl::string_view value, const Deadline& deadline) {
+  v1::Operation operation;
+  Assign(key, operation.mutable_set()->mutable_key());
+  Assign(value, operation.mutable_set()->mutable_value());
+  return session.Call(std::move(operation), deadline).status();
+}
+
+absl::StatusOr<std::string> GetKey(StreamSession& session,
+                                   absl::string_view key,
+                                   const Deadline& deadline) {
+  v1::Operation operation;
+  Assign(key, operation.mutable_get()->mutable_key());
+  auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  return std::move(*result->mutable_get()->mutable_value());
+}
+
+absl::StatusOr<int64_t> AddToKey(StreamSession& session, absl::string_view key,
+                                 int64_t delta, const Deadline& deadline) {
+  v1::Operation operation;
+  Assign(key, operation.mutable_add()->mutable_key());
+  operation.mutable_add()->set_delta(delta);
+  const auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  return result->add().value();
+}
+
+absl::Status AppendToKey(StreamSession& session, absl::string_view key,
+                         absl::string_view value, const Deadline& deadline) {
+  v1::Operation operation;
+  Assign(key, operation.mutable_append()->mutable_key());
+  Assign(value, operation.mutable_append()->mutable_value());
+  return session.Call(std::move(operation), deadline).status();
+}
+
+absl::StatusOr<bool> CheckKeys(StreamSession& session,
+                               const std::vector<std::string>& keys,
+                               const Deadline& deadline) {
+  v1::Operation operation;
+  Assign(keys, operation.mutable_check()->mutable_keys());
+  const auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  return result->check().all_present();
+}
+
+absl::StatusOr<std::string> CompareSetKey(StreamSession& session,
+                                          absl::string_view key,
+                                          absl::string_view expected,
+                                          absl::string_view desired,
+                                          const Deadline& deadline) {
+  v1::Operation operation;
+  Assign(key, operation.mutable_compare_set()->mutable_key());
+  Assign(expected, operation.mutable_compare_set()->mutable_expected());
+  Assign(desired, operation.mutable_compare_set()->mutable_desired());
+  auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  return std::move(*result->mutable_compare_set()->mutable_value());
+}
+
+absl::StatusOr<bool> DeleteKey(StreamSession& session, absl::string_view key,
+                               const Deadline& deadline) {
+  v1::Operation operation;
+  Assign(key, operation.mutable_delete_()->mutable_key());
+  const auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  return result->delete_().deleted();
+}
+
+absl::StatusOr<int64_t> CountKeys(StreamSession& session,
+                                  const Deadline& deadline) {
+  v1::Operation operation;
+  operation.mutable_num_keys();
+  const auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  return result->num_keys().count();
+}
+
+absl::StatusOr<std::vector<std::string>> ListKeys(StreamSession& session,
+                                                  absl::string_view prefix,
+                                                  const Deadline& deadline) {
+  std::vector<std::string> keys;
+  for (;;) {
+    v1::Operation operation;
+    Assign(prefix, operation.mutable_list_keys()->mutable_prefix());
+    if (!keys.empty()) {
+      operation.mutable_list_keys()->set_start_after(keys.back());
+    }
+    auto result = session.Call(std::move(operation), deadline);
+    if (!result.ok()) return result.status();
+    v1::ListKeysResponse& page = *result->mutable_list_keys();
+    const bool more = page.more() && page.keys_size() > 0;
+    for (std::string& key : *page.mutable_keys()) {
+      keys.push_back(std::move(key));
+    }
+    if (!more) return keys;
+  }
+}
+
+absl::Status WaitForKeys(StreamSession& session,
+                         const std::vector<std::string>& keys,
+                         const Deadline& deadline) {
+  v1::Operation operation;
+  Assign(keys, operation.mutable_wait()->mutable_keys());
+  return session.Call(std::move(operation), deadline).status();
+}
+
+absl::StatusOr<std::vector<std::string>> GetKeys(
+    StreamSession& session, const std::vector<std::string>& keys,
+    const Deadline& deadline) {
+  v1::Operation operation;
+  Assign(keys, operation.mutable_multi_get()->mutable_keys());
+  auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  return Taken(result->mutable_multi_get()->mutable_values());
+}
+
+absl::Status SetKeys(StreamSession& session,
+                     const std::vector<std::string>& keys,
+                     const std::vector<std::string>& values,
+                     const Deadline& deadline) {
+  v1::Operation operation;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    v1::KeyValue& entry = *operation.mutable_multi_set()->add_entries();
+    entry.set_key(keys[i]);
+    entry.set_value(values[i]);
+  }
+  return session.Call(std::move(operation), deadline).status();
+}
+
+absl::StatusOr<Formation> Join(StreamSession& session, int rank, int world_size,
+                               const Deadline& deadline) {
+  v1::Operation operation;
+  operation.mutable_join()->set_rank(rank);
+  operation.mutable_join()->set_world_size(world_size);
+  const auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  const v1::JoinResponse& response = result->join();
+  Formation formation;
+  formation.generation = response.generation();
+  formation.rank = response.rank();
+  formation.seats.reserve(response.seats_size());
+  for (const v1::Seat& seat : response.seats()) {
+    formation.seats.push_back({.rank = seat.rank(),
+                               .member = seat.member(),
+                               .host = seat.host(),
+                               .pid = seat.pid()});
+  }
+  return formation;
+}
+
+absl::Status AwaitBarrier(StreamSession& session, const std::string& group,
+                          const std::string& name, int64_t generation, int rank,
+                          bool wait_all_ranks, const Deadline& deadline) {
+  v1::Operation operation;
+  v1::AwaitBarrierRequest& request = *operation.mutable_await_barrier();
+  request.set_group(group);
+  request.set_name(name);
+  request.set_generation(generation);
+  request.set_rank(rank);
+  request.set_wait_all_ranks(wait_all_ranks);
+  return session.Call(std::move(operation), deadline).status();
+}
+
+absl::Status ReportFailure(StreamSession& session, const std::string& error,
+                           const Deadline& deadline) {
+  v1::Operation operation;
+  operation.mutable_report_failure()->set_error(error);
+  return session.Call(std::move(operation), deadline).status();
+}
+
+absl::Status Leave(StreamSession& session, const std::string& reason,
+                   const Deadline& deadline) {
+  v1::Operation operation;
+  operation.mutable_leave()->set_reason(reason);
+  return session.Call(std::move(operation), deadline).status();
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,75 @@
+// The verbs of the protocol as functions on a session: each makes one
+// operation and takes its answer apart. A new verb is added here, in
+// operation_table.cc (if it mutates or may park) and in its public class.
+//
+// All return kUnavailable when there was no answer until the deadline, the
+// session's own status when it is over, and else what the coordinator says:
+// the .proto files list that.
+
+#ifndef MUSTER_CLIENT_INTERNAL_VERBS_H_
+#define MUSTER_CLIENT_INTERNAL_VERBS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/internal/deadline.h"
+#include "client/session.h"
+
+namespace muster::internal {
+
+class StreamSession;
+
+absl::Status SetKey(StreamSession& session, absl::string_view key,
+                    absl::string_view value, const Deadline& deadline);
+absl::StatusOr<std::string> GetKey(StreamSession& session,
+                                   absl::string_view key,
+                                   const Deadline& deadline);
+absl::StatusOr<int64_t> AddToKey(StreamSession& session, absl::string_view key,
+                                 int64_t delta, const Deadline& deadline);
+absl::Status AppendToKey(StreamSession& session, absl::string_view key,
+                         absl::string_view value, const Deadline& deadline);
+absl::StatusOr<bool> CheckKeys(StreamSession& session,
+                               const std::vector<std::string>& keys,
+                               const Deadline& deadline);
+absl::StatusOr<std::string> CompareSetKey(StreamSession& session,
+                                          absl::string_view key,
+                                          absl::string_view expected,
+                                          absl::string_view desired,
+                                          const Deadline& deadline);
+absl::StatusOr<bool> DeleteKey(StreamSession& session, absl::string_view key,
+                               const Deadline& deadline);
+absl::StatusOr<int64_t> CountKeys(StreamSession& session,
+                                  const Deadline& deadline);
+absl::StatusOr<std::vector<std::string>> ListKeys(StreamSession& session,
+                                                  absl::string_view prefix,
+                                                  const Deadline& deadline);
+absl::Status WaitForKeys(StreamSession& session,
+                         const std::vector<std::string>& keys,
+                         const Deadline& deadline);
+absl::StatusOr<std::vector<std::string>> GetKeys(
+    StreamSession& session, const std::vector<std::string>& keys,
+    const Deadline& deadline);
+// The lists are equally long.
+absl::Status SetKeys(StreamSession& session,
+                     const std::vector<std::string>& keys,
+                     const std::vector<std::string>& values,
+                     const Deadline& deadline);
+
+absl::StatusOr<Formation> Join(StreamSession& session, int rank, int world_size,
+                               const Deadline& deadline);
+// The generation and the caller's rank in it are those of its formation.
+absl::Status AwaitBarrier(StreamSession& session, const std::string& group,
+                          const std::string& name, int64_t generation, int rank,
+                          bool wait_all_ranks, const Deadline& deadline);
+absl::Status ReportFailure(StreamSession& session, const std::string& error,
+                           const Deadline& deadline);
+absl::Status Leave(StreamSession& session, const std::string& reason,
+                   const Deadline& deadline);
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_VERBS_H_

@@ -1,0 +1,102 @@
+#include "client/session.h"
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/internal/deadline.h"
+#include "client/internal/stream_session.h"
+#include "client/internal/throw.h"
+#include "client/internal/verbs.h"
+
+namespace muster {
+
+using internal::Deadline;
+using internal::Origin;
+
+std::shared_ptr<Session> Session::Connect(SessionOptions options) {
+  return std::shared_ptr<Session>(new Session(internal::ValueOrThrow(
+      Origin::kControl, internal::StreamSession::Connect(std::move(options)))));
+}
+
+Session::Session(std::unique_ptr<internal::StreamSession> stream)
+    : stream_(std::move(stream)) {}
+
+Session::~Session() {
+  // A process that goes down by an exception does not go in peace: the others
+  // shall see it as lost.
+  if (std::uncaught_exceptions() == 0) Leave("session destroyed");
+  Close();
+}
+
+Formation Session::Join(const JoinOptions& options) {
+  Formation formation = internal::ValueOrThrow(
+      Origin::kControl,
+      internal::Join(*stream_, options.rank, options.world_size,
+                     Deadline::After(options.timeout, options.timeout_name)));
+  dataplane::MutexLock lock(mutex_);
+  generation_ = formation.generation;
+  rank_ = formation.rank;
+  return formation;
+}
+
+void Session::AwaitBarrier(const SessionBarrierOptions& options) {
+  int64_t generation = 0;
+  int rank = -1;
+  {
+    dataplane::MutexLock lock(mutex_);
+    generation = generation_;
+    rank = rank_;
+  }
+  if (rank < 0) {
+    internal::Throw(Origin::kControl,
+                    absl::FailedPreconditionError(absl::StrCat(
+                        "barrier \"", options.name, "\": member \"", member(),
+                        "\" has no rank before Session::Join")));
+  }
+  internal::ThrowIfFailed(
+      Origin::kControl,
+      internal::AwaitBarrier(
+          *stream_, options.group, options.name, generation, rank,
+          options.wait_all_ranks,
+          Deadline::After(options.timeout, "SessionBarrierOptions::timeout")));
+}
+
+void Session::ReportFailure(const std::string& error) {
+  internal::ThrowIfFailed(
+      Origin::kControl,
+      internal::ReportFailure(
+          *stream_, error,
+          Deadline::After(stream_->options().connect_timeout,
+                          stream_->options().connect_timeout_name)));
+}
+
+void Session::Leave(const std::string& reason,
+                    std::chrono::milliseconds timeout) {
+  if (stream_->has_left() || !stream_->status().ok()) return;
+  stream_->set_left();
+  // A coordinator that does not answer sees the connection close.
+  internal::Leave(*stream_, reason, Deadline::After(timeout, "Session::Leave"))
+      .IgnoreError();
+  stream_->Close();
+}
+
+void Session::Close() { stream_->Close(); }
+
+const std::string& Session::address() const {
+  return stream_->options().address;
+}
+
+const std::string& Session::job() const { return stream_->options().job; }
+
+const std::string& Session::member() const { return stream_->options().member; }
+
+uint64_t Session::incarnation() const { return stream_->incarnation(); }
+
+uint64_t Session::coordinator_epoch() const { return stream_->epoch(); }
+
+absl::Status Session::status() const { return stream_->status(); }
+
+}  // namespace muster

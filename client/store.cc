@@ -1,0 +1,233 @@
+#include "client/store.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/internal/deadline.h"
+#include "client/internal/stream_session.h"
+#include "client/internal/throw.h"
+#include "client/internal/verbs.h"
+#include "client/session.h"
+
+namespace muster {
+namespace {
+
+using internal::Deadline;
+using internal::Origin;
+using internal::ThrowIfFailed;
+using internal::ValueOrThrow;
+
+// Keys of the SDK itself: how groups form and fail.
+constexpr char kReservedPrefix[] = "muster/";
+
+void CheckSameLength(const std::vector<std::string>& keys,
+                     const std::vector<std::string>& values) {
+  if (keys.size() == values.size()) return;
+  internal::Throw(Origin::kStore,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      "multiSet keys and values vectors must be of same size: ",
+                      keys.size(), " keys, ", values.size(), " values")));
+}
+
+void CheckTimeout(std::chrono::milliseconds timeout) {
+  if (timeout.count() > 0) return;
+  internal::Throw(
+      Origin::kStore,
+      absl::InvalidArgumentError(absl::StrCat(
+          "Store::SetTimeout: the timeout must be positive but was ",
+          timeout.count(), " ms")));
+}
+
+Deadline After(std::chrono::milliseconds timeout) {
+  return Deadline::After(timeout, "Store::SetTimeout");
+}
+
+}  // namespace
+
+CoordinatorStore::CoordinatorStore(std::shared_ptr<Session> session)
+    : session_(std::move(session)) {
+  if (session_ == nullptr) {
+    internal::Throw(Origin::kStore, absl::InvalidArgumentError(
+                                        "CoordinatorStore: session is null"));
+  }
+}
+
+void CoordinatorStore::Set(absl::string_view key, absl::string_view value) {
+  ThrowIfFailed(Origin::kStore, internal::SetKey(session_->stream(), key, value,
+                                                 After(timeout())));
+}
+
+std::string CoordinatorStore::Get(absl::string_view key) {
+  return ValueOrThrow(Origin::kStore, internal::GetKey(session_->stream(), key,
+                                                       After(timeout())));
+}
+
+int64_t CoordinatorStore::Add(absl::string_view key, int64_t delta) {
+  return ValueOrThrow(
+      Origin::kStore,
+      internal::AddToKey(session_->stream(), key, delta, After(timeout())));
+}
+
+void CoordinatorStore::Append(absl::string_view key, absl::string_view value) {
+  ThrowIfFailed(Origin::kStore, internal::AppendToKey(session_->stream(), key,
+                                                      value, After(timeout())));
+}
+
+bool CoordinatorStore::Check(const std::vector<std::string>& keys) {
+  return ValueOrThrow(
+      Origin::kStore,
+      internal::CheckKeys(session_->stream(), keys, After(timeout())));
+}
+
+std::string CoordinatorStore::CompareSet(absl::string_view key,
+                                         absl::string_view expected,
+                                         absl::string_view desired) {
+  return ValueOrThrow(Origin::kStore,
+                      internal::CompareSetKey(session_->stream(), key, expected,
+                                              desired, After(timeout())));
+}
+
+bool CoordinatorStore::DeleteKey(absl::string_view key) {
+  return ValueOrThrow(
+      Origin::kStore,
+      internal::DeleteKey(session_->stream(), key, After(timeout())));
+}
+
+int64_t CoordinatorStore::NumKeys() {
+  const Deadline deadline = After(timeout());
+  const int64_t all = ValueOrThrow(
+      Origin::kStore, internal::CountKeys(session_->stream(), deadline));
+  const auto reserved = ValueOrThrow(
+      Origin::kStore,
+      internal::ListKeys(session_->stream(), kReservedPrefix, deadline));
+  return all - static_cast<int64_t>(reserved.size());
+}
+
+std::vector<std::string> CoordinatorStore::ListKeys(absl::string_view prefix) {
+  return ValueOrThrow(
+      Origin::kStore,
+      internal::ListKeys(session_->stream(), prefix, After(timeout())));
+}
+
+void CoordinatorStore::Wait(const std::vector<std::string>& keys,
+                            std::chrono::milliseconds timeout) {
+  if (keys.empty()) return;
+  ThrowIfFailed(Origin::kStore,
+                internal::WaitForKeys(
+                    session_->stream(), keys,
+                    Deadline::After(timeout, "timeout of Store::Wait")));
+}
+
+std::vector<std::string> CoordinatorStore::MultiGet(
+    const std::vector<std::string>& keys) {
+  if (keys.empty()) return {};
+  return ValueOrThrow(
+      Origin::kStore,
+      internal::GetKeys(session_->stream(), keys, After(timeout())));
+}
+
+void CoordinatorStore::MultiSet(const std::vector<std::string>& keys,
+                                const std::vector<std::string>& values) {
+  CheckSameLength(keys, values);
+  if (keys.empty()) return;
+  ThrowIfFailed(Origin::kStore, internal::SetKeys(session_->stream(), keys,
+                                                  values, After(timeout())));
+}
+
+void CoordinatorStore::SetTimeout(std::chrono::milliseconds timeout) {
+  CheckTimeout(timeout);
+  timeout_ = timeout;
+}
+
+std::chrono::milliseconds CoordinatorStore::timeout() const { return timeout_; }
+
+PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store)
+    : prefix_(absl::StrCat(prefix, "/")), store_(std::move(store)) {
+  if (store_ == nullptr) {
+    internal::Throw(Origin::kStore, absl::InvalidArgumentError(absl::StrCat(
+                                        "PrefixStore \"", prefix,
+                                        "\": the underlying store is null")));
+  }
+}
+
+std::string PrefixStore::Prefixed(absl::string_view key) const {
+  return absl::StrCat(prefix_, key);
+}
+
+std::vector<std::string> PrefixStore::Prefixed(
+    const std::vector<std::string>& keys) const {
+  std::vector<std::string> prefixed;
+  prefixed.reserve(keys.size());
+  for (const std::string& key : keys) prefixed.push_back(Prefixed(key));
+  return prefixed;
+}
+
+void PrefixStore::Set(absl::string_view key, absl::string_view value) {
+  store_->Set(Prefixed(key), value);
+}
+
+std::string PrefixStore::Get(absl::string_view key) {
+  return store_->Get(Prefixed(key));
+}
+
+int64_t PrefixStore::Add(absl::string_view key, int64_t delta) {
+  return store_->Add(Prefixed(key), delta);
+}
+
+void PrefixStore::Append(absl::string_view key, absl::string_view value) {
+  store_->Append(Prefixed(key), value);
+}
+
+bool PrefixStore::Check(const std::vector<std::string>& keys) {
+  return store_->Check(Prefixed(keys));
+}
+
+std::string PrefixStore::CompareSet(absl::string_view key,
+                                    absl::string_view expected,
+                                    absl::string_view desired) {
+  return store_->CompareSet(Prefixed(key), expected, desired);
+}
+
+bool PrefixStore::DeleteKey(absl::string_view key) {
+  return store_->DeleteKey(Prefixed(key));
+}
+
+int64_t PrefixStore::NumKeys() {
+  return static_cast<int64_t>(store_->ListKeys(prefix_).size());
+}
+
+std::vector<std::string> PrefixStore::ListKeys(absl::string_view prefix) {
+  std::vector<std::string> keys = store_->ListKeys(Prefixed(prefix));
+  for (std::string& key : keys) key.erase(0, prefix_.size());
+  return keys;
+}
+
+void PrefixStore::Wait(const std::vector<std::string>& keys,
+                       std::chrono::milliseconds timeout) {
+  store_->Wait(Prefixed(keys), timeout);
+}
+
+std::vector<std::string> PrefixStore::MultiGet(
+    const std::vector<std::string>& keys) {
+  return store_->MultiGet(Prefixed(keys));
+}
+
+void PrefixStore::MultiSet(const std::vector<std::string>& keys,
+                           const std::vector<std::string>& values) {
+  CheckSameLength(keys, values);
+  store_->MultiSet(Prefixed(keys), values);
+}
+
+void PrefixStore::SetTimeout(std::chrono::milliseconds timeout) {
+  store_->SetTimeout(timeout);
+}
+
+std::chrono::milliseconds PrefixStore::timeout() const {
+  return store_->timeout();
+}
+
+}  // namespace muster
