@@ -28,12 +28,12 @@
 namespace muster::coordinator::core {
 
 struct BarrierRequest {
-  Generation generation;  // in which the ranks hold; 0: the newest one
-  std::string group;
-  std::string barrier;
-  std::vector<Rank> ranks;  // the participants; empty: all ranks
-  Rank rank;                // the caller's
-  Duration timeout{};       // the first caller's counts
+  Generation generation{};  // in which the ranks hold; 0: the newest one
+  std::string group{};
+  std::string barrier{};
+  std::vector<Rank> ranks{};  // the participants; empty: all ranks
+  Rank rank{};                // the caller's
+  Duration timeout{};         // the first caller's counts
   // false: fail as soon as a participant is known to be gone.
   // true: always wait for the whole timeout and name all who are missing.
   bool wait_all_ranks = false;

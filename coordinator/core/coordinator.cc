@@ -461,6 +461,13 @@ JobSnapshot Coordinator::Snapshot(Instant now) const {
 JobCounts Coordinator::Counts() const {
   JobCounts counts;
   counts.live_members = membership_.live();
+  for (const auto& [id, member] : membership_.members()) {
+    ++counts.members[static_cast<int>(member.state)];
+  }
+  if (rendezvous_.formation() != nullptr) {
+    counts.world_size =
+        static_cast<int32_t>(rendezvous_.formation()->world.size());
+  }
   counts.keys = store_.keys();
   counts.store_bytes = store_.bytes();
   counts.waiters = quota_.parked();

@@ -45,12 +45,13 @@ struct MembershipOptions {
 
 // What a process tells about itself.
 struct Registration {
-  std::string host;
+  std::string host{};
   int64_t pid = 0;
-  std::string debug_address;  // host:port of its debug server; empty: none
+  std::string debug_address{};  // host:port of its debug server; empty: none
 };
 
 enum class MemberState { kAlive, kDisconnected, kLost, kFailed, kLeft };
+inline constexpr int kMemberStateCount = 5;
 
 // Returns "alive", "disconnected", "lost", "failed" or "left".
 absl::string_view MemberStateName(MemberState state);

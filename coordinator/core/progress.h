@@ -13,12 +13,12 @@ namespace muster::coordinator::core {
 
 // GroupProgress is one group's line in a heartbeat.
 struct GroupProgress {
-  std::string group;
+  std::string group{};
   int64_t last_enqueued = 0;   // sequence number of the group's collectives
   int64_t last_completed = 0;  // sequence number
   // The oldest collective that is not complete, such as
   // `all_reduce float32[1024]`. Empty: none.
-  std::string current;
+  std::string current{};
   // How long `current` had been running when the heartbeat was sent.
   Duration current_age{};
 };

@@ -24,9 +24,9 @@
 namespace muster::coordinator::core {
 
 struct JoinRequest {
-  std::optional<Rank> rank;  // none: the lowest one that nobody asks for
+  std::optional<Rank> rank{};  // none: the lowest one that nobody asks for
   int32_t world_size = 0;
-  std::string address;  // opaque; all members get everybody's
+  std::string address{};  // opaque; all members get everybody's
   Duration timeout{};
 };
 

@@ -3,6 +3,7 @@
 #ifndef MUSTER_COORDINATOR_CORE_SNAPSHOT_H_
 #define MUSTER_COORDINATOR_CORE_SNAPSHOT_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -62,6 +63,9 @@ struct JobSnapshot {
 // The few numbers that metrics read often; cheap.
 struct JobCounts {
   int64_t live_members = 0;
+  // By MemberState; the departed ones while they are remembered.
+  std::array<int64_t, kMemberStateCount> members{};
+  int32_t world_size = 0;  // of the newest generation
   int64_t keys = 0;
   int64_t store_bytes = 0;
   int64_t waiters = 0;

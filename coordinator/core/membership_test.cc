@@ -1,0 +1,233 @@
+#include "coordinator/core/membership.h"
+
+#include <string>
+#include <vector>
+
+#include "coordinator/core/core_test_util.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::coordinator::core {
+namespace {
+
+using absl::StatusCode;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class MembershipTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    EXPECT_EQ(members_.CheckInvariants(), absl::OkStatus());
+  }
+
+  absl::Status Register(const std::string& member, uint64_t incarnation,
+                        Instant now = t0) {
+    return members_
+        .Register(From(member, incarnation, 1),
+                  {.host = "host-" + member, .pid = 7}, now, departed_, out_)
+        .status();
+  }
+
+  absl::Status Admit(const std::string& member, uint64_t incarnation,
+                     Instant now) {
+    return members_.Admit(From(member, incarnation, 1), now).status();
+  }
+
+  static std::string Text(const absl::Status& status) {
+    return status.ToString();
+  }
+
+  // Sends heartbeats from `member` until `end`, as often as a client would.
+  void KeepAlive(const std::string& member, Instant begin, Instant end) {
+    for (Instant now = begin; now < end; now += 1s) {
+      ASSERT_EQ(Admit(member, 1, now), absl::OkStatus());
+      members_.Expire(now, departed_, out_);
+    }
+  }
+
+  Limits limits_;
+  Membership members_{MembershipOptions(), &limits_};
+  std::vector<Event> departed_;
+  Outbox out_;
+};
+
+TEST_F(MembershipTest, OnlyRegisteredMembersAreAdmitted) {
+  EXPECT_EQ(Text(Admit("b", 1, t0)),
+            "FAILED_PRECONDITION: member \"b\" is not registered");
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  EXPECT_EQ(Admit("b", 1, t0), absl::OkStatus());
+}
+
+TEST_F(MembershipTest, ANewIncarnationFencesTheOldOne) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 2), absl::OkStatus());
+  ASSERT_THAT(departed_, SizeIs(1));
+  EXPECT_EQ(departed_[0].kind, EventKind::kReplaced);
+  EXPECT_EQ(departed_[0].incarnation, Incarnation(1));
+  EXPECT_EQ(departed_[0].cause, "replaced by incarnation 2 on host-b, pid 7");
+  EXPECT_EQ(Text(Admit("b", 1, t0)),
+            "FAILED_PRECONDITION: stale incarnation 1 of member \"b\", current "
+            "is 2");
+}
+
+TEST_F(MembershipTest, ALateRegistrationOfAnOldIncarnationIsRefused) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 2), absl::OkStatus());
+  EXPECT_EQ(Text(Register("b", 1)),
+            "FAILED_PRECONDITION: stale incarnation 1 of member \"b\", current "
+            "is 2");
+  EXPECT_EQ(Admit("b", 2, t0), absl::OkStatus());
+}
+
+TEST_F(MembershipTest, ASilentMemberIsLostWhenItsLeaseEnds) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  EXPECT_EQ(members_.NextDeadline(), t0 + 10s);
+  members_.Expire(t0 + 10s - 1ms, departed_, out_);
+  EXPECT_THAT(departed_, IsEmpty());
+  members_.Expire(t0 + 11s, departed_, out_);
+  ASSERT_THAT(departed_, SizeIs(1));
+  EXPECT_EQ(departed_[0].kind, EventKind::kLost);
+  EXPECT_EQ(departed_[0].host, "host-b");
+  EXPECT_EQ(departed_[0].pid, 7);
+  EXPECT_EQ(departed_[0].cause, "no heartbeat for 11s (lease 10s)");
+  EXPECT_EQ(Text(Admit("b", 1, t0 + 11s)),
+            "FAILED_PRECONDITION: member \"b\" (incarnation 1) was lost: no "
+            "heartbeat for 11s (lease 10s)");
+}
+
+TEST_F(MembershipTest, AnyCallIsASignOfLife) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  KeepAlive("b", t0, t0 + 60s);
+  EXPECT_THAT(departed_, IsEmpty());
+  EXPECT_EQ(members_.live(), 1);
+}
+
+TEST_F(MembershipTest, ALostIncarnationCannotComeBackButANewOneCan) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  members_.Expire(t0 + 10s, departed_, out_);
+  EXPECT_EQ(Text(Register("b", 1, t0 + 11s)),
+            "FAILED_PRECONDITION: member \"b\" (incarnation 1) was lost: no "
+            "heartbeat for 10s (lease 10s); register with a new incarnation");
+  EXPECT_EQ(Register("b", 2, t0 + 12s), absl::OkStatus());
+  // It was announced as lost; it is not replaced as well.
+  EXPECT_THAT(departed_, SizeIs(1));
+}
+
+TEST_F(MembershipTest, AClosedConnectionIsForgivenWithinTheGrace) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  members_.Disconnected(MemberId("b"), Incarnation(1), t0, out_);
+  EXPECT_EQ(members_.NextDeadline(), t0 + 1s);
+  ASSERT_EQ(Register("b", 1, t0 + 900ms), absl::OkStatus());
+  members_.Expire(t0 + 1s, departed_, out_);
+  EXPECT_THAT(departed_, IsEmpty());
+}
+
+TEST_F(MembershipTest, AClosedConnectionMeansLossAfterTheGrace) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  members_.Disconnected(MemberId("b"), Incarnation(1), t0, out_);
+  members_.Expire(t0 + 1s, departed_, out_);
+  ASSERT_THAT(departed_, SizeIs(1));
+  EXPECT_EQ(departed_[0].cause, "connection closed, not restored within 1s");
+}
+
+TEST_F(MembershipTest, TheClosedConnectionOfAnOldIncarnationIsIgnored) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 2), absl::OkStatus());
+  departed_.clear();
+  members_.Disconnected(MemberId("b"), Incarnation(1), t0, out_);
+  members_.Expire(t0 + 5s, departed_, out_);
+  EXPECT_THAT(departed_, IsEmpty());
+}
+
+TEST_F(MembershipTest, FailureAndLeaveCarryTheirReason) {
+  ASSERT_EQ(Register("a", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  members_.Fail(*members_.Find(MemberId("a")), "SIGSEGV", t0, departed_, out_);
+  members_.Leave(*members_.Find(MemberId("b")), "done", t0, departed_, out_);
+  ASSERT_THAT(departed_, SizeIs(2));
+  EXPECT_EQ(departed_[0].kind, EventKind::kFailed);
+  EXPECT_EQ(departed_[0].cause, "SIGSEGV");
+  EXPECT_EQ(departed_[1].kind, EventKind::kLeft);
+  EXPECT_EQ(departed_[1].cause, "done");
+  EXPECT_EQ(Text(Admit("b", 1, t0)),
+            "FAILED_PRECONDITION: member \"b\" (incarnation 1) left: done");
+}
+
+TEST_F(MembershipTest, TheEventShowsWhatTheMemberWasLastDoing) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(members_.Heartbeat(*members_.Find(MemberId("b")),
+                               {{.group = "world",
+                                 .last_enqueued = 418,
+                                 .last_completed = 417,
+                                 .current = "all_reduce float32[1024]",
+                                 .current_age = 2s}},
+                               t0),
+            absl::OkStatus());
+  members_.Expire(t0 + 10s, departed_, out_);
+  ASSERT_THAT(departed_, SizeIs(1));
+  EXPECT_EQ(departed_[0].last_progress,
+            "group \"world\": 417 of 418 done, in all_reduce float32[1024] for "
+            "12s");
+}
+
+TEST_F(MembershipTest, ACoordinatorThatSleptBlamesNobody) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  members_.Expire(t0 + 30s, departed_, out_);
+  EXPECT_THAT(departed_, IsEmpty());
+  EXPECT_EQ(out_.notices.back().kind, NoticeKind::kLeasesExtended);
+  EXPECT_EQ(out_.notices.back().text, "members=1 stalled_for=20s");
+  members_.Expire(t0 + 40s, departed_, out_);
+  EXPECT_THAT(departed_, SizeIs(1));
+}
+
+TEST_F(MembershipTest, DepartedMembersAreForgottenAfterTheRetention) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  members_.Leave(*members_.Find(MemberId("b")), "", t0, departed_, out_);
+  members_.Expire(t0 + 10min - 1ms, departed_, out_);
+  EXPECT_NE(members_.Find(MemberId("b")), nullptr);
+  members_.Expire(t0 + 10min, departed_, out_);
+  EXPECT_EQ(members_.Find(MemberId("b")), nullptr);
+  EXPECT_EQ(members_.NextDeadline(), std::nullopt);
+}
+
+TEST_F(MembershipTest, RefusesRegistrationsWithoutNameOrIncarnation) {
+  EXPECT_EQ(Text(Register("", 1)),
+            "INVALID_ARGUMENT: register: the member has no name");
+  EXPECT_EQ(Text(Register("b", 0)),
+            "INVALID_ARGUMENT: register: member \"b\" has incarnation 0");
+  EXPECT_EQ(Text(Register(std::string(257, 'x'), 1)),
+            "RESOURCE_EXHAUSTED: limit name_bytes is 256, offered 257");
+}
+
+TEST_F(MembershipTest, AFullTableForgetsTheDepartedFirst) {
+  limits_.members = 2;
+  ASSERT_EQ(Register("a", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  EXPECT_EQ(Text(Register("c", 1)),
+            "RESOURCE_EXHAUSTED: limit members is 2, offered 3");
+  members_.Leave(*members_.Find(MemberId("a")), "", t0, departed_, out_);
+  EXPECT_EQ(Register("c", 1), absl::OkStatus());
+  EXPECT_EQ(members_.Find(MemberId("a")), nullptr);
+}
+
+TEST_F(MembershipTest, TooMuchProgressIsRefusedButCountsAsLife) {
+  limits_.progress_groups = 1;
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  Member* member = *members_.Admit(From("b", 1, 1), t0 + 9s);
+  EXPECT_EQ(Text(members_.Heartbeat(*member, {{}, {}}, t0 + 9s)),
+            "RESOURCE_EXHAUSTED: limit progress_groups is 1, offered 2");
+  members_.Expire(t0 + 10s, departed_, out_);
+  EXPECT_THAT(departed_, IsEmpty());
+}
+
+TEST_F(MembershipTest, LongTextsAreCutNotRefused) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  members_.Fail(*members_.Find(MemberId("b")), std::string(5000, 'x'), t0,
+                departed_, out_);
+  EXPECT_THAT(departed_[0].cause, SizeIs(4096));
+}
+
+}  // namespace
+}  // namespace muster::coordinator::core

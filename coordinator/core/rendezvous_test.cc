@@ -1,0 +1,286 @@
+#include "coordinator/core/rendezvous.h"
+
+#include <string>
+#include <vector>
+
+#include "coordinator/core/core_test_util.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::coordinator::core {
+namespace {
+
+using absl::StatusCode;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class RendezvousTest : public testing::Test {
+ protected:
+  RendezvousTest() {
+    int64_t pid = 1;
+    for (const char* name : {"a", "b", "c", "d", "e"}) {
+      std::vector<Event> departed;
+      EXPECT_EQ(
+          members_
+              .Register(From(name, 1, 1),
+                        {.host = std::string("host-") + name, .pid = pid++}, t0,
+                        departed, notes_)
+              .status(),
+          absl::OkStatus());
+    }
+  }
+
+  void TearDown() override {
+    EXPECT_EQ(rendezvous_.CheckInvariants(), absl::OkStatus());
+    EXPECT_EQ(quota_.parked(), rendezvous_.waiters());
+  }
+
+  std::vector<Reply> TakeReplies() {
+    std::vector<Reply> replies;
+    replies.swap(out_.replies);
+    return replies;
+  }
+
+  // Joins as the coordinator does it. The waiter is the n of the nth join.
+  void Join(const std::string& member, std::optional<int32_t> rank,
+            int32_t world_size, Duration timeout = 30s) {
+    JoinRequest request;
+    if (rank.has_value()) request.rank = Rank(*rank);
+    request.world_size = world_size;
+    request.address = "at-" + member;
+    request.timeout = timeout;
+    const FormationReply formed = rendezvous_.Join(
+        From(member, 1, ++waiter_), std::move(request), t0, out_);
+    if (formed == nullptr) return;
+    for (size_t i = 0; i < formed->world.size(); ++i) {
+      members_.AssignRank(formed->world[i].member,
+                          Rank(static_cast<int32_t>(i)), formed->generation);
+    }
+  }
+
+  // The member fails; returns whether that ended the generation.
+  bool Fail(const std::string& member) {
+    std::vector<Event> departed;
+    members_.Fail(*members_.Find(MemberId(member)), "SIGSEGV", t0, departed,
+                  notes_);
+    return rendezvous_.MemberDeparted(departed[0], out_);
+  }
+
+  // The members by rank.
+  std::string World() const {
+    std::string world;
+    for (const Seat& seat : rendezvous_.formation()->world) {
+      world += seat.member.value();
+    }
+    return world;
+  }
+
+  Limits limits_;
+  WaiterQuota quota_{100};
+  Membership members_{MembershipOptions(), &limits_};
+  Rendezvous rendezvous_{&limits_, &quota_, &members_};
+  Outbox out_;
+  Outbox notes_;
+  uint64_t waiter_ = 0;
+};
+
+TEST_F(RendezvousTest, AllAreAnsweredTogetherWithTheSameFormation) {
+  Join("b", 1, 3);
+  Join("c", 2, 3);
+  EXPECT_THAT(TakeReplies(), IsEmpty());
+  Join("a", 0, 3);
+  const std::vector<Reply> replies = TakeReplies();
+  ASSERT_THAT(replies, ElementsAre(AnsweredTo(3u, StatusCode::kOk),
+                                   AnsweredTo(1u, StatusCode::kOk),
+                                   AnsweredTo(2u, StatusCode::kOk)));
+  const auto& formation = std::get<FormationReply>(replies[0].payload);
+  EXPECT_EQ(formation, std::get<FormationReply>(replies[2].payload));
+  EXPECT_EQ(formation->generation, Generation(1));
+  EXPECT_EQ(World(), "abc");
+  EXPECT_EQ(formation->world[1].host, "host-b");
+  EXPECT_EQ(formation->world[1].pid, 2);
+  EXPECT_EQ(formation->world[1].incarnation, Incarnation(1));
+  EXPECT_EQ(formation->world[1].address, "at-b");
+}
+
+TEST_F(RendezvousTest, MembersWithoutAWishGetTheLowestFreeRanks) {
+  Join("d", std::nullopt, 4);
+  Join("b", std::nullopt, 4);
+  Join("c", 0, 4);
+  Join("a", 2, 4);
+  EXPECT_EQ(World(), "cdab");
+}
+
+TEST_F(RendezvousTest, RankOutOfRange) {
+  Join("a", 4, 4);
+  Join("a", -1, 4);
+  Join("a", 0, 0);
+  EXPECT_THAT(
+      TakeReplies(),
+      ElementsAre(
+          FailedWith(1u, StatusCode::kInvalidArgument,
+                     "rendezvous: member \"a\" (host-a, pid 1) asks for rank 4 "
+                     "of world size 4 (ranks 0 to 3)"),
+          FailedWith(2u, StatusCode::kInvalidArgument,
+                     "rendezvous: member \"a\" (host-a, pid 1) asks for rank "
+                     "-1 of world size 4 (ranks 0 to 3)"),
+          FailedWith(3u, StatusCode::kInvalidArgument,
+                     "rendezvous: member \"a\" (host-a, pid 1) asks for world "
+                     "size 0, which is not positive")));
+}
+
+TEST_F(RendezvousTest, DisagreementAboutTheWorldSizeNamesBoth) {
+  Join("a", 0, 4);
+  Join("b", 1, 8);
+  EXPECT_THAT(TakeReplies(),
+              ElementsAre(FailedWith(
+                  2u, StatusCode::kInvalidArgument,
+                  "rendezvous: member \"b\" (host-b, pid 2) asks for world "
+                  "size 8, member \"a\" (host-a, pid 1) for 4")));
+  EXPECT_EQ(rendezvous_.waiters(), 1);
+}
+
+TEST_F(RendezvousTest, ARankClaimedTwiceNamesBoth) {
+  Join("a", 1, 4);
+  Join("b", 1, 4);
+  EXPECT_THAT(TakeReplies(),
+              ElementsAre(FailedWith(
+                  2u, StatusCode::kAlreadyExists,
+                  "rendezvous: rank 1 is claimed twice: by member \"a\" "
+                  "(host-a, pid 1) and by member \"b\" (host-b, pid 2)")));
+}
+
+TEST_F(RendezvousTest, ANewerJoinOfAMemberSupersedesItsOlderOne) {
+  Join("a", 1, 4);
+  Join("a", 0, 2);
+  EXPECT_THAT(
+      TakeReplies(),
+      ElementsAre(FailedWith(1u, StatusCode::kCancelled,
+                             "superseded by a newer join of member \"a\"")));
+  Join("b", 1, 2);
+  EXPECT_EQ(World(), "ab");
+}
+
+TEST_F(RendezvousTest, TheRankOfALiveMemberCannotBeTaken) {
+  Join("a", 0, 2);
+  Join("b", 1, 2);
+  TakeReplies();
+  Join("c", 1, 2);
+  Join("d", std::nullopt, 2);
+  EXPECT_THAT(
+      TakeReplies(),
+      ElementsAre(
+          FailedWith(3u, StatusCode::kAlreadyExists,
+                     "rendezvous: rank 1 of running generation 1 is held by "
+                     "live member \"b\" (host-b, pid 2); member \"c\" (host-c, "
+                     "pid 3) cannot take it"),
+          FailedWith(4u, StatusCode::kAlreadyExists,
+                     "rendezvous: all 2 ranks of running generation 1 are held "
+                     "by live members; member \"d\" (host-d, pid 4) cannot "
+                     "join")));
+}
+
+TEST_F(RendezvousTest, TimeoutListsTheMissingRanks) {
+  Join("a", 0, 4);
+  Join("b", std::nullopt, 4);
+  Join("d", 3, 4, 60s);
+  rendezvous_.Expire(t0 + 30s, out_);
+  const std::string text =
+      "rendezvous: 3 of 4 ranks joined in 30s; missing ranks 2";
+  EXPECT_THAT(TakeReplies(),
+              ElementsAre(FailedWith(1u, StatusCode::kDeadlineExceeded, text),
+                          FailedWith(2u, StatusCode::kDeadlineExceeded, text)));
+  EXPECT_EQ(rendezvous_.NextDeadline(), t0 + 60s);
+}
+
+TEST_F(RendezvousTest, TimeoutNamesAtMostEightRanks) {
+  Join("a", 3, 100);
+  rendezvous_.Expire(t0 + 30s, out_);
+  EXPECT_THAT(TakeReplies(),
+              ElementsAre(FailedWith(
+                  1u, StatusCode::kDeadlineExceeded,
+                  "rendezvous: 1 of 100 ranks joined in 30s; missing ranks 0, "
+                  "1, 2, 4, 5, 6, 7, 8 and 91 more")));
+}
+
+TEST_F(RendezvousTest, TimeoutTellsWhoHeldTheMissingRankLast) {
+  Join("a", 0, 2);
+  Join("b", 1, 2);
+  Fail("b");
+  TakeReplies();
+  Join("a", 0, 2);
+  rendezvous_.Expire(t0 + 30s, out_);
+  EXPECT_THAT(TakeReplies(),
+              ElementsAre(FailedWith(
+                  3u, StatusCode::kDeadlineExceeded,
+                  "rendezvous: 1 of 2 ranks joined in 30s; missing ranks 1 "
+                  "(last held by \"b\" on host-b, failed: SIGSEGV)")));
+}
+
+TEST_F(RendezvousTest, AfterAnEndSurvivorsAndNewcomersFormTheNextGeneration) {
+  Join("a", 0, 2);
+  Join("b", 1, 2);
+  EXPECT_TRUE(Fail("b"));
+  EXPECT_FALSE(rendezvous_.running());
+  TakeReplies();
+  Join("a", 0, 2);
+  Join("c", 1, 2);
+  EXPECT_THAT(TakeReplies(), SizeIs(2));
+  EXPECT_EQ(rendezvous_.generation(), Generation(2));
+  EXPECT_EQ(World(), "ac");
+}
+
+TEST_F(RendezvousTest, TheSeatOfADepartedMemberIsFree) {
+  Join("a", 0, 2);
+  EXPECT_FALSE(Fail("a"));
+  EXPECT_THAT(
+      TakeReplies(),
+      ElementsAre(FailedWith(1u, StatusCode::kFailedPrecondition,
+                             "member \"a\" (incarnation 1) failed: SIGSEGV")));
+  Join("b", 0, 3);
+  Join("c", 1, 3);
+  EXPECT_THAT(TakeReplies(), IsEmpty());
+}
+
+TEST_F(RendezvousTest, MembersOfARunningGenerationMayFormTheNextOne) {
+  Join("a", 0, 2);
+  Join("b", 1, 2);
+  Join("b", 0, 2);  // b waits for the next one: rank 1 is free again
+  EXPECT_EQ(rendezvous_.generation(), Generation(1));
+  TakeReplies();
+  Join("b", 1, 2);
+  Join("a", 0, 2);
+  EXPECT_EQ(rendezvous_.generation(), Generation(2));
+  EXPECT_EQ(World(), "ab");
+}
+
+TEST_F(RendezvousTest, TheDepartureOfAnOldMemberDoesNotEndANewGeneration) {
+  Join("a", 0, 2);
+  Join("b", 1, 2);
+  Event old;
+  old.kind = EventKind::kLost;
+  old.member = MemberId("b");
+  old.rank = Rank(1);
+  old.generation = Generation(1);
+  Join("b", 1, 2);
+  Join("a", 0, 2);
+  EXPECT_FALSE(rendezvous_.MemberDeparted(old, out_));
+  EXPECT_TRUE(rendezvous_.running());
+}
+
+TEST_F(RendezvousTest, Limits) {
+  limits_.world_size = 4;
+  Join("a", 0, 5);
+  limits_.parked_time = 1s;
+  Join("a", 0, 4);
+  EXPECT_THAT(TakeReplies(),
+              ElementsAre(FailedWith(1u, StatusCode::kResourceExhausted,
+                                     "limit world_size is 4, offered 5"),
+                          FailedWith(2u, StatusCode::kResourceExhausted,
+                                     "limit parked_time is 1s, offered 30s")));
+}
+
+}  // namespace
+}  // namespace muster::coordinator::core
