@@ -22,22 +22,22 @@ struct BackendOptions {
   int world_size = 1;
 
   // For error texts, logs and metrics.
-  std::string group_name;
+  std::string group_name = {};
 
   // Where the ranks find each other. The backend keeps it.
-  std::shared_ptr<BootstrapStore> store;
+  std::shared_ptr<BootstrapStore> store = {};
 
   // When the group must be connected.
   Instant deadline = Instant::max();
 
   // Network interfaces to use, by name, comma separated as in
   // GLOO_SOCKET_IFNAME; empty leaves the choice to the backend.
-  std::string network_interfaces;
+  std::string network_interfaces = {};
 
   // An address of this host that its peers can reach, for instance the local
   // end of the connection to the coordinator; used when no interface is named.
   // Empty when unknown.
-  std::string local_address;
+  std::string local_address = {};
 };
 
 // Backend moves the data of one group. Start and Abort may be called from any

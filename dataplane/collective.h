@@ -50,7 +50,7 @@ struct Collective {
   CollectiveKind kind = CollectiveKind::kBarrier;
 
   // What it works on, in place.
-  absl::InlinedVector<Tensor, 1> tensors;
+  absl::InlinedVector<Tensor, 1> tensors = {};
 
   // Of kAllReduce.
   ReduceOp reduce_op = ReduceOp::kSum;

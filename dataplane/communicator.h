@@ -21,18 +21,18 @@ namespace muster::dataplane {
 // How far one rank has come in one group: what heartbeats carry and hang
 // diagnosis compares.
 struct Progress {
-  std::string group_name;
+  std::string group_name = {};
   // Sequence numbers; 0 is "none yet".
   uint64_t last_enqueued = 0;
   uint64_t last_completed = 0;
   // The oldest collective that has not completed; empty when there is none.
-  std::string current;
+  std::string current = {};
   // Since when `current` is the oldest one, or since when there is none.
-  Instant since;
+  Instant since = {};
 };
 
 struct CommunicatorOptions {
-  std::string group_name;
+  std::string group_name = {};
   int rank = 0;
   int world_size = 1;
   // Of a collective that names none.

@@ -1,0 +1,20 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_ALGORITHMS_H_
+#define MUSTER_DATAPLANE_BACKENDS_GLOO_ALGORITHMS_H_
+
+#include "absl/status/status.h"
+#include "dataplane/backends/gloo/exchange.h"
+#include "dataplane/collective.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// One function per collective, on one rank, blocking until its part is done.
+// Each picks its algorithm by the number of bytes and of ranks alone, so that
+// all ranks pick the same. The collective is valid and supported.
+
+absl::Status AllReduce(const Collective& collective, Exchange& exchange);
+absl::Status Broadcast(const Collective& collective, Exchange& exchange);
+absl::Status Barrier(const Collective& collective, Exchange& exchange);
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_GLOO_ALGORITHMS_H_

@@ -1,0 +1,201 @@
+#include "dataplane/backends/gloo/exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/culprit.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+constexpr size_t kNoteBytesMax = sizeof(NoteHeader) + kNotePayloadBytesMax;
+
+absl::Status Mismatch(int peer, int rank, const NoteHeader& theirs,
+                      const NoteHeader& ours) {
+  absl::Status status = absl::InvalidArgumentError(
+      absl::StrCat("rank ", peer, " runs ", theirs.Describe(), ", this rank (",
+                   rank, ") ", ours.Describe()));
+  SetCulpritRank(status, peer);
+  return status;
+}
+
+}  // namespace
+
+NoteHeader NoteHeader::Of(const Collective& collective) {
+  NoteHeader header;
+  header.sequence = collective.sequence;
+  header.kind = static_cast<uint8_t>(collective.kind);
+  if (!collective.tensors.empty()) {
+    header.element_count = collective.tensors[0].element_count();
+    header.data_type = static_cast<uint8_t>(collective.tensors[0].data_type());
+  }
+  // What a kind does not use must not make two ranks differ.
+  if (collective.kind == CollectiveKind::kAllReduce) {
+    header.reduce_op = static_cast<uint8_t>(collective.reduce_op);
+  }
+  if (collective.kind == CollectiveKind::kBroadcast) {
+    header.root = collective.root;
+  }
+  return header;
+}
+
+std::string NoteHeader::Describe() const {
+  // It may be anything: it came over the network.
+  const auto collective_kind = static_cast<CollectiveKind>(kind);
+  std::string text =
+      absl::StrCat(CollectiveKindName(collective_kind), " #", sequence);
+  if (collective_kind == CollectiveKind::kBarrier) return text;
+  const std::string type =
+      data_type < kDataTypeCount
+          ? std::string(DataTypeName(static_cast<DataType>(data_type)))
+          : absl::StrCat("type ", data_type);
+  absl::StrAppend(&text, " of ", element_count, " ", type);
+  if (collective_kind == CollectiveKind::kAllReduce) {
+    absl::StrAppend(&text, " ", ReduceOpName(static_cast<ReduceOp>(reduce_op)));
+  } else {
+    absl::StrAppend(&text, " root ", root);
+  }
+  return text;
+}
+
+NoteLane::NoteLane(Mesh& mesh, int peer) : mesh_(mesh), peer_(peer) {
+  for (Side& side : send_) Allocate(side);
+  for (Side& side : receive_) Allocate(side);
+}
+
+void NoteLane::Allocate(Side& side) {
+  side.memory.resize(kNoteBytesMax);
+  side.buffer = mesh_.CreateBuffer(side.memory.data(), side.memory.size());
+}
+
+absl::Status NoteLane::Announce(Side& side) {
+  if (side.under_way) return absl::OkStatus();
+  side.under_way = true;
+  return side.buffer->Receive(peer_, kSlot, 0, kNoteBytesMax);
+}
+
+absl::Status NoteLane::Release() {
+  // In the order in which their notes will come.
+  for (int i = 0; i < kDepth; ++i) {
+    absl::Status status = Announce(receive_[(next_receive_ + i) % kDepth]);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NoteLane::Send(const NoteHeader& header, const void* payload,
+                            size_t bytes) {
+  CHECK_LE(bytes, kNotePayloadBytesMax);
+  Side& side = send_[next_send_];
+  next_send_ = (next_send_ + 1) % kDepth;
+  if (side.under_way) {
+    absl::Status sent = side.buffer->WaitSend(peer_);
+    if (!sent.ok()) return sent;
+  }
+  std::memcpy(side.memory.data(), &header, sizeof(header));
+  if (bytes > 0) {
+    std::memcpy(side.memory.data() + sizeof(header), payload, bytes);
+  }
+  side.under_way = true;
+  return side.buffer->Send(peer_, kSlot, 0, sizeof(header) + bytes);
+}
+
+absl::Status NoteLane::Flush() {
+  for (int i = 0; i < kDepth; ++i) {
+    Side& side = send_[(next_send_ + i) % kDepth];
+    if (!side.under_way) continue;
+    absl::Status sent = side.buffer->WaitSend(peer_);
+    if (!sent.ok()) return sent;
+    side.under_way = false;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const std::byte*> NoteLane::Receive(const NoteHeader& expected) {
+  if (!receive_[next_receive_].under_way) {
+    absl::Status announced = Release();
+    if (!announced.ok()) return announced;
+  }
+  Side& side = receive_[next_receive_];
+  next_receive_ = (next_receive_ + 1) % kDepth;
+  absl::Status received = side.buffer->WaitReceive(peer_);
+  if (!received.ok()) return received;
+  side.under_way = false;
+  NoteHeader header;
+  std::memcpy(&header, side.memory.data(), sizeof(header));
+  if (header != expected) {
+    return Mismatch(peer_, mesh_.rank(), header, expected);
+  }
+  return side.memory.data() + sizeof(header);
+}
+
+Workspace::Workspace(Mesh& mesh) : mesh_(mesh), lanes_(mesh.world_size()) {}
+
+NoteLane& Workspace::LaneTo(int peer) {
+  std::unique_ptr<NoteLane>& lane = lanes_[peer];
+  if (lane == nullptr) lane = std::make_unique<NoteLane>(mesh_, peer);
+  return *lane;
+}
+
+std::byte* Workspace::Scratch(size_t bytes) {
+  if (scratch_bytes_ < bytes) {
+    scratch_.reset();  // Never both at once.
+    scratch_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    scratch_bytes_ = bytes;
+  }
+  return scratch_.get();
+}
+
+Exchange::Exchange(Workspace& workspace, const Collective& collective)
+    : workspace_(workspace), header_(NoteHeader::Of(collective)) {}
+
+void Exchange::Use(int peer) {
+  if (std::find(used_.begin(), used_.end(), peer) == used_.end()) {
+    used_.push_back(peer);
+  }
+}
+
+absl::Status Exchange::SendNote(int peer, const void* payload, size_t bytes) {
+  Use(peer);
+  return workspace_.LaneTo(peer).Send(header_, payload, bytes);
+}
+
+absl::StatusOr<const std::byte*> Exchange::ReceiveNote(int peer) {
+  Use(peer);
+  return workspace_.LaneTo(peer).Receive(header_);
+}
+
+absl::Status Exchange::Handshake(const std::vector<int>& receivers,
+                                 const std::vector<int>& senders) {
+  for (const int peer : receivers) {
+    absl::Status sent = SendNote(peer, nullptr, 0);
+    if (!sent.ok()) return sent;
+  }
+  for (const int peer : senders) {
+    absl::Status received = ReceiveNote(peer).status();
+    if (!received.ok()) return received;
+  }
+  return absl::OkStatus();
+}
+
+std::unique_ptr<Buffer> Exchange::Wrap(void* data, size_t bytes) {
+  return workspace_.mesh().CreateBuffer(data, bytes);
+}
+
+absl::Status Exchange::Finish() {
+  for (const int peer : used_) {
+    absl::Status status = workspace_.LaneTo(peer).Release();
+    if (status.ok()) status = workspace_.LaneTo(peer).Flush();
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::dataplane::gloo_internal

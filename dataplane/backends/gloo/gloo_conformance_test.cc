@@ -1,0 +1,24 @@
+#include "dataplane/testing/backend_conformance.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::testing {
+namespace {
+
+using ::testing::Combine;
+using ::testing::Values;
+using ::testing::ValuesIn;
+
+INSTANTIATE_TEST_SUITE_P(Gloo, AllReduceConformance,
+                         Combine(Values("gloo"), ValuesIn(kWorldSizes),
+                                 Values(DataType::kInt32, DataType::kInt64,
+                                        DataType::kFloat32,
+                                        DataType::kFloat64)));
+
+INSTANTIATE_TEST_SUITE_P(Gloo, BackendConformance,
+                         Combine(Values("gloo"), ValuesIn(kWorldSizes)));
+
+INSTANTIATE_TEST_SUITE_P(Gloo, FailureConformance,
+                         Combine(Values("gloo"), Values(2, 3, 4, 8)));
+
+}  // namespace
+}  // namespace muster::dataplane::testing

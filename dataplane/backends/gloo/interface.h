@@ -1,0 +1,25 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_INTERFACE_H_
+#define MUSTER_DATAPLANE_BACKENDS_GLOO_INTERFACE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "dataplane/backend.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// Where a group's sockets are bound: at an interface by name, or at an address.
+struct NetworkChoice {
+  std::string interface_name;
+  std::string address;
+};
+
+// The first name in options.network_interfaces or, if that is empty, in the
+// environment variable GLOO_SOCKET_IFNAME; else options.local_address; else
+// loopback, with one warning for the process. kInvalidArgument, listing the
+// interfaces that there are, if the named one is not among them.
+absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options);
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_GLOO_INTERFACE_H_

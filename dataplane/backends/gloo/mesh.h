@@ -1,0 +1,94 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_MESH_H_
+#define MUSTER_DATAPLANE_BACKENDS_GLOO_MESH_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/backend.h"
+
+namespace muster::dataplane::gloo_internal {
+
+class Mesh;
+
+// Memory from and to which a Mesh moves data. Several receives and several
+// sends may be under way; those with one peer complete in the order in which
+// they were posted. Used by one thread at a time. When it is destroyed nothing
+// writes to its memory any more.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+
+  // Announces to `peer` that the next of its messages on `slot` may come to
+  // [offset, offset + bytes). It must not be longer; shorter is not noticed.
+  virtual absl::Status Receive(int peer, uint64_t slot, size_t offset,
+                               size_t bytes) = 0;
+
+  // Sends [offset, offset + bytes) once `peer` has announced its receive.
+  virtual absl::Status Send(int peer, uint64_t slot, size_t offset,
+                            size_t bytes) = 0;
+
+  // Waits until the oldest receive or send under way is done. Errors: the
+  // cause of Mesh::Abort as it was given, or kUnavailable naming the rank that
+  // is gone.
+  virtual absl::Status WaitReceive(int peer) = 0;
+  virtual absl::Status WaitSend(int peer) = 0;
+};
+
+// Mesh is one rank's connections to all other ranks of its group, over Gloo's
+// TCP transport: the only thing here that knows Gloo. Every exception of Gloo
+// ends in it as a Status.
+//
+// Besides data, each connection carries at most one farewell in each
+// direction, so that a rank which ends because of an error tells its peers the
+// culprit, and one which leaves in peace is not taken for dead.
+class Mesh {
+ public:
+  // Joins the group: publishes this rank's addresses, gets those of the
+  // others, connects to all of them. See CreateBackend for the errors.
+  static absl::StatusOr<std::unique_ptr<Mesh>> Connect(
+      const BackendOptions& options);
+
+  virtual ~Mesh() = default;
+
+  virtual std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) = 0;
+
+  // Makes every wait under way or to come return `cause`. From any thread;
+  // does not block. Only the first call counts.
+  virtual void Abort(const absl::Status& cause) = 0;
+
+  // OK, or the cause of the abort.
+  virtual absl::Status abort_cause() const = 0;
+
+  // Looks whether a peer has gone. Returns OK or how the first one went:
+  // kUnavailable, or what its farewell said. From any thread.
+  virtual absl::Status CheckPeers() = 0;
+
+  // Tells all peers `farewell` (an error, or kCancelled for leaving in peace)
+  // and closes the connections. No other thread may be in a Buffer's call, nor
+  // make one later.
+  virtual void Close(const absl::Status& farewell) = 0;
+
+  // The rank that some thread is waiting for in a Buffer, or -1.
+  int waiting_for() const { return waiting_for_.load(); }
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+
+ protected:
+  Mesh(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
+
+  std::atomic<int> waiting_for_{-1};
+
+ private:
+  const int rank_;
+  const int world_size_;
+};
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_GLOO_MESH_H_

@@ -1,0 +1,54 @@
+// What every backend has to pass, as suites with values as parameters. A
+// backend's test links this library and says which values:
+//
+//   INSTANTIATE_TEST_SUITE_P(Gloo, BackendConformance,
+//                            Combine(Values("gloo"), ValuesIn(kWorldSizes)));
+
+#ifndef MUSTER_DATAPLANE_TESTING_BACKEND_CONFORMANCE_H_
+#define MUSTER_DATAPLANE_TESTING_BACKEND_CONFORMANCE_H_
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "dataplane/collective.h"
+#include "dataplane/tensor.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::testing {
+
+inline const std::vector<int> kWorldSizes = {1, 2, 3, 4, 7, 8};
+
+// None, one, odd, around where gloo changes the algorithm, several segments.
+inline const std::vector<size_t> kCounts = {0,    1,    13,     1023,
+                                            8192, 8193, 100'003};
+inline constexpr size_t kLargeCount = 1'500'001;
+
+inline const std::vector<ReduceOp> kReduceOps = {ReduceOp::kSum, ReduceOp::kAvg,
+                                                 ReduceOp::kMin, ReduceOp::kMax,
+                                                 ReduceOp::kProduct};
+
+// Name of the backend, world size. Results and ordering.
+class BackendConformance
+    : public ::testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  std::string backend() const { return std::get<0>(GetParam()); }
+  int world_size() const { return std::get<1>(GetParam()); }
+};
+
+// Name of the backend, world size, element type.
+class AllReduceConformance
+    : public ::testing::TestWithParam<std::tuple<std::string, int, DataType>> {
+ protected:
+  std::string backend() const { return std::get<0>(GetParam()); }
+  int world_size() const { return std::get<1>(GetParam()); }
+  DataType data_type() const { return std::get<2>(GetParam()); }
+};
+
+// Name of the backend, world size of at least 2. What happens when something
+// goes wrong.
+class FailureConformance : public BackendConformance {};
+
+}  // namespace muster::dataplane::testing
+
+#endif  // MUSTER_DATAPLANE_TESTING_BACKEND_CONFORMANCE_H_

@@ -1,0 +1,33 @@
+#ifndef MUSTER_DATAPLANE_TESTING_DIRECTORY_STORE_H_
+#define MUSTER_DATAPLANE_TESTING_DIRECTORY_STORE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/bootstrap_store.h"
+
+namespace muster::dataplane::testing {
+
+// A BootstrapStore for ranks that are processes of one host: a file per key in
+// a directory, looked for once per millisecond.
+class DirectoryStore : public BootstrapStore {
+ public:
+  // `directory` exists.
+  explicit DirectoryStore(std::string directory);
+
+  absl::Status Set(const std::string& key, const std::string& value) override;
+  absl::StatusOr<std::vector<std::string>> Get(
+      const std::vector<std::string>& keys, Instant deadline) override;
+  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
+
+ private:
+  std::string PathOf(const std::string& key) const;
+
+  const std::string directory_;
+};
+
+}  // namespace muster::dataplane::testing
+
+#endif  // MUSTER_DATAPLANE_TESTING_DIRECTORY_STORE_H_

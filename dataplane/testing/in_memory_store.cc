@@ -1,0 +1,56 @@
+#include "dataplane/testing/in_memory_store.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::dataplane::testing {
+
+absl::Status InMemoryStore::Set(const std::string& key,
+                                const std::string& value) {
+  ++sets_;
+  MutexLock lock(mutex_);
+  values_[key] = value;
+  changed_.NotifyAll();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> InMemoryStore::Get(
+    const std::vector<std::string>& keys, Instant deadline) {
+  ++gets_;
+  MutexLock lock(mutex_);
+  std::vector<std::string> values;
+  for (const std::string& key : keys) {
+    while (!values_.contains(key)) {
+      if (deadline == Instant::max()) {
+        changed_.Wait(mutex_);
+      } else if (!changed_.WaitUntil(mutex_, deadline) &&
+                 !values_.contains(key)) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("key \"", key, "\" was not set in time"));
+      }
+    }
+    values.push_back(values_[key]);
+  }
+  return values;
+}
+
+absl::StatusOr<int64_t> InMemoryStore::Add(const std::string& key,
+                                           int64_t delta) {
+  MutexLock lock(mutex_);
+  int64_t value = 0;
+  const auto found = values_.find(key);
+  if (found != values_.end() && !absl::SimpleAtoi(found->second, &value)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key \"", key, "\" holds no number"));
+  }
+  value += delta;
+  values_[key] = absl::StrCat(value);
+  changed_.NotifyAll();
+  return value;
+}
+
+}  // namespace muster::dataplane::testing

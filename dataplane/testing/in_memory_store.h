@@ -1,0 +1,40 @@
+#ifndef MUSTER_DATAPLANE_TESTING_IN_MEMORY_STORE_H_
+#define MUSTER_DATAPLANE_TESTING_IN_MEMORY_STORE_H_
+
+#include <atomic>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/bootstrap_store.h"
+#include "dataplane/mutex.h"
+
+namespace muster::dataplane::testing {
+
+// A BootstrapStore for ranks that are threads of one process.
+class InMemoryStore : public BootstrapStore {
+ public:
+  absl::Status Set(const std::string& key, const std::string& value) override;
+  absl::StatusOr<std::vector<std::string>> Get(
+      const std::vector<std::string>& keys, Instant deadline) override;
+  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
+
+  // How many calls of each kind there were.
+  int sets() const { return sets_; }
+  int gets() const { return gets_; }
+
+ private:
+  std::atomic<int> sets_{0};
+  std::atomic<int> gets_{0};
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace muster::dataplane::testing
+
+#endif  // MUSTER_DATAPLANE_TESTING_IN_MEMORY_STORE_H_
