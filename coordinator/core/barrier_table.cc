@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/barrier_text.h"
 #include "coordinator/core/progress.h"
@@ -227,7 +228,7 @@ bool BarrierTable::ReplyIfOver(Series& series, int64_t number, const Call& call,
   if (it == series.instances.end()) {
     series.taken[request.rank] = number;
     out.Fail(call.waiter,
-             absl::AbortedError(absl::StrCat(
+             absl::FailedPreconditionError(absl::StrCat(
                  BarrierTitle(request.group, request.barrier, number),
                  " was decided long ago: it is at #", series.newest,
                  " now, and only the last ", limits_.decided_barriers,
@@ -343,7 +344,8 @@ void BarrierTable::Decide(Series& series, Instance& instance,
            outcome == BarrierOutcome::kReleased
                ? absl::StrCat("group=", series.key.first, " barrier=",
                               series.key.second, " instance=", instance.number)
-               : absl::StrCat("cause=\"", instance.status.message(), "\""),
+               : absl::StrCat("cause=\"",
+                              absl::CEscape(instance.status.message()), "\""),
            now - instance.first_at);
 }
 

@@ -37,7 +37,9 @@ std::string BarrierTitle(absl::string_view group, absl::string_view barrier,
 
 std::string MissingText(const MissingRank& missing, Duration lease) {
   std::string text = absl::StrCat(missing.rank.value(), " (", missing.host);
-  if (missing.cause != MissingCause::kLate) {
+  if (missing.cause == MissingCause::kReplaced) {
+    absl::StrAppend(&text, ", ", missing.cause_text);
+  } else if (missing.cause != MissingCause::kLate) {
     absl::StrAppend(&text, ", ", CauseName(missing.cause), ": ",
                     missing.cause_text);
   } else if (missing.last_heard_ago > lease / 3) {

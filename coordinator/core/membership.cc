@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster::coordinator::core {
@@ -290,7 +291,8 @@ Event Membership::Depart(Member& member, EventKind kind, std::string cause,
     absl::StrAppend(&text, " rank=", event.rank->value(),
                     " generation=", event.generation.value());
   }
-  absl::StrAppend(&text, " host=", event.host, " cause=\"", event.cause, "\"");
+  absl::StrAppend(&text, " host=", event.host, " cause=\"",
+                  absl::CEscape(event.cause), "\"");
   out.Note(NoticeOf(kind), std::move(text));
   return event;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster::coordinator::core {
@@ -313,7 +314,8 @@ void Rendezvous::Expire(Instant now, Outbox& out) {
   for (auto& [member, text] : expired) {
     const PendingJoin& join = joins_.at(member);
     out.Note(NoticeKind::kRendezvousTimedOut,
-             absl::StrCat("member=", member.value(), " cause=\"", text, "\""),
+             absl::StrCat("member=", member.value(), " cause=\"",
+                          absl::CEscape(text), "\""),
              join.request.timeout);
     out.Fail(join.waiter, absl::DeadlineExceededError(text));
     Remove(join);

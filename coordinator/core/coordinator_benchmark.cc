@@ -1,0 +1,141 @@
+// What an operation costs in the core alone: admission, deduplication, the
+// store and the answer.
+
+#include <string>
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "coordinator/core/coordinator.h"
+
+namespace muster::coordinator::core {
+namespace {
+
+constexpr int kKeys = 10000;
+const Instant t0{std::chrono::seconds(1000)};
+
+// A coordinator with `members` registered members and kKeys keys.
+class Fixture {
+ public:
+  explicit Fixture(int members) {
+    for (int i = 0; i < members; ++i) {
+      coordinator_.Register(MemberCall(i), {.host = "h"}, t0, out_);
+    }
+    for (int i = 0; i < kKeys; ++i) {
+      keys_.push_back("job/group/key-" + std::to_string(i * 7919 % kKeys));
+      coordinator_.Set(Call(), keys_.back(), std::string(100, 'v'), t0, out_);
+    }
+    out_.Clear();
+  }
+
+  Call MemberCall(int i) {
+    Call call;
+    call.member = MemberId("trainer-" + std::to_string(i));
+    call.incarnation = Incarnation(1);
+    return call;
+  }
+
+  const std::string& NextKey() { return keys_[next_++ % kKeys]; }
+
+  Coordinator coordinator_{CoordinatorEpoch(1), CoordinatorOptions()};
+  Outbox out_;
+
+ private:
+  std::vector<std::string> keys_;
+  size_t next_ = 0;
+};
+
+void BM_Set(benchmark::State& state) {
+  Fixture fixture(64);
+  Call call = fixture.MemberCall(17);
+  uint64_t sequence = 0;
+  for (auto _ : state) {
+    call.sequence = SequenceNumber(++sequence);
+    call.acknowledged_through =
+        SequenceNumber(sequence > 16 ? sequence - 16 : 0);
+    fixture.coordinator_.Set(call, fixture.NextKey(), std::string(100, 'w'), t0,
+                             fixture.out_);
+    fixture.out_.Clear();
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(BM_Set);
+
+void BM_Get(benchmark::State& state) {
+  Fixture fixture(64);
+  const Call call = fixture.MemberCall(17);
+  for (auto _ : state) {
+    fixture.coordinator_.Get(call, fixture.NextKey(), std::chrono::seconds(1),
+                             t0, fixture.out_);
+    fixture.out_.Clear();
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(BM_Get);
+
+void BM_Add(benchmark::State& state) {
+  Fixture fixture(64);
+  Call call = fixture.MemberCall(17);
+  uint64_t sequence = 0;
+  for (auto _ : state) {
+    call.sequence = SequenceNumber(++sequence);
+    call.acknowledged_through = SequenceNumber(sequence - 1);
+    fixture.coordinator_.Add(call, "counter", 1, t0, fixture.out_);
+    fixture.out_.Clear();
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(BM_Add);
+
+// One key releases many parked calls.
+void BM_Release(benchmark::State& state) {
+  Fixture fixture(0);
+  const int64_t waiters = state.range(0);
+  uint64_t waiter = 0;
+  for (auto _ : state) {
+    for (int64_t i = 0; i < waiters; ++i) {
+      Call call;
+      call.waiter = WaiterId(++waiter);
+      fixture.coordinator_.Get(call, "new", std::chrono::seconds(1), t0,
+                               fixture.out_);
+    }
+    fixture.coordinator_.Set(Call(), "new", "v", t0, fixture.out_);
+    fixture.coordinator_.DeleteKey(Call(), "new", t0, fixture.out_);
+    fixture.out_.Clear();
+  }
+  state.SetItemsProcessed(state.iterations() * waiters);
+}
+BENCHMARK(BM_Release)->Arg(512);
+
+// Registration, rendezvous and one barrier of many members.
+void BM_RendezvousAndBarrier(benchmark::State& state) {
+  const int members = static_cast<int>(state.range(0));
+  for (auto _ : state) {
+    Fixture fixture(members);
+    uint64_t waiter = 0;
+    for (int i = 0; i < members; ++i) {
+      Call call = fixture.MemberCall(i);
+      call.waiter = WaiterId(++waiter);
+      fixture.coordinator_.Join(call,
+                                {.rank = Rank(i),
+                                 .world_size = members,
+                                 .timeout = std::chrono::seconds(30)},
+                                t0, fixture.out_);
+    }
+    BarrierRequest request;
+    request.barrier = "b";
+    request.timeout = std::chrono::seconds(30);
+    for (int i = 0; i < members; ++i) {
+      Call call = fixture.MemberCall(i);
+      call.waiter = WaiterId(++waiter);
+      request.rank = Rank(i);
+      fixture.coordinator_.Arrive(call, request, t0, fixture.out_);
+    }
+  }
+  state.SetItemsProcessed(state.iterations() * members);
+}
+BENCHMARK(BM_RendezvousAndBarrier)->Arg(1000)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace muster::coordinator::core
+
+BENCHMARK_MAIN();

@@ -1,0 +1,440 @@
+#include "coordinator/core/transcript.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "coordinator/core/coordinator.h"
+
+namespace muster::coordinator::core {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+std::vector<std::string> Split(const std::string& text, char separator) {
+  if (text.empty()) return {};
+  return absl::StrSplit(text, separator);
+}
+
+int64_t Number(const std::string& text) {
+  int64_t number = 0;
+  return absl::SimpleAtoi(text, &number) ? number : 0;
+}
+
+// `1500ms` or `30s`.
+Duration ParseDuration(const std::string& text) {
+  const size_t unit = text.find_first_not_of("0123456789");
+  const int64_t count = Number(text.substr(0, unit));
+  if (unit != std::string::npos && text.substr(unit) == "ms") {
+    return milliseconds(count);
+  }
+  return seconds(count);
+}
+
+std::string Text(const std::string& word) {
+  return absl::StrReplaceAll(word, {{"+", " "}});
+}
+
+// Player runs commands on one coordinator and writes down what comes out.
+class Player {
+ public:
+  std::string Play(const std::string& line) {
+    words_ = Split(line, ' ');
+    verb_ = words_[0];
+    arguments_.clear();
+    for (size_t i = 1; i < words_.size(); ++i) {
+      const std::pair<std::string, std::string> argument =
+          absl::StrSplit(words_[i], absl::MaxSplits('=', 1));
+      arguments_[argument.first] = argument.second;
+    }
+    log_.clear();
+    if (!PlayTime() && !PlayStore() && !PlayMember()) {
+      return absl::StrCat("unknown command ", line, "\n");
+    }
+    Flush();
+    const absl::Status invariants = coordinator_.CheckInvariants();
+    if (!invariants.ok()) absl::StrAppend(&log_, invariants.ToString(), "\n");
+    return log_.empty() ? "-\n" : std::exchange(log_, "");
+  }
+
+ private:
+  const std::string& Argument(const std::string& name) {
+    return arguments_[name];
+  }
+
+  std::vector<std::string> Keys() { return Split(Argument("k"), ','); }
+
+  Duration Timeout() { return ParseDuration(Argument("t")); }
+
+  // `b/2`.
+  static std::pair<MemberId, Incarnation> ParseMember(const std::string& word) {
+    const std::vector<std::string> parts = Split(word, '/');
+    if (parts.size() != 2) return {};
+    return {MemberId(parts[0]),
+            Incarnation(static_cast<uint64_t>(Number(parts[1])))};
+  }
+
+  Call NewCall() {
+    Call call;
+    std::tie(call.member, call.incarnation) =
+        ParseMember(words_.size() > 1 ? words_[1] : "-");
+    call.waiter = WaiterId(++waiter_);
+    call.sequence =
+        SequenceNumber(static_cast<uint64_t>(Number(Argument("seq"))));
+    call.acknowledged_through =
+        SequenceNumber(static_cast<uint64_t>(Number(Argument("ack"))));
+    absl::StrAppend(&log_, "w", waiter_, "\n");
+    return call;
+  }
+
+  WaiterId NamedWaiter() {
+    return WaiterId(words_.size() > 1
+                        ? static_cast<uint64_t>(Number(words_[1].substr(1)))
+                        : 0);
+  }
+
+  bool PlayTime() {
+    if (verb_ == "advance") {
+      Advance(ParseDuration(words_.at(1)));
+    } else if (verb_ == "cancel") {
+      coordinator_.CancelWaiter(NamedWaiter(), now_, out_);
+    } else if (verb_ == "detach") {
+      coordinator_.DetachWaiter(NamedWaiter(), now_, out_);
+    } else if (verb_ == "status") {
+      Status();
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  bool PlayStore() {
+    const auto& key = Argument("k");
+    const std::map<std::string, std::function<void(const Call&)>> verbs = {
+        {"set",
+         [&](const Call& call) {
+           coordinator_.Set(call, key, Argument("v"), now_, out_);
+         }},
+        {"append",
+         [&](const Call& call) {
+           coordinator_.Append(call, key, Argument("v"), now_, out_);
+         }},
+        {"add",
+         [&](const Call& call) {
+           coordinator_.Add(call, key, Number(Argument("by")), now_, out_);
+         }},
+        {"cas",
+         [&](const Call& call) {
+           coordinator_.CompareSet(call, key, Argument("old"), Argument("new"),
+                                   now_, out_);
+         }},
+        {"delete",
+         [&](const Call& call) {
+           coordinator_.DeleteKey(call, key, now_, out_);
+         }},
+        {"multiset",
+         [&](const Call& call) {
+           coordinator_.MultiSet(call, Keys(), Split(Argument("v"), ','), now_,
+                                 out_);
+         }},
+        {"get",
+         [&](const Call& call) {
+           coordinator_.Get(call, key, Timeout(), now_, out_);
+         }},
+        {"tryget",
+         [&](const Call& call) { coordinator_.TryGet(call, key, now_, out_); }},
+        {"check",
+         [&](const Call& call) {
+           coordinator_.Check(call, Keys(), now_, out_);
+         }},
+        {"wait",
+         [&](const Call& call) {
+           coordinator_.Wait(call, Keys(), Timeout(), now_, out_);
+         }},
+        {"multiget",
+         [&](const Call& call) {
+           coordinator_.MultiGet(call, Keys(), Timeout(), now_, out_);
+         }},
+        {"numkeys",
+         [&](const Call& call) { coordinator_.NumKeys(call, now_, out_); }},
+        {"list",
+         [&](const Call& call) {
+           coordinator_.ListKeys(call, Argument("prefix"), Argument("after"),
+                                 Number(Argument("max")), now_, out_);
+         }},
+    };
+    const auto it = verbs.find(verb_);
+    if (it == verbs.end()) return false;
+    it->second(NewCall());
+    return true;
+  }
+
+  bool PlayMember() {
+    if (verb_ == "disconnect") {
+      const auto [member, incarnation] = ParseMember(words_.at(1));
+      coordinator_.Disconnected(member, incarnation, now_, out_);
+      return true;
+    }
+    if (verb_ != "register" && verb_ != "heartbeat" && verb_ != "leave" &&
+        verb_ != "fail" && verb_ != "join" && verb_ != "arrive") {
+      return false;
+    }
+    const Call call = NewCall();
+    if (verb_ == "register") {
+      coordinator_.Register(
+          call,
+          {.host = "host-" + call.member.value(),
+           .pid = 100 * static_cast<int64_t>(call.incarnation.value())},
+          now_, out_);
+    } else if (verb_ == "heartbeat") {
+      coordinator_.Heartbeat(call, Progress(), now_, out_);
+    } else if (verb_ == "leave") {
+      coordinator_.Leave(call, Text(Argument("why")), now_, out_);
+    } else if (verb_ == "fail") {
+      coordinator_.ReportFailure(call, Text(Argument("why")), now_, out_);
+    } else if (verb_ == "join") {
+      JoinRequest request;
+      if (arguments_.contains("rank")) request.rank = ParseRank();
+      request.world_size = static_cast<int32_t>(Number(Argument("world")));
+      request.address = "at-" + call.member.value();
+      request.timeout = Timeout();
+      coordinator_.Join(call, std::move(request), now_, out_);
+    } else {
+      Arrive(call);
+    }
+    return true;
+  }
+
+  Rank ParseRank() {
+    return Rank(static_cast<int32_t>(Number(Argument("rank"))));
+  }
+
+  // `group:enqueued:completed:current`.
+  std::vector<GroupProgress> Progress() {
+    const std::vector<std::string> parts = Split(Argument("progress"), ':');
+    if (parts.size() != 4) return {};
+    return {{.group = parts[0],
+             .last_enqueued = Number(parts[1]),
+             .last_completed = Number(parts[2]),
+             .current = Text(parts[3])}};
+  }
+
+  void Arrive(const Call& call) {
+    BarrierRequest request;
+    request.generation = Generation(Number(Argument("generation")));
+    request.group = Argument("group");
+    request.barrier = Argument("name");
+    for (const std::string& rank : Split(Argument("ranks"), ',')) {
+      request.ranks.push_back(Rank(static_cast<int32_t>(Number(rank))));
+    }
+    request.rank = ParseRank();
+    request.timeout = Timeout();
+    request.wait_all_ranks = Argument("all") == "1";
+    coordinator_.Arrive(call, request, now_, out_);
+  }
+
+  void Advance(Duration duration) {
+    const Instant end = now_ + duration;
+    while (true) {
+      const std::optional<Instant> due = coordinator_.NextDeadline();
+      const Instant beat = now_ + seconds(1);
+      now_ = std::max(now_, std::min({end, beat, due.value_or(end)}));
+      // Heartbeats that arrive with a deadline come before it.
+      Outbox beats;
+      for (const std::string& word : Split(Argument("alive"), ',')) {
+        Call call;
+        std::tie(call.member, call.incarnation) = ParseMember(word);
+        coordinator_.Heartbeat(call, {}, now_, beats);
+      }
+      coordinator_.Tick(now_, out_);
+      Flush();
+      if (now_ >= end) return;
+    }
+  }
+
+  void Status() {
+    const JobSnapshot job = coordinator_.Snapshot(now_);
+    absl::StrAppend(&log_, "generation ", job.generation.value(),
+                    job.generation_running ? " running" : " over",
+                    " world=", job.world_size, " joined=", job.joined, "/",
+                    job.forming_world_size, " keys=", job.keys,
+                    " bytes=", job.store_bytes, " revision=", job.revision,
+                    " waiters=", job.waiters,
+                    " retained=", job.retained_replies, "\n");
+    for (const MemberSnapshot& member : job.members) {
+      absl::StrAppend(
+          &log_, "member ", member.id.value(), "/", member.incarnation.value(),
+          " ", MemberStateName(member.state), " rank=",
+          member.rank.has_value() ? absl::StrCat(member.rank->value()) : "-",
+          " heard=", FormatDuration(member.heard_ago), " ago\n");
+    }
+    for (const BarrierSnapshot& barrier : job.barriers) {
+      absl::StrAppend(&log_, "barrier ", barrier.barrier, " #",
+                      barrier.instance, " ", barrier.arrived, "/",
+                      barrier.expected,
+                      " remaining=", FormatDuration(barrier.remaining),
+                      " missing=", Ranks(barrier.missing), "\n");
+    }
+  }
+
+  static std::string Ranks(const std::vector<MissingRank>& missing) {
+    return absl::StrJoin(missing, ",", [](std::string* out, const auto& rank) {
+      absl::StrAppend(out, rank.rank.value());
+    });
+  }
+
+  static std::string Quoted(const Value& value) {
+    return value == nullptr
+               ? "(absent)"
+               : absl::StrCat("\"", absl::CHexEscape(*value), "\"");
+  }
+
+  struct Describe {
+    std::string operator()(std::monostate) { return ""; }
+    std::string operator()(const RevisionReply& reply) {
+      return absl::StrCat(" r", reply.revision);
+    }
+    std::string operator()(const ValueReply& reply) {
+      return absl::StrCat(" ", Quoted(reply.value), " r", reply.revision);
+    }
+    std::string operator()(const ValuesReply& reply) {
+      std::string text;
+      for (const ValueReply& value : reply.values) text += (*this)(value);
+      return text;
+    }
+    std::string operator()(const NumberReply& reply) {
+      return absl::StrCat(" ", reply.number, " r", reply.revision);
+    }
+    std::string operator()(const FlagReply& reply) {
+      return absl::StrCat(reply.flag ? " true" : " false", " r",
+                          reply.revision);
+    }
+    std::string operator()(const CompareSetReply& reply) {
+      return absl::StrCat(" ", Quoted(reply.value),
+                          reply.stored ? " stored" : " kept", " r",
+                          reply.revision);
+    }
+    std::string operator()(const KeysReply& reply) {
+      return absl::StrCat(" ", absl::StrJoin(reply.keys, ","),
+                          reply.more ? ",..." : "");
+    }
+    std::string operator()(const RegisterReply& reply) {
+      std::string text =
+          absl::StrCat(" epoch=", reply.epoch.value(),
+                       " lease=", FormatDuration(reply.lease),
+                       " generation=", reply.generation.value(),
+                       reply.generation_running ? " running" : "");
+      if (reply.rank.has_value()) {
+        absl::StrAppend(&text, " rank=", reply.rank->value());
+      }
+      return text;
+    }
+    std::string operator()(const HeartbeatReply& reply) {
+      return absl::StrCat(" generation=", reply.generation.value(),
+                          reply.generation_running ? " running" : "");
+    }
+    std::string operator()(const FormationReply& reply) {
+      return absl::StrCat(
+          " generation=", reply->generation.value(), " world=",
+          absl::StrJoin(
+              reply->world, ",", [](std::string* out, const Seat& seat) {
+                absl::StrAppend(out, seat.member.value(), "/",
+                                seat.incarnation.value(), "@", seat.address);
+              }));
+    }
+    std::string operator()(const BarrierReply& reply) {
+      std::string text = absl::StrCat(" #", reply->instance, " ",
+                                      reply->arrived, "/", reply->expected);
+      if (!reply->missing.empty()) {
+        absl::StrAppend(&text, " missing=", Ranks(reply->missing));
+      }
+      return text;
+    }
+  };
+
+  // Writes down what is in the outbox: answers, then events, then notices.
+  void Flush() {
+    for (const Reply& reply : out_.replies) {
+      absl::StrAppend(
+          &log_, "reply w", reply.waiter.value(), " ",
+          reply.status.ok() ? "ok"
+                            : absl::StatusCodeToString(reply.status.code()),
+          std::visit(Describe(), reply.payload), reply.status.ok() ? "" : " ",
+          absl::string_view(reply.status.message()), "\n");
+    }
+    for (const Publication& publication : out_.events) {
+      const Event& event = publication.event;
+      absl::StrAppend(&log_, "event to ",
+                      absl::StrJoin(*publication.audience, ",",
+                                    [](std::string* out, const MemberId& id) {
+                                      absl::StrAppend(out, id.value());
+                                    }),
+                      ": ", event.member.value(), "/",
+                      event.incarnation.value(), " ", EventKindName(event.kind),
+                      ", rank ", event.rank->value(), " of generation ",
+                      event.generation.value(),
+                      event.generation_over ? " (over)" : "", ", ", event.host,
+                      " pid ", event.pid, ": ", event.cause, "\n");
+      if (!event.last_progress.empty()) {
+        absl::StrAppend(&log_, "  last seen: ", event.last_progress, "\n");
+      }
+    }
+    for (const Notice& notice : out_.notices) {
+      absl::StrAppend(&log_, "notice ", NoticeKindName(notice.kind), " ",
+                      notice.text, "\n");
+    }
+    out_.Clear();
+  }
+
+  Instant now_{seconds(1000)};
+  Coordinator coordinator_{CoordinatorEpoch(7), CoordinatorOptions()};
+  Outbox out_;
+  uint64_t waiter_ = 0;
+
+  // Of the command that is being played.
+  std::vector<std::string> words_;
+  std::string verb_;
+  std::map<std::string, std::string> arguments_;
+  std::string log_;
+};
+
+}  // namespace
+
+std::string Replay(absl::string_view transcript) {
+  Player player;
+  std::string replayed;
+  bool answers = false;  // the lines that are replaced
+  std::string log;
+  const std::vector<std::string> lines =
+      absl::StrSplit(absl::StripSuffix(transcript, "\n"), '\n');
+  for (const std::string& line : lines) {
+    if (line.empty()) {
+      absl::StrAppend(&replayed, "\n");
+      answers = false;
+    } else if (line[0] == '#') {
+      absl::StrAppend(&replayed, line, "\n");
+    } else if (line == "----") {
+      absl::StrAppend(&replayed, line, "\n", std::exchange(log, ""));
+      answers = true;
+    } else if (!answers) {
+      absl::StrAppend(&replayed, line, "\n");
+      absl::StrAppend(&log, player.Play(line));
+    }
+  }
+  return replayed;
+}
+
+}  // namespace muster::coordinator::core
