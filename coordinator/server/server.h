@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "coordinator/core/limits.h"
 
 namespace muster::coordinator {
 
@@ -31,11 +32,22 @@ struct ServerOptions {
   int sessions_max = 20'000;
   // The most bytes of one request or answer, a stream's batch included.
   int message_bytes_max = 64 << 20;
+  // Of each job.
+  core::Limits limits;
+  // A client that takes no message of its stream for this long is cut off.
+  std::chrono::milliseconds stalled_reader_timeout{10'000};
+  // A job that nobody was a member of, waited in or called for this long is
+  // forgotten, keys included.
+  std::chrono::milliseconds idle_job_retention{3'600'000};
+  // Whether state changes (a member joined, a generation formed, ...) go to
+  // the log.
+  bool log_state_changes = true;
 };
 
 // Server is a whole coordinator in this process: gRPC services, health,
 // reflection, HTTP. It installs no signal handlers and has no global state:
-// several may serve in one process. Thread-safe.
+// several may serve in one process. With HTTP, the process ignores SIGPIPE
+// from then on. Thread-safe.
 class Server {
  public:
   // Listens and serves when it returns.
@@ -56,11 +68,11 @@ class Server {
   // The random id of this start, as every answer carries it.
   virtual uint64_t epoch() const = 0;
 
-  // Takes the server out of service: health says NOT_SERVING, new calls get
-  // UNAVAILABLE, parked calls get ABORTED, streams end with UNAVAILABLE, each
-  // with a text that says the coordinator drains. Returns when all calls have
-  // ended or after `timeout`, whichever is first; calls that are left then are
-  // cut off. May be called more than once.
+  // Takes the server out of service: health says NOT_SERVING; new calls,
+  // parked calls and streams end with UNAVAILABLE and a text that says the
+  // coordinator drains. Returns when all calls have ended or after `timeout`,
+  // whichever is first; calls that are left then are cut off. The port is free
+  // then; HTTP stays up until destruction. May be called more than once.
   virtual void Drain(std::chrono::milliseconds timeout) = 0;
 
  protected:

@@ -1,0 +1,141 @@
+#include "coordinator/flags.h"
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/reflection.h"
+#include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/server/version.h"
+
+ABSL_FLAG(std::string, listen, "127.0.0.1:7070",
+          "host:port of the gRPC endpoint; port 0 takes any free one");
+ABSL_FLAG(std::string, http_listen, "127.0.0.1:7071",
+          "host:port of /metrics, /healthz, /readyz and the status page; port "
+          "0 takes any free one, an empty value serves no HTTP");
+ABSL_FLAG(bool, insecure, false,
+          "allow plain text on an address that other hosts can reach");
+ABSL_FLAG(absl::Duration, lease, absl::Seconds(10),
+          "a member that is silent for this long is lost (10s, 500ms)");
+ABSL_FLAG(absl::Duration, reconnect_grace, absl::Seconds(1),
+          "a member may be without its stream for this long before it is lost");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(10),
+          "how long SIGTERM waits for calls to end before it cuts them off");
+ABSL_FLAG(absl::Duration, idle_job_retention, absl::Hours(1),
+          "a job without members and calls is forgotten after this, keys "
+          "included");
+ABSL_FLAG(int, limit_jobs, 1000, "the most jobs at one time");
+ABSL_FLAG(int, limit_sessions, 20000, "the most open streams, of all jobs");
+ABSL_FLAG(int, limit_message_bytes, 64 << 20,
+          "the most bytes of one request or answer");
+ABSL_FLAG(int64_t, limit_keys, muster::coordinator::core::Limits().keys,
+          "the most keys of one job");
+ABSL_FLAG(int64_t, limit_value_bytes,
+          muster::coordinator::core::Limits().value_bytes,
+          "the most bytes of one value");
+ABSL_FLAG(int64_t, limit_store_bytes,
+          muster::coordinator::core::Limits().store_bytes,
+          "the most bytes of all keys and values of one job");
+ABSL_FLAG(int64_t, limit_waiters, muster::coordinator::core::Limits().waiters,
+          "the most waiting calls of one job");
+ABSL_FLAG(int64_t, limit_members, muster::coordinator::core::Limits().members,
+          "the most members of one job");
+
+namespace muster::coordinator {
+namespace {
+
+constexpr char kUsage[] =
+    "The coordinator of distributed jobs: key-value store, membership, "
+    "rendezvous and monitored barriers over gRPC.\n\n"
+    "  muster-coordinator [--listen=HOST:PORT] [--http_listen=HOST:PORT] "
+    "...\n\n"
+    "The first line on standard output says where it listens:\n"
+    "  listening grpc=127.0.0.1:7070 http=127.0.0.1:7071\n"
+    "SIGTERM and SIGINT drain it; a second one ends it at once. Each flag can "
+    "also be set by an environment variable: --listen is MUSTER_LISTEN. The "
+    "command line wins.";
+
+// Whether the flag is one of this file, and not of a library.
+bool IsOwn(absl::string_view file) {
+  return absl::EndsWith(file, "coordinator/flags.cc");
+}
+
+absl::Status ReadEnvironment() {
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (!IsOwn(flag->Filename())) continue;
+    const std::string variable =
+        absl::StrCat("MUSTER_", absl::AsciiStrToUpper(name));
+    const char* const value = std::getenv(variable.c_str());
+    std::string error;
+    if (value != nullptr && !flag->ParseFrom(value, &error)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("environment variable ", variable, "=\"", value,
+                       "\" does not parse as --", name, ": ", error));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::chrono::milliseconds Milliseconds(absl::Duration duration) {
+  return std::chrono::milliseconds(absl::ToInt64Milliseconds(duration));
+}
+
+ServerOptions OptionsFromFlags() {
+  ServerOptions options;
+  options.listen = absl::GetFlag(FLAGS_listen);
+  options.http_listen = absl::GetFlag(FLAGS_http_listen);
+  options.insecure = absl::GetFlag(FLAGS_insecure);
+  options.lease = Milliseconds(absl::GetFlag(FLAGS_lease));
+  options.reconnect_grace = Milliseconds(absl::GetFlag(FLAGS_reconnect_grace));
+  options.idle_job_retention =
+      Milliseconds(absl::GetFlag(FLAGS_idle_job_retention));
+  options.jobs_max = absl::GetFlag(FLAGS_limit_jobs);
+  options.sessions_max = absl::GetFlag(FLAGS_limit_sessions);
+  options.message_bytes_max = absl::GetFlag(FLAGS_limit_message_bytes);
+  options.limits.keys = absl::GetFlag(FLAGS_limit_keys);
+  options.limits.value_bytes = absl::GetFlag(FLAGS_limit_value_bytes);
+  options.limits.store_bytes = absl::GetFlag(FLAGS_limit_store_bytes);
+  options.limits.waiters = absl::GetFlag(FLAGS_limit_waiters);
+  options.limits.members = absl::GetFlag(FLAGS_limit_members);
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
+  absl::SetProgramUsageMessage(kUsage);
+  absl::FlagsUsageConfig config;
+  config.contains_help_flags = IsOwn;
+  config.contains_helpshort_flags = IsOwn;
+  config.version_string = [] {
+    return absl::StrCat("muster-coordinator ", kVersion, "\n");
+  };
+  absl::SetFlagsUsageConfig(config);
+  const absl::Status status = ReadEnvironment();
+  if (!status.ok()) return status;
+  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+  if (arguments.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unexpected argument \"", arguments[1], "\"; --help lists the flags"));
+  }
+  CommandLine command_line;
+  command_line.server = OptionsFromFlags();
+  command_line.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  if (command_line.drain_timeout < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "drain_timeout is ", absl::FormatDuration(command_line.drain_timeout),
+        ", must not be negative"));
+  }
+  return command_line;
+}
+
+}  // namespace muster::coordinator

@@ -1,0 +1,28 @@
+#ifndef MUSTER_COORDINATOR_FLAGS_H_
+#define MUSTER_COORDINATOR_FLAGS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "coordinator/server/server.h"
+
+namespace muster::coordinator {
+
+// What the command line and the environment ask for.
+struct CommandLine {
+  ServerOptions server;
+  absl::Duration drain_timeout;
+};
+
+// Reads the command line over the environment (MUSTER_<FLAG>) over the
+// defaults. Does not return for --help, --version and malformed flags, as
+// absl::ParseCommandLine does not.
+// Errors: INVALID_ARGUMENT (an environment variable that does not parse, a
+//   positional argument; the text names it).
+absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv);
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_FLAGS_H_

@@ -1,0 +1,98 @@
+// muster-coordinator: a coordinator as a process of its own.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "coordinator/flags.h"
+#include "coordinator/server/endpoint.h"
+#include "coordinator/server/server.h"
+#include "coordinator/server/version.h"
+#include "glog/logging.h"
+
+namespace muster::coordinator {
+namespace {
+
+int Fail(const absl::Status& status) {
+  const absl::string_view text = status.message();
+  fprintf(stderr, "muster-coordinator: %.*s\n", static_cast<int>(text.size()),
+          text.data());
+  return EXIT_FAILURE;
+}
+
+// The address that was asked for, with the port that was given.
+std::string Listening(const std::string& listen, int port) {
+  absl::StatusOr<Endpoint> endpoint = ParseEndpoint("listen", listen);
+  if (!endpoint.ok()) return listen;
+  endpoint->port = port;
+  return endpoint->ToString();
+}
+
+void ExitAtOnce(int signal_number) { _exit(128 + signal_number); }
+
+// From now on SIGTERM and SIGINT end the process without more ado.
+void LetSignalsEndTheProcess(const sigset_t& signals) {
+  struct sigaction action = {};
+  action.sa_handler = ExitAtOnce;
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
+int Run(int argc, char** argv) {
+  const absl::StatusOr<CommandLine> command_line = ReadCommandLine(argc, argv);
+  if (!command_line.ok()) return Fail(command_line.status());
+  FLAGS_logtostderr = true;
+  google::InitGoogleLogging(argv[0]);
+
+  // Before the first thread, so that all of them inherit the mask and only
+  // sigwait sees the signals.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  absl::StatusOr<std::unique_ptr<Server>> server =
+      Server::Start(command_line->server);
+  if (!server.ok()) return Fail(server.status());
+  const ServerOptions& options = command_line->server;
+  std::string line = absl::StrCat("listening grpc=",
+                                  Listening(options.listen, (*server)->port()));
+  if (!options.http_listen.empty()) {
+    absl::StrAppend(&line, " http=",
+                    Listening(options.http_listen, (*server)->http_port()));
+  }
+  printf("%s\n", line.c_str());
+  fflush(stdout);
+  LOG(INFO) << "started: version=" << kVersion
+            << " epoch=" << (*server)->epoch() << " " << line;
+
+  int signal_number = 0;
+  sigwait(&signals, &signal_number);
+  LetSignalsEndTheProcess(signals);
+  LOG(INFO) << "draining: signal=" << signal_number
+            << " timeout=" << absl::FormatDuration(command_line->drain_timeout);
+  const absl::Duration longest = absl::Hours(24);
+  (*server)->Drain(absl::ToChronoMilliseconds(
+      std::min(command_line->drain_timeout, longest)));
+  server->reset();
+  LOG(INFO) << "drained";
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+}  // namespace muster::coordinator
+
+int main(int argc, char** argv) { return muster::coordinator::Run(argc, argv); }

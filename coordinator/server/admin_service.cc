@@ -1,0 +1,135 @@
+#include "coordinator/server/admin_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/core/snapshot.h"
+#include "coordinator/server/convert.h"
+#include "coordinator/server/method.h"
+#include "coordinator/server/version.h"
+#include "muster/v1/admin.grpc.pb.h"
+#include "proto/muster/v1/status_wire.h"
+
+namespace muster::coordinator {
+namespace {
+
+using Context = grpc::CallbackServerContext;
+using Reactor = grpc::ServerUnaryReactor;
+
+core::Instant Now() { return std::chrono::steady_clock::now(); }
+
+void FillSummary(const std::string& job, const core::JobCounts& counts,
+                 v1::JobSummary* summary) {
+  summary->set_job(job);
+  summary->set_generation(counts.generation.value());
+  summary->set_world_size(counts.world_size);
+  summary->set_members_alive(static_cast<int32_t>(counts.live_members));
+  summary->set_keys(counts.keys);
+  summary->set_store_bytes(counts.store_bytes);
+  summary->set_waiters(counts.waiters);
+  summary->set_open_barriers(static_cast<int32_t>(counts.open_barriers));
+}
+
+core::JobCounts CountsOf(const core::JobSnapshot& snapshot) {
+  core::JobCounts counts;
+  for (const core::MemberSnapshot& member : snapshot.members) {
+    if (member.state == core::MemberState::kAlive ||
+        member.state == core::MemberState::kDisconnected) {
+      ++counts.live_members;
+    }
+  }
+  counts.keys = snapshot.keys;
+  counts.store_bytes = snapshot.store_bytes;
+  counts.waiters = snapshot.waiters;
+  counts.open_barriers = static_cast<int64_t>(snapshot.barriers.size());
+  counts.generation = snapshot.generation;
+  counts.world_size = snapshot.world_size;
+  return counts;
+}
+
+void FillBarrier(const core::BarrierSnapshot& barrier,
+                 v1::OpenBarrier* message) {
+  message->set_group(barrier.group);
+  message->set_name(barrier.barrier);
+  message->set_instance(barrier.instance);
+  message->set_arrived(barrier.arrived);
+  message->set_expected(barrier.expected);
+  for (const core::MissingRank& missing : barrier.missing) {
+    FillMember(missing, message->add_missing());
+  }
+  FillDuration(barrier.open_for, message->mutable_open_for());
+}
+
+void FillJob(const std::string& job, core::JobSnapshot snapshot,
+             v1::GetJobResponse* response) {
+  FillSummary(job, CountsOf(snapshot), response->mutable_summary());
+  // By rank, then by name; members without a rank last.
+  std::stable_sort(
+      snapshot.members.begin(), snapshot.members.end(),
+      [](const core::MemberSnapshot& a, const core::MemberSnapshot& b) {
+        if (a.rank.has_value() != b.rank.has_value()) return a.rank.has_value();
+        return a.rank.has_value() && *a.rank < *b.rank;
+      });
+  for (const core::MemberSnapshot& member : snapshot.members) {
+    FillMember(member, response->add_members());
+  }
+  for (const core::BarrierSnapshot& barrier : snapshot.barriers) {
+    FillBarrier(barrier, response->add_barriers());
+  }
+  response->set_forming_world_size(snapshot.forming_world_size);
+  response->set_joined(snapshot.joined);
+}
+
+class AdminService final : public v1::AdminService::CallbackService {
+ public:
+  explicit AdminService(const ServiceContext& context) : context_(context) {}
+
+  Reactor* ListJobs(Context* context, const v1::ListJobsRequest*,
+                    v1::ListJobsResponse* response) override {
+    const core::Instant started = Now();
+    Driver& driver = *context_.driver;
+    response->set_coordinator_epoch(driver.epoch().value());
+    FillDuration(started - driver.started_at(), response->mutable_uptime());
+    response->set_version(kVersion);
+    for (const std::shared_ptr<Job>& job : driver.Jobs()) {
+      FillSummary(job->name(), job->Counts(), response->add_jobs());
+    }
+    return Answer(context, Method::kListJobs, started, absl::OkStatus());
+  }
+
+  Reactor* GetJob(Context* context, const v1::GetJobRequest* request,
+                  v1::GetJobResponse* response) override {
+    const core::Instant started = Now();
+    const absl::StatusOr<std::shared_ptr<Job>> job =
+        context_.driver->FindJob(request->job());
+    if (job.ok()) {
+      response->set_coordinator_epoch(context_.driver->epoch().value());
+      FillJob((*job)->name(), (*job)->Snapshot(), response);
+    }
+    return Answer(context, Method::kGetJob, started, job.status());
+  }
+
+ private:
+  Reactor* Answer(Context* context, Method method, core::Instant started,
+                  const absl::Status& status) {
+    context_.metrics->CountCalls(method, status.code(), Now() - started);
+    Reactor* reactor = context->DefaultReactor();
+    reactor->Finish(v1::ToGrpc(status));
+    return reactor;
+  }
+
+  const ServiceContext& context_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeAdminService(const ServiceContext& context) {
+  return std::make_unique<AdminService>(context);
+}
+
+}  // namespace muster::coordinator

@@ -1,0 +1,515 @@
+#include "coordinator/server/apply.h"
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "coordinator/server/convert.h"
+#include "google/protobuf/repeated_ptr_field.h"
+#include "proto/muster/v1/status_wire.h"
+
+namespace muster::coordinator {
+namespace {
+
+using Bytes = google::protobuf::RepeatedPtrField<std::string>;
+
+std::vector<std::string> Take(Bytes* bytes) {
+  std::vector<std::string> out;
+  out.reserve(bytes->size());
+  for (std::string& b : *bytes) out.push_back(std::move(b));
+  return out;
+}
+
+template <typename Request>
+core::Duration TimeoutOf(const Request& request, const Turn& turn) {
+  return request.has_timeout() ? DurationOf(request.timeout())
+                               : turn.limits.parked_time;
+}
+
+// A failed call has no payload of its kind; an empty one stands for it then.
+template <typename T>
+const T& As(const core::Payload& payload) {
+  static const T kEmpty{};
+  const T* found = std::get_if<T>(&payload);
+  return found == nullptr ? kEmpty : *found;
+}
+
+std::vector<core::GroupProgress> ProgressOf(
+    const v1::HeartbeatRequest& request) {
+  std::vector<core::GroupProgress> progress;
+  progress.reserve(request.groups_size());
+  for (const v1::GroupProgress& group : request.groups()) {
+    progress.push_back({group.group(), group.last_enqueued(),
+                        group.last_completed(), group.current(),
+                        DurationOf(group.running_for())});
+  }
+  return progress;
+}
+
+void SetValue(const core::Value& value, std::string* to) {
+  if (value != nullptr) *to = *value;
+}
+
+int64_t ValueBytes(const core::Value& value) {
+  return value == nullptr ? 0 : static_cast<int64_t>(value->size());
+}
+
+}  // namespace
+
+void Apply(v1::SetRequest& request, core::Call& call, Turn& turn) {
+  call.sequence = core::SequenceNumber(request.sequence());
+  turn.core.Set(call, request.key(), std::move(*request.mutable_value()),
+                turn.now, turn.out);
+}
+
+void Apply(v1::GetRequest& request, core::Call& call, Turn& turn) {
+  turn.core.Get(call, request.key(), TimeoutOf(request, turn), turn.now,
+                turn.out);
+}
+
+void Apply(v1::TryGetRequest& request, core::Call& call, Turn& turn) {
+  turn.core.TryGet(call, request.key(), turn.now, turn.out);
+}
+
+void Apply(v1::AddRequest& request, core::Call& call, Turn& turn) {
+  call.sequence = core::SequenceNumber(request.sequence());
+  turn.core.Add(call, request.key(), request.delta(), turn.now, turn.out);
+}
+
+void Apply(v1::AppendRequest& request, core::Call& call, Turn& turn) {
+  call.sequence = core::SequenceNumber(request.sequence());
+  turn.core.Append(call, request.key(), request.value(), turn.now, turn.out);
+}
+
+void Apply(v1::CheckRequest& request, core::Call& call, Turn& turn) {
+  turn.core.Check(call, Take(request.mutable_keys()), turn.now, turn.out);
+}
+
+void Apply(v1::WaitRequest& request, core::Call& call, Turn& turn) {
+  turn.core.Wait(call, Take(request.mutable_keys()), TimeoutOf(request, turn),
+                 turn.now, turn.out);
+}
+
+void Apply(v1::CompareSetRequest& request, core::Call& call, Turn& turn) {
+  call.sequence = core::SequenceNumber(request.sequence());
+  turn.core.CompareSet(call, request.key(), request.expected(),
+                       std::move(*request.mutable_desired()), turn.now,
+                       turn.out);
+}
+
+void Apply(v1::DeleteRequest& request, core::Call& call, Turn& turn) {
+  call.sequence = core::SequenceNumber(request.sequence());
+  turn.core.DeleteKey(call, request.key(), turn.now, turn.out);
+}
+
+void Apply(v1::NumKeysRequest& request, core::Call& call, Turn& turn) {
+  turn.core.NumKeys(call, turn.now, turn.out);
+}
+
+void Apply(v1::MultiGetRequest& request, core::Call& call, Turn& turn) {
+  turn.core.MultiGet(call, Take(request.mutable_keys()),
+                     TimeoutOf(request, turn), turn.now, turn.out);
+}
+
+void Apply(v1::MultiSetRequest& request, core::Call& call, Turn& turn) {
+  call.sequence = core::SequenceNumber(request.sequence());
+  std::vector<std::string> keys;
+  std::vector<std::string> values;
+  keys.reserve(request.entries_size());
+  values.reserve(request.entries_size());
+  for (v1::KeyValue& entry : *request.mutable_entries()) {
+    keys.push_back(std::move(*entry.mutable_key()));
+    values.push_back(std::move(*entry.mutable_value()));
+  }
+  turn.core.MultiSet(call, keys, std::move(values), turn.now, turn.out);
+}
+
+void Apply(v1::ListKeysRequest& request, core::Call& call, Turn& turn) {
+  const int64_t count_max =
+      request.limit() == 0 ? turn.limits.keys_per_call : request.limit();
+  turn.core.ListKeys(call, request.prefix(), request.start_after(), count_max,
+                     turn.now, turn.out);
+}
+
+void Apply(v1::RegisterRequest& request, core::Call& call, Turn& turn) {
+  turn.core.Register(call, RegistrationOf(request), turn.now, turn.out);
+}
+
+void Apply(v1::HeartbeatRequest& request, core::Call& call, Turn& turn) {
+  turn.core.Heartbeat(call, ProgressOf(request), turn.now, turn.out);
+}
+
+void Apply(v1::LeaveRequest& request, core::Call& call, Turn& turn) {
+  turn.core.Leave(call, request.reason(), turn.now, turn.out);
+}
+
+void Apply(v1::ReportFailureRequest& request, core::Call& call, Turn& turn) {
+  turn.core.ReportFailure(call, request.error(), turn.now, turn.out);
+}
+
+void Apply(v1::JoinRequest& request, core::Call& call, Turn& turn) {
+  call.sequence = core::SequenceNumber(request.sequence());
+  core::JoinRequest join;
+  if (request.rank() != -1) join.rank = core::Rank(request.rank());
+  join.world_size = request.world_size();
+  join.address = std::move(*request.mutable_address());
+  join.timeout = TimeoutOf(request, turn);
+  turn.core.Join(call, std::move(join), turn.now, turn.out);
+}
+
+void Apply(v1::AwaitBarrierRequest& request, core::Call& call, Turn& turn) {
+  call.sequence = core::SequenceNumber(request.sequence());
+  core::BarrierRequest barrier;
+  barrier.generation = core::Generation(request.generation());
+  barrier.group = std::move(*request.mutable_group());
+  barrier.barrier = std::move(*request.mutable_name());
+  barrier.ranks.reserve(request.ranks_size());
+  for (const int32_t rank : request.ranks()) {
+    barrier.ranks.push_back(core::Rank(rank));
+  }
+  barrier.rank = core::Rank(request.rank());
+  barrier.timeout = TimeoutOf(request, turn);
+  barrier.wait_all_ranks = request.wait_all_ranks();
+  turn.core.Arrive(call, barrier, turn.now, turn.out);
+}
+
+void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn) {
+  // Of the operation before, in the same batch.
+  call.sequence = core::SequenceNumber();
+  switch (operation.request_case()) {
+    case v1::Operation::kSet:
+      return Apply(*operation.mutable_set(), call, turn);
+    case v1::Operation::kGet:
+      return Apply(*operation.mutable_get(), call, turn);
+    case v1::Operation::kTryGet:
+      return Apply(*operation.mutable_try_get(), call, turn);
+    case v1::Operation::kAdd:
+      return Apply(*operation.mutable_add(), call, turn);
+    case v1::Operation::kAppend:
+      return Apply(*operation.mutable_append(), call, turn);
+    case v1::Operation::kCheck:
+      return Apply(*operation.mutable_check(), call, turn);
+    case v1::Operation::kWait:
+      return Apply(*operation.mutable_wait(), call, turn);
+    case v1::Operation::kCompareSet:
+      return Apply(*operation.mutable_compare_set(), call, turn);
+    case v1::Operation::kDelete:
+      return Apply(*operation.mutable_delete_(), call, turn);
+    case v1::Operation::kNumKeys:
+      return Apply(*operation.mutable_num_keys(), call, turn);
+    case v1::Operation::kMultiGet:
+      return Apply(*operation.mutable_multi_get(), call, turn);
+    case v1::Operation::kMultiSet:
+      return Apply(*operation.mutable_multi_set(), call, turn);
+    case v1::Operation::kListKeys:
+      return Apply(*operation.mutable_list_keys(), call, turn);
+    case v1::Operation::kLeave:
+      return Apply(*operation.mutable_leave(), call, turn);
+    case v1::Operation::kReportFailure:
+      return Apply(*operation.mutable_report_failure(), call, turn);
+    case v1::Operation::kJoin:
+      return Apply(*operation.mutable_join(), call, turn);
+    case v1::Operation::kAwaitBarrier:
+      return Apply(*operation.mutable_await_barrier(), call, turn);
+    case v1::Operation::kCancel:
+    case v1::Operation::REQUEST_NOT_SET:
+      return;
+  }
+}
+
+Method MethodOf(const v1::Operation& operation) {
+  switch (operation.request_case()) {
+    case v1::Operation::kSet:
+      return Method::kSet;
+    case v1::Operation::kGet:
+      return Method::kGet;
+    case v1::Operation::kTryGet:
+      return Method::kTryGet;
+    case v1::Operation::kAdd:
+      return Method::kAdd;
+    case v1::Operation::kAppend:
+      return Method::kAppend;
+    case v1::Operation::kCheck:
+      return Method::kCheck;
+    case v1::Operation::kWait:
+      return Method::kWait;
+    case v1::Operation::kCompareSet:
+      return Method::kCompareSet;
+    case v1::Operation::kDelete:
+      return Method::kDelete;
+    case v1::Operation::kNumKeys:
+      return Method::kNumKeys;
+    case v1::Operation::kMultiGet:
+      return Method::kMultiGet;
+    case v1::Operation::kMultiSet:
+      return Method::kMultiSet;
+    case v1::Operation::kListKeys:
+      return Method::kListKeys;
+    case v1::Operation::kLeave:
+      return Method::kLeave;
+    case v1::Operation::kReportFailure:
+      return Method::kReportFailure;
+    case v1::Operation::kJoin:
+      return Method::kJoin;
+    case v1::Operation::kAwaitBarrier:
+      return Method::kAwaitBarrier;
+    case v1::Operation::kCancel:
+    case v1::Operation::REQUEST_NOT_SET:
+      break;
+  }
+  return Method::kStream;
+}
+
+void FillResult(const Answer& answer, const core::MemberId& caller,
+                v1::Result* result) {
+  result->set_id(answer.tag);
+  if (!answer.status.ok()) {
+    *result->mutable_status() = v1::ToWire(StatusOf(answer));
+    return;
+  }
+  const core::Payload& payload = answer.payload;
+  switch (answer.method) {
+    case Method::kSet:
+      return Fill(payload, result->mutable_set());
+    case Method::kGet:
+      return Fill(payload, result->mutable_get());
+    case Method::kTryGet:
+      return Fill(payload, result->mutable_try_get());
+    case Method::kAdd:
+      return Fill(payload, result->mutable_add());
+    case Method::kAppend:
+      return Fill(payload, result->mutable_append());
+    case Method::kCheck:
+      return Fill(payload, result->mutable_check());
+    case Method::kWait:
+      return Fill(payload, result->mutable_wait());
+    case Method::kCompareSet:
+      return Fill(payload, result->mutable_compare_set());
+    case Method::kDelete:
+      return Fill(payload, result->mutable_delete_());
+    case Method::kNumKeys:
+      return Fill(payload, result->mutable_num_keys());
+    case Method::kMultiGet:
+      return Fill(payload, result->mutable_multi_get());
+    case Method::kMultiSet:
+      return Fill(payload, result->mutable_multi_set());
+    case Method::kListKeys:
+      return Fill(payload, result->mutable_list_keys());
+    case Method::kLeave:
+      return Fill(payload, result->mutable_leave());
+    case Method::kReportFailure:
+      return Fill(payload, result->mutable_report_failure());
+    case Method::kJoin:
+      return FillJoin(payload, caller, result->mutable_join());
+    case Method::kAwaitBarrier:
+      return Fill(payload, result->mutable_await_barrier());
+    default:
+      return;
+  }
+}
+
+void Fill(const core::Payload& payload, v1::SetResponse* response) {
+  response->set_revision(As<core::RevisionReply>(payload).revision);
+}
+
+void Fill(const core::Payload& payload, v1::GetResponse* response) {
+  const auto& reply = As<core::ValueReply>(payload);
+  SetValue(reply.value, response->mutable_value());
+  response->set_revision(reply.revision);
+}
+
+void Fill(const core::Payload& payload, v1::TryGetResponse* response) {
+  const auto& reply = As<core::ValueReply>(payload);
+  response->set_found(reply.value != nullptr);
+  SetValue(reply.value, response->mutable_value());
+  response->set_revision(reply.revision);
+}
+
+void Fill(const core::Payload& payload, v1::AddResponse* response) {
+  const auto& reply = As<core::NumberReply>(payload);
+  response->set_value(reply.number);
+  response->set_revision(reply.revision);
+}
+
+void Fill(const core::Payload& payload, v1::AppendResponse* response) {
+  response->set_revision(As<core::RevisionReply>(payload).revision);
+}
+
+void Fill(const core::Payload& payload, v1::CheckResponse* response) {
+  response->set_all_present(As<core::FlagReply>(payload).flag);
+}
+
+void Fill(const core::Payload&, v1::WaitResponse*) {}
+
+void Fill(const core::Payload& payload, v1::CompareSetResponse* response) {
+  const auto& reply = As<core::CompareSetReply>(payload);
+  SetValue(reply.value, response->mutable_value());
+  response->set_written(reply.stored);
+  response->set_revision(reply.revision);
+}
+
+void Fill(const core::Payload& payload, v1::DeleteResponse* response) {
+  const auto& reply = As<core::FlagReply>(payload);
+  response->set_deleted(reply.flag);
+  response->set_revision(reply.revision);
+}
+
+void Fill(const core::Payload& payload, v1::NumKeysResponse* response) {
+  response->set_count(As<core::NumberReply>(payload).number);
+}
+
+void Fill(const core::Payload& payload, v1::MultiGetResponse* response) {
+  const auto& reply = As<core::ValuesReply>(payload);
+  response->mutable_values()->Reserve(static_cast<int>(reply.values.size()));
+  for (const core::ValueReply& value : reply.values) {
+    SetValue(value.value, response->add_values());
+  }
+}
+
+void Fill(const core::Payload& payload, v1::MultiSetResponse* response) {
+  response->set_revision(As<core::RevisionReply>(payload).revision);
+}
+
+void Fill(const core::Payload& payload, v1::ListKeysResponse* response) {
+  const auto& reply = As<core::KeysReply>(payload);
+  response->mutable_keys()->Reserve(static_cast<int>(reply.keys.size()));
+  for (const std::string& key : reply.keys) response->add_keys(key);
+  response->set_more(reply.more);
+}
+
+void Fill(const core::Payload& payload, v1::RegisterResponse* response) {
+  const auto& reply = As<core::RegisterReply>(payload);
+  response->set_coordinator_epoch(reply.epoch.value());
+  FillDuration(reply.lease, response->mutable_lease());
+  response->set_generation(reply.generation.value());
+  response->set_generation_running(reply.generation_running);
+  response->set_rank(reply.rank.has_value() ? reply.rank->value() : -1);
+}
+
+void Fill(const core::Payload& payload, v1::HeartbeatResponse* response) {
+  const auto& reply = As<core::HeartbeatReply>(payload);
+  response->set_generation(reply.generation.value());
+  response->set_generation_running(reply.generation_running);
+}
+
+void Fill(const core::Payload&, v1::LeaveResponse*) {}
+
+void Fill(const core::Payload&, v1::ReportFailureResponse*) {}
+
+void FillJoin(const core::Payload& payload, const core::MemberId& caller,
+              v1::JoinResponse* response) {
+  const auto& reply = As<core::FormationReply>(payload);
+  if (reply == nullptr) return;
+  response->set_generation(reply->generation.value());
+  response->mutable_seats()->Reserve(static_cast<int>(reply->world.size()));
+  int32_t rank = 0;
+  for (const core::Seat& seat : reply->world) {
+    v1::Seat* message = response->add_seats();
+    message->set_rank(rank);
+    message->set_member(seat.member.value());
+    message->set_incarnation(seat.incarnation.value());
+    message->set_host(seat.host);
+    message->set_pid(seat.pid);
+    message->set_address(seat.address);
+    if (seat.member == caller) response->set_rank(rank);
+    ++rank;
+  }
+}
+
+void Fill(const core::Payload& payload, v1::AwaitBarrierResponse* response) {
+  const auto& reply = As<core::BarrierReply>(payload);
+  if (reply != nullptr) response->set_instance(reply->instance);
+}
+
+absl::Status StatusOf(const Answer& answer) {
+  absl::Status status = answer.status;
+  const auto& barrier = As<core::BarrierReply>(answer.payload);
+  if (status.ok() || barrier == nullptr || barrier->missing.empty()) {
+    return status;
+  }
+  v1::Culprits culprits;
+  for (const core::MissingRank& missing : barrier->missing) {
+    FillMember(missing, culprits.add_members());
+  }
+  v1::SetCulprits(culprits, &status);
+  return status;
+}
+
+int64_t PayloadBytes(const core::Payload& payload) {
+  constexpr int64_t kMember = 192;
+  struct Visitor {
+    int64_t operator()(const core::ValueReply& r) const {
+      return ValueBytes(r.value);
+    }
+    int64_t operator()(const core::ValuesReply& r) const {
+      int64_t bytes = 0;
+      for (const core::ValueReply& v : r.values) {
+        bytes += ValueBytes(v.value) + 4;
+      }
+      return bytes;
+    }
+    int64_t operator()(const core::CompareSetReply& r) const {
+      return ValueBytes(r.value);
+    }
+    int64_t operator()(const core::KeysReply& r) const {
+      int64_t bytes = 0;
+      for (const std::string& key : r.keys) {
+        bytes += static_cast<int64_t>(key.size()) + 4;
+      }
+      return bytes;
+    }
+    int64_t operator()(const core::FormationReply& r) const {
+      if (r == nullptr) return 0;
+      int64_t bytes = 0;
+      for (const core::Seat& seat : r->world) {
+        bytes += kMember + static_cast<int64_t>(seat.address.size());
+      }
+      return bytes;
+    }
+    int64_t operator()(const core::BarrierReply& r) const {
+      if (r == nullptr) return 0;
+      return kMember * static_cast<int64_t>(r->missing.size());
+    }
+    int64_t operator()(const std::monostate&) const { return 0; }
+    int64_t operator()(const core::RevisionReply&) const { return 0; }
+    int64_t operator()(const core::NumberReply&) const { return 0; }
+    int64_t operator()(const core::FlagReply&) const { return 0; }
+    int64_t operator()(const core::RegisterReply&) const { return 0; }
+    int64_t operator()(const core::HeartbeatReply&) const { return 0; }
+  };
+  return std::visit(Visitor(), payload);
+}
+
+int64_t AnswerBytes(const Answer& answer) {
+  // The tags and numbers around the bytes.
+  constexpr int64_t kFrame = 32;
+  return kFrame + static_cast<int64_t>(answer.status.message().size()) +
+         PayloadBytes(answer.payload);
+}
+
+absl::Status CheckAnswerBytes(const Answer& answer, int64_t message_bytes_max) {
+  return core::CheckLimit("message_bytes", message_bytes_max,
+                          AnswerBytes(answer));
+}
+
+core::Call CallOf(const v1::Caller& caller) {
+  core::Call call;
+  call.member = core::MemberId(caller.member());
+  call.incarnation = core::Incarnation(caller.incarnation());
+  call.acknowledged_through =
+      core::SequenceNumber(caller.acknowledged_through());
+  return call;
+}
+
+core::Registration RegistrationOf(const v1::RegisterRequest& request) {
+  return {request.host(), request.pid(), request.debug_address()};
+}
+
+void FillEvent(const core::Event& event, v1::MemberEvent* message) {
+  FillMember(event, message->mutable_member());
+  message->set_generation(event.generation.value());
+  message->set_generation_ended(event.generation_over);
+}
+
+}  // namespace muster::coordinator

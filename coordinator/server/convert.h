@@ -1,0 +1,26 @@
+#ifndef MUSTER_COORDINATOR_SERVER_CONVERT_H_
+#define MUSTER_COORDINATOR_SERVER_CONVERT_H_
+
+#include <chrono>
+
+#include "coordinator/core/instant.h"
+#include "coordinator/core/outbox.h"
+#include "coordinator/core/payload.h"
+#include "coordinator/core/snapshot.h"
+#include "google/protobuf/duration.pb.h"
+#include "muster/v1/common.pb.h"
+
+// Single values between the core's types and the wire's.
+namespace muster::coordinator {
+
+// Durations outside the core's range (about 292 years) become its ends.
+core::Duration DurationOf(const google::protobuf::Duration& duration);
+void FillDuration(core::Duration duration, google::protobuf::Duration* message);
+
+void FillMember(const core::MemberSnapshot& member, v1::MemberInfo* info);
+void FillMember(const core::MissingRank& missing, v1::MemberInfo* info);
+void FillMember(const core::Event& event, v1::MemberInfo* info);
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_CONVERT_H_

@@ -1,0 +1,176 @@
+#include "coordinator/server/driver.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+
+namespace muster::coordinator {
+namespace {
+
+constexpr size_t kJobNameBytesMax = 128;
+constexpr core::Duration kHousekeepingInterval = std::chrono::seconds(1);
+
+bool IsJobNameByte(char c) {
+  return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+}
+
+core::Instant Now() { return std::chrono::steady_clock::now(); }
+
+}  // namespace
+
+absl::Status CheckJobName(absl::string_view name) {
+  if (!name.empty() && name.size() <= kJobNameBytesMax &&
+      std::all_of(name.begin(), name.end(), IsJobNameByte)) {
+    return absl::OkStatus();
+  }
+  const absl::string_view shown = name.substr(0, kJobNameBytesMax);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "job name \"", absl::CHexEscape(shown),
+      shown.size() < name.size() ? "...\" is malformed" : "\" is malformed",
+      ": 1 to 128 of A-Z a-z 0-9 . _ - are allowed"));
+}
+
+Driver::Driver(Options options)
+    : options_(std::move(options)), started_at_(Now()) {}
+
+Driver::~Driver() {
+  {
+    MutexLock lock(ticker_mu_);
+    stopping_ = true;
+  }
+  ticker_wakes_.NotifyOne();
+  if (ticker_.joinable()) ticker_.join();
+}
+
+void Driver::Start(std::function<void(core::Instant)> housekeeping) {
+  housekeeping_ = std::move(housekeeping);
+  ticker_ = std::thread([this] { TickerLoop(); });
+}
+
+absl::StatusOr<std::shared_ptr<Job>> Driver::GetJob(absl::string_view name) {
+  absl::Status status = CheckJobName(name);
+  if (!status.ok()) return status;
+  MutexLock lock(jobs_mu_);
+  if (!draining_.ok()) return draining_;
+  const auto known = jobs_.find(name);
+  if (known != jobs_.end()) return known->second;
+  status = core::CheckLimit("jobs", options_.jobs_max,
+                            static_cast<int64_t>(jobs_.size()) + 1);
+  if (!status.ok()) return status;
+  Job::Options job_options;
+  job_options.core = options_.core;
+  job_options.epoch = options_.epoch;
+  job_options.log_notices = options_.log_notices;
+  job_options.metrics = options_.metrics;
+  job_options.arm = [this](const std::shared_ptr<Job>& job, core::Instant at) {
+    Arm(job, at);
+  };
+  auto job = std::make_shared<Job>(std::string(name), std::move(job_options));
+  jobs_.emplace(std::string(name), job);
+  return job;
+}
+
+absl::StatusOr<std::shared_ptr<Job>> Driver::FindJob(absl::string_view name) {
+  absl::Status status = CheckJobName(name);
+  if (!status.ok()) return status;
+  MutexLock lock(jobs_mu_);
+  const auto known = jobs_.find(name);
+  if (known == jobs_.end()) {
+    return absl::NotFoundError(absl::StrCat("no job \"", name, "\" here"));
+  }
+  return known->second;
+}
+
+std::vector<std::shared_ptr<Job>> Driver::Jobs() {
+  MutexLock lock(jobs_mu_);
+  std::vector<std::shared_ptr<Job>> jobs;
+  jobs.reserve(jobs_.size());
+  for (const auto& [name, job] : jobs_) jobs.push_back(job);
+  return jobs;
+}
+
+void Driver::Drain(const absl::Status& status) {
+  {
+    MutexLock lock(jobs_mu_);
+    draining_ = status;
+  }
+  for (const std::shared_ptr<Job>& job : Jobs()) {
+    for (const std::shared_ptr<Sink>& sink : job->ParkedSinks()) {
+      sink->Close(status);
+    }
+  }
+}
+
+void Driver::Arm(const std::shared_ptr<Job>& job, core::Instant at) {
+  {
+    MutexLock lock(ticker_mu_);
+    const bool earliest = due_.empty() || at < due_.top().at;
+    due_.push({at, job});
+    if (!earliest) return;
+  }
+  ticker_wakes_.NotifyOne();
+}
+
+std::vector<std::shared_ptr<Job>> Driver::WaitForDue(core::Instant until) {
+  std::vector<std::shared_ptr<Job>> jobs;
+  MutexLock lock(ticker_mu_);
+  while (!stopping_) {
+    const core::Instant now = Now();
+    while (!due_.empty() && due_.top().at <= now) {
+      std::shared_ptr<Job> job = due_.top().job.lock();
+      due_.pop();
+      // Entries of one job that are due together stand together or not; a
+      // second Tick finds nothing to do.
+      if (job != nullptr) jobs.push_back(std::move(job));
+    }
+    if (!jobs.empty() || now >= until) break;
+    ticker_wakes_.WaitUntil(
+        ticker_mu_, due_.empty() ? until : std::min(until, due_.top().at));
+  }
+  return jobs;
+}
+
+void Driver::TickerLoop() {
+  core::Instant next_housekeeping = Now() + kHousekeepingInterval;
+  while (true) {
+    for (const std::shared_ptr<Job>& job : WaitForDue(next_housekeeping)) {
+      job->Tick();
+    }
+    {
+      MutexLock lock(ticker_mu_);
+      if (stopping_) return;
+    }
+    const core::Instant now = Now();
+    if (now < next_housekeeping) continue;
+    next_housekeeping = now + kHousekeepingInterval;
+    if (housekeeping_) housekeeping_(now);
+    ForgetIdleJobs(now);
+  }
+}
+
+void Driver::ForgetIdleJobs(core::Instant now) {
+  std::vector<std::shared_ptr<Job>> forgotten;
+  {
+    MutexLock lock(jobs_mu_);
+    for (auto it = jobs_.begin(); it != jobs_.end();) {
+      // Nobody else holds it, and nobody can get it while the lock is held.
+      if (it->second.use_count() == 1 &&
+          it->second->IdleSince(now - options_.idle_job_retention)) {
+        forgotten.push_back(std::move(it->second));
+        it = jobs_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+  }
+  if (!options_.log_notices) return;
+  for (const std::shared_ptr<Job>& job : forgotten) {
+    LOG(INFO) << "job_forgotten: job=" << job->name();
+  }
+}
+
+}  // namespace muster::coordinator

@@ -1,0 +1,107 @@
+#ifndef MUSTER_COORDINATOR_SERVER_DRIVER_H_
+#define MUSTER_COORDINATOR_SERVER_DRIVER_H_
+
+#include <functional>
+#include <memory>
+#include <queue>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/coordinator.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/server/job.h"
+#include "coordinator/server/metrics.h"
+#include "coordinator/server/mutex.h"
+
+namespace muster::coordinator {
+
+// 1 to 128 of [A-Za-z0-9._-].
+// Errors: INVALID_ARGUMENT.
+absl::Status CheckJobName(absl::string_view name);
+
+// Driver holds the jobs of a coordinator and the one thread that ticks them:
+// it sleeps until the next deadline of any job. Jobs have their own locks and
+// do not wait for each other. Thread-safe.
+class Driver {
+ public:
+  struct Options {
+    core::CoordinatorOptions core;
+    core::CoordinatorEpoch epoch;
+    int jobs_max = 0;
+    // A job that was idle for this long is forgotten, keys included.
+    core::Duration idle_job_retention = std::chrono::hours(1);
+    bool log_notices = true;
+    Metrics* metrics = nullptr;  // outlives the driver
+  };
+
+  explicit Driver(Options options);
+  // Joins the ticker. No job may be in use.
+  ~Driver();
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  // Starts the ticker, which calls `housekeeping` about once a second.
+  void Start(std::function<void(core::Instant)> housekeeping);
+
+  // The job of that name; made when there is none.
+  // Errors: INVALID_ARGUMENT (the name), RESOURCE_EXHAUSTED (limit jobs),
+  //   UNAVAILABLE (the coordinator drains).
+  absl::StatusOr<std::shared_ptr<Job>> GetJob(absl::string_view name);
+
+  // The same without making one.
+  // Errors: INVALID_ARGUMENT, NOT_FOUND.
+  absl::StatusOr<std::shared_ptr<Job>> FindJob(absl::string_view name);
+
+  // By name.
+  std::vector<std::shared_ptr<Job>> Jobs();
+
+  // From now on GetJob fails with `status`; every call that waits and every
+  // session with one is closed with it.
+  void Drain(const absl::Status& status);
+
+  core::CoordinatorEpoch epoch() const { return options_.epoch; }
+  core::Instant started_at() const { return started_at_; }
+
+ private:
+  struct Due {
+    core::Instant at;
+    std::weak_ptr<Job> job;
+    friend bool operator<(const Due& a, const Due& b) { return a.at > b.at; }
+  };
+
+  void Arm(const std::shared_ptr<Job>& job, core::Instant at);
+  void TickerLoop();
+  std::vector<std::shared_ptr<Job>> WaitForDue(core::Instant until);
+  void ForgetIdleJobs(core::Instant now);
+
+  const Options options_;
+  const core::Instant started_at_;
+  std::function<void(core::Instant)> housekeeping_;  // set before the thread
+
+  // Taken alone or before a job's lock, never after one.
+  Mutex jobs_mu_;
+  absl::btree_map<std::string, std::shared_ptr<Job>> jobs_
+      ABSL_GUARDED_BY(jobs_mu_);
+  absl::Status draining_ ABSL_GUARDED_BY(jobs_mu_);
+
+  // A leaf: no other lock is taken under it.
+  Mutex ticker_mu_;
+  CondVar ticker_wakes_;
+  // May hold entries that are no longer due; a Tick too many is harmless.
+  std::priority_queue<Due> due_ ABSL_GUARDED_BY(ticker_mu_);
+  bool stopping_ ABSL_GUARDED_BY(ticker_mu_) = false;
+
+  std::thread ticker_;
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_DRIVER_H_

@@ -1,0 +1,311 @@
+#include "coordinator/server/job.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+
+namespace muster::coordinator {
+namespace {
+
+// Whether somebody outside misbehaved or was struck.
+bool IsWarning(core::NoticeKind kind) {
+  switch (kind) {
+    case core::NoticeKind::kMemberRegistered:
+    case core::NoticeKind::kMemberLeft:
+    case core::NoticeKind::kGenerationFormed:
+    case core::NoticeKind::kGenerationEnded:
+    case core::NoticeKind::kBarrierReleased:
+      return false;
+    default:
+      return true;
+  }
+}
+
+absl::Status ReplacedError(const core::MemberId& member,
+                           core::Incarnation older, core::Incarnation newer) {
+  if (older == newer) {
+    return absl::AbortedError(absl::StrCat("another stream of member \"",
+                                           member.value(), "\" took over"));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("stale incarnation ", older.value(), " of member \"",
+                   member.value(), "\", current is ", newer.value()));
+}
+
+}  // namespace
+
+Job::Job(std::string name, Options options)
+    : name_(std::move(name)),
+      options_(std::move(options)),
+      core_(options_.epoch, options_.core),
+      latest_(std::chrono::steady_clock::now()),
+      used_at_(latest_) {}
+
+Job::~Job() = default;
+
+core::Instant Job::Now() {
+  latest_ = std::max(latest_, std::chrono::steady_clock::now());
+  return latest_;
+}
+
+size_t Job::Run(const std::shared_ptr<Sink>& sink, size_t count,
+                absl::FunctionRef<Applied(size_t, core::WaiterId, Turn&)> apply,
+                absl::FunctionRef<CallName(size_t)> name) {
+  Outcome outcome;
+  core::Outbox out;
+  out.replies.reserve(count);
+  size_t done = 0;
+  {
+    MutexLock lock(mu_);
+    Turn turn{core_, options_.core.limits, Now(), out};
+    used_at_ = turn.now;
+    const uint64_t first = next_waiter_;
+    // Which of the waiters first to first + count - 1 are still to be answered.
+    std::vector<bool> open(count, false);
+    for (; done < count; ++done) {
+      const Applied applied = apply(done, core::WaiterId(first + done), turn);
+      if (applied == Applied::kStop) break;
+      open[done] = applied == Applied::kCalled;
+    }
+    next_waiter_ += done;
+    outcome.own.reserve(done);
+    size_t parked = 0;  // replies to calls of earlier steps
+    for (core::Reply& reply : out.replies) {
+      const uint64_t i = reply.waiter.value() - first;
+      if (reply.waiter.value() < first || i >= done) {
+        if (&out.replies[parked] != &reply) {
+          out.replies[parked] = std::move(reply);
+        }
+        ++parked;
+        continue;
+      }
+      open[i] = false;
+      const CallName named = name(i);
+      outcome.own.push_back({named.tag, named.method, turn.now,
+                             std::move(reply.status),
+                             std::move(reply.payload)});
+    }
+    out.replies.resize(parked);
+    for (size_t i = 0; i < done; ++i) {
+      if (!open[i]) continue;
+      const CallName named = name(i);
+      Park(core::WaiterId(first + i), {sink, named.tag, named.method, turn.now},
+           turn);
+    }
+    Collect(out, outcome);
+  }
+  Finish(sink, std::move(outcome));
+  return done;
+}
+
+void Job::Park(core::WaiterId waiter, Waiting waiting, Turn& turn) {
+  const bool unique =
+      waiting.sink->parked_.try_emplace(waiting.tag, waiter).second;
+  waiting_.emplace(waiter, std::move(waiting));
+  if (!unique) turn.core.CancelWaiter(waiter, turn.now, turn.out);
+}
+
+void Job::Cancel(const Sink& sink, uint64_t tag, Turn& turn) {
+  const auto parked = sink.parked_.find(tag);
+  if (parked == sink.parked_.end()) return;
+  turn.core.CancelWaiter(parked->second, turn.now, turn.out);
+}
+
+absl::StatusOr<core::RegisterReply> Job::Attach(
+    const std::shared_ptr<Sink>& sink, const core::Call& call,
+    core::Registration registration) {
+  Outcome outcome;
+  core::Outbox out;
+  absl::Status status = absl::InternalError("the registration has no answer");
+  core::RegisterReply reply;
+  Online previous;
+  {
+    MutexLock lock(mu_);
+    const core::Instant now = Now();
+    used_at_ = now;
+    core::Call numbered = call;
+    numbered.waiter = core::WaiterId(next_waiter_++);
+    core_.Register(numbered, std::move(registration), now, out);
+    for (core::Reply& r : out.replies) {
+      if (r.waiter != numbered.waiter) continue;
+      status = std::move(r.status);
+      if (status.ok()) reply = std::get<core::RegisterReply>(r.payload);
+    }
+    if (status.ok()) {
+      // Before the events are collected: one of them may be for this member.
+      Online& online = online_[call.member];
+      previous = std::exchange(online, Online{sink, call.incarnation});
+      if (previous.sink != nullptr)
+        previous.sink->online_as_ = core::MemberId();
+      sink->online_as_ = call.member;
+    }
+    Collect(out, outcome);
+  }
+  if (previous.sink != nullptr && previous.sink != sink) {
+    previous.sink->Close(
+        ReplacedError(call.member, previous.incarnation, call.incarnation));
+  }
+  Finish(nullptr, std::move(outcome));
+  if (!status.ok()) return status;
+  return reply;
+}
+
+void Job::Detach(Sink& sink) {
+  Outcome outcome;
+  core::Outbox out;
+  // Outlives the lock: its destruction may be the sink's.
+  std::vector<std::shared_ptr<Sink>> released;
+  {
+    MutexLock lock(mu_);
+    const core::Instant now = Now();
+    used_at_ = now;
+    for (const auto& [tag, waiter] : sink.parked_) {
+      const auto waiting = waiting_.find(waiter);
+      if (waiting == waiting_.end()) continue;
+      released.push_back(std::move(waiting->second.sink));
+      waiting_.erase(waiting);
+      core_.DetachWaiter(waiter, now, out);
+    }
+    sink.parked_.clear();
+    const auto online = online_.find(sink.online_as_);
+    if (online != online_.end() && online->second.sink.get() == &sink) {
+      core_.Disconnected(online->first, online->second.incarnation, now, out);
+      released.push_back(std::move(online->second.sink));
+      online_.erase(online);
+    }
+    Collect(out, outcome);
+  }
+  Finish(nullptr, std::move(outcome));
+}
+
+void Job::CancelAll(const std::shared_ptr<Sink>& sink) {
+  Outcome outcome;
+  core::Outbox out;
+  {
+    MutexLock lock(mu_);
+    const core::Instant now = Now();
+    for (const auto& [tag, waiter] : sink->parked_) {
+      core_.CancelWaiter(waiter, now, out);
+    }
+    Collect(out, outcome);
+  }
+  Finish(nullptr, std::move(outcome));
+}
+
+std::vector<std::shared_ptr<Sink>> Job::ParkedSinks() {
+  MutexLock lock(mu_);
+  std::vector<std::shared_ptr<Sink>> sinks;
+  sinks.reserve(waiting_.size());
+  for (const auto& [waiter, waiting] : waiting_) {
+    sinks.push_back(waiting.sink);
+  }
+  return sinks;
+}
+
+void Job::Tick() {
+  Outcome outcome;
+  core::Outbox out;
+  {
+    MutexLock lock(mu_);
+    const core::Instant now = Now();
+    // The ticker was told of a deadline that has been dealt with since.
+    if (armed_ > now) return;
+    armed_ = core::Instant::max();
+    core_.Tick(now, out);
+    Collect(out, outcome);
+  }
+  Finish(nullptr, std::move(outcome));
+}
+
+core::JobSnapshot Job::Snapshot() {
+  MutexLock lock(mu_);
+  return core_.Snapshot(Now());
+}
+
+core::JobCounts Job::Counts() {
+  MutexLock lock(mu_);
+  return core_.Counts();
+}
+
+bool Job::IdleSince(core::Instant since) {
+  MutexLock lock(mu_);
+  return used_at_ < since && waiting_.empty() && online_.empty() &&
+         core_.Idle();
+}
+
+void Job::CollectParked(core::Reply& reply, Outcome& outcome) {
+  // Calls whose client has gone are not here any more.
+  const auto waiting = waiting_.find(reply.waiter);
+  if (waiting == waiting_.end()) return;
+  Waiting& to = waiting->second;
+  const auto parked = to.sink->parked_.find(to.tag);
+  if (parked != to.sink->parked_.end() && parked->second == reply.waiter) {
+    to.sink->parked_.erase(parked);
+  }
+  Answer answer{to.tag, to.method, to.started, std::move(reply.status),
+                std::move(reply.payload)};
+  outcome.deliveries.push_back({std::move(to.sink), std::move(answer)});
+  waiting_.erase(waiting);
+}
+
+void Job::Collect(core::Outbox& out, Outcome& outcome) {
+  for (core::Reply& reply : out.replies) CollectParked(reply, outcome);
+  for (core::Publication& publication : out.events) {
+    outcome.events.push_back(publication.event.kind);
+    const auto event =
+        std::make_shared<const core::Event>(std::move(publication.event));
+    for (const core::MemberId& member : *publication.audience) {
+      const auto online = online_.find(member);
+      if (online == online_.end()) continue;
+      outcome.broadcasts.push_back({online->second.sink, event});
+    }
+  }
+  outcome.notices = std::move(out.notices);
+  const std::optional<core::Instant> deadline = core_.NextDeadline();
+  if (deadline.has_value() && *deadline < armed_) {
+    armed_ = *deadline;
+    outcome.rearm = true;
+    outcome.deadline = *deadline;
+  }
+}
+
+void Job::Finish(const std::shared_ptr<Sink>& sink, Outcome outcome) {
+  if (outcome.rearm) options_.arm(shared_from_this(), outcome.deadline);
+  // Events first: who is told that its call failed because of a member can
+  // then already know what became of it.
+  for (Broadcast& b : outcome.broadcasts) b.sink->Publish(b.event);
+  if (!outcome.own.empty()) sink->Deliver(absl::MakeSpan(outcome.own));
+  for (Delivery& d : outcome.deliveries) {
+    d.sink->Deliver(absl::MakeSpan(&d.answer, 1));
+  }
+  if (sink != nullptr) sink->Flush();
+  const Sink* last = sink.get();
+  for (const Delivery& d : outcome.deliveries) {
+    if (d.sink.get() != last) d.sink->Flush();
+    last = d.sink.get();
+  }
+  for (const Broadcast& b : outcome.broadcasts) b.sink->Flush();
+  for (const core::EventKind kind : outcome.events) {
+    options_.metrics->CountEvent(kind);
+  }
+  for (const core::Notice& notice : outcome.notices) {
+    options_.metrics->CountNotice(notice);
+    if (options_.log_notices) Log(notice);
+  }
+}
+
+void Job::Log(const core::Notice& notice) const {
+  const absl::string_view name = core::NoticeKindName(notice.kind);
+  if (IsWarning(notice.kind)) {
+    LOG(WARNING) << name << ": job=" << name_ << " " << notice.text;
+  } else {
+    LOG(INFO) << name << ": job=" << name_ << " " << notice.text;
+  }
+}
+
+}  // namespace muster::coordinator

@@ -1,0 +1,175 @@
+#ifndef MUSTER_COORDINATOR_SERVER_JOB_H_
+#define MUSTER_COORDINATOR_SERVER_JOB_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/call.h"
+#include "coordinator/core/coordinator.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/outbox.h"
+#include "coordinator/core/payload.h"
+#include "coordinator/core/snapshot.h"
+#include "coordinator/server/method.h"
+#include "coordinator/server/metrics.h"
+#include "coordinator/server/mutex.h"
+#include "coordinator/server/sink.h"
+
+namespace muster::coordinator {
+
+// What a step of a job works on while it holds the job's lock.
+struct Turn {
+  core::Coordinator& core;
+  const core::Limits& limits;
+  const core::Instant now;
+  core::Outbox& out;
+};
+
+// Job is the state of one job, its lock, and the way back from an answer to
+// the sink that waits for it. Everything that a step decides is delivered
+// after the lock is released. Thread-safe.
+class Job : public std::enable_shared_from_this<Job> {
+ public:
+  struct Options {
+    core::CoordinatorOptions core;
+    core::CoordinatorEpoch epoch;
+    bool log_notices = true;
+    Metrics* metrics = nullptr;  // outlives the job
+    // Called, without the lock, when the job needs a Tick earlier than it last
+    // said.
+    std::function<void(const std::shared_ptr<Job>&, core::Instant)> arm;
+  };
+
+  Job(std::string name, Options options);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  const std::string& name() const { return name_; }
+  const core::Limits& limits() const { return options_.core.limits; }
+
+  // What became of one call of a batch.
+  enum class Applied {
+    kCalled,    // answered now or parked
+    kNoAnswer,  // done; it has no answer
+    kStop,      // not done; the batch ends before it
+  };
+  struct CallName {
+    uint64_t tag;
+    Method method;
+  };
+
+  // Applies calls 0 to count - 1 of `sink` under one lock. `apply` makes call
+  // i with the given waiter; `name` tells how its answer is to be named. A
+  // call that has to wait while another one of the sink waits under the same
+  // tag is answered CANCELLED. Returns how many calls were applied. The
+  // answers, of this sink and of others, are delivered and flushed.
+  size_t Run(
+      const std::shared_ptr<Sink>& sink, size_t count,
+      absl::FunctionRef<Applied(size_t i, core::WaiterId waiter, Turn& turn)>
+          apply,
+      absl::FunctionRef<CallName(size_t i)> name);
+
+  // In `apply` of Run alone: gives up the call with that tag; it is answered
+  // CANCELLED. No effect when no such call waits.
+  static void Cancel(const Sink& sink, uint64_t tag, Turn& turn);
+
+  // Registers a member whose events go to `sink` from now on. A sink that had
+  // them before is closed.
+  absl::StatusOr<core::RegisterReply> Attach(const std::shared_ptr<Sink>& sink,
+                                             const core::Call& call,
+                                             core::Registration registration);
+
+  // The sink's client has gone: its parked calls are withdrawn without an
+  // answer, and where it is the sink of a member's events, the member has lost
+  // its connection. Must be the sink's last use of the job.
+  void Detach(Sink& sink);
+
+  // Gives up all calls of the sink; each is answered CANCELLED.
+  void CancelAll(const std::shared_ptr<Sink>& sink);
+
+  // The sinks of all parked calls.
+  std::vector<std::shared_ptr<Sink>> ParkedSinks();
+
+  // Does what is due.
+  void Tick();
+
+  core::JobSnapshot Snapshot();
+  core::JobCounts Counts();
+
+  // Whether nobody was a member, waited or called since `since`.
+  bool IdleSince(core::Instant since);
+
+ private:
+  struct Waiting {
+    std::shared_ptr<Sink> sink;
+    uint64_t tag = 0;
+    Method method = Method::kSet;
+    core::Instant started;
+  };
+  struct Delivery {
+    std::shared_ptr<Sink> sink;
+    Answer answer;
+  };
+  struct Broadcast {
+    std::shared_ptr<Sink> sink;
+    SharedEvent event;
+  };
+  // What a step leaves to be done without the lock.
+  struct Outcome {
+    std::vector<Answer> own;  // of the sink that made the step
+    std::vector<Delivery> deliveries;
+    std::vector<Broadcast> broadcasts;
+    std::vector<core::EventKind> events;
+    std::vector<core::Notice> notices;
+    bool rearm = false;
+    core::Instant deadline;
+  };
+  // The member's sink of events.
+  struct Online {
+    std::shared_ptr<Sink> sink;
+    core::Incarnation incarnation;
+  };
+
+  core::Instant Now() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Collect(core::Outbox& out, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CollectParked(core::Reply& reply, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Park(core::WaiterId waiter, Waiting waiting, Turn& turn)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Finish(const std::shared_ptr<Sink>& sink, Outcome outcome)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void Log(const core::Notice& notice) const;
+
+  const std::string name_;
+  const Options options_;
+
+  Mutex mu_;
+  core::Coordinator core_ ABSL_GUARDED_BY(mu_);
+  // steady_clock does not run backwards, but two threads may read it in one
+  // order and take the lock in the other.
+  core::Instant latest_ ABSL_GUARDED_BY(mu_);
+  uint64_t next_waiter_ ABSL_GUARDED_BY(mu_) = 1;
+  absl::flat_hash_map<core::WaiterId, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<core::MemberId, Online> online_ ABSL_GUARDED_BY(mu_);
+  core::Instant armed_ ABSL_GUARDED_BY(mu_) = core::Instant::max();
+  core::Instant used_at_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_JOB_H_

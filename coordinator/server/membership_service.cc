@@ -1,0 +1,49 @@
+#include "coordinator/server/membership_service.h"
+
+#include "coordinator/server/method.h"
+#include "muster/v1/membership.grpc.pb.h"
+
+namespace muster::coordinator {
+namespace {
+
+using Context = grpc::CallbackServerContext;
+using Reactor = grpc::ServerUnaryReactor;
+
+class MembershipService final : public v1::MembershipService::CallbackService {
+ public:
+  explicit MembershipService(const ServiceContext& context)
+      : context_(context) {}
+
+  Reactor* Register(Context*, const v1::RegisterRequest* request,
+                    v1::RegisterResponse* response) override {
+    return Unary(context_, Method::kRegister, request, response);
+  }
+  Reactor* Heartbeat(Context*, const v1::HeartbeatRequest* request,
+                     v1::HeartbeatResponse* response) override {
+    return Unary(context_, Method::kHeartbeat, request, response);
+  }
+  Reactor* Leave(Context*, const v1::LeaveRequest* request,
+                 v1::LeaveResponse* response) override {
+    return Unary(context_, Method::kLeave, request, response);
+  }
+  Reactor* ReportFailure(Context*, const v1::ReportFailureRequest* request,
+                         v1::ReportFailureResponse* response) override {
+    return Unary(context_, Method::kReportFailure, request, response);
+  }
+  Reactor* Join(Context*, const v1::JoinRequest* request,
+                v1::JoinResponse* response) override {
+    return Unary(context_, Method::kJoin, request, response);
+  }
+
+ private:
+  const ServiceContext& context_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeMembershipService(
+    const ServiceContext& context) {
+  return std::make_unique<MembershipService>(context);
+}
+
+}  // namespace muster::coordinator

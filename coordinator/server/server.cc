@@ -1,0 +1,308 @@
+#include "coordinator/server/server.h"
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/coordinator.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/snapshot.h"
+#include "coordinator/server/admin_service.h"
+#include "coordinator/server/barrier_service.h"
+#include "coordinator/server/driver.h"
+#include "coordinator/server/endpoint.h"
+#include "coordinator/server/http.h"
+#include "coordinator/server/membership_service.h"
+#include "coordinator/server/metrics.h"
+#include "coordinator/server/mutex.h"
+#include "coordinator/server/session_service.h"
+#include "coordinator/server/status_page.h"
+#include "coordinator/server/store_service.h"
+#include "coordinator/server/unary.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
+
+namespace muster::coordinator {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A peer whose host died without a word is noticed after the sum of the two.
+constexpr milliseconds kKeepaliveInterval{20'000};
+constexpr milliseconds kKeepaliveTimeout{10'000};
+// Clients may ping this often.
+constexpr milliseconds kPingIntervalMin{1'000};
+// Unary calls at one time on one connection.
+constexpr int kCallsPerConnectionMax = 16'384;
+// Of the reflection service, which is the only one that blocks.
+constexpr int kBlockingThreadsMax = 16;
+
+const char* const kServiceNames[] = {
+    "muster.v1.StoreService", "muster.v1.MembershipService",
+    "muster.v1.BarrierService", "muster.v1.AdminService",
+    "muster.v1.SessionService"};
+
+core::CoordinatorEpoch RandomEpoch() {
+  std::random_device device;
+  uint64_t epoch = 0;
+  // 0 is what a client sees that never got an answer.
+  while (epoch == 0) epoch = (uint64_t{device()} << 32) | device();
+  return core::CoordinatorEpoch(epoch);
+}
+
+// Builds with the library's health service, which only a switch of the whole
+// process turns on: it is put back at once. The lock is for our own servers.
+std::unique_ptr<grpc::Server> BuildWithHealth(grpc::ServerBuilder& builder) {
+  static Mutex* const mu = new Mutex;
+  MutexLock lock(*mu);
+  const bool before = grpc::DefaultHealthCheckServiceEnabled();
+  grpc::EnableDefaultHealthCheckService(true);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  grpc::EnableDefaultHealthCheckService(before);
+  return server;
+}
+
+absl::Status CheckPositive(absl::string_view option, int64_t value) {
+  if (value > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " is ", value, ", must be positive"));
+}
+
+absl::Status CheckOptions(const ServerOptions& options) {
+  const std::pair<const char*, int64_t> kPositive[] = {
+      {"lease (milliseconds)", options.lease.count()},
+      {"jobs_max", options.jobs_max},
+      {"sessions_max", options.sessions_max},
+      {"message_bytes_max", options.message_bytes_max},
+      {"stalled_reader_timeout (milliseconds)",
+       options.stalled_reader_timeout.count()},
+      {"idle_job_retention (milliseconds)",
+       options.idle_job_retention.count()}};
+  for (const auto& [option, value] : kPositive) {
+    absl::Status status = CheckPositive(option, value);
+    if (!status.ok()) return status;
+  }
+  if (options.reconnect_grace.count() < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "reconnect_grace (milliseconds) is ", options.reconnect_grace.count(),
+        ", must not be negative"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Endpoint> ParseListen(const ServerOptions& options) {
+  absl::StatusOr<Endpoint> endpoint = ParseEndpoint("listen", options.listen);
+  if (!endpoint.ok() || options.insecure || endpoint->IsLoopback()) {
+    return endpoint;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "listen \"", options.listen,
+      "\" can be reached from other hosts, and connections are plain text: "
+      "anybody there could read and change every job; listen on 127.0.0.1, or "
+      "pass --insecure if the network is trusted"));
+}
+
+Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics) {
+  Driver::Options driver;
+  driver.core.membership.lease = options.lease;
+  driver.core.membership.reconnect_grace = options.reconnect_grace;
+  driver.core.limits = options.limits;
+  driver.epoch = RandomEpoch();
+  driver.jobs_max = options.jobs_max;
+  driver.idle_job_retention = options.idle_job_retention;
+  driver.log_notices = options.log_state_changes;
+  driver.metrics = metrics;
+  return driver;
+}
+
+void ConfigureTransport(const ServerOptions& options,
+                        grpc::ServerBuilder& builder) {
+  const auto ms = [](milliseconds value) {
+    return static_cast<int>(value.count());
+  };
+  // Else a second coordinator on the same port would get every other
+  // connection, without an error.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                             ms(kKeepaliveInterval));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             ms(kKeepaliveTimeout));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+      ms(kPingIntervalMin));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             kCallsPerConnectionMax);
+  builder.SetMaxReceiveMessageSize(options.message_bytes_max);
+  // Answers are checked one by one (RESOURCE_EXHAUSTED); a batch of small ones
+  // may come out a little larger than the sum that was estimated.
+  builder.SetMaxSendMessageSize(-1);
+  builder.SetResourceQuota(
+      grpc::ResourceQuota("coordinator").SetMaxThreads(kBlockingThreadsMax));
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 1);
+}
+
+class ServerImpl final : public Server {
+ public:
+  explicit ServerImpl(const ServerOptions& options)
+      : options_(options),
+        metrics_([this] { return ReadGauges(); }),
+        driver_(DriverOptions(options, &metrics_)),
+        context_{&driver_, &metrics_, options.message_bytes_max},
+        sessions_(context_,
+                  {options.sessions_max, options.stalled_reader_timeout}) {}
+
+  ~ServerImpl() override {
+    Drain(milliseconds(0));
+    // Before what its pages read.
+    http_.reset();
+  }
+
+  absl::Status Serve() {
+    const absl::StatusOr<Endpoint> endpoint = ParseListen(options_);
+    if (!endpoint.ok()) return endpoint.status();
+    absl::Status status = ServeGrpc(*endpoint);
+    if (!status.ok()) return status;
+    driver_.Start([this](core::Instant now) { sessions_.Sweep(now); });
+    return options_.http_listen.empty() ? absl::OkStatus() : ServeHttp();
+  }
+
+  int port() const override { return port_; }
+  int http_port() const override {
+    return http_ == nullptr ? 0 : http_->port();
+  }
+  uint64_t epoch() const override { return driver_.epoch().value(); }
+
+  void Drain(milliseconds timeout) override {
+    MutexLock lock(drain_mu_);
+    if (grpc_ == nullptr || draining_.exchange(true)) return;
+    const auto deadline = std::chrono::system_clock::now() + timeout;
+    const absl::Status status =
+        absl::UnavailableError("the coordinator drains");
+    if (grpc_->GetHealthCheckService() != nullptr) {
+      grpc_->GetHealthCheckService()->SetServingStatus(false);
+    }
+    sessions_.Drain(status);
+    driver_.Drain(status);
+    grpc_->Shutdown(deadline);
+    grpc_->Wait();
+  }
+
+ private:
+  absl::Status ServeGrpc(const Endpoint& endpoint) {
+    absl::Status status = CheckCanListen(endpoint);
+    if (!status.ok()) return status;
+    grpc::ServerBuilder builder;
+    ConfigureTransport(options_, builder);
+    // Linking the library has done this already; this keeps it linked.
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    services_.push_back(MakeStoreService(context_));
+    services_.push_back(MakeMembershipService(context_));
+    services_.push_back(MakeBarrierService(context_));
+    services_.push_back(MakeAdminService(context_));
+    services_.push_back(sessions_.MakeService());
+    for (const auto& service : services_) {
+      builder.RegisterService(service.get());
+    }
+    builder.AddListeningPort(endpoint.ToString(),
+                             grpc::InsecureServerCredentials(), &port_);
+    grpc_ = BuildWithHealth(builder);
+    if (grpc_ == nullptr || port_ == 0) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", endpoint.ToString(),
+                       ": somebody else took the port just now; try again"));
+    }
+    for (const char* const name : kServiceNames) {
+      grpc_->GetHealthCheckService()->SetServingStatus(name, true);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ServeHttp() {
+    const absl::StatusOr<Endpoint> endpoint =
+        ParseEndpoint("http_listen", options_.http_listen);
+    if (!endpoint.ok()) return endpoint.status();
+    HttpServer::Pages pages;
+    pages["/metrics"] = [this] {
+      return HttpPage{200, "text/plain; version=0.0.4; charset=utf-8",
+                      metrics_.Scrape()};
+    };
+    pages["/healthz"] = [] { return HttpPage{.body = "ok\n"}; };
+    pages["/readyz"] = [this] {
+      return draining_.load() ? HttpPage{.status = 503, .body = "draining\n"}
+                              : HttpPage{.body = "ready\n"};
+    };
+    pages["/"] = [this] {
+      return HttpPage{200, "text/html; charset=utf-8",
+                      RenderStatusPage(ReadStatus())};
+    };
+    absl::StatusOr<std::unique_ptr<HttpServer>> http =
+        HttpServer::Start(*endpoint, std::move(pages));
+    if (!http.ok()) return http.status();
+    http_ = *std::move(http);
+    return absl::OkStatus();
+  }
+
+  Gauges ReadGauges() {
+    Gauges gauges;
+    gauges.sessions = sessions_.size();
+    for (const std::shared_ptr<Job>& job : driver_.Jobs()) {
+      const core::JobCounts counts = job->Counts();
+      ++gauges.jobs;
+      gauges.keys += counts.keys;
+      gauges.store_bytes += counts.store_bytes;
+      gauges.waiters += counts.waiters;
+      gauges.open_barriers += counts.open_barriers;
+      for (int i = 0; i < core::kMemberStateCount; ++i) {
+        gauges.members[i] += counts.members[i];
+      }
+    }
+    return gauges;
+  }
+
+  StatusPageInput ReadStatus() {
+    StatusPageInput input;
+    input.uptime = std::chrono::steady_clock::now() - driver_.started_at();
+    input.sessions = sessions_.size();
+    input.draining = draining_.load();
+    for (const std::shared_ptr<Job>& job : driver_.Jobs()) {
+      input.jobs.emplace_back(job->name(), job->Snapshot());
+    }
+    return input;
+  }
+
+  // In the order of construction; each refers to those before it.
+  const ServerOptions options_;
+  Metrics metrics_;
+  Driver driver_;
+  const ServiceContext context_;
+  SessionTable sessions_;
+  std::vector<std::unique_ptr<grpc::Service>> services_;
+  std::unique_ptr<grpc::Server> grpc_;
+  int port_ = 0;
+  std::unique_ptr<HttpServer> http_;
+  std::atomic<bool> draining_ = false;
+  // Held for a whole Drain, so that all who call it return when it is done.
+  Mutex drain_mu_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
+  absl::Status status = CheckOptions(options);
+  if (!status.ok()) return status;
+  auto server = std::make_unique<ServerImpl>(options);
+  status = server->Serve();
+  if (!status.ok()) return status;
+  return std::unique_ptr<Server>(std::move(server));
+}
+
+}  // namespace muster::coordinator

@@ -1,0 +1,401 @@
+#include "coordinator/server/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/server/apply.h"
+#include "proto/muster/v1/status_wire.h"
+
+namespace muster::coordinator {
+namespace {
+
+// How long one session may keep the others of its job from the lock.
+constexpr size_t kItemsPerTurnMax = 1024;
+
+// Where a message is full; a single answer may be larger.
+constexpr int64_t kMessageBytes = 1 << 20;
+
+// A session with more than this unsent does not read on.
+constexpr int64_t kPauseBytes = 4 << 20;
+
+// Parked answers and events come without reading; a client that lets so many
+// pile up is cut off.
+constexpr int64_t kUnsentAnswersMax = 1 << 18;
+constexpr size_t kUnsentEventsMax = 1 << 16;
+
+// How long trailers may take to a client before its stream is reset.
+constexpr core::Duration kTrailersTimeout = std::chrono::seconds(2);
+
+core::Instant Now() { return std::chrono::steady_clock::now(); }
+
+google::protobuf::ArenaOptions Options(char* block, size_t bytes) {
+  google::protobuf::ArenaOptions options;
+  options.initial_block = block;
+  options.initial_block_size = bytes;
+  options.max_block_size = 64 << 10;
+  return options;
+}
+
+absl::Status UnreadError(absl::string_view what) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the client does not read its stream: ", what));
+}
+
+}  // namespace
+
+Session::Session(SessionTable& table, const ServiceContext& context,
+                 grpc::CallbackServerContext* grpc)
+    : table_(table),
+      context_(context),
+      grpc_(grpc),
+      started_(Now()),
+      read_arena_(Options(read_block_, sizeof(read_block_))),
+      write_arena_(Options(write_block_, sizeof(write_block_))) {}
+
+void Session::Start() {
+  self_ = shared_from_this();
+  const absl::Status status = table_.Add(self_);
+  MutexLock lock(mu_);
+  if (status.ok()) {
+    ReadNext();
+  } else {
+    FinishLocked(status);
+  }
+}
+
+void Session::ReadNext() {
+  if (finished_) return;
+  read_arena_.Reset();
+  request_ =
+      google::protobuf::Arena::CreateMessage<v1::StreamRequest>(&read_arena_);
+  StartRead(request_);
+}
+
+void Session::OnReadDone(bool ok) {
+  bool greeted = false;
+  {
+    MutexLock lock(mu_);
+    greeted = ready_;
+    if (finished_) return;
+    if (!ok) {
+      half_closed_ = true;
+      if (!greeted) {
+        return FinishLocked(
+            absl::InvalidArgumentError("the stream ended without a hello"));
+      }
+      return FinishIfThroughLocked();
+    }
+  }
+  absl::Status status;
+  if (!greeted) {
+    status = Greet();
+  } else if (request_->has_hello()) {
+    status = absl::InvalidArgumentError("a second hello");
+  }
+  if (!status.ok()) return Close(status);
+  if (request_->operations_size() > 0) {
+    context_.metrics->CountBatch(request_->operations_size());
+  }
+  call_.acknowledged_through =
+      std::max(call_.acknowledged_through,
+               core::SequenceNumber(request_->acknowledged_through()));
+  next_item_ = 0;
+  Process();
+}
+
+absl::Status Session::Greet() {
+  if (!request_->has_hello()) {
+    return absl::InvalidArgumentError(
+        "the first message of a stream must carry a hello");
+  }
+  const v1::Hello& hello = request_->hello();
+  absl::StatusOr<std::shared_ptr<Job>> job =
+      context_.driver->GetJob(hello.caller().job());
+  if (!job.ok()) return job.status();
+  job_ = *std::move(job);
+  call_ = CallOf(hello.caller());
+  v1::Welcome welcome;
+  welcome.set_coordinator_epoch(context_.driver->epoch().value());
+  if (hello.has_registration()) {
+    const absl::StatusOr<core::RegisterReply> reply =
+        job_->Attach(self_, call_, RegistrationOf(hello.registration()));
+    if (!reply.ok()) return reply.status();
+    Fill(*reply, welcome.mutable_registration());
+  }
+  {
+    MutexLock lock(mu_);
+    welcome_ = std::move(welcome);
+    send_welcome_ = true;
+    ready_ = true;
+  }
+  Flush();
+  return absl::OkStatus();
+}
+
+// The operation of an item of the message; null for the heartbeat.
+v1::Operation* Session::OperationOf(size_t item) const {
+  if (!request_->has_heartbeat()) {
+    return request_->mutable_operations(static_cast<int>(item));
+  }
+  if (item == 0) return nullptr;
+  return request_->mutable_operations(static_cast<int>(item - 1));
+}
+
+// Applies what is left of the message; then reads the next one, unless answers
+// pile up.
+void Session::Process() {
+  const size_t items = static_cast<size_t>(request_->operations_size()) +
+                       (request_->has_heartbeat() ? 1 : 0);
+  while (true) {
+    if (next_item_ < items) {
+      absl::Status status;
+      next_item_ +=
+          ProcessSlice(std::min(items - next_item_, kItemsPerTurnMax), &status);
+      if (!status.ok()) return Close(status);
+    }
+    MutexLock lock(mu_);
+    if (finished_) return;
+    if (unsent_bytes_ > kPauseBytes) {
+      paused_ = true;  // OnWriteDone goes on from here
+      return;
+    }
+    if (next_item_ == items) return ReadNext();
+  }
+}
+
+// Applies up to `count` items from next_item_ on under one lock; returns how
+// many.
+size_t Session::ProcessSlice(size_t count, absl::Status* status) {
+  const size_t first = next_item_;
+  int64_t unanswered = 0;
+  slice_bytes_ = 0;
+  const size_t done = job_->Run(
+      self_, count,
+      [&](size_t i, core::WaiterId waiter, Turn& turn) {
+        const Job::Applied applied = ApplyItem(first + i, waiter, turn, status);
+        if (applied == Job::Applied::kNoAnswer) ++unanswered;
+        return applied;
+      },
+      [&](size_t i) {
+        const v1::Operation* operation = OperationOf(first + i);
+        if (operation == nullptr) return Job::CallName{0, Method::kHeartbeat};
+        return Job::CallName{operation->id(), MethodOf(*operation)};
+      });
+  MutexLock lock(mu_);
+  outstanding_ += static_cast<int64_t>(done) - unanswered;
+  return done;
+}
+
+Job::Applied Session::ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,
+                                absl::Status* status) {
+  if (slice_bytes_ > kPauseBytes) return Job::Applied::kStop;
+  call_.waiter = waiter;
+  v1::Operation* operation = OperationOf(item);
+  if (operation == nullptr) {
+    call_.sequence = core::SequenceNumber();
+    Apply(*request_->mutable_heartbeat(), call_, turn);
+    return Job::Applied::kCalled;
+  }
+  switch (operation->request_case()) {
+    case v1::Operation::REQUEST_NOT_SET:
+      *status = absl::InvalidArgumentError(
+          absl::StrCat("operation ", operation->id(), " has no request"));
+      return Job::Applied::kStop;
+    case v1::Operation::kCancel:
+      Job::Cancel(*this, operation->cancel().id(), turn);
+      return Job::Applied::kNoAnswer;
+    default:
+      break;
+  }
+  const size_t replies = turn.out.replies.size();
+  ApplyOperation(*operation, call_, turn);
+  for (size_t i = replies; i < turn.out.replies.size(); ++i) {
+    const core::Reply& reply = turn.out.replies[i];
+    if (reply.waiter == waiter) slice_bytes_ += PayloadBytes(reply.payload);
+  }
+  return Job::Applied::kCalled;
+}
+
+void Session::Deliver(absl::Span<Answer> answers) {
+  MutexLock lock(mu_);
+  outstanding_ -= static_cast<int64_t>(answers.size());
+  if (finished_) return;
+  for (Answer& answer : answers) {
+    if (answer.method == Method::kHeartbeat) {
+      // It has no result, but a member that counts as gone must know.
+      if (!answer.status.ok()) return FinishLocked(answer.status);
+      continue;
+    }
+    if (answer.status.ok()) {
+      answer.status = CheckAnswerBytes(answer, context_.message_bytes_max);
+      if (!answer.status.ok()) answer.payload = std::monostate();
+    }
+    unsent_bytes_ += AnswerBytes(answer);
+    ++unsent_answers_;
+    queue_.push_back(std::move(answer));
+  }
+  if (unsent_answers_ > kUnsentAnswersMax) {
+    FinishLocked(
+        UnreadError(absl::StrCat(unsent_answers_, " answers are unsent")));
+  }
+}
+
+void Session::Publish(const SharedEvent& event) {
+  MutexLock lock(mu_);
+  if (finished_) return;
+  events_.push_back(event);
+  if (events_.size() > kUnsentEventsMax) {
+    FinishLocked(
+        UnreadError(absl::StrCat(events_.size(), " events are unsent")));
+  }
+}
+
+void Session::Flush() {
+  {
+    MutexLock lock(mu_);
+    if (!ready_ || writing_ || finished_) return;
+    if (sent_ == sending_.size()) {
+      sending_.clear();
+      sent_ = 0;
+      std::swap(sending_, queue_);
+    }
+    if (sending_.empty() && events_.empty() && !send_welcome_) {
+      return FinishIfThroughLocked();
+    }
+    sending_events_.clear();
+    std::swap(sending_events_, events_);
+    writing_ = true;
+    write_started_at_ = Now();
+  }
+  // Without the lock: others deliver meanwhile.
+  const size_t first = sent_;
+  Build();
+  CountAnswers(absl::MakeConstSpan(sending_).subspan(first, sent_ - first));
+  MutexLock lock(mu_);
+  unsent_bytes_ -= sent_bytes_;
+  unsent_answers_ -= static_cast<int64_t>(sent_ - first);
+  if (!finished_) StartWrite(response_);
+}
+
+// Fills the next message. `welcome_` does not change any more when there is
+// something to send.
+void Session::Build() {
+  write_arena_.Reset();
+  response_ =
+      google::protobuf::Arena::CreateMessage<v1::StreamResponse>(&write_arena_);
+  if (send_welcome_) *response_->mutable_welcome() = welcome_;
+  send_welcome_ = false;
+  for (const SharedEvent& event : sending_events_) {
+    FillEvent(*event, response_->add_events());
+  }
+  sent_bytes_ = 0;
+  while (sent_ < sending_.size()) {
+    const Answer& answer = sending_[sent_];
+    const int64_t bytes = AnswerBytes(answer);
+    if (sent_bytes_ > 0 && sent_bytes_ + bytes > kMessageBytes) break;
+    sent_bytes_ += bytes;
+    FillResult(answer, call_.member, response_->add_results());
+    ++sent_;
+  }
+}
+
+void Session::CountAnswers(absl::Span<const Answer> answers) {
+  struct Tally {
+    Method method;
+    absl::StatusCode code;
+    core::Instant started;
+    int64_t count;
+  };
+  // A batch holds few kinds; those that were parked stand apart by their time.
+  constexpr size_t kLookBack = 4;
+  absl::InlinedVector<Tally, 8> tallies;
+  for (const Answer& answer : answers) {
+    const absl::StatusCode code = answer.status.code();
+    const size_t back = std::min(tallies.size(), kLookBack);
+    const auto same =
+        std::find_if(tallies.end() - back, tallies.end(), [&](const Tally& t) {
+          return t.method == answer.method && t.code == code &&
+                 t.started == answer.started;
+        });
+    if (same == tallies.end()) {
+      tallies.push_back({answer.method, code, answer.started, 1});
+    } else {
+      ++same->count;
+    }
+  }
+  const core::Instant now = Now();
+  for (const Tally& t : tallies) {
+    context_.metrics->CountCalls(t.method, t.code, now - t.started, t.count);
+  }
+}
+
+void Session::OnWriteDone(bool ok) {
+  bool resume = false;
+  {
+    MutexLock lock(mu_);
+    writing_ = false;
+    if (!ok) FinishLocked(absl::UnavailableError("the stream broke"));
+    if (finished_) return;
+    resume = paused_ && unsent_bytes_ <= kPauseBytes;
+    if (resume) paused_ = false;
+  }
+  Flush();
+  if (resume) Process();
+}
+
+void Session::OnCancel() { Close(absl::CancelledError("the stream ended")); }
+
+void Session::OnDone() {
+  {
+    MutexLock lock(mu_);
+    done_ = true;
+  }
+  table_.Remove(self_);
+  if (job_ != nullptr) job_->Detach(*this);
+  // The last reference may be this one.
+  const std::shared_ptr<Session> self = std::move(self_);
+}
+
+void Session::Close(const absl::Status& status) {
+  MutexLock lock(mu_);
+  FinishLocked(status);
+}
+
+void Session::CutOffIfStalled(core::Instant now, core::Duration timeout) {
+  MutexLock lock(mu_);
+  if (done_) return;
+  if (finished_) {
+    // The trailers wait behind what the client does not read.
+    if (now - finished_at_ > kTrailersTimeout) grpc_->TryCancel();
+    return;
+  }
+  if (writing_ && now - write_started_at_ > timeout) {
+    FinishLocked(UnreadError(
+        absl::StrCat("it took no message for ", core::FormatDuration(timeout),
+                     ", ", unsent_answers_, " answers are unsent")));
+  }
+}
+
+void Session::FinishLocked(const absl::Status& status) {
+  if (finished_) return;
+  finished_ = true;
+  finished_at_ = Now();
+  context_.metrics->CountCalls(Method::kStream, status.code(),
+                               finished_at_ - started_);
+  Finish(v1::ToGrpc(status));
+}
+
+// A client that has half-closed gets all its answers.
+void Session::FinishIfThroughLocked() {
+  if (half_closed_ && outstanding_ == 0 && unsent_answers_ == 0 &&
+      events_.empty() && !writing_ && !send_welcome_) {
+    FinishLocked(absl::OkStatus());
+  }
+}
+
+}  // namespace muster::coordinator

@@ -1,0 +1,84 @@
+#include "coordinator/server/session_service.h"
+
+#include <vector>
+
+#include "coordinator/core/limits.h"
+#include "coordinator/server/session.h"
+#include "muster/v1/session.grpc.pb.h"
+
+namespace muster::coordinator {
+namespace {
+
+class SessionService final : public v1::SessionService::CallbackService {
+ public:
+  SessionService(SessionTable& table, const ServiceContext& context)
+      : table_(table), context_(context) {}
+
+  grpc::ServerBidiReactor<v1::StreamRequest, v1::StreamResponse>* Stream(
+      grpc::CallbackServerContext* grpc) override {
+    const auto session = std::make_shared<Session>(table_, context_, grpc);
+    session->Start();
+    return session.get();
+  }
+
+ private:
+  SessionTable& table_;
+  const ServiceContext& context_;
+};
+
+}  // namespace
+
+SessionTable::SessionTable(const ServiceContext& context,
+                           const Options& options)
+    : context_(context), options_(options) {}
+
+SessionTable::~SessionTable() = default;
+
+std::unique_ptr<grpc::Service> SessionTable::MakeService() {
+  return std::make_unique<SessionService>(*this, context_);
+}
+
+void SessionTable::Sweep(core::Instant now) {
+  std::vector<std::shared_ptr<Session>> sessions;
+  {
+    MutexLock lock(mu_);
+    sessions.assign(sessions_.begin(), sessions_.end());
+  }
+  for (const std::shared_ptr<Session>& session : sessions) {
+    session->CutOffIfStalled(now, options_.stalled_reader_timeout);
+  }
+}
+
+void SessionTable::Drain(const absl::Status& status) {
+  std::vector<std::shared_ptr<Session>> sessions;
+  {
+    MutexLock lock(mu_);
+    draining_ = status;
+    sessions.assign(sessions_.begin(), sessions_.end());
+  }
+  for (const std::shared_ptr<Session>& session : sessions) {
+    session->Close(status);
+  }
+}
+
+int64_t SessionTable::size() const {
+  MutexLock lock(mu_);
+  return static_cast<int64_t>(sessions_.size());
+}
+
+absl::Status SessionTable::Add(const std::shared_ptr<Session>& session) {
+  MutexLock lock(mu_);
+  if (!draining_.ok()) return draining_;
+  absl::Status status =
+      core::CheckLimit("sessions", options_.sessions_max,
+                       static_cast<int64_t>(sessions_.size()) + 1);
+  if (status.ok()) sessions_.insert(session);
+  return status;
+}
+
+void SessionTable::Remove(const std::shared_ptr<Session>& session) {
+  MutexLock lock(mu_);
+  sessions_.erase(session);
+}
+
+}  // namespace muster::coordinator

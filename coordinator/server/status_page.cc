@@ -1,0 +1,149 @@
+#include "coordinator/server/status_page.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/progress.h"
+#include "coordinator/server/version.h"
+
+namespace muster::coordinator {
+namespace {
+
+// A job of thousands would make a page that no browser likes.
+constexpr size_t kRowsMax = 256;
+
+constexpr absl::string_view kHead =
+    "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\">"
+    "<title>muster coordinator</title><style>"
+    "body{font:14px/1.4 sans-serif;margin:2em;color:#222}"
+    "table{border-collapse:collapse;margin:.5em 0 1.5em}"
+    "th,td{border:1px solid #ccc;padding:.2em .6em;text-align:left}"
+    "th{background:#f3f3f3}.bad{color:#b00020}"
+    "</style></head><body><h1>muster coordinator</h1>";
+
+std::string Escape(absl::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string Row(absl::string_view tag, std::vector<std::string> cells,
+                bool bad = false) {
+  std::string row = bad ? "<tr class=\"bad\">" : "<tr>";
+  for (const std::string& cell : cells) {
+    absl::StrAppend(&row, "<", tag, ">", Escape(cell), "</", tag, ">");
+  }
+  return row + "</tr>";
+}
+
+std::string RankText(const core::MemberSnapshot& member) {
+  return member.rank.has_value() ? absl::StrCat(member.rank->value()) : "-";
+}
+
+std::string Members(std::vector<core::MemberSnapshot> members) {
+  if (members.empty()) return "<p>No members.</p>";
+  std::stable_sort(
+      members.begin(), members.end(),
+      [](const core::MemberSnapshot& a, const core::MemberSnapshot& b) {
+        if (a.rank.has_value() != b.rank.has_value()) return a.rank.has_value();
+        return a.rank.has_value() && *a.rank < *b.rank;
+      });
+  std::string table =
+      "<table>" + Row("th", {"rank", "member", "host", "pid", "state",
+                             "last heard", "last progress", "debug"});
+  for (size_t i = 0; i < std::min(members.size(), kRowsMax); ++i) {
+    const core::MemberSnapshot& m = members[i];
+    std::string state(core::MemberStateName(m.state));
+    if (!m.cause.empty()) absl::StrAppend(&state, ": ", m.cause);
+    absl::StrAppend(&table,
+                    Row("td",
+                        {RankText(m), m.id.value(), m.registration.host,
+                         absl::StrCat(m.registration.pid), state,
+                         core::FormatDuration(m.heard_ago) + " ago",
+                         core::DescribeProgress(m.progress, m.progress_age),
+                         m.registration.debug_address},
+                        m.state != core::MemberState::kAlive));
+  }
+  absl::StrAppend(&table, "</table>");
+  if (members.size() > kRowsMax) {
+    absl::StrAppend(&table, "<p>and ", members.size() - kRowsMax,
+                    " more members</p>");
+  }
+  return table;
+}
+
+std::string MissingText(const core::BarrierSnapshot& barrier) {
+  constexpr size_t kShownMax = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(barrier.missing.size(), kShownMax); ++i) {
+    const core::MissingRank& m = barrier.missing[i];
+    absl::StrAppend(&text, i == 0 ? "" : ", ", m.rank.value(), " (", m.host,
+                    ")");
+  }
+  if (barrier.missing.size() > kShownMax) {
+    absl::StrAppend(&text, " and ", barrier.missing.size() - kShownMax,
+                    " more");
+  }
+  return text;
+}
+
+std::string Barriers(const std::vector<core::BarrierSnapshot>& barriers) {
+  if (barriers.empty()) return "";
+  std::string table = "<table>" + Row("th", {"barrier", "group", "arrived",
+                                             "open for", "missing ranks"});
+  for (size_t i = 0; i < std::min(barriers.size(), kRowsMax); ++i) {
+    const core::BarrierSnapshot& b = barriers[i];
+    absl::StrAppend(
+        &table, Row("td", {absl::StrCat(b.barrier, " #", b.instance), b.group,
+                           absl::StrCat(b.arrived, " of ", b.expected),
+                           core::FormatDuration(b.open_for), MissingText(b)}));
+  }
+  return table + "</table>";
+}
+
+}  // namespace
+
+std::string RenderStatusPage(const StatusPageInput& input) {
+  std::string page(kHead);
+  absl::StrAppend(&page, "<p>version ", kVersion, ", up ",
+                  core::FormatDuration(input.uptime), ", ", input.jobs.size(),
+                  " jobs, ", input.sessions, " sessions",
+                  input.draining ? ", <b class=\"bad\">draining</b>" : "",
+                  " &middot; <a href=\"/metrics\">metrics</a></p>");
+  for (const auto& [name, job] : input.jobs) {
+    absl::StrAppend(&page, "<h2>job ", Escape(name), "</h2><p>generation ",
+                    job.generation.value(),
+                    job.generation_running ? "" : " (not running)",
+                    ", world size ", job.world_size, ", ", job.keys, " keys, ",
+                    job.store_bytes, " bytes, ", job.waiters, " calls wait");
+    if (job.forming_world_size > 0) {
+      absl::StrAppend(&page, "; rendezvous: ", job.joined, " of ",
+                      job.forming_world_size, " have joined");
+    }
+    absl::StrAppend(&page, "</p>", Members(job.members),
+                    Barriers(job.barriers));
+  }
+  return page + "</body></html>\n";
+}
+
+}  // namespace muster::coordinator

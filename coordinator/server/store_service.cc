@@ -1,0 +1,79 @@
+#include "coordinator/server/store_service.h"
+
+#include "coordinator/server/method.h"
+#include "muster/v1/store.grpc.pb.h"
+
+namespace muster::coordinator {
+namespace {
+
+using Context = grpc::CallbackServerContext;
+using Reactor = grpc::ServerUnaryReactor;
+
+class StoreService final : public v1::StoreService::CallbackService {
+ public:
+  explicit StoreService(const ServiceContext& context) : context_(context) {}
+
+  Reactor* Set(Context*, const v1::SetRequest* request,
+               v1::SetResponse* response) override {
+    return Unary(context_, Method::kSet, request, response);
+  }
+  Reactor* Get(Context*, const v1::GetRequest* request,
+               v1::GetResponse* response) override {
+    return Unary(context_, Method::kGet, request, response);
+  }
+  Reactor* TryGet(Context*, const v1::TryGetRequest* request,
+                  v1::TryGetResponse* response) override {
+    return Unary(context_, Method::kTryGet, request, response);
+  }
+  Reactor* Add(Context*, const v1::AddRequest* request,
+               v1::AddResponse* response) override {
+    return Unary(context_, Method::kAdd, request, response);
+  }
+  Reactor* Append(Context*, const v1::AppendRequest* request,
+                  v1::AppendResponse* response) override {
+    return Unary(context_, Method::kAppend, request, response);
+  }
+  Reactor* Check(Context*, const v1::CheckRequest* request,
+                 v1::CheckResponse* response) override {
+    return Unary(context_, Method::kCheck, request, response);
+  }
+  Reactor* Wait(Context*, const v1::WaitRequest* request,
+                v1::WaitResponse* response) override {
+    return Unary(context_, Method::kWait, request, response);
+  }
+  Reactor* CompareSet(Context*, const v1::CompareSetRequest* request,
+                      v1::CompareSetResponse* response) override {
+    return Unary(context_, Method::kCompareSet, request, response);
+  }
+  Reactor* Delete(Context*, const v1::DeleteRequest* request,
+                  v1::DeleteResponse* response) override {
+    return Unary(context_, Method::kDelete, request, response);
+  }
+  Reactor* NumKeys(Context*, const v1::NumKeysRequest* request,
+                   v1::NumKeysResponse* response) override {
+    return Unary(context_, Method::kNumKeys, request, response);
+  }
+  Reactor* MultiGet(Context*, const v1::MultiGetRequest* request,
+                    v1::MultiGetResponse* response) override {
+    return Unary(context_, Method::kMultiGet, request, response);
+  }
+  Reactor* MultiSet(Context*, const v1::MultiSetRequest* request,
+                    v1::MultiSetResponse* response) override {
+    return Unary(context_, Method::kMultiSet, request, response);
+  }
+  Reactor* ListKeys(Context*, const v1::ListKeysRequest* request,
+                    v1::ListKeysResponse* response) override {
+    return Unary(context_, Method::kListKeys, request, response);
+  }
+
+ private:
+  const ServiceContext& context_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeStoreService(const ServiceContext& context) {
+  return std::make_unique<StoreService>(context);
+}
+
+}  // namespace muster::coordinator

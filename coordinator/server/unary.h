@@ -1,0 +1,155 @@
+#ifndef MUSTER_COORDINATOR_SERVER_UNARY_H_
+#define MUSTER_COORDINATOR_SERVER_UNARY_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "coordinator/core/call.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/server/apply.h"
+#include "coordinator/server/driver.h"
+#include "coordinator/server/job.h"
+#include "coordinator/server/method.h"
+#include "coordinator/server/metrics.h"
+#include "coordinator/server/sink.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/server_callback.h"
+#include "muster/v1/membership.pb.h"
+#include "proto/muster/v1/status_wire.h"
+
+namespace muster::coordinator {
+
+// What the services share. Outlives all calls.
+struct ServiceContext {
+  Driver* driver;
+  Metrics* metrics;
+  // The most bytes of an answer.
+  int64_t message_bytes_max;
+};
+
+inline void FillResponse(const core::Payload& payload,
+                         const core::MemberId& caller,
+                         v1::JoinResponse* response) {
+  FillJoin(payload, caller, response);
+}
+template <typename Response>
+void FillResponse(const core::Payload& payload, const core::MemberId&,
+                  Response* response) {
+  Fill(payload, response);
+}
+
+// UnaryCall is one unary call from its arrival to its answer. It lives until
+// gRPC is done with it and the job no longer refers to it, whichever is last.
+template <typename Request, typename Response>
+class UnaryCall
+    : public grpc::ServerUnaryReactor,
+      public Sink,
+      public std::enable_shared_from_this<UnaryCall<Request, Response>> {
+ public:
+  UnaryCall(const ServiceContext& context, Method method,
+            const Request& request, Response* response)
+      : context_(context),
+        method_(method),
+        started_(std::chrono::steady_clock::now()),
+        call_(CallOf(request.caller())),
+        response_(response) {}
+
+  void Start(const Request& request) {
+    self_ = this->shared_from_this();
+    absl::StatusOr<std::shared_ptr<Job>> job =
+        context_.driver->GetJob(request.caller().job());
+    if (!job.ok()) return End(job.status());
+    job_ = *std::move(job);
+    // Keys and values are taken out of the copy.
+    Request copy = request;
+    job_->Run(
+        self_, 1,
+        [&](size_t, core::WaiterId waiter, Turn& turn) {
+          call_.waiter = waiter;
+          Apply(copy, call_, turn);
+          return Job::Applied::kCalled;
+        },
+        [&](size_t) {
+          return Job::CallName{0, method_};
+        });
+  }
+
+  void Deliver(absl::Span<Answer> answers) override {
+    for (const Answer& answer : answers) {
+      absl::Status status = StatusOf(answer);
+      if (status.ok()) {
+        status = CheckAnswerBytes(answer, context_.message_bytes_max);
+      }
+      if (!status.ok()) {
+        End(status);
+        continue;
+      }
+      // Claimed before the response is touched: Close may come from elsewhere.
+      if (ended_.exchange(true)) continue;
+      FillResponse(answer.payload, call_.member, response_);
+      response_->set_coordinator_epoch(context_.driver->epoch().value());
+      Finish(absl::OkStatus());
+    }
+  }
+
+  void Publish(const SharedEvent&) override {}
+  void Flush() override {}
+  void Close(const absl::Status& status) override {
+    withdrawn_.store(true);
+    End(status);
+  }
+
+  // The client gave up, or its deadline has passed.
+  void OnCancel() override {
+    if (job_ != nullptr) job_->CancelAll(self_);
+  }
+
+  void OnDone() override {
+    if (withdrawn_.load()) job_->Detach(*this);
+    // The last reference may be this one.
+    std::shared_ptr<UnaryCall> self = std::move(self_);
+  }
+
+ private:
+  void End(const absl::Status& status) {
+    if (!ended_.exchange(true)) Finish(status);
+  }
+
+  void Finish(const absl::Status& status) {
+    context_.metrics->CountCalls(method_, status.code(),
+                                 std::chrono::steady_clock::now() - started_);
+    grpc::ServerUnaryReactor::Finish(v1::ToGrpc(status));
+  }
+
+  const ServiceContext& context_;
+  const Method method_;
+  const core::Instant started_;
+  core::Call call_;
+  Response* const response_;
+  std::shared_ptr<Job> job_;  // set by Start, before anybody else can see it
+  std::shared_ptr<UnaryCall> self_;
+  std::atomic<bool> ended_ = false;
+  // It was ended while it may have been parked.
+  std::atomic<bool> withdrawn_ = false;
+};
+
+// Answers a unary call by the verb of its request.
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* Unary(const ServiceContext& context, Method method,
+                                const Request* request, Response* response) {
+  auto call = std::make_shared<UnaryCall<Request, Response>>(
+      context, method, *request, response);
+  grpc::ServerUnaryReactor* reactor = call.get();
+  call->Start(*request);
+  return reactor;
+}
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_UNARY_H_
