@@ -1,0 +1,48 @@
+#include "worker/failure.h"
+
+#include <csignal>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::worker {
+namespace {
+
+constexpr int kOthersMax = 8;
+
+}  // namespace
+
+size_t FirstFailure(const std::vector<RankExit>& exits) {
+  size_t first = exits.size();
+  int first_weight = 0;
+  for (size_t i = 0; i < exits.size(); ++i) {
+    const ExitStatus& status = exits[i].status;
+    if (status.ok()) continue;
+    int weight = 3;
+    if (status.signal == SIGKILL) weight = 4;
+    if (status.signal == 0 && status.code == kExitPeerFailed) weight = 2;
+    if (exits[i].told_to_stop) weight = 1;
+    if (weight > first_weight) {
+      first = i;
+      first_weight = weight;
+    }
+  }
+  return first;
+}
+
+std::string DescribeOthers(const std::vector<RankExit>& exits, size_t first) {
+  std::string text;
+  int others = 0;
+  for (size_t i = 0; i < exits.size(); ++i) {
+    if (i == first || exits[i].status.ok()) continue;
+    if (++others > kOthersMax) continue;
+    absl::StrAppend(&text, others == 1 ? "" : "; ", "rank ", exits[i].rank, " ",
+                    Describe(exits[i].status),
+                    exits[i].told_to_stop ? " when told to stop" : "");
+  }
+  if (others > kOthersMax) {
+    absl::StrAppend(&text, "; and ", others - kOthersMax, " more");
+  }
+  return text;
+}
+
+}  // namespace muster::worker

@@ -1,0 +1,39 @@
+#ifndef MUSTER_WORKER_FAILURE_H_
+#define MUSTER_WORKER_FAILURE_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "worker/process.h"
+
+namespace muster::worker {
+
+// The exit status with which a program says that it ends because another rank
+// failed (EX_TEMPFAIL of sysexits.h).
+inline constexpr int kExitPeerFailed = 75;
+
+// One rank's end, in the order in which the ranks ended.
+struct RankExit {
+  int rank = 0;
+  pid_t pid = 0;
+  ExitStatus status;
+  // It ended after muster-run told it to.
+  bool told_to_stop = false;
+};
+
+// Which of `exits` is the failure that caused the others, as an index; its
+// size when none failed. `exits` are in the order in which they happened.
+//
+// Not simply the first: a rank that only lost its peer says so by exiting with
+// kExitPeerFailed, and may be quicker than the one that failed. SIGKILL is
+// never a consequence of a peer's failure.
+size_t FirstFailure(const std::vector<RankExit>& exits);
+
+// The sentences about the other failures, at most eight; empty when there are
+// none.
+std::string DescribeOthers(const std::vector<RankExit>& exits, size_t first);
+
+}  // namespace muster::worker
+
+#endif  // MUSTER_WORKER_FAILURE_H_

@@ -1,0 +1,332 @@
+#include "worker/launch_options.h"
+
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+
+ABSL_FLAG(bool, standalone, false,
+          "serve a coordinator for this job alone, on a free port of this "
+          "host; the default without --rdzv-endpoint");
+ABSL_FLAG(int, nproc_per_node, 1, "ranks to start on this host, 1 to 1024");
+ABSL_FLAG(int, nnodes, 1,
+          "hosts of the job, each with a muster-run, 1 to 65536");
+ABSL_FLAG(int, node_rank, 0, "which host this is, 0 to nnodes - 1");
+ABSL_FLAG(std::string, rdzv_endpoint, "",
+          "HOST:PORT (or HOST, port 7070) of an external coordinator");
+ABSL_FLAG(std::string, rdzv_id, "",
+          "the job's name on the coordinator, the same on every host: 1 to 128 "
+          "of A-Z a-z 0-9 . _ -; needed with --rdzv-endpoint");
+ABSL_FLAG(std::string, role, "default", "ROLE_NAME of the ranks");
+ABSL_FLAG(std::string, log_dir, "",
+          "folder for a copy of every rank's output: "
+          "LOG_DIR/RDZV_ID/RANK/stdout.log and stderr.log");
+ABSL_FLAG(absl::Duration, failure_grace, absl::Seconds(5),
+          "after a rank failed, how long the others may take to report and end "
+          "by themselves before SIGTERM (duration, such as 500ms or 5s)");
+ABSL_FLAG(absl::Duration, stop_grace, absl::Seconds(10),
+          "how long ranks may take after SIGTERM before SIGKILL (duration)");
+
+namespace muster::worker {
+namespace {
+
+constexpr int kDefaultPort = 7070;
+constexpr int kNprocMax = 1024;
+constexpr int kNnodesMax = 65536;
+constexpr size_t kJobBytesMax = 128;
+
+struct Option {
+  absl::CommandLineFlag* flag;
+  const char* placeholder;  // empty: a switch
+};
+
+const std::vector<Option>& Options() {
+  static const auto* const kOptions = new std::vector<Option>{
+      {absl::FindCommandLineFlag("standalone"), ""},
+      {absl::FindCommandLineFlag("nproc_per_node"), "N"},
+      {absl::FindCommandLineFlag("rdzv_endpoint"), "HOST:PORT"},
+      {absl::FindCommandLineFlag("rdzv_id"), "JOB"},
+      {absl::FindCommandLineFlag("nnodes"), "N"},
+      {absl::FindCommandLineFlag("node_rank"), "K"},
+      {absl::FindCommandLineFlag("role"), "NAME"},
+      {absl::FindCommandLineFlag("log_dir"), "FOLDER"},
+      {absl::FindCommandLineFlag("failure_grace"), "DURATION"},
+      {absl::FindCommandLineFlag("stop_grace"), "DURATION"},
+  };
+  return *kOptions;
+}
+
+// As people write it: "--nproc-per-node".
+std::string Spelling(const Option& option) {
+  return absl::StrCat("--",
+                      absl::StrReplaceAll(option.flag->Name(), {{"_", "-"}}));
+}
+
+const Option* FindOption(absl::string_view name) {
+  const std::string canonical = absl::StrReplaceAll(name, {{"-", "_"}});
+  for (const Option& option : Options()) {
+    if (option.flag->Name() == canonical) return &option;
+  }
+  return nullptr;
+}
+
+absl::Status Assign(const Option& option, absl::string_view value,
+                    absl::string_view source) {
+  std::string ignored;
+  if (option.flag->ParseFrom(value, &ignored)) return absl::OkStatus();
+  absl::string_view want = "true or false";
+  if (option.flag->IsOfType<int>()) want = "a number";
+  if (option.flag->IsOfType<absl::Duration>()) {
+    want = "a duration such as 500ms or 5s";
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(source, " must be ", want, ", got \"", value, "\""));
+}
+
+absl::Status ReadEnvironment(const Environment& environment) {
+  for (const Option& option : Options()) {
+    const std::string suffix = absl::AsciiStrToUpper(option.flag->Name());
+    for (const char* prefix : {"MUSTER_", "PET_"}) {
+      const std::string name = prefix + suffix;
+      const auto found = environment.find(name);
+      if (found == environment.end() || found->second.empty()) continue;
+      const absl::Status status = Assign(option, found->second, name);
+      if (!status.ok()) return status;
+      break;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Assigns the options at the head of `arguments` and puts the rest into
+// `options`.
+absl::Status ReadArguments(const std::vector<std::string>& arguments,
+                           LaunchOptions& options) {
+  size_t next = 0;
+  while (next < arguments.size()) {
+    const std::string& argument = arguments[next];
+    if (argument.size() < 2 || argument[0] != '-') break;
+    ++next;
+    if (argument == "--") break;
+    if (argument == "-h" || argument == "--help" || argument == "-help") {
+      options.help = true;
+      return absl::OkStatus();
+    }
+    absl::string_view name = argument;
+    absl::ConsumePrefix(&name, "-");
+    absl::ConsumePrefix(&name, "-");
+    std::optional<absl::string_view> value;
+    const size_t equals = name.find('=');
+    if (equals != absl::string_view::npos) {
+      value = name.substr(equals + 1);
+      name = name.substr(0, equals);
+    }
+    const Option* const option = FindOption(name);
+    if (option == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown option \"", argument,
+                       "\" (options of the program go after "
+                       "its name)"));
+    }
+    if (!value.has_value()) {
+      if (option->flag->IsOfType<bool>()) {
+        value = "true";
+      } else if (next < arguments.size()) {
+        value = arguments[next++];
+      } else {
+        return absl::InvalidArgumentError(
+            absl::StrCat(Spelling(*option), " needs a value"));
+      }
+    }
+    const absl::Status status = Assign(*option, *value, Spelling(*option));
+    if (!status.ok()) return status;
+  }
+  options.command.assign(arguments.begin() + static_cast<ptrdiff_t>(next),
+                         arguments.end());
+  return absl::OkStatus();
+}
+
+absl::Status CheckRange(absl::string_view option, int value, int min, int max) {
+  if (value >= min && value <= max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " must be ", min, " to ", max, ", got ", value));
+}
+
+absl::Status ReadDuration(absl::string_view option, absl::Duration value,
+                          std::chrono::milliseconds& out) {
+  if (value < absl::ZeroDuration() || value > absl::Hours(24)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        option, " must be 0s to 24h, got ", absl::FormatDuration(value)));
+  }
+  out = absl::ToChronoMilliseconds(value);
+  return absl::OkStatus();
+}
+
+// HOST, HOST:PORT, [V6]:PORT or [V6].
+absl::Status ReadEndpoint(const std::string& endpoint, LaunchOptions& options) {
+  const auto error = [&] {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--rdzv-endpoint must be HOST:PORT (an IPv6 host in "
+                     "brackets, a port of 1 to 65535), got \"",
+                     endpoint, "\""));
+  };
+  absl::string_view rest = endpoint;
+  if (absl::ConsumePrefix(&rest, "[")) {
+    const size_t close = rest.find(']');
+    if (close == absl::string_view::npos) return error();
+    options.rendezvous_host = std::string(rest.substr(0, close));
+    rest = rest.substr(close + 1);
+  } else {
+    const size_t colon = rest.find(':');
+    options.rendezvous_host = std::string(rest.substr(0, colon));
+    rest = colon == absl::string_view::npos ? "" : rest.substr(colon);
+  }
+  if (options.rendezvous_host.empty()) return error();
+  options.rendezvous_port = kDefaultPort;
+  if (rest.empty()) return absl::OkStatus();
+  if (!absl::ConsumePrefix(&rest, ":") ||
+      !absl::SimpleAtoi(rest, &options.rendezvous_port) ||
+      options.rendezvous_port < 1 || options.rendezvous_port > 65535) {
+    return error();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadRendezvous(LaunchOptions& options) {
+  options.rendezvous_id = absl::GetFlag(FLAGS_rdzv_id);
+  const bool fits = options.rendezvous_id.size() <= kJobBytesMax;
+  for (const char c : options.rendezvous_id) {
+    if (!fits || !(absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                   c == '.' || c == '_' || c == '-')) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--rdzv-id must be 1 to ", kJobBytesMax,
+          " of A-Z a-z 0-9 . _ -, got \"", options.rendezvous_id, "\""));
+    }
+  }
+  const std::string endpoint = absl::GetFlag(FLAGS_rdzv_endpoint);
+  if (endpoint.empty()) {
+    if (options.nnodes == 1) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--nnodes=", options.nnodes,
+        " needs --rdzv-endpoint: a coordinator that every host reaches"));
+  }
+  if (absl::GetFlag(FLAGS_standalone)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--standalone and --rdzv-endpoint=", endpoint, " exclude each other"));
+  }
+  if (options.rendezvous_id.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--rdzv-endpoint=", endpoint,
+                     " needs --rdzv-id: the job's name on that coordinator"));
+  }
+  return ReadEndpoint(endpoint, options);
+}
+
+absl::Status ReadFlags(LaunchOptions& options) {
+  options.nnodes = absl::GetFlag(FLAGS_nnodes);
+  options.node_rank = absl::GetFlag(FLAGS_node_rank);
+  options.nproc_per_node = absl::GetFlag(FLAGS_nproc_per_node);
+  options.role = absl::GetFlag(FLAGS_role);
+  options.log_dir = absl::GetFlag(FLAGS_log_dir);
+  absl::Status status =
+      CheckRange("--nproc-per-node", options.nproc_per_node, 1, kNprocMax);
+  status.Update(CheckRange("--nnodes", options.nnodes, 1, kNnodesMax));
+  status.Update(
+      CheckRange("--node-rank", options.node_rank, 0, options.nnodes - 1));
+  status.Update(ReadDuration("--failure-grace",
+                             absl::GetFlag(FLAGS_failure_grace),
+                             options.failure_grace));
+  status.Update(ReadDuration("--stop-grace", absl::GetFlag(FLAGS_stop_grace),
+                             options.stop_grace));
+  status.Update(ReadRendezvous(options));
+  if (status.ok() && options.command.empty()) {
+    return absl::InvalidArgumentError(
+        "no program given: muster-run [OPTIONS] [--] PROGRAM [ARGUMENTS]");
+  }
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<LaunchOptions> ParseLaunchOptions(
+    const std::vector<std::string>& arguments, const Environment& environment) {
+  LaunchOptions options;
+  absl::Status status = ReadEnvironment(environment);
+  if (status.ok()) status = ReadArguments(arguments, options);
+  if (!status.ok()) return status;
+  if (options.help) return options;
+  status = ReadFlags(options);
+  if (!status.ok()) return status;
+  return options;
+}
+
+std::string LaunchHelpText() {
+  std::string text =
+      "usage: muster-run [OPTIONS] [--] PROGRAM [ARGUMENTS]\n"
+      "\n"
+      "Starts PROGRAM once for every rank of this host, prefixes each line of\n"
+      "its output with the rank, and ends all ranks when one of them fails.\n"
+      "\n"
+      "  muster-run --standalone --nproc-per-node=4 -- ./train --epochs=3\n"
+      "  muster-run --rdzv-endpoint=coordinator:7070 --rdzv-id=job7 \\\n"
+      "      --nnodes=2 --node-rank=0 --nproc-per-node=4 -- ./train\n"
+      "\n"
+      "Options (also with underscores; a value may follow as the next\n"
+      "argument; MUSTER_<OPTION> or PET_<OPTION> in the environment, such as\n"
+      "PET_NPROC_PER_NODE, stands for one that is not given):\n";
+  for (const Option& option : Options()) {
+    absl::StrAppend(&text, "\n  ", Spelling(option),
+                    *option.placeholder == '\0' ? "" : "=", option.placeholder,
+                    "\n");
+    // Words, broken before column 78.
+    std::string line = "     ";
+    std::string help = option.flag->Help();
+    if (*option.placeholder != '\0') {
+      const std::string value = option.flag->DefaultValue();
+      absl::StrAppend(&help, "; default ",
+                      value.empty() || value == "\"\"" ? "none" : value);
+    }
+    while (!help.empty()) {
+      const size_t space = help.find(' ');
+      const std::string word = help.substr(0, space);
+      help = space == std::string::npos ? "" : help.substr(space + 1);
+      if (line.size() + 1 + word.size() > 78) {
+        absl::StrAppend(&text, line, "\n");
+        line = "     ";
+      }
+      absl::StrAppend(&line, " ", word);
+    }
+    absl::StrAppend(&text, line, "\n");
+  }
+  absl::StrAppend(
+      &text,
+      "\n  --help\n      this text\n"
+      "\n"
+      "Every rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,\n"
+      "GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK, ROLE_NAME, ROLE_WORLD_SIZE,\n"
+      "MASTER_ADDR, MASTER_PORT and TORCHELASTIC_*; OMP_NUM_THREADS=1 and\n"
+      "MUSTER_HTTP_PORT=0 unless they are set. Its standard input is empty.\n"
+      "\n"
+      "Exit status: 0 when every rank exits with 0; else that of the rank "
+      "that\n"
+      "failed first (128 + number if a signal killed it). A rank that exits\n"
+      "with 75 says that it ends because another one failed, and is not taken\n"
+      "for the first. 128 + number when muster-run itself was told to stop; 2\n"
+      "for wrong options, 127 when there is no such program, 126 when it "
+      "cannot\n"
+      "be run, 1 when muster-run cannot do its work.\n");
+  return text;
+}
+
+}  // namespace muster::worker

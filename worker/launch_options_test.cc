@@ -1,0 +1,182 @@
+#include "worker/launch_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+#include "absl/status/status.h"
+
+namespace muster::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Arguments = std::vector<std::string>;
+
+// Every parse starts from the flags' defaults.
+absl::StatusOr<LaunchOptions> Parse(const Arguments& arguments,
+                                    const Environment& environment = {}) {
+  const absl::FlagSaver saver;
+  return ParseLaunchOptions(arguments, environment);
+}
+
+std::string ErrorOf(const Arguments& arguments,
+                    const Environment& environment = {}) {
+  const auto options = Parse(arguments, environment);
+  if (options.ok()) return "no error";
+  EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(options.status().message());
+}
+
+TEST(LaunchOptionsTest, ProgramAloneRunsOneRankStandalone) {
+  const auto options = Parse({"./train"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->world_size(), 1);
+  EXPECT_EQ(options->rendezvous_host, "");
+  EXPECT_THAT(options->command, ElementsAre("./train"));
+}
+
+TEST(LaunchOptionsTest, DashesUnderscoresAndBothFormsOfValuesAreAccepted) {
+  for (const Arguments& arguments : std::vector<Arguments>{
+           {"--standalone", "--nproc-per-node=4", "--", "./train", "-x"},
+           {"--standalone", "--nproc_per_node=4", "./train", "-x"},
+           {"--standalone=true", "--nproc-per-node", "4", "./train", "-x"},
+           {"-nproc_per_node", "4", "--", "./train", "-x"}}) {
+    const auto options = Parse(arguments);
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->nproc_per_node, 4);
+    EXPECT_THAT(options->command, ElementsAre("./train", "-x"));
+  }
+}
+
+TEST(LaunchOptionsTest, OptionsAfterTheProgramAreItsOwn) {
+  const auto options =
+      Parse({"--nproc-per-node=2", "./train", "--nproc-per-node=9", "--", "a"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->nproc_per_node, 2);
+  EXPECT_THAT(options->command,
+              ElementsAre("./train", "--nproc-per-node=9", "--", "a"));
+}
+
+TEST(LaunchOptionsTest, ExternalCoordinatorWithTwoHosts) {
+  const auto options =
+      Parse({"--rdzv-endpoint=coordinator:7070", "--rdzv-id=job7", "--nnodes=2",
+             "--node-rank=1", "--nproc-per-node=4", "./train"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->rendezvous_host, "coordinator");
+  EXPECT_EQ(options->rendezvous_port, 7070);
+  EXPECT_EQ(options->rendezvous_id, "job7");
+  EXPECT_EQ(options->world_size(), 8);
+}
+
+TEST(LaunchOptionsTest, EndpointHasADefaultPortAndKnowsIpv6) {
+  const std::vector<std::pair<std::string, std::pair<std::string, int>>> cases =
+      {{"coordinator", {"coordinator", 7070}},
+       {"[::1]:29500", {"::1", 29500}},
+       {"[fe80::1]", {"fe80::1", 7070}},
+       {"10.0.0.1:1", {"10.0.0.1", 1}}};
+  for (const auto& [endpoint, want] : cases) {
+    const auto options =
+        Parse({"--rdzv-endpoint=" + endpoint, "--rdzv-id=j", "p"});
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->rendezvous_host, want.first) << endpoint;
+    EXPECT_EQ(options->rendezvous_port, want.second) << endpoint;
+  }
+}
+
+TEST(LaunchOptionsTest, EnvironmentStandsForOptionsThatAreNotGiven) {
+  const Environment environment = {{"PET_NPROC_PER_NODE", "3"},
+                                   {"MUSTER_STOP_GRACE", "250ms"},
+                                   {"PET_STOP_GRACE", "9s"},
+                                   {"PET_ROLE", ""}};
+  auto options = Parse({"./train"}, environment);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->nproc_per_node, 3);
+  EXPECT_EQ(options->stop_grace, std::chrono::milliseconds(250));
+  EXPECT_EQ(options->role, "default");
+  options = Parse({"--nproc-per-node=5", "./train"}, environment);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->nproc_per_node, 5);
+}
+
+TEST(LaunchOptionsTest, WrongValueIsAnErrorThatNamesOptionAndValue) {
+  EXPECT_EQ(ErrorOf({"--nproc-per-node=four", "p"}),
+            "--nproc-per-node must be a number, got \"four\"");
+  EXPECT_EQ(ErrorOf({"p"}, {{"PET_NPROC_PER_NODE", "gpu"}}),
+            "PET_NPROC_PER_NODE must be a number, got \"gpu\"");
+  EXPECT_EQ(ErrorOf({"--nproc-per-node=0", "p"}),
+            "--nproc-per-node must be 1 to 1024, got 0");
+  EXPECT_EQ(ErrorOf({"--nnodes=2", "--node-rank=2", "p"}),
+            "--node-rank must be 0 to 1, got 2");
+  EXPECT_EQ(ErrorOf({"--stop-grace=10", "p"}),
+            "--stop-grace must be a duration such as 500ms or 5s, got \"10\"");
+  EXPECT_EQ(ErrorOf({"--stop-grace=-1s", "p"}),
+            "--stop-grace must be 0s to 24h, got -1s");
+  EXPECT_EQ(ErrorOf({"--standalone=maybe", "p"}),
+            "--standalone must be true or false, got \"maybe\"");
+}
+
+TEST(LaunchOptionsTest, WrongEndpointIsAnError) {
+  for (const char* endpoint :
+       {":7070", "host:", "host:0", "host:65536", "host:port", "[::1", "[]:1",
+        "[::1]x", "fe80::1"}) {
+    EXPECT_THAT(ErrorOf({std::string("--rdzv-endpoint=") + endpoint,
+                         "--rdzv-id=j", "p"}),
+                HasSubstr(std::string("got \"") + endpoint + "\""));
+  }
+}
+
+TEST(LaunchOptionsTest, WhatDoesNotFitTogetherIsAnError) {
+  EXPECT_EQ(ErrorOf({"--nnodes=2", "p"}),
+            "--nnodes=2 needs --rdzv-endpoint: a coordinator that every host "
+            "reaches");
+  EXPECT_EQ(ErrorOf({"--standalone", "--rdzv-endpoint=h:1", "p"}),
+            "--standalone and --rdzv-endpoint=h:1 exclude each other");
+  EXPECT_EQ(ErrorOf({"--rdzv-endpoint=h:1", "p"}),
+            "--rdzv-endpoint=h:1 needs --rdzv-id: the job's name on that "
+            "coordinator");
+  EXPECT_THAT(ErrorOf({"--rdzv-id=a/b", "p"}), HasSubstr("got \"a/b\""));
+  EXPECT_THAT(ErrorOf({"--rdzv-id=" + std::string(129, 'j'), "p"}),
+              HasSubstr("--rdzv-id must be 1 to 128"));
+}
+
+TEST(LaunchOptionsTest, UnknownOptionMissingValueAndMissingProgramAreErrors) {
+  EXPECT_THAT(ErrorOf({"--max-restart=3", "p"}),
+              HasSubstr("unknown option \"--max-restart=3\""));
+  EXPECT_EQ(ErrorOf({"--rdzv-id"}), "--rdzv-id needs a value");
+  EXPECT_THAT(ErrorOf({}), HasSubstr("no program given"));
+  EXPECT_THAT(ErrorOf({"--nproc-per-node=2", "--"}),
+              HasSubstr("no program given"));
+}
+
+TEST(LaunchOptionsTest, HelpIsFoundBeforeOtherOptionsAreChecked) {
+  for (const char* help : {"--help", "-h"}) {
+    const auto options = Parse({"--nnodes=2", help});
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_TRUE(options->help);
+  }
+}
+
+TEST(LaunchOptionsTest, HelpTextFitsATerminalAndNamesEveryOption) {
+  const std::string text = LaunchHelpText();
+  for (const char* option :
+       {"--standalone\n", "--nproc-per-node=N", "--rdzv-endpoint=HOST:PORT",
+        "--rdzv-id=JOB", "--nnodes=N", "--node-rank=K", "--role=NAME",
+        "--log-dir=FOLDER", "--failure-grace=DURATION",
+        "--stop-grace=DURATION"}) {
+    EXPECT_THAT(text, HasSubstr(option));
+  }
+  size_t begin = 0;
+  for (size_t end; (end = text.find('\n', begin)) != std::string::npos;
+       begin = end + 1) {
+    EXPECT_LE(end - begin, 80u) << text.substr(begin, end - begin);
+  }
+}
+
+}  // namespace
+}  // namespace muster::worker

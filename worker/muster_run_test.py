@@ -1,0 +1,397 @@
+#!/usr/bin/env python3
+"""muster-run with real processes.
+
+Waits on what can be seen (a line of output, a process that is gone), never for
+a time to pass. Every program it starts carries a marker in its arguments, by
+which the test finds it again.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import uuid
+
+MUSTER_RUN = ""
+# No wait of this test is longer; a test that comes here fails.
+LIMIT_S = 30
+
+
+def alive(marker):
+    """Pids of processes that have `marker` among their arguments."""
+    pids = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                arguments = file.read()
+            with open(f"/proc/{name}/stat", encoding="utf-8") as file:
+                state = file.read().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if marker.encode() in arguments and state != "Z":
+            pids.append(int(name))
+    return pids
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {LIMIT_S}s until {what}")
+        os.sched_yield()
+
+
+class Launched:
+    """A muster-run that is running `script` (bash) as its program."""
+
+    def __init__(self, script, *options, nproc=2, arguments=(), **popen):
+        self.marker = f"marker-{uuid.uuid4()}"
+        self.process = subprocess.Popen(
+            [MUSTER_RUN, f"--nproc-per-node={nproc}", *options, "--", "bash",
+             "-c", script, self.marker, *arguments],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, **popen)
+        self.seen = b""
+
+    def read_until(self, text):
+        """Reads standard output until `text` was in it."""
+        while text.encode() not in self.seen:
+            chunk = os.read(self.process.stdout.fileno(), 4096)
+            if not chunk:
+                raise AssertionError(f"no {text!r} in {self.seen!r}")
+            self.seen += chunk
+
+    def finish(self):
+        """Returns (exit status, output, errors)."""
+        out, err = self.process.communicate(timeout=LIMIT_S)
+        out = (self.seen + out).decode("utf-8", "backslashreplace")
+        return self.process.returncode, out, err.decode()
+
+
+class MusterRunTest(unittest.TestCase):
+
+    def launch(self, script, *options, **more):
+        launched = Launched(script, *options, **more)
+
+        def clean_up():
+            launched.process.kill()
+            launched.process.wait()
+            launched.process.stdout.close()
+            launched.process.stderr.close()
+        self.addCleanup(clean_up)
+        return launched
+
+    def assert_nothing_is_left(self, launched):
+        wait_until(lambda: not alive(launched.marker),
+                   "no process of the job is left")
+
+
+class OutputTest(MusterRunTest):
+
+    def test_lines_carry_the_rank_and_keep_their_stream(self):
+        run = self.launch('echo out $RANK/$WORLD_SIZE; echo err $RANK >&2',
+                          nproc=3)
+        status, out, err = run.finish()
+        self.assertEqual(status, 0, err)
+        self.assertEqual(sorted(out.splitlines()),
+                         [f"[{r}]: out {r}/3" for r in range(3)])
+        self.assertEqual(sorted(err.splitlines()),
+                         [f"[{r}]: err {r}" for r in range(3)])
+
+    def test_lines_of_one_rank_keep_their_order(self):
+        run = self.launch('for i in $(seq 2000); do echo $i; done')
+        _, out, _ = run.finish()
+        for rank in range(2):
+            mine = [line for line in out.splitlines()
+                    if line.startswith(f"[{rank}]: ")]
+            self.assertEqual(mine, [f"[{rank}]: {i}" for i in range(1, 2001)])
+
+    def test_last_line_without_an_end_is_printed(self):
+        _, out, _ = self.launch('printf "a\\nunfinished"', nproc=1).finish()
+        self.assertEqual(out, "[0]: a\n[0]: unfinished\n")
+
+    def test_long_line_and_binary_bytes_come_through(self):
+        run = self.launch(
+            'head -c 300000 /dev/zero | tr "\\0" x; echo; printf "\\377\\0\\n"',
+            nproc=1)
+        status, out, _ = run.finish()
+        self.assertEqual(status, 0)
+        lines = out.splitlines()
+        self.assertEqual(sum(line.count("x") for line in lines[:-1]), 300000)
+        self.assertEqual(lines[-1], "[0]: \\xff\0")
+
+    def test_reader_that_goes_away_does_not_end_the_job(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = self.launch(
+                f'for i in $(seq 20000); do echo $i; done; '
+                f'touch {folder}/done$RANK')
+            run.read_until("[0]: 1\n")
+            run.process.stdout.close()
+            wait_until(lambda: sorted(os.listdir(folder)) ==
+                       ["done0", "done1"], "both ranks came to their end")
+            self.assertEqual(run.process.wait(timeout=LIMIT_S), 0)
+
+    def test_closed_standard_streams_do_not_harm(self):
+        result = subprocess.run(
+            ["bash", "-c", '"$0" -- echo hello <&- >&- 2>&-', MUSTER_RUN],
+            timeout=LIMIT_S, check=False)
+        self.assertEqual(result.returncode, 0)
+
+    def test_log_dir_gets_a_copy_without_prefixes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = self.launch('echo out $RANK; echo err >&2',
+                              f"--log-dir={folder}/logs", "--rdzv-id=job7")
+            self.assertEqual(run.finish()[0], 0)
+            for rank in range(2):
+                base = f"{folder}/logs/job7/{rank}"
+                with open(f"{base}/stdout.log", encoding="utf-8") as file:
+                    self.assertEqual(file.read(), f"out {rank}\n")
+                with open(f"{base}/stderr.log", encoding="utf-8") as file:
+                    self.assertEqual(file.read(), "err\n")
+
+    def test_log_dir_that_cannot_be_made_is_an_error(self):
+        with tempfile.NamedTemporaryFile() as file:
+            run = self.launch("true", f"--log-dir={file.name}/logs")
+            status, _, err = run.finish()
+            self.assertEqual(status, 1)
+            self.assertIn(f'cannot make the folder "{file.name}/logs', err)
+            self.assertIn("(--log-dir)", err)
+
+
+class EnvironmentTest(MusterRunTest):
+
+    def test_ranks_of_the_second_host_follow_the_first(self):
+        run = self.launch(
+            'echo $RANK $LOCAL_RANK $WORLD_SIZE $GROUP_RANK $MASTER_ADDR '
+            '$MASTER_PORT $TORCHELASTIC_RUN_ID $TORCHELASTIC_USE_AGENT_STORE',
+            "--rdzv-endpoint=192.0.2.7:7171", "--rdzv-id=job7", "--nnodes=2",
+            "--node-rank=1")
+        status, out, err = run.finish()
+        self.assertEqual(status, 0, err)
+        self.assertEqual(sorted(out.splitlines()), [
+            "[2]: 2 0 4 1 192.0.2.7 7171 job7 True",
+            "[3]: 3 1 4 1 192.0.2.7 7171 job7 True"])
+
+    def test_arguments_arrive_as_they_were_given(self):
+        run = self.launch('printf "<%s>" "$@"; echo', nproc=1,
+                          arguments=["two words", "", "--flag=x y", "*", "$A"])
+        _, out, _ = run.finish()
+        self.assertEqual(out, "[0]: <two words><><--flag=x y><*><$A>\n")
+
+    def test_options_may_come_from_the_environment(self):
+        result = subprocess.run(
+            [MUSTER_RUN, "bash", "-c", "echo $RANK"],
+            env={**os.environ, "PET_NPROC_PER_NODE": "3"}, timeout=LIMIT_S,
+            capture_output=True, text=True, check=True)
+        self.assertEqual(sorted(result.stdout.splitlines()),
+                         ["[0]: 0", "[1]: 1", "[2]: 2"])
+
+    def test_standard_input_is_empty_and_signals_are_at_their_defaults(self):
+        run = self.launch(
+            "cat; grep -E 'Sig(Blk|Ign)' /proc/self/status; "
+            "ls /proc/self/fd | tr '\\n' ' '; echo", nproc=1)
+        _, out, _ = run.finish()
+        blocked = int(re.search(r"SigBlk:\s*(\w+)", out)[1], 16)
+        ignored = int(re.search(r"SigIgn:\s*(\w+)", out)[1], 16)
+        self.assertEqual(blocked, 0)
+        # Signals 32 and 33 are the C library's own.
+        self.assertEqual(ignored & ~(3 << 31), 0)
+        self.assertEqual(out.splitlines()[-1], "[0]: 0 1 2 3 ")
+
+
+class ProgramTest(MusterRunTest):
+
+    def run_program(self, *command):
+        return subprocess.run([MUSTER_RUN, *command], timeout=LIMIT_S,
+                              capture_output=True, text=True, check=False)
+
+    def test_program_that_is_not_there_gives_127(self):
+        result = self.run_program("--", "/no/such/program")
+        self.assertEqual(result.returncode, 127)
+        self.assertEqual(result.stderr,
+                         'muster-run: program "/no/such/program" not found\n')
+        result = self.run_program("--", "no-such-program-at-all")
+        self.assertEqual(result.returncode, 127)
+        self.assertIn('program "no-such-program-at-all" not found in PATH=',
+                      result.stderr)
+
+    def test_program_that_cannot_be_run_gives_126(self):
+        result = self.run_program("--", "/")
+        self.assertEqual(result.returncode, 126)
+        self.assertIn('program "/" is not an executable file', result.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/garbage"
+            with open(path, "wb") as file:
+                file.write(b"\0\1\2 no program")
+            os.chmod(path, 0o755)
+            result = self.run_program("--nproc-per-node=2", "--", path)
+            self.assertEqual(result.returncode, 126)
+            self.assertIn(f'cannot execute "{path}": Exec format error',
+                          result.stderr)
+
+    def test_wrong_option_gives_2(self):
+        result = self.run_program("--nproc-per-node=many", "--", "true")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn('--nproc-per-node must be a number, got "many"',
+                      result.stderr)
+
+    def test_help_lists_the_options_and_succeeds(self):
+        result = self.run_program("--help")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("--stop-grace=DURATION", result.stdout)
+
+
+class FailureTest(MusterRunTest):
+
+    def test_status_of_the_failed_rank_is_ours_and_it_is_named(self):
+        run = self.launch(
+            'if [ $RANK = 1 ]; then echo cause of death >&2; exit 7; fi; '
+            'exec sleep 1000', "--failure-grace=0s")
+        status, _, err = run.finish()
+        self.assertEqual(status, 7)
+        self.assertRegex(
+            err, r"first failure: rank 1 \(local rank 1, pid \d+\) on host "
+            r"\S+ exited with status 7\n"
+            r"  then: rank 0 was killed by signal 15 \(SIGTERM\) when told to "
+            r"stop\n"
+            r"  its last lines on standard error:\n    cause of death\n")
+        self.assert_nothing_is_left(run)
+
+    def test_killed_rank_gives_137(self):
+        run = self.launch('echo pid $$ of $RANK; exec sleep 1000',
+                          "--failure-grace=0s", nproc=3)
+        for rank in range(3):
+            run.read_until(f"of {rank}\n")
+        pid = int(re.search(rb"pid (\d+) of 2", run.seen).group(1))
+        os.kill(pid, signal.SIGKILL)
+        status, _, err = run.finish()
+        self.assertEqual(status, 137)
+        self.assertIn(f"first failure: rank 2 (local rank 2, pid {pid})", err)
+        self.assertIn("was killed by signal 9 (SIGKILL)", err)
+        self.assertIn("it printed nothing on standard error", err)
+        self.assert_nothing_is_left(run)
+
+    def test_others_may_report_before_they_are_told_to_stop(self):
+        # Rank 0 ends because of rank 1, and is quicker.
+        with tempfile.TemporaryDirectory() as folder:
+            run = self.launch(
+                f'if [ $RANK = 0 ]; then echo lost rank 1 >&2; exit 75; fi; '
+                f'until [ -e {folder}/go ]; do :; done; exit 3',
+                "--failure-grace=20s")
+            # The rank's own line and muster-run's come in either order.
+            while b"exited with status 75" not in run.process.stderr.readline():
+                pass
+            with open(f"{folder}/go", "w", encoding="utf-8"):
+                pass
+            status, _, err = run.finish()
+        self.assertEqual(status, 3)
+        self.assertIn("first failure: rank 1 ", err)
+        self.assertIn("then: rank 0 exited with status 75", err)
+
+    def test_rank_that_ignores_sigterm_is_killed(self):
+        run = self.launch(
+            'if [ $RANK = 0 ]; then trap "" TERM; echo deaf; '
+            'while :; do sleep 1000; done; fi; '
+            'until [ -e "$1" ]; do :; done; exit 5',
+            "--failure-grace=0s", "--stop-grace=100ms",
+            arguments=[f"{tempfile.gettempdir()}/go-{uuid.uuid4()}"])
+        run.read_until("deaf\n")
+        go = [a for a in run.process.args if "/go-" in a][0]
+        with open(go, "w", encoding="utf-8"):
+            self.addCleanup(os.unlink, go)
+        status, _, err = run.finish()
+        self.assertEqual(status, 5)
+        self.assertIn("ranks still run 0.1s after they were told to stop", err)
+        self.assertIn("rank 0 was killed by signal 9 (SIGKILL)", err)
+        self.assert_nothing_is_left(run)
+
+    def test_stopped_rank_does_not_keep_the_job(self):
+        run = self.launch('echo up $RANK; if [ $RANK = 0 ]; then kill -STOP $$;'
+                          ' fi; exit 4', "--failure-grace=0s",
+                          "--stop-grace=0s")
+        status, _, err = run.finish()
+        self.assertEqual(status, 4, err)
+        self.assert_nothing_is_left(run)
+
+
+class SignalTest(MusterRunTest):
+
+    def test_signals_are_passed_on(self):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP,
+                       signal.SIGQUIT):
+            with self.subTest(signal=number.name):
+                run = self.launch(
+                    'for s in TERM INT HUP QUIT; do '
+                    'trap "echo got $s; exit 0" $s; done; '
+                    'echo ready $RANK; while :; do sleep 0.01; done')
+                run.read_until("ready 0\n")
+                run.read_until("ready 1\n")
+                run.process.send_signal(number)
+                status, out, err = run.finish()
+                self.assertEqual(status, 128 + number, err)
+                for rank in range(2):
+                    self.assertIn(f"[{rank}]: got {number.name[3:]}\n", out)
+                self.assertIn(f"stopped by {number.name}", err)
+                self.assert_nothing_is_left(run)
+
+    def test_second_signal_kills_at_once(self):
+        run = self.launch('trap "echo deaf" TERM; echo ready $RANK; '
+                          'while :; do sleep 0.01; done', "--stop-grace=1h")
+        run.read_until("ready 0\n")
+        run.read_until("ready 1\n")
+        run.process.terminate()
+        run.read_until("[0]: deaf\n")
+        run.process.terminate()
+        status, _, err = run.finish()
+        self.assertEqual(status, 143)
+        self.assertIn("killing all ranks", err)
+        self.assert_nothing_is_left(run)
+
+    def test_kill_9_of_the_launcher_leaves_nothing(self):
+        # Each rank has a child of its own, and both ignore the polite signals.
+        run = self.launch(
+            'trap "" TERM HUP; bash -c "exec sleep 1000" "$0" & '
+            'echo ready $RANK; while :; do sleep 1000; done', nproc=3)
+        for rank in range(3):
+            run.read_until(f"ready {rank}\n")
+        run.process.kill()
+        run.process.wait()
+        self.assert_nothing_is_left(run)
+
+
+class OrphanTest(MusterRunTest):
+
+    def test_what_a_rank_leaves_behind_is_ended(self):
+        # The first stays in the process group, the second leaves it.
+        run = self.launch(
+            'bash -c "echo one; while :; do sleep 1000; done" "$0" & '
+            'setsid bash -c "echo two; while :; do sleep 1000; done" "$0" & '
+            'exit 0', nproc=1)
+        status, out, err = run.finish()
+        self.assertEqual(status, 0, err)
+        self.assert_nothing_is_left(run)
+
+    def test_no_zombies_while_the_job_runs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = self.launch(
+                f'(true & echo $! > {folder}/orphan$RANK); '
+                f'echo ready; until [ -e {folder}/go ]; do :; done', nproc=1)
+            run.read_until("ready\n")
+            with open(f"{folder}/orphan0", encoding="utf-8") as file:
+                orphan = file.read().strip()
+            wait_until(lambda: not os.path.exists(f"/proc/{orphan}"),
+                       "the orphan was reaped")
+            with open(f"{folder}/go", "w", encoding="utf-8"):
+                pass
+            self.assertEqual(run.finish()[0], 0)
+
+
+if __name__ == "__main__":
+    MUSTER_RUN = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

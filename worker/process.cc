@@ -1,0 +1,273 @@
+#include "worker/process.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::worker {
+namespace {
+
+constexpr std::chrono::seconds kKillTime(5);
+
+absl::Status ErrnoError(absl::StatusCode code, absl::string_view what,
+                        int error) {
+  return absl::Status(code, absl::StrCat(what, ": ", std::strerror(error)));
+}
+
+// The life of the guard process. Only async-signal-safe calls.
+[[noreturn]] void Guard(int pipe_fd) {
+  setpgid(0, 0);
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, nullptr);
+  prctl(PR_SET_NAME, "muster-guard");
+  // Not the launcher's output: whoever reads that waits for its end.
+  dup2(pipe_fd, 0);
+  close_range(1, ~0U, 0);
+  char byte;
+  while (true) {
+    const ssize_t count = read(0, &byte, 1);
+    if (count == 0 || (count < 0 && errno != EINTR)) break;
+  }
+  kill(0, SIGKILL);
+  _exit(0);
+}
+
+struct ChildPlan {
+  const char* path;
+  char* const* argv;
+  char* const* envp;
+  int stdout_fd;
+  int stderr_fd;
+  int error_fd;
+  pid_t group;
+  pid_t parent;
+};
+
+// Reports errno through `error_fd`. Only async-signal-safe calls: other
+// threads of the parent may have held any lock at the moment of fork.
+[[noreturn]] void RunChild(const ChildPlan& plan) {
+  const auto fail = [&] {
+    const int error = errno;
+    ssize_t ignored = write(plan.error_fd, &error, sizeof(error));
+    (void)ignored;
+    _exit(127);
+  };
+  if (setpgid(0, plan.group) != 0) fail();
+  if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail();
+  // The parent may have died before the line above.
+  if (getppid() != plan.parent) _exit(127);
+  for (int signal = 1; signal < NSIG; ++signal) {
+    struct sigaction action = {};
+    action.sa_handler = SIG_DFL;
+    sigaction(signal, &action, nullptr);
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  const int empty = open("/dev/null", O_RDONLY);
+  if (empty < 0 || dup2(empty, 0) < 0 || dup2(plan.stdout_fd, 1) < 0 ||
+      dup2(plan.stderr_fd, 2) < 0) {
+    fail();
+  }
+  close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+  execve(plan.path, plan.argv, plan.envp);
+  fail();
+  _exit(127);
+}
+
+std::vector<char*> Pointers(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& string : strings) pointers.push_back(string.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// Processes whose parent this process is, by adoption too.
+std::vector<pid_t> Children() {
+  std::vector<pid_t> children;
+  DIR* const tasks = opendir("/proc/self/task");
+  if (tasks == nullptr) return children;
+  while (const dirent* const task = readdir(tasks)) {
+    std::ifstream file(
+        absl::StrCat("/proc/self/task/", task->d_name, "/children"));
+    for (pid_t pid = 0; file >> pid;) children.push_back(pid);
+  }
+  closedir(tasks);
+  return children;
+}
+
+}  // namespace
+
+std::string SignalName(int signal) {
+  const char* const name = sigabbrev_np(signal);
+  if (name == nullptr) return absl::StrCat("signal ", signal);
+  return absl::StrCat("SIG", name);
+}
+
+std::string Describe(const ExitStatus& status) {
+  if (status.signal == 0) {
+    return absl::StrCat("exited with status ", status.code);
+  }
+  return absl::StrCat("was killed by signal ", status.signal, " (",
+                      SignalName(status.signal), ")",
+                      status.core_dumped ? ", core dumped" : "");
+}
+
+ProcessGroup::ProcessGroup(pid_t guard, int guard_pipe)
+    : guard_(guard), guard_pipe_(guard_pipe) {}
+
+ProcessGroup::ProcessGroup(ProcessGroup&& other) noexcept
+    : guard_(std::exchange(other.guard_, -1)),
+      guard_pipe_(std::exchange(other.guard_pipe_, -1)) {}
+
+absl::StatusOr<ProcessGroup> ProcessGroup::Create() {
+  // What a rank leaves behind becomes our child, so that the end of the job
+  // can find it even if it left the group.
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return ErrnoError(absl::StatusCode::kResourceExhausted,
+                      "cannot make a pipe", errno);
+  }
+  const pid_t guard = fork();
+  if (guard < 0) {
+    const int error = errno;
+    close(ends[0]);
+    close(ends[1]);
+    return ErrnoError(absl::StatusCode::kResourceExhausted,
+                      "cannot start a process", error);
+  }
+  if (guard == 0) Guard(ends[0]);
+  close(ends[0]);
+  // Whichever of both comes first; a rank must find the group.
+  setpgid(guard, guard);
+  return ProcessGroup(guard, ends[1]);
+}
+
+ProcessGroup::~ProcessGroup() { KillAll(); }
+
+void ProcessGroup::KillAll() {
+  if (guard_ < 0) return;
+  Signal(SIGKILL);
+  KillDescendants();
+  close(guard_pipe_);
+  // The number may belong to somebody else from now on.
+  guard_ = -1;
+}
+
+absl::StatusOr<pid_t> ProcessGroup::Spawn(const Program& program) {
+  std::vector<std::string> arguments = program.arguments;
+  std::vector<std::string> environment;
+  for (const auto& [name, value] : program.environment) {
+    environment.push_back(absl::StrCat(name, "=", value));
+  }
+  const std::vector<char*> argv = Pointers(arguments);
+  const std::vector<char*> envp = Pointers(environment);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return ErrnoError(absl::StatusCode::kResourceExhausted,
+                      "cannot make a pipe", errno);
+  }
+  const ChildPlan plan = {
+      program.path.c_str(), argv.data(), envp.data(), program.stdout_fd,
+      program.stderr_fd,    ends[1],     guard_,      getpid()};
+  // Not fork(): the handlers that libraries install for it (gRPC) must not run.
+  const pid_t pid = _Fork();
+  if (pid == 0) RunChild(plan);
+  const int fork_error = errno;
+  close(ends[1]);
+  if (pid < 0) {
+    close(ends[0]);
+    return ErrnoError(absl::StatusCode::kResourceExhausted,
+                      "cannot start a process", fork_error);
+  }
+  // Ends when execve closes the other end, or with its errno.
+  int error = 0;
+  ssize_t count;
+  do {
+    count = read(ends[0], &error, sizeof(error));
+  } while (count < 0 && errno == EINTR);
+  close(ends[0]);
+  if (count == 0) return pid;
+  waitpid(pid, nullptr, 0);
+  return ErrnoError(absl::StatusCode::kPermissionDenied,
+                    absl::StrCat("cannot execute \"", program.path, "\""),
+                    error);
+}
+
+void ProcessGroup::Signal(int signal) const {
+  if (guard_ > 0) kill(-guard_, signal);
+}
+
+void ProcessGroup::ReapOrphans(const std::vector<pid_t>& ranks) const {
+  for (const pid_t pid : Children()) {
+    if (pid == guard_ ||
+        std::find(ranks.begin(), ranks.end(), pid) != ranks.end()) {
+      continue;
+    }
+    waitpid(pid, nullptr, WNOHANG);
+  }
+}
+
+void ProcessGroup::KillDescendants() const {
+  // Killing a process hands its children to us: until there are none. One that
+  // hangs in the kernel is left to init.
+  const auto deadline = std::chrono::steady_clock::now() + kKillTime;
+  while (std::chrono::steady_clock::now() < deadline) {
+    const std::vector<pid_t> children = Children();
+    if (children.empty()) return;
+    for (const pid_t pid : children) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, WNOHANG);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+absl::StatusOr<std::string> FindProgram(const std::string& name,
+                                        const std::string& search_path) {
+  std::vector<std::string> candidates;
+  if (name.find('/') != std::string::npos) {
+    candidates.push_back(name);
+  } else {
+    for (const absl::string_view folder : absl::StrSplit(search_path, ':')) {
+      candidates.push_back(
+          absl::StrCat(folder.empty() ? "." : folder, "/", name));
+    }
+  }
+  bool found = false;
+  for (const std::string& candidate : candidates) {
+    struct stat entry;
+    if (stat(candidate.c_str(), &entry) != 0) continue;
+    if (S_ISREG(entry.st_mode) && access(candidate.c_str(), X_OK) == 0) {
+      return candidate;
+    }
+    found = true;
+  }
+  if (found) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("program \"", name, "\" is not an executable file"));
+  }
+  return absl::NotFoundError(absl::StrCat(
+      "program \"", name, "\" not found",
+      candidates.size() == 1 ? "" : absl::StrCat(" in PATH=", search_path)));
+}
+
+}  // namespace muster::worker

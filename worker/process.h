@@ -1,0 +1,90 @@
+#ifndef MUSTER_WORKER_PROCESS_H_
+#define MUSTER_WORKER_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/launch_options.h"
+
+namespace muster::worker {
+
+// How a process ended.
+struct ExitStatus {
+  int code = 0;    // exit status, when `signal` is 0
+  int signal = 0;  // the signal that killed it
+  bool core_dumped = false;
+
+  bool ok() const { return code == 0 && signal == 0; }
+  // As shells count: 128 + the signal's number.
+  int shell_status() const { return signal != 0 ? 128 + signal : code; }
+};
+
+// "exited with status 3", "was killed by signal 9 (SIGKILL)".
+std::string Describe(const ExitStatus& status);
+
+// "SIGTERM"; "signal 40" for one without a name.
+std::string SignalName(int signal);
+
+// ProcessGroup is the process group that all ranks of this host and their
+// children live in, and a guard process that kills it when this process is
+// gone, however that happened.
+class ProcessGroup {
+ public:
+  // Forks the guard. Call it before any thread is started, from the thread
+  // that will call Spawn: the kernel ties a rank's life to that thread.
+  // Errors: RESOURCE_EXHAUSTED (no process or descriptor left).
+  static absl::StatusOr<ProcessGroup> Create();
+
+  // As KillAll.
+  ~ProcessGroup();
+  ProcessGroup(ProcessGroup&& other) noexcept;
+  ProcessGroup& operator=(ProcessGroup&&) = delete;
+
+  struct Program {
+    std::string path;
+    std::vector<std::string> arguments;  // with argv[0]
+    Environment environment;
+    int stdout_fd = -1;
+    int stderr_fd = -1;
+  };
+
+  // Starts a process in the group, with an empty standard input, all signals
+  // unblocked and at their defaults, and no descriptor but the three.
+  // Errors: PERMISSION_DENIED (the program cannot be executed; the text says
+  //   why), RESOURCE_EXHAUSTED.
+  absl::StatusOr<pid_t> Spawn(const Program& program);
+
+  // Sends `signal` to every process of the group. The guard ignores all but
+  // SIGKILL, which ends it too.
+  void Signal(int signal) const;
+
+  // Kills what is left of the group and every process that was started in it
+  // and moved out of it (a daemon), and the guard. The group is over then.
+  void KillAll();
+
+  // Reaps processes that were started by a rank and outlived it, so that they
+  // do not stay as zombies; `ranks` are left alone.
+  void ReapOrphans(const std::vector<pid_t>& ranks) const;
+
+ private:
+  ProcessGroup(pid_t guard, int guard_pipe);
+  void KillDescendants() const;
+
+  pid_t guard_;
+  // Its other end is the guard's; that this end closes is what wakes it.
+  int guard_pipe_;
+};
+
+// The file to execute for `name`: `name` itself when it has a slash, else the
+// first executable of that name in `search_path` (as PATH).
+// Errors: NOT_FOUND, PERMISSION_DENIED; the text names the program.
+absl::StatusOr<std::string> FindProgram(const std::string& name,
+                                        const std::string& search_path);
+
+}  // namespace muster::worker
+
+#endif  // MUSTER_WORKER_PROCESS_H_

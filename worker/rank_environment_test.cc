@@ -1,0 +1,67 @@
+#include "worker/rank_environment.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace muster::worker {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Key;
+using ::testing::Not;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+LaunchOptions TwoHostsOfThree() {
+  LaunchOptions options;
+  options.nnodes = 2;
+  options.node_rank = 1;
+  options.nproc_per_node = 3;
+  options.role = "trainer";
+  return options;
+}
+
+const CoordinatorAddress kCoordinator = {"10.0.0.7", 7070, "job7"};
+
+TEST(RankEnvironmentTest, HoldsTorchrunsVariables) {
+  EXPECT_THAT(
+      RankEnvironment(TwoHostsOfThree(), kCoordinator, 2, {}),
+      UnorderedElementsAre(
+          Pair("RANK", "5"), Pair("LOCAL_RANK", "2"), Pair("WORLD_SIZE", "6"),
+          Pair("LOCAL_WORLD_SIZE", "3"), Pair("GROUP_RANK", "1"),
+          Pair("GROUP_WORLD_SIZE", "2"), Pair("ROLE_RANK", "5"),
+          Pair("ROLE_NAME", "trainer"), Pair("ROLE_WORLD_SIZE", "6"),
+          Pair("MASTER_ADDR", "10.0.0.7"), Pair("MASTER_PORT", "7070"),
+          Pair("TORCHELASTIC_RUN_ID", "job7"),
+          Pair("TORCHELASTIC_USE_AGENT_STORE", "True"),
+          Pair("TORCHELASTIC_RESTART_COUNT", "0"),
+          Pair("TORCHELASTIC_MAX_RESTARTS", "0"), Pair("OMP_NUM_THREADS", "1"),
+          Pair("MUSTER_HTTP_PORT", "0")));
+}
+
+TEST(RankEnvironmentTest, OverridesAnOuterLaunchAndKeepsTheRest) {
+  const Environment env = RankEnvironment(TwoHostsOfThree(), kCoordinator, 0,
+                                          {{"RANK", "77"},
+                                           {"MUSTER_JOB", "outer"},
+                                           {"GLOO_SOCKET_IFNAME", "eth0"}});
+  EXPECT_THAT(env, Contains(Pair("RANK", "3")));
+  EXPECT_THAT(env, Contains(Pair("GLOO_SOCKET_IFNAME", "eth0")));
+  EXPECT_THAT(env, Not(Contains(Key("MUSTER_JOB"))));
+}
+
+TEST(RankEnvironmentTest, ThreadsAndHttpPortOfTheUserStay) {
+  const Environment env =
+      RankEnvironment(TwoHostsOfThree(), kCoordinator, 0,
+                      {{"OMP_NUM_THREADS", "8"}, {"MUSTER_HTTP_PORT", ""}});
+  EXPECT_THAT(env, Contains(Pair("OMP_NUM_THREADS", "8")));
+  EXPECT_THAT(env, Contains(Pair("MUSTER_HTTP_PORT", "")));
+}
+
+TEST(RankEnvironmentTest, ASingleRankMayUseEveryCore) {
+  LaunchOptions options;
+  EXPECT_THAT(RankEnvironment(options, kCoordinator, 0, {}),
+              Not(Contains(Key("OMP_NUM_THREADS"))));
+}
+
+}  // namespace
+}  // namespace muster::worker
