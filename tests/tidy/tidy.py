@@ -62,7 +62,7 @@ LIBRARIES = [
      r"^(proto/|coordinator/server/|client/internal/|tests/|"
      r"client/[a-z_]*_test\.cc).*"),
     (r"prometheus/", r"^(coordinator/server|worker)/metrics\.cc$"),
-    (r"httplib\.h", r"^(coordinator/server|worker)/http\.cc$|_test\.cc$"),
+    (r"httplib\.h", r"^(coordinator/server|worker)/http\.cc$|.*_test\.cc$"),
     (r"gloo/", r"^dataplane/backends/gloo/.*\.(cc|h)$"),
     (r"rocksdb/", r"^coordinator/storage/rocksdb.*"),
 ]
