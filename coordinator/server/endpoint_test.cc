@@ -16,7 +16,7 @@ std::string ErrorOf(const std::string& text) {
 }
 
 TEST(EndpointTest, ParsesAndPrintsTheSame) {
-  for (const std::string text :
+  for (const char* const text :
        {"127.0.0.1:7070", "[::1]:0", "localhost:65535", "0.0.0.0:1"}) {
     const absl::StatusOr<Endpoint> endpoint = ParseEndpoint("listen", text);
     ASSERT_TRUE(endpoint.ok()) << endpoint.status();
@@ -33,19 +33,19 @@ TEST(EndpointTest, MalformedTextsNameTheOptionAndTheCause) {
             "brackets");
   EXPECT_EQ(ErrorOf("[::1:7070"),
             "listen \"[::1:7070\" is not host:port: no closing ]");
-  for (const std::string port : {"", "x", "-1", "65536", "7070 x"}) {
-    EXPECT_EQ(ErrorOf("host:" + port),
-              "listen \"host:" + port +
+  for (const char* const port : {"", "x", "-1", "65536", "7070 x"}) {
+    EXPECT_EQ(ErrorOf(std::string("host:") + port),
+              std::string("listen \"host:") + port +
                   "\" is not host:port: the port must be 0 to 65535");
   }
 }
 
 TEST(EndpointTest, KnowsLoopback) {
-  for (const std::string host :
+  for (const char* const host :
        {"127.0.0.1", "127.8.9.1", "::1", "localhost"}) {
     EXPECT_TRUE((Endpoint{host, 1}).IsLoopback()) << host;
   }
-  for (const std::string host :
+  for (const char* const host :
        {"0.0.0.0", "::", "10.0.0.1", "example.org", "128.0.0.1"}) {
     EXPECT_FALSE((Endpoint{host, 1}).IsLoopback()) << host;
   }
