@@ -88,7 +88,7 @@ struct SessionOptions {
 struct Seat {
   int rank = -1;
   std::string member = {};
-  std::string host;
+  std::string host = {};
   int64_t pid = 0;
 };
 

@@ -122,8 +122,8 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
                             text.substr(colon + 1), "\""));
   }
   if (port < 0 || port > 65535) {
-    return bad(
-        absl::StrCat("port must have value from 0 to 65535 but was ", port));
+    return bad(absl::StrCat("port must have value from 0 to 65535 but was ",
+                            port, "."));
   }
   return Endpoint{std::string(host), static_cast<int>(port)};
 }

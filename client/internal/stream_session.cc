@@ -377,6 +377,11 @@ absl::Status StreamSession::Open(Connection& connection) {
   }
   absl::Status welcomed = Welcome(response);
   if (!welcomed.ok()) {
+    // The newcomer's members shall not see this one as lost.
+    v1::StreamRequest farewell;
+    farewell.add_operations()->mutable_leave()->set_reason(
+        "was a member of the coordinator before its restart");
+    if (connection.stream->Write(farewell)) connection.stream->Read(&response);
     connection.context.TryCancel();
     connection.stream->Finish().IgnoreError();
     return welcomed;

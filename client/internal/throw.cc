@@ -1,5 +1,6 @@
 #include "client/internal/throw.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,9 +18,6 @@ void Throw(Origin origin, absl::Status status) {
     case Origin::kStore:
       throw DistStoreError(std::move(status), std::move(culprits));
     case Origin::kBackend:
-      if (absl::IsInvalidArgument(status) || absl::IsUnimplemented(status)) {
-        break;
-      }
       throw DistBackendError(std::move(status), std::move(culprits));
     case Origin::kControl:
       break;
@@ -59,6 +57,18 @@ std::vector<MemberInfo> CulpritsOf(const absl::Status& status) {
                         .debug_address = member.debug_address()});
   }
   return culprits;
+}
+
+std::string SerializeStatus(const absl::Status& status) {
+  return v1::ToWire(status).SerializeAsString();
+}
+
+absl::Status ParseStatus(const std::string& bytes) {
+  v1::WireStatus wire;
+  if (!wire.ParseFromString(bytes)) {
+    return absl::UnknownError("not a serialized status");
+  }
+  return v1::FromWire(wire);
 }
 
 }  // namespace muster::internal

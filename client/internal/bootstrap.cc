@@ -1,0 +1,142 @@
+#include "client/internal/bootstrap.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/errors.h"
+#include "client/internal/deadline.h"
+#include "client/internal/verbs.h"
+
+namespace muster::internal {
+namespace {
+
+using dataplane::MutexLock;
+using std::chrono::milliseconds;
+
+// How long it may take to notice that a wait has become pointless.
+constexpr milliseconds kSlice = std::chrono::seconds(1);
+constexpr milliseconds kCallTimeout = std::chrono::seconds(30);
+constexpr milliseconds kWaitMax = std::chrono::hours(24);
+
+Deadline CallDeadline() {
+  return Deadline::After(kCallTimeout,
+                         "30s for one store call while a group "
+                         "forms");
+}
+
+std::vector<std::string> Prefixed(const std::string& prefix,
+                                  const std::vector<std::string>& keys) {
+  std::vector<std::string> prefixed;
+  prefixed.reserve(keys.size());
+  for (const std::string& key : keys) {
+    prefixed.push_back(absl::StrCat(prefix, key));
+  }
+  return prefixed;
+}
+
+// The other way round than everywhere else: the user's store throws, and the
+// data plane wants a status.
+template <typename Function>
+auto Catch(Function function) -> absl::StatusOr<decltype(function())> {
+  try {
+    return function();
+  } catch (const DistError& error) {
+    return error.status();
+  }
+}
+
+}  // namespace
+
+SessionBootstrap::SessionBootstrap(std::shared_ptr<Session> session,
+                                   std::string prefix,
+                                   std::function<absl::Status()> broken)
+    : session_(std::move(session)),
+      prefix_(std::move(prefix)),
+      broken_(std::move(broken)) {}
+
+absl::Status SessionBootstrap::Set(const std::string& key,
+                                   const std::string& value) {
+  const std::string full = absl::StrCat(prefix_, key);
+  {
+    MutexLock lock(mutex_);
+    own_keys_.push_back(full);
+  }
+  return SetKey(session_->stream(), full, value, CallDeadline());
+}
+
+absl::StatusOr<std::vector<std::string>> SessionBootstrap::Get(
+    const std::vector<std::string>& keys, dataplane::Instant deadline) {
+  const std::vector<std::string> full = Prefixed(prefix_, keys);
+  for (;;) {
+    if (absl::Status broken = broken_(); !broken.ok()) return broken;
+    const Instant now = Clock::now();
+    const milliseconds left = std::max(
+        milliseconds(1), deadline - now > kSlice
+                             ? kSlice
+                             : std::chrono::ceil<milliseconds>(deadline - now));
+    auto values = GetKeys(session_->stream(), full,
+                          Deadline::After(left, "while a group forms"));
+    if (!absl::IsDeadlineExceeded(values.status()) ||
+        Clock::now() >= deadline) {
+      return values;
+    }
+  }
+}
+
+absl::StatusOr<int64_t> SessionBootstrap::Add(const std::string& key,
+                                              int64_t delta) {
+  const std::string full = absl::StrCat(prefix_, key);
+  {
+    MutexLock lock(mutex_);
+    own_keys_.push_back(full);
+  }
+  return AddToKey(session_->stream(), full, delta, CallDeadline());
+}
+
+void SessionBootstrap::DeleteOwnKeys() {
+  std::vector<std::string> keys;
+  {
+    MutexLock lock(mutex_);
+    keys.swap(own_keys_);
+  }
+  const Deadline deadline =
+      Deadline::After(std::chrono::seconds(2), "2s for tidying up");
+  for (const std::string& key : keys) {
+    // One that stays is litter, no more.
+    if (!DeleteKey(session_->stream(), key, deadline).ok()) return;
+  }
+}
+
+StoreBootstrap::StoreBootstrap(std::shared_ptr<Store> store, std::string prefix)
+    : store_(std::move(prefix), std::move(store)) {}
+
+absl::Status StoreBootstrap::Set(const std::string& key,
+                                 const std::string& value) {
+  return Catch([&] {
+           store_.Set(key, value);
+           return true;
+         })
+      .status();
+}
+
+absl::StatusOr<std::vector<std::string>> StoreBootstrap::Get(
+    const std::vector<std::string>& keys, dataplane::Instant deadline) {
+  return Catch([&] {
+    const auto left = std::chrono::ceil<milliseconds>(
+        std::min<Clock::duration>(deadline - Clock::now(), kWaitMax));
+    store_.Wait(keys, std::max(milliseconds(1), left));
+    return store_.MultiGet(keys);
+  });
+}
+
+absl::StatusOr<int64_t> StoreBootstrap::Add(const std::string& key,
+                                            int64_t delta) {
+  return Catch([&] { return store_.Add(key, delta); });
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,63 @@
+// Where the ranks of a new group meet: stores as the data plane wants them.
+
+#ifndef MUSTER_CLIENT_INTERNAL_BOOTSTRAP_H_
+#define MUSTER_CLIENT_INTERNAL_BOOTSTRAP_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/session.h"
+#include "client/store.h"
+#include "dataplane/bootstrap_store.h"
+#include "dataplane/mutex.h"
+
+namespace muster::internal {
+
+// On the job's store at the coordinator. Waiting ends early when the group is
+// known to be broken.
+class SessionBootstrap : public dataplane::BootstrapStore {
+ public:
+  // `broken` says why nobody needs to wait any longer; OK while they do.
+  SessionBootstrap(std::shared_ptr<Session> session, std::string prefix,
+                   std::function<absl::Status()> broken);
+
+  absl::Status Set(const std::string& key, const std::string& value) override;
+  absl::StatusOr<std::vector<std::string>> Get(
+      const std::vector<std::string>& keys,
+      dataplane::Instant deadline) override;
+  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
+
+  // Deletes what this process has set: a coordinator outlives many groups.
+  void DeleteOwnKeys();
+
+ private:
+  const std::shared_ptr<Session> session_;
+  const std::string prefix_;
+  const std::function<absl::Status()> broken_;
+  dataplane::Mutex mutex_;
+  std::vector<std::string> own_keys_ ABSL_GUARDED_BY(mutex_);
+};
+
+// On a store that the user brought.
+class StoreBootstrap : public dataplane::BootstrapStore {
+ public:
+  StoreBootstrap(std::shared_ptr<Store> store, std::string prefix);
+
+  absl::Status Set(const std::string& key, const std::string& value) override;
+  absl::StatusOr<std::vector<std::string>> Get(
+      const std::vector<std::string>& keys,
+      dataplane::Instant deadline) override;
+  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
+
+ private:
+  PrefixStore store_;
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_BOOTSTRAP_H_

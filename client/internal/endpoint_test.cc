@@ -1,0 +1,100 @@
+#include "client/internal/endpoint.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::internal {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+// A bound socket: its port is free of others. It listens if asked to.
+class LoopbackSocket {
+ public:
+  explicit LoopbackSocket(bool listening)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    if (listening) {
+      EXPECT_EQ(listen(fd_, 1), 0);
+    }
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size),
+              0);
+    endpoint_ = {"127.0.0.1", ntohs(address.sin_port)};
+  }
+  ~LoopbackSocket() { close(fd_); }
+
+  const Endpoint& endpoint() const { return endpoint_; }
+
+ private:
+  const int fd_;
+  Endpoint endpoint_;
+};
+
+TEST(EndpointTest, ParsesHostsAndBracketedIpv6) {
+  EXPECT_EQ(ParseEndpoint("node-1:7070")->host, "node-1");
+  EXPECT_EQ(ParseEndpoint("[::1]:7070")->host, "::1");
+  EXPECT_EQ(ParseEndpoint("[::1]:7070")->ToString(), "[::1]:7070");
+}
+
+TEST(EndpointTest, SaysWhatIsWrong) {
+  const auto error = [](absl::string_view text) {
+    return std::string(ParseEndpoint(text).status().message());
+  };
+  EXPECT_EQ(error("host"), "address \"host\": port number missing");
+  EXPECT_EQ(error("host:"), "address \"host:\": port number missing");
+  EXPECT_EQ(error("[::1]"), "address \"[::1]\": port number missing");
+  EXPECT_EQ(error(":1"), "address \":1\": host missing");
+  EXPECT_THAT(error("::1:7070"), HasSubstr("brackets"));
+  EXPECT_THAT(error("h:x"), HasSubstr("port must be a number but was \"x\""));
+  EXPECT_THAT(error("h:-1"),
+              HasSubstr("port must have value from 0 to 65535 but was -1."));
+}
+
+TEST(EndpointTest, ProbeFindsAListener) {
+  const LoopbackSocket listener(/*listening=*/true);
+  EXPECT_TRUE(Probe(listener.endpoint(), seconds(5)).ok());
+}
+
+TEST(EndpointTest, ProbeGivesTheSystemsReason) {
+  const LoopbackSocket closed(/*listening=*/false);
+  EXPECT_EQ(Probe(closed.endpoint(), seconds(5)),
+            absl::UnavailableError("connection refused"));
+  EXPECT_THAT(Probe({"no-such-host.invalid", 1}, seconds(5)).message(),
+              HasSubstr("cannot resolve \"no-such-host.invalid\""));
+}
+
+TEST(EndpointTest, TheWayToLoopbackIsLoopback) {
+  const auto local = LocalAddressTowards({"127.0.0.1", 7070});
+  ASSERT_TRUE(local.ok()) << local.status();
+  EXPECT_EQ(*local, "127.0.0.1");
+}
+
+TEST(EndpointTest, KnowsLoopback) {
+  EXPECT_TRUE(IsLoopback("127.0.0.1"));
+  EXPECT_TRUE(IsLoopback("127.0.1.1"));
+  EXPECT_TRUE(IsLoopback("::1"));
+  EXPECT_FALSE(IsLoopback("10.0.0.1"));
+  EXPECT_FALSE(IsLoopback("localhost"));
+}
+
+TEST(EndpointTest, ListensWhereEverybodyCanReachIt) {
+  EXPECT_EQ(ListenAddress({"127.0.0.1", 1}), "127.0.0.1:1");
+  EXPECT_EQ(ListenAddress({"localhost", 1}), "127.0.0.1:1");
+  EXPECT_EQ(ListenAddress({"10.1.2.3", 1}), "10.1.2.3:1");
+  EXPECT_EQ(ListenAddress({"trainer-0.svc", 1}), "0.0.0.0:1");
+}
+
+}  // namespace
+}  // namespace muster::internal

@@ -1,0 +1,276 @@
+#include "client/internal/failure_judge.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "client/internal/throw.h"
+#include "dataplane/culprit.h"
+#include "glog/logging.h"
+
+namespace muster::internal {
+namespace {
+
+using dataplane::MutexLock;
+
+// The head of an error of the data plane: "all_reduce #418 on group "world"".
+std::string HeadOf(absl::string_view message) {
+  const size_t colon = message.find(": ");
+  return std::string(message.substr(0, colon));
+}
+
+absl::string_view Fate(MemberEvent::Kind kind) {
+  switch (kind) {
+    case MemberEvent::Kind::kLeft:
+      return "left";
+    case MemberEvent::Kind::kLost:
+      return "was lost";
+    case MemberEvent::Kind::kFailed:
+      return "failed";
+    case MemberEvent::Kind::kReplaced:
+      return "was replaced by a new process";
+  }
+  return "is gone";
+}
+
+}  // namespace
+
+std::string DescribeMember(const MemberInfo& member) {
+  std::string text = absl::StrCat("rank ", member.rank);
+  if (!member.host.empty()) {
+    absl::StrAppend(&text, " (", member.host, ", pid ", member.pid, ")");
+  }
+  return text;
+}
+
+void FailureJudge::OnEvent(const MemberEvent& event) {
+  std::function<void(const absl::Status&)> abort;
+  absl::Status why;
+  {
+    MutexLock lock(mutex_);
+    events_.push_back(event);
+    if (Conclude()) {
+      abort = group_.abort;
+      why = final_;
+    }
+    changed_.NotifyAll();
+  }
+  if (abort) abort(why);
+}
+
+void FailureJudge::OnSessionOver(const absl::Status& why) {
+  std::function<void(const absl::Status&)> abort;
+  absl::Status verdict;
+  {
+    MutexLock lock(mutex_);
+    session_over_ = why;
+    if (Conclude()) {
+      abort = group_.abort;
+      verdict = final_;
+    }
+    changed_.NotifyAll();
+  }
+  if (abort) return abort(verdict);
+  LOG(WARNING) << "session over: cause=" << why.message();
+}
+
+void FailureJudge::Begin(Group group) {
+  std::function<void(const absl::Status&)> abort;
+  absl::Status why;
+  {
+    MutexLock lock(mutex_);
+    group_ = std::move(group);
+    begun_ = true;
+    if (Conclude()) {
+      abort = group_.abort;
+      why = final_;
+    }
+  }
+  if (abort) abort(why);
+}
+
+void FailureJudge::End() {
+  MutexLock lock(mutex_);
+  group_.current = nullptr;
+  group_.abort = nullptr;
+  group_.accuse = nullptr;
+  group_.agreed = nullptr;
+  group_.connected = nullptr;
+}
+
+bool FailureJudge::Conclude() {
+  if (!begun_ || !final_.ok()) return false;
+  for (const MemberEvent& event : events_) {
+    if (event.kind == MemberEvent::Kind::kLeft || !event.generation_ended ||
+        event.generation != group_.generation) {
+      continue;
+    }
+    final_ = Verdict(event, Label());
+    by_report_ = event.kind == MemberEvent::Kind::kFailed;
+    return true;
+  }
+  // A coordinator that restarted or is out of reach does not disturb the data
+  // plane. One that went down with rank 0, or that holds this member for lost,
+  // does.
+  const bool with_rank_0 =
+      options_.embedded && absl::IsUnavailable(session_over_);
+  if (with_rank_0 ? Left(0) == nullptr
+                  : absl::IsFailedPrecondition(session_over_)) {
+    final_ = CoordinatorGone(session_over_);
+    return true;
+  }
+  return false;
+}
+
+std::string FailureJudge::Label() const {
+  if (!failed_label_.empty()) return failed_label_;
+  const std::string current = group_.current ? group_.current() : "";
+  return current.empty()
+             ? absl::StrCat("group \"", group_.name, "\"")
+             : absl::StrCat(current, " on group \"", group_.name, "\"");
+}
+
+absl::Status FailureJudge::Verdict(const MemberEvent& event,
+                                   const std::string& label) const {
+  std::string text = absl::StrCat(label, ": ", DescribeMember(event.member),
+                                  " ", Fate(event.kind));
+  if (!event.member.cause.empty()) {
+    absl::StrAppend(&text, ": ", event.member.cause);
+  }
+  absl::StrAppend(&text, "; last progress: ",
+                  event.member.last_progress.empty()
+                      ? "none reported"
+                      : event.member.last_progress);
+  // It is gone, or it is there and says that it cannot go on.
+  const bool reported = event.kind == MemberEvent::Kind::kFailed;
+  return WithCulprits(
+      reported ? absl::AbortedError(text) : absl::UnavailableError(text),
+      {event.member});
+}
+
+absl::Status FailureJudge::WithSeat(const absl::Status& symptom,
+                                    int culprit) const {
+  for (const Seat& seat : group_.seats) {
+    if (seat.rank != culprit) continue;
+    const MemberInfo member{.rank = seat.rank,
+                            .member = seat.member,
+                            .host = seat.host,
+                            .pid = seat.pid,
+                            .cause = std::string(symptom.message())};
+    return WithCulprits(
+        absl::Status(symptom.code(),
+                     absl::StrCat(symptom.message(), "; ", "rank ", culprit,
+                                  " is pid ", seat.pid, " on ", seat.host)),
+        {member});
+  }
+  return absl::Status(symptom.code(), symptom.message());
+}
+
+absl::Status FailureJudge::Departure(const absl::Status& symptom,
+                                     int culprit) const {
+  MemberEvent event;
+  event.kind = MemberEvent::Kind::kLeft;
+  event.member = *Left(culprit);
+  return Verdict(event, HeadOf(symptom.message()));
+}
+
+absl::Status FailureJudge::CoordinatorGone(const absl::Status& why) const {
+  const absl::Status gone(why.code(),
+                          absl::StrCat(Label(), ": ", why.message()));
+  return options_.embedded && absl::IsUnavailable(why) ? WithSeat(gone, 0)
+                                                       : gone;
+}
+
+const MemberInfo* FailureJudge::Left(int rank) const {
+  for (const MemberEvent& event : events_) {
+    if (event.kind == MemberEvent::Kind::kLeft && event.member.rank == rank &&
+        event.generation == group_.generation) {
+      return &event.member;
+    }
+  }
+  return nullptr;
+}
+
+absl::Status FailureJudge::Known(int64_t generation) const {
+  MutexLock lock(mutex_);
+  if (begun_) return final_;
+  for (const MemberEvent& event : events_) {
+    if (event.generation == generation) {
+      return Verdict(event, "while the group formed");
+    }
+  }
+  return session_over_;
+}
+
+void FailureJudge::AwaitVerdict(const absl::Status& symptom, int culprit) {
+  // Nobody else has to do with it: no verdict will come.
+  if (culprit < 0 && !absl::IsUnavailable(symptom)) return;
+  Instant until = Clock::now() + options_.verdict_timeout;
+  bool prolonged = false;
+  while (final_.ok() && (culprit < 0 || Left(culprit) == nullptr)) {
+    if (!session_over_.ok()) return;
+    if (Clock::now() >= until) {
+      // With the coordinator out of reach, its own loss is the likely verdict.
+      if (prolonged || !options_.embedded || !group_.connected ||
+          group_.connected()) {
+        return;
+      }
+      prolonged = true;
+      until += options_.coordinator_loss;
+    }
+    changed_.WaitUntil(mutex_, until);
+  }
+}
+
+absl::Status FailureJudge::Decide(const absl::Status& symptom) {
+  MutexLock lock(mutex_);
+  while (deciding_) changed_.Wait(mutex_);
+  if (!final_.ok() && !by_report_) return final_;
+  deciding_ = true;
+  const int culprit = dataplane::CulpritRank(symptom).value_or(-1);
+  if (final_.ok()) {
+    failed_label_ = HeadOf(symptom.message());
+    AwaitVerdict(symptom, culprit);
+  }
+  if (final_.ok() && culprit >= 0 && Left(culprit) != nullptr) {
+    final_ = Departure(symptom, culprit);
+  }
+  absl::Status better;
+  if (final_.ok() && group_.accuse && session_over_.ok()) {
+    const absl::Status own = WithSeat(symptom, culprit);
+    const auto accuse = group_.accuse;
+    mutex_.Unlock();
+    better = accuse(own);
+    mutex_.Lock();
+  } else if (!final_.ok() && by_report_ && group_.agreed) {
+    const auto agreed = group_.agreed;
+    mutex_.Unlock();
+    better = agreed();
+    mutex_.Lock();
+  }
+  if (!better.ok()) final_ = better;
+  if (final_.ok()) final_ = WithSeat(symptom, culprit);
+  by_report_ = false;
+  deciding_ = false;
+  changed_.NotifyAll();
+  return final_;
+}
+
+void FailureJudge::AwaitOthersGone(std::chrono::milliseconds timeout) {
+  const Instant until = Clock::now() + timeout;
+  MutexLock lock(mutex_);
+  while (session_over_.ok() && Clock::now() < until) {
+    std::set<int> gone = {group_.rank};
+    for (const MemberEvent& event : events_) {
+      if (event.generation == group_.generation) gone.insert(event.member.rank);
+    }
+    if (gone.size() >= group_.seats.size()) return;
+    changed_.WaitUntil(mutex_, until);
+  }
+}
+
+}  // namespace muster::internal

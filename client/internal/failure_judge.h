@@ -1,0 +1,128 @@
+// Which error ended a group, and who is to blame.
+
+#ifndef MUSTER_CLIENT_INTERNAL_FAILURE_JUDGE_H_
+#define MUSTER_CLIENT_INTERNAL_FAILURE_JUDGE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "client/internal/deadline.h"
+#include "client/session.h"
+#include "dataplane/mutex.h"
+
+namespace muster::internal {
+
+// FailureJudge makes one error out of what comes in about a broken group: the
+// backend's error, which may be a symptom of a symptom (a connection that a
+// neighbour closed because its own neighbour died), the coordinator's events,
+// and the loss of the coordinator.
+//
+// The coordinator's first event that ends the generation is the same for every
+// rank, so it wins over whatever the backend says, if it comes within
+// `verdict_timeout` of that. Without one the ranks agree by themselves (see
+// Accuse). A member that left in peace ends nothing, but is the explanation
+// when its connections then break.
+//
+// Thread-safe. Events may come before Begin, from the moment at which there is
+// a session.
+class FailureJudge {
+ public:
+  struct Options {
+    std::chrono::milliseconds verdict_timeout = std::chrono::seconds(2);
+    // The coordinator lives and dies with rank 0.
+    bool embedded = false;
+    // How long the session takes to find that the coordinator is gone.
+    std::chrono::milliseconds coordinator_loss = std::chrono::seconds(3);
+  };
+
+  struct Group {
+    std::string name;
+    int64_t generation = 0;
+    int rank = -1;
+    std::vector<Seat> seats;
+    // What runs there now, for people; empty for nothing.
+    std::function<std::string()> current;
+    // Ends what runs there.
+    std::function<void(const absl::Status&)> abort;
+    // Without a verdict: tells the others what this rank thinks, and returns
+    // what all of them will say. Called without locks, may take seconds.
+    std::function<absl::Status(const absl::Status& own)> accuse;
+    // Whether the coordinator can be reached now.
+    std::function<bool()> connected;
+    // What the ranks agreed on when one of them reported a failure; OK when
+    // that was its own.
+    std::function<absl::Status()> agreed;
+  };
+
+  explicit FailureJudge(const Options& options) : options_(options) {}
+
+  // The callbacks of the session.
+  void OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnSessionOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The group exists from now on; what came before is looked at again.
+  void Begin(Group group) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The group is no more; its functions are not called any longer.
+  void End() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The error that ended the group, so far as it is known; OK while it works.
+  // Before Begin: whether somebody of generation `generation` is gone.
+  absl::Status Known(int64_t generation) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The group's error, given that a collective failed here with `symptom`.
+  // Waits for the coordinator's verdict if need be. Always the same for one
+  // group.
+  absl::Status Decide(const absl::Status& symptom) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Waits until all other members of the group are gone, in peace or not.
+  void AwaitOthersGone(std::chrono::milliseconds timeout)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  absl::Status Verdict(const MemberEvent& event, const std::string& label) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // An error with this rank's neighbour, or whoever it is, named in full.
+  absl::Status WithSeat(const absl::Status& symptom, int culprit) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Departure(const absl::Status& symptom, int culprit) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CoordinatorGone(const absl::Status& why) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Label() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AwaitVerdict(const absl::Status& symptom, int culprit)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  const MemberInfo* Left(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Looks at all that is known; true when that is now the end of the group.
+  bool Conclude() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+
+  mutable dataplane::Mutex mutex_;
+  dataplane::CondVar changed_;
+  bool begun_ ABSL_GUARDED_BY(mutex_) = false;
+  Group group_ ABSL_GUARDED_BY(mutex_);
+  // In the coordinator's order.
+  std::vector<MemberEvent> events_ ABSL_GUARDED_BY(mutex_);
+  // Why the session is over.
+  absl::Status session_over_ ABSL_GUARDED_BY(mutex_);
+  // What failed here first, for the head of the error.
+  std::string failed_label_ ABSL_GUARDED_BY(mutex_);
+  bool deciding_ ABSL_GUARDED_BY(mutex_) = false;
+  // The verdict is another rank's report; what it reports may be known better.
+  bool by_report_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status final_ ABSL_GUARDED_BY(mutex_);
+};
+
+// "rank 2 (trainer-2, pid 4711)".
+std::string DescribeMember(const MemberInfo& member);
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_FAILURE_JUDGE_H_

@@ -1,0 +1,222 @@
+#include "client/internal/failure_judge.h"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "client/internal/throw.h"
+#include "dataplane/culprit.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::internal {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr int64_t kGeneration = 7;
+
+MemberEvent Event(MemberEvent::Kind kind, int rank, const std::string& cause) {
+  MemberEvent event;
+  event.kind = kind;
+  event.member.rank = rank;
+  event.member.host = "host-" + std::to_string(rank);
+  event.member.pid = 100 + rank;
+  event.member.cause = cause;
+  event.member.last_progress = "all_reduce #4";
+  event.generation = kGeneration;
+  event.generation_ended = kind != MemberEvent::Kind::kLeft;
+  return event;
+}
+
+absl::Status ClosedBy(int rank) {
+  absl::Status status = absl::UnavailableError(
+      "all_reduce #5 on group \"world\": connection closed by rank " +
+      std::to_string(rank));
+  dataplane::SetCulpritRank(status, rank);
+  return status;
+}
+
+std::vector<int> Ranks(const absl::Status& status) {
+  std::vector<int> ranks;
+  for (const MemberInfo& member : CulpritsOf(status)) {
+    ranks.push_back(member.rank);
+  }
+  return ranks;
+}
+
+class FailureJudgeTest : public ::testing::Test {
+ protected:
+  void Make(FailureJudge::Options options) {
+    judge_ = std::make_unique<FailureJudge>(options);
+  }
+
+  void Begin() {
+    FailureJudge::Group group;
+    group.name = "world";
+    group.generation = kGeneration;
+    group.rank = 1;
+    for (int rank = 0; rank < 4; ++rank) {
+      group.seats.push_back({.rank = rank,
+                             .host = "host-" + std::to_string(rank),
+                             .pid = 100 + rank});
+    }
+    group.current = [] { return std::string("all_reduce #5 float32[8] sum"); };
+    group.abort = [this](const absl::Status& why) { aborted_ = why; };
+    group.accuse = [this](const absl::Status& own) {
+      accused_ = own;
+      return agreement_.value_or(own);
+    };
+    group.connected = [this] { return connected_.load(); };
+    group.agreed = [this] { return reported_; };
+    judge_->Begin(std::move(group));
+  }
+
+  std::unique_ptr<FailureJudge> judge_ = std::make_unique<FailureJudge>(
+      FailureJudge::Options{.verdict_timeout = seconds(60)});
+  absl::Status aborted_;
+  absl::Status accused_;
+  absl::Status reported_;
+  std::optional<absl::Status> agreement_;
+  std::atomic<bool> connected_{true};
+};
+
+TEST_F(FailureJudgeTest, AnEventAbortsTheGroupAndNamesEverything) {
+  Begin();
+  judge_->OnEvent(
+      Event(MemberEvent::Kind::kLost, 2, "no heartbeat for 11s (lease 10s)"));
+  EXPECT_EQ(aborted_.message(),
+            "all_reduce #5 float32[8] sum on group \"world\": rank 2 (host-2, "
+            "pid 102) was lost: no heartbeat for 11s (lease 10s); last "
+            "progress: all_reduce #4");
+  EXPECT_TRUE(absl::IsUnavailable(aborted_));
+  EXPECT_THAT(Ranks(aborted_), ElementsAre(2));
+}
+
+TEST_F(FailureJudgeTest, TheVerdictWinsOverTheSymptom) {
+  Begin();
+  absl::Status decided;
+  std::thread caller([&] { decided = judge_->Decide(ClosedBy(3)); });
+  judge_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
+  caller.join();
+  EXPECT_THAT(Ranks(decided), ElementsAre(2));
+  EXPECT_TRUE(accused_.ok());
+}
+
+TEST_F(FailureJudgeTest, EveryFailureAfterTheFirstIsTheSame) {
+  Begin();
+  judge_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
+  judge_->OnEvent(Event(MemberEvent::Kind::kLost, 3, "connection closed"));
+  const absl::Status first = judge_->Decide(ClosedBy(3));
+  EXPECT_THAT(Ranks(first), ElementsAre(2));
+  EXPECT_EQ(judge_->Decide(ClosedBy(0)), first);
+}
+
+TEST_F(FailureJudgeTest, WhoLeavesInPeaceEndsNothing) {
+  Begin();
+  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
+  EXPECT_TRUE(aborted_.ok());
+  EXPECT_TRUE(judge_->Known(kGeneration).ok());
+}
+
+TEST_F(FailureJudgeTest, WhoLeftExplainsItsClosedConnection) {
+  Begin();
+  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
+  const absl::Status decided = judge_->Decide(ClosedBy(2));
+  EXPECT_THAT(
+      std::string(decided.message()),
+      StartsWith("all_reduce #5 on group \"world\": rank 2 (host-2, pid "
+                 "102) left: finished"));
+}
+
+TEST_F(FailureJudgeTest, WithoutAVerdictTheRanksAgree) {
+  Make({.verdict_timeout = milliseconds(1)});
+  agreement_ = absl::UnavailableError("what rank 0 said first");
+  Begin();
+  EXPECT_EQ(judge_->Decide(ClosedBy(3)), *agreement_);
+  EXPECT_THAT(Ranks(accused_), ElementsAre(3));
+  EXPECT_THAT(std::string(accused_.message()),
+              HasSubstr("rank 3 is pid 103 on host-3"));
+}
+
+TEST_F(FailureJudgeTest, OnesOwnFaultIsReportedAtOnce) {
+  Begin();  // With a verdict timeout that the test would not survive.
+  const absl::Status own = absl::InternalError("reduction failed");
+  EXPECT_EQ(judge_->Decide(own), own);
+  EXPECT_EQ(accused_, own);
+}
+
+TEST_F(FailureJudgeTest, AReportIsReplacedByWhatTheRanksAgreedOn) {
+  Begin();
+  reported_ =
+      WithCulprits(absl::UnavailableError("rank 3 is stuck"), {{.rank = 3}});
+  judge_->OnEvent(Event(MemberEvent::Kind::kFailed, 0, "rank 3 is stuck"));
+  EXPECT_THAT(Ranks(judge_->Decide(ClosedBy(0))), ElementsAre(3));
+}
+
+TEST_F(FailureJudgeTest, EventsBeforeTheGroupCount) {
+  judge_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
+  EXPECT_FALSE(judge_->Known(kGeneration).ok());
+  EXPECT_TRUE(judge_->Known(kGeneration + 1).ok());
+  Begin();
+  EXPECT_THAT(Ranks(aborted_), ElementsAre(2));
+}
+
+TEST_F(FailureJudgeTest, OtherGenerationsDoNotMatter) {
+  Begin();
+  MemberEvent event = Event(MemberEvent::Kind::kLost, 2, "old");
+  event.generation = kGeneration - 1;
+  judge_->OnEvent(event);
+  EXPECT_TRUE(aborted_.ok());
+}
+
+TEST_F(FailureJudgeTest, AnEmbeddedCoordinatorTakesItsGroupWithIt) {
+  Make({.verdict_timeout = seconds(60), .embedded = true});
+  Begin();
+  judge_->OnSessionOver(absl::UnavailableError(
+      "coordinator at h:1 (embedded in rank 0) is gone: connection refused"));
+  EXPECT_THAT(std::string(aborted_.message()),
+              HasSubstr("coordinator at h:1 (embedded in rank 0) is gone"));
+  EXPECT_THAT(Ranks(aborted_), ElementsAre(0));
+}
+
+TEST_F(FailureJudgeTest, UnlessRankZeroHasLeftInPeace) {
+  Make({.verdict_timeout = seconds(60), .embedded = true});
+  Begin();
+  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
+  judge_->OnSessionOver(absl::UnavailableError("gone"));
+  EXPECT_TRUE(aborted_.ok());
+}
+
+TEST_F(FailureJudgeTest, AnExternalCoordinatorDoesNot) {
+  Begin();
+  judge_->OnSessionOver(absl::AbortedError("restarted"));
+  EXPECT_TRUE(aborted_.ok());
+  // And nobody waits for its verdict.
+  const absl::Status decided = judge_->Decide(ClosedBy(3));
+  EXPECT_THAT(Ranks(decided), ElementsAre(3));
+}
+
+TEST_F(FailureJudgeTest, OneThatHoldsThisMemberForLostDoes) {
+  Begin();
+  judge_->OnSessionOver(absl::FailedPreconditionError("was lost"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(aborted_));
+}
+
+TEST_F(FailureJudgeTest, WaitsForTheFarewellOfAllOthers) {
+  Begin();
+  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
+  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
+  std::thread waiter([&] { judge_->AwaitOthersGone(seconds(60)); });
+  judge_->OnEvent(Event(MemberEvent::Kind::kLost, 3, "connection closed"));
+  waiter.join();
+}
+
+}  // namespace
+}  // namespace muster::internal

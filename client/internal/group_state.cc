@@ -1,0 +1,272 @@
+#include "client/internal/group_state.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/errors.h"
+#include "client/internal/deadline.h"
+#include "client/internal/stream_session.h"
+#include "client/internal/throw.h"
+#include "client/internal/verbs.h"
+
+namespace muster::internal {
+namespace {
+
+using dataplane::MutexLock;
+using std::chrono::milliseconds;
+
+// For the few calls that settle a failure.
+Deadline SettleDeadline() {
+  return Deadline::After(std::chrono::seconds(2), "2s to settle a failure");
+}
+
+}  // namespace
+
+std::shared_ptr<GroupState> GroupState::Create(
+    GroupStateOptions options, std::unique_ptr<dataplane::Backend> backend,
+    std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge) {
+  std::shared_ptr<GroupState> state(
+      new GroupState(std::move(options), std::move(session), std::move(judge)));
+  {
+    MutexLock lock(state->mutex_);
+    state->communicator_ = std::make_shared<dataplane::Communicator>(
+        dataplane::CommunicatorOptions{
+            .group_name = state->options_.name,
+            .rank = state->rank(),
+            .world_size = state->size(),
+            .default_timeout = state->options_.timeout},
+        std::move(backend));
+  }
+  state->TellJudge();
+  return state;
+}
+
+GroupState::GroupState(GroupStateOptions options,
+                       std::shared_ptr<Session> session,
+                       std::shared_ptr<FailureJudge> judge)
+    : options_(std::move(options)),
+      session_(std::move(session)),
+      judge_(std::move(judge)) {}
+
+void GroupState::TellJudge() {
+  if (judge_ == nullptr) return;
+  const std::weak_ptr<GroupState> weak = weak_from_this();
+  FailureJudge::Group group;
+  group.name = options_.name;
+  group.generation = options_.formation.generation;
+  group.rank = rank();
+  group.seats = options_.formation.seats;
+  group.current = [weak]() -> std::string {
+    const auto self = weak.lock();
+    const auto communicator = self == nullptr ? nullptr : self->communicator();
+    return communicator == nullptr ? "" : communicator->progress().current;
+  };
+  group.abort = [weak](const absl::Status& why) {
+    const auto self = weak.lock();
+    const auto communicator = self == nullptr ? nullptr : self->communicator();
+    if (communicator != nullptr) communicator->Abort(why);
+  };
+  group.accuse = [weak](const absl::Status& own) {
+    const auto self = weak.lock();
+    return self == nullptr ? own : self->Accuse(own);
+  };
+  group.agreed = [weak] {
+    const auto self = weak.lock();
+    return self == nullptr ? absl::OkStatus() : self->Agreed();
+  };
+  group.connected = [weak] {
+    const auto self = weak.lock();
+    return self != nullptr && self->session_->stream().connected();
+  };
+  judge_->Begin(std::move(group));
+}
+
+std::shared_ptr<dataplane::Communicator> GroupState::communicator() const {
+  MutexLock lock(mutex_);
+  return communicator_;
+}
+
+std::shared_ptr<dataplane::Communicator> GroupState::LiveCommunicator() const {
+  auto live = communicator();
+  if (live == nullptr) {
+    Throw(Origin::kControl, absl::FailedPreconditionError(absl::StrCat(
+                                "Invalid process group specified: group \"",
+                                options_.name, "\" was destroyed")));
+  }
+  return live;
+}
+
+Work GroupState::Run(dataplane::Collective collective, bool async_op) {
+  Work work(LiveCommunicator()->Start(std::move(collective)),
+            shared_from_this());
+  if (!async_op) work.Wait();
+  return work;
+}
+
+void GroupState::ThrowFailure(const absl::Status& symptom) {
+  const auto live = communicator();
+  if (live != nullptr && live->status().ok()) {
+    // Nothing was started: a bad argument.
+    Throw(Origin::kControl, symptom);
+  }
+  const absl::Status why = Explain(symptom);
+  {
+    MutexLock lock(mutex_);
+    failure_seen_ = true;
+  }
+  Throw(Origin::kBackend, why);
+}
+
+absl::Status GroupState::Explain(const absl::Status& symptom) {
+  // Cancelled: the group was destroyed, by this process itself.
+  if (judge_ == nullptr || absl::IsCancelled(symptom)) return symptom;
+  return judge_->Decide(symptom);
+}
+
+void GroupState::Shutdown() {
+  std::shared_ptr<dataplane::Communicator> communicator;
+  {
+    MutexLock lock(mutex_);
+    communicator.swap(communicator_);
+  }
+  if (judge_ != nullptr) judge_->End();
+  if (communicator != nullptr) {
+    communicator->Abort(absl::CancelledError(
+        absl::StrCat("group \"", options_.name, "\" was destroyed")));
+  }
+}
+
+absl::Status GroupState::status() const {
+  const auto live = communicator();
+  if (judge_ != nullptr) {
+    absl::Status known = judge_->Known(options_.formation.generation);
+    if (!known.ok()) return known;
+  }
+  return live == nullptr ? absl::OkStatus() : live->status();
+}
+
+bool GroupState::failure_seen() const {
+  MutexLock lock(mutex_);
+  return failure_seen_;
+}
+
+std::vector<GroupProgress> GroupState::Progress() const {
+  const auto live = communicator();
+  if (live == nullptr) return {};
+  const dataplane::Progress progress = live->progress();
+  return {{.group = progress.group_name,
+           .last_enqueued = static_cast<int64_t>(progress.last_enqueued),
+           .last_completed = static_cast<int64_t>(progress.last_completed),
+           .current = progress.current,
+           .running_for = std::chrono::duration_cast<milliseconds>(
+               Clock::now() - progress.since)}};
+}
+
+std::string GroupState::VerdictKey() const {
+  return absl::StrCat("muster/verdict/", options_.name, "/",
+                      options_.formation.generation);
+}
+
+// No verdict came: nobody is known to be gone. The first rank that gets here
+// writes down what it thinks, all say the same as it, and its report ends the
+// generation for those that still wait.
+absl::Status GroupState::Accuse(const absl::Status& own) {
+  StreamSession& stream = session_->stream();
+  if (!stream.status().ok()) return own;
+  const absl::Status named =
+      absl::IsDeadlineExceeded(own) ? NameTheStuck(own) : own;
+  const absl::StatusOr<std::string> winner = CompareSetKey(
+      stream, VerdictKey(), "", SerializeStatus(named), SettleDeadline());
+  const absl::Status agreed = winner.ok() ? ParseStatus(*winner) : named;
+  // Without an answer the connection will close and tell them.
+  ReportFailure(stream, std::string(agreed.message()), SettleDeadline())
+      .IgnoreError();
+  return agreed;
+}
+
+absl::Status GroupState::Agreed() {
+  StreamSession& stream = session_->stream();
+  const Deadline deadline = SettleDeadline();
+  const absl::StatusOr<bool> there =
+      CheckKeys(stream, {VerdictKey()}, deadline);
+  if (!there.ok() || !*there) return absl::OkStatus();
+  const absl::StatusOr<std::string> value =
+      GetKey(stream, VerdictKey(), deadline);
+  return value.ok() ? ParseStatus(*value) : absl::OkStatus();
+}
+
+// After a timeout: ranks that are stuck elsewhere do not come here, all others
+// do at about the same time. The coordinator sees the difference, and tells it
+// to all alike.
+absl::Status GroupState::NameTheStuck(const absl::Status& own) {
+  const absl::Status met = AwaitBarrier(
+      session_->stream(), options_.name, "muster/after-timeout",
+      options_.formation.generation, rank(), /*wait_all_ranks=*/true,
+      Deadline::After(options_.verdict_timeout,
+                      "InitProcessGroupOptions::verdict_timeout"));
+  const std::vector<MemberInfo> stuck = CulpritsOf(met);
+  if (met.ok() || stuck.empty()) return own;
+  std::vector<std::string> names;
+  for (const MemberInfo& member : stuck) {
+    names.push_back(absl::StrCat(
+        DescribeMember(member), ", last progress: ",
+        member.last_progress.empty() ? "none reported" : member.last_progress));
+  }
+  return WithCulprits(
+      absl::Status(own.code(), absl::StrCat(own.message(),
+                                            "; did not come to the end of "
+                                            "it: ",
+                                            absl::StrJoin(names, "; "))),
+      stuck);
+}
+
+std::string GroupState::BarrierText(const absl::Status& status,
+                                    milliseconds timeout) const {
+  const std::vector<MemberInfo> missing = CulpritsOf(status);
+  if (missing.empty()) return std::string(status.message());
+  std::vector<int> ranks;
+  for (const MemberInfo& member : missing) ranks.push_back(member.rank);
+  constexpr size_t kRanksInTextMax = 8;
+  std::string more;
+  if (ranks.size() > kRanksInTextMax) {
+    more = absl::StrCat(" and ", ranks.size() - kRanksInTextMax, " more");
+    ranks.resize(kRanksInTextMax);
+  }
+  return absl::StrCat(
+      "[Rank ", rank(), "]: ", missing.size() == 1 ? "Rank " : "Ranks ",
+      absl::StrJoin(ranks, ", "), more, " failed to pass monitoredBarrier in ",
+      timeout.count(), " ms: ", status.message());
+}
+
+void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
+  const auto live = LiveCommunicator();
+  if (const absl::Status broken = live->status(); !broken.ok()) {
+    ThrowFailure(broken);
+  }
+  if (session_ == nullptr) {
+    Throw(Origin::kControl,
+          absl::FailedPreconditionError(absl::StrCat(
+              "MonitoredBarrier on group \"", options_.name,
+              "\": the coordinator decides it, and the group was formed "
+              "without one (InitProcessGroupOptions::store)")));
+  }
+  if (size() == 1) return;
+  const std::string name = timeout.count() == 0
+                               ? "InitProcessGroupOptions::timeout"
+                               : "MonitoredBarrierOptions::timeout";
+  if (timeout.count() == 0) timeout = options_.timeout;
+  const absl::Status status =
+      AwaitBarrier(session_->stream(), options_.name, "monitored_barrier",
+                   options_.formation.generation, rank(), wait_all_ranks,
+                   Deadline::After(timeout, name));
+  if (status.ok()) return;
+  Throw(Origin::kControl,
+        WithCulprits(absl::Status(status.code(), BarrierText(status, timeout)),
+                     CulpritsOf(status)));
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,238 @@
+#include "client/internal/init_method.h"
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace muster::internal {
+namespace {
+
+// "scheme://authority/path?key=value&..."
+struct Url {
+  std::string scheme;
+  std::string authority;
+  std::string path;
+  std::map<std::string, std::string> query;
+};
+
+absl::Status Error(const Url& url, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("Error initializing torch.distributed using ", url.scheme,
+                   ":// rendezvous: ", what));
+}
+
+absl::StatusOr<Url> ParseUrl(absl::string_view text) {
+  const size_t colon = text.find("://");
+  if (colon == absl::string_view::npos || colon == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("init_method \"", text,
+                     "\" is not a URL: env://, tcp://HOST:PORT or "
+                     "muster://HOST:PORT/JOB"));
+  }
+  Url url;
+  url.scheme = std::string(text.substr(0, colon));
+  absl::string_view rest = text.substr(colon + 3);
+  const size_t question = rest.find('?');
+  if (question != absl::string_view::npos) {
+    for (absl::string_view pair :
+         absl::StrSplit(rest.substr(question + 1), '&', absl::SkipEmpty())) {
+      const std::pair<std::string, std::string> split =
+          absl::StrSplit(pair, absl::MaxSplits('=', 1));
+      if (split.first != "rank" && split.first != "world_size") {
+        return Error(url, absl::StrCat("unknown parameter \"", split.first,
+                                       "\": rank and world_size are known"));
+      }
+      url.query[split.first] = split.second;
+    }
+    rest = rest.substr(0, question);
+  }
+  const size_t slash = rest.find('/');
+  url.authority = std::string(rest.substr(0, slash));
+  if (slash != absl::string_view::npos) {
+    url.path = std::string(rest.substr(slash + 1));
+  }
+  return url;
+}
+
+absl::StatusOr<int> ToInt(const Url& url, absl::string_view where,
+                          absl::string_view text) {
+  int value = 0;
+  if (!absl::SimpleAtoi(text, &value)) {
+    return Error(
+        url, absl::StrCat(where, " must be a number but was \"", text, "\""));
+  }
+  return value;
+}
+
+bool IsSet(const Environment& environment, const char* name) {
+  const char* const value = environment(name);
+  return value != nullptr && *value != '\0';
+}
+
+absl::StatusOr<std::string> Required(const Url& url,
+                                     const Environment& environment,
+                                     const char* name) {
+  if (!IsSet(environment, name)) {
+    return Error(url, absl::StrCat("environment variable ", name,
+                                   " expected, but not set"));
+  }
+  return std::string(environment(name));
+}
+
+// The option, else the URL's parameter, else (with a `variable`) the
+// environment's; -1 when none says anything.
+absl::StatusOr<int> Choose(const Url& url, int option, const char* parameter,
+                           const Environment& environment,
+                           const char* variable) {
+  if (option >= 0) return option;
+  const auto found = url.query.find(parameter);
+  if (found != url.query.end()) return ToInt(url, parameter, found->second);
+  if (variable != nullptr && IsSet(environment, variable)) {
+    return ToInt(url, absl::StrCat("environment variable ", variable),
+                 environment(variable));
+  }
+  return -1;
+}
+
+absl::Status CheckPlan(const Url& url, const InitPlan& plan) {
+  if (plan.world_size < 1) {
+    return Error(url, absl::StrCat("world size must be at least 1 but was ",
+                                   plan.world_size));
+  }
+  if (plan.rank >= plan.world_size || plan.rank < -1) {
+    return Error(url, absl::StrCat("rank must be in [0, ", plan.world_size,
+                                   ") but was ", plan.rank));
+  }
+  if (plan.endpoint.port == 0 && (!plan.embedded || plan.world_size > 1)) {
+    return Error(url,
+                 "port 0 stands for any free one, which only a group of one "
+                 "rank can use");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Endpoint> AuthorityEndpoint(const Url& url) {
+  absl::StatusOr<Endpoint> endpoint = ParseEndpoint(url.authority);
+  if (!endpoint.ok()) return Error(url, endpoint.status().message());
+  return endpoint;
+}
+
+absl::StatusOr<InitPlan> PlanEnv(const Url& url, const InitRequest& request,
+                                 const Environment& environment) {
+  InitPlan plan;
+  const auto rank = Choose(url, request.rank, "rank", environment, "RANK");
+  if (!rank.ok()) return rank.status();
+  if (*rank == -1) return Required(url, environment, "RANK").status();
+  const auto world_size =
+      Choose(url, request.world_size, "world_size", environment, "WORLD_SIZE");
+  if (!world_size.ok()) return world_size.status();
+  if (*world_size == -1) {
+    return Required(url, environment, "WORLD_SIZE").status();
+  }
+  const auto host = Required(url, environment, "MASTER_ADDR");
+  if (!host.ok()) return host.status();
+  const auto port = Required(url, environment, "MASTER_PORT");
+  if (!port.ok()) return port.status();
+  const auto number = ToInt(url, "environment variable MASTER_PORT", *port);
+  if (!number.ok()) return number.status();
+  const bool bare_v6 =
+      absl::StrContains(*host, ':') && !absl::StartsWith(*host, "[");
+  const auto endpoint =
+      ParseEndpoint(bare_v6 ? absl::StrCat("[", *host, "]:", *number)
+                            : absl::StrCat(*host, ":", *number));
+  if (!endpoint.ok()) return Error(url, endpoint.status().message());
+  plan.rank = *rank;
+  plan.world_size = *world_size;
+  plan.endpoint = *endpoint;
+  return plan;
+}
+
+absl::StatusOr<InitPlan> PlanTcp(const Url& url, const InitRequest& request,
+                                 const Environment& environment) {
+  InitPlan plan;
+  const auto endpoint = AuthorityEndpoint(url);
+  if (!endpoint.ok()) return endpoint.status();
+  const auto rank = Choose(url, request.rank, "rank", environment, nullptr);
+  if (!rank.ok()) return rank.status();
+  if (*rank == -1) return Error(url, "rank parameter missing");
+  const auto world_size =
+      Choose(url, request.world_size, "world_size", environment, nullptr);
+  if (!world_size.ok()) return world_size.status();
+  if (*world_size == -1) return Error(url, "world size parameter missing");
+  plan.rank = *rank;
+  plan.world_size = *world_size;
+  plan.endpoint = *endpoint;
+  return plan;
+}
+
+absl::StatusOr<InitPlan> PlanMuster(const Url& url, const InitRequest& request,
+                                    const Environment& environment) {
+  InitPlan plan;
+  const auto endpoint = AuthorityEndpoint(url);
+  if (!endpoint.ok()) return endpoint.status();
+  const auto rank = Choose(url, request.rank, "rank", environment, "RANK");
+  if (!rank.ok()) return rank.status();
+  const auto world_size =
+      Choose(url, request.world_size, "world_size", environment, "WORLD_SIZE");
+  if (!world_size.ok()) return world_size.status();
+  if (*world_size == -1) {
+    return Error(url,
+                 "world size missing: InitProcessGroupOptions::world_size, "
+                 "?world_size=N or environment variable WORLD_SIZE");
+  }
+  plan.rank = *rank;
+  plan.world_size = *world_size;
+  plan.endpoint = *endpoint;
+  plan.job = url.path;
+  return plan;
+}
+
+// The most explicit first.
+std::string JobName(const InitRequest& request, const InitPlan& plan,
+                    const Environment& environment) {
+  if (!request.job.empty()) return request.job;
+  if (!plan.job.empty()) return plan.job;
+  for (const char* variable : {"MUSTER_JOB", "TORCHELASTIC_RUN_ID"}) {
+    if (IsSet(environment, variable)) return environment(variable);
+  }
+  return "default";
+}
+
+}  // namespace
+
+absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
+                                  const Environment& environment) {
+  const absl::StatusOr<Url> url =
+      ParseUrl(request.init_method.empty() ? "env://" : request.init_method);
+  if (!url.ok()) return url.status();
+  absl::StatusOr<InitPlan> plan;
+  if (url->scheme == "env") {
+    plan = PlanEnv(*url, request, environment);
+  } else if (url->scheme == "tcp") {
+    plan = PlanTcp(*url, request, environment);
+  } else if (url->scheme == "muster") {
+    plan = PlanMuster(*url, request, environment);
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("No rendezvous handler for ", url->scheme, "://"));
+  }
+  if (!plan.ok()) return plan.status();
+  const char* const agent = environment("TORCHELASTIC_USE_AGENT_STORE");
+  plan->embedded = url->scheme != "muster" &&
+                   (agent == nullptr || std::string(agent) != "True");
+  plan->job = JobName(request, *plan, environment);
+  if (absl::Status checked = CheckPlan(*url, *plan); !checked.ok()) {
+    return checked;
+  }
+  return plan;
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,44 @@
+// What the options, the URL and the environment of InitProcessGroup say
+// together.
+
+#ifndef MUSTER_CLIENT_INTERNAL_INIT_METHOD_H_
+#define MUSTER_CLIENT_INTERNAL_INIT_METHOD_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/internal/endpoint.h"
+
+namespace muster::internal {
+
+// getenv, or a test's stand-in: null when unset.
+using Environment = std::function<const char*(const char* name)>;
+
+struct InitRequest {
+  // As in InitProcessGroupOptions.
+  std::string init_method = {};
+  int world_size = -1;
+  int rank = -1;
+  std::string job = {};
+};
+
+struct InitPlan {
+  // Of the coordinator.
+  Endpoint endpoint;
+  std::string job = {};
+  // -1: the coordinator gives one out.
+  int rank = -1;
+  int world_size = -1;
+  // Rank 0 serves the coordinator at `endpoint`.
+  bool embedded = false;
+};
+
+// Errors: kInvalidArgument, with c10d's words where it has the same error.
+absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
+                                  const Environment& environment);
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_INIT_METHOD_H_

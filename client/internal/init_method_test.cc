@@ -1,0 +1,160 @@
+#include "client/internal/init_method.h"
+
+#include <map>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::internal {
+namespace {
+
+using ::testing::HasSubstr;
+
+class InitMethodTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<InitPlan> Plan(const InitRequest& request) {
+    return PlanInit(request, [this](const char* name) -> const char* {
+      const auto found = environment_.find(name);
+      return found == environment_.end() ? nullptr : found->second.c_str();
+    });
+  }
+
+  std::string Error(const InitRequest& request) {
+    const absl::Status status = Plan(request).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  }
+
+  void SetEnv() {
+    environment_ = {{"RANK", "1"},
+                    {"WORLD_SIZE", "4"},
+                    {"MASTER_ADDR", "10.0.0.1"},
+                    {"MASTER_PORT", "29500"}};
+  }
+
+  std::map<std::string, std::string> environment_;
+};
+
+TEST_F(InitMethodTest, EnvironmentIsTheDefault) {
+  SetEnv();
+  const auto plan = Plan({});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->rank, 1);
+  EXPECT_EQ(plan->world_size, 4);
+  EXPECT_EQ(plan->endpoint.ToString(), "10.0.0.1:29500");
+  EXPECT_EQ(plan->job, "default");
+  EXPECT_TRUE(plan->embedded);
+}
+
+TEST_F(InitMethodTest, NamesTheMissingVariable) {
+  for (const char* name :
+       {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
+    SetEnv();
+    environment_.erase(name);
+    EXPECT_EQ(Error({}),
+              std::string("Error initializing torch.distributed using env:// "
+                          "rendezvous: environment variable ") +
+                  name + " expected, but not set");
+  }
+}
+
+TEST_F(InitMethodTest, UrlOverridesTheEnvironmentAndOptionsOverrideTheUrl) {
+  SetEnv();
+  auto plan = Plan({.init_method = "env://?rank=2&world_size=3"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->rank, 2);
+  EXPECT_EQ(plan->world_size, 3);
+  plan = Plan({.init_method = "env://?rank=2&world_size=3", .rank = 0});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->rank, 0);
+}
+
+TEST_F(InitMethodTest, TheLaunchersStoreIsNotEmbedded) {
+  SetEnv();
+  environment_["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  const auto plan = Plan({});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_FALSE(plan->embedded);
+}
+
+TEST_F(InitMethodTest, NamesAVariableThatIsNoNumber) {
+  SetEnv();
+  environment_["RANK"] = "one";
+  EXPECT_THAT(Error({}), HasSubstr("environment variable RANK must be a number "
+                                   "but was \"one\""));
+  SetEnv();
+  environment_["MASTER_PORT"] = "70000";
+  EXPECT_THAT(Error({}),
+              HasSubstr("port must have value from 0 to 65535 but was 70000."));
+}
+
+TEST_F(InitMethodTest, TcpTakesAllFromTheUrl) {
+  const auto plan =
+      Plan({.init_method = "tcp://[::1]:29500?rank=0&world_size=2"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->endpoint.host, "::1");
+  EXPECT_EQ(plan->rank, 0);
+  EXPECT_EQ(plan->world_size, 2);
+  EXPECT_TRUE(plan->embedded);
+}
+
+TEST_F(InitMethodTest, TcpNamesWhatIsMissing) {
+  EXPECT_THAT(Error({.init_method = "tcp://localhost?rank=0&world_size=1"}),
+              HasSubstr("port number missing"));
+  EXPECT_THAT(Error({.init_method = "tcp://localhost:1?world_size=1"}),
+              HasSubstr("rank parameter missing"));
+  EXPECT_THAT(Error({.init_method = "tcp://localhost:1?rank=0"}),
+              HasSubstr("world size parameter missing"));
+}
+
+TEST_F(InitMethodTest, RejectsRanksOutsideOfTheWorld) {
+  EXPECT_THAT(Error({.init_method = "tcp://localhost:1?rank=2&world_size=2"}),
+              HasSubstr("rank must be in [0, 2) but was 2"));
+  EXPECT_THAT(Error({.init_method = "tcp://localhost:1?rank=0&world_size=0"}),
+              HasSubstr("world size must be at least 1 but was 0"));
+}
+
+TEST_F(InitMethodTest, UnknownSchemeAndUnknownParameter) {
+  EXPECT_EQ(Error({.init_method = "carrier-pigeon://x"}),
+            "No rendezvous handler for carrier-pigeon://");
+  EXPECT_THAT(Error({.init_method = "tcp://localhost:1?ranks=1"}),
+              HasSubstr("unknown parameter \"ranks\""));
+  EXPECT_THAT(Error({.init_method = "localhost:1"}), HasSubstr("not a URL"));
+}
+
+TEST_F(InitMethodTest, MusterTakesTheJobFromThePathAndLetsTheRankBeAssigned) {
+  const auto plan =
+      Plan({.init_method = "muster://c:7070/llama", .world_size = 8});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->job, "llama");
+  EXPECT_EQ(plan->rank, -1);
+  EXPECT_EQ(plan->world_size, 8);
+  EXPECT_FALSE(plan->embedded);
+  EXPECT_THAT(Error({.init_method = "muster://c:7070/llama"}),
+              HasSubstr("world size missing"));
+}
+
+TEST_F(InitMethodTest, TheMostExplicitJobNameWins) {
+  const InitRequest bare{.init_method = "muster://c:7070", .world_size = 1};
+  EXPECT_EQ(Plan(bare)->job, "default");
+  environment_["TORCHELASTIC_RUN_ID"] = "run";
+  EXPECT_EQ(Plan(bare)->job, "run");
+  environment_["MUSTER_JOB"] = "ours";
+  EXPECT_EQ(Plan(bare)->job, "ours");
+  InitRequest request = bare;
+  request.init_method = "muster://c:7070/url";
+  EXPECT_EQ(Plan(request)->job, "url");
+  request.job = "option";
+  EXPECT_EQ(Plan(request)->job, "option");
+}
+
+TEST_F(InitMethodTest, AnyFreePortIsForOneRankAlone) {
+  EXPECT_TRUE(
+      Plan({.init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"}).ok());
+  EXPECT_THAT(Error({.init_method = "tcp://127.0.0.1:0?rank=0&world_size=2"}),
+              HasSubstr("port 0"));
+}
+
+}  // namespace
+}  // namespace muster::internal

@@ -1,0 +1,207 @@
+#include "client/internal/operation_table.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::internal {
+namespace {
+
+using ::testing::ElementsAre;
+using State = PendingOperation::State;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+PendingOperationPtr Make(v1::Operation operation,
+                         milliseconds timeout = seconds(5)) {
+  auto pending = std::make_shared<PendingOperation>();
+  pending->operation = std::move(operation);
+  pending->deadline = Deadline::After(timeout, "test");
+  return pending;
+}
+
+PendingOperationPtr AddSet(OperationTable& table, const std::string& key) {
+  v1::Operation operation;
+  operation.mutable_set()->set_key(key);
+  PendingOperationPtr pending = Make(std::move(operation));
+  EXPECT_TRUE(table.Add(pending).ok());
+  return pending;
+}
+
+PendingOperationPtr AddGet(OperationTable& table, const std::string& key,
+                           milliseconds timeout = seconds(5)) {
+  v1::Operation operation;
+  operation.mutable_get()->set_key(key);
+  PendingOperationPtr pending = Make(std::move(operation), timeout);
+  EXPECT_TRUE(table.Add(pending).ok());
+  return pending;
+}
+
+void Answer(OperationTable& table, const PendingOperation& pending) {
+  v1::Result result;
+  result.set_id(pending.operation.id());
+  table.Complete(std::move(result));
+}
+
+// The keys of what a Pack now would send, cancellations as "cancel".
+std::vector<std::string> Send(OperationTable& table) {
+  Batch batch;
+  table.Pack(Clock::now(), batch);
+  std::vector<std::string> keys;
+  for (const v1::Operation& operation : batch.request().operations()) {
+    if (operation.has_cancel()) {
+      keys.push_back("cancel");
+    } else {
+      keys.push_back(operation.has_set() ? operation.set().key()
+                                         : operation.get().key());
+    }
+  }
+  return keys;
+}
+
+TEST(OperationTableTest, PacksEverythingThatWaitsInOrder) {
+  OperationTable table;
+  AddSet(table, "a");
+  AddGet(table, "b");
+  AddSet(table, "c");
+  EXPECT_THAT(Send(table), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(Send(table), ElementsAre());
+}
+
+TEST(OperationTableTest, NumbersMutationsOnly) {
+  OperationTable table;
+  EXPECT_EQ(AddSet(table, "a")->operation.set().sequence(), 1);
+  EXPECT_EQ(AddGet(table, "b")->sequence, 0);
+  EXPECT_EQ(AddSet(table, "c")->operation.set().sequence(), 2);
+}
+
+TEST(OperationTableTest, SendsWhatIsUnansweredAgainInOrderAndUnderOldNumbers) {
+  OperationTable table;
+  const auto first = AddSet(table, "a");
+  const auto second = AddSet(table, "b");
+  const auto third = AddSet(table, "c");
+  EXPECT_THAT(Send(table), ElementsAre("a", "b", "c"));
+  Answer(table, *second);
+  AddSet(table, "d");
+  table.Requeue();
+  Batch batch;
+  table.Pack(Clock::now(), batch);
+  ASSERT_EQ(batch.request().operations_size(), 3);
+  EXPECT_EQ(batch.request().operations(0).set().sequence(), 1);
+  EXPECT_EQ(batch.request().operations(1).set().sequence(), 3);
+  EXPECT_EQ(batch.request().operations(2).set().key(), "d");
+}
+
+TEST(OperationTableTest, AcknowledgesOnlyWithoutGaps) {
+  OperationTable table;
+  const auto first = AddSet(table, "a");
+  const auto second = AddSet(table, "b");
+  Send(table);
+  Answer(table, *second);
+  EXPECT_EQ(table.acknowledged_through(), 0);
+  Answer(table, *first);
+  EXPECT_EQ(table.acknowledged_through(), 2);
+}
+
+TEST(OperationTableTest, GivingUpAMutationClosesItsGap) {
+  OperationTable table;
+  const auto first = AddSet(table, "a");
+  const auto second = AddSet(table, "b");
+  Send(table);
+  Answer(table, *second);
+  table.Abandon(*first);
+  EXPECT_EQ(table.acknowledged_through(), 2);
+  EXPECT_EQ(table.unanswered(), 0);
+}
+
+TEST(OperationTableTest, CancelsAParkedOperationThatWasSent) {
+  OperationTable table;
+  const auto sent = AddGet(table, "a");
+  Send(table);
+  table.Abandon(*sent);
+  Batch batch;
+  table.Pack(Clock::now(), batch);
+  ASSERT_EQ(batch.request().operations_size(), 1);
+  EXPECT_EQ(batch.request().operations(0).cancel().id(), sent->operation.id());
+}
+
+TEST(OperationTableTest, NeverSendsWhatWasGivenUpBefore) {
+  OperationTable table;
+  const auto waiting = AddGet(table, "a");
+  AddGet(table, "b");
+  table.Abandon(*waiting);
+  EXPECT_THAT(Send(table), ElementsAre("b"));
+}
+
+TEST(OperationTableTest, ALateAnswerToWhatWasGivenUpIsIgnored) {
+  OperationTable table;
+  const auto sent = AddGet(table, "a");
+  Send(table);
+  table.Abandon(*sent);
+  v1::Result result;
+  result.set_id(sent->operation.id());
+  EXPECT_EQ(table.Complete(std::move(result)), nullptr);
+}
+
+TEST(OperationTableTest, SendsTheTimeThatIsLeft) {
+  OperationTable table;
+  const auto get = AddGet(table, "a", seconds(5));
+  Batch batch;
+  table.Pack(get->deadline.at - milliseconds(1500), batch);
+  const auto& timeout = batch.request().operations(0).get().timeout();
+  EXPECT_EQ(timeout.seconds(), 1);
+  EXPECT_EQ(timeout.nanos(), 500'000'000);
+}
+
+TEST(OperationTableTest,
+     LeavesTheLimitToTheCoordinatorWhenNobodyCanWaitSoLong) {
+  OperationTable table;
+  AddGet(table, "a", std::chrono::milliseconds::max());
+  Batch batch;
+  table.Pack(Clock::now(), batch);
+  EXPECT_FALSE(batch.request().operations(0).get().has_timeout());
+}
+
+TEST(OperationTableTest, RefusesAnOperationThatNoMessageTakes) {
+  OperationTable table;
+  v1::Operation operation;
+  operation.mutable_set()->set_value(
+      std::string(OperationTable::kOperationBytesMax + 1, 'x'));
+  const absl::Status status = table.Add(Make(std::move(operation)));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(table.unanswered(), 0);
+  EXPECT_FALSE(table.HasWaiting());
+}
+
+TEST(OperationTableTest, BoundsABatchButSendsALargeOperationAlone) {
+  OperationTable table;
+  for (int i = 0; i < 3; ++i) {
+    v1::Operation operation;
+    operation.mutable_set()->set_key(
+        std::string(1, static_cast<char>('a' + i)));
+    operation.mutable_set()->set_value(
+        std::string(OperationTable::kBatchBytesMax - 10, 'x'));
+    ASSERT_TRUE(table.Add(Make(std::move(operation))).ok());
+  }
+  EXPECT_THAT(Send(table), ElementsAre("a"));
+  EXPECT_THAT(Send(table), ElementsAre("b"));
+  EXPECT_THAT(Send(table), ElementsAre("c"));
+}
+
+TEST(OperationTableTest, FailsEverything) {
+  OperationTable table;
+  const auto sent = AddSet(table, "a");
+  Send(table);
+  const auto waiting = AddGet(table, "b");
+  EXPECT_EQ(table.FailAll(absl::AbortedError("over")).size(), 2);
+  EXPECT_EQ(sent->state, State::kDone);
+  EXPECT_EQ(waiting->status, absl::AbortedError("over"));
+  EXPECT_FALSE(table.HasWaiting());
+}
+
+}  // namespace
+}  // namespace muster::internal

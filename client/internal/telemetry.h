@@ -1,0 +1,45 @@
+// The process's metrics and debug pages, as the SDK starts them.
+
+#ifndef MUSTER_CLIENT_INTERNAL_TELEMETRY_H_
+#define MUSTER_CLIENT_INTERNAL_TELEMETRY_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "dataplane/metrics.h"
+
+namespace muster::worker {
+class Telemetry;
+}  // namespace muster::worker
+
+namespace muster::internal {
+
+// Serves while it lives.
+class Telemetry {
+ public:
+  // On `port` (0: any free one); without one on MUSTER_HTTP_PORT; without that
+  // there is none: null.
+  // Errors: kInvalidArgument (a variable's value), kUnavailable (cannot
+  // listen).
+  static absl::StatusOr<std::unique_ptr<Telemetry>> Start(
+      std::optional<int> port);
+
+  // host:port.
+  const std::string& address() const;
+
+  // May outlive this object.
+  std::shared_ptr<dataplane::Metrics> metrics() const;
+
+  void SetRank(int rank, int world_size);
+
+ private:
+  explicit Telemetry(std::shared_ptr<worker::Telemetry> server);
+
+  const std::shared_ptr<worker::Telemetry> server_;
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_TELEMETRY_H_

@@ -1,0 +1,67 @@
+#include "client/internal/throw.h"
+
+#include <string>
+#include <vector>
+
+#include "client/errors.h"
+#include "gtest/gtest.h"
+
+namespace muster::internal {
+namespace {
+
+template <typename Error>
+bool Throws(Origin origin, const absl::Status& status) {
+  try {
+    Throw(origin, status);
+  } catch (const Error&) {
+    return true;
+  } catch (const DistError&) {
+    return false;
+  }
+}
+
+TEST(ThrowTest, TheOriginDecidesTheClass) {
+  const absl::Status status = absl::DeadlineExceededError("late");
+  EXPECT_TRUE(Throws<DistStoreError>(Origin::kStore, status));
+  EXPECT_TRUE(Throws<DistBackendError>(Origin::kBackend, status));
+  EXPECT_FALSE(Throws<DistStoreError>(Origin::kControl, status));
+  EXPECT_FALSE(Throws<DistBackendError>(Origin::kControl, status));
+}
+
+TEST(ThrowTest, NoAnswerIsANetworkErrorWhereverItComesFrom) {
+  for (Origin origin : {Origin::kStore, Origin::kBackend, Origin::kControl}) {
+    EXPECT_TRUE(Throws<DistNetworkError>(origin, absl::UnavailableError("no")));
+  }
+}
+
+TEST(ThrowTest, CarriesStatusTextAndCulprits) {
+  const absl::Status status = WithCulprits(absl::AbortedError("barrier failed"),
+                                           {{.rank = 2,
+                                             .member = "b",
+                                             .host = "h",
+                                             .pid = 7,
+                                             .cause = "lost",
+                                             .last_progress = "all_reduce #4",
+                                             .debug_address = "h:1"}});
+  try {
+    Throw(Origin::kControl, status);
+  } catch (const DistError& error) {
+    EXPECT_STREQ(error.what(), "barrier failed");
+    EXPECT_EQ(error.status().code(), absl::StatusCode::kAborted);
+    ASSERT_EQ(error.culprits().size(), 1);
+    EXPECT_EQ(error.culprits()[0].rank, 2);
+    EXPECT_EQ(error.culprits()[0].host, "h");
+    EXPECT_EQ(error.culprits()[0].pid, 7);
+    EXPECT_EQ(error.culprits()[0].last_progress, "all_reduce #4");
+  }
+}
+
+TEST(ThrowTest, AStatusSurvivesTheStore) {
+  const absl::Status status =
+      WithCulprits(absl::UnavailableError("gone"), {{.rank = 3}});
+  EXPECT_EQ(ParseStatus(SerializeStatus(status)), status);
+  EXPECT_EQ(ParseStatus("\xff").code(), absl::StatusCode::kUnknown);
+}
+
+}  // namespace
+}  // namespace muster::internal

@@ -1,0 +1,336 @@
+#include "client/internal/world.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/errors.h"
+#include "client/internal/backoff.h"
+#include "client/internal/endpoint.h"
+#include "client/internal/stream_session.h"
+#include "client/internal/throw.h"
+#include "client/internal/verbs.h"
+#include "dataplane/decorators/metering.h"
+#include "dataplane/factory.h"
+#include "dataplane/mutex.h"
+#include "glog/logging.h"
+
+namespace muster::internal {
+namespace {
+
+using dataplane::MutexLock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr char kGroupName[] = "world";
+constexpr char kTimeoutName[] = "InitProcessGroupOptions::timeout";
+
+// The others' rendezvous shall time out before the coordinator goes that could
+// tell them who is missing.
+constexpr milliseconds kServerPatience = seconds(1);
+constexpr milliseconds kFarewellTimeout = seconds(10);
+constexpr milliseconds kDrainTimeout = seconds(1);
+// An embedded coordinator that cannot be reached is not started again.
+constexpr milliseconds kCoordinatorLoss = seconds(3);
+
+[[noreturn]] void Invalid(absl::string_view text) {
+  Throw(Origin::kControl, absl::InvalidArgumentError(text));
+}
+
+void CheckOptions(const InitProcessGroupOptions& options) {
+  if (options.timeout.count() <= 0) {
+    Invalid(absl::StrCat(kTimeoutName, " must be positive but was ",
+                         options.timeout.count(), " ms"));
+  }
+  if (options.verdict_timeout.count() < 0) {
+    Invalid(absl::StrCat(
+        "InitProcessGroupOptions::verdict_timeout must not be negative but "
+        "was ",
+        options.verdict_timeout.count(), " ms"));
+  }
+  const std::vector<std::string> backends = dataplane::BuiltInBackends();
+  if (std::find(backends.begin(), backends.end(), options.backend) ==
+      backends.end()) {
+    Invalid(absl::StrCat("unknown backend \"", options.backend,
+                         "\": this program has ",
+                         absl::StrJoin(backends, ", ")));
+  }
+  if (options.store == nullptr) return;
+  if (!options.init_method.empty()) {
+    Invalid("Cannot specify both init_method and store.");
+  }
+  if (options.world_size <= 0) {
+    Invalid("world_size must be positive if using store");
+  }
+  if (options.rank < 0 || options.rank >= options.world_size) {
+    Invalid(
+        absl::StrCat("rank must be non-negative if using store, and less "
+                     "than world_size ",
+                     options.world_size, ", but was ", options.rank));
+  }
+}
+
+const char* Getenv(const char* name) { return std::getenv(name); }
+
+// What another attempt may overcome: the coordinator of the group before this
+// one is still closing down at the same address, or was restarted meanwhile.
+// One that was never reached has had the whole timeout.
+bool IsTransient(const absl::Status& status, bool connected) {
+  return absl::IsAborted(status) || (connected && absl::IsUnavailable(status));
+}
+
+}  // namespace
+
+struct World::Slot {
+  dataplane::Mutex mutex;
+  std::weak_ptr<GroupState> group ABSL_GUARDED_BY(mutex);
+};
+
+std::unique_ptr<World> World::Form(const InitProcessGroupOptions& options) {
+  CheckOptions(options);
+  std::unique_ptr<World> world(new World(options));
+  if (options.store != nullptr) {
+    world->FormWithStore();
+  } else {
+    world->FormWithCoordinator();
+  }
+  if (world->telemetry_ != nullptr) {
+    world->telemetry_->SetRank(world->state_->rank(), world->state_->size());
+  }
+  return world;
+}
+
+World::World(const InitProcessGroupOptions& options)
+    : options_(options),
+      deadline_(Deadline::After(options.timeout, kTimeoutName)),
+      slot_(std::make_shared<Slot>()) {}
+
+World::~World() {
+  // First, so that none of its callbacks runs while the rest goes.
+  if (session_ != nullptr) session_->Close();
+  if (state_ != nullptr) state_->Shutdown();
+}
+
+std::string World::debug_address() const {
+  return telemetry_ == nullptr ? "" : telemetry_->address();
+}
+
+void World::FormWithStore() {
+  telemetry_ =
+      ValueOrThrow(Origin::kControl, Telemetry::Start(options_.http_port));
+  store_ = options_.store;
+  formation_.rank = options_.rank;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    formation_.seats.push_back({.rank = rank});
+  }
+  // Every rank counts how often it was here, so that a group that is formed
+  // again does not meet the traces of the last.
+  const int64_t time =
+      store_->Add(absl::StrCat("muster/init/", options_.rank), 1);
+  Connect(std::make_shared<StoreBootstrap>(
+              store_, absl::StrCat("muster/group/", kGroupName, "/", time)),
+          /*local_address=*/"");
+}
+
+void World::FormWithCoordinator() {
+  InitPlan plan = ValueOrThrow(Origin::kControl,
+                               PlanInit({.init_method = options_.init_method,
+                                         .world_size = options_.world_size,
+                                         .rank = options_.rank,
+                                         .job = options_.job},
+                                        &Getenv));
+  telemetry_ =
+      ValueOrThrow(Origin::kControl, Telemetry::Start(options_.http_port));
+  if (plan.embedded && plan.rank == 0) ServeCoordinator(plan);
+  ConnectAndJoin(plan);
+  store_ = std::make_shared<CoordinatorStore>(session_);
+  bootstrap_ = std::make_shared<SessionBootstrap>(
+      session_,
+      absl::StrCat("muster/group/", kGroupName, "/", formation_.generation,
+                   "/"),
+      [judge = judge_, generation = formation_.generation] {
+        return judge->Known(generation);
+      });
+  Connect(bootstrap_, LocalAddress(plan));
+}
+
+void World::ServeCoordinator(InitPlan& plan) {
+  auto server =
+      EmbeddedCoordinator::Start({.listen = ListenAddress(plan.endpoint)});
+  if (!server.ok()) {
+    Throw(Origin::kControl,
+          absl::Status(server.status().code(),
+                       absl::StrCat("rank 0 cannot serve the coordinator at ",
+                                    plan.endpoint.ToString(), ": ",
+                                    server.status().message(),
+                                    "; is there another rank 0, or another "
+                                    "job with this address?")));
+  }
+  coordinator_ = *std::move(server);
+  plan.endpoint.port = coordinator_->port();
+}
+
+void World::ConnectAndJoin(const InitPlan& plan) {
+  Backoff backoff(static_cast<uint64_t>(plan.rank) + 1);
+  for (;;) {
+    absl::Status failure;
+    try {
+      formation_ = TryToJoin(plan);
+      return;
+    } catch (const DistError& error) {
+      failure = error.status();
+      if (!IsTransient(failure, /*connected=*/session_ != nullptr) ||
+          deadline_.Passed(Clock::now())) {
+        if (session_ != nullptr) session_->Leave("rendezvous failed");
+        throw;
+      }
+    }
+    LOG(WARNING) << "rendezvous interrupted: rank=" << plan.rank
+                 << " cause=" << failure.message();
+    if (session_ != nullptr) session_->Leave("rendezvous interrupted");
+    session_ = nullptr;
+    std::this_thread::sleep_for(backoff.Next());
+  }
+}
+
+Formation World::TryToJoin(const InitPlan& plan) {
+  judge_ = std::make_shared<FailureJudge>(
+      FailureJudge::Options{.verdict_timeout = options_.verdict_timeout,
+                            .embedded = plan.embedded,
+                            .coordinator_loss = kCoordinatorLoss});
+  SessionOptions session;
+  session.address = plan.endpoint.ToString();
+  session.job = plan.job;
+  session.connect_timeout =
+      std::max(milliseconds(1), deadline_.Remaining(Clock::now()));
+  session.connect_timeout_name = kTimeoutName;
+  session.debug_address = debug_address();
+  if (plan.embedded) {
+    session.coordinator_note = "embedded in rank 0";
+    session.give_up_after = kCoordinatorLoss;
+  }
+  session.on_event = [judge = judge_](const MemberEvent& event) {
+    judge->OnEvent(event);
+  };
+  session.on_over = [judge = judge_](const absl::Status& why) {
+    judge->OnSessionOver(why);
+  };
+  session.progress = [slot = slot_]() -> std::vector<GroupProgress> {
+    std::shared_ptr<GroupState> group;
+    {
+      MutexLock lock(slot->mutex);
+      group = slot->group.lock();
+    }
+    if (group == nullptr) return {};
+    return group->Progress();
+  };
+  session_ = Session::Connect(std::move(session));
+  const milliseconds patience =
+      coordinator_ == nullptr ? milliseconds(0) : kServerPatience;
+  return session_->Join(
+      {.rank = plan.rank,
+       .world_size = plan.world_size,
+       .timeout = deadline_.Remaining(Clock::now()) + patience,
+       .timeout_name = kTimeoutName});
+}
+
+// The kernel's own choice of the way to the coordinator, unless the user names
+// interfaces.
+std::string World::LocalAddress(const InitPlan& plan) const {
+  const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interfaces != nullptr && *interfaces != '\0') return "";
+  const absl::StatusOr<std::string> local = LocalAddressTowards(plan.endpoint);
+  if (!local.ok()) return "";
+  std::set<std::string> hosts;
+  for (const Seat& seat : formation_.seats) hosts.insert(seat.host);
+  if (hosts.size() > 1 && IsLoopback(*local)) {
+    Invalid(absl::StrCat(
+        "the group spans ", hosts.size(), " hosts, but rank ", formation_.rank,
+        " on ", HostName(), " reaches the coordinator at ",
+        plan.endpoint.ToString(),
+        " over loopback, where no other host can reach it: give an address of "
+        "the network, or name an interface in GLOO_SOCKET_IFNAME"));
+  }
+  return *local;
+}
+
+void World::Connect(std::shared_ptr<dataplane::BootstrapStore> bootstrap,
+                    const std::string& local_address) {
+  const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
+  const dataplane::BackendOptions backend_options{
+      .rank = formation_.rank,
+      .world_size = static_cast<int>(formation_.seats.size()),
+      .group_name = kGroupName,
+      .store = std::move(bootstrap),
+      .deadline = deadline_.at,
+      .network_interfaces = interfaces == nullptr ? "" : interfaces,
+      .local_address = local_address};
+  auto backend = dataplane::CreateBackend(options_.backend, backend_options);
+  if (!backend.ok()) {
+    absl::Status why = backend.status();
+    if (judge_ != nullptr) {
+      const absl::Status known = judge_->Known(formation_.generation);
+      if (!known.ok()) why = known;
+    }
+    if (session_ != nullptr && session_->status().ok()) {
+      // The others would wait for this rank.
+      ReportFailure(session_->stream(), std::string(why.message()),
+                    Deadline::After(seconds(2), "2s to report a failure"))
+          .IgnoreError();
+    }
+    Throw(absl::IsInvalidArgument(why) ? Origin::kControl : Origin::kBackend,
+          why);
+  }
+  if (telemetry_ != nullptr) {
+    backend = std::make_unique<dataplane::Metering>(*std::move(backend),
+                                                    telemetry_->metrics());
+  }
+  state_ = GroupState::Create({.name = kGroupName,
+                               .backend = options_.backend,
+                               .timeout = options_.timeout,
+                               .verdict_timeout = options_.verdict_timeout,
+                               .formation = formation_},
+                              *std::move(backend), session_, judge_);
+  MutexLock lock(slot_->mutex);
+  slot_->group = state_;
+  group_ = std::make_shared<ProcessGroup>(state_);
+}
+
+bool World::ServesOthers() const {
+  return coordinator_ != nullptr && formation_.seats.size() > 1;
+}
+
+void World::Destroy() {
+  absl::Status unseen;
+  if (!state_->failure_seen()) {
+    unseen = state_->status();
+    if (!unseen.ok()) unseen = state_->Explain(unseen);
+  }
+  if (session_ != nullptr) {
+    if (coordinator_ == nullptr && bootstrap_ != nullptr) {
+      bootstrap_->DeleteOwnKeys();
+    }
+    if (ServesOthers()) judge_->AwaitOthersGone(kFarewellTimeout);
+    session_->Leave(unseen.ok() && !state_->failure_seen()
+                        ? "finished"
+                        : "finished after a failure");
+    session_->Close();
+  }
+  state_->Shutdown();
+  if (coordinator_ != nullptr) {
+    coordinator_->Drain(kDrainTimeout);
+    coordinator_ = nullptr;
+  }
+  telemetry_ = nullptr;
+  if (!unseen.ok()) Throw(Origin::kBackend, std::move(unseen));
+}
+
+}  // namespace muster::internal

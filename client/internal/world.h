@@ -1,0 +1,76 @@
+// Everything behind the default group, from InitProcessGroup to
+// DestroyProcessGroup.
+
+#ifndef MUSTER_CLIENT_INTERNAL_WORLD_H_
+#define MUSTER_CLIENT_INTERNAL_WORLD_H_
+
+#include <memory>
+#include <string>
+
+#include "client/distributed.h"
+#include "client/internal/bootstrap.h"
+#include "client/internal/deadline.h"
+#include "client/internal/embedded_coordinator.h"
+#include "client/internal/failure_judge.h"
+#include "client/internal/group_state.h"
+#include "client/internal/init_method.h"
+#include "client/internal/telemetry.h"
+#include "client/process_group.h"
+#include "client/session.h"
+#include "client/store.h"
+
+namespace muster::internal {
+
+// One default group: the coordinator that rank 0 serves, the session, the
+// communicator, the metrics. Not thread-safe but for the accessors.
+class World {
+ public:
+  // Throws what InitProcessGroup throws, except that there is a group already.
+  static std::unique_ptr<World> Form(const InitProcessGroupOptions& options);
+
+  // Without Destroy the others see this member as lost.
+  ~World();
+
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  // Leaves in peace. Throws the group's error if nobody has seen it, after all
+  // is done.
+  void Destroy();
+
+  const std::shared_ptr<ProcessGroup>& group() const { return group_; }
+  const std::shared_ptr<Store>& store() const { return store_; }
+  std::string debug_address() const;
+
+ private:
+  explicit World(const InitProcessGroupOptions& options);
+
+  void FormWithStore();
+  void FormWithCoordinator();
+  void ServeCoordinator(InitPlan& plan);
+  void ConnectAndJoin(const InitPlan& plan);
+  Formation TryToJoin(const InitPlan& plan);
+  std::string LocalAddress(const InitPlan& plan) const;
+  void Connect(std::shared_ptr<dataplane::BootstrapStore> bootstrap,
+               const std::string& local_address);
+  bool ServesOthers() const;
+
+  const InitProcessGroupOptions options_;
+  const Deadline deadline_;
+  Formation formation_;
+  std::unique_ptr<Telemetry> telemetry_;
+  std::unique_ptr<EmbeddedCoordinator> coordinator_;
+  // Where heartbeats find the group, once there is one.
+  struct Slot;
+  std::shared_ptr<Slot> slot_;
+  std::shared_ptr<FailureJudge> judge_;
+  std::shared_ptr<Session> session_;
+  std::shared_ptr<SessionBootstrap> bootstrap_;
+  std::shared_ptr<GroupState> state_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::shared_ptr<Store> store_;
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_WORLD_H_

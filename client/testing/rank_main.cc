@@ -1,0 +1,240 @@
+// One rank of the tests of InitProcessGroup and what follows. Says on standard
+// output what it sees, one line each.
+//
+//   rank SCENARIO [INIT_METHOD [TIMEOUT_MS]]
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "client/muster.h"
+
+namespace muster::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// How many entries a folder under /proc/self has: threads or descriptors.
+int Count(const char* folder) {
+  DIR* const dir = opendir(folder);
+  int count = 0;
+  while (const dirent* entry = readdir(dir)) {
+    if (entry->d_name[0] != '.') ++count;
+  }
+  closedir(dir);
+  return count;
+}
+
+std::string ClassOf(const DistError& error) {
+  if (dynamic_cast<const DistNetworkError*>(&error)) return "DistNetworkError";
+  if (dynamic_cast<const DistBackendError*>(&error)) return "DistBackendError";
+  if (dynamic_cast<const DistStoreError*>(&error)) return "DistStoreError";
+  return "DistError";
+}
+
+void Say(const std::string& line) { std::cout << line << std::endl; }
+
+void SayError(const DistError& error) {
+  std::string culprits;
+  for (const MemberInfo& member : error.culprits()) {
+    culprits += (culprits.empty() ? "" : ",") + std::to_string(member.rank);
+  }
+  Say("error " + ClassOf(error) + " [" + culprits + "] " + error.what());
+}
+
+std::string AwaitLine() {
+  std::string line;
+  std::getline(std::cin, line);
+  return line;
+}
+
+InitProcessGroupOptions g_options;
+
+// Every verb once, with values that tell the ranks apart.
+void Verbs() {
+  const int rank = GetRank();
+  const int size = GetWorldSize();
+  std::vector<float> sum = {static_cast<float>(rank + 1), 0.5F};
+  AllReduce(sum);
+  Say("sum " + std::to_string(sum[0]) + " " + std::to_string(sum[1]));
+  std::vector<int64_t> root(3, rank);
+  Broadcast(root, size - 1);
+  Say("root " + std::to_string(root[0]) + " " + std::to_string(root[2]));
+  Work work = AllReduce(root, {.op = ReduceOp::kMax, .async_op = true});
+  Barrier();
+  work.Wait();
+  MonitoredBarrier({.timeout = seconds(20)});
+  GetDefaultStore()->Add("ranks", 1);
+}
+
+int Hello() {
+  if (IsInitialized()) return 2;
+  InitProcessGroup(g_options);
+  Say("rank " + std::to_string(GetRank()) + " of " +
+      std::to_string(GetWorldSize()) + " on " + GetBackend());
+  Verbs();
+  DestroyProcessGroup();
+  Say(IsInitialized() ? "still there" : "bye");
+  return 0;
+}
+
+// Forms and ends the group many times.
+int Again() {
+  for (int i = 0; i < 20; ++i) {
+    InitProcessGroup(g_options);
+    std::vector<int> ones = {1};
+    AllReduce(ones);
+    if (ones[0] != GetWorldSize()) return 2;
+    DestroyProcessGroup();
+  }
+  Say("formed 20 times");
+  return 0;
+}
+
+// What is left after each of three groups.
+int Leftovers() {
+  for (int i = 0; i < 3; ++i) {
+    InitProcessGroup(g_options);
+    Verbs();
+    DestroyProcessGroup();
+    // gRPC ends its own threads a moment after its last user.
+    for (int tries = 0; tries < 500 && Count("/proc/self/task") > 1; ++tries) {
+      usleep(10'000);
+    }
+    Say("left " + std::to_string(Count("/proc/self/task")) + " threads, " +
+        std::to_string(Count("/proc/self/fd")) + " descriptors");
+  }
+  return 0;
+}
+
+// All-reduces until something happens.
+int Train() {
+  InitProcessGroup(g_options);
+  std::vector<float> gradients(1 << 16);
+  for (int step = 0;; ++step) {
+    try {
+      AllReduce(gradients);
+    } catch (const DistError& error) {
+      SayError(error);
+      try {
+        Barrier();
+      } catch (const DistError& again) {
+        Say(std::string(again.what()) == error.what() ? "same" : "different");
+      }
+      DestroyProcessGroup();
+      return 3;
+    }
+    if (step == 0) Say("training");
+  }
+}
+
+// One collective after a word from the test.
+int Collective() {
+  InitProcessGroup(g_options);
+  Say("formed");
+  AwaitLine();
+  try {
+    std::vector<float> gradients(8);
+    AllReduce(gradients, {.timeout = seconds(2)});
+    Say("done");
+  } catch (const DistError& error) {
+    SayError(error);
+  }
+  AwaitLine();
+  DestroyProcessGroup();
+  return 0;
+}
+
+int MonitoredBarriers() {
+  InitProcessGroup(g_options);
+  Say("formed");
+  while (AwaitLine() == "barrier") {
+    try {
+      MonitoredBarrier({.timeout = seconds(2), .wait_all_ranks = true});
+      Say("passed");
+    } catch (const DistError& error) {
+      SayError(error);
+    }
+  }
+  DestroyProcessGroup();
+  return 0;
+}
+
+// A rank that fails in code of its own, without a word to the group.
+int Deserter() {
+  InitProcessGroup(g_options);
+  Say("formed");
+  AwaitLine();
+  std::exit(5);
+}
+
+int LeaveEarly() {
+  InitProcessGroup(g_options);
+  Say("formed");
+  AwaitLine();
+  DestroyProcessGroup();
+  return 0;
+}
+
+int Misuse() {
+  const std::vector<std::pair<const char*, std::function<void()>>> cases = {
+      {"rank before init", [] { GetRank(); }},
+      {"destroy before init", [] { DestroyProcessGroup(); }},
+      {"backend", [] { InitProcessGroup({.backend = "carrier-pigeon"}); }},
+      {"timeout", [] { InitProcessGroup({.timeout = milliseconds(0)}); }},
+      {"scheme", [] { InitProcessGroup({.init_method = "pigeon://x"}); }},
+      {"init",
+       [] {
+         InitProcessGroup(
+             {.init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
+       }},
+      {"twice", [] { InitProcessGroup(g_options); }},
+      {"root", [] { Broadcast(Tensor(), 7); }},
+      {"negative timeout", [] { Barrier({.timeout = milliseconds(-1)}); }},
+      {"good", [] { Barrier(); }},
+      {"destroy", [] { DestroyProcessGroup(); }},
+  };
+  for (const auto& [name, run] : cases) {
+    try {
+      run();
+      Say(std::string(name) + ": ok");
+    } catch (const DistError& error) {
+      Say(std::string(name) + ": " + ClassOf(error) + ": " + error.what());
+    }
+  }
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  const std::map<std::string, int (*)()> scenarios = {
+      {"hello", &Hello},           {"again", &Again},
+      {"leftovers", &Leftovers},   {"train", &Train},
+      {"collective", &Collective}, {"monitored_barriers", &MonitoredBarriers},
+      {"deserter", &Deserter},     {"leave_early", &LeaveEarly},
+      {"misuse", &Misuse},
+  };
+  if (argc > 2) g_options.init_method = argv[2];
+  g_options.timeout = milliseconds(argc > 3 ? std::atoi(argv[3]) : 60'000);
+  const auto scenario = scenarios.find(argc > 1 ? argv[1] : "");
+  if (scenario == scenarios.end()) return 64;
+  try {
+    return scenario->second();
+  } catch (const DistError& error) {
+    SayError(error);
+    return 4;
+  }
+}
+
+}  // namespace
+}  // namespace muster::testing
+
+int main(int argc, char** argv) { return muster::testing::Main(argc, argv); }
