@@ -77,7 +77,7 @@ absl::Status BarrierTable::CheckCaller(const Call& call,
   if (!status.ok()) return status;
   const std::string title = BarrierTitle(request.group, request.barrier, 0);
   if (formation_ == nullptr) {
-    return absl::FailedPreconditionError(
+    return absl::AbortedError(
         absl::StrCat(title, ": no generation has formed; rendezvous first"));
   }
   const Generation current = formation_->generation;
@@ -95,7 +95,7 @@ absl::Status BarrierTable::CheckCaller(const Call& call,
   }
   const Seat& seat = formation_->world[rank];
   if (seat.member != call.member) {
-    return absl::FailedPreconditionError(
+    return absl::InvalidArgumentError(
         absl::StrCat(title, ": rank ", rank, " of generation ", current.value(),
                      " is held by member \"", seat.member.value(),
                      "\", not by \"", call.member.value(), "\""));
@@ -228,7 +228,7 @@ bool BarrierTable::ReplyIfOver(Series& series, int64_t number, const Call& call,
   if (it == series.instances.end()) {
     series.taken[request.rank] = number;
     out.Fail(call.waiter,
-             absl::FailedPreconditionError(absl::StrCat(
+             absl::OutOfRangeError(absl::StrCat(
                  BarrierTitle(request.group, request.barrier, number),
                  " was decided long ago: it is at #", series.newest,
                  " now, and only the last ", limits_.decided_barriers,

@@ -57,8 +57,8 @@ class BarrierTable {
 
   // BarrierReply, when the instance is decided; its statuses are with
   // BarrierOutcome. The caller must be a live member.
-  // ABORTED (another generation), FAILED_PRECONDITION (the caller does not
-  // hold the rank), INVALID_ARGUMENT (participants), RESOURCE_EXHAUSTED.
+  // ABORTED (no or another generation), INVALID_ARGUMENT (rank, participants),
+  // OUT_OF_RANGE (so late that the decision is not kept), RESOURCE_EXHAUSTED.
   void Arrive(const Call& call, const BarrierRequest& request, Instant now,
               Outbox& out);
 

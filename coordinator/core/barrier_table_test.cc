@@ -273,7 +273,7 @@ TEST_F(BarrierTableTest, OnlyTheLastDecisionsAreKeptForLateCallers) {
   Arrive(3);
   EXPECT_THAT(TakeReplies(),
               ElementsAre(FailedWith(
-                  3u, StatusCode::kFailedPrecondition,
+                  3u, StatusCode::kOutOfRange,
                   "barrier \"epoch_end\" #1 was decided long ago: it is at #3 "
                   "now, and only the last 2 decisions are kept")));
   Arrive(3);
@@ -348,7 +348,7 @@ TEST_F(BarrierTableTest, BadArguments) {
           FailedWith(3u, StatusCode::kAborted,
                      "barrier \"epoch_end\": generation 9 is over, current is "
                      "1; rendezvous again"),
-          FailedWith(4u, StatusCode::kFailedPrecondition,
+          FailedWith(4u, StatusCode::kInvalidArgument,
                      "barrier \"b\": rank 5 of generation 1 is held by member "
                      "\"m5\", not by \"m4\""),
           FailedWith(40u, StatusCode::kInvalidArgument,

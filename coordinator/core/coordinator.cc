@@ -296,7 +296,11 @@ void Coordinator::Join(const Call& call, JoinRequest request, Instant now,
     const FormationReply before = rendezvous_.formation();
     const FormationReply formation =
         rendezvous_.Join(call, std::move(request), now, out);
-    if (formation != nullptr) BeginGeneration(before, formation, now, out);
+    if (formation != nullptr) {
+      BeginGeneration(before, formation, now, out);
+    } else if (rendezvous_.Abandon(call.member)) {
+      HandleAbandonment(*membership_.Find(call.member), now, out);
+    }
   });
 }
 
@@ -313,6 +317,24 @@ void Coordinator::BeginGeneration(const FormationReply& before,
   }
   generation_end_.reset();
   barriers_.Reset(formation, now, out);
+}
+
+// A live member waits for the next generation: the others cannot go on in this
+// one, and would not hear of it from anybody else.
+void Coordinator::HandleAbandonment(const Member& member, Instant now,
+                                    Outbox& out) {
+  Event event = membership_.Abandoned(member, now);
+  event.generation_over = true;
+  generation_end_ = event;
+  out.Note(NoticeKind::kGenerationEnded,
+           absl::StrCat("generation=", event.generation.value(),
+                        " member=", event.member.value(), " joins the next"));
+  barriers_.MemberDeparted(
+      event,
+      absl::AbortedError(
+          absl::StrCat("member \"", event.member.value(), "\" ", event.cause)),
+      now, out);
+  Publish({std::move(event)}, out);
 }
 
 void Coordinator::Arrive(const Call& call, const BarrierRequest& request,
@@ -348,14 +370,16 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
   Publish(std::move(published), out);
 }
 
-// To all live members, but not to the successor of one that was replaced.
+// To all live members but the one that it is about: it is alive when it was
+// replaced or gave up its rank.
 void Coordinator::Publish(std::vector<Event> events, Outbox& out) {
   if (events.empty() || membership_.live() == 0) return;
   const auto everybody =
       std::make_shared<const std::vector<MemberId>>(membership_.LiveMembers());
   for (Event& event : events) {
     auto audience = everybody;
-    if (event.kind == EventKind::kReplaced) {
+    if (std::binary_search(everybody->begin(), everybody->end(),
+                           event.member)) {
       std::vector<MemberId> others = *everybody;
       others.erase(std::remove(others.begin(), others.end(), event.member),
                    others.end());

@@ -42,8 +42,10 @@ struct CoordinatorOptions {
 // in the same step or in a later one. Before anything else the caller is
 // checked: FAILED_PRECONDITION when it names a member that is not registered,
 // has departed, or with another incarnation than the current one; such a call
-// changes nothing. A mutation with a sequence number is applied once, however
-// often it is retried; each retry gets the first one's answer.
+// changes nothing. No other error has that code, except that of a numbered
+// mutation which was acknowledged before. A mutation with a sequence number is
+// applied once, however often it is retried; each retry gets the first one's
+// answer.
 class Coordinator {
  public:
   Coordinator(CoordinatorEpoch epoch, const CoordinatorOptions& options);
@@ -105,7 +107,8 @@ class Coordinator {
   void Disconnected(const MemberId& member, Incarnation incarnation,
                     Instant now, Outbox& out);
 
-  // FormationReply and BarrierReply. Both count as mutations.
+  // FormationReply and BarrierReply. Both count as mutations. A member of the
+  // running generation that joins again ends it: the others get an event.
   void Join(const Call& call, JoinRequest request, Instant now, Outbox& out);
   void Arrive(const Call& call, const BarrierRequest& request, Instant now,
               Outbox& out);
@@ -158,6 +161,7 @@ class Coordinator {
   void BeginGeneration(const FormationReply& before,
                        const FormationReply& formation, Instant now,
                        Outbox& out);
+  void HandleAbandonment(const Member& member, Instant now, Outbox& out);
   void HandleDepartures(std::vector<Event>& departed, Instant now, Outbox& out);
   void Publish(std::vector<Event> events, Outbox& out);
 

@@ -285,6 +285,31 @@ TEST_F(CoordinatorTest, TheSuccessorIsNotToldThatItReplaced) {
               ElementsAre(MemberId("a"), MemberId("c")));
 }
 
+TEST_F(CoordinatorTest, WhoJoinsAgainEndsTheGenerationForTheOthers) {
+  Form("abc");
+  Arrive(From("a", 1, 1), 0);
+  Arrive(From("b", 1, 2), 1);
+  coordinator_.Join(From("b", 1, 3),
+                    {.rank = Rank(1), .world_size = 3, .timeout = 30s}, now_,
+                    out_);
+  ASSERT_THAT(out_.events, SizeIs(1));
+  EXPECT_THAT(*out_.events[0].audience,
+              ElementsAre(MemberId("a"), MemberId("c")));
+  EXPECT_EQ(out_.events[0].event.cause,
+            "gave up generation 1 to join the next one");
+  EXPECT_TRUE(out_.events[0].event.generation_over);
+  EXPECT_THAT(TakeReplies(),
+              UnorderedElementsAre(
+                  FailedWith(1u, StatusCode::kAborted,
+                             "barrier \"b\" #1: 1 of 3 ranks arrived in 0ms; "
+                             "missing ranks 1 (host-b, left: gave up "
+                             "generation 1 to join the next one), 2 (host-c); "
+                             "first to arrive: rank 0"),
+                  FailedWith(2u, StatusCode::kAborted,
+                             "member \"b\" gave up generation 1 to join the "
+                             "next one")));
+}
+
 TEST_F(CoordinatorTest, WhoReconnectsIsToldOnceMoreWhyTheGenerationEnded) {
   Form("ab");
   coordinator_.Disconnected(MemberId("a"), Incarnation(1), now_, out_);

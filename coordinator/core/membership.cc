@@ -65,6 +65,22 @@ NoticeKind NoticeOf(EventKind kind) {
   return NoticeKind::kMemberReplaced;
 }
 
+Event EventOf(const Member& member, EventKind kind, std::string cause,
+              Instant now) {
+  Event event;
+  event.kind = kind;
+  event.member = member.id;
+  event.incarnation = member.incarnation;
+  event.rank = member.rank;
+  event.host = member.registration.host;
+  event.pid = member.registration.pid;
+  event.cause = std::move(cause);
+  event.last_progress =
+      DescribeProgress(member.progress, now - member.progress_at);
+  event.generation = member.generation;
+  return event;
+}
+
 std::string Cut(absl::string_view text, int64_t bytes_max) {
   return std::string(text.substr(0, static_cast<size_t>(bytes_max)));
 }
@@ -249,6 +265,13 @@ void Membership::Fail(Member& member, absl::string_view text, Instant now,
       out));
 }
 
+Event Membership::Abandoned(const Member& member, Instant now) const {
+  return EventOf(member, EventKind::kLeft,
+                 absl::StrCat("gave up generation ", member.generation.value(),
+                              " to join the next one"),
+                 now);
+}
+
 void Membership::Disconnected(const MemberId& id, Incarnation incarnation,
                               Instant now, Outbox& out) {
   Member* member = Find(id);
@@ -266,18 +289,7 @@ void Membership::Disconnected(const MemberId& id, Incarnation incarnation,
 // fenced.
 Event Membership::Depart(Member& member, EventKind kind, std::string cause,
                          Instant now, Outbox& out) {
-  Event event;
-  event.kind = kind;
-  event.member = member.id;
-  event.incarnation = member.incarnation;
-  event.rank = member.rank;
-  event.host = member.registration.host;
-  event.pid = member.registration.pid;
-  event.cause = cause;
-  event.last_progress =
-      DescribeProgress(member.progress, now - member.progress_at);
-  event.generation = member.generation;
-
+  Event event = EventOf(member, kind, cause, now);
   member.state = StateAfter(kind);
   member.state_since = now;
   member.cause = std::move(cause);

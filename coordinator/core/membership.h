@@ -112,6 +112,9 @@ class Membership {
   void Fail(Member& member, absl::string_view text, Instant now,
             std::vector<Event>& departed, Outbox& out);
 
+  // What the others are told when a live member gives up its rank.
+  Event Abandoned(const Member& member, Instant now) const;
+
   // The connection of the member closed. No effect on another incarnation.
   void Disconnected(const MemberId& id, Incarnation incarnation, Instant now,
                     Outbox& out);

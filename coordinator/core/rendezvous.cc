@@ -32,7 +32,7 @@ std::string Rendezvous::Claimant(const MemberId& id) const {
                       member->registration.pid, ")");
 }
 
-// Who holds `rank` in the running generation and has not joined the next one.
+// Who holds `rank` in the running generation.
 const Seat* Rendezvous::LiveHolder(Rank rank) const {
   if (!running_ ||
       rank.value() >= static_cast<int32_t>(formation_->world.size())) {
@@ -41,7 +41,7 @@ const Seat* Rendezvous::LiveHolder(Rank rank) const {
   const Seat& seat = formation_->world[rank.value()];
   const Member* member = membership_.Find(seat.member);
   if (member == nullptr || member->incarnation != seat.incarnation ||
-      !member->live() || joins_.contains(seat.member)) {
+      !member->live()) {
     return nullptr;
   }
   return &seat;
@@ -220,6 +220,16 @@ void Rendezvous::Remove(const PendingJoin& join) {
     // The others agree with it; an error text must name one who is there.
     world_size_claimant_ = joins_.begin()->first;
   }
+}
+
+bool Rendezvous::Abandon(const MemberId& id) {
+  const Member* member = membership_.Find(id);
+  if (!running_ || member == nullptr || !member->rank.has_value() ||
+      member->generation != generation() || !joins_.contains(id)) {
+    return false;
+  }
+  running_ = false;
+  return true;
 }
 
 bool Rendezvous::MemberDeparted(const Event& event, Outbox& out) {

@@ -32,10 +32,9 @@ struct JoinRequest {
 
 // Rendezvous holds the running generation and the one that is forming. Joins
 // are parked until `world_size` members have joined; then all of them get the
-// same Formation. Members of a running generation may join the next one (each
-// gives up its seat by that); others may not take the seat of a live member.
-// A generation ends when a member of it is lost, fails or is replaced, when
-// its last member leaves, or when the next one forms.
+// same Formation. Others may not take the seat of a live member of a running
+// generation. It ends when a member of it is lost, fails, is replaced, or joins
+// the next one, and when its last member leaves.
 class Rendezvous {
  public:
   // All must outlive the rendezvous.
@@ -52,6 +51,10 @@ class Rendezvous {
   // DEADLINE_EXCEEDED (lists the missing ranks), RESOURCE_EXHAUSTED.
   FormationReply Join(const Call& call, JoinRequest request, Instant now,
                       Outbox& out);
+
+  // Ends the running generation because `member` of it waits for the next one;
+  // false when that is not so.
+  bool Abandon(const MemberId& member);
 
   // Frees the seat of a departed member and ends the generation where the
   // departure does that; true when it did.

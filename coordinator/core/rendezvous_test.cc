@@ -244,13 +244,14 @@ TEST_F(RendezvousTest, TheSeatOfADepartedMemberIsFree) {
   EXPECT_THAT(TakeReplies(), IsEmpty());
 }
 
-TEST_F(RendezvousTest, MembersOfARunningGenerationMayFormTheNextOne) {
+TEST_F(RendezvousTest, AMemberThatJoinsAgainEndsItsGeneration) {
   Join("a", 0, 2);
   Join("b", 1, 2);
-  Join("b", 0, 2);  // b waits for the next one: rank 1 is free again
-  EXPECT_EQ(rendezvous_.generation(), Generation(1));
-  TakeReplies();
+  EXPECT_FALSE(rendezvous_.Abandon(MemberId("b")));
   Join("b", 1, 2);
+  EXPECT_TRUE(rendezvous_.Abandon(MemberId("b")));
+  EXPECT_FALSE(rendezvous_.Abandon(MemberId("b")));
+  EXPECT_FALSE(rendezvous_.running());
   Join("a", 0, 2);
   EXPECT_EQ(rendezvous_.generation(), Generation(2));
   EXPECT_EQ(World(), "ab");
@@ -265,6 +266,7 @@ TEST_F(RendezvousTest, TheDepartureOfAnOldMemberDoesNotEndANewGeneration) {
   old.rank = Rank(1);
   old.generation = Generation(1);
   Join("b", 1, 2);
+  rendezvous_.Abandon(MemberId("b"));
   Join("a", 0, 2);
   EXPECT_FALSE(rendezvous_.MemberDeparted(old, out_));
   EXPECT_TRUE(rendezvous_.running());

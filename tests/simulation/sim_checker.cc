@@ -1,0 +1,280 @@
+#include "tests/simulation/sim_checker.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::simulation {
+namespace {
+
+// The part of an answer that the reference store knows as well.
+std::string AnswerText(const core::Payload& payload) {
+  if (const auto* number = std::get_if<core::NumberReply>(&payload)) {
+    return absl::StrCat(number->number);
+  }
+  if (const auto* set = std::get_if<core::CompareSetReply>(&payload)) {
+    return *set->value;
+  }
+  if (const auto* flag = std::get_if<core::FlagReply>(&payload)) {
+    return flag->flag ? "true" : "false";
+  }
+  return "";
+}
+
+core::Duration TimeoutOf(const Request& request) {
+  switch (request.verb) {
+    case Verb::kGet:
+      return request.timeout;
+    case Verb::kJoin:
+      return request.join.timeout;
+    case Verb::kArrive:
+      // The first caller's timeout counts; the longest one that members use
+      // bounds it.
+      return std::chrono::seconds(10);
+    default:
+      return core::Duration::zero();
+  }
+}
+
+// Whether the coordinator should let the caller in.
+bool IsCurrent(const core::Coordinator& coordinator, const core::Call& call,
+               core::Instant now) {
+  for (const core::MemberSnapshot& member : coordinator.Snapshot(now).members) {
+    if (member.id != call.member) continue;
+    return member.incarnation == call.incarnation &&
+           (member.state == core::MemberState::kAlive ||
+            member.state == core::MemberState::kDisconnected);
+  }
+  return false;
+}
+
+}  // namespace
+
+void SimChecker::Restart(core::CoordinatorEpoch epoch) {
+  epoch_ = epoch;
+  waiting_.clear();
+  store_ = ReferenceStore();
+  applied_.clear();
+  acknowledged_.clear();
+  answers_.clear();
+  registered_.clear();
+  fenced_.clear();
+}
+
+void SimChecker::Fail(const std::string& what) {
+  if (!failure_.has_value()) failure_ = what;
+}
+
+void SimChecker::Before(const Request& request,
+                        const core::Coordinator& coordinator,
+                        core::Instant now) {
+  const core::Call& call = request.call;
+  Waiting waiting;
+  waiting.request = request;
+  waiting.due = now + TimeoutOf(request) + late_;
+  waiting.revision_floor = store_.RevisionOf(request.key);
+  if (!waiting_.emplace(call.waiter, std::move(waiting)).second) {
+    Fail("two calls with one waiter");
+  }
+  subject_ = call.waiter;
+  expected_answer_.reset();
+  const bool current = call.sequence != core::SequenceNumber() &&
+                       IsCurrent(coordinator, call, now);
+  auto& acknowledged = acknowledged_[{call.member, call.incarnation}];
+  if (current) {
+    acknowledged = std::max(acknowledged, call.acknowledged_through.value());
+  }
+  if (IsMutation(request.verb) && current) {
+    if (fenced_.contains({call.member, call.incarnation})) {
+      Fail(absl::StrCat("I4: ", call.member.value(), "/",
+                        call.incarnation.value(), " is let in again"));
+    }
+    const auto number =
+        std::make_tuple(call.member, call.incarnation, call.sequence.value());
+    if (call.sequence.value() > acknowledged &&
+        applied_.insert(number).second) {
+      expected_answer_ = store_.Apply(request);
+      answers_[number] = *expected_answer_;
+    } else if (call.sequence.value() > acknowledged) {
+      expected_answer_ = answers_[number];
+    }
+  }
+  if (request.verb == Verb::kArrive) {
+    arrivals_[{epoch_.value(), request.barrier.generation.value(),
+               request.barrier.rank}]
+        .insert(call.sequence.value());
+  }
+}
+
+void SimChecker::After(const Request& request,
+                       const core::Coordinator& coordinator) {
+  if (coordinator.Counts().keys !=
+      static_cast<int64_t>(store_.values().size())) {
+    Fail("I3: the store has another number of keys than the reference");
+  }
+}
+
+void SimChecker::Observe(const core::Reply& reply, core::Instant now) {
+  const auto it = waiting_.find(reply.waiter);
+  if (it == waiting_.end()) {
+    return Fail(absl::StrCat("I5: w", reply.waiter.value(),
+                             " is answered and does not wait"));
+  }
+  const Waiting waiting = std::move(it->second);
+  waiting_.erase(it);
+  if (now > waiting.due) {
+    Fail(absl::StrCat(
+        "I5: w", reply.waiter.value(),
+        " is answered after its deadline: ", ToCommand(waiting.request)));
+  }
+  if (IsMutation(waiting.request.verb)) ObserveMutation(waiting, reply);
+  switch (waiting.request.verb) {
+    case Verb::kArrive:
+      ObserveBarrier(waiting, reply);
+      break;
+    case Verb::kJoin:
+      if (const auto* formed =
+              std::get_if<core::FormationReply>(&reply.payload)) {
+        ObserveFormation(*formed);
+      }
+      break;
+    case Verb::kRegister:
+      if (reply.status.ok()) ObserveRegistration(waiting);
+      break;
+    case Verb::kGet:
+      ObserveGet(waiting, reply);
+      break;
+    default:
+      break;
+  }
+}
+
+// Every answer to a numbered mutation is that of the reference; who is fenced
+// or comes after the acknowledgement gets an error.
+void SimChecker::ObserveMutation(const Waiting& waiting,
+                                 const core::Reply& reply) {
+  if (reply.waiter != subject_) return Fail("I5: a mutation was parked");
+  if (reply.status.ok() != expected_answer_.has_value()) {
+    return Fail(absl::StrCat("I4: ", ToCommand(waiting.request), " got ",
+                             reply.status.ToString()));
+  }
+  if (reply.status.ok() && AnswerText(reply.payload) != *expected_answer_) {
+    Fail(absl::StrCat("I3: ", ToCommand(waiting.request), " got ",
+                      AnswerText(reply.payload), ", not ", *expected_answer_));
+  }
+}
+
+void SimChecker::ObserveGet(const Waiting& waiting, const core::Reply& reply) {
+  const auto* got = std::get_if<core::ValueReply>(&reply.payload);
+  if (got == nullptr) return;
+  const auto it = store_.values().find(waiting.request.key);
+  if (got->revision < waiting.revision_floor) {
+    Fail(absl::StrCat("I3: ", ToCommand(waiting.request), " read revision ",
+                      got->revision, ", which is older than ",
+                      waiting.revision_floor));
+  }
+  if (it == store_.values().end() || it->second != *got->value) {
+    Fail(absl::StrCat("I3: ", ToCommand(waiting.request), " read ",
+                      *got->value));
+  }
+}
+
+void SimChecker::ObserveRegistration(const Waiting& waiting) {
+  const core::Call& call = waiting.request.call;
+  const Registration mine(call.member, call.incarnation);
+  if (fenced_.contains(mine)) {
+    Fail(absl::StrCat("I4: ", ToCommand(waiting.request), " came back"));
+  }
+  registered_.insert(mine);
+  for (const Registration& other : registered_) {
+    if (other.first == mine.first && other != mine) fenced_.insert(other);
+  }
+}
+
+void SimChecker::Departed(const core::Event& event) {
+  fenced_.insert({event.member, event.incarnation});
+}
+
+void SimChecker::ObserveFormation(const core::FormationReply& formation) {
+  const auto [it, fresh] = formations_.emplace(
+      std::make_pair(epoch_.value(), formation->generation.value()), formation);
+  if (it->second != formation) Fail("I6: two formations of one generation");
+  std::set<core::MemberId> members;
+  for (const core::Seat& seat : formation->world) members.insert(seat.member);
+  if (members.size() != formation->world.size()) {
+    Fail("I6: a member has two ranks");
+  }
+}
+
+void SimChecker::ObserveBarrier(const Waiting& waiting,
+                                const core::Reply& reply) {
+  const auto* decided = std::get_if<core::BarrierReply>(&reply.payload);
+  if (decided == nullptr) {
+    if (reply.status.ok()) Fail("I1: a barrier without a result");
+    return;
+  }
+  const core::BarrierResult& result = **decided;
+  const int64_t generation = waiting.request.barrier.generation.value();
+  const auto [it, fresh] = decisions_.emplace(
+      InstanceKey(epoch_.value(), generation, result.barrier, result.instance),
+      *decided);
+  if (it->second != *decided) {
+    Fail(absl::StrCat("I1: two decisions of instance ", result.instance));
+  }
+  const bool released = result.outcome == core::BarrierOutcome::kReleased;
+  if (released != reply.status.ok()) Fail("I1: status and result differ");
+  if (!released) {
+    if (result.arrived + static_cast<int32_t>(result.missing.size()) !=
+        result.expected) {
+      Fail("I1: arrived and missing are not all");
+    }
+    return;
+  }
+  const auto formation = formations_.find({epoch_.value(), generation});
+  if (formation == formations_.end()) return Fail("I2: no such generation");
+  for (size_t i = 0; i < formation->second->world.size(); ++i) {
+    const auto& calls = arrivals_[{epoch_.value(), generation,
+                                   core::Rank(static_cast<int32_t>(i))}];
+    if (static_cast<int64_t>(calls.size()) < result.instance) {
+      Fail(absl::StrCat("I2: instance ", result.instance,
+                        " was released without rank ", i));
+    }
+  }
+}
+
+void SimChecker::CompareStores(core::Coordinator& coordinator,
+                               core::Instant now) {
+  for (const auto& [key, value] : store_.values()) {
+    core::Outbox out;
+    coordinator.TryGet(core::Call(), key, now, out);
+    const auto& got = std::get<core::ValueReply>(out.replies.at(0).payload);
+    if (got.value == nullptr || *got.value != value) {
+      Fail(absl::StrCat("I3: ", key, " should hold ", value));
+    }
+  }
+}
+
+void SimChecker::ExpectNoWaiters() {
+  for (const auto& [waiter, waiting] : waiting_) {
+    Fail(absl::StrCat("I8: nobody answers w", waiter.value(), " ",
+                      ToCommand(waiting.request)));
+  }
+}
+
+std::vector<core::WaiterId> SimChecker::Waiters(
+    const core::MemberId& member) const {
+  std::vector<core::WaiterId> waiters;
+  for (const auto& [waiter, waiting] : waiting_) {
+    if (waiting.request.call.member == member) waiters.push_back(waiter);
+  }
+  return waiters;
+}
+
+const Request* SimChecker::RequestOf(core::WaiterId waiter) const {
+  const auto it = waiting_.find(waiter);
+  return it == waiting_.end() ? nullptr : &it->second.request;
+}
+
+}  // namespace muster::simulation

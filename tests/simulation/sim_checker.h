@@ -1,0 +1,111 @@
+// What must hold at every step of a simulation.
+
+#ifndef MUSTER_TESTS_SIMULATION_SIM_CHECKER_H_
+#define MUSTER_TESTS_SIMULATION_SIM_CHECKER_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "coordinator/core/coordinator.h"
+#include "tests/simulation/reference_store.h"
+#include "tests/simulation/sim_message.h"
+
+namespace muster::simulation {
+
+// SimChecker sees every request that reaches the coordinator and everything
+// that leaves it.
+//
+//   I1 a barrier instance has one answer for all of its waiters
+//   I2 it is released only when every rank of the generation has arrived
+//   I3 a read is never older than the last acknowledged write before it, and
+//      numbered mutations are exact under retries (reference store)
+//   I4 a fenced incarnation changes nothing
+//   I5 one reply per waiter, no later than its deadline and one tick
+//   I6 within a generation ranks are dense, unique and the same everywhere
+//   I7 after all have left every table is empty
+//   I8 when the network has healed everything that waits finishes
+//
+// I1 to I6 are checked here at each step, I7 and I8 by the world at the end.
+class SimChecker {
+ public:
+  // `late` is how long after a deadline the world may tick.
+  explicit SimChecker(core::Duration late) : late_(late) {}
+
+  // A new coordinator, with nothing in it. The old one's waiters are gone.
+  void Restart(core::CoordinatorEpoch epoch);
+
+  // Around the handling of one request.
+  void Before(const Request& request, const core::Coordinator& coordinator,
+              core::Instant now);
+  void After(const Request& request, const core::Coordinator& coordinator);
+
+  // The request of a call that waits, or null.
+  const Request* RequestOf(core::WaiterId waiter) const;
+
+  // Every departure that is announced, before the replies of the same step.
+  void Departed(const core::Event& event);
+
+  // Every reply, in its order.
+  void Observe(const core::Reply& reply, core::Instant now);
+
+  // The store's whole content against the reference.
+  void CompareStores(core::Coordinator& coordinator, core::Instant now);
+
+  // Nobody is waiting.
+  void ExpectNoWaiters();
+
+  void Fail(const std::string& what);
+  const std::optional<std::string>& failure() const { return failure_; }
+
+  std::vector<core::WaiterId> Waiters(const core::MemberId& member) const;
+  size_t waiters() const { return waiting_.size(); }
+
+ private:
+  struct Waiting {
+    Request request;
+    core::Instant due;
+    int64_t revision_floor = 0;  // of the key when a Get was issued
+  };
+
+  using Registration = std::pair<core::MemberId, core::Incarnation>;
+  using InstanceKey = std::tuple<uint64_t, int64_t, std::string, int64_t>;
+
+  void ObserveMutation(const Waiting& waiting, const core::Reply& reply);
+  void ObserveGet(const Waiting& waiting, const core::Reply& reply);
+  void ObserveRegistration(const Waiting& waiting);
+  void ObserveFormation(const core::FormationReply& formation);
+  void ObserveBarrier(const Waiting& waiting, const core::Reply& reply);
+
+  const core::Duration late_;
+  std::optional<std::string> failure_;
+  core::CoordinatorEpoch epoch_;
+  std::map<core::WaiterId, Waiting> waiting_;
+
+  // Of the current epoch.
+  ReferenceStore store_;
+  std::set<std::tuple<core::MemberId, core::Incarnation, uint64_t>> applied_;
+  std::set<Registration> registered_;
+  std::set<Registration> fenced_;
+  std::map<Registration, uint64_t> acknowledged_;
+  std::map<std::tuple<core::MemberId, core::Incarnation, uint64_t>, std::string>
+      answers_;  // of the numbered mutations
+
+  // Of the request that is being handled.
+  core::WaiterId subject_;
+  std::optional<std::string> expected_answer_;  // none: an error
+
+  std::map<InstanceKey, core::BarrierReply> decisions_;
+  std::map<std::pair<uint64_t, int64_t>, core::FormationReply> formations_;
+  // How often a rank has called the barrier, by numbered call.
+  std::map<std::tuple<uint64_t, int64_t, core::Rank>, std::set<uint64_t>>
+      arrivals_;
+};
+
+}  // namespace muster::simulation
+
+#endif  // MUSTER_TESTS_SIMULATION_SIM_CHECKER_H_

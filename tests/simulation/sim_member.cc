@@ -1,0 +1,310 @@
+#include "tests/simulation/sim_member.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::simulation {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr core::Duration kHeartbeatEvery = seconds(2);
+
+}  // namespace
+
+SimMember::SimMember(int32_t index, const MemberHabits* habits, Random* random)
+    : habits_(*habits),
+      random_(*random),
+      index_(index),
+      id_(std::string(1, static_cast<char>('a' + index))) {}
+
+void SimMember::Start(core::Instant now) {
+  NewIncarnation();
+  epoch_.reset();
+  heartbeat_at_ = now;
+  BeginRegistering();
+}
+
+void SimMember::NewIncarnation() {
+  incarnation_ = core::Incarnation(1 + random_.Below(1000000000));
+  pending_.clear();
+  next_sequence_ = 1;
+}
+
+void SimMember::BeginRegistering() {
+  phase_ = Phase::kRegistering;
+  formation_ = nullptr;
+  Request request;
+  request.verb = Verb::kRegister;
+  Issue(std::move(request));
+}
+
+void SimMember::BeginJoining() {
+  if (Waiting(Verb::kJoin)) return;
+  phase_ = Phase::kJoining;
+  formation_ = nullptr;
+  Request request;
+  request.verb = Verb::kJoin;
+  if (habits_.assigned_ranks) request.join.rank = core::Rank(index_);
+  request.join.world_size = habits_.world_size;
+  request.join.address = absl::StrCat("at-", id_.value());
+  request.join.timeout = random_.Between(1000, 20000);
+  Issue(std::move(request));
+}
+
+void SimMember::Issue(Request request) {
+  request.operation = next_operation_++;
+  request.call.member = id_;
+  request.call.incarnation = incarnation_;
+  if (IsMutation(request.verb) || request.verb == Verb::kJoin ||
+      request.verb == Verb::kArrive) {
+    request.call.sequence = core::SequenceNumber(next_sequence_++);
+  }
+  const uint64_t operation = request.operation;
+  pending_.emplace(operation, Pending{std::move(request), {}, false});
+}
+
+bool SimMember::Waiting(Verb verb) const {
+  return std::any_of(pending_.begin(), pending_.end(), [&](const auto& entry) {
+    return entry.second.request.verb == verb;
+  });
+}
+
+void SimMember::Forget(Verb verb) {
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    it = it->second.request.verb == verb ? pending_.erase(it) : std::next(it);
+  }
+}
+
+void SimMember::IssueOperation() {
+  Request request;
+  const std::string mine = absl::StrCat("key-", id_.value());
+  const std::string theirs = absl::StrCat(
+      "key-", std::string(1, static_cast<char>(
+                                 'a' + random_.Below(static_cast<uint64_t>(
+                                           habits_.world_size)))));
+  switch (random_.Below(7)) {
+    case 0:
+      request.verb = Verb::kSet;
+      request.key = mine;
+      request.value = absl::StrCat(next_value_++);
+      break;
+    case 1:
+      request.verb = Verb::kGet;
+      request.key = theirs;
+      request.timeout = random_.Between(0, 5000);
+      break;
+    case 2:
+      request.verb = Verb::kAdd;
+      request.key = "counter";
+      request.delta = static_cast<int64_t>(random_.Below(100)) - 20;
+      break;
+    case 3:
+      request.verb = Verb::kAppend;
+      request.key = "log";
+      request.value = id_.value();
+      break;
+    case 4:
+      request.verb = Verb::kCompareSet;
+      request.key = "leader";
+      request.value = id_.value();
+      request.expected = random_.Chance(0.5) ? "" : "a";
+      break;
+    case 5:
+      request.verb = Verb::kDelete;
+      request.key = "leader";
+      break;
+    case 6:
+      request.verb = Verb::kGet;
+      request.key = "leader";
+      request.timeout = random_.Between(0, 5000);
+      break;
+  }
+  Issue(std::move(request));
+}
+
+void SimMember::IssueBarrier() {
+  Request request;
+  request.verb = Verb::kArrive;
+  request.barrier.generation = formation_->generation;
+  request.barrier.barrier = "b";
+  request.barrier.rank = rank_;
+  request.barrier.timeout = random_.Between(2000, 10000);
+  ++barriers_;
+  const bool conflict = !calm_ && random_.Chance(habits_.conflict);
+  request.barrier.wait_all_ranks = (barriers_ % 3 == 0) != conflict;
+  Issue(std::move(request));
+}
+
+// The answers up to this number have been received.
+core::SequenceNumber SimMember::Acknowledged() const {
+  uint64_t through = next_sequence_ - 1;
+  for (const auto& [operation, pending] : pending_) {
+    const uint64_t sequence = pending.request.call.sequence.value();
+    if (sequence != 0) through = std::min(through, sequence - 1);
+  }
+  return core::SequenceNumber(through);
+}
+
+std::vector<Request> SimMember::Step(core::Instant now) {
+  if (phase_ == Phase::kGone) return {};
+  if (phase_ == Phase::kRunning || phase_ == Phase::kJoining) {
+    const bool fails = !calm_ && random_.Chance(habits_.fail);
+    const bool leaves = leaving_ || (!calm_ && random_.Chance(habits_.leave));
+    if (fails || leaves) {
+      phase_ = Phase::kEnding;
+      pending_.clear();
+      Request request;
+      request.verb = leaves ? Verb::kLeave : Verb::kFail;
+      Issue(std::move(request));
+    }
+  }
+  if (phase_ == Phase::kRunning) {
+    if (!Waiting(Verb::kArrive) && random_.Chance(0.7)) IssueBarrier();
+    while (static_cast<int64_t>(pending_.size()) < habits_.operations_max &&
+           random_.Chance(0.5)) {
+      IssueOperation();
+    }
+  }
+  std::vector<Request> requests;
+  for (auto& [operation, pending] : pending_) {
+    if (pending.sent && now - pending.sent_at < habits_.retry_after) continue;
+    // Nothing but the registration before it is answered.
+    if (phase_ == Phase::kRegistering &&
+        pending.request.verb != Verb::kRegister) {
+      continue;
+    }
+    pending.sent = true;
+    pending.sent_at = now;
+    pending.request.call.acknowledged_through = Acknowledged();
+    requests.push_back(pending.request);
+  }
+  if (phase_ != Phase::kRegistering && now >= heartbeat_at_) {
+    heartbeat_at_ = now + kHeartbeatEvery;
+    Request request;
+    request.verb = Verb::kHeartbeat;
+    request.call.member = id_;
+    request.call.incarnation = incarnation_;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+void SimMember::Reconnected() {
+  if (phase_ == Phase::kGone || phase_ == Phase::kRegistering) return;
+  for (auto& [operation, pending] : pending_) pending.sent = false;
+  Request request;
+  request.verb = Verb::kRegister;
+  Issue(std::move(request));
+}
+
+void SimMember::Receive(const core::Event& event) {
+  if (phase_ == Phase::kRunning && event.generation_over &&
+      formation_ != nullptr && event.generation == formation_->generation) {
+    BeginJoining();
+  }
+}
+
+void SimMember::Receive(const Response& response, core::Instant now) {
+  if (phase_ == Phase::kGone || response.incarnation != incarnation_) return;
+  if (epoch_.has_value() && *epoch_ != response.epoch) {
+    // The coordinator has forgotten everything.
+    epoch_ = response.epoch;
+    pending_.clear();
+    BeginRegistering();
+    return;
+  }
+  const absl::StatusCode code = response.reply.status.code();
+  if (response.operation == 0) {  // a heartbeat
+    if (code == absl::StatusCode::kFailedPrecondition) {
+      if (phase_ == Phase::kRegistering) return;
+      NewIncarnation();
+      BeginRegistering();
+    } else if (const auto* beat =
+                   std::get_if<core::HeartbeatReply>(&response.reply.payload);
+               beat != nullptr && phase_ == Phase::kRunning &&
+               beat->generation >= formation_->generation &&
+               (beat->generation > formation_->generation ||
+                !beat->generation_running)) {
+      BeginJoining();
+    }
+    return;
+  }
+  const auto it = pending_.find(response.operation);
+  if (it == pending_.end()) return;
+  if (code == absl::StatusCode::kCancelled) return;  // of an older attempt
+  const Request request = it->second.request;
+  pending_.erase(it);
+  Complete(request, response);
+}
+
+void SimMember::Complete(const Request& request, const Response& response) {
+  const absl::StatusCode code = response.reply.status.code();
+  if (phase_ == Phase::kEnding) {
+    // Answered or fenced: over either way.
+    if (request.verb == Verb::kLeave || request.verb == Verb::kFail) {
+      phase_ = Phase::kGone;
+    }
+    return;
+  }
+  if (code == absl::StatusCode::kFailedPrecondition) {
+    NewIncarnation();
+    BeginRegistering();
+    return;
+  }
+  switch (request.verb) {
+    case Verb::kRegister: {
+      Forget(Verb::kRegister);
+      epoch_ = response.epoch;
+      if (phase_ == Phase::kRegistering) BeginJoining();
+      break;
+    }
+    case Verb::kJoin: {
+      const auto* formed =
+          std::get_if<core::FormationReply>(&response.reply.payload);
+      if (formed == nullptr) {
+        BeginJoining();
+        break;
+      }
+      formation_ = *formed;
+      for (size_t i = 0; i < formation_->world.size(); ++i) {
+        if (formation_->world[i].member == id_) {
+          rank_ = core::Rank(static_cast<int32_t>(i));
+        }
+      }
+      barriers_ = 0;
+      Forget(Verb::kArrive);
+      phase_ = Phase::kRunning;
+      break;
+    }
+    case Verb::kArrive:
+      if (phase_ == Phase::kRunning) CompleteBarrier(response);
+      break;
+    default:
+      break;
+  }
+}
+
+void SimMember::CompleteBarrier(const Response& response) {
+  if (response.reply.status.ok()) ++released_;
+  if (response.reply.status.code() == absl::StatusCode::kAborted) {
+    BeginJoining();
+  }
+}
+
+std::string SimMember::Describe() const {
+  std::string text =
+      absl::StrCat(id_.value(), "/", incarnation_.value(), " phase ",
+                   static_cast<int>(phase_), " released ", released_);
+  for (const auto& [operation, pending] : pending_) {
+    absl::StrAppend(&text, "\n    pending ", ToCommand(pending.request));
+  }
+  return text;
+}
+
+}  // namespace muster::simulation

@@ -1,0 +1,111 @@
+// A member as a client library would behave.
+
+#ifndef MUSTER_TESTS_SIMULATION_SIM_MEMBER_H_
+#define MUSTER_TESTS_SIMULATION_SIM_MEMBER_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/sim_message.h"
+#include "tests/simulation/sim_random.h"
+
+namespace muster::simulation {
+
+// How members behave in a run; drawn from its seed.
+struct MemberHabits {
+  int32_t world_size = 1;
+  bool assigned_ranks = true;  // else the coordinator chooses
+  core::Duration retry_after{};
+  int64_t operations_max = 4;  // at a time
+  double conflict = 0;         // chance of a barrier with the wrong arguments
+  double leave = 0;            // chance of leaving, at each step
+  double fail = 0;             // chance of reporting a failure
+};
+
+// SimMember registers, joins the rendezvous, then mixes store operations with
+// barriers. It retries what is not answered, takes a new incarnation when its
+// old one is fenced, and joins again when its generation is over.
+class SimMember {
+ public:
+  SimMember(int32_t index, const MemberHabits* habits, Random* random);
+
+  // A new process; nothing of the old one is known to it.
+  void Start(core::Instant now);
+
+  // Time passes: returns what it wants to send.
+  std::vector<Request> Step(core::Instant now);
+
+  void Receive(const Response& response, core::Instant now);
+  void Receive(const core::Event& event);
+
+  // Its connection was closed and is back.
+  void Reconnected();
+
+  // Finishes nothing more, leaves.
+  void BeginLeaving() { leaving_ = true; }
+  bool gone() const { return phase_ == Phase::kGone; }
+
+  // Whether it wants to be started anew (it has left or reported a failure).
+  bool ended() const { return phase_ == Phase::kGone && !leaving_; }
+
+  // No more trouble of its own making.
+  void set_calm() { calm_ = true; }
+
+  const core::MemberId& id() const { return id_; }
+  core::Incarnation incarnation() const { return incarnation_; }
+
+  // Barriers that released this process since `ResetScore`.
+  int64_t released() const { return released_; }
+  void ResetScore() { released_ = 0; }
+
+  std::string Describe() const;
+
+ private:
+  enum class Phase { kRegistering, kJoining, kRunning, kEnding, kGone };
+
+  struct Pending {
+    Request request;
+    core::Instant sent_at;
+    bool sent = false;
+  };
+
+  void NewIncarnation();
+  void BeginRegistering();
+  void BeginJoining();
+  void Issue(Request request);
+  void IssueOperation();
+  void IssueBarrier();
+  bool Waiting(Verb verb) const;
+  void Forget(Verb verb);
+  void Complete(const Request& request, const Response& response);
+  void CompleteBarrier(const Response& response);
+  core::SequenceNumber Acknowledged() const;
+
+  const MemberHabits& habits_;
+  Random& random_;
+  const int32_t index_;
+  const core::MemberId id_;
+
+  // Of the process.
+  core::Incarnation incarnation_;
+  Phase phase_ = Phase::kGone;
+  bool leaving_ = false;
+  bool calm_ = false;
+  std::map<uint64_t, Pending> pending_;  // by operation
+  uint64_t next_operation_ = 1;
+  uint64_t next_sequence_ = 1;
+  uint64_t next_value_ = 1;
+  std::optional<core::CoordinatorEpoch> epoch_;
+  core::Instant heartbeat_at_;
+  core::FormationReply formation_;
+  core::Rank rank_;
+  int64_t barriers_ = 0;  // called in this generation
+  int64_t released_ = 0;
+};
+
+}  // namespace muster::simulation
+
+#endif  // MUSTER_TESTS_SIMULATION_SIM_MEMBER_H_

@@ -1,0 +1,66 @@
+// What simulated members and the coordinator send each other.
+
+#ifndef MUSTER_TESTS_SIMULATION_SIM_MESSAGE_H_
+#define MUSTER_TESTS_SIMULATION_SIM_MESSAGE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "coordinator/core/barrier_table.h"
+#include "coordinator/core/call.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/core/outbox.h"
+#include "coordinator/core/rendezvous.h"
+
+namespace muster::simulation {
+
+namespace core = ::muster::coordinator::core;
+
+enum class Verb {
+  kRegister,
+  kHeartbeat,
+  kLeave,
+  kFail,
+  kJoin,
+  kArrive,
+  kSet,
+  kAppend,
+  kAdd,
+  kCompareSet,
+  kDelete,
+  kGet,
+};
+
+inline bool IsMutation(Verb verb) {
+  return verb == Verb::kSet || verb == Verb::kAppend || verb == Verb::kAdd ||
+         verb == Verb::kCompareSet || verb == Verb::kDelete;
+}
+
+struct Request {
+  uint64_t operation = 0;  // of the member; a retry keeps it
+  Verb verb = Verb::kHeartbeat;
+  core::Call call;  // the world fills in the waiter
+  std::string key{};
+  std::string value{};
+  std::string expected{};
+  int64_t delta = 0;
+  core::Duration timeout{};
+  core::JoinRequest join{};
+  core::BarrierRequest barrier{};
+};
+
+struct Response {
+  uint64_t operation = 0;
+  core::Incarnation incarnation;
+  core::CoordinatorEpoch epoch;
+  core::Reply reply;
+};
+
+// Returns the request as a command of a golden transcript.
+std::string ToCommand(const Request& request);
+
+}  // namespace muster::simulation
+
+#endif  // MUSTER_TESTS_SIMULATION_SIM_MESSAGE_H_

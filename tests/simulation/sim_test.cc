@@ -1,0 +1,55 @@
+// Two hundred runs of the simulation. `bazel run //tests/simulation:sim` runs
+// one of them again, or a soak.
+
+#include <cstdint>
+#include <iostream>
+#include <optional>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/simulation/sim_world.h"
+
+namespace muster::simulation {
+namespace {
+
+constexpr uint64_t kSeeds = 200;
+
+TEST(SimTest, TheInvariantsHoldForAllSeeds) {
+  SimStatistics sum;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    SimWorld world(seed, /*trace=*/false);
+    const std::optional<std::string> failure = world.Run();
+    ASSERT_FALSE(failure.has_value())
+        << *failure
+        << "\nreproduce: bazel run //tests/simulation:sim -- --seed=" << seed
+        << " --trace";
+    const SimStatistics& run = world.statistics();
+    sum.steps += run.steps;
+    sum.requests += run.requests;
+    sum.lost_messages += run.lost_messages;
+    sum.member_crashes += run.member_crashes;
+    sum.coordinator_restarts += run.coordinator_restarts;
+    sum.generations += run.generations;
+    sum.barriers_released += run.barriers_released;
+    sum.barriers_failed += run.barriers_failed;
+    sum.events += run.events;
+  }
+  // A simulation in which nothing happens proves nothing.
+  EXPECT_GT(sum.requests, 20000);
+  EXPECT_GT(sum.lost_messages, 1000);
+  EXPECT_GT(sum.member_crashes, 200);
+  EXPECT_GT(sum.coordinator_restarts, 50);
+  EXPECT_GT(sum.generations, 400);
+  EXPECT_GT(sum.barriers_released, 1000);
+  EXPECT_GT(sum.barriers_failed, 200);
+  EXPECT_GT(sum.events, 300);
+  std::cout << sum.steps << " steps, " << sum.requests << " requests, "
+            << sum.lost_messages << " lost messages, " << sum.member_crashes
+            << " member crashes, " << sum.coordinator_restarts
+            << " coordinator restarts, " << sum.generations << " generations, "
+            << sum.barriers_released << " barriers released, "
+            << sum.barriers_failed << " failed, " << sum.events << " events\n";
+}
+
+}  // namespace
+}  // namespace muster::simulation

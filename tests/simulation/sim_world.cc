@@ -1,0 +1,406 @@
+#include "tests/simulation/sim_world.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::simulation {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+constexpr core::Duration kChaos = seconds(30);
+constexpr core::Duration kHealing = seconds(120);
+constexpr core::Duration kLeaving = seconds(60);
+constexpr core::Duration kMemberStep = milliseconds(400);
+constexpr milliseconds kTickLateMax = milliseconds(40);
+// Under the reconnect grace, so that a member whose connection closed is still
+// there when its calls come back.
+constexpr int64_t kReconnectMsMax = 900;
+
+}  // namespace
+
+SimWorld::SimWorld(uint64_t seed, bool trace)
+    : random_(seed),
+      trace_(trace),
+      checker_(kTickLateMax),
+      now_(seconds(1000)),
+      traced_at_(now_) {
+  DrawTrouble();
+  const int64_t members = habits_.world_size;
+  members_.reserve(static_cast<size_t>(members));
+  for (int32_t i = 0; i < members; ++i) {
+    members_.emplace_back(i, &habits_, &random_);
+  }
+  up_.assign(members_.size(), false);
+  clogged_until_.assign(members_.size(), now_);
+}
+
+// Each kind of trouble is absent in half of the runs, so that some of its
+// combinations are rare and none is impossible.
+void SimWorld::DrawTrouble() {
+  const auto maybe = [&](double most) {
+    return random_.Chance(0.5)
+               ? 0.0
+               : most * static_cast<double>(random_.Below(1000)) / 1000;
+  };
+  trouble_.loss = maybe(0.3);
+  trouble_.duplication = maybe(0.3);
+  trouble_.delay_ms_max = random_.Chance(0.5) ? 5 : 1500;
+  trouble_.clog = maybe(0.02);
+  trouble_.member_crash = maybe(0.03);
+  trouble_.silent_crash = maybe(1);
+  trouble_.disconnect = maybe(0.03);
+  trouble_.cancel = maybe(0.05);
+  trouble_.coordinator_crash = maybe(0.01);
+  trouble_.tick_late_ms_max = static_cast<int64_t>(
+      random_.Below(static_cast<uint64_t>(kTickLateMax.count())));
+  habits_.world_size = 1 + static_cast<int32_t>(random_.Below(5));
+  habits_.assigned_ranks = random_.Chance(0.7);
+  habits_.retry_after = random_.Between(300, 3000);
+  habits_.operations_max = 1 + static_cast<int64_t>(random_.Below(6));
+  habits_.conflict = maybe(0.05);
+  habits_.leave = maybe(0.02);
+  habits_.fail = maybe(0.02);
+}
+
+void SimWorld::Trace(const std::string& line) {
+  if (!trace_) return;
+  const auto passed =
+      std::chrono::duration_cast<milliseconds>(now_ - traced_at_);
+  if (passed.count() > 0) {
+    std::cout << "advance " << passed.count() << "ms\n";
+    traced_at_ = now_;
+  }
+  std::cout << line << "\n";
+}
+
+void SimWorld::StartCoordinator() {
+  ++epoch_;
+  coordinator_ = std::make_unique<core::Coordinator>(
+      core::CoordinatorEpoch(epoch_), core::CoordinatorOptions());
+  origins_.clear();
+  checker_.Restart(core::CoordinatorEpoch(epoch_));
+  Trace(absl::StrCat("# coordinator starts with epoch ", epoch_));
+}
+
+void SimWorld::At(core::Instant when, Action action) {
+  queue_.emplace(std::make_pair(when, next_event_++), std::move(action));
+}
+
+// Moves the clock to `when`, with a tick for every deadline on the way.
+void SimWorld::AdvanceTo(core::Instant when) {
+  while (!checker_.failure().has_value()) {
+    const std::optional<core::Instant> due = coordinator_->NextDeadline();
+    if (!due.has_value()) break;
+    const core::Instant tick =
+        *due + random_.Between(0, trouble_.tick_late_ms_max);
+    if (tick > when) break;
+    now_ = std::max(now_, tick);
+    Tick();
+  }
+  now_ = std::max(now_, when);
+  // What is due by now must not wait for the next event.
+  const std::optional<core::Instant> due = coordinator_->NextDeadline();
+  if (due.has_value() && *due <= now_) Tick();
+}
+
+void SimWorld::Tick() {
+  core::Outbox out;
+  coordinator_->Tick(now_, out);
+  Deliver(out);
+}
+
+// Runs until `end`, or until `done`; returns whether it is done.
+bool SimWorld::RunUntil(core::Instant end, const std::function<bool()>& done) {
+  while (!checker_.failure().has_value()) {
+    if (done()) return true;
+    if (queue_.empty() || queue_.begin()->first.first > end) {
+      AdvanceTo(end);
+      return done();
+    }
+    const auto next = queue_.begin();
+    AdvanceTo(next->first.first);
+    const Action action = std::move(next->second);
+    queue_.erase(next);
+    action();
+    ++statistics_.steps;
+  }
+  return false;
+}
+
+// A message on the link of a member: late, lost or twice.
+void SimWorld::Transmit(size_t index, const Action& deliver) {
+  int copies = random_.Chance(trouble_.loss) ? 0 : 1;
+  if (copies == 0) ++statistics_.lost_messages;
+  if (copies == 1 && random_.Chance(trouble_.duplication)) copies = 2;
+  for (; copies > 0; --copies) {
+    const core::Instant sent = std::max(now_, clogged_until_[index]);
+    At(sent + random_.Between(0, trouble_.delay_ms_max), deliver);
+  }
+}
+
+void SimWorld::Send(size_t index, const Request& request) {
+  Transmit(index, [this, index, request] { Handle(index, request); });
+}
+
+void SimWorld::StepMember(size_t index) {
+  At(now_ + kMemberStep + random_.Between(0, 50),
+     [this, index] { StepMember(index); });
+  HaveAccidents(index);
+  if (!up_[index]) return;
+  SimMember& member = members_[index];
+  if (member.ended()) {
+    up_[index] = false;
+    At(now_ + random_.Between(100, 3000), [this, index] {
+      members_[index].Start(now_);
+      up_[index] = true;
+    });
+    return;
+  }
+  for (const Request& request : member.Step(now_)) Send(index, request);
+}
+
+void SimWorld::HaveAccidents(size_t index) {
+  if (random_.Chance(trouble_.clog)) {
+    clogged_until_[index] = now_ + random_.Between(100, 15000);
+  }
+  if (random_.Chance(trouble_.coordinator_crash)) {
+    ++statistics_.coordinator_restarts;
+    StartCoordinator();
+  }
+  if (!up_[index]) return;
+  if (random_.Chance(trouble_.member_crash)) return CrashMember(index);
+  if (random_.Chance(trouble_.disconnect)) Disconnect(index);
+  if (random_.Chance(trouble_.cancel)) {
+    const std::vector<core::WaiterId> waiters =
+        checker_.Waiters(members_[index].id());
+    if (waiters.empty()) return;
+    const core::WaiterId waiter = waiters[random_.Below(waiters.size())];
+    Trace(absl::StrCat("cancel w", waiter.value()));
+    core::Outbox out;
+    coordinator_->CancelWaiter(waiter, now_, out);
+    Deliver(out);
+  }
+}
+
+void SimWorld::CrashMember(size_t index) {
+  ++statistics_.member_crashes;
+  up_[index] = false;
+  if (!random_.Chance(trouble_.silent_crash)) {
+    const core::MemberId id = members_[index].id();
+    const core::Incarnation incarnation = members_[index].incarnation();
+    At(now_ + random_.Between(0, 5), [this, id, incarnation] {
+      Trace(absl::StrCat("disconnect ", id.value(), "/", incarnation.value()));
+      core::Outbox out;
+      coordinator_->Disconnected(id, incarnation, now_, out);
+      Deliver(out);
+    });
+  }
+  At(now_ + random_.Between(100, 5000), [this, index] {
+    members_[index].Start(now_);
+    up_[index] = true;
+  });
+}
+
+// The connection closes; the member comes back on another one.
+void SimWorld::Disconnect(size_t index) {
+  const SimMember& member = members_[index];
+  core::Outbox out;
+  for (core::WaiterId waiter : checker_.Waiters(member.id())) {
+    const Request* request = checker_.RequestOf(waiter);
+    if (request->call.incarnation != member.incarnation()) continue;
+    Trace(absl::StrCat("detach w", waiter.value()));
+    coordinator_->DetachWaiter(waiter, now_, out);
+  }
+  Trace(absl::StrCat("disconnect ", member.id().value(), "/",
+                     member.incarnation().value()));
+  coordinator_->Disconnected(member.id(), member.incarnation(), now_, out);
+  Deliver(out);
+  const core::Incarnation incarnation = member.incarnation();
+  At(now_ + random_.Between(0, kReconnectMsMax), [this, index, incarnation] {
+    if (up_[index] && members_[index].incarnation() == incarnation) {
+      members_[index].Reconnected();
+    }
+  });
+}
+
+// A request arrives at the coordinator.
+void SimWorld::Handle(size_t index, Request request) {
+  ++statistics_.requests;
+  request.call.waiter = core::WaiterId(next_waiter_++);
+  Trace(ToCommand(request));
+  origins_[request.call.waiter] = {index, request.operation,
+                                   request.call.incarnation};
+  checker_.Before(request, *coordinator_, now_);
+  core::Outbox out;
+  Dispatch(request, out);
+  checker_.After(request, *coordinator_);
+  Deliver(out);
+}
+
+void SimWorld::Dispatch(const Request& request, core::Outbox& out) {
+  core::Coordinator& to = *coordinator_;
+  const core::Call& call = request.call;
+  switch (request.verb) {
+    case Verb::kRegister:
+      return to.Register(call, {.host = "host-" + call.member.value()}, now_,
+                         out);
+    case Verb::kHeartbeat:
+      return to.Heartbeat(call, {}, now_, out);
+    case Verb::kLeave:
+      return to.Leave(call, "done", now_, out);
+    case Verb::kFail:
+      return to.ReportFailure(call, "broken", now_, out);
+    case Verb::kJoin:
+      return to.Join(call, request.join, now_, out);
+    case Verb::kArrive:
+      return to.Arrive(call, request.barrier, now_, out);
+    case Verb::kSet:
+      return to.Set(call, request.key, request.value, now_, out);
+    case Verb::kAppend:
+      return to.Append(call, request.key, request.value, now_, out);
+    case Verb::kAdd:
+      return to.Add(call, request.key, request.delta, now_, out);
+    case Verb::kCompareSet:
+      return to.CompareSet(call, request.key, request.expected, request.value,
+                           now_, out);
+    case Verb::kDelete:
+      return to.DeleteKey(call, request.key, now_, out);
+    case Verb::kGet:
+      return to.Get(call, request.key, request.timeout, now_, out);
+  }
+}
+
+void SimWorld::Count(const core::Outbox& out) {
+  statistics_.events += static_cast<int64_t>(out.events.size());
+  for (const core::Notice& notice : out.notices) {
+    switch (notice.kind) {
+      case core::NoticeKind::kGenerationFormed:
+        ++statistics_.generations;
+        break;
+      case core::NoticeKind::kBarrierReleased:
+        ++statistics_.barriers_released;
+        break;
+      case core::NoticeKind::kBarrierTimedOut:
+      case core::NoticeKind::kBarrierMemberLost:
+      case core::NoticeKind::kBarrierConflict:
+      case core::NoticeKind::kBarrierAborted:
+        ++statistics_.barriers_failed;
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+// Sends what is in the outbox on its way.
+void SimWorld::Deliver(core::Outbox& out) {
+  Count(out);
+  const absl::Status invariants = coordinator_->CheckInvariants();
+  if (!invariants.ok()) checker_.Fail(invariants.ToString());
+  for (const core::Publication& publication : out.events) {
+    if (!absl::StartsWith(publication.event.cause, "gave up")) {
+      checker_.Departed(publication.event);
+    }
+    for (const core::MemberId& id : *publication.audience) {
+      const size_t index = static_cast<size_t>(id.value()[0] - 'a');
+      const core::Event event = publication.event;
+      Transmit(index, [this, index, event] {
+        if (up_[index]) members_[index].Receive(event);
+      });
+    }
+  }
+  const uint64_t epoch = epoch_;
+  for (const core::Reply& reply : out.replies) {
+    checker_.Observe(reply, now_);
+    const auto origin = origins_.find(reply.waiter);
+    if (origin == origins_.end()) continue;
+    Response response;
+    response.operation = origin->second.operation;
+    response.incarnation = origin->second.incarnation;
+    response.epoch = core::CoordinatorEpoch(epoch);
+    response.reply = reply;
+    const size_t to = origin->second.index;
+    origins_.erase(origin);
+    Transmit(to, [this, to, epoch, response] {
+      // An answer of a coordinator that is gone: its connection is, too.
+      if (epoch == epoch_ && up_[to]) members_[to].Receive(response, now_);
+    });
+  }
+}
+
+bool SimWorld::AllReleased(int64_t barriers) const {
+  return std::all_of(members_.begin(), members_.end(), [&](const auto& member) {
+    return member.released() >= barriers;
+  });
+}
+
+// From here on nothing goes wrong any more.
+void SimWorld::Heal() {
+  Trace("# the network heals");
+  const int64_t tick_late = trouble_.tick_late_ms_max;
+  trouble_ = Trouble();
+  trouble_.tick_late_ms_max = tick_late;
+  std::fill(clogged_until_.begin(), clogged_until_.end(), now_);
+  for (SimMember& member : members_) {
+    member.set_calm();
+    member.ResetScore();
+  }
+}
+
+void SimWorld::CheckLiveness() {
+  if (RunUntil(now_ + kHealing, [&] { return AllReleased(3); })) return;
+  std::string text = "I8: no three barriers in two quiet minutes";
+  for (const SimMember& member : members_) {
+    absl::StrAppend(&text, "\n  ", member.Describe());
+  }
+  checker_.Fail(text);
+}
+
+void SimWorld::CheckEmptiness() {
+  checker_.CompareStores(*coordinator_, now_);
+  for (SimMember& member : members_) member.BeginLeaving();
+  const bool all_gone = RunUntil(now_ + kLeaving, [&] {
+    return std::all_of(members_.begin(), members_.end(),
+                       [](const auto& member) { return member.gone(); });
+  });
+  if (!all_gone) checker_.Fail("I8: somebody cannot leave");
+  // What is still on its way arrives.
+  RunUntil(now_ + seconds(5), [] { return false; });
+  checker_.ExpectNoWaiters();
+  const core::JobSnapshot left = coordinator_->Snapshot(now_);
+  if (!left.barriers.empty() || left.waiters != 0 ||
+      left.retained_replies != 0 || left.joined != 0 || !coordinator_->Idle()) {
+    checker_.Fail(absl::StrCat(
+        "I7: ", left.barriers.size(), " barriers, ", left.waiters, " waiters, ",
+        left.retained_replies, " replies are left behind"));
+  }
+  AdvanceTo(now_ + minutes(11));
+  if (!coordinator_->Snapshot(now_).members.empty() ||
+      coordinator_->NextDeadline().has_value()) {
+    checker_.Fail("I7: members are left behind");
+  }
+}
+
+std::optional<std::string> SimWorld::Run() {
+  StartCoordinator();
+  for (size_t i = 0; i < members_.size(); ++i) {
+    At(now_ + random_.Between(0, 2000), [this, i] {
+      members_[i].Start(now_);
+      up_[i] = true;
+      StepMember(i);
+    });
+  }
+  RunUntil(now_ + kChaos, [] { return false; });
+  Heal();
+  CheckLiveness();
+  CheckEmptiness();
+  return checker_.failure();
+}
+
+}  // namespace muster::simulation
