@@ -1,5 +1,6 @@
 #include "dataplane/communicator.h"
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -58,9 +59,11 @@ std::shared_ptr<Work> Communicator::Start(Collective collective) {
   if (collective.timeout.count() == 0) {
     collective.timeout = options_.default_timeout;
   }
-  collective.deadline = collective.timeout < Instant::max() - now
-                            ? now + collective.timeout
-                            : Instant::max();
+  // Compared in the coarser unit: an endless timeout has too many nanoseconds.
+  const auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(
+      Instant::max() - now);
+  collective.deadline =
+      collective.timeout < longest ? now + collective.timeout : Instant::max();
   {
     MutexLock lock(mutex_);
     if (running_.empty()) since_ = now;

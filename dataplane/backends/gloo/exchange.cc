@@ -144,6 +144,12 @@ NoteLane& Workspace::LaneTo(int peer) {
   return *lane;
 }
 
+void Workspace::Clear() {
+  lanes_.clear();
+  scratch_.reset();
+  scratch_bytes_ = 0;
+}
+
 std::byte* Workspace::Scratch(size_t bytes) {
   if (scratch_bytes_ < bytes) {
     scratch_.reset();  // Never both at once.
@@ -191,8 +197,10 @@ std::unique_ptr<Buffer> Exchange::Wrap(void* data, size_t bytes) {
 
 absl::Status Exchange::Finish() {
   for (const int peer : used_) {
-    absl::Status status = workspace_.LaneTo(peer).Release();
-    if (status.ok()) status = workspace_.LaneTo(peer).Flush();
+    // For the next collective: a peer that has left since then had all it
+    // needed of this one, and this rank has too.
+    workspace_.LaneTo(peer).Release().IgnoreError();
+    absl::Status status = workspace_.LaneTo(peer).Flush();
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

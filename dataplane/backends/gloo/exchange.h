@@ -84,6 +84,9 @@ class Workspace {
   Mesh& mesh() { return mesh_; }
   NoteLane& LaneTo(int peer);
 
+  // Gives everything back.
+  void Clear();
+
   // At least `bytes` of scratch, kept for the next caller.
   std::byte* Scratch(size_t bytes);
 

@@ -47,6 +47,9 @@ constexpr std::chrono::milliseconds kNever = std::chrono::hours(24 * 365 * 10);
 // one of them has reported it.
 constexpr std::chrono::milliseconds kClosing = std::chrono::seconds(5);
 
+// How long those that are connected may take to say so.
+constexpr std::chrono::milliseconds kProbing{20};
+
 // How long leaving waits for peers that are only just joining and have not yet
 // announced that they receive a farewell.
 constexpr std::chrono::milliseconds kFarewellPatience{500};
@@ -197,7 +200,11 @@ class GlooMesh : public Mesh {
   absl::Status ConnectPairs(const std::vector<AddressBytes>& own,
                             const std::vector<AddressBytes>& remote,
                             Instant deadline);
-  absl::Status Listen(int peer);
+  // Closes the pairs of `peers`, on one of which another thread may be waiting,
+  // and returns which were not connected.
+  std::vector<int> CloseUnconnected(const std::vector<int>& peers,
+                                    const std::vector<AddressBytes>& remote);
+  absl::Status ListenForFarewell(int peer);
   // How `peer`, whose connection has just failed, went.
   absl::Status Gone(int peer);
   void NoteGone(int peer, const std::string& transport_error)
@@ -361,13 +368,12 @@ absl::Status GlooMesh::ConnectPairs(const std::vector<AddressBytes>& own,
       if (finished) return;
       expired = true;
     }
-    for (const int peer : order) {
-      // A receive can be posted on a connection only.
-      if (!Listen(peer).ok()) missing.push_back(peer);
+    std::vector<int> waiting_for;
+    {
+      MutexLock lock(mutex);
+      waiting_for.assign(order.begin() + connected, order.end());
     }
-    for (const int peer : order) {
-      (void)Guard([&] { context_->getPair(peer)->close(); });
-    }
+    missing = CloseUnconnected(waiting_for, remote);
   });
 
   absl::Status status;
@@ -406,13 +412,41 @@ absl::Status GlooMesh::ConnectPairs(const std::vector<AddressBytes>& own,
     return status;
   }
   for (const int peer : order) {
-    status = Listen(peer);
+    status = ListenForFarewell(peer);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status GlooMesh::Listen(int peer) {
+std::vector<int> GlooMesh::CloseUnconnected(
+    const std::vector<int>& peers, const std::vector<AddressBytes>& remote) {
+  // Gloo does not tell whether a pair is connected, but connecting one that is
+  // returns at once, and one that is not, when it is closed.
+  Mutex mutex;
+  std::vector<int> missing = peers;
+  std::vector<std::thread> probes;
+  for (const int peer : peers) {
+    probes.emplace_back([&, peer] {
+      const absl::Status status =
+          Guard([&] { context_->getPair(peer)->connect(remote[peer]); });
+      MutexLock lock(mutex);
+      if (status.ok()) std::erase(missing, peer);
+    });
+  }
+  std::this_thread::sleep_for(kProbing);
+  std::vector<int> result;
+  {
+    MutexLock lock(mutex);
+    result = missing;
+  }
+  for (const int peer : peers) {
+    (void)Guard([&] { context_->getPair(peer)->close(); });
+  }
+  for (std::thread& probe : probes) probe.join();
+  return result;
+}
+
+absl::Status GlooMesh::ListenForFarewell(int peer) {
   MutexLock lock(peers_mutex_);
   Peer& state = peers_[peer];
   absl::Status posted = Guard([&] {

@@ -32,9 +32,8 @@ void ClearUnused(AddressBytes& address) {
   if (address.size() < storage_bytes) return;
   sa_family_t family = 0;
   std::memcpy(&family, address.data(), sizeof(family));
-  const size_t used_bytes = family == AF_INET
-                                ? offsetof(sockaddr_in, sin_zero)
-                                : sizeof(sockaddr_in6);
+  const size_t used_bytes = family == AF_INET ? offsetof(sockaddr_in, sin_zero)
+                                              : sizeof(sockaddr_in6);
   std::fill(address.begin() + used_bytes, address.begin() + storage_bytes,
             '\0');
 }

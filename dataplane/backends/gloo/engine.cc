@@ -1,0 +1,273 @@
+#include "dataplane/backends/gloo/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "dataplane/backends/gloo/algorithms.h"
+#include "dataplane/culprit.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+// How often a running collective's peers are looked at. A peer that the
+// algorithm is waiting for is noticed at once; this is for the others.
+constexpr std::chrono::milliseconds kLookPeriod{100};
+
+// How long a collective may go on after a peer has gone: it may have all it
+// needs from that peer already, and end well.
+constexpr std::chrono::milliseconds kPeerGoneGrace{300};
+
+// A status with text in front and its payload kept.
+absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
+  absl::Status result(status.code(),
+                      absl::StrCat(prefix, ": ", status.message()));
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& value) {
+    result.SetPayload(url, value);
+  });
+  return result;
+}
+
+// A work that its waiter may run.
+class EngineWork : public PromisedWork {
+ public:
+  EngineWork(std::shared_ptr<Engine> engine, const Collective& collective)
+      : PromisedWork(collective.Describe()),
+        engine_(std::move(engine)),
+        runs_in_wait_(collective.caller_waits),
+        deadline_(collective.deadline) {}
+
+  absl::Status Wait(Instant deadline) override {
+    // A wait that may end before the collective does cannot run it.
+    if (runs_in_wait_ && deadline >= deadline_ && !IsCompleted()) {
+      engine_->RunUntil(*this);
+    }
+    return PromisedWork::Wait(deadline);
+  }
+
+ private:
+  const std::shared_ptr<Engine> engine_;
+  const bool runs_in_wait_;
+  const Instant deadline_;
+};
+
+}  // namespace
+
+Engine::Engine(std::string group_name, std::unique_ptr<Mesh> mesh)
+    : group_name_(std::move(group_name)),
+      mesh_(std::move(mesh)),
+      workspace_(*mesh_),
+      executor_([this] { RunExecutor(); }),
+      watchdog_([this] { RunWatchdog(); }) {}
+
+void Engine::Stop() {
+  Abort(absl::CancelledError(
+      absl::StrCat("group \"", group_name_, "\" was destroyed")));
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  executor_wakes_.NotifyAll();
+  executor_.join();
+  watchdog_wakes_.NotifyAll();
+  watchdog_.join();
+  {
+    MutexLock lock(mutex_);
+    while (running_waiters_ > 0) waiters_left_.Wait(mutex_);
+  }
+  // Handles keep the engine, but no connection.
+  workspace_.Clear();
+  mesh_.reset();
+}
+
+std::string Engine::LabelOf(const Collective& collective) const {
+  return absl::StrCat(collective.Label(), " on group \"", group_name_, "\"");
+}
+
+std::shared_ptr<Work> Engine::Start(const Collective& collective) {
+  auto work = std::make_shared<EngineWork>(shared_from_this(), collective);
+  absl::Status aborted;
+  bool wake_executor = false;
+  bool wake_watchdog = false;
+  {
+    MutexLock lock(mutex_);
+    aborted = abort_cause_;
+    if (aborted.ok()) {
+      jobs_.push_back({collective, work});
+      ++started_;
+      wake_executor =
+          !running_ && !(collective.caller_waits && jobs_.size() == 1);
+      wake_watchdog =
+          next_look_ == Instant::max() || collective.deadline < next_look_;
+    }
+  }
+  if (!aborted.ok()) {
+    work->Complete(aborted);
+    return work;
+  }
+  if (wake_executor) executor_wakes_.NotifyOne();
+  if (wake_watchdog) watchdog_wakes_.NotifyOne();
+  return work;
+}
+
+void Engine::Abort(const absl::Status& cause) {
+  {
+    MutexLock lock(mutex_);
+    if (!abort_cause_.ok()) return;
+    abort_cause_ = cause;
+    // Under the lock, for Stop, which ends the mesh after it has had it.
+    mesh_->Abort(cause);
+  }
+  executor_wakes_.NotifyAll();
+  watchdog_wakes_.NotifyAll();
+}
+
+void Engine::RunFirst() {
+  absl::Status status = abort_cause_;
+  const Job job = jobs_.front();
+  running_ = true;
+  mutex_.Unlock();
+  if (status.ok()) status = Run(job.collective);
+  mutex_.Lock();
+  running_ = false;
+  jobs_.pop_front();
+  // The connections of a failed group are closed when nothing runs.
+  if (!abort_cause_.ok()) watchdog_wakes_.NotifyOne();
+  mutex_.Unlock();
+  job.work->Complete(std::move(status));
+  mutex_.Lock();
+}
+
+void Engine::RunExecutor() {
+  mutex_.Lock();
+  for (;;) {
+    while (running_ || (jobs_.empty() && !stopping_)) {
+      executor_wakes_.Wait(mutex_);
+    }
+    if (jobs_.empty()) break;
+    RunFirst();
+  }
+  mutex_.Unlock();
+}
+
+void Engine::RunUntil(const Work& target) {
+  mutex_.Lock();
+  ++running_waiters_;
+  while (!target.IsCompleted() && !running_ && !jobs_.empty()) RunFirst();
+  --running_waiters_;
+  const bool others_left = !running_ && !jobs_.empty();
+  // Under the lock: Stop may be waiting, and nothing is touched after it.
+  if (others_left || stopping_) executor_wakes_.NotifyOne();
+  if (stopping_) waiters_left_.NotifyAll();
+  mutex_.Unlock();
+}
+
+absl::Status Engine::Run(const Collective& collective) {
+  absl::Status status;
+  {
+    Exchange exchange(workspace_, collective);
+    switch (collective.kind) {
+      case CollectiveKind::kAllReduce:
+        status = AllReduce(collective, exchange);
+        break;
+      case CollectiveKind::kBroadcast:
+        status = Broadcast(collective, exchange);
+        break;
+      case CollectiveKind::kBarrier:
+        status = Barrier(collective, exchange);
+        break;
+    }
+    if (status.ok()) status = exchange.Finish();
+  }
+  if (status.ok()) return status;
+  // An abort's cause is the group's error, word for word.
+  const absl::Status aborted = mesh_->abort_cause();
+  if (!aborted.ok()) return aborted;
+  status = Prefixed(LabelOf(collective), status);
+  Abort(status);
+  return status;
+}
+
+Instant Engine::NextLook(Instant now) const {
+  Instant next = now + kLookPeriod;
+  for (const Job& job : jobs_) next = std::min(next, job.collective.deadline);
+  return next;
+}
+
+absl::Status Engine::TimeoutOf(const Collective& collective) const {
+  const int waiting_for = mesh_->waiting_for();
+  std::string text =
+      absl::StrCat(LabelOf(collective), ": timed out after ",
+                   absl::FormatDuration(absl::FromChrono(collective.timeout)));
+  const Collective& running = jobs_.front().collective;
+  if (running.sequence != collective.sequence) {
+    absl::StrAppend(&text, " behind ", running.Label());
+  }
+  if (waiting_for >= 0) {
+    absl::StrAppend(&text, " waiting for rank ", waiting_for);
+  }
+  absl::Status status = absl::DeadlineExceededError(text);
+  if (waiting_for >= 0) SetCulpritRank(status, waiting_for);
+  return status;
+}
+
+absl::Status Engine::FindFailure(Instant now) {
+  for (const Job& job : jobs_) {
+    if (job.collective.deadline <= now) return TimeoutOf(job.collective);
+  }
+  mutex_.Unlock();
+  const absl::Status gone = mesh_->CheckPeers();
+  mutex_.Lock();
+  if (gone.ok() || jobs_.empty()) return absl::OkStatus();
+  const Collective& running = jobs_.front().collective;
+  if (gone_noticed_in_ != running.sequence) {
+    gone_noticed_in_ = running.sequence;
+    gone_noticed_at_ = now;
+  }
+  if (now - gone_noticed_at_ < kPeerGoneGrace) return absl::OkStatus();
+  return Prefixed(LabelOf(running), gone);
+}
+
+void Engine::RunWatchdog() {
+  bool closed = false;
+  uint64_t seen_started = 0;
+  mutex_.Lock();
+  while (!(stopping_ && jobs_.empty() && closed)) {
+    if (!abort_cause_.ok() && !running_ && !closed) {
+      const absl::Status farewell = abort_cause_;
+      mutex_.Unlock();
+      mesh_->Close(farewell);
+      mutex_.Lock();
+      closed = true;
+      continue;
+    }
+    // It goes on looking while collectives come and go, so that Start does not
+    // have to wake it for each.
+    const bool idle = jobs_.empty() && started_ == seen_started;
+    seen_started = started_;
+    if (!abort_cause_.ok() || idle) {
+      next_look_ = Instant::max();
+      watchdog_wakes_.Wait(mutex_);
+    } else {
+      next_look_ = NextLook(Clock::now());
+      watchdog_wakes_.WaitUntil(mutex_, next_look_);
+    }
+    if (!abort_cause_.ok() || jobs_.empty()) continue;
+    // Somebody said that he would wait at once, and does not.
+    if (!running_) executor_wakes_.NotifyOne();
+    const absl::Status failure = FindFailure(Clock::now());
+    if (failure.ok()) continue;
+    mutex_.Unlock();
+    Abort(failure);
+    mutex_.Lock();
+  }
+  mutex_.Unlock();
+}
+
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,97 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_ENGINE_H_
+#define MUSTER_DATAPLANE_BACKENDS_GLOO_ENGINE_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "dataplane/backends/gloo/exchange.h"
+#include "dataplane/backends/gloo/mesh.h"
+#include "dataplane/collective.h"
+#include "dataplane/instant.h"
+#include "dataplane/mutex.h"
+#include "dataplane/work.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// Engine runs one group's collectives, one after the other in the order of
+// Start. Two threads serve it: the executor runs what nobody waits for at once
+// (what somebody does wait for, the waiter itself may run: it saves waking two
+// threads, which takes longer than a small collective); the watchdog keeps
+// deadlines, looks after peers, and closes the connections of a group that has
+// failed.
+class Engine : public std::enable_shared_from_this<Engine> {
+ public:
+  Engine(std::string group_name, std::unique_ptr<Mesh> mesh);
+
+  // After Stop, which must have been called.
+  ~Engine() = default;
+
+  // See Backend.
+  std::shared_ptr<Work> Start(const Collective& collective);
+  void Abort(const absl::Status& cause);
+
+  // Aborts, and returns when all works are complete, the threads have ended
+  // and the connections are closed.
+  void Stop();
+
+  // Runs collectives on this thread until `target` has run, or until another
+  // thread is at it, which then runs the rest.
+  void RunUntil(const Work& target);
+
+ private:
+  struct Job {
+    Collective collective;
+    std::shared_ptr<PromisedWork> work;
+  };
+
+  void RunExecutor();
+  void RunWatchdog();
+  // Runs the first job. Lets go of the lock meanwhile.
+  void RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Run(const Collective& collective);
+  // When the watchdog has to look next.
+  Instant NextLook(Instant now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Why the group has failed by `now`, or OK. Lets go of the lock meanwhile.
+  absl::Status FindFailure(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status TimeoutOf(const Collective& collective) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string LabelOf(const Collective& collective) const;
+
+  // Constant until Stop.
+  const std::string group_name_;
+  std::unique_ptr<Mesh> mesh_;
+
+  // Of the thread that runs a collective.
+  Workspace workspace_;
+
+  Mutex mutex_;
+  CondVar executor_wakes_;
+  CondVar watchdog_wakes_;
+  CondVar waiters_left_;
+  // The first one is running if `running_`.
+  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;
+  // Threads in RunUntil.
+  int running_waiters_ ABSL_GUARDED_BY(mutex_) = 0;
+  // How many Start has queued.
+  uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // In which collective, and when, the watchdog first saw that a peer is gone.
+  uint64_t gone_noticed_in_ ABSL_GUARDED_BY(mutex_) = 0;
+  Instant gone_noticed_at_ ABSL_GUARDED_BY(mutex_);
+  // When the watchdog looks next, unless woken; max() is never.
+  Instant next_look_ ABSL_GUARDED_BY(mutex_) = Instant::max();
+
+  std::thread executor_;
+  std::thread watchdog_;
+};
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_GLOO_ENGINE_H_

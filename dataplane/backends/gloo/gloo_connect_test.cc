@@ -1,0 +1,192 @@
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dataplane/backends/gloo/gloo_backend.h"
+#include "dataplane/backends/gloo/rendezvous.h"
+#include "dataplane/culprit.h"
+#include "dataplane/factory.h"
+#include "dataplane/testing/in_memory_store.h"
+#include "dataplane/testing/local_world.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using testing::InMemoryStore;
+using testing::LocalWorld;
+using ::testing::StartsWith;
+
+absl::Status Join(BackendOptions options, milliseconds timeout) {
+  options.deadline = Clock::now() + timeout;
+  return CreateBackend("gloo", options).status();
+}
+
+// What a rank publishes that listens at `host`, on ports that nobody has.
+std::string ValueOfSilentRank(const char* host, int world_size) {
+  gloo_internal::AddressBytes bytes(sizeof(sockaddr_storage) + 8);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(1);
+  inet_pton(AF_INET, host, &address.sin_addr);
+  std::memcpy(bytes.data(), &address, sizeof(address));
+  return *gloo_internal::EncodeAddresses(
+      std::vector<gloo_internal::AddressBytes>(world_size, bytes));
+}
+
+TEST(GlooConnectTest, RankThatNeverComesIsNamed) {
+  const absl::Status status = Join({.rank = 0,
+                                    .world_size = 2,
+                                    .group_name = "world",
+                                    .store = std::make_shared<InMemoryStore>(),
+                                    .local_address = "127.0.0.1"},
+                                   milliseconds(50));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(std::string(status.message()),
+            "1 of 2 ranks came to the rendezvous in time; missing rank 1");
+}
+
+TEST(GlooConnectTest, RanksThatComeButDoNotConnectAreNamed) {
+  const auto store = std::make_shared<InMemoryStore>();
+  // Their addresses are greater than this rank's, so theirs is to connect.
+  for (const char* key : {"gloo/1", "gloo/2"}) {
+    ASSERT_TRUE(store->Set(key, ValueOfSilentRank("127.0.0.9", 3)).ok());
+  }
+  const Instant start = Clock::now();
+  const absl::Status status = Join({.rank = 0,
+                                    .world_size = 3,
+                                    .group_name = "world",
+                                    .store = store,
+                                    .local_address = "127.0.0.1"},
+                                   milliseconds(200));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_EQ(std::string(status.message()),
+            "ranks 1, 2 did not connect to this rank (0) in time; 0 of 2 peers "
+            "did");
+  EXPECT_EQ(CulpritRank(status), 1);
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
+}
+
+TEST(GlooConnectTest, RankWhoseSocketIsClosedIsNamedAtOnce) {
+  const auto store = std::make_shared<InMemoryStore>();
+  ASSERT_TRUE(store->Set("gloo/1", ValueOfSilentRank("127.0.0.1", 2)).ok());
+  // Its address is smaller, so this rank's is to connect.
+  const absl::Status status = Join({.rank = 0,
+                                    .world_size = 2,
+                                    .group_name = "world",
+                                    .store = store,
+                                    .local_address = "127.0.0.9"},
+                                   std::chrono::seconds(60));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("cannot connect to rank 1: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Connection refused"));
+  EXPECT_EQ(CulpritRank(status), 1);
+}
+
+TEST(GlooConnectTest, RankOfAnotherWorldSizeIsAnError) {
+  const auto store = std::make_shared<InMemoryStore>();
+  ASSERT_TRUE(store->Set("gloo/1", "rubbish").ok());
+  const absl::Status status = Join({.rank = 0,
+                                    .world_size = 2,
+                                    .group_name = "world",
+                                    .store = store,
+                                    .local_address = "127.0.0.1"},
+                                   std::chrono::seconds(60));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), StartsWith("rank 1: unreadable"));
+}
+
+TEST(GlooConnectTest, UnknownInterfaceIsAnErrorThatListsTheOthers) {
+  const absl::Status status = Join({.rank = 0,
+                                    .world_size = 1,
+                                    .group_name = "world",
+                                    .network_interfaces = "nosuch0,lo"},
+                                   std::chrono::seconds(60));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("network_interfaces: no interface \"nosuch0\" with an "
+                         "address on this host; there are: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("lo"));
+}
+
+TEST(GlooConnectTest, InterfaceComesFromTheEnvironmentToo) {
+  setenv("GLOO_SOCKET_IFNAME", "nosuch1", /*overwrite=*/1);
+  const absl::Status status =
+      Join({.rank = 0, .world_size = 1, .group_name = "world"},
+           std::chrono::seconds(60));
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("GLOO_SOCKET_IFNAME: no interface \"nosuch1\""));
+  setenv("GLOO_SOCKET_IFNAME", "lo", /*overwrite=*/1);
+  EXPECT_TRUE(Join({.rank = 0, .world_size = 1, .group_name = "world"},
+                   std::chrono::seconds(60))
+                  .ok());
+  unsetenv("GLOO_SOCKET_IFNAME");
+}
+
+TEST(GlooConnectTest, AddressOfAnotherHostIsAnError) {
+  const absl::Status status = Join({.rank = 0,
+                                    .world_size = 1,
+                                    .group_name = "world",
+                                    .local_address = "192.0.2.1"},
+                                   std::chrono::seconds(60));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("cannot use the network at address 192.0.2.1: "));
+}
+
+TEST(GlooConnectTest, BadOptionsAreNamed) {
+  EXPECT_EQ(
+      Join({.rank = 2,
+            .world_size = 2,
+            .group_name = "world",
+            .store = std::make_shared<InMemoryStore>()},
+           std::chrono::seconds(1)),
+      absl::InvalidArgumentError("argument rank: 2 is not in a group of 2"));
+  EXPECT_EQ(Join({.rank = 0, .world_size = 2, .group_name = "world"},
+                 std::chrono::seconds(1)),
+            absl::InvalidArgumentError(
+                "argument store: a group of 2 needs one to meet in"));
+}
+
+TEST(FactoryTest, UnknownBackendIsAnErrorThatListsThoseBuiltIn) {
+  EXPECT_EQ(CreateBackend("smoke", {}).status(),
+            absl::InvalidArgumentError(
+                "unknown backend \"smoke\"; this program has: gloo"));
+}
+
+// Not a benchmark: keeps the 10 ms that Gloo takes for each connection made or
+// closed from coming back (32 ranks would need 10 s for each of the two).
+TEST(GlooConnectTest, GroupsOf32AreMadeAndEndedQuickly) {
+  for (const int world_size : {2, 8, 32}) {
+    const Instant start = Clock::now();
+    Instant made;
+    {
+      LocalWorld world({.world_size = world_size});
+      made = Clock::now();
+    }
+    const Instant ended = Clock::now();
+    const auto in_ms = [](Clock::duration duration) {
+      return std::chrono::duration_cast<milliseconds>(duration).count();
+    };
+    RecordProperty("make_ms_" + std::to_string(world_size),
+                   in_ms(made - start));
+    RecordProperty("end_ms_" + std::to_string(world_size), in_ms(ended - made));
+    std::printf("%d ranks: made in %ld ms, ended in %ld ms\n", world_size,
+                in_ms(made - start), in_ms(ended - made));
+    EXPECT_LT(in_ms(ended - start), 8000) << world_size;
+  }
+}
+
+}  // namespace
+}  // namespace muster::dataplane

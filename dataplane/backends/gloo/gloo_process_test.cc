@@ -1,0 +1,128 @@
+// The gloo backend between processes, which can be killed and stopped.
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dataplane/communicator.h"
+#include "dataplane/culprit.h"
+#include "dataplane/testing/process_world.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::ProcessWorld;
+using testing::RankOutcome;
+using ::testing::StartsWith;
+
+constexpr size_t kSmall = 8;
+constexpr size_t kStream = 2'000'000;
+
+std::string Report(const absl::Status& status) {
+  const auto culprit = CulpritRank(status);
+  return absl::StrCat(absl::StatusCodeToString(status.code()), " culprit ",
+                      culprit.value_or(-1), ": ", status.message());
+}
+
+// All-reduces until that fails; ready after the first.
+std::string ReduceUntilFailure(Communicator& communicator, size_t count,
+                               std::chrono::milliseconds timeout) {
+  std::vector<float> values(count, 1);
+  for (int round = 0;; ++round) {
+    const Instant start = Clock::now();
+    const absl::Status status = communicator
+                                    .Start({.kind = CollectiveKind::kAllReduce,
+                                            .tensors = {Tensor(values)},
+                                            .reduce_op = ReduceOp::kMax,
+                                            .timeout = timeout,
+                                            .caller_waits = round % 2 == 0})
+                                    ->Wait();
+    if (!status.ok()) {
+      const std::chrono::duration<double> took = Clock::now() - start;
+      return absl::StrCat(took.count() < 10 ? "soon " : "late ",
+                          Report(status));
+    }
+    if (round == 0) ProcessWorld::Ready();
+  }
+}
+
+TEST(GlooProcessTest, ProcessesReduceAndLeaveInAnyOrder) {
+  ProcessWorld world("gloo", 4, [](Communicator& communicator) {
+    for (int i = 0; i < 20; ++i) {
+      std::vector<int64_t> values(i % 2 == 0 ? kSmall : kStream / 10,
+                                  communicator.rank() + i);
+      const absl::Status status =
+          communicator
+              .Start({.kind = CollectiveKind::kAllReduce,
+                      .tensors = {Tensor(values)}})
+              ->Wait();
+      if (!status.ok()) return Report(status);
+      if (values.back() != 6 + 4 * i) return std::string("wrong sum");
+    }
+    // Whoever is first leaves at once, while others may still be at it.
+    return std::string("done");
+  });
+  for (const RankOutcome& outcome : world.Join()) {
+    EXPECT_EQ(outcome.report, "done");
+    EXPECT_EQ(outcome.wait_status, 0);
+  }
+}
+
+class GlooProcessFailureTest : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(GlooProcessFailureTest, KilledRankIsNamedOnEveryOtherRank) {
+  const size_t count = GetParam();
+  constexpr int kVictim = 2;
+  for (const int world_size : {3, 4, 6}) {
+    ProcessWorld world("gloo", world_size, [&](Communicator& communicator) {
+      return ReduceUntilFailure(communicator, count, std::chrono::minutes(30));
+    });
+    for (int rank = 0; rank < world_size; ++rank) world.AwaitReady(rank);
+    world.Signal(kVictim, SIGKILL);
+    const std::vector<RankOutcome> outcomes = world.Join();
+    for (int rank = 0; rank < world_size; ++rank) {
+      if (rank == kVictim) {
+        EXPECT_TRUE(WIFSIGNALED(outcomes[rank].wait_status));
+        continue;
+      }
+      EXPECT_THAT(outcomes[rank].report,
+                  StartsWith("soon UNAVAILABLE culprit 2: all_reduce #"))
+          << "rank " << rank << " of " << world_size;
+      EXPECT_THAT(outcomes[rank].report,
+                  HasSubstr("rank 2 closed its connection without leaving"));
+    }
+  }
+}
+
+TEST_P(GlooProcessFailureTest, StoppedRankEndsTheOthersAtTheDeadline) {
+  const size_t count = GetParam();
+  ProcessWorld world("gloo", 3, [&](Communicator& communicator) {
+    return ReduceUntilFailure(communicator, count, std::chrono::seconds(2));
+  });
+  for (int rank = 0; rank < 3; ++rank) world.AwaitReady(rank);
+  world.Signal(1, SIGSTOP);
+  // Joined in order, and rank 1 ends only when it goes on.
+  std::vector<RankOutcome> outcomes;
+  outcomes = world.JoinAllBut(1);
+  for (const RankOutcome& outcome : outcomes) {
+    EXPECT_THAT(outcome.report, StartsWith("soon DEADLINE_EXCEEDED culprit "));
+    EXPECT_THAT(outcome.report, HasSubstr("timed out after 2s waiting for "));
+  }
+  world.Signal(1, SIGCONT);
+  outcomes = world.Join();
+  ASSERT_EQ(outcomes.size(), 1u);
+  EXPECT_THAT(outcomes[0].report, HasSubstr("all_reduce #"));
+}
+
+INSTANTIATE_TEST_SUITE_P(SmallAndStream, GlooProcessFailureTest,
+                         ::testing::Values(kSmall, kStream));
+
+}  // namespace
+}  // namespace muster::dataplane

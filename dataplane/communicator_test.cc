@@ -1,0 +1,131 @@
+#include "dataplane/communicator.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dataplane/testing/fake_backend.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using testing::FakeBackend;
+
+class CommunicatorTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<Work> StartAllReduce() {
+    return communicator_.Start(
+        {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(values_)}});
+  }
+
+  std::vector<float> values_ = std::vector<float>(4);
+  FakeBackend* backend_ = new FakeBackend;  // Of the communicator.
+  Communicator communicator_{{.group_name = "g",
+                              .rank = 1,
+                              .world_size = 2,
+                              .default_timeout = seconds(7)},
+                             std::unique_ptr<Backend>(backend_)};
+};
+
+TEST_F(CommunicatorTest, NumbersCollectivesFromOneAndFillsInDeadlines) {
+  const Instant before = Clock::now();
+  (void)StartAllReduce();
+  (void)communicator_.Start(
+      {.kind = CollectiveKind::kBarrier, .timeout = seconds(3)});
+  ASSERT_EQ(backend_->started.size(), 2u);
+  EXPECT_EQ(backend_->started[0].sequence, 1u);
+  EXPECT_EQ(backend_->started[0].timeout, seconds(7));
+  EXPECT_GE(backend_->started[0].deadline, before + seconds(7));
+  EXPECT_EQ(backend_->started[1].sequence, 2u);
+  EXPECT_EQ(backend_->started[1].timeout, seconds(3));
+  EXPECT_LT(backend_->started[1].deadline, before + seconds(7));
+}
+
+TEST_F(CommunicatorTest, EndlessTimeoutHasNoDeadline) {
+  (void)communicator_.Start({.kind = CollectiveKind::kBarrier,
+                             .timeout = std::chrono::milliseconds::max()});
+  EXPECT_EQ(backend_->started[0].deadline, Instant::max());
+}
+
+TEST_F(CommunicatorTest, BadArgumentsTakeANumberButDoNotReachTheBackend) {
+  const auto bad =
+      communicator_.Start({.kind = CollectiveKind::kAllReduce, .tensors = {}});
+  EXPECT_TRUE(bad->IsCompleted());
+  EXPECT_EQ(bad->status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(bad->status().message()),
+            "all_reduce #1 on group \"g\": argument tensors: all_reduce takes "
+            "1 tensor, got 0");
+  EXPECT_TRUE(backend_->started.empty());
+  (void)StartAllReduce();
+  EXPECT_EQ(backend_->started[0].sequence, 2u);
+  EXPECT_TRUE(communicator_.status().ok());
+}
+
+TEST_F(CommunicatorTest, WhatTheBackendLacksIsAnErrorOfTheCallAlone) {
+  backend_->supports = absl::UnimplementedError("no such type");
+  const auto work = StartAllReduce();
+  EXPECT_EQ(work->status(), absl::UnimplementedError(
+                                "all_reduce #1 on group \"g\": no such type"));
+  EXPECT_TRUE(communicator_.status().ok());
+}
+
+TEST_F(CommunicatorTest, ProgressFollowsTheOldestRunningCollective) {
+  EXPECT_EQ(communicator_.progress().last_enqueued, 0u);
+  EXPECT_EQ(communicator_.progress().current, "");
+  (void)StartAllReduce();
+  (void)communicator_.Start({.kind = CollectiveKind::kBarrier});
+  Progress progress = communicator_.progress();
+  EXPECT_EQ(progress.group_name, "g");
+  EXPECT_EQ(progress.last_enqueued, 2u);
+  EXPECT_EQ(progress.last_completed, 0u);
+  EXPECT_EQ(progress.current, "all_reduce #1 float32[4] sum");
+  backend_->works[0]->Complete(absl::OkStatus());
+  EXPECT_GE(communicator_.progress().since, progress.since);
+  progress = communicator_.progress();
+  EXPECT_EQ(progress.last_completed, 1u);
+  EXPECT_EQ(progress.current, "barrier #2");
+  backend_->works[1]->Complete(absl::OkStatus());
+  EXPECT_EQ(communicator_.progress().current, "");
+  EXPECT_EQ(communicator_.progress().last_completed, 2u);
+}
+
+TEST_F(CommunicatorTest, FirstFailurePoisonsTheGroupWaitedForOrNot) {
+  const absl::Status cause = absl::UnavailableError("rank 0 is gone");
+  const auto first = StartAllReduce();
+  const auto second = StartAllReduce();
+  backend_->works[0]->Complete(cause);
+  EXPECT_EQ(communicator_.status(), cause);
+  EXPECT_THAT(backend_->aborts, ElementsAre(cause));
+  EXPECT_EQ(second->status(), cause);
+  const auto later = StartAllReduce();
+  EXPECT_TRUE(later->IsCompleted());
+  EXPECT_EQ(later->status(), cause);
+  EXPECT_EQ(backend_->started.size(), 2u);
+  EXPECT_EQ(communicator_.progress().last_enqueued, 3u);
+}
+
+TEST_F(CommunicatorTest, OnlyTheFirstAbortCounts) {
+  communicator_.Abort(absl::AbortedError("first"));
+  communicator_.Abort(absl::AbortedError("second"));
+  EXPECT_EQ(communicator_.status(), absl::AbortedError("first"));
+  EXPECT_THAT(backend_->aborts, ElementsAre(absl::AbortedError("first")));
+}
+
+TEST(CommunicatorLifeTest, DestructionCancelsWhatRuns) {
+  std::shared_ptr<Work> work;
+  {
+    Communicator communicator({.group_name = "g", .rank = 0, .world_size = 2},
+                              std::make_unique<FakeBackend>());
+    work = communicator.Start({.kind = CollectiveKind::kBarrier});
+  }
+  EXPECT_EQ(work->status(), absl::CancelledError("group \"g\" was destroyed"));
+}
+
+}  // namespace
+}  // namespace muster::dataplane

@@ -1,0 +1,25 @@
+#include "dataplane/culprit.h"
+
+#include "absl/strings/cord.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+TEST(CulpritTest, RankTravelsWithTheStatus) {
+  absl::Status status = absl::UnavailableError("gone");
+  EXPECT_EQ(CulpritRank(status), std::nullopt);
+  SetCulpritRank(status, 12);
+  EXPECT_EQ(CulpritRank(status), 12);
+  const absl::Status copy = status;
+  EXPECT_EQ(CulpritRank(copy), 12);
+}
+
+TEST(CulpritTest, UnreadablePayloadIsNoRank) {
+  absl::Status status = absl::UnavailableError("gone");
+  status.SetPayload(kCulpritRankUrl, absl::Cord("twelve"));
+  EXPECT_EQ(CulpritRank(status), std::nullopt);
+}
+
+}  // namespace
+}  // namespace muster::dataplane

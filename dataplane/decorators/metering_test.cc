@@ -1,0 +1,65 @@
+#include "dataplane/decorators/metering.h"
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "dataplane/testing/fake_backend.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::FieldsAre;
+using ::testing::Ge;
+
+class RecordingMetrics : public Metrics {
+ public:
+  void CollectiveFinished(absl::string_view op, absl::string_view backend,
+                          size_t bytes, double seconds,
+                          absl::StatusCode code) override {
+    records.emplace_back(std::string(op), std::string(backend), bytes, seconds,
+                         code);
+  }
+  std::vector<
+      std::tuple<std::string, std::string, size_t, double, absl::StatusCode>>
+      records;
+};
+
+TEST(MeteringTest, ReportsEachCollectiveWhenItCompletes) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  testing::FakeBackend& backend = *fake;
+  const auto metrics = std::make_shared<RecordingMetrics>();
+  Metering metering(std::move(fake), metrics);
+  std::vector<double> values(5);
+  const auto reduce = metering.Start(
+      {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(values)}});
+  const auto barrier = metering.Start({.kind = CollectiveKind::kBarrier});
+  EXPECT_TRUE(metrics->records.empty());
+  backend.works[1]->Complete(absl::OkStatus());
+  backend.works[0]->Complete(absl::UnavailableError("gone"));
+  EXPECT_THAT(metrics->records,
+              ElementsAre(FieldsAre("barrier", "fake", 0, Ge(0.0),
+                                    absl::StatusCode::kOk),
+                          FieldsAre("all_reduce", "fake", 40, Ge(0.0),
+                                    absl::StatusCode::kUnavailable)));
+}
+
+TEST(MeteringTest, PassesEverythingElseOn) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  testing::FakeBackend& backend = *fake;
+  backend.supports = absl::UnimplementedError("no");
+  Metering metering(std::move(fake), std::make_shared<RecordingMetrics>());
+  EXPECT_EQ(metering.name(), "fake");
+  EXPECT_EQ(metering.devices().size(), 1u);
+  EXPECT_EQ(metering.Supports({}), absl::UnimplementedError("no"));
+  metering.Abort(absl::AbortedError("stop"));
+  EXPECT_THAT(backend.aborts, ElementsAre(absl::AbortedError("stop")));
+}
+
+}  // namespace
+}  // namespace muster::dataplane

@@ -1,0 +1,54 @@
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "benchmark/benchmark.h"
+#include "dataplane/reduction.h"
+
+namespace muster::dataplane {
+namespace {
+
+template <typename T>
+void BM_Combine(benchmark::State& state, absl::string_view set, ReduceOp op) {
+  const auto count = static_cast<size_t>(state.range(0)) / sizeof(T);
+  std::vector<T> a(count, 1);
+  std::vector<T> b(count, 2);
+  const Reduction reduction(kDataTypeOf<T>, op, set);
+  for (auto _ : state) {
+    reduction.Combine(a.data(), a.data(), b.data(), count);
+    benchmark::DoNotOptimize(a.data());
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(state.iterations() * state.range(0));
+}
+
+void Register() {
+  for (const absl::string_view set : InstructionSets()) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin}) {
+      const std::string suffix = absl::StrCat("/", ReduceOpName(op), "/", set);
+      benchmark::RegisterBenchmark(absl::StrCat("float32", suffix).c_str(),
+                                   [set, op](benchmark::State& state) {
+                                     BM_Combine<float>(state, set, op);
+                                   })
+          ->Arg(1 << 10)
+          ->Arg(256 << 10)
+          ->Arg(16 << 20);
+      benchmark::RegisterBenchmark(absl::StrCat("int64", suffix).c_str(),
+                                   [set, op](benchmark::State& state) {
+                                     BM_Combine<int64_t>(state, set, op);
+                                   })
+          ->Arg(256 << 10);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster::dataplane
+
+int main(int argc, char** argv) {
+  muster::dataplane::Register();
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

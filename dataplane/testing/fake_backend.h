@@ -1,0 +1,39 @@
+#ifndef MUSTER_DATAPLANE_TESTING_FAKE_BACKEND_H_
+#define MUSTER_DATAPLANE_TESTING_FAKE_BACKEND_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dataplane/backend.h"
+
+namespace muster::dataplane::testing {
+
+// A backend that does nothing until the test says so. Single-threaded.
+class FakeBackend : public Backend {
+ public:
+  absl::string_view name() const override { return "fake"; }
+  absl::Span<const DeviceType> devices() const override {
+    static constexpr DeviceType kDevices[] = {DeviceType::kCpu};
+    return kDevices;
+  }
+  absl::Status Supports(const Collective&) const override { return supports; }
+  std::shared_ptr<Work> Start(const Collective& collective) override {
+    started.push_back(collective);
+    works.push_back(std::make_shared<PromisedWork>(collective.Describe()));
+    return works.back();
+  }
+  void Abort(absl::Status cause) override {
+    aborts.push_back(cause);
+    for (const auto& work : works) work->Complete(cause);
+  }
+
+  absl::Status supports;
+  std::vector<Collective> started;
+  std::vector<std::shared_ptr<PromisedWork>> works;
+  std::vector<absl::Status> aborts;
+};
+
+}  // namespace muster::dataplane::testing
+
+#endif  // MUSTER_DATAPLANE_TESTING_FAKE_BACKEND_H_

@@ -1,0 +1,65 @@
+#ifndef MUSTER_DATAPLANE_TESTING_PROCESS_WORLD_H_
+#define MUSTER_DATAPLANE_TESTING_PROCESS_WORLD_H_
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "dataplane/communicator.h"
+
+namespace muster::dataplane::testing {
+
+// How a rank's process ended and what its body returned.
+struct RankOutcome {
+  int wait_status = 0;
+  std::string report;
+};
+
+// A group whose ranks are processes of this host, connected over loopback.
+// The processes are forked, so none may be made while this one has other
+// threads.
+class ProcessWorld {
+ public:
+  // What a rank does. The result goes into its RankOutcome.
+  using Body = std::function<std::string(Communicator&)>;
+
+  // Forks the ranks; each joins the group and calls `body`.
+  ProcessWorld(std::string backend, int world_size, const Body& body);
+  ~ProcessWorld();  // Kills what still runs.
+
+  ProcessWorld(const ProcessWorld&) = delete;
+  ProcessWorld& operator=(const ProcessWorld&) = delete;
+
+  // Waits until rank `rank` has called Ready().
+  void AwaitReady(int rank);
+
+  // For bodies: lets AwaitReady of this rank return.
+  static void Ready();
+
+  void Signal(int rank, int signal);
+
+  // Waits for all ranks that still run to end; the report of one that a signal
+  // ended is empty.
+  std::vector<RankOutcome> Join() { return JoinAllBut(-1); }
+
+  // The same without rank `rank`.
+  std::vector<RankOutcome> JoinAllBut(int rank);
+
+ private:
+  struct Process {
+    pid_t pid = -1;
+    int ready_pipe = -1;
+    int report_pipe = -1;
+  };
+
+  std::string directory_;
+  std::vector<Process> processes_;
+};
+
+}  // namespace muster::dataplane::testing
+
+#endif  // MUSTER_DATAPLANE_TESTING_PROCESS_WORLD_H_

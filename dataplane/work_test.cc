@@ -1,0 +1,92 @@
+#include "dataplane/work.h"
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+TEST(PromisedWorkTest, CompletesOnceWithTheFirstStatus) {
+  PromisedWork work("barrier #1");
+  EXPECT_FALSE(work.IsCompleted());
+  EXPECT_TRUE(work.status().ok());
+  EXPECT_TRUE(work.Complete(absl::AbortedError("first")));
+  EXPECT_FALSE(work.Complete(absl::OkStatus()));
+  EXPECT_TRUE(work.IsCompleted());
+  EXPECT_EQ(work.Wait(), absl::AbortedError("first"));
+  EXPECT_EQ(work.status(), absl::AbortedError("first"));
+  EXPECT_EQ(work.description(), "barrier #1");
+}
+
+TEST(PromisedWorkTest, WaitGivesUpAtItsDeadlineAndNamesTheWork) {
+  PromisedWork work("barrier #1");
+  const absl::Status status =
+      work.Wait(Clock::now() + std::chrono::milliseconds(1));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(std::string(status.message()),
+            "barrier #1: not complete when the wait for it timed out");
+  EXPECT_FALSE(work.IsCompleted());
+}
+
+TEST(PromisedWorkTest, AllWaitersWakeAndOneOfManyCompletersWins) {
+  PromisedWork work("barrier #1");
+  std::atomic<int> woken{0};
+  std::atomic<int> winners{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      EXPECT_TRUE(work.Wait().ok());
+      ++woken;
+    });
+  }
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      if (work.Complete(absl::OkStatus())) ++winners;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(woken.load(), 4);
+  EXPECT_EQ(winners.load(), 1);
+}
+
+TEST(PromisedWorkTest, CallbacksRunBeforeAnyWaitReturns) {
+  PromisedWork work("barrier #1");
+  std::atomic<bool> called{false};
+  work.OnCompletion([&](const absl::Status& status) {
+    EXPECT_EQ(status, absl::AbortedError("cause"));
+    EXPECT_FALSE(work.IsCompleted());
+    called = true;
+  });
+  std::thread waiter([&] {
+    EXPECT_FALSE(work.Wait().ok());
+    EXPECT_TRUE(called.load());
+  });
+  work.Complete(absl::AbortedError("cause"));
+  waiter.join();
+}
+
+TEST(PromisedWorkTest, CallbackOfACompleteWorkRunsAtOnce) {
+  PromisedWork work("barrier #1");
+  work.Complete(absl::OkStatus());
+  int calls = 0;
+  work.OnCompletion([&](const absl::Status&) { ++calls; });
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(PromisedWorkTest, CallbackMayAddACallback) {
+  PromisedWork work("barrier #1");
+  int calls = 0;
+  work.OnCompletion([&](const absl::Status&) {
+    work.OnCompletion([&](const absl::Status&) { ++calls; });
+  });
+  work.Complete(absl::OkStatus());
+  EXPECT_EQ(calls, 1);
+}
+
+}  // namespace
+}  // namespace muster::dataplane
