@@ -37,7 +37,9 @@ absl::Status CheckJobName(absl::string_view name) {
 Driver::Driver(Options options)
     : options_(std::move(options)), started_at_(Now()) {}
 
-Driver::~Driver() {
+Driver::~Driver() { Stop(); }
+
+void Driver::Stop() {
   {
     MutexLock lock(ticker_mu_);
     stopping_ = true;

@@ -43,13 +43,17 @@ class Driver {
   };
 
   explicit Driver(Options options);
-  // Joins the ticker. No job may be in use.
+  // Stops the ticker. No job may be in use.
   ~Driver();
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
   // Starts the ticker, which calls `housekeeping` about once a second.
   void Start(std::function<void(core::Instant)> housekeeping);
+
+  // Joins the ticker; nothing is due any more. May be called more than once,
+  // but not by two at a time.
+  void Stop();
 
   // The job of that name; made when there is none.
   // Errors: INVALID_ARGUMENT (the name), RESOURCE_EXHAUSTED (limit jobs),

@@ -18,6 +18,7 @@
 #include "coordinator/server/membership_service.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/mutex.h"
+#include "coordinator/server/open_calls.h"
 #include "coordinator/server/session_service.h"
 #include "coordinator/server/status_page.h"
 #include "coordinator/server/store_service.h"
@@ -35,6 +36,10 @@ using std::chrono::milliseconds;
 // A peer whose host died without a word is noticed after the sum of the two.
 constexpr milliseconds kKeepaliveInterval{20'000};
 constexpr milliseconds kKeepaliveTimeout{10'000};
+// How long idle clients have to close their connections in a drain.
+constexpr milliseconds kGoodbyeTime{500};
+// What destruction gives calls to end.
+constexpr milliseconds kDestructionGrace{100};
 // Clients may ping this often.
 constexpr milliseconds kPingIntervalMin{1'000};
 // Unary calls at one time on one connection.
@@ -156,13 +161,14 @@ class ServerImpl final : public Server {
       : options_(options),
         metrics_([this] { return ReadGauges(); }),
         driver_(DriverOptions(options, &metrics_)),
-        context_{&driver_, &metrics_, options.message_bytes_max},
+        context_{&driver_, &metrics_, &open_calls_, options.message_bytes_max},
         sessions_(context_,
                   {options.sessions_max, options.stalled_reader_timeout}) {}
 
   ~ServerImpl() override {
-    Drain(milliseconds(0));
-    // Before what its pages read.
+    Drain(kDestructionGrace);
+    // Before what the ticker sweeps and the pages read.
+    driver_.Stop();
     http_.reset();
   }
 
@@ -184,7 +190,7 @@ class ServerImpl final : public Server {
   void Drain(milliseconds timeout) override {
     MutexLock lock(drain_mu_);
     if (grpc_ == nullptr || draining_.exchange(true)) return;
-    const auto deadline = std::chrono::system_clock::now() + timeout;
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
     const absl::Status status =
         absl::UnavailableError("the coordinator drains");
     if (grpc_->GetHealthCheckService() != nullptr) {
@@ -192,7 +198,11 @@ class ServerImpl final : public Server {
     }
     sessions_.Drain(status);
     driver_.Drain(status);
-    grpc_->Shutdown(deadline);
+    open_calls_.AwaitNone(deadline);
+    // What is left after this is connections, idle or silent, and calls that
+    // would not end.
+    grpc_->Shutdown(std::chrono::system_clock::now() +
+                    std::min(timeout, kGoodbyeTime));
     grpc_->Wait();
   }
 
@@ -283,6 +293,7 @@ class ServerImpl final : public Server {
   const ServerOptions options_;
   Metrics metrics_;
   Driver driver_;
+  OpenCalls open_calls_;
   const ServiceContext context_;
   SessionTable sessions_;
   std::vector<std::unique_ptr<grpc::Service>> services_;

@@ -55,7 +55,7 @@ class Server {
   //   UNAVAILABLE (cannot listen: the text names the address and the cause).
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options);
 
-  // Drains without a grace, then ends every thread of the server.
+  // Drains with a grace of 100 ms, then ends every thread of the server.
   virtual ~Server() = default;
 
   Server(const Server&) = delete;
@@ -71,8 +71,9 @@ class Server {
   // Takes the server out of service: health says NOT_SERVING; new calls,
   // parked calls and streams end with UNAVAILABLE and a text that says the
   // coordinator drains. Returns when all calls have ended or after `timeout`,
-  // whichever is first; calls that are left then are cut off. The port is free
-  // then; HTTP stays up until destruction. May be called more than once.
+  // whichever is first, and at most half a second in which clients may close
+  // their connections; what is left then is cut off. The port is free then;
+  // HTTP stays up until destruction. May be called more than once.
   virtual void Drain(std::chrono::milliseconds timeout) = 0;
 
  protected:

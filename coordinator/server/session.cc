@@ -58,6 +58,7 @@ Session::Session(SessionTable& table, const ServiceContext& context,
       write_arena_(Options(write_block_, sizeof(write_block_))) {}
 
 void Session::Start() {
+  context_.open_calls->Begin();
   self_ = shared_from_this();
   const absl::Status status = table_.Add(self_);
   MutexLock lock(mu_);
@@ -357,6 +358,7 @@ void Session::OnDone() {
   }
   table_.Remove(self_);
   if (job_ != nullptr) job_->Detach(*this);
+  context_.open_calls->End();
   // The last reference may be this one.
   const std::shared_ptr<Session> self = std::move(self_);
 }

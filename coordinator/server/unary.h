@@ -17,6 +17,7 @@
 #include "coordinator/server/job.h"
 #include "coordinator/server/method.h"
 #include "coordinator/server/metrics.h"
+#include "coordinator/server/open_calls.h"
 #include "coordinator/server/sink.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
@@ -29,6 +30,7 @@ namespace muster::coordinator {
 struct ServiceContext {
   Driver* driver;
   Metrics* metrics;
+  OpenCalls* open_calls;
   // The most bytes of an answer.
   int64_t message_bytes_max;
 };
@@ -61,6 +63,7 @@ class UnaryCall
         response_(response) {}
 
   void Start(const Request& request) {
+    context_.open_calls->Begin();
     self_ = this->shared_from_this();
     absl::StatusOr<std::shared_ptr<Job>> job =
         context_.driver->GetJob(request.caller().job());
@@ -112,6 +115,7 @@ class UnaryCall
 
   void OnDone() override {
     if (withdrawn_.load()) job_->Detach(*this);
+    context_.open_calls->End();
     // The last reference may be this one.
     std::shared_ptr<UnaryCall> self = std::move(self_);
   }

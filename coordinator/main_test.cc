@@ -1,0 +1,265 @@
+// muster-coordinator as a process: flags, first line, signals, exit status.
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "muster/v1/admin.grpc.pb.h"
+#include "muster/v1/store.grpc.pb.h"
+
+namespace muster::coordinator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::StartsWith;
+
+// One run of the program. Its death is the test's, at the latest.
+class Process {
+ public:
+  explicit Process(std::vector<std::string> flags,
+                   std::vector<std::string> environment = {}) {
+    int out[2], err[2];
+    EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);
+    EXPECT_EQ(pipe2(err, O_CLOEXEC), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, err[1], STDERR_FILENO);
+    flags.insert(flags.begin(), "coordinator/muster-coordinator");
+    // What the sanitizers need.
+    for (const char* const name :
+         {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"}) {
+      if (const char* const value = getenv(name)) {
+        environment.push_back(std::string(name) + "=" + value);
+      }
+    }
+    EXPECT_EQ(posix_spawn(&pid_, flags[0].c_str(), &actions, nullptr,
+                          Pointers(flags).data(), Pointers(environment).data()),
+              0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(out[1]);
+    close(err[1]);
+    out_ = out[0];
+    err_ = err[0];
+  }
+
+  ~Process() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(out_);
+    close(err_);
+  }
+
+  // The first line of standard output; "" when there is none in time.
+  std::string FirstLine() {
+    std::string line;
+    char c = 0;
+    while (ReadByte(out_, &c) && c != '\n') line += c;
+    return line;
+  }
+
+  // Reads standard error until `text` has come.
+  void AwaitError(const std::string& text) {
+    char c = 0;
+    while (errors_.find(text) == std::string::npos && ReadByte(err_, &c)) {
+      errors_ += c;
+    }
+    EXPECT_THAT(errors_, HasSubstr(text));
+  }
+
+  void Signal(int number) { kill(pid_, number); }
+
+  // The exit status, as a shell shows it; the streams are read to their ends.
+  int Wait() {
+    char c = 0;
+    while (ReadByte(err_, &c)) errors_ += c;
+    while (ReadByte(out_, &c)) output_ += c;
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+  const std::string& errors() const { return errors_; }
+  const std::string& output() const { return output_; }
+
+ private:
+  static std::vector<char*> Pointers(std::vector<std::string>& strings) {
+    std::vector<char*> pointers;
+    for (std::string& s : strings) pointers.push_back(s.data());
+    pointers.push_back(nullptr);
+    return pointers;
+  }
+
+  static bool ReadByte(int fd, char* c) {
+    pollfd ready = {fd, POLLIN, 0};
+    constexpr int kPatienceMs = 30'000;
+    if (poll(&ready, 1, kPatienceMs) != 1) {
+      ADD_FAILURE() << "the coordinator says nothing and does not end";
+      return false;
+    }
+    return read(fd, c, 1) == 1;
+  }
+
+  pid_t pid_ = 0;
+  int out_ = -1;
+  int err_ = -1;
+  std::string errors_;
+  std::string output_;
+};
+
+const std::vector<std::string> kAnyPorts = {"--listen=127.0.0.1:0",
+                                            "--http_listen=127.0.0.1:0"};
+
+std::string GrpcAddress(const std::string& first_line) {
+  const size_t begin = first_line.find("grpc=") + 5;
+  return first_line.substr(begin, first_line.find(' ', begin) - begin);
+}
+
+// Returns when a call of job "j" waits.
+void AwaitWaiter(const std::string& address) {
+  const auto stub = v1::AdminService::NewStub(
+      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  v1::GetJobRequest request;
+  request.set_job("j");
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (std::chrono::steady_clock::now() < deadline) {
+    grpc::ClientContext context;
+    v1::GetJobResponse response;
+    if (stub->GetJob(&context, request, &response).ok() &&
+        response.summary().waiters() == 1) {
+      return;
+    }
+  }
+  FAIL() << "no call waits";
+}
+
+TEST(MainTest, SaysWhereItListensAndServes) {
+  Process process(kAnyPorts);
+  const std::string line = process.FirstLine();
+  ASSERT_THAT(line, MatchesRegex("listening grpc=127\\.0\\.0\\.1:[1-9][0-9]* "
+                                 "http=127\\.0\\.0\\.1:[1-9][0-9]*"));
+  const auto stub = v1::StoreService::NewStub(grpc::CreateChannel(
+      GrpcAddress(line), grpc::InsecureChannelCredentials()));
+  v1::SetRequest request;
+  request.mutable_caller()->set_job("j");
+  request.set_key("k");
+  v1::SetResponse response;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::seconds(30));
+  EXPECT_TRUE(stub->Set(&context, request, &response).ok());
+  EXPECT_NE(response.coordinator_epoch(), 0u);
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+  EXPECT_THAT(process.errors(),
+              AllOf(HasSubstr("started: "), HasSubstr("draining: signal=15"),
+                    HasSubstr("drained")));
+}
+
+TEST(MainTest, InterruptDrainsToo) {
+  Process process(kAnyPorts);
+  process.FirstLine();
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait(), 0);
+}
+
+TEST(MainTest, TermWithParkedCallsEndsThem) {
+  Process process(kAnyPorts);
+  const std::string address = GrpcAddress(process.FirstLine());
+  const auto stub = v1::StoreService::NewStub(
+      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::seconds(30));
+  v1::GetRequest request;
+  request.mutable_caller()->set_job("j");
+  request.set_key("never");
+  v1::GetResponse response;
+  grpc::CompletionQueue queue;
+  grpc::Status status;
+  const auto call = stub->AsyncGet(&context, request, &queue);
+  call->Finish(&response, &status, nullptr);
+  AwaitWaiter(address);
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+  void* tag = nullptr;
+  bool ok = false;
+  EXPECT_TRUE(queue.Next(&tag, &ok));
+  EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+}
+
+TEST(MainTest, BadFlagsAreNamed) {
+  const struct {
+    std::vector<std::string> flags;
+    std::vector<std::string> environment;
+    std::string error;
+  } kCases[] = {
+      {{"--no_such_flag"}, {}, "Unknown command line flag 'no_such_flag'"},
+      {{"--lease=soon"}, {}, "lease"},
+      {{"extra"}, {}, "unexpected argument \"extra\""},
+      {{}, {"MUSTER_LEASE=soon"}, "MUSTER_LEASE=\"soon\" does not parse"},
+      {{"--listen=7070"}, {}, "listen \"7070\" is not host:port: no port"},
+      {{"--listen=0.0.0.0:0"}, {}, "--insecure"},
+      {{"--lease=0s"}, {}, "lease (milliseconds) is 0, must be positive"},
+      {{"--drain_timeout=-1s"}, {}, "drain_timeout is -1s"},
+  };
+  for (const auto& c : kCases) {
+    Process process(c.flags, c.environment);
+    EXPECT_EQ(process.Wait(), 1) << c.error;
+    EXPECT_THAT(process.errors(), HasSubstr(c.error));
+    EXPECT_EQ(process.output(), "");
+  }
+}
+
+TEST(MainTest, EnvironmentSetsFlagsAndTheCommandLineWins) {
+  Process process({"--listen=127.0.0.1:0"},
+                  {"MUSTER_LISTEN=nonsense", "MUSTER_HTTP_LISTEN="});
+  EXPECT_THAT(process.FirstLine(),
+              MatchesRegex("listening grpc=127\\.0\\.0\\.1:[1-9][0-9]*"));
+}
+
+TEST(MainTest, PortInUseIsAClearErrorWithoutACrash) {
+  Process first(kAnyPorts);
+  const std::string address = GrpcAddress(first.FirstLine());
+  Process second({"--listen=" + address, "--http_listen="});
+  EXPECT_EQ(second.Wait(), 1);
+  EXPECT_EQ(second.errors(), "muster-coordinator: cannot listen on " + address +
+                                 ": address already in use\n");
+}
+
+TEST(MainTest, HelpAndVersion) {
+  Process help({"--help"});
+  help.Wait();
+  for (const char* const flag :
+       {"--listen", "--http_listen", "--lease", "--reconnect_grace",
+        "--insecure", "--drain_timeout", "--limit_store_bytes"}) {
+    EXPECT_THAT(help.output(), HasSubstr(flag));
+  }
+  Process version({"--version"});
+  EXPECT_EQ(version.Wait(), 0);
+  EXPECT_THAT(version.output(), StartsWith("muster-coordinator 0.1.0"));
+}
+
+}  // namespace
+}  // namespace muster::coordinator

@@ -1,0 +1,302 @@
+// A whole coordinator: options, ports, health, reflection, HTTP, draining.
+
+#include "coordinator/server/server.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/server/test_server.h"
+#include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+
+namespace muster::coordinator {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+absl::Status StartError(const ServerOptions& options) {
+  return Server::Start(options).status();
+}
+
+// One call with bytes for messages, for services whose stubs are not at hand.
+std::string RawCall(const std::shared_ptr<grpc::Channel>& channel,
+                    const std::string& method, const std::string& request) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kTestDeadline);
+  grpc::CompletionQueue queue;
+  const auto call = stub.PrepareCall(&context, method, &queue);
+  void* tag = nullptr;
+  bool ok = false;
+  call->StartCall(nullptr);
+  queue.Next(&tag, &ok);
+  const grpc::Slice slice(request);
+  call->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+  queue.Next(&tag, &ok);
+  grpc::ByteBuffer answer;
+  call->Read(&answer, nullptr);
+  queue.Next(&tag, &ok);
+  context.TryCancel();
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+  std::vector<grpc::Slice> slices;
+  std::string bytes;
+  if (!answer.Valid() || !answer.Dump(&slices).ok()) return bytes;
+  for (const grpc::Slice& s : slices) {
+    bytes.append(reinterpret_cast<const char*>(s.begin()), s.size());
+  }
+  return bytes;
+}
+
+// HealthCheckResponse{status}: SERVING is 1, NOT_SERVING 2.
+std::string Health(const TestServer& server, const std::string& service) {
+  std::string request;
+  if (!service.empty()) {
+    request =
+        "\x0a" + std::string(1, static_cast<char>(service.size())) + service;
+  }
+  return RawCall(server.NewChannel(), "/grpc.health.v1.Health/Check", request);
+}
+
+int ThreadCount() {
+  int count = 0;
+  DIR* const tasks = opendir("/proc/self/task");
+  while (readdir(tasks) != nullptr) ++count;
+  closedir(tasks);
+  return count;
+}
+
+TEST(ServerTest, PortInUseIsAClearError) {
+  TestServer first;
+  ServerOptions options;
+  options.listen = "127.0.0.1:" + std::to_string(first.server().port());
+  EXPECT_EQ(StartError(options),
+            absl::UnavailableError("cannot listen on " + options.listen +
+                                   ": address already in use"));
+}
+
+TEST(ServerTest, HttpPortInUseIsAClearError) {
+  ServerOptions options;
+  options.http_listen = "127.0.0.1:0";
+  TestServer first(options);
+  options.http_listen =
+      "127.0.0.1:" + std::to_string(first.server().http_port());
+  EXPECT_EQ(StartError(options),
+            absl::UnavailableError("cannot listen on " + options.http_listen +
+                                   ": address already in use"));
+}
+
+TEST(ServerTest, PortCanBeUsedAgainAtOnce) {
+  ServerOptions options;
+  {
+    TestServer first;
+    options.listen = "127.0.0.1:" + std::to_string(first.server().port());
+    TestStream stream(first.NewChannel());
+    stream.Hello("j");
+    stream.Call(SetOperation(1, "k", "v"));
+  }
+  TestServer second(options);
+  TestStream stream(second.NewChannel());
+  stream.Hello("j");
+  EXPECT_FALSE(stream.Call(SetOperation(1, "k", "v")).has_status());
+}
+
+TEST(ServerTest, PlainTextStaysOnLoopbackUnlessToldOtherwise) {
+  ServerOptions options;
+  options.listen = "0.0.0.0:0";
+  const absl::Status refused = StartError(options);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("0.0.0.0:0"), HasSubstr("--insecure")));
+  options.insecure = true;
+  TestServer server(options);
+  EXPECT_GT(server.server().port(), 0);
+}
+
+TEST(ServerTest, OptionsThatMakeNoSenseAreNamed) {
+  ServerOptions options;
+  options.lease = milliseconds(0);
+  EXPECT_EQ(StartError(options),
+            absl::InvalidArgumentError(
+                "lease (milliseconds) is 0, must be positive"));
+  options = ServerOptions();
+  options.reconnect_grace = milliseconds(-1);
+  EXPECT_EQ(StartError(options),
+            absl::InvalidArgumentError(
+                "reconnect_grace (milliseconds) is -1, must not be negative"));
+  options = ServerOptions();
+  options.listen = "nowhere";
+  EXPECT_EQ(StartError(options),
+            absl::InvalidArgumentError(
+                "listen \"nowhere\" is not host:port: no port"));
+  options = ServerOptions();
+  options.http_listen = "nowhere";
+  EXPECT_EQ(StartError(options),
+            absl::InvalidArgumentError(
+                "http_listen \"nowhere\" is not host:port: no port"));
+}
+
+TEST(ServerTest, SeveralServersInOneProcessKnowNothingOfEachOther) {
+  TestServer one;
+  TestServer two;
+  EXPECT_NE(one.server().port(), two.server().port());
+  EXPECT_NE(one.server().epoch(), two.server().epoch());
+  TestStream stream(one.NewChannel());
+  stream.Hello("j");
+  stream.Call(SetOperation(1, "k", "v"));
+  EXPECT_EQ(one.Job("j").summary().keys(), 1);
+  EXPECT_EQ(two.Job("j").summary().keys(), 0);
+}
+
+TEST(ServerTest, NoThreadIsLeftBehind) {
+  // gRPC keeps some of its own threads once it has been used.
+  { TestServer warm_up; }
+  ServerOptions options;
+  options.http_listen = "127.0.0.1:0";
+  const int before = ThreadCount();
+  for (int i = 0; i < 3; ++i) {
+    TestServer server(options);
+    TestStream stream(server.NewChannel());
+    stream.Hello("j");
+    stream.Call(SetOperation(1, "k", "v"));
+  }
+  EXPECT_LE(ThreadCount(), before + 2);
+}
+
+TEST(ServerTest, HealthIsServingByServiceAndOverall) {
+  TestServer server;
+  EXPECT_EQ(Health(server, ""), "\x08\x01");
+  EXPECT_EQ(Health(server, "muster.v1.StoreService"), "\x08\x01");
+  EXPECT_EQ(Health(server, "muster.v1.SessionService"), "\x08\x01");
+  EXPECT_EQ(Health(server, "nobody"), "");
+}
+
+TEST(ServerTest, ReflectionListsTheServices) {
+  TestServer server;
+  // ServerReflectionRequest{list_services: "*"}.
+  const std::string answer =
+      RawCall(server.NewChannel(),
+              "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+              "\x3a\x01*");
+  for (const char* const service :
+       {"muster.v1.StoreService", "muster.v1.MembershipService",
+        "muster.v1.BarrierService", "muster.v1.AdminService",
+        "muster.v1.SessionService", "grpc.health.v1.Health"}) {
+    EXPECT_THAT(answer, HasSubstr(service));
+  }
+}
+
+TEST(ServerTest, HttpPages) {
+  ServerOptions options;
+  options.http_listen = "127.0.0.1:0";
+  TestServer server(options);
+  TestStream stream(server.NewChannel());
+  stream.HelloMember("j", "<script>", 1);
+  EXPECT_THAT(server.Http("/healthz"),
+              AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\r\n\r\nok\n")));
+  EXPECT_THAT(server.Http("/readyz"), HasSubstr("\r\n\r\nready\n"));
+  EXPECT_THAT(server.Http("/metrics"),
+              HasSubstr("muster_coordinator_sessions 1\n"));
+  const std::string page = server.Http("/");
+  EXPECT_THAT(page, HasSubstr("job j"));
+  EXPECT_THAT(page, HasSubstr("&lt;script&gt;"));
+  EXPECT_EQ(page.find("<script>"), std::string::npos);
+  EXPECT_THAT(server.Http("/nothing"), StartsWith("HTTP/1.1 404"));
+}
+
+TEST(ServerTest, DrainEndsParkedCallsAndStreams) {
+  ServerOptions options;
+  options.http_listen = "127.0.0.1:0";
+  TestServer server(options);
+  auto parked = std::async(std::launch::async, [&] {
+    v1::GetRequest request;
+    *request.mutable_caller() = MakeCaller("j");
+    request.set_key("never");
+    v1::GetResponse response;
+    return CallGrpc(server.store(), &v1::StoreService::Stub::Get, request,
+                    &response);
+  });
+  TestStream idle(server.NewChannel());
+  idle.Hello("j");
+  idle.Call(SetOperation(1, "k", "v"));
+  TestStream waiting(server.NewChannel());
+  waiting.Hello("j");
+  waiting.SendOperation(GetOperation(1, "never"));
+  server.AwaitWaiters("j", 2);
+
+  server.server().Drain(seconds(20));
+  const grpc::Status status = parked.get();
+  EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE);
+  EXPECT_EQ(status.error_message(), "the coordinator drains");
+  EXPECT_EQ(idle.Finish(), absl::UnavailableError("the coordinator drains"));
+  EXPECT_EQ(waiting.Finish(), absl::UnavailableError("the coordinator drains"));
+  EXPECT_THAT(server.Http("/readyz"),
+              AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("draining")));
+  EXPECT_THAT(server.Http("/healthz"), StartsWith("HTTP/1.1 200"));
+  server.server().Drain(seconds(20));
+}
+
+// gRPC's Shutdown would wait for it until the deadline.
+TEST(ServerTest, SilentConnectionDoesNotHoldUpADrain) {
+  TestServer server;
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(server.server().port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)),
+            0);
+  const auto before = std::chrono::steady_clock::now();
+  server.server().Drain(seconds(60));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, seconds(20));
+  close(fd);
+}
+
+TEST(ServerTest, DestructionWithParkedCallsEndsThem) {
+  auto server = std::make_unique<TestServer>();
+  TestStream waiting(server->NewChannel());
+  waiting.Hello("j");
+  waiting.SendOperation(GetOperation(1, "never"));
+  server->AwaitWaiters("j", 1);
+  server->Stop();
+  EXPECT_FALSE(waiting.Finish().ok());
+}
+
+TEST(ServerTest, IdleJobIsForgottenAndOneInUseIsNot) {
+  ServerOptions options;
+  options.idle_job_retention = milliseconds(1);
+  TestServer server(options);
+  TestStream stream(server.NewChannel());
+  stream.Hello("used");
+  stream.Call(SetOperation(1, "k", "v"));
+  {
+    TestStream other(server.NewChannel());
+    other.Hello("idle");
+    other.Call(SetOperation(1, "k", "v"));
+  }
+  server.Await("idle", [](const v1::GetJobResponse& job) {
+    return job.summary().keys() == 0;
+  });
+  EXPECT_EQ(stream.Call(GetOperation(2, "k")).get().value(), "v");
+}
+
+}  // namespace
+}  // namespace muster::coordinator
