@@ -89,6 +89,15 @@ std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint) {
                                    arguments);
 }
 
+std::string Fingerprint(const v1::HeartbeatRequest& heartbeat) {
+  std::string fingerprint;
+  for (const v1::GroupProgress& group : heartbeat.groups()) {
+    absl::StrAppend(&fingerprint, group.group(), " ", group.last_enqueued(),
+                    " ", group.last_completed(), ";");
+  }
+  return fingerprint;
+}
+
 MemberInfo FromProto(const v1::MemberInfo& proto) {
   return {.rank = proto.rank(),
           .member = proto.member(),
@@ -537,17 +546,28 @@ void StreamSession::End(absl::Status why) {
 
 void StreamSession::Beat() {
   MutexLock lock(mutex_);
-  Instant next_beat = Clock::now();
+  Instant next_look = Clock::now();
+  Instant last_beat = Instant::min();
+  std::string last_progress;
   while (!closing_ && over_.ok()) {
     const Instant now = Clock::now();
     CancelIfStuck(now);
-    if (open_ && now >= next_beat) {
+    if (open_ && now >= next_look) {
       mutex_.Unlock();
-      v1::HeartbeatRequest progress = Progress();
+      v1::HeartbeatRequest heartbeat = Progress();
+      // What runs may have run for longer; that alone is no news.
+      std::string progress = Fingerprint(heartbeat);
       mutex_.Lock();
-      heartbeat_ = std::move(progress);
-      heartbeat_due_ = true;
-      next_beat = now + (lease_.count() > 0 ? lease_ / 3 : kWatch);
+      // Often while there is progress, so that a dead member's last one is
+      // fresh; else often enough for the lease.
+      if (progress != last_progress || last_beat == Instant::min() ||
+          now - last_beat >= lease_ / 3) {
+        heartbeat_ = std::move(heartbeat);
+        heartbeat_due_ = true;
+        last_beat = now;
+        last_progress = std::move(progress);
+      }
+      next_look = now + (lease_.count() > 0 ? lease_ / 10 : kWatch);
       continue;
     }
     if (CanWrite() && (heartbeat_due_ || operations_.HasWaiting()) &&
@@ -556,7 +576,7 @@ void StreamSession::Beat() {
       continue;
     }
     changed_.WaitUntil(
-        mutex_, std::min(now + kWatch, open_ ? next_beat : Instant::max()));
+        mutex_, std::min(now + kWatch, open_ ? next_look : Instant::max()));
   }
 }
 

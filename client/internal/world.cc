@@ -37,7 +37,8 @@ constexpr char kTimeoutName[] = "InitProcessGroupOptions::timeout";
 // tell them who is missing.
 constexpr milliseconds kServerPatience = seconds(1);
 constexpr milliseconds kFarewellTimeout = seconds(10);
-constexpr milliseconds kDrainTimeout = seconds(1);
+// Everybody has left by then, or has had the time to.
+constexpr milliseconds kDrainTimeout{200};
 // An embedded coordinator that cannot be reached is not started again.
 constexpr milliseconds kCoordinatorLoss = seconds(3);
 

@@ -1,0 +1,369 @@
+// What InitProcessGroup and the collectives do between processes.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/testing/processes.h"
+#include "coordinator/server/server.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+using muster::testing::Exit;
+using muster::testing::Process;
+using muster::testing::ReservedPort;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr seconds kSoon(30);
+
+using Ranks = std::vector<std::unique_ptr<Process>>;
+
+class DistributedTest : public ::testing::Test {
+ protected:
+  std::map<std::string, std::string> Env(int rank, int size) const {
+    return {{"RANK", std::to_string(rank)},
+            {"WORLD_SIZE", std::to_string(size)},
+            {"MASTER_ADDR", "127.0.0.1"},
+            {"MASTER_PORT", std::to_string(port_.port())}};
+  }
+
+  static std::unique_ptr<Process> Start(
+      std::vector<std::string> arguments,
+      const std::map<std::string, std::string>& environment) {
+    arguments.insert(arguments.begin(), "client/testing/rank");
+    return std::make_unique<Process>(arguments, environment);
+  }
+
+  Ranks StartAll(int size, const std::string& scenario) const {
+    Ranks ranks;
+    for (int rank = 0; rank < size; ++rank) {
+      ranks.push_back(Start({scenario}, Env(rank, size)));
+    }
+    return ranks;
+  }
+
+  static void ExpectLines(const Ranks& ranks, const std::string& line) {
+    for (const auto& rank : ranks) EXPECT_EQ(rank->ReadLine(kSoon), line);
+  }
+
+  static void ExpectExits(const Ranks& ranks, int code) {
+    for (const auto& rank : ranks) EXPECT_EQ(rank->Wait(kSoon).code, code);
+  }
+
+  std::string Url(const std::string& scheme, const std::string& rest) const {
+    return scheme + "://127.0.0.1:" + std::to_string(port_.port()) + rest;
+  }
+
+  ReservedPort port_;
+};
+
+void ExpectHello(const Ranks& ranks) {
+  const int size = static_cast<int>(ranks.size());
+  for (int rank = 0; rank < size; ++rank) {
+    EXPECT_EQ(ranks[rank]->ReadLine(kSoon), "rank " + std::to_string(rank) +
+                                                " of " + std::to_string(size) +
+                                                " on gloo");
+    EXPECT_EQ(ranks[rank]->ReadLine(kSoon),
+              "sum " + std::to_string(size * (size + 1) / 2.0) + " " +
+                  std::to_string(size / 2.0));
+    const std::string root = std::to_string(size - 1);
+    EXPECT_EQ(ranks[rank]->ReadLine(kSoon), "root " + root + " " + root);
+    EXPECT_EQ(ranks[rank]->ReadLine(kSoon), "bye");
+    EXPECT_EQ(ranks[rank]->Wait(kSoon).code, 0);
+  }
+}
+
+TEST_F(DistributedTest, EnvironmentWithOneRank) {
+  ExpectHello(StartAll(1, "hello"));
+}
+
+TEST_F(DistributedTest, EnvironmentWithTwoRanks) {
+  ExpectHello(StartAll(2, "hello"));
+}
+
+TEST_F(DistributedTest, EnvironmentWithFourRanks) {
+  ExpectHello(StartAll(4, "hello"));
+}
+
+TEST_F(DistributedTest, TcpUrl) {
+  Ranks ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.push_back(Start(
+        {"hello", Url("tcp", "?world_size=2&rank=" + std::to_string(rank))},
+        {}));
+  }
+  ExpectHello(ranks);
+}
+
+TEST_F(DistributedTest, ExternalCoordinatorGivesOutTheRanks) {
+  coordinator::ServerOptions options;
+  options.listen = "127.0.0.1:" + std::to_string(port_.port());
+  const auto server = coordinator::Server::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  // One group after the other, in one job.
+  for (int i = 0; i < 2; ++i) {
+    Ranks ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.push_back(
+          Start({"hello", Url("muster", "/llama?world_size=2")}, {}));
+    }
+    std::string seen;
+    for (const auto& rank : ranks) seen += rank->ReadLine(kSoon) + ";";
+    EXPECT_THAT(seen,
+                AllOf(HasSubstr("rank 0 of 2"), HasSubstr("rank 1 of 2")));
+    ExpectExits(ranks, 0);
+  }
+}
+
+TEST_F(DistributedTest, TheLaunchersCoordinatorIsUsed) {
+  coordinator::ServerOptions options;
+  options.listen = "127.0.0.1:" + std::to_string(port_.port());
+  const auto server = coordinator::Server::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  Ranks ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto environment = Env(rank, 2);
+    environment["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+    ranks.push_back(Start({"hello"}, environment));
+  }
+  ExpectHello(ranks);
+}
+
+TEST_F(DistributedTest, FormsTheGroupTwentyTimes) {
+  const Ranks ranks = StartAll(2, "again");
+  ExpectLines(ranks, "formed 20 times");
+  ExpectExits(ranks, 0);
+}
+
+TEST_F(DistributedTest, NothingIsLeftOfADestroyedGroup) {
+  const Ranks ranks = StartAll(2, "leftovers");
+  for (const auto& rank : ranks) {
+    std::string first;
+    for (int i = 0; i < 3; ++i) {
+      rank->ReadLine(kSoon);
+      rank->ReadLine(kSoon);
+      const std::string left = rank->ReadLine(kSoon);
+      if (i == 0) first = left;
+      EXPECT_THAT(left, StartsWith("left 1 threads, "));
+      // What gRPC keeps for the process's life is there after the first.
+      EXPECT_EQ(left, first);
+    }
+  }
+  ExpectExits(ranks, 0);
+}
+
+TEST_F(DistributedTest, MisuseIsAnErrorThatNamesIt) {
+  const auto rank = Start({"misuse"}, {});
+  const std::vector<std::string> expected = {
+      "rank before init: DistError: Default process group has not been "
+      "initialized, please make sure to call init_process_group.",
+      "destroy before init: DistError: Default process group has not been "
+      "initialized, please make sure to call init_process_group.",
+      "backend: DistError: unknown backend \"carrier-pigeon\": this program "
+      "has gloo",
+      "timeout: DistError: InitProcessGroupOptions::timeout must be positive "
+      "but was 0 ms",
+      "scheme: DistError: No rendezvous handler for pigeon://",
+      "init: ok",
+      "twice: DistError: trying to initialize the default process group twice!",
+  };
+  for (const std::string& line : expected) {
+    EXPECT_EQ(rank->ReadLine(kSoon), line);
+  }
+  EXPECT_THAT(rank->ReadLine(kSoon),
+              AllOf(StartsWith("root: DistError: broadcast #1 on group "),
+                    HasSubstr("invalid root rank: 7")));
+  EXPECT_THAT(rank->ReadLine(kSoon), StartsWith("negative timeout: DistError"));
+  EXPECT_EQ(rank->ReadLine(kSoon), "good: ok");
+  EXPECT_EQ(rank->ReadLine(kSoon), "destroy: ok");
+  EXPECT_EQ(rank->Wait(kSoon).code, 0);
+}
+
+TEST_F(DistributedTest, MissingVariable) {
+  auto environment = Env(0, 1);
+  environment.erase("MASTER_PORT");
+  const auto rank = Start({"hello"}, environment);
+  EXPECT_EQ(rank->ReadLine(kSoon),
+            "error DistError [] Error initializing torch.distributed using "
+            "env:// rendezvous: environment variable MASTER_PORT expected, but "
+            "not set");
+  EXPECT_EQ(rank->Wait(kSoon).code, 4);
+}
+
+TEST_F(DistributedTest, NoCoordinatorAtTheAddress) {
+  const auto rank =
+      Start({"hello", Url("tcp", "?rank=1&world_size=2"), "500"}, {});
+  EXPECT_EQ(rank->ReadLine(kSoon),
+            "error DistNetworkError [] coordinator at 127.0.0.1:" +
+                std::to_string(port_.port()) +
+                " (embedded in rank 0): connection refused for 500ms (timeout: "
+                "InitProcessGroupOptions::timeout)");
+  EXPECT_EQ(rank->Wait(kSoon).code, 4);
+}
+
+TEST_F(DistributedTest, PortInUse) {
+  coordinator::ServerOptions options;
+  options.listen = "127.0.0.1:" + std::to_string(port_.port());
+  const auto server = coordinator::Server::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto rank = Start({"hello"}, Env(0, 1));
+  EXPECT_THAT(rank->ReadLine(kSoon),
+              AllOf(StartsWith("error DistNetworkError [] rank 0 cannot serve "
+                               "the coordinator at 127.0.0.1:" +
+                               std::to_string(port_.port())),
+                    HasSubstr("ddress already in use")));
+  EXPECT_EQ(rank->Wait(kSoon).code, 4);
+}
+
+TEST_F(DistributedTest, ARankThatDoesNotComeIsNamed) {
+  const auto rank =
+      Start({"hello", Url("tcp", "?rank=0&world_size=2"), "500"}, {});
+  EXPECT_THAT(rank->ReadLine(kSoon),
+              AllOf(StartsWith("error DistError"), HasSubstr("1 of 2 ranks"),
+                    HasSubstr("missing ranks 1")));
+  EXPECT_EQ(rank->Wait(kSoon).code, 4);
+}
+
+TEST_F(DistributedTest, DuplicateRankNamesBothClaimants) {
+  const auto zero = Start({"hello"}, Env(0, 3));
+  const auto one = Start({"hello"}, Env(1, 3));
+  const auto twin = Start({"hello"}, Env(1, 3));
+  // Whichever of the two came second.
+  Process* const loser = [&] {
+    for (;;) {
+      for (Process* each : {one.get(), twin.get()}) {
+        const std::string line = each->ReadLine(seconds(1));
+        if (line.empty()) continue;
+        EXPECT_THAT(line, AllOf(StartsWith("error DistError"),
+                                HasSubstr("rank 1 is claimed twice"),
+                                HasSubstr(std::to_string(one->pid())),
+                                HasSubstr(std::to_string(twin->pid()))));
+        return each;
+      }
+    }
+  }();
+  EXPECT_EQ(loser->Wait(kSoon).code, 4);
+}
+
+TEST_F(DistributedTest, AnotherWorldSizeNamesBothClaimants) {
+  const auto zero = Start({"hello"}, Env(0, 3));
+  const auto one = Start({"hello"}, Env(1, 3));
+  const auto two = Start({"hello"}, Env(2, 4));
+  // Whoever comes first is right; the one that disagrees may be any.
+  bool named = false;
+  while (!named) {
+    for (Process* each : {zero.get(), one.get(), two.get()}) {
+      const std::string line = each->ReadLine(seconds(1));
+      if (line.empty()) continue;
+      EXPECT_THAT(line, AllOf(HasSubstr("world size 4"), HasSubstr("3")));
+      named = true;
+      break;
+    }
+  }
+}
+
+TEST_F(DistributedTest, AKilledRankIsNamedByAllOthers) {
+  const Ranks ranks = StartAll(4, "train");
+  ExpectLines(ranks, "training");
+  ranks[2]->Signal(SIGKILL);
+  for (int rank : {0, 1, 3}) {
+    EXPECT_THAT(ranks[rank]->ReadLine(seconds(10)),
+                AllOf(StartsWith("error DistNetworkError [2] all_reduce #"),
+                      HasSubstr("rank 2 ("),
+                      HasSubstr("pid " + std::to_string(ranks[2]->pid())),
+                      HasSubstr("was lost: connection closed"),
+                      HasSubstr("last progress: ")));
+    EXPECT_EQ(ranks[rank]->ReadLine(kSoon), "same");
+    EXPECT_EQ(ranks[rank]->Wait(kSoon).code, 3);
+  }
+}
+
+TEST_F(DistributedTest, RankZeroTakesItsCoordinatorWithIt) {
+  const Ranks ranks = StartAll(3, "train");
+  ExpectLines(ranks, "training");
+  ranks[0]->Signal(SIGKILL);
+  for (int rank : {1, 2}) {
+    EXPECT_THAT(ranks[rank]->ReadLine(seconds(10)),
+                AllOf(StartsWith("error DistNetworkError [0] all_reduce #"),
+                      HasSubstr("(embedded in rank 0) is gone")));
+    EXPECT_EQ(ranks[rank]->ReadLine(kSoon), "same");
+    EXPECT_EQ(ranks[rank]->Wait(kSoon).code, 3);
+  }
+}
+
+TEST_F(DistributedTest, ARankThatExitsInTheMiddleIsNamed) {
+  Ranks ranks = StartAll(3, "collective");
+  ranks[1] = nullptr;
+  ranks[1] = Start({"deserter"}, Env(1, 3));
+  ExpectLines(ranks, "formed");
+  ranks[0]->WriteLine("go");
+  ranks[2]->WriteLine("go");
+  ranks[1]->WriteLine("go");
+  EXPECT_EQ(ranks[1]->Wait(kSoon).code, 5);
+  for (int rank : {0, 2}) {
+    EXPECT_THAT(ranks[rank]->ReadLine(kSoon),
+                StartsWith("error DistNetworkError [1] all_reduce #1"));
+  }
+}
+
+TEST_F(DistributedTest, WhoLeftIsTheExplanation) {
+  Ranks ranks = StartAll(2, "collective");
+  ranks[1] = nullptr;
+  ranks[1] = Start({"leave_early"}, Env(1, 2));
+  ExpectLines(ranks, "formed");
+  ranks[1]->WriteLine("go");
+  EXPECT_EQ(ranks[1]->Wait(kSoon).code, 0);
+  ranks[0]->WriteLine("go");
+  EXPECT_THAT(ranks[0]->ReadLine(kSoon),
+              AllOf(StartsWith("error DistNetworkError [1] all_reduce #1"),
+                    HasSubstr("left: finished")));
+}
+
+TEST_F(DistributedTest, ACollectiveThatTimesOutNamesTheRankThatDidNotCome) {
+  const Ranks ranks = StartAll(3, "collective");
+  ExpectLines(ranks, "formed");
+  ranks[0]->WriteLine("go");
+  ranks[2]->WriteLine("go");
+  for (int rank : {0, 2}) {
+    EXPECT_THAT(ranks[rank]->ReadLine(kSoon),
+                AllOf(StartsWith("error DistBackendError [1] all_reduce #1"),
+                      HasSubstr("timed out after 2s")));
+  }
+}
+
+TEST_F(DistributedTest, AStoppedRankIsNamedByTheMonitoredBarrier) {
+  const Ranks ranks = StartAll(4, "monitored_barriers");
+  ExpectLines(ranks, "formed");
+  for (const auto& rank : ranks) rank->WriteLine("barrier");
+  ExpectLines(ranks, "passed");
+  ranks[2]->Signal(SIGSTOP);
+  for (int rank : {0, 1, 3}) ranks[rank]->WriteLine("barrier");
+  for (int rank : {0, 1, 3}) {
+    EXPECT_THAT(ranks[rank]->ReadLine(kSoon),
+                StartsWith("error DistError [2] [Rank " + std::to_string(rank) +
+                           "]: Rank 2 failed to pass monitoredBarrier in 2000 "
+                           "ms: "));
+  }
+  // Late, not dead: the group lives.
+  ranks[2]->Signal(SIGCONT);
+  ranks[2]->WriteLine("barrier");
+  EXPECT_THAT(ranks[2]->ReadLine(kSoon), StartsWith("error DistError"));
+  for (const auto& rank : ranks) rank->WriteLine("barrier");
+  ExpectLines(ranks, "passed");
+  for (const auto& rank : ranks) rank->WriteLine("end");
+  ExpectExits(ranks, 0);
+}
+
+}  // namespace
+}  // namespace muster

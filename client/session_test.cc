@@ -1,0 +1,397 @@
+#include "client/session.h"
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/errors.h"
+#include "client/store.h"
+#include "client/testing/cutting_proxy.h"
+#include "client/testing/processes.h"
+#include "coordinator/server/server.h"
+#include "dataplane/mutex.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+using coordinator::Server;
+using coordinator::ServerOptions;
+using muster::testing::CuttingProxy;
+using muster::testing::ReservedPort;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::string Local(int port) { return "127.0.0.1:" + std::to_string(port); }
+
+std::unique_ptr<Server> StartServer(int port = 0) {
+  ServerOptions options;
+  options.listen = Local(port);
+  options.lease = seconds(2);
+  auto server = Server::Start(options);
+  EXPECT_TRUE(server.ok()) << server.status();
+  return *std::move(server);
+}
+
+// What a session tells, to be waited for.
+class Listener {
+ public:
+  void Add(const MemberEvent& event) {
+    dataplane::MutexLock lock(mutex_);
+    events_.push_back(event);
+    changed_.NotifyAll();
+  }
+
+  void Over(const absl::Status& why) {
+    dataplane::MutexLock lock(mutex_);
+    over_ = why;
+    changed_.NotifyAll();
+  }
+
+  // The event about `member`; fails the test when it does not come.
+  MemberEvent Await(const std::string& member) {
+    const auto until = dataplane::Clock::now() + seconds(20);
+    dataplane::MutexLock lock(mutex_);
+    for (;;) {
+      for (const MemberEvent& event : events_) {
+        if (event.member.member == member) return event;
+      }
+      if (!changed_.WaitUntil(mutex_, until)) {
+        ADD_FAILURE() << "no event about " << member;
+        return {};
+      }
+    }
+  }
+
+  absl::Status AwaitOver() {
+    const auto until = dataplane::Clock::now() + seconds(20);
+    dataplane::MutexLock lock(mutex_);
+    while (over_.ok() && changed_.WaitUntil(mutex_, until)) {
+    }
+    return over_;
+  }
+
+  void Into(SessionOptions& options) {
+    options.on_event = [this](const MemberEvent& event) { Add(event); };
+    options.on_over = [this](const absl::Status& why) { Over(why); };
+  }
+
+ private:
+  dataplane::Mutex mutex_;
+  dataplane::CondVar changed_;
+  std::vector<MemberEvent> events_ ABSL_GUARDED_BY(mutex_);
+  absl::Status over_ ABSL_GUARDED_BY(mutex_);
+};
+
+SessionOptions Options(const std::string& address, const std::string& member) {
+  SessionOptions options;
+  options.address = address;
+  options.job = "test";
+  options.member = member;
+  options.connect_timeout = seconds(20);
+  return options;
+}
+
+template <typename Error, typename Function>
+std::string TextOf(Function function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+TEST(SessionTest, JoinsAndTellsEveryoneTheSame) {
+  const auto server = StartServer();
+  const auto a = Session::Connect(Options(Local(server->port()), "a"));
+  const auto b = Session::Connect(Options(Local(server->port()), "b"));
+  auto other = std::async(std::launch::async, [&] {
+    return b->Join({.rank = 1, .world_size = 2, .timeout = seconds(20)});
+  });
+  const Formation mine =
+      a->Join({.rank = 0, .world_size = 2, .timeout = seconds(20)});
+  const Formation theirs = other.get();
+  EXPECT_EQ(mine.generation, theirs.generation);
+  EXPECT_EQ(mine.rank, 0);
+  EXPECT_EQ(theirs.rank, 1);
+  ASSERT_EQ(mine.seats.size(), 2);
+  EXPECT_EQ(mine.seats[1].member, "b");
+  EXPECT_EQ(mine.seats[0].pid, getpid());
+}
+
+TEST(SessionTest, NobodyAtTheAddress) {
+  const ReservedPort port;
+  SessionOptions options = Options(Local(port.port()), "a");
+  options.connect_timeout = milliseconds(300);
+  EXPECT_EQ(TextOf<DistNetworkError>([&] { Session::Connect(options); }),
+            "coordinator at " + options.address +
+                ": connection refused for 300ms (timeout: "
+                "SessionOptions::connect_timeout)");
+}
+
+TEST(SessionTest, WaitsForACoordinatorThatStartsLater) {
+  const ReservedPort port;
+  auto session = std::async(std::launch::async, [&] {
+    return Session::Connect(Options(Local(port.port()), "a"));
+  });
+  const auto server = StartServer(port.port());
+  EXPECT_TRUE(session.get()->status().ok());
+}
+
+TEST(SessionTest, BadNamesAreRefusedAtOnce) {
+  const auto server = StartServer();
+  SessionOptions options = Options(Local(server->port()), "a");
+  options.job = "no spaces please";
+  EXPECT_THAT(TextOf<DistError>([&] { Session::Connect(options); }),
+              HasSubstr("no spaces please"));
+  options.address = "nonsense";
+  EXPECT_EQ(TextOf<DistError>([&] { Session::Connect(options); }),
+            "address \"nonsense\": port number missing");
+}
+
+TEST(SessionTest, LeavingIsToldWithItsReason) {
+  const auto server = StartServer();
+  Listener listener;
+  SessionOptions options = Options(Local(server->port()), "a");
+  listener.Into(options);
+  const auto a = Session::Connect(options);
+  const auto b = Session::Connect(Options(Local(server->port()), "b"));
+  auto joined = std::async(std::launch::async, [&] {
+    return b->Join({.rank = 1, .world_size = 2, .timeout = seconds(20)});
+  });
+  const int64_t generation =
+      a->Join({.rank = 0, .world_size = 2, .timeout = seconds(20)}).generation;
+  joined.get();
+  b->Leave("had enough");
+  const MemberEvent event = listener.Await("b");
+  EXPECT_EQ(event.kind, MemberEvent::Kind::kLeft);
+  EXPECT_EQ(event.member.rank, 1);
+  EXPECT_EQ(event.member.cause, "had enough");
+  EXPECT_EQ(event.generation, generation);
+  EXPECT_FALSE(event.generation_ended);
+}
+
+TEST(SessionTest, AReportedFailureEndsTheGeneration) {
+  const auto server = StartServer();
+  Listener listener;
+  SessionOptions options = Options(Local(server->port()), "a");
+  listener.Into(options);
+  const auto a = Session::Connect(options);
+  const auto b = Session::Connect(Options(Local(server->port()), "b"));
+  auto joined = std::async(std::launch::async, [&] {
+    return b->Join({.rank = 1, .world_size = 2, .timeout = seconds(20)});
+  });
+  a->Join({.rank = 0, .world_size = 2, .timeout = seconds(20)});
+  joined.get();
+  b->ReportFailure("out of memory");
+  const MemberEvent event = listener.Await("b");
+  EXPECT_EQ(event.kind, MemberEvent::Kind::kFailed);
+  EXPECT_EQ(event.member.cause, "out of memory");
+  EXPECT_TRUE(event.generation_ended);
+}
+
+TEST(SessionTest, ALostMemberIsToldWithItsLastProgress) {
+  const auto server = StartServer();
+  Listener listener;
+  SessionOptions options = Options(Local(server->port()), "a");
+  listener.Into(options);
+  const auto a = Session::Connect(options);
+  std::promise<void> asked;
+  std::atomic<int> looks = 0;
+  options = Options(Local(server->port()), "b");
+  options.progress = [&]() -> std::vector<GroupProgress> {
+    // The first report is on its way when the second is asked for.
+    if (++looks == 3) asked.set_value();
+    return {{.group = "world",
+             .last_enqueued = 7,
+             .last_completed = 6,
+             .current = "all_reduce #7"}};
+  };
+  const auto b = Session::Connect(options);
+  auto joined = std::async(std::launch::async, [&] {
+    return b->Join({.rank = 1, .world_size = 2, .timeout = seconds(20)});
+  });
+  a->Join({.rank = 0, .world_size = 2, .timeout = seconds(20)});
+  joined.get();
+  asked.get_future().wait();
+  b->Close();
+  const MemberEvent event = listener.Await("b");
+  EXPECT_EQ(event.kind, MemberEvent::Kind::kLost);
+  EXPECT_THAT(event.member.last_progress, HasSubstr("all_reduce #7"));
+}
+
+TEST(SessionTest, CallsGoOnAfterTheConnectionWasCut) {
+  const auto server = StartServer();
+  CuttingProxy proxy(server->port());
+  const auto session = Session::Connect(Options(proxy.address(), "a"));
+  CoordinatorStore store(session);
+  store.Set("key", "value");
+  proxy.Cut();
+  EXPECT_EQ(store.Get("key"), "value");
+  EXPECT_GE(proxy.connections(), 2);
+  EXPECT_TRUE(session->status().ok());
+}
+
+TEST(SessionTest, AMutationWhoseAnswerWasLostIsAppliedOnce) {
+  const auto server = StartServer();
+  CuttingProxy proxy(server->port());
+  const auto session = Session::Connect(Options(proxy.address(), "a"));
+  const auto direct = Session::Connect(Options(Local(server->port()), "b"));
+  CoordinatorStore store(session);
+  CoordinatorStore witness(direct);
+  for (int i = 1; i <= 5; ++i) {
+    proxy.HoldAnswers(true);
+    auto sum =
+        std::async(std::launch::async, [&] { return store.Add("n", 1); });
+    auto text =
+        std::async(std::launch::async, [&] { store.Append("text", "x"); });
+    // Applied, as somebody else can see; only the answers are missing.
+    while (!witness.Check({"n", "text"}) ||
+           witness.Get("n") != std::to_string(i) ||
+           witness.Get("text").size() != static_cast<size_t>(i)) {
+    }
+    proxy.HoldAnswers(false);
+    proxy.Cut();
+    EXPECT_EQ(sum.get(), i);
+    text.get();
+  }
+  EXPECT_EQ(witness.Get("n"), "5");
+  EXPECT_EQ(witness.Get("text"), "xxxxx");
+}
+
+TEST(SessionTest, AWaitSurvivesACutConnection) {
+  const auto server = StartServer();
+  CuttingProxy proxy(server->port());
+  const auto session = Session::Connect(Options(proxy.address(), "a"));
+  const auto direct = Session::Connect(Options(Local(server->port()), "b"));
+  CoordinatorStore store(session);
+  const int64_t before = proxy.bytes_up();
+  auto value =
+      std::async(std::launch::async, [&] { return store.Get("late"); });
+  while (proxy.bytes_up() == before) std::this_thread::yield();
+  proxy.Cut();
+  CoordinatorStore(direct).Set("late", "but there");
+  EXPECT_EQ(value.get(), "but there");
+}
+
+TEST(SessionTest, ManyCallersShareMessages) {
+  const auto server = StartServer();
+  const auto session = Session::Connect(Options(Local(server->port()), "a"));
+  CoordinatorStore store(session);
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 16; ++i) {
+    callers.emplace_back([&, i] {
+      for (int j = 0; j < 100; ++j) {
+        store.Add("all", 1);
+        store.Set("own" + std::to_string(i), std::to_string(j));
+      }
+      EXPECT_EQ(store.Get("own" + std::to_string(i)), "99");
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(store.Get("all"), "1600");
+}
+
+TEST(SessionTest, ARestartedCoordinatorEndsTheSession) {
+  const ReservedPort port;
+  auto server = StartServer(port.port());
+  Listener listener;
+  SessionOptions options = Options(Local(port.port()), "a");
+  listener.Into(options);
+  const auto session = Session::Connect(options);
+  CoordinatorStore store(session);
+  auto waiting = std::async(std::launch::async, [&] {
+    return TextOf<DistError>([&] { store.Get("never"); });
+  });
+  store.Set("key", "value");
+  server.reset();
+  server = StartServer(port.port());
+  EXPECT_EQ(listener.AwaitOver().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(session->status().code(), absl::StatusCode::kAborted);
+  EXPECT_FALSE(waiting.get().empty());
+  EXPECT_THAT(TextOf<DistStoreError>([&] { store.Get("key"); }),
+              StartsWith("coordinator at " + Local(port.port()) +
+                         ": it was restarted, and what it held is lost"));
+  // A new one works.
+  CoordinatorStore fresh(Session::Connect(Options(Local(port.port()), "a")));
+  EXPECT_FALSE(fresh.Check({"key"}));
+}
+
+TEST(SessionTest, GivesUpACoordinatorThatStaysAway) {
+  auto server = StartServer();
+  Listener listener;
+  SessionOptions options = Options(Local(server->port()), "a");
+  options.coordinator_note = "embedded in rank 0";
+  options.give_up_after = milliseconds(200);
+  listener.Into(options);
+  const auto session = Session::Connect(options);
+  const std::string address = session->address();
+  server.reset();
+  const absl::Status over = listener.AwaitOver();
+  EXPECT_EQ(over.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(over.message()),
+              StartsWith("coordinator at " + address +
+                         " (embedded in rank 0) is gone: connection refused"));
+}
+
+TEST(SessionTest, ACallFailsWithItsOwnTimeoutWhileDisconnected) {
+  auto server = StartServer();
+  const auto session = Session::Connect(Options(Local(server->port()), "a"));
+  CoordinatorStore store(session);
+  server.reset();
+  store.SetTimeout(milliseconds(300));
+  EXPECT_THAT(TextOf<DistNetworkError>([&] { store.Set("a", "b"); }),
+              HasSubstr("(timeout: Store::SetTimeout)"));
+}
+
+TEST(SessionTest, CloseWakesWhoWaits) {
+  const auto server = StartServer();
+  const auto session = Session::Connect(Options(Local(server->port()), "a"));
+  CoordinatorStore store(session);
+  auto waiting = std::async(std::launch::async, [&] {
+    return TextOf<DistStoreError>([&] { store.Get("never"); });
+  });
+  store.Set("somebody", "is there");
+  session->Close();
+  EXPECT_THAT(waiting.get(), HasSubstr("was closed"));
+}
+
+TEST(SessionTest, BarrierNeedsARank) {
+  const auto server = StartServer();
+  const auto session = Session::Connect(Options(Local(server->port()), "a"));
+  EXPECT_EQ(TextOf<DistError>([&] { session->AwaitBarrier({.name = "b"}); }),
+            "barrier \"b\": member \"a\" has no rank before Session::Join");
+}
+
+TEST(SessionTest, BarrierNamesWhoIsMissing) {
+  const auto server = StartServer();
+  const auto a = Session::Connect(Options(Local(server->port()), "a"));
+  const auto b = Session::Connect(Options(Local(server->port()), "b"));
+  auto joined = std::async(std::launch::async, [&] {
+    return b->Join({.rank = 1, .world_size = 2, .timeout = seconds(20)});
+  });
+  a->Join({.rank = 0, .world_size = 2, .timeout = seconds(20)});
+  joined.get();
+  try {
+    a->AwaitBarrier({.name = "b", .timeout = milliseconds(200)});
+    FAIL() << "the barrier was passed";
+  } catch (const DistError& error) {
+    EXPECT_EQ(error.status().code(), absl::StatusCode::kDeadlineExceeded);
+    ASSERT_EQ(error.culprits().size(), 1);
+    EXPECT_EQ(error.culprits()[0].rank, 1);
+    EXPECT_EQ(error.culprits()[0].member, "b");
+  }
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,70 @@
+#ifndef MUSTER_CLIENT_TESTING_CUTTING_PROXY_H_
+#define MUSTER_CLIENT_TESTING_CUTTING_PROXY_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "dataplane/mutex.h"
+
+namespace muster::testing {
+
+// A relay in front of a server on 127.0.0.1 that can cut all connections, hold
+// back what the server answers, and refuse newcomers.
+class CuttingProxy {
+ public:
+  explicit CuttingProxy(int server_port);
+  ~CuttingProxy();
+  CuttingProxy(const CuttingProxy&) = delete;
+  CuttingProxy& operator=(const CuttingProxy&) = delete;
+
+  int port() const { return port_; }
+  std::string address() const;
+
+  // Resets every connection that there is.
+  void Cut();
+
+  // While held, answers do not get to the client; requests still get to the
+  // server. Cut drops what is held.
+  void HoldAnswers(bool hold) { hold_answers_ = hold; }
+
+  // How many connections there have been.
+  int connections() const { return connections_; }
+  // Bytes that reached the server.
+  int64_t bytes_up() const { return bytes_up_; }
+  // Answer bytes that were dropped by a Cut while held.
+  int64_t held_bytes() const { return held_bytes_; }
+
+ private:
+  struct Link {
+    int client = -1;
+    int server = -1;
+  };
+
+  void Run();
+  bool Accept();
+  // False when the link is over.
+  bool Relay(const Link& link, int from);
+
+  const int server_port_;
+  int listener_ = -1;
+  int port_ = 0;
+  // Wakes the relay.
+  int bell_ = -1;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> cut_{false};
+  std::atomic<bool> hold_answers_{false};
+  std::atomic<int> connections_{0};
+  std::atomic<int64_t> bytes_up_{0};
+  std::atomic<int64_t> held_bytes_{0};
+  // Of the relay's thread.
+  std::vector<Link> links_;
+  std::thread thread_;
+};
+
+}  // namespace muster::testing
+
+#endif  // MUSTER_CLIENT_TESTING_CUTTING_PROXY_H_
