@@ -15,6 +15,7 @@ using std::chrono::seconds;
 
 constexpr core::Duration kChaos = seconds(30);
 constexpr core::Duration kHealing = seconds(120);
+constexpr milliseconds kClogMax = seconds(15);
 constexpr core::Duration kLeaving = seconds(60);
 constexpr core::Duration kMemberStep = milliseconds(400);
 constexpr milliseconds kTickLateMax = milliseconds(40);
@@ -167,7 +168,7 @@ void SimWorld::StepMember(size_t index) {
 
 void SimWorld::HaveAccidents(size_t index) {
   if (random_.Chance(trouble_.clog)) {
-    clogged_until_[index] = now_ + random_.Between(100, 15000);
+    clogged_until_[index] = now_ + random_.Between(100, kClogMax.count());
   }
   if (random_.Chance(trouble_.coordinator_crash)) {
     ++statistics_.coordinator_restarts;
@@ -370,8 +371,9 @@ void SimWorld::CheckEmptiness() {
                        [](const auto& member) { return member.gone(); });
   });
   if (!all_gone) checker_.Fail("I8: somebody cannot leave");
-  // What is still on its way arrives.
-  RunUntil(now_ + seconds(5), [] { return false; });
+  // What is still on its way arrives. It may be the registration of a process
+  // that is long dead: then its lease must end.
+  RunUntil(now_ + kClogMax + seconds(15), [] { return false; });
   checker_.ExpectNoWaiters();
   const core::JobSnapshot left = coordinator_->Snapshot(now_);
   if (!left.barriers.empty() || left.waiters != 0 ||
