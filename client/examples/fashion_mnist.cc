@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace muster::examples {
 namespace {
@@ -84,9 +85,11 @@ class GzipFile {
 
   [[noreturn]] void FailDamaged() {
     int code = Z_OK;
-    const char* const text = gzerror(file_, &code);
-    Fail(absl::StrCat("is damaged: ",
-                      code == Z_ERRNO ? std::strerror(errno) : text));
+    absl::string_view text = gzerror(file_, &code);
+    if (code == Z_ERRNO) text = std::strerror(errno);
+    // zlib puts the path before some of its texts.
+    absl::ConsumePrefix(&text, absl::StrCat(path_, ": "));
+    Fail(absl::StrCat("is damaged: ", text));
   }
 
   const std::string path_;

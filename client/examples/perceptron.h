@@ -56,8 +56,10 @@ class Sgd {
 
   void Step(std::span<const float> gradient, std::span<float> parameters);
 
+  void set_learning_rate(float rate) { learning_rate_ = rate; }
+
  private:
-  const float learning_rate_;
+  float learning_rate_;
   const float momentum_;
   std::vector<float> velocity_;
 };

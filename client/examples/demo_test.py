@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""The demonstration with short settings, its failures, and its end by Ctrl-C.
+
+demo_test.py DEMO MUSTER_COORDINATOR MUSTER_RUN TRAIN_FASHION_MNIST
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+DEMO = ""
+PROGRAMS = []
+LIMIT_S = 120
+
+
+def alive(marker):
+    """Processes that have `marker` among their arguments."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                arguments = file.read()
+        except OSError:
+            continue
+        if marker.encode() in arguments:
+            found.append(int(name))
+    return found
+
+
+class DemoTest(unittest.TestCase):
+
+    def setUp(self):
+        # The folder's name is in the arguments of all that the demo starts.
+        self.bin = self.temporary_folder()
+        self.logs = self.temporary_folder()
+        for program in PROGRAMS:
+            os.symlink(program, os.path.join(self.bin,
+                                             os.path.basename(program)))
+
+    def temporary_folder(self):
+        folder = tempfile.TemporaryDirectory(prefix="demo-test-")
+        self.addCleanup(folder.cleanup)
+        return folder.name
+
+    def start(self, *options):
+        return subprocess.Popen(
+            [DEMO, f"--bin={self.bin}", *options], stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "TMPDIR": self.logs})
+
+    def finish(self, demo):
+        out, _ = demo.communicate(timeout=LIMIT_S)
+        self.assertEqual(alive(self.bin), [], out)
+        logs = re.search(r"^demo: logs: (\S+)$", out, re.MULTILINE)
+        return demo.returncode, out, logs and logs[1]
+
+    def test_passes_and_shows_what_the_processes_counted(self):
+        status, out, logs = self.finish(
+            self.start("--nproc=2", "--epochs=1", "--accuracy=70"))
+        self.assertEqual(status, 0, out)
+        self.assertTrue(out.endswith("demo: PASS\n"), out)
+        self.assertIsNone(logs)
+        # The coordinator and both workers are listed with their addresses.
+        self.assertEqual(
+            len(re.findall(r"^  http://127\.0\.0\.1:\d+/metrics$", out,
+                           re.MULTILINE)), 3, out)
+        for rank in range(2):
+            row = re.search(rf"worker, rank {rank} +(\d+) +0 +([\d.]+)", out)
+            self.assertTrue(row, out)
+            # 468 steps, and some more collectives around them.
+            self.assertGreater(int(row[1]), 468)
+            self.assertGreater(float(row[2]), 468 * 0.4)
+
+    def test_too_little_accuracy_fails_and_keeps_the_logs(self):
+        status, out, logs = self.finish(
+            self.start("--nproc=2", "--epochs=1", "--accuracy=100"))
+        self.assertEqual(status, 1, out)
+        self.assertRegex(out, r"demo: FAIL: test accuracy \S+ % is less than "
+                         r"100 %\n")
+        self.assertEqual(sorted(os.listdir(logs))[:2],
+                         ["coordinator.log", "job.log"])
+
+    def test_failing_job_fails_the_demo_with_its_words(self):
+        status, out, _ = self.finish(
+            self.start("--nproc=2", "--data_dir=/no/such/folder"))
+        self.assertEqual(status, 1, out)
+        self.assertIn("/no/such/folder/train-images-idx3-ubyte.gz", out)
+        self.assertIn("demo: FAIL: job ended with status 1 before the training "
+                      "is over", out)
+
+    def test_missing_program_is_named(self):
+        os.unlink(os.path.join(self.bin, "muster-run"))
+        status, out, _ = self.finish(self.start())
+        self.assertEqual(status, 1, out)
+        self.assertIn(f"demo: FAIL: cannot start {self.bin}/muster-run: No such "
+                      "file", out)
+
+    def test_ctrl_c_leaves_nothing(self):
+        demo = self.start("--nproc=2", "--epochs=1000")
+        for line in demo.stdout:
+            if "epoch 1/" in line:
+                break
+        demo.send_signal(signal.SIGINT)
+        status, out, _ = self.finish(demo)
+        self.assertEqual(status, 130, out)
+        self.assertIn("demo: FAIL: stopped by SIGINT", out)
+
+    def test_kill_9_leaves_nothing(self):
+        demo = self.start("--nproc=2", "--epochs=1000")
+        for line in demo.stdout:
+            if "epoch 1/" in line:
+                break
+        demo.kill()
+        demo.communicate(timeout=LIMIT_S)
+        deadline = time.monotonic() + LIMIT_S
+        while alive(self.bin):
+            self.assertLess(time.monotonic(), deadline, alive(self.bin))
+            os.sched_yield()
+
+
+if __name__ == "__main__":
+    DEMO, *PROGRAMS = (os.path.abspath(sys.argv.pop(1)) for _ in range(4))
+    unittest.main()

@@ -1,0 +1,315 @@
+// Distributed synchronous SGD: a perceptron with one hidden layer learns
+// Fashion-MNIST on all ranks together.
+//
+//   muster-run --standalone --nproc-per-node=4 -- train_fashion_mnist
+//   muster-run --standalone --nproc-per-node=4 -- train_fashion_mnist --compare
+//
+// Exit status: 0; 1 for an error, or when the ranks' parameters differ or
+// --compare fails; 75 when it ends because another rank failed.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/time/time.h"
+#include "client/examples/fashion_mnist.h"
+#include "client/examples/trainer.h"
+#include "client/muster.h"
+
+ABSL_FLAG(std::string, data_dir, "/usr/share/datasets/fashion-mnist",
+          "folder of the data set's gzip'd IDX files");
+ABSL_FLAG(int, epochs, 5, "times through the training images");
+ABSL_FLAG(int, global_batch, 128,
+          "images of a step over all ranks; a multiple of the world size");
+ABSL_FLAG(int, hidden_units, 128, "units of the hidden layer");
+ABSL_FLAG(float, learning_rate, 0.05f,
+          "step size of SGD in the first epoch; falls to 0");
+ABSL_FLAG(float, momentum, 0.9f, "momentum of SGD, 0 to 1");
+ABSL_FLAG(uint64_t, seed, 1, "of the first parameters and the shuffling");
+ABSL_FLAG(int, max_steps, 0, "ends after this many steps; 0: no such limit");
+ABSL_FLAG(bool, compare, false,
+          "train --max_steps (default 200) steps on all ranks, then the same "
+          "on rank 0 alone, and check that both follow the same loss curve");
+ABSL_FLAG(double, compare_tolerance, 1e-3,
+          "largest relative difference of a step's loss that --compare allows");
+ABSL_FLAG(std::string, loss_curve, "",
+          "file for the loss of every step, one a line; written by rank 0");
+ABSL_FLAG(std::string, report, "",
+          "file for the results as JSON; written by rank 0");
+ABSL_FLAG(std::string, linger_file, "",
+          "at the end, wait for this file to appear, so that metrics can be "
+          "read until then");
+ABSL_FLAG(absl::Duration, linger, absl::Seconds(30),
+          "how long at most to wait for --linger_file (duration, such as 30s)");
+
+namespace muster::examples {
+namespace {
+
+constexpr int kExitPeerFailed = 75;
+constexpr int kCompareSteps = 200;
+
+struct Dataset {
+  LabelledImages train;
+  LabelledImages test;
+};
+
+TrainingSettings SettingsFromFlags() {
+  TrainingSettings settings;
+  settings.hidden_units = absl::GetFlag(FLAGS_hidden_units);
+  settings.epochs = absl::GetFlag(FLAGS_epochs);
+  settings.global_batch = absl::GetFlag(FLAGS_global_batch);
+  settings.learning_rate = absl::GetFlag(FLAGS_learning_rate);
+  settings.momentum = absl::GetFlag(FLAGS_momentum);
+  settings.seed = absl::GetFlag(FLAGS_seed);
+  settings.max_steps = absl::GetFlag(FLAGS_max_steps);
+  const auto check = [](bool good, const char* name, const char* want) {
+    if (!good) {
+      throw std::invalid_argument(std::string("--") + name + " must be " +
+                                  want);
+    }
+  };
+  check(settings.hidden_units >= 1, "hidden_units", "1 or more");
+  check(settings.epochs >= 1, "epochs", "1 or more");
+  check(settings.global_batch >= 1, "global_batch", "1 or more");
+  check(settings.learning_rate > 0, "learning_rate", "more than 0");
+  check(settings.momentum >= 0 && settings.momentum < 1, "momentum",
+        "0 or more and less than 1");
+  check(settings.max_steps >= 0, "max_steps", "0 or more");
+  return settings;
+}
+
+// A bar on a terminal; elsewhere a line per epoch is enough.
+class ProgressBar {
+ public:
+  explicit ProgressBar(bool wanted)
+      : shown_(wanted && isatty(STDERR_FILENO) == 1) {}
+
+  void Show(const Trainer::Progress& progress) {
+    const int percent = 100 * progress.step / progress.steps;
+    if (!shown_ || percent == last_percent_) return;
+    last_percent_ = percent;
+    const std::string done(static_cast<size_t>(percent / 4), '#');
+    std::fprintf(stderr, "\repoch %d [%-25s] %3d %%  loss %.4f ",
+                 progress.epoch, done.c_str(), percent,
+                 static_cast<double>(progress.loss));
+  }
+  void Clear() const {
+    if (shown_) std::fprintf(stderr, "\r\x1b[K");
+  }
+
+ private:
+  const bool shown_;
+  int last_percent_ = -1;
+};
+
+// Writes all of a file or none of it, so that whoever waits for the file to
+// appear finds it whole.
+void WriteFile(const std::string& path, const std::string& text) {
+  const std::string unfinished = path + ".part";
+  std::ofstream file(unfinished);
+  file << text;
+  file.close();
+  if (!file) throw std::runtime_error("cannot write \"" + unfinished + "\"");
+  std::filesystem::rename(unfinished, path);
+}
+
+void WriteLossCurve(const std::string& path, const std::vector<float>& losses) {
+  std::ostringstream text;
+  text << std::setprecision(9);
+  for (const float loss : losses) text << loss << "\n";
+  WriteFile(path, text.str());
+}
+
+void WriteReport(const std::string& path,
+                 const std::vector<EpochResult>& epochs, bool equal) {
+  nlohmann::json report = {{"world_size", GetWorldSize()},
+                           {"parameters_equal", equal},
+                           {"test_accuracy", epochs.back().test_accuracy}};
+  double seconds = 0;
+  double images = 0;
+  for (const EpochResult& epoch : epochs) {
+    seconds += epoch.train_seconds;
+    images += epoch.train_seconds * epoch.images_per_second;
+    report["epochs"].push_back({{"epoch", epoch.epoch},
+                                {"loss", epoch.loss},
+                                {"test_accuracy", epoch.test_accuracy},
+                                {"images_per_second", epoch.images_per_second},
+                                {"train_seconds", epoch.train_seconds}});
+  }
+  report["train_seconds"] = seconds;
+  report["images_per_second"] = images / seconds;
+  WriteFile(path, report.dump(2) + "\n");
+}
+
+// Waits until somebody has read this process's metrics.
+void Linger(const std::string& file) {
+  const auto deadline = std::chrono::steady_clock::now() +
+                        absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_linger));
+  while (!std::filesystem::exists(file) &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+int Train(const Dataset& dataset, const TrainingSettings& settings) {
+  const bool speaks = GetRank() == 0;
+  const auto start = std::chrono::steady_clock::now();
+  Trainer trainer(settings, dataset.train, dataset.test);
+  ProgressBar bar(speaks);
+  std::vector<EpochResult> epochs;
+  for (int i = 1; i <= settings.epochs && !trainer.done(); ++i) {
+    epochs.push_back(trainer.RunEpoch(
+        i, [&](const Trainer::Progress& progress) { bar.Show(progress); }));
+    bar.Clear();
+    const EpochResult& epoch = epochs.back();
+    if (!speaks) continue;
+    std::printf(
+        "epoch %d/%d: loss %.4f, test accuracy %.2f %%, %.0f images/s, "
+        "%.1f s\n",
+        i, settings.epochs, epoch.loss, 100 * epoch.test_accuracy,
+        epoch.images_per_second, epoch.train_seconds);
+  }
+  const bool equal = trainer.ParametersAreEqual();
+  if (speaks) {
+    const std::chrono::duration<double> elapsed =
+        std::chrono::steady_clock::now() - start;
+    std::printf("parameters are %s on %d ranks; %.1f s in all\n",
+                equal ? "bitwise equal" : "NOT EQUAL", GetWorldSize(),
+                elapsed.count());
+    const std::string curve = absl::GetFlag(FLAGS_loss_curve);
+    if (!curve.empty()) WriteLossCurve(curve, trainer.losses());
+    const std::string report = absl::GetFlag(FLAGS_report);
+    if (!report.empty()) WriteReport(report, epochs, equal);
+  }
+  const std::string linger_file = absl::GetFlag(FLAGS_linger_file);
+  if (!linger_file.empty()) Linger(linger_file);
+  return equal ? 0 : 1;
+}
+
+// The losses of the first steps on the default group.
+std::vector<float> LossCurve(const Dataset& dataset,
+                             const TrainingSettings& settings) {
+  Trainer trainer(settings, dataset.train, dataset.test);
+  for (int epoch = 1; epoch <= settings.epochs && !trainer.done(); ++epoch) {
+    trainer.RunEpoch(epoch, [](const Trainer::Progress&) {});
+  }
+  return trainer.losses();
+}
+
+// Joins a job of its own, alone, on the same coordinator.
+void InitAlone() {
+  const auto variable = [](const char* name) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr) {
+      throw std::invalid_argument(
+          std::string("--compare runs under muster-run: ") + name +
+          " is not set");
+    }
+    return std::string(value);
+  };
+  const std::string host = variable("MASTER_ADDR");
+  InitProcessGroupOptions options;
+  options.init_method =
+      "muster://" +
+      (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" +
+      variable("MASTER_PORT") + "/" + variable("TORCHELASTIC_RUN_ID") +
+      "-alone";
+  options.world_size = 1;
+  options.rank = 0;
+  InitProcessGroup(options);
+}
+
+int Compare(const Dataset& dataset, TrainingSettings settings) {
+  if (settings.max_steps == 0) settings.max_steps = kCompareSteps;
+  const int rank = GetRank();
+  const int world_size = GetWorldSize();
+  const std::vector<float> together = LossCurve(dataset, settings);
+  DestroyProcessGroup();
+  if (rank != 0) return 0;
+  InitAlone();
+  const std::vector<float> alone = LossCurve(dataset, settings);
+  DestroyProcessGroup();
+  double worst = 0;
+  size_t worst_step = 0;
+  for (size_t i = 0; i < alone.size(); ++i) {
+    const double difference =
+        std::abs(static_cast<double>(together[i]) - alone[i]) /
+        std::abs(static_cast<double>(alone[i]));
+    // A NaN is a difference too.
+    if (!(difference <= worst)) {
+      worst = difference;
+      worst_step = i;
+    }
+  }
+  const bool same = worst <= absl::GetFlag(FLAGS_compare_tolerance);
+  std::printf(
+      "world sizes 1 and %d: %s over %zu steps; loss %.6f to %.6f, largest "
+      "relative difference %.2e at step %zu (allowed: %.0e)\n",
+      world_size, same ? "the same loss curve" : "DIFFERENT loss curves",
+      alone.size(), static_cast<double>(alone.front()),
+      static_cast<double>(alone.back()), worst, worst_step + 1,
+      absl::GetFlag(FLAGS_compare_tolerance));
+  return same ? 0 : 1;
+}
+
+int Run() {
+  const TrainingSettings settings = SettingsFromFlags();
+  const std::string folder = absl::GetFlag(FLAGS_data_dir);
+  // Before the group is formed: a rank without data should not be waited for.
+  const Dataset dataset = {ReadFashionMnist(folder, FashionMnistPart::kTrain),
+                           ReadFashionMnist(folder, FashionMnistPart::kTest)};
+  InitProcessGroup();
+  const std::string debug_address = GetDebugAddress();
+  if (!debug_address.empty()) {
+    std::printf("metrics: http://%s/metrics\n", debug_address.c_str());
+  }
+  if (absl::GetFlag(FLAGS_compare)) return Compare(dataset, settings);
+  const int status = Train(dataset, settings);
+  DestroyProcessGroup();
+  return status;
+}
+
+// 75 when it is others who failed.
+int ExitStatusOf(const DistError& error) {
+  return error.culprits().empty() ? 1 : kExitPeerFailed;
+}
+
+int Main() {
+  try {
+    return Run();
+  } catch (const DistError& error) {
+    std::fprintf(stderr, "train_fashion_mnist: %s\n", error.what());
+    return ExitStatusOf(error);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train_fashion_mnist: %s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace muster::examples
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "Trains a perceptron on Fashion-MNIST with all ranks of a job; started "
+      "by muster-run.");
+  absl::ParseCommandLine(argc, argv);
+  // Line by line into the launcher's pipe, too.
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  return muster::examples::Main();
+}

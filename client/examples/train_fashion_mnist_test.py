@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""train_fashion_mnist under muster-run, with short settings.
+
+train_fashion_mnist_test.py MUSTER_RUN TRAIN_FASHION_MNIST
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+MUSTER_RUN = TRAIN = ""
+DATA = "/usr/share/datasets/fashion-mnist"
+LIMIT_S = 120
+SHORT = ["--epochs=1", "--max_steps=40", "--global_batch=48",
+         "--hidden_units=16"]
+
+
+class TrainTest(unittest.TestCase):
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = temporary.name
+
+    def train(self, nproc, *options):
+        return subprocess.run(
+            [MUSTER_RUN, "--standalone", f"--nproc-per-node={nproc}", "--",
+             TRAIN, *options],
+            timeout=LIMIT_S, capture_output=True, text=True, check=False)
+
+    def curve(self, name, nproc, *options):
+        path = os.path.join(self.folder, name)
+        result = self.train(nproc, *SHORT, f"--loss_curve={path}", *options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(path, encoding="utf-8") as file:
+            return file.read().splitlines()
+
+    def test_loss_goes_down_and_the_report_says_so(self):
+        report = os.path.join(self.folder, "report.json")
+        curve = self.curve("curve", 2, f"--report={report}")
+        losses = [float(line) for line in curve]
+        self.assertEqual(len(losses), 40)
+        self.assertLess(sum(losses[-10:]), 0.6 * sum(losses[:10]))
+        with open(report, encoding="utf-8") as file:
+            result = json.load(file)
+        self.assertEqual(result["world_size"], 2)
+        self.assertTrue(result["parameters_equal"])
+        # Far from trained, and far from the 10 % of a guess.
+        self.assertGreater(result["test_accuracy"], 0.4)
+        self.assertAlmostEqual(result["epochs"][0]["loss"], sum(losses) / 40,
+                               places=4)
+
+    def test_two_runs_give_the_same_losses_to_the_last_bit(self):
+        first = self.curve("first", 3)
+        self.assertEqual(self.curve("second", 3), first)
+        self.assertNotEqual(self.curve("third", 3, "--seed=2"), first)
+
+    def test_output_names_epoch_accuracy_speed_and_metrics(self):
+        result = self.train(2, *SHORT)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(
+            result.stdout, r"\[0\]: epoch 1/1: loss \d\.\d{4}, test accuracy "
+            r"\d+\.\d\d %, \d+ images/s, \d+\.\d s\n")
+        self.assertIn("[0]: parameters are bitwise equal on 2 ranks",
+                      result.stdout)
+        for rank in range(2):
+            self.assertRegex(
+                result.stdout,
+                rf"\[{rank}\]: metrics: http://127\.0\.0\.1:\d+/metrics\n")
+
+    def test_compare_finds_the_same_curve_on_one_rank_and_on_four(self):
+        result = self.train(4, "--compare", "--max_steps=40",
+                            "--global_batch=48", "--hidden_units=16")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("[0]: world sizes 1 and 4: the same loss curve over 40 "
+                      "steps", result.stdout)
+
+    def test_compare_that_allows_nothing_fails(self):
+        result = self.train(4, "--compare", "--max_steps=40",
+                            "--compare_tolerance=0", "--global_batch=48",
+                            "--hidden_units=16")
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn("DIFFERENT loss curves", result.stdout)
+
+    def test_damaged_data_set_is_named(self):
+        for name in os.listdir(DATA):
+            os.symlink(os.path.join(DATA, name),
+                       os.path.join(self.folder, name))
+        damaged = os.path.join(self.folder, "train-labels-idx1-ubyte.gz")
+        with open(damaged, "rb") as file:
+            half = file.read(10000)
+        os.unlink(damaged)
+        with open(damaged, "wb") as file:
+            file.write(half)
+        result = self.train(2, f"--data_dir={self.folder}")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(f'train_fashion_mnist: data set file "{damaged}" is '
+                      "damaged: unexpected end of file", result.stderr)
+
+    def test_missing_data_set_is_named(self):
+        result = self.train(2, "--data_dir=/no/such/folder")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn('data set file "/no/such/folder/train-images-idx3-ubyte'
+                      '.gz" cannot be opened: No such file', result.stderr)
+
+    def test_batch_that_the_ranks_cannot_share_is_an_error(self):
+        result = self.train(3, "--global_batch=128")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("a multiple of the world size 3, got 128", result.stderr)
+
+
+if __name__ == "__main__":
+    MUSTER_RUN, TRAIN = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
+    unittest.main()

@@ -1,0 +1,127 @@
+#include "client/examples/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <span>
+
+#include "client/muster.h"
+
+namespace muster::examples {
+namespace {
+
+// Mean and deviation of the training images' pixels, from 0 to 1.
+constexpr float kPixelMean = 0.2860f;
+constexpr float kPixelDeviation = 0.3530f;
+constexpr size_t kTestBatch = 500;
+
+}  // namespace
+
+Trainer::Trainer(const TrainingSettings& settings, const LabelledImages& train,
+                 const LabelledImages& test)
+    : settings_(settings),
+      train_(train),
+      test_(test),
+      rank_(GetRank()),
+      world_size_(GetWorldSize()),
+      sampler_(train.size(), static_cast<size_t>(settings.global_batch),
+               settings.seed, rank_, world_size_),
+      model_(kImagePixels, settings.hidden_units, kClasses, settings.seed),
+      sgd_(model_.parameter_count(), settings.learning_rate, settings.momentum),
+      gradient_(model_.parameter_count() + 1) {
+  // The seed makes them equal already; a program that loads a checkpoint on
+  // one rank needs this.
+  Broadcast(Tensor(model_.parameters()), 0);
+}
+
+void Trainer::Load(const LabelledImages& images,
+                   const std::vector<size_t>& items) {
+  examples_.resize(kImagePixels, static_cast<Eigen::Index>(items.size()));
+  labels_.resize(items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    const std::span<const uint8_t> image = images.image(items[i]);
+    const Eigen::Map<const Eigen::Array<uint8_t, Eigen::Dynamic, 1>> pixels(
+        image.data(), kImagePixels);
+    examples_.col(static_cast<Eigen::Index>(i)) =
+        (pixels.cast<float>() / 255.0f - kPixelMean) / kPixelDeviation;
+    labels_[i] = images.label(items[i]);
+  }
+}
+
+float Trainer::Step(const std::vector<size_t>& batch) {
+  Load(train_, batch);
+  const std::span<float> gradient(gradient_.data(), model_.parameter_count());
+  gradient_.back() = model_.Gradient(examples_, labels_, gradient);
+  // Every rank's part has the same size, so the average of the parts' means is
+  // the mean of the whole batch.
+  AllReduce(Tensor(gradient_), {.op = ReduceOp::kAvg});
+  sgd_.Step(gradient, model_.parameters());
+  return gradient_.back();
+}
+
+double Trainer::TestAccuracy() {
+  int64_t correct = 0;
+  std::vector<size_t> batch;
+  for (size_t i = static_cast<size_t>(rank_); i < test_.size();
+       i += static_cast<size_t>(world_size_)) {
+    batch.push_back(i);
+    const bool last = i + static_cast<size_t>(world_size_) >= test_.size();
+    if (batch.size() == kTestBatch || last) {
+      Load(test_, batch);
+      correct += model_.CountCorrect(examples_, labels_);
+      batch.clear();
+    }
+  }
+  AllReduce(Tensor(std::span<int64_t>(&correct, 1)));
+  return static_cast<double>(correct) / static_cast<double>(test_.size());
+}
+
+bool Trainer::done() const {
+  return settings_.max_steps > 0 &&
+         losses_.size() >= static_cast<size_t>(settings_.max_steps);
+}
+
+EpochResult Trainer::RunEpoch(int epoch, const OnStep& on_step) {
+  const auto start = std::chrono::steady_clock::now();
+  sampler_.SetEpoch(epoch - 1);
+  // Large steps first, small ones to settle.
+  sgd_.set_learning_rate(settings_.learning_rate *
+                         static_cast<float>(settings_.epochs - epoch + 1) /
+                         static_cast<float>(settings_.epochs));
+  const int steps = static_cast<int>(sampler_.steps_per_epoch());
+  const size_t first = losses_.size();
+  for (int step = 0; step < steps && !done(); ++step) {
+    losses_.push_back(Step(sampler_.Batch(static_cast<size_t>(step))));
+    on_step({.epoch = epoch,
+             .step = step + 1,
+             .steps = steps,
+             .loss = losses_.back()});
+  }
+  const std::chrono::duration<double> elapsed =
+      std::chrono::steady_clock::now() - start;
+  const auto made = static_cast<double>(losses_.size() - first);
+  EpochResult result = {.epoch = epoch};
+  result.train_seconds = elapsed.count();
+  result.loss = std::accumulate(losses_.begin() + static_cast<ptrdiff_t>(first),
+                                losses_.end(), 0.0) /
+                std::max(made, 1.0);
+  result.images_per_second = made * settings_.global_batch / elapsed.count();
+  result.test_accuracy = TestAccuracy();
+  return result;
+}
+
+bool Trainer::ParametersAreEqual() {
+  // As whole numbers, for which the smallest and the largest agree only if all
+  // do: two floats may be equal and differ in their bits, or be NaN.
+  std::vector<int32_t> mine(model_.parameter_count());
+  std::memcpy(mine.data(), model_.parameters().data(),
+              mine.size() * sizeof(int32_t));
+  std::vector<int32_t> smallest = mine;
+  std::vector<int32_t> largest = mine;
+  AllReduce(Tensor(smallest), {.op = ReduceOp::kMin});
+  AllReduce(Tensor(largest), {.op = ReduceOp::kMax});
+  return smallest == largest;
+}
+
+}  // namespace muster::examples

@@ -1,0 +1,90 @@
+#ifndef MUSTER_CLIENT_EXAMPLES_TRAINER_H_
+#define MUSTER_CLIENT_EXAMPLES_TRAINER_H_
+
+#include <Eigen/Core>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "client/examples/distributed_sampler.h"
+#include "client/examples/fashion_mnist.h"
+#include "client/examples/perceptron.h"
+
+namespace muster::examples {
+
+struct TrainingSettings {
+  int hidden_units = 128;
+  int epochs = 5;
+  // Images of one step, over all ranks.
+  int global_batch = 128;
+  // Of the first epoch; it falls by the same amount with every epoch.
+  float learning_rate = 0.05f;
+  float momentum = 0.9f;
+  uint64_t seed = 1;
+  // Ends the training after this many steps; 0: only the epochs count.
+  int max_steps = 0;
+};
+
+struct EpochResult {
+  int epoch = 0;  // from 1
+  double loss = 0;
+  double test_accuracy = 0;      // 0 to 1
+  double images_per_second = 0;  // over all ranks, training alone
+  double train_seconds = 0;
+};
+
+// Trainer is synchronous data-parallel training on the default group: every
+// rank computes the gradient of its part of the batch, one AllReduce averages
+// the gradients, and every rank makes the same step.
+class Trainer {
+ public:
+  // The images must outlive it. Throws std::invalid_argument (settings).
+  Trainer(const TrainingSettings& settings, const LabelledImages& train,
+          const LabelledImages& test);
+
+  // Called on every rank after each step.
+  struct Progress {
+    int epoch = 0;
+    int step = 0;
+    int steps = 0;
+    float loss = 0;
+  };
+  using OnStep = std::function<void(const Progress&)>;
+
+  // Trains epoch 1 to settings.epochs and counts how many test images come out
+  // right. Collective.
+  EpochResult RunEpoch(int epoch, const OnStep& on_step);
+
+  // Whether max_steps is reached.
+  bool done() const;
+
+  // The loss of every step so far, over all ranks.
+  const std::vector<float>& losses() const { return losses_; }
+
+  // Whether all ranks hold the same parameters, bit for bit. Collective.
+  bool ParametersAreEqual();
+
+ private:
+  float Step(const std::vector<size_t>& batch);
+  double TestAccuracy();
+  void Load(const LabelledImages& images, const std::vector<size_t>& items);
+
+  const TrainingSettings settings_;
+  const LabelledImages& train_;
+  const LabelledImages& test_;
+  const int rank_;
+  const int world_size_;
+  DistributedSampler sampler_;
+  Perceptron model_;
+  Sgd sgd_;
+  // The gradient, and after it the loss: one collective carries both.
+  std::vector<float> gradient_;
+  std::vector<float> losses_;
+  // The batch that Load filled.
+  Eigen::MatrixXf examples_;
+  std::vector<int> labels_;
+};
+
+}  // namespace muster::examples
+
+#endif  // MUSTER_CLIENT_EXAMPLES_TRAINER_H_
