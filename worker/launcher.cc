@@ -337,6 +337,7 @@ int Run::Supervise() {
   group_.KillAll();
   swept_ = true;
   while (!output_done_) HandleEvents();
+  output_.Join();
   return Report();
 }
 

@@ -107,7 +107,9 @@ int main(int argc, char** argv) {
     return 1;
   }
   FLAGS_logtostderr = true;
-  FLAGS_minloglevel = google::GLOG_WARNING;
+  // What a coordinator of our own sees of a failure, the ranks say with more
+  // of its circumstances.
+  FLAGS_minloglevel = google::GLOG_ERROR;
   google::InitGoogleLogging(argv[0]);
   CoordinatorAddress address;
   const auto coordinator = ServeCoordinator(*options, address);

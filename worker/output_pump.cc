@@ -55,8 +55,12 @@ struct OutputPump::Stream {
 OutputPump::OutputPump() : done_fd_(eventfd(0, EFD_CLOEXEC)) {}
 
 OutputPump::~OutputPump() {
-  if (thread_.joinable()) thread_.join();
+  Join();
   close(done_fd_);
+}
+
+void OutputPump::Join() {
+  if (thread_.joinable()) thread_.join();
 }
 
 absl::StatusOr<int> OutputPump::Add(const std::string& prefix, int sink,

@@ -18,7 +18,7 @@ namespace muster::worker {
 class OutputPump {
  public:
   OutputPump();
-  // Waits for the end of every stream.
+  // As Join.
   ~OutputPump();
 
   OutputPump(const OutputPump&) = delete;
@@ -37,7 +37,10 @@ class OutputPump {
   // Readable when every stream has ended and was printed.
   int done_fd() const { return done_fd_; }
 
-  // The last lines of the `index`th stream added. After done_fd is readable.
+  // Waits for the end of every stream.
+  void Join();
+
+  // The last lines of the `index`th stream added. After Join.
   const std::deque<std::string>& tail(size_t index) const;
 
  private:
