@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/internal/convert.h"
 #include "glog/logging.h"
 #include "grpcpp/grpcpp.h"
 #include "muster/v1/session.grpc.pb.h"
@@ -87,46 +88,6 @@ std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint) {
   return grpc::CreateCustomChannel(absl::StrCat("dns:///", endpoint.ToString()),
                                    grpc::InsecureChannelCredentials(),
                                    arguments);
-}
-
-std::string Fingerprint(const v1::HeartbeatRequest& heartbeat) {
-  std::string fingerprint;
-  for (const v1::GroupProgress& group : heartbeat.groups()) {
-    absl::StrAppend(&fingerprint, group.group(), " ", group.last_enqueued(),
-                    " ", group.last_completed(), ";");
-  }
-  return fingerprint;
-}
-
-MemberInfo FromProto(const v1::MemberInfo& proto) {
-  return {.rank = proto.rank(),
-          .member = proto.member(),
-          .host = proto.host(),
-          .pid = proto.pid(),
-          .cause = proto.cause(),
-          .last_progress = proto.last_progress(),
-          .debug_address = proto.debug_address()};
-}
-
-MemberEvent FromProto(const v1::MemberEvent& proto) {
-  MemberEvent event;
-  switch (proto.member().state()) {
-    case v1::MEMBER_STATE_LEFT:
-      event.kind = MemberEvent::Kind::kLeft;
-      break;
-    case v1::MEMBER_STATE_FAILED:
-      event.kind = MemberEvent::Kind::kFailed;
-      break;
-    case v1::MEMBER_STATE_REPLACED:
-      event.kind = MemberEvent::Kind::kReplaced;
-      break;
-    default:
-      event.kind = MemberEvent::Kind::kLost;
-  }
-  event.member = FromProto(proto.member());
-  event.generation = proto.generation();
-  event.generation_ended = proto.generation_ended();
-  return event;
 }
 
 }  // namespace
@@ -554,7 +515,8 @@ void StreamSession::Beat() {
     CancelIfStuck(now);
     if (open_ && now >= next_look) {
       mutex_.Unlock();
-      v1::HeartbeatRequest heartbeat = Progress();
+      v1::HeartbeatRequest heartbeat;
+      if (options_.progress) heartbeat = ToHeartbeat(options_.progress());
       // What runs may have run for longer; that alone is no news.
       std::string progress = Fingerprint(heartbeat);
       mutex_.Lock();
@@ -578,22 +540,6 @@ void StreamSession::Beat() {
     changed_.WaitUntil(
         mutex_, std::min(now + kWatch, open_ ? next_look : Instant::max()));
   }
-}
-
-v1::HeartbeatRequest StreamSession::Progress() const {
-  v1::HeartbeatRequest request;
-  if (!options_.progress) return request;
-  for (const GroupProgress& group : options_.progress()) {
-    v1::GroupProgress& proto = *request.add_groups();
-    proto.set_group(group.group);
-    proto.set_last_enqueued(group.last_enqueued);
-    proto.set_last_completed(group.last_completed);
-    proto.set_current(group.current);
-    proto.mutable_running_for()->set_seconds(group.running_for.count() / 1000);
-    proto.mutable_running_for()->set_nanos(
-        static_cast<int32_t>(group.running_for.count() % 1000) * 1'000'000);
-  }
-  return request;
 }
 
 void StreamSession::CancelIfStuck(Instant now) {

@@ -91,7 +91,6 @@ class StreamSession {
 
   // Of the heartbeat thread.
   void Beat();
-  v1::HeartbeatRequest Progress() const;
   void CancelIfStuck(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Writes what waits, until `own` is answered (null: until nothing waits).

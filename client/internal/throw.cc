@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/internal/convert.h"
 #include "muster/v1/common.pb.h"
 #include "proto/muster/v1/status_wire.h"
 
@@ -30,14 +31,7 @@ absl::Status WithCulprits(absl::Status status,
   if (culprits.empty()) return status;
   v1::Culprits proto;
   for (const MemberInfo& culprit : culprits) {
-    v1::MemberInfo& member = *proto.add_members();
-    member.set_rank(culprit.rank);
-    member.set_member(culprit.member);
-    member.set_host(culprit.host);
-    member.set_pid(culprit.pid);
-    member.set_cause(culprit.cause);
-    member.set_last_progress(culprit.last_progress);
-    member.set_debug_address(culprit.debug_address);
+    *proto.add_members() = ToProto(culprit);
   }
   v1::SetCulprits(proto, &status);
   return status;
@@ -48,13 +42,7 @@ std::vector<MemberInfo> CulpritsOf(const absl::Status& status) {
   const absl::optional<v1::Culprits> proto = v1::GetCulprits(status);
   if (!proto.has_value()) return culprits;
   for (const v1::MemberInfo& member : proto->members()) {
-    culprits.push_back({.rank = member.rank(),
-                        .member = member.member(),
-                        .host = member.host(),
-                        .pid = member.pid(),
-                        .cause = member.cause(),
-                        .last_progress = member.last_progress(),
-                        .debug_address = member.debug_address()});
+    culprits.push_back(FromProto(member));
   }
   return culprits;
 }

@@ -1,0 +1,77 @@
+#include "client/internal/convert.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::internal {
+
+std::string Fingerprint(const v1::HeartbeatRequest& heartbeat) {
+  std::string fingerprint;
+  for (const v1::GroupProgress& group : heartbeat.groups()) {
+    absl::StrAppend(&fingerprint, group.group(), " ", group.last_enqueued(),
+                    " ", group.last_completed(), ";");
+  }
+  return fingerprint;
+}
+
+MemberInfo FromProto(const v1::MemberInfo& proto) {
+  return {.rank = proto.rank(),
+          .member = proto.member(),
+          .host = proto.host(),
+          .pid = proto.pid(),
+          .cause = proto.cause(),
+          .last_progress = proto.last_progress(),
+          .debug_address = proto.debug_address()};
+}
+
+MemberEvent FromProto(const v1::MemberEvent& proto) {
+  MemberEvent event;
+  switch (proto.member().state()) {
+    case v1::MEMBER_STATE_LEFT:
+      event.kind = MemberEvent::Kind::kLeft;
+      break;
+    case v1::MEMBER_STATE_FAILED:
+      event.kind = MemberEvent::Kind::kFailed;
+      break;
+    case v1::MEMBER_STATE_REPLACED:
+      event.kind = MemberEvent::Kind::kReplaced;
+      break;
+    default:
+      event.kind = MemberEvent::Kind::kLost;
+  }
+  event.member = FromProto(proto.member());
+  event.generation = proto.generation();
+  event.generation_ended = proto.generation_ended();
+  return event;
+}
+
+v1::MemberInfo ToProto(const MemberInfo& member) {
+  v1::MemberInfo proto;
+  proto.set_rank(member.rank);
+  proto.set_member(member.member);
+  proto.set_host(member.host);
+  proto.set_pid(member.pid);
+  proto.set_cause(member.cause);
+  proto.set_last_progress(member.last_progress);
+  proto.set_debug_address(member.debug_address);
+  return proto;
+}
+
+v1::HeartbeatRequest ToHeartbeat(const std::vector<GroupProgress>& groups) {
+  v1::HeartbeatRequest request;
+  for (const GroupProgress& group : groups) {
+    v1::GroupProgress& proto = *request.add_groups();
+    proto.set_group(group.group);
+    proto.set_last_enqueued(group.last_enqueued);
+    proto.set_last_completed(group.last_completed);
+    proto.set_current(group.current);
+    proto.mutable_running_for()->set_seconds(group.running_for.count() / 1000);
+    proto.mutable_running_for()->set_nanos(
+        static_cast<int32_t>(group.running_for.count() % 1000) * 1'000'000);
+  }
+  return request;
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,27 @@
+// Between the protocol's messages and the SDK's types.
+
+#ifndef MUSTER_CLIENT_INTERNAL_CONVERT_H_
+#define MUSTER_CLIENT_INTERNAL_CONVERT_H_
+
+#include <string>
+#include <vector>
+
+#include "client/errors.h"
+#include "client/session.h"
+#include "muster/v1/membership.pb.h"
+
+namespace muster::internal {
+
+MemberInfo FromProto(const v1::MemberInfo& proto);
+v1::MemberInfo ToProto(const MemberInfo& member);
+MemberEvent FromProto(const v1::MemberEvent& proto);
+
+v1::HeartbeatRequest ToHeartbeat(const std::vector<GroupProgress>& groups);
+
+// Differs between two heartbeats when there was progress between them: that
+// what runs has run for longer is none.
+std::string Fingerprint(const v1::HeartbeatRequest& heartbeat);
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_CONVERT_H_
