@@ -95,7 +95,9 @@ TEST_P(AllReduceConformance, EveryOpAndCountGivesTheReferenceOnEveryRank) {
         CheckAllReduce<decltype(zero)>(world, op, count);
       }
     }
-    CheckAllReduce<decltype(zero)>(world, ReduceOp::kSum, kLargeCount);
+    for (const size_t count : kMoreCounts) {
+      CheckAllReduce<decltype(zero)>(world, ReduceOp::kSum, count);
+    }
     CheckAllReduce<decltype(zero)>(world, ReduceOp::kAvg, kLargeCount);
   });
 }
@@ -135,8 +137,10 @@ TEST_P(BackendConformance, NanOfAnyRankReachesEveryRankWithTheSameBits) {
 TEST_P(BackendConformance, BroadcastCopiesEveryRootToEveryRank) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   std::vector<size_t> counts = kCounts;
-  counts.push_back(kLargeCount);
+  counts.insert(counts.end(), kMoreCounts.begin(), kMoreCounts.end());
   for (int root = 0; root < world_size(); ++root) {
+    // Once is enough for the long one: its order is that of the ranks.
+    if (root == world_size() / 2) counts.push_back(kLargeCount);
     for (const size_t count : counts) {
       world.OnEachRank([&](Communicator& communicator) {
         std::vector<int32_t> values =

@@ -19,9 +19,11 @@ namespace muster::dataplane::testing {
 
 inline const std::vector<int> kWorldSizes = {1, 2, 3, 4, 7, 8};
 
-// None, one, odd, around where gloo changes the algorithm, several segments.
-inline const std::vector<size_t> kCounts = {0,    1,    13,     1023,
-                                            8192, 8193, 100'003};
+// None, one, odd, a stream: with every operation.
+inline const std::vector<size_t> kCounts = {0, 1, 13, 9001};
+// Around where gloo changes the algorithm for 4-byte elements; uneven chunks.
+inline const std::vector<size_t> kMoreCounts = {1023, 8192, 8193, 100'003};
+// Several segments per chunk.
 inline constexpr size_t kLargeCount = 1'500'001;
 
 inline const std::vector<ReduceOp> kReduceOps = {ReduceOp::kSum, ReduceOp::kAvg,

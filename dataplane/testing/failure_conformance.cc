@@ -92,10 +92,14 @@ TEST_P(FailureConformance, PassedDeadlineNamesTheAwaitedRankAndPoisons) {
       EXPECT_EQ(later->Wait(), status);
       EXPECT_EQ(communicator.status(), status);
     });
-    // The rank that slept is told on its next use, without its own timeout.
+    // The rank that slept is told when it next needs the others. What they had
+    // sent before they gave up may still complete one collective for it.
     std::vector<float> values(count, 1);
-    const absl::Status status =
+    absl::Status status =
         StartAllReduce(world.at(0), values)->Wait(Clock::now() + kSoon);
+    if (status.ok()) {
+      status = StartAllReduce(world.at(0), values)->Wait(Clock::now() + kSoon);
+    }
     EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("failed: all_reduce"));
   }
@@ -136,10 +140,14 @@ TEST_P(FailureConformance, AbortWakesEveryOutstandingWorkWithItsCause) {
     communicator.Abort(absl::InternalError("later"));
     EXPECT_EQ(communicator.status(), cause);
 
-    // Its peers learn the cause, not just that somebody hung up.
+    // Its peers learn the cause, not just that somebody hung up; at the latest
+    // in the second collective, see above.
     Communicator& peer = world.at(1);
-    const absl::Status told =
+    absl::Status told =
         StartAllReduce(peer, values)->Wait(Clock::now() + kSoon);
+    if (told.ok()) {
+      told = StartAllReduce(peer, values)->Wait(Clock::now() + kSoon);
+    }
     EXPECT_EQ(told.code(), absl::StatusCode::kAborted) << told;
     EXPECT_THAT(std::string(told.message()),
                 HasSubstr("rank 0 failed: rank 5 (trainer-5) was lost"));

@@ -58,7 +58,10 @@ absl::Status BroadcastNote(const Tensor& tensor, const Links& links,
     absl::StatusOr<const std::byte*> payload =
         exchange.ReceiveNote(links.parent);
     if (!payload.ok()) return payload.status();
-    std::memcpy(tensor.data(), *payload, tensor.bytes());
+    // An empty tensor's pointer may be null.
+    if (tensor.bytes() > 0) {
+      std::memcpy(tensor.data(), *payload, tensor.bytes());
+    }
   }
   for (const int child : links.children) {
     absl::Status sent = exchange.SendNote(child, tensor.data(), tensor.bytes());

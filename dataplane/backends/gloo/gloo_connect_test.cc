@@ -141,8 +141,16 @@ TEST(GlooConnectTest, AddressOfAnotherHostIsAnError) {
                                     .local_address = "192.0.2.1"},
                                    std::chrono::seconds(60));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_THAT(std::string(status.message()),
-              StartsWith("cannot use the network at address 192.0.2.1: "));
+  EXPECT_THAT(
+      std::string(status.message()),
+      StartsWith("argument local_address: cannot listen at 192.0.2.1: "));
+  EXPECT_EQ(Join({.rank = 0,
+                  .world_size = 1,
+                  .group_name = "world",
+                  .local_address = "trainer-3"},
+                 std::chrono::seconds(60)),
+            absl::InvalidArgumentError(
+                "argument local_address: \"trainer-3\" is no IP address"));
 }
 
 TEST(GlooConnectTest, BadOptionsAreNamed) {

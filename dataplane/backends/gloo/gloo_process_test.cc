@@ -23,7 +23,7 @@ using testing::RankOutcome;
 using ::testing::StartsWith;
 
 constexpr size_t kSmall = 8;
-constexpr size_t kStream = 2'000'000;
+constexpr size_t kStream = 300'000;
 
 std::string Report(const absl::Status& status) {
   const auto culprit = CulpritRank(status);
@@ -31,7 +31,8 @@ std::string Report(const absl::Status& status) {
                       culprit.value_or(-1), ": ", status.message());
 }
 
-// All-reduces until that fails; ready after the first.
+// All-reduces until that fails; ready after the first, which may take longer
+// than `timeout`.
 std::string ReduceUntilFailure(Communicator& communicator, size_t count,
                                std::chrono::milliseconds timeout) {
   std::vector<float> values(count, 1);
@@ -112,8 +113,8 @@ TEST_P(GlooProcessFailureTest, StoppedRankEndsTheOthersAtTheDeadline) {
   std::vector<RankOutcome> outcomes;
   outcomes = world.JoinAllBut(1);
   for (const RankOutcome& outcome : outcomes) {
-    EXPECT_THAT(outcome.report, StartsWith("soon DEADLINE_EXCEEDED culprit "));
-    EXPECT_THAT(outcome.report, HasSubstr("timed out after 2s waiting for "));
+    EXPECT_THAT(outcome.report, StartsWith("soon DEADLINE_EXCEEDED "));
+    EXPECT_THAT(outcome.report, HasSubstr("timed out after 2s"));
   }
   world.Signal(1, SIGCONT);
   outcomes = world.Join();

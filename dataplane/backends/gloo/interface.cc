@@ -1,10 +1,15 @@
 #include "dataplane/backends/gloo/interface.h"
 
+#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <set>
 #include <string>
 #include <vector>
@@ -36,6 +41,36 @@ std::set<std::string> UsableInterfaces() {
   return names;
 }
 
+// OK if a socket can be bound at `address`. Gloo would find out too, but leak
+// memory.
+absl::Status CheckLocalAddress(const std::string& address) {
+  sockaddr_storage storage = {};
+  auto& v4 = reinterpret_cast<sockaddr_in&>(storage);
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(storage);
+  socklen_t bytes = 0;
+  if (inet_pton(AF_INET, address.c_str(), &v4.sin_addr) == 1) {
+    storage.ss_family = AF_INET;
+    bytes = sizeof(v4);
+  } else if (inet_pton(AF_INET6, address.c_str(), &v6.sin6_addr) == 1) {
+    storage.ss_family = AF_INET6;
+    bytes = sizeof(v6);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "argument local_address: \"", address, "\" is no IP address"));
+  }
+  const int descriptor =
+      socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool bound =
+      descriptor >= 0 &&
+      bind(descriptor, reinterpret_cast<sockaddr*>(&storage), bytes) == 0;
+  const int error = errno;
+  if (descriptor >= 0) close(descriptor);
+  if (bound) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("argument local_address: cannot listen at ", address, ": ",
+                   std::strerror(error)));
+}
+
 }  // namespace
 
 absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options) {
@@ -58,6 +93,8 @@ absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options) {
     return NetworkChoice{.interface_name = wanted.front(), .address = ""};
   }
   if (!options.local_address.empty()) {
+    absl::Status usable = CheckLocalAddress(options.local_address);
+    if (!usable.ok()) return usable;
     return NetworkChoice{.interface_name = "",
                          .address = options.local_address};
   }

@@ -17,7 +17,8 @@ struct NetworkChoice {
 // The first name in options.network_interfaces or, if that is empty, in the
 // environment variable GLOO_SOCKET_IFNAME; else options.local_address; else
 // loopback, with one warning for the process. kInvalidArgument, listing the
-// interfaces that there are, if the named one is not among them.
+// interfaces that there are, if the named one is not among them; kUnavailable
+// if the address is not one of this host.
 absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options);
 
 }  // namespace muster::dataplane::gloo_internal

@@ -4,21 +4,16 @@
 #include <gloo/transport/pair.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <exception>
 #include <memory>
 #include <string>
-#include <thread>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -26,7 +21,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "dataplane/backends/gloo/connect.h"
 #include "dataplane/backends/gloo/farewell.h"
+#include "dataplane/backends/gloo/gloo_errors.h"
 #include "dataplane/backends/gloo/interface.h"
 #include "dataplane/backends/gloo/rendezvous.h"
 #include "dataplane/culprit.h"
@@ -47,9 +44,6 @@ constexpr std::chrono::milliseconds kNever = std::chrono::hours(24 * 365 * 10);
 // one of them has reported it.
 constexpr std::chrono::milliseconds kClosing = std::chrono::seconds(5);
 
-// How long those that are connected may take to say so.
-constexpr std::chrono::milliseconds kProbing{20};
-
 // How long leaving waits for peers that are only just joining and have not yet
 // announced that they receive a farewell.
 constexpr std::chrono::milliseconds kFarewellPatience{500};
@@ -57,27 +51,6 @@ constexpr std::chrono::milliseconds kFarewellPatience{500};
 // Slots of Buffers are below: collectives number theirs from 1.
 constexpr uint64_t kFarewellSlot = ~uint64_t{0};
 constexpr uint64_t kTripwireSlot = ~uint64_t{0} - 1;
-
-// Gloo throws gloo::Exception and gloo::EnforceNotMet, which have only
-// std::exception in common. Nothing but a Status leaves this file.
-template <typename Function>
-absl::Status Guard(Function&& function) {
-  try {
-    function();
-    return absl::OkStatus();
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(error.what());
-  }
-}
-
-// Gloo's texts begin with where in Gloo they were made: "[./a/b.cc:12] text".
-std::string WithoutSourcePosition(absl::string_view text) {
-  const size_t end = text.find("] ");
-  if (text.empty() || text[0] != '[' || end == absl::string_view::npos) {
-    return std::string(text);
-  }
-  return std::string(text.substr(end + 2));
-}
 
 // A connection that the peer has closed answers a write with SIGPIPE, whose
 // default kills the process, and Gloo writes without MSG_NOSIGNAL.
@@ -116,28 +89,6 @@ class LoopSpinner : public transport::tcp::Handler {
  private:
   const int descriptor_;
 };
-
-// Gloo lets the side with the greater address connect and the other one
-// listen; compared as it stands in the socket address.
-bool Connects(const AddressBytes& own, const AddressBytes& peer) {
-  sockaddr_storage mine = {};
-  sockaddr_storage theirs = {};
-  std::memcpy(&mine, own.data(), std::min(own.size(), sizeof(mine)));
-  std::memcpy(&theirs, peer.data(), std::min(peer.size(), sizeof(theirs)));
-  int order = 0;
-  if (mine.ss_family == AF_INET) {
-    const auto& a = reinterpret_cast<const sockaddr_in&>(mine);
-    const auto& b = reinterpret_cast<const sockaddr_in&>(theirs);
-    order = std::memcmp(&a.sin_addr, &b.sin_addr, sizeof(a.sin_addr));
-    if (order == 0) order = a.sin_port - b.sin_port;
-  } else {
-    const auto& a = reinterpret_cast<const sockaddr_in6&>(mine);
-    const auto& b = reinterpret_cast<const sockaddr_in6&>(theirs);
-    order = std::memcmp(&a.sin6_addr, &b.sin6_addr, sizeof(a.sin6_addr));
-    if (order == 0) order = a.sin6_port - b.sin6_port;
-  }
-  return order > 0;
-}
 
 class GlooMesh;
 
@@ -197,13 +148,6 @@ class GlooMesh : public Mesh {
   };
 
   absl::Status CreateDevice(const BackendOptions& options);
-  absl::Status ConnectPairs(const std::vector<AddressBytes>& own,
-                            const std::vector<AddressBytes>& remote,
-                            Instant deadline);
-  // Closes the pairs of `peers`, on one of which another thread may be waiting,
-  // and returns which were not connected.
-  std::vector<int> CloseUnconnected(const std::vector<int>& peers,
-                                    const std::vector<AddressBytes>& remote);
   absl::Status ListenForFarewell(int peer);
   // How `peer`, whose connection has just failed, went.
   absl::Status Gone(int peer);
@@ -302,7 +246,13 @@ absl::Status GlooMesh::Open(const BackendOptions& options) {
   absl::StatusOr<std::vector<AddressBytes>> remote =
       ExchangeAddresses(own, options);
   if (!remote.ok()) return remote.status();
-  return ConnectPairs(own, *remote, options.deadline);
+  absl::Status status =
+      ConnectPairs(*context_, own, *remote, options.deadline,
+                   [this](bool on) { on ? spinner_->On() : spinner_->Off(); });
+  for (int peer = 0; peer < world_size() && status.ok(); ++peer) {
+    if (peer != rank()) status = ListenForFarewell(peer);
+  }
+  return status;
 }
 
 absl::Status GlooMesh::CreateDevice(const BackendOptions& options) {
@@ -325,125 +275,6 @@ absl::Status GlooMesh::CreateDevice(const BackendOptions& options) {
   }
   spinner_ = std::make_unique<LoopSpinner>(*device_);
   return absl::OkStatus();
-}
-
-// First every connection that this side opens: that needs nothing of the peer
-// but its listening socket. Then the others, which by then their peers are
-// opening at the same time; so one thread connects to all of them, and no
-// order of ranks can block.
-absl::Status GlooMesh::ConnectPairs(const std::vector<AddressBytes>& own,
-                                    const std::vector<AddressBytes>& remote,
-                                    Instant deadline) {
-  std::vector<int> order;
-  for (int peer = 0; peer < world_size(); ++peer) {
-    if (peer != rank() && Connects(own[peer], remote[peer])) {
-      order.push_back(peer);
-    }
-  }
-  const size_t opened_here = order.size();
-  for (int peer = 0; peer < world_size(); ++peer) {
-    if (peer != rank() && !Connects(own[peer], remote[peer])) {
-      order.push_back(peer);
-    }
-  }
-
-  // Gloo's own timeout of a connection is fixed before the rendezvous, so the
-  // deadline is kept by a thread that closes what is not connected by then.
-  Mutex mutex;
-  CondVar changed;
-  size_t connected = 0;
-  bool expired = false;
-  bool finished = false;
-  std::vector<int> missing;
-  std::thread timer([&] {
-    {
-      MutexLock lock(mutex);
-      while (!finished) {
-        if (deadline == Instant::max()) {
-          changed.Wait(mutex);
-        } else if (!changed.WaitUntil(mutex, deadline) && !finished) {
-          break;
-        }
-      }
-      if (finished) return;
-      expired = true;
-    }
-    std::vector<int> waiting_for;
-    {
-      MutexLock lock(mutex);
-      waiting_for.assign(order.begin() + connected, order.end());
-    }
-    missing = CloseUnconnected(waiting_for, remote);
-  });
-
-  absl::Status status;
-  int failed = -1;
-  spinner_->On();
-  for (size_t i = 0; i < order.size() && status.ok(); ++i) {
-    if (i == opened_here) spinner_->Off();
-    const int peer = order[i];
-    status = Guard([&] { context_->getPair(peer)->connect(remote[peer]); });
-    if (!status.ok()) failed = peer;
-    MutexLock lock(mutex);
-    if (expired) break;
-    ++connected;
-  }
-  spinner_->Off();
-  {
-    MutexLock lock(mutex);
-    finished = true;
-  }
-  changed.NotifyAll();
-  timer.join();
-
-  if (expired) {
-    status = absl::DeadlineExceededError(
-        absl::StrCat(DescribeRanks(missing), " did not connect to this rank (",
-                     rank(), ") in time; ", world_size() - 1 - missing.size(),
-                     " of ", world_size() - 1, " peers did"));
-    if (!missing.empty()) SetCulpritRank(status, missing.front());
-    return status;
-  }
-  if (!status.ok()) {
-    status = absl::UnavailableError(
-        absl::StrCat("cannot connect to rank ", failed, ": ",
-                     WithoutSourcePosition(status.message())));
-    SetCulpritRank(status, failed);
-    return status;
-  }
-  for (const int peer : order) {
-    status = ListenForFarewell(peer);
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
-std::vector<int> GlooMesh::CloseUnconnected(
-    const std::vector<int>& peers, const std::vector<AddressBytes>& remote) {
-  // Gloo does not tell whether a pair is connected, but connecting one that is
-  // returns at once, and one that is not, when it is closed.
-  Mutex mutex;
-  std::vector<int> missing = peers;
-  std::vector<std::thread> probes;
-  for (const int peer : peers) {
-    probes.emplace_back([&, peer] {
-      const absl::Status status =
-          Guard([&] { context_->getPair(peer)->connect(remote[peer]); });
-      MutexLock lock(mutex);
-      if (status.ok()) std::erase(missing, peer);
-    });
-  }
-  std::this_thread::sleep_for(kProbing);
-  std::vector<int> result;
-  {
-    MutexLock lock(mutex);
-    result = missing;
-  }
-  for (const int peer : peers) {
-    (void)Guard([&] { context_->getPair(peer)->close(); });
-  }
-  for (std::thread& probe : probes) probe.join();
-  return result;
 }
 
 absl::Status GlooMesh::ListenForFarewell(int peer) {

@@ -1,0 +1,30 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_GLOO_ERRORS_H_
+#define MUSTER_DATAPLANE_BACKENDS_GLOO_GLOO_ERRORS_H_
+
+#include <exception>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// Calls `function`, which calls Gloo, and turns what it throws into
+// kUnavailable. Gloo throws gloo::Exception and gloo::EnforceNotMet, which have
+// only std::exception in common.
+template <typename Function>
+absl::Status Guard(Function&& function) {
+  try {
+    function();
+    return absl::OkStatus();
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(error.what());
+  }
+}
+
+// Gloo's texts begin with where in Gloo they were made: "[./a/b.cc:12] text".
+std::string WithoutSourcePosition(absl::string_view text);
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_GLOO_GLOO_ERRORS_H_
