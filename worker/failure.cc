@@ -17,16 +17,25 @@ size_t FirstFailure(const std::vector<RankExit>& exits) {
   for (size_t i = 0; i < exits.size(); ++i) {
     const ExitStatus& status = exits[i].status;
     if (status.ok()) continue;
-    int weight = 3;
-    if (status.signal == SIGKILL) weight = 4;
+    int weight = 4;
+    if (status.signal == SIGKILL) weight = 5;
     if (status.signal == 0 && status.code == kExitPeerFailed) weight = 2;
-    if (exits[i].told_to_stop) weight = 1;
+    if (exits[i].told_to_stop) weight = status.signal == SIGKILL ? 3 : 1;
     if (weight > first_weight) {
       first = i;
       first_weight = weight;
     }
   }
   return first;
+}
+
+size_t FirstWitness(const std::vector<RankExit>& exits) {
+  size_t i = 0;
+  while (i < exits.size() && (exits[i].status.signal != 0 ||
+                              exits[i].status.code != kExitPeerFailed)) {
+    ++i;
+  }
+  return i;
 }
 
 std::string DescribeOthers(const std::vector<RankExit>& exits, size_t first) {

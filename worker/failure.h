@@ -27,8 +27,13 @@ struct RankExit {
 //
 // Not simply the first: a rank that only lost its peer says so by exiting with
 // kExitPeerFailed, and may be quicker than the one that failed. SIGKILL is
-// never a consequence of a peer's failure.
+// never a consequence of a peer's failure. If all that failed lost a peer, it
+// is the rank that hung until muster-run killed it.
 size_t FirstFailure(const std::vector<RankExit>& exits);
+
+// The first of `exits` that says that it lost a peer, as an index; their size
+// when none does.
+size_t FirstWitness(const std::vector<RankExit>& exits);
 
 // The sentences about the other failures, at most eight; empty when there are
 // none.

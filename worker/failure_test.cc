@@ -37,8 +37,19 @@ TEST(FirstFailureTest, IsTheRankThatSomebodyKilled) {
 }
 
 TEST(FirstFailureTest, IsNotARankThatWasToldToStop) {
-  EXPECT_EQ(FirstFailure({Exit(0, 75), Killed(1, SIGKILL, true)}), 0u);
+  EXPECT_EQ(FirstFailure({Exit(0, 75), Killed(1, SIGTERM, true)}), 0u);
+  EXPECT_EQ(FirstFailure({Exit(0, 1), Killed(1, SIGKILL, true)}), 0u);
   EXPECT_EQ(FirstFailure({Killed(1, SIGTERM, true)}), 0u);
+}
+
+TEST(FirstFailureTest, IsTheRankThatHungWhenAllOthersLostAPeer) {
+  EXPECT_EQ(FirstFailure({Exit(0, 75), Exit(1, 75), Killed(2, SIGKILL, true)}),
+            2u);
+}
+
+TEST(FirstWitnessTest, IsTheFirstThatLostItsPeer) {
+  EXPECT_EQ(FirstWitness({Killed(2, SIGKILL), Exit(1, 75), Exit(0, 75)}), 1u);
+  EXPECT_EQ(FirstWitness({Killed(2, SIGKILL), Exit(1, 0)}), 2u);
 }
 
 TEST(DescribeOthersTest, NamesTheOtherFailures) {

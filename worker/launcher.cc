@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -92,6 +93,12 @@ class Run {
   bool AllEnded() const;
   int TimeoutMs() const;
   int Report() const;
+  int FirstRank() const { return options_.node_rank * options_.nproc_per_node; }
+  // The last lines that `rank` printed on standard error.
+  const std::deque<std::string>& ErrorTail(int rank) const {
+    // Streams were added as stdout, stderr of each rank in turn.
+    return output_.tail(static_cast<size_t>(rank - FirstRank()) * 2 + 1);
+  }
 
   const LaunchOptions& options_;
   ProcessGroup& group_;
@@ -144,7 +151,7 @@ absl::StatusOr<std::string> Run::MakeLogFolder(int rank,
 absl::Status Run::StartRank(int local_rank, const std::string& program,
                             const CoordinatorAddress& coordinator,
                             const Environment& environment) {
-  const int rank = options_.node_rank * options_.nproc_per_node + local_rank;
+  const int rank = FirstRank() + local_rank;
   absl::StatusOr<std::string> logs = MakeLogFolder(rank, coordinator.job);
   if (!logs.ok()) return logs.status();
   const std::string prefix = absl::StrCat("[", rank, "]: ");
@@ -353,21 +360,27 @@ int Run::Report() const {
   }
   if (first == exits_.size()) return 0;
   const RankExit& failure = exits_[first];
-  const int local_rank =
-      failure.rank - options_.node_rank * options_.nproc_per_node;
-  std::string text =
-      absl::StrCat("first failure: rank ", failure.rank, " (local rank ",
-                   local_rank, ", pid ", failure.pid, ") on host ", HostName(),
-                   " ", Describe(failure.status));
+  std::string text = absl::StrCat(
+      "first failure: rank ", failure.rank, " (local rank ",
+      failure.rank - FirstRank(), ", pid ", failure.pid, ") on host ",
+      HostName(), " ", failure.told_to_stop ? "hung until it " : "",
+      Describe(failure.status));
   const std::string others = DescribeOthers(exits_, first);
   if (!others.empty()) absl::StrAppend(&text, "\n  then: ", others);
-  // Streams were added as stdout, stderr of each rank in turn.
-  const auto& tail = output_.tail(static_cast<size_t>(local_rank) * 2 + 1);
+  const std::deque<std::string>& tail = ErrorTail(failure.rank);
   absl::StrAppend(&text, tail.empty()
                              ? "\n  it printed nothing on standard error"
                              : "\n  its last lines on standard error:");
   for (const std::string& line : tail) {
     absl::StrAppend(&text, "\n    ", line);
+  }
+  const size_t witness = FirstWitness(exits_);
+  if (witness < exits_.size() && witness != first) {
+    const std::deque<std::string>& seen = ErrorTail(exits_[witness].rank);
+    if (!seen.empty()) {
+      absl::StrAppend(&text, "\n  rank ", exits_[witness].rank,
+                      " saw: ", seen.back());
+    }
   }
   Say(text);
   return failure.status.shell_status();

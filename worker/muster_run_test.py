@@ -293,6 +293,18 @@ class FailureTest(MusterRunTest):
         self.assertEqual(status, 3)
         self.assertIn("first failure: rank 1 ", err)
         self.assertIn("then: rank 0 exited with status 75", err)
+        self.assertIn("  rank 0 saw: lost rank 1\n", err)
+
+    def test_rank_that_hangs_is_named_when_the_others_lost_it(self):
+        run = self.launch('if [ $RANK = 1 ]; then kill -STOP $$; fi; '
+                          'echo lost rank 1 >&2; exit 75',
+                          "--failure-grace=0s", "--stop-grace=100ms", nproc=3)
+        status, _, err = run.finish()
+        self.assertEqual(status, 137, err)
+        self.assertRegex(err, r"first failure: rank 1 .* hung until it was "
+                         r"killed by signal 9 \(SIGKILL\)\n")
+        self.assertRegex(err, r"  rank [02] saw: lost rank 1\n")
+        self.assert_nothing_is_left(run)
 
     def test_rank_that_ignores_sigterm_is_killed(self):
         run = self.launch(
