@@ -1,0 +1,105 @@
+#include "tests/bench/load.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <latch>
+#include <thread>
+
+namespace muster::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What one caller saw.
+struct Caller {
+  std::vector<float> latencies_us;
+  std::exception_ptr error;
+};
+
+void Call(const Operation& operation, std::latch& ready,
+          Clock::time_point& start, std::chrono::milliseconds warm_up,
+          std::chrono::milliseconds duration, Caller& caller) {
+  caller.latencies_us.reserve(1 << 16);
+  ready.arrive_and_wait();
+  const Clock::time_point counted_from = start + warm_up;
+  const Clock::time_point end = counted_from + duration;
+  try {
+    Clock::time_point before = Clock::now();
+    while (before < end) {
+      operation();
+      const Clock::time_point after = Clock::now();
+      if (before >= counted_from) {
+        caller.latencies_us.push_back(
+            std::chrono::duration<float, std::micro>(after - before).count());
+      }
+      before = after;
+    }
+  } catch (...) {
+    caller.error = std::current_exception();
+  }
+}
+
+double Quantile(std::vector<float>& sorted, double quantile) {
+  if (sorted.empty()) return 0;
+  const size_t index = static_cast<size_t>(
+      quantile * static_cast<double>(sorted.size() - 1) + 0.5);
+  return sorted[index];
+}
+
+double MedianOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+Figures RunLoad(const Load& load, std::chrono::milliseconds warm_up,
+                std::chrono::milliseconds duration) {
+  std::vector<Operation> operations;
+  for (int caller = 0; caller < load.callers; ++caller) {
+    operations.push_back(load.connect(caller));
+    operations.back()();  // The connection stands before the clock starts.
+  }
+  std::vector<Caller> callers(static_cast<size_t>(load.callers));
+  // One more than the callers: this thread sets the start and lets them go.
+  std::latch ready(load.callers + 1);
+  Clock::time_point start;
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < callers.size(); ++i) {
+    threads.emplace_back([&, i] {
+      Call(operations[i], ready, start, warm_up, duration, callers[i]);
+    });
+  }
+  start = Clock::now();
+  ready.arrive_and_wait();
+  for (std::thread& thread : threads) thread.join();
+
+  std::vector<float> all;
+  for (Caller& caller : callers) {
+    if (caller.error) std::rethrow_exception(caller.error);
+    all.insert(all.end(), caller.latencies_us.begin(),
+               caller.latencies_us.end());
+  }
+  std::sort(all.begin(), all.end());
+  Figures figures;
+  figures.operations_per_second =
+      static_cast<double>(all.size()) /
+      std::chrono::duration<double>(duration).count();
+  figures.p50_us = Quantile(all, 0.50);
+  figures.p99_us = Quantile(all, 0.99);
+  return figures;
+}
+
+Figures Median(const std::vector<Figures>& rounds) {
+  std::vector<double> rate, p50, p99;
+  for (const Figures& round : rounds) {
+    rate.push_back(round.operations_per_second);
+    p50.push_back(round.p50_us);
+    p99.push_back(round.p99_us);
+  }
+  return {MedianOf(rate), MedianOf(p50), MedianOf(p99)};
+}
+
+}  // namespace muster::bench

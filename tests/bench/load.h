@@ -1,0 +1,40 @@
+#ifndef MUSTER_TESTS_BENCH_LOAD_H_
+#define MUSTER_TESTS_BENCH_LOAD_H_
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace muster::bench {
+
+// One synchronous operation of one caller; throws on failure.
+using Operation = std::function<void()>;
+
+// Something to load: `connect(caller)` makes the operation of caller 0, 1, ...
+// and is called once for each before the clock starts.
+struct Load {
+  std::string name;
+  int callers = 1;
+  std::function<Operation(int caller)> connect;
+};
+
+// What one round of a load showed.
+struct Figures {
+  double operations_per_second = 0;
+  double p50_us = 0;
+  double p99_us = 0;
+};
+
+// Runs `load` for `warm_up`, whose operations do not count, and then for
+// `duration`, one thread a caller, each as fast as it can. Throws what an
+// operation threw.
+Figures RunLoad(const Load& load, std::chrono::milliseconds warm_up,
+                std::chrono::milliseconds duration);
+
+// The median of each figure over rounds; `rounds` is not empty.
+Figures Median(const std::vector<Figures>& rounds);
+
+}  // namespace muster::bench
+
+#endif  // MUSTER_TESTS_BENCH_LOAD_H_

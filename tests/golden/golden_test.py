@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Texts that others depend on do not change unnoticed.
+
+Usage: golden_test.py MUSTER_COORDINATOR MUSTER_RUN PROTOC_DESCRIPTOR
+
+Compares --help of the programs and every message, field number and RPC of the
+protocol with the files beside this one. MUSTER_REWRITE_GOLDEN=1 writes them
+anew (run it outside Bazel, whose copies are links into the clone); the change
+then stands in the commit for a reviewer to see.
+"""
+
+import os
+import subprocess
+import sys
+import unittest
+
+COORDINATOR, RUN, DESCRIPTOR = sys.argv[1:4]
+HERE = os.path.dirname(os.path.realpath(__file__))
+
+
+def help_of(program):
+    """What --help prints; Abseil's flags library exits with 1 after it."""
+    return subprocess.run([program, "--help"], capture_output=True,
+                          timeout=30, check=False).stdout.decode()
+
+
+def describe_protocol():
+    """One line a field and an RPC, from protoc's own reading of the files."""
+    with open(DESCRIPTOR, "rb") as descriptor:
+        text = subprocess.run(
+            ["protoc", "--decode=google.protobuf.FileDescriptorSet",
+             "--proto_path=/usr/include", "google/protobuf/descriptor.proto"],
+            stdin=descriptor, check=True, capture_output=True).stdout.decode()
+    return text
+
+
+class GoldenTest(unittest.TestCase):
+    maxDiff = None
+
+    def check(self, name, text):
+        path = os.path.join(HERE, name)
+        if os.environ.get("MUSTER_REWRITE_GOLDEN"):
+            with open(path, "w", encoding="utf-8") as out:
+                out.write(text)
+        with open(path, encoding="utf-8") as golden:
+            self.assertEqual(golden.read(), text)
+
+    def test_help_of_the_coordinator(self):
+        self.check("muster-coordinator.help.txt",
+                   help_of(COORDINATOR))
+
+    def test_help_of_the_launcher(self):
+        self.check("muster-run.help.txt", help_of(RUN))
+
+    def test_protocol(self):
+        self.check("muster.v1.txt", describe_protocol())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
