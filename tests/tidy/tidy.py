@@ -31,7 +31,7 @@ SOURCE_FOLDERS = (
 MAY_INCLUDE = [
     ("coordinator/core/", ["coordinator/core/"]),
     ("coordinator/storage/", ["coordinator/storage/", "coordinator/core/"]),
-    ("coordinator/server/", ["coordinator/", "muster/v1/"]),
+    ("coordinator/server/", ["coordinator/", "muster/v1/", "proto/"]),
     ("proto/", ["muster/v1/", "proto/"]),
     ("dataplane/", ["dataplane/"]),
     ("worker/telemetry", ["worker/", "dataplane/metrics.h"]),
@@ -57,10 +57,10 @@ OURS = ("coordinator/", "worker/", "dataplane/", "client/", "tests/", "proto/",
 # Who may include a library: (pattern of the include, allowed file pattern).
 LIBRARIES = [
     (r"grpc(pp)?/", r"^(proto/muster/v1/status_wire|coordinator/server/|"
-                    r"client/internal/|tests/).*"),
+                    r"coordinator/main_test\.cc|client/internal/|tests/).*"),
     (r"google/protobuf/|muster/v1/.*\.pb\.h",
-     r"^(proto/|coordinator/server/|client/internal/|tests/|"
-     r"client/[a-z_]*_test\.cc).*"),
+     r"^(proto/|coordinator/server/|coordinator/main_test\.cc|"
+     r"client/internal/|tests/|client/[a-z_]*_test\.cc).*"),
     (r"prometheus/", r"^(coordinator/server|worker)/metrics\.cc$"),
     (r"httplib\.h", r"^(coordinator/server|worker)/http\.cc$|.*_test\.cc$"),
     (r"gloo/", r"^dataplane/backends/gloo/.*\.(cc|h)$"),
