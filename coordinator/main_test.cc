@@ -17,6 +17,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "muster/v1/admin.grpc.pb.h"
+#include "muster/v1/session.grpc.pb.h"
 #include "muster/v1/store.grpc.pb.h"
 
 namespace muster::coordinator {
@@ -207,6 +208,34 @@ TEST(MainTest, TermWithParkedCallsEndsThem) {
   queue.Shutdown();
   while (queue.Next(&tag, &ok)) {
   }
+}
+
+TEST(MainTest, SecondSignalEndsItAtOnce) {
+  std::vector<std::string> flags = kAnyPorts;
+  flags.push_back("--drain_timeout=1h");
+  Process process(flags);
+  const auto stub = v1::SessionService::NewStub(grpc::CreateChannel(
+      GrpcAddress(process.FirstLine()), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  const auto stream = stub->Stream(&context);
+  v1::StreamRequest request;
+  request.mutable_hello()->mutable_caller()->set_job("j");
+  v1::Operation* set = request.add_operations();
+  set->mutable_set()->set_key("big");
+  set->mutable_set()->set_value(std::string(1 << 20, 'v'));
+  for (int i = 0; i < 64; ++i) {
+    request.add_operations()->mutable_get()->set_key("big");
+  }
+  ASSERT_TRUE(stream->Write(request));
+  v1::StreamResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  // The rest is not read, and holds up the drain for as long as that is
+  // tolerated.
+  process.Signal(SIGTERM);
+  process.AwaitError("draining");
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 128 + SIGTERM);
+  context.TryCancel();
 }
 
 TEST(MainTest, BadFlagsAreNamed) {

@@ -27,12 +27,13 @@ class OpenCalls {
     if (--count_ == 0) none_.NotifyAll();
   }
 
-  // Returns when there are none, or at `deadline`.
-  void AwaitNone(std::chrono::steady_clock::time_point deadline) {
+  // Returns true when there are none, false at `deadline`.
+  bool AwaitNone(std::chrono::steady_clock::time_point deadline) {
     MutexLock lock(mu_);
     while (count_ > 0 && std::chrono::steady_clock::now() < deadline) {
       none_.WaitUntil(mu_, deadline);
     }
+    return count_ == 0;
   }
 
  private:

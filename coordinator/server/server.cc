@@ -38,6 +38,7 @@ constexpr milliseconds kKeepaliveInterval{20'000};
 constexpr milliseconds kKeepaliveTimeout{10'000};
 // How long idle clients have to close their connections in a drain.
 constexpr milliseconds kGoodbyeTime{500};
+constexpr milliseconds kDrainInterval{50};
 // What destruction gives calls to end.
 constexpr milliseconds kDestructionGrace{100};
 // Clients may ping this often.
@@ -197,8 +198,13 @@ class ServerImpl final : public Server {
       grpc_->GetHealthCheckService()->SetServingStatus(false);
     }
     sessions_.Drain(status);
-    driver_.Drain(status);
-    open_calls_.AwaitNone(deadline);
+    auto now = std::chrono::steady_clock::now();
+    do {
+      // Again and again: a call may have got its job just before and park now.
+      driver_.Drain(status);
+      now = std::chrono::steady_clock::now();
+    } while (!open_calls_.AwaitNone(std::min(deadline, now + kDrainInterval)) &&
+             now < deadline);
     // What is left after this is connections, idle or silent, and calls that
     // would not end.
     grpc_->Shutdown(std::chrono::system_clock::now() +

@@ -100,8 +100,8 @@ absl::Status Make(int code, absl::string_view message, const WireStatus& wire) {
   // would keep the odd number inside, and the status would equal no other.
   const absl::Status raw(static_cast<absl::StatusCode>(code), "");
   absl::Status status(raw.code(), message);
-  for (const auto& [url, bytes] : wire.payloads()) {
-    status.SetPayload(url, absl::Cord(bytes));
+  for (const StatusPayload& payload : wire.payloads()) {
+    status.SetPayload(payload.type_url(), absl::Cord(payload.value()));
   }
   return status;
 }
@@ -114,7 +114,9 @@ WireStatus ToWire(const absl::Status& status) {
   wire.set_code(static_cast<int>(status.code()));
   wire.set_message(Utf8(status.message()));
   status.ForEachPayload([&](absl::string_view url, const absl::Cord& bytes) {
-    (*wire.mutable_payloads())[std::string(url)] = std::string(bytes);
+    StatusPayload* payload = wire.add_payloads();
+    payload->set_type_url(std::string(url));
+    payload->set_value(std::string(bytes));
   });
   return wire;
 }
@@ -128,14 +130,14 @@ grpc::Status ToGrpc(const absl::Status& status) {
   WireStatus wire = ToWire(status);
   wire.set_message(Cut(wire.message(), kGrpcMessageBytesMax));
   if (wire.ByteSizeLong() > kGrpcDetailsBytesMax) {
-    const auto culprits = wire.payloads().find(kCulpritsUrl);
-    const std::string bytes =
-        culprits == wire.payloads().end() ? "" : culprits->second;
+    const absl::optional<absl::Cord> culprits = status.GetPayload(kCulpritsUrl);
     wire.clear_payloads();
-    if (!bytes.empty()) {
+    if (culprits.has_value()) {
       // Leaves room for the URL and the tags around the payload.
       const size_t room = kGrpcDetailsBytesMax - wire.ByteSizeLong() - 64;
-      (*wire.mutable_payloads())[kCulpritsUrl] = FitCulprits(bytes, room);
+      StatusPayload* payload = wire.add_payloads();
+      payload->set_type_url(kCulpritsUrl);
+      payload->set_value(FitCulprits(std::string(*culprits), room));
     }
   }
   // Details without payloads would only repeat code and message.

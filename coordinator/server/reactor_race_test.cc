@@ -1,0 +1,445 @@
+// Sessions and unary calls whose reactions come from several threads at once,
+// with cancellations, takeovers, deadlines and a drain in between. A stand-in
+// takes gRPC's place: the packaged one is not instrumented, so ThreadSanitizer
+// cannot see through it.
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "coordinator/server/driver.h"
+#include "coordinator/server/metrics.h"
+#include "coordinator/server/mutex.h"
+#include "coordinator/server/open_calls.h"
+#include "coordinator/server/session.h"
+#include "coordinator/server/session_service.h"
+#include "coordinator/server/unary.h"
+#include "gtest/gtest.h"
+
+namespace muster::coordinator {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// The threads that reactions run on.
+class Pool {
+ public:
+  explicit Pool(int threads) {
+    for (int i = 0; i < threads; ++i) {
+      threads_.emplace_back([this] { Loop(); });
+    }
+  }
+  ~Pool() {
+    {
+      MutexLock lock(mu_);
+      stopping_ = true;
+    }
+    wakes_.NotifyAll();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void Post(std::function<void()> task) {
+    {
+      MutexLock lock(mu_);
+      tasks_.push_back(std::move(task));
+    }
+    wakes_.NotifyOne();
+  }
+
+ private:
+  void Loop() {
+    while (true) {
+      std::function<void()> task;
+      {
+        MutexLock lock(mu_);
+        while (tasks_.empty() && !stopping_) wakes_.Wait(mu_);
+        if (tasks_.empty()) return;
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      task();
+    }
+  }
+
+  Mutex mu_;
+  CondVar wakes_;
+  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::thread> threads_;
+};
+
+// A stream as gRPC makes it: reactions to what is started, OnDone after Finish
+// and all other reactions. It checks what gRPC requires of its user.
+class FakeStream : public grpc::ServerCallbackReaderWriter<v1::StreamRequest,
+                                                           v1::StreamResponse> {
+ public:
+  FakeStream(Pool& pool, Session* session) : pool_(pool), session_(session) {}
+
+  // As when the handler has returned.
+  void Bind() { BindReactor(session_); }
+
+  // The client's side.
+  void Send(v1::StreamRequest request) {
+    MutexLock lock(mu_);
+    inbound_.push_back(std::move(request));
+    MaybeRead();
+  }
+  void HalfClose() {
+    MutexLock lock(mu_);
+    half_closed_ = true;
+    MaybeRead();
+  }
+  void Cancel() {
+    MutexLock lock(mu_);
+    if (done_ || cancelled_) return;
+    cancelled_ = true;
+    React([this] { session_->OnCancel(); });
+    MaybeRead();
+  }
+  void AwaitDone() {
+    MutexLock lock(mu_);
+    while (!done_) changed_.Wait(mu_);
+  }
+  int64_t results() {
+    MutexLock lock(mu_);
+    return results_;
+  }
+
+ private:
+  grpc::internal::ServerReactor* reactor() override { return session_; }
+  void CallOnDone() override {}
+  void SendInitialMetadata() override {}
+  void WriteAndFinish(const v1::StreamResponse*, grpc::WriteOptions,
+                      grpc::Status) override {
+    ADD_FAILURE() << "not used";
+  }
+
+  void Read(v1::StreamRequest* request) override {
+    MutexLock lock(mu_);
+    EXPECT_EQ(reading_, nullptr) << "two reads at a time";
+    EXPECT_FALSE(finished_) << "a read after Finish";
+    reading_ = request;
+    MaybeRead();
+  }
+
+  void Write(const v1::StreamResponse* response, grpc::WriteOptions) override {
+    MutexLock lock(mu_);
+    EXPECT_FALSE(writing_) << "two writes at a time";
+    EXPECT_FALSE(finished_) << "a write after Finish";
+    results_ += response->results_size();
+    writing_ = true;
+    React([this] {
+      {
+        MutexLock lock(mu_);
+        writing_ = false;
+      }
+      session_->OnWriteDone(true);
+    });
+  }
+
+  void Finish(grpc::Status) override {
+    MutexLock lock(mu_);
+    EXPECT_FALSE(finished_) << "a second Finish";
+    finished_ = true;
+    MaybeRead();
+    // Finish's own completion.
+    React([] {});
+  }
+
+  void MaybeRead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (reading_ == nullptr) return;
+    const bool over = finished_ || cancelled_;
+    if (!over && inbound_.empty() && !half_closed_) return;
+    v1::StreamRequest* const into = std::exchange(reading_, nullptr);
+    const bool ok = !over && !inbound_.empty();
+    if (ok) {
+      *into = std::move(inbound_.front());
+      inbound_.pop_front();
+    }
+    React([this, ok] { session_->OnReadDone(ok); });
+  }
+
+  void React(std::function<void()> reaction)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ++reactions_;
+    pool_.Post([this, reaction = std::move(reaction)] {
+      reaction();
+      MutexLock lock(mu_);
+      if (--reactions_ > 0 || !finished_ || on_done_posted_) return;
+      on_done_posted_ = true;
+      pool_.Post([this] {
+        session_->OnDone();
+        MutexLock lock(mu_);
+        done_ = true;
+        changed_.NotifyAll();
+      });
+    });
+  }
+
+  Pool& pool_;
+  Session* const session_;
+  Mutex mu_;
+  CondVar changed_;
+  std::deque<v1::StreamRequest> inbound_ ABSL_GUARDED_BY(mu_);
+  v1::StreamRequest* reading_ ABSL_GUARDED_BY(mu_) = nullptr;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool half_closed_ ABSL_GUARDED_BY(mu_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  bool on_done_posted_ ABSL_GUARDED_BY(mu_) = false;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  int reactions_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t results_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+// A unary Get as gRPC makes it.
+class FakeGet : public grpc::ServerCallbackUnary {
+ public:
+  FakeGet(Pool& pool, const ServiceContext& context, const std::string& job,
+          const std::string& key)
+      : pool_(pool) {
+    *request_.mutable_caller()->mutable_job() = job;
+    request_.set_key(key);
+    reactor_ = Unary(context, Method::kGet, &request_, &response_);
+    BindReactor(reactor_);
+  }
+
+  void Cancel() {
+    MutexLock lock(mu_);
+    if (!finished_) React([this] { reactor_->OnCancel(); });
+  }
+  void AwaitDone() {
+    MutexLock lock(mu_);
+    while (!done_) changed_.Wait(mu_);
+  }
+
+ private:
+  grpc::internal::ServerReactor* reactor() override { return reactor_; }
+  void CallOnDone() override {}
+  void SendInitialMetadata() override {}
+  void Finish(grpc::Status) override {
+    MutexLock lock(mu_);
+    EXPECT_FALSE(finished_) << "a second Finish";
+    finished_ = true;
+    React([] {});
+  }
+
+  void React(std::function<void()> reaction)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ++reactions_;
+    pool_.Post([this, reaction = std::move(reaction)] {
+      reaction();
+      MutexLock lock(mu_);
+      if (--reactions_ > 0 || !finished_ || on_done_posted_) return;
+      on_done_posted_ = true;
+      pool_.Post([this] {
+        reactor_->OnDone();
+        MutexLock lock(mu_);
+        done_ = true;
+        changed_.NotifyAll();
+      });
+    });
+  }
+
+  Pool& pool_;
+  v1::GetRequest request_;
+  v1::GetResponse response_;
+  grpc::ServerUnaryReactor* reactor_ = nullptr;
+  Mutex mu_;
+  CondVar changed_;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  bool on_done_posted_ ABSL_GUARDED_BY(mu_) = false;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  int reactions_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+Driver::Options DriverOptions(Metrics* metrics) {
+  Driver::Options options;
+  options.core.membership.lease = milliseconds(50);
+  options.core.membership.reconnect_grace = milliseconds(5);
+  options.epoch = core::CoordinatorEpoch(1);
+  options.jobs_max = 10;
+  options.log_notices = false;
+  options.metrics = metrics;
+  return options;
+}
+
+class ReactorRaceTest : public ::testing::Test {
+ protected:
+  ReactorRaceTest()
+      : metrics_([] { return Gauges(); }),
+        driver_(DriverOptions(&metrics_)),
+        context_{&driver_, &metrics_, &open_calls_, 1 << 20},
+        sessions_(context_, {1000, seconds(60)}) {
+    driver_.Start([this](core::Instant now) { sessions_.Sweep(now); });
+  }
+  ~ReactorRaceTest() override { driver_.Stop(); }
+
+  std::unique_ptr<FakeStream> NewStream(Pool& pool) {
+    const auto session =
+        std::make_shared<Session>(sessions_, context_, nullptr);
+    auto stream = std::make_unique<FakeStream>(pool, session.get());
+    session->Start();
+    stream->Bind();
+    return stream;
+  }
+
+  // What one client does from its first to its last word.
+  void Live(Pool& pool, uint64_t seed);
+
+  Metrics metrics_;
+  Driver driver_;
+  OpenCalls open_calls_;
+  const ServiceContext context_;
+  SessionTable sessions_;
+};
+
+v1::StreamRequest Batch(std::mt19937_64& random, uint64_t* id) {
+  v1::StreamRequest batch;
+  const auto key = [&] { return "k" + std::to_string(random() % 8); };
+  if (random() % 4 == 0) batch.mutable_heartbeat();
+  for (uint64_t n = random() % 6; n > 0; --n) {
+    v1::Operation* operation = batch.add_operations();
+    operation->set_id(++*id);
+    switch (random() % 6) {
+      case 0:
+        operation->mutable_get()->set_key(key());
+        operation->mutable_get()->mutable_timeout()->set_nanos(
+            static_cast<int32_t>(random() % 5'000'000));
+        break;
+      case 1:
+        operation->mutable_set()->set_key(key());
+        operation->mutable_set()->set_value("v");
+        break;
+      case 2:
+        operation->mutable_delete_()->set_key(key());
+        break;
+      case 3:
+        operation->mutable_cancel()->set_id(random() % (*id + 1));
+        break;
+      case 4:
+        operation->mutable_join()->set_rank(-1);
+        operation->mutable_join()->set_world_size(2);
+        operation->mutable_join()->mutable_timeout()->set_nanos(1'000'000);
+        break;
+      default:
+        operation->mutable_await_barrier()->set_group("world");
+        operation->mutable_await_barrier()->set_name("b");
+        operation->mutable_await_barrier()->set_rank(
+            static_cast<int32_t>(random() % 2));
+        operation->mutable_await_barrier()->mutable_timeout()->set_nanos(
+            1'000'000);
+        break;
+    }
+  }
+  return batch;
+}
+
+void ReactorRaceTest::Live(Pool& pool, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 15; ++round) {
+    const std::unique_ptr<FakeStream> stream = NewStream(pool);
+    v1::StreamRequest hello;
+    v1::Caller* caller = hello.mutable_hello()->mutable_caller();
+    caller->set_job(random() % 4 == 0 ? "other" : "j");
+    if (random() % 4 != 0) {
+      // Few names, so that streams and incarnations replace each other.
+      caller->set_member("m" + std::to_string(random() % 3));
+      caller->set_incarnation(1 + random() % 40);
+      hello.mutable_hello()->mutable_registration()->set_host("h");
+    }
+    stream->Send(hello);
+    uint64_t id = 0;
+    for (uint64_t n = random() % 8; n > 0; --n) {
+      stream->Send(Batch(random, &id));
+    }
+    FakeGet get(pool, context_, "j", "k" + std::to_string(random() % 8));
+    if (random() % 2 == 0) stream->HalfClose();
+    get.Cancel();
+    get.AwaitDone();
+    stream->Cancel();
+    stream->AwaitDone();
+  }
+}
+
+TEST_F(ReactorRaceTest, StreamsAndCallsThatComeGoAndReplaceEachOther) {
+  Pool pool(4);
+  std::vector<std::thread> clients;
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    clients.emplace_back([this, &pool, seed] { Live(pool, seed); });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(sessions_.size(), 0);
+  EXPECT_TRUE(open_calls_.AwaitNone(std::chrono::steady_clock::now()));
+  for (const std::shared_ptr<Job>& job : driver_.Jobs()) {
+    EXPECT_TRUE(job->ParkedSinks().empty());
+  }
+}
+
+TEST_F(ReactorRaceTest, DrainWhileEverybodyTalks) {
+  Pool pool(4);
+  std::vector<std::unique_ptr<FakeStream>> streams;
+  std::vector<std::unique_ptr<FakeGet>> gets;
+  std::mt19937_64 random(7);
+  uint64_t id = 0;
+  for (int i = 0; i < 40; ++i) {
+    streams.push_back(NewStream(pool));
+    v1::StreamRequest hello;
+    hello.mutable_hello()->mutable_caller()->set_job("j");
+    streams.back()->Send(hello);
+    for (int n = 0; n < 5; ++n) streams.back()->Send(Batch(random, &id));
+    gets.push_back(std::make_unique<FakeGet>(pool, context_, "j", "never"));
+  }
+  const absl::Status status = absl::UnavailableError("the coordinator drains");
+  sessions_.Drain(status);
+  driver_.Drain(status);
+  for (const auto& stream : streams) stream->AwaitDone();
+  for (const auto& get : gets) get->AwaitDone();
+  EXPECT_EQ(sessions_.size(), 0);
+  EXPECT_FALSE(driver_.GetJob("j").ok());
+}
+
+// One session releases the waiters of many others, which write at the same
+// time.
+TEST_F(ReactorRaceTest, FanOutReachesEveryWaiterOnce) {
+  Pool pool(4);
+  constexpr int kStreams = 16;
+  constexpr int kWaitersEach = 8;
+  std::vector<std::unique_ptr<FakeStream>> streams;
+  for (int i = 0; i < kStreams; ++i) {
+    streams.push_back(NewStream(pool));
+    v1::StreamRequest request;
+    request.mutable_hello()->mutable_caller()->set_job("j");
+    for (int n = 1; n <= kWaitersEach; ++n) {
+      v1::Operation* operation = request.add_operations();
+      operation->set_id(static_cast<uint64_t>(n));
+      operation->mutable_get()->set_key("k");
+    }
+    streams.back()->Send(request);
+    streams.back()->HalfClose();
+  }
+  const auto setter = NewStream(pool);
+  v1::StreamRequest set;
+  set.mutable_hello()->mutable_caller()->set_job("j");
+  set.add_operations()->mutable_set()->set_key("k");
+  setter->Send(set);
+  setter->HalfClose();
+  setter->AwaitDone();
+  for (const auto& stream : streams) {
+    stream->AwaitDone();
+    EXPECT_EQ(stream->results(), kWaitersEach);
+  }
+}
+
+}  // namespace
+}  // namespace muster::coordinator
