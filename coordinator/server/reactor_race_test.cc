@@ -78,15 +78,67 @@ class Pool {
   std::vector<std::thread> threads_;
 };
 
+// When gRPC calls OnDone: after Finish and all reactions to what was started,
+// and not before the handler has returned (Bound).
+class FakeCall {
+ public:
+  void AwaitDone() {
+    MutexLock lock(mu_);
+    while (!done_) changed_.Wait(mu_);
+  }
+
+ protected:
+  FakeCall(Pool& pool, std::function<void()> on_done)
+      : pool_(pool), on_done_(std::move(on_done)) {}
+  ~FakeCall() = default;
+
+  void Bound() { Release(); }
+
+  void React(std::function<void()> reaction)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ++pending_;
+    pool_.Post([this, reaction = std::move(reaction)] {
+      reaction();
+      Release();
+    });
+  }
+
+  Mutex mu_;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+
+ private:
+  void Release() {
+    MutexLock lock(mu_);
+    if (--pending_ > 0 || !finished_ || on_done_posted_) return;
+    on_done_posted_ = true;
+    pool_.Post([this] {
+      on_done_();
+      MutexLock lock(mu_);
+      done_ = true;
+      changed_.NotifyAll();
+    });
+  }
+
+  Pool& pool_;
+  const std::function<void()> on_done_;
+  CondVar changed_;
+  bool on_done_posted_ ABSL_GUARDED_BY(mu_) = false;
+  int pending_ ABSL_GUARDED_BY(mu_) = 1;  // the handler
+};
+
 // A stream as gRPC makes it: reactions to what is started, OnDone after Finish
 // and all other reactions. It checks what gRPC requires of its user.
-class FakeStream : public grpc::ServerCallbackReaderWriter<v1::StreamRequest,
+class FakeStream : public FakeCall,
+                   public grpc::ServerCallbackReaderWriter<v1::StreamRequest,
                                                            v1::StreamResponse> {
  public:
-  FakeStream(Pool& pool, Session* session) : pool_(pool), session_(session) {}
-
-  // As when the handler has returned.
-  void Bind() { BindReactor(session_); }
+  FakeStream(Pool& pool, Session* session)
+      : FakeCall(pool, [session] { session->OnDone(); }), session_(session) {
+    session->Start();
+    BindReactor(session);
+    Bound();
+  }
 
   // The client's side.
   void Send(v1::StreamRequest request) {
@@ -101,14 +153,10 @@ class FakeStream : public grpc::ServerCallbackReaderWriter<v1::StreamRequest,
   }
   void Cancel() {
     MutexLock lock(mu_);
-    if (done_ || cancelled_) return;
+    if (finished_ || cancelled_) return;
     cancelled_ = true;
     React([this] { session_->OnCancel(); });
     MaybeRead();
-  }
-  void AwaitDone() {
-    MutexLock lock(mu_);
-    while (!done_) changed_.Wait(mu_);
   }
   int64_t results() {
     MutexLock lock(mu_);
@@ -169,58 +217,31 @@ class FakeStream : public grpc::ServerCallbackReaderWriter<v1::StreamRequest,
     React([this, ok] { session_->OnReadDone(ok); });
   }
 
-  void React(std::function<void()> reaction)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    ++reactions_;
-    pool_.Post([this, reaction = std::move(reaction)] {
-      reaction();
-      MutexLock lock(mu_);
-      if (--reactions_ > 0 || !finished_ || on_done_posted_) return;
-      on_done_posted_ = true;
-      pool_.Post([this] {
-        session_->OnDone();
-        MutexLock lock(mu_);
-        done_ = true;
-        changed_.NotifyAll();
-      });
-    });
-  }
-
-  Pool& pool_;
   Session* const session_;
-  Mutex mu_;
-  CondVar changed_;
   std::deque<v1::StreamRequest> inbound_ ABSL_GUARDED_BY(mu_);
   v1::StreamRequest* reading_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool half_closed_ ABSL_GUARDED_BY(mu_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  bool on_done_posted_ ABSL_GUARDED_BY(mu_) = false;
-  bool done_ ABSL_GUARDED_BY(mu_) = false;
-  int reactions_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t results_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 // A unary Get as gRPC makes it.
-class FakeGet : public grpc::ServerCallbackUnary {
+class FakeGet : public FakeCall, public grpc::ServerCallbackUnary {
  public:
   FakeGet(Pool& pool, const ServiceContext& context, const std::string& job,
           const std::string& key)
-      : pool_(pool) {
-    *request_.mutable_caller()->mutable_job() = job;
+      : FakeCall(pool, [this] { reactor_->OnDone(); }) {
+    request_.mutable_caller()->set_job(job);
     request_.set_key(key);
     reactor_ = Unary(context, Method::kGet, &request_, &response_);
     BindReactor(reactor_);
+    Bound();
   }
 
   void Cancel() {
     MutexLock lock(mu_);
     if (!finished_) React([this] { reactor_->OnCancel(); });
-  }
-  void AwaitDone() {
-    MutexLock lock(mu_);
-    while (!done_) changed_.Wait(mu_);
   }
 
  private:
@@ -234,33 +255,9 @@ class FakeGet : public grpc::ServerCallbackUnary {
     React([] {});
   }
 
-  void React(std::function<void()> reaction)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    ++reactions_;
-    pool_.Post([this, reaction = std::move(reaction)] {
-      reaction();
-      MutexLock lock(mu_);
-      if (--reactions_ > 0 || !finished_ || on_done_posted_) return;
-      on_done_posted_ = true;
-      pool_.Post([this] {
-        reactor_->OnDone();
-        MutexLock lock(mu_);
-        done_ = true;
-        changed_.NotifyAll();
-      });
-    });
-  }
-
-  Pool& pool_;
   v1::GetRequest request_;
   v1::GetResponse response_;
   grpc::ServerUnaryReactor* reactor_ = nullptr;
-  Mutex mu_;
-  CondVar changed_;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  bool on_done_posted_ ABSL_GUARDED_BY(mu_) = false;
-  bool done_ ABSL_GUARDED_BY(mu_) = false;
-  int reactions_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 Driver::Options DriverOptions(Metrics* metrics) {
@@ -288,10 +285,7 @@ class ReactorRaceTest : public ::testing::Test {
   std::unique_ptr<FakeStream> NewStream(Pool& pool) {
     const auto session =
         std::make_shared<Session>(sessions_, context_, nullptr);
-    auto stream = std::make_unique<FakeStream>(pool, session.get());
-    session->Start();
-    stream->Bind();
-    return stream;
+    return std::make_unique<FakeStream>(pool, session.get());
   }
 
   // What one client does from its first to its last word.
