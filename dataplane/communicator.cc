@@ -97,7 +97,9 @@ void Communicator::Abort(absl::Status cause) {
   }
   if (!absl::IsCancelled(cause)) {
     LOG(WARNING) << "group failed: group=" << options_.group_name
-                 << " rank=" << options_.rank << " cause=" << cause;
+                 << " rank=" << options_.rank
+                 << " code=" << absl::StatusCodeToString(cause.code())
+                 << " cause=" << std::string(cause.message());
   }
   backend_->Abort(std::move(cause));
 }

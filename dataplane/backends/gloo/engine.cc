@@ -134,14 +134,13 @@ void Engine::RunFirst() {
   running_ = true;
   mutex_.Unlock();
   if (status.ok()) status = Run(job.collective);
+  // Before another thread may run the next one: works complete in their order.
+  job.work->Complete(std::move(status));
   mutex_.Lock();
   running_ = false;
   jobs_.pop_front();
   // The connections of a failed group are closed when nothing runs.
   if (!abort_cause_.ok()) watchdog_wakes_.NotifyOne();
-  mutex_.Unlock();
-  job.work->Complete(std::move(status));
-  mutex_.Lock();
 }
 
 void Engine::RunExecutor() {

@@ -29,6 +29,21 @@ struct Layout {
 };
 static_assert(sizeof(Layout) == sizeof(FarewellBytes));
 
+Layout LayoutOf(const FarewellBytes& bytes) {
+  Layout layout;
+  std::memcpy(&layout, bytes.data(), sizeof(layout));
+  return layout;
+}
+
+bool IsFarewell(const Layout& layout) {
+  return layout.mark == kMark && layout.text_bytes <= sizeof(layout.text);
+}
+
+bool IsPeaceful(const Layout& layout) {
+  const auto code = static_cast<absl::StatusCode>(layout.code);
+  return code == absl::StatusCode::kCancelled || code == absl::StatusCode::kOk;
+}
+
 }  // namespace
 
 FarewellBytes EncodeFarewell(const absl::Status& reason) {
@@ -54,10 +69,9 @@ FarewellBytes EncodeFarewell(const absl::Status& reason) {
 
 absl::Status InterpretFarewell(int peer, const FarewellBytes& bytes,
                                absl::string_view transport_error) {
-  Layout layout;
-  std::memcpy(&layout, bytes.data(), sizeof(layout));
+  const Layout layout = LayoutOf(bytes);
   absl::Status status;
-  if (layout.mark != kMark || layout.text_bytes > sizeof(layout.text)) {
+  if (!IsFarewell(layout)) {
     status = absl::UnavailableError(
         absl::StrCat("rank ", peer,
                      " closed its connection without leaving the group; its "
@@ -66,8 +80,7 @@ absl::Status InterpretFarewell(int peer, const FarewellBytes& bytes,
     SetCulpritRank(status, peer);
     return status;
   }
-  const auto code = static_cast<absl::StatusCode>(layout.code);
-  if (code == absl::StatusCode::kCancelled || code == absl::StatusCode::kOk) {
+  if (IsPeaceful(layout)) {
     status =
         absl::UnavailableError(absl::StrCat("rank ", peer, " left the group"));
     SetCulpritRank(status, peer);
@@ -75,13 +88,19 @@ absl::Status InterpretFarewell(int peer, const FarewellBytes& bytes,
   }
   const int32_t origin = layout.origin >= 0 ? layout.origin : peer;
   const std::string text(layout.text, layout.text_bytes);
-  status = absl::Status(code, absl::StrCat("rank ", origin, " failed: ", text));
+  status = absl::Status(static_cast<absl::StatusCode>(layout.code),
+                        absl::StrCat("rank ", origin, " failed: ", text));
   status.SetPayload(
       kOriginUrl, absl::Cord(std::string(reinterpret_cast<const char*>(&origin),
                                          sizeof(origin)) +
                              text));
   SetCulpritRank(status, layout.culprit >= 0 ? layout.culprit : peer);
   return status;
+}
+
+bool LeftInPeace(const FarewellBytes& bytes) {
+  const Layout layout = LayoutOf(bytes);
+  return IsFarewell(layout) && IsPeaceful(layout);
 }
 
 }  // namespace muster::dataplane::gloo_internal

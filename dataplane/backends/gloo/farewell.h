@@ -24,6 +24,9 @@ FarewellBytes EncodeFarewell(const absl::Status& reason);
 absl::Status InterpretFarewell(int peer, const FarewellBytes& bytes,
                                absl::string_view transport_error);
 
+// Whether the peer that sent `bytes` left in peace.
+bool LeftInPeace(const FarewellBytes& bytes);
+
 }  // namespace muster::dataplane::gloo_internal
 
 #endif  // MUSTER_DATAPLANE_BACKENDS_GLOO_FAREWELL_H_

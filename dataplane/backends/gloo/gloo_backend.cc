@@ -1,5 +1,6 @@
 #include "dataplane/backends/gloo/gloo_backend.h"
 
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -65,8 +66,20 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
   absl::StatusOr<std::unique_ptr<gloo_internal::Mesh>> mesh =
       gloo_internal::Mesh::Connect(options);
   if (!mesh.ok()) return mesh.status();
-  return std::make_unique<GlooBackend>(std::make_shared<gloo_internal::Engine>(
-      options.group_name, *std::move(mesh)));
+  auto backend =
+      std::make_unique<GlooBackend>(std::make_shared<gloo_internal::Engine>(
+          options.group_name, *std::move(mesh)));
+  if (options.world_size == 1) return backend;
+  // A rank is connected when its peers have opened their sockets. Nobody may
+  // leave before everybody has come that far.
+  Collective opening;
+  opening.kind = CollectiveKind::kBarrier;
+  opening.deadline = options.deadline;
+  opening.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
+      options.deadline - Clock::now());
+  const absl::Status opened = backend->Start(opening)->Wait(Instant::max());
+  if (!opened.ok()) return opened;
+  return backend;
 }
 
 }  // namespace muster::dataplane

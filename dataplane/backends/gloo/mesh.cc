@@ -145,6 +145,7 @@ class GlooMesh : public Mesh {
     std::unique_ptr<transport::UnboundBuffer> farewell_buffer;
     std::unique_ptr<transport::UnboundBuffer> tripwire;
     bool gone = false;
+    absl::Status how;  // it went
   };
 
   absl::Status CreateDevice(const BackendOptions& options);
@@ -169,7 +170,8 @@ class GlooMesh : public Mesh {
   // Taken before mutex_.
   Mutex peers_mutex_;
   std::vector<Peer> peers_ ABSL_GUARDED_BY(peers_mutex_);
-  absl::Status first_gone_ ABSL_GUARDED_BY(peers_mutex_);
+  // How the first peer went that did not leave in peace.
+  absl::Status first_broken_ ABSL_GUARDED_BY(peers_mutex_);
 };
 
 GlooBuffer::GlooBuffer(GlooMesh& mesh, void* data, size_t bytes)
@@ -319,7 +321,7 @@ absl::Status GlooMesh::CheckPeers() {
         Guard([&] { state.tripwire->waitRecv(nullptr, kNever); });
     if (!status.ok()) NoteGone(peer, WithoutSourcePosition(status.message()));
   }
-  return first_gone_;
+  return first_broken_;
 }
 
 absl::Status GlooMesh::Gone(int peer) {
@@ -335,7 +337,7 @@ absl::Status GlooMesh::Gone(int peer) {
         Guard([&] { state.tripwire->waitRecv(nullptr, kClosing); });
     NoteGone(peer, WithoutSourcePosition(status.message()));
   }
-  return first_gone_;
+  return first_broken_.ok() ? state.how : first_broken_;
 }
 
 void GlooMesh::NoteGone(int peer, const std::string& transport_error) {
@@ -344,8 +346,9 @@ void GlooMesh::NoteGone(int peer, const std::string& transport_error) {
   // Returns at once: the farewell has come, or the connection's end is
   // reported here too. Only then may its bytes be looked at.
   (void)Guard([&] { state.farewell_buffer->waitRecv(nullptr, kClosing); });
-  if (first_gone_.ok()) {
-    first_gone_ = InterpretFarewell(peer, state.farewell, transport_error);
+  state.how = InterpretFarewell(peer, state.farewell, transport_error);
+  if (first_broken_.ok() && !LeftInPeace(state.farewell)) {
+    first_broken_ = state.how;
   }
 }
 

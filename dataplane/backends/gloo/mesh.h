@@ -64,8 +64,9 @@ class Mesh {
   // OK, or the cause of the abort.
   virtual absl::Status abort_cause() const = 0;
 
-  // Looks whether a peer has gone. Returns OK or how the first one went:
-  // kUnavailable, or what its farewell said. From any thread.
+  // Looks whether a peer has gone without leaving in peace: who leaves in
+  // peace may have given all that anybody needs. Returns OK or how the first
+  // one went: kUnavailable, or what its farewell said. From any thread.
   virtual absl::Status CheckPeers() = 0;
 
   // Tells all peers `farewell` (an error, or kCancelled for leaving in peace)
