@@ -12,6 +12,7 @@
 #include "absl/flags/usage_config.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "coordinator/core/limits.h"
@@ -85,6 +86,18 @@ absl::Status ReadEnvironment() {
   return absl::OkStatus();
 }
 
+absl::Status CheckLimits() {
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (!IsOwn(flag->Filename()) || !absl::StartsWith(name, "limit_")) continue;
+    int64_t value = 0;
+    if (!absl::SimpleAtoi(flag->CurrentValue(), &value) || value < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--", name, " is ", flag->CurrentValue(), ", must be at least 1"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::chrono::milliseconds Milliseconds(absl::Duration duration) {
   return std::chrono::milliseconds(absl::ToInt64Milliseconds(duration));
 }
@@ -127,6 +140,8 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
     return absl::InvalidArgumentError(absl::StrCat(
         "unexpected argument \"", arguments[1], "\"; --help lists the flags"));
   }
+  const absl::Status limits = CheckLimits();
+  if (!limits.ok()) return limits;
   CommandLine command_line;
   command_line.server = OptionsFromFlags();
   command_line.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
@@ -160,6 +161,12 @@ absl::Status Membership::CheckRegistration(
     absl::Status status = CheckLimit("name_bytes", limits_.name_bytes,
                                      static_cast<int64_t>(name.size()));
     if (!status.ok()) return status;
+    // They are shown in logs and on terminals.
+    if (std::any_of(name.begin(), name.end(), absl::ascii_iscntrl)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("register: \"", absl::CHexEscape(name),
+                       "\" has a control character"));
+    }
   }
   const Member* member = Find(call.member);
   if (member == nullptr) return absl::OkStatus();

@@ -265,8 +265,12 @@ void StoreEngine::NumKeys(const Call& call, Outbox& out) const {
 void StoreEngine::ListKeys(const Call& call, absl::string_view prefix,
                            absl::string_view after, int64_t count_max,
                            Outbox& out) const {
-  const int64_t count =
-      std::min(std::max<int64_t>(count_max, 0), limits_.keys_per_call);
+  if (count_max < 0) {
+    return out.Fail(call.waiter, absl::InvalidArgumentError(absl::StrCat(
+                                     "list keys: limit is ", count_max,
+                                     ", must not be negative")));
+  }
+  const int64_t count = std::min(count_max, limits_.keys_per_call);
   KeysReply reply;
   auto it = after < prefix ? entries_.lower_bound(prefix)
                            : entries_.upper_bound(after);

@@ -154,6 +154,13 @@ void Driver::TickerLoop() {
   }
 }
 
+// A job without a key has nothing to keep: names that were only asked for must
+// not use up the limit of jobs.
+core::Duration Driver::RetentionOf(Job& job) const {
+  if (job.Counts().keys > 0) return options_.idle_job_retention;
+  return std::min(options_.idle_job_retention, kHousekeepingInterval);
+}
+
 void Driver::ForgetIdleJobs(core::Instant now) {
   std::vector<std::shared_ptr<Job>> forgotten;
   {
@@ -161,7 +168,7 @@ void Driver::ForgetIdleJobs(core::Instant now) {
     for (auto it = jobs_.begin(); it != jobs_.end();) {
       // Nobody else holds it, and nobody can get it while the lock is held.
       if (it->second.use_count() == 1 &&
-          it->second->IdleSince(now - options_.idle_job_retention)) {
+          it->second->IdleSince(now - RetentionOf(*it->second))) {
         forgotten.push_back(std::move(it->second));
         it = jobs_.erase(it);
       } else {

@@ -84,6 +84,7 @@ class Driver {
   void Arm(const std::shared_ptr<Job>& job, core::Instant at);
   void TickerLoop();
   std::vector<std::shared_ptr<Job>> WaitForDue(core::Instant until);
+  core::Duration RetentionOf(Job& job) const;
   void ForgetIdleJobs(core::Instant now);
 
   const Options options_;

@@ -11,7 +11,9 @@
 namespace muster::coordinator {
 namespace {
 
-constexpr int kThreads = 4;
+// A connection that says nothing holds one of them for the read timeout; probes
+// must get through even so.
+constexpr int kThreads = 16;
 // Connections that wait for a thread. While there are so many, no more are
 // accepted, and the kernel's backlog fills.
 constexpr int kWaitingMax = 64;
@@ -59,7 +61,7 @@ class HttpServer::Listener {
     });
     // A kept connection would hold one of the few threads.
     server_.set_keep_alive_max_count(1);
-    server_.set_read_timeout(2);
+    server_.set_read_timeout(0, 500'000);
     server_.set_write_timeout(5);
     server_.set_payload_max_length(4096);
     for (auto& [path, page] : pages) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 
@@ -301,10 +302,13 @@ void Job::Finish(const std::shared_ptr<Sink>& sink, Outcome outcome) {
 
 void Job::Log(const core::Notice& notice) const {
   const absl::string_view name = core::NoticeKindName(notice.kind);
+  // What members say of themselves must not look like other lines of the log.
+  std::string text = notice.text;
+  std::replace_if(text.begin(), text.end(), absl::ascii_iscntrl, ' ');
   if (IsWarning(notice.kind)) {
-    LOG(WARNING) << name << ": job=" << name_ << " " << notice.text;
+    LOG(WARNING) << name << ": job=" << name_ << " " << text;
   } else {
-    LOG(INFO) << name << ": job=" << name_ << " " << notice.text;
+    LOG(INFO) << name << ": job=" << name_ << " " << text;
   }
 }
 

@@ -1,11 +1,15 @@
 #include "coordinator/server/metrics.h"
 
 #include <chrono>
-#include <regex>
 #include <set>
-#include <sstream>
 #include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -15,23 +19,36 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// "name{label,label} type" of every metric, without the labels' values.
+// "name{label,label}" of a sample, without values and histogram parts.
+std::string NameOf(absl::string_view sample) {
+  const size_t brace = sample.find('{');
+  const size_t close = sample.find('}');
+  std::string name(sample.substr(0, sample.find_first_of("{ ")));
+  for (const absl::string_view part : {"_bucket", "_sum", "_count"}) {
+    if (absl::EndsWith(name, part)) name.resize(name.size() - part.size());
+  }
+  if (brace == absl::string_view::npos) return name;
+  std::vector<std::string> labels;
+  const absl::string_view all = sample.substr(brace + 1, close - brace - 1);
+  for (const absl::string_view label : absl::StrSplit(all, ',')) {
+    const absl::string_view key = label.substr(0, label.find('='));
+    if (key != "le") labels.push_back(std::string(key));
+  }
+  if (labels.empty()) return name;
+  return absl::StrCat(name, "{", absl::StrJoin(labels, ","), "}");
+}
+
+// "name{label,label} type" of every metric.
 std::set<std::string> NamesIn(const std::string& text) {
   std::set<std::string> names;
   std::string type;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    std::smatch match;
-    if (std::regex_match(line, match, std::regex("# TYPE \\S+ (\\S+)"))) {
-      type = match[1];
+  for (const absl::string_view line :
+       absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    if (absl::StartsWith(line, "# TYPE ")) {
+      type = std::string(line.substr(line.rfind(' ') + 1));
+    } else if (!absl::StartsWith(line, "#")) {
+      names.insert(absl::StrCat(NameOf(line), " ", type));
     }
-    if (line.empty() || line[0] == '#') continue;
-    line = std::regex_replace(line, std::regex("=\"[^\"]*\""), "");
-    line = line.substr(0, line.rfind(' '));
-    line = std::regex_replace(line, std::regex("_(bucket|sum|count)\\b"), "");
-    line = std::regex_replace(line, std::regex(",?\\ble\\b"), "");
-    line = std::regex_replace(line, std::regex("\\{\\}"), "");
-    names.insert(line + " " + type);
   }
   return names;
 }
