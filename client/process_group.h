@@ -131,9 +131,9 @@ class ProcessGroup {
   // gets an error that names all of them. Always synchronous. A rank that is
   // late does not end the group.
   // Throws DistError: kDeadlineExceeded (ranks are missing: culprits()),
-  // kAborted (a rank is gone), kFailedPrecondition (arguments that conflict
-  // with another rank's, or a group without a coordinator). Throws
-  // DistNetworkError (the coordinator does not answer).
+  // kAborted (a rank is gone), kInvalidArgument (arguments that conflict with
+  // another rank's), kFailedPrecondition (a group without a coordinator).
+  // Throws DistNetworkError (the coordinator does not answer).
   void MonitoredBarrier(const MonitoredBarrierOptions& options = {});
 
   // OK, or the error that ended the group. Does not block.

@@ -101,6 +101,7 @@ std::shared_ptr<dataplane::Communicator> GroupState::LiveCommunicator() const {
 }
 
 Work GroupState::Run(dataplane::Collective collective, bool async_op) {
+  collective.caller_waits = !async_op;
   Work work(LiveCommunicator()->Start(std::move(collective)),
             shared_from_this());
   if (!async_op) work.Wait();
@@ -203,11 +204,10 @@ absl::Status GroupState::Agreed() {
 // do at about the same time. The coordinator sees the difference, and tells it
 // to all alike.
 absl::Status GroupState::NameTheStuck(const absl::Status& own) {
-  const absl::Status met = AwaitBarrier(
-      session_->stream(), options_.name, "muster/after-timeout",
-      options_.formation.generation, rank(), /*wait_all_ranks=*/true,
-      Deadline::After(options_.verdict_timeout,
-                      "InitProcessGroupOptions::verdict_timeout"));
+  const absl::Status met =
+      AwaitBarrier(session_->stream(), options_.name, "muster/after-timeout",
+                   options_.formation.generation, rank(),
+                   /*wait_all_ranks=*/true, SettleDeadline());
   const std::vector<MemberInfo> stuck = CulpritsOf(met);
   if (met.ok() || stuck.empty()) return own;
   std::vector<std::string> names;

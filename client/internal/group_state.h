@@ -23,7 +23,6 @@ struct GroupStateOptions {
   std::string name;
   std::string backend;
   std::chrono::milliseconds timeout{0};
-  std::chrono::milliseconds verdict_timeout{0};
   Formation formation;
 };
 

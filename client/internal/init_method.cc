@@ -1,6 +1,7 @@
 #include "client/internal/init_method.h"
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,10 +89,11 @@ absl::StatusOr<std::string> Required(const Url& url,
 }
 
 // The option, else the URL's parameter, else (with a `variable`) the
-// environment's; -1 when none says anything.
-absl::StatusOr<int> Choose(const Url& url, int option, const char* parameter,
-                           const Environment& environment,
-                           const char* variable) {
+// environment's; nothing when none says anything.
+absl::StatusOr<std::optional<int>> Choose(const Url& url, int option,
+                                          const char* parameter,
+                                          const Environment& environment,
+                                          const char* variable) {
   if (option >= 0) return option;
   const auto found = url.query.find(parameter);
   if (found != url.query.end()) return ToInt(url, parameter, found->second);
@@ -99,7 +101,7 @@ absl::StatusOr<int> Choose(const Url& url, int option, const char* parameter,
     return ToInt(url, absl::StrCat("environment variable ", variable),
                  environment(variable));
   }
-  return -1;
+  return std::nullopt;
 }
 
 absl::Status CheckPlan(const Url& url, const InitPlan& plan) {
@@ -107,7 +109,9 @@ absl::Status CheckPlan(const Url& url, const InitPlan& plan) {
     return Error(url, absl::StrCat("world size must be at least 1 but was ",
                                    plan.world_size));
   }
-  if (plan.rank >= plan.world_size || plan.rank < -1) {
+  // A muster:// coordinator gives out ranks that nobody claims.
+  const bool assigned = plan.rank == -1 && url.scheme == "muster";
+  if (plan.rank >= plan.world_size || (plan.rank < 0 && !assigned)) {
     return Error(url, absl::StrCat("rank must be in [0, ", plan.world_size,
                                    ") but was ", plan.rank));
   }
@@ -130,11 +134,11 @@ absl::StatusOr<InitPlan> PlanEnv(const Url& url, const InitRequest& request,
   InitPlan plan;
   const auto rank = Choose(url, request.rank, "rank", environment, "RANK");
   if (!rank.ok()) return rank.status();
-  if (*rank == -1) return Required(url, environment, "RANK").status();
+  if (!rank->has_value()) return Required(url, environment, "RANK").status();
   const auto world_size =
       Choose(url, request.world_size, "world_size", environment, "WORLD_SIZE");
   if (!world_size.ok()) return world_size.status();
-  if (*world_size == -1) {
+  if (!world_size->has_value()) {
     return Required(url, environment, "WORLD_SIZE").status();
   }
   const auto host = Required(url, environment, "MASTER_ADDR");
@@ -149,8 +153,8 @@ absl::StatusOr<InitPlan> PlanEnv(const Url& url, const InitRequest& request,
       ParseEndpoint(bare_v6 ? absl::StrCat("[", *host, "]:", *number)
                             : absl::StrCat(*host, ":", *number));
   if (!endpoint.ok()) return Error(url, endpoint.status().message());
-  plan.rank = *rank;
-  plan.world_size = *world_size;
+  plan.rank = rank->value_or(-1);
+  plan.world_size = **world_size;
   plan.endpoint = *endpoint;
   return plan;
 }
@@ -162,13 +166,15 @@ absl::StatusOr<InitPlan> PlanTcp(const Url& url, const InitRequest& request,
   if (!endpoint.ok()) return endpoint.status();
   const auto rank = Choose(url, request.rank, "rank", environment, nullptr);
   if (!rank.ok()) return rank.status();
-  if (*rank == -1) return Error(url, "rank parameter missing");
+  if (!rank->has_value()) return Error(url, "rank parameter missing");
   const auto world_size =
       Choose(url, request.world_size, "world_size", environment, nullptr);
   if (!world_size.ok()) return world_size.status();
-  if (*world_size == -1) return Error(url, "world size parameter missing");
-  plan.rank = *rank;
-  plan.world_size = *world_size;
+  if (!world_size->has_value()) {
+    return Error(url, "world size parameter missing");
+  }
+  plan.rank = rank->value_or(-1);
+  plan.world_size = **world_size;
   plan.endpoint = *endpoint;
   return plan;
 }
@@ -183,13 +189,13 @@ absl::StatusOr<InitPlan> PlanMuster(const Url& url, const InitRequest& request,
   const auto world_size =
       Choose(url, request.world_size, "world_size", environment, "WORLD_SIZE");
   if (!world_size.ok()) return world_size.status();
-  if (*world_size == -1) {
+  if (!world_size->has_value()) {
     return Error(url,
                  "world size missing: InitProcessGroupOptions::world_size, "
                  "?world_size=N or environment variable WORLD_SIZE");
   }
-  plan.rank = *rank;
-  plan.world_size = *world_size;
+  plan.rank = rank->value_or(-1);
+  plan.world_size = **world_size;
   plan.endpoint = *endpoint;
   plan.job = url.path;
   return plan;

@@ -113,6 +113,10 @@ TEST_F(InitMethodTest, RejectsRanksOutsideOfTheWorld) {
               HasSubstr("rank must be in [0, 2) but was 2"));
   EXPECT_THAT(Error({.init_method = "tcp://localhost:1?rank=0&world_size=0"}),
               HasSubstr("world size must be at least 1 but was 0"));
+  EXPECT_THAT(Error({.init_method = "tcp://localhost:1?rank=0&world_size=-1"}),
+              HasSubstr("world size must be at least 1 but was -1"));
+  EXPECT_THAT(Error({.init_method = "tcp://localhost:1?rank=-1&world_size=2"}),
+              HasSubstr("rank must be in [0, 2) but was -1"));
 }
 
 TEST_F(InitMethodTest, UnknownSchemeAndUnknownParameter) {

@@ -465,6 +465,12 @@ bool StreamSession::RetryLater(absl::Status why, Backoff& backoff) {
     }
     if (GiveUp(why)) return false;
     MutexLock lock(mutex_);
+    if (epoch_ == 0 && !told_unreached_) {
+      told_unreached_ = true;
+      LOG(WARNING) << "coordinator not reached: address=" << options_.address
+                   << " cause=\"" << why.message() << "\" trying_for="
+                   << FormatDuration(options_.connect_timeout);
+    }
     trouble_ = why;
     const Instant next = Clock::now() + backoff.Next();
     while (!closing_ && Clock::now() < next) {

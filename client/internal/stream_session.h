@@ -136,6 +136,8 @@ class StreamSession {
   // Of the reading thread: somebody listened at the address when it last
   // looked.
   bool listening_ = false;
+  // Of the reading thread: it has said once that nobody answers.
+  bool told_unreached_ = false;
 
   dataplane::Mutex join_mutex_;
   std::thread reader_;

@@ -297,7 +297,6 @@ void World::Connect(std::shared_ptr<dataplane::BootstrapStore> bootstrap,
   state_ = GroupState::Create({.name = kGroupName,
                                .backend = options_.backend,
                                .timeout = options_.timeout,
-                               .verdict_timeout = options_.verdict_timeout,
                                .formation = formation_},
                               *std::move(backend), session_, judge_);
   MutexLock lock(slot_->mutex);
