@@ -15,8 +15,9 @@
 namespace muster::worker {
 namespace {
 
-// A scrape is rare and quick; more threads would only sit in memory.
-constexpr int kThreads = 2;
+// A scrape is rare and quick, but a connection that says nothing holds a
+// thread until it is dropped.
+constexpr int kThreads = 4;
 constexpr int kIdleSeconds = 1;
 
 class HttplibServer final : public HttpServer {
@@ -76,7 +77,7 @@ class HttplibServer final : public HttpServer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
-    const std::string& address, int port, std::vector<HttpPage> pages) {
+    const std::string& address, int port, const std::vector<HttpPage>& pages) {
   if (port < 0 || port > 65535) {
     return absl::InvalidArgumentError(
         absl::StrCat("HTTP port must be 0 to 65535, got ", port));

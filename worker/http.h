@@ -24,7 +24,7 @@ class HttpServer {
   // Errors: INVALID_ARGUMENT (port out of range), UNAVAILABLE (cannot listen;
   //   the text names the address and the cause).
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
-      const std::string& address, int port, std::vector<HttpPage> pages);
+      const std::string& address, int port, const std::vector<HttpPage>& pages);
 
   // Stops; an idle connection may delay it by a second.
   virtual ~HttpServer() = default;

@@ -101,7 +101,7 @@ absl::Status ReadEnvironment(const Environment& environment) {
       const std::string name = prefix + suffix;
       const auto found = environment.find(name);
       if (found == environment.end() || found->second.empty()) continue;
-      const absl::Status status = Assign(option, found->second, name);
+      absl::Status status = Assign(option, found->second, name);
       if (!status.ok()) return status;
       break;
     }
@@ -149,7 +149,7 @@ absl::Status ReadArguments(const std::vector<std::string>& arguments,
             absl::StrCat(Spelling(*option), " needs a value"));
       }
     }
-    const absl::Status status = Assign(*option, *value, Spelling(*option));
+    absl::Status status = Assign(*option, *value, Spelling(*option));
     if (!status.ok()) return status;
   }
   options.command.assign(arguments.begin() + static_cast<ptrdiff_t>(next),

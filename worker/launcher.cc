@@ -208,8 +208,7 @@ absl::Status Run::Start(const CoordinatorAddress& coordinator,
   Watch(signal_fd_, kSignalToken);
   Watch(output_.done_fd(), kOutputToken);
   for (int i = 0; i < options_.nproc_per_node; ++i) {
-    const absl::Status status =
-        StartRank(i, *program, coordinator, environment);
+    absl::Status status = StartRank(i, *program, coordinator, environment);
     if (!status.ok()) return status;
     Watch(ranks_.back().pidfd, static_cast<uint64_t>(i));
   }

@@ -16,7 +16,7 @@ class LinePrefixer {
  public:
   // A line longer than `line_bytes_max` is broken there: a process that never
   // ends its line must not fill the memory.
-  explicit LinePrefixer(std::string prefix, size_t line_bytes_max = 64 * 1024);
+  explicit LinePrefixer(std::string prefix, size_t line_bytes_max = 65536);
 
   // Takes in what was read and returns what is to be printed: whole lines.
   std::string Push(absl::string_view bytes);

@@ -17,7 +17,7 @@
 namespace muster::worker {
 namespace {
 
-constexpr size_t kReadBytes = 64 * 1024;
+constexpr size_t kReadBytes = 65536;
 
 // Returns whether all of `text` was written.
 bool WriteAll(int fd, absl::string_view text) {

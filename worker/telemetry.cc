@@ -73,7 +73,7 @@ absl::StatusOr<std::optional<TelemetryOptions>> TelemetryOptionsFromEnv() {
 }
 
 absl::StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(
-    TelemetryOptions options) {
+    const TelemetryOptions& options) {
   auto telemetry = std::make_unique<HttpTelemetry>();
   const absl::Status status = telemetry->Listen(options);
   if (!status.ok()) return status;

@@ -32,7 +32,7 @@ class Telemetry {
   // Errors: INVALID_ARGUMENT (port out of range), UNAVAILABLE (cannot listen:
   //   the text names the address and the cause).
   static absl::StatusOr<std::unique_ptr<Telemetry>> Start(
-      TelemetryOptions options);
+      const TelemetryOptions& options);
 
   // Stops serving. An idle connection may delay it by a second.
   virtual ~Telemetry() = default;
