@@ -60,7 +60,8 @@ class Backend {
 
   // Starts `collective`, which is valid and supported, and returns its handle;
   // never null, never blocks on the network. Failures complete the Work: see
-  // README.md for the codes.
+  // README.md for the codes. Its tensors belong to the backend until the Work
+  // is complete, and no longer, failed or not.
   virtual std::shared_ptr<Work> Start(const Collective& collective) = 0;
 
   // Ends every started collective with `cause`, soon and without its peers'

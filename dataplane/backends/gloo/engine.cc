@@ -134,13 +134,29 @@ void Engine::RunFirst() {
   running_ = true;
   mutex_.Unlock();
   if (status.ok()) status = Run(job.collective);
+  if (!status.ok()) {
+    // Whoever sees the failure may free the tensor, so Gloo's thread must have
+    // let go of it.
+    mutex_.Lock();
+    CloseMesh();
+    mutex_.Unlock();
+  }
   // Before another thread may run the next one: works complete in their order.
   job.work->Complete(std::move(status));
   mutex_.Lock();
   running_ = false;
   jobs_.pop_front();
-  // The connections of a failed group are closed when nothing runs.
+  // An idle group that is aborted is closed by the watchdog.
   if (!abort_cause_.ok()) watchdog_wakes_.NotifyOne();
+}
+
+void Engine::CloseMesh() {
+  if (closed_) return;
+  closed_ = true;
+  const absl::Status farewell = abort_cause_;
+  mutex_.Unlock();
+  mesh_->Close(farewell);
+  mutex_.Lock();
 }
 
 void Engine::RunExecutor() {
@@ -234,16 +250,11 @@ absl::Status Engine::FindFailure(Instant now) {
 }
 
 void Engine::RunWatchdog() {
-  bool closed = false;
   uint64_t seen_started = 0;
   mutex_.Lock();
-  while (!(stopping_ && jobs_.empty() && closed)) {
-    if (!abort_cause_.ok() && !running_ && !closed) {
-      const absl::Status farewell = abort_cause_;
-      mutex_.Unlock();
-      mesh_->Close(farewell);
-      mutex_.Lock();
-      closed = true;
+  while (!(stopping_ && jobs_.empty() && closed_)) {
+    if (!abort_cause_.ok() && !running_ && !closed_) {
+      CloseMesh();
       continue;
     }
     // It goes on looking while collectives come and go, so that Start does not

@@ -22,8 +22,8 @@ namespace muster::dataplane::gloo_internal {
 // Start. Two threads serve it: the executor runs what nobody waits for at once
 // (what somebody does wait for, the waiter itself may run: it saves waking two
 // threads, which takes longer than a small collective); the watchdog keeps
-// deadlines, looks after peers, and closes the connections of a group that has
-// failed.
+// deadlines and looks after peers. A group that fails closes its connections
+// before its works complete.
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
   Engine(std::string group_name, std::unique_ptr<Mesh> mesh);
@@ -54,6 +54,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Runs the first job. Lets go of the lock meanwhile.
   void RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Run(const Collective& collective);
+  // Takes leave of the peers and closes the connections of a group that has
+  // failed, once. The caller is the one that runs collectives, or nobody does.
+  // Lets go of the lock meanwhile.
+  void CloseMesh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // When the watchdog has to look next.
   Instant NextLook(Instant now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Why the group has failed by `now`, or OK. Lets go of the lock meanwhile.
@@ -82,6 +86,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // CloseMesh was called.
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   // In which collective, and when, the watchdog first saw that a peer is gone.
   uint64_t gone_noticed_in_ ABSL_GUARDED_BY(mutex_) = 0;
   Instant gone_noticed_at_ ABSL_GUARDED_BY(mutex_);
