@@ -269,6 +269,26 @@ TEST(SessionTest, AMutationWhoseAnswerWasLostIsAppliedOnce) {
   EXPECT_EQ(witness.Get("text"), "xxxxx");
 }
 
+// The coordinator keeps 4096 answers for a member that has not acknowledged
+// them; what waits meanwhile must not use them up.
+TEST(SessionTest, AParkedBarrierDoesNotHoldUpTenThousandSets) {
+  const auto server = StartServer();
+  const auto a = Session::Connect(Options(Local(server->port()), "a"));
+  const auto b = Session::Connect(Options(Local(server->port()), "b"));
+  auto joined = std::async(std::launch::async,
+                           [&] { return a->Join({.world_size = 2}); });
+  b->Join({.world_size = 2});
+  joined.get();
+  auto passed = std::async(std::launch::async, [&] {
+    a->AwaitBarrier({.name = "x", .timeout = seconds(120)});
+  });
+  CoordinatorStore store(a);
+  for (int i = 0; i < 10'000; ++i) store.Set("k", std::to_string(i));
+  EXPECT_EQ(store.Get("k"), "9999");
+  b->AwaitBarrier({.name = "x", .timeout = seconds(120)});
+  passed.get();
+}
+
 TEST(SessionTest, AWaitSurvivesACutConnection) {
   const auto server = StartServer();
   CuttingProxy proxy(server->port());

@@ -127,6 +127,7 @@ absl::Status OperationTable::Add(const PendingOperationPtr& pending) {
   if (TakeSequence(last_sequence_ + 1, pending->operation)) {
     pending->sequence = ++last_sequence_;
     settled_.push_back(false);
+    MoveWindow();
   }
   unanswered_.emplace(last_id_, pending);
   waiting_.push_back(pending);
@@ -155,6 +156,9 @@ void OperationTable::Pack(Instant now, Batch& batch) {
     waiting_.pop_front();
   }
   batch.request().set_acknowledged_through(settled_through_);
+  for (const uint64_t number : stragglers_) {
+    batch.request().add_unanswered(number);
+  }
 }
 
 PendingOperationPtr OperationTable::Complete(v1::Result result) {
@@ -216,11 +220,20 @@ PendingOperationPtr OperationTable::FirstWaiting() const {
 }
 
 void OperationTable::Settle(const PendingOperation& pending) {
-  if (pending.sequence <= settled_through_) return;
+  if (pending.sequence <= settled_through_) {
+    stragglers_.erase(pending.sequence);
+    return;
+  }
   settled_[pending.sequence - settled_through_ - 1] = true;
-  while (!settled_.empty() && settled_.front()) {
-    settled_.pop_front();
+  MoveWindow();
+}
+
+void OperationTable::MoveWindow() {
+  while (!settled_.empty() &&
+         (settled_.front() || settled_.size() > kWindowMax)) {
     ++settled_through_;
+    if (!settled_.front()) stragglers_.insert(settled_through_);
+    settled_.pop_front();
   }
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -68,6 +69,12 @@ class OperationTable {
   // room for the rest of it.
   static constexpr size_t kOperationBytesMax = (size_t{64} << 20) - (64 << 10);
 
+  // How many mutations may follow an unanswered one before the coordinator is
+  // told of it by its number. Well below the answers that it keeps for one
+  // member (retained_replies, 4096), and well above what is under way at one
+  // time, so that few messages carry such numbers.
+  static constexpr size_t kWindowMax = 1024;
+
   // Numbers the operation and queues it. A mutation gets the next sequence
   // number, so the order of the numbers is the order of sending.
   // Errors: kResourceExhausted (too large for a message).
@@ -96,19 +103,26 @@ class OperationTable {
   // The first of those that wait to be sent, whose caller can write; or null.
   PendingOperationPtr FirstWaiting() const;
 
-  // Every mutation up to this number is answered or given up.
+  // Every mutation up to this number is answered or given up, except the
+  // stragglers.
   uint64_t acknowledged_through() const { return settled_through_; }
+
+  // In ascending order: mutations that have been without an answer for longer
+  // than kWindowMax others, such as parked barriers.
+  const std::set<uint64_t>& stragglers() const { return stragglers_; }
 
   size_t unanswered() const { return unanswered_.size(); }
 
  private:
   void Settle(const PendingOperation& pending);
+  void MoveWindow();
 
   uint64_t last_id_ = 0;
   uint64_t last_sequence_ = 0;
   uint64_t settled_through_ = 0;
   // Whether the mutation settled_through_ + 1 + i is settled.
   std::deque<bool> settled_;
+  std::set<uint64_t> stragglers_;
   absl::flat_hash_map<uint64_t, PendingOperationPtr> unanswered_;
   // In order. May hold abandoned ones.
   std::deque<PendingOperationPtr> waiting_;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -12,6 +13,7 @@ namespace muster::internal {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::Pair;
 using State = PendingOperation::State;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -105,6 +107,44 @@ TEST(OperationTableTest, AcknowledgesOnlyWithoutGaps) {
   EXPECT_EQ(table.acknowledged_through(), 0);
   Answer(table, *first);
   EXPECT_EQ(table.acknowledged_through(), 2);
+}
+
+TEST(OperationTableTest, NamesAMutationThatIsUnansweredForLong) {
+  OperationTable table;
+  const auto parked = AddSet(table, "parked");
+  const auto acknowledge = [&] {
+    Batch batch;
+    table.Pack(Clock::now(), batch);
+    return std::make_pair(
+        batch.request().acknowledged_through(),
+        std::vector<uint64_t>(batch.request().unanswered().begin(),
+                              batch.request().unanswered().end()));
+  };
+  for (size_t i = 1; i < OperationTable::kWindowMax; ++i) {
+    Answer(table, *AddSet(table, "a"));
+  }
+  EXPECT_THAT(acknowledge(), Pair(0, ElementsAre()));
+  Answer(table, *AddSet(table, "a"));
+  EXPECT_THAT(acknowledge(),
+              Pair(OperationTable::kWindowMax + 1, ElementsAre(1)));
+  Answer(table, *AddSet(table, "a"));
+  EXPECT_THAT(acknowledge(),
+              Pair(OperationTable::kWindowMax + 2, ElementsAre(1)));
+  Answer(table, *parked);
+  EXPECT_THAT(acknowledge(),
+              Pair(OperationTable::kWindowMax + 2, ElementsAre()));
+}
+
+TEST(OperationTableTest, ForgetsAStragglerThatWasGivenUp) {
+  OperationTable table;
+  const auto parked = AddSet(table, "parked");
+  Send(table);
+  for (size_t i = 0; i < OperationTable::kWindowMax; ++i) {
+    Answer(table, *AddSet(table, "a"));
+  }
+  EXPECT_THAT(table.stragglers(), ElementsAre(1));
+  table.Abandon(*parked);
+  EXPECT_THAT(table.stragglers(), ElementsAre());
 }
 
 TEST(OperationTableTest, GivingUpAMutationClosesItsGap) {

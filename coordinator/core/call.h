@@ -3,6 +3,8 @@
 #ifndef MUSTER_COORDINATOR_CORE_CALL_H_
 #define MUSTER_COORDINATOR_CORE_CALL_H_
 
+#include <vector>
+
 #include "coordinator/core/ids.h"
 
 namespace muster::coordinator::core {
@@ -21,9 +23,13 @@ struct Call {
   // is not applied again but gets the first one's answer. 0: no such promise.
   SequenceNumber sequence;
 
-  // The member has the answers of all its numbers up to this one and will not
-  // ask for them again.
+  // The member has the answers of all its numbers up to this one, except those
+  // of `unanswered`, and will not ask for them again.
   SequenceNumber acknowledged_through;
+
+  // In ascending order. Few: calls that have been parked for so long that the
+  // member would run out of retained_replies if it waited for their answers.
+  std::vector<SequenceNumber> unanswered;
 };
 
 }  // namespace muster::coordinator::core

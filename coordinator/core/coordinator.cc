@@ -57,7 +57,12 @@ bool Coordinator::AdmitMember(const Call& call, Instant now, Outbox& out,
 
 // Answers the call, now or when the first one is answered, if it is a retry.
 bool Coordinator::Replay(const Call& call, Member& member, Outbox& out) {
-  member.replies.Acknowledge(call.acknowledged_through);
+  const absl::Status acknowledged = member.replies.Acknowledge(
+      call.acknowledged_through, call.unanswered, limits_);
+  if (!acknowledged.ok()) {
+    out.Fail(call.waiter, acknowledged);
+    return true;
+  }
   absl::StatusOr<ReplyCache::Entry*> entry =
       member.replies.Find(call.sequence, limits_);
   if (!entry.ok()) {

@@ -163,6 +163,33 @@ TEST_F(CoordinatorTest, TheRetainedRepliesAreLimited) {
                                      "4097")));
 }
 
+// A member whose join waits for minutes goes on with other mutations.
+TEST_F(CoordinatorTest, AParkedMutationDoesNotHoldUpThousandsOfOthers) {
+  Register("b");
+  const JoinRequest join = {.world_size = 2, .timeout = 600s};
+  coordinator_.Join(From("b", 1, 1, 1), join, now_, out_);
+  for (uint64_t n = 2; n <= 10'000; ++n) {
+    Call call = From("b", 1, n, n, n - 1);
+    call.unanswered = {SequenceNumber(1)};
+    coordinator_.Add(call, "n", 1, now_, out_);
+  }
+  EXPECT_THAT(out_.replies.back(), NumberTo(10'000u, 9'999));
+  EXPECT_EQ(coordinator_.Snapshot(now_).retained_replies, 2);
+  TakeReplies();
+  // A retry finds the first one, until its answer is acknowledged as well.
+  Call retry = From("b", 1, 10'001, 1, 10'000);
+  retry.unanswered = {SequenceNumber(1)};
+  coordinator_.Join(retry, join, now_, out_);
+  EXPECT_THAT(TakeReplies(),
+              ElementsAre(AnsweredTo(1u, StatusCode::kCancelled)));
+  coordinator_.CancelWaiter(WaiterId(10'001), now_, out_);
+  coordinator_.Add(From("b", 1, 10'002, 10'001, 10'000), "n", 1, now_, out_);
+  coordinator_.Join(From("b", 1, 10'003, 1, 10'000), join, now_, out_);
+  EXPECT_THAT(out_.replies.back(),
+              FailedWith(10'003u, StatusCode::kFailedPrecondition,
+                         "sequence 1 was acknowledged before (through 10000)"));
+}
+
 TEST_F(CoordinatorTest, ANewIncarnationCountsItsCallsAnew) {
   Register("b", 1);
   coordinator_.Add(From("b", 1, 1, 1), "n", 5, now_, out_);

@@ -1,7 +1,9 @@
 #include "coordinator/core/reply_cache.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -23,29 +25,62 @@ int64_t HeldBytes(const Reply& reply) {
 
 }  // namespace
 
-void ReplyCache::Acknowledge(SequenceNumber through) {
+absl::Status ReplyCache::Acknowledge(
+    SequenceNumber through, absl::Span<const SequenceNumber> unanswered,
+    const Limits& limits) {
+  absl::Status status = CheckLimit("retained_replies", limits.retained_replies,
+                                   static_cast<int64_t>(unanswered.size()));
+  if (!status.ok()) return status;
+  const auto is_unanswered = [&](uint64_t number) {
+    return std::binary_search(unanswered.begin(), unanswered.end(),
+                              SequenceNumber(number));
+  };
+  // An acknowledgement that was overtaken knows nothing of what is above it.
+  for (auto it = stragglers_.begin();
+       it != stragglers_.end() && it->first <= through.value();) {
+    if (is_unanswered(it->first)) {
+      ++it;
+    } else {
+      bytes_ -= HeldBytes(it->second.reply);
+      it = stragglers_.erase(it);
+    }
+  }
+  if (first_ > through.value()) return absl::OkStatus();
+  // Also one that never came here: its retry is under way and shall be applied.
+  for (const SequenceNumber number : unanswered) {
+    if (number.value() < first_ || number > through) continue;
+    Entry* entry = Lookup(number);
+    stragglers_.emplace(number.value(),
+                        entry == nullptr ? Entry() : std::move(*entry));
+    if (entry != nullptr) *entry = Entry();
+  }
   while (!window_.empty() && first_ <= through.value()) {
     bytes_ -= HeldBytes(window_.front().reply);
     window_.pop_front();
     ++first_;
   }
-  if (first_ <= through.value()) first_ = through.value() + 1;
+  first_ = through.value() + 1;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ReplyCache::Entry*> ReplyCache::Find(SequenceNumber sequence,
                                                     const Limits& limits) {
   const uint64_t number = sequence.value();
   if (number < first_) {
+    if (Entry* straggler = Lookup(sequence); straggler != nullptr) {
+      return straggler;
+    }
     return absl::FailedPreconditionError(
         absl::StrCat("sequence ", number, " was acknowledged before (through ",
                      first_ - 1, ")"));
   }
   const uint64_t offset = number - first_;
   if (offset >= window_.size()) {
-    if (offset >= static_cast<uint64_t>(limits.retained_replies)) {
+    const uint64_t before = stragglers_.size() + offset;
+    if (before >= static_cast<uint64_t>(limits.retained_replies)) {
       return CheckLimit(
           "retained_replies", limits.retained_replies,
-          static_cast<int64_t>(std::min<uint64_t>(offset, INT64_MAX - 1)) + 1);
+          static_cast<int64_t>(std::min<uint64_t>(before, INT64_MAX - 1)) + 1);
     }
     if (bytes_ >= limits.retained_reply_bytes) {
       return CheckLimit("retained_reply_bytes", limits.retained_reply_bytes,
@@ -58,7 +93,11 @@ absl::StatusOr<ReplyCache::Entry*> ReplyCache::Find(SequenceNumber sequence,
 
 ReplyCache::Entry* ReplyCache::Lookup(SequenceNumber sequence) {
   const uint64_t number = sequence.value();
-  if (number < first_ || number - first_ >= window_.size()) return nullptr;
+  if (number < first_) {
+    const auto straggler = stragglers_.find(number);
+    return straggler == stragglers_.end() ? nullptr : &straggler->second;
+  }
+  if (number - first_ >= window_.size()) return nullptr;
   return &window_[number - first_];
 }
 
@@ -86,9 +125,15 @@ void ReplyCache::Forget(SequenceNumber sequence) {
 }
 
 int64_t ReplyCache::size() const {
-  return std::count_if(window_.begin(), window_.end(), [](const Entry& entry) {
-    return entry.state != State::kNew;
-  });
+  const auto count = [](int64_t sum, const Entry& entry) {
+    return sum + (entry.state != State::kNew ? 1 : 0);
+  };
+  int64_t entries =
+      std::accumulate(window_.begin(), window_.end(), int64_t{0}, count);
+  for (const auto& [number, entry] : stragglers_) {
+    entries = count(entries, entry);
+  }
+  return entries;
 }
 
 }  // namespace muster::coordinator::core

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/outbox.h"
@@ -15,8 +17,9 @@
 namespace muster::coordinator::core {
 
 // ReplyCache remembers the numbered mutations of one incarnation, so that each
-// is applied once however often it is retried. It holds the window of numbers
-// that the member has not acknowledged.
+// is applied once however often it is retried. It holds the numbers that the
+// member has not acknowledged: the window of the newest ones, and below it the
+// few that the member said are unanswered.
 class ReplyCache {
  public:
   enum class State : uint8_t {
@@ -31,8 +34,13 @@ class ReplyCache {
     Reply reply;      // of kDone
   };
 
-  // Forgets everything up to `through`.
-  void Acknowledge(SequenceNumber through);
+  // Forgets everything up to `through` but what is in `unanswered`, which is
+  // in ascending order. What was forgotten once stays so.
+  // RESOURCE_EXHAUSTED (retained_replies: too many are unanswered), which
+  // changes nothing.
+  absl::Status Acknowledge(SequenceNumber through,
+                           absl::Span<const SequenceNumber> unanswered,
+                           const Limits& limits);
 
   // Returns the entry of `sequence`. It stays valid until the next call.
   // FAILED_PRECONDITION (acknowledged before: a late duplicate, which must not
@@ -55,7 +63,8 @@ class ReplyCache {
   int64_t bytes() const { return bytes_; }
 
  private:
-  std::deque<Entry> window_;  // numbers first_ to first_ + size - 1
+  std::map<uint64_t, Entry> stragglers_;  // numbers below first_
+  std::deque<Entry> window_;              // numbers first_ to first_ + size - 1
   uint64_t first_ = 1;
   int64_t bytes_ = 0;
 };

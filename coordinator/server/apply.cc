@@ -1,11 +1,13 @@
 #include "coordinator/server/apply.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "coordinator/server/convert.h"
+#include "google/protobuf/repeated_field.h"
 #include "google/protobuf/repeated_ptr_field.h"
 #include "proto/muster/v1/status_wire.h"
 
@@ -493,12 +495,20 @@ absl::Status CheckAnswerBytes(const Answer& answer, int64_t message_bytes_max) {
                           AnswerBytes(answer));
 }
 
+std::vector<core::SequenceNumber> SequenceNumbersOf(
+    const google::protobuf::RepeatedField<uint64_t>& numbers) {
+  std::vector<core::SequenceNumber> sorted(numbers.begin(), numbers.end());
+  std::sort(sorted.begin(), sorted.end());
+  return sorted;
+}
+
 core::Call CallOf(const v1::Caller& caller) {
   core::Call call;
   call.member = core::MemberId(caller.member());
   call.incarnation = core::Incarnation(caller.incarnation());
   call.acknowledged_through =
       core::SequenceNumber(caller.acknowledged_through());
+  call.unanswered = SequenceNumbersOf(caller.unanswered());
   return call;
 }
 

@@ -2,9 +2,11 @@
 #define MUSTER_COORDINATOR_SERVER_APPLY_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/core/call.h"
+#include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/membership.h"
@@ -12,6 +14,7 @@
 #include "coordinator/core/payload.h"
 #include "coordinator/server/job.h"
 #include "coordinator/server/method.h"
+#include "google/protobuf/repeated_field.h"
 #include "muster/v1/barrier.pb.h"
 #include "muster/v1/membership.pb.h"
 #include "muster/v1/session.pb.h"
@@ -91,6 +94,9 @@ int64_t AnswerBytes(const Answer& answer);
 absl::Status CheckAnswerBytes(const Answer& answer, int64_t message_bytes_max);
 
 core::Call CallOf(const v1::Caller& caller);
+// In ascending order, as the core wants them.
+std::vector<core::SequenceNumber> SequenceNumbersOf(
+    const google::protobuf::RepeatedField<uint64_t>& numbers);
 core::Registration RegistrationOf(const v1::RegisterRequest& request);
 void FillEvent(const core::Event& event, v1::MemberEvent* message);
 

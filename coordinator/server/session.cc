@@ -102,9 +102,11 @@ void Session::OnReadDone(bool ok) {
   if (request_->operations_size() > 0) {
     context_.metrics->CountBatch(request_->operations_size());
   }
-  call_.acknowledged_through =
-      std::max(call_.acknowledged_through,
-               core::SequenceNumber(request_->acknowledged_through()));
+  const core::SequenceNumber through(request_->acknowledged_through());
+  if (through >= call_.acknowledged_through) {
+    call_.acknowledged_through = through;
+    call_.unanswered = SequenceNumbersOf(request_->unanswered());
+  }
   next_item_ = 0;
   Process();
 }

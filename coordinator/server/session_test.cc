@@ -231,6 +231,35 @@ TEST(SessionTest, RetryOnAnotherStreamIsAppliedOnce) {
             static_cast<int>(absl::StatusCode::kFailedPrecondition));
 }
 
+TEST(SessionTest, AnUnansweredNumberMayBeRetriedWhenYoungerAreAcknowledged) {
+  TestServer server;
+  v1::Operation add;
+  add.mutable_add()->set_key("n");
+  add.mutable_add()->set_delta(1);
+  TestStream stream(server.NewChannel());
+  stream.HelloMember("j", "a", 1);
+  for (int n = 1; n <= 3; ++n) {
+    add.set_id(n);
+    add.mutable_add()->set_sequence(n);
+    stream.Call(add);
+  }
+  v1::StreamRequest batch;
+  batch.set_acknowledged_through(3);
+  batch.add_unanswered(2);
+  batch.add_unanswered(1);
+  add.set_id(4);
+  add.mutable_add()->set_sequence(1);
+  *batch.add_operations() = add;
+  ASSERT_TRUE(stream.Send(batch));
+  EXPECT_EQ(stream.Await(4).add().value(), 1);
+  // An older message says nothing.
+  batch.set_acknowledged_through(2);
+  batch.clear_unanswered();
+  batch.mutable_operations(0)->set_id(5);
+  ASSERT_TRUE(stream.Send(batch));
+  EXPECT_EQ(stream.Await(5).add().value(), 1);
+}
+
 TEST(SessionTest, BarrierOverTwoStreams) {
   TestServer server;
   Pair pair(server);

@@ -1,0 +1,100 @@
+#include "coordinator/core/reply_cache.h"
+
+#include <string>
+#include <vector>
+
+#include "coordinator/core/core_test_util.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::coordinator::core {
+namespace {
+
+using absl::StatusCode;
+using State = ReplyCache::State;
+
+std::vector<SequenceNumber> Numbers(std::vector<uint64_t> numbers) {
+  return std::vector<SequenceNumber>(numbers.begin(), numbers.end());
+}
+
+class ReplyCacheTest : public testing::Test {
+ protected:
+  StatusCode Find(uint64_t number) {
+    return cache_.Find(SequenceNumber(number), limits_).status().code();
+  }
+  State StateOf(uint64_t number) {
+    return (*cache_.Find(SequenceNumber(number), limits_))->state;
+  }
+  void Done(uint64_t number, const std::string& text = "") {
+    ASSERT_EQ(Find(number), StatusCode::kOk);
+    cache_.SetDone(SequenceNumber(number),
+                   Reply{WaiterId(1), absl::NotFoundError(text), {}});
+  }
+  StatusCode Acknowledge(uint64_t through,
+                         std::vector<uint64_t> unanswered = {}) {
+    return cache_
+        .Acknowledge(SequenceNumber(through), Numbers(unanswered), limits_)
+        .code();
+  }
+
+  Limits limits_{.retained_replies = 4, .retained_reply_bytes = 100};
+  ReplyCache cache_;
+};
+
+TEST_F(ReplyCacheTest, KeepsWhatIsUnansweredBelowTheWindow) {
+  Done(1);
+  ASSERT_EQ(Find(2), StatusCode::kOk);
+  cache_.SetParked(SequenceNumber(2), WaiterId(7));
+  Done(3);
+  EXPECT_EQ(Acknowledge(3, {2}), StatusCode::kOk);
+  EXPECT_EQ(Find(1), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(StateOf(2), State::kParked);
+  EXPECT_EQ(Find(3), StatusCode::kFailedPrecondition);
+  Done(2, "late");
+  EXPECT_EQ(StateOf(2), State::kDone);
+  EXPECT_EQ(cache_.size(), 1);
+  EXPECT_EQ(cache_.bytes(), 4);
+  EXPECT_EQ(Acknowledge(3), StatusCode::kOk);
+  EXPECT_EQ(Find(2), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(cache_.size(), 0);
+  EXPECT_EQ(cache_.bytes(), 0);
+}
+
+// Its retry comes on a new connection, after younger ones were acknowledged.
+TEST_F(ReplyCacheTest, AnUnansweredNumberThatNeverCameIsNew) {
+  EXPECT_EQ(Acknowledge(100, {98}), StatusCode::kOk);
+  EXPECT_EQ(StateOf(98), State::kNew);
+  EXPECT_EQ(Find(99), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ReplyCacheTest, WhatWasAcknowledgedStaysSo) {
+  Done(1);
+  Done(2);
+  EXPECT_EQ(Acknowledge(2), StatusCode::kOk);
+  EXPECT_EQ(Acknowledge(2, {1}), StatusCode::kOk);
+  EXPECT_EQ(Find(1), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ReplyCacheTest, AnAcknowledgementThatWasOvertakenKeepsTheYounger) {
+  Done(1);
+  Done(4);
+  EXPECT_EQ(Acknowledge(4, {1, 4}), StatusCode::kOk);
+  EXPECT_EQ(Acknowledge(2, {1}), StatusCode::kOk);
+  EXPECT_EQ(StateOf(1), State::kDone);
+  EXPECT_EQ(StateOf(4), State::kDone);
+}
+
+TEST_F(ReplyCacheTest, UnansweredNumbersCountTowardsTheLimit) {
+  EXPECT_EQ(Acknowledge(10, {1, 2, 3, 4, 5}), StatusCode::kResourceExhausted);
+  EXPECT_EQ(StateOf(1), State::kNew);
+  EXPECT_EQ(Acknowledge(10, {1, 2, 3}), StatusCode::kOk);
+  EXPECT_EQ(Find(11), StatusCode::kOk);
+  EXPECT_EQ(Find(12), StatusCode::kResourceExhausted);
+  // A hostile member gets no more by naming others each time.
+  EXPECT_EQ(Acknowledge(20, {12, 13, 14, 15}), StatusCode::kOk);
+  EXPECT_EQ(Find(3), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Find(21), StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace muster::coordinator::core
