@@ -46,8 +46,11 @@ NoticeKind NoticeOf(BarrierOutcome outcome) {
 }  // namespace
 
 BarrierTable::BarrierTable(const Limits* limits, WaiterQuota* quota,
-                           const Membership* membership)
-    : limits_(*limits), quota_(*quota), membership_(*membership) {}
+                           const Membership* membership, Journal* journal)
+    : limits_(*limits),
+      quota_(*quota),
+      membership_(*membership),
+      journal_(*journal) {}
 
 BarrierTable::~BarrierTable() = default;
 
@@ -59,6 +62,7 @@ void BarrierTable::Reset(FormationReply formation, Instant now, Outbox& out) {
 
 void BarrierTable::Clear(Instant now, Outbox& out) {
   for (auto& [key, series] : series_) {
+    Changed(*series);
     for (auto& [number, instance] : series->instances) {
       if (instance.decided()) continue;
       Decide(*series, instance, BarrierOutcome::kAborted, "", now, out);
@@ -147,6 +151,7 @@ absl::StatusOr<BarrierTable::Series*> BarrierTable::FindSeries(
     if (series.participants != participants && series.instances.empty() &&
         !series.dropped_results) {
       // Nobody is in it: the name is free for another set of ranks.
+      Changed(series);
       series.participants = participants;
       series.founder = request.rank;
       series.taken.clear();
@@ -181,6 +186,7 @@ bool BarrierTable::MakeRoom() {
     }
   }
   if (oldest == series_.end()) return false;
+  Changed(*oldest->second);
   series_.erase(oldest);
   return true;
 }
@@ -226,6 +232,7 @@ bool BarrierTable::ReplyIfOver(Series& series, int64_t number, const Call& call,
   if (number > series.newest || !TakesPart(series, request.rank)) return false;
   const auto it = series.instances.find(number);
   if (it == series.instances.end()) {
+    Changed(series);
     series.taken[request.rank] = number;
     out.Fail(call.waiter,
              absl::OutOfRangeError(absl::StrCat(
@@ -236,6 +243,7 @@ bool BarrierTable::ReplyIfOver(Series& series, int64_t number, const Call& call,
     return true;
   }
   if (!it->second.decided()) return false;
+  Changed(series);
   series.taken[request.rank] = number;
   out.replies.push_back(
       Reply{call.waiter, it->second.status, it->second.result});
@@ -317,6 +325,7 @@ void BarrierTable::Settle(Series& series, Instance& instance, Instant now,
 void BarrierTable::Decide(Series& series, Instance& instance,
                           BarrierOutcome outcome, absl::string_view conflict,
                           Instant now, Outbox& out) {
+  Changed(series);
   auto result = std::make_shared<BarrierResult>();
   result->group = series.key.first;
   result->barrier = series.key.second;
@@ -351,6 +360,7 @@ void BarrierTable::Decide(Series& series, Instance& instance,
 
 // Drops the decisions that nobody can ask for any more.
 void BarrierTable::RetireInstances(Series& series) {
+  Changed(series);
   int64_t kept = 0;
   for (auto it = series.instances.begin(); it != series.instances.end();) {
     const Instance& instance = it->second;
@@ -537,64 +547,6 @@ std::string BarrierTable::RankText(Rank rank) const {
   const Seat& seat = formation_->world[rank.value()];
   return absl::StrCat("rank ", rank.value(), " (", seat.host, ", pid ",
                       seat.pid, ")");
-}
-
-std::vector<BarrierSnapshot> BarrierTable::Snapshot(Instant now) const {
-  std::vector<BarrierSnapshot> snapshots;
-  for (const auto& [deadline, place] : deadlines_) {
-    const Series& series = *series_.at(place.first);
-    const Instance& instance = series.instances.at(place.second);
-    BarrierSnapshot snapshot;
-    snapshot.group = series.key.first;
-    snapshot.barrier = series.key.second;
-    snapshot.instance = instance.number;
-    snapshot.expected = Expected(series);
-    snapshot.arrived = static_cast<int32_t>(instance.arrived.size());
-    snapshot.wait_all_ranks = instance.wait_all_ranks;
-    snapshot.open_for = now - instance.first_at;
-    snapshot.remaining = std::max(deadline - now, Duration::zero());
-    snapshot.missing = Missing(series, instance, now);
-    snapshots.push_back(std::move(snapshot));
-  }
-  return snapshots;
-}
-
-absl::Status BarrierTable::CheckInvariants() const {
-  size_t open = 0;
-  size_t waiting = 0;
-  for (const auto& [key, series] : series_) {
-    for (const auto& [rank, taken] : series->taken) {
-      if (gone_.contains(rank)) continue;
-      if (taken > series->newest || taken < 0) {
-        return absl::InternalError(
-            absl::StrCat(BarrierTitle(key.first, key.second, series->newest),
-                         ": rank ", rank.value(), " is at #", taken));
-      }
-    }
-    for (const auto& [number, instance] : series->instances) {
-      if (instance.decided()) continue;
-      ++open;
-      waiting += instance.arrived.size();
-      if (static_cast<int32_t>(instance.arrived.size()) >= Expected(*series) ||
-          (!instance.wait_all_ranks && AnyGone(*series, instance))) {
-        return absl::InternalError(absl::StrCat(
-            BarrierTitle(key.first, key.second, number), " should be decided"));
-      }
-      for (const auto& [rank, waiter] : instance.arrived) {
-        if (gone_.contains(rank) || !places_by_waiter_.contains(waiter)) {
-          return absl::InternalError(absl::StrCat(
-              BarrierTitle(key.first, key.second, number), ": arrival of rank ",
-              rank.value(), " without a live caller"));
-        }
-      }
-    }
-  }
-  if (open != deadlines_.size() || waiting != places_by_waiter_.size()) {
-    return absl::InternalError(absl::StrCat(
-        "barriers: ", open, " open, ", deadlines_.size(), " deadlines; ",
-        waiting, " arrivals, ", places_by_waiter_.size(), " waiters"));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace muster::coordinator::core

@@ -19,6 +19,7 @@
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
+#include "coordinator/core/journal.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/outbox.h"
@@ -39,6 +40,27 @@ struct BarrierRequest {
   bool wait_all_ranks = false;
 };
 
+// What of one barrier survives a restart (records.h): the decisions, and who
+// has had which. Arrivals that wait for a decision are repeated by their
+// callers.
+struct SeriesRecord {
+  struct Decision {
+    int64_t instance = 0;
+    absl::Status status;
+    BarrierReply result;
+  };
+
+  std::string group;    // name
+  std::string barrier;  // name
+  bool erased = false;
+  std::vector<Rank> participants;
+  Rank founder;
+  int64_t newest = 0;
+  bool dropped_results = false;
+  std::vector<std::pair<Rank, int64_t>> taken;  // last instance of each rank
+  std::vector<Decision> decisions;              // that are kept
+};
+
 // BarrierTable numbers the instances of each (group, barrier) from 1: a rank's
 // nth call arrives at instance n. An instance is decided exactly once; all its
 // callers, the late ones too, get the same answer. All of it holds within one
@@ -47,7 +69,7 @@ class BarrierTable {
  public:
   // All must outlive the table.
   BarrierTable(const Limits* limits, WaiterQuota* quota,
-               const Membership* membership);
+               const Membership* membership, Journal* journal);
   ~BarrierTable();
   BarrierTable(const BarrierTable&) = delete;
   BarrierTable& operator=(const BarrierTable&) = delete;
@@ -82,6 +104,13 @@ class BarrierTable {
 
   // Forgets everything; for a job that all members have left.
   void Clear(Instant now, Outbox& out);
+
+  SeriesRecord RecordOf(const std::string& group,
+                        const std::string& barrier) const;
+
+  // Of a new table, after its members were restored; the formation first.
+  void RestoreFormation(FormationReply formation);
+  void Restore(SeriesRecord record);
 
   std::vector<BarrierSnapshot> Snapshot(Instant now) const;
   int64_t open() const { return static_cast<int64_t>(deadlines_.size()); }
@@ -154,6 +183,9 @@ class BarrierTable {
   void Decide(Series& series, Instance& instance, BarrierOutcome outcome,
               absl::string_view conflict, Instant now, Outbox& out);
   void RetireInstances(Series& series);
+  void Changed(const Series& series) {
+    journal_.Series(series.key.first, series.key.second);
+  }
 
   int32_t Expected(const Series& series) const;
   bool TakesPart(const Series& series, Rank rank) const;
@@ -167,6 +199,7 @@ class BarrierTable {
   const Limits& limits_;
   WaiterQuota& quota_;
   const Membership& membership_;
+  Journal& journal_;
 
   FormationReply formation_;
   absl::btree_map<Rank, Departure> gone_;

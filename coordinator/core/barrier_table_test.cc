@@ -99,8 +99,9 @@ class BarrierTableTest : public testing::Test {
   Instant now_ = t0;
   Limits limits_;
   WaiterQuota quota_{100};
-  Membership members_{MembershipOptions(), &limits_};
-  BarrierTable barriers_{&limits_, &quota_, &members_};
+  Journal journal_{/*on=*/false};
+  Membership members_{MembershipOptions(), &limits_, &journal_};
+  BarrierTable barriers_{&limits_, &quota_, &members_, &journal_};
   Outbox out_;
   Outbox notes_;
   std::set<uint64_t> waiters_;

@@ -28,11 +28,12 @@ Coordinator::Coordinator(CoordinatorEpoch epoch,
                          const CoordinatorOptions& options)
     : epoch_(epoch),
       limits_(options.limits),
+      journal_(options.durable),
       quota_(limits_.waiters),
-      membership_(options.membership, &limits_),
-      store_(&limits_, &quota_),
-      rendezvous_(&limits_, &quota_, &membership_),
-      barriers_(&limits_, &quota_, &membership_) {}
+      membership_(options.membership, &limits_, &journal_),
+      store_(&limits_, &quota_, &journal_),
+      rendezvous_(&limits_, &quota_, &membership_, &journal_),
+      barriers_(&limits_, &quota_, &membership_, &journal_) {}
 
 // Lets pass whoever may use the store; `*member` is null for a plain client.
 // Answers the call otherwise.
@@ -58,7 +59,8 @@ bool Coordinator::AdmitMember(const Call& call, Instant now, Outbox& out,
 // Answers the call, now or when the first one is answered, if it is a retry.
 bool Coordinator::Replay(const Call& call, Member& member, Outbox& out) {
   const absl::Status acknowledged = member.replies.Acknowledge(
-      call.acknowledged_through, call.unanswered, limits_);
+      call.acknowledged_through, call.unanswered, limits_,
+      [&](SequenceNumber sequence) { journal_.Reply(member.id, sequence); });
   if (!acknowledged.ok()) {
     out.Fail(call.waiter, acknowledged);
     return true;
@@ -110,7 +112,13 @@ void Coordinator::Mutate(const Call& call, Instant now, Outbox& out,
   if (once && Replay(call, *member, out)) return;
   const size_t first_reply = out.replies.size();
   verb();
-  if (once) member->replies.SetDone(call.sequence, out.replies[first_reply]);
+  if (once) SetDone(*member, call.sequence, out.replies[first_reply]);
+}
+
+void Coordinator::SetDone(Member& member, SequenceNumber sequence,
+                          const Reply& reply) {
+  member.replies.SetDone(sequence, reply);
+  journal_.Reply(member.id, sequence);
 }
 
 // Runs a verb of a member that may park its caller.
@@ -139,9 +147,7 @@ void Coordinator::Remember(size_t first_reply, Outbox& out) {
     const bool detached = IsDetached(reply.waiter);
     if (const auto it = origins_.find(reply.waiter); it != origins_.end()) {
       Member* member = membership_.Find(it->second.member);
-      if (member != nullptr) {
-        member->replies.SetDone(it->second.sequence, reply);
-      }
+      if (member != nullptr) SetDone(*member, it->second.sequence, reply);
       origins_.erase(it);
     }
     if (detached) continue;

@@ -17,11 +17,13 @@
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
+#include "coordinator/core/journal.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
 #include "coordinator/core/progress.h"
+#include "coordinator/core/records.h"
 #include "coordinator/core/rendezvous.h"
 #include "coordinator/core/reply_cache.h"
 #include "coordinator/core/snapshot.h"
@@ -32,6 +34,8 @@ namespace muster::coordinator::core {
 struct CoordinatorOptions {
   MembershipOptions membership;
   Limits limits;
+  // Whether TakeChanges tells what has changed.
+  bool durable = false;
 };
 
 // Coordinator is the whole state of one job. It reads no clock and has no
@@ -130,6 +134,14 @@ class Coordinator {
   // out earlier than needed, never later.
   std::optional<Instant> NextDeadline() const;
 
+  // The records that have changed since the last call, in no meaningful order;
+  // each once, as it is now.
+  std::vector<Record> TakeChanges();
+
+  // Brings back the state that `records` are, in any order. Of a new
+  // coordinator only; live members have a whole lease from `now`.
+  void Restore(std::vector<Record> records, Instant now);
+
   JobSnapshot Snapshot(Instant now) const;
   JobCounts Counts() const;
 
@@ -157,6 +169,7 @@ class Coordinator {
   template <typename Verb>
   void MutateAndPark(const Call& call, Instant now, Outbox& out, Verb verb);
   void Remember(size_t first_reply, Outbox& out);
+  void SetDone(Member& member, SequenceNumber sequence, const Reply& reply);
   void Withdraw(WaiterId waiter, const absl::Status& status, Outbox& out);
   void BeginGeneration(const FormationReply& before,
                        const FormationReply& formation, Instant now,
@@ -168,6 +181,7 @@ class Coordinator {
   const CoordinatorEpoch epoch_;
   const Limits limits_;
 
+  Journal journal_;
   WaiterQuota quota_;
   Membership membership_;
   StoreEngine store_;

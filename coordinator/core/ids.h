@@ -60,6 +60,10 @@ using Generation = Id<struct GenerationTag, int64_t>;
 // be told from another one. 0: none, never deduplicated.
 using SequenceNumber = Id<struct SequenceNumberTag, uint64_t>;
 
+// Random number of one life of a job: whoever comes back to another one has
+// lost its keys, ranks and barriers.
+using JobEpoch = Id<struct JobEpochTag, uint64_t>;
+
 // Random number of one start of the coordinator.
 using CoordinatorEpoch = Id<struct CoordinatorEpochTag, uint64_t>;
 

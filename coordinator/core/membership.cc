@@ -116,8 +116,9 @@ absl::Status DepartedError(const Event& event) {
                    DepartureVerb(StateAfter(event.kind)), ": ", event.cause));
 }
 
-Membership::Membership(const MembershipOptions& options, const Limits* limits)
-    : options_(options), limits_(*limits) {}
+Membership::Membership(const MembershipOptions& options, const Limits* limits,
+                       Journal* journal)
+    : options_(options), limits_(*limits), journal_(*journal) {}
 
 const Member* Membership::Find(const MemberId& id) const {
   const auto it = members_.find(id);
@@ -189,6 +190,7 @@ absl::StatusOr<Member*> Membership::Register(const Call& call,
                                              Outbox& out) {
   absl::Status status = CheckRegistration(call, registration);
   if (!status.ok()) return status;
+  journal_.Member(call.member);
   Member* member = Find(call.member);
   if (member != nullptr && member->incarnation == call.incarnation) {
     // A reconnection.
@@ -300,7 +302,11 @@ Event Membership::Depart(Member& member, EventKind kind, std::string cause,
   member.state = StateAfter(kind);
   member.state_since = now;
   member.cause = std::move(cause);
+  for (const SequenceNumber sequence : member.replies.Answered()) {
+    journal_.Reply(member.id, sequence);
+  }
   member.replies = ReplyCache();
+  journal_.Member(member.id);
   --live_;
   Schedule(member, DueAt(member));
 
@@ -380,6 +386,7 @@ void Membership::Expire(Instant now, std::vector<Event>& departed,
 }
 
 void Membership::Forget(const Member& member) {
+  journal_.Member(member.id);
   schedule_.erase({member.expires_at, member.id});
   members_.erase(MemberId(member.id));
 }
@@ -409,11 +416,49 @@ void Membership::AssignRank(const MemberId& id, Rank rank,
   if (member == nullptr) return;
   member->rank = rank;
   member->generation = generation;
+  journal_.Member(id);
 }
 
 void Membership::ClearRank(const MemberId& id) {
   Member* member = Find(id);
-  if (member != nullptr) member->rank.reset();
+  if (member == nullptr) return;
+  member->rank.reset();
+  journal_.Member(id);
+}
+
+MemberRecord Membership::RecordOf(const MemberId& id) const {
+  const Member* member = Find(id);
+  MemberRecord record;
+  record.id = id;
+  record.erased = member == nullptr;
+  if (member == nullptr) return record;
+  record.incarnation = member->incarnation;
+  record.registration = member->registration;
+  // Whether it has a connection does not matter after a restart.
+  record.state = member->live() ? MemberState::kAlive : member->state;
+  record.cause = member->cause;
+  record.rank = member->rank;
+  record.generation = member->generation;
+  record.retired = member->retired;
+  return record;
+}
+
+void Membership::Restore(MemberRecord record, Instant now) {
+  Member& member = members_[record.id];
+  member.id = record.id;
+  member.incarnation = record.incarnation;
+  member.registration = std::move(record.registration);
+  member.state = record.state;
+  member.state_since = now;
+  member.heard_at = now;
+  member.progress_at = now;
+  member.cause = std::move(record.cause);
+  member.rank = record.rank;
+  member.generation = record.generation;
+  member.retired = std::move(record.retired);
+  member.expires_at = DueAt(member);
+  schedule_.emplace(member.expires_at, member.id);
+  if (member.live()) ++live_;
 }
 
 std::vector<MemberId> Membership::LiveMembers() const {

@@ -19,6 +19,7 @@
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
+#include "coordinator/core/journal.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/progress.h"
@@ -80,14 +81,28 @@ struct Member {
   }
 };
 
+// What of a member survives a restart (records.h).
+struct MemberRecord {
+  MemberId id;  // name
+  bool erased = false;
+  Incarnation incarnation;
+  Registration registration;
+  MemberState state = MemberState::kAlive;  // or how it departed
+  std::string cause;
+  std::optional<Rank> rank;
+  Generation generation;
+  std::deque<Incarnation> retired;
+};
+
 // Membership is the table of a job's members.
 //
 // Verbs that make a member depart append an Event to `departed` for it; what
 // follows from a departure is for the caller.
 class Membership {
  public:
-  // `limits` must outlive the table.
-  Membership(const MembershipOptions& options, const Limits* limits);
+  // `limits` and `journal` must outlive the table.
+  Membership(const MembershipOptions& options, const Limits* limits,
+             Journal* journal);
 
   // Returns the member that calls, and counts the call as a sign of life.
   // FAILED_PRECONDITION (`stale incarnation 1 of member "b", current is 2`,
@@ -132,6 +147,11 @@ class Membership {
   void AssignRank(const MemberId& id, Rank rank, Generation generation);
   void ClearRank(const MemberId& id);
 
+  MemberRecord RecordOf(const MemberId& id) const;
+
+  // Of a table that has no such member: a live one gets a whole lease.
+  void Restore(MemberRecord record, Instant now);
+
   // The members that are live, ascending.
   std::vector<MemberId> LiveMembers() const;
 
@@ -154,6 +174,7 @@ class Membership {
 
   const MembershipOptions options_;
   const Limits& limits_;
+  Journal& journal_;
   absl::btree_map<MemberId, Member> members_;
   // (expires_at, member). A call moves heard_at only; Expire then finds that
   // the member is not due yet and schedules it anew.

@@ -48,7 +48,8 @@ class MembershipTest : public testing::Test {
   }
 
   Limits limits_;
-  Membership members_{MembershipOptions(), &limits_};
+  Journal journal_{/*on=*/false};
+  Membership members_{MembershipOptions(), &limits_, &journal_};
   std::vector<Event> departed_;
   Outbox out_;
 };

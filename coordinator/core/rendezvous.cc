@@ -14,8 +14,11 @@ constexpr size_t kRanksInTextMax = 8;
 }  // namespace
 
 Rendezvous::Rendezvous(const Limits* limits, WaiterQuota* quota,
-                       const Membership* membership)
-    : limits_(*limits), quota_(*quota), membership_(*membership) {}
+                       const Membership* membership, Journal* journal)
+    : limits_(*limits),
+      quota_(*quota),
+      membership_(*membership),
+      journal_(*journal) {}
 
 Rendezvous::~Rendezvous() = default;
 
@@ -203,6 +206,7 @@ FormationReply Rendezvous::Form(Instant now, Outbox& out) {
   seated_ = static_cast<int64_t>(formation->world.size());
   running_ = true;
   formation_ = std::move(formation);
+  journal_.Generation();
   for (WaiterId waiter : waiters) out.Answer(waiter, formation_);
   return formation_;
 }
@@ -229,6 +233,7 @@ bool Rendezvous::Abandon(const MemberId& id) {
     return false;
   }
   running_ = false;
+  journal_.Generation();
   return true;
 }
 
@@ -242,7 +247,22 @@ bool Rendezvous::MemberDeparted(const Event& event, Outbox& out) {
   if (!running_) return false;
   if (event.kind == EventKind::kLeft && seated_ > 0) return false;
   running_ = false;
+  journal_.Generation();
   return true;
+}
+
+void Rendezvous::Restore(FormationReply formation, bool running) {
+  formation_ = std::move(formation);
+  running_ = running;
+  seated_ = 0;
+  if (formation_ == nullptr) return;
+  for (const Seat& seat : formation_->world) {
+    const Member* member = membership_.Find(seat.member);
+    if (member != nullptr && member->incarnation == seat.incarnation &&
+        member->live()) {
+      ++seated_;
+    }
+  }
 }
 
 bool Rendezvous::Cancel(WaiterId waiter, const absl::Status& status,

@@ -16,6 +16,7 @@
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
+#include "coordinator/core/journal.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/outbox.h"
@@ -30,6 +31,13 @@ struct JoinRequest {
   Duration timeout{};
 };
 
+// What of a rendezvous survives a restart (records.h). One for each job.
+struct GenerationRecord {
+  FormationReply formation;  // null: none has formed
+  bool running = false;
+  std::optional<Event> end;  // why it is not running any more
+};
+
 // Rendezvous holds the running generation and the one that is forming. Joins
 // are parked until `world_size` members have joined; then all of them get the
 // same Formation. Others may not take the seat of a live member of a running
@@ -39,7 +47,7 @@ class Rendezvous {
  public:
   // All must outlive the rendezvous.
   Rendezvous(const Limits* limits, WaiterQuota* quota,
-             const Membership* membership);
+             const Membership* membership, Journal* journal);
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
@@ -67,6 +75,9 @@ class Rendezvous {
   // The newer waiter takes over the call of the older one; false when that
   // does not wait here.
   bool Retarget(WaiterId older, WaiterId newer);
+
+  // Of a new rendezvous, after its members were restored.
+  void Restore(FormationReply formation, bool running);
 
   // Fails every join whose deadline is at or before `now`.
   void Expire(Instant now, Outbox& out);
@@ -104,6 +115,7 @@ class Rendezvous {
   const Limits& limits_;
   WaiterQuota& quota_;
   const Membership& membership_;
+  Journal& journal_;
 
   // The forming generation.
   absl::btree_map<MemberId, PendingJoin> joins_;

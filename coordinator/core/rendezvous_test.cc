@@ -79,8 +79,9 @@ class RendezvousTest : public testing::Test {
 
   Limits limits_;
   WaiterQuota quota_{100};
-  Membership members_{MembershipOptions(), &limits_};
-  Rendezvous rendezvous_{&limits_, &quota_, &members_};
+  Journal journal_{/*on=*/false};
+  Membership members_{MembershipOptions(), &limits_, &journal_};
+  Rendezvous rendezvous_{&limits_, &quota_, &members_, &journal_};
   Outbox out_;
   Outbox notes_;
   uint64_t waiter_ = 0;

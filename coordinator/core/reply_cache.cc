@@ -27,7 +27,7 @@ int64_t HeldBytes(const Reply& reply) {
 
 absl::Status ReplyCache::Acknowledge(
     SequenceNumber through, absl::Span<const SequenceNumber> unanswered,
-    const Limits& limits) {
+    const Limits& limits, absl::FunctionRef<void(SequenceNumber)> forgotten) {
   absl::Status status = CheckLimit("retained_replies", limits.retained_replies,
                                    static_cast<int64_t>(unanswered.size()));
   if (!status.ok()) return status;
@@ -35,13 +35,17 @@ absl::Status ReplyCache::Acknowledge(
     return std::binary_search(unanswered.begin(), unanswered.end(),
                               SequenceNumber(number));
   };
+  const auto drop = [&](uint64_t number, const Entry& entry) {
+    bytes_ -= HeldBytes(entry.reply);
+    if (entry.state == State::kDone) forgotten(SequenceNumber(number));
+  };
   // An acknowledgement that was overtaken knows nothing of what is above it.
   for (auto it = stragglers_.begin();
        it != stragglers_.end() && it->first <= through.value();) {
     if (is_unanswered(it->first)) {
       ++it;
     } else {
-      bytes_ -= HeldBytes(it->second.reply);
+      drop(it->first, it->second);
       it = stragglers_.erase(it);
     }
   }
@@ -55,7 +59,7 @@ absl::Status ReplyCache::Acknowledge(
     if (entry != nullptr) *entry = Entry();
   }
   while (!window_.empty() && first_ <= through.value()) {
-    bytes_ -= HeldBytes(window_.front().reply);
+    drop(first_, window_.front());
     window_.pop_front();
     ++first_;
   }
@@ -122,6 +126,51 @@ void ReplyCache::Forget(SequenceNumber sequence) {
   if (entry == nullptr) return;
   bytes_ -= HeldBytes(entry->reply);
   *entry = Entry();
+}
+
+std::vector<SequenceNumber> ReplyCache::Answered() const {
+  std::vector<SequenceNumber> answered;
+  for (const auto& [number, entry] : stragglers_) {
+    if (entry.state == State::kDone) answered.emplace_back(number);
+  }
+  for (size_t i = 0; i < window_.size(); ++i) {
+    if (window_[i].state == State::kDone) answered.emplace_back(first_ + i);
+  }
+  return answered;
+}
+
+void ReplyCache::Record(ReplyRecord& record) const {
+  // Looked up only.
+  const Entry* entry = const_cast<ReplyCache*>(this)->Lookup(record.sequence);
+  record.erased = entry == nullptr || entry->state != State::kDone;
+  if (record.erased) return;
+  record.acknowledged_through = SequenceNumber(first_ - 1);
+  for (const auto& [number, straggler] : stragglers_) {
+    if (straggler.state != State::kDone) record.open.emplace_back(number);
+  }
+  record.status = entry->reply.status;
+  record.payload = entry->reply.payload;
+}
+
+void ReplyCache::Restore(std::vector<ReplyRecord> records) {
+  for (const ReplyRecord& record : records) {
+    first_ = std::max(first_, record.acknowledged_through.value() + 1);
+  }
+  for (ReplyRecord& record : records) {
+    // One that was answered later is open here as well, until the member's next
+    // acknowledgement: it sends what it has no answer to, and nothing else.
+    for (const SequenceNumber number : record.open) {
+      if (number.value() < first_) stragglers_.try_emplace(number.value());
+    }
+    const uint64_t number = record.sequence.value();
+    if (number < first_) {
+      stragglers_.try_emplace(number);
+    } else if (number - first_ >= window_.size()) {
+      window_.resize(number - first_ + 1);
+    }
+    SetDone(record.sequence, Reply{WaiterId(), std::move(record.status),
+                                   std::move(record.payload)});
+  }
 }
 
 int64_t ReplyCache::size() const {

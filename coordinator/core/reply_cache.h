@@ -6,15 +6,32 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/outbox.h"
+#include "coordinator/core/payload.h"
 
 namespace muster::coordinator::core {
+
+// The answer to a numbered mutation of a live member, as it survives a restart
+// (records.h).
+struct ReplyRecord {
+  MemberId member;          // name
+  SequenceNumber sequence;  // name
+  bool erased = false;
+  // What the member had acknowledged by then, and which numbers up to there
+  // are still to be answered.
+  SequenceNumber acknowledged_through;
+  std::vector<SequenceNumber> open;
+  absl::Status status;
+  Payload payload;
+};
 
 // ReplyCache remembers the numbered mutations of one incarnation, so that each
 // is applied once however often it is retried. It holds the numbers that the
@@ -37,10 +54,11 @@ class ReplyCache {
   // Forgets everything up to `through` but what is in `unanswered`, which is
   // in ascending order. What was forgotten once stays so.
   // RESOURCE_EXHAUSTED (retained_replies: too many are unanswered), which
-  // changes nothing.
-  absl::Status Acknowledge(SequenceNumber through,
-                           absl::Span<const SequenceNumber> unanswered,
-                           const Limits& limits);
+  // changes nothing. `forgotten` is told each answer that is dropped.
+  absl::Status Acknowledge(
+      SequenceNumber through, absl::Span<const SequenceNumber> unanswered,
+      const Limits& limits,
+      absl::FunctionRef<void(SequenceNumber)> forgotten = [](auto) {});
 
   // Returns the entry of `sequence`. It stays valid until the next call.
   // FAILED_PRECONDITION (acknowledged before: a late duplicate, which must not
@@ -58,6 +76,14 @@ class ReplyCache {
 
   // The call was withdrawn: a retry of it is a new call.
   void Forget(SequenceNumber sequence);
+
+  // The numbers whose answers are kept, ascending.
+  std::vector<SequenceNumber> Answered() const;
+
+  // Fills in all but the names.
+  void Record(ReplyRecord& record) const;
+  // Into a new cache: all records of one member.
+  void Restore(std::vector<ReplyRecord> records);
 
   int64_t size() const;  // entries that are not new
   int64_t bytes() const { return bytes_; }

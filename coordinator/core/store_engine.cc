@@ -39,8 +39,9 @@ std::string Excerpt(absl::string_view bytes) {
 
 }  // namespace
 
-StoreEngine::StoreEngine(const Limits* limits, WaiterQuota* quota)
-    : limits_(*limits), quota_(*quota) {}
+StoreEngine::StoreEngine(const Limits* limits, WaiterQuota* quota,
+                         Journal* journal)
+    : limits_(*limits), quota_(*quota), journal_(*journal) {}
 
 StoreEngine::~StoreEngine() = default;
 
@@ -85,6 +86,7 @@ const StoreEngine::Entry* StoreEngine::Find(absl::string_view key) const {
 // Writes in the current revision; the caller has advanced it and checked room.
 // Returns whether the key is new: its waiters are then to be woken.
 bool StoreEngine::Store(absl::string_view key, Value value) {
+  journal_.Key(key);
   const int64_t value_bytes = static_cast<int64_t>(value->size());
   const auto it = entries_.lower_bound(key);
   if (it != entries_.end() && it->first == key) {
@@ -186,6 +188,7 @@ void StoreEngine::DeleteKey(const Call& call, absl::string_view key,
   }
   bytes_ -= static_cast<int64_t>(key.size() + it->second.value->size());
   entries_.erase(it);
+  journal_.Key(key);
   ++revision_;
   const auto waiters = waiters_by_key_.find(key);
   if (waiters != waiters_by_key_.end()) {
@@ -237,6 +240,18 @@ void StoreEngine::MultiSet(const Call& call, absl::Span<const std::string> keys,
     if (Store(key, MakeValue(std::move(values[i])))) appeared.push_back(key);
   }
   for (absl::string_view key : appeared) WakeWaiters(key, out);
+}
+
+EntryRecord StoreEngine::RecordOf(absl::string_view key) const {
+  const Entry* present = Find(key);
+  if (present == nullptr) return EntryRecord{std::string(key), nullptr, 0};
+  return EntryRecord{std::string(key), present->value, present->revision};
+}
+
+void StoreEngine::Restore(EntryRecord record) {
+  bytes_ += static_cast<int64_t>(record.key.size() + record.value->size());
+  entries_[std::move(record.key)] =
+      Entry{std::move(record.value), record.revision};
 }
 
 void StoreEngine::TryGet(const Call& call, absl::string_view key,

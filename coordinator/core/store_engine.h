@@ -19,11 +19,23 @@
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
+#include "coordinator/core/journal.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
 
 namespace muster::coordinator::core {
+
+// What of the store survives a restart (records.h): each key, and the
+// revision.
+struct EntryRecord {
+  std::string key;  // name
+  Value value;      // null: erased
+  int64_t revision = 0;
+};
+struct StoreRecord {
+  int64_t revision = 0;
+};
 
 // StoreEngine maps keys to values, both byte strings. Every mutation advances
 // the store's revision by one. A call that waits is answered in the step that
@@ -35,8 +47,8 @@ namespace muster::coordinator::core {
 // changes nothing.
 class StoreEngine {
  public:
-  // `limits` and `quota` must outlive the engine.
-  StoreEngine(const Limits* limits, WaiterQuota* quota);
+  // All must outlive the engine.
+  StoreEngine(const Limits* limits, WaiterQuota* quota, Journal* journal);
   ~StoreEngine();
   StoreEngine(const StoreEngine&) = delete;
   StoreEngine& operator=(const StoreEngine&) = delete;
@@ -112,6 +124,12 @@ class StoreEngine {
 
   std::optional<Instant> NextDeadline() const;
 
+  EntryRecord RecordOf(absl::string_view key) const;
+
+  // Into a new engine.
+  void Restore(EntryRecord record);
+  void RestoreRevision(int64_t revision) { revision_ = revision; }
+
   int64_t revision() const { return revision_; }
   int64_t keys() const { return static_cast<int64_t>(entries_.size()); }
   int64_t bytes() const { return bytes_; }
@@ -156,6 +174,7 @@ class StoreEngine {
 
   const Limits& limits_;
   WaiterQuota& quota_;
+  Journal& journal_;
 
   absl::btree_map<std::string, Entry> entries_;
   int64_t bytes_ = 0;

@@ -49,7 +49,8 @@ class StoreEngineTest : public testing::Test {
 
   Limits limits_;
   WaiterQuota quota_{4};
-  StoreEngine store_{&limits_, &quota_};
+  Journal journal_{/*on=*/false};
+  StoreEngine store_{&limits_, &quota_, &journal_};
   Outbox out_;
 };
 

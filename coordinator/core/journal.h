@@ -1,0 +1,54 @@
+// What a step has changed, by name.
+
+#ifndef MUSTER_COORDINATOR_CORE_JOURNAL_H_
+#define MUSTER_COORDINATOR_CORE_JOURNAL_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/container/btree_set.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/ids.h"
+
+namespace muster::coordinator::core {
+
+// Journal collects the names of the records (records.h) that have changed since
+// it was last cleared; their contents are read when the step is over, so a key
+// that a batch writes a hundred times is written down once. Machines of a job
+// that is not durable have one that is off.
+class Journal {
+ public:
+  explicit Journal(bool on) : on_(on) {}
+
+  bool on() const { return on_; }
+
+  void Key(absl::string_view key) {
+    if (on_) keys.emplace(key);
+  }
+  void Member(const MemberId& member) {
+    if (on_) members.insert(member);
+  }
+  void Reply(const MemberId& member, SequenceNumber sequence) {
+    if (on_) replies.emplace(member, sequence);
+  }
+  void Generation() { generation = on_; }
+  void Series(const std::string& group, const std::string& barrier) {
+    if (on_) series.emplace(group, barrier);
+  }
+
+  void Clear() { *this = Journal(on_); }
+
+  // In the order in which the records come out.
+  absl::btree_set<std::string> keys;
+  absl::btree_set<MemberId> members;
+  absl::btree_set<std::pair<MemberId, SequenceNumber>> replies;
+  bool generation = false;
+  absl::btree_set<std::pair<std::string, std::string>> series;
+
+ private:
+  bool on_;
+};
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_JOURNAL_H_

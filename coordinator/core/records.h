@@ -1,0 +1,49 @@
+// What of a job survives a restart of the coordinator.
+//
+// The state of a job is a set of records, each with a name (its kind and the
+// fields marked "name") and contents; every machine defines those of its own
+// state. The changes of a step are the records that it wrote or erased. Applied
+// in order to an empty set they give the state.
+//
+// Not in records, because their owners bring them again: parked calls, leases
+// (each live member gets a whole one), progress, arrivals at barriers that are
+// not decided.
+
+#ifndef MUSTER_COORDINATOR_CORE_RECORDS_H_
+#define MUSTER_COORDINATOR_CORE_RECORDS_H_
+
+#include <variant>
+
+#include "coordinator/core/barrier_table.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/rendezvous.h"
+#include "coordinator/core/store_engine.h"
+
+namespace muster::coordinator::core {
+
+// Says which life of the job the other records are of. One for each job.
+struct JobRecord {
+  JobEpoch epoch;
+};
+
+using Record = std::variant<JobRecord, EntryRecord, StoreRecord, MemberRecord,
+                            ReplyRecord, GenerationRecord, SeriesRecord>;
+
+// Whether a change erases the record.
+inline bool IsErased(const Record& record) {
+  struct Visitor {
+    bool operator()(const JobRecord&) { return false; }
+    bool operator()(const EntryRecord& of) { return of.value == nullptr; }
+    bool operator()(const StoreRecord&) { return false; }
+    bool operator()(const MemberRecord& of) { return of.erased; }
+    bool operator()(const ReplyRecord& of) { return of.erased; }
+    bool operator()(const GenerationRecord&) { return false; }
+    bool operator()(const SeriesRecord& of) { return of.erased; }
+  };
+  return std::visit(Visitor(), record);
+}
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_RECORDS_H_

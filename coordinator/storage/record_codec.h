@@ -1,0 +1,35 @@
+// Records as bytes: the keys and values of a storage.
+
+#ifndef MUSTER_COORDINATOR_STORAGE_RECORD_CODEC_H_
+#define MUSTER_COORDINATOR_STORAGE_RECORD_CODEC_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/records.h"
+
+namespace muster::coordinator {
+
+// All keys of a job begin with this, and no other job's do.
+std::string JobPrefix(absl::string_view job);
+
+// The record's place: the job, the kind of the record, its names.
+std::string EncodeKey(absl::string_view job, const core::Record& record);
+
+// Its contents; none when it is erased.
+std::optional<std::string> EncodeValue(const core::Record& record);
+
+struct DecodedRecord {
+  std::string job;
+  core::Record record;
+};
+
+// Errors: DATA_LOSS (not what the two above make; the text shows the key).
+absl::StatusOr<DecodedRecord> DecodeRecord(absl::string_view key,
+                                           absl::string_view value);
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_STORAGE_RECORD_CODEC_H_

@@ -1,0 +1,228 @@
+#include "coordinator/storage/record_codec.h"
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::StartsWith;
+
+// The record that comes back; its own encoding, so that nothing of it that is
+// written is lost, is compared as well.
+template <typename T>
+T RoundTrip(const T& record) {
+  const std::string key = EncodeKey("job-1", record);
+  const std::optional<std::string> value = EncodeValue(record);
+  EXPECT_TRUE(value.has_value());
+  absl::StatusOr<DecodedRecord> decoded = DecodeRecord(key, *value);
+  EXPECT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->job, "job-1");
+  EXPECT_EQ(EncodeKey("job-1", decoded->record), key);
+  EXPECT_EQ(EncodeValue(decoded->record), value);
+  return std::get<T>(decoded->record);
+}
+
+core::Value Bytes(const std::string& bytes) {
+  return std::make_shared<const std::string>(bytes);
+}
+
+TEST(RecordCodecTest, KeysOfTheStoreAreBytes) {
+  const std::string key("\0\xff/", 3);
+  const auto entry =
+      RoundTrip(core::EntryRecord{key, Bytes(std::string("\0v", 2)), 7});
+  EXPECT_EQ(entry.key, key);
+  EXPECT_EQ(*entry.value, std::string("\0v", 2));
+  EXPECT_EQ(entry.revision, 7);
+  EXPECT_EQ(RoundTrip(core::EntryRecord{"", Bytes(""), 1}).key, "");
+  EXPECT_EQ(RoundTrip(core::StoreRecord{41}).revision, 41);
+  EXPECT_EQ(RoundTrip(core::JobRecord{core::JobEpoch(9)}).epoch,
+            core::JobEpoch(9));
+}
+
+TEST(RecordCodecTest, AMemberComesBackWhole) {
+  core::MemberRecord record;
+  record.id = core::MemberId("trainer-3");
+  record.incarnation = core::Incarnation(~uint64_t{0});
+  record.registration = {"host-3", 4711, "host-3:9000"};
+  record.state = core::MemberState::kFailed;
+  record.cause = "out of memory";
+  record.rank = core::Rank(0);
+  record.generation = core::Generation(4);
+  record.retired = {core::Incarnation(1), core::Incarnation(2)};
+  const core::MemberRecord back = RoundTrip(record);
+  EXPECT_EQ(back.id, record.id);
+  EXPECT_EQ(back.incarnation, record.incarnation);
+  EXPECT_EQ(back.registration.host, "host-3");
+  EXPECT_EQ(back.registration.pid, 4711);
+  EXPECT_EQ(back.registration.debug_address, "host-3:9000");
+  EXPECT_EQ(back.state, core::MemberState::kFailed);
+  EXPECT_EQ(back.cause, "out of memory");
+  EXPECT_EQ(back.rank, core::Rank(0));
+  EXPECT_EQ(back.generation, core::Generation(4));
+  EXPECT_THAT(back.retired,
+              ElementsAre(core::Incarnation(1), core::Incarnation(2)));
+  record.rank.reset();
+  EXPECT_FALSE(RoundTrip(record).rank.has_value());
+}
+
+core::ReplyRecord ReplyOf(core::Payload payload) {
+  core::ReplyRecord record;
+  record.member = core::MemberId("a");
+  record.sequence = core::SequenceNumber(300);
+  record.acknowledged_through = core::SequenceNumber(298);
+  record.open = {core::SequenceNumber(3), core::SequenceNumber(17)};
+  record.payload = std::move(payload);
+  return record;
+}
+
+TEST(RecordCodecTest, RepliesComeBackWithTheirPayload) {
+  const auto revision = RoundTrip(ReplyOf(core::RevisionReply{5}));
+  EXPECT_EQ(revision.member, core::MemberId("a"));
+  EXPECT_EQ(revision.sequence, core::SequenceNumber(300));
+  EXPECT_EQ(revision.acknowledged_through, core::SequenceNumber(298));
+  EXPECT_THAT(revision.open,
+              ElementsAre(core::SequenceNumber(3), core::SequenceNumber(17)));
+  EXPECT_EQ(std::get<core::RevisionReply>(revision.payload).revision, 5);
+  const auto number = std::get<core::NumberReply>(
+      RoundTrip(ReplyOf(core::NumberReply{-3, 6})).payload);
+  EXPECT_EQ(number.number, -3);
+  EXPECT_EQ(number.revision, 6);
+  EXPECT_TRUE(std::get<core::FlagReply>(
+                  RoundTrip(ReplyOf(core::FlagReply{true, 1})).payload)
+                  .flag);
+  const auto set = std::get<core::CompareSetReply>(
+      RoundTrip(ReplyOf(core::CompareSetReply{Bytes("v"), true, 2})).payload);
+  EXPECT_EQ(*set.value, "v");
+  EXPECT_TRUE(set.stored);
+  auto formation = std::make_shared<core::Formation>();
+  formation->generation = core::Generation(12);
+  EXPECT_EQ(std::get<core::FormationReply>(
+                RoundTrip(ReplyOf(core::FormationReply(formation))).payload)
+                ->generation,
+            core::Generation(12));
+}
+
+TEST(RecordCodecTest, AFailedReplyKeepsItsCodeAndText) {
+  core::ReplyRecord record = ReplyOf(std::monostate());
+  record.status = absl::OutOfRangeError("add: overflows");
+  EXPECT_EQ(RoundTrip(record).status, record.status);
+}
+
+TEST(RecordCodecTest, AGenerationComesBackWithItsWorldAndItsEnd) {
+  auto formation = std::make_shared<core::Formation>();
+  formation->generation = core::Generation(2);
+  formation->world = {
+      {core::MemberId("a"), core::Incarnation(1), "host-a", 10,
+       std::string("\0at", 3)},
+      {core::MemberId("b"), core::Incarnation(2), "host-b", 20, ""}};
+  core::Event end;
+  end.kind = core::EventKind::kFailed;
+  end.member = core::MemberId("b");
+  end.rank = core::Rank(1);
+  end.cause = "boom";
+  end.last_progress = "in all_reduce";
+  end.generation = core::Generation(2);
+  end.generation_over = true;
+  const auto back = RoundTrip(core::GenerationRecord{formation, true, end});
+  ASSERT_EQ(back.formation->world.size(), 2u);
+  EXPECT_EQ(back.formation->world[0].address, std::string("\0at", 3));
+  EXPECT_EQ(back.formation->world[1].pid, 20);
+  EXPECT_TRUE(back.running);
+  EXPECT_EQ(back.end->kind, core::EventKind::kFailed);
+  EXPECT_EQ(back.end->rank, core::Rank(1));
+  EXPECT_EQ(back.end->last_progress, "in all_reduce");
+  const auto none = RoundTrip(core::GenerationRecord{nullptr, false, {}});
+  EXPECT_EQ(none.formation, nullptr);
+  EXPECT_FALSE(none.end.has_value());
+}
+
+TEST(RecordCodecTest, ASeriesComesBackWithItsDecisions) {
+  auto result = std::make_shared<core::BarrierResult>();
+  result->group = "world";
+  result->barrier = "epoch";
+  result->instance = 3;
+  result->outcome = core::BarrierOutcome::kTimedOut;
+  result->expected = 2;
+  result->arrived = 1;
+  core::MissingRank missing;
+  missing.rank = core::Rank(1);
+  missing.host = "host-b";
+  missing.cause_text = "no heartbeat";
+  result->missing = {missing};
+  core::SeriesRecord record;
+  record.group = "world";
+  record.barrier = std::string("ep\0och", 6);
+  record.participants = {core::Rank(0), core::Rank(3)};
+  record.founder = core::Rank(3);
+  record.newest = 3;
+  record.dropped_results = true;
+  record.taken = {{core::Rank(0), 3}, {core::Rank(3), 2}};
+  record.decisions = {{3, absl::DeadlineExceededError("late"), result}};
+  const core::SeriesRecord back = RoundTrip(record);
+  EXPECT_EQ(back.group, "world");
+  EXPECT_EQ(back.barrier, std::string("ep\0och", 6));
+  EXPECT_THAT(back.participants, ElementsAre(core::Rank(0), core::Rank(3)));
+  EXPECT_THAT(back.taken,
+              ElementsAre(Pair(core::Rank(0), 3), Pair(core::Rank(3), 2)));
+  ASSERT_EQ(back.decisions.size(), 1u);
+  EXPECT_EQ(back.decisions[0].instance, 3);
+  EXPECT_EQ(back.decisions[0].status, absl::DeadlineExceededError("late"));
+  EXPECT_EQ(back.decisions[0].result->missing[0].host, "host-b");
+}
+
+TEST(RecordCodecTest, ErasedRecordsHaveNoValue) {
+  EXPECT_FALSE(EncodeValue(core::EntryRecord{"a", nullptr, 0}).has_value());
+  core::MemberRecord member;
+  member.erased = true;
+  EXPECT_FALSE(EncodeValue(member).has_value());
+}
+
+// Names in a key do not run into each other.
+TEST(RecordCodecTest, KeysAreDifferentWhereTheNamesAre) {
+  core::SeriesRecord one;
+  one.group = "a";
+  one.barrier = "bc";
+  core::SeriesRecord other;
+  other.group = "ab";
+  other.barrier = "c";
+  EXPECT_NE(EncodeKey("job", one), EncodeKey("job", other));
+  EXPECT_THAT(EncodeKey("job", one), StartsWith(JobPrefix("job")));
+  EXPECT_NE(EncodeKey("job", core::EntryRecord{"k", nullptr, 0}),
+            EncodeKey("jo", core::EntryRecord{"bk", nullptr, 0}));
+}
+
+TEST(RecordCodecTest, WhatIsNotARecordIsDataLoss) {
+  const std::string key = EncodeKey("job", core::StoreRecord{});
+  core::ReplyRecord reply = ReplyOf(std::monostate());
+  const std::string reply_key = EncodeKey("job", reply);
+  const std::vector<std::pair<std::string, std::string>> bad = {
+      {"", ""},
+      {"job", ""},
+      {std::string("job\0", 4), ""},
+      {std::string("\0k", 2), ""},
+      {std::string("job\0?", 5), ""},
+      {key, "\xff\xff"},
+      {reply_key.substr(0, reply_key.size() - 1), ""},
+      {std::string("job\0r\xff\xff\xff\xff", 9), ""},
+  };
+  for (const auto& [bad_key, value] : bad) {
+    const auto decoded = DecodeRecord(bad_key, value);
+    EXPECT_EQ(decoded.status().code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(decoded.status().message(), HasSubstr("corrupt"));
+  }
+}
+
+}  // namespace
+}  // namespace muster::coordinator

@@ -1,0 +1,21 @@
+#ifndef MUSTER_COORDINATOR_STORAGE_ROCKSDB_STORAGE_H_
+#define MUSTER_COORDINATOR_STORAGE_ROCKSDB_STORAGE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/storage/storage.h"
+
+namespace muster::coordinator {
+
+// Opens the database in the folder `path`, which is made when it is missing.
+// One process at a time. Errors: FAILED_PRECONDITION (another process has it
+// open, or another version
+//   wrote it), UNAVAILABLE (no such disk, no right to it, no room on it),
+//   DATA_LOSS (corrupt). All name the path.
+absl::StatusOr<std::unique_ptr<Storage>> OpenRocksDb(const std::string& path);
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_STORAGE_ROCKSDB_STORAGE_H_
