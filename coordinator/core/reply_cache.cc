@@ -96,6 +96,10 @@ absl::StatusOr<ReplyCache::Entry*> ReplyCache::Find(SequenceNumber sequence,
 }
 
 ReplyCache::Entry* ReplyCache::Lookup(SequenceNumber sequence) {
+  return const_cast<Entry*>(std::as_const(*this).Lookup(sequence));
+}
+
+const ReplyCache::Entry* ReplyCache::Lookup(SequenceNumber sequence) const {
   const uint64_t number = sequence.value();
   if (number < first_) {
     const auto straggler = stragglers_.find(number);
@@ -140,8 +144,7 @@ std::vector<SequenceNumber> ReplyCache::Answered() const {
 }
 
 void ReplyCache::Record(ReplyRecord& record) const {
-  // Looked up only.
-  const Entry* entry = const_cast<ReplyCache*>(this)->Lookup(record.sequence);
+  const Entry* entry = Lookup(record.sequence);
   record.erased = entry == nullptr || entry->state != State::kDone;
   if (record.erased) return;
   record.acknowledged_through = SequenceNumber(first_ - 1);

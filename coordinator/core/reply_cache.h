@@ -68,6 +68,7 @@ class ReplyCache {
 
   // The entry of a number that Find has returned, or null when it has been
   // acknowledged or forgotten since.
+  const Entry* Lookup(SequenceNumber sequence) const;
   Entry* Lookup(SequenceNumber sequence);
 
   // Records the outcome of `sequence`.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -65,7 +66,8 @@ class Player {
       return absl::StrCat("unknown command ", line, "\n");
     }
     Flush();
-    const absl::Status invariants = coordinator_.CheckInvariants();
+    Store();
+    const absl::Status invariants = coordinator_->CheckInvariants();
     if (!invariants.ok()) absl::StrAppend(&log_, invariants.ToString(), "\n");
     return log_.empty() ? "-\n" : std::exchange(log_, "");
   }
@@ -110,11 +112,13 @@ class Player {
     if (verb_ == "advance") {
       Advance(ParseDuration(words_.at(1)));
     } else if (verb_ == "cancel") {
-      coordinator_.CancelWaiter(NamedWaiter(), now_, out_);
+      coordinator_->CancelWaiter(NamedWaiter(), now_, out_);
     } else if (verb_ == "detach") {
-      coordinator_.DetachWaiter(NamedWaiter(), now_, out_);
+      coordinator_->DetachWaiter(NamedWaiter(), now_, out_);
     } else if (verb_ == "status") {
       Status();
+    } else if (verb_ == "restart") {
+      Restart();
     } else {
       return false;
     }
@@ -126,54 +130,56 @@ class Player {
     const std::map<std::string, std::function<void(const Call&)>> verbs = {
         {"set",
          [&](const Call& call) {
-           coordinator_.Set(call, key, Argument("v"), now_, out_);
+           coordinator_->Set(call, key, Argument("v"), now_, out_);
          }},
         {"append",
          [&](const Call& call) {
-           coordinator_.Append(call, key, Argument("v"), now_, out_);
+           coordinator_->Append(call, key, Argument("v"), now_, out_);
          }},
         {"add",
          [&](const Call& call) {
-           coordinator_.Add(call, key, Number(Argument("by")), now_, out_);
+           coordinator_->Add(call, key, Number(Argument("by")), now_, out_);
          }},
         {"cas",
          [&](const Call& call) {
-           coordinator_.CompareSet(call, key, Argument("old"), Argument("new"),
-                                   now_, out_);
+           coordinator_->CompareSet(call, key, Argument("old"), Argument("new"),
+                                    now_, out_);
          }},
         {"delete",
          [&](const Call& call) {
-           coordinator_.DeleteKey(call, key, now_, out_);
+           coordinator_->DeleteKey(call, key, now_, out_);
          }},
         {"multiset",
          [&](const Call& call) {
-           coordinator_.MultiSet(call, Keys(), Split(Argument("v"), ','), now_,
-                                 out_);
+           coordinator_->MultiSet(call, Keys(), Split(Argument("v"), ','), now_,
+                                  out_);
          }},
         {"get",
          [&](const Call& call) {
-           coordinator_.Get(call, key, Timeout(), now_, out_);
+           coordinator_->Get(call, key, Timeout(), now_, out_);
          }},
         {"tryget",
-         [&](const Call& call) { coordinator_.TryGet(call, key, now_, out_); }},
+         [&](const Call& call) {
+           coordinator_->TryGet(call, key, now_, out_);
+         }},
         {"check",
          [&](const Call& call) {
-           coordinator_.Check(call, Keys(), now_, out_);
+           coordinator_->Check(call, Keys(), now_, out_);
          }},
         {"wait",
          [&](const Call& call) {
-           coordinator_.Wait(call, Keys(), Timeout(), now_, out_);
+           coordinator_->Wait(call, Keys(), Timeout(), now_, out_);
          }},
         {"multiget",
          [&](const Call& call) {
-           coordinator_.MultiGet(call, Keys(), Timeout(), now_, out_);
+           coordinator_->MultiGet(call, Keys(), Timeout(), now_, out_);
          }},
         {"numkeys",
-         [&](const Call& call) { coordinator_.NumKeys(call, now_, out_); }},
+         [&](const Call& call) { coordinator_->NumKeys(call, now_, out_); }},
         {"list",
          [&](const Call& call) {
-           coordinator_.ListKeys(call, Argument("prefix"), Argument("after"),
-                                 Number(Argument("max")), now_, out_);
+           coordinator_->ListKeys(call, Argument("prefix"), Argument("after"),
+                                  Number(Argument("max")), now_, out_);
          }},
     };
     const auto it = verbs.find(verb_);
@@ -185,7 +191,7 @@ class Player {
   bool PlayMember() {
     if (verb_ == "disconnect") {
       const auto [member, incarnation] = ParseMember(words_.at(1));
-      coordinator_.Disconnected(member, incarnation, now_, out_);
+      coordinator_->Disconnected(member, incarnation, now_, out_);
       return true;
     }
     if (verb_ != "register" && verb_ != "heartbeat" && verb_ != "leave" &&
@@ -194,24 +200,24 @@ class Player {
     }
     const Call call = NewCall();
     if (verb_ == "register") {
-      coordinator_.Register(
+      coordinator_->Register(
           call,
           {.host = "host-" + call.member.value(),
            .pid = 100 * static_cast<int64_t>(call.incarnation.value())},
           now_, out_);
     } else if (verb_ == "heartbeat") {
-      coordinator_.Heartbeat(call, Progress(), now_, out_);
+      coordinator_->Heartbeat(call, Progress(), now_, out_);
     } else if (verb_ == "leave") {
-      coordinator_.Leave(call, Text(Argument("why")), now_, out_);
+      coordinator_->Leave(call, Text(Argument("why")), now_, out_);
     } else if (verb_ == "fail") {
-      coordinator_.ReportFailure(call, Text(Argument("why")), now_, out_);
+      coordinator_->ReportFailure(call, Text(Argument("why")), now_, out_);
     } else if (verb_ == "join") {
       JoinRequest request;
       if (arguments_.contains("rank")) request.rank = ParseRank();
       request.world_size = static_cast<int32_t>(Number(Argument("world")));
       request.address = "at-" + call.member.value();
       request.timeout = Timeout();
-      coordinator_.Join(call, std::move(request), now_, out_);
+      coordinator_->Join(call, std::move(request), now_, out_);
     } else {
       Arrive(call);
     }
@@ -243,13 +249,13 @@ class Player {
     request.rank = ParseRank();
     request.timeout = Timeout();
     request.wait_all_ranks = Argument("all") == "1";
-    coordinator_.Arrive(call, request, now_, out_);
+    coordinator_->Arrive(call, request, now_, out_);
   }
 
   void Advance(Duration duration) {
     const Instant end = now_ + duration;
     while (true) {
-      const std::optional<Instant> due = coordinator_.NextDeadline();
+      const std::optional<Instant> due = coordinator_->NextDeadline();
       const Instant beat = now_ + seconds(1);
       now_ = std::max(now_, std::min({end, beat, due.value_or(end)}));
       // Heartbeats that arrive with a deadline come before it.
@@ -257,16 +263,59 @@ class Player {
       for (const std::string& word : Split(Argument("alive"), ',')) {
         Call call;
         std::tie(call.member, call.incarnation) = ParseMember(word);
-        coordinator_.Heartbeat(call, {}, now_, beats);
+        coordinator_->Heartbeat(call, {}, now_, beats);
       }
-      coordinator_.Tick(now_, out_);
+      coordinator_->Tick(now_, out_);
       Flush();
       if (now_ >= end) return;
     }
   }
 
+  // Every change so far, applied in order, is what the new one begins with.
+  void Restart() {
+    Store();
+    std::vector<Record> records;
+    for (const auto& [name, record] : stored_) records.push_back(record);
+    coordinator_ = NewCoordinator();
+    coordinator_->Restore(std::move(records), now_);
+  }
+
+  void Store() {
+    for (Record& record : coordinator_->TakeChanges()) {
+      const std::string name = std::visit(NameOf(), record);
+      if (IsErased(record)) {
+        stored_.erase(name);
+      } else {
+        stored_.insert_or_assign(name, std::move(record));
+      }
+    }
+  }
+
+  static std::unique_ptr<Coordinator> NewCoordinator() {
+    CoordinatorOptions options;
+    options.durable = true;
+    return std::make_unique<Coordinator>(CoordinatorEpoch(7), options);
+  }
+
+  struct NameOf {
+    std::string operator()(const JobRecord&) { return "job"; }
+    std::string operator()(const EntryRecord& of) { return "key " + of.key; }
+    std::string operator()(const StoreRecord&) { return "store"; }
+    std::string operator()(const MemberRecord& of) {
+      return "member " + of.id.value();
+    }
+    std::string operator()(const ReplyRecord& of) {
+      return absl::StrCat("reply ", of.member.value(), " ",
+                          of.sequence.value());
+    }
+    std::string operator()(const GenerationRecord&) { return "generation"; }
+    std::string operator()(const SeriesRecord& of) {
+      return absl::StrCat("series ", of.group, " ", of.barrier);
+    }
+  };
+
   void Status() {
-    const JobSnapshot job = coordinator_.Snapshot(now_);
+    const JobSnapshot job = coordinator_->Snapshot(now_);
     absl::StrAppend(&log_, "generation ", job.generation.value(),
                     job.generation_running ? " running" : " over",
                     " world=", job.world_size, " joined=", job.joined, "/",
@@ -400,7 +449,8 @@ class Player {
   }
 
   Instant now_{seconds(1000)};
-  Coordinator coordinator_{CoordinatorEpoch(7), CoordinatorOptions()};
+  std::unique_ptr<Coordinator> coordinator_ = NewCoordinator();
+  std::map<std::string, Record> stored_;
   Outbox out_;
   uint64_t waiter_ = 0;
 

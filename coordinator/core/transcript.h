@@ -26,11 +26,12 @@ namespace muster::coordinator::core {
 //   join a/1 rank=0 world=2 t=30s      arrive a/1 rank=0 name=b t=30s all=1
 //   leave a/1 why=TEXT                 fail a/1 why=TEXT
 //   disconnect a/1                     cancel w3        detach w3
-//   advance 10s alive=a/1,b/1          status
+//   advance 10s alive=a/1,b/1          status             restart
 //
 // `advance` lets time pass as a driver does: it ticks at every deadline on the
 // way, and the members in `alive` send a heartbeat every second. A plus in TEXT
-// stands for a blank.
+// stands for a blank. `restart` is the end of the coordinator, and a new one
+// with the records of the old; parked calls end without an answer.
 std::string Replay(absl::string_view transcript);
 
 }  // namespace muster::coordinator::core

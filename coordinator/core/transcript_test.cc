@@ -50,7 +50,7 @@ TEST_P(TranscriptTest, TheCoordinatorAnswersAsWrittenDown) {
 
 INSTANTIATE_TEST_SUITE_P(Testdata, TranscriptTest,
                          testing::Values("store", "membership", "rendezvous",
-                                         "barrier"),
+                                         "barrier", "restart"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -50,6 +50,31 @@ bool IsCurrent(const core::Coordinator& coordinator, const core::Call& call,
   return false;
 }
 
+// A coordinator that came back from its storage has copies of its answers.
+bool Same(const core::Formation& a, const core::Formation& b) {
+  return a.generation == b.generation &&
+         std::equal(a.world.begin(), a.world.end(), b.world.begin(),
+                    b.world.end(),
+                    [](const core::Seat& one, const core::Seat& other) {
+                      return one.member == other.member &&
+                             one.incarnation == other.incarnation &&
+                             one.host == other.host && one.pid == other.pid &&
+                             one.address == other.address;
+                    });
+}
+
+bool Same(const core::BarrierResult& a, const core::BarrierResult& b) {
+  return a.outcome == b.outcome && a.expected == b.expected &&
+         a.arrived == b.arrived && a.first_to_arrive == b.first_to_arrive &&
+         a.waited == b.waited &&
+         std::equal(a.missing.begin(), a.missing.end(), b.missing.begin(),
+                    b.missing.end(), [](const auto& one, const auto& other) {
+                      return one.rank == other.rank &&
+                             one.cause == other.cause &&
+                             one.cause_text == other.cause_text;
+                    });
+}
+
 }  // namespace
 
 void SimChecker::Restart(core::CoordinatorEpoch epoch) {
@@ -62,6 +87,8 @@ void SimChecker::Restart(core::CoordinatorEpoch epoch) {
   registered_.clear();
   fenced_.clear();
 }
+
+void SimChecker::Resume() { waiting_.clear(); }
 
 void SimChecker::Fail(const std::string& what) {
   if (!failure_.has_value()) failure_ = what;
@@ -200,7 +227,9 @@ void SimChecker::Departed(const core::Event& event) {
 void SimChecker::ObserveFormation(const core::FormationReply& formation) {
   const auto [it, fresh] = formations_.emplace(
       std::make_pair(epoch_.value(), formation->generation.value()), formation);
-  if (it->second != formation) Fail("I6: two formations of one generation");
+  if (!Same(*it->second, *formation)) {
+    Fail("I6: two formations of one generation");
+  }
   std::set<core::MemberId> members;
   for (const core::Seat& seat : formation->world) members.insert(seat.member);
   if (members.size() != formation->world.size()) {
@@ -220,7 +249,7 @@ void SimChecker::ObserveBarrier(const Waiting& waiting,
   const auto [it, fresh] = decisions_.emplace(
       InstanceKey(epoch_.value(), generation, result.barrier, result.instance),
       *decided);
-  if (it->second != *decided) {
+  if (!Same(*it->second, result)) {
     Fail(absl::StrCat("I1: two decisions of instance ", result.instance));
   }
   const bool released = result.outcome == core::BarrierOutcome::kReleased;

@@ -39,6 +39,10 @@ class SimChecker {
   // A new coordinator, with nothing in it. The old one's waiters are gone.
   void Restart(core::CoordinatorEpoch epoch);
 
+  // A coordinator with all that the old one had stored: what was answered
+  // still holds. The old one's waiters are gone.
+  void Resume();
+
   // Around the handling of one request.
   void Before(const Request& request, const core::Coordinator& coordinator,
               core::Instant now);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/storage/record_codec.h"
 
 namespace muster::simulation {
 namespace {
@@ -22,6 +23,23 @@ constexpr milliseconds kTickLateMax = milliseconds(40);
 // Under the reconnect grace, so that a member whose connection closed is still
 // there when its calls come back.
 constexpr int64_t kReconnectMsMax = 900;
+
+// What a restart must not change.
+std::string Durable(const core::JobSnapshot& job) {
+  std::string text = absl::StrCat(
+      "keys=", job.keys, " bytes=", job.store_bytes, " revision=", job.revision,
+      " generation=", job.generation.value(),
+      job.generation_running ? " running" : "", " world=", job.world_size);
+  for (const core::MemberSnapshot& member : job.members) {
+    const bool live = member.state == core::MemberState::kAlive ||
+                      member.state == core::MemberState::kDisconnected;
+    absl::StrAppend(
+        &text, " ", member.id.value(), "/", member.incarnation.value(), ":",
+        live ? "live" : core::MemberStateName(member.state), ":",
+        member.rank.has_value() ? member.rank->value() : -1, ":", member.cause);
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -58,6 +76,7 @@ void SimWorld::DrawTrouble() {
   trouble_.disconnect = maybe(0.03);
   trouble_.cancel = maybe(0.05);
   trouble_.coordinator_crash = maybe(0.01);
+  trouble_.durable = random_.Chance(0.5);
   trouble_.tick_late_ms_max = static_cast<int64_t>(
       random_.Below(static_cast<uint64_t>(kTickLateMax.count())));
   habits_.world_size = 1 + static_cast<int32_t>(random_.Below(5));
@@ -82,11 +101,55 @@ void SimWorld::Trace(const std::string& line) {
 
 void SimWorld::StartCoordinator() {
   ++epoch_;
+  ++life_;
+  core::CoordinatorOptions options;
+  options.durable = trouble_.durable;
   coordinator_ = std::make_unique<core::Coordinator>(
-      core::CoordinatorEpoch(epoch_), core::CoordinatorOptions());
+      core::CoordinatorEpoch(epoch_), options);
   origins_.clear();
   checker_.Restart(core::CoordinatorEpoch(epoch_));
   Trace(absl::StrCat("# coordinator starts with epoch ", epoch_));
+}
+
+// The coordinator crashes and comes back with what it had stored.
+void SimWorld::ResumeCoordinator() {
+  ++life_;
+  const std::string before = Durable(coordinator_->Snapshot(now_));
+  std::vector<core::Record> records;
+  for (const auto& [key, value] : disk_) {
+    absl::StatusOr<coordinator::DecodedRecord> decoded =
+        coordinator::DecodeRecord(key, value);
+    if (!decoded.ok()) return checker_.Fail(decoded.status().ToString());
+    records.push_back(std::move(decoded->record));
+  }
+  core::CoordinatorOptions options;
+  options.durable = true;
+  coordinator_ = std::make_unique<core::Coordinator>(
+      core::CoordinatorEpoch(epoch_), options);
+  coordinator_->Restore(std::move(records), now_);
+  origins_.clear();
+  checker_.Resume();
+  Trace("restart");
+  const std::string after = Durable(coordinator_->Snapshot(now_));
+  if (before != after) {
+    checker_.Fail(
+        absl::StrCat("I9: before the restart ", before, ", after it ", after));
+  }
+  const absl::Status invariants = coordinator_->CheckInvariants();
+  if (!invariants.ok()) checker_.Fail(invariants.ToString());
+}
+
+// Writes down what the step has changed.
+void SimWorld::Store() {
+  for (const core::Record& record : coordinator_->TakeChanges()) {
+    const std::string key = coordinator::EncodeKey("sim", record);
+    std::optional<std::string> value = coordinator::EncodeValue(record);
+    if (value.has_value()) {
+      disk_[key] = *std::move(value);
+    } else {
+      disk_.erase(key);
+    }
+  }
 }
 
 void SimWorld::At(core::Instant when, Action action) {
@@ -172,7 +235,7 @@ void SimWorld::HaveAccidents(size_t index) {
   }
   if (random_.Chance(trouble_.coordinator_crash)) {
     ++statistics_.coordinator_restarts;
-    StartCoordinator();
+    trouble_.durable ? ResumeCoordinator() : StartCoordinator();
   }
   if (!up_[index]) return;
   if (random_.Chance(trouble_.member_crash)) return CrashMember(index);
@@ -302,6 +365,7 @@ void SimWorld::Count(const core::Outbox& out) {
 // Sends what is in the outbox on its way.
 void SimWorld::Deliver(core::Outbox& out) {
   Count(out);
+  Store();
   const absl::Status invariants = coordinator_->CheckInvariants();
   if (!invariants.ok()) checker_.Fail(invariants.ToString());
   for (const core::Publication& publication : out.events) {
@@ -317,6 +381,7 @@ void SimWorld::Deliver(core::Outbox& out) {
     }
   }
   const uint64_t epoch = epoch_;
+  const uint64_t life = life_;
   for (const core::Reply& reply : out.replies) {
     checker_.Observe(reply, now_);
     const auto origin = origins_.find(reply.waiter);
@@ -328,9 +393,9 @@ void SimWorld::Deliver(core::Outbox& out) {
     response.reply = reply;
     const size_t to = origin->second.index;
     origins_.erase(origin);
-    Transmit(to, [this, to, epoch, response] {
+    Transmit(to, [this, to, life, response] {
       // An answer of a coordinator that is gone: its connection is, too.
-      if (epoch == epoch_ && up_[to]) members_[to].Receive(response, now_);
+      if (life == life_ && up_[to]) members_[to].Receive(response, now_);
     });
   }
 }
@@ -344,9 +409,10 @@ bool SimWorld::AllReleased(int64_t barriers) const {
 // From here on nothing goes wrong any more.
 void SimWorld::Heal() {
   Trace("# the network heals");
-  const int64_t tick_late = trouble_.tick_late_ms_max;
-  trouble_ = Trouble();
-  trouble_.tick_late_ms_max = tick_late;
+  Trouble calm;
+  calm.tick_late_ms_max = trouble_.tick_late_ms_max;
+  calm.durable = trouble_.durable;
+  trouble_ = calm;
   std::fill(clogged_until_.begin(), clogged_until_.end(), now_);
   for (SimMember& member : members_) {
     member.set_calm();

@@ -61,11 +61,14 @@ class SimWorld {
     double disconnect = 0;         // per step of a member
     double cancel = 0;             // per step of a member
     double coordinator_crash = 0;  // per step of a member
+    bool durable = false;          // a crash costs only what is in memory
     int64_t tick_late_ms_max = 0;
   };
 
   void DrawTrouble();
   void StartCoordinator();
+  void ResumeCoordinator();
+  void Store();
   void At(core::Instant when, Action action);
   bool RunUntil(core::Instant end, const std::function<bool()>& done);
   void AdvanceTo(core::Instant when);
@@ -101,6 +104,9 @@ class SimWorld {
   uint64_t next_event_ = 1;
   uint64_t next_waiter_ = 1;
   uint64_t epoch_ = 0;
+  // Of the process: connections do not outlive it.
+  uint64_t life_ = 0;
+  std::map<std::string, std::string> disk_;
 
   std::unique_ptr<core::Coordinator> coordinator_;
   std::vector<SimMember> members_;
