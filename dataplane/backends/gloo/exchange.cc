@@ -77,8 +77,10 @@ void NoteLane::Allocate(Side& side) {
 
 absl::Status NoteLane::Announce(Side& side) {
   if (side.under_way) return absl::OkStatus();
-  side.under_way = true;
-  return side.buffer->Receive(peer_, kSlot, 0, kNoteBytesMax);
+  absl::Status announced = side.buffer->Receive(peer_, kSlot, 0, kNoteBytesMax);
+  // Nothing would end the wait for one that was not announced.
+  side.under_way = announced.ok();
+  return announced;
 }
 
 absl::Status NoteLane::Release() {
@@ -119,11 +121,14 @@ absl::Status NoteLane::Flush() {
 }
 
 absl::StatusOr<const std::byte*> NoteLane::Receive(const NoteHeader& expected) {
-  if (!receive_[next_receive_].under_way) {
-    absl::Status announced = Release();
-    if (!announced.ok()) return announced;
-  }
   Side& side = receive_[next_receive_];
+  if (!side.under_way) {
+    absl::Status announced = Announce(side);
+    if (!announced.ok()) return announced;
+    // Those after it are for later: a peer that has left since then may have
+    // sent this one.
+    Release().IgnoreError();
+  }
   next_receive_ = (next_receive_ + 1) % kDepth;
   absl::Status received = side.buffer->WaitReceive(peer_);
   if (!received.ok()) return received;
