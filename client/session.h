@@ -19,7 +19,8 @@ namespace internal {
 class StreamSession;
 }  // namespace internal
 
-// What became of another member of the job.
+// What became of a member of the job: of another one, or of this one when it
+// reported a failure.
 struct MemberEvent {
   enum class Kind {
     // It said that it goes.
@@ -36,8 +37,12 @@ struct MemberEvent {
   MemberInfo member;
   // The generation in which it held its rank; 0 when it held none.
   int64_t generation = 0;
-  // Whether this event ended that generation.
+  // Whether this event ended that generation; of all events one does.
   bool generation_ended = false;
+  // kFailed: the code of the reported error and who is to blame for it. kOk and
+  // nobody: the report had a text only (`member.cause`).
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::vector<MemberInfo> culprits;
 };
 
 // How far one process group of this member has come: what heartbeats carry.
@@ -165,7 +170,8 @@ class Session {
   void AwaitBarrier(const SessionBarrierOptions& options);
 
   // Tells the coordinator that this member failed: the generation is over, and
-  // every other member is told `error`.
+  // every member, this one too, is told `error`. The session goes on to bring
+  // events; calls other than Leave and Close are refused.
   // Throws DistNetworkError.
   void ReportFailure(const std::string& error);
 

@@ -12,6 +12,8 @@ namespace muster::dataplane {
 // std::mutex with clang's thread-safety annotations. Not absl::Mutex: the
 // packaged one is not built for ThreadSanitizer, which then reports everything
 // that it guards as a race.
+// coordinator/server/mutex.h is the same for its side, which may not include
+// this one.
 class ABSL_LOCKABLE Mutex {
  public:
   Mutex() = default;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster::internal {
@@ -44,6 +45,11 @@ MemberEvent FromProto(const v1::MemberEvent& proto) {
   event.member = FromProto(proto.member());
   event.generation = proto.generation();
   event.generation_ended = proto.generation_ended();
+  event.code =
+      absl::Status(static_cast<absl::StatusCode>(proto.code()), "").code();
+  for (const v1::MemberInfo& culprit : proto.culprits().members()) {
+    event.culprits.push_back(FromProto(culprit));
+  }
   return event;
 }
 

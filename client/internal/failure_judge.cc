@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "client/internal/throw.h"
 #include "dataplane/culprit.h"
@@ -16,6 +18,9 @@ namespace muster::internal {
 namespace {
 
 using dataplane::MutexLock;
+
+// An answered report's own event is on its way already.
+constexpr std::chrono::seconds kReportEventTimeout(2);
 
 // The head of an error of the data plane: "all_reduce #418 on group "world"".
 std::string HeadOf(absl::string_view message) {
@@ -45,6 +50,21 @@ std::string DescribeMember(const MemberInfo& member) {
     absl::StrAppend(&text, " (", member.host, ", pid ", member.pid, ")");
   }
   return text;
+}
+
+void LogGroupFailure(const std::string& group, int64_t generation, int rank,
+                     const absl::Status& why) {
+  std::vector<int> culprits;
+  for (const MemberInfo& member : CulpritsOf(why)) {
+    culprits.push_back(member.rank);
+  }
+  const size_t shown = std::min(culprits.size(), kRanksInTextMax);
+  LOG(WARNING) << "group failed: group=" << group
+               << " generation=" << generation << " rank=" << rank
+               << " culprits="
+               << absl::StrJoin(culprits.begin(), culprits.begin() + shown, ",")
+               << (shown < culprits.size() ? ",..." : "") << " cause=\""
+               << absl::CHexEscape(why.message()) << "\"";
 }
 
 void FailureJudge::OnEvent(const MemberEvent& event) {
@@ -98,7 +118,6 @@ void FailureJudge::End() {
   group_.current = nullptr;
   group_.abort = nullptr;
   group_.accuse = nullptr;
-  group_.agreed = nullptr;
   group_.connected = nullptr;
 }
 
@@ -109,8 +128,7 @@ bool FailureJudge::Conclude() {
         event.generation != group_.generation) {
       continue;
     }
-    final_ = Verdict(event, Label());
-    by_report_ = event.kind == MemberEvent::Kind::kFailed;
+    Finish(Verdict(event, Label()));
     return true;
   }
   // A coordinator that restarted or is out of reach does not disturb the data
@@ -120,10 +138,15 @@ bool FailureJudge::Conclude() {
       options_.embedded && absl::IsUnavailable(session_over_);
   if (with_rank_0 ? Left(0) == nullptr
                   : absl::IsFailedPrecondition(session_over_)) {
-    final_ = CoordinatorGone(session_over_);
+    Finish(CoordinatorGone(session_over_));
     return true;
   }
   return false;
+}
+
+void FailureJudge::Finish(absl::Status why) {
+  final_ = std::move(why);
+  LogGroupFailure(group_.name, group_.generation, group_.rank, final_);
 }
 
 std::string FailureJudge::Label() const {
@@ -136,6 +159,11 @@ std::string FailureJudge::Label() const {
 
 absl::Status FailureJudge::Verdict(const MemberEvent& event,
                                    const std::string& label) const {
+  if (event.code != absl::StatusCode::kOk) {
+    // The reporter's own words, which are complete.
+    return WithCulprits(absl::Status(event.code, event.member.cause),
+                        event.culprits);
+  }
   std::string text = absl::StrCat(label, ": ", DescribeMember(event.member),
                                   " ", Fate(event.kind));
   if (!event.member.cause.empty()) {
@@ -229,7 +257,7 @@ void FailureJudge::AwaitVerdict(const absl::Status& symptom, int culprit) {
 absl::Status FailureJudge::Decide(const absl::Status& symptom) {
   MutexLock lock(mutex_);
   while (deciding_) changed_.Wait(mutex_);
-  if (!final_.ok() && !by_report_) return final_;
+  if (!final_.ok()) return final_;
   deciding_ = true;
   const int culprit = dataplane::CulpritRank(symptom).value_or(-1);
   if (final_.ok()) {
@@ -237,24 +265,25 @@ absl::Status FailureJudge::Decide(const absl::Status& symptom) {
     AwaitVerdict(symptom, culprit);
   }
   if (final_.ok() && culprit >= 0 && Left(culprit) != nullptr) {
-    final_ = Departure(symptom, culprit);
+    Finish(Departure(symptom, culprit));
   }
-  absl::Status better;
-  if (final_.ok() && group_.accuse && session_over_.ok()) {
-    const absl::Status own = WithSeat(symptom, culprit);
-    const auto accuse = group_.accuse;
-    mutex_.Unlock();
-    better = accuse(own);
-    mutex_.Lock();
-  } else if (!final_.ok() && by_report_ && group_.agreed) {
-    const auto agreed = group_.agreed;
-    mutex_.Unlock();
-    better = agreed();
-    mutex_.Lock();
+  if (final_.ok()) {
+    absl::Status own = WithSeat(symptom, culprit);
+    if (group_.accuse && session_over_.ok()) {
+      const auto accuse = group_.accuse;
+      mutex_.Unlock();
+      Accusation accusation = accuse(own);
+      mutex_.Lock();
+      own = std::move(accusation.error);
+      // Another rank's report may have come first; the event says whose.
+      const Instant until = Clock::now() + kReportEventTimeout;
+      while (accusation.told && final_.ok() && session_over_.ok() &&
+             Clock::now() < until) {
+        changed_.WaitUntil(mutex_, until);
+      }
+    }
+    if (final_.ok()) Finish(std::move(own));
   }
-  if (!better.ok()) final_ = better;
-  if (final_.ok()) final_ = WithSeat(symptom, culprit);
-  by_report_ = false;
   deciding_ = false;
   changed_.NotifyAll();
   return final_;
@@ -265,6 +294,9 @@ void FailureJudge::AwaitOthersGone(std::chrono::milliseconds timeout) {
   MutexLock lock(mutex_);
   while (session_over_.ok() && Clock::now() < until) {
     std::set<int> gone = {group_.rank};
+    for (const MemberInfo& culprit : CulpritsOf(final_)) {
+      gone.insert(culprit.rank);
+    }
     for (const MemberEvent& event : events_) {
       if (event.generation == group_.generation) gone.insert(event.member.rank);
     }

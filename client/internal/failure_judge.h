@@ -4,6 +4,7 @@
 #define MUSTER_CLIENT_INTERNAL_FAILURE_JUDGE_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -25,9 +26,10 @@ namespace muster::internal {
 //
 // The coordinator's first event that ends the generation is the same for every
 // rank, so it wins over whatever the backend says, if it comes within
-// `verdict_timeout` of that. Without one the ranks agree by themselves (see
-// Accuse). A member that left in peace ends nothing, but is the explanation
-// when its connections then break.
+// `verdict_timeout` of that. Without one a rank reports what it thinks, and the
+// first report is the event. A member that left in peace ends nothing, but is
+// the explanation when its connections then break. What ended the group is
+// logged once.
 //
 // Thread-safe. Events may come before Begin, from the moment at which there is
 // a session.
@@ -41,6 +43,11 @@ class FailureJudge {
     std::chrono::milliseconds coordinator_loss = std::chrono::seconds(3);
   };
 
+  struct Accusation {
+    absl::Status error;  // what this rank makes of its symptom
+    bool told = false;   // the coordinator has it
+  };
+
   struct Group {
     std::string name;
     int64_t generation = 0;
@@ -50,14 +57,11 @@ class FailureJudge {
     std::function<std::string()> current;
     // Ends what runs there.
     std::function<void(const absl::Status&)> abort;
-    // Without a verdict: tells the others what this rank thinks, and returns
-    // what all of them will say. Called without locks, may take seconds.
-    std::function<absl::Status(const absl::Status& own)> accuse;
+    // Without a verdict: tells the coordinator what this rank thinks. Called
+    // without locks, may take seconds.
+    std::function<Accusation(const absl::Status& own)> accuse;
     // Whether the coordinator can be reached now.
     std::function<bool()> connected;
-    // What the ranks agreed on when one of them reported a failure; OK when
-    // that was its own.
-    std::function<absl::Status()> agreed;
   };
 
   explicit FailureJudge(const Options& options) : options_(options) {}
@@ -81,7 +85,8 @@ class FailureJudge {
   // group.
   absl::Status Decide(const absl::Status& symptom) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits until all other members of the group are gone, in peace or not.
+  // Waits until all other members of the group are gone, in peace or not, but
+  // for those to blame: who is stuck does not come to its end.
   void AwaitOthersGone(std::chrono::milliseconds timeout)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -101,6 +106,8 @@ class FailureJudge {
   const MemberInfo* Left(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Looks at all that is known; true when that is now the end of the group.
   bool Conclude() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The group has ended with `why`.
+  void Finish(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
 
@@ -115,13 +122,18 @@ class FailureJudge {
   // What failed here first, for the head of the error.
   std::string failed_label_ ABSL_GUARDED_BY(mutex_);
   bool deciding_ ABSL_GUARDED_BY(mutex_) = false;
-  // The verdict is another rank's report; what it reports may be known better.
-  bool by_report_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status final_ ABSL_GUARDED_BY(mutex_);
 };
 
 // "rank 2 (trainer-2, pid 4711)".
 std::string DescribeMember(const MemberInfo& member);
+
+// How many ranks an error text or a line of the log lists.
+inline constexpr size_t kRanksInTextMax = 8;
+
+// The one line that a rank's log has about the end of a group.
+void LogGroupFailure(const std::string& group, int64_t generation, int rank,
+                     const absl::Status& why);
 
 }  // namespace muster::internal
 

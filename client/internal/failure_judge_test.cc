@@ -5,9 +5,11 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "client/internal/throw.h"
 #include "dataplane/culprit.h"
+#include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -32,6 +34,16 @@ MemberEvent Event(MemberEvent::Kind kind, int rank, const std::string& cause) {
   event.member.last_progress = "all_reduce #4";
   event.generation = kGeneration;
   event.generation_ended = kind != MemberEvent::Kind::kLeft;
+  return event;
+}
+
+MemberEvent Report(int rank, const std::string& error,
+                   const std::vector<int>& culprits) {
+  MemberEvent event = Event(MemberEvent::Kind::kFailed, rank, error);
+  event.code = absl::StatusCode::kDeadlineExceeded;
+  for (const int culprit : culprits) {
+    event.culprits.push_back({.rank = culprit});
+  }
   return event;
 }
 
@@ -71,10 +83,11 @@ class FailureJudgeTest : public ::testing::Test {
     group.abort = [this](const absl::Status& why) { aborted_ = why; };
     group.accuse = [this](const absl::Status& own) {
       accused_ = own;
-      return agreement_.value_or(own);
+      if (first_report_.has_value()) judge_->OnEvent(*first_report_);
+      return FailureJudge::Accusation{.error = own,
+                                      .told = first_report_.has_value()};
     };
     group.connected = [this] { return connected_.load(); };
-    group.agreed = [this] { return reported_; };
     judge_->Begin(std::move(group));
   }
 
@@ -82,8 +95,9 @@ class FailureJudgeTest : public ::testing::Test {
       FailureJudge::Options{.verdict_timeout = seconds(60)});
   absl::Status aborted_;
   absl::Status accused_;
-  absl::Status reported_;
-  std::optional<absl::Status> agreement_;
+  // What the coordinator makes known when this rank reports; nothing when it is
+  // out of reach.
+  std::optional<MemberEvent> first_report_;
   std::atomic<bool> connected_{true};
 };
 
@@ -135,11 +149,14 @@ TEST_F(FailureJudgeTest, WhoLeftExplainsItsClosedConnection) {
                  "102) left: finished"));
 }
 
-TEST_F(FailureJudgeTest, WithoutAVerdictTheRanksAgree) {
+TEST_F(FailureJudgeTest, WithoutAVerdictTheFirstReportIsEverybodys) {
   Make({.verdict_timeout = milliseconds(1)});
-  agreement_ = absl::UnavailableError("what rank 0 said first");
+  first_report_ = Report(0, "rank 2 is stuck", {2});
   Begin();
-  EXPECT_EQ(judge_->Decide(ClosedBy(3)), *agreement_);
+  const absl::Status decided = judge_->Decide(ClosedBy(3));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(decided));
+  EXPECT_EQ(decided.message(), "rank 2 is stuck");
+  EXPECT_THAT(Ranks(decided), ElementsAre(2));
   EXPECT_THAT(Ranks(accused_), ElementsAre(3));
   EXPECT_THAT(std::string(accused_.message()),
               HasSubstr("rank 3 is pid 103 on host-3"));
@@ -152,12 +169,74 @@ TEST_F(FailureJudgeTest, OnesOwnFaultIsReportedAtOnce) {
   EXPECT_EQ(accused_, own);
 }
 
-TEST_F(FailureJudgeTest, AReportIsReplacedByWhatTheRanksAgreedOn) {
+TEST_F(FailureJudgeTest, AReportBlamesWhomItNamesFromTheStart) {
   Begin();
-  reported_ =
-      WithCulprits(absl::UnavailableError("rank 3 is stuck"), {{.rank = 3}});
-  judge_->OnEvent(Event(MemberEvent::Kind::kFailed, 0, "rank 3 is stuck"));
+  judge_->OnEvent(Report(0, "rank 3 is stuck", {3}));
+  EXPECT_THAT(Ranks(judge_->Known(kGeneration)), ElementsAre(3));
+  EXPECT_THAT(Ranks(aborted_), ElementsAre(3));
   EXPECT_THAT(Ranks(judge_->Decide(ClosedBy(0))), ElementsAre(3));
+  EXPECT_TRUE(accused_.ok());
+}
+
+TEST_F(FailureJudgeTest, AReportOfATextBlamesItsMember) {
+  Begin();
+  judge_->OnEvent(Event(MemberEvent::Kind::kFailed, 0, "out of memory"));
+  EXPECT_THAT(Ranks(aborted_), ElementsAre(0));
+  EXPECT_TRUE(absl::IsAborted(aborted_));
+  EXPECT_THAT(std::string(aborted_.message()),
+              HasSubstr("rank 0 (host-0, pid 100) failed: out of memory"));
+}
+
+TEST_F(FailureJudgeTest, OnlyTheEventThatEndedTheGenerationDecides) {
+  Begin();
+  MemberEvent late = Report(0, "rank 3 is stuck", {3});
+  late.generation_ended = false;
+  judge_->OnEvent(late);
+  EXPECT_TRUE(judge_->Known(kGeneration).ok());
+  judge_->OnEvent(Report(2, "rank 1 is stuck", {1}));
+  EXPECT_THAT(Ranks(judge_->Known(kGeneration)), ElementsAre(1));
+}
+
+// Keeps what is logged while it lives.
+class LogLines : public google::LogSink {
+ public:
+  LogLines() { google::AddLogSink(this); }
+  ~LogLines() override { google::RemoveLogSink(this); }
+
+  void send(google::LogSeverity, const char*, const char*, int,
+            const google::LogMessageTime&, const char* message,
+            size_t bytes) override {
+    lines_.emplace_back(message, bytes);
+  }
+
+  const std::vector<std::string>& lines() const { return lines_; }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+TEST_F(FailureJudgeTest, TheEndOfAGroupIsOneLineInTheLog) {
+  Begin();
+  LogLines log;
+  judge_->OnEvent(
+      Event(MemberEvent::Kind::kLost, 2, "no heartbeat for 11s (lease 10s)"));
+  judge_->OnEvent(Event(MemberEvent::Kind::kLost, 3, "connection closed"));
+  judge_->Decide(ClosedBy(3)).IgnoreError();
+  EXPECT_THAT(log.lines(),
+              ElementsAre("group failed: group=world generation=7 rank=1 "
+                          "culprits=2 cause=\"all_reduce #5 float32[8] sum on "
+                          "group \\\"world\\\": rank 2 (host-2, pid 102) was "
+                          "lost: no heartbeat for 11s (lease 10s); last "
+                          "progress: all_reduce #4\""));
+}
+
+TEST_F(FailureJudgeTest, WhatIsDecidedHereIsLoggedToo) {
+  Begin();
+  LogLines log;
+  judge_->Decide(absl::InternalError("reduction failed")).IgnoreError();
+  EXPECT_THAT(log.lines(),
+              ElementsAre("group failed: group=world generation=7 rank=1 "
+                          "culprits= cause=\"reduction failed\""));
 }
 
 TEST_F(FailureJudgeTest, EventsBeforeTheGroupCount) {
@@ -207,6 +286,14 @@ TEST_F(FailureJudgeTest, OneThatHoldsThisMemberForLostDoes) {
   Begin();
   judge_->OnSessionOver(absl::FailedPreconditionError("was lost"));
   EXPECT_TRUE(absl::IsFailedPrecondition(aborted_));
+}
+
+TEST_F(FailureJudgeTest, DoesNotWaitForWhoIsToBlame) {
+  Begin();
+  judge_->OnEvent(Report(0, "rank 3 is stuck", {3}));
+  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
+  // Returns at once; the test would not survive the timeout.
+  judge_->AwaitOthersGone(std::chrono::hours(1));
 }
 
 TEST_F(FailureJudgeTest, WaitsForTheFarewellOfAllOthers) {

@@ -72,11 +72,8 @@ void GroupState::TellJudge() {
   };
   group.accuse = [weak](const absl::Status& own) {
     const auto self = weak.lock();
-    return self == nullptr ? own : self->Accuse(own);
-  };
-  group.agreed = [weak] {
-    const auto self = weak.lock();
-    return self == nullptr ? absl::OkStatus() : self->Agreed();
+    return self == nullptr ? FailureJudge::Accusation{.error = own}
+                           : self->Accuse(own);
   };
   group.connected = [weak] {
     const auto self = weak.lock();
@@ -123,9 +120,16 @@ void GroupState::ThrowFailure(const absl::Status& symptom) {
 }
 
 absl::Status GroupState::Explain(const absl::Status& symptom) {
-  // Cancelled: the group was destroyed, by this process itself.
-  if (judge_ == nullptr || absl::IsCancelled(symptom)) return symptom;
-  return judge_->Decide(symptom);
+  // The group was destroyed, by this process itself.
+  if (absl::IsCancelled(symptom)) return symptom;
+  if (judge_ != nullptr) return judge_->Decide(symptom);
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(failure_logged_, true)) return symptom;
+  }
+  LogGroupFailure(options_.name, options_.formation.generation, rank(),
+                  symptom);
+  return symptom;
 }
 
 void GroupState::Shutdown() {
@@ -167,37 +171,14 @@ std::vector<GroupProgress> GroupState::Progress() const {
                Clock::now() - progress.since)}};
 }
 
-std::string GroupState::VerdictKey() const {
-  return absl::StrCat("muster/verdict/", options_.name, "/",
-                      options_.formation.generation);
-}
-
-// No verdict came: nobody is known to be gone. The first rank that gets here
-// writes down what it thinks, all say the same as it, and its report ends the
-// generation for those that still wait.
-absl::Status GroupState::Accuse(const absl::Status& own) {
+// No verdict came: nobody is known to be gone. The report ends the generation,
+// unless another rank's has: the coordinator sends the first to all.
+FailureJudge::Accusation GroupState::Accuse(const absl::Status& own) {
   StreamSession& stream = session_->stream();
-  if (!stream.status().ok()) return own;
-  const absl::Status named =
-      absl::IsDeadlineExceeded(own) ? NameTheStuck(own) : own;
-  const absl::StatusOr<std::string> winner = CompareSetKey(
-      stream, VerdictKey(), "", SerializeStatus(named), SettleDeadline());
-  const absl::Status agreed = winner.ok() ? ParseStatus(*winner) : named;
-  // Without an answer the connection will close and tell them.
-  ReportFailure(stream, std::string(agreed.message()), SettleDeadline())
-      .IgnoreError();
-  return agreed;
-}
-
-absl::Status GroupState::Agreed() {
-  StreamSession& stream = session_->stream();
-  const Deadline deadline = SettleDeadline();
-  const absl::StatusOr<bool> there =
-      CheckKeys(stream, {VerdictKey()}, deadline);
-  if (!there.ok() || !*there) return absl::OkStatus();
-  const absl::StatusOr<std::string> value =
-      GetKey(stream, VerdictKey(), deadline);
-  return value.ok() ? ParseStatus(*value) : absl::OkStatus();
+  if (!stream.status().ok()) return {.error = own};
+  absl::Status named = absl::IsDeadlineExceeded(own) ? NameTheStuck(own) : own;
+  const bool told = ReportError(stream, named, SettleDeadline()).ok();
+  return {.error = std::move(named), .told = told};
 }
 
 // After a timeout: ranks that are stuck elsewhere do not come here, all others
@@ -212,9 +193,13 @@ absl::Status GroupState::NameTheStuck(const absl::Status& own) {
   if (met.ok() || stuck.empty()) return own;
   std::vector<std::string> names;
   for (const MemberInfo& member : stuck) {
+    if (names.size() == kRanksInTextMax) break;
     names.push_back(absl::StrCat(
         DescribeMember(member), ", last progress: ",
         member.last_progress.empty() ? "none reported" : member.last_progress));
+  }
+  if (stuck.size() > names.size()) {
+    names.push_back(absl::StrCat("and ", stuck.size() - names.size(), " more"));
   }
   return WithCulprits(
       absl::Status(own.code(), absl::StrCat(own.message(),
@@ -230,7 +215,6 @@ std::string GroupState::BarrierText(const absl::Status& status,
   if (missing.empty()) return std::string(status.message());
   std::vector<int> ranks;
   for (const MemberInfo& member : missing) ranks.push_back(member.rank);
-  constexpr size_t kRanksInTextMax = 8;
   std::string more;
   if (ranks.size() > kRanksInTextMax) {
     more = absl::StrCat(" and ", ranks.size() - kRanksInTextMax, " more");

@@ -66,10 +66,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // Throws when the group was shut down.
   std::shared_ptr<dataplane::Communicator> LiveCommunicator() const;
   void TellJudge();
-  absl::Status Accuse(const absl::Status& own);
-  absl::Status Agreed();
+  FailureJudge::Accusation Accuse(const absl::Status& own);
   absl::Status NameTheStuck(const absl::Status& own);
-  std::string VerdictKey() const;
   std::string BarrierText(const absl::Status& status,
                           std::chrono::milliseconds timeout) const;
 
@@ -81,6 +79,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   std::shared_ptr<dataplane::Communicator> communicator_
       ABSL_GUARDED_BY(mutex_);
   bool failure_seen_ ABSL_GUARDED_BY(mutex_) = false;
+  // Without a judge, which logs it otherwise.
+  bool failure_logged_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace muster::internal

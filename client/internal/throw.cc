@@ -1,6 +1,5 @@
 #include "client/internal/throw.h"
 
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -45,18 +44,6 @@ std::vector<MemberInfo> CulpritsOf(const absl::Status& status) {
     culprits.push_back(FromProto(member));
   }
   return culprits;
-}
-
-std::string SerializeStatus(const absl::Status& status) {
-  return v1::ToWire(status).SerializeAsString();
-}
-
-absl::Status ParseStatus(const std::string& bytes) {
-  v1::WireStatus wire;
-  if (!wire.ParseFromString(bytes)) {
-    return absl::UnknownError("not a serialized status");
-  }
-  return v1::FromWire(wire);
 }
 
 }  // namespace muster::internal

@@ -3,7 +3,6 @@
 #ifndef MUSTER_CLIENT_INTERNAL_THROW_H_
 #define MUSTER_CLIENT_INTERNAL_THROW_H_
 
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -41,10 +40,6 @@ T ValueOrThrow(Origin origin, absl::StatusOr<T> value) {
 absl::Status WithCulprits(absl::Status status,
                           const std::vector<MemberInfo>& culprits);
 std::vector<MemberInfo> CulpritsOf(const absl::Status& status);
-
-// A whole status as the value of a key, and back; kUnknown for what is none.
-std::string SerializeStatus(const absl::Status& status);
-absl::Status ParseStatus(const std::string& bytes);
 
 }  // namespace muster::internal
 

@@ -56,12 +56,5 @@ TEST(ThrowTest, CarriesStatusTextAndCulprits) {
   }
 }
 
-TEST(ThrowTest, AStatusSurvivesTheStore) {
-  const absl::Status status =
-      WithCulprits(absl::UnavailableError("gone"), {{.rank = 3}});
-  EXPECT_EQ(ParseStatus(SerializeStatus(status)), status);
-  EXPECT_EQ(ParseStatus("\xff").code(), absl::StatusCode::kUnknown);
-}
-
 }  // namespace
 }  // namespace muster::internal

@@ -4,8 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include "client/internal/convert.h"
 #include "client/internal/stream_session.h"
+#include "client/internal/throw.h"
 #include "muster/v1/session.pb.h"
+#include "proto/muster/v1/status_wire.h"
 
 namespace muster::internal {
 namespace {
@@ -198,6 +201,18 @@ absl::Status ReportFailure(StreamSession& session, const std::string& error,
                            const Deadline& deadline) {
   v1::Operation operation;
   operation.mutable_report_failure()->set_error(error);
+  return session.Call(std::move(operation), deadline).status();
+}
+
+absl::Status ReportError(StreamSession& session, const absl::Status& error,
+                         const Deadline& deadline) {
+  v1::Operation operation;
+  v1::ReportFailureRequest& request = *operation.mutable_report_failure();
+  request.set_error(v1::ToWire(error).message());
+  request.set_code(static_cast<int>(error.code()));
+  for (const MemberInfo& culprit : CulpritsOf(error)) {
+    *request.mutable_culprits()->add_members() = ToProto(culprit);
+  }
   return session.Call(std::move(operation), deadline).status();
 }
 

@@ -65,8 +65,12 @@ absl::StatusOr<Formation> Join(StreamSession& session, int rank, int world_size,
 absl::Status AwaitBarrier(StreamSession& session, const std::string& group,
                           const std::string& name, int64_t generation, int rank,
                           bool wait_all_ranks, const Deadline& deadline);
+// The caller is to blame.
 absl::Status ReportFailure(StreamSession& session, const std::string& error,
                            const Deadline& deadline);
+// Whoever the error's culprits are, if any.
+absl::Status ReportError(StreamSession& session, const absl::Status& error,
+                         const Deadline& deadline);
 absl::Status Leave(StreamSession& session, const std::string& reason,
                    const Deadline& deadline);
 

@@ -11,8 +11,6 @@
 namespace muster::coordinator::core {
 namespace {
 
-constexpr size_t kRanksInTextMax = 8;
-
 MissingCause CauseOf(EventKind kind) {
   switch (kind) {
     case EventKind::kLost:
@@ -73,10 +71,13 @@ void BarrierTable::Clear(Instant now, Outbox& out) {
 
 absl::Status BarrierTable::CheckCaller(const Call& call,
                                        const BarrierRequest& request) const {
-  absl::Status status =
-      CheckLimit("name_bytes", limits_.name_bytes,
-                 static_cast<int64_t>(
-                     std::max(request.group.size(), request.barrier.size())));
+  absl::Status status;
+  for (const Offer& offer :
+       {Offer{"group", request.group}, Offer{"barrier", request.barrier}}) {
+    if (!status.ok()) return status;
+    status = CheckLimit("name_bytes", limits_.name_bytes,
+                        static_cast<int64_t>(offer.name.size()), offer);
+  }
   if (status.ok()) status = CheckParkedTime(limits_, request.timeout);
   if (!status.ok()) return status;
   const std::string title = BarrierTitle(request.group, request.barrier, 0);
@@ -85,6 +86,12 @@ absl::Status BarrierTable::CheckCaller(const Call& call,
         absl::StrCat(title, ": no generation has formed; rendezvous first"));
   }
   const Generation current = formation_->generation;
+  if (request.generation < Generation() || request.generation > current) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(title, ": generation ", request.generation.value(),
+                     " has not begun, current is ", current.value(),
+                     "; take the number that the rendezvous returned"));
+  }
   if (request.generation != Generation() && request.generation != current) {
     return absl::AbortedError(absl::StrCat(
         title, ": generation ", request.generation.value(),
@@ -162,7 +169,8 @@ absl::StatusOr<BarrierTable::Series*> BarrierTable::FindSeries(
   if (static_cast<int64_t>(series_.size()) >= limits_.open_barriers &&
       !MakeRoom()) {
     return CheckLimit("open_barriers", limits_.open_barriers,
-                      static_cast<int64_t>(series_.size()) + 1);
+                      static_cast<int64_t>(series_.size()) + 1,
+                      {"barrier", request.barrier});
   }
   auto series = std::make_unique<Series>();
   series->key = key;
@@ -290,9 +298,10 @@ absl::StatusOr<BarrierTable::Instance*> BarrierTable::OpenInstance(
   const auto it = series.instances.find(number);
   absl::Status status;
   if (it == series.instances.end()) {
-    status = CheckLimit("open_barriers", limits_.open_barriers, open() + 1);
+    status = CheckLimit("open_barriers", limits_.open_barriers, open() + 1,
+                        {"barrier", request.barrier});
   }
-  if (status.ok()) status = quota_.Take();
+  if (status.ok()) status = quota_.Take({"barrier", request.barrier});
   if (!status.ok()) return status;
   if (it != series.instances.end()) return &it->second;
   Instance& instance = series.instances[number];

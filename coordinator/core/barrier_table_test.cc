@@ -80,8 +80,8 @@ class BarrierTableTest : public testing::Test {
 
   void Lose(int32_t rank) {
     std::vector<Event> departed;
-    members_.Fail(*members_.Find(MemberId(MemberName(rank))), "SIGSEGV", now_,
-                  departed, notes_);
+    members_.Fail(*members_.Find(MemberId(MemberName(rank))),
+                  {.text = "SIGSEGV"}, now_, departed, notes_);
     barriers_.MemberDeparted(departed[0], DepartedError(departed[0]), now_,
                              out_);
   }
@@ -346,9 +346,10 @@ TEST_F(BarrierTableTest, BadArguments) {
           FailedWith(2u, StatusCode::kInvalidArgument,
                      "barrier \"epoch_end\": participant 8 is outside of world "
                      "size 8 (ranks 0 to 7)"),
-          FailedWith(3u, StatusCode::kAborted,
-                     "barrier \"epoch_end\": generation 9 is over, current is "
-                     "1; rendezvous again"),
+          FailedWith(3u, StatusCode::kInvalidArgument,
+                     "barrier \"epoch_end\": generation 9 has not begun, "
+                     "current is 1; take the number that the rendezvous "
+                     "returned"),
           FailedWith(4u, StatusCode::kInvalidArgument,
                      "barrier \"b\": rank 5 of generation 1 is held by member "
                      "\"m5\", not by \"m4\""),
@@ -363,9 +364,10 @@ TEST_F(BarrierTableTest, TheLimitOfOpenBarriers) {
   Arrive(0, {.barrier = "one"});
   Arrive(0, {.barrier = "two"});
   Arrive(0, {.barrier = "three"});
-  EXPECT_THAT(TakeReplies(),
-              ElementsAre(FailedWith(200u, StatusCode::kResourceExhausted,
-                                     "limit open_barriers is 2, offered 3")));
+  EXPECT_THAT(TakeReplies(), ElementsAre(FailedWith(
+                                 200u, StatusCode::kResourceExhausted,
+                                 "limit open_barriers is 2, offered 3 (barrier "
+                                 "\"three\")")));
 }
 
 TEST_F(BarrierTableTest, UnusedNamesMakeRoomForNewOnes) {

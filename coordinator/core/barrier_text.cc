@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/limits.h"
 
 namespace muster::coordinator::core {
 namespace {
-
-constexpr size_t kRanksInTextMax = 8;
 
 absl::string_view CauseName(MissingCause cause) {
   switch (cause) {

@@ -57,7 +57,8 @@ bool Coordinator::AdmitMember(const Call& call, Instant now, Outbox& out,
 }
 
 // Answers the call, now or when the first one is answered, if it is a retry.
-bool Coordinator::Replay(const Call& call, Member& member, Outbox& out) {
+bool Coordinator::Replay(const Call& call, absl::string_view method,
+                         Member& member, Outbox& out) {
   const absl::Status acknowledged = member.replies.Acknowledge(
       call.acknowledged_through, call.unanswered, limits_,
       [&](SequenceNumber sequence) { journal_.Reply(member.id, sequence); });
@@ -66,7 +67,7 @@ bool Coordinator::Replay(const Call& call, Member& member, Outbox& out) {
     return true;
   }
   absl::StatusOr<ReplyCache::Entry*> entry =
-      member.replies.Find(call.sequence, limits_);
+      member.replies.Find(call.sequence, method, limits_);
   if (!entry.ok()) {
     out.Fail(call.waiter, entry.status());
     return true;
@@ -104,12 +105,12 @@ void Coordinator::TakeOver(const Call& call, ReplyCache::Entry& entry,
 
 // Runs a verb that answers its caller at once, first of all waiters.
 template <typename Verb>
-void Coordinator::Mutate(const Call& call, Instant now, Outbox& out,
-                         Verb verb) {
+void Coordinator::Mutate(const Call& call, absl::string_view method,
+                         Instant now, Outbox& out, Verb verb) {
   Member* member = nullptr;
   if (!Admit(call, now, out, &member)) return;
   const bool once = member != nullptr && call.sequence != SequenceNumber();
-  if (once && Replay(call, *member, out)) return;
+  if (once && Replay(call, method, *member, out)) return;
   const size_t first_reply = out.replies.size();
   verb();
   if (once) SetDone(*member, call.sequence, out.replies[first_reply]);
@@ -123,13 +124,13 @@ void Coordinator::SetDone(Member& member, SequenceNumber sequence,
 
 // Runs a verb of a member that may park its caller.
 template <typename Verb>
-void Coordinator::MutateAndPark(const Call& call, Instant now, Outbox& out,
-                                Verb verb) {
+void Coordinator::MutateAndPark(const Call& call, absl::string_view method,
+                                Instant now, Outbox& out, Verb verb) {
   Member* member = nullptr;
   if (!AdmitMember(call, now, out, &member)) return;
   const size_t first_reply = out.replies.size();
   if (call.sequence != SequenceNumber()) {
-    if (Replay(call, *member, out)) return;
+    if (Replay(call, method, *member, out)) return;
     member->replies.SetParked(call.sequence, call.waiter);
     origins_.emplace(call.waiter, Origin{call.member, call.sequence});
   }
@@ -159,36 +160,38 @@ void Coordinator::Remember(size_t first_reply, Outbox& out) {
 
 void Coordinator::Set(const Call& call, absl::string_view key,
                       std::string value, Instant now, Outbox& out) {
-  Mutate(call, now, out, [&] { store_.Set(call, key, std::move(value), out); });
+  Mutate(call, "Set", now, out,
+         [&] { store_.Set(call, key, std::move(value), out); });
 }
 
 void Coordinator::Add(const Call& call, absl::string_view key, int64_t delta,
                       Instant now, Outbox& out) {
-  Mutate(call, now, out, [&] { store_.Add(call, key, delta, out); });
+  Mutate(call, "Add", now, out, [&] { store_.Add(call, key, delta, out); });
 }
 
 void Coordinator::Append(const Call& call, absl::string_view key,
                          absl::string_view bytes, Instant now, Outbox& out) {
-  Mutate(call, now, out, [&] { store_.Append(call, key, bytes, out); });
+  Mutate(call, "Append", now, out,
+         [&] { store_.Append(call, key, bytes, out); });
 }
 
 void Coordinator::CompareSet(const Call& call, absl::string_view key,
                              absl::string_view expected, std::string desired,
                              Instant now, Outbox& out) {
-  Mutate(call, now, out, [&] {
+  Mutate(call, "CompareSet", now, out, [&] {
     store_.CompareSet(call, key, expected, std::move(desired), out);
   });
 }
 
 void Coordinator::DeleteKey(const Call& call, absl::string_view key,
                             Instant now, Outbox& out) {
-  Mutate(call, now, out, [&] { store_.DeleteKey(call, key, out); });
+  Mutate(call, "Delete", now, out, [&] { store_.DeleteKey(call, key, out); });
 }
 
 void Coordinator::MultiSet(const Call& call, absl::Span<const std::string> keys,
                            std::vector<std::string> values, Instant now,
                            Outbox& out) {
-  Mutate(call, now, out,
+  Mutate(call, "MultiSet", now, out,
          [&] { store_.MultiSet(call, keys, std::move(values), out); });
 }
 
@@ -267,11 +270,13 @@ void Coordinator::Register(const Call& call, Registration registration,
 void Coordinator::Heartbeat(const Call& call,
                             std::vector<GroupProgress> progress, Instant now,
                             Outbox& out) {
-  Member* member = nullptr;
-  if (!AdmitMember(call, now, out, &member)) return;
-  absl::Status status =
-      membership_.Heartbeat(*member, std::move(progress), now);
-  if (!status.ok()) return out.Fail(call.waiter, std::move(status));
+  if (!membership_.HasReported(call)) {
+    Member* member = nullptr;
+    if (!AdmitMember(call, now, out, &member)) return;
+    absl::Status status =
+        membership_.Heartbeat(*member, std::move(progress), now);
+    if (!status.ok()) return out.Fail(call.waiter, std::move(status));
+  }
   out.Answer(call.waiter,
              HeartbeatReply{rendezvous_.generation(), rendezvous_.running()});
 }
@@ -286,12 +291,12 @@ void Coordinator::Leave(const Call& call, absl::string_view reason, Instant now,
   HandleDepartures(departed, now, out);
 }
 
-void Coordinator::ReportFailure(const Call& call, absl::string_view text,
+void Coordinator::ReportFailure(const Call& call, FailureReport report,
                                 Instant now, Outbox& out) {
   Member* member = nullptr;
   if (!AdmitMember(call, now, out, &member)) return;
   std::vector<Event> departed;
-  membership_.Fail(*member, text, now, departed, out);
+  membership_.Fail(*member, std::move(report), now, departed, out);
   out.Answer(call.waiter, std::monostate());
   HandleDepartures(departed, now, out);
 }
@@ -303,7 +308,7 @@ void Coordinator::Disconnected(const MemberId& member, Incarnation incarnation,
 
 void Coordinator::Join(const Call& call, JoinRequest request, Instant now,
                        Outbox& out) {
-  MutateAndPark(call, now, out, [&] {
+  MutateAndPark(call, "Join", now, out, [&] {
     const FormationReply before = rendezvous_.formation();
     const FormationReply formation =
         rendezvous_.Join(call, std::move(request), now, out);
@@ -350,7 +355,7 @@ void Coordinator::HandleAbandonment(const Member& member, Instant now,
 
 void Coordinator::Arrive(const Call& call, const BarrierRequest& request,
                          Instant now, Outbox& out) {
-  MutateAndPark(call, now, out,
+  MutateAndPark(call, "AwaitBarrier", now, out,
                 [&] { barriers_.Arrive(call, request, now, out); });
 }
 
@@ -366,7 +371,7 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
     store_.FailMember(event.member, status, out);
     const bool ended = rendezvous_.MemberDeparted(event, out);
     barriers_.MemberDeparted(event, status, now, out);
-    event.generation_over = event.rank.has_value() && !rendezvous_.running();
+    event.generation_over = ended;
     if (ended) {
       generation_end_ = event;
       out.Note(NoticeKind::kGenerationEnded,
@@ -381,15 +386,17 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
   Publish(std::move(published), out);
 }
 
-// To all live members but the one that it is about: it is alive when it was
-// replaced or gave up its rank.
+// To all who listen. Not to the one that it is about when it was replaced or
+// gave up its rank: it is alive, and knows. Who reported a failure is told of
+// that too, because another's report may have come first.
 void Coordinator::Publish(std::vector<Event> events, Outbox& out) {
-  if (events.empty() || membership_.live() == 0) return;
+  if (events.empty()) return;
   const auto everybody =
-      std::make_shared<const std::vector<MemberId>>(membership_.LiveMembers());
+      std::make_shared<const std::vector<MemberId>>(membership_.Listeners());
   for (Event& event : events) {
     auto audience = everybody;
-    if (std::binary_search(everybody->begin(), everybody->end(),
+    if (event.kind != EventKind::kFailed &&
+        std::binary_search(everybody->begin(), everybody->end(),
                            event.member)) {
       std::vector<MemberId> others = *everybody;
       others.erase(std::remove(others.begin(), others.end(), event.member),

@@ -49,7 +49,7 @@ struct CoordinatorOptions {
 // changes nothing. No other error has that code, except that of a numbered
 // mutation which was acknowledged before. A mutation with a sequence number is
 // applied once, however often it is retried; each retry gets the first one's
-// answer.
+// answer. INVALID_ARGUMENT when the number was another verb's before.
 class Coordinator {
  public:
   Coordinator(CoordinatorEpoch epoch, const CoordinatorOptions& options);
@@ -102,8 +102,11 @@ class Coordinator {
   void Leave(const Call& call, absl::string_view reason, Instant now,
              Outbox& out);
 
-  // No payload. The member is gone after it, and the others are told `text`.
-  void ReportFailure(const Call& call, absl::string_view text, Instant now,
+  // No payload. The member is gone after it: every call but its heartbeats is
+  // refused. Its process still listens: it is sent the events that the others
+  // get, its own among them, so that all of them see the same end of the
+  // generation, and it knows when they are done.
+  void ReportFailure(const Call& call, FailureReport report, Instant now,
                      Outbox& out);
 
   // The member's connection closed. It is lost after the reconnect grace
@@ -162,12 +165,15 @@ class Coordinator {
 
   bool Admit(const Call& call, Instant now, Outbox& out, Member** member);
   bool AdmitMember(const Call& call, Instant now, Outbox& out, Member** member);
-  bool Replay(const Call& call, Member& member, Outbox& out);
+  bool Replay(const Call& call, absl::string_view method, Member& member,
+              Outbox& out);
   void TakeOver(const Call& call, ReplyCache::Entry& entry, Outbox& out);
   template <typename Verb>
-  void Mutate(const Call& call, Instant now, Outbox& out, Verb verb);
+  void Mutate(const Call& call, absl::string_view method, Instant now,
+              Outbox& out, Verb verb);
   template <typename Verb>
-  void MutateAndPark(const Call& call, Instant now, Outbox& out, Verb verb);
+  void MutateAndPark(const Call& call, absl::string_view method, Instant now,
+                     Outbox& out, Verb verb);
   void Remember(size_t first_reply, Outbox& out);
   void SetDone(Member& member, SequenceNumber sequence, const Reply& reply);
   void Withdraw(WaiterId waiter, const absl::Status& status, Outbox& out);

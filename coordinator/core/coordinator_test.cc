@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "coordinator/core/core_test_util.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -152,6 +153,25 @@ TEST_F(CoordinatorTest, ALateDuplicateOfAnAcknowledgedCallIsNotApplied) {
   EXPECT_EQ(coordinator_.Snapshot(now_).retained_replies, 1);
 }
 
+TEST_F(CoordinatorTest, ANumberOfAnotherVerbIsRefused) {
+  Register("b");
+  coordinator_.Add(From("b", 1, 1, 1), "n", 5, now_, out_);
+  coordinator_.Set(From("b", 1, 2, 1), "k", "v", now_, out_);
+  coordinator_.Join(From("b", 1, 3, 2), {.world_size = 2, .timeout = 30s}, now_,
+                    out_);
+  coordinator_.Add(From("b", 1, 4, 2), "n", 5, now_, out_);
+  EXPECT_THAT(
+      TakeReplies(),
+      ElementsAre(NumberTo(1u, 5),
+                  FailedWith(2u, StatusCode::kInvalidArgument,
+                             "sequence 1 of Set was used for Add before"),
+                  FailedWith(4u, StatusCode::kInvalidArgument,
+                             "sequence 2 of Add was used for Join "
+                             "before")));
+  EXPECT_EQ(coordinator_.Counts().keys, 1);
+  EXPECT_EQ(coordinator_.Snapshot(now_).joined, 1);
+}
+
 TEST_F(CoordinatorTest, TheRetainedRepliesAreLimited) {
   Register("b");
   coordinator_.Add(From("b", 1, 1, 4096), "n", 5, now_, out_);
@@ -277,10 +297,10 @@ TEST_F(CoordinatorTest, ADisconnectedJoinFreesItsSeat) {
 
 TEST_F(CoordinatorTest, LossIsToldToAllOthersWithTheCulprit) {
   Form("abc");
-  coordinator_.ReportFailure(From("b", 1, 1), "SIGSEGV", now_, out_);
+  coordinator_.ReportFailure(From("b", 1, 1), {.text = "SIGSEGV"}, now_, out_);
   ASSERT_THAT(out_.events, SizeIs(1));
   EXPECT_THAT(*out_.events[0].audience,
-              ElementsAre(MemberId("a"), MemberId("c")));
+              ElementsAre(MemberId("a"), MemberId("b"), MemberId("c")));
   const Event& event = out_.events[0].event;
   EXPECT_EQ(event.kind, EventKind::kFailed);
   EXPECT_EQ(event.member, MemberId("b"));
@@ -290,6 +310,38 @@ TEST_F(CoordinatorTest, LossIsToldToAllOthersWithTheCulprit) {
   EXPECT_EQ(event.cause, "SIGSEGV");
   EXPECT_EQ(event.generation, Generation(1));
   EXPECT_TRUE(event.generation_over);
+}
+
+TEST_F(CoordinatorTest, AReportCarriesItsVerdictAndTheFirstOneEnds) {
+  Form("abc");
+  absl::Status verdict = absl::DeadlineExceededError("");
+  verdict.SetPayload("culprits", absl::Cord("rank 2"));
+  coordinator_.ReportFailure(From("b", 1, 1), {"rank 2 is stuck", verdict},
+                             now_, out_);
+  coordinator_.ReportFailure(From("a", 1, 2), {.text = "rank 1 is gone"}, now_,
+                             out_);
+  ASSERT_THAT(out_.events, SizeIs(2));
+  EXPECT_EQ(out_.events[0].event.verdict, verdict);
+  EXPECT_TRUE(out_.events[0].event.generation_over);
+  EXPECT_TRUE(out_.events[1].event.verdict.ok());
+  EXPECT_FALSE(out_.events[1].event.generation_over);
+}
+
+TEST_F(CoordinatorTest, WhoReportedListensUntilAllAreGone) {
+  Form("ab");
+  coordinator_.ReportFailure(From("b", 1, 1), {.text = "SIGSEGV"}, now_, out_);
+  out_.Clear();
+  coordinator_.Heartbeat(From("b", 1, 2), {}, now_, out_);
+  coordinator_.Heartbeat(From("b", 2, 3), {}, now_, out_);
+  coordinator_.Set(From("b", 1, 4), "k", "v", now_, out_);
+  EXPECT_THAT(TakeReplies(),
+              ElementsAre(AnsweredTo(2u, StatusCode::kOk),
+                          AnsweredTo(3u, StatusCode::kFailedPrecondition),
+                          AnsweredTo(4u, StatusCode::kFailedPrecondition)));
+  coordinator_.Leave(From("a", 1, 5), "done", now_, out_);
+  ASSERT_THAT(out_.events, SizeIs(1));
+  EXPECT_EQ(out_.events[0].event.member, MemberId("a"));
+  EXPECT_THAT(*out_.events[0].audience, ElementsAre(MemberId("b")));
 }
 
 TEST_F(CoordinatorTest, AGracefulLeaveIsToldAndDoesNotEndTheGeneration) {
@@ -340,7 +392,7 @@ TEST_F(CoordinatorTest, WhoJoinsAgainEndsTheGenerationForTheOthers) {
 TEST_F(CoordinatorTest, WhoReconnectsIsToldOnceMoreWhyTheGenerationEnded) {
   Form("ab");
   coordinator_.Disconnected(MemberId("a"), Incarnation(1), now_, out_);
-  coordinator_.ReportFailure(From("b", 1, 1), "SIGSEGV", now_, out_);
+  coordinator_.ReportFailure(From("b", 1, 1), {.text = "SIGSEGV"}, now_, out_);
   out_.Clear();
   Register("a");
   ASSERT_THAT(out_.events, SizeIs(1));
@@ -378,7 +430,7 @@ TEST_F(CoordinatorTest, ANewGenerationAbortsTheBarriersOfTheOldOne) {
                             .rank = Rank(0),
                             .timeout = 30s};
   coordinator_.Arrive(From("a", 1, 1), request, now_, out_);
-  coordinator_.ReportFailure(From("c", 1, 2), "SIGSEGV", now_, out_);
+  coordinator_.ReportFailure(From("c", 1, 2), {.text = "SIGSEGV"}, now_, out_);
   TakeReplies();
   coordinator_.Join(From("a", 1, 3), {.world_size = 2, .timeout = 1s}, now_,
                     out_);

@@ -1,14 +1,37 @@
 #include "coordinator/core/limits.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster::coordinator::core {
 
-absl::Status CheckLimit(absl::string_view name, int64_t limit,
-                        int64_t offered) {
+absl::Span<const absl::string_view> LimitsWithFlag() {
+  static constexpr absl::string_view kNames[] = {
+      "jobs",     "keys",        "members",     "message_bytes",
+      "sessions", "store_bytes", "value_bytes", "waiters"};
+  return kNames;
+}
+
+absl::Status CheckLimit(absl::string_view name, int64_t limit, int64_t offered,
+                        const Offer& offer) {
   if (offered <= limit) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("limit ", name, " is ", limit, ", offered ", offered));
+  std::string text =
+      absl::StrCat("limit ", name, " is ", limit, ", offered ", offered);
+  if (!offer.kind.empty()) {
+    constexpr size_t kNameBytesMax = 64;
+    absl::StrAppend(&text, " (", offer.kind, " \"",
+                    absl::CHexEscape(offer.name.substr(0, kNameBytesMax)),
+                    offer.name.size() > kNameBytesMax ? "..." : "", "\")");
+  }
+  const absl::Span<const absl::string_view> flags = LimitsWithFlag();
+  if (std::find(flags.begin(), flags.end(), name) != flags.end()) {
+    absl::StrAppend(&text, "; the coordinator's --limit_", name, " sets it");
+  }
+  return absl::ResourceExhaustedError(text);
 }
 
 absl::Status CheckParkedTime(const Limits& limits, Duration timeout) {
@@ -18,8 +41,8 @@ absl::Status CheckParkedTime(const Limits& limits, Duration timeout) {
                    ", offered ", FormatDuration(timeout)));
 }
 
-absl::Status WaiterQuota::Take() {
-  absl::Status status = CheckLimit("waiters", limit_, parked_ + 1);
+absl::Status WaiterQuota::Take(const Offer& offer) {
+  absl::Status status = CheckLimit("waiters", limit_, parked_ + 1, offer);
   if (status.ok()) ++parked_;
   return status;
 }

@@ -5,10 +5,12 @@
 #define MUSTER_COORDINATOR_CORE_LIMITS_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "coordinator/core/instant.h"
 
 namespace muster::coordinator::core {
@@ -40,9 +42,24 @@ struct Limits {
   int64_t decided_barriers = 64;  // kept per barrier name for late callers
 };
 
+// Error texts list so many ranks, and then `and 120 more`.
+inline constexpr size_t kRanksInTextMax = 8;
+
+// What goes past a limit, for the error text: `key`, and which. A long name is
+// cut.
+struct Offer {
+  absl::string_view kind;
+  absl::string_view name;
+};
+
 // Returns OK when `offered` is at most `limit`, else RESOURCE_EXHAUSTED
-// `limit key_bytes is 4096, offered 5000`.
-absl::Status CheckLimit(absl::string_view name, int64_t limit, int64_t offered);
+// `limit value_bytes is 4096, offered 5000 (key "model"); the coordinator's
+// --limit_value_bytes sets it`.
+absl::Status CheckLimit(absl::string_view name, int64_t limit, int64_t offered,
+                        const Offer& offer = {});
+
+// The limits that the coordinator has a flag --limit_NAME for.
+absl::Span<const absl::string_view> LimitsWithFlag();
 
 // The same for a time that a call is willing to wait: `limit parked_time is
 // 86400s, offered 100000s`.
@@ -54,7 +71,7 @@ class WaiterQuota {
   explicit WaiterQuota(int64_t limit) : limit_(limit) {}
 
   // Possible errors: RESOURCE_EXHAUSTED (`limit waiters is ...`).
-  absl::Status Take();
+  absl::Status Take(const Offer& offer = {});
   void Release() { --parked_; }
 
   int64_t parked() const { return parked_; }

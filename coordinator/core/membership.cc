@@ -82,8 +82,13 @@ Event EventOf(const Member& member, EventKind kind, std::string cause,
   return event;
 }
 
+// Between characters: half of one would make a message that no client can
+// parse.
 std::string Cut(absl::string_view text, int64_t bytes_max) {
-  return std::string(text.substr(0, static_cast<size_t>(bytes_max)));
+  size_t keep = static_cast<size_t>(bytes_max);
+  if (text.size() <= keep) return std::string(text);
+  while (keep > 0 && (static_cast<uint8_t>(text[keep]) & 0xC0) == 0x80) --keep;
+  return std::string(text.substr(0, keep));
 }
 
 }  // namespace
@@ -155,12 +160,12 @@ absl::Status Membership::CheckRegistration(
     return absl::InvalidArgumentError(absl::StrCat(
         "register: member \"", call.member.value(), "\" has incarnation 0"));
   }
-  for (absl::string_view name :
-       {absl::string_view(call.member.value()),
-        absl::string_view(registration.host),
-        absl::string_view(registration.debug_address)}) {
+  for (const Offer& offer :
+       {Offer{"member", call.member.value()}, Offer{"host", registration.host},
+        Offer{"address", registration.debug_address}}) {
+    const absl::string_view name = offer.name;
     absl::Status status = CheckLimit("name_bytes", limits_.name_bytes,
-                                     static_cast<int64_t>(name.size()));
+                                     static_cast<int64_t>(name.size()), offer);
     if (!status.ok()) return status;
     // They are shown in logs and on terminals.
     if (std::any_of(name.begin(), name.end(), absl::ascii_iscntrl)) {
@@ -203,7 +208,8 @@ absl::StatusOr<Member*> Membership::Register(const Call& call,
   if (member == nullptr) {
     const int64_t count = static_cast<int64_t>(members_.size()) + 1;
     if (count > limits_.members && !ForgetOldestDeparted()) {
-      return CheckLimit("members", limits_.members, count);
+      return CheckLimit("members", limits_.members, count,
+                        {"member", call.member.value()});
     }
     member = &members_[call.member];
     member->id = call.member;
@@ -247,7 +253,8 @@ absl::Status Membership::Heartbeat(Member& member,
     member.state_since = now;
   }
   absl::Status status = CheckLimit("progress_groups", limits_.progress_groups,
-                                   static_cast<int64_t>(progress.size()));
+                                   static_cast<int64_t>(progress.size()),
+                                   {"member", member.id.value()});
   if (!status.ok()) return status;
   for (GroupProgress& group : progress) {
     group.group = Cut(group.group, limits_.name_bytes);
@@ -266,12 +273,20 @@ void Membership::Leave(Member& member, absl::string_view reason, Instant now,
       out));
 }
 
-void Membership::Fail(Member& member, absl::string_view text, Instant now,
+void Membership::Fail(Member& member, FailureReport report, Instant now,
                       std::vector<Event>& departed, Outbox& out) {
-  departed.push_back(Depart(
-      member, EventKind::kFailed,
-      text.empty() ? "no error text given" : Cut(text, limits_.text_bytes), now,
-      out));
+  departed.push_back(Depart(member, EventKind::kFailed,
+                            report.text.empty()
+                                ? "no error text given"
+                                : Cut(report.text, limits_.text_bytes),
+                            now, out));
+  departed.back().verdict = std::move(report.verdict);
+}
+
+bool Membership::HasReported(const Call& call) const {
+  const Member* member = Find(call.member);
+  return member != nullptr && member->incarnation == call.incarnation &&
+         member->state == MemberState::kFailed;
 }
 
 Event Membership::Abandoned(const Member& member, Instant now) const {
@@ -461,13 +476,15 @@ void Membership::Restore(MemberRecord record, Instant now) {
   if (member.live()) ++live_;
 }
 
-std::vector<MemberId> Membership::LiveMembers() const {
-  std::vector<MemberId> live;
-  live.reserve(static_cast<size_t>(live_));
+std::vector<MemberId> Membership::Listeners() const {
+  std::vector<MemberId> listeners;
+  listeners.reserve(static_cast<size_t>(live_));
   for (const auto& [id, member] : members_) {
-    if (member.live()) live.push_back(id);
+    if (member.live() || member.state == MemberState::kFailed) {
+      listeners.push_back(id);
+    }
   }
-  return live;
+  return listeners;
 }
 
 absl::Status Membership::CheckInvariants() const {

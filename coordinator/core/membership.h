@@ -124,8 +124,11 @@ class Membership {
 
   void Leave(Member& member, absl::string_view reason, Instant now,
              std::vector<Event>& departed, Outbox& out);
-  void Fail(Member& member, absl::string_view text, Instant now,
+  void Fail(Member& member, FailureReport report, Instant now,
             std::vector<Event>& departed, Outbox& out);
+
+  // Whether the caller is a member that has reported its failure.
+  bool HasReported(const Call& call) const;
 
   // What the others are told when a live member gives up its rank.
   Event Abandoned(const Member& member, Instant now) const;
@@ -152,8 +155,9 @@ class Membership {
   // Of a table that has no such member: a live one gets a whole lease.
   void Restore(MemberRecord record, Instant now);
 
-  // The members that are live, ascending.
-  std::vector<MemberId> LiveMembers() const;
+  // Who is told of events, ascending: the live, and those that reported a
+  // failure, which listen until they go.
+  std::vector<MemberId> Listeners() const;
 
   const absl::btree_map<MemberId, Member>& members() const { return members_; }
   int64_t live() const { return live_; }

@@ -145,7 +145,8 @@ TEST_F(MembershipTest, TheClosedConnectionOfAnOldIncarnationIsIgnored) {
 TEST_F(MembershipTest, FailureAndLeaveCarryTheirReason) {
   ASSERT_EQ(Register("a", 1), absl::OkStatus());
   ASSERT_EQ(Register("b", 1), absl::OkStatus());
-  members_.Fail(*members_.Find(MemberId("a")), "SIGSEGV", t0, departed_, out_);
+  members_.Fail(*members_.Find(MemberId("a")), {.text = "SIGSEGV"}, t0,
+                departed_, out_);
   members_.Leave(*members_.Find(MemberId("b")), "done", t0, departed_, out_);
   ASSERT_THAT(departed_, SizeIs(2));
   EXPECT_EQ(departed_[0].kind, EventKind::kFailed);
@@ -199,7 +200,9 @@ TEST_F(MembershipTest, RefusesRegistrationsWithoutNameOrIncarnation) {
   EXPECT_EQ(Text(Register("b", 0)),
             "INVALID_ARGUMENT: register: member \"b\" has incarnation 0");
   EXPECT_EQ(Text(Register(std::string(257, 'x'), 1)),
-            "RESOURCE_EXHAUSTED: limit name_bytes is 256, offered 257");
+            "RESOURCE_EXHAUSTED: limit name_bytes is 256, offered 257 (member "
+            "\"" +
+                std::string(64, 'x') + "...\")");
 }
 
 TEST_F(MembershipTest, AFullTableForgetsTheDepartedFirst) {
@@ -207,7 +210,8 @@ TEST_F(MembershipTest, AFullTableForgetsTheDepartedFirst) {
   ASSERT_EQ(Register("a", 1), absl::OkStatus());
   ASSERT_EQ(Register("b", 1), absl::OkStatus());
   EXPECT_EQ(Text(Register("c", 1)),
-            "RESOURCE_EXHAUSTED: limit members is 2, offered 3");
+            "RESOURCE_EXHAUSTED: limit members is 2, offered 3 (member "
+            "\"c\"); the coordinator's --limit_members sets it");
   members_.Leave(*members_.Find(MemberId("a")), "", t0, departed_, out_);
   EXPECT_EQ(Register("c", 1), absl::OkStatus());
   EXPECT_EQ(members_.Find(MemberId("a")), nullptr);
@@ -218,16 +222,37 @@ TEST_F(MembershipTest, TooMuchProgressIsRefusedButCountsAsLife) {
   ASSERT_EQ(Register("b", 1), absl::OkStatus());
   Member* member = *members_.Admit(From("b", 1, 1), t0 + 9s);
   EXPECT_EQ(Text(members_.Heartbeat(*member, {{}, {}}, t0 + 9s)),
-            "RESOURCE_EXHAUSTED: limit progress_groups is 1, offered 2");
+            "RESOURCE_EXHAUSTED: limit progress_groups is 1, offered 2 (member "
+            "\"b\")");
   members_.Expire(t0 + 10s, departed_, out_);
   EXPECT_THAT(departed_, IsEmpty());
 }
 
 TEST_F(MembershipTest, LongTextsAreCutNotRefused) {
   ASSERT_EQ(Register("b", 1), absl::OkStatus());
-  members_.Fail(*members_.Find(MemberId("b")), std::string(5000, 'x'), t0,
-                departed_, out_);
+  members_.Fail(*members_.Find(MemberId("b")), {.text = std::string(5000, 'x')},
+                t0, departed_, out_);
   EXPECT_THAT(departed_[0].cause, SizeIs(4096));
+}
+
+TEST_F(MembershipTest, ATextIsNotCutWithinACharacter) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  members_.Fail(*members_.Find(MemberId("b")),
+                {.text = std::string(4095, 'x') + "\xC3\xA9"}, t0, departed_,
+                out_);
+  EXPECT_EQ(departed_[0].cause, std::string(4095, 'x'));
+}
+
+TEST_F(MembershipTest, NamesWithControlCharactersAreRefused) {
+  EXPECT_EQ(Text(Register("b\n", 1)),
+            "INVALID_ARGUMENT: register: \"b\\n\" has a control character");
+  std::vector<Event> departed;
+  EXPECT_EQ(Text(members_
+                     .Register(From("b", 1, 1), {.host = "h\x1b[2J"}, t0,
+                               departed, out_)
+                     .status()),
+            "INVALID_ARGUMENT: register: \"h\\x1b[2J\" has a control "
+            "character");
 }
 
 }  // namespace

@@ -24,6 +24,14 @@ struct Reply {
   Payload payload;
 };
 
+// What a member says when it cannot go on.
+struct FailureReport {
+  std::string text{};  // for people
+  // Code and payloads of the error, opaque here; OK when there is the text
+  // only, and the member itself is to blame. The message is not used.
+  absl::Status verdict{};
+};
+
 enum class EventKind { kLost, kFailed, kLeft, kReplaced };
 
 // Returns "lost", "failed", "left" or "replaced".
@@ -39,8 +47,10 @@ struct Event {
   int64_t pid = 0;
   std::string cause;          // `no heartbeat for 11s (lease 10s)`
   std::string last_progress;  // DescribeProgress
-  Generation generation;      // in which `rank` holds
-  bool generation_over = false;
+  // kFailed: the report's.
+  absl::Status verdict;
+  Generation generation;         // in which `rank` holds
+  bool generation_over = false;  // this event ended it: one does
 };
 
 struct Publication {

@@ -7,11 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 namespace muster::coordinator::core {
-namespace {
-
-constexpr size_t kRanksInTextMax = 8;
-
-}  // namespace
+namespace {}  // namespace
 
 Rendezvous::Rendezvous(const Limits* limits, WaiterQuota* quota,
                        const Membership* membership, Journal* journal)
@@ -57,12 +53,14 @@ absl::Status Rendezvous::CheckRequest(const Call& call,
         "rendezvous: ", Claimant(call.member), " asks for world size ",
         request.world_size, ", which is not positive"));
   }
+  const Offer offer{"member", call.member.value()};
   absl::Status status =
-      CheckLimit("world_size", limits_.world_size, request.world_size);
+      CheckLimit("world_size", limits_.world_size, request.world_size, offer);
   if (status.ok()) status = CheckParkedTime(limits_, request.timeout);
   if (status.ok()) {
     status = CheckLimit("value_bytes", limits_.value_bytes,
-                        static_cast<int64_t>(request.address.size()));
+                        static_cast<int64_t>(request.address.size()),
+                        {"address of", call.member.value()});
   }
   if (!status.ok()) return status;
   if (request.rank.has_value() &&
@@ -122,7 +120,7 @@ FormationReply Rendezvous::Join(const Call& call, JoinRequest request,
   }
   absl::Status status = CheckRequest(call, request);
   if (status.ok()) status = CheckSeat(call, request);
-  if (status.ok()) status = quota_.Take();
+  if (status.ok()) status = quota_.Take({"member", call.member.value()});
   if (!status.ok()) {
     out.Fail(call.waiter, std::move(status));
     return nullptr;

@@ -63,8 +63,8 @@ class RendezvousTest : public testing::Test {
   // The member fails; returns whether that ended the generation.
   bool Fail(const std::string& member) {
     std::vector<Event> departed;
-    members_.Fail(*members_.Find(MemberId(member)), "SIGSEGV", t0, departed,
-                  notes_);
+    members_.Fail(*members_.Find(MemberId(member)), {.text = "SIGSEGV"}, t0,
+                  departed, notes_);
     return rendezvous_.MemberDeparted(departed[0], out_);
   }
 
@@ -280,7 +280,8 @@ TEST_F(RendezvousTest, Limits) {
   Join("a", 0, 4);
   EXPECT_THAT(TakeReplies(),
               ElementsAre(FailedWith(1u, StatusCode::kResourceExhausted,
-                                     "limit world_size is 4, offered 5"),
+                                     "limit world_size is 4, offered 5 (member "
+                                     "\"a\")"),
                           FailedWith(2u, StatusCode::kResourceExhausted,
                                      "limit parked_time is 1s, offered 30s")));
 }

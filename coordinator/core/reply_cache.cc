@@ -67,12 +67,26 @@ absl::Status ReplyCache::Acknowledge(
   return absl::OkStatus();
 }
 
+absl::StatusOr<ReplyCache::Entry*> ReplyCache::Claim(Entry& entry,
+                                                     SequenceNumber sequence,
+                                                     absl::string_view method) {
+  if (entry.state == State::kNew) {
+    entry.method = std::string(method);
+  } else if (entry.method != method) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sequence ", sequence.value(), " of ", method,
+                     " was used for ", entry.method, " before"));
+  }
+  return &entry;
+}
+
 absl::StatusOr<ReplyCache::Entry*> ReplyCache::Find(SequenceNumber sequence,
+                                                    absl::string_view method,
                                                     const Limits& limits) {
   const uint64_t number = sequence.value();
   if (number < first_) {
     if (Entry* straggler = Lookup(sequence); straggler != nullptr) {
-      return straggler;
+      return Claim(*straggler, sequence, method);
     }
     return absl::FailedPreconditionError(
         absl::StrCat("sequence ", number, " was acknowledged before (through ",
@@ -92,7 +106,7 @@ absl::StatusOr<ReplyCache::Entry*> ReplyCache::Find(SequenceNumber sequence,
     }
     window_.resize(offset + 1);
   }
-  return &window_[offset];
+  return Claim(window_[offset], sequence, method);
 }
 
 ReplyCache::Entry* ReplyCache::Lookup(SequenceNumber sequence) {
@@ -151,6 +165,7 @@ void ReplyCache::Record(ReplyRecord& record) const {
   for (const auto& [number, straggler] : stragglers_) {
     if (straggler.state != State::kDone) record.open.emplace_back(number);
   }
+  record.method = entry->method;
   record.status = entry->reply.status;
   record.payload = entry->reply.payload;
 }
@@ -171,6 +186,7 @@ void ReplyCache::Restore(std::vector<ReplyRecord> records) {
     } else if (number - first_ >= window_.size()) {
       window_.resize(number - first_ + 1);
     }
+    Lookup(record.sequence)->method = std::move(record.method);
     SetDone(record.sequence, Reply{WaiterId(), std::move(record.status),
                                    std::move(record.payload)});
   }

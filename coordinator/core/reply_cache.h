@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/limits.h"
@@ -29,6 +31,7 @@ struct ReplyRecord {
   // are still to be answered.
   SequenceNumber acknowledged_through;
   std::vector<SequenceNumber> open;
+  std::string method;
   absl::Status status;
   Payload payload;
 };
@@ -47,8 +50,9 @@ class ReplyCache {
 
   struct Entry {
     State state = State::kNew;
-    WaiterId waiter;  // of kParked; none when its connection has gone
-    Reply reply;      // of kDone
+    std::string method;  // whose number it is
+    WaiterId waiter;     // of kParked; none when its connection has gone
+    Reply reply;         // of kDone
   };
 
   // Forgets everything up to `through` but what is in `unanswered`, which is
@@ -60,18 +64,21 @@ class ReplyCache {
       const Limits& limits,
       absl::FunctionRef<void(SequenceNumber)> forgotten = [](auto) {});
 
-  // Returns the entry of `sequence`. It stays valid until the next call.
+  // Returns the entry of `sequence`, which a call of `method` brings. It stays
+  // valid until the next call.
   // FAILED_PRECONDITION (acknowledged before: a late duplicate, which must not
-  // be applied again), RESOURCE_EXHAUSTED (retained_replies,
+  // be applied again), INVALID_ARGUMENT (the number is another method's, whose
+  // answer would be nonsense here), RESOURCE_EXHAUSTED (retained_replies,
   // retained_reply_bytes: acknowledge the answers).
-  absl::StatusOr<Entry*> Find(SequenceNumber sequence, const Limits& limits);
+  absl::StatusOr<Entry*> Find(SequenceNumber sequence, absl::string_view method,
+                              const Limits& limits);
 
   // The entry of a number that Find has returned, or null when it has been
   // acknowledged or forgotten since.
   const Entry* Lookup(SequenceNumber sequence) const;
   Entry* Lookup(SequenceNumber sequence);
 
-  // Records the outcome of `sequence`.
+  // Records the outcome of `sequence`, which Find has returned.
   void SetParked(SequenceNumber sequence, WaiterId waiter);
   void SetDone(SequenceNumber sequence, const Reply& reply);
 
@@ -90,6 +97,9 @@ class ReplyCache {
   int64_t bytes() const { return bytes_; }
 
  private:
+  static absl::StatusOr<Entry*> Claim(Entry& entry, SequenceNumber sequence,
+                                      absl::string_view method);
+
   std::map<uint64_t, Entry> stragglers_;  // numbers below first_
   std::deque<Entry> window_;              // numbers first_ to first_ + size - 1
   uint64_t first_ = 1;

@@ -20,10 +20,10 @@ std::vector<SequenceNumber> Numbers(std::vector<uint64_t> numbers) {
 class ReplyCacheTest : public testing::Test {
  protected:
   StatusCode Find(uint64_t number) {
-    return cache_.Find(SequenceNumber(number), limits_).status().code();
+    return cache_.Find(SequenceNumber(number), "Add", limits_).status().code();
   }
   State StateOf(uint64_t number) {
-    return (*cache_.Find(SequenceNumber(number), limits_))->state;
+    return (*cache_.Find(SequenceNumber(number), "Add", limits_))->state;
   }
   void Done(uint64_t number, const std::string& text = "") {
     ASSERT_EQ(Find(number), StatusCode::kOk);
@@ -58,6 +58,17 @@ TEST_F(ReplyCacheTest, KeepsWhatIsUnansweredBelowTheWindow) {
   EXPECT_EQ(Find(2), StatusCode::kFailedPrecondition);
   EXPECT_EQ(cache_.size(), 0);
   EXPECT_EQ(cache_.bytes(), 0);
+}
+
+TEST_F(ReplyCacheTest, ANumberBelowTheWindowKeepsItsMethodToo) {
+  ASSERT_EQ(Find(1), StatusCode::kOk);
+  cache_.SetParked(SequenceNumber(1), WaiterId(7));
+  Done(2);
+  ASSERT_EQ(Acknowledge(2, {1}), StatusCode::kOk);
+  EXPECT_EQ(
+      cache_.Find(SequenceNumber(1), "Set", limits_).status(),
+      absl::InvalidArgumentError("sequence 1 of Set was used for Add before"));
+  EXPECT_EQ(Find(1), StatusCode::kOk);
 }
 
 // Its retry comes on a new connection, after younger ones were acknowledged.

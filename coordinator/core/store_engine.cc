@@ -47,7 +47,7 @@ StoreEngine::~StoreEngine() = default;
 
 absl::Status StoreEngine::CheckKey(absl::string_view key) const {
   return CheckLimit("key_bytes", limits_.key_bytes,
-                    static_cast<int64_t>(key.size()));
+                    static_cast<int64_t>(key.size()), {"key", key});
 }
 
 absl::Status StoreEngine::CheckKeys(absl::Span<const std::string> keys) const {
@@ -65,17 +65,18 @@ absl::Status StoreEngine::CheckRoom(absl::string_view key, const Entry* present,
                                     int64_t value_bytes) const {
   absl::Status status = CheckKey(key);
   if (!status.ok()) return status;
-  status = CheckLimit("value_bytes", limits_.value_bytes, value_bytes);
+  const Offer offer{"key", key};
+  status = CheckLimit("value_bytes", limits_.value_bytes, value_bytes, offer);
   if (!status.ok()) return status;
   int64_t bytes = bytes_ + value_bytes;
   if (present != nullptr) {
     bytes -= static_cast<int64_t>(present->value->size());
   } else {
-    status = CheckLimit("keys", limits_.keys, keys() + 1);
+    status = CheckLimit("keys", limits_.keys, keys() + 1, offer);
     if (!status.ok()) return status;
     bytes += static_cast<int64_t>(key.size());
   }
-  return CheckLimit("store_bytes", limits_.store_bytes, bytes);
+  return CheckLimit("store_bytes", limits_.store_bytes, bytes, offer);
 }
 
 const StoreEngine::Entry* StoreEngine::Find(absl::string_view key) const {
@@ -166,7 +167,7 @@ void StoreEngine::CompareSet(const Call& call, absl::string_view key,
       CheckRoom(key, present, static_cast<int64_t>(desired.size()));
   if (status.ok() && present == nullptr && !expected.empty()) {
     status = CheckLimit("value_bytes", limits_.value_bytes,
-                        static_cast<int64_t>(expected.size()));
+                        static_cast<int64_t>(expected.size()), {"key", key});
     if (status.ok()) {
       return out.Answer(
           call.waiter,
@@ -213,8 +214,9 @@ void StoreEngine::MultiSet(const Call& call, absl::Span<const std::string> keys,
   int64_t bytes = bytes_;
   int64_t count = this->keys();
   for (size_t i = 0; status.ok() && i < keys.size(); ++i) {
-    status = CheckLimit("value_bytes", limits_.value_bytes,
-                        static_cast<int64_t>(values[i].size()));
+    status =
+        CheckLimit("value_bytes", limits_.value_bytes,
+                   static_cast<int64_t>(values[i].size()), {"key", keys[i]});
     last[keys[i]] = i;
   }
   for (const auto& [key, i] : last) {

@@ -210,7 +210,8 @@ class Player {
     } else if (verb_ == "leave") {
       coordinator_->Leave(call, Text(Argument("why")), now_, out_);
     } else if (verb_ == "fail") {
-      coordinator_->ReportFailure(call, Text(Argument("why")), now_, out_);
+      coordinator_->ReportFailure(call, {.text = Text(Argument("why"))}, now_,
+                                  out_);
     } else if (verb_ == "join") {
       JoinRequest request;
       if (arguments_.contains("rank")) request.rank = ParseRank();

@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "coordinator/server/convert.h"
 #include "google/protobuf/repeated_field.h"
 #include "google/protobuf/repeated_ptr_field.h"
@@ -23,10 +24,22 @@ std::vector<std::string> Take(Bytes* bytes) {
   return out;
 }
 
+// The most bytes of the culprits of a failure report.
+constexpr size_t kCulpritsBytesMax = 64 << 10;
+
+// Answers the call when its timeout cannot be meant.
 template <typename Request>
-core::Duration TimeoutOf(const Request& request, const Turn& turn) {
-  return request.has_timeout() ? DurationOf(request.timeout())
-                               : turn.limits.parked_time;
+bool ReadTimeout(const Request& request, const core::Call& call, Turn& turn,
+                 core::Duration* timeout) {
+  *timeout = turn.limits.parked_time;
+  if (!request.has_timeout()) return true;
+  const absl::Status status = CheckDuration("timeout", request.timeout());
+  if (!status.ok()) {
+    turn.out.Fail(call.waiter, status);
+    return false;
+  }
+  *timeout = DurationOf(request.timeout());
+  return true;
 }
 
 // A failed call has no payload of its kind; an empty one stands for it then.
@@ -37,16 +50,35 @@ const T& As(const core::Payload& payload) {
   return found == nullptr ? kEmpty : *found;
 }
 
-std::vector<core::GroupProgress> ProgressOf(
+absl::StatusOr<std::vector<core::GroupProgress>> ProgressOf(
     const v1::HeartbeatRequest& request) {
   std::vector<core::GroupProgress> progress;
   progress.reserve(request.groups_size());
   for (const v1::GroupProgress& group : request.groups()) {
+    const absl::Status status =
+        CheckDuration("groups.running_for", group.running_for());
+    if (!status.ok()) return status;
     progress.push_back({group.group(), group.last_enqueued(),
                         group.last_completed(), group.current(),
                         DurationOf(group.running_for())});
   }
   return progress;
+}
+
+core::FailureReport ReportOf(const v1::ReportFailureRequest& request) {
+  core::FailureReport report;
+  report.text = request.error();
+  if (request.code() == 0 && request.culprits().members().empty()) {
+    return report;
+  }
+  v1::WireStatus verdict;
+  verdict.set_code(request.code() == 0
+                       ? static_cast<int>(absl::StatusCode::kAborted)
+                       : request.code());
+  report.verdict = v1::FromWire(verdict);
+  v1::SetCulprits(v1::FitCulprits(request.culprits(), kCulpritsBytesMax),
+                  &report.verdict);
+  return report;
 }
 
 void SetValue(const core::Value& value, std::string* to) {
@@ -66,8 +98,9 @@ void Apply(v1::SetRequest& request, core::Call& call, Turn& turn) {
 }
 
 void Apply(v1::GetRequest& request, core::Call& call, Turn& turn) {
-  turn.core.Get(call, request.key(), TimeoutOf(request, turn), turn.now,
-                turn.out);
+  core::Duration timeout;
+  if (!ReadTimeout(request, call, turn, &timeout)) return;
+  turn.core.Get(call, request.key(), timeout, turn.now, turn.out);
 }
 
 void Apply(v1::TryGetRequest& request, core::Call& call, Turn& turn) {
@@ -89,8 +122,10 @@ void Apply(v1::CheckRequest& request, core::Call& call, Turn& turn) {
 }
 
 void Apply(v1::WaitRequest& request, core::Call& call, Turn& turn) {
-  turn.core.Wait(call, Take(request.mutable_keys()), TimeoutOf(request, turn),
-                 turn.now, turn.out);
+  core::Duration timeout;
+  if (!ReadTimeout(request, call, turn, &timeout)) return;
+  turn.core.Wait(call, Take(request.mutable_keys()), timeout, turn.now,
+                 turn.out);
 }
 
 void Apply(v1::CompareSetRequest& request, core::Call& call, Turn& turn) {
@@ -110,8 +145,10 @@ void Apply(v1::NumKeysRequest& request, core::Call& call, Turn& turn) {
 }
 
 void Apply(v1::MultiGetRequest& request, core::Call& call, Turn& turn) {
-  turn.core.MultiGet(call, Take(request.mutable_keys()),
-                     TimeoutOf(request, turn), turn.now, turn.out);
+  core::Duration timeout;
+  if (!ReadTimeout(request, call, turn, &timeout)) return;
+  turn.core.MultiGet(call, Take(request.mutable_keys()), timeout, turn.now,
+                     turn.out);
 }
 
 void Apply(v1::MultiSetRequest& request, core::Call& call, Turn& turn) {
@@ -139,7 +176,10 @@ void Apply(v1::RegisterRequest& request, core::Call& call, Turn& turn) {
 }
 
 void Apply(v1::HeartbeatRequest& request, core::Call& call, Turn& turn) {
-  turn.core.Heartbeat(call, ProgressOf(request), turn.now, turn.out);
+  absl::StatusOr<std::vector<core::GroupProgress>> progress =
+      ProgressOf(request);
+  if (!progress.ok()) return turn.out.Fail(call.waiter, progress.status());
+  turn.core.Heartbeat(call, *std::move(progress), turn.now, turn.out);
 }
 
 void Apply(v1::LeaveRequest& request, core::Call& call, Turn& turn) {
@@ -147,7 +187,7 @@ void Apply(v1::LeaveRequest& request, core::Call& call, Turn& turn) {
 }
 
 void Apply(v1::ReportFailureRequest& request, core::Call& call, Turn& turn) {
-  turn.core.ReportFailure(call, request.error(), turn.now, turn.out);
+  turn.core.ReportFailure(call, ReportOf(request), turn.now, turn.out);
 }
 
 void Apply(v1::JoinRequest& request, core::Call& call, Turn& turn) {
@@ -156,7 +196,7 @@ void Apply(v1::JoinRequest& request, core::Call& call, Turn& turn) {
   if (request.rank() != -1) join.rank = core::Rank(request.rank());
   join.world_size = request.world_size();
   join.address = std::move(*request.mutable_address());
-  join.timeout = TimeoutOf(request, turn);
+  if (!ReadTimeout(request, call, turn, &join.timeout)) return;
   turn.core.Join(call, std::move(join), turn.now, turn.out);
 }
 
@@ -171,7 +211,7 @@ void Apply(v1::AwaitBarrierRequest& request, core::Call& call, Turn& turn) {
     barrier.ranks.push_back(core::Rank(rank));
   }
   barrier.rank = core::Rank(request.rank());
-  barrier.timeout = TimeoutOf(request, turn);
+  if (!ReadTimeout(request, call, turn, &barrier.timeout)) return;
   barrier.wait_all_ranks = request.wait_all_ranks();
   turn.core.Arrive(call, barrier, turn.now, turn.out);
 }
@@ -520,6 +560,10 @@ void FillEvent(const core::Event& event, v1::MemberEvent* message) {
   FillMember(event, message->mutable_member());
   message->set_generation(event.generation.value());
   message->set_generation_ended(event.generation_over);
+  if (event.verdict.ok()) return;
+  message->set_code(static_cast<int>(event.verdict.code()));
+  const auto culprits = v1::GetCulprits(event.verdict);
+  if (culprits.has_value()) *message->mutable_culprits() = *culprits;
 }
 
 }  // namespace muster::coordinator

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/progress.h"
 
@@ -71,6 +72,22 @@ core::Duration DurationOf(const google::protobuf::Duration& duration) {
   if (duration.seconds() >= kSecondsMax) return core::Duration::max();
   if (duration.seconds() <= -kSecondsMax) return core::Duration::min();
   return seconds(duration.seconds()) + nanoseconds(duration.nanos());
+}
+
+absl::Status CheckDuration(absl::string_view field,
+                           const google::protobuf::Duration& duration) {
+  constexpr int32_t kNanosMax = 999'999'999;
+  if (duration.seconds() < 0 || duration.nanos() < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " is ", duration.seconds(), "s and ",
+                     duration.nanos(), "ns, must not be negative"));
+  }
+  if (duration.nanos() > kNanosMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " has ", duration.nanos(),
+                     " nanos, must be at most ", kNanosMax));
+  }
+  return absl::OkStatus();
 }
 
 void FillDuration(core::Duration duration,

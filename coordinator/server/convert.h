@@ -3,6 +3,8 @@
 
 #include <chrono>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
@@ -15,6 +17,12 @@ namespace muster::coordinator {
 
 // Durations outside the core's range (about 292 years) become its ends.
 core::Duration DurationOf(const google::protobuf::Duration& duration);
+
+// Whether a request may carry it in `field`.
+// Errors: INVALID_ARGUMENT (negative, or nanos that are not 0 to 999999999; the
+//   text names field and value).
+absl::Status CheckDuration(absl::string_view field,
+                           const google::protobuf::Duration& duration);
 void FillDuration(core::Duration duration, google::protobuf::Duration* message);
 
 void FillMember(const core::MemberSnapshot& member, v1::MemberInfo* info);

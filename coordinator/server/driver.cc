@@ -60,8 +60,9 @@ absl::StatusOr<std::shared_ptr<Job>> Driver::GetJob(absl::string_view name) {
   if (!draining_.ok()) return draining_;
   const auto known = jobs_.find(name);
   if (known != jobs_.end()) return known->second;
-  status = core::CheckLimit("jobs", options_.jobs_max,
-                            static_cast<int64_t>(jobs_.size()) + 1);
+  status =
+      core::CheckLimit("jobs", options_.jobs_max,
+                       static_cast<int64_t>(jobs_.size()) + 1, {"job", name});
   if (!status.ok()) return status;
   Job::Options job_options;
   job_options.core = options_.core;

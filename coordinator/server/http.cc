@@ -61,6 +61,8 @@ class HttpServer::Listener {
     });
     // A kept connection would hold one of the few threads.
     server_.set_keep_alive_max_count(1);
+    // How long the library waits for the first byte of a request as well.
+    server_.set_keep_alive_timeout(1);
     server_.set_read_timeout(0, 500'000);
     server_.set_write_timeout(5);
     server_.set_payload_max_length(4096);

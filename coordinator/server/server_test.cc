@@ -12,8 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "coordinator/server/mutex.h"
 #include "coordinator/server/test_server.h"
+#include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
@@ -31,6 +34,57 @@ using ::testing::StartsWith;
 absl::Status StartError(const ServerOptions& options) {
   return Server::Start(options).status();
 }
+
+int ConnectTo(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)),
+            0);
+  return fd;
+}
+
+v1::Operation CheckOperation(uint64_t id, const std::string& key) {
+  v1::Operation operation;
+  operation.set_id(id);
+  operation.mutable_check()->add_keys(key);
+  return operation;
+}
+
+// Keeps what is logged while it lives.
+class LogLines : public google::LogSink {
+ public:
+  LogLines() { google::AddLogSink(this); }
+  ~LogLines() override { google::RemoveLogSink(this); }
+
+  void send(google::LogSeverity, const char*, const char*, int,
+            const google::LogMessageTime&, const char* message,
+            size_t bytes) override {
+    MutexLock lock(mu_);
+    lines_.emplace_back(message, bytes);
+    changed_.NotifyAll();
+  }
+
+  // The first line that begins with `prefix`; waits for it.
+  std::string Await(const std::string& prefix) {
+    const auto until = std::chrono::steady_clock::now() + kTestDeadline;
+    MutexLock lock(mu_);
+    for (;;) {
+      for (const std::string& line : lines_) {
+        if (line.compare(0, prefix.size(), prefix) == 0) return line;
+      }
+      if (std::chrono::steady_clock::now() >= until) return "";
+      changed_.WaitUntil(mu_, until);
+    }
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<std::string> lines_ ABSL_GUARDED_BY(mu_);
+};
 
 // One call with bytes for messages, for services whose stubs are not at hand.
 std::string RawCall(const std::shared_ptr<grpc::Channel>& channel,
@@ -222,6 +276,21 @@ TEST(ServerTest, HttpPages) {
   EXPECT_THAT(server.Http("/nothing"), StartsWith("HTTP/1.1 404"));
 }
 
+// Each holds a thread for the read timeout only, and there are enough of them.
+TEST(ServerTest, SilentConnectionsDoNotStarveTheProbes) {
+  ServerOptions options;
+  options.http_listen = "127.0.0.1:0";
+  TestServer server(options);
+  std::vector<int> silent;
+  for (int i = 0; i < 64; ++i) {
+    silent.push_back(ConnectTo(server.server().http_port()));
+  }
+  const auto before = std::chrono::steady_clock::now();
+  EXPECT_THAT(server.Http("/healthz"), StartsWith("HTTP/1.1 200"));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, seconds(15));
+  for (const int fd : silent) close(fd);
+}
+
 TEST(ServerTest, DrainEndsParkedCallsAndStreams) {
   ServerOptions options;
   options.http_listen = "127.0.0.1:0";
@@ -257,13 +326,7 @@ TEST(ServerTest, DrainEndsParkedCallsAndStreams) {
 // gRPC's Shutdown would wait for it until the deadline.
 TEST(ServerTest, SilentConnectionDoesNotHoldUpADrain) {
   TestServer server;
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(server.server().port()));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)),
-            0);
+  const int fd = ConnectTo(server.server().port());
   const auto before = std::chrono::steady_clock::now();
   server.server().Drain(seconds(60));
   EXPECT_LT(std::chrono::steady_clock::now() - before, seconds(20));
@@ -278,6 +341,39 @@ TEST(ServerTest, DestructionWithParkedCallsEndsThem) {
   server->AwaitWaiters("j", 1);
   server->Stop();
   EXPECT_FALSE(waiting.Finish().ok());
+}
+
+TEST(ServerTest, AJobWithoutKeysIsForgottenSoon) {
+  TestServer server;  // which keeps the keys of an idle job for an hour
+  for (const char* const job : {"empty", "full"}) {
+    TestStream stream(server.NewChannel());
+    stream.Hello(job);
+    stream.Call(job == std::string("full") ? SetOperation(1, "k", "v")
+                                           : CheckOperation(1, "k"));
+  }
+  server.Await("empty", [](const v1::GetJobResponse& job) {
+    return job.summary().job().empty();
+  });
+  EXPECT_EQ(server.Job("full").summary().keys(), 1);
+}
+
+// Names of barriers are any bytes.
+TEST(ServerTest, OneLineOfTheLogIsOneStateChange) {
+  LogLines log;
+  TestServer server;
+  TestStream stream(server.NewChannel());
+  stream.HelloMember("j", "a", 1);
+  v1::Operation join;
+  join.set_id(1);
+  join.mutable_join()->set_world_size(1);
+  join.mutable_join()->set_rank(0);
+  stream.Call(join);
+  v1::Operation arrive;
+  arrive.set_id(2);
+  arrive.mutable_await_barrier()->set_name("b\nW0101 forged\x1b[2J");
+  EXPECT_EQ(stream.Call(arrive).await_barrier().instance(), 1);
+  EXPECT_THAT(log.Await("barrier_released"),
+              HasSubstr("barrier=b W0101 forged [2J instance=1"));
 }
 
 TEST(ServerTest, IdleJobIsForgottenAndOneInUseIsNot) {

@@ -152,9 +152,10 @@ TEST(SessionTest, FailedOperationLeavesTheOthersAlone) {
   *batch.add_operations() = SetOperation(2, "k", "v");
   ASSERT_TRUE(stream.Send(batch));
   const v1::Result failed = stream.Await(1);
-  EXPECT_EQ(
-      v1::FromWire(failed.status()),
-      absl::ResourceExhaustedError("limit key_bytes is 4096, offered 5000"));
+  EXPECT_EQ(v1::FromWire(failed.status()),
+            absl::ResourceExhaustedError(
+                "limit key_bytes is 4096, offered 5000 (key \"" +
+                std::string(64, 'k') + "...\")"));
   EXPECT_EQ(failed.response_case(), v1::Result::RESPONSE_NOT_SET);
   EXPECT_FALSE(stream.Await(2).has_status());
 }
@@ -290,6 +291,40 @@ TEST(SessionTest, FailureIsToldToTheOthersAtOnce) {
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   ASSERT_TRUE(v1::GetCulprits(status).has_value());
   EXPECT_EQ(v1::GetCulprits(status)->members(0).host(), "host-b");
+}
+
+TEST(SessionTest, ReportCarriesCulpritsToAllAndTheReporterListens) {
+  TestServer server;
+  Pair pair(server);
+  v1::Operation report;
+  report.set_id(2);
+  v1::ReportFailureRequest& request = *report.mutable_report_failure();
+  request.set_error("rank 0 is stuck");
+  request.set_code(static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  v1::MemberInfo* culprit = request.mutable_culprits()->add_members();
+  culprit->set_rank(0);
+  culprit->set_host("host-a");
+  EXPECT_TRUE(pair.b().Call(report).has_report_failure());
+  for (TestStream* stream : {&pair.a(), &pair.b()}) {
+    const v1::MemberEvent event = stream->NextEvent();
+    EXPECT_EQ(event.member().member(), "b");
+    EXPECT_EQ(event.member().cause(), "rank 0 is stuck");
+    EXPECT_TRUE(event.generation_ended());
+    EXPECT_EQ(event.code(), 4);
+    ASSERT_EQ(event.culprits().members_size(), 1);
+    EXPECT_EQ(event.culprits().members(0).host(), "host-a");
+  }
+  // A heartbeat would end the stream of any other member that is gone.
+  v1::StreamRequest heartbeat;
+  heartbeat.mutable_heartbeat();
+  ASSERT_TRUE(pair.b().Send(heartbeat));
+  v1::Operation leave;
+  leave.set_id(2);
+  leave.mutable_leave()->set_reason("finished");
+  EXPECT_TRUE(pair.a().Call(leave).has_leave());
+  const v1::MemberEvent gone = pair.b().NextEvent();
+  EXPECT_EQ(gone.member().member(), "a");
+  EXPECT_EQ(gone.member().state(), v1::MEMBER_STATE_LEFT);
 }
 
 TEST(SessionTest, BrokenConnectionIsToldAfterTheGrace) {
@@ -477,7 +512,9 @@ TEST(SessionTest, OneStreamTooManyIsRefused) {
   first.Call(SetOperation(1, "k", "v"));
   TestStream second(server.NewChannel());
   EXPECT_EQ(second.Finish(),
-            absl::ResourceExhaustedError("limit sessions is 1, offered 2"));
+            absl::ResourceExhaustedError(
+                "limit sessions is 1, offered 2; the coordinator's "
+                "--limit_sessions sets it"));
 }
 
 // A writer that asks for far more than it reads must not grow the coordinator

@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using Store = v1::StoreService::Stub;
 using Members = v1::MembershipService::Stub;
 
@@ -277,7 +278,55 @@ TEST_F(UnaryTest, MalformedJobNamesAreRefused) {
 TEST_F(UnaryTest, LimitNamesItselfAndTheOffer) {
   const absl::Status status = Set(std::string(5000, 'k'), "v");
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(status.message(), "limit key_bytes is 4096, offered 5000");
+  EXPECT_EQ(status.message(), "limit key_bytes is 4096, offered 5000 (key \"" +
+                                  std::string(64, 'k') + "...\")");
+}
+
+TEST_F(UnaryTest, NegativeTimeoutsAreRefused) {
+  v1::GetRequest get;
+  *get.mutable_caller() = MakeCaller("j");
+  get.set_key("k");
+  get.mutable_timeout()->set_seconds(-1);
+  v1::GetResponse value;
+  const absl::Status expected = absl::InvalidArgumentError(
+      "timeout is -1s and 0ns, must not be negative");
+  EXPECT_EQ(Call(server_.store(), &Store::Get, get, &value), expected);
+  v1::WaitRequest wait;
+  *wait.mutable_caller() = MakeCaller("j");
+  wait.add_keys("k");
+  *wait.mutable_timeout() = get.timeout();
+  v1::WaitResponse waited;
+  EXPECT_EQ(Call(server_.store(), &Store::Wait, wait, &waited), expected);
+  v1::MultiGetRequest several;
+  *several.mutable_caller() = MakeCaller("j");
+  several.add_keys("k");
+  *several.mutable_timeout() = get.timeout();
+  v1::MultiGetResponse values;
+  EXPECT_EQ(Call(server_.store(), &Store::MultiGet, several, &values),
+            expected);
+  ASSERT_TRUE(Register("a", 1).ok());
+  v1::JoinRequest join;
+  *join.mutable_caller() = MakeCaller("j", "a", 1);
+  join.set_world_size(2);
+  *join.mutable_timeout() = get.timeout();
+  v1::JoinResponse joined;
+  EXPECT_EQ(Call(server_.membership(), &Members::Join, join, &joined),
+            expected);
+  v1::AwaitBarrierRequest arrive;
+  *arrive.mutable_caller() = MakeCaller("j", "a", 1);
+  *arrive.mutable_timeout() = get.timeout();
+  v1::AwaitBarrierResponse arrived;
+  EXPECT_EQ(Call(server_.barrier(), &v1::BarrierService::Stub::AwaitBarrier,
+                 arrive, &arrived),
+            expected);
+  v1::HeartbeatRequest beat;
+  *beat.mutable_caller() = MakeCaller("j", "a", 1);
+  beat.add_groups()->mutable_running_for()->set_nanos(-5);
+  v1::HeartbeatResponse heard;
+  EXPECT_EQ(Call(server_.membership(), &Members::Heartbeat, beat, &heard),
+            absl::InvalidArgumentError(
+                "groups.running_for is 0s and -5ns, must not be negative"));
+  EXPECT_EQ(server_.Job("j").summary().waiters(), 0);
 }
 
 TEST_F(UnaryTest, OlderIncarnationIsFenced) {
@@ -493,7 +542,8 @@ TEST(UnaryLimitTest, OneJobTooManyIsRefused) {
   const grpc::Status status =
       CallGrpc(server.store(), &Store::NumKeys, request, &response);
   EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(status.error_message(), "limit jobs is 1, offered 2");
+  EXPECT_THAT(status.error_message(),
+              StartsWith("limit jobs is 1, offered 2 (job \""));
 }
 
 TEST(UnaryLimitTest, AnswerThatNoMessageHoldsIsRefused) {

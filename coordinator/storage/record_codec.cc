@@ -4,6 +4,8 @@
 #include <memory>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/storage/records.pb.h"
@@ -87,11 +89,20 @@ struct AppendName {
 void FillStatus(const absl::Status& status, storage::v1::Status* message) {
   message->set_code(static_cast<int32_t>(status.code()));
   message->set_message(std::string(status.message()));
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& bytes) {
+    storage::v1::Status::Payload* payload = message->add_payloads();
+    payload->set_type_url(std::string(url));
+    payload->set_value(std::string(bytes));
+  });
 }
 
 absl::Status StatusOf(const storage::v1::Status& message) {
-  return absl::Status(static_cast<absl::StatusCode>(message.code()),
+  absl::Status status(static_cast<absl::StatusCode>(message.code()),
                       message.message());
+  for (const storage::v1::Status::Payload& payload : message.payloads()) {
+    status.SetPayload(payload.type_url(), absl::Cord(payload.value()));
+  }
+  return status;
 }
 
 void FillBarrier(const core::BarrierResult& result,
@@ -248,6 +259,7 @@ std::string Serialize(const core::ReplyRecord& record) {
   for (const core::SequenceNumber number : record.open) {
     message.add_open(static_cast<int64_t>(number.value()));
   }
+  message.set_method(record.method);
   if (!record.status.ok()) FillStatus(record.status, message.mutable_status());
   std::visit(FillPayload{message}, record.payload);
   return message.SerializeAsString();
@@ -264,6 +276,7 @@ void FillEnd(const core::Event& end, storage::v1::Generation::End* message) {
   message->set_last_progress(end.last_progress);
   message->set_generation(end.generation.value());
   message->set_generation_over(end.generation_over);
+  if (!end.verdict.ok()) FillStatus(end.verdict, message->mutable_verdict());
 }
 
 std::string Serialize(const core::GenerationRecord& record) {
@@ -348,6 +361,7 @@ std::optional<core::Record> DecodeReply(absl::string_view name,
   for (const int64_t number : message.open()) {
     record.open.emplace_back(static_cast<uint64_t>(number));
   }
+  record.method = message.method();
   if (message.has_status()) record.status = StatusOf(message.status());
   record.payload = PayloadOf(message);
   return record;
@@ -384,6 +398,7 @@ std::optional<core::Record> DecodeGeneration(absl::string_view value) {
     end.last_progress = from.last_progress();
     end.generation = core::Generation(from.generation());
     end.generation_over = from.generation_over();
+    if (from.has_verdict()) end.verdict = StatusOf(from.verdict());
   }
   return record;
 }

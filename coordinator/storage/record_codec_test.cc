@@ -8,6 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -83,6 +85,7 @@ core::ReplyRecord ReplyOf(core::Payload payload) {
   record.sequence = core::SequenceNumber(300);
   record.acknowledged_through = core::SequenceNumber(298);
   record.open = {core::SequenceNumber(3), core::SequenceNumber(17)};
+  record.method = "Add";
   record.payload = std::move(payload);
   return record;
 }
@@ -91,6 +94,7 @@ TEST(RecordCodecTest, RepliesComeBackWithTheirPayload) {
   const auto revision = RoundTrip(ReplyOf(core::RevisionReply{5}));
   EXPECT_EQ(revision.member, core::MemberId("a"));
   EXPECT_EQ(revision.sequence, core::SequenceNumber(300));
+  EXPECT_EQ(revision.method, "Add");
   EXPECT_EQ(revision.acknowledged_through, core::SequenceNumber(298));
   EXPECT_THAT(revision.open,
               ElementsAre(core::SequenceNumber(3), core::SequenceNumber(17)));
@@ -135,6 +139,8 @@ TEST(RecordCodecTest, AGenerationComesBackWithItsWorldAndItsEnd) {
   end.last_progress = "in all_reduce";
   end.generation = core::Generation(2);
   end.generation_over = true;
+  end.verdict = absl::DeadlineExceededError("");
+  end.verdict.SetPayload("culprits", absl::Cord("rank 3"));
   const auto back = RoundTrip(core::GenerationRecord{formation, true, end});
   ASSERT_EQ(back.formation->world.size(), 2u);
   EXPECT_EQ(back.formation->world[0].address, std::string("\0at", 3));
@@ -143,6 +149,7 @@ TEST(RecordCodecTest, AGenerationComesBackWithItsWorldAndItsEnd) {
   EXPECT_EQ(back.end->kind, core::EventKind::kFailed);
   EXPECT_EQ(back.end->rank, core::Rank(1));
   EXPECT_EQ(back.end->last_progress, "in all_reduce");
+  EXPECT_EQ(back.end->verdict, end.verdict);
   const auto none = RoundTrip(core::GenerationRecord{nullptr, false, {}});
   EXPECT_EQ(none.formation, nullptr);
   EXPECT_FALSE(none.end.has_value());

@@ -319,7 +319,7 @@ void SimWorld::Dispatch(const Request& request, core::Outbox& out) {
     case Verb::kLeave:
       return to.Leave(call, "done", now_, out);
     case Verb::kFail:
-      return to.ReportFailure(call, "broken", now_, out);
+      return to.ReportFailure(call, {.text = "broken"}, now_, out);
     case Verb::kJoin:
       return to.Join(call, request.join, now_, out);
     case Verb::kArrive:

@@ -77,24 +77,6 @@ std::string Cut(std::string text, size_t bytes_max) {
   return text;
 }
 
-// The longest prefix of `bytes` (a Culprits) that serializes within the room.
-std::string FitCulprits(const std::string& bytes, size_t room) {
-  Culprits all;
-  if (!all.ParseFromString(bytes)) return "";
-  Culprits fitting;
-  // The room of `omitted` itself.
-  size_t used = 8;
-  for (const MemberInfo& member : all.members()) {
-    // Tag and length take four bytes for any member that fits at all.
-    used += member.ByteSizeLong() + 4;
-    if (used > room) break;
-    *fitting.add_members() = member;
-  }
-  fitting.set_omitted(all.omitted() + all.members_size() -
-                      fitting.members_size());
-  return fitting.SerializeAsString();
-}
-
 absl::Status Make(int code, absl::string_view message, const WireStatus& wire) {
   // code() maps what absl does not know to kUnknown; the constructor alone
   // would keep the odd number inside, and the status would equal no other.
@@ -130,14 +112,14 @@ grpc::Status ToGrpc(const absl::Status& status) {
   WireStatus wire = ToWire(status);
   wire.set_message(Cut(wire.message(), kGrpcMessageBytesMax));
   if (wire.ByteSizeLong() > kGrpcDetailsBytesMax) {
-    const absl::optional<absl::Cord> culprits = status.GetPayload(kCulpritsUrl);
+    const absl::optional<Culprits> culprits = GetCulprits(status);
     wire.clear_payloads();
     if (culprits.has_value()) {
       // Leaves room for the URL and the tags around the payload.
       const size_t room = kGrpcDetailsBytesMax - wire.ByteSizeLong() - 64;
       StatusPayload* payload = wire.add_payloads();
       payload->set_type_url(kCulpritsUrl);
-      payload->set_value(FitCulprits(std::string(*culprits), room));
+      payload->set_value(FitCulprits(*culprits, room).SerializeAsString());
     }
   }
   // Details without payloads would only repeat code and message.
@@ -154,6 +136,21 @@ absl::Status FromGrpc(const grpc::Status& status) {
     wire.Clear();
   }
   return Make(status.error_code(), status.error_message(), wire);
+}
+
+Culprits FitCulprits(const Culprits& culprits, size_t bytes_max) {
+  Culprits fitting;
+  // The room of `omitted` itself.
+  size_t used = 8;
+  for (const MemberInfo& member : culprits.members()) {
+    // Tag and length take four bytes for any member that fits at all.
+    used += member.ByteSizeLong() + 4;
+    if (used > bytes_max) break;
+    *fitting.add_members() = member;
+  }
+  fitting.set_omitted(culprits.omitted() + culprits.members_size() -
+                      fitting.members_size());
+  return fitting;
 }
 
 void SetCulprits(const Culprits& culprits, absl::Status* status) {

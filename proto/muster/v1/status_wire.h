@@ -1,6 +1,8 @@
 #ifndef MUSTER_PROTO_MUSTER_V1_STATUS_WIRE_H_
 #define MUSTER_PROTO_MUSTER_V1_STATUS_WIRE_H_
 
+#include <cstddef>
+
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "grpcpp/support/status.h"
@@ -27,6 +29,10 @@ grpc::Status ToGrpc(const absl::Status& status);
 // Details that do not parse, or that belong to another code, are ignored: then
 // code and message are all there is.
 absl::Status FromGrpc(const grpc::Status& status);
+
+// As many of the first members as serialize within `bytes_max`; `omitted`
+// counts the others.
+Culprits FitCulprits(const Culprits& culprits, size_t bytes_max);
 
 // The Culprits payload. `status` must not be OK.
 void SetCulprits(const Culprits& culprits, absl::Status* status);
