@@ -1,19 +1,23 @@
 #include "coordinator/flags.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/reflection.h"
-#include "absl/flags/usage.h"
 #include "absl/flags/usage_config.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/server/version.h"
@@ -55,19 +59,56 @@ namespace muster::coordinator {
 namespace {
 
 constexpr char kUsage[] =
-    "The coordinator of distributed jobs: key-value store, membership, "
-    "rendezvous and monitored barriers over gRPC.\n\n"
-    "  muster-coordinator [--listen=HOST:PORT] [--http_listen=HOST:PORT] "
-    "...\n\n"
+    "usage: muster-coordinator [--listen=HOST:PORT] [--http_listen=HOST:PORT] "
+    "...\n"
+    "\n"
+    "The coordinator of distributed jobs: key-value store, membership,\n"
+    "rendezvous and monitored barriers over gRPC.\n"
+    "\n"
     "The first line on standard output says where it listens:\n"
     "  listening grpc=127.0.0.1:7070 http=127.0.0.1:7071\n"
-    "SIGTERM and SIGINT drain it; a second one ends it at once. Each flag can "
-    "also be set by an environment variable: --listen is MUSTER_LISTEN. The "
-    "command line wins.";
+    "SIGTERM and SIGINT drain it; a second one ends it at once. Each flag can\n"
+    "also be set by an environment variable: --listen is MUSTER_LISTEN. The\n"
+    "command line wins.\n"
+    "\n"
+    "Flags:\n";
 
 // Whether the flag is one of this file, and not of a library.
 bool IsOwn(absl::string_view file) {
   return absl::EndsWith(file, "coordinator/flags.cc");
+}
+
+bool AsksForHelp(int argc, char** argv) {
+  return std::any_of(argv + 1, argv + argc, [](absl::string_view argument) {
+    return argument == "--help" || argument == "-help" || argument == "-h";
+  });
+}
+
+// Of the flags of this file, by name.
+std::string HelpText() {
+  std::map<std::string, const absl::CommandLineFlag*> flags;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (IsOwn(flag->Filename())) flags.emplace(name, flag);
+  }
+  std::string text = kUsage;
+  for (const auto& [name, flag] : flags) {
+    absl::StrAppend(&text, "\n  --", name, "\n");
+    // Words, broken before column 78.
+    std::string line = "     ";
+    const std::string value = flag->DefaultValue();
+    for (const absl::string_view word :
+         absl::StrSplit(absl::StrCat(flag->Help(), "; default ", value), ' ')) {
+      if (line.size() + 1 + word.size() > 78) {
+        absl::StrAppend(&text, line, "\n");
+        line = "     ";
+      }
+      absl::StrAppend(&line, " ", word);
+    }
+    absl::StrAppend(&text, line, "\n");
+  }
+  absl::StrAppend(&text, "\n  --help\n      this text\n",
+                  "\n  --version\n      the version\n");
+  return text;
 }
 
 absl::Status ReadEnvironment() {
@@ -125,10 +166,12 @@ ServerOptions OptionsFromFlags() {
 }  // namespace
 
 absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
-  absl::SetProgramUsageMessage(kUsage);
+  // The library's own help exits with 1.
+  if (AsksForHelp(argc, argv)) {
+    fputs(HelpText().c_str(), stdout);
+    exit(EXIT_SUCCESS);
+  }
   absl::FlagsUsageConfig config;
-  config.contains_help_flags = IsOwn;
-  config.contains_helpshort_flags = IsOwn;
   config.version_string = [] {
     return absl::StrCat("muster-coordinator ", kVersion, "\n");
   };

@@ -13,6 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/limits.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -26,6 +29,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 // One run of the program. Its death is the test's, at the latest.
@@ -252,6 +256,9 @@ TEST(MainTest, BadFlagsAreNamed) {
       {{"--listen=0.0.0.0:0"}, {}, "--insecure"},
       {{"--lease=0s"}, {}, "lease (milliseconds) is 0, must be positive"},
       {{"--drain_timeout=-1s"}, {}, "drain_timeout is -1s"},
+      {{"--limit_keys=-1"}, {}, "--limit_keys is -1, must be at least 1"},
+      {{"--limit_jobs=0"}, {}, "--limit_jobs is 0, must be at least 1"},
+      {{}, {"MUSTER_LIMIT_WAITERS=-5"}, "--limit_waiters is -5, must be at"},
   };
   for (const auto& c : kCases) {
     Process process(c.flags, c.environment);
@@ -278,12 +285,20 @@ TEST(MainTest, PortInUseIsAClearErrorWithoutACrash) {
 }
 
 TEST(MainTest, HelpAndVersion) {
-  Process help({"--help"});
-  help.Wait();
-  for (const char* const flag :
-       {"--listen", "--http_listen", "--lease", "--reconnect_grace",
-        "--insecure", "--drain_timeout", "--limit_store_bytes"}) {
-    EXPECT_THAT(help.output(), HasSubstr(flag));
+  for (const char* const asked : {"--help", "-help", "-h"}) {
+    // Whatever else is wrong.
+    Process help({"--lease=2s", asked}, {"MUSTER_LEASE=soon"});
+    EXPECT_EQ(help.Wait(), 0);
+    for (const char* const flag :
+         {"--listen", "--http_listen", "--lease", "--reconnect_grace",
+          "--insecure", "--drain_timeout", "--limit_store_bytes"}) {
+      EXPECT_THAT(help.output(), HasSubstr(flag));
+    }
+    for (const absl::string_view name : core::LimitsWithFlag()) {
+      EXPECT_THAT(help.output(), HasSubstr(absl::StrCat("--limit_", name)));
+    }
+    EXPECT_THAT(help.output(), Not(HasSubstr("flagfile")));
+    EXPECT_EQ(help.errors(), "");
   }
   Process version({"--version"});
   EXPECT_EQ(version.Wait(), 0);

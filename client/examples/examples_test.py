@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The examples as a user runs them: under muster-run, as real processes.
 
-examples_test.py MUSTER_RUN HELLO ALL_REDUCE_TWO_RANKS RING_ALL_REDUCE
+examples_test.py MUSTER_RUN ALL_REDUCE_TWO_RANKS RING_ALL_REDUCE
 """
 
 import os
@@ -26,10 +26,6 @@ class ExamplesTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(sorted(result.stdout.splitlines()), sorted(lines))
 
-    def test_hello(self):
-        self.assert_prints(launch(4, "hello"), [
-            f"[{rank}]: rank {rank} of 4 has 6" for rank in range(4)])
-
     def test_all_reduce_two_ranks(self):
         self.assert_prints(launch(2, "all_reduce_two_ranks"), [
             line for rank in range(2) for line in (
@@ -53,7 +49,6 @@ class ExamplesTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    for name in ("muster-run", "hello", "all_reduce_two_ranks",
-                 "ring_all_reduce"):
+    for name in ("muster-run", "all_reduce_two_ranks", "ring_all_reduce"):
         PROGRAMS[name] = os.path.abspath(sys.argv.pop(1))
     unittest.main()

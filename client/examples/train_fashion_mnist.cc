@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -25,7 +26,9 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/examples/fashion_mnist.h"
 #include "client/examples/trainer.h"
@@ -289,6 +292,22 @@ int ExitStatusOf(const DistError& error) {
   return error.culprits().empty() ? 1 : kExitPeerFailed;
 }
 
+void PrintHelp() {
+  std::printf(
+      "Trains a perceptron on Fashion-MNIST with all ranks of a job; started "
+      "by muster-run.\n\nFlags:\n");
+  std::map<std::string, const absl::CommandLineFlag*> flags;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (absl::EndsWith(flag->Filename(), "train_fashion_mnist.cc")) {
+      flags.emplace(name, flag);
+    }
+  }
+  for (const auto& [name, flag] : flags) {
+    std::printf("  --%s  %s; default %s\n", name.c_str(), flag->Help().c_str(),
+                flag->DefaultValue().c_str());
+  }
+}
+
 int Main() {
   try {
     return Run();
@@ -305,9 +324,11 @@ int Main() {
 }  // namespace muster::examples
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "Trains a perceptron on Fashion-MNIST with all ranks of a job; started "
-      "by muster-run.");
+  // The library's own help exits with 1.
+  if (argc == 2 && absl::string_view(argv[1]) == "--help") {
+    muster::examples::PrintHelp();
+    return 0;
+  }
   absl::ParseCommandLine(argc, argv);
   // Line by line into the launcher's pipe, too.
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
