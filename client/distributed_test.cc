@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "client/session.h"
+#include "client/store.h"
 #include "client/testing/processes.h"
 #include "coordinator/server/server.h"
 #include "gmock/gmock.h"
@@ -23,7 +25,9 @@ using muster::testing::ReservedPort;
 using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 constexpr seconds kSoon(30);
@@ -125,6 +129,38 @@ TEST_F(DistributedTest, ExternalCoordinatorGivesOutTheRanks) {
                 AllOf(HasSubstr("rank 0 of 2"), HasSubstr("rank 1 of 2")));
     ExpectExits(ranks, 0);
   }
+}
+
+TEST_F(DistributedTest, NothingOfDeadGroupsStaysInTheStore) {
+  coordinator::ServerOptions options;
+  options.listen = "127.0.0.1:" + std::to_string(port_.port());
+  const auto server = coordinator::Server::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string url = Url("muster", "/llama?world_size=2");
+  for (int i = 0; i < 2; ++i) {
+    Ranks ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.push_back(Start({"train", url}, {}));
+    }
+    ExpectLines(ranks, "training");
+    ranks[1]->Signal(SIGKILL);
+    EXPECT_EQ(ranks[0]->Wait(kSoon).code, 3);
+  }
+  CoordinatorStore store(
+      Session::Connect({.address = "127.0.0.1:" + std::to_string(port_.port()),
+                        .job = "llama"}));
+  // The dead rank of the second group could not tidy up after itself; that of
+  // the first has been tidied up after.
+  EXPECT_THAT(store.ListKeys("muster/"), Each(HasSubstr("/2/")));
+  const Ranks ranks = [&] {
+    Ranks last;
+    for (int rank = 0; rank < 2; ++rank) {
+      last.push_back(Start({"hello", url}, {}));
+    }
+    return last;
+  }();
+  ExpectExits(ranks, 0);
+  EXPECT_THAT(store.ListKeys("muster/"), IsEmpty());
 }
 
 TEST_F(DistributedTest, TheLaunchersCoordinatorIsUsed) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/internal/deadline.h"
+#include "client/internal/logging.h"
 #include "client/internal/stream_session.h"
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
@@ -17,6 +18,7 @@ using internal::Deadline;
 using internal::Origin;
 
 std::shared_ptr<Session> Session::Connect(SessionOptions options) {
+  internal::EnsureLogging();
   return std::shared_ptr<Session>(new Session(internal::ValueOrThrow(
       Origin::kControl, internal::StreamSession::Connect(std::move(options)))));
 }

@@ -14,6 +14,7 @@
 #include "client/testing/processes.h"
 #include "coordinator/server/server.h"
 #include "dataplane/mutex.h"
+#include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -137,6 +138,41 @@ TEST(SessionTest, NobodyAtTheAddress) {
             "coordinator at " + options.address +
                 ": connection refused for 300ms (timeout: "
                 "SessionOptions::connect_timeout)");
+}
+
+// Keeps what is logged while it lives.
+class LogLines : public google::LogSink {
+ public:
+  LogLines() { google::AddLogSink(this); }
+  ~LogLines() override { google::RemoveLogSink(this); }
+
+  void send(google::LogSeverity, const char*, const char*, int,
+            const google::LogMessageTime&, const char* message,
+            size_t bytes) override {
+    dataplane::MutexLock lock(mutex_);
+    lines_.emplace_back(message, bytes);
+  }
+
+  std::vector<std::string> lines() {
+    dataplane::MutexLock lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  dataplane::Mutex mutex_;
+  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST(SessionTest, SaysOnceThatItStillTries) {
+  const ReservedPort port;
+  SessionOptions options = Options(Local(port.port()), "a");
+  options.connect_timeout = milliseconds(1500);
+  LogLines log;
+  EXPECT_THROW(Session::Connect(options), DistNetworkError);
+  EXPECT_THAT(
+      log.lines(),
+      ElementsAre("coordinator not reached: address=" + options.address +
+                  " cause=\"connection refused\" trying_for=1.5s"));
 }
 
 TEST(SessionTest, WaitsForACoordinatorThatStartsLater) {

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "client/errors.h"
 #include "client/internal/deadline.h"
 #include "client/internal/verbs.h"
@@ -27,6 +29,18 @@ Deadline CallDeadline() {
   return Deadline::After(kCallTimeout,
                          "30s for one store call while a group "
                          "forms");
+}
+
+Deadline TidyDeadline() {
+  return Deadline::After(std::chrono::seconds(2), "2s for tidying up");
+}
+
+void DeleteKeys(Session& session, const std::vector<std::string>& keys,
+                const Deadline& deadline) {
+  for (const std::string& key : keys) {
+    // One that stays is litter, no more.
+    if (!DeleteKey(session.stream(), key, deadline).ok()) return;
+  }
 }
 
 std::vector<std::string> Prefixed(const std::string& prefix,
@@ -104,12 +118,24 @@ void SessionBootstrap::DeleteOwnKeys() {
     MutexLock lock(mutex_);
     keys.swap(own_keys_);
   }
-  const Deadline deadline =
-      Deadline::After(std::chrono::seconds(2), "2s for tidying up");
-  for (const std::string& key : keys) {
-    // One that stays is litter, no more.
-    if (!DeleteKey(session_->stream(), key, deadline).ok()) return;
+  DeleteKeys(*session_, keys, TidyDeadline());
+}
+
+void DeleteStaleKeys(Session& session, const std::string& prefix,
+                     int64_t current) {
+  const Deadline deadline = TidyDeadline();
+  const auto keys = ListKeys(session.stream(), prefix, deadline);
+  if (!keys.ok()) return;
+  std::vector<std::string> stale;
+  for (const std::string& key : *keys) {
+    const absl::string_view rest = absl::string_view(key).substr(prefix.size());
+    int64_t generation = 0;
+    if (absl::SimpleAtoi(rest.substr(0, rest.find('/')), &generation) &&
+        generation < current) {
+      stale.push_back(key);
+    }
   }
+  DeleteKeys(session, stale, deadline);
 }
 
 StoreBootstrap::StoreBootstrap(std::shared_ptr<Store> store, std::string prefix)

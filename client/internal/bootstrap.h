@@ -3,6 +3,7 @@
 #ifndef MUSTER_CLIENT_INTERNAL_BOOTSTRAP_H_
 #define MUSTER_CLIENT_INTERNAL_BOOTSTRAP_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -42,6 +43,11 @@ class SessionBootstrap : public dataplane::BootstrapStore {
   dataplane::Mutex mutex_;
   std::vector<std::string> own_keys_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Deletes what generations before `current` have left under `prefix`, which the
+// generation follows in every key. Nobody needs it: they are over.
+void DeleteStaleKeys(Session& session, const std::string& prefix,
+                     int64_t current);
 
 // On a store that the user brought.
 class StoreBootstrap : public dataplane::BootstrapStore {

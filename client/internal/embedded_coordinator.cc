@@ -11,7 +11,6 @@ absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> EmbeddedCoordinator::Start(
     const EmbeddedCoordinatorOptions& options) {
   coordinator::ServerOptions server_options;
   server_options.listen = options.listen;
-  server_options.http_listen = options.http_listen;
   server_options.insecure = true;
   absl::StatusOr<std::unique_ptr<coordinator::Server>> server =
       coordinator::Server::Start(std::move(server_options));
@@ -27,8 +26,6 @@ EmbeddedCoordinator::EmbeddedCoordinator(
 EmbeddedCoordinator::~EmbeddedCoordinator() = default;
 
 int EmbeddedCoordinator::port() const { return server_->port(); }
-
-int EmbeddedCoordinator::http_port() const { return server_->http_port(); }
 
 void EmbeddedCoordinator::Drain(std::chrono::milliseconds timeout) {
   server_->Drain(timeout);

@@ -17,12 +17,10 @@ struct EmbeddedCoordinatorOptions {
   // host:port; port 0 takes any free one. Plain text is served on whatever
   // address this is: whoever embeds a coordinator chose the address.
   std::string listen = "127.0.0.1:0";
-  // host:port of metrics and status pages; empty for none.
-  std::string http_listen = {};
 };
 
 // A coordinator inside this process: for programs that start without an
-// external one, and for the launcher. Thread-safe.
+// external one, and for the launcher. Serves no HTTP. Thread-safe.
 class EmbeddedCoordinator {
  public:
   // Errors: kInvalidArgument, kUnavailable (cannot listen: the address and the
@@ -34,8 +32,6 @@ class EmbeddedCoordinator {
   ~EmbeddedCoordinator();
 
   int port() const;
-  // 0 without HTTP.
-  int http_port() const;
 
   // Refuses new calls, and returns when those in progress have ended or
   // `timeout` is over.

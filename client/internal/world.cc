@@ -15,6 +15,7 @@
 #include "client/errors.h"
 #include "client/internal/backoff.h"
 #include "client/internal/endpoint.h"
+#include "client/internal/logging.h"
 #include "client/internal/stream_session.h"
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
@@ -81,6 +82,11 @@ void CheckOptions(const InitProcessGroupOptions& options) {
 
 const char* Getenv(const char* name) { return std::getenv(name); }
 
+// Of the keys over which the group meets; the generation follows.
+std::string GroupPrefix() {
+  return absl::StrCat("muster/group/", kGroupName, "/");
+}
+
 // What another attempt may overcome: the coordinator of the group before this
 // one is still closing down at the same address, or was restarted meanwhile.
 // One that was never reached has had the whole timeout.
@@ -96,6 +102,7 @@ struct World::Slot {
 };
 
 std::unique_ptr<World> World::Form(const InitProcessGroupOptions& options) {
+  EnsureLogging();
   CheckOptions(options);
   std::unique_ptr<World> world(new World(options));
   if (options.store != nullptr) {
@@ -136,8 +143,8 @@ void World::FormWithStore() {
   // again does not meet the traces of the last.
   const int64_t time =
       store_->Add(absl::StrCat("muster/init/", options_.rank), 1);
-  Connect(std::make_shared<StoreBootstrap>(
-              store_, absl::StrCat("muster/group/", kGroupName, "/", time)),
+  Connect(std::make_shared<StoreBootstrap>(store_,
+                                           absl::StrCat(GroupPrefix(), time)),
           /*local_address=*/"");
 }
 
@@ -154,13 +161,16 @@ void World::FormWithCoordinator() {
   ConnectAndJoin(plan);
   store_ = std::make_shared<CoordinatorStore>(session_);
   bootstrap_ = std::make_shared<SessionBootstrap>(
-      session_,
-      absl::StrCat("muster/group/", kGroupName, "/", formation_.generation,
-                   "/"),
+      session_, absl::StrCat(GroupPrefix(), formation_.generation, "/"),
       [judge = judge_, generation = formation_.generation] {
         return judge->Known(generation);
       });
   Connect(bootstrap_, LocalAddress(plan));
+  // Members that died did not tidy up, and an external coordinator outlives
+  // any number of groups.
+  if (formation_.rank == 0 && !plan.embedded) {
+    DeleteStaleKeys(*session_, GroupPrefix(), formation_.generation);
+  }
 }
 
 void World::ServeCoordinator(InitPlan& plan) {
@@ -265,14 +275,12 @@ std::string World::LocalAddress(const InitPlan& plan) const {
 
 void World::Connect(std::shared_ptr<dataplane::BootstrapStore> bootstrap,
                     const std::string& local_address) {
-  const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
   const dataplane::BackendOptions backend_options{
       .rank = formation_.rank,
       .world_size = static_cast<int>(formation_.seats.size()),
       .group_name = kGroupName,
       .store = std::move(bootstrap),
       .deadline = deadline_.at,
-      .network_interfaces = interfaces == nullptr ? "" : interfaces,
       .local_address = local_address};
   auto backend = dataplane::CreateBackend(options_.backend, backend_options);
   if (!backend.ok()) {
