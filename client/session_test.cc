@@ -358,6 +358,50 @@ TEST(SessionTest, ManyCallersShareMessages) {
   EXPECT_EQ(store.Get("all"), "1600");
 }
 
+TEST(SessionTest, ManyCallersGoOnThroughCutsAndAreAppliedOnce) {
+  const auto server = StartServer();
+  CuttingProxy proxy(server->port());
+  const auto session = Session::Connect(Options(proxy.address(), "a"));
+  CoordinatorStore store(session);
+  std::atomic<int> done{0};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 16; ++i) {
+    callers.emplace_back([&] {
+      for (int j = 0; j < 200; ++j) {
+        store.Add("all", 1);
+        ++done;
+      }
+    });
+  }
+  for (const int when : {100, 1000, 2000, 3000}) {
+    while (done < when) std::this_thread::yield();
+    proxy.Cut();
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(store.Get("all"), "3200");
+}
+
+// Callers who come and go alone, in pairs and in crowds take turns at the
+// connection; none may be forgotten.
+TEST(SessionTest, CallersOfAllSortsTakeTurns) {
+  const auto server = StartServer();
+  const auto session = Session::Connect(Options(Local(server->port()), "a"));
+  CoordinatorStore store(session);
+  for (const int crowd : {1, 2, 3, 8, 1, 32, 1, 5}) {
+    std::vector<std::thread> callers;
+    for (int i = 0; i < crowd; ++i) {
+      callers.emplace_back([&, i] {
+        for (int j = 0; j < 100 / (i + 1); ++j) {
+          const std::string key = std::to_string(i);
+          store.Set(key, std::to_string(j));
+          EXPECT_EQ(store.Get(key), std::to_string(j));
+        }
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+  }
+}
+
 TEST(SessionTest, ARestartedCoordinatorEndsTheSession) {
   const ReservedPort port;
   auto server = StartServer(port.port());

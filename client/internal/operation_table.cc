@@ -117,12 +117,12 @@ void Batch::Take(Operation operation) {
 }
 
 absl::Status OperationTable::Add(const PendingOperationPtr& pending) {
-  const size_t bytes = pending->operation.ByteSizeLong();
-  if (bytes > kOperationBytesMax) {
-    return absl::ResourceExhaustedError(absl::StrCat("the request is ", bytes,
-                                                     " bytes, a message takes ",
-                                                     kOperationBytesMax));
+  if (pending->bytes > kOperationBytesMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the request is ", pending->bytes,
+                     " bytes, a message takes ", kOperationBytesMax));
   }
+  pending->wave = wave_;
   pending->operation.set_id(++last_id_);
   if (TakeSequence(last_sequence_ + 1, pending->operation)) {
     pending->sequence = ++last_sequence_;
@@ -146,15 +146,17 @@ void OperationTable::Pack(Instant now, Batch& batch) {
   while (!waiting_.empty() && bytes < kBatchBytesMax) {
     PendingOperationPtr next = waiting_.front();
     if (next->state == PendingOperation::State::kWaiting) {
-      const size_t size = next->operation.ByteSizeLong();
-      if (bytes > 0 && bytes + size > kBatchBytesMax) break;
-      bytes += size;
+      if (bytes > 0 && bytes + next->bytes > kBatchBytesMax) break;
+      bytes += next->bytes;
       WriteTimeout(next->deadline, now, next->operation);
       next->state = PendingOperation::State::kSent;
       batch.Lend(std::move(next));
     }
     waiting_.pop_front();
   }
+  // Callers of the next message sleep elsewhere. What did not fit into this one
+  // is woken with it, for nothing.
+  wave_ = std::make_shared<Wave>();
   batch.request().set_acknowledged_through(settled_through_);
   for (const uint64_t number : stragglers_) {
     batch.request().add_unanswered(number);
@@ -167,7 +169,6 @@ PendingOperationPtr OperationTable::Complete(v1::Result result) {
   PendingOperationPtr pending = std::move(found->second);
   unanswered_.erase(found);
   pending->result = std::move(result);
-  pending->state = PendingOperation::State::kDone;
   Settle(*pending);
   return pending;
 }
@@ -202,21 +203,14 @@ std::vector<PendingOperationPtr> OperationTable::FailAll(
   std::vector<PendingOperationPtr> all;
   all.reserve(unanswered_.size());
   for (auto& [id, pending] : unanswered_) {
-    pending->state = PendingOperation::State::kDone;
     pending->status = status;
+    pending->SetDone();
     all.push_back(pending);
   }
   unanswered_.clear();
   waiting_.clear();
   cancels_.clear();
   return all;
-}
-
-PendingOperationPtr OperationTable::FirstWaiting() const {
-  for (const auto& pending : waiting_) {
-    if (pending->state == PendingOperation::State::kWaiting) return pending;
-  }
-  return nullptr;
 }
 
 void OperationTable::Settle(const PendingOperation& pending) {

@@ -5,38 +5,60 @@
 #ifndef MUSTER_CLIENT_INTERNAL_OPERATION_TABLE_H_
 #define MUSTER_CLIENT_INTERNAL_OPERATION_TABLE_H_
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "client/internal/deadline.h"
-#include "dataplane/mutex.h"
+#include "client/internal/wave.h"
 #include "muster/v1/session.pb.h"
 
 namespace muster::internal {
 
-// One operation on its way, shared between its caller, who waits on it, and
+// One operation on its way, shared between its caller, who waits for it, and
 // whoever writes or completes it. Fields are guarded by the session's lock
 // unless marked otherwise.
 struct PendingOperation {
   enum class State { kWaiting, kSent, kDone, kAbandoned };
 
+  PendingOperation(v1::Operation request, const Deadline& until)
+      : operation(std::move(request)),
+        bytes(operation.ByteSizeLong()),
+        deadline{until.at, until.timeout, ""} {}
+
+  // The outcome is there, and nobody else changes it any more: its caller may
+  // read it. Needs no lock.
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  void SetDone() {
+    state = State::kDone;
+    done_.store(true, std::memory_order_release);
+  }
+
   // Read without the lock by whoever writes it: changed by Pack alone.
   v1::Operation operation;
+  // Constant: about the operation's size on the wire.
+  const size_t bytes;
+  const Deadline deadline;
 
   State state = State::kWaiting;
   // Constant after the operation was added.
-  Deadline deadline;
   uint64_t sequence = 0;  // 0: not a mutation
+  // Where its caller sleeps, and those of the other operations of its message.
+  std::shared_ptr<Wave> wave;
   // The outcome, once done.
   absl::Status status;
   v1::Result result;
-  dataplane::CondVar wake;
+
+ private:
+  std::atomic<bool> done_{false};
 };
 
 using PendingOperationPtr = std::shared_ptr<PendingOperation>;
@@ -87,7 +109,8 @@ class OperationTable {
   // Whether Pack would find anything.
   bool HasWaiting() const { return !waiting_.empty() || !cancels_.empty(); }
 
-  // Takes the answer to an operation; null when nobody waits for it any more.
+  // Takes the answer to an operation, which is not marked as done yet; null
+  // when nobody waits for it any more.
   PendingOperationPtr Complete(v1::Result result);
 
   // The caller gives up. An operation that was sent is cancelled on the other
@@ -100,9 +123,6 @@ class OperationTable {
   // Ends everything with `status`; returns whose callers must be woken.
   std::vector<PendingOperationPtr> FailAll(const absl::Status& status);
 
-  // The first of those that wait to be sent, whose caller can write; or null.
-  PendingOperationPtr FirstWaiting() const;
-
   // Every mutation up to this number is answered or given up, except the
   // stragglers.
   uint64_t acknowledged_through() const { return settled_through_; }
@@ -113,10 +133,17 @@ class OperationTable {
 
   size_t unanswered() const { return unanswered_.size(); }
 
+  // Of these, how many were sent; more or less, when some were given up.
+  size_t under_way() const {
+    return unanswered_.size() - std::min(unanswered_.size(), waiting_.size());
+  }
+
  private:
   void Settle(const PendingOperation& pending);
   void MoveWindow();
 
+  // Of the operations that wait.
+  std::shared_ptr<Wave> wave_ = std::make_shared<Wave>();
   uint64_t last_id_ = 0;
   uint64_t last_sequence_ = 0;
   uint64_t settled_through_ = 0;

@@ -12,18 +12,15 @@
 namespace muster::internal {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::Pair;
-using State = PendingOperation::State;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::Pair;
 
 PendingOperationPtr Make(v1::Operation operation,
                          milliseconds timeout = seconds(5)) {
-  auto pending = std::make_shared<PendingOperation>();
-  pending->operation = std::move(operation);
-  pending->deadline = Deadline::After(timeout, "test");
-  return pending;
+  return std::make_shared<PendingOperation>(std::move(operation),
+                                            Deadline::After(timeout, "test"));
 }
 
 PendingOperationPtr AddSet(OperationTable& table, const std::string& key) {
@@ -238,7 +235,7 @@ TEST(OperationTableTest, FailsEverything) {
   Send(table);
   const auto waiting = AddGet(table, "b");
   EXPECT_EQ(table.FailAll(absl::AbortedError("over")).size(), 2);
-  EXPECT_EQ(sent->state, State::kDone);
+  EXPECT_TRUE(sent->done());
   EXPECT_EQ(waiting->status, absl::AbortedError("over"));
   EXPECT_FALSE(table.HasWaiting());
 }

@@ -9,11 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "client/internal/convert.h"
-#include "glog/logging.h"
-#include "grpcpp/grpcpp.h"
-#include "muster/v1/session.grpc.pb.h"
+#include "muster/v1/session.pb.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::internal {
@@ -26,15 +24,7 @@ using std::chrono::seconds;
 // How much longer than its deadline a call waits for the coordinator's own
 // answer to that deadline.
 constexpr milliseconds kAnswerSlack = seconds(1);
-// A connection attempt, the welcome included.
-constexpr milliseconds kAttemptMax = seconds(10);
-// One message, on the slowest link that is of any use.
-constexpr milliseconds kWriteMax = seconds(20);
-constexpr milliseconds kProbeMax = seconds(2);
-// How often the heart looks for what is stuck.
-constexpr milliseconds kWatch = seconds(1);
-
-uint64_t Random64() {
+uint64_t RandomNumber() {
   std::random_device device;
   return (static_cast<uint64_t>(device()) << 32) | device();
 }
@@ -42,64 +32,11 @@ uint64_t Random64() {
 // Zero means "no incarnation" on the wire.
 uint64_t NewIncarnation() {
   uint64_t incarnation = 0;
-  while (incarnation == 0) incarnation = Random64();
+  while (incarnation == 0) incarnation = RandomNumber();
   return incarnation;
 }
 
-absl::Status WithPrefix(absl::string_view prefix, const absl::Status& status) {
-  absl::Status prefixed(status.code(),
-                        absl::StrCat(prefix, ": ", status.message()));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
-    prefixed.SetPayload(url, payload);
-  });
-  return prefixed;
-}
-
-// Answers that another attempt would get again.
-bool EndsSession(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kUnauthenticated:
-    case absl::StatusCode::kUnimplemented:
-    case absl::StatusCode::kAborted:
-      return true;
-    default:
-      return false;
-  }
-}
-
-// A new channel for every connection: it resolves the name anew, and no
-// back-off of an earlier one holds it up.
-std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);
-  // A host that vanished without a word is noticed within 30 s, also when
-  // nothing is being sent.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetMaxSendMessageSize(-1);
-  return grpc::CreateCustomChannel(absl::StrCat("dns:///", endpoint.ToString()),
-                                   grpc::InsecureChannelCredentials(),
-                                   arguments);
-}
-
 }  // namespace
-
-struct StreamSession::Connection {
-  std::shared_ptr<grpc::Channel> channel;
-  std::unique_ptr<v1::SessionService::Stub> stub;
-  grpc::ClientContext context;
-  std::unique_ptr<
-      grpc::ClientReaderWriter<v1::StreamRequest, v1::StreamResponse>>
-      stream;
-};
 
 absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
     SessionOptions options) {
@@ -117,9 +54,7 @@ absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
     while (!session->open_ && session->over_.ok() && failure.ok()) {
       session->changed_.WaitUntil(session->mutex_, deadline.at);
       if (!session->open_ && deadline.Passed(Clock::now())) {
-        PendingOperation connecting;
-        connecting.deadline = deadline;
-        failure = session->NoAnswer(connecting, Clock::now());
+        failure = session->NoAnswer(deadline, Clock::now());
       }
     }
     if (!session->over_.ok()) failure = session->over_;
@@ -134,9 +69,10 @@ absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
 StreamSession::StreamSession(SessionOptions options, Endpoint endpoint)
     : options_([&] {
         if (options.member.empty()) {
-          options.member = absl::StrCat(
-              HostName(), "-", getpid(), "-",
-              absl::Hex(static_cast<uint32_t>(Random64()), absl::kZeroPad8));
+          options.member =
+              absl::StrCat(HostName(), "-", getpid(), "-",
+                           absl::Hex(static_cast<uint32_t>(RandomNumber()),
+                                     absl::kZeroPad8));
         }
         return std::move(options);
       }()),
@@ -152,7 +88,7 @@ void StreamSession::Close() {
   {
     MutexLock lock(mutex_);
     closing_ = true;
-    if (connection_ != nullptr) connection_->context.TryCancel();
+    if (connection_ != nullptr) connection_->Cancel();
     changed_.NotifyAll();
   }
   {
@@ -166,88 +102,152 @@ void StreamSession::Close() {
 
 absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
                                                const Deadline& deadline) {
-  auto pending = std::make_shared<PendingOperation>();
-  pending->operation = std::move(operation);
-  pending->deadline = deadline;
+  const auto pending =
+      std::make_shared<PendingOperation>(std::move(operation), deadline);
+  // Until when it sleeps: its deadline, or the end of the gathering that it
+  // began.
   Instant until = deadline.at;
-  bool slack_used = false;
-  MutexLock lock(mutex_);
-  if (!over_.ok()) return over_;
-  if (absl::Status added = operations_.Add(pending); !added.ok()) return added;
-  while (pending->state != PendingOperation::State::kDone) {
-    if (CanWrite() && pending->state == PendingOperation::State::kWaiting) {
-      WriteWhatWaits(pending.get());
-      continue;
-    }
-    if (until == Instant::max()) {
-      pending->wake.Wait(mutex_);
-      continue;
-    }
-    pending->wake.WaitUntil(mutex_, until);
+  {
+    MutexLock lock(mutex_);
+    if (!over_.ok()) return over_;
+    absl::Status added = operations_.Add(pending);
+    if (!added.ok()) return added;
     const Instant now = Clock::now();
-    if (now < until || pending->state == PendingOperation::State::kDone) {
-      continue;
+    gathering_.CameBack(operations_.under_way(), now);
+    if (gathering_.Expects(now)) {
+      if (!ends_gathering_) until = std::min(until, gathering_.until());
+      ends_gathering_ = true;
+    } else if (CanWrite()) {
+      WriteWhatWaits(now);
     }
-    if (!slack_used && open_ &&
-        pending->state == PendingOperation::State::kSent) {
-      slack_used = true;
-      until += kAnswerSlack;
-      continue;
+    if (open_ && !polling_) {
+      if (operations_.unanswered() == 1 && !ends_gathering_) {
+        PollFor(*pending);
+      } else {
+        changed_.NotifyAll();
+      }
     }
-    absl::Status failure = NoAnswer(*pending, now);
-    operations_.Abandon(*pending);
-    HandOver();
-    return failure;
   }
+  absl::Status failure = Await(*pending, until, deadline);
+  if (!failure.ok()) return failure;
   if (!pending->status.ok()) return pending->status;
   return std::move(pending->result);
 }
 
-bool StreamSession::CanWrite() const {
-  return open_ && !writing_ && connection_ != nullptr;
+absl::Status StreamSession::Await(PendingOperation& pending, Instant until,
+                                  const Deadline& deadline) {
+  bool slack_used = false;
+  for (;;) {
+    const uint32_t seen = pending.wave->Look();
+    if (pending.done()) return absl::OkStatus();
+    pending.wave->Sleep(seen, until);
+    if (pending.done()) return absl::OkStatus();
+    const Instant now = Clock::now();
+    if (now < until) continue;
+    MutexLock lock(mutex_);
+    if (pending.done()) return absl::OkStatus();
+    if (until < deadline.at) {
+      // The others took their time.
+      until = deadline.at;
+      if (CanWrite() && operations_.HasWaiting()) WriteWhatWaits(now);
+    } else if (!slack_used && open_ &&
+               pending.state == PendingOperation::State::kSent) {
+      slack_used = true;
+      until += kAnswerSlack;
+    } else {
+      absl::Status failure = NoAnswer(deadline, now);
+      operations_.Abandon(pending);
+      // Also in place of this caller, if it was to end the gathering.
+      if (CanWrite() && operations_.HasWaiting()) WriteWhatWaits(now);
+      return failure;
+    }
+  }
 }
 
-void StreamSession::WriteWhatWaits(const PendingOperation* own) {
-  using State = PendingOperation::State;
-  while (CanWrite() && (operations_.HasWaiting() || heartbeat_due_) &&
-         (own == nullptr || own->state != State::kDone)) {
+bool StreamSession::CanWrite() const {
+  return open_ && !writing_ && !flushing_ && connection_ != nullptr;
+}
+
+void StreamSession::WriteWhatWaits(Instant now) {
+  do {
     Batch batch;
-    operations_.Pack(Clock::now(), batch);
+    operations_.Pack(now, batch);
+    ends_gathering_ = false;
     if (heartbeat_due_) {
       batch.request().mutable_heartbeat()->Swap(&heartbeat_);
       heartbeat_due_ = false;
     }
     if (batch.request().operations_size() == 0 &&
         !batch.request().has_heartbeat()) {
-      continue;  // All that waited was given up.
+      return;  // All that waited was given up.
     }
     writing_ = true;
-    writing_since_ = Clock::now();
+    flushing_ = true;
+    writing_since_ = now;
     Connection* const connection = connection_;
     mutex_.Unlock();
-    const bool written = connection->stream->Write(batch.request());
+    connection->Write(batch.request());
     mutex_.Lock();
     writing_ = false;
-    // The reading thread sees the end as well, and waits for this.
-    if (!written) open_ = false;
+    // The thread that ends the connection waits for this.
     if (!open_) changed_.NotifyAll();
-  }
-  HandOver();
+    // Who polls may have seen the end of the write before this.
+  } while (WriteIsDue(Clock::now()));
 }
 
-void StreamSession::HandOver() {
-  if (!CanWrite() || !operations_.HasWaiting()) return;
-  const PendingOperationPtr next = operations_.FirstWaiting();
-  if (next != nullptr) {
-    next->wake.NotifyOne();
-  } else {
-    changed_.NotifyAll();  // Cancellations have no caller; the heart has time.
+bool StreamSession::WriteIsDue(Instant now) {
+  if (!CanWrite()) return false;
+  if (heartbeat_due_) return true;
+  return operations_.HasWaiting() &&
+         !(ends_gathering_ && gathering_.Expects(now));
+}
+
+void StreamSession::Handle(Connection& connection, Connection::Event event) {
+  switch (event) {
+    case Connection::Event::kNothing:
+      break;
+    case Connection::Event::kReceived:
+      mutex_.Unlock();
+      Complete(connection.received());
+      mutex_.Lock();
+      break;
+    case Connection::Event::kWritten:
+      flushing_ = false;
+      break;
+    case Connection::Event::kBroken:
+      open_ = false;
+      break;
+  }
+  // What came while the stream was busy.
+  const Instant now = Clock::now();
+  if (WriteIsDue(now)) WriteWhatWaits(now);
+}
+
+void StreamSession::PollFor(const PendingOperation& own) {
+  polling_ = true;
+  Connection& connection = *connection_;
+  while (open_ && !own.done() && !has_events_ &&
+         !own.deadline.Passed(Clock::now())) {
+    mutex_.Unlock();
+    const Connection::Event event = connection.Poll(own.deadline.at);
+    mutex_.Lock();
+    if (event == Connection::Event::kReceived &&
+        connection.received().events_size() > 0) {
+      // The user's callbacks are for the session's own thread.
+      has_events_ = true;
+    } else {
+      Handle(connection, event);
+    }
+  }
+  polling_ = false;
+  stands_back_until_ = Clock::now() + kStandBack;
+  if (!open_ || has_events_ || operations_.unanswered() > 0 || waits_to_poll_) {
+    changed_.NotifyAll();
   }
 }
 
-absl::Status StreamSession::NoAnswer(const PendingOperation& pending,
+absl::Status StreamSession::NoAnswer(const Deadline& deadline,
                                      Instant now) const {
-  const Deadline& deadline = pending.deadline;
   const milliseconds waited = deadline.timeout - deadline.Remaining(now);
   if (open_) {
     return absl::UnavailableError(
@@ -295,205 +295,28 @@ std::string StreamSession::Coordinator() const {
   return text;
 }
 
-v1::StreamRequest StreamSession::HelloMessage() const {
-  v1::StreamRequest request;
-  v1::Caller& caller = *request.mutable_hello()->mutable_caller();
-  caller.set_job(options_.job);
-  caller.set_member(options_.member);
-  caller.set_incarnation(incarnation_);
-  v1::RegisterRequest& registration =
-      *request.mutable_hello()->mutable_registration();
-  *registration.mutable_caller() = caller;
-  registration.set_host(host_);
-  registration.set_pid(getpid());
-  registration.set_debug_address(options_.debug_address);
-  return request;
-}
-
-void StreamSession::Run() {
-  Backoff backoff(Random64());
-  for (;;) {
-    Connection connection;
-    absl::Status why = Open(connection);
-    if (why.ok()) {
-      backoff.Reset();
-      listening_ = true;
-      why = Read(connection);
-    }
-    Disconnect(connection, why);
-    if (EndsSession(why)) {
-      return End(WithPrefix(Coordinator(), why));
-    }
-    if (!RetryLater(std::move(why), backoff)) return;
-  }
-}
-
-absl::Status StreamSession::Open(Connection& connection) {
+void StreamSession::Complete(v1::StreamResponse& response) {
+  // Those whose callers are to be woken; nearly always one.
+  absl::InlinedVector<std::shared_ptr<Wave>, 4> waves;
   {
     MutexLock lock(mutex_);
-    if (closing_) return absl::CancelledError("closing");
-    connection_ = &connection;
-    attempt_since_ = Clock::now();
-  }
-  connection.channel = NewChannel(endpoint_);
-  connection.stub = v1::SessionService::NewStub(connection.channel);
-  // The hello goes out with the headers, in one packet.
-  connection.context.set_initial_metadata_corked(true);
-  connection.stream = connection.stub->Stream(&connection.context);
-  v1::StreamResponse response;
-  if (!connection.stream->Write(HelloMessage()) ||
-      !connection.stream->Read(&response)) {
-    return v1::FromGrpc(connection.stream->Finish());
-  }
-  absl::Status welcomed = Welcome(response);
-  if (!welcomed.ok()) {
-    // The newcomer's members shall not see this one as lost.
-    v1::StreamRequest farewell;
-    farewell.add_operations()->mutable_leave()->set_reason(
-        "was a member of the coordinator before its restart");
-    if (connection.stream->Write(farewell)) connection.stream->Read(&response);
-    connection.context.TryCancel();
-    connection.stream->Finish().IgnoreError();
-    return welcomed;
-  }
-  Deliver(response);
-  return absl::OkStatus();
-}
-
-absl::Status StreamSession::Welcome(const v1::StreamResponse& response) {
-  if (!response.has_welcome()) {
-    return absl::UnavailableError("the answer to the hello is not a welcome");
-  }
-  const v1::Welcome& welcome = response.welcome();
-  MutexLock lock(mutex_);
-  if (epoch_ != 0 && epoch_ != welcome.coordinator_epoch()) {
-    return absl::AbortedError(
-        "it was restarted, and what it held is lost (keys, members, ranks): "
-        "connect again and form a new group");
-  }
-  if (epoch_ != 0) {
-    LOG(INFO) << "coordinator reconnected: address=" << options_.address
-              << " away_for=" << FormatSince(down_since_, Clock::now());
-  }
-  epoch_ = welcome.coordinator_epoch();
-  const auto& lease = welcome.registration().lease();
-  lease_ = seconds(lease.seconds()) + milliseconds(lease.nanos() / 1'000'000);
-  open_ = true;
-  trouble_ = absl::OkStatus();
-  changed_.NotifyAll();
-  HandOver();
-  return absl::OkStatus();
-}
-
-absl::Status StreamSession::Read(Connection& connection) {
-  for (;;) {
-    v1::StreamResponse response;
-    if (!connection.stream->Read(&response)) break;
-    Deliver(response);
-  }
-  {
-    // The writer's part of the stream must be over before Finish.
-    MutexLock lock(mutex_);
-    open_ = false;
-    while (writing_) changed_.Wait(mutex_);
-  }
-  absl::Status why = v1::FromGrpc(connection.stream->Finish());
-  if (why.ok()) return absl::UnavailableError("the coordinator hung up");
-  return why;
-}
-
-void StreamSession::Deliver(v1::StreamResponse& response) {
-  // Before the results: who learns from a barrier that a rank is gone can then
-  // be told why.
-  for (const v1::MemberEvent& event : response.events()) {
-    if (options_.on_event) options_.on_event(FromProto(event));
-  }
-  std::vector<PendingOperationPtr> done;
-  done.reserve(response.results_size());
-  {
-    MutexLock lock(mutex_);
+    size_t callers = 0;
     for (v1::Result& result : *response.mutable_results()) {
-      absl::Status status = v1::FromWire(result.status());
-      PendingOperationPtr pending = operations_.Complete(std::move(result));
+      absl::Status status;
+      if (result.has_status()) status = v1::FromWire(result.status());
+      const PendingOperationPtr pending =
+          operations_.Complete(std::move(result));
       if (pending == nullptr) continue;
-      pending->status = std::move(status);
-      done.push_back(std::move(pending));
-    }
-  }
-  for (const PendingOperationPtr& pending : done) pending->wake.NotifyOne();
-}
-
-void StreamSession::Disconnect(Connection& connection,
-                               const absl::Status& why) {
-  MutexLock lock(mutex_);
-  open_ = false;
-  connection_ = nullptr;
-  operations_.Requeue();
-  // A welcome cleared it: this connection has been of use.
-  if (trouble_.ok()) {
-    const bool first_attempt = epoch_ == 0;
-    if (!first_attempt) {
-      down_since_ = Clock::now();
-      if (!closing_ && !left_) {
-        LOG(WARNING) << "coordinator disconnected: address=" << options_.address
-                     << " cause=" << why.message();
+      ++callers;
+      if (std::find(waves.begin(), waves.end(), pending->wave) == waves.end()) {
+        waves.push_back(pending->wave);
       }
+      pending->status = std::move(status);
+      pending->SetDone();
     }
-    trouble_ = why;
+    if (callers > 0) gathering_.Woke(callers, Clock::now());
   }
-}
-
-bool StreamSession::RetryLater(absl::Status why, Backoff& backoff) {
-  if (absl::IsCancelled(why)) {
-    why = absl::UnavailableError("no answer to the connection attempt");
-  }
-  for (;;) {
-    {
-      MutexLock lock(mutex_);
-      if (closing_) return false;
-    }
-    // A closed port answers a probe at once and costs nobody anything; a
-    // stream is tried when somebody listens again. The system's own reason is
-    // also shorter than the transport's, and says more.
-    const absl::Status probed = Probe(endpoint_, kProbeMax);
-    if (!probed.ok()) {
-      why = probed;
-      listening_ = false;
-    } else if (!listening_) {
-      listening_ = true;
-      return true;
-    }
-    if (GiveUp(why)) return false;
-    MutexLock lock(mutex_);
-    if (epoch_ == 0 && !told_unreached_) {
-      told_unreached_ = true;
-      LOG(WARNING) << "coordinator not reached: address=" << options_.address
-                   << " cause=\"" << why.message() << "\" trying_for="
-                   << FormatDuration(options_.connect_timeout);
-    }
-    trouble_ = why;
-    const Instant next = Clock::now() + backoff.Next();
-    while (!closing_ && Clock::now() < next) {
-      changed_.WaitUntil(mutex_, next);
-    }
-    if (closing_) return false;
-    if (listening_) return true;
-  }
-}
-
-bool StreamSession::GiveUp(const absl::Status& why) {
-  if (options_.give_up_after.count() == 0) return false;
-  absl::Status gone;
-  {
-    MutexLock lock(mutex_);
-    const Instant now = Clock::now();
-    if (epoch_ == 0 || now - down_since_ < options_.give_up_after) return false;
-    gone = absl::UnavailableError(
-        absl::StrCat(Coordinator(), " is gone: ", why.message(), " for ",
-                     FormatSince(down_since_, now)));
-  }
-  End(std::move(gone));
-  return true;
+  for (const std::shared_ptr<Wave>& wave : waves) wave->WakeAll();
 }
 
 void StreamSession::End(absl::Status why) {
@@ -507,52 +330,8 @@ void StreamSession::End(absl::Status why) {
     tell = !closing_ && !left_ && options_.on_over != nullptr;
     changed_.NotifyAll();
   }
-  for (const PendingOperationPtr& pending : failed) pending->wake.NotifyOne();
+  for (const PendingOperationPtr& pending : failed) pending->wave->WakeAll();
   if (tell) options_.on_over(why);
-}
-
-void StreamSession::Beat() {
-  MutexLock lock(mutex_);
-  Instant next_look = Clock::now();
-  Instant last_beat = Instant::min();
-  std::string last_progress;
-  while (!closing_ && over_.ok()) {
-    const Instant now = Clock::now();
-    CancelIfStuck(now);
-    if (open_ && now >= next_look) {
-      mutex_.Unlock();
-      v1::HeartbeatRequest heartbeat;
-      if (options_.progress) heartbeat = ToHeartbeat(options_.progress());
-      // What runs may have run for longer; that alone is no news.
-      std::string progress = Fingerprint(heartbeat);
-      mutex_.Lock();
-      // Often while there is progress, so that a dead member's last one is
-      // fresh; else often enough for the lease.
-      if (progress != last_progress || last_beat == Instant::min() ||
-          now - last_beat >= lease_ / 3) {
-        heartbeat_ = std::move(heartbeat);
-        heartbeat_due_ = true;
-        last_beat = now;
-        last_progress = std::move(progress);
-      }
-      next_look = now + (lease_.count() > 0 ? lease_ / 10 : kWatch);
-      continue;
-    }
-    if (CanWrite() && (heartbeat_due_ || operations_.HasWaiting()) &&
-        operations_.FirstWaiting() == nullptr) {
-      WriteWhatWaits(nullptr);
-      continue;
-    }
-    changed_.WaitUntil(
-        mutex_, std::min(now + kWatch, open_ ? next_look : Instant::max()));
-  }
-}
-
-void StreamSession::CancelIfStuck(Instant now) {
-  if (connection_ == nullptr) return;
-  const bool attempt_stuck = !open_ && now - attempt_since_ > kAttemptMax;
-  const bool write_stuck = writing_ && now - writing_since_ > kWriteMax;
-  if (attempt_stuck || write_stuck) connection_->context.TryCancel();
 }
 
 }  // namespace muster::internal

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -39,6 +40,8 @@ ABSL_FLAG(std::string, coordinator, "bin/muster-coordinator",
 ABSL_FLAG(std::vector<std::string>, callers,
           (std::vector<std::string>{"1", "8", "64"}),
           "numbers of concurrent callers, comma-separated");
+ABSL_FLAG(std::string, only, "",
+          "run the loads whose name contains this, and what they stand beside");
 ABSL_FLAG(int, rounds, 5, "rounds of each load; medians are reported");
 ABSL_FLAG(int, duration_ms, 700, "length of one round, in milliseconds");
 ABSL_FLAG(int, warm_up_ms, 300,
@@ -93,6 +96,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
+  int pid() const { return pid_; }
   const std::string& first_line() const { return first_line_; }
 
  private:
@@ -217,10 +221,14 @@ struct Plan {
   std::vector<std::unique_ptr<Load>> loads;
   std::vector<Row> rows;
 
+  int echo_pid = 0;
+  int coordinator_pid = 0;
+
   const Load* Add(std::string name, int callers,
                   std::function<Operation(int)> connect) {
+    const int pid = absl::StartsWith(name, "echo") ? echo_pid : coordinator_pid;
     loads.push_back(std::make_unique<Load>(
-        Load{std::move(name), callers, std::move(connect)}));
+        Load{std::move(name), callers, std::move(connect), pid}));
     return loads.back().get();
   }
 };
@@ -272,6 +280,19 @@ void PlanCallers(const std::string& echo, const std::string& coordinator,
   }
 }
 
+// Leaves the rows whose load's name contains `text`, and their references.
+void Narrow(const std::string& text, Plan& plan) {
+  std::erase_if(plan.rows, [&](const Row& row) {
+    return !absl::StrContains(row.load->name, text);
+  });
+  std::erase_if(plan.loads, [&](const std::unique_ptr<Load>& load) {
+    return !absl::StrContains(load->name, text) &&
+           std::none_of(
+               plan.rows.begin(), plan.rows.end(),
+               [&](const Row& row) { return row.reference == load.get(); });
+  });
+}
+
 nlohmann::json FigureOf(const std::string& name, const std::string& unit,
                         double value, const std::string& reference,
                         double reference_value, double target, bool less) {
@@ -291,14 +312,15 @@ nlohmann::json FigureOf(const std::string& name, const std::string& unit,
 
 nlohmann::json Report(const Plan& plan,
                       const std::map<const Load*, Figures>& medians) {
-  std::cout << absl::StrFormat("%-28s %12s %9s %9s   %s\n", "load", "ops/s",
-                               "p50 us", "p99 us",
+  std::cout << absl::StrFormat("%-28s %12s %9s %9s %15s   %s\n", "load",
+                               "ops/s", "p50 us", "p99 us", "cpu us (server)",
                                "beside the echo: ops/s, p50");
   for (const auto& load : plan.loads) {
     const Figures& figures = medians.at(load.get());
-    std::cout << absl::StrFormat("%-28s %12.0f %9.1f %9.1f", load->name,
-                                 figures.operations_per_second, figures.p50_us,
-                                 figures.p99_us);
+    std::cout << absl::StrFormat(
+        "%-28s %12.0f %9.1f %9.1f %7.1f (%5.1f)", load->name,
+        figures.operations_per_second, figures.p50_us, figures.p99_us,
+        figures.client_cpu_us + figures.server_cpu_us, figures.server_cpu_us);
     for (const Row& row : plan.rows) {
       if (row.load != load.get()) continue;
       const Figures& reference = medians.at(row.reference);
@@ -359,9 +381,12 @@ int Bench(const char* self) {
       static_cast<size_t>(absl::GetFlag(FLAGS_value_bytes)), 'v');
 
   Plan plan;
+  plan.echo_pid = echo_process.pid();
+  plan.coordinator_pid = coordinator_process.pid();
   for (const int callers : caller_counts) {
     PlanCallers(echo, coordinator, payload, callers, plan);
   }
+  Narrow(absl::GetFlag(FLAGS_only), plan);
   std::map<const Load*, std::vector<Figures>> figures;
   for (int round = 0; round < rounds; ++round) {
     for (const auto& load : plan.loads) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <ctime>
 #include <exception>
 #include <latch>
 #include <thread>
@@ -15,6 +16,7 @@ using Clock = std::chrono::steady_clock;
 // What one caller saw.
 struct Caller {
   std::vector<float> latencies_us;
+  double operations = 0;  // warm-up included
   std::exception_ptr error;
 };
 
@@ -29,6 +31,7 @@ void Call(const Operation& operation, std::latch& ready,
     Clock::time_point before = Clock::now();
     while (before < end) {
       operation();
+      caller.operations += 1;
       const Clock::time_point after = Clock::now();
       if (before >= counted_from) {
         caller.latencies_us.push_back(
@@ -39,6 +42,20 @@ void Call(const Operation& operation, std::latch& ready,
   } catch (...) {
     caller.error = std::current_exception();
   }
+}
+
+// Processor time of a process so far, in microseconds.
+double CpuOf(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) * 1e6 +
+         static_cast<double>(time.tv_nsec) * 1e-3;
+}
+
+clockid_t ClockOf(int pid) {
+  clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
+  if (pid != 0) clock_getcpuclockid(pid, &clock);
+  return clock;
 }
 
 double Quantile(std::vector<float>& sorted, double quantile) {
@@ -72,12 +89,19 @@ Figures RunLoad(const Load& load, std::chrono::milliseconds warm_up,
       Call(operations[i], ready, start, warm_up, duration, callers[i]);
     });
   }
+  const clockid_t server = ClockOf(load.server_pid);
+  const double client_before = CpuOf(CLOCK_PROCESS_CPUTIME_ID);
+  const double server_before = CpuOf(server);
   start = Clock::now();
   ready.arrive_and_wait();
   for (std::thread& thread : threads) thread.join();
 
+  const double client_us = CpuOf(CLOCK_PROCESS_CPUTIME_ID) - client_before;
+  const double server_us = CpuOf(server) - server_before;
   std::vector<float> all;
+  double operations_done = 0;
   for (Caller& caller : callers) {
+    operations_done += caller.operations;
     if (caller.error) std::rethrow_exception(caller.error);
     all.insert(all.end(), caller.latencies_us.begin(),
                caller.latencies_us.end());
@@ -87,19 +111,24 @@ Figures RunLoad(const Load& load, std::chrono::milliseconds warm_up,
   figures.operations_per_second =
       static_cast<double>(all.size()) /
       std::chrono::duration<double>(duration).count();
+  figures.client_cpu_us = client_us / operations_done;
+  figures.server_cpu_us = server_us / operations_done;
   figures.p50_us = Quantile(all, 0.50);
   figures.p99_us = Quantile(all, 0.99);
   return figures;
 }
 
 Figures Median(const std::vector<Figures>& rounds) {
-  std::vector<double> rate, p50, p99;
+  std::vector<double> rate, p50, p99, client, server;
   for (const Figures& round : rounds) {
     rate.push_back(round.operations_per_second);
     p50.push_back(round.p50_us);
     p99.push_back(round.p99_us);
+    client.push_back(round.client_cpu_us);
+    server.push_back(round.server_cpu_us);
   }
-  return {MedianOf(rate), MedianOf(p50), MedianOf(p99)};
+  return {MedianOf(rate), MedianOf(p50), MedianOf(p99), MedianOf(client),
+          MedianOf(server)};
 }
 
 }  // namespace muster::bench

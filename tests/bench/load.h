@@ -17,6 +17,8 @@ struct Load {
   std::string name;
   int callers = 1;
   std::function<Operation(int caller)> connect;
+  // The process that answers, for its processor time.
+  int server_pid = 0;
 };
 
 // What one round of a load showed.
@@ -24,6 +26,10 @@ struct Figures {
   double operations_per_second = 0;
   double p50_us = 0;
   double p99_us = 0;
+  // Processor time of this process and of the server for each operation: on a
+  // busy machine this moves less than the others.
+  double client_cpu_us = 0;
+  double server_cpu_us = 0;
 };
 
 // Runs `load` for `warm_up`, whose operations do not count, and then for
