@@ -133,8 +133,9 @@ struct SessionBarrierOptions {
 // A broken connection is made again, with back-off, and calls in progress
 // resume on the new one: a mutation is applied once however often it was sent.
 // A call fails with DistNetworkError when its own timeout passes first.
-// A coordinator that restarted has lost its state, so the session is over
-// then: calls in progress and all later ones fail with code kAborted.
+// A durable coordinator (--storage=rocksdb) may restart meanwhile: all of that
+// still holds. One that has lost its state ends the session: calls in progress
+// and all later ones fail with code kAborted.
 //
 // Thread-safe. Two threads of its own.
 class Session {

@@ -85,8 +85,9 @@ class Store {
   virtual std::chrono::milliseconds timeout() const = 0;
 };
 
-// The store of a job on a coordinator. Values live as long as the coordinator:
-// when it restarts, every call throws DistStoreError with code kAborted.
+// The store of a job on a coordinator. Values live as long as the job: when a
+// coordinator that is not durable restarts, every call throws DistStoreError
+// with code kAborted.
 class CoordinatorStore : public Store {
  public:
   // Several stores may share a session; each has its own timeout.

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/server/version.h"
+#include "coordinator/storage/rocksdb_storage.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:7070",
           "host:port of the gRPC endpoint; port 0 takes any free one");
@@ -35,6 +36,17 @@ ABSL_FLAG(absl::Duration, reconnect_grace, absl::Seconds(1),
           "a member may be without its stream for this long before it is lost");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(10),
           "how long SIGTERM waits for calls to end before it cuts them off");
+ABSL_FLAG(std::string, storage, "memory",
+          "where jobs are kept: memory (they end with the process) or rocksdb "
+          "(a restarted coordinator goes on with them)");
+ABSL_FLAG(std::string, storage_path, "",
+          "folder of the database; needed with --storage=rocksdb");
+ABSL_FLAG(std::string, sync, "always",
+          "when what is acknowledged is on the disk: always (before, so the "
+          "end of the machine loses nothing) or interval (--sync_interval "
+          "later; the end of the process still loses nothing)");
+ABSL_FLAG(absl::Duration, sync_interval, absl::Milliseconds(100),
+          "how often --sync=interval writes to the disk");
 ABSL_FLAG(absl::Duration, idle_job_retention, absl::Hours(1),
           "a job without members and calls is forgotten after this, keys "
           "included");
@@ -139,6 +151,36 @@ absl::Status CheckLimits() {
   return absl::OkStatus();
 }
 
+absl::Status OneOf(absl::string_view flag, absl::string_view value,
+                   absl::string_view one, absl::string_view other) {
+  if (value == one || value == other) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--", flag, " is \"", value, "\", must be ", one, " or ", other));
+}
+
+absl::Status CheckStorage() {
+  const std::string storage = absl::GetFlag(FLAGS_storage);
+  const std::string path = absl::GetFlag(FLAGS_storage_path);
+  absl::Status status = OneOf("storage", storage, "memory", "rocksdb");
+  if (!status.ok()) return status;
+  if (storage == "rocksdb" && path.empty()) {
+    return absl::InvalidArgumentError(
+        "--storage=rocksdb needs --storage_path, the folder of the database");
+  }
+  if (storage == "memory" && !path.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--storage_path is \"", path,
+                     "\", but --storage=memory keeps nothing there"));
+  }
+  status = OneOf("sync", absl::GetFlag(FLAGS_sync), "always", "interval");
+  if (!status.ok()) return status;
+  const absl::Duration interval = absl::GetFlag(FLAGS_sync_interval);
+  if (interval >= absl::Milliseconds(1)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--sync_interval is ",
+                                                 absl::FormatDuration(interval),
+                                                 ", must be at least 1ms"));
+}
+
 std::chrono::milliseconds Milliseconds(absl::Duration duration) {
   return std::chrono::milliseconds(absl::ToInt64Milliseconds(duration));
 }
@@ -152,6 +194,15 @@ ServerOptions OptionsFromFlags() {
   options.reconnect_grace = Milliseconds(absl::GetFlag(FLAGS_reconnect_grace));
   options.idle_job_retention =
       Milliseconds(absl::GetFlag(FLAGS_idle_job_retention));
+  if (absl::GetFlag(FLAGS_storage) == "rocksdb") {
+    options.open_storage = [path = absl::GetFlag(FLAGS_storage_path)] {
+      return OpenRocksDb(path);
+    };
+  }
+  if (absl::GetFlag(FLAGS_sync) == "interval") {
+    options.storage_sync_interval =
+        Milliseconds(absl::GetFlag(FLAGS_sync_interval));
+  }
   options.jobs_max = absl::GetFlag(FLAGS_limit_jobs);
   options.sessions_max = absl::GetFlag(FLAGS_limit_sessions);
   options.message_bytes_max = absl::GetFlag(FLAGS_limit_message_bytes);
@@ -185,6 +236,8 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
   }
   const absl::Status limits = CheckLimits();
   if (!limits.ok()) return limits;
+  const absl::Status storage = CheckStorage();
+  if (!storage.ok()) return storage;
   CommandLine command_line;
   command_line.server = OptionsFromFlags();
   command_line.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);

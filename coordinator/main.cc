@@ -50,7 +50,7 @@ void LetSignalsEndTheProcess(const sigset_t& signals) {
 }
 
 int Run(int argc, char** argv) {
-  const absl::StatusOr<CommandLine> command_line = ReadCommandLine(argc, argv);
+  absl::StatusOr<CommandLine> command_line = ReadCommandLine(argc, argv);
   if (!command_line.ok()) return Fail(command_line.status());
   FLAGS_logtostderr = true;
   google::InitGoogleLogging(argv[0]);
@@ -64,6 +64,12 @@ int Run(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
+  command_line->server.on_storage_failure = [](const absl::Status& status) {
+    LOG(ERROR) << "storage_failed: cause=\"" << status.message()
+               << "\" the process ends: it holds more than is stored";
+    // At once: no destructor may answer anybody.
+    _exit(EXIT_FAILURE);
+  };
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(command_line->server);
   if (!server.ok()) return Fail(server.status());

@@ -161,6 +161,7 @@ class StreamSession {
   v1::HeartbeatRequest heartbeat_ ABSL_GUARDED_BY(mutex_);
   std::chrono::milliseconds lease_ ABSL_GUARDED_BY(mutex_){0};
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t job_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   // The last reason why there is no connection, and since when there is none.
   absl::Status trouble_ ABSL_GUARDED_BY(mutex_);
   Instant down_since_ ABSL_GUARDED_BY(mutex_);

@@ -122,16 +122,18 @@ absl::Status StreamSession::Welcome(const v1::StreamResponse& response) {
   }
   const v1::Welcome& welcome = response.welcome();
   MutexLock lock(mutex_);
-  if (epoch_ != 0 && epoch_ != welcome.coordinator_epoch()) {
+  if (job_epoch_ != 0 && job_epoch_ != welcome.job_epoch()) {
     return absl::AbortedError(
         "it was restarted, and what it held is lost (keys, members, ranks): "
         "connect again and form a new group");
   }
   if (epoch_ != 0) {
     LOG(INFO) << "coordinator reconnected: address=" << options_.address
-              << " away_for=" << FormatSince(down_since_, Clock::now());
+              << " away_for=" << FormatSince(down_since_, Clock::now())
+              << (epoch_ == welcome.coordinator_epoch() ? "" : " restarted=1");
   }
   epoch_ = welcome.coordinator_epoch();
+  job_epoch_ = welcome.job_epoch();
   const auto& lease = welcome.registration().lease();
   lease_ = seconds(lease.seconds()) + milliseconds(lease.nanos() / 1'000'000);
   open_ = true;

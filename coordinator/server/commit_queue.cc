@@ -19,13 +19,15 @@ CommitQueue::CommitQueue(std::unique_ptr<Storage> storage, SyncPolicy sync,
       observer_(std::move(observer)),
       thread_([this] { Run(); }) {}
 
-CommitQueue::~CommitQueue() {
+CommitQueue::~CommitQueue() { Stop(); }
+
+void CommitQueue::Stop() {
   {
     MutexLock lock(mu_);
     stopping_ = true;
   }
   wakes_.NotifyOne();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void CommitQueue::Append(const std::string& job,

@@ -47,8 +47,12 @@ class CommitQueue {
   CommitQueue(std::unique_ptr<Storage> storage, SyncPolicy sync,
               Observer observer);
 
-  // Completes what was appended, and syncs it.
+  // As Stop.
   ~CommitQueue();
+
+  // Completes what was appended, syncs it and ends the thread. What is appended
+  // later is never done.
+  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   CommitQueue(const CommitQueue&) = delete;
   CommitQueue& operator=(const CommitQueue&) = delete;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <random>
+#include <variant>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -16,6 +18,13 @@ constexpr core::Duration kHousekeepingInterval = std::chrono::seconds(1);
 
 bool IsJobNameByte(char c) {
   return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+}
+
+uint64_t RandomNonZero() {
+  std::random_device device;
+  uint64_t number = 0;
+  while (number == 0) number = (uint64_t{device()} << 32) | device();
+  return number;
 }
 
 core::Instant Now() { return std::chrono::steady_clock::now(); }
@@ -64,17 +73,45 @@ absl::StatusOr<std::shared_ptr<Job>> Driver::GetJob(absl::string_view name) {
       core::CheckLimit("jobs", options_.jobs_max,
                        static_cast<int64_t>(jobs_.size()) + 1, {"job", name});
   if (!status.ok()) return status;
-  Job::Options job_options;
-  job_options.core = options_.core;
-  job_options.epoch = options_.epoch;
-  job_options.log_notices = options_.log_notices;
-  job_options.metrics = options_.metrics;
-  job_options.arm = [this](const std::shared_ptr<Job>& job, core::Instant at) {
+  auto job = NewJob(std::string(name), core::JobEpoch(RandomNonZero()));
+  jobs_.emplace(job->name(), job);
+  return job;
+}
+
+std::shared_ptr<Job> Driver::NewJob(const std::string& name,
+                                    core::JobEpoch epoch) {
+  Job::Options options;
+  options.core = options_.core;
+  options.core.durable = options_.commits != nullptr;
+  options.epoch = options_.epoch;
+  options.job_epoch = epoch;
+  options.log_notices = options_.log_notices;
+  options.metrics = options_.metrics;
+  options.commits = options_.commits;
+  options.arm = [this](const std::shared_ptr<Job>& job, core::Instant at) {
     Arm(job, at);
   };
-  auto job = std::make_shared<Job>(std::string(name), std::move(job_options));
-  jobs_.emplace(std::string(name), job);
-  return job;
+  return std::make_shared<Job>(name, std::move(options));
+}
+
+absl::Status Driver::Restore(const std::string& name,
+                             std::vector<core::Record> records) {
+  absl::Status status = CheckJobName(name);
+  core::JobEpoch epoch;
+  for (const core::Record& record : records) {
+    const auto* job = std::get_if<core::JobRecord>(&record);
+    if (job != nullptr) epoch = job->epoch;
+  }
+  if (!status.ok() || epoch == core::JobEpoch()) {
+    return absl::DataLossError(
+        absl::StrCat("storage: ", records.size(), " records of job \"",
+                     absl::CHexEscape(name), "\" are not those of a job"));
+  }
+  const std::shared_ptr<Job> job = NewJob(name, epoch);
+  job->Restore(std::move(records));
+  MutexLock lock(jobs_mu_);
+  jobs_.emplace(name, job);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<Job>> Driver::FindJob(absl::string_view name) {
@@ -106,6 +143,11 @@ void Driver::Drain(const absl::Status& status) {
       sink->Close(status);
     }
   }
+}
+
+bool Driver::draining() {
+  MutexLock lock(jobs_mu_);
+  return !draining_.ok();
 }
 
 void Driver::Arm(const std::shared_ptr<Job>& job, core::Instant at) {
@@ -141,7 +183,9 @@ void Driver::TickerLoop() {
   core::Instant next_housekeeping = Now() + kHousekeepingInterval;
   while (true) {
     for (const std::shared_ptr<Job>& job : WaitForDue(next_housekeeping)) {
-      job->Tick();
+      // A coordinator that goes away declares nobody lost: it has closed the
+      // connections itself, and its successor is to find the members alive.
+      if (!draining()) job->Tick();
     }
     {
       MutexLock lock(ticker_mu_);
@@ -170,6 +214,10 @@ void Driver::ForgetIdleJobs(core::Instant now) {
       // Nobody else holds it, and nobody can get it while the lock is held.
       if (it->second.use_count() == 1 &&
           it->second->IdleSince(now - RetentionOf(*it->second))) {
+        // Before a new job of that name can write.
+        if (it->second->stored()) {
+          options_.commits->AppendErasure(it->second->name());
+        }
         forgotten.push_back(std::move(it->second));
         it = jobs_.erase(it);
       } else {

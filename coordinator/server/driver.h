@@ -17,6 +17,8 @@
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
+#include "coordinator/core/records.h"
+#include "coordinator/server/commit_queue.h"
 #include "coordinator/server/job.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/mutex.h"
@@ -40,6 +42,9 @@ class Driver {
     core::Duration idle_job_retention = std::chrono::hours(1);
     bool log_notices = true;
     Metrics* metrics = nullptr;  // outlives the driver
+    // Where the jobs' steps are committed; outlives the driver. Null: nothing
+    // outlives the process.
+    CommitQueue* commits = nullptr;
   };
 
   explicit Driver(Options options);
@@ -47,6 +52,12 @@ class Driver {
   ~Driver();
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
+
+  // Makes a job of what was stored of it. Before Start; a job that is over the
+  // limit of jobs comes back, too.
+  // Errors: DATA_LOSS (the records are not those of a job).
+  absl::Status Restore(const std::string& name,
+                       std::vector<core::Record> records);
 
   // Starts the ticker, which calls `housekeeping` about once a second.
   void Start(std::function<void(core::Instant)> housekeeping);
@@ -68,7 +79,7 @@ class Driver {
   std::vector<std::shared_ptr<Job>> Jobs();
 
   // From now on GetJob fails with `status`; every call that waits and every
-  // session with one is closed with it.
+  // session with one is closed with it; no lease and no deadline ends any more.
   void Drain(const absl::Status& status);
 
   core::CoordinatorEpoch epoch() const { return options_.epoch; }
@@ -81,6 +92,8 @@ class Driver {
     friend bool operator<(const Due& a, const Due& b) { return a.at > b.at; }
   };
 
+  std::shared_ptr<Job> NewJob(const std::string& name, core::JobEpoch epoch);
+  bool draining();
   void Arm(const std::shared_ptr<Job>& job, core::Instant at);
   void TickerLoop();
   std::vector<std::shared_ptr<Job>> WaitForDue(core::Instant until);

@@ -61,6 +61,7 @@ size_t Job::Run(const std::shared_ptr<Sink>& sink, size_t count,
   core::Outbox out;
   out.replies.reserve(count);
   size_t done = 0;
+  bool committing = false;
   {
     MutexLock lock(mu_);
     Turn turn{core_, options_.core.limits, Now(), out};
@@ -99,8 +100,9 @@ size_t Job::Run(const std::shared_ptr<Sink>& sink, size_t count,
            turn);
     }
     Collect(out, outcome);
+    committing = Commit(sink, outcome);
   }
-  Finish(sink, std::move(outcome));
+  if (!committing) Finish(sink, std::move(outcome));
   return done;
 }
 
@@ -122,6 +124,7 @@ absl::StatusOr<core::RegisterReply> Job::Attach(
     core::Registration registration) {
   Outcome outcome;
   core::Outbox out;
+  bool committing = false;
   absl::Status status = absl::InternalError("the registration has no answer");
   core::RegisterReply reply;
   Online previous;
@@ -146,12 +149,13 @@ absl::StatusOr<core::RegisterReply> Job::Attach(
       sink->online_as_ = call.member;
     }
     Collect(out, outcome);
+    committing = Commit(nullptr, outcome);
   }
   if (previous.sink != nullptr && previous.sink != sink) {
     previous.sink->Close(
         ReplacedError(call.member, previous.incarnation, call.incarnation));
   }
-  Finish(nullptr, std::move(outcome));
+  if (!committing) Finish(nullptr, std::move(outcome));
   if (!status.ok()) return status;
   return reply;
 }
@@ -159,6 +163,7 @@ absl::StatusOr<core::RegisterReply> Job::Attach(
 void Job::Detach(Sink& sink) {
   Outcome outcome;
   core::Outbox out;
+  bool committing = false;
   // Outlives the lock: its destruction may be the sink's.
   std::vector<std::shared_ptr<Sink>> released;
   {
@@ -180,13 +185,15 @@ void Job::Detach(Sink& sink) {
       online_.erase(online);
     }
     Collect(out, outcome);
+    committing = Commit(nullptr, outcome);
   }
-  Finish(nullptr, std::move(outcome));
+  if (!committing) Finish(nullptr, std::move(outcome));
 }
 
 void Job::CancelAll(const std::shared_ptr<Sink>& sink) {
   Outcome outcome;
   core::Outbox out;
+  bool committing = false;
   {
     MutexLock lock(mu_);
     const core::Instant now = Now();
@@ -194,8 +201,9 @@ void Job::CancelAll(const std::shared_ptr<Sink>& sink) {
       core_.CancelWaiter(waiter, now, out);
     }
     Collect(out, outcome);
+    committing = Commit(nullptr, outcome);
   }
-  Finish(nullptr, std::move(outcome));
+  if (!committing) Finish(nullptr, std::move(outcome));
 }
 
 std::vector<std::shared_ptr<Sink>> Job::ParkedSinks() {
@@ -211,6 +219,7 @@ std::vector<std::shared_ptr<Sink>> Job::ParkedSinks() {
 void Job::Tick() {
   Outcome outcome;
   core::Outbox out;
+  bool committing = false;
   {
     MutexLock lock(mu_);
     const core::Instant now = Now();
@@ -219,8 +228,9 @@ void Job::Tick() {
     armed_ = core::Instant::max();
     core_.Tick(now, out);
     Collect(out, outcome);
+    committing = Commit(nullptr, outcome);
   }
-  Finish(nullptr, std::move(outcome));
+  if (!committing) Finish(nullptr, std::move(outcome));
 }
 
 core::JobSnapshot Job::Snapshot() {
@@ -273,6 +283,63 @@ void Job::Collect(core::Outbox& out, Outcome& outcome) {
     outcome.rearm = true;
     outcome.deadline = *deadline;
   }
+}
+
+// Queues what the step has changed, and `outcome` to be finished afterwards;
+// false where there is nothing to wait for. Under the lock, so that commits
+// stand in the order of their steps.
+bool Job::Commit(const std::shared_ptr<Sink>& sink, Outcome& outcome) {
+  if (options_.commits == nullptr) return false;
+  std::vector<core::Record> changes = core_.TakeChanges();
+  if (changes.empty() && uncommitted_ == 0) return false;
+  // The ticker needs no answer to know when to come.
+  if (std::exchange(outcome.rearm, false)) {
+    options_.arm(shared_from_this(), outcome.deadline);
+  }
+  auto finished = std::make_shared<Outcome>(std::move(outcome));
+  Queue(std::move(changes),
+        [this, sink, finished] { Finish(sink, std::move(*finished)); });
+  return true;
+}
+
+void Job::Queue(std::vector<core::Record> records, std::function<void()> done) {
+  if (!records.empty() && !std::exchange(stored_, true)) {
+    records.push_back(core::JobRecord{options_.job_epoch});
+  }
+  ++uncommitted_;
+  options_.commits->Append(name_, std::move(records),
+                           [self = shared_from_this(), done] {
+                             done();
+                             // Only now: a read that finds nothing to wait for
+                             // must not overtake the answers before it.
+                             MutexLock lock(self->mu_);
+                             --self->uncommitted_;
+                           });
+}
+
+void Job::WhenCommitted(std::function<void()> done) {
+  {
+    MutexLock lock(mu_);
+    if (uncommitted_ > 0) return Queue({}, std::move(done));
+  }
+  done();
+}
+
+bool Job::stored() {
+  MutexLock lock(mu_);
+  return stored_;
+}
+
+void Job::Restore(std::vector<core::Record> records) {
+  Outcome outcome;
+  core::Outbox out;
+  {
+    MutexLock lock(mu_);
+    core_.Restore(std::move(records), Now());
+    stored_ = true;
+    Collect(out, outcome);
+  }
+  Finish(nullptr, std::move(outcome));
 }
 
 void Job::Finish(const std::shared_ptr<Sink>& sink, Outcome outcome) {

@@ -23,6 +23,7 @@
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
 #include "coordinator/core/snapshot.h"
+#include "coordinator/server/commit_queue.h"
 #include "coordinator/server/method.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/mutex.h"
@@ -40,14 +41,19 @@ struct Turn {
 
 // Job is the state of one job, its lock, and the way back from an answer to
 // the sink that waits for it. Everything that a step decides is delivered
-// after the lock is released. Thread-safe.
+// after the lock is released and, when the job is durable, after the step and
+// all before it are committed: so nobody is told what a restart could take
+// back, neither of a write nor by a read. Thread-safe.
 class Job : public std::enable_shared_from_this<Job> {
  public:
   struct Options {
     core::CoordinatorOptions core;
     core::CoordinatorEpoch epoch;
+    core::JobEpoch job_epoch;
     bool log_notices = true;
     Metrics* metrics = nullptr;  // outlives the job
+    // Where steps are committed; outlives the job. Null: they are not.
+    CommitQueue* commits = nullptr;
     // Called, without the lock, when the job needs a Tick earlier than it last
     // said.
     std::function<void(const std::shared_ptr<Job>&, core::Instant)> arm;
@@ -59,6 +65,19 @@ class Job : public std::enable_shared_from_this<Job> {
   Job& operator=(const Job&) = delete;
 
   const std::string& name() const { return name_; }
+
+  // Which life of the job this is; another one has none of its state.
+  core::JobEpoch epoch() const { return options_.job_epoch; }
+
+  // Brings back what was stored of the job. Before any other use.
+  void Restore(std::vector<core::Record> records);
+
+  // Calls `done` when all steps so far are committed: at once where nothing is
+  // to be waited for. From this thread or the queue's.
+  void WhenCommitted(std::function<void()> done);
+
+  // Whether anything of the job is stored.
+  bool stored();
   const core::Limits& limits() const { return options_.core.limits; }
 
   // What became of one call of a batch.
@@ -151,6 +170,10 @@ class Job : public std::enable_shared_from_this<Job> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Park(core::WaiterId waiter, Waiting waiting, Turn& turn)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Commit(const std::shared_ptr<Sink>& sink, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Queue(std::vector<core::Record> records, std::function<void()> done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Finish(const std::shared_ptr<Sink>& sink, Outcome outcome)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Log(const core::Notice& notice) const;
@@ -168,6 +191,8 @@ class Job : public std::enable_shared_from_this<Job> {
   absl::flat_hash_map<core::MemberId, Online> online_ ABSL_GUARDED_BY(mu_);
   core::Instant armed_ ABSL_GUARDED_BY(mu_) = core::Instant::max();
   core::Instant used_at_ ABSL_GUARDED_BY(mu_);
+  bool stored_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t uncommitted_ ABSL_GUARDED_BY(mu_) = 0;  // steps
 };
 
 }  // namespace muster::coordinator

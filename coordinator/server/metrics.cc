@@ -123,6 +123,8 @@ std::vector<prometheus::MetricFamily> Families(const Gauges& g) {
       GaugeFamily("muster_coordinator_waiters", "Calls that wait.", g.waiters),
       GaugeFamily("muster_coordinator_open_barriers",
                   "Barrier instances that wait for somebody.", g.open_barriers),
+      GaugeFamily("muster_coordinator_storage_uncommitted_steps",
+                  "Steps that wait for the storage.", g.uncommitted_steps),
       MembersFamily(g),
   };
 }
@@ -209,6 +211,24 @@ struct Metrics::Families {
           .Help("From a generation's first join to its formation.")
           .Register(registry)
           .Add({}, WaitBuckets());
+  prometheus::Histogram& commit_seconds =
+      prometheus::BuildHistogram()
+          .Name("muster_coordinator_storage_commit_seconds")
+          .Help("One write to the storage, with its sync.")
+          .Register(registry)
+          .Add({}, WaitBuckets());
+  prometheus::Histogram& commit_steps =
+      prometheus::BuildHistogram()
+          .Name("muster_coordinator_storage_commit_steps")
+          .Help("Steps that one write to the storage committed.")
+          .Register(registry)
+          .Add({}, BatchBuckets());
+  prometheus::Counter& commit_records =
+      prometheus::BuildCounter()
+          .Name("muster_coordinator_storage_records_total")
+          .Help("Records that were written or erased in the storage.")
+          .Register(registry)
+          .Add({});
   prometheus::Family<prometheus::Counter>& events_total =
       prometheus::BuildCounter()
           .Name("muster_coordinator_events_total")
@@ -259,6 +279,12 @@ void Metrics::CountNotice(const core::Notice& notice) {
 
 void Metrics::CountEvent(core::EventKind kind) {
   families_->events[static_cast<int>(kind)]->Increment();
+}
+
+void Metrics::CountCommit(core::Duration took, int64_t steps, int64_t records) {
+  families_->commit_seconds.Observe(Seconds(took));
+  families_->commit_steps.Observe(static_cast<double>(steps));
+  families_->commit_records.Increment(static_cast<double>(records));
 }
 
 std::string Metrics::Scrape() const {

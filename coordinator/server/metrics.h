@@ -23,6 +23,7 @@ struct Gauges {
   int64_t store_bytes = 0;
   int64_t waiters = 0;
   int64_t open_barriers = 0;
+  int64_t uncommitted_steps = 0;
   std::array<int64_t, core::kMemberStateCount> members{};  // by MemberState
 };
 
@@ -45,6 +46,9 @@ class Metrics {
 
   void CountNotice(const core::Notice& notice);
   void CountEvent(core::EventKind kind);
+
+  // One write to the storage.
+  void CountCommit(core::Duration took, int64_t steps, int64_t records);
 
   // The text exposition format.
   std::string Scrape() const;

@@ -70,6 +70,10 @@ TEST(MetricsTest, NamesAndLabelsAreGolden) {
                   "muster_coordinator_rpc_duration_seconds{method} histogram",
                   "muster_coordinator_rpc_requests_total{code,method} counter",
                   "muster_coordinator_sessions gauge",
+                  "muster_coordinator_storage_commit_seconds histogram",
+                  "muster_coordinator_storage_commit_steps histogram",
+                  "muster_coordinator_storage_records_total counter",
+                  "muster_coordinator_storage_uncommitted_steps gauge",
                   "muster_coordinator_store_bytes gauge",
                   "muster_coordinator_stream_batch_operations histogram",
                   "muster_coordinator_waiters gauge"));
@@ -93,6 +97,19 @@ TEST(MetricsTest, CallsAreCountedByMethodAndCode) {
                               "method=\"Set\",le=\"0.0001\"} 17\n"));
   EXPECT_THAT(text, HasSubstr("muster_coordinator_stream_batch_operations_"
                               "bucket{le=\"32\"} 1\n"));
+}
+
+TEST(MetricsTest, CommitsAreCountedWithTheirStepsAndRecords) {
+  Metrics metrics([] { return Gauges(); });
+  metrics.CountCommit(std::chrono::milliseconds(3), 5, 12);
+  metrics.CountCommit(std::chrono::milliseconds(3), 1, 1);
+  const std::string text = metrics.Scrape();
+  EXPECT_THAT(text,
+              HasSubstr("muster_coordinator_storage_commit_seconds_bucket{"
+                        "le=\"0.01\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("muster_coordinator_storage_commit_steps_bucket{"
+                              "le=\"1\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("muster_coordinator_storage_records_total 13\n"));
 }
 
 TEST(MetricsTest, NoticesAndEventsAreCountedByOutcomeAndKind) {

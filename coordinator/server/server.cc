@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "coordinator/core/snapshot.h"
 #include "coordinator/server/admin_service.h"
 #include "coordinator/server/barrier_service.h"
+#include "coordinator/server/commit_queue.h"
 #include "coordinator/server/driver.h"
 #include "coordinator/server/endpoint.h"
 #include "coordinator/server/http.h"
@@ -23,6 +26,9 @@
 #include "coordinator/server/status_page.h"
 #include "coordinator/server/store_service.h"
 #include "coordinator/server/unary.h"
+#include "coordinator/storage/record_codec.h"
+#include "coordinator/storage/storage.h"
+#include "glog/logging.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -93,6 +99,11 @@ absl::Status CheckOptions(const ServerOptions& options) {
     absl::Status status = CheckPositive(option, value);
     if (!status.ok()) return status;
   }
+  if (options.storage_sync_interval.count() < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "storage_sync_interval (milliseconds) is ",
+        options.storage_sync_interval.count(), ", must not be negative"));
+  }
   if (options.reconnect_grace.count() < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "reconnect_grace (milliseconds) is ", options.reconnect_grace.count(),
@@ -113,7 +124,8 @@ absl::StatusOr<Endpoint> ParseListen(const ServerOptions& options) {
       "pass --insecure if the network is trusted"));
 }
 
-Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics) {
+Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics,
+                              CommitQueue* commits) {
   Driver::Options driver;
   driver.core.membership.lease = options.lease;
   driver.core.membership.reconnect_grace = options.reconnect_grace;
@@ -123,7 +135,23 @@ Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics) {
   driver.idle_job_retention = options.idle_job_retention;
   driver.log_notices = options.log_state_changes;
   driver.metrics = metrics;
+  driver.commits = commits;
   return driver;
+}
+
+using JobRecords = std::map<std::string, std::vector<core::Record>>;
+
+absl::StatusOr<JobRecords> LoadJobs(Storage& storage) {
+  JobRecords jobs;
+  const absl::Status status =
+      storage.Load([&](absl::string_view key, absl::string_view value) {
+        absl::StatusOr<DecodedRecord> decoded = DecodeRecord(key, value);
+        if (!decoded.ok()) return decoded.status();
+        jobs[decoded->job].push_back(std::move(decoded->record));
+        return absl::OkStatus();
+      });
+  if (!status.ok()) return status;
+  return jobs;
 }
 
 void ConfigureTransport(const ServerOptions& options,
@@ -158,10 +186,12 @@ void ConfigureTransport(const ServerOptions& options,
 
 class ServerImpl final : public Server {
  public:
-  explicit ServerImpl(const ServerOptions& options)
+  // `storage` may be null.
+  ServerImpl(const ServerOptions& options, std::unique_ptr<Storage> storage)
       : options_(options),
         metrics_([this] { return ReadGauges(); }),
-        driver_(DriverOptions(options, &metrics_)),
+        commits_(storage == nullptr ? nullptr : NewCommits(std::move(storage))),
+        driver_(DriverOptions(options, &metrics_, commits_.get())),
         context_{&driver_, &metrics_, &open_calls_, options.message_bytes_max},
         sessions_(context_,
                   {options.sessions_max, options.stalled_reader_timeout}) {}
@@ -170,7 +200,23 @@ class ServerImpl final : public Server {
     Drain(kDestructionGrace);
     // Before what the ticker sweeps and the pages read.
     driver_.Stop();
+    // Before the sessions that its commits answer.
+    if (commits_ != nullptr) commits_->Stop();
     http_.reset();
+  }
+
+  absl::Status Restore(JobRecords jobs) {
+    for (auto& [name, records] : jobs) {
+      absl::Status status = driver_.Restore(name, std::move(records));
+      if (!status.ok()) return status;
+    }
+    if (commits_ != nullptr && options_.log_state_changes) {
+      const Gauges gauges = ReadGauges();
+      LOG(INFO) << "restored: jobs=" << gauges.jobs
+                << " members=" << gauges.members[0] << " keys=" << gauges.keys
+                << " store_bytes=" << gauges.store_bytes;
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Serve() {
@@ -213,6 +259,23 @@ class ServerImpl final : public Server {
   }
 
  private:
+  std::unique_ptr<CommitQueue> NewCommits(std::unique_ptr<Storage> storage) {
+    CommitQueue::Observer observer;
+    observer.written = [this](core::Duration took, int64_t steps,
+                              int64_t records) {
+      metrics_.CountCommit(took, steps, records);
+    };
+    observer.failed = [this](const absl::Status& status) {
+      if (options_.on_storage_failure == nullptr) {
+        LOG(FATAL) << "storage_failed: cause=\"" << status.message() << "\"";
+      }
+      options_.on_storage_failure(status);
+    };
+    return std::make_unique<CommitQueue>(
+        std::move(storage), SyncPolicy{options_.storage_sync_interval},
+        std::move(observer));
+  }
+
   absl::Status ServeGrpc(const Endpoint& endpoint) {
     absl::Status status = CheckCanListen(endpoint);
     if (!status.ok()) return status;
@@ -270,6 +333,7 @@ class ServerImpl final : public Server {
   Gauges ReadGauges() {
     Gauges gauges;
     gauges.sessions = sessions_.size();
+    if (commits_ != nullptr) gauges.uncommitted_steps = commits_->depth();
     for (const std::shared_ptr<Job>& job : driver_.Jobs()) {
       const core::JobCounts counts = job->Counts();
       ++gauges.jobs;
@@ -298,6 +362,7 @@ class ServerImpl final : public Server {
   // In the order of construction; each refers to those before it.
   const ServerOptions options_;
   Metrics metrics_;
+  const std::unique_ptr<CommitQueue> commits_;
   Driver driver_;
   OpenCalls open_calls_;
   const ServiceContext context_;
@@ -316,7 +381,19 @@ class ServerImpl final : public Server {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
   absl::Status status = CheckOptions(options);
   if (!status.ok()) return status;
-  auto server = std::make_unique<ServerImpl>(options);
+  std::unique_ptr<Storage> storage;
+  JobRecords jobs;
+  if (options.open_storage != nullptr) {
+    absl::StatusOr<std::unique_ptr<Storage>> opened = options.open_storage();
+    if (!opened.ok()) return opened.status();
+    storage = *std::move(opened);
+    absl::StatusOr<JobRecords> loaded = LoadJobs(*storage);
+    if (!loaded.ok()) return loaded.status();
+    jobs = *std::move(loaded);
+  }
+  auto server = std::make_unique<ServerImpl>(options, std::move(storage));
+  status = server->Restore(std::move(jobs));
+  if (!status.ok()) return status;
   status = server->Serve();
   if (!status.ok()) return status;
   return std::unique_ptr<Server>(std::move(server));

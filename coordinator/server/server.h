@@ -3,11 +3,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/core/limits.h"
+#include "coordinator/storage/storage.h"
 
 namespace muster::coordinator {
 
@@ -34,6 +37,15 @@ struct ServerOptions {
   int message_bytes_max = 64 << 20;
   // Of each job.
   core::Limits limits;
+  // Opens what keeps every job over the end of the process; unset keeps
+  // nothing. A function, so that who embeds a coordinator links no database.
+  std::function<absl::StatusOr<std::unique_ptr<Storage>>()> open_storage;
+  // When what was acknowledged is on the disk. Zero: before it is acknowledged,
+  // so it survives the end of the machine. Above: at most this much later.
+  std::chrono::milliseconds storage_sync_interval{0};
+  // Called once when the storage fails; nothing is acknowledged any more from
+  // then on, and the process should end. Unset: it ends with a fatal log line.
+  std::function<void(const absl::Status&)> on_storage_failure;
   // A client that takes no message of its stream for this long is cut off.
   std::chrono::milliseconds stalled_reader_timeout{10'000};
   // A job that nobody was a member of, waited in or called for this long is
@@ -52,7 +64,9 @@ class Server {
  public:
   // Listens and serves when it returns.
   // Errors: INVALID_ARGUMENT (an option; the text names it and its value),
-  //   UNAVAILABLE (cannot listen: the text names the address and the cause).
+  //   UNAVAILABLE (cannot listen: the text names the address and the cause; or
+  //   the storage cannot be opened), FAILED_PRECONDITION (another process has
+  //   the storage open), DATA_LOSS (it is corrupt).
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options);
 
   // Drains with a grace of 100 ms, then ends every thread of the server.

@@ -81,7 +81,7 @@ void Session::OnReadDone(bool ok) {
   bool greeted = false;
   {
     MutexLock lock(mu_);
-    greeted = ready_;
+    greeted = job_ != nullptr;
     if (finished_) return;
     if (!ok) {
       half_closed_ = true;
@@ -124,6 +124,7 @@ absl::Status Session::Greet() {
   call_ = CallOf(hello.caller());
   v1::Welcome welcome;
   welcome.set_coordinator_epoch(context_.driver->epoch().value());
+  welcome.set_job_epoch(job_->epoch().value());
   if (hello.has_registration()) {
     const absl::StatusOr<core::RegisterReply> reply =
         job_->Attach(self_, call_, RegistrationOf(hello.registration()));
@@ -134,9 +135,15 @@ absl::Status Session::Greet() {
     MutexLock lock(mu_);
     welcome_ = std::move(welcome);
     send_welcome_ = true;
-    ready_ = true;
   }
-  Flush();
+  // A member that is welcome is so after a restart, too.
+  job_->WhenCommitted([self = self_] {
+    {
+      MutexLock lock(self->mu_);
+      self->ready_ = true;
+    }
+    self->Flush();
+  });
   return absl::OkStatus();
 }
 

@@ -103,7 +103,7 @@ class Session final
   bool send_welcome_ = false;
 
   Mutex mu_;
-  bool ready_ ABSL_GUARDED_BY(mu_) = false;  // there is a welcome
+  bool ready_ ABSL_GUARDED_BY(mu_) = false;  // the welcome may go out
   v1::Welcome welcome_ ABSL_GUARDED_BY(mu_);
   std::vector<Answer> queue_ ABSL_GUARDED_BY(mu_);
   std::vector<SharedEvent> events_ ABSL_GUARDED_BY(mu_);

@@ -108,6 +108,28 @@ class TrainingTest(unittest.TestCase):
             self.assertGreater(ranks[0].wait(30), 0)
             self.assertIn("rank 1", ranks[0].stderr)
 
+    def test_training_goes_on_through_five_coordinator_kills(self):
+        with Processes() as processes:
+            port = free_port()
+            flags = [f"--listen=127.0.0.1:{port}", "--storage=rocksdb",
+                     f"--storage_path={processes.folder.name}/jobs"]
+            coordinator, ranks = self.start_training(processes, flags=flags)
+            for kills in range(1, 6):
+                coordinator.kill()
+                coordinator, _, http = processes.coordinator(
+                    COORDINATOR, *flags)
+                wait_until(lambda n=kills: all(
+                    rank.stderr.count("coordinator reconnected") >= n
+                    for rank in ranks), f"all ranks are back, kill {kills}")
+            wait_until_training(http, 4)
+            for rank in ranks:
+                self.assertIsNone(rank.process.poll(), rank.stderr)
+                self.assertNotIn("session over", rank.stderr)
+            # The coordinator still knows who is who.
+            began = time.monotonic()
+            ranks[2].signal(signal.SIGKILL)
+            self.check_all_blame(ranks, 2, began, seconds=15)
+
     def test_bad_data_set_is_an_error_that_names_the_file(self):
         with Processes() as processes:
             folder = processes.folder.name

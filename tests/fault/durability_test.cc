@@ -1,0 +1,256 @@
+// A coordinator on RocksDB is killed at random moments, again and again, while
+// clients change and read its store; then their history is checked.
+//
+//   durability_test [--kills=12] [--clients=4] [--seed=1]
+
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/errors.h"
+#include "client/session.h"
+#include "client/store.h"
+#include "client/testing/processes.h"
+#include "gtest/gtest.h"
+#include "tests/fault/history.h"
+
+namespace muster::fault {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+int64_t kills = 12;
+int64_t clients = 4;
+int64_t seed = 1;
+
+// How many operations all clients make between two kills, at most; so that
+// every life of the coordinator does some work, however slow the machine.
+constexpr int64_t kOperationsMax = 400;
+
+class Coordinator {
+ public:
+  explicit Coordinator(std::string storage) : storage_(std::move(storage)) {
+    Start();
+  }
+
+  void Start() {
+    process_ = std::make_unique<testing::Process>(
+        std::vector<std::string>{
+            "coordinator/muster-coordinator",
+            absl::StrCat("--listen=127.0.0.1:", port_.port()), "--http_listen=",
+            "--storage=rocksdb", absl::StrCat("--storage_path=", storage_)},
+        std::map<std::string, std::string>());
+    const std::string line = process_->ReadLine(seconds(60));
+    ASSERT_TRUE(absl::StartsWith(line, "listening")) << line;
+  }
+
+  void KillAndRestart() {
+    process_->Signal(SIGKILL);
+    EXPECT_EQ(process_->Wait(seconds(60)).signal, SIGKILL);
+    Start();
+  }
+
+  std::string address() const {
+    return absl::StrCat("127.0.0.1:", port_.port());
+  }
+
+ private:
+  const std::string storage_;
+  testing::ReservedPort port_;
+  std::unique_ptr<testing::Process> process_;
+};
+
+std::shared_ptr<Session> Connect(const std::string& address,
+                                 const std::string& member) {
+  return Session::Connect(
+      {.address = address, .job = "durability", .member = member});
+}
+
+int64_t NumberAt(Store& store, const std::string& key) {
+  if (!store.Check({key})) return 0;
+  int64_t number = -1;
+  EXPECT_TRUE(absl::SimpleAtoi(store.Get(key), &number));
+  return number;
+}
+
+// One client: its own register, everybody's registers, the counter, the log.
+class Client {
+ public:
+  Client(int index, const std::string& address, History* history,
+         std::atomic<int64_t>* done, std::atomic<int64_t>* allowed)
+      : index_(index),
+        history_(*history),
+        done_(*done),
+        allowed_(*allowed),
+        random_(static_cast<uint64_t>(seed * 1000 + index)),
+        session_(Connect(address, absl::StrCat("client-", index))),
+        store_(session_) {}
+
+  // Until `allowed` is negative.
+  void Run() {
+    for (int64_t allowed = 0; (allowed = allowed_.load()) >= 0;) {
+      if (done_.load() >= allowed) {
+        allowed_.wait(allowed);
+        continue;
+      }
+      Step();
+      done_.fetch_add(1);
+      done_.notify_all();
+    }
+  }
+
+ private:
+  static std::string Register(int index) { return absl::StrCat("reg-", index); }
+
+  void Step() {
+    switch (random_() % 4) {
+      case 0: {
+        const std::string own = Register(index_);
+        history_.WriteBegins(own, ++value_);
+        store_.Set(own, absl::StrCat(value_));
+        return history_.WriteAcknowledged(own, value_);
+      }
+      case 1: {
+        const std::string any = Register(static_cast<int>(random_() % clients));
+        const int64_t at_least = history_.ReadBegins(any);
+        const int64_t seen = NumberAt(store_, any);
+        return history_.ReadEnded(any, at_least, seen);
+      }
+      case 2:
+        return history_.Added(index_, store_.Add("counter", 1));
+      default: {
+        const std::string token = absl::StrCat(index_, "-", ++token_);
+        store_.Append("log", token + ",");
+        return history_.Appended(index_, token);
+      }
+    }
+  }
+
+  const int index_;
+  History& history_;
+  std::atomic<int64_t>& done_;
+  std::atomic<int64_t>& allowed_;
+  std::mt19937_64 random_;
+  const std::shared_ptr<Session> session_;
+  CoordinatorStore store_;
+  int64_t value_ = 0;
+  int64_t token_ = 0;
+};
+
+TEST(DurabilityTest, KillsCostNothingThatWasAcknowledged) {
+  std::string storage = ::testing::TempDir() + "/durability.XXXXXX";
+  ASSERT_NE(mkdtemp(storage.data()), nullptr);
+  Coordinator coordinator(storage);
+  History history;
+  std::atomic<int64_t> done = 0;
+  std::atomic<int64_t> allowed = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < clients; ++i) {
+    auto client = std::make_shared<Client>(i, coordinator.address(), &history,
+                                           &done, &allowed);
+    threads.emplace_back([client] { client->Run(); });
+  }
+  std::mt19937_64 random(static_cast<uint64_t>(seed));
+  for (int64_t kill = 0; kill < kills; ++kill) {
+    // The kill comes when that many are done, with the others in flight.
+    const int64_t until =
+        done.load() + 1 + static_cast<int64_t>(random() % kOperationsMax);
+    allowed.store(until + clients);
+    allowed.notify_all();
+    for (int64_t now = 0; (now = done.load()) < until;) done.wait(now);
+    coordinator.KillAndRestart();
+    if (HasFatalFailure()) abort();
+  }
+  allowed.store(-1);
+  allowed.notify_all();
+  for (std::thread& thread : threads) thread.join();
+
+  const auto session = Connect(coordinator.address(), "reader");
+  CoordinatorStore store(session);
+  std::map<std::string, int64_t> registers;
+  for (int i = 0; i < clients; ++i) {
+    const std::string reg = absl::StrCat("reg-", i);
+    registers[reg] = NumberAt(store, reg);
+  }
+  const std::string log = store.Check({"log"}) ? store.Get("log") : "";
+  EXPECT_EQ(history.Check(registers, NumberAt(store, "counter"), log),
+            std::nullopt)
+      << "seed " << seed;
+  printf("%ld operations of %ld clients, %ld kills\n",
+         static_cast<long>(history.operations()), static_cast<long>(clients),
+         static_cast<long>(kills));
+}
+
+// Also the ranks, the barriers and the answers to calls in flight.
+TEST(DurabilityTest, AGroupGoesOnThroughKills) {
+  std::string storage = ::testing::TempDir() + "/durability.XXXXXX";
+  ASSERT_NE(mkdtemp(storage.data()), nullptr);
+  Coordinator coordinator(storage);
+  constexpr int kRanks = 3;
+  constexpr int kBarriers = 60;
+  std::atomic<int> released = 0;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const auto session =
+          Connect(coordinator.address(), absl::StrCat("rank-", rank));
+      const Formation formation =
+          session->Join({.rank = rank, .world_size = kRanks});
+      EXPECT_EQ(formation.rank, rank);
+      for (int i = 0; i < kBarriers; ++i) {
+        session->AwaitBarrier({.name = "step"});
+        released.fetch_add(1);
+        released.notify_all();
+      }
+      EXPECT_TRUE(session->status().ok()) << session->status();
+      session->Leave("finished");
+    });
+  }
+  for (int kill = 1; kill <= 5; ++kill) {
+    const int until = kill * kRanks * kBarriers / 6;
+    for (int now = 0; (now = released.load()) < until;) released.wait(now);
+    coordinator.KillAndRestart();
+    if (HasFatalFailure()) abort();
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(released.load(), kRanks * kBarriers);
+}
+
+bool ReadFlag(absl::string_view argument, absl::string_view name,
+              int64_t* value) {
+  const std::string prefix = absl::StrCat("--", name, "=");
+  return absl::StartsWith(argument, prefix) &&
+         absl::SimpleAtoi(argument.substr(prefix.size()), value) && *value > 0;
+}
+
+}  // namespace
+}  // namespace muster::fault
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    using muster::fault::ReadFlag;
+    if (!ReadFlag(argv[i], "kills", &muster::fault::kills) &&
+        !ReadFlag(argv[i], "clients", &muster::fault::clients) &&
+        !ReadFlag(argv[i], "seed", &muster::fault::seed)) {
+      fprintf(stderr, "unknown or bad argument %s\n", argv[i]);
+      return 2;
+    }
+  }
+  return RUN_ALL_TESTS();
+}
