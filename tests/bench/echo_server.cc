@@ -2,6 +2,9 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <mutex>
+#include <vector>
+
 #include "tests/bench/echo.grpc.pb.h"
 
 namespace muster::bench {
@@ -48,10 +51,43 @@ class EchoServiceImpl final : public EchoService::CallbackService {
     return reactor;
   }
 
+  grpc::ServerUnaryReactor* Park(grpc::CallbackServerContext* context,
+                                 const EchoRequest* request,
+                                 EchoResponse* response) override {
+    response->set_payload(request->payload());
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    parked_.push_back(reactor);
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
+                                    const ReleaseRequest* request,
+                                    ReleaseResponse* response) override {
+    std::vector<grpc::ServerUnaryReactor*> released;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (parked_.size() >= static_cast<size_t>(request->calls())) {
+        released.swap(parked_);
+      }
+    }
+    response->set_released(!released.empty());
+    for (grpc::ServerUnaryReactor* reactor : released) {
+      reactor->Finish(grpc::Status::OK);
+    }
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
   grpc::ServerBidiReactor<EchoRequest, EchoResponse>* Stream(
       grpc::CallbackServerContext* /*context*/) override {
     return new EchoReactor();
   }
+
+ private:
+  std::mutex mutex_;
+  std::vector<grpc::ServerUnaryReactor*> parked_;
 };
 
 class GrpcEchoServer final : public EchoServer {

@@ -8,8 +8,12 @@ import json, sys
 figures = json.load(open(sys.argv[1]))
 assert figures, "no figures"
 for figure in figures:
-    assert figure["value"] > 0 and figure["reference_value"] > 0, figure
-    for field in ("name", "unit", "reference", "ratio", "target", "met"):
+    for field in ("name", "value", "unit", "reference", "reference_value",
+                  "ratio", "target", "met"):
         assert field in figure, figure
+names = " ".join(figure["name"] for figure in figures)
+for part in ("set stream/1", "one session", "processes", "release", "idle",
+             "rendezvous", "barrier", "failure"):
+    assert part in names, f"{part} is not measured"
 print(len(figures), "figures")
 PYTHON

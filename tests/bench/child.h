@@ -1,0 +1,36 @@
+#ifndef MUSTER_TESTS_BENCH_CHILD_H_
+#define MUSTER_TESTS_BENCH_CHILD_H_
+
+#include <sys/types.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+namespace muster::bench {
+
+// A child process that is talked to in lines: its stdin and stdout are pipes.
+// Killed with its parent, and by the destructor. Throws std::runtime_error.
+class Child {
+ public:
+  explicit Child(const std::vector<std::string>& command);
+  ~Child();
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  int pid() const { return pid_; }
+
+  // The next line that it prints. Throws when there is none.
+  std::string ReadLine();
+  void WriteLine(const std::string& line);
+
+ private:
+  const std::string program_;
+  pid_t pid_ = -1;
+  FILE* from_ = nullptr;
+  FILE* to_ = nullptr;
+};
+
+}  // namespace muster::bench
+
+#endif  // MUSTER_TESTS_BENCH_CHILD_H_

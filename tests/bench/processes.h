@@ -1,0 +1,32 @@
+#ifndef MUSTER_TESTS_BENCH_PROCESSES_H_
+#define MUSTER_TESTS_BENCH_PROCESSES_H_
+
+#include <chrono>
+#include <string>
+
+#include "tests/bench/load.h"
+
+namespace muster::bench {
+
+// One caller a process.
+struct ProcessLoad {
+  std::string kind;  // of MakeOperation
+  std::string address;
+  std::string payload;
+  int processes = 1;
+  int server_pid = 0;
+};
+
+// As RunLoad. `self` is a program that calls DriveOneCaller with the arguments
+// that it finds behind --drive=.
+Figures RunProcesses(const std::string& self, const ProcessLoad& load,
+                     std::chrono::milliseconds warm_up,
+                     std::chrono::milliseconds duration);
+
+// What each process does: connects, prints a line, waits for one, and prints
+// what it saw. `what` is `KIND;ADDRESS;PAYLOAD BYTES;CALLER;WARM-UP;DURATION`.
+void DriveOneCaller(const std::string& what);
+
+}  // namespace muster::bench
+
+#endif  // MUSTER_TESTS_BENCH_PROCESSES_H_

@@ -1,0 +1,350 @@
+#include "tests/bench/scale.h"
+
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/session.h"
+#include "client/store.h"
+#include "muster/v1/admin.grpc.pb.h"
+#include "muster/v1/session.grpc.pb.h"
+#include "tests/bench/callers.h"
+#include "tests/bench/echo.grpc.pb.h"
+
+namespace muster::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kConnections = 100;
+
+double MillisecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start)
+      .count();
+}
+
+double MedianOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double ResidentBytes(int pid) {
+  std::ifstream statm(absl::StrCat("/proc/", pid, "/statm"));
+  double all = 0;
+  double resident = 0;
+  statm >> all >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+void AwaitWaiters(v1::AdminService::Stub& admin, int waiters) {
+  v1::GetJobRequest request;
+  request.set_job("bench");
+  v1::GetJobResponse job;
+  do {
+    grpc::ClientContext context;
+    const grpc::Status status = admin.GetJob(&context, request, &job);
+    if (!status.ok()) throw std::runtime_error(status.error_message());
+  } while (job.summary().waiters() < waiters);
+}
+
+// Makes `waiters` threads call `wait`, and `release` when all of them do.
+// Returns the milliseconds from `release` to the last one's return.
+double Release(int waiters, const std::function<void(int)>& wait,
+               const std::function<Clock::time_point()>& release) {
+  std::vector<std::thread> threads;
+  std::vector<Clock::time_point> back(static_cast<size_t>(waiters));
+  for (int i = 0; i < waiters; ++i) {
+    threads.emplace_back([&, i] {
+      wait(i);
+      back[static_cast<size_t>(i)] = Clock::now();
+    });
+  }
+  const Clock::time_point start = release();
+  for (std::thread& thread : threads) thread.join();
+  return std::chrono::duration<double, std::milli>(
+             *std::max_element(back.begin(), back.end()) - start)
+      .count();
+}
+
+double ReleaseKey(const ScaleOptions& options, int sessions) {
+  std::vector<std::unique_ptr<CoordinatorStore>> stores;
+  for (int i = 0; i <= sessions; ++i) {
+    stores.push_back(
+        std::make_unique<CoordinatorStore>(Connect(options.coordinator)));
+  }
+  const auto admin = v1::AdminService::NewStub(OwnChannel(options.coordinator));
+  CoordinatorStore& setter = *stores.back();
+  std::vector<double> rounds;
+  for (int round = 0; round < options.rounds; ++round) {
+    setter.DeleteKey("released");
+    rounds.push_back(Release(
+        options.waiters,
+        [&](int i) {
+          stores[static_cast<size_t>(i % sessions)]->Get("released");
+        },
+        [&] {
+          AwaitWaiters(*admin, options.waiters);
+          const Clock::time_point start = Clock::now();
+          setter.Set("released", "now");
+          return start;
+        }));
+  }
+  setter.DeleteKey("released");
+  return MedianOf(rounds);
+}
+
+double ReleaseEchoes(const ScaleOptions& options) {
+  std::vector<std::unique_ptr<EchoService::Stub>> stubs;
+  for (int i = 0; i <= options.waiters; ++i) {
+    stubs.push_back(EchoService::NewStub(OwnChannel(options.echo)));
+  }
+  std::vector<double> rounds;
+  // One more: the first one connects.
+  for (int round = 0; round <= options.rounds; ++round) {
+    const double last = Release(
+        options.waiters,
+        [&](int i) {
+          grpc::ClientContext context;
+          EchoRequest request;
+          EchoResponse response;
+          stubs[static_cast<size_t>(i)]->Park(&context, request, &response);
+        },
+        [&] {
+          for (;;) {
+            grpc::ClientContext context;
+            ReleaseRequest request;
+            request.set_calls(options.waiters);
+            ReleaseResponse response;
+            const Clock::time_point start = Clock::now();
+            const grpc::Status status =
+                stubs.back()->Release(&context, request, &response);
+            if (!status.ok()) throw std::runtime_error(status.error_message());
+            if (response.released()) return start;
+          }
+        });
+    if (round > 0) rounds.push_back(last);
+  }
+  return MedianOf(rounds);
+}
+
+// One member's stream, read as things come.
+class Member
+    : public grpc::ClientBidiReactor<v1::StreamRequest, v1::StreamResponse> {
+ public:
+  // What all members have seen together. One thread waits for it, asleep: the
+  // coordinator needs the processor.
+  class Count {
+   public:
+    void Add(int count) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      count_ += count;
+      if (count_ >= wanted_) changed_.notify_all();
+    }
+    int value() const {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      return count_;
+    }
+    // Throws when that takes minutes.
+    void Await(int wanted) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      wanted_ = wanted;
+      if (changed_.wait_for(lock, std::chrono::minutes(5),
+                            [&] { return count_ >= wanted_; })) {
+        return;
+      }
+      throw std::runtime_error(
+          absl::StrCat("members: ", count_, " of ", wanted_, " answers came"));
+    }
+
+   private:
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    int count_ = 0;
+    int wanted_ = 0;
+  };
+  struct Tally {
+    Count welcomes;
+    Count answers;
+    Count events;
+    Count ended;
+  };
+
+  Member(v1::SessionService::Stub& stub, int number, Tally& tally)
+      : tally_(tally) {
+    stub.async()->Stream(&context_, this);
+    v1::Hello& hello = *request_.mutable_hello();
+    hello.mutable_caller()->set_job("members");
+    hello.mutable_caller()->set_member(absl::StrCat("m", number));
+    hello.mutable_caller()->set_incarnation(1);
+    *hello.mutable_registration()->mutable_caller() = hello.caller();
+    hello.mutable_registration()->set_host(absl::StrCat("host-", number / 8));
+    StartWrite(&request_);
+    StartRead(&response_);
+    StartCall();
+  }
+
+  void Send(v1::Operation operation) {
+    // The answer to the last message may be here before gRPC is done with it.
+    while (!writable_) std::this_thread::yield();
+    writable_ = false;
+    request_.Clear();
+    operation.set_id(++last_id_);
+    *request_.add_operations() = std::move(operation);
+    StartWrite(&request_);
+  }
+
+  void Cancel() { context_.TryCancel(); }
+
+  void OnWriteDone(bool) override { writable_ = true; }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    if (response_.has_welcome()) tally_.welcomes.Add(1);
+    int answers = 0;
+    for (const v1::Result& result : response_.results()) {
+      if (!result.has_status()) ++answers;
+    }
+    if (answers > 0) tally_.answers.Add(answers);
+    if (response_.events_size() > 0) tally_.events.Add(response_.events_size());
+    StartRead(&response_);
+  }
+
+  void OnDone(const grpc::Status&) override { tally_.ended.Add(1); }
+
+ private:
+  Tally& tally_;
+  grpc::ClientContext context_;
+  v1::StreamRequest request_;
+  v1::StreamResponse response_;
+  uint64_t last_id_ = 0;
+  std::atomic<bool> writable_{false};
+};
+
+class Members {
+ public:
+  // Numbered from `first`.
+  explicit Members(const ScaleOptions& options, int first = 0) {
+    for (int i = 0; i < std::min(kConnections, options.members); ++i) {
+      stubs_.push_back(
+          v1::SessionService::NewStub(OwnChannel(options.coordinator)));
+    }
+    for (int i = 0; i < options.members; ++i) {
+      members_.push_back(std::make_unique<Member>(
+          *stubs_[static_cast<size_t>(i) % stubs_.size()], first + i, tally_));
+    }
+    tally_.welcomes.Await(size());
+  }
+
+  ~Members() {
+    for (const auto& member : members_) member->Cancel();
+    tally_.ended.Await(size());
+  }
+
+  int size() const { return static_cast<int>(members_.size()); }
+  Member& operator[](int i) { return *members_[static_cast<size_t>(i)]; }
+  Member::Tally& tally() { return tally_; }
+
+  // Milliseconds until `count` is `wanted` more than it was before `act`.
+  double Time(Member::Count& count, int wanted,
+              const std::function<void()>& act) {
+    const int before = count.value();
+    const Clock::time_point start = Clock::now();
+    act();
+    count.Await(before + wanted);
+    return MillisecondsSince(start);
+  }
+
+ private:
+  Member::Tally tally_;
+  std::vector<std::unique_ptr<v1::SessionService::Stub>> stubs_;
+  std::vector<std::unique_ptr<Member>> members_;
+};
+
+Figure AtMost(std::string name, double value, std::string unit, double target) {
+  return {.name = std::move(name),
+          .value = value,
+          .unit = std::move(unit),
+          .target = target};
+}
+
+}  // namespace
+
+std::vector<Figure> MeasureRelease(const ScaleOptions& options) {
+  const int shared = std::min(64, options.waiters);
+  const std::string waiters =
+      absl::StrCat("release of ", options.waiters, " waiters over ");
+  const double echoes = ReleaseEchoes(options);
+  return {AtMost(absl::StrCat(waiters, shared, " sessions"),
+                 ReleaseKey(options, shared), "ms", 15),
+          {.name = absl::StrCat(waiters, options.waiters, " sessions"),
+           .value = ReleaseKey(options, options.waiters),
+           .unit = "ms",
+           .reference = "parked echo calls",
+           .reference_value = echoes,
+           .target = 1}};
+}
+
+std::vector<Figure> MeasureIdleSessions(const ScaleOptions& options) {
+  // Each with a connection of its own.
+  std::vector<std::unique_ptr<Members>> sessions;
+  const auto open = [&] {
+    sessions.push_back(std::make_unique<Members>(
+        ScaleOptions{.coordinator = options.coordinator, .members = 1},
+        static_cast<int>(sessions.size())));
+  };
+  // What the first ones allocate is for all.
+  for (int i = 0; i < options.sessions / 10 + 1; ++i) open();
+  const double before = ResidentBytes(options.coordinator_pid);
+  for (int i = 0; i < options.sessions; ++i) open();
+  const double after = ResidentBytes(options.coordinator_pid);
+  return {AtMost("idle session", (after - before) / options.sessions / 1024,
+                 "KiB", 32)};
+}
+
+std::vector<Figure> MeasureMembers(const ScaleOptions& options) {
+  const double before = ResidentBytes(options.coordinator_pid);
+  Members members(options);
+  const int n = members.size();
+  const double bytes = ResidentBytes(options.coordinator_pid) - before;
+  const double join = members.Time(members.tally().answers, n, [&] {
+    v1::Operation operation;
+    operation.mutable_join()->set_world_size(n);
+    for (int i = 0; i < n; ++i) {
+      operation.mutable_join()->set_rank(i);
+      members[i].Send(operation);
+    }
+  });
+  const double barrier = members.Time(members.tally().answers, n, [&] {
+    v1::Operation operation;
+    operation.mutable_await_barrier()->set_generation(1);
+    operation.mutable_await_barrier()->set_name("all");
+    for (int i = 0; i < n; ++i) {
+      operation.mutable_await_barrier()->set_rank(i);
+      members[i].Send(operation);
+    }
+  });
+  const double failure = members.Time(members.tally().events, n - 1, [&] {
+    v1::Operation operation;
+    operation.mutable_report_failure()->set_error("measured");
+    members[0].Send(operation);
+  });
+  const std::string name = absl::StrCat(n, " members: ");
+  return {AtMost(name + "memory of each", bytes / n / 1024, "KiB", 64),
+          AtMost(name + "static rendezvous", join, "ms", 10'000),
+          AtMost(name + "barrier", barrier, "ms", 1000),
+          AtMost(name + "failure told to all", failure, "ms", 1000)};
+}
+
+}  // namespace muster::bench
