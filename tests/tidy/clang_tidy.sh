@@ -9,7 +9,10 @@ if [[ ${#files[@]} -eq 0 ]]; then
   mapfile -t files < <(git ls-files -- coordinator dataplane client worker proto |
     grep -E '\.cc$')
 fi
-printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy-14 --quiet -- \
-  -std=c++20 -I. -Iproto -I"$generated/proto" -I"$generated" \
-  -isystem /usr/include/eigen3 -Wno-unknown-warning-option 2> >(
+flags=(-std=c++20 -I. -Iproto "-I$generated/proto" "-I$generated"
+  -isystem /usr/include/eigen3 -Wno-unknown-warning-option)
+# xargs puts the files at the end, clang-tidy wants them before the flags.
+export MUSTER_TIDY_FLAGS="${flags[*]}"
+printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 4 bash -c \
+  'clang-tidy-14 --quiet "$@" -- $MUSTER_TIDY_FLAGS' _ 2> >(
     grep -vE 'warnings? generated|Suppressed|Use -header-filter' >&2 || true)
