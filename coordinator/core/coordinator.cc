@@ -95,7 +95,8 @@ void Coordinator::TakeOver(const Call& call, ReplyCache::Entry& entry,
              absl::CancelledError(absl::StrCat(
                  "superseded by a retry of sequence ", call.sequence.value())));
   }
-  if (!rendezvous_.Retarget(older, call.waiter)) {
+  if (!store_.Retarget(older, call.waiter) &&
+      !rendezvous_.Retarget(older, call.waiter)) {
     barriers_.Retarget(older, call.waiter);
   }
   origins_.erase(older);
@@ -104,9 +105,9 @@ void Coordinator::TakeOver(const Call& call, ReplyCache::Entry& entry,
 }
 
 // Runs a verb that answers its caller at once, first of all waiters.
-template <typename Verb>
 void Coordinator::Mutate(const Call& call, absl::string_view method,
-                         Instant now, Outbox& out, Verb verb) {
+                         Instant now, Outbox& out,
+                         absl::FunctionRef<void()> verb) {
   Member* member = nullptr;
   if (!Admit(call, now, out, &member)) return;
   const bool once = member != nullptr && call.sequence != SequenceNumber();
@@ -114,6 +115,8 @@ void Coordinator::Mutate(const Call& call, absl::string_view method,
   const size_t first_reply = out.replies.size();
   verb();
   if (once) SetDone(*member, call.sequence, out.replies[first_reply]);
+  // It may have answered a pop.
+  Remember(first_reply, out);
 }
 
 void Coordinator::SetDone(Member& member, SequenceNumber sequence,
@@ -123,15 +126,22 @@ void Coordinator::SetDone(Member& member, SequenceNumber sequence,
 }
 
 // Runs a verb of a member that may park its caller.
-template <typename Verb>
 void Coordinator::MutateAndPark(const Call& call, absl::string_view method,
-                                Instant now, Outbox& out, Verb verb) {
+                                Instant now, Outbox& out,
+                                absl::FunctionRef<void()> verb) {
   Member* member = nullptr;
-  if (!AdmitMember(call, now, out, &member)) return;
+  if (AdmitMember(call, now, out, &member)) {
+    ApplyAndPark(call, method, *member, out, verb);
+  }
+}
+
+void Coordinator::ApplyAndPark(const Call& call, absl::string_view method,
+                               Member& member, Outbox& out,
+                               absl::FunctionRef<void()> verb) {
   const size_t first_reply = out.replies.size();
   if (call.sequence != SequenceNumber()) {
-    if (Replay(call, method, *member, out)) return;
-    member->replies.SetParked(call.sequence, call.waiter);
+    if (Replay(call, method, member, out)) return;
+    member.replies.SetParked(call.sequence, call.waiter);
     origins_.emplace(call.waiter, Origin{call.member, call.sequence});
   }
   verb();
@@ -156,92 +166,6 @@ void Coordinator::Remember(size_t first_reply, Outbox& out) {
     ++kept;
   }
   out.replies.resize(kept);
-}
-
-void Coordinator::Set(const Call& call, absl::string_view key,
-                      std::string value, Instant now, Outbox& out) {
-  Mutate(call, "Set", now, out,
-         [&] { store_.Set(call, key, std::move(value), out); });
-}
-
-void Coordinator::Add(const Call& call, absl::string_view key, int64_t delta,
-                      Instant now, Outbox& out) {
-  Mutate(call, "Add", now, out, [&] { store_.Add(call, key, delta, out); });
-}
-
-void Coordinator::Append(const Call& call, absl::string_view key,
-                         absl::string_view bytes, Instant now, Outbox& out) {
-  Mutate(call, "Append", now, out,
-         [&] { store_.Append(call, key, bytes, out); });
-}
-
-void Coordinator::CompareSet(const Call& call, absl::string_view key,
-                             absl::string_view expected, std::string desired,
-                             Instant now, Outbox& out) {
-  Mutate(call, "CompareSet", now, out, [&] {
-    store_.CompareSet(call, key, expected, std::move(desired), out);
-  });
-}
-
-void Coordinator::DeleteKey(const Call& call, absl::string_view key,
-                            Instant now, Outbox& out) {
-  Mutate(call, "Delete", now, out, [&] { store_.DeleteKey(call, key, out); });
-}
-
-void Coordinator::MultiSet(const Call& call, absl::Span<const std::string> keys,
-                           std::vector<std::string> values, Instant now,
-                           Outbox& out) {
-  Mutate(call, "MultiSet", now, out,
-         [&] { store_.MultiSet(call, keys, std::move(values), out); });
-}
-
-void Coordinator::Get(const Call& call, absl::string_view key, Duration timeout,
-                      Instant now, Outbox& out) {
-  Member* member = nullptr;
-  if (!Admit(call, now, out, &member)) return;
-  store_.Get(call, key, timeout, now, out);
-}
-
-void Coordinator::TryGet(const Call& call, absl::string_view key, Instant now,
-                         Outbox& out) {
-  Member* member = nullptr;
-  if (!Admit(call, now, out, &member)) return;
-  store_.TryGet(call, key, out);
-}
-
-void Coordinator::Check(const Call& call, absl::Span<const std::string> keys,
-                        Instant now, Outbox& out) {
-  Member* member = nullptr;
-  if (!Admit(call, now, out, &member)) return;
-  store_.Check(call, keys, out);
-}
-
-void Coordinator::Wait(const Call& call, std::vector<std::string> keys,
-                       Duration timeout, Instant now, Outbox& out) {
-  Member* member = nullptr;
-  if (!Admit(call, now, out, &member)) return;
-  store_.Wait(call, std::move(keys), timeout, now, out);
-}
-
-void Coordinator::MultiGet(const Call& call, std::vector<std::string> keys,
-                           Duration timeout, Instant now, Outbox& out) {
-  Member* member = nullptr;
-  if (!Admit(call, now, out, &member)) return;
-  store_.MultiGet(call, std::move(keys), timeout, now, out);
-}
-
-void Coordinator::NumKeys(const Call& call, Instant now, Outbox& out) {
-  Member* member = nullptr;
-  if (!Admit(call, now, out, &member)) return;
-  store_.NumKeys(call, out);
-}
-
-void Coordinator::ListKeys(const Call& call, absl::string_view prefix,
-                           absl::string_view after, int64_t count_max,
-                           Instant now, Outbox& out) {
-  Member* member = nullptr;
-  if (!Admit(call, now, out, &member)) return;
-  store_.ListKeys(call, prefix, after, count_max, out);
 }
 
 void Coordinator::Register(const Call& call, Registration registration,
@@ -368,7 +292,7 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
   std::vector<Event> published;
   for (Event& event : departed) {
     const absl::Status status = DepartedError(event);
-    store_.FailMember(event.member, status, out);
+    store_.MemberDeparted(event.member, status, out);
     const bool ended = rendezvous_.MemberDeparted(event, out);
     barriers_.MemberDeparted(event, status, now, out);
     event.generation_over = ended;
@@ -494,6 +418,7 @@ JobSnapshot Coordinator::Snapshot(Instant now) const {
   job.joined = static_cast<int32_t>(rendezvous_.waiters());
   job.barriers = barriers_.Snapshot(now);
   job.keys = store_.keys();
+  job.queue_items = store_.queue_items();
   job.store_bytes = store_.bytes();
   job.revision = store_.revision();
   job.waiters = quota_.parked();
@@ -534,11 +459,12 @@ absl::Status Coordinator::CheckInvariants() const {
     return absl::InternalError(absl::StrCat(
         "coordinator: counts ", quota_.parked(), " waiters, has ", parked));
   }
-  if (static_cast<int64_t>(origins_.size()) >
-      rendezvous_.waiters() + barriers_.waiters()) {
-    return absl::InternalError(absl::StrCat(
-        "coordinator: ", origins_.size(), " origins for ",
-        rendezvous_.waiters() + barriers_.waiters(), " parked mutations"));
+  const int64_t mutations =
+      store_.pops() + rendezvous_.waiters() + barriers_.waiters();
+  if (static_cast<int64_t>(origins_.size()) > mutations) {
+    return absl::InternalError(absl::StrCat("coordinator: ", origins_.size(),
+                                            " origins for ", mutations,
+                                            " parked mutations"));
   }
   return absl::OkStatus();
 }

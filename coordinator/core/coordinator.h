@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -58,7 +59,7 @@ class Coordinator {
 
   // Store; answers and errors are with StoreEngine. These are mutations:
   void Set(const Call& call, absl::string_view key, std::string value,
-           Instant now, Outbox& out);
+           Instant now, Outbox& out, const SetOptions& options = {});
   void Add(const Call& call, absl::string_view key, int64_t delta, Instant now,
            Outbox& out);
   void Append(const Call& call, absl::string_view key, absl::string_view bytes,
@@ -66,8 +67,19 @@ class Coordinator {
   void CompareSet(const Call& call, absl::string_view key,
                   absl::string_view expected, std::string desired, Instant now,
                   Outbox& out);
+  void CompareAndSet(const Call& call, absl::string_view key,
+                     int64_t expected_revision, std::string value, Instant now,
+                     Outbox& out, const SetOptions& options = {});
   void DeleteKey(const Call& call, absl::string_view key, Instant now,
                  Outbox& out);
+  void DeletePrefix(const Call& call, absl::string_view prefix, Instant now,
+                    Outbox& out);
+  void QueuePush(const Call& call, absl::string_view key, std::string item,
+                 Instant now, Outbox& out);
+  // A retry of a pop that was answered gets the same item. One that waits is
+  // withdrawn when its caller goes, and takes nothing then.
+  void QueuePop(const Call& call, absl::string_view key,
+                std::optional<Duration> timeout, Instant now, Outbox& out);
   void MultiSet(const Call& call, absl::Span<const std::string> keys,
                 std::vector<std::string> values, Instant now, Outbox& out);
 
@@ -86,6 +98,9 @@ class Coordinator {
   void ListKeys(const Call& call, absl::string_view prefix,
                 absl::string_view after, int64_t count_max, Instant now,
                 Outbox& out);
+  void QueueLen(const Call& call, absl::string_view key, Instant now,
+                Outbox& out);
+  void Watch(const Call& call, WatchRequest request, Instant now, Outbox& out);
 
   // RegisterReply. Idempotent; a member that reconnects registers again. It is
   // then told once more what ended its generation, because it may have missed
@@ -168,12 +183,12 @@ class Coordinator {
   bool Replay(const Call& call, absl::string_view method, Member& member,
               Outbox& out);
   void TakeOver(const Call& call, ReplyCache::Entry& entry, Outbox& out);
-  template <typename Verb>
   void Mutate(const Call& call, absl::string_view method, Instant now,
-              Outbox& out, Verb verb);
-  template <typename Verb>
+              Outbox& out, absl::FunctionRef<void()> verb);
   void MutateAndPark(const Call& call, absl::string_view method, Instant now,
-                     Outbox& out, Verb verb);
+                     Outbox& out, absl::FunctionRef<void()> verb);
+  void ApplyAndPark(const Call& call, absl::string_view method, Member& member,
+                    Outbox& out, absl::FunctionRef<void()> verb);
   void Remember(size_t first_reply, Outbox& out);
   void SetDone(Member& member, SequenceNumber sequence, const Reply& reply);
   void Withdraw(WaiterId waiter, const absl::Status& status, Outbox& out);

@@ -3,6 +3,7 @@
 #ifndef MUSTER_COORDINATOR_CORE_JOURNAL_H_
 #define MUSTER_COORDINATOR_CORE_JOURNAL_H_
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -25,6 +26,9 @@ class Journal {
   void Key(absl::string_view key) {
     if (on_) keys.emplace(key);
   }
+  void Item(absl::string_view key, int64_t number) {
+    if (on_) items.emplace(key, number);
+  }
   void Member(const MemberId& member) {
     if (on_) members.insert(member);
   }
@@ -40,6 +44,7 @@ class Journal {
 
   // In the order in which the records come out.
   absl::btree_set<std::string> keys;
+  absl::btree_set<std::pair<std::string, int64_t>> items;  // of queues
   absl::btree_set<MemberId> members;
   absl::btree_set<std::pair<MemberId, SequenceNumber>> replies;
   bool generation = false;

@@ -21,8 +21,14 @@ struct Limits {
   int64_t key_bytes = 4096;
   int64_t value_bytes = 16 << 20;
   int64_t keys = 1 << 20;
-  int64_t store_bytes = int64_t{1} << 30;  // keys and values together
+  int64_t store_bytes = int64_t{1} << 30;  // keys, values and queues together
   int64_t keys_per_call = 16384;
+  int64_t queue_items = 1 << 20;  // of all queues together
+
+  // How much of the past a watch can catch up with. The changes of the newest
+  // revision are kept whatever they come to.
+  int64_t watch_history_changes = 16384;
+  int64_t watch_history_bytes = 16 << 20;  // keys and values, also old ones
 
   // Calls that wait for something.
   int64_t waiters = 1 << 18;

@@ -19,12 +19,13 @@ namespace muster::coordinator::core {
 // not make a thousand copies of them. Null: there is no such key.
 using Value = std::shared_ptr<const std::string>;
 
-// Set, Append, MultiSet. Revisions count the mutations of a job's store.
+// Set, Append, MultiSet, QueuePush. Revisions count the changes of a job's
+// store.
 struct RevisionReply {
   int64_t revision = 0;
 };
 
-// Get, TryGet.
+// Get, TryGet. QueuePop: the item, and the revision in which it was taken.
 struct ValueReply {
   Value value;           // null only from TryGet
   int64_t revision = 0;  // of the key's last mutation
@@ -35,7 +36,8 @@ struct ValuesReply {
   std::vector<ValueReply> values;
 };
 
-// Add: the sum. NumKeys: the number of keys.
+// Add: the sum. NumKeys: the number of keys. DeletePrefix: how many keys were
+// deleted. QueueLen: the number of items.
 struct NumberReply {
   int64_t number = 0;
   int64_t revision = 0;
@@ -48,7 +50,7 @@ struct FlagReply {
 };
 
 struct CompareSetReply {
-  Value value;  // by c10d's rules; see StoreEngine::CompareSet
+  Value value;  // see StoreEngine::CompareSet and CompareAndSet
   bool stored = false;
   int64_t revision = 0;  // of the key; 0 when it is absent
 };
@@ -56,6 +58,30 @@ struct CompareSetReply {
 struct KeysReply {
   std::vector<std::string> keys;  // ascending
   bool more = false;              // there are keys after the last one
+  int64_t revision = 0;           // of the store: a watch can go on from it
+};
+
+// What became of a key. All but kPut are deletions and say why.
+enum class ChangeKind : uint8_t {
+  kPut,       // written, whichever verb did it
+  kDeleted,   // DeleteKey, DeletePrefix
+  kExpired,   // its time to live was over
+  kOrphaned,  // it was ephemeral, and its member has departed
+};
+
+// One change of one key's value.
+struct StoreChange {
+  ChangeKind kind = ChangeKind::kPut;
+  std::string key;
+  Value value;           // null unless kPut
+  int64_t revision = 0;  // several keys of one MultiSet have the same
+};
+
+// Watch. Its changes are all those that it asked for, after the revision that
+// it gave and up to `revision`, in the order in which they happened.
+struct WatchReply {
+  std::vector<std::shared_ptr<const StoreChange>> changes;
+  int64_t revision = 0;  // where to go on
 };
 
 struct RegisterReply {
@@ -135,7 +161,7 @@ using BarrierReply = std::shared_ptr<const BarrierResult>;
 // result.
 using Payload =
     std::variant<std::monostate, RevisionReply, ValueReply, ValuesReply,
-                 NumberReply, FlagReply, CompareSetReply, KeysReply,
+                 NumberReply, FlagReply, CompareSetReply, KeysReply, WatchReply,
                  RegisterReply, HeartbeatReply, FormationReply, BarrierReply>;
 
 }  // namespace muster::coordinator::core

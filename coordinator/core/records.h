@@ -6,8 +6,8 @@
 // in order to an empty set they give the state.
 //
 // Not in records, because their owners bring them again: parked calls, leases
-// (each live member gets a whole one), progress, arrivals at barriers that are
-// not decided.
+// and times to live (each begins anew), progress, arrivals at barriers that are
+// not decided. The history of changes that watches go back to is lost.
 
 #ifndef MUSTER_COORDINATOR_CORE_RECORDS_H_
 #define MUSTER_COORDINATOR_CORE_RECORDS_H_
@@ -27,14 +27,16 @@ struct JobRecord {
   JobEpoch epoch;
 };
 
-using Record = std::variant<JobRecord, EntryRecord, StoreRecord, MemberRecord,
-                            ReplyRecord, GenerationRecord, SeriesRecord>;
+using Record =
+    std::variant<JobRecord, EntryRecord, ItemRecord, StoreRecord, MemberRecord,
+                 ReplyRecord, GenerationRecord, SeriesRecord>;
 
 // Whether a change erases the record.
 inline bool IsErased(const Record& record) {
   struct Visitor {
     bool operator()(const JobRecord&) { return false; }
     bool operator()(const EntryRecord& of) { return of.value == nullptr; }
+    bool operator()(const ItemRecord& of) { return of.value == nullptr; }
     bool operator()(const StoreRecord&) { return false; }
     bool operator()(const MemberRecord& of) { return of.erased; }
     bool operator()(const ReplyRecord& of) { return of.erased; }

@@ -16,9 +16,14 @@ namespace {
 // results are shared by all members and not counted.
 int64_t HeldBytes(const Reply& reply) {
   int64_t bytes = static_cast<int64_t>(reply.status.message().size());
+  const Value* value = nullptr;
   if (const auto* set = std::get_if<CompareSetReply>(&reply.payload)) {
-    if (set->value != nullptr)
-      bytes += static_cast<int64_t>(set->value->size());
+    value = &set->value;
+  } else if (const auto* popped = std::get_if<ValueReply>(&reply.payload)) {
+    value = &popped->value;
+  }
+  if (value != nullptr && *value != nullptr) {
+    bytes += static_cast<int64_t>((*value)->size());
   }
   return bytes;
 }

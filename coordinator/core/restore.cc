@@ -60,7 +60,12 @@ std::vector<Record> Coordinator::TakeChanges() {
   for (const std::string& key : journal_.keys) {
     changes.push_back(store_.RecordOf(key));
   }
-  if (!journal_.keys.empty()) changes.push_back(StoreRecord{store_.revision()});
+  for (const auto& [key, number] : journal_.items) {
+    changes.push_back(store_.RecordOf(key, number));
+  }
+  if (!journal_.keys.empty() || !journal_.items.empty()) {
+    changes.push_back(StoreRecord{store_.revision()});
+  }
   journal_.Clear();
   return changes;
 }
@@ -98,7 +103,10 @@ void Coordinator::Restore(std::vector<Record> records, Instant now) {
 
   std::vector<EntryRecord> entries;
   TakeOut(records, entries);
-  for (EntryRecord& record : entries) store_.Restore(std::move(record));
+  for (EntryRecord& record : entries) store_.Restore(std::move(record), now);
+  std::vector<ItemRecord> items;
+  TakeOut(records, items);
+  for (ItemRecord& record : items) store_.Restore(std::move(record));
   std::vector<StoreRecord> store;
   TakeOut(records, store);
   for (const StoreRecord& record : store) {

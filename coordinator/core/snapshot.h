@@ -54,6 +54,7 @@ struct JobSnapshot {
   std::vector<BarrierSnapshot> barriers;  // the undecided ones
 
   int64_t keys = 0;
+  int64_t queue_items = 0;
   int64_t store_bytes = 0;
   int64_t revision = 0;
   int64_t waiters = 0;

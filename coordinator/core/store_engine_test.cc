@@ -32,7 +32,7 @@ class StoreEngineTest : public testing::Test {
 
   void Set(const std::string& key, std::string value) {
     Outbox out;
-    store_.Set(Anonymous(1000), key, std::move(value), out);
+    store_.Set(Anonymous(1000), key, std::move(value), {}, t0, out);
     ASSERT_EQ(out.replies.front().status, absl::OkStatus());
     // Those that the key woke.
     for (size_t i = 1; i < out.replies.size(); ++i) {
@@ -55,8 +55,8 @@ class StoreEngineTest : public testing::Test {
 };
 
 TEST_F(StoreEngineTest, GetReturnsWhatWasSetWithItsRevision) {
-  store_.Set(Anonymous(1), "a", "x", out_);
-  store_.Set(Anonymous(2), "b", std::string("\0y", 2), out_);
+  store_.Set(Anonymous(1), "a", "x", {}, t0, out_);
+  store_.Set(Anonymous(2), "b", std::string("\0y", 2), {}, t0, out_);
   store_.Get(Anonymous(3), "b", 1s, t0, out_);
   EXPECT_THAT(out_.replies, SizeIs(3));
   EXPECT_THAT(out_.replies[2], ValueTo(3u, std::string("\0y", 2)));
@@ -84,7 +84,7 @@ TEST_F(StoreEngineTest, EveryMutationThatCreatesAKeyWakesItsWaiters) {
     store_.Wait(Anonymous(1), {key}, 1s, t0, out_);
     switch (verb) {
       case 0:
-        store_.Set(Anonymous(2), key, "v", out_);
+        store_.Set(Anonymous(2), key, "v", {}, t0, out_);
         break;
       case 1:
         store_.Add(Anonymous(2), key, 0, out_);
@@ -312,7 +312,8 @@ TEST_F(StoreEngineTest, FailingAMemberAnswersItsWaitersOnly) {
   store_.Get(From("m", 1, 1), "a", 1s, t0, out_);
   store_.Get(From("m", 1, 2), "b", 1s, t0, out_);
   store_.Get(From("n", 1, 3), "a", 1s, t0, out_);
-  store_.FailMember(MemberId("m"), absl::FailedPreconditionError("lost"), out_);
+  store_.MemberDeparted(MemberId("m"), absl::FailedPreconditionError("lost"),
+                        out_);
   EXPECT_THAT(out_.replies,
               ElementsAre(AnsweredTo(1u, StatusCode::kFailedPrecondition),
                           AnsweredTo(2u, StatusCode::kFailedPrecondition)));
@@ -344,7 +345,7 @@ class StoreEngineLimitsTest : public StoreEngineTest {
 };
 
 TEST_F(StoreEngineLimitsTest, KeyBytes) {
-  store_.Set(Anonymous(1), "12345", "", out_);
+  store_.Set(Anonymous(1), "12345", "", {}, t0, out_);
   ExpectRefused("limit key_bytes is 4, offered 5");
   store_.Add(Anonymous(1), "12345", 1, out_);
   ExpectRefused("limit key_bytes is 4, offered 5");
@@ -356,7 +357,7 @@ TEST_F(StoreEngineLimitsTest, KeyBytes) {
 }
 
 TEST_F(StoreEngineLimitsTest, ValueBytes) {
-  store_.Set(Anonymous(1), "a", "123456789", out_);
+  store_.Set(Anonymous(1), "a", "123456789", {}, t0, out_);
   ExpectRefused("limit value_bytes is 8, offered 9");
   Set("a", "1234");
   revision_ = 1;
@@ -369,7 +370,7 @@ TEST_F(StoreEngineLimitsTest, ValueBytes) {
 TEST_F(StoreEngineLimitsTest, Keys) {
   for (const char* key : {"a", "b", "c"}) Set(key, "");
   revision_ = 3;
-  store_.Set(Anonymous(1), "d", "", out_);
+  store_.Set(Anonymous(1), "d", "", {}, t0, out_);
   ExpectRefused("limit keys is 3, offered 4");
   Set("a", "written");
 }
@@ -378,7 +379,7 @@ TEST_F(StoreEngineLimitsTest, StoreBytes) {
   Set("a", "12345678");
   Set("b", "12345678");
   revision_ = 2;
-  store_.Set(Anonymous(1), "c", "12", out_);
+  store_.Set(Anonymous(1), "c", "12", {}, t0, out_);
   ExpectRefused("limit store_bytes is 20, offered 21");
   store_.MultiSet(Anonymous(1), std::vector<std::string>{"c", "a"},
                   {"12345", "1234"}, out_);

@@ -130,7 +130,7 @@ class Player {
     const std::map<std::string, std::function<void(const Call&)>> verbs = {
         {"set",
          [&](const Call& call) {
-           coordinator_->Set(call, key, Argument("v"), now_, out_);
+           coordinator_->Set(call, key, Argument("v"), now_, out_, Options());
          }},
         {"append",
          [&](const Call& call) {
@@ -144,6 +144,11 @@ class Player {
          [&](const Call& call) {
            coordinator_->CompareSet(call, key, Argument("old"), Argument("new"),
                                     now_, out_);
+         }},
+        {"cas_revision",
+         [&](const Call& call) {
+           coordinator_->CompareAndSet(call, key, Number(Argument("at")),
+                                       Argument("v"), now_, out_, Options());
          }},
         {"delete",
          [&](const Call& call) {
@@ -174,6 +179,23 @@ class Player {
          [&](const Call& call) {
            coordinator_->MultiGet(call, Keys(), Timeout(), now_, out_);
          }},
+        {"delete_prefix",
+         [&](const Call& call) {
+           coordinator_->DeletePrefix(call, Argument("prefix"), now_, out_);
+         }},
+        {"push",
+         [&](const Call& call) {
+           coordinator_->QueuePush(call, key, Argument("v"), now_, out_);
+         }},
+        {"pop",
+         [&](const Call& call) {
+           coordinator_->QueuePop(call, key, OptionalDuration("t"), now_, out_);
+         }},
+        {"len",
+         [&](const Call& call) {
+           coordinator_->QueueLen(call, key, now_, out_);
+         }},
+        {"watch", [&](const Call& call) { Watch(call); }},
         {"numkeys",
          [&](const Call& call) { coordinator_->NumKeys(call, now_, out_); }},
         {"list",
@@ -186,6 +208,25 @@ class Player {
     if (it == verbs.end()) return false;
     it->second(NewCall());
     return true;
+  }
+
+  std::optional<Duration> OptionalDuration(const std::string& name) {
+    if (!arguments_.contains(name)) return std::nullopt;
+    return ParseDuration(Argument(name));
+  }
+
+  SetOptions Options() {
+    return {.ttl = OptionalDuration("ttl"),
+            .ephemeral = Argument("ephemeral") == "1"};
+  }
+
+  void Watch(const Call& call) {
+    WatchRequest request;
+    request.selector.prefix = arguments_.contains("prefix");
+    request.selector.key = Argument(request.selector.prefix ? "prefix" : "k");
+    if (arguments_.contains("after")) request.after = Number(Argument("after"));
+    request.timeout = Timeout();
+    coordinator_->Watch(call, std::move(request), now_, out_);
   }
 
   bool PlayMember() {
@@ -301,6 +342,9 @@ class Player {
   struct NameOf {
     std::string operator()(const JobRecord&) { return "job"; }
     std::string operator()(const EntryRecord& of) { return "key " + of.key; }
+    std::string operator()(const ItemRecord& of) {
+      return absl::StrCat("item ", of.number, " of ", of.key);
+    }
     std::string operator()(const StoreRecord&) { return "store"; }
     std::string operator()(const MemberRecord& of) {
       return "member " + of.id.value();
@@ -317,13 +361,14 @@ class Player {
 
   void Status() {
     const JobSnapshot job = coordinator_->Snapshot(now_);
-    absl::StrAppend(&log_, "generation ", job.generation.value(),
-                    job.generation_running ? " running" : " over",
-                    " world=", job.world_size, " joined=", job.joined, "/",
-                    job.forming_world_size, " keys=", job.keys,
-                    " bytes=", job.store_bytes, " revision=", job.revision,
-                    " waiters=", job.waiters,
-                    " retained=", job.retained_replies, "\n");
+    absl::StrAppend(
+        &log_, "generation ", job.generation.value(),
+        job.generation_running ? " running" : " over",
+        " world=", job.world_size, " joined=", job.joined, "/",
+        job.forming_world_size, " keys=", job.keys,
+        job.queue_items == 0 ? "" : absl::StrCat(" items=", job.queue_items),
+        " bytes=", job.store_bytes, " revision=", job.revision,
+        " waiters=", job.waiters, " retained=", job.retained_replies, "\n");
     for (const MemberSnapshot& member : job.members) {
       absl::StrAppend(
           &log_, "member ", member.id.value(), "/", member.incarnation.value(),
@@ -350,6 +395,20 @@ class Player {
     return value == nullptr
                ? "(absent)"
                : absl::StrCat("\"", absl::CHexEscape(*value), "\"");
+  }
+
+  static absl::string_view ChangeName(ChangeKind kind) {
+    switch (kind) {
+      case ChangeKind::kPut:
+        return "put";
+      case ChangeKind::kDeleted:
+        return "deleted";
+      case ChangeKind::kExpired:
+        return "expired";
+      case ChangeKind::kOrphaned:
+        return "orphaned";
+    }
+    return "unknown";
   }
 
   struct Describe {
@@ -380,6 +439,17 @@ class Player {
     std::string operator()(const KeysReply& reply) {
       return absl::StrCat(" ", absl::StrJoin(reply.keys, ","),
                           reply.more ? ",..." : "");
+    }
+    std::string operator()(const WatchReply& reply) {
+      std::string text;
+      for (const auto& change : reply.changes) {
+        absl::StrAppend(&text, " ", ChangeName(change->kind), " ", change->key);
+        if (change->value != nullptr) {
+          absl::StrAppend(&text, "=", Quoted(change->value));
+        }
+        absl::StrAppend(&text, " r", change->revision, ";");
+      }
+      return absl::StrCat(text, " through r", reply.revision);
     }
     std::string operator()(const RegisterReply& reply) {
       std::string text =

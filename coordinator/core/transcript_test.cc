@@ -49,8 +49,10 @@ TEST_P(TranscriptTest, TheCoordinatorAnswersAsWrittenDown) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Testdata, TranscriptTest,
-                         testing::Values("store", "membership", "rendezvous",
-                                         "barrier", "restart"),
+                         testing::Values("store", "store_lifetimes",
+                                         "store_queues", "store_watch",
+                                         "membership", "rendezvous", "barrier",
+                                         "restart"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -501,6 +501,15 @@ int64_t PayloadBytes(const core::Payload& payload) {
       }
       return bytes;
     }
+    int64_t operator()(const core::WatchReply& r) const {
+      constexpr int64_t kChange = 24;
+      int64_t bytes = 0;
+      for (const auto& change : r.changes) {
+        bytes += kChange + static_cast<int64_t>(change->key.size()) +
+                 ValueBytes(change->value);
+      }
+      return bytes;
+    }
     int64_t operator()(const core::FormationReply& r) const {
       if (r == nullptr) return 0;
       int64_t bytes = 0;

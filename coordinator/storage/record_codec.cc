@@ -19,6 +19,7 @@ constexpr char kJobEnd = '\0';
 // The kind of a record, after the job's name. Never given to another kind.
 constexpr char kJob = 'j';
 constexpr char kEntry = 'k';
+constexpr char kItem = 'q';
 constexpr char kStore = 's';
 constexpr char kMember = 'm';
 constexpr char kReply = 'r';
@@ -67,6 +68,11 @@ struct AppendName {
   void operator()(const core::EntryRecord& record) {
     key.push_back(kEntry);
     key += record.key;
+  }
+  void operator()(const core::ItemRecord& record) {
+    key.push_back(kItem);
+    AppendSized(record.key, key);
+    AppendNumber(static_cast<uint64_t>(record.number), key);
   }
   void operator()(const core::StoreRecord&) { key.push_back(kStore); }
   void operator()(const core::MemberRecord& record) {
@@ -167,6 +173,11 @@ struct FillPayload {
     message.mutable_flag()->set_flag(reply.flag);
     message.mutable_flag()->set_revision(reply.revision);
   }
+  void operator()(const core::ValueReply& reply) {
+    if (reply.value == nullptr) return;
+    message.mutable_popped()->set_value(*reply.value);
+    message.mutable_popped()->set_revision(reply.revision);
+  }
   void operator()(const core::CompareSetReply& reply) {
     storage::v1::Reply::CompareSet* set = message.mutable_compare_set();
     if (reply.value != nullptr) set->set_value(*reply.value);
@@ -179,7 +190,7 @@ struct FillPayload {
   void operator()(const core::BarrierReply& reply) {
     if (reply != nullptr) FillBarrier(*reply, message.mutable_barrier());
   }
-  // Answers of reads are not kept.
+  // Answers of reads are not kept, but for that of a pop.
   template <typename Other>
   void operator()(const Other&) {}
 };
@@ -203,6 +214,10 @@ core::Payload PayloadOf(const storage::v1::Reply& message) {
       reply.revision = set.revision();
       return reply;
     }
+    case storage::v1::Reply::kPopped:
+      return core::ValueReply{
+          std::make_shared<const std::string>(message.popped().value()),
+          message.popped().revision()};
     case storage::v1::Reply::kFormation: {
       // By its number; Coordinator::Restore puts the newest one in its place.
       auto formation = std::make_shared<core::Formation>();
@@ -227,6 +242,16 @@ std::string Serialize(const core::EntryRecord& record) {
   storage::v1::Entry message;
   message.set_value(*record.value);
   message.set_revision(record.revision);
+  if (record.lifetime.ttl.has_value()) {
+    message.set_ttl_ns(record.lifetime.ttl->count());
+  }
+  message.set_owner(record.lifetime.owner.value());
+  return message.SerializeAsString();
+}
+
+std::string Serialize(const core::ItemRecord& record) {
+  storage::v1::Item message;
+  message.set_value(*record.value);
   return message.SerializeAsString();
 }
 
@@ -320,6 +345,36 @@ std::string Serialize(const core::SeriesRecord& record) {
 template <typename Message>
 bool Parse(absl::string_view bytes, Message& message) {
   return message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+}
+
+std::optional<core::Record> DecodeEntry(absl::string_view name,
+                                        absl::string_view value) {
+  storage::v1::Entry message;
+  if (!Parse(value, message)) return std::nullopt;
+  core::EntryRecord record;
+  record.key = std::string(name);
+  record.value =
+      std::make_shared<const std::string>(std::move(*message.mutable_value()));
+  record.revision = message.revision();
+  if (message.has_ttl_ns()) {
+    record.lifetime.ttl = core::Duration(message.ttl_ns());
+  }
+  record.lifetime.owner = core::MemberId(message.owner());
+  return record;
+}
+
+std::optional<core::Record> DecodeItem(absl::string_view name,
+                                       absl::string_view value) {
+  storage::v1::Item message;
+  core::ItemRecord record;
+  if (!TakeSized(name, record.key) || name.size() != sizeof(uint64_t) ||
+      !Parse(value, message)) {
+    return std::nullopt;
+  }
+  record.number = static_cast<int64_t>(ReadNumber(name));
+  record.value =
+      std::make_shared<const std::string>(std::move(*message.mutable_value()));
+  return record;
 }
 
 std::optional<core::Record> DecodeMember(absl::string_view name,
@@ -437,14 +492,10 @@ std::optional<core::Record> Decode(char kind, absl::string_view name,
       if (!Parse(value, message)) return std::nullopt;
       return core::JobRecord{core::JobEpoch(message.epoch())};
     }
-    case kEntry: {
-      storage::v1::Entry message;
-      if (!Parse(value, message)) return std::nullopt;
-      return core::EntryRecord{std::string(name),
-                               std::make_shared<const std::string>(
-                                   std::move(*message.mutable_value())),
-                               message.revision()};
-    }
+    case kEntry:
+      return DecodeEntry(name, value);
+    case kItem:
+      return DecodeItem(name, value);
     case kStore: {
       storage::v1::Store message;
       if (!Parse(value, message)) return std::nullopt;

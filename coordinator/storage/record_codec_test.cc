@@ -1,5 +1,6 @@
 #include "coordinator/storage/record_codec.h"
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -51,6 +52,26 @@ TEST(RecordCodecTest, KeysOfTheStoreAreBytes) {
   EXPECT_EQ(RoundTrip(core::StoreRecord{41}).revision, 41);
   EXPECT_EQ(RoundTrip(core::JobRecord{core::JobEpoch(9)}).epoch,
             core::JobEpoch(9));
+}
+
+TEST(RecordCodecTest, LifetimesAndItemsComeBack) {
+  core::EntryRecord record{"k", Bytes("v"), 7};
+  EXPECT_TRUE(RoundTrip(record).lifetime.unlimited());
+  record.lifetime.ttl = std::chrono::milliseconds(1500);
+  record.lifetime.owner = core::MemberId("trainer-3");
+  const core::EntryRecord back = RoundTrip(record);
+  EXPECT_EQ(back.lifetime.ttl, record.lifetime.ttl);
+  EXPECT_EQ(back.lifetime.owner, record.lifetime.owner);
+
+  const core::ItemRecord item =
+      RoundTrip(core::ItemRecord{"q\xff", 259, Bytes("i")});
+  EXPECT_EQ(item.key, "q\xff");
+  EXPECT_EQ(item.number, 259);
+  EXPECT_EQ(*item.value, "i");
+  EXPECT_FALSE(EncodeValue(core::ItemRecord{"q", 1, nullptr}).has_value());
+  // In the order of the queue.
+  EXPECT_LT(EncodeKey("job", core::ItemRecord{"q", 255, nullptr}),
+            EncodeKey("job", core::ItemRecord{"q", 256, nullptr}));
 }
 
 TEST(RecordCodecTest, AMemberComesBackWhole) {
@@ -110,6 +131,10 @@ TEST(RecordCodecTest, RepliesComeBackWithTheirPayload) {
       RoundTrip(ReplyOf(core::CompareSetReply{Bytes("v"), true, 2})).payload);
   EXPECT_EQ(*set.value, "v");
   EXPECT_TRUE(set.stored);
+  const auto popped = std::get<core::ValueReply>(
+      RoundTrip(ReplyOf(core::ValueReply{Bytes(""), 9})).payload);
+  EXPECT_EQ(*popped.value, "");
+  EXPECT_EQ(popped.revision, 9);
   auto formation = std::make_shared<core::Formation>();
   formation->generation = core::Generation(12);
   EXPECT_EQ(std::get<core::FormationReply>(

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster::simulation {
@@ -15,7 +16,8 @@ std::string AnswerText(const core::Payload& payload) {
     return absl::StrCat(number->number);
   }
   if (const auto* set = std::get_if<core::CompareSetReply>(&payload)) {
-    return *set->value;
+    if (set->value != nullptr) return *set->value;
+    return set->stored ? "stored" : "(absent)";
   }
   if (const auto* flag = std::get_if<core::FlagReply>(&payload)) {
     return flag->flag ? "true" : "false";
@@ -26,6 +28,8 @@ std::string AnswerText(const core::Payload& payload) {
 core::Duration TimeoutOf(const Request& request) {
   switch (request.verb) {
     case Verb::kGet:
+    case Verb::kPop:
+    case Verb::kWatch:
       return request.timeout;
     case Verb::kJoin:
       return request.join.timeout;
@@ -84,11 +88,17 @@ void SimChecker::Restart(core::CoordinatorEpoch epoch) {
   applied_.clear();
   acknowledged_.clear();
   answers_.clear();
+  popped_.clear();
+  history_begin_ = 0;
   registered_.clear();
   fenced_.clear();
 }
 
-void SimChecker::Resume() { waiting_.clear(); }
+void SimChecker::Resume(core::Instant now) {
+  waiting_.clear();
+  store_.Resume(now);
+  history_begin_ = store_.revision();
+}
 
 void SimChecker::Fail(const std::string& what) {
   if (!failure_.has_value()) failure_ = what;
@@ -122,7 +132,7 @@ void SimChecker::Before(const Request& request,
         std::make_tuple(call.member, call.incarnation, call.sequence.value());
     if (call.sequence.value() > acknowledged &&
         applied_.insert(number).second) {
-      expected_answer_ = store_.Apply(request);
+      expected_answer_ = store_.Apply(request, now);
       answers_[number] = *expected_answer_;
     } else if (call.sequence.value() > acknowledged) {
       expected_answer_ = answers_[number];
@@ -135,11 +145,37 @@ void SimChecker::Before(const Request& request,
   }
 }
 
-void SimChecker::After(const Request& request,
-                       const core::Coordinator& coordinator) {
+void SimChecker::Settle(const core::Outbox& out, bool ticked, core::Instant now,
+                        const core::Coordinator& coordinator) {
+  for (const core::Notice& notice : out.notices) {
+    switch (notice.kind) {
+      case core::NoticeKind::kMemberLost:
+      case core::NoticeKind::kMemberFailed:
+      case core::NoticeKind::kMemberLeft:
+      case core::NoticeKind::kMemberReplaced: {
+        // `member=a incarnation=1 ...`
+        const size_t begin = notice.text.find('=') + 1;
+        seen_.orphaned += store_.Departed(core::MemberId(
+            notice.text.substr(begin, notice.text.find(' ') - begin)));
+        break;
+      }
+      default:
+        break;
+    }
+  }
+  if (ticked) seen_.expired += store_.Expire(now);
   if (coordinator.Counts().keys !=
       static_cast<int64_t>(store_.values().size())) {
     Fail("I3: the store has another number of keys than the reference");
+  }
+}
+
+void SimChecker::CompareRevisions(const core::Coordinator& coordinator,
+                                  core::Instant now) {
+  const int64_t revision = coordinator.Snapshot(now).revision;
+  if (revision != store_.revision()) {
+    Fail(absl::StrCat("I3: the store is at revision ", revision, ", not ",
+                      store_.revision()));
   }
 }
 
@@ -171,7 +207,13 @@ void SimChecker::Observe(const core::Reply& reply, core::Instant now) {
       if (reply.status.ok()) ObserveRegistration(waiting);
       break;
     case Verb::kGet:
-      ObserveGet(waiting, reply);
+      ObserveGet(waiting, reply, now);
+      break;
+    case Verb::kPop:
+      ObservePop(waiting, reply);
+      break;
+    case Verb::kWatch:
+      ObserveWatch(waiting, reply);
       break;
     default:
       break;
@@ -193,7 +235,8 @@ void SimChecker::ObserveMutation(const Waiting& waiting,
   }
 }
 
-void SimChecker::ObserveGet(const Waiting& waiting, const core::Reply& reply) {
+void SimChecker::ObserveGet(const Waiting& waiting, const core::Reply& reply,
+                            core::Instant now) {
   const auto* got = std::get_if<core::ValueReply>(&reply.payload);
   if (got == nullptr) return;
   const auto it = store_.values().find(waiting.request.key);
@@ -206,6 +249,76 @@ void SimChecker::ObserveGet(const Waiting& waiting, const core::Reply& reply) {
     Fail(absl::StrCat("I3: ", ToCommand(waiting.request), " read ",
                       *got->value));
   }
+  if (now - late_ > store_.ExpiryOf(waiting.request.key)) {
+    Fail(absl::StrCat("I3: ", ToCommand(waiting.request),
+                      " read what had expired"));
+  }
+}
+
+// The first answer of a numbered pop takes the item, a later one repeats it.
+void SimChecker::ObservePop(const Waiting& waiting, const core::Reply& reply) {
+  const core::Call& call = waiting.request.call;
+  std::string answer;
+  if (const auto* popped = std::get_if<core::ValueReply>(&reply.payload)) {
+    answer = absl::StrCat("item ", *popped->value);
+  } else if (reply.status.code() == absl::StatusCode::kNotFound ||
+             reply.status.code() == absl::StatusCode::kDeadlineExceeded) {
+    answer = "empty";
+  } else {
+    return;  // fenced, withdrawn or superseded
+  }
+  const auto [it, first] = popped_.emplace(
+      std::make_tuple(call.member, call.incarnation, call.sequence.value()),
+      answer);
+  std::string expected = it->second;
+  if (first) {
+    const std::optional<std::string> item = store_.Pop(waiting.request.key);
+    expected = item.has_value() ? absl::StrCat("item ", *item) : "empty";
+    if (item.has_value()) ++seen_.popped;
+  }
+  if (answer != expected) {
+    Fail(absl::StrCat("I3: ", ToCommand(waiting.request), " got ", answer,
+                      ", not ", expected));
+  }
+}
+
+void SimChecker::ObserveWatch(const Waiting& waiting,
+                              const core::Reply& reply) {
+  const Request& request = waiting.request;
+  if (reply.status.code() == absl::StatusCode::kOutOfRange) {
+    const int64_t since = std::count_if(
+        store_.changes().begin(), store_.changes().end(),
+        [&](const auto& change) { return change.revision > *request.after; });
+    if (*request.after >= history_begin_ && since <= kWatchHistoryChanges) {
+      Fail(absl::StrCat("I3: ", ToCommand(request), " got ",
+                        reply.status.ToString()));
+    }
+    ++seen_.watches_cut;
+    return;
+  }
+  const auto* watched = std::get_if<core::WatchReply>(&reply.payload);
+  if (watched == nullptr) return;
+  std::vector<ReferenceStore::Change> expected;
+  for (const ReferenceStore::Change& change : store_.changes()) {
+    if (change.revision > request.after.value_or(watched->revision) &&
+        change.revision <= watched->revision &&
+        absl::StartsWith(change.key, request.key)) {
+      expected.push_back(change);
+    }
+  }
+  const bool same = std::equal(
+      expected.begin(), expected.end(), watched->changes.begin(),
+      watched->changes.end(), [](const auto& one, const auto& other) {
+        return one.kind == other->kind && one.key == other->key &&
+               one.revision == other->revision &&
+               one.value == (other->value == nullptr ? "" : *other->value);
+      });
+  if (!same || watched->revision > store_.revision()) {
+    Fail(absl::StrCat("I3: ", ToCommand(request), " got ",
+                      watched->changes.size(), " changes through revision ",
+                      watched->revision, ", not ", expected.size()));
+  }
+  seen_.watched += static_cast<int64_t>(expected.size());
 }
 
 void SimChecker::ObserveRegistration(const Waiting& waiting) {
@@ -281,6 +394,14 @@ void SimChecker::CompareStores(core::Coordinator& coordinator,
     const auto& got = std::get<core::ValueReply>(out.replies.at(0).payload);
     if (got.value == nullptr || *got.value != value) {
       Fail(absl::StrCat("I3: ", key, " should hold ", value));
+    }
+  }
+  for (const auto& [key, queue] : store_.queues()) {
+    core::Outbox out;
+    coordinator.QueueLen(core::Call(), key, now, out);
+    const auto& got = std::get<core::NumberReply>(out.replies.at(0).payload);
+    if (got.number != static_cast<int64_t>(queue.size())) {
+      Fail(absl::StrCat("I3: ", key, " should hold ", queue.size(), " items"));
     }
   }
 }

@@ -24,6 +24,9 @@ namespace muster::simulation {
 //   I2 it is released only when every rank of the generation has arrived
 //   I3 a read is never older than the last acknowledged write before it, and
 //      numbered mutations are exact under retries (reference store)
+//      (so each item of a queue is popped exactly once, in order); a key with a
+//      lifetime is gone one tick after it; a watch is told of every change
+//      once, from the revision that it gives
 //   I4 a fenced incarnation changes nothing
 //   I5 one reply per waiter, no later than its deadline and one tick
 //   I6 within a generation ranks are dense, unique and the same everywhere
@@ -41,12 +44,20 @@ class SimChecker {
 
   // A coordinator with all that the old one had stored: what was answered
   // still holds. The old one's waiters are gone.
-  void Resume();
+  void Resume(core::Instant now);
 
   // Around the handling of one request.
   void Before(const Request& request, const core::Coordinator& coordinator,
               core::Instant now);
-  void After(const Request& request, const core::Coordinator& coordinator);
+
+  // Every step, before its replies: what it has done by itself. `ticked`: the
+  // step was a tick.
+  void Settle(const core::Outbox& out, bool ticked, core::Instant now,
+              const core::Coordinator& coordinator);
+
+  // Every step, after its replies.
+  void CompareRevisions(const core::Coordinator& coordinator,
+                        core::Instant now);
 
   // The request of a call that waits, or null.
   const Request* RequestOf(core::WaiterId waiter) const;
@@ -69,6 +80,16 @@ class SimChecker {
   std::vector<core::WaiterId> Waiters(const core::MemberId& member) const;
   size_t waiters() const { return waiting_.size(); }
 
+  // What happened in the run.
+  struct Seen {
+    int64_t popped = 0;
+    int64_t expired = 0;
+    int64_t orphaned = 0;
+    int64_t watched = 0;      // changes
+    int64_t watches_cut = 0;  // their revision was forgotten
+  };
+  const Seen& seen() const { return seen_; }
+
  private:
   struct Waiting {
     Request request;
@@ -80,7 +101,10 @@ class SimChecker {
   using InstanceKey = std::tuple<uint64_t, int64_t, std::string, int64_t>;
 
   void ObserveMutation(const Waiting& waiting, const core::Reply& reply);
-  void ObserveGet(const Waiting& waiting, const core::Reply& reply);
+  void ObserveGet(const Waiting& waiting, const core::Reply& reply,
+                  core::Instant now);
+  void ObservePop(const Waiting& waiting, const core::Reply& reply);
+  void ObserveWatch(const Waiting& waiting, const core::Reply& reply);
   void ObserveRegistration(const Waiting& waiting);
   void ObserveFormation(const core::FormationReply& formation);
   void ObserveBarrier(const Waiting& waiting, const core::Reply& reply);
@@ -98,6 +122,11 @@ class SimChecker {
   std::map<Registration, uint64_t> acknowledged_;
   std::map<std::tuple<core::MemberId, core::Incarnation, uint64_t>, std::string>
       answers_;  // of the numbered mutations
+
+  std::map<std::tuple<core::MemberId, core::Incarnation, uint64_t>, std::string>
+      popped_;                 // the answers of pops
+  int64_t history_begin_ = 0;  // the revision after which it was lost last
+  Seen seen_;
 
   // Of the request that is being handled.
   core::WaiterId subject_;

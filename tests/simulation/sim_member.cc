@@ -26,6 +26,7 @@ SimMember::SimMember(int32_t index, const MemberHabits* habits, Random* random)
 void SimMember::Start(core::Instant now) {
   NewIncarnation();
   epoch_.reset();
+  seen_.reset();
   heartbeat_at_ = now;
   BeginRegistering();
 }
@@ -62,7 +63,7 @@ void SimMember::Issue(Request request) {
   request.call.member = id_;
   request.call.incarnation = incarnation_;
   if (IsMutation(request.verb) || request.verb == Verb::kJoin ||
-      request.verb == Verb::kArrive) {
+      request.verb == Verb::kArrive || request.verb == Verb::kPop) {
     request.call.sequence = core::SequenceNumber(next_sequence_++);
   }
   const uint64_t operation = request.operation;
@@ -81,13 +82,68 @@ void SimMember::Forget(Verb verb) {
   }
 }
 
+std::string SimMember::Somebodys(const std::string& prefix) {
+  const uint64_t world = static_cast<uint64_t>(habits_.world_size);
+  return absl::StrCat(
+      prefix, std::string(1, static_cast<char>('a' + random_.Below(world))));
+}
+
+// Operations on queues, on keys that go away by themselves, and watches.
+void SimMember::IssueLifetimeOrQueue() {
+  Request request;
+  switch (random_.Below(9)) {
+    case 0:
+    case 1:
+      request.verb = Verb::kPush;
+      request.key = "queue";
+      request.value =
+          absl::StrCat(id_.value(), incarnation_.value(), "-", next_value_++);
+      break;
+    case 2:
+    case 3:
+      request.verb = Verb::kPop;
+      request.key = "queue";
+      if (random_.Chance(0.7)) request.timeout = random_.Between(1, 5000);
+      break;
+    case 4:
+      request.verb = Verb::kCompareAndSet;
+      request.key = "lock";
+      request.value = id_.value();
+      request.expected_revision = lock_revision_;
+      request.options.ephemeral = random_.Chance(0.7);
+      break;
+    case 5:
+      request.verb = Verb::kSet;
+      request.key = Somebodys("going-");
+      request.value = absl::StrCat(next_value_++);
+      if (random_.Chance(0.7)) request.options.ttl = random_.Between(50, 3000);
+      request.options.ephemeral = random_.Chance(0.3);
+      break;
+    case 6:
+      request.verb = Verb::kGet;
+      request.key = Somebodys("going-");
+      request.timeout = random_.Between(0, 5000);
+      break;
+    case 7:
+      request.verb = Verb::kDeletePrefix;
+      request.key = random_.Chance(0.5) ? "going-" : Somebodys("going-");
+      break;
+    case 8:
+      if (Waiting(Verb::kWatch)) return;
+      request.verb = Verb::kWatch;
+      request.key = random_.Chance(0.5) ? "" : "going-";
+      request.after = seen_;
+      request.timeout = random_.Between(0, 10000);
+      break;
+  }
+  Issue(std::move(request));
+}
+
 void SimMember::IssueOperation() {
+  if (random_.Chance(0.5)) return IssueLifetimeOrQueue();
   Request request;
   const std::string mine = absl::StrCat("key-", id_.value());
-  const std::string theirs = absl::StrCat(
-      "key-", std::string(1, static_cast<char>(
-                                 'a' + random_.Below(static_cast<uint64_t>(
-                                           habits_.world_size)))));
+  const std::string theirs = Somebodys("key-");
   switch (random_.Below(7)) {
     case 0:
       request.verb = Verb::kSet;
@@ -215,6 +271,7 @@ void SimMember::Receive(const Response& response, core::Instant now) {
   if (epoch_.has_value() && *epoch_ != response.epoch) {
     // The coordinator has forgotten everything.
     epoch_ = response.epoch;
+    seen_.reset();
     pending_.clear();
     BeginRegistering();
     return;
@@ -282,6 +339,20 @@ void SimMember::Complete(const Request& request, const Response& response) {
       phase_ = Phase::kRunning;
       break;
     }
+    case Verb::kCompareAndSet:
+      if (const auto* set =
+              std::get_if<core::CompareSetReply>(&response.reply.payload)) {
+        lock_revision_ = set->revision;
+      }
+      break;
+    case Verb::kWatch:
+      if (const auto* watched =
+              std::get_if<core::WatchReply>(&response.reply.payload)) {
+        seen_ = watched->revision;
+      } else if (code == absl::StatusCode::kOutOfRange) {
+        seen_.reset();
+      }
+      break;
     case Verb::kArrive:
       if (phase_ == Phase::kRunning) CompleteBarrier(response);
       break;

@@ -77,6 +77,8 @@ class SimMember {
   void BeginJoining();
   void Issue(Request request);
   void IssueOperation();
+  void IssueLifetimeOrQueue();
+  std::string Somebodys(const std::string& prefix);
   void IssueBarrier();
   bool Waiting(Verb verb) const;
   void Forget(Verb verb);
@@ -98,6 +100,8 @@ class SimMember {
   uint64_t next_operation_ = 1;
   uint64_t next_sequence_ = 1;
   uint64_t next_value_ = 1;
+  std::optional<int64_t> seen_;  // by its watches: the revision
+  int64_t lock_revision_ = 0;    // that it knows of the key "lock"
   std::optional<core::CoordinatorEpoch> epoch_;
   core::Instant heartbeat_at_;
   core::FormationReply formation_;

@@ -33,10 +33,20 @@ std::string VerbName(const Request& request) {
       return "add";
     case Verb::kCompareSet:
       return "cas";
+    case Verb::kCompareAndSet:
+      return "cas_revision";
     case Verb::kDelete:
       return "delete";
+    case Verb::kDeletePrefix:
+      return "delete_prefix";
+    case Verb::kPush:
+      return "push";
+    case Verb::kPop:
+      return "pop";
     case Verb::kGet:
       return "get";
+    case Verb::kWatch:
+      return "watch";
   }
   return "unknown";
 }
@@ -47,8 +57,32 @@ std::string ToCommand(const Request& request) {
   std::string line =
       absl::StrCat(VerbName(request), " ", request.call.member.value(), "/",
                    request.call.incarnation.value());
-  if (!request.key.empty()) absl::StrAppend(&line, " k=", request.key);
+  const bool prefix =
+      request.verb == Verb::kDeletePrefix || request.verb == Verb::kWatch;
+  if (prefix || !request.key.empty()) {
+    absl::StrAppend(&line, prefix ? " prefix=" : " k=", request.key);
+  }
+  if (request.options.ttl.has_value()) {
+    absl::StrAppend(&line, " ttl=", Milliseconds(*request.options.ttl));
+  }
+  if (request.options.ephemeral) absl::StrAppend(&line, " ephemeral=1");
   switch (request.verb) {
+    case Verb::kCompareAndSet:
+      absl::StrAppend(&line, " at=", request.expected_revision,
+                      " v=", request.value);
+      break;
+    case Verb::kPop:
+      if (request.timeout > core::Duration::zero()) {
+        absl::StrAppend(&line, " t=", Milliseconds(request.timeout));
+      }
+      break;
+    case Verb::kWatch:
+      if (request.after.has_value()) {
+        absl::StrAppend(&line, " after=", *request.after);
+      }
+      absl::StrAppend(&line, " t=", Milliseconds(request.timeout));
+      break;
+    case Verb::kPush:
     case Verb::kSet:
     case Verb::kAppend:
       absl::StrAppend(&line, " v=", request.value);

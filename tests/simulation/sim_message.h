@@ -4,6 +4,7 @@
 #define MUSTER_TESTS_SIMULATION_SIM_MESSAGE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -13,6 +14,7 @@
 #include "coordinator/core/instant.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/rendezvous.h"
+#include "coordinator/core/store_engine.h"
 
 namespace muster::simulation {
 
@@ -29,24 +31,38 @@ enum class Verb {
   kAppend,
   kAdd,
   kCompareSet,
+  kCompareAndSet,
   kDelete,
+  kDeletePrefix,
+  kPush,
+  kPop,
   kGet,
+  kWatch,
 };
 
+// So few that a watch falls behind now and then.
+inline constexpr int64_t kWatchHistoryChanges = 20;
+
+// Whether it changes the store and is answered at once. A pop may wait.
 inline bool IsMutation(Verb verb) {
   return verb == Verb::kSet || verb == Verb::kAppend || verb == Verb::kAdd ||
-         verb == Verb::kCompareSet || verb == Verb::kDelete;
+         verb == Verb::kCompareSet || verb == Verb::kCompareAndSet ||
+         verb == Verb::kDelete || verb == Verb::kDeletePrefix ||
+         verb == Verb::kPush;
 }
 
 struct Request {
   uint64_t operation = 0;  // of the member; a retry keeps it
   Verb verb = Verb::kHeartbeat;
-  core::Call call;  // the world fills in the waiter
-  std::string key{};
+  core::Call call;    // the world fills in the waiter
+  std::string key{};  // or the prefix that is meant
   std::string value{};
   std::string expected{};
+  int64_t expected_revision = 0;
+  core::SetOptions options{};
   int64_t delta = 0;
-  core::Duration timeout{};
+  core::Duration timeout{};        // zero: a pop that does not wait
+  std::optional<int64_t> after{};  // of a watch
   core::JoinRequest join{};
   core::BarrierRequest barrier{};
 };

@@ -16,6 +16,7 @@ constexpr uint64_t kSeeds = 200;
 
 TEST(SimTest, TheInvariantsHoldForAllSeeds) {
   SimStatistics sum;
+  SimChecker::Seen seen;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     SimWorld world(seed, /*trace=*/false);
     const std::optional<std::string> failure = world.Run();
@@ -33,6 +34,11 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
     sum.barriers_released += run.barriers_released;
     sum.barriers_failed += run.barriers_failed;
     sum.events += run.events;
+    seen.popped += world.seen().popped;
+    seen.expired += world.seen().expired;
+    seen.orphaned += world.seen().orphaned;
+    seen.watched += world.seen().watched;
+    seen.watches_cut += world.seen().watches_cut;
   }
   // A simulation in which nothing happens proves nothing.
   EXPECT_GT(sum.requests, 20000);
@@ -43,12 +49,21 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
   EXPECT_GT(sum.barriers_released, 1000);
   EXPECT_GT(sum.barriers_failed, 200);
   EXPECT_GT(sum.events, 300);
+  EXPECT_GT(seen.popped, 700);
+  EXPECT_GT(seen.expired, 200);
+  EXPECT_GT(seen.orphaned, 100);
+  EXPECT_GT(seen.watched, 700);
+  EXPECT_GT(seen.watches_cut, 30);
   std::cout << sum.steps << " steps, " << sum.requests << " requests, "
             << sum.lost_messages << " lost messages, " << sum.member_crashes
             << " member crashes, " << sum.coordinator_restarts
             << " coordinator restarts, " << sum.generations << " generations, "
             << sum.barriers_released << " barriers released, "
-            << sum.barriers_failed << " failed, " << sum.events << " events\n";
+            << sum.barriers_failed << " failed, " << sum.events << " events, "
+            << seen.popped << " items popped, " << seen.expired
+            << " keys expired, " << seen.orphaned << " orphaned, "
+            << seen.watched << " changes watched, " << seen.watches_cut
+            << " watches cut\n";
 }
 
 }  // namespace

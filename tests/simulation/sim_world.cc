@@ -27,8 +27,8 @@ constexpr int64_t kReconnectMsMax = 900;
 // What a restart must not change.
 std::string Durable(const core::JobSnapshot& job) {
   std::string text = absl::StrCat(
-      "keys=", job.keys, " bytes=", job.store_bytes, " revision=", job.revision,
-      " generation=", job.generation.value(),
+      "keys=", job.keys, " items=", job.queue_items, " bytes=", job.store_bytes,
+      " revision=", job.revision, " generation=", job.generation.value(),
       job.generation_running ? " running" : "", " world=", job.world_size);
   for (const core::MemberSnapshot& member : job.members) {
     const bool live = member.state == core::MemberState::kAlive ||
@@ -99,13 +99,18 @@ void SimWorld::Trace(const std::string& line) {
   std::cout << line << "\n";
 }
 
+core::CoordinatorOptions SimWorld::OptionsOfCoordinator() const {
+  core::CoordinatorOptions options;
+  options.durable = trouble_.durable;
+  options.limits.watch_history_changes = kWatchHistoryChanges;
+  return options;
+}
+
 void SimWorld::StartCoordinator() {
   ++epoch_;
   ++life_;
-  core::CoordinatorOptions options;
-  options.durable = trouble_.durable;
   coordinator_ = std::make_unique<core::Coordinator>(
-      core::CoordinatorEpoch(epoch_), options);
+      core::CoordinatorEpoch(epoch_), OptionsOfCoordinator());
   origins_.clear();
   checker_.Restart(core::CoordinatorEpoch(epoch_));
   Trace(absl::StrCat("# coordinator starts with epoch ", epoch_));
@@ -122,13 +127,11 @@ void SimWorld::ResumeCoordinator() {
     if (!decoded.ok()) return checker_.Fail(decoded.status().ToString());
     records.push_back(std::move(decoded->record));
   }
-  core::CoordinatorOptions options;
-  options.durable = true;
   coordinator_ = std::make_unique<core::Coordinator>(
-      core::CoordinatorEpoch(epoch_), options);
+      core::CoordinatorEpoch(epoch_), OptionsOfCoordinator());
   coordinator_->Restore(std::move(records), now_);
   origins_.clear();
-  checker_.Resume();
+  checker_.Resume(now_);
   Trace("restart");
   const std::string after = Durable(coordinator_->Snapshot(now_));
   if (before != after) {
@@ -176,7 +179,7 @@ void SimWorld::AdvanceTo(core::Instant when) {
 void SimWorld::Tick() {
   core::Outbox out;
   coordinator_->Tick(now_, out);
-  Deliver(out);
+  Deliver(out, /*ticked=*/true);
 }
 
 // Runs until `end`, or until `done`; returns whether it is done.
@@ -303,7 +306,6 @@ void SimWorld::Handle(size_t index, Request request) {
   checker_.Before(request, *coordinator_, now_);
   core::Outbox out;
   Dispatch(request, out);
-  checker_.After(request, *coordinator_);
   Deliver(out);
 }
 
@@ -325,7 +327,8 @@ void SimWorld::Dispatch(const Request& request, core::Outbox& out) {
     case Verb::kArrive:
       return to.Arrive(call, request.barrier, now_, out);
     case Verb::kSet:
-      return to.Set(call, request.key, request.value, now_, out);
+      return to.Set(call, request.key, request.value, now_, out,
+                    request.options);
     case Verb::kAppend:
       return to.Append(call, request.key, request.value, now_, out);
     case Verb::kAdd:
@@ -333,6 +336,23 @@ void SimWorld::Dispatch(const Request& request, core::Outbox& out) {
     case Verb::kCompareSet:
       return to.CompareSet(call, request.key, request.expected, request.value,
                            now_, out);
+    case Verb::kCompareAndSet:
+      return to.CompareAndSet(call, request.key, request.expected_revision,
+                              request.value, now_, out, request.options);
+    case Verb::kDeletePrefix:
+      return to.DeletePrefix(call, request.key, now_, out);
+    case Verb::kPush:
+      return to.QueuePush(call, request.key, request.value, now_, out);
+    case Verb::kPop:
+      return to.QueuePop(call, request.key,
+                         request.timeout > core::Duration::zero()
+                             ? std::make_optional(request.timeout)
+                             : std::nullopt,
+                         now_, out);
+    case Verb::kWatch:
+      return to.Watch(call,
+                      {{request.key, true}, request.after, request.timeout},
+                      now_, out);
     case Verb::kDelete:
       return to.DeleteKey(call, request.key, now_, out);
     case Verb::kGet:
@@ -363,9 +383,10 @@ void SimWorld::Count(const core::Outbox& out) {
 }
 
 // Sends what is in the outbox on its way.
-void SimWorld::Deliver(core::Outbox& out) {
+void SimWorld::Deliver(core::Outbox& out, bool ticked) {
   Count(out);
   Store();
+  checker_.Settle(out, ticked, now_, *coordinator_);
   const absl::Status invariants = coordinator_->CheckInvariants();
   if (!invariants.ok()) checker_.Fail(invariants.ToString());
   for (const core::Publication& publication : out.events) {
@@ -398,6 +419,7 @@ void SimWorld::Deliver(core::Outbox& out) {
       if (life == life_ && up_[to]) members_[to].Receive(response, now_);
     });
   }
+  checker_.CompareRevisions(*coordinator_, now_);
 }
 
 bool SimWorld::AllReleased(int64_t barriers) const {

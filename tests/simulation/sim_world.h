@@ -46,6 +46,7 @@ class SimWorld {
   std::optional<std::string> Run();
 
   const SimStatistics& statistics() const { return statistics_; }
+  const SimChecker::Seen& seen() const { return checker_.seen(); }
 
  private:
   using Action = std::function<void()>;
@@ -66,6 +67,7 @@ class SimWorld {
   };
 
   void DrawTrouble();
+  core::CoordinatorOptions OptionsOfCoordinator() const;
   void StartCoordinator();
   void ResumeCoordinator();
   void Store();
@@ -82,7 +84,7 @@ class SimWorld {
   void Transmit(size_t index, const Action& deliver);
   void Handle(size_t index, Request request);
   void Dispatch(const Request& request, core::Outbox& out);
-  void Deliver(core::Outbox& out);
+  void Deliver(core::Outbox& out, bool ticked = false);
   void Count(const core::Outbox& out);
 
   bool AllReleased(int64_t barriers) const;

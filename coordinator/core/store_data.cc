@@ -1,0 +1,290 @@
+#include "coordinator/core/store_data.h"
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::coordinator::core {
+namespace {
+
+constexpr size_t kExcerptBytesMax = 32;
+
+int64_t BytesOf(absl::string_view key) {
+  return static_cast<int64_t>(key.size());
+}
+
+int64_t BytesOf(const Value& value) {
+  return static_cast<int64_t>(value->size());
+}
+
+}  // namespace
+
+std::string Excerpt(absl::string_view bytes) {
+  std::string text = absl::StrCat(
+      "\"", absl::CHexEscape(bytes.substr(0, kExcerptBytesMax)), "\"");
+  if (bytes.size() > kExcerptBytesMax) {
+    absl::StrAppend(&text, "... (", bytes.size(), " bytes)");
+  }
+  return text;
+}
+
+StoreData::StoreData(const Limits* limits, Journal* journal)
+    : limits_(*limits), journal_(*journal), history_(limits) {}
+
+const StoreData::Entry* StoreData::Find(absl::string_view key) const {
+  const auto it = entries_.find(key);
+  return it == entries_.end() ? nullptr : &it->second;
+}
+
+const StoreData::Queue* StoreData::FindQueue(absl::string_view key) const {
+  const auto it = queues_.find(key);
+  return it == queues_.end() ? nullptr : &it->second;
+}
+
+absl::Status StoreData::CheckIsNoQueue(absl::string_view verb,
+                                       absl::string_view key) const {
+  const Queue* queue = FindQueue(key);
+  if (queue == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(verb, ": key ", Excerpt(key), " is a queue of ",
+                   queue->size(), " items, no value"));
+}
+
+absl::Status StoreData::CheckRoom(absl::string_view key,
+                                  int64_t value_bytes) const {
+  const Offer offer{"key", key};
+  absl::Status status =
+      CheckLimit("key_bytes", limits_.key_bytes, BytesOf(key), offer);
+  if (!status.ok()) return status;
+  status = CheckLimit("value_bytes", limits_.value_bytes, value_bytes, offer);
+  if (!status.ok()) return status;
+  int64_t bytes = bytes_ + value_bytes;
+  if (const Entry* present = Find(key); present != nullptr) {
+    bytes -= BytesOf(present->value);
+  } else {
+    status = CheckLimit("keys", limits_.keys,
+                        static_cast<int64_t>(entries_.size()) + 1, offer);
+    if (!status.ok()) return status;
+    bytes += BytesOf(key);
+  }
+  return CheckLimit("store_bytes", limits_.store_bytes, bytes, offer);
+}
+
+absl::Status StoreData::CheckItemRoom(absl::string_view key,
+                                      int64_t value_bytes) const {
+  const Offer offer{"key", key};
+  absl::Status status =
+      CheckLimit("key_bytes", limits_.key_bytes, BytesOf(key), offer);
+  if (!status.ok()) return status;
+  status = CheckLimit("value_bytes", limits_.value_bytes, value_bytes, offer);
+  if (!status.ok()) return status;
+  status = CheckLimit("queue_items", limits_.queue_items, items_ + 1, offer);
+  if (!status.ok()) return status;
+  int64_t bytes = bytes_ + value_bytes;
+  if (FindQueue(key) == nullptr) bytes += BytesOf(key);
+  return CheckLimit("store_bytes", limits_.store_bytes, bytes, offer);
+}
+
+bool StoreData::Put(absl::string_view key, Value value,
+                    std::optional<Lifetime> lifetime) {
+  journal_.Key(key);
+  auto it = entries_.lower_bound(key);
+  const bool fresh = it == entries_.end() || it->first != key;
+  if (fresh) {
+    it = entries_.emplace_hint(it, std::string(key), Entry());
+    bytes_ += BytesOf(key);
+  } else {
+    bytes_ -= BytesOf(it->second.value);
+  }
+  Entry& entry = it->second;
+  bytes_ += BytesOf(value);
+  history_.Add({ChangeKind::kPut, std::string(key), value, revision_});
+  entry.value = std::move(value);
+  entry.revision = revision_;
+  if (lifetime.has_value()) SetLifetime(key, entry, *std::move(lifetime));
+  return fresh;
+}
+
+void StoreData::Erase(absl::string_view key, ChangeKind why) {
+  journal_.Key(key);
+  const auto it = entries_.find(key);
+  bytes_ -= BytesOf(key) + BytesOf(it->second.value);
+  history_.Add({why, std::string(key), nullptr, revision_});
+  Unlink(key, it->second);
+  entries_.erase(it);
+}
+
+bool StoreData::Push(absl::string_view key, Value value) {
+  journal_.Item(key, revision_);
+  const auto [it, fresh] = queues_.try_emplace(std::string(key));
+  if (fresh) bytes_ += BytesOf(key);
+  bytes_ += BytesOf(value);
+  ++items_;
+  it->second.push_back({revision_, std::move(value)});
+  return fresh;
+}
+
+Value StoreData::Pop(absl::string_view key) {
+  const auto it = queues_.find(key);
+  const Item item = std::move(it->second.front());
+  journal_.Item(key, item.number);
+  it->second.pop_front();
+  bytes_ -= BytesOf(item.value);
+  --items_;
+  if (it->second.empty()) {
+    bytes_ -= BytesOf(key);
+    queues_.erase(it);
+  }
+  return item.value;
+}
+
+void StoreData::EraseQueue(absl::string_view key) {
+  const auto it = queues_.find(key);
+  bytes_ -= BytesOf(key);
+  for (const Item& item : it->second) {
+    journal_.Item(key, item.number);
+    bytes_ -= BytesOf(item.value);
+  }
+  items_ -= static_cast<int64_t>(it->second.size());
+  queues_.erase(it);
+}
+
+void StoreData::SetLifetime(absl::string_view key, Entry& entry,
+                            Lifetime lifetime) {
+  Unlink(key, entry);
+  entry.lifetime = nullptr;
+  if (lifetime.unlimited()) return;
+  if (lifetime.ttl.has_value()) {
+    expiries_.emplace(lifetime.expires_at, std::string(key));
+  }
+  if (!lifetime.owner.value().empty()) {
+    owned_[lifetime.owner].insert(std::string(key));
+  }
+  entry.lifetime = std::make_unique<const Lifetime>(std::move(lifetime));
+}
+
+// Takes the entry out of what finds it by its lifetime.
+void StoreData::Unlink(absl::string_view key, const Entry& entry) {
+  if (entry.lifetime == nullptr) return;
+  if (entry.lifetime->ttl.has_value()) {
+    expiries_.erase({entry.lifetime->expires_at, std::string(key)});
+  }
+  const auto owned = owned_.find(entry.lifetime->owner);
+  if (owned == owned_.end()) return;
+  owned->second.erase(std::string(key));
+  if (owned->second.empty()) owned_.erase(owned);
+}
+
+EntryRecord StoreData::RecordOf(absl::string_view key) const {
+  EntryRecord record;
+  record.key = std::string(key);
+  const Entry* present = Find(key);
+  if (present == nullptr) return record;
+  record.value = present->value;
+  record.revision = present->revision;
+  if (present->lifetime != nullptr) record.lifetime = *present->lifetime;
+  return record;
+}
+
+ItemRecord StoreData::RecordOf(absl::string_view key, int64_t number) const {
+  ItemRecord record;
+  record.key = std::string(key);
+  record.number = number;
+  const Queue* queue = FindQueue(key);
+  if (queue == nullptr) return record;
+  const auto it = std::lower_bound(
+      queue->begin(), queue->end(), number,
+      [](const Item& item, int64_t sought) { return item.number < sought; });
+  if (it != queue->end() && it->number == number) record.value = it->value;
+  return record;
+}
+
+void StoreData::Restore(EntryRecord record, Instant now) {
+  bytes_ += BytesOf(record.key) + BytesOf(record.value);
+  Entry& entry = entries_[record.key];
+  entry.value = std::move(record.value);
+  entry.revision = record.revision;
+  Lifetime& lifetime = record.lifetime;
+  if (lifetime.ttl.has_value()) {
+    lifetime.expires_at = DeadlineAfter(now, *lifetime.ttl);
+  }
+  SetLifetime(record.key, entry, std::move(lifetime));
+}
+
+void StoreData::Restore(ItemRecord record) {
+  const auto [it, fresh] = queues_.try_emplace(record.key);
+  if (fresh) bytes_ += BytesOf(record.key);
+  bytes_ += BytesOf(record.value);
+  ++items_;
+  // At the end, as a storage has them in order.
+  const auto place = std::upper_bound(
+      it->second.begin(), it->second.end(), record.number,
+      [](int64_t number, const Item& item) { return number < item.number; });
+  it->second.insert(place, {record.number, std::move(record.value)});
+}
+
+void StoreData::RestoreRevision(int64_t revision) {
+  revision_ = revision;
+  history_.BeginAt(revision);
+}
+
+std::optional<std::string> StoreData::FirstExpired(Instant now) const {
+  if (expiries_.empty() || expiries_.begin()->first > now) return std::nullopt;
+  return expiries_.begin()->second;
+}
+
+std::optional<Instant> StoreData::NextExpiry() const {
+  if (expiries_.empty()) return std::nullopt;
+  return expiries_.begin()->first;
+}
+
+std::vector<std::string> StoreData::OwnedBy(const MemberId& member) const {
+  const auto owned = owned_.find(member);
+  if (owned == owned_.end()) return {};
+  return {owned->second.begin(), owned->second.end()};
+}
+
+absl::Status StoreData::CheckInvariants() const {
+  int64_t bytes = 0;
+  int64_t items = 0;
+  size_t expiring = 0;
+  size_t owned = 0;
+  for (const auto& [key, entry] : entries_) {
+    bytes += BytesOf(key) + BytesOf(entry.value);
+    if (entry.revision <= 0 || entry.revision > revision_) {
+      return absl::InternalError(absl::StrCat("store: key ", Excerpt(key),
+                                              " has revision ", entry.revision,
+                                              " of ", revision_));
+    }
+    if (FindQueue(key) != nullptr) {
+      return absl::InternalError(
+          absl::StrCat("store: key ", Excerpt(key), " is a value and a queue"));
+    }
+    if (entry.lifetime == nullptr) continue;
+    if (expiries_.contains({entry.lifetime->expires_at, key})) ++expiring;
+    const auto owner = owned_.find(entry.lifetime->owner);
+    if (owner != owned_.end() && owner->second.contains(key)) ++owned;
+  }
+  for (const auto& [key, queue] : queues_) {
+    if (queue.empty()) {
+      return absl::InternalError(
+          absl::StrCat("store: an empty queue, ", Excerpt(key)));
+    }
+    bytes += BytesOf(key);
+    for (const Item& item : queue) bytes += BytesOf(item.value);
+    items += static_cast<int64_t>(queue.size());
+  }
+  if (bytes != bytes_ || items != items_) {
+    return absl::InternalError(
+        absl::StrCat("store: counts ", bytes_, " bytes and ", items_,
+                     " items, holds ", bytes, " and ", items));
+  }
+  for (const auto& [member, keys] : owned_) owned -= keys.size();
+  if (expiring != expiries_.size() || owned != 0) {
+    return absl::InternalError("store: lifetimes and their indices differ");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::coordinator::core

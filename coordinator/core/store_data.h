@@ -1,0 +1,159 @@
+// What a store holds: values, queues, and when they go away by themselves.
+
+#ifndef MUSTER_COORDINATOR_CORE_STORE_DATA_H_
+#define MUSTER_COORDINATOR_CORE_STORE_DATA_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/core/journal.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/payload.h"
+#include "coordinator/core/watch_history.h"
+
+namespace muster::coordinator::core {
+
+// Returns `bytes` in quotes, printable, and cut to what a line bears.
+std::string Excerpt(absl::string_view bytes);
+
+// When a value goes away by itself.
+struct Lifetime {
+  std::optional<Duration> ttl{};
+  Instant expires_at{};  // if there is a ttl
+  MemberId owner{};      // of an ephemeral key
+
+  bool unlimited() const { return !ttl.has_value() && owner.value().empty(); }
+};
+
+// What of the store survives a restart (records.h): each value, each item of a
+// queue, and the revision. A time to live begins anew.
+struct EntryRecord {
+  std::string key;  // name
+  Value value;      // null: erased
+  int64_t revision = 0;
+  Lifetime lifetime{};
+};
+struct ItemRecord {
+  std::string key;     // name
+  int64_t number = 0;  // name; ascending within the queue
+  Value value;         // null: erased
+};
+struct StoreRecord {
+  int64_t revision = 0;
+};
+
+// StoreData is the content of a store, without rules about who may do what
+// when. A key holds a value, or a queue of at least one item, or nothing.
+//
+// Advance, Put, Erase, Push, Pop and EraseQueue are the only functions that
+// change it, and enter each change in the journal.
+class StoreData {
+ public:
+  struct Entry {
+    Value value;
+    int64_t revision = 0;
+    std::unique_ptr<const Lifetime> lifetime;  // null: unlimited
+  };
+  struct Item {
+    int64_t number = 0;  // the revision in which it was pushed
+    Value value;
+  };
+  using Entries = absl::btree_map<std::string, Entry>;
+  using Queue = std::deque<Item>;
+  using Queues = absl::btree_map<std::string, Queue>;
+
+  // Both must outlive the data.
+  StoreData(const Limits* limits, Journal* journal);
+
+  // Null: the key holds no value, or no queue. Good until the next change.
+  const Entry* Find(absl::string_view key) const;
+  const Queue* FindQueue(absl::string_view key) const;
+  bool Contains(absl::string_view key) const {
+    return Find(key) != nullptr || FindQueue(key) != nullptr;
+  }
+
+  // INVALID_ARGUMENT (`set: key "k" is a queue of 2 items, no value`).
+  absl::Status CheckIsNoQueue(absl::string_view verb,
+                              absl::string_view key) const;
+
+  // RESOURCE_EXHAUSTED: whether the key may come to hold a value of
+  // `value_bytes`, or one more item of as many.
+  absl::Status CheckRoom(absl::string_view key, int64_t value_bytes) const;
+  absl::Status CheckItemRoom(absl::string_view key, int64_t value_bytes) const;
+
+  // Begins the next revision, in which the changes after it are made.
+  int64_t Advance() { return ++revision_; }
+
+  // Writes a value; there must be room and no queue. Without `lifetime` a
+  // present value keeps its own. Returns whether the key is new.
+  bool Put(absl::string_view key, Value value,
+           std::optional<Lifetime> lifetime);
+
+  // Removes the value of the key, which must be there.
+  void Erase(absl::string_view key, ChangeKind why);
+
+  // Appends an item. Returns whether the queue is new.
+  bool Push(absl::string_view key, Value item);
+
+  // Takes the first item of the queue, which must be there.
+  Value Pop(absl::string_view key);
+
+  // Removes the queue of the key, which must be there, with all its items.
+  void EraseQueue(absl::string_view key);
+
+  // The key that expires first, if that is at or before `now`.
+  std::optional<std::string> FirstExpired(Instant now) const;
+  std::optional<Instant> NextExpiry() const;
+
+  // The ephemeral keys of the member, ascending.
+  std::vector<std::string> OwnedBy(const MemberId& member) const;
+
+  EntryRecord RecordOf(absl::string_view key) const;
+  ItemRecord RecordOf(absl::string_view key, int64_t number) const;
+
+  // Into new data. The revision last: the history begins there.
+  void Restore(EntryRecord record, Instant now);
+  void Restore(ItemRecord record);
+  void RestoreRevision(int64_t revision);
+
+  const Entries& entries() const { return entries_; }
+  const Queues& queues() const { return queues_; }
+  const WatchHistory& history() const { return history_; }
+  int64_t bytes() const { return bytes_; }
+  int64_t items() const { return items_; }
+  int64_t revision() const { return revision_; }
+
+  absl::Status CheckInvariants() const;
+
+ private:
+  void SetLifetime(absl::string_view key, Entry& entry, Lifetime lifetime);
+  void Unlink(absl::string_view key, const Entry& entry);
+
+  const Limits& limits_;
+  Journal& journal_;
+  Entries entries_;
+  Queues queues_;
+  int64_t bytes_ = 0;
+  int64_t items_ = 0;
+  int64_t revision_ = 0;
+  WatchHistory history_;
+
+  // Of the entries with a lifetime.
+  absl::btree_set<std::pair<Instant, std::string>> expiries_;
+  absl::btree_map<MemberId, absl::btree_set<std::string>> owned_;
+};
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_STORE_DATA_H_

@@ -1,0 +1,61 @@
+// The last changes of a store, for those who watch it.
+
+#ifndef MUSTER_COORDINATOR_CORE_WATCH_HISTORY_H_
+#define MUSTER_COORDINATOR_CORE_WATCH_HISTORY_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/payload.h"
+
+namespace muster::coordinator::core {
+
+// Which keys somebody watches.
+struct WatchSelector {
+  std::string key;
+  bool prefix = false;  // else that key alone
+
+  bool Matches(absl::string_view changed) const;
+};
+
+// WatchHistory keeps the newest changes of a store, as many as the limits
+// watch_history_changes and watch_history_bytes allow. It forgets whole
+// revisions, the oldest first, and never the newest one.
+class WatchHistory {
+ public:
+  // `limits` must outlive the history.
+  explicit WatchHistory(const Limits* limits) : limits_(*limits) {}
+
+  // Changes come in ascending order of their revisions.
+  void Add(StoreChange change);
+
+  // Nothing is known of the revisions up to `revision`.
+  void BeginAt(int64_t revision) { forgotten_through_ = revision; }
+
+  // OUT_OF_RANGE (`watch: revision 3 is no longer in the history, the oldest
+  // to go on from is 17`, or the revision is ahead of `newest`).
+  absl::Status CheckComplete(int64_t after, int64_t newest) const;
+
+  // Returns the matching changes of the revisions after `after` and up to
+  // `newest`. It stops early, at the end of a revision, when the reply gets
+  // large. CheckComplete must hold.
+  WatchReply Collect(const WatchSelector& selector, int64_t after,
+                     int64_t newest) const;
+
+ private:
+  static int64_t BytesOf(const StoreChange& change);
+
+  const Limits& limits_;
+  std::deque<std::shared_ptr<const StoreChange>> changes_;
+  int64_t bytes_ = 0;
+  int64_t forgotten_through_ = 0;  // the newest revision that was forgotten
+};
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_WATCH_HISTORY_H_
