@@ -9,46 +9,13 @@
 #include "absl/status/statusor.h"
 #include "coordinator/server/convert.h"
 #include "google/protobuf/repeated_field.h"
-#include "google/protobuf/repeated_ptr_field.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {
 namespace {
 
-using Bytes = google::protobuf::RepeatedPtrField<std::string>;
-
-std::vector<std::string> Take(Bytes* bytes) {
-  std::vector<std::string> out;
-  out.reserve(bytes->size());
-  for (std::string& b : *bytes) out.push_back(std::move(b));
-  return out;
-}
-
 // The most bytes of the culprits of a failure report.
 constexpr size_t kCulpritsBytesMax = 64 << 10;
-
-// Answers the call when its timeout cannot be meant.
-template <typename Request>
-bool ReadTimeout(const Request& request, const core::Call& call, Turn& turn,
-                 core::Duration* timeout) {
-  *timeout = turn.limits.parked_time;
-  if (!request.has_timeout()) return true;
-  const absl::Status status = CheckDuration("timeout", request.timeout());
-  if (!status.ok()) {
-    turn.out.Fail(call.waiter, status);
-    return false;
-  }
-  *timeout = DurationOf(request.timeout());
-  return true;
-}
-
-// A failed call has no payload of its kind; an empty one stands for it then.
-template <typename T>
-const T& As(const core::Payload& payload) {
-  static const T kEmpty{};
-  const T* found = std::get_if<T>(&payload);
-  return found == nullptr ? kEmpty : *found;
-}
 
 absl::StatusOr<std::vector<core::GroupProgress>> ProgressOf(
     const v1::HeartbeatRequest& request) {
@@ -81,95 +48,11 @@ core::FailureReport ReportOf(const v1::ReportFailureRequest& request) {
   return report;
 }
 
-void SetValue(const core::Value& value, std::string* to) {
-  if (value != nullptr) *to = *value;
-}
-
 int64_t ValueBytes(const core::Value& value) {
   return value == nullptr ? 0 : static_cast<int64_t>(value->size());
 }
 
 }  // namespace
-
-void Apply(v1::SetRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
-  turn.core.Set(call, request.key(), std::move(*request.mutable_value()),
-                turn.now, turn.out);
-}
-
-void Apply(v1::GetRequest& request, core::Call& call, Turn& turn) {
-  core::Duration timeout;
-  if (!ReadTimeout(request, call, turn, &timeout)) return;
-  turn.core.Get(call, request.key(), timeout, turn.now, turn.out);
-}
-
-void Apply(v1::TryGetRequest& request, core::Call& call, Turn& turn) {
-  turn.core.TryGet(call, request.key(), turn.now, turn.out);
-}
-
-void Apply(v1::AddRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
-  turn.core.Add(call, request.key(), request.delta(), turn.now, turn.out);
-}
-
-void Apply(v1::AppendRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
-  turn.core.Append(call, request.key(), request.value(), turn.now, turn.out);
-}
-
-void Apply(v1::CheckRequest& request, core::Call& call, Turn& turn) {
-  turn.core.Check(call, Take(request.mutable_keys()), turn.now, turn.out);
-}
-
-void Apply(v1::WaitRequest& request, core::Call& call, Turn& turn) {
-  core::Duration timeout;
-  if (!ReadTimeout(request, call, turn, &timeout)) return;
-  turn.core.Wait(call, Take(request.mutable_keys()), timeout, turn.now,
-                 turn.out);
-}
-
-void Apply(v1::CompareSetRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
-  turn.core.CompareSet(call, request.key(), request.expected(),
-                       std::move(*request.mutable_desired()), turn.now,
-                       turn.out);
-}
-
-void Apply(v1::DeleteRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
-  turn.core.DeleteKey(call, request.key(), turn.now, turn.out);
-}
-
-void Apply(v1::NumKeysRequest& request, core::Call& call, Turn& turn) {
-  turn.core.NumKeys(call, turn.now, turn.out);
-}
-
-void Apply(v1::MultiGetRequest& request, core::Call& call, Turn& turn) {
-  core::Duration timeout;
-  if (!ReadTimeout(request, call, turn, &timeout)) return;
-  turn.core.MultiGet(call, Take(request.mutable_keys()), timeout, turn.now,
-                     turn.out);
-}
-
-void Apply(v1::MultiSetRequest& request, core::Call& call, Turn& turn) {
-  call.sequence = core::SequenceNumber(request.sequence());
-  std::vector<std::string> keys;
-  std::vector<std::string> values;
-  keys.reserve(request.entries_size());
-  values.reserve(request.entries_size());
-  for (v1::KeyValue& entry : *request.mutable_entries()) {
-    keys.push_back(std::move(*entry.mutable_key()));
-    values.push_back(std::move(*entry.mutable_value()));
-  }
-  turn.core.MultiSet(call, keys, std::move(values), turn.now, turn.out);
-}
-
-void Apply(v1::ListKeysRequest& request, core::Call& call, Turn& turn) {
-  const int64_t count_max =
-      request.limit() == 0 ? turn.limits.keys_per_call : request.limit();
-  turn.core.ListKeys(call, request.prefix(), request.start_after(), count_max,
-                     turn.now, turn.out);
-}
 
 void Apply(v1::RegisterRequest& request, core::Call& call, Turn& turn) {
   turn.core.Register(call, RegistrationOf(request), turn.now, turn.out);
@@ -246,6 +129,18 @@ void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn) {
       return Apply(*operation.mutable_multi_set(), call, turn);
     case v1::Operation::kListKeys:
       return Apply(*operation.mutable_list_keys(), call, turn);
+    case v1::Operation::kCompareAndSet:
+      return Apply(*operation.mutable_compare_and_set(), call, turn);
+    case v1::Operation::kDeletePrefix:
+      return Apply(*operation.mutable_delete_prefix(), call, turn);
+    case v1::Operation::kQueuePush:
+      return Apply(*operation.mutable_queue_push(), call, turn);
+    case v1::Operation::kQueuePop:
+      return Apply(*operation.mutable_queue_pop(), call, turn);
+    case v1::Operation::kQueueLen:
+      return Apply(*operation.mutable_queue_len(), call, turn);
+    case v1::Operation::kWatch:
+      return Apply(*operation.mutable_watch(), call, turn);
     case v1::Operation::kLeave:
       return Apply(*operation.mutable_leave(), call, turn);
     case v1::Operation::kReportFailure:
@@ -288,6 +183,18 @@ Method MethodOf(const v1::Operation& operation) {
       return Method::kMultiSet;
     case v1::Operation::kListKeys:
       return Method::kListKeys;
+    case v1::Operation::kCompareAndSet:
+      return Method::kCompareAndSet;
+    case v1::Operation::kDeletePrefix:
+      return Method::kDeletePrefix;
+    case v1::Operation::kQueuePush:
+      return Method::kQueuePush;
+    case v1::Operation::kQueuePop:
+      return Method::kQueuePop;
+    case v1::Operation::kQueueLen:
+      return Method::kQueueLen;
+    case v1::Operation::kWatch:
+      return Method::kWatch;
     case v1::Operation::kLeave:
       return Method::kLeave;
     case v1::Operation::kReportFailure:
@@ -338,6 +245,18 @@ void FillResult(const Answer& answer, const core::MemberId& caller,
       return Fill(payload, result->mutable_multi_set());
     case Method::kListKeys:
       return Fill(payload, result->mutable_list_keys());
+    case Method::kCompareAndSet:
+      return Fill(payload, result->mutable_compare_and_set());
+    case Method::kDeletePrefix:
+      return Fill(payload, result->mutable_delete_prefix());
+    case Method::kQueuePush:
+      return Fill(payload, result->mutable_queue_push());
+    case Method::kQueuePop:
+      return Fill(payload, result->mutable_queue_pop());
+    case Method::kQueueLen:
+      return Fill(payload, result->mutable_queue_len());
+    case Method::kWatch:
+      return Fill(payload, result->mutable_watch());
     case Method::kLeave:
       return Fill(payload, result->mutable_leave());
     case Method::kReportFailure:
@@ -349,75 +268,6 @@ void FillResult(const Answer& answer, const core::MemberId& caller,
     default:
       return;
   }
-}
-
-void Fill(const core::Payload& payload, v1::SetResponse* response) {
-  response->set_revision(As<core::RevisionReply>(payload).revision);
-}
-
-void Fill(const core::Payload& payload, v1::GetResponse* response) {
-  const auto& reply = As<core::ValueReply>(payload);
-  SetValue(reply.value, response->mutable_value());
-  response->set_revision(reply.revision);
-}
-
-void Fill(const core::Payload& payload, v1::TryGetResponse* response) {
-  const auto& reply = As<core::ValueReply>(payload);
-  response->set_found(reply.value != nullptr);
-  SetValue(reply.value, response->mutable_value());
-  response->set_revision(reply.revision);
-}
-
-void Fill(const core::Payload& payload, v1::AddResponse* response) {
-  const auto& reply = As<core::NumberReply>(payload);
-  response->set_value(reply.number);
-  response->set_revision(reply.revision);
-}
-
-void Fill(const core::Payload& payload, v1::AppendResponse* response) {
-  response->set_revision(As<core::RevisionReply>(payload).revision);
-}
-
-void Fill(const core::Payload& payload, v1::CheckResponse* response) {
-  response->set_all_present(As<core::FlagReply>(payload).flag);
-}
-
-void Fill(const core::Payload&, v1::WaitResponse*) {}
-
-void Fill(const core::Payload& payload, v1::CompareSetResponse* response) {
-  const auto& reply = As<core::CompareSetReply>(payload);
-  SetValue(reply.value, response->mutable_value());
-  response->set_written(reply.stored);
-  response->set_revision(reply.revision);
-}
-
-void Fill(const core::Payload& payload, v1::DeleteResponse* response) {
-  const auto& reply = As<core::FlagReply>(payload);
-  response->set_deleted(reply.flag);
-  response->set_revision(reply.revision);
-}
-
-void Fill(const core::Payload& payload, v1::NumKeysResponse* response) {
-  response->set_count(As<core::NumberReply>(payload).number);
-}
-
-void Fill(const core::Payload& payload, v1::MultiGetResponse* response) {
-  const auto& reply = As<core::ValuesReply>(payload);
-  response->mutable_values()->Reserve(static_cast<int>(reply.values.size()));
-  for (const core::ValueReply& value : reply.values) {
-    SetValue(value.value, response->add_values());
-  }
-}
-
-void Fill(const core::Payload& payload, v1::MultiSetResponse* response) {
-  response->set_revision(As<core::RevisionReply>(payload).revision);
-}
-
-void Fill(const core::Payload& payload, v1::ListKeysResponse* response) {
-  const auto& reply = As<core::KeysReply>(payload);
-  response->mutable_keys()->Reserve(static_cast<int>(reply.keys.size()));
-  for (const std::string& key : reply.keys) response->add_keys(key);
-  response->set_more(reply.more);
 }
 
 void Fill(const core::Payload& payload, v1::RegisterResponse* response) {

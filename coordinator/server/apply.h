@@ -12,6 +12,7 @@
 #include "coordinator/core/membership.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
+#include "coordinator/server/convert.h"
 #include "coordinator/server/job.h"
 #include "coordinator/server/method.h"
 #include "google/protobuf/repeated_field.h"
@@ -41,6 +42,12 @@ void Apply(v1::NumKeysRequest& request, core::Call& call, Turn& turn);
 void Apply(v1::MultiGetRequest& request, core::Call& call, Turn& turn);
 void Apply(v1::MultiSetRequest& request, core::Call& call, Turn& turn);
 void Apply(v1::ListKeysRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::CompareAndSetRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::DeletePrefixRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::QueuePushRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::QueuePopRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::QueueLenRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::WatchRequest& request, core::Call& call, Turn& turn);
 void Apply(v1::RegisterRequest& request, core::Call& call, Turn& turn);
 void Apply(v1::HeartbeatRequest& request, core::Call& call, Turn& turn);
 void Apply(v1::LeaveRequest& request, core::Call& call, Turn& turn);
@@ -48,7 +55,24 @@ void Apply(v1::ReportFailureRequest& request, core::Call& call, Turn& turn);
 void Apply(v1::JoinRequest& request, core::Call& call, Turn& turn);
 void Apply(v1::AwaitBarrierRequest& request, core::Call& call, Turn& turn);
 
-// The same for an operation of a stream. It must hold one of the above.
+// For those above: reads how long the request is willing to wait, or answers
+// the call when that cannot be meant.
+template <typename Request>
+bool ReadTimeout(const Request& request, const core::Call& call, Turn& turn,
+                 core::Duration* timeout) {
+  *timeout = turn.limits.parked_time;
+  if (!request.has_timeout()) return true;
+  const absl::Status status = CheckDuration("timeout", request.timeout());
+  if (!status.ok()) {
+    turn.out.Fail(call.waiter, status);
+    return false;
+  }
+  *timeout = DurationOf(request.timeout());
+  return true;
+}
+
+// Makes the call that an operation of a stream asks for. It must hold one of
+// the above.
 void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn);
 
 // The method of an operation that holds one of the above.
@@ -68,6 +92,12 @@ void Fill(const core::Payload& payload, v1::NumKeysResponse* response);
 void Fill(const core::Payload& payload, v1::MultiGetResponse* response);
 void Fill(const core::Payload& payload, v1::MultiSetResponse* response);
 void Fill(const core::Payload& payload, v1::ListKeysResponse* response);
+void Fill(const core::Payload& payload, v1::CompareAndSetResponse* response);
+void Fill(const core::Payload& payload, v1::DeletePrefixResponse* response);
+void Fill(const core::Payload& payload, v1::QueuePushResponse* response);
+void Fill(const core::Payload& payload, v1::QueuePopResponse* response);
+void Fill(const core::Payload& payload, v1::QueueLenResponse* response);
+void Fill(const core::Payload& payload, v1::WatchResponse* response);
 void Fill(const core::Payload& payload, v1::RegisterResponse* response);
 void Fill(const core::Payload& payload, v1::HeartbeatResponse* response);
 void Fill(const core::Payload& payload, v1::LeaveResponse* response);

@@ -2,6 +2,7 @@
 #define MUSTER_COORDINATOR_SERVER_CONVERT_H_
 
 #include <chrono>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -24,6 +25,14 @@ core::Duration DurationOf(const google::protobuf::Duration& duration);
 absl::Status CheckDuration(absl::string_view field,
                            const google::protobuf::Duration& duration);
 void FillDuration(core::Duration duration, google::protobuf::Duration* message);
+
+// A failed call has no payload of its kind; an empty one stands for it then.
+template <typename T>
+const T& As(const core::Payload& payload) {
+  static const T kEmpty{};
+  const T* found = std::get_if<T>(&payload);
+  return found == nullptr ? kEmpty : *found;
+}
 
 void FillMember(const core::MemberSnapshot& member, v1::MemberInfo* info);
 void FillMember(const core::MissingRank& missing, v1::MemberInfo* info);

@@ -20,6 +20,12 @@ enum class Method : uint8_t {
   kMultiGet,
   kMultiSet,
   kListKeys,
+  kCompareAndSet,
+  kDeletePrefix,
+  kQueuePush,
+  kQueuePop,
+  kQueueLen,
+  kWatch,
   kRegister,
   kHeartbeat,
   kLeave,
@@ -35,11 +41,12 @@ inline constexpr int kMethodCount = static_cast<int>(Method::kStream) + 1;
 
 // Names of the protocol, as metrics show them.
 inline constexpr const char* kMethodNames[kMethodCount] = {
-    "Set",      "Get",           "TryGet",     "Add",          "Append",
-    "Check",    "Wait",          "CompareSet", "Delete",       "NumKeys",
-    "MultiGet", "MultiSet",      "ListKeys",   "Register",     "Heartbeat",
-    "Leave",    "ReportFailure", "Join",       "AwaitBarrier", "ListJobs",
-    "GetJob",   "Stream",
+    "Set",       "Get",      "TryGet",        "Add",           "Append",
+    "Check",     "Wait",     "CompareSet",    "Delete",        "NumKeys",
+    "MultiGet",  "MultiSet", "ListKeys",      "CompareAndSet", "DeletePrefix",
+    "QueuePush", "QueuePop", "QueueLen",      "Watch",         "Register",
+    "Heartbeat", "Leave",    "ReportFailure", "Join",          "AwaitBarrier",
+    "ListJobs",  "GetJob",   "Stream",
 };
 
 inline const char* MethodName(Method method) {

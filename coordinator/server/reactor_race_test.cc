@@ -1,7 +1,7 @@
-// Sessions and unary calls whose reactions come from several threads at once,
-// with cancellations, takeovers, deadlines and a drain in between. A stand-in
-// takes gRPC's place: the packaged one is not instrumented, so ThreadSanitizer
-// cannot see through it.
+// Sessions, unary calls and watches whose reactions come from several threads
+// at once, with cancellations, takeovers, deadlines and a drain in between. A
+// stand-in takes gRPC's place: the packaged one is not instrumented, so
+// ThreadSanitizer cannot see through it.
 
 #include <chrono>
 #include <cstdint>
@@ -23,6 +23,7 @@
 #include "coordinator/server/session.h"
 #include "coordinator/server/session_service.h"
 #include "coordinator/server/unary.h"
+#include "coordinator/server/watch_call.h"
 #include "gtest/gtest.h"
 
 namespace muster::coordinator {
@@ -260,6 +261,67 @@ class FakeGet : public FakeCall, public grpc::ServerCallbackUnary {
   grpc::ServerUnaryReactor* reactor_ = nullptr;
 };
 
+// A Watch of all keys as gRPC makes it.
+class FakeWatch : public FakeCall,
+                  public grpc::ServerCallbackWriter<v1::WatchResponse> {
+ public:
+  FakeWatch(Pool& pool, const ServiceContext& context, const std::string& job)
+      : FakeCall(pool, [this] { reactor_->OnDone(); }) {
+    v1::WatchRequest request;
+    request.mutable_caller()->set_job(job);
+    request.set_prefix(true);
+    // Short, so that it is answered, written and asked anew all the time.
+    request.mutable_timeout()->set_nanos(1'000'000);
+    // What is started before BindReactor waits for it.
+    reactor_ = StartWatch(context, request);
+    BindReactor(reactor_);
+    Bound();
+  }
+
+  void Cancel() {
+    MutexLock lock(mu_);
+    if (!finished_) React([this] { reactor_->OnCancel(); });
+  }
+
+ private:
+  grpc::internal::ServerReactor* reactor() override { return reactor_; }
+  void CallOnDone() override {}
+  void SendInitialMetadata() override {}
+  void WriteAndFinish(const v1::WatchResponse*, grpc::WriteOptions,
+                      grpc::Status) override {
+    ADD_FAILURE() << "not used";
+  }
+  void Write(const v1::WatchResponse* response, grpc::WriteOptions) override {
+    MutexLock lock(mu_);
+    EXPECT_FALSE(writing_) << "two writes at a time";
+    EXPECT_FALSE(finished_) << "a write after Finish";
+    EXPECT_GE(response->revision(), revision_);
+    for (const v1::KeyChange& change : response->changes()) {
+      EXPECT_GT(change.revision(), revision_) << "told twice";
+      EXPECT_LE(change.revision(), response->revision());
+    }
+    revision_ = response->revision();
+    writing_ = true;
+    React([this] {
+      {
+        MutexLock lock(mu_);
+        writing_ = false;
+      }
+      reactor_->OnWriteDone(true);
+    });
+  }
+  void Finish(grpc::Status) override {
+    MutexLock lock(mu_);
+    EXPECT_FALSE(finished_) << "a second Finish";
+    finished_ = true;
+    React([] {});
+  }
+
+  grpc::ServerWriteReactor<v1::WatchResponse>* reactor_ = nullptr;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t revision_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
 Driver::Options DriverOptions(Metrics* metrics) {
   Driver::Options options;
   options.core.membership.lease = milliseconds(50);
@@ -358,9 +420,12 @@ void ReactorRaceTest::Live(Pool& pool, uint64_t seed) {
       stream->Send(Batch(random, &id));
     }
     FakeGet get(pool, context_, "j", "k" + std::to_string(random() % 8));
+    FakeWatch watch(pool, context_, "j");
     if (random() % 2 == 0) stream->HalfClose();
     get.Cancel();
     get.AwaitDone();
+    watch.Cancel();
+    watch.AwaitDone();
     stream->Cancel();
     stream->AwaitDone();
   }
@@ -384,6 +449,7 @@ TEST_F(ReactorRaceTest, DrainWhileEverybodyTalks) {
   Pool pool(4);
   std::vector<std::unique_ptr<FakeStream>> streams;
   std::vector<std::unique_ptr<FakeGet>> gets;
+  std::vector<std::unique_ptr<FakeWatch>> watches;
   std::mt19937_64 random(7);
   uint64_t id = 0;
   for (int i = 0; i < 40; ++i) {
@@ -393,12 +459,18 @@ TEST_F(ReactorRaceTest, DrainWhileEverybodyTalks) {
     streams.back()->Send(hello);
     for (int n = 0; n < 5; ++n) streams.back()->Send(Batch(random, &id));
     gets.push_back(std::make_unique<FakeGet>(pool, context_, "j", "never"));
+    watches.push_back(std::make_unique<FakeWatch>(pool, context_, "j"));
   }
   const absl::Status status = absl::UnavailableError("the coordinator drains");
   sessions_.Drain(status);
-  driver_.Drain(status);
+  do {
+    // A watch may have been between two waits.
+    driver_.Drain(status);
+  } while (!open_calls_.AwaitNone(std::chrono::steady_clock::now() +
+                                  milliseconds(5)));
   for (const auto& stream : streams) stream->AwaitDone();
   for (const auto& get : gets) get->AwaitDone();
+  for (const auto& watch : watches) watch->AwaitDone();
   EXPECT_EQ(sessions_.size(), 0);
   EXPECT_FALSE(driver_.GetJob("j").ok());
 }

@@ -1,6 +1,7 @@
 #include "coordinator/server/store_service.h"
 
 #include "coordinator/server/method.h"
+#include "coordinator/server/watch_call.h"
 #include "muster/v1/store.grpc.pb.h"
 
 namespace muster::coordinator {
@@ -64,6 +65,30 @@ class StoreService final : public v1::StoreService::CallbackService {
   Reactor* ListKeys(Context*, const v1::ListKeysRequest* request,
                     v1::ListKeysResponse* response) override {
     return Unary(context_, Method::kListKeys, request, response);
+  }
+  Reactor* CompareAndSet(Context*, const v1::CompareAndSetRequest* request,
+                         v1::CompareAndSetResponse* response) override {
+    return Unary(context_, Method::kCompareAndSet, request, response);
+  }
+  Reactor* DeletePrefix(Context*, const v1::DeletePrefixRequest* request,
+                        v1::DeletePrefixResponse* response) override {
+    return Unary(context_, Method::kDeletePrefix, request, response);
+  }
+  Reactor* QueuePush(Context*, const v1::QueuePushRequest* request,
+                     v1::QueuePushResponse* response) override {
+    return Unary(context_, Method::kQueuePush, request, response);
+  }
+  Reactor* QueuePop(Context*, const v1::QueuePopRequest* request,
+                    v1::QueuePopResponse* response) override {
+    return Unary(context_, Method::kQueuePop, request, response);
+  }
+  Reactor* QueueLen(Context*, const v1::QueueLenRequest* request,
+                    v1::QueueLenResponse* response) override {
+    return Unary(context_, Method::kQueueLen, request, response);
+  }
+  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(
+      Context*, const v1::WatchRequest* request) override {
+    return StartWatch(context_, *request);
   }
 
  private:

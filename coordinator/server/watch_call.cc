@@ -1,0 +1,147 @@
+#include "coordinator/server/watch_call.h"
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "coordinator/core/call.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/server/apply.h"
+#include "coordinator/server/driver.h"
+#include "coordinator/server/job.h"
+#include "coordinator/server/method.h"
+#include "coordinator/server/metrics.h"
+#include "coordinator/server/mutex.h"
+#include "coordinator/server/open_calls.h"
+#include "coordinator/server/sink.h"
+#include "proto/muster/v1/status_wire.h"
+
+namespace muster::coordinator {
+namespace {
+
+// WatchCall is one open watch. One of three things is going on at any time: a
+// call of the job waits, an answer is being written, or the call is finished.
+// It lives until gRPC is done with it and the job no longer refers to it.
+class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
+                        public Sink,
+                        public std::enable_shared_from_this<WatchCall> {
+ public:
+  WatchCall(const ServiceContext& context, const v1::WatchRequest& request)
+      : context_(context),
+        started_(std::chrono::steady_clock::now()),
+        call_(CallOf(request.caller())),
+        request_(request) {}
+
+  void Start(const std::string& job_name) {
+    context_.open_calls->Begin();
+    self_ = shared_from_this();
+    absl::StatusOr<std::shared_ptr<Job>> job =
+        context_.driver->GetJob(job_name);
+    if (!job.ok()) return End(job.status());
+    job_ = *std::move(job);
+    Ask();
+  }
+
+  void Deliver(absl::Span<Answer> answers) override {
+    for (const Answer& answer : answers) {
+      absl::Status status = StatusOf(answer);
+      if (status.ok()) {
+        status = CheckAnswerBytes(answer, context_.message_bytes_max);
+      }
+      if (!status.ok()) {
+        End(status);
+        continue;
+      }
+      MutexLock lock(mu_);
+      if (finished_) continue;
+      response_.Clear();
+      Fill(answer.payload, &response_);
+      response_.set_coordinator_epoch(context_.driver->epoch().value());
+      request_.set_after_revision(response_.revision());
+      StartWrite(&response_);
+    }
+  }
+
+  void Publish(const SharedEvent&) override {}
+  void Flush() override {}
+  void Close(const absl::Status& status) override { End(status); }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return End(absl::CancelledError("the client has gone"));
+    Ask();
+  }
+
+  void OnCancel() override {
+    End(absl::CancelledError("cancelled by the caller"));
+  }
+
+  void OnDone() override {
+    if (job_ != nullptr) job_->Detach(*this);
+    context_.open_calls->End();
+    // The last reference may be this one.
+    std::shared_ptr<WatchCall> self = std::move(self_);
+  }
+
+ private:
+  // For the changes after those that were written. The answer may come before
+  // this returns.
+  void Ask() {
+    v1::WatchRequest request;
+    {
+      MutexLock lock(mu_);
+      if (finished_) return;
+      request = request_;
+    }
+    job_->Run(
+        self_, 1,
+        [&](size_t, core::WaiterId waiter, Turn& turn) {
+          call_.waiter = waiter;
+          Apply(request, call_, turn);
+          return Job::Applied::kCalled;
+        },
+        [](size_t) {
+          return Job::CallName{0, Method::kWatch};
+        });
+  }
+
+  void End(const absl::Status& status) {
+    MutexLock lock(mu_);
+    if (finished_) return;
+    finished_ = true;
+    context_.metrics->CountCalls(Method::kWatch, status.code(),
+                                 std::chrono::steady_clock::now() - started_);
+    Finish(v1::ToGrpc(status));
+  }
+
+  const ServiceContext& context_;
+  const core::Instant started_;
+  std::shared_ptr<WatchCall> self_;  // set by Start, reset by OnDone
+  std::shared_ptr<Job> job_;  // set by Start, before anybody else can see it
+
+  core::Call call_;  // of whoever asks
+
+  Mutex mu_;
+  // The next one: after what has been written.
+  v1::WatchRequest request_ ABSL_GUARDED_BY(mu_);
+  // gRPC's while it is written; nobody has an answer then.
+  v1::WatchResponse response_ ABSL_GUARDED_BY(mu_);
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::WatchResponse>* StartWatch(
+    const ServiceContext& context, const v1::WatchRequest& request) {
+  auto call = std::make_shared<WatchCall>(context, request);
+  grpc::ServerWriteReactor<v1::WatchResponse>* reactor = call.get();
+  call->Start(request.caller().job());
+  return reactor;
+}
+
+}  // namespace muster::coordinator
