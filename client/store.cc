@@ -1,6 +1,9 @@
 #include "client/store.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/internal/deadline.h"
+#include "client/internal/store_watch.h"
 #include "client/internal/stream_session.h"
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
@@ -46,7 +50,51 @@ Deadline After(std::chrono::milliseconds timeout) {
   return Deadline::After(timeout, "Store::SetTimeout");
 }
 
+[[noreturn]] void ThrowUnimplemented() {
+  internal::Throw(Origin::kStore, absl::UnimplementedError("Not implemented."));
+}
+
+// The watch of a part of a store: the changed keys without the prefix.
+class PrefixWatch : public StoreWatch {
+ public:
+  PrefixWatch(size_t prefix_bytes, std::unique_ptr<StoreWatch> watch)
+      : prefix_bytes_(prefix_bytes), watch_(std::move(watch)) {}
+
+  std::optional<KeyChange> Next(std::chrono::milliseconds timeout) override {
+    std::optional<KeyChange> change = watch_->Next(timeout);
+    if (change.has_value()) change->key.erase(0, prefix_bytes_);
+    return change;
+  }
+  void Cancel() override { watch_->Cancel(); }
+  int64_t revision() const override { return watch_->revision(); }
+
+ private:
+  const size_t prefix_bytes_;
+  const std::unique_ptr<StoreWatch> watch_;
+};
+
 }  // namespace
+
+void Store::Set(absl::string_view, absl::string_view, const SetOptions&) {
+  ThrowUnimplemented();
+}
+std::optional<StoreValue> Store::TryGet(absl::string_view) {
+  ThrowUnimplemented();
+}
+CompareAndSetResult Store::CompareAndSet(absl::string_view, int64_t,
+                                         absl::string_view, const SetOptions&) {
+  ThrowUnimplemented();
+}
+int64_t Store::DeletePrefix(absl::string_view) { ThrowUnimplemented(); }
+void Store::QueuePush(absl::string_view, absl::string_view) {
+  ThrowUnimplemented();
+}
+std::string Store::QueuePop(absl::string_view, bool) { ThrowUnimplemented(); }
+int64_t Store::QueueLen(absl::string_view) { ThrowUnimplemented(); }
+std::unique_ptr<StoreWatch> Store::Watch(absl::string_view,
+                                         const WatchOptions&) {
+  ThrowUnimplemented();
+}
 
 CoordinatorStore::CoordinatorStore(std::shared_ptr<Session> session)
     : session_(std::move(session)) {
@@ -57,8 +105,7 @@ CoordinatorStore::CoordinatorStore(std::shared_ptr<Session> session)
 }
 
 void CoordinatorStore::Set(absl::string_view key, absl::string_view value) {
-  ThrowIfFailed(Origin::kStore, internal::SetKey(session_->stream(), key, value,
-                                                 After(timeout())));
+  Set(key, value, {});
 }
 
 std::string CoordinatorStore::Get(absl::string_view key) {
@@ -136,6 +183,57 @@ void CoordinatorStore::MultiSet(const std::vector<std::string>& keys,
   if (keys.empty()) return;
   ThrowIfFailed(Origin::kStore, internal::SetKeys(session_->stream(), keys,
                                                   values, After(timeout())));
+}
+
+void CoordinatorStore::Set(absl::string_view key, absl::string_view value,
+                           const SetOptions& options) {
+  ThrowIfFailed(Origin::kStore, internal::SetKey(session_->stream(), key, value,
+                                                 options, After(timeout())));
+}
+
+std::optional<StoreValue> CoordinatorStore::TryGet(absl::string_view key) {
+  return ValueOrThrow(
+      Origin::kStore,
+      internal::TryGetKey(session_->stream(), key, After(timeout())));
+}
+
+CompareAndSetResult CoordinatorStore::CompareAndSet(absl::string_view key,
+                                                    int64_t expected_revision,
+                                                    absl::string_view desired,
+                                                    const SetOptions& options) {
+  return ValueOrThrow(
+      Origin::kStore,
+      internal::CompareAndSetKey(session_->stream(), key, expected_revision,
+                                 desired, options, After(timeout())));
+}
+
+int64_t CoordinatorStore::DeletePrefix(absl::string_view prefix) {
+  return ValueOrThrow(
+      Origin::kStore,
+      internal::DeletePrefix(session_->stream(), prefix, After(timeout())));
+}
+
+void CoordinatorStore::QueuePush(absl::string_view key,
+                                 absl::string_view value) {
+  ThrowIfFailed(Origin::kStore, internal::PushItem(session_->stream(), key,
+                                                   value, After(timeout())));
+}
+
+std::string CoordinatorStore::QueuePop(absl::string_view key, bool block) {
+  return ValueOrThrow(
+      Origin::kStore,
+      internal::PopItem(session_->stream(), key, block, After(timeout())));
+}
+
+int64_t CoordinatorStore::QueueLen(absl::string_view key) {
+  return ValueOrThrow(
+      Origin::kStore,
+      internal::CountItems(session_->stream(), key, After(timeout())));
+}
+
+std::unique_ptr<StoreWatch> CoordinatorStore::Watch(
+    absl::string_view key, const WatchOptions& options) {
+  return internal::NewStoreWatch(session_, key, options, After(timeout()));
 }
 
 void CoordinatorStore::SetTimeout(std::chrono::milliseconds timeout) {
@@ -220,6 +318,45 @@ void PrefixStore::MultiSet(const std::vector<std::string>& keys,
                            const std::vector<std::string>& values) {
   CheckSameLength(keys, values);
   store_->MultiSet(Prefixed(keys), values);
+}
+
+void PrefixStore::Set(absl::string_view key, absl::string_view value,
+                      const SetOptions& options) {
+  store_->Set(Prefixed(key), value, options);
+}
+
+std::optional<StoreValue> PrefixStore::TryGet(absl::string_view key) {
+  return store_->TryGet(Prefixed(key));
+}
+
+CompareAndSetResult PrefixStore::CompareAndSet(absl::string_view key,
+                                               int64_t expected_revision,
+                                               absl::string_view desired,
+                                               const SetOptions& options) {
+  return store_->CompareAndSet(Prefixed(key), expected_revision, desired,
+                               options);
+}
+
+int64_t PrefixStore::DeletePrefix(absl::string_view prefix) {
+  return store_->DeletePrefix(Prefixed(prefix));
+}
+
+void PrefixStore::QueuePush(absl::string_view key, absl::string_view value) {
+  store_->QueuePush(Prefixed(key), value);
+}
+
+std::string PrefixStore::QueuePop(absl::string_view key, bool block) {
+  return store_->QueuePop(Prefixed(key), block);
+}
+
+int64_t PrefixStore::QueueLen(absl::string_view key) {
+  return store_->QueueLen(Prefixed(key));
+}
+
+std::unique_ptr<StoreWatch> PrefixStore::Watch(absl::string_view key,
+                                               const WatchOptions& options) {
+  return std::make_unique<PrefixWatch>(prefix_.size(),
+                                       store_->Watch(Prefixed(key), options));
 }
 
 void PrefixStore::SetTimeout(std::chrono::milliseconds timeout) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,78 @@
 namespace muster {
 
 class Session;
+
+// What a key gets besides its value.
+struct SetOptions {
+  // The store deletes the key when this has passed; anew after a restart of
+  // the coordinator. kInvalidArgument unless it is positive.
+  std::optional<std::chrono::milliseconds> ttl = std::nullopt;
+  // The store deletes the key when this process's session ends: it leaves,
+  // fails, is lost or is replaced by another process of its name.
+  bool ephemeral = false;
+};
+
+struct StoreValue {
+  std::string value;
+  // Of the mutation that wrote the value.
+  int64_t revision = 0;
+};
+
+struct CompareAndSetResult {
+  bool written = false;
+  // Of the mutation that wrote the key's present value; 0 when it is missing.
+  int64_t revision = 0;
+  // The present value, when nothing was written and there is one.
+  std::optional<std::string> present;
+};
+
+// One change of a key.
+struct KeyChange {
+  enum class Kind {
+    // It was written.
+    kPut,
+    // Somebody deleted it.
+    kDeleted,
+    // Its time to live was over.
+    kExpired,
+    // It was ephemeral, and the process that had set it is gone.
+    kOrphaned,
+  };
+  Kind kind = Kind::kPut;
+  std::string key;
+  // Of kPut.
+  std::string value;
+  int64_t revision = 0;
+};
+
+struct WatchOptions {
+  // All keys that begin with the given one, not that key alone.
+  bool prefix = false;
+  // The changes of later revisions are wanted. None: those after the call.
+  std::optional<int64_t> after_revision = std::nullopt;
+};
+
+// StoreWatch gives the changes of some keys of a store, each once and in
+// order, across reconnections too. Thread-safe, for one Next at a time.
+class StoreWatch {
+ public:
+  virtual ~StoreWatch() = default;
+
+  // The next change; none when there was none within `timeout`, or after
+  // Cancel.
+  // Throws DistStoreError: kOutOfRange (so much has changed since that the
+  // store no longer knows all of it, or the coordinator was restarted: read the
+  // keys anew and watch again).
+  // Throws DistNetworkError: no answer within `timeout`; the watch goes on.
+  virtual std::optional<KeyChange> Next(std::chrono::milliseconds timeout) = 0;
+
+  // A Next that waits returns within a second, later ones at once.
+  virtual void Cancel() = 0;
+
+  // Every change up to this revision has been returned by Next: where another
+  // watch can go on.
+  virtual int64_t revision() const = 0;
+};
 
 // Store is a map from byte strings to byte strings that the processes of a job
 // share. Thread-safe.
@@ -79,6 +152,49 @@ class Store {
   virtual void MultiSet(const std::vector<std::string>& keys,
                         const std::vector<std::string>& values) = 0;
 
+  // The extended part. A store that does not have it throws DistStoreError
+  // (kUnimplemented, `Not implemented.`).
+  //
+  // A key holds a value or a queue of items; for Check and Wait both are there.
+  // A queue without items is none. A call for the one that meets the other
+  // throws DistStoreError: kInvalidArgument.
+
+  // As above; replaces what the key had of a time to live and of an owner.
+  // (So does a Set without options. Add, Append and CompareSet do not.)
+  virtual void Set(absl::string_view key, absl::string_view value,
+                   const SetOptions& options);
+
+  // The value of `key` if there is one, at once.
+  virtual std::optional<StoreValue> TryGet(absl::string_view key);
+
+  // Sets `key` to `desired` if its revision is `expected_revision`, or if it is
+  // missing when that is 0.
+  virtual CompareAndSetResult CompareAndSet(absl::string_view key,
+                                            int64_t expected_revision,
+                                            absl::string_view desired,
+                                            const SetOptions& options = {});
+
+  // Deletes all keys and queues that begin with `prefix`, in one step; returns
+  // how many.
+  virtual int64_t DeletePrefix(absl::string_view prefix);
+
+  // Appends an item to the queue `key`. One QueuePop gets it.
+  virtual void QueuePush(absl::string_view key, absl::string_view value);
+
+  // Takes the oldest item of the queue `key`, waiting for one up to timeout()
+  // if `block`. An item whose answer does not come in time is lost with a call
+  // that ends with DistNetworkError; one that only waited takes none.
+  // Throws DistStoreError: kNotFound (`queue is empty`, not `block`),
+  // kDeadlineExceeded.
+  virtual std::string QueuePop(absl::string_view key, bool block = true);
+
+  // How many items the queue has; 0 when there is none.
+  virtual int64_t QueueLen(absl::string_view key);
+
+  // Watches `key`, or all keys that begin with it; not queues.
+  virtual std::unique_ptr<StoreWatch> Watch(absl::string_view key,
+                                            const WatchOptions& options = {});
+
   // How long a call may take, waiting for keys included.
   // Throws DistStoreError: kInvalidArgument (not positive).
   virtual void SetTimeout(std::chrono::milliseconds timeout) = 0;
@@ -110,6 +226,19 @@ class CoordinatorStore : public Store {
       const std::vector<std::string>& keys) override;
   void MultiSet(const std::vector<std::string>& keys,
                 const std::vector<std::string>& values) override;
+  void Set(absl::string_view key, absl::string_view value,
+           const SetOptions& options) override;
+  std::optional<StoreValue> TryGet(absl::string_view key) override;
+  CompareAndSetResult CompareAndSet(absl::string_view key,
+                                    int64_t expected_revision,
+                                    absl::string_view desired,
+                                    const SetOptions& options = {}) override;
+  int64_t DeletePrefix(absl::string_view prefix) override;
+  void QueuePush(absl::string_view key, absl::string_view value) override;
+  std::string QueuePop(absl::string_view key, bool block = true) override;
+  int64_t QueueLen(absl::string_view key) override;
+  std::unique_ptr<StoreWatch> Watch(absl::string_view key,
+                                    const WatchOptions& options = {}) override;
   void SetTimeout(std::chrono::milliseconds timeout) override;
   std::chrono::milliseconds timeout() const override;
 
@@ -142,6 +271,19 @@ class PrefixStore : public Store {
       const std::vector<std::string>& keys) override;
   void MultiSet(const std::vector<std::string>& keys,
                 const std::vector<std::string>& values) override;
+  void Set(absl::string_view key, absl::string_view value,
+           const SetOptions& options) override;
+  std::optional<StoreValue> TryGet(absl::string_view key) override;
+  CompareAndSetResult CompareAndSet(absl::string_view key,
+                                    int64_t expected_revision,
+                                    absl::string_view desired,
+                                    const SetOptions& options = {}) override;
+  int64_t DeletePrefix(absl::string_view prefix) override;
+  void QueuePush(absl::string_view key, absl::string_view value) override;
+  std::string QueuePop(absl::string_view key, bool block = true) override;
+  int64_t QueueLen(absl::string_view key) override;
+  std::unique_ptr<StoreWatch> Watch(absl::string_view key,
+                                    const WatchOptions& options = {}) override;
   void SetTimeout(std::chrono::milliseconds timeout) override;
   std::chrono::milliseconds timeout() const override;
 

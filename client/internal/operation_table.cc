@@ -41,6 +41,10 @@ void WriteTimeout(const Deadline& deadline, Instant now, Operation& operation) {
       return Limit(operation.mutable_wait(), left);
     case Operation::kMultiGet:
       return Limit(operation.mutable_multi_get(), left);
+    case Operation::kQueuePop:
+      return Limit(operation.mutable_queue_pop(), left);
+    case Operation::kWatch:
+      return Limit(operation.mutable_watch(), left);
     case Operation::kJoin:
       return Limit(operation.mutable_join(), left);
     case Operation::kAwaitBarrier:
@@ -57,6 +61,8 @@ bool MayPark(const Operation& operation) {
     case Operation::kGet:
     case Operation::kWait:
     case Operation::kMultiGet:
+    case Operation::kQueuePop:
+    case Operation::kWatch:
     case Operation::kJoin:
     case Operation::kAwaitBarrier:
       return true;
@@ -85,6 +91,18 @@ bool TakeSequence(uint64_t sequence, Operation& operation) {
       return true;
     case Operation::kMultiSet:
       operation.mutable_multi_set()->set_sequence(sequence);
+      return true;
+    case Operation::kCompareAndSet:
+      operation.mutable_compare_and_set()->set_sequence(sequence);
+      return true;
+    case Operation::kDeletePrefix:
+      operation.mutable_delete_prefix()->set_sequence(sequence);
+      return true;
+    case Operation::kQueuePush:
+      operation.mutable_queue_push()->set_sequence(sequence);
+      return true;
+    case Operation::kQueuePop:
+      operation.mutable_queue_pop()->set_sequence(sequence);
       return true;
     case Operation::kJoin:
       operation.mutable_join()->set_sequence(sequence);

@@ -23,6 +23,18 @@ void Assign(absl::string_view from, std::string* to) {
   to->assign(from.data(), from.size());
 }
 
+// Of a Set or a CompareAndSet.
+template <typename Request>
+void Assign(const SetOptions& options, Request& request) {
+  if (options.ttl.has_value()) {
+    const auto count = options.ttl->count();
+    request.mutable_ttl()->set_seconds(count / 1000);
+    request.mutable_ttl()->set_nanos(static_cast<int32_t>(count % 1000) *
+                                     1'000'000);
+  }
+  request.set_ephemeral(options.ephemeral);
+}
+
 template <typename Repeated>
 std::vector<std::string> Taken(Repeated* from) {
   std::vector<std::string> to;
@@ -35,10 +47,55 @@ std::vector<std::string> Taken(Repeated* from) {
 
 absl::Status SetKey(StreamSession& session, absl::string_view key,
                     absl::string_view value, const Deadline& deadline) {
+  return SetKey(session, key, value, {}, deadline);
+}
+
+absl::Status SetKey(StreamSession& session, absl::string_view key,
+                    absl::string_view value, const SetOptions& options,
+                    const Deadline& deadline) {
   v1::Operation operation;
-  Assign(key, operation.mutable_set()->mutable_key());
-  Assign(value, operation.mutable_set()->mutable_value());
+  v1::SetRequest& request = *operation.mutable_set();
+  Assign(key, request.mutable_key());
+  Assign(value, request.mutable_value());
+  Assign(options, request);
   return session.Call(std::move(operation), deadline).status();
+}
+
+absl::StatusOr<CompareAndSetResult> CompareAndSetKey(StreamSession& session,
+                                                     absl::string_view key,
+                                                     int64_t expected_revision,
+                                                     absl::string_view desired,
+                                                     const SetOptions& options,
+                                                     const Deadline& deadline) {
+  v1::Operation operation;
+  v1::CompareAndSetRequest& request = *operation.mutable_compare_and_set();
+  Assign(key, request.mutable_key());
+  request.set_expected_revision(expected_revision);
+  Assign(desired, request.mutable_value());
+  Assign(options, request);
+  auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  v1::CompareAndSetResponse& response = *result->mutable_compare_and_set();
+  CompareAndSetResult compared;
+  compared.written = response.written();
+  compared.revision = response.revision();
+  if (response.has_present()) {
+    compared.present = std::move(*response.mutable_present());
+  }
+  return compared;
+}
+
+absl::StatusOr<std::optional<StoreValue>> TryGetKey(StreamSession& session,
+                                                    absl::string_view key,
+                                                    const Deadline& deadline) {
+  v1::Operation operation;
+  Assign(key, operation.mutable_try_get()->mutable_key());
+  auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  v1::TryGetResponse& response = *result->mutable_try_get();
+  if (!response.found()) return std::optional<StoreValue>();
+  return std::optional<StoreValue>(
+      {std::move(*response.mutable_value()), response.revision()});
 }
 
 absl::StatusOr<std::string> GetKey(StreamSession& session,
@@ -161,6 +218,55 @@ absl::Status SetKeys(StreamSession& session,
     entry.set_value(values[i]);
   }
   return session.Call(std::move(operation), deadline).status();
+}
+
+absl::StatusOr<int64_t> DeletePrefix(StreamSession& session,
+                                     absl::string_view prefix,
+                                     const Deadline& deadline) {
+  v1::Operation operation;
+  Assign(prefix, operation.mutable_delete_prefix()->mutable_prefix());
+  const auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  return result->delete_prefix().deleted();
+}
+
+absl::Status PushItem(StreamSession& session, absl::string_view key,
+                      absl::string_view item, const Deadline& deadline) {
+  v1::Operation operation;
+  Assign(key, operation.mutable_queue_push()->mutable_key());
+  Assign(item, operation.mutable_queue_push()->mutable_value());
+  return session.Call(std::move(operation), deadline).status();
+}
+
+absl::StatusOr<std::string> PopItem(StreamSession& session,
+                                    absl::string_view key, bool block,
+                                    const Deadline& deadline) {
+  v1::Operation operation;
+  Assign(key, operation.mutable_queue_pop()->mutable_key());
+  operation.mutable_queue_pop()->set_no_wait(!block);
+  auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  return std::move(*result->mutable_queue_pop()->mutable_value());
+}
+
+absl::StatusOr<int64_t> CountItems(StreamSession& session,
+                                   absl::string_view key,
+                                   const Deadline& deadline) {
+  v1::Operation operation;
+  Assign(key, operation.mutable_queue_len()->mutable_key());
+  const auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  return result->queue_len().length();
+}
+
+absl::StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,
+                                            v1::WatchRequest request,
+                                            const Deadline& deadline) {
+  v1::Operation operation;
+  *operation.mutable_watch() = std::move(request);
+  auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  return std::move(*result->mutable_watch());
 }
 
 absl::StatusOr<Formation> Join(StreamSession& session, int rank, int world_size,

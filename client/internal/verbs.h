@@ -10,6 +10,7 @@
 #define MUSTER_CLIENT_INTERNAL_VERBS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@
 #include "absl/strings/string_view.h"
 #include "client/internal/deadline.h"
 #include "client/session.h"
+#include "client/store.h"
+#include "muster/v1/store.pb.h"
 
 namespace muster::internal {
 
@@ -25,6 +28,18 @@ class StreamSession;
 
 absl::Status SetKey(StreamSession& session, absl::string_view key,
                     absl::string_view value, const Deadline& deadline);
+absl::Status SetKey(StreamSession& session, absl::string_view key,
+                    absl::string_view value, const SetOptions& options,
+                    const Deadline& deadline);
+absl::StatusOr<CompareAndSetResult> CompareAndSetKey(StreamSession& session,
+                                                     absl::string_view key,
+                                                     int64_t expected_revision,
+                                                     absl::string_view desired,
+                                                     const SetOptions& options,
+                                                     const Deadline& deadline);
+absl::StatusOr<std::optional<StoreValue>> TryGetKey(StreamSession& session,
+                                                    absl::string_view key,
+                                                    const Deadline& deadline);
 absl::StatusOr<std::string> GetKey(StreamSession& session,
                                    absl::string_view key,
                                    const Deadline& deadline);
@@ -58,6 +73,23 @@ absl::Status SetKeys(StreamSession& session,
                      const std::vector<std::string>& keys,
                      const std::vector<std::string>& values,
                      const Deadline& deadline);
+
+absl::StatusOr<int64_t> DeletePrefix(StreamSession& session,
+                                     absl::string_view prefix,
+                                     const Deadline& deadline);
+absl::Status PushItem(StreamSession& session, absl::string_view key,
+                      absl::string_view item, const Deadline& deadline);
+absl::StatusOr<std::string> PopItem(StreamSession& session,
+                                    absl::string_view key, bool block,
+                                    const Deadline& deadline);
+absl::StatusOr<int64_t> CountItems(StreamSession& session,
+                                   absl::string_view key,
+                                   const Deadline& deadline);
+// One answer of a watch; without changes when there was none until the
+// deadline.
+absl::StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,
+                                            v1::WatchRequest request,
+                                            const Deadline& deadline);
 
 absl::StatusOr<Formation> Join(StreamSession& session, int rank, int world_size,
                                const Deadline& deadline);

@@ -1,0 +1,124 @@
+#include "client/internal/store_watch.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/internal/throw.h"
+#include "client/internal/verbs.h"
+#include "muster/v1/store.pb.h"
+
+namespace muster::internal {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How long one question waits at the coordinator: so long may Cancel take.
+constexpr milliseconds kQuestionMax{1000};
+
+KeyChange::Kind KindOf(v1::ChangeKind kind) {
+  switch (kind) {
+    case v1::CHANGE_KIND_PUT:
+      return KeyChange::Kind::kPut;
+    case v1::CHANGE_KIND_EXPIRED:
+      return KeyChange::Kind::kExpired;
+    case v1::CHANGE_KIND_ORPHANED:
+      return KeyChange::Kind::kOrphaned;
+    default:
+      return KeyChange::Kind::kDeleted;
+  }
+}
+
+class SessionWatch : public StoreWatch {
+ public:
+  SessionWatch(std::shared_ptr<Session> session, v1::WatchRequest request)
+      : session_(std::move(session)),
+        request_(std::move(request)),
+        revision_(request_.after_revision()) {}
+
+  std::optional<KeyChange> Next(milliseconds timeout) override {
+    const Deadline deadline =
+        Deadline::After(timeout, "timeout of StoreWatch::Next");
+    while (!cancelled_) {
+      if (!changes_.empty()) return TakeFirst();
+      const milliseconds left = deadline.Remaining(Clock::now());
+      Deadline question = deadline;
+      if (left > kQuestionMax) {
+        question = Deadline::After(kQuestionMax, deadline.name);
+      }
+      absl::StatusOr<v1::WatchResponse> response =
+          WatchOnce(session_->stream(), request_, question);
+      if (response.ok()) {
+        Keep(*std::move(response));
+      } else if (!absl::IsUnavailable(response.status()) ||
+                 left <= kQuestionMax) {
+        // The connection may come back while there is time left.
+        Throw(Origin::kStore, response.status());
+      }
+      if (changes_.empty() && left <= kQuestionMax) break;
+    }
+    return std::nullopt;
+  }
+
+  void Cancel() override { cancelled_ = true; }
+
+  int64_t revision() const override { return revision_; }
+
+ private:
+  void Keep(v1::WatchResponse response) {
+    for (v1::KeyChange& change : *response.mutable_changes()) {
+      changes_.push_back({.kind = KindOf(change.kind()),
+                          .key = std::move(*change.mutable_key()),
+                          .value = std::move(*change.mutable_value()),
+                          .revision = change.revision()});
+    }
+    request_.set_after_revision(response.revision());
+    if (changes_.empty()) revision_ = response.revision();
+  }
+
+  KeyChange TakeFirst() {
+    KeyChange change = std::move(changes_.front());
+    changes_.pop_front();
+    // Several keys may have changed in one revision: it is done with the last.
+    revision_ = changes_.empty()
+                    ? request_.after_revision()
+                    : std::min(change.revision, changes_.front().revision - 1);
+    return change;
+  }
+
+  const std::shared_ptr<Session> session_;
+  std::atomic<bool> cancelled_ = false;
+
+  // Of Next, but for the revision.
+  v1::WatchRequest request_;
+  std::deque<KeyChange> changes_;
+  std::atomic<int64_t> revision_;
+};
+
+}  // namespace
+
+std::unique_ptr<StoreWatch> NewStoreWatch(std::shared_ptr<Session> session,
+                                          absl::string_view key,
+                                          const WatchOptions& options,
+                                          const Deadline& deadline) {
+  v1::WatchRequest request;
+  request.mutable_key()->assign(key.data(), key.size());
+  request.set_prefix(options.prefix);
+  if (options.after_revision.has_value()) {
+    request.set_after_revision(*options.after_revision);
+  } else {
+    const v1::WatchResponse now = ValueOrThrow(
+        Origin::kStore, WatchOnce(session->stream(), request, deadline));
+    request.set_after_revision(now.revision());
+  }
+  return std::make_unique<SessionWatch>(std::move(session), std::move(request));
+}
+
+}  // namespace muster::internal
