@@ -238,6 +238,7 @@ void MeasureScale(const Bed& bed, const std::string& only,
     for (const Figure& figure :
          measure({.echo = bed.echo,
          .coordinator = GrpcAddressOf(coordinator.ReadLine()),
+         .echo_pid = bed.echo_pid,
          .coordinator_pid = coordinator.pid(),
          .rounds = absl::GetFlag(FLAGS_rounds),
          .waiters = absl::GetFlag(FLAGS_waiters),

@@ -35,10 +35,16 @@ nlohmann::json ToJson(const std::vector<Figure>& figures) {
 
 void PrintTargets(const std::vector<Figure>& figures) {
   for (const Figure& figure : figures) {
-    if (figure.target == 0) continue;
-    std::cout << absl::StrFormat("%-6s %s: %.6g %s",
-                                 figure.Met() ? "met" : "MISSED", figure.name,
-                                 figure.value, figure.unit);
+    const bool wanted = figure.target > 0;
+    // The others stand in the table.
+    if (!wanted && !figure.reference.empty()) continue;
+    const char* const verdict = figure.Met() ? "met" : "MISSED";
+    std::cout << absl::StrFormat("%-6s %s: %.6g %s", wanted ? verdict : "",
+                                 figure.name, figure.value, figure.unit);
+    if (!wanted) {
+      std::cout << "\n";
+      continue;
+    }
     if (!figure.reference.empty()) {
       std::cout << absl::StrFormat(", %.2f x %s", figure.Ratio(),
                                    figure.reference);

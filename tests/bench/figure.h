@@ -28,7 +28,7 @@ struct Figure {
 // stands for what there is not.
 nlohmann::json ToJson(const std::vector<Figure>& figures);
 
-// One line each of those that have a target.
+// One line each of those that have a target or nothing beside them.
 void PrintTargets(const std::vector<Figure>& figures);
 
 }  // namespace muster::bench

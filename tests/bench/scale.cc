@@ -272,6 +272,17 @@ class Members {
   std::vector<std::unique_ptr<Member>> members_;
 };
 
+// What the memory of the process grows by with each `open`.
+double KibibytesOfEach(int pid, int count,
+                       const std::function<void(int)>& open) {
+  // What the first ones allocate is for all.
+  const int first = count / 10 + 1;
+  for (int i = 0; i < first; ++i) open(i);
+  const double before = ResidentBytes(pid);
+  for (int i = 0; i < count; ++i) open(first + i);
+  return (ResidentBytes(pid) - before) / count / 1024;
+}
+
 Figure AtMost(std::string name, double value, std::string unit, double target) {
   return {.name = std::move(name),
           .value = value,
@@ -299,18 +310,19 @@ std::vector<Figure> MeasureRelease(const ScaleOptions& options) {
 std::vector<Figure> MeasureIdleSessions(const ScaleOptions& options) {
   // Each with a connection of its own.
   std::vector<std::unique_ptr<Members>> sessions;
-  const auto open = [&] {
-    sessions.push_back(std::make_unique<Members>(
-        ScaleOptions{.coordinator = options.coordinator, .members = 1},
-        static_cast<int>(sessions.size())));
-  };
-  // What the first ones allocate is for all.
-  for (int i = 0; i < options.sessions / 10 + 1; ++i) open();
-  const double before = ResidentBytes(options.coordinator_pid);
-  for (int i = 0; i < options.sessions; ++i) open();
-  const double after = ResidentBytes(options.coordinator_pid);
-  return {AtMost("idle session", (after - before) / options.sessions / 1024,
-                 "KiB", 32)};
+  const double session =
+      KibibytesOfEach(options.coordinator_pid, options.sessions, [&](int i) {
+        sessions.push_back(std::make_unique<Members>(
+            ScaleOptions{.coordinator = options.coordinator, .members = 1}, i));
+      });
+  std::vector<Operation> streams;
+  const double stream =
+      KibibytesOfEach(options.echo_pid, options.sessions, [&](int i) {
+        streams.push_back(MakeOperation("echo stream", options.echo, "", i));
+        streams.back()();
+      });
+  return {AtMost("idle session", session, "KiB", 32),
+          {.name = "idle echo stream", .value = stream, .unit = "KiB"}};
 }
 
 std::vector<Figure> MeasureMembers(const ScaleOptions& options) {

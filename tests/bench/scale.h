@@ -13,6 +13,7 @@ namespace muster::bench {
 struct ScaleOptions {
   std::string echo{};         // address
   std::string coordinator{};  // address
+  int echo_pid = 0;
   int coordinator_pid = 0;
   int rounds = 3;
   int waiters = 512;
@@ -25,7 +26,8 @@ struct ScaleOptions {
 // one is back.
 std::vector<Figure> MeasureRelease(const ScaleOptions& options);
 
-// What the coordinator's memory grows by with a session that does nothing.
+// What the coordinator's memory grows by with a session that does nothing, and
+// the bare echo's with a stream.
 std::vector<Figure> MeasureIdleSessions(const ScaleOptions& options);
 
 // Members over 100 connections: their memory, a static rendezvous, a barrier,
