@@ -82,17 +82,24 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
 class Tree:
-    """The files that git knows, by path from the root."""
+    """The files that git knows or would take, by path from the root.
+
+    `tracked` are those that it knows, staged ones included.
+    """
 
     def __init__(self, root, files=None):
         self.root = root
-        self.files = files if files is not None else self._git_files()
         self.violations = []
+        if files is not None:
+            self.files = self.tracked = files
+            return
+        self.tracked = self._git_files("--cached")
+        self.files = self.tracked + self._git_files("--others",
+                                                    "--exclude-standard")
 
-    def _git_files(self):
+    def _git_files(self, *options):
         listed = subprocess.run(
-            ["git", "-C", self.root, "ls-files", "--cached", "--others",
-             "--exclude-standard"],
+            ["git", "-C", self.root, "ls-files", *options],
             check=True, capture_output=True, text=True).stdout.splitlines()
         return [f for f in listed if os.path.exists(os.path.join(self.root, f))]
 
@@ -113,7 +120,9 @@ def sources(tree, endings=(".h", ".cc")):
 
 
 def check_top(tree):
-    for name in sorted({f.split("/")[0] for f in tree.files}):
+    # A user's own program, which the README puts into a folder at the top, is
+    # nothing of the house until somebody adds it.
+    for name in sorted({f.split("/")[0] for f in tree.tracked}):
         if not name.startswith(".") and name not in TOP:
             tree.report(name, 1, "top", "not one of the fixed top-level names")
 

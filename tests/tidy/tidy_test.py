@@ -2,6 +2,7 @@
 """The tree follows the rules of tidy.py, and tidy.py finds what breaks them."""
 
 import os
+import subprocess
 import tempfile
 import unittest
 
@@ -95,6 +96,30 @@ class RuleTest(unittest.TestCase):
     def test_foreign_top_level_name_is_found(self):
         self.assertIn("top", {v.split(": ")[1]
                               for v in violations_of({"util/a.cc": ""})})
+
+    def test_a_top_level_name_counts_once_git_has_it(self):
+        with tempfile.TemporaryDirectory() as root:
+            def git(*arguments):
+                subprocess.run(["git", "-C", root, *arguments], check=True,
+                               capture_output=True)
+
+            def top():
+                return [v for v in tidy.run(tidy.Tree(root)) if ": top:" in v]
+
+            git("init")
+            os.mkdir(os.path.join(root, "hello"))
+            with open(os.path.join(root, "hello", "hello.cc"), "w",
+                      encoding="utf-8") as out:
+                # Other rules hold for it as for all files.
+                out.write("// " + "TO" + "DO\n")
+            self.assertIn("hello/hello.cc", tidy.Tree(root).files)
+            self.assertEqual(top(), [])
+            self.assertIn("unfinished", {v.split(": ")[1] for v in tidy.run(
+                tidy.Tree(root))})
+            git("add", "hello")
+            self.assertEqual(
+                top(),
+                ["hello:1: top: not one of the fixed top-level names"])
 
     def test_missing_readme_is_found(self):
         self.assertIn("readme", {v.split(": ")[1] for v in violations_of({})})
