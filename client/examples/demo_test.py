@@ -56,15 +56,16 @@ class DemoTest(unittest.TestCase):
     def finish(self, demo):
         out, _ = demo.communicate(timeout=LIMIT_S)
         self.assertEqual(alive(self.bin), [], out)
-        logs = re.search(r"^demo: logs: (\S+)$", out, re.MULTILINE)
+        logs = re.search(r"^demo: the logs stay in (\S+)$", out, re.MULTILINE)
         return demo.returncode, out, logs and logs[1]
 
     def test_passes_and_shows_what_the_processes_counted(self):
-        status, out, logs = self.finish(
-            self.start("--nproc=2", "--epochs=1", "--accuracy=70"))
+        # One epoch is too short for the accuracy of five.
+        status, out, logs = self.finish(self.start("--nproc=2", "--epochs=1"))
         self.assertEqual(status, 0, out)
         self.assertTrue(out.endswith("demo: PASS\n"), out)
         self.assertIsNone(logs)
+        self.assertRegex(out, r"demo: test accuracy \d+\.\d\d %")
         # The coordinator and both workers are listed with their addresses.
         self.assertEqual(
             len(re.findall(r"^  http://127\.0\.0\.1:\d+/metrics$", out,
@@ -75,6 +76,22 @@ class DemoTest(unittest.TestCase):
             # 468 steps, and some more collectives around them.
             self.assertGreater(int(row[1]), 468)
             self.assertGreater(float(row[2]), 468 * 0.4)
+
+    def test_wrong_arguments_are_named_before_anything_starts(self):
+        for option, message in [
+                ("--nproc=3", "--nproc must divide 128, the images of a step, "
+                 "got 3"),
+                ("--nproc=0", "--nproc must divide 128, the images of a step, "
+                 "got 0"),
+                ("--epochs=0", "--epochs must be 1 or more, got 0"),
+                ("--nproc=2x", "invalid int value: '2x'")]:
+            for check in ([], ["--check"]):
+                status, out, _ = self.finish(self.start(option, *check))
+                self.assertEqual(status, 2, out)
+                self.assertIn(message, out)
+                self.assertNotIn("coordinator at", out)
+        status, out, _ = self.finish(self.start("--nproc=2", "--check"))
+        self.assertEqual((status, out), (0, ""))
 
     def test_too_little_accuracy_fails_and_keeps_the_logs(self):
         status, out, logs = self.finish(
@@ -106,9 +123,11 @@ class DemoTest(unittest.TestCase):
             if "epoch 1/" in line:
                 break
         demo.send_signal(signal.SIGINT)
-        status, out, _ = self.finish(demo)
+        status, out, logs = self.finish(demo)
         self.assertEqual(status, 130, out)
-        self.assertIn("demo: FAIL: stopped by SIGINT", out)
+        self.assertIn("demo: interrupted: SIGINT\n", out)
+        self.assertNotIn("FAIL", out)
+        self.assertIn("job.log", os.listdir(logs))
 
     def test_kill_9_leaves_nothing(self):
         demo = self.start("--nproc=2", "--epochs=1000")
