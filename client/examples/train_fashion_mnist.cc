@@ -27,6 +27,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/reflection.h"
+#include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -329,7 +330,18 @@ int main(int argc, char** argv) {
     muster::examples::PrintHelp();
     return 0;
   }
-  absl::ParseCommandLine(argc, argv);
+  absl::FlagsUsageConfig config;
+  config.version_string = [] { return "train_fashion_mnist of muster\n"; };
+  absl::SetFlagsUsageConfig(config);
+  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+  if (arguments.size() > 1) {
+    std::fprintf(
+        stderr,
+        "train_fashion_mnist: unexpected argument \"%s\"; --help lists "
+        "the flags\n",
+        arguments[1]);
+    return 1;
+  }
   // Line by line into the launcher's pipe, too.
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   return muster::examples::Main();

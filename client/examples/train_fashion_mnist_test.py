@@ -106,6 +106,17 @@ class TrainTest(unittest.TestCase):
         self.assertIn('data set file "/no/such/folder/train-images-idx3-ubyte'
                       '.gz" cannot be opened: No such file', result.stderr)
 
+    def test_an_argument_that_is_no_flag_is_an_error(self):
+        result = self.train(1, "extra")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn('train_fashion_mnist: unexpected argument "extra"; '
+                      "--help lists the flags", result.stderr)
+
+    def test_version_says_nothing_of_how_it_was_built(self):
+        result = subprocess.run([TRAIN, "--version"], timeout=LIMIT_S,
+                                capture_output=True, text=True, check=True)
+        self.assertEqual(result.stdout, "train_fashion_mnist of muster\n")
+
     def test_batch_that_the_ranks_cannot_share_is_an_error(self):
         result = self.train(3, "--global_batch=128")
         self.assertEqual(result.returncode, 1)
