@@ -123,6 +123,10 @@ absl::Status ReadArguments(const std::vector<std::string>& arguments,
       options.help = true;
       return absl::OkStatus();
     }
+    if (argument == "--version" || argument == "-version") {
+      options.version = true;
+      return absl::OkStatus();
+    }
     absl::string_view name = argument;
     absl::ConsumePrefix(&name, "-");
     absl::ConsumePrefix(&name, "-");
@@ -265,7 +269,7 @@ absl::StatusOr<LaunchOptions> ParseLaunchOptions(
   absl::Status status = ReadEnvironment(environment);
   if (status.ok()) status = ReadArguments(arguments, options);
   if (!status.ok()) return status;
-  if (options.help) return options;
+  if (options.help || options.version) return options;
   status = ReadFlags(options);
   if (!status.ok()) return status;
   return options;
@@ -312,6 +316,7 @@ std::string LaunchHelpText() {
   absl::StrAppend(
       &text,
       "\n  --help\n      this text\n"
+      "\n  --version\n      the version\n"
       "\n"
       "Every rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,\n"
       "GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK, ROLE_NAME, ROLE_WORLD_SIZE,\n"

@@ -14,8 +14,9 @@ using Environment = std::map<std::string, std::string>;
 
 // What muster-run was asked to do.
 struct LaunchOptions {
-  // Only print HelpText(); nothing else is set then.
+  // Only print LaunchHelpText(), or the version; nothing else is set then.
   bool help = false;
+  bool version = false;
 
   // Hosts of the job, and which of them this is.
   int nnodes = 1;

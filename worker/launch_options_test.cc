@@ -162,6 +162,16 @@ TEST(LaunchOptionsTest, HelpIsFoundBeforeOtherOptionsAreChecked) {
   }
 }
 
+TEST(LaunchOptionsTest, VersionIsFoundBeforeOtherOptionsAreChecked) {
+  const auto options = Parse({"--nnodes=2", "--version"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->version);
+  // An argument of the program's.
+  const auto other = Parse({"--", "train", "--version"});
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_FALSE(other->version);
+}
+
 TEST(LaunchOptionsTest, HelpTextFitsATerminalAndNamesEveryOption) {
   const std::string text = LaunchHelpText();
   for (const char* option :

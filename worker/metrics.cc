@@ -14,11 +14,10 @@
 #include <mutex>
 
 #include "absl/status/status.h"
+#include "worker/version.h"
 
 namespace muster::worker {
 namespace {
-
-constexpr char kVersion[] = "0.1.0";
 
 // From the latency of a small collective on one host to a timeout's order.
 const prometheus::Histogram::BucketBoundaries kDurationBuckets = {

@@ -20,6 +20,7 @@
 #include "worker/launcher.h"
 #include "worker/process.h"
 #include "worker/rank_environment.h"
+#include "worker/version.h"
 
 namespace {
 
@@ -97,6 +98,10 @@ int main(int argc, char** argv) {
   }
   if (options->help) {
     std::fputs(muster::worker::LaunchHelpText().c_str(), stdout);
+    return 0;
+  }
+  if (options->version) {
+    std::printf("muster-run %s\n", muster::worker::kVersion);
     return 0;
   }
   // Before any thread is started.

@@ -246,6 +246,11 @@ class ProgramTest(MusterRunTest):
         self.assertEqual(result.returncode, 0)
         self.assertIn("--stop-grace=DURATION", result.stdout)
 
+    def test_version_names_the_program_and_succeeds(self):
+        result = self.run_program("--version")
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(result.stdout, "muster-run 0.1.0\n")
+
 
 class FailureTest(MusterRunTest):
 

@@ -52,6 +52,13 @@ class GoldenTest(unittest.TestCase):
     def test_help_of_the_launcher(self):
         self.check("muster-run.help.txt", help_of(RUN))
 
+    def test_the_programs_have_one_version(self):
+        versions = {
+            subprocess.run([program, "--version"], capture_output=True,
+                           timeout=30, check=True).stdout.decode().split()[1]
+            for program in (COORDINATOR, RUN)}
+        self.assertEqual(len(versions), 1, versions)
+
     def test_protocol(self):
         self.check("muster.v1.txt", describe_protocol())
 
