@@ -70,6 +70,8 @@ struct SessionOptions {
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(60);
   // What error texts call that timeout.
   std::string connect_timeout_name = "SessionOptions::connect_timeout";
+  // How often the log repeats that no coordinator has answered yet.
+  std::chrono::milliseconds unreached_log_interval = std::chrono::seconds(30);
   // host:port of this process's debug and metrics server, for the status pages
   // of the coordinator.
   std::string debug_address = {};

@@ -29,6 +29,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 std::string Local(int port) { return "127.0.0.1:" + std::to_string(port); }
@@ -151,6 +153,13 @@ class LogLines : public google::LogSink {
             size_t bytes) override {
     dataplane::MutexLock lock(mutex_);
     lines_.emplace_back(message, bytes);
+    changed_.NotifyAll();
+  }
+
+  // Waits until there are `count` lines.
+  void Await(size_t count) {
+    dataplane::MutexLock lock(mutex_);
+    while (lines_.size() < count) changed_.Wait(mutex_);
   }
 
   std::vector<std::string> lines() {
@@ -160,10 +169,11 @@ class LogLines : public google::LogSink {
 
  private:
   dataplane::Mutex mutex_;
+  dataplane::CondVar changed_;
   std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
 };
 
-TEST(SessionTest, SaysOnceThatItStillTries) {
+TEST(SessionTest, SaysThatItStillTries) {
   const ReservedPort port;
   SessionOptions options = Options(Local(port.port()), "a");
   options.connect_timeout = milliseconds(1500);
@@ -173,6 +183,25 @@ TEST(SessionTest, SaysOnceThatItStillTries) {
       log.lines(),
       ElementsAre("coordinator not reached: address=" + options.address +
                   " cause=\"connection refused\" trying_for=1.5s"));
+}
+
+TEST(SessionTest, RepeatsHowLongItHasTried) {
+  const ReservedPort port;
+  SessionOptions options = Options(Local(port.port()), "a");
+  options.unreached_log_interval = milliseconds(1);
+  LogLines log;
+  auto session =
+      std::async(std::launch::async, [&] { return Session::Connect(options); });
+  log.Await(3);
+  const auto server = StartServer(port.port());
+  EXPECT_TRUE(session.get()->status().ok());
+  const std::vector<std::string> lines = log.lines();
+  EXPECT_THAT(lines[0], Not(HasSubstr("tried_for=")));
+  for (size_t i = 1; i < 3; ++i) {
+    EXPECT_THAT(lines[i], MatchesRegex("coordinator not reached: address=.* "
+                                       "cause=\"connection refused\" "
+                                       "tried_for=[0-9.]+m?s trying_for=.*"));
+  }
 }
 
 TEST(SessionTest, WaitsForACoordinatorThatStartsLater) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 
@@ -95,12 +96,12 @@ void Communicator::Abort(absl::Status cause) {
     if (!poison_.ok()) return;
     poison_ = cause;
   }
-  if (!absl::IsCancelled(cause)) {
-    LOG(WARNING) << "group failed: group=" << options_.group_name
-                 << " rank=" << options_.rank
-                 << " code=" << absl::StatusCodeToString(cause.code())
-                 << " cause=" << std::string(cause.message());
-  }
+  // Not a warning: whoever owns the group knows more of the failure, and logs
+  // it.
+  VLOG(1) << "group aborted: group=" << options_.group_name
+          << " rank=" << options_.rank
+          << " code=" << absl::StatusCodeToString(cause.code()) << " cause=\""
+          << absl::CHexEscape(cause.message()) << "\"";
   backend_->Abort(std::move(cause));
 }
 

@@ -95,7 +95,8 @@ void FailureJudge::OnSessionOver(const absl::Status& why) {
     changed_.NotifyAll();
   }
   if (abort) return abort(verdict);
-  LOG(WARNING) << "session over: cause=" << why.message();
+  LOG(WARNING) << "session over: cause=\"" << absl::CHexEscape(why.message())
+               << "\"";
 }
 
 void FailureJudge::Begin(Group group) {

@@ -97,6 +97,7 @@ class StreamSession {
   void DeliverEvents(const v1::StreamResponse& response);
   void Disconnect(const absl::Status& why);
   bool RetryLater(absl::Status why, Backoff& backoff);
+  void TellUnreached(const absl::Status& why);
   bool GiveUp(const absl::Status& why);
   void End(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -172,8 +173,9 @@ class StreamSession {
   // Of the reading thread: somebody listened at the address when it last
   // looked.
   bool listening_ = false;
-  // Of the reading thread: it has said once that nobody answers.
-  bool told_unreached_ = false;
+  // Of the reading thread: when it says next that nobody has answered since.
+  Instant tell_unreached_at_ = Instant::min();
+  const Instant trying_since_ = Clock::now();
 
   dataplane::Mutex join_mutex_;
   std::thread reader_;

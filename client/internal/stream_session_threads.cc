@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "client/internal/convert.h"
 #include "client/internal/stream_session.h"
@@ -217,7 +218,7 @@ void StreamSession::Disconnect(const absl::Status& why) {
       down_since_ = Clock::now();
       if (!closing_ && !left_) {
         LOG(WARNING) << "coordinator disconnected: address=" << options_.address
-                     << " cause=" << why.message();
+                     << " cause=\"" << absl::CHexEscape(why.message()) << "\"";
       }
     }
     trouble_ = why;
@@ -246,12 +247,7 @@ bool StreamSession::RetryLater(absl::Status why, Backoff& backoff) {
     }
     if (GiveUp(why)) return false;
     MutexLock lock(mutex_);
-    if (epoch_ == 0 && !told_unreached_) {
-      told_unreached_ = true;
-      LOG(WARNING) << "coordinator not reached: address=" << options_.address
-                   << " cause=\"" << why.message() << "\" trying_for="
-                   << FormatDuration(options_.connect_timeout);
-    }
+    if (epoch_ == 0) TellUnreached(why);
     trouble_ = why;
     const Instant next = Clock::now() + backoff.Next();
     while (!closing_ && Clock::now() < next) {
@@ -260,6 +256,17 @@ bool StreamSession::RetryLater(absl::Status why, Backoff& backoff) {
     if (closing_) return false;
     if (listening_) return true;
   }
+}
+
+void StreamSession::TellUnreached(const absl::Status& why) {
+  const Instant now = Clock::now();
+  if (now < tell_unreached_at_) return;
+  const bool again = tell_unreached_at_ != Instant::min();
+  tell_unreached_at_ = now + options_.unreached_log_interval;
+  LOG(WARNING) << "coordinator not reached: address=" << options_.address
+               << " cause=\"" << absl::CHexEscape(why.message()) << "\""
+               << (again ? " tried_for=" + FormatSince(trying_since_, now) : "")
+               << " trying_for=" << FormatDuration(options_.connect_timeout);
 }
 
 bool StreamSession::GiveUp(const absl::Status& why) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/errors.h"
@@ -204,8 +205,8 @@ void World::ConnectAndJoin(const InitPlan& plan) {
         throw;
       }
     }
-    LOG(WARNING) << "rendezvous interrupted: rank=" << plan.rank
-                 << " cause=" << failure.message();
+    LOG(WARNING) << "rendezvous interrupted: rank=" << plan.rank << " cause=\""
+                 << absl::CHexEscape(failure.message()) << "\"";
     if (session_ != nullptr) session_->Leave("rendezvous interrupted");
     session_ = nullptr;
     std::this_thread::sleep_for(backoff.Next());
