@@ -37,7 +37,8 @@ Default& TheDefault() {
   internal::Throw(Origin::kControl,
                   absl::FailedPreconditionError(
                       "Default process group has not been initialized, please "
-                      "make sure to call init_process_group."));
+                      "make sure to call init_process_group. In C++: "
+                      "muster::InitProcessGroup()"));
 }
 
 std::shared_ptr<ProcessGroup> Resolve(

@@ -17,9 +17,9 @@ struct InitProcessGroupOptions {
   std::string backend = "gloo";
 
   // How the ranks find each other; empty is "env://", unless `store` is given.
-  //   env://                from RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
-  //                         each but the address overridable by
-  //                         ?rank=R&world_size=N
+  //   env://                from RANK, WORLD_SIZE, MASTER_ADDR and
+  //                         MASTER_PORT; ?rank=R&world_size=N goes before the
+  //                         first two
   //   tcp://HOST:PORT?rank=R&world_size=N
   //   muster://HOST:PORT/JOB  an external coordinator. Without a rank it gives
   //                         one out; the world size is the option below,

@@ -204,14 +204,17 @@ TEST_F(DistributedTest, MisuseIsAnErrorThatNamesIt) {
   const auto rank = Start({"misuse"}, {});
   const std::vector<std::string> expected = {
       "rank before init: DistError: Default process group has not been "
-      "initialized, please make sure to call init_process_group.",
+      "initialized, please make sure to call init_process_group. In C++: "
+      "muster::InitProcessGroup()",
       "destroy before init: DistError: Default process group has not been "
-      "initialized, please make sure to call init_process_group.",
+      "initialized, please make sure to call init_process_group. In C++: "
+      "muster::InitProcessGroup()",
       "backend: DistError: unknown backend \"carrier-pigeon\": this program "
       "has gloo",
       "timeout: DistError: InitProcessGroupOptions::timeout must be positive "
       "but was 0 ms",
-      "scheme: DistError: No rendezvous handler for pigeon://",
+      "scheme: DistError: No rendezvous handler for pigeon://: use env://, "
+      "tcp://HOST:PORT?rank=R&world_size=N or muster://HOST:PORT/JOB",
       "init: ok",
       "twice: DistError: trying to initialize the default process group twice!",
   };
@@ -231,10 +234,11 @@ TEST_F(DistributedTest, MissingVariable) {
   auto environment = Env(0, 1);
   environment.erase("MASTER_PORT");
   const auto rank = Start({"hello"}, environment);
-  EXPECT_EQ(rank->ReadLine(kSoon),
-            "error DistError [] Error initializing torch.distributed using "
-            "env:// rendezvous: environment variable MASTER_PORT expected, but "
-            "not set");
+  EXPECT_THAT(
+      rank->ReadLine(kSoon),
+      StartsWith("error DistError [] Error initializing torch.distributed "
+                 "using env:// rendezvous: environment variable MASTER_PORT "
+                 "expected, but not set: start the program with "));
   EXPECT_EQ(rank->Wait(kSoon).code, 4);
 }
 

@@ -16,6 +16,9 @@
 namespace muster::internal {
 namespace {
 
+constexpr char kMethods[] =
+    "env://, tcp://HOST:PORT?rank=R&world_size=N or muster://HOST:PORT/JOB";
+
 // "scheme://authority/path?key=value&..."
 struct Url {
   std::string scheme;
@@ -33,10 +36,8 @@ absl::Status Error(const Url& url, absl::string_view what) {
 absl::StatusOr<Url> ParseUrl(absl::string_view text) {
   const size_t colon = text.find("://");
   if (colon == absl::string_view::npos || colon == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("init_method \"", text,
-                     "\" is not a URL: env://, tcp://HOST:PORT or "
-                     "muster://HOST:PORT/JOB"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "init_method \"", text, "\" is not a URL: use ", kMethods));
   }
   Url url;
   url.scheme = std::string(text.substr(0, colon));
@@ -82,8 +83,12 @@ absl::StatusOr<std::string> Required(const Url& url,
                                      const Environment& environment,
                                      const char* name) {
   if (!IsSet(environment, name)) {
-    return Error(url, absl::StrCat("environment variable ", name,
-                                   " expected, but not set"));
+    return Error(
+        url, absl::StrCat(
+                 "environment variable ", name,
+                 " expected, but not set: start the program with `muster-run "
+                 "--standalone --nproc-per-node=N -- PROGRAM`, or set RANK, "
+                 "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"));
   }
   return std::string(environment(name));
 }
@@ -227,8 +232,8 @@ absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
   } else if (url->scheme == "muster") {
     plan = PlanMuster(*url, request, environment);
   } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("No rendezvous handler for ", url->scheme, "://"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "No rendezvous handler for ", url->scheme, "://: use ", kMethods));
   }
   if (!plan.ok()) return plan.status();
   const char* const agent = environment("TORCHELASTIC_USE_AGENT_STORE");

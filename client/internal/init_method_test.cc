@@ -55,7 +55,10 @@ TEST_F(InitMethodTest, NamesTheMissingVariable) {
     EXPECT_EQ(Error({}),
               std::string("Error initializing torch.distributed using env:// "
                           "rendezvous: environment variable ") +
-                  name + " expected, but not set");
+                  name +
+                  " expected, but not set: start the program with `muster-run "
+                  "--standalone --nproc-per-node=N -- PROGRAM`, or set RANK, "
+                  "WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
   }
 }
 
@@ -121,7 +124,8 @@ TEST_F(InitMethodTest, RejectsRanksOutsideOfTheWorld) {
 
 TEST_F(InitMethodTest, UnknownSchemeAndUnknownParameter) {
   EXPECT_EQ(Error({.init_method = "carrier-pigeon://x"}),
-            "No rendezvous handler for carrier-pigeon://");
+            "No rendezvous handler for carrier-pigeon://: use env://, "
+            "tcp://HOST:PORT?rank=R&world_size=N or muster://HOST:PORT/JOB");
   EXPECT_THAT(Error({.init_method = "tcp://localhost:1?ranks=1"}),
               HasSubstr("unknown parameter \"ranks\""));
   EXPECT_THAT(Error({.init_method = "localhost:1"}), HasSubstr("not a URL"));

@@ -53,6 +53,8 @@ class TrainingTest(unittest.TestCase):
             self.assertIn(f"rank {culprit}", program.stderr)
             self.assertIn(HOST, program.stderr)
             self.assertIn("all_reduce", program.stderr)
+            self.assertEqual(program.stderr.count("group failed:"), 1,
+                             program.stderr)
         self.assertLess(time.monotonic() - began, seconds)
 
     def test_killed_rank_ends_the_others_who_name_it(self):
@@ -107,6 +109,8 @@ class TrainingTest(unittest.TestCase):
             # itself.
             self.assertGreater(ranks[0].wait(30), 0)
             self.assertIn("rank 1", ranks[0].stderr)
+            self.assertEqual(ranks[0].stderr.count("group failed:"), 1,
+                             ranks[0].stderr)
 
     def test_training_goes_on_through_five_coordinator_kills(self):
         with Processes() as processes:
@@ -152,9 +156,11 @@ class MistakesTest(unittest.TestCase):
     def test_nothing_in_the_environment(self):
         with Processes() as processes:
             program = processes.start([HELLO])
-            self.assertNotEqual(program.wait(10), 0)
-            self.assertIn("environment variable RANK expected, but not set",
-                          program.stderr)
+            self.assertEqual(program.wait(10), 1)
+            self.assertRegex(
+                program.stderr, "^hello: Error initializing .*environment "
+                "variable RANK expected, but not set: start the program with "
+                "`muster-run ")
 
     def test_rank_zero_embeds_the_coordinator(self):
         with Processes() as processes:

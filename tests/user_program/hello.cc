@@ -4,11 +4,16 @@
 #include "client/muster.h"
 
 int main() {
-  muster::InitProcessGroup();  // reads what muster-run put in the environment
-  const int rank = muster::GetRank();
-  std::vector<float> gradients(4, static_cast<float>(rank));
-  muster::AllReduce(muster::Tensor(gradients), {.op = muster::ReduceOp::kSum});
-  std::printf("rank %d of %d has %g\n", rank, muster::GetWorldSize(),
-              gradients[0]);
-  muster::DestroyProcessGroup();
+  try {
+    muster::InitProcessGroup();  // reads what muster-run put in the environment
+    const int rank = muster::GetRank();
+    std::vector<float> gradients(4, static_cast<float>(rank));
+    muster::AllReduce(gradients, {.op = muster::ReduceOp::kSum});
+    std::printf("rank %d of %d has %g\n", rank, muster::GetWorldSize(),
+                gradients[0]);
+    muster::DestroyProcessGroup();
+  } catch (const muster::DistError& error) {
+    std::fprintf(stderr, "hello: %s\n", error.what());
+    return 1;
+  }
 }
