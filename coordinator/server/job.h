@@ -1,6 +1,7 @@
 #ifndef MUSTER_COORDINATOR_SERVER_JOB_H_
 #define MUSTER_COORDINATOR_SERVER_JOB_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -75,6 +76,11 @@ class Job : public std::enable_shared_from_this<Job> {
   // Calls `done` when all steps so far are committed: at once where nothing is
   // to be waited for. From this thread or the queue's.
   void WhenCommitted(std::function<void()> done);
+
+  // How many steps wait for the storage.
+  int64_t uncommitted() const {
+    return uncommitted_.load(std::memory_order_relaxed);
+  }
 
   // Whether anything of the job is stored.
   bool stored();
@@ -192,7 +198,8 @@ class Job : public std::enable_shared_from_this<Job> {
   core::Instant armed_ ABSL_GUARDED_BY(mu_) = core::Instant::max();
   core::Instant used_at_ ABSL_GUARDED_BY(mu_);
   bool stored_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t uncommitted_ ABSL_GUARDED_BY(mu_) = 0;  // steps
+  // Changed under the lock.
+  std::atomic<int64_t> uncommitted_ = 0;
 };
 
 }  // namespace muster::coordinator

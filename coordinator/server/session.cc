@@ -23,6 +23,10 @@ constexpr int64_t kMessageBytes = 1 << 20;
 // A session with more than this unsent does not read on.
 constexpr int64_t kPauseBytes = 4 << 20;
 
+// A session whose job has more steps than this waiting for the storage does not
+// read on before that has them.
+constexpr int64_t kUncommittedMax = 64;
+
 // Parked answers and events come without reading; a client that lets so many
 // pile up is cut off.
 constexpr int64_t kUnsentAnswersMax = 1 << 18;
@@ -157,7 +161,7 @@ v1::Operation* Session::OperationOf(size_t item) const {
 }
 
 // Applies what is left of the message; then reads the next one, unless answers
-// pile up.
+// or commits pile up.
 void Session::Process() {
   const size_t items = static_cast<size_t>(request_->operations_size()) +
                        (request_->has_heartbeat() ? 1 : 0);
@@ -168,13 +172,20 @@ void Session::Process() {
           ProcessSlice(std::min(items - next_item_, kItemsPerTurnMax), &status);
       if (!status.ok()) return Close(status);
     }
-    MutexLock lock(mu_);
-    if (finished_) return;
-    if (unsent_bytes_ > kPauseBytes) {
-      paused_ = true;  // OnWriteDone goes on from here
-      return;
+    {
+      MutexLock lock(mu_);
+      if (finished_) return;
+      if (unsent_bytes_ > kPauseBytes) {
+        paused_ = true;  // OnWriteDone goes on from here
+        return;
+      }
+      if (next_item_ < items) continue;
+      if (job_->uncommitted() <= kUncommittedMax) return ReadNext();
     }
-    if (next_item_ == items) return ReadNext();
+    return job_->WhenCommitted([self = shared_from_this()] {
+      MutexLock lock(self->mu_);
+      self->ReadNext();
+    });
   }
 }
 
