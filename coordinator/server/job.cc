@@ -106,7 +106,7 @@ size_t Job::Run(const std::shared_ptr<Sink>& sink, size_t count,
   return done;
 }
 
-void Job::Park(core::WaiterId waiter, Waiting waiting, Turn& turn) {
+void Job::Park(core::WaiterId waiter, Waiting&& waiting, Turn& turn) {
   const bool unique =
       waiting.sink->parked_.try_emplace(waiting.tag, waiter).second;
   waiting_.emplace(waiter, std::move(waiting));
@@ -308,7 +308,7 @@ void Job::Queue(std::vector<core::Record> records, std::function<void()> done) {
   }
   ++uncommitted_;
   options_.commits->Append(name_, std::move(records),
-                           [self = shared_from_this(), done] {
+                           [self = shared_from_this(), done = std::move(done)] {
                              done();
                              // Only now: a read that finds nothing to wait for
                              // must not overtake the answers before it.

@@ -174,7 +174,7 @@ class Job : public std::enable_shared_from_this<Job> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CollectParked(core::Reply& reply, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Park(core::WaiterId waiter, Waiting waiting, Turn& turn)
+  void Park(core::WaiterId waiter, Waiting&& waiting, Turn& turn)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Commit(const std::shared_ptr<Sink>& sink, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
