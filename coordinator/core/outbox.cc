@@ -38,6 +38,8 @@ absl::string_view NoticeKindName(NoticeKind kind) {
       return "generation_formed";
     case NoticeKind::kGenerationEnded:
       return "generation_ended";
+    case NoticeKind::kRendezvousWaiting:
+      return "rendezvous_waiting";
     case NoticeKind::kRendezvousTimedOut:
       return "rendezvous_timed_out";
     case NoticeKind::kBarrierReleased:

@@ -69,6 +69,7 @@ enum class NoticeKind {
   kLeasesExtended,
   kGenerationFormed,  // duration: from the first join
   kGenerationEnded,
+  kRendezvousWaiting,  // after 10 s, then every 30 s
   kRendezvousTimedOut,
   kBarrierReleased,  // the barriers' durations: from the first arrival
   kBarrierTimedOut,

@@ -7,8 +7,14 @@
 #include "absl/strings/str_cat.h"
 
 namespace muster::coordinator::core {
-namespace {}  // namespace
+namespace {
 
+// A world that is not complete after this is spoken of in the log, and then
+// this often.
+constexpr Duration kFirstReport = std::chrono::seconds(10);
+constexpr Duration kReportInterval = std::chrono::seconds(30);
+
+}  // namespace
 Rendezvous::Rendezvous(const Limits* limits, WaiterQuota* quota,
                        const Membership* membership, Journal* journal)
     : limits_(*limits),
@@ -129,6 +135,7 @@ FormationReply Rendezvous::Join(const Call& call, JoinRequest request,
     world_size_ = request.world_size;
     world_size_claimant_ = call.member;
     first_join_at_ = now;
+    report_at_ = DeadlineAfter(now, kFirstReport);
   }
   PendingJoin join;
   join.waiter = call.waiter;
@@ -138,6 +145,7 @@ FormationReply Rendezvous::Join(const Call& call, JoinRequest request,
   join.deadline = DeadlineAfter(now, join.request.timeout);
   if (join.request.rank.has_value()) {
     claims_.emplace(*join.request.rank, join.member);
+    gave_up_.erase(*join.request.rank);
   }
   members_by_waiter_.emplace(join.waiter, join.member);
   deadlines_.emplace(join.deadline, join.member);
@@ -197,6 +205,7 @@ FormationReply Rendezvous::Form(Instant now, Outbox& out) {
            now - first_join_at_);
   for (size_t i = 0; i < waiters.size(); ++i) quota_.Release();
   joins_.clear();
+  gave_up_.clear();
   claims_.clear();
   members_by_waiter_.clear();
   deadlines_.clear();
@@ -218,6 +227,7 @@ void Rendezvous::Remove(const PendingJoin& join) {
   joins_.erase(member);
   if (joins_.empty()) {
     world_size_ = 0;
+    gave_up_.clear();
   } else if (world_size_claimant_ == member) {
     // The others agree with it; an error text must name one who is there.
     world_size_claimant_ = joins_.begin()->first;
@@ -306,28 +316,37 @@ std::string Rendezvous::DescribeMissing(Rank rank, Instant now) const {
   return text;
 }
 
-std::string Rendezvous::TimeoutText(const PendingJoin& join,
-                                    Instant now) const {
-  std::string text = absl::StrCat(
-      "rendezvous: ", joins_.size(), " of ", world_size_, " ranks joined in ",
-      FormatDuration(join.request.timeout), "; missing ranks ");
+// `rendezvous: 2 of 3 ranks joined in 8.9s; missing ranks 2; gave up before:
+// 1 (member "b" (host-b, pid 7))`.
+std::string Rendezvous::WaitingText(Duration waited, Instant now) const {
+  const size_t came = std::min(joins_.size() + gave_up_.size(),
+                               static_cast<size_t>(world_size_));
+  std::string text = absl::StrCat("rendezvous: ", came, " of ", world_size_,
+                                  " ranks joined in ", FormatDuration(waited));
   // Members that do not ask for a rank would get the lowest free ones.
   size_t unassigned = joins_.size() - claims_.size();
-  const size_t missing = static_cast<size_t>(world_size_) - joins_.size();
+  const size_t missing = static_cast<size_t>(world_size_) - came;
   size_t named = 0;
-  auto claim = claims_.begin();
   for (int32_t i = 0; i < world_size_ && named < kRanksInTextMax; ++i) {
-    if (claim != claims_.end() && claim->first == Rank(i)) {
-      ++claim;
-    } else if (unassigned > 0) {
+    if (claims_.contains(Rank(i)) || gave_up_.contains(Rank(i))) continue;
+    if (unassigned > 0) {
       --unassigned;
-    } else {
-      absl::StrAppend(&text, named++ == 0 ? "" : ", ",
-                      DescribeMissing(Rank(i), now));
+      continue;
     }
+    absl::StrAppend(&text, named++ == 0 ? "; missing ranks " : ", ",
+                    DescribeMissing(Rank(i), now));
   }
   if (missing > named)
     absl::StrAppend(&text, " and ", missing - named, " more");
+  named = 0;
+  for (const auto& [rank, member] : gave_up_) {
+    if (named == kRanksInTextMax) break;
+    absl::StrAppend(&text, named++ == 0 ? "; gave up before: " : ", ",
+                    rank.value(), " (", Claimant(member), ")");
+  }
+  if (gave_up_.size() > named) {
+    absl::StrAppend(&text, " and ", gave_up_.size() - named, " more");
+  }
   return text;
 }
 
@@ -337,7 +356,8 @@ void Rendezvous::Expire(Instant now, Outbox& out) {
   std::vector<std::pair<MemberId, std::string>> expired;
   for (const auto& [deadline, member] : deadlines_) {
     if (deadline > now) break;
-    expired.emplace_back(member, TimeoutText(joins_.at(member), now));
+    const PendingJoin& join = joins_.at(member);
+    expired.emplace_back(member, WaitingText(join.request.timeout, now));
   }
   for (auto& [member, text] : expired) {
     const PendingJoin& join = joins_.at(member);
@@ -346,13 +366,22 @@ void Rendezvous::Expire(Instant now, Outbox& out) {
                           absl::CEscape(text), "\""),
              join.request.timeout);
     out.Fail(join.waiter, absl::DeadlineExceededError(text));
+    if (join.request.rank.has_value()) {
+      gave_up_.insert_or_assign(*join.request.rank, member);
+    }
     Remove(join);
   }
+  if (joins_.empty() || report_at_ > now) return;
+  report_at_ = DeadlineAfter(now, kReportInterval);
+  out.Note(NoticeKind::kRendezvousWaiting,
+           absl::StrCat("cause=\"",
+                        absl::CEscape(WaitingText(now - first_join_at_, now)),
+                        "\""));
 }
 
 std::optional<Instant> Rendezvous::NextDeadline() const {
   if (deadlines_.empty()) return std::nullopt;
-  return deadlines_.begin()->first;
+  return std::min(deadlines_.begin()->first, report_at_);
 }
 
 absl::Status Rendezvous::CheckInvariants() const {

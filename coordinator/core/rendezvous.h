@@ -79,7 +79,8 @@ class Rendezvous {
   // Of a new rendezvous, after its members were restored.
   void Restore(FormationReply formation, bool running);
 
-  // Fails every join whose deadline is at or before `now`.
+  // Fails every join whose deadline is at or before `now`. Notes now and then
+  // for whom those wait that go on waiting.
   void Expire(Instant now, Outbox& out);
 
   std::optional<Instant> NextDeadline() const;
@@ -106,7 +107,7 @@ class Rendezvous {
   absl::Status CheckSeat(const Call& call, const JoinRequest& request) const;
   FormationReply Form(Instant now, Outbox& out);
   absl::btree_map<Rank, const PendingJoin*> SeatJoins() const;
-  std::string TimeoutText(const PendingJoin& join, Instant now) const;
+  std::string WaitingText(Duration waited, Instant now) const;
   std::string DescribeMissing(Rank rank, Instant now) const;
   std::string Claimant(const MemberId& member) const;
   const Seat* LiveHolder(Rank rank) const;
@@ -125,6 +126,10 @@ class Rendezvous {
   int32_t world_size_ = 0;  // 0: nobody has joined
   MemberId world_size_claimant_;
   Instant first_join_at_;
+  Instant report_at_;  // when those who wait are next spoken of
+  // Ranks whose members came and did not wait long enough: for the others they
+  // are not the ones who are missing.
+  absl::btree_map<Rank, MemberId> gave_up_;
   uint64_t next_order_ = 1;
 
   // The newest generation.
