@@ -1,11 +1,13 @@
 #include "client/session.h"
 
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/internal/channel_security.h"
 #include "client/internal/deadline.h"
 #include "client/internal/logging.h"
 #include "client/internal/stream_session.h"
@@ -19,6 +21,10 @@ using internal::Origin;
 
 std::shared_ptr<Session> Session::Connect(SessionOptions options) {
   internal::EnsureLogging();
+  internal::ThrowIfFailed(
+      Origin::kControl,
+      internal::TakeSecurityFromEnvironment(
+          [](const char* name) { return getenv(name); }, options));
   return std::shared_ptr<Session>(new Session(internal::ValueOrThrow(
       Origin::kControl, internal::StreamSession::Connect(std::move(options)))));
 }

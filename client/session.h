@@ -62,6 +62,26 @@ struct SessionOptions {
   std::string address = {};
   // 1 to 128 of [A-Za-z0-9._-].
   std::string job = "default";
+  // TLS to the coordinator. PEM files, read anew for every connection; what is
+  // empty is taken from the environment: MUSTER_TLS_CA, MUSTER_TLS_CERT,
+  // MUSTER_TLS_KEY, MUSTER_TLS_SERVER_NAME.
+  // The authorities of the coordinator's certificate; empty (the variable, too)
+  // speaks plain text.
+  std::string tls_ca = {};
+  // This process's certificate and key, for a coordinator that asks for one.
+  std::string tls_cert = {};
+  std::string tls_key = {};
+  // The name in the coordinator's certificate; empty: the host of `address`.
+  std::string tls_server_name = {};
+  // What the coordinator knows its clients by, or the file of it, which is read
+  // anew for every connection; empty: MUSTER_TOKEN, MUSTER_TOKEN_FILE.
+  std::string token = {};
+  std::string token_file = {};
+  // False: no token is sent, wherever it may come from.
+  bool use_token = true;
+  // Allows a token in plain text to an address beyond loopback; also
+  // MUSTER_INSECURE=1.
+  bool insecure = false;
   // The member's name in the job; empty makes one of host, pid and a random
   // number.
   std::string member = {};
@@ -143,8 +163,10 @@ struct SessionBarrierOptions {
 class Session {
  public:
   // Connects and registers.
-  // Throws DistError (kInvalidArgument: an option), DistNetworkError (nobody
-  // answers at the address within connect_timeout).
+  // Throws DistError (kInvalidArgument: an option; kUnauthenticated: no token,
+  // or none that counts; kPermissionDenied: it is not for this job),
+  // DistNetworkError (nobody answers at the address within connect_timeout, or
+  // the two do not agree on TLS: the text says why).
   static std::shared_ptr<Session> Connect(SessionOptions options);
 
   // As Close(), and leaves before that if Leave was not called and no exception

@@ -30,6 +30,15 @@ ABSL_FLAG(std::string, http_listen, "127.0.0.1:7071",
           "0 takes any free one, an empty value serves no HTTP");
 ABSL_FLAG(bool, insecure, false,
           "allow plain text on an address that other hosts can reach");
+ABSL_FLAG(std::string, tls_cert, "",
+          "file of the certificate of the gRPC endpoint (PEM, with those that "
+          "lead to its root); with it and --tls_key it speaks TLS only. Like "
+          "the next two, replaced while it runs it counts for new connections");
+ABSL_FLAG(std::string, tls_key, "",
+          "file of the private key of --tls_cert (PEM, no passphrase)");
+ABSL_FLAG(std::string, tls_client_ca, "",
+          "file of the authorities of clients' certificates (PEM); with it "
+          "clients must show one");
 ABSL_FLAG(absl::Duration, lease, absl::Seconds(10),
           "a member that is silent for this long is lost (10s, 500ms)");
 ABSL_FLAG(absl::Duration, reconnect_grace, absl::Seconds(1),
@@ -190,6 +199,9 @@ ServerOptions OptionsFromFlags() {
   options.listen = absl::GetFlag(FLAGS_listen);
   options.http_listen = absl::GetFlag(FLAGS_http_listen);
   options.insecure = absl::GetFlag(FLAGS_insecure);
+  options.tls_cert = absl::GetFlag(FLAGS_tls_cert);
+  options.tls_key = absl::GetFlag(FLAGS_tls_key);
+  options.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);
   options.lease = Milliseconds(absl::GetFlag(FLAGS_lease));
   options.reconnect_grace = Milliseconds(absl::GetFlag(FLAGS_reconnect_grace));
   options.idle_job_retention =

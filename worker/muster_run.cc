@@ -88,7 +88,7 @@ std::unique_ptr<EmbeddedCoordinator> ServeCoordinator(
 int main(int argc, char** argv) {
   OpenStandardDescriptors();
   BlockSignals();
-  const Environment environment = OwnEnvironment();
+  Environment environment = OwnEnvironment();
   const auto options = muster::worker::ParseLaunchOptions(
       std::vector<std::string>(argv + 1, argv + argc), environment);
   if (!options.ok()) {
@@ -118,5 +118,13 @@ int main(int argc, char** argv) {
   google::InitGoogleLogging(argv[0]);
   CoordinatorAddress address;
   const auto coordinator = ServeCoordinator(*options, address);
+  if (coordinator != nullptr) {
+    // It speaks plain text, and on loopback alone.
+    for (const char* const name :
+         {"MUSTER_TLS_CA", "MUSTER_TLS_CERT", "MUSTER_TLS_KEY", "MUSTER_TOKEN",
+          "MUSTER_TOKEN_FILE"}) {
+      environment.erase(name);
+    }
+  }
   return muster::worker::Launch(*options, address, environment, *group);
 }

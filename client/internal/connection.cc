@@ -13,7 +13,8 @@ namespace {
 
 // A new channel for every connection: it resolves the name anew, and no
 // back-off of an earlier one holds it up.
-std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint) {
+std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint,
+                                          const ChannelSecurity& security) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -26,9 +27,11 @@ std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint) {
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
+  if (!security.server_name.empty()) {
+    arguments.SetSslTargetNameOverride(security.server_name);
+  }
   return grpc::CreateCustomChannel(absl::StrCat("dns:///", endpoint.ToString()),
-                                   grpc::InsecureChannelCredentials(),
-                                   arguments);
+                                   security.credentials, arguments);
 }
 
 void* Pointer(intptr_t tag) { return reinterpret_cast<void*>(tag); }
@@ -43,9 +46,14 @@ gpr_timespec DeadlineAt(Instant until) {
 
 }  // namespace
 
-Connection::Connection(const Endpoint& endpoint)
-    : channel_(NewChannel(endpoint)),
-      stub_(v1::SessionService::NewStub(channel_)) {}
+Connection::Connection(const Endpoint& endpoint,
+                       const ChannelSecurity& security)
+    : channel_(NewChannel(endpoint, security)),
+      stub_(v1::SessionService::NewStub(channel_)) {
+  if (!security.authorization.empty()) {
+    context_.AddMetadata("authorization", security.authorization);
+  }
+}
 
 Connection::~Connection() {
   context_.TryCancel();

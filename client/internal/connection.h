@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "client/internal/channel_security.h"
 #include "client/internal/deadline.h"
 #include "client/internal/endpoint.h"
 #include "grpcpp/grpcpp.h"
@@ -27,7 +28,7 @@ class Connection {
     kBroken,    // no message will come any more; call Finish
   };
 
-  explicit Connection(const Endpoint& endpoint);
+  Connection(const Endpoint& endpoint, const ChannelSecurity& security);
   // Cancels what is open. Nobody may be in another method.
   ~Connection();
   Connection(const Connection&) = delete;

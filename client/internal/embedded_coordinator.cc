@@ -12,6 +12,9 @@ absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> EmbeddedCoordinator::Start(
   coordinator::ServerOptions server_options;
   server_options.listen = options.listen;
   server_options.insecure = true;
+  server_options.tls_cert = options.tls_cert;
+  server_options.tls_key = options.tls_key;
+  server_options.tls_client_ca = options.tls_client_ca;
   absl::StatusOr<std::unique_ptr<coordinator::Server>> server =
       coordinator::Server::Start(std::move(server_options));
   if (!server.ok()) return server.status();

@@ -14,9 +14,15 @@ class Server;
 namespace muster::internal {
 
 struct EmbeddedCoordinatorOptions {
-  // host:port; port 0 takes any free one. Plain text is served on whatever
-  // address this is: whoever embeds a coordinator chose the address.
+  // host:port; port 0 takes any free one. Without the files below plain text is
+  // served on whatever address this is: whoever embeds a coordinator chose the
+  // address.
   std::string listen = "127.0.0.1:0";
+  // PEM files: speaks TLS, with those who show a certificate of these
+  // authorities.
+  std::string tls_cert = {};
+  std::string tls_key = {};
+  std::string tls_client_ca = {};
 };
 
 // A coordinator inside this process: for programs that start without an

@@ -11,6 +11,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "client/internal/channel_security.h"
 #include "muster/v1/session.pb.h"
 #include "proto/muster/v1/status_wire.h"
 
@@ -42,6 +43,10 @@ absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
     SessionOptions options) {
   absl::StatusOr<Endpoint> endpoint = ParseEndpoint(options.address);
   if (!endpoint.ok()) return endpoint.status();
+  // Later ones that fail are tried again.
+  const absl::Status security =
+      LoadChannelSecurity(options, *endpoint).status();
+  if (!security.ok()) return security;
   const Deadline deadline =
       Deadline::After(options.connect_timeout, options.connect_timeout_name);
   std::unique_ptr<StreamSession> session(

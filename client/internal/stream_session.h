@@ -90,7 +90,9 @@ class StreamSession {
 
   // Of the session's own thread.
   void Run();
+  absl::Status ConnectAndServe(Backoff& backoff);
   absl::Status Open(Connection& connection);
+  bool HasNewToken(const absl::Status& refusal) const;
   bool AwaitMessage(Connection& connection);
   absl::Status Welcome(const v1::StreamResponse& response);
   absl::Status Serve(Connection& connection);
@@ -176,6 +178,8 @@ class StreamSession {
   // Of the reading thread: when it says next that nobody has answered since.
   Instant tell_unreached_at_ = Instant::min();
   const Instant trying_since_ = Clock::now();
+  // Of the reading thread: what its last connection showed as its token.
+  std::string authorization_;
 
   dataplane::Mutex join_mutex_;
   std::thread reader_;

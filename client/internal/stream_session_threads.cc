@@ -73,19 +73,42 @@ v1::StreamRequest StreamSession::HelloMessage() const {
 void StreamSession::Run() {
   Backoff backoff(incarnation_);
   for (;;) {
-    Connection connection(endpoint_);
-    absl::Status why = Open(connection);
-    if (why.ok()) {
-      backoff.Reset();
-      listening_ = true;
-      why = Serve(connection);
-    }
-    Disconnect(why);
-    if (EndsSession(why)) {
+    absl::Status why = ConnectAndServe(backoff);
+    if (EndsSession(why) && !HasNewToken(why)) {
       return End(WithPrefix(Coordinator(), why));
     }
     if (!RetryLater(std::move(why), backoff)) return;
   }
+}
+
+absl::Status StreamSession::ConnectAndServe(Backoff& backoff) {
+  const absl::StatusOr<ChannelSecurity> security =
+      LoadChannelSecurity(options_, endpoint_);
+  // They were good at the start, so they are being replaced just now.
+  if (!security.ok()) {
+    const absl::Status why =
+        absl::UnavailableError(security.status().message());
+    Disconnect(why);
+    return why;
+  }
+  authorization_ = security->authorization;
+  Connection connection(endpoint_, *security);
+  absl::Status why = Open(connection);
+  if (why.ok()) {
+    backoff.Reset();
+    listening_ = true;
+    why = Serve(connection);
+  }
+  Disconnect(why);
+  return why;
+}
+
+// Whether the file of the token holds another one than that which was refused.
+bool StreamSession::HasNewToken(const absl::Status& refusal) const {
+  if (!absl::IsUnauthenticated(refusal)) return false;
+  const absl::StatusOr<ChannelSecurity> security =
+      LoadChannelSecurity(options_, endpoint_);
+  return !security.ok() || security->authorization != authorization_;
 }
 
 absl::Status StreamSession::Open(Connection& connection) {
@@ -96,7 +119,9 @@ absl::Status StreamSession::Open(Connection& connection) {
     attempt_since_ = Clock::now();
   }
   connection.Start(HelloMessage());
-  if (!AwaitMessage(connection)) return connection.Finish();
+  if (!AwaitMessage(connection)) {
+    return WithHandshakeHint(options_, connection.Finish());
+  }
   absl::Status welcomed = Welcome(connection.received());
   if (!welcomed.ok()) {
     // The newcomer's members shall not see this one as lost.

@@ -15,6 +15,7 @@
 #include "coordinator/server/admin_service.h"
 #include "coordinator/server/barrier_service.h"
 #include "coordinator/server/commit_queue.h"
+#include "coordinator/server/credentials.h"
 #include "coordinator/server/driver.h"
 #include "coordinator/server/endpoint.h"
 #include "coordinator/server/http.h"
@@ -47,6 +48,9 @@ constexpr milliseconds kGoodbyeTime{500};
 constexpr milliseconds kDrainInterval{50};
 // What destruction gives calls to end.
 constexpr milliseconds kDestructionGrace{100};
+// A connection that has not said by then what HTTP/2 and TLS begin with is
+// closed.
+constexpr milliseconds kHandshakeTimeout{20'000};
 // Clients may ping this often.
 constexpr milliseconds kPingIntervalMin{1'000};
 // Unary calls at one time on one connection.
@@ -112,16 +116,35 @@ absl::Status CheckOptions(const ServerOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTls(const ServerOptions& options) {
+  const bool cert = !options.tls_cert.empty();
+  if (cert != !options.tls_key.empty()) {
+    return absl::InvalidArgumentError(
+        cert ? absl::StrCat("tls_cert is \"", options.tls_cert,
+                            "\", but there is no tls_key")
+             : absl::StrCat("tls_key is \"", options.tls_key,
+                            "\", but there is no tls_cert"));
+  }
+  if (!cert && !options.tls_client_ca.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tls_client_ca is \"", options.tls_client_ca,
+        "\", but without tls_cert and tls_key nobody shows a certificate"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Endpoint> ParseListen(const ServerOptions& options) {
   absl::StatusOr<Endpoint> endpoint = ParseEndpoint("listen", options.listen);
-  if (!endpoint.ok() || options.insecure || endpoint->IsLoopback()) {
+  if (!endpoint.ok() || options.insecure || !options.tls_cert.empty() ||
+      endpoint->IsLoopback()) {
     return endpoint;
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "listen \"", options.listen,
       "\" can be reached from other hosts, and connections are plain text: "
-      "anybody there could read and change every job; listen on 127.0.0.1, or "
-      "pass --insecure if the network is trusted"));
+      "anybody there could read and change every job; listen on 127.0.0.1, "
+      "give it a certificate (--tls_cert, --tls_key), or pass --insecure if "
+      "the network is trusted"));
 }
 
 Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics,
@@ -171,6 +194,8 @@ void ConfigureTransport(const ServerOptions& options,
   builder.AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
       ms(kPingIntervalMin));
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             ms(kHandshakeTimeout));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              kCallsPerConnectionMax);
   builder.SetMaxReceiveMessageSize(options.message_bytes_max);
@@ -222,9 +247,13 @@ class ServerImpl final : public Server {
   absl::Status Serve() {
     const absl::StatusOr<Endpoint> endpoint = ParseListen(options_);
     if (!endpoint.ok()) return endpoint.status();
-    absl::Status status = ServeGrpc(*endpoint);
+    absl::Status status = LoadTls();
+    if (status.ok()) status = ServeGrpc(*endpoint);
     if (!status.ok()) return status;
-    driver_.Start([this](core::Instant now) { sessions_.Sweep(now); });
+    driver_.Start([this](core::Instant now) {
+      if (tls_ != nullptr) tls_->Reload();
+      sessions_.Sweep(now);
+    });
     return options_.http_listen.empty() ? absl::OkStatus() : ServeHttp();
   }
 
@@ -276,6 +305,14 @@ class ServerImpl final : public Server {
         std::move(observer));
   }
 
+  absl::Status LoadTls() {
+    if (options_.tls_cert.empty()) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<TlsIdentity>> tls = TlsIdentity::Load(
+        {options_.tls_cert, options_.tls_key, options_.tls_client_ca});
+    if (tls.ok()) tls_ = *std::move(tls);
+    return tls.status();
+  }
+
   absl::Status ServeGrpc(const Endpoint& endpoint) {
     absl::Status status = CheckCanListen(endpoint);
     if (!status.ok()) return status;
@@ -292,7 +329,9 @@ class ServerImpl final : public Server {
       builder.RegisterService(service.get());
     }
     builder.AddListeningPort(endpoint.ToString(),
-                             grpc::InsecureServerCredentials(), &port_);
+                             tls_ == nullptr ? grpc::InsecureServerCredentials()
+                                             : tls_->NewCredentials(),
+                             &port_);
     grpc_ = BuildWithHealth(builder);
     if (grpc_ == nullptr || port_ == 0) {
       return absl::UnavailableError(
@@ -368,6 +407,7 @@ class ServerImpl final : public Server {
   const ServiceContext context_;
   SessionTable sessions_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
+  std::unique_ptr<TlsIdentity> tls_;  // null: plain text
   std::unique_ptr<grpc::Server> grpc_;
   int port_ = 0;
   std::unique_ptr<HttpServer> http_;
@@ -380,6 +420,7 @@ class ServerImpl final : public Server {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
   absl::Status status = CheckOptions(options);
+  if (status.ok()) status = CheckTls(options);
   if (!status.ok()) return status;
   std::unique_ptr<Storage> storage;
   JobRecords jobs;

@@ -25,6 +25,13 @@ struct ServerOptions {
   std::string http_listen;
   // Allows plain text on an address that other hosts can reach.
   bool insecure = false;
+  // With the first two, PEM files, the gRPC endpoint speaks TLS only. With the
+  // third as well clients must show a certificate that one of its authorities
+  // signed. Files that are replaced count within two seconds, for connections
+  // that are made from then on.
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;
   // A member that is silent for this long is lost.
   std::chrono::milliseconds lease{10'000};
   // How long a member may be without a stream before it is lost.

@@ -1,0 +1,232 @@
+// Sessions over TLS and with tokens: who gets in, who is told what, and what
+// happens when files are replaced while everybody works.
+
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "client/errors.h"
+#include "client/session.h"
+#include "client/store.h"
+#include "coordinator/server/server.h"
+#include "coordinator/server/test_certificates.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+using coordinator::ReadTestFile;
+using coordinator::Server;
+using coordinator::ServerOptions;
+using coordinator::TestAuthority;
+using coordinator::TestIdentity;
+using coordinator::TestPath;
+using coordinator::WriteTestFile;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// How long somebody tries who is not to get in.
+constexpr milliseconds kInVain{1'500};
+
+std::unique_ptr<Server> StartServer(ServerOptions options) {
+  auto server = Server::Start(std::move(options));
+  EXPECT_TRUE(server.ok()) << server.status();
+  return server.ok() ? *std::move(server) : nullptr;
+}
+
+// Sets a key and reads it.
+void Use(const std::shared_ptr<Session>& session, const std::string& key) {
+  CoordinatorStore store(session);
+  store.Set(key, "v");
+  EXPECT_EQ(store.Get(key), "v");
+}
+
+template <typename Error>
+std::string ConnectError(const SessionOptions& options) {
+  try {
+    Session::Connect(options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+class SecurityTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    authority_ = new TestAuthority("authority");
+    stranger_ = new TestAuthority("stranger");
+    server_identity_ = authority_->Issue("server");
+    client_identity_ = authority_->Issue("client");
+  }
+
+  // Asks for clients' certificates.
+  static ServerOptions MutualTls() {
+    ServerOptions options;
+    options.tls_cert = server_identity_.cert;
+    options.tls_key = server_identity_.key;
+    options.tls_client_ca = authority_->ca();
+    return options;
+  }
+
+  static SessionOptions Client(const Server& server,
+                               const TestIdentity& identity) {
+    SessionOptions options;
+    options.address = "127.0.0.1:" + std::to_string(server.port());
+    options.job = "job";
+    options.connect_timeout = seconds(20);
+    options.tls_ca = authority_->ca();
+    options.tls_cert = identity.cert;
+    options.tls_key = identity.key;
+    return options;
+  }
+
+  // What a client is told that tries for a while.
+  static std::string Refusal(SessionOptions options) {
+    options.connect_timeout = kInVain;
+    return ConnectError<DistNetworkError>(options);
+  }
+
+  static TestAuthority* authority_;
+  static TestAuthority* stranger_;
+  static TestIdentity server_identity_;
+  static TestIdentity client_identity_;
+};
+TestAuthority* SecurityTest::authority_;
+TestAuthority* SecurityTest::stranger_;
+TestIdentity SecurityTest::server_identity_;
+TestIdentity SecurityTest::client_identity_;
+
+TEST_F(SecurityTest, MutualTlsCarriesASession) {
+  const auto server = StartServer(MutualTls());
+  Use(Session::Connect(Client(*server, client_identity_)), "k");
+}
+
+TEST_F(SecurityTest, WithoutAuthoritiesTheServerAsksForNoCertificate) {
+  ServerOptions options = MutualTls();
+  options.tls_client_ca = "";
+  // And it needs no permission to be reached from elsewhere.
+  options.listen = "0.0.0.0:0";
+  const auto server = StartServer(options);
+  Use(Session::Connect(Client(*server, {})), "k");
+}
+
+TEST_F(SecurityTest, WhoCannotShowWhatIsAskedForIsRefused) {
+  const auto server = StartServer(MutualTls());
+  const auto honest = Session::Connect(Client(*server, client_identity_));
+
+  EXPECT_THAT(Refusal(Client(*server, {})), HasSubstr("set tls_cert"));
+  EXPECT_THAT(Refusal(Client(*server, stranger_->Issue("client"))),
+              HasSubstr("refuse the certificate"));
+  EXPECT_THAT(
+      Refusal(Client(*server, authority_->Issue("old", {.expired = true}))),
+      HasSubstr("refuse the certificate"));
+  SessionOptions plain = Client(*server, {});
+  plain.tls_ca = "";
+  EXPECT_THAT(Refusal(plain), HasSubstr("set tls_ca (MUSTER_TLS_CA)"));
+
+  Use(honest, "k");
+}
+
+TEST_F(SecurityTest, AServerThatIsNotTheRightOneIsRefused) {
+  const auto server = StartServer(MutualTls());
+  SessionOptions client = Client(*server, client_identity_);
+  client.tls_ca = stranger_->ca();
+  EXPECT_THAT(Refusal(client), HasSubstr("certificate verify failed"));
+
+  ServerOptions expired = MutualTls();
+  const TestIdentity old = authority_->Issue("old_server", {.expired = true});
+  expired.tls_cert = old.cert;
+  expired.tls_key = old.key;
+  const auto expired_server = StartServer(expired);
+  EXPECT_THAT(Refusal(Client(*expired_server, client_identity_)),
+              HasSubstr("certificate verify failed"));
+
+  const auto plain_server = StartServer({});
+  EXPECT_THAT(Refusal(Client(*plain_server, client_identity_)),
+              HasSubstr("unset tls_ca (MUSTER_TLS_CA)"));
+}
+
+TEST_F(SecurityTest, TheNameInTheCertificateCounts) {
+  const TestIdentity named =
+      authority_->Issue("named", {.names = "DNS:coordinator.example"});
+  ServerOptions options = MutualTls();
+  options.tls_cert = named.cert;
+  options.tls_key = named.key;
+  const auto server = StartServer(options);
+  SessionOptions client = Client(*server, client_identity_);
+  EXPECT_THAT(Refusal(client), HasSubstr("127.0.0.1"));
+  client.tls_server_name = "coordinator.example";
+  Use(Session::Connect(client), "k");
+}
+
+TEST_F(SecurityTest, FilesAreReplacedWhileASessionLives) {
+  ServerOptions options;
+  options.tls_cert = TestPath("rotated.pem");
+  options.tls_key = TestPath("rotated.key");
+  options.tls_client_ca = TestPath("rotated_ca.pem");
+  WriteTestFile(options.tls_cert, ReadTestFile(server_identity_.cert));
+  WriteTestFile(options.tls_key, ReadTestFile(server_identity_.key));
+  WriteTestFile(options.tls_client_ca, ReadTestFile(authority_->ca()));
+  const auto server = StartServer(options);
+  const auto first = Session::Connect(Client(*server, client_identity_));
+  Use(first, "before");
+
+  TestAuthority next("next");
+  const TestIdentity next_server = next.Issue("server");
+  SessionOptions next_client = Client(*server, next.Issue("client"));
+  next_client.tls_ca = next.ca();
+  WriteTestFile(options.tls_client_ca, ReadTestFile(next.ca()));
+  WriteTestFile(options.tls_cert, ReadTestFile(next_server.cert));
+  // Between the two the old pair serves (credentials_test).
+  WriteTestFile(options.tls_key, ReadTestFile(next_server.key));
+  // It tries until the coordinator has seen the files.
+  const auto second = Session::Connect(next_client);
+  Use(first, "after");
+  Use(second, "after");
+  EXPECT_THAT(Refusal(Client(*server, client_identity_)),
+              HasSubstr("certificate verify failed"));
+}
+
+TEST_F(SecurityTest, OptionsThatDoNotFitTogetherAreNamed) {
+  const auto server = StartServer(MutualTls());
+  const SessionOptions good = Client(*server, client_identity_);
+  SessionOptions options = good;
+  options.tls_key = "";
+  EXPECT_THAT(ConnectError<DistError>(options),
+              AllOf(HasSubstr("tls_cert"), HasSubstr("MUSTER_TLS_KEY")));
+  options = good;
+  options.tls_ca = "";
+  EXPECT_THAT(ConnectError<DistError>(options), HasSubstr("MUSTER_TLS_CA"));
+  options = good;
+  options.tls_ca = TestPath("absent");
+  EXPECT_EQ(ConnectError<DistError>(options),
+            "tls_ca \"" + TestPath("absent") + "\": no such file or directory");
+  options = good;
+  options.tls_ca = client_identity_.key;
+  EXPECT_THAT(ConnectError<DistError>(options),
+              AllOf(HasSubstr("tls_ca"), HasSubstr("CERTIFICATE")));
+}
+
+TEST_F(SecurityTest, TheEnvironmentFillsInWhatTheOptionsLeaveOut) {
+  const auto server = StartServer(MutualTls());
+  const SessionOptions full = Client(*server, client_identity_);
+  SessionOptions bare = full;
+  bare.tls_ca = bare.tls_cert = bare.tls_key = "";
+  setenv("MUSTER_TLS_CA", full.tls_ca.c_str(), 1);
+  setenv("MUSTER_TLS_CERT", full.tls_cert.c_str(), 1);
+  setenv("MUSTER_TLS_KEY", full.tls_key.c_str(), 1);
+  Use(Session::Connect(bare), "k");
+  unsetenv("MUSTER_TLS_CA");
+  unsetenv("MUSTER_TLS_CERT");
+  unsetenv("MUSTER_TLS_KEY");
+}
+
+}  // namespace
+}  // namespace muster

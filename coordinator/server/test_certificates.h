@@ -1,0 +1,45 @@
+#ifndef MUSTER_COORDINATOR_SERVER_TEST_CERTIFICATES_H_
+#define MUSTER_COORDINATOR_SERVER_TEST_CERTIFICATES_H_
+
+#include <string>
+
+namespace muster::coordinator {
+
+// A certificate and its key, paths of PEM files.
+struct TestIdentity {
+  std::string cert;
+  std::string key;
+};
+
+struct TestIssue {
+  bool expired = false;
+  // Whom it is for, as openssl has it.
+  std::string names = "IP:127.0.0.1,DNS:localhost";
+};
+
+// An authority of certificates that exists for one test; made by the openssl
+// command, in the test's folder. `name` is unique in the test.
+class TestAuthority {
+ public:
+  explicit TestAuthority(const std::string& name);
+
+  // The file of its own certificate.
+  const std::string& ca() const { return self_.cert; }
+
+  // A new certificate, in new files.
+  TestIdentity Issue(const std::string& name, const TestIssue& issue = {});
+
+ private:
+  const std::string folder_;
+  const TestIdentity self_;
+};
+
+std::string ReadTestFile(const std::string& path);
+// Replaces it in one step.
+void WriteTestFile(const std::string& path, const std::string& content);
+// A path in the test's folder.
+std::string TestPath(const std::string& name);
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_TEST_CERTIFICATES_H_
