@@ -2,7 +2,8 @@
 // happens when files are replaced while everybody works.
 
 #include <chrono>
-#include <fstream>
+#include <cstdlib>
+#include <future>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,7 @@ using coordinator::ServerOptions;
 using coordinator::TestAuthority;
 using coordinator::TestIdentity;
 using coordinator::TestPath;
+using coordinator::TestTokenLine;
 using coordinator::WriteTestFile;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -226,6 +228,128 @@ TEST_F(SecurityTest, TheEnvironmentFillsInWhatTheOptionsLeaveOut) {
   unsetenv("MUSTER_TLS_CA");
   unsetenv("MUSTER_TLS_CERT");
   unsetenv("MUSTER_TLS_KEY");
+}
+
+// A server with tokens, over plain text on loopback.
+class TokenTest : public ::testing::Test {
+ protected:
+  TokenTest()
+      : file_(TestPath(
+            ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
+    WriteTestFile(file_, TestTokenLine("first-token", "member job"));
+    ServerOptions options;
+    options.token_file = file_;
+    server_ = StartServer(options);
+  }
+
+  SessionOptions Client(const std::string& token) {
+    SessionOptions options;
+    options.address = "127.0.0.1:" + std::to_string(server_->port());
+    options.job = "job";
+    options.connect_timeout = seconds(20);
+    options.token = token;
+    return options;
+  }
+
+  // The code and the text of a refusal, which comes at once.
+  static absl::Status Refusal(const SessionOptions& options) {
+    try {
+      Session::Connect(options);
+    } catch (const DistError& error) {
+      return error.status();
+    }
+    return absl::OkStatus();
+  }
+
+  const std::string file_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(TokenTest, ATokenOpensItsJobAndNoOther) {
+  Use(Session::Connect(Client("first-token")), "k");
+  SessionOptions other = Client("first-token");
+  other.job = "other";
+  const absl::Status status = Refusal(other);
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("job \"other\""), HasSubstr("role member")));
+}
+
+TEST_F(TokenTest, NoTokenAndAWrongOneAreToldApartAndNotShown) {
+  const absl::Status none = Refusal(Client(""));
+  EXPECT_EQ(none.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(std::string(none.message()), HasSubstr("MUSTER_TOKEN"));
+  const absl::Status wrong = Refusal(Client("wrong-token"));
+  EXPECT_EQ(wrong.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(std::string(wrong.message()),
+              AllOf(HasSubstr("not known"), Not(HasSubstr("wrong-token"))));
+  WriteTestFile(
+      file_,
+      TestTokenLine("old-token", "member job expires=2020-01-01T00:00:00Z"));
+  ServerOptions options;
+  options.token_file = file_;
+  server_ = StartServer(options);
+  const absl::Status expired = Refusal(Client("old-token"));
+  EXPECT_EQ(expired.code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_THAT(std::string(expired.message()),
+              HasSubstr("expired at 2020-01-01T00:00:00Z"));
+}
+
+TEST_F(TokenTest, ARemovedTokenEndsTheSession) {
+  SessionOptions options = Client("first-token");
+  std::promise<absl::Status> over;
+  options.on_over = [&](const absl::Status& why) { over.set_value(why); };
+  const auto session = Session::Connect(options);
+  Use(session, "k");
+  WriteTestFile(file_, TestTokenLine("second-token", "member job"));
+  auto why = over.get_future();
+  ASSERT_EQ(why.wait_for(seconds(20)), std::future_status::ready);
+  EXPECT_EQ(why.get().code(), absl::StatusCode::kUnauthenticated);
+}
+
+TEST_F(TokenTest, ATokenInAFileIsReplacedWhileTheSessionLives) {
+  SessionOptions options = Client("");
+  options.token_file = TestPath("client_token");
+  WriteTestFile(options.token_file, "first-token\n");
+  const auto session = Session::Connect(options);
+  Use(session, "before");
+  SessionOptions stale = Client("first-token");
+  std::promise<void> over;
+  stale.on_over = [&](const absl::Status&) { over.set_value(); };
+  const auto witness = Session::Connect(stale);
+  WriteTestFile(options.token_file, "second-token\n");
+  WriteTestFile(file_, TestTokenLine("second-token", "member job"));
+  // By then the streams with the old token are ended.
+  ASSERT_EQ(over.get_future().wait_for(seconds(20)), std::future_status::ready);
+  Use(session, "after");
+  EXPECT_TRUE(session->status().ok());
+}
+
+TEST_F(TokenTest, TheEnvironmentBringsOneToo) {
+  setenv("MUSTER_TOKEN", "first-token", 1);
+  Use(Session::Connect(Client("")), "k");
+  SessionOptions without = Client("");
+  without.use_token = false;
+  EXPECT_TRUE(absl::IsUnauthenticated(Refusal(without)));
+  unsetenv("MUSTER_TOKEN");
+}
+
+TEST_F(TokenTest, ATokenDoesNotLeaveTheHostInPlainText) {
+  SessionOptions options = Client("first-token");
+  options.address = "192.0.2.1:7070";
+  const absl::Status refused = Refusal(options);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("192.0.2.1:7070"), HasSubstr("MUSTER_INSECURE"),
+                    Not(HasSubstr("first-token"))));
+}
+
+TEST_F(TokenTest, MalformedTokensAreRefusedHere) {
+  for (const char* const token : {"two words", "line\nbreak", "caf\xc3\xa9"}) {
+    const absl::Status refused = Refusal(Client(token));
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << token;
+    EXPECT_THAT(std::string(refused.message()), Not(HasSubstr(token)));
+  }
 }
 
 }  // namespace

@@ -39,6 +39,11 @@ ABSL_FLAG(std::string, tls_key, "",
 ABSL_FLAG(std::string, tls_client_ca, "",
           "file of the authorities of clients' certificates (PEM); with it "
           "clients must show one");
+ABSL_FLAG(std::string, token_file, "",
+          "file of the tokens that calls need, and what each allows: lines of "
+          "<SHA-256 of the token> <read|member|admin> <job or beginning*> "
+          "[expires=TIME]; replaced while it runs it counts at once. Without "
+          "it everybody who can connect may do everything");
 ABSL_FLAG(absl::Duration, lease, absl::Seconds(10),
           "a member that is silent for this long is lost (10s, 500ms)");
 ABSL_FLAG(absl::Duration, reconnect_grace, absl::Seconds(1),
@@ -202,6 +207,7 @@ ServerOptions OptionsFromFlags() {
   options.tls_cert = absl::GetFlag(FLAGS_tls_cert);
   options.tls_key = absl::GetFlag(FLAGS_tls_key);
   options.tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca);
+  options.token_file = absl::GetFlag(FLAGS_token_file);
   options.lease = Milliseconds(absl::GetFlag(FLAGS_lease));
   options.reconnect_grace = Milliseconds(absl::GetFlag(FLAGS_reconnect_grace));
   options.idle_job_retention =

@@ -92,11 +92,20 @@ class AdminService final : public v1::AdminService::CallbackService {
   Reactor* ListJobs(Context* context, const v1::ListJobsRequest*,
                     v1::ListJobsResponse* response) override {
     const core::Instant started = Now();
+    const Auth* const auth = context_.auth;
+    if (auth != nullptr) {
+      const absl::Status known = auth->Know(*context);
+      if (!known.ok()) {
+        return Answer(context, Method::kListJobs, started, known);
+      }
+    }
     Driver& driver = *context_.driver;
     response->set_coordinator_epoch(driver.epoch().value());
     FillDuration(started - driver.started_at(), response->mutable_uptime());
     response->set_version(kVersion);
     for (const std::shared_ptr<Job>& job : driver.Jobs()) {
+      // Nobody learns of the jobs of others.
+      if (!MayRead(*context, Method::kListJobs, job->name()).ok()) continue;
       FillSummary(job->name(), job->Counts(), response->add_jobs());
     }
     return Answer(context, Method::kListJobs, started, absl::OkStatus());
@@ -105,8 +114,10 @@ class AdminService final : public v1::AdminService::CallbackService {
   Reactor* GetJob(Context* context, const v1::GetJobRequest* request,
                   v1::GetJobResponse* response) override {
     const core::Instant started = Now();
+    const absl::Status allowed =
+        MayRead(*context, Method::kGetJob, request->job());
     const absl::StatusOr<std::shared_ptr<Job>> job =
-        context_.driver->FindJob(request->job());
+        allowed.ok() ? context_.driver->FindJob(request->job()) : allowed;
     if (job.ok()) {
       response->set_coordinator_epoch(context_.driver->epoch().value());
       FillJob((*job)->name(), (*job)->Snapshot(), response);
@@ -115,6 +126,13 @@ class AdminService final : public v1::AdminService::CallbackService {
   }
 
  private:
+  absl::Status MayRead(const Context& context, Method method,
+                       const std::string& job) const {
+    if (context_.auth == nullptr) return absl::OkStatus();
+    return context_.auth->Admit(context, method, job, /*as_member=*/false)
+        .status();
+  }
+
   Reactor* Answer(Context* context, Method method, core::Instant started,
                   const absl::Status& status) {
     context_.metrics->CountCalls(method, status.code(), Now() - started);

@@ -13,9 +13,9 @@ class BarrierService final : public v1::BarrierService::CallbackService {
  public:
   explicit BarrierService(const ServiceContext& context) : context_(context) {}
 
-  Reactor* AwaitBarrier(Context*, const v1::AwaitBarrierRequest* request,
+  Reactor* AwaitBarrier(Context* grpc, const v1::AwaitBarrierRequest* request,
                         v1::AwaitBarrierResponse* response) override {
-    return Unary(context_, Method::kAwaitBarrier, request, response);
+    return Unary(context_, Method::kAwaitBarrier, grpc, request, response);
   }
 
  private:

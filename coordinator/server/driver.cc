@@ -5,20 +5,15 @@
 #include <random>
 #include <variant>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/server/job_name.h"
 #include "glog/logging.h"
 
 namespace muster::coordinator {
 namespace {
 
-constexpr size_t kJobNameBytesMax = 128;
 constexpr core::Duration kHousekeepingInterval = std::chrono::seconds(1);
-
-bool IsJobNameByte(char c) {
-  return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
-}
 
 uint64_t RandomNonZero() {
   std::random_device device;
@@ -30,18 +25,6 @@ uint64_t RandomNonZero() {
 core::Instant Now() { return std::chrono::steady_clock::now(); }
 
 }  // namespace
-
-absl::Status CheckJobName(absl::string_view name) {
-  if (!name.empty() && name.size() <= kJobNameBytesMax &&
-      std::all_of(name.begin(), name.end(), IsJobNameByte)) {
-    return absl::OkStatus();
-  }
-  const absl::string_view shown = name.substr(0, kJobNameBytesMax);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "job name \"", absl::CHexEscape(shown),
-      shown.size() < name.size() ? "...\" is malformed" : "\" is malformed",
-      ": 1 to 128 of A-Z a-z 0-9 . _ - are allowed"));
-}
 
 Driver::Driver(Options options)
     : options_(std::move(options)), started_at_(Now()) {}

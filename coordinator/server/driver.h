@@ -25,10 +25,6 @@
 
 namespace muster::coordinator {
 
-// 1 to 128 of [A-Za-z0-9._-].
-// Errors: INVALID_ARGUMENT.
-absl::Status CheckJobName(absl::string_view name);
-
 // Driver holds the jobs of a coordinator and the one thread that ticks them:
 // it sleeps until the next deadline of any job. Jobs have their own locks and
 // do not wait for each other. Thread-safe.

@@ -14,25 +14,25 @@ class MembershipService final : public v1::MembershipService::CallbackService {
   explicit MembershipService(const ServiceContext& context)
       : context_(context) {}
 
-  Reactor* Register(Context*, const v1::RegisterRequest* request,
+  Reactor* Register(Context* grpc, const v1::RegisterRequest* request,
                     v1::RegisterResponse* response) override {
-    return Unary(context_, Method::kRegister, request, response);
+    return Unary(context_, Method::kRegister, grpc, request, response);
   }
-  Reactor* Heartbeat(Context*, const v1::HeartbeatRequest* request,
+  Reactor* Heartbeat(Context* grpc, const v1::HeartbeatRequest* request,
                      v1::HeartbeatResponse* response) override {
-    return Unary(context_, Method::kHeartbeat, request, response);
+    return Unary(context_, Method::kHeartbeat, grpc, request, response);
   }
-  Reactor* Leave(Context*, const v1::LeaveRequest* request,
+  Reactor* Leave(Context* grpc, const v1::LeaveRequest* request,
                  v1::LeaveResponse* response) override {
-    return Unary(context_, Method::kLeave, request, response);
+    return Unary(context_, Method::kLeave, grpc, request, response);
   }
-  Reactor* ReportFailure(Context*, const v1::ReportFailureRequest* request,
+  Reactor* ReportFailure(Context* grpc, const v1::ReportFailureRequest* request,
                          v1::ReportFailureResponse* response) override {
-    return Unary(context_, Method::kReportFailure, request, response);
+    return Unary(context_, Method::kReportFailure, grpc, request, response);
   }
-  Reactor* Join(Context*, const v1::JoinRequest* request,
+  Reactor* Join(Context* grpc, const v1::JoinRequest* request,
                 v1::JoinResponse* response) override {
-    return Unary(context_, Method::kJoin, request, response);
+    return Unary(context_, Method::kJoin, grpc, request, response);
   }
 
  private:

@@ -235,7 +235,7 @@ class FakeGet : public FakeCall, public grpc::ServerCallbackUnary {
       : FakeCall(pool, [this] { reactor_->OnDone(); }) {
     request_.mutable_caller()->set_job(job);
     request_.set_key(key);
-    reactor_ = Unary(context, Method::kGet, &request_, &response_);
+    reactor_ = Unary(context, Method::kGet, nullptr, &request_, &response_);
     BindReactor(reactor_);
     Bound();
   }
@@ -273,7 +273,7 @@ class FakeWatch : public FakeCall,
     // Short, so that it is answered, written and asked anew all the time.
     request.mutable_timeout()->set_nanos(1'000'000);
     // What is started before BindReactor waits for it.
-    reactor_ = StartWatch(context, request);
+    reactor_ = StartWatch(context, nullptr, request);
     BindReactor(reactor_);
     Bound();
   }

@@ -13,6 +13,7 @@
 #include "coordinator/core/membership.h"
 #include "coordinator/core/snapshot.h"
 #include "coordinator/server/admin_service.h"
+#include "coordinator/server/auth.h"
 #include "coordinator/server/barrier_service.h"
 #include "coordinator/server/commit_queue.h"
 #include "coordinator/server/credentials.h"
@@ -211,13 +212,16 @@ void ConfigureTransport(const ServerOptions& options,
 
 class ServerImpl final : public Server {
  public:
-  // `storage` may be null.
-  ServerImpl(const ServerOptions& options, std::unique_ptr<Storage> storage)
+  // `storage` and `auth` may be null.
+  ServerImpl(const ServerOptions& options, std::unique_ptr<Storage> storage,
+             std::unique_ptr<Auth> auth)
       : options_(options),
+        auth_(std::move(auth)),
         metrics_([this] { return ReadGauges(); }),
         commits_(storage == nullptr ? nullptr : NewCommits(std::move(storage))),
         driver_(DriverOptions(options, &metrics_, commits_.get())),
-        context_{&driver_, &metrics_, &open_calls_, options.message_bytes_max},
+        context_{&driver_, &metrics_, &open_calls_, options.message_bytes_max,
+                 auth_.get()},
         sessions_(context_,
                   {options.sessions_max, options.stalled_reader_timeout}) {}
 
@@ -252,6 +256,7 @@ class ServerImpl final : public Server {
     if (!status.ok()) return status;
     driver_.Start([this](core::Instant now) {
       if (tls_ != nullptr) tls_->Reload();
+      if (auth_ != nullptr) auth_->Reload();
       sessions_.Sweep(now);
     });
     return options_.http_listen.empty() ? absl::OkStatus() : ServeHttp();
@@ -400,6 +405,7 @@ class ServerImpl final : public Server {
 
   // In the order of construction; each refers to those before it.
   const ServerOptions options_;
+  const std::unique_ptr<Auth> auth_;
   Metrics metrics_;
   const std::unique_ptr<CommitQueue> commits_;
   Driver driver_;
@@ -422,6 +428,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
   absl::Status status = CheckOptions(options);
   if (status.ok()) status = CheckTls(options);
   if (!status.ok()) return status;
+  std::unique_ptr<Auth> auth;
+  if (!options.token_file.empty()) {
+    absl::StatusOr<std::unique_ptr<Auth>> loaded =
+        Auth::Load(options.token_file);
+    if (!loaded.ok()) return loaded.status();
+    auth = *std::move(loaded);
+  }
   std::unique_ptr<Storage> storage;
   JobRecords jobs;
   if (options.open_storage != nullptr) {
@@ -432,7 +445,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
     if (!loaded.ok()) return loaded.status();
     jobs = *std::move(loaded);
   }
-  auto server = std::make_unique<ServerImpl>(options, std::move(storage));
+  auto server = std::make_unique<ServerImpl>(options, std::move(storage),
+                                             std::move(auth));
   status = server->Restore(std::move(jobs));
   if (!status.ok()) return status;
   status = server->Serve();

@@ -32,6 +32,9 @@ struct ServerOptions {
   std::string tls_cert;
   std::string tls_key;
   std::string tls_client_ca;
+  // The file of tokens (server/tokens.h), as it is now; with it every call but
+  // health and reflection needs one. Empty: everybody may do everything.
+  std::string token_file;
   // A member that is silent for this long is lost.
   std::chrono::milliseconds lease{10'000};
   // How long a member may be without a stream before it is lost.

@@ -64,7 +64,10 @@ Session::Session(SessionTable& table, const ServiceContext& context,
 void Session::Start() {
   context_.open_calls->Begin();
   self_ = shared_from_this();
-  const absl::Status status = table_.Add(self_);
+  // Before it counts towards the limit of streams.
+  absl::Status status =
+      context_.auth == nullptr ? absl::OkStatus() : context_.auth->Know(*grpc_);
+  if (status.ok()) status = table_.Add(self_);
   MutexLock lock(mu_);
   if (status.ok()) {
     ReadNext();
@@ -121,6 +124,13 @@ absl::Status Session::Greet() {
         "the first message of a stream must carry a hello");
   }
   const v1::Hello& hello = request_->hello();
+  std::optional<Auth::Pass> pass;
+  if (context_.auth != nullptr) {
+    const absl::StatusOr<Auth::Pass> admitted = context_.auth->Admit(
+        *grpc_, Method::kStream, hello.caller().job(), /*as_member=*/true);
+    if (!admitted.ok()) return admitted.status();
+    pass = *admitted;
+  }
   absl::StatusOr<std::shared_ptr<Job>> job =
       context_.driver->GetJob(hello.caller().job());
   if (!job.ok()) return job.status();
@@ -137,6 +147,8 @@ absl::Status Session::Greet() {
   }
   {
     MutexLock lock(mu_);
+    greeted_ = true;
+    pass_ = pass;
     welcome_ = std::move(welcome);
     send_welcome_ = true;
   }
@@ -396,11 +408,23 @@ void Session::CutOffIfStalled(core::Instant now, core::Duration timeout) {
     if (now - finished_at_ > kTrailersTimeout) grpc_->TryCancel();
     return;
   }
+  if (!greeted_ && now - started_ > timeout) {
+    return FinishLocked(absl::DeadlineExceededError(
+        absl::StrCat("no hello came for ", core::FormatDuration(timeout))));
+  }
   if (writing_ && now - write_started_at_ > timeout) {
     FinishLocked(UnreadError(
         absl::StrCat("it took no message for ", core::FormatDuration(timeout),
                      ", ", unsent_answers_, " answers are unsent")));
   }
+}
+
+void Session::EndIfNotAllowed() {
+  MutexLock lock(mu_);
+  if (finished_ || !pass_.has_value()) return;
+  const absl::Status status =
+      context_.auth->Renew(Method::kStream, job_->name(), *pass_);
+  if (!status.ok()) FinishLocked(status);
 }
 
 void Session::FinishLocked(const absl::Status& status) {

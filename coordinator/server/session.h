@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -11,6 +12,7 @@
 #include "absl/types/span.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/instant.h"
+#include "coordinator/server/auth.h"
 #include "coordinator/server/job.h"
 #include "coordinator/server/mutex.h"
 #include "coordinator/server/session_service.h"
@@ -53,8 +55,12 @@ class Session final
   void Flush() override;
   void Close(const absl::Status& status) override;
 
-  // Ends the session when its client has not taken a message for `timeout`.
+  // Ends the session when its client has not taken a message, or not said its
+  // hello, for `timeout`.
   void CutOffIfStalled(core::Instant now, core::Duration timeout);
+
+  // Ends the session when the token that it came with does not count any more.
+  void EndIfNotAllowed();
 
   // Reactions.
   void OnReadDone(bool ok) override;
@@ -103,6 +109,9 @@ class Session final
   bool send_welcome_ = false;
 
   Mutex mu_;
+  bool greeted_ ABSL_GUARDED_BY(mu_) = false;
+  // What it was let in with; set with greeted_, unless everybody is let in.
+  std::optional<Auth::Pass> pass_ ABSL_GUARDED_BY(mu_);
   bool ready_ ABSL_GUARDED_BY(mu_) = false;  // the welcome may go out
   v1::Welcome welcome_ ABSL_GUARDED_BY(mu_);
   std::vector<Answer> queue_ ABSL_GUARDED_BY(mu_);

@@ -45,6 +45,7 @@ void SessionTable::Sweep(core::Instant now) {
     sessions.assign(sessions_.begin(), sessions_.end());
   }
   for (const std::shared_ptr<Session>& session : sessions) {
+    session->EndIfNotAllowed();
     session->CutOffIfStalled(now, options_.stalled_reader_timeout);
   }
 }

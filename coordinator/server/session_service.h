@@ -33,7 +33,7 @@ class SessionTable {
   // muster.v1.SessionService; the table outlives it.
   std::unique_ptr<grpc::Service> MakeService();
 
-  // Cuts off who does not read.
+  // Cuts off who does not read, and who is no longer allowed in.
   void Sweep(core::Instant now);
 
   // Ends all streams, and every one that is opened later, with `status`.

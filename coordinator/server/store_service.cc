@@ -14,81 +14,81 @@ class StoreService final : public v1::StoreService::CallbackService {
  public:
   explicit StoreService(const ServiceContext& context) : context_(context) {}
 
-  Reactor* Set(Context*, const v1::SetRequest* request,
+  Reactor* Set(Context* grpc, const v1::SetRequest* request,
                v1::SetResponse* response) override {
-    return Unary(context_, Method::kSet, request, response);
+    return Unary(context_, Method::kSet, grpc, request, response);
   }
-  Reactor* Get(Context*, const v1::GetRequest* request,
+  Reactor* Get(Context* grpc, const v1::GetRequest* request,
                v1::GetResponse* response) override {
-    return Unary(context_, Method::kGet, request, response);
+    return Unary(context_, Method::kGet, grpc, request, response);
   }
-  Reactor* TryGet(Context*, const v1::TryGetRequest* request,
+  Reactor* TryGet(Context* grpc, const v1::TryGetRequest* request,
                   v1::TryGetResponse* response) override {
-    return Unary(context_, Method::kTryGet, request, response);
+    return Unary(context_, Method::kTryGet, grpc, request, response);
   }
-  Reactor* Add(Context*, const v1::AddRequest* request,
+  Reactor* Add(Context* grpc, const v1::AddRequest* request,
                v1::AddResponse* response) override {
-    return Unary(context_, Method::kAdd, request, response);
+    return Unary(context_, Method::kAdd, grpc, request, response);
   }
-  Reactor* Append(Context*, const v1::AppendRequest* request,
+  Reactor* Append(Context* grpc, const v1::AppendRequest* request,
                   v1::AppendResponse* response) override {
-    return Unary(context_, Method::kAppend, request, response);
+    return Unary(context_, Method::kAppend, grpc, request, response);
   }
-  Reactor* Check(Context*, const v1::CheckRequest* request,
+  Reactor* Check(Context* grpc, const v1::CheckRequest* request,
                  v1::CheckResponse* response) override {
-    return Unary(context_, Method::kCheck, request, response);
+    return Unary(context_, Method::kCheck, grpc, request, response);
   }
-  Reactor* Wait(Context*, const v1::WaitRequest* request,
+  Reactor* Wait(Context* grpc, const v1::WaitRequest* request,
                 v1::WaitResponse* response) override {
-    return Unary(context_, Method::kWait, request, response);
+    return Unary(context_, Method::kWait, grpc, request, response);
   }
-  Reactor* CompareSet(Context*, const v1::CompareSetRequest* request,
+  Reactor* CompareSet(Context* grpc, const v1::CompareSetRequest* request,
                       v1::CompareSetResponse* response) override {
-    return Unary(context_, Method::kCompareSet, request, response);
+    return Unary(context_, Method::kCompareSet, grpc, request, response);
   }
-  Reactor* Delete(Context*, const v1::DeleteRequest* request,
+  Reactor* Delete(Context* grpc, const v1::DeleteRequest* request,
                   v1::DeleteResponse* response) override {
-    return Unary(context_, Method::kDelete, request, response);
+    return Unary(context_, Method::kDelete, grpc, request, response);
   }
-  Reactor* NumKeys(Context*, const v1::NumKeysRequest* request,
+  Reactor* NumKeys(Context* grpc, const v1::NumKeysRequest* request,
                    v1::NumKeysResponse* response) override {
-    return Unary(context_, Method::kNumKeys, request, response);
+    return Unary(context_, Method::kNumKeys, grpc, request, response);
   }
-  Reactor* MultiGet(Context*, const v1::MultiGetRequest* request,
+  Reactor* MultiGet(Context* grpc, const v1::MultiGetRequest* request,
                     v1::MultiGetResponse* response) override {
-    return Unary(context_, Method::kMultiGet, request, response);
+    return Unary(context_, Method::kMultiGet, grpc, request, response);
   }
-  Reactor* MultiSet(Context*, const v1::MultiSetRequest* request,
+  Reactor* MultiSet(Context* grpc, const v1::MultiSetRequest* request,
                     v1::MultiSetResponse* response) override {
-    return Unary(context_, Method::kMultiSet, request, response);
+    return Unary(context_, Method::kMultiSet, grpc, request, response);
   }
-  Reactor* ListKeys(Context*, const v1::ListKeysRequest* request,
+  Reactor* ListKeys(Context* grpc, const v1::ListKeysRequest* request,
                     v1::ListKeysResponse* response) override {
-    return Unary(context_, Method::kListKeys, request, response);
+    return Unary(context_, Method::kListKeys, grpc, request, response);
   }
-  Reactor* CompareAndSet(Context*, const v1::CompareAndSetRequest* request,
+  Reactor* CompareAndSet(Context* grpc, const v1::CompareAndSetRequest* request,
                          v1::CompareAndSetResponse* response) override {
-    return Unary(context_, Method::kCompareAndSet, request, response);
+    return Unary(context_, Method::kCompareAndSet, grpc, request, response);
   }
-  Reactor* DeletePrefix(Context*, const v1::DeletePrefixRequest* request,
+  Reactor* DeletePrefix(Context* grpc, const v1::DeletePrefixRequest* request,
                         v1::DeletePrefixResponse* response) override {
-    return Unary(context_, Method::kDeletePrefix, request, response);
+    return Unary(context_, Method::kDeletePrefix, grpc, request, response);
   }
-  Reactor* QueuePush(Context*, const v1::QueuePushRequest* request,
+  Reactor* QueuePush(Context* grpc, const v1::QueuePushRequest* request,
                      v1::QueuePushResponse* response) override {
-    return Unary(context_, Method::kQueuePush, request, response);
+    return Unary(context_, Method::kQueuePush, grpc, request, response);
   }
-  Reactor* QueuePop(Context*, const v1::QueuePopRequest* request,
+  Reactor* QueuePop(Context* grpc, const v1::QueuePopRequest* request,
                     v1::QueuePopResponse* response) override {
-    return Unary(context_, Method::kQueuePop, request, response);
+    return Unary(context_, Method::kQueuePop, grpc, request, response);
   }
-  Reactor* QueueLen(Context*, const v1::QueueLenRequest* request,
+  Reactor* QueueLen(Context* grpc, const v1::QueueLenRequest* request,
                     v1::QueueLenResponse* response) override {
-    return Unary(context_, Method::kQueueLen, request, response);
+    return Unary(context_, Method::kQueueLen, grpc, request, response);
   }
   grpc::ServerWriteReactor<v1::WatchResponse>* Watch(
-      Context*, const v1::WatchRequest* request) override {
-    return StartWatch(context_, *request);
+      Context* grpc, const v1::WatchRequest* request) override {
+    return StartWatch(context_, grpc, *request);
   }
 
  private:

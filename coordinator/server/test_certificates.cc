@@ -7,7 +7,10 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/server/tokens.h"
 #include "gtest/gtest.h"
 
 namespace muster::coordinator {
@@ -28,6 +31,14 @@ constexpr char kNewKey[] =
 
 std::string TestPath(const std::string& name) {
   return absl::StrCat(::testing::TempDir(), "/", name);
+}
+
+std::string TestTokenLine(const std::string& token, const std::string& rest) {
+  const TokenDigest digest = DigestOf(token);
+  return absl::StrCat(
+      absl::BytesToHexString(absl::string_view(
+          reinterpret_cast<const char*>(digest.data()), digest.size())),
+      " ", rest, "\n");
 }
 
 std::string ReadTestFile(const std::string& path) {

@@ -34,6 +34,9 @@ class TestAuthority {
   const TestIdentity self_;
 };
 
+// A line of a file of tokens: the digest of `token`, and `rest`.
+std::string TestTokenLine(const std::string& token, const std::string& rest);
+
 std::string ReadTestFile(const std::string& path);
 // Replaces it in one step.
 void WriteTestFile(const std::string& path, const std::string& content);

@@ -95,9 +95,11 @@ std::string TestServer::Http(const std::string& path) const {
   return response;
 }
 
-TestStream::TestStream(std::shared_ptr<grpc::Channel> channel)
+TestStream::TestStream(std::shared_ptr<grpc::Channel> channel,
+                       const std::string& token)
     : stub_(v1::SessionService::NewStub(std::move(channel))) {
   context_.set_deadline(std::chrono::system_clock::now() + kTestDeadline);
+  if (!token.empty()) context_.AddMetadata("authorization", "Bearer " + token);
   stream_ = stub_->Stream(&context_);
 }
 

@@ -76,7 +76,9 @@ grpc::Status CallGrpc(Stub& stub,
 // One stream.
 class TestStream {
  public:
-  explicit TestStream(std::shared_ptr<grpc::Channel> channel);
+  // With a token, if it is not empty.
+  explicit TestStream(std::shared_ptr<grpc::Channel> channel,
+                      const std::string& token = "");
   // Cancels what is open.
   ~TestStream();
 

@@ -13,6 +13,7 @@
 #include "coordinator/core/call.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/server/apply.h"
+#include "coordinator/server/auth.h"
 #include "coordinator/server/driver.h"
 #include "coordinator/server/job.h"
 #include "coordinator/server/method.h"
@@ -33,6 +34,8 @@ struct ServiceContext {
   OpenCalls* open_calls;
   // The most bytes of an answer.
   int64_t message_bytes_max;
+  // Who may call; null: everybody.
+  const Auth* auth = nullptr;
 };
 
 inline void FillResponse(const core::Payload& payload,
@@ -62,9 +65,17 @@ class UnaryCall
         call_(CallOf(request.caller())),
         response_(response) {}
 
-  void Start(const Request& request) {
+  void Start(const grpc::CallbackServerContext* grpc, const Request& request) {
     context_.open_calls->Begin();
     self_ = this->shared_from_this();
+    if (context_.auth != nullptr) {
+      const v1::Caller& caller = request.caller();
+      const absl::Status admitted =
+          context_.auth
+              ->Admit(*grpc, method_, caller.job(), !caller.member().empty())
+              .status();
+      if (!admitted.ok()) return End(admitted);
+    }
     absl::StatusOr<std::shared_ptr<Job>> job =
         context_.driver->GetJob(request.caller().job());
     if (!job.ok()) return End(job.status());
@@ -143,14 +154,15 @@ class UnaryCall
   std::atomic<bool> withdrawn_ = false;
 };
 
-// Answers a unary call by the verb of its request.
+// Answers a unary call by the verb of its request, if it may be made.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* Unary(const ServiceContext& context, Method method,
+                                const grpc::CallbackServerContext* grpc,
                                 const Request* request, Response* response) {
   auto call = std::make_shared<UnaryCall<Request, Response>>(
       context, method, *request, response);
   grpc::ServerUnaryReactor* reactor = call.get();
-  call->Start(*request);
+  call->Start(grpc, *request);
   return reactor;
 }
 

@@ -13,6 +13,7 @@
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/server/apply.h"
+#include "coordinator/server/auth.h"
 #include "coordinator/server/driver.h"
 #include "coordinator/server/job.h"
 #include "coordinator/server/method.h"
@@ -38,9 +39,16 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
         call_(CallOf(request.caller())),
         request_(request) {}
 
-  void Start(const std::string& job_name) {
+  void Start(const grpc::CallbackServerContext* grpc,
+             const std::string& job_name) {
     context_.open_calls->Begin();
     self_ = shared_from_this();
+    if (context_.auth != nullptr) {
+      const absl::StatusOr<Auth::Pass> pass = context_.auth->Admit(
+          *grpc, Method::kWatch, job_name, !request_.caller().member().empty());
+      if (!pass.ok()) return End(pass.status());
+      pass_ = *pass;
+    }
     absl::StatusOr<std::shared_ptr<Job>> job =
         context_.driver->GetJob(job_name);
     if (!job.ok()) return End(job.status());
@@ -51,6 +59,10 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   void Deliver(absl::Span<Answer> answers) override {
     for (const Answer& answer : answers) {
       absl::Status status = StatusOf(answer);
+      // A watch may be older than the last word about its token.
+      if (status.ok() && context_.auth != nullptr) {
+        status = context_.auth->Renew(Method::kWatch, job_->name(), pass_);
+      }
       if (status.ok()) {
         status = CheckAnswerBytes(answer, context_.message_bytes_max);
       }
@@ -125,6 +137,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   std::shared_ptr<Job> job_;  // set by Start, before anybody else can see it
 
   core::Call call_;  // of whoever asks
+  Auth::Pass pass_;  // set by Start, then of whoever delivers
 
   Mutex mu_;
   // The next one: after what has been written.
@@ -137,10 +150,11 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
 }  // namespace
 
 grpc::ServerWriteReactor<v1::WatchResponse>* StartWatch(
-    const ServiceContext& context, const v1::WatchRequest& request) {
+    const ServiceContext& context, const grpc::CallbackServerContext* grpc,
+    const v1::WatchRequest& request) {
   auto call = std::make_shared<WatchCall>(context, request);
   grpc::ServerWriteReactor<v1::WatchResponse>* reactor = call.get();
-  call->Start(request.caller().job());
+  call->Start(grpc, request.caller().job());
   return reactor;
 }
 

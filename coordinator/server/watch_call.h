@@ -2,6 +2,7 @@
 #define MUSTER_COORDINATOR_SERVER_WATCH_CALL_H_
 
 #include "coordinator/server/unary.h"
+#include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 #include "muster/v1/store.pb.h"
 
@@ -11,7 +12,8 @@ namespace muster::coordinator {
 // asks again from there. So a client that reads slowly costs one message and
 // no queue, until the job's history has passed it.
 grpc::ServerWriteReactor<v1::WatchResponse>* StartWatch(
-    const ServiceContext& context, const v1::WatchRequest& request);
+    const ServiceContext& context, const grpc::CallbackServerContext* grpc,
+    const v1::WatchRequest& request);
 
 }  // namespace muster::coordinator
 
