@@ -1,6 +1,7 @@
 // muster-coordinator: a coordinator as a process of its own.
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,6 +50,14 @@ void LetSignalsEndTheProcess(const sigset_t& signals) {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
+// Every connection takes a descriptor, and shells give few.
+void RaiseDescriptorLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int Run(int argc, char** argv) {
   absl::StatusOr<CommandLine> command_line = ReadCommandLine(argc, argv);
   if (!command_line.ok()) return Fail(command_line.status());
@@ -63,6 +72,7 @@ int Run(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  RaiseDescriptorLimit();
 
   command_line->server.on_storage_failure = [](const absl::Status& status) {
     LOG(ERROR) << "storage_failed: cause=\"" << status.message()

@@ -53,6 +53,12 @@ class RawConnection {
     send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
 
+  // Reads until the server closes; false when it says something first.
+  bool AwaitHangUp() {
+    char byte = 0;
+    return recv(fd_, &byte, 1, 0) <= 0;
+  }
+
  private:
   const int fd_;
   bool connected_ = false;
@@ -142,6 +148,50 @@ TEST(AbuseTest, TenThousandSilentConnectionsLeaveRoomForOthers) {
   after.Hello("j");
   EXPECT_FALSE(after.Call(GetOperation(1, "k")).has_status());
   RecordProperty("connections", static_cast<int>(count));
+}
+
+// Lowers the limit of this process's descriptors while it lives.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(rlim_t count) {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit limit = before_;
+    limit.rlim_cur = count;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  ~DescriptorLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
+TEST(AbuseTest, AServerWithoutDescriptorsComesBack) {
+  const DescriptorLimit limit(600);
+  TestServer server;
+  TestStream before(server.NewChannel());
+  before.Hello("j");
+  {
+    // Half of the descriptors are the clients', which share the process.
+    std::vector<std::unique_ptr<RawConnection>> silent;
+    for (int i = 0; i < 280; ++i) {
+      silent.push_back(std::make_unique<RawConnection>(server.server().port()));
+    }
+    EXPECT_TRUE(silent.back()->AwaitHangUp());
+    EXPECT_FALSE(before.Call(SetOperation(1, "k", "v")).has_status());
+  }
+  // The server sees them close one by one.
+  absl::Status last;
+  const auto deadline = std::chrono::steady_clock::now() + kTestDeadline;
+  do {
+    v1::TryGetRequest request;
+    *request.mutable_caller() = MakeCaller("j");
+    request.set_key("k");
+    v1::TryGetResponse response;
+    last = v1::FromGrpc(
+        CallGrpc(*v1::StoreService::NewStub(server.NewChannel()),
+                 &v1::StoreService::Stub::TryGet, request, &response));
+  } while (!last.ok() && std::chrono::steady_clock::now() < deadline);
+  EXPECT_TRUE(last.ok()) << last;
 }
 
 TEST(AbuseTest, AStreamWithoutAHelloIsEnded) {

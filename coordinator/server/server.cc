@@ -20,6 +20,7 @@
 #include "coordinator/server/driver.h"
 #include "coordinator/server/endpoint.h"
 #include "coordinator/server/http.h"
+#include "coordinator/server/listener.h"
 #include "coordinator/server/membership_service.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/mutex.h"
@@ -183,9 +184,6 @@ void ConfigureTransport(const ServerOptions& options,
   const auto ms = [](milliseconds value) {
     return static_cast<int>(value.count());
   };
-  // Else a second coordinator on the same port would get every other
-  // connection, without an error.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
                              ms(kKeepaliveInterval));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
@@ -262,7 +260,7 @@ class ServerImpl final : public Server {
     return options_.http_listen.empty() ? absl::OkStatus() : ServeHttp();
   }
 
-  int port() const override { return port_; }
+  int port() const override { return listener_->port(); }
   int http_port() const override {
     return http_ == nullptr ? 0 : http_->port();
   }
@@ -285,6 +283,8 @@ class ServerImpl final : public Server {
       now = std::chrono::steady_clock::now();
     } while (!open_calls_.AwaitNone(std::min(deadline, now + kDrainInterval)) &&
              now < deadline);
+    // Before the server that it hands connections to.
+    if (listener_ != nullptr) listener_->Stop();
     // What is left after this is connections, idle or silent, and calls that
     // would not end.
     grpc_->Shutdown(std::chrono::system_clock::now() +
@@ -319,8 +319,10 @@ class ServerImpl final : public Server {
   }
 
   absl::Status ServeGrpc(const Endpoint& endpoint) {
-    absl::Status status = CheckCanListen(endpoint);
-    if (!status.ok()) return status;
+    absl::StatusOr<std::unique_ptr<Listener>> listener =
+        Listener::Bind(endpoint);
+    if (!listener.ok()) return listener.status();
+    listener_ = *std::move(listener);
     grpc::ServerBuilder builder;
     ConfigureTransport(options_, builder);
     // Linking the library has done this already; this keeps it linked.
@@ -333,16 +335,20 @@ class ServerImpl final : public Server {
     for (const auto& service : services_) {
       builder.RegisterService(service.get());
     }
-    builder.AddListeningPort(endpoint.ToString(),
-                             tls_ == nullptr ? grpc::InsecureServerCredentials()
-                                             : tls_->NewCredentials(),
-                             &port_);
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        tls_ == nullptr ? grpc::InsecureServerCredentials()
+                        : tls_->NewCredentials());
     grpc_ = BuildWithHealth(builder);
-    if (grpc_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", endpoint.ToString(),
-                       ": somebody else took the port just now; try again"));
+    if (grpc_ == nullptr) {
+      return absl::InternalError("the gRPC library does not start a server");
     }
+    listener_->Start([this](int fd) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters
+          connection;
+      connection.fd = fd;
+      acceptor_->HandleNewConnection(&connection);
+    });
     for (const char* const name : kServiceNames) {
       grpc_->GetHealthCheckService()->SetServingStatus(name, true);
     }
@@ -414,8 +420,9 @@ class ServerImpl final : public Server {
   SessionTable sessions_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
   std::unique_ptr<TlsIdentity> tls_;  // null: plain text
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
-  int port_ = 0;
+  std::unique_ptr<Listener> listener_;
   std::unique_ptr<HttpServer> http_;
   std::atomic<bool> draining_ = false;
   // Held for a whole Drain, so that all who call it return when it is done.

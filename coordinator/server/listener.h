@@ -1,0 +1,62 @@
+#ifndef MUSTER_COORDINATOR_SERVER_LISTENER_H_
+#define MUSTER_COORDINATOR_SERVER_LISTENER_H_
+
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/server/endpoint.h"
+
+namespace muster::coordinator {
+
+// Listener accepts connections for somebody else, on a thread of its own.
+// gRPC's own listening ends for good with the first accept that finds no free
+// file descriptor, so whoever opens enough connections would shut out everybody
+// who comes later. This one keeps the process's last descriptors free, for its
+// files and its HTTP, and hangs up on connections beyond.
+class Listener {
+ public:
+  // Takes the connection's descriptor over.
+  using Accepted = std::function<void(int fd)>;
+
+  // Listens on every address of the endpoint's host that this one has, all on
+  // one port. Connections wait until Start.
+  // Errors: UNAVAILABLE `cannot listen on 127.0.0.1:7070: address already in
+  //   use`.
+  static absl::StatusOr<std::unique_ptr<Listener>> Bind(
+      const Endpoint& endpoint);
+
+  // As Stop().
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  int port() const { return port_; }
+
+  void Start(Accepted accepted);
+
+  // When it returns, nothing is accepted any more and the port is free. Not by
+  // two threads at a time.
+  void Stop();
+
+ private:
+  Listener() = default;
+
+  void AcceptLoop();
+  // Accepts what there is. False when it is to be tried again a little later.
+  bool AcceptAll(int listening);
+  void Refused(const char* cause);
+
+  std::vector<int> listening_;
+  int stop_ = -1;  // readable when the thread is to end
+  int port_ = 0;
+  Accepted accepted_;
+  std::thread thread_;
+  bool refusing_ = false;  // of the thread: it has said so
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_LISTENER_H_
