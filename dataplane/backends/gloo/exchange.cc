@@ -17,11 +17,12 @@ namespace {
 
 constexpr size_t kNoteBytesMax = sizeof(NoteHeader) + kNotePayloadBytesMax;
 
+// Both by their numbers: the text goes to all ranks, also to third ones.
 absl::Status Mismatch(int peer, int rank, const NoteHeader& theirs,
                       const NoteHeader& ours) {
   absl::Status status = absl::InvalidArgumentError(
-      absl::StrCat("rank ", peer, " runs ", theirs.Describe(), ", this rank (",
-                   rank, ") ", ours.Describe()));
+      absl::StrCat("rank ", peer, " runs ", theirs.Describe(), ", rank ", rank,
+                   " ", ours.Describe()));
   SetCulpritRank(status, peer);
   return status;
 }
