@@ -198,7 +198,11 @@ absl::StatusOr<Member*> Membership::Register(const Call& call,
   journal_.Member(call.member);
   Member* member = Find(call.member);
   if (member != nullptr && member->incarnation == call.incarnation) {
-    // A reconnection.
+    // A reconnection, also one to the successor of the coordinator that the
+    // member knew: that one has not seen it go.
+    out.Note(NoticeKind::kMemberReconnected,
+             absl::StrCat("member=", member->id.value(),
+                          " incarnation=", member->incarnation.value()));
     member->state = MemberState::kAlive;
     member->state_since = now;
     member->heard_at = now;

@@ -26,6 +26,8 @@ absl::string_view NoticeKindName(NoticeKind kind) {
       return "member_replaced";
     case NoticeKind::kMemberDisconnected:
       return "member_disconnected";
+    case NoticeKind::kMemberReconnected:
+      return "member_reconnected";
     case NoticeKind::kMemberLost:
       return "member_lost";
     case NoticeKind::kMemberFailed:

@@ -63,6 +63,7 @@ enum class NoticeKind {
   kMemberRegistered,
   kMemberReplaced,
   kMemberDisconnected,
+  kMemberReconnected,
   kMemberLost,
   kMemberFailed,
   kMemberLeft,

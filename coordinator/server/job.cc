@@ -17,6 +17,7 @@ namespace {
 bool IsWarning(core::NoticeKind kind) {
   switch (kind) {
     case core::NoticeKind::kMemberRegistered:
+    case core::NoticeKind::kMemberReconnected:
     case core::NoticeKind::kMemberLeft:
     case core::NoticeKind::kGenerationFormed:
     case core::NoticeKind::kGenerationEnded:
