@@ -243,7 +243,7 @@ void CoordinatorStore::SetTimeout(std::chrono::milliseconds timeout) {
 
 std::chrono::milliseconds CoordinatorStore::timeout() const { return timeout_; }
 
-PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store)
+PrefixStore::PrefixStore(absl::string_view prefix, std::shared_ptr<Store> store)
     : prefix_(absl::StrCat(prefix, "/")), store_(std::move(store)) {
   if (store_ == nullptr) {
     internal::Throw(Origin::kStore, absl::InvalidArgumentError(absl::StrCat(

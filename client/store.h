@@ -252,7 +252,7 @@ class CoordinatorStore : public Store {
 class PrefixStore : public Store {
  public:
   // Throws DistStoreError: kInvalidArgument (`store` is null).
-  PrefixStore(std::string prefix, std::shared_ptr<Store> store);
+  PrefixStore(absl::string_view prefix, std::shared_ptr<Store> store);
 
   using Store::Wait;
   void Set(absl::string_view key, absl::string_view value) override;

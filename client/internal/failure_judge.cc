@@ -62,7 +62,9 @@ void LogGroupFailure(const std::string& group, int64_t generation, int rank,
   LOG(WARNING) << "group failed: group=" << group
                << " generation=" << generation << " rank=" << rank
                << " culprits="
-               << absl::StrJoin(culprits.begin(), culprits.begin() + shown, ",")
+               << absl::StrJoin(
+                      culprits.begin(),
+                      culprits.begin() + static_cast<ptrdiff_t>(shown), ",")
                << (shown < culprits.size() ? ",..." : "") << " cause=\""
                << absl::CHexEscape(why.message()) << "\"";
 }

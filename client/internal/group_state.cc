@@ -214,6 +214,7 @@ std::string GroupState::BarrierText(const absl::Status& status,
   const std::vector<MemberInfo> missing = CulpritsOf(status);
   if (missing.empty()) return std::string(status.message());
   std::vector<int> ranks;
+  ranks.reserve(missing.size());
   for (const MemberInfo& member : missing) ranks.push_back(member.rank);
   std::string more;
   if (ranks.size() > kRanksInTextMax) {

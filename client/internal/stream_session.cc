@@ -324,7 +324,7 @@ void StreamSession::Complete(v1::StreamResponse& response) {
   for (const std::shared_ptr<Wave>& wave : waves) wave->WakeAll();
 }
 
-void StreamSession::End(absl::Status why) {
+void StreamSession::End(const absl::Status& why) {
   std::vector<PendingOperationPtr> failed;
   bool tell = false;
   {

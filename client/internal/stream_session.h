@@ -101,7 +101,7 @@ class StreamSession {
   bool RetryLater(absl::Status why, Backoff& backoff);
   void TellUnreached(const absl::Status& why);
   bool GiveUp(const absl::Status& why);
-  void End(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Of the heartbeat thread.
   void Beat();

@@ -86,8 +86,7 @@ absl::Status StreamSession::ConnectAndServe(Backoff& backoff) {
       LoadChannelSecurity(options_, endpoint_);
   // They were good at the start, so they are being replaced just now.
   if (!security.ok()) {
-    const absl::Status why =
-        absl::UnavailableError(security.status().message());
+    absl::Status why = absl::UnavailableError(security.status().message());
     Disconnect(why);
     return why;
   }
@@ -305,7 +304,7 @@ bool StreamSession::GiveUp(const absl::Status& why) {
         absl::StrCat(Coordinator(), " is gone: ", why.message(), " for ",
                      FormatSince(down_since_, now)));
   }
-  End(std::move(gone));
+  End(gone);
   return true;
 }
 

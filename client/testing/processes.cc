@@ -64,14 +64,17 @@ Process::Process(const std::vector<std::string>& command,
   std::vector<std::string> variables = {
       "PATH=/usr/bin:/bin", "GLOG_minloglevel=1", "GLOG_logtostderr=1"};
   for (const auto& [name, value] : environment) {
-    variables.push_back(name + "=" + value);
+    variables.push_back(name);
+    variables.back().append("=").append(value);
   }
   std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
   for (const std::string& each : command) {
     arguments.push_back(const_cast<char*>(each.c_str()));
   }
   arguments.push_back(nullptr);
   std::vector<char*> envp;
+  envp.reserve(variables.size() + 1);
   for (const std::string& each : variables) {
     envp.push_back(const_cast<char*>(each.c_str()));
   }
