@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane {
@@ -92,11 +93,15 @@ TEST(CollectiveTest, ErrorsNameTheArgumentAndItsValue) {
 
 TEST(CollectiveTest, OperationsWithoutMeaningForATypeAreErrors) {
   std::complex<double> numbers[2];
-  EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
-                       .tensors = {Tensor(numbers, {2})},
-                       .reduce_op = ReduceOp::kMax}),
-            "argument reduce_op: all_reduce does not support max on complex "
-            "tensors, got complex128[2]");
+  for (const ReduceOp op :
+       {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+    EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
+                         .tensors = {Tensor(numbers, {2})},
+                         .reduce_op = op}),
+              absl::StrCat("argument reduce_op: all_reduce does not support ",
+                           ReduceOpName(op),
+                           " on complex tensors, got complex128[2]"));
+  }
   EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
                        .tensors = {Tensor(numbers, {2})},
                        .reduce_op = ReduceOp::kAvg}),

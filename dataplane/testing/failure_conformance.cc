@@ -18,6 +18,7 @@ namespace muster::dataplane::testing {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Far beyond what a failure needs to reach every rank, far below the timeouts
@@ -215,6 +216,26 @@ TEST_P(FailureConformance, DifferentCountsAreAnErrorThatShowsBoth) {
       }
     });
     EXPECT_GE(told.load(), 1) << counts.rank0 << " and " << counts.others;
+  }
+}
+
+TEST_P(FailureConformance, DifferentCountsToBroadcastAreAnErrorThatShowsBoth) {
+  for (const size_t count : {kSmall, kStream}) {
+    LocalWorld world({.backend = backend(), .world_size = world_size()});
+    world.OnEachRank([&](Communicator& communicator) {
+      const bool is_root = communicator.rank() == 0;
+      std::vector<float> values(is_root ? count + 1 : count, 1);
+      const auto work = communicator.Start({.kind = CollectiveKind::kBroadcast,
+                                            .tensors = {Tensor(values)},
+                                            .root = 0});
+      const absl::Status status = work->Wait(Clock::now() + kSoon);
+      EXPECT_NE(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+      // A small one has left the root before anybody can object.
+      if (is_root && status.ok()) return;
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr(absl::StrCat(count, " float32")),
+                        HasSubstr(absl::StrCat(count + 1, " float32"))));
+    });
   }
 }
 

@@ -22,8 +22,9 @@
 namespace muster::dataplane::gloo_internal {
 namespace {
 
-// How long connections that are there may take to say so.
-constexpr std::chrono::milliseconds kProbing{20};
+// How long connections that are there may take to say so, on a machine with
+// much else to do.
+constexpr std::chrono::milliseconds kProbing{200};
 
 // Calls a function at a deadline, on a thread of its own, unless it is
 // destroyed before.

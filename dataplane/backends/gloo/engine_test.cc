@@ -35,6 +35,8 @@ struct Network {
   // What CheckPeers returns, and how often it was asked.
   absl::Status gone ABSL_GUARDED_BY(mutex);
   int looks ABSL_GUARDED_BY(mutex) = 0;
+  // CheckPeers does not return, so that the watchdog does nothing else.
+  bool hold_watchdog ABSL_GUARDED_BY(mutex) = false;
   absl::Status aborted ABSL_GUARDED_BY(mutex);
   std::vector<absl::Status> farewells ABSL_GUARDED_BY(mutex);
   std::vector<std::thread::id> received_on ABSL_GUARDED_BY(mutex);
@@ -79,6 +81,7 @@ class FakeMesh : public Mesh {
     MutexLock lock(network_->mutex);
     ++network_->looks;
     network_->changed.NotifyAll();
+    while (network_->hold_watchdog) network_->changed.Wait(network_->mutex);
     return network_->gone;
   }
 
@@ -284,6 +287,40 @@ TEST_F(EngineTest, CollectiveOfACallerWhoDoesNotWaitRunsAllTheSame) {
             [&](const absl::Status& status) { completed.set_value(status); });
     EXPECT_TRUE(completed.get_future().get().ok());
   }
+}
+
+TEST_F(EngineTest, WaiterLeavesWhatOthersStartedToTheExecutorAtOnce) {
+  // Until a waiter runs its own: the executor may have been awake.
+  std::thread waiter;
+  for (;;) {
+    const auto own = StartBarrier(/*caller_waits=*/true);
+    waiter = std::thread([own] { EXPECT_TRUE(own->Wait().ok()); });
+    AwaitReceive();
+    {
+      MutexLock lock(network_->mutex);
+      if (network_->received_on.back() == waiter.get_id()) break;
+    }
+    network_->Open();
+    waiter.join();
+    MutexLock lock(network_->mutex);
+    network_->open = false;
+    network_->received_on.clear();
+  }
+  // The watchdog would wake the executor, too, but later.
+  {
+    MutexLock lock(network_->mutex);
+    network_->hold_watchdog = true;
+  }
+  AwaitLook();
+  const auto other = StartBarrier(/*caller_waits=*/false);
+  network_->Open();
+  waiter.join();
+  const absl::Status status =
+      other->Wait(Clock::now() + std::chrono::seconds(10));
+  EXPECT_TRUE(status.ok()) << status;
+  MutexLock lock(network_->mutex);
+  network_->hold_watchdog = false;
+  network_->changed.NotifyAll();
 }
 
 TEST_F(EngineTest, WaitThatMayEndFirstDoesNotRunTheCollective) {

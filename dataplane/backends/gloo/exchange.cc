@@ -67,7 +67,7 @@ std::string NoteHeader::Describe() const {
 }
 
 NoteLane::NoteLane(Mesh& mesh, int peer) : mesh_(mesh), peer_(peer) {
-  for (Side& side : send_) Allocate(side);
+  Allocate(send_);
   for (Side& side : receive_) Allocate(side);
 }
 
@@ -96,29 +96,21 @@ absl::Status NoteLane::Release() {
 absl::Status NoteLane::Send(const NoteHeader& header, const void* payload,
                             size_t bytes) {
   CHECK_LE(bytes, kNotePayloadBytesMax);
-  Side& side = send_[next_send_];
-  next_send_ = (next_send_ + 1) % kDepth;
-  if (side.under_way) {
-    absl::Status sent = side.buffer->WaitSend(peer_);
-    if (!sent.ok()) return sent;
-  }
-  std::memcpy(side.memory.data(), &header, sizeof(header));
+  absl::Status sent = Flush();
+  if (!sent.ok()) return sent;
+  std::memcpy(send_.memory.data(), &header, sizeof(header));
   if (bytes > 0) {
-    std::memcpy(side.memory.data() + sizeof(header), payload, bytes);
+    std::memcpy(send_.memory.data() + sizeof(header), payload, bytes);
   }
-  side.under_way = true;
-  return side.buffer->Send(peer_, kSlot, 0, sizeof(header) + bytes);
+  send_.under_way = true;
+  return send_.buffer->Send(peer_, kSlot, 0, sizeof(header) + bytes);
 }
 
 absl::Status NoteLane::Flush() {
-  for (int i = 0; i < kDepth; ++i) {
-    Side& side = send_[(next_send_ + i) % kDepth];
-    if (!side.under_way) continue;
-    absl::Status sent = side.buffer->WaitSend(peer_);
-    if (!sent.ok()) return sent;
-    side.under_way = false;
-  }
-  return absl::OkStatus();
+  if (!send_.under_way) return absl::OkStatus();
+  absl::Status sent = send_.buffer->WaitSend(peer_);
+  send_.under_way = !sent.ok();
+  return sent;
 }
 
 absl::StatusOr<const std::byte*> NoteLane::Receive(const NoteHeader& expected) {

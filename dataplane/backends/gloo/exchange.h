@@ -36,7 +36,9 @@ static_assert(sizeof(NoteHeader) == 32);
 // NoteLane carries notes, messages of bounded size, between this rank and one
 // peer. Gloo sends only what the other side has announced to receive; a lane
 // announces its next two receives ahead of time, so that a note normally takes
-// one trip. Both sides use it in the same order.
+// one trip. One buffer to send from is enough: notes normally leave at once,
+// and no collective sends a peer two in a row. Both sides use it in the same
+// order.
 class NoteLane {
  public:
   NoteLane(Mesh& mesh, int peer);
@@ -44,7 +46,7 @@ class NoteLane {
   absl::Status Send(const NoteHeader& header, const void* payload,
                     size_t bytes);
 
-  // Waits until all notes sent have left.
+  // Waits until the note sent last has left.
   absl::Status Flush();
 
   // Waits for the next note, which must begin with `expected`, and returns its
@@ -55,6 +57,7 @@ class NoteLane {
   absl::Status Release();
 
  private:
+  // Receives announced ahead: the peer may be one collective further.
   static constexpr int kDepth = 2;
   static constexpr uint64_t kSlot = 0;
 
@@ -69,14 +72,13 @@ class NoteLane {
 
   Mesh& mesh_;
   const int peer_;
-  Side send_[kDepth];
+  Side send_;
   Side receive_[kDepth];
-  int next_send_ = 0;
   int next_receive_ = 0;
 };
 
 // The lanes and the scratch memory of a group. Lanes are made at first use and
-// kept: 4 x 32 KiB for each peer that an algorithm talks to.
+// kept: 3 x 32 KiB for each peer that an algorithm talks to.
 class Workspace {
  public:
   explicit Workspace(Mesh& mesh);

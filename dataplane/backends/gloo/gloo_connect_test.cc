@@ -1,5 +1,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -77,6 +79,35 @@ TEST(GlooConnectTest, RanksThatComeButDoNotConnectAreNamed) {
             "did");
   EXPECT_EQ(CulpritRank(status), 1);
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
+}
+
+TEST(GlooConnectTest, RankThatConnectsBehindOneThatDoesNotIsNotNamed) {
+  const auto store = std::make_shared<InMemoryStore>();
+  for (const char* key : {"gloo/1", "gloo/2"}) {
+    ASSERT_TRUE(store->Set(key, ValueOfSilentRank("127.0.0.9", 3)).ok());
+  }
+  std::future<absl::Status> joined = std::async(std::launch::async, [&] {
+    return Join({.rank = 0,
+                 .world_size = 3,
+                 .group_name = "world",
+                 .store = store,
+                 .local_address = "127.0.0.1"},
+                milliseconds(500));
+  });
+  const auto values = store->Get({"gloo/0"}, Instant::max());
+  const auto addresses = gloo_internal::DecodeAddresses(values->front(), 3);
+  const int rank2 = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(
+      connect(rank2, reinterpret_cast<const sockaddr*>((*addresses)[2].data()),
+              sizeof(sockaddr_in)),
+      0);
+  const absl::Status status = joined.get();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_EQ(
+      std::string(status.message()),
+      "rank 1 did not connect to this rank (0) in time; 1 of 2 peers did");
+  EXPECT_EQ(CulpritRank(status), 1);
+  close(rank2);
 }
 
 TEST(GlooConnectTest, RankThatLeavesAtOnceDoesNotDisturbWhoStillConnects) {

@@ -38,6 +38,13 @@ void ClearUnused(AddressBytes& address) {
             '\0');
 }
 
+absl::Status Unreadable(const std::string& value, int world_size) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unreadable gloo address of ", value.size(), " bytes for a group of ",
+      world_size,
+      "; does every rank run the same version with the same world size?"));
+}
+
 std::string KeyOf(int rank) { return absl::StrCat("gloo/", rank); }
 
 }  // namespace
@@ -88,11 +95,7 @@ absl::StatusOr<std::vector<AddressBytes>> DecodeAddresses(
   const size_t ports_bytes = static_cast<size_t>(world_size) * kPortBytes;
   if (value.size() < 1 + kPortOffset + kPortBytes + ports_bytes ||
       value[0] != kLayout) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unreadable gloo address of ", value.size(),
-                     " bytes for a group of ", world_size,
-                     "; does every rank run the same version with the same "
-                     "world size?"));
+    return Unreadable(value, world_size);
   }
   const auto ports = value.end() - ports_bytes;
   const AddressBytes host(value.begin() + 1, ports);
@@ -144,12 +147,17 @@ absl::StatusOr<std::vector<AddressBytes>> ExchangeAddresses(
   }
   std::vector<AddressBytes> result(options.world_size);
   for (size_t i = 0; i < peers.size(); ++i) {
+    // All have one length; another is that of another world size, too.
     absl::StatusOr<std::vector<AddressBytes>> decoded =
-        DecodeAddresses((*values)[i], options.world_size);
+        (*values)[i].size() == own->size()
+            ? DecodeAddresses((*values)[i], options.world_size)
+            : Unreadable((*values)[i], options.world_size);
     if (!decoded.ok()) {
-      return absl::Status(
+      absl::Status status(
           decoded.status().code(),
           absl::StrCat("rank ", peers[i], ": ", decoded.status().message()));
+      SetCulpritRank(status, peers[i]);
+      return status;
     }
     result[peers[i]] = std::move((*decoded)[options.rank]);
   }

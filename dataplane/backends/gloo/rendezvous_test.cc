@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "dataplane/culprit.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gtest/gtest.h"
@@ -111,6 +112,43 @@ TEST(RendezvousTest, RanksThatDoNotComeAreNamed) {
   EXPECT_EQ(std::string(remote.status().message()),
             "2 of 4 ranks came to the rendezvous in time; missing ranks 1, 3");
   EXPECT_EQ(CulpritRank(remote.status()), 1);
+}
+
+TEST(RendezvousTest, RankOfAnotherWorldSizeIsNamed) {
+  for (const int world_size : {1, 3}) {
+    const auto store = std::make_shared<testing::InMemoryStore>();
+    const std::vector<AddressBytes> theirs(world_size,
+                                           Address("10.0.0.3", 1000, 'x'));
+    ASSERT_TRUE(store->Set("gloo/1", *EncodeAddresses(theirs)).ok());
+    const auto remote =
+        ExchangeAddresses({{}, Address("10.0.0.3", 1000, 'x')},
+                          {.rank = 0, .world_size = 2, .store = store});
+    EXPECT_EQ(remote.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::string(remote.status().message()),
+              absl::StrCat("rank 1: unreadable gloo address of ",
+                           137 + 2 * world_size,
+                           " bytes for a group of 2; does every rank run the "
+                           "same version with the same world size?"));
+    EXPECT_EQ(CulpritRank(remote.status()), 1);
+  }
+}
+
+TEST(RendezvousTest, StoreThatAnswersWithTooFewValuesIsAnError) {
+  class ForgetfulStore : public testing::InMemoryStore {
+   public:
+    absl::StatusOr<std::vector<std::string>> Get(
+        const std::vector<std::string>&, Instant) override {
+      return std::vector<std::string>();
+    }
+  };
+  const auto remote =
+      ExchangeAddresses({{}, Address("10.0.0.3", 1000, 'x')},
+                        {.rank = 0,
+                         .world_size = 2,
+                         .store = std::make_shared<ForgetfulStore>()});
+  EXPECT_EQ(
+      remote.status(),
+      absl::InternalError("the bootstrap store returned 0 values for 1 keys"));
 }
 
 TEST(RendezvousTest, ManyRanksAreCutInText) {

@@ -1,0 +1,130 @@
+// How a rank takes leave, seen from the other end of its connections.
+
+#include "dataplane/backends/gloo/mesh.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dataplane/backends/gloo/rendezvous.h"
+#include "dataplane/testing/directory_store.h"
+#include "dataplane/testing/in_memory_store.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+// More than a socket receives for a process that does not read, less than one
+// sends for a process that does not wait.
+constexpr size_t kBytes = 512 << 10;
+constexpr uint64_t kSlot = 1;
+
+absl::StatusOr<std::unique_ptr<Mesh>> ConnectOneOfTwo(
+    int rank, std::shared_ptr<BootstrapStore> store,
+    const std::string& address) {
+  return Mesh::Connect({.rank = rank,
+                        .world_size = 2,
+                        .group_name = "world",
+                        .store = std::move(store),
+                        .deadline = Clock::now() + std::chrono::seconds(60),
+                        .local_address = address});
+}
+
+// The body of a rank that stops itself once it has announced a receive, and
+// when it goes on says how that and the next one ended.
+std::string ReceiveAfterAStop(const std::string& directory) {
+  auto mesh = ConnectOneOfTwo(
+      1, std::make_shared<testing::DirectoryStore>(directory), "127.0.0.1");
+  if (!mesh.ok()) return mesh.status().ToString();
+  std::vector<char> data(kBytes);
+  const auto buffer = (*mesh)->CreateBuffer(data.data(), data.size());
+  absl::Status first = buffer->Receive(0, kSlot, 0, kBytes);
+  raise(SIGSTOP);
+  if (first.ok()) first = buffer->WaitReceive(0);
+  absl::Status second = buffer->Receive(0, kSlot, 0, kBytes);
+  if (second.ok()) second = buffer->WaitReceive(0);
+  return absl::StrCat(first.ToString(), "; last byte ",
+                      static_cast<int>(data.back()), "; ", second.message());
+}
+
+// First in this file: it forks, and later there may be other threads.
+TEST(MeshTest, WhatWasSentBeforeTheFarewellAndItselfReachAPeerThatIsBehind) {
+  std::string directory = absl::StrCat(::testing::TempDir(), "/mesh.XXXXXX");
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  int report[2];
+  ASSERT_EQ(pipe(report), 0);
+  const pid_t peer = fork();
+  if (peer == 0) {
+    const std::string text = ReceiveAfterAStop(directory);
+    _exit(write(report[1], text.data(), text.size()) < 0);
+  }
+  close(report[1]);
+  auto mesh = ConnectOneOfTwo(
+      0, std::make_shared<testing::DirectoryStore>(directory), "127.0.0.1");
+  ASSERT_TRUE(mesh.ok()) << mesh.status();
+  int state = 0;
+  ASSERT_EQ(waitpid(peer, &state, WUNTRACED), peer);
+  ASSERT_TRUE(WIFSTOPPED(state));
+  {
+    std::vector<char> data(kBytes, 7);
+    const auto buffer = (*mesh)->CreateBuffer(data.data(), data.size());
+    EXPECT_TRUE(buffer->Send(1, kSlot, 0, kBytes).ok());
+    EXPECT_TRUE(buffer->WaitSend(1).ok());
+  }
+  // The peer has read neither: both are in this side's socket.
+  (*mesh)->Close(absl::AbortedError("on purpose"));
+  mesh->reset();
+  kill(peer, SIGCONT);
+  char text[1024] = {};
+  EXPECT_GT(read(report[0], text, sizeof(text) - 1), 0);
+  EXPECT_EQ(waitpid(peer, &state, 0), peer);
+  EXPECT_EQ(std::string(text), "OK; last byte 7; rank 0 failed: on purpose");
+  close(report[0]);
+  std::filesystem::remove_all(directory);
+}
+
+TEST(MeshTest, LeavingWaitsAWhileForAPeerThatIsStillJoining) {
+  // A peer that listens, so that a rank with a greater address has connected to
+  // it, and goes no further: it does not announce that it receives a farewell.
+  const int peer = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t address_bytes = sizeof(address);
+  ASSERT_EQ(bind(peer, generic, sizeof(address)), 0);
+  ASSERT_EQ(listen(peer, 1), 0);
+  ASSERT_EQ(getsockname(peer, generic, &address_bytes), 0);
+  AddressBytes bytes(sizeof(sockaddr_storage) + 8);
+  std::memcpy(bytes.data(), &address, sizeof(address));
+  const auto store = std::make_shared<testing::InMemoryStore>();
+  ASSERT_TRUE(store->Set("gloo/1", *EncodeAddresses({bytes, {}})).ok());
+
+  const auto mesh = ConnectOneOfTwo(0, store, "127.0.0.9");
+  ASSERT_TRUE(mesh.ok()) << mesh.status();
+  const auto leaving = std::async(std::launch::async, [&] {
+    (*mesh)->Close(absl::AbortedError("on purpose"));
+  });
+  EXPECT_EQ(leaving.wait_for(std::chrono::milliseconds(50)),
+            std::future_status::timeout);
+  // But it ends, without the peer.
+  leaving.wait();
+  close(peer);
+}
+
+}  // namespace
+}  // namespace muster::dataplane::gloo_internal
