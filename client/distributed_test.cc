@@ -75,6 +75,8 @@ class DistributedTest : public ::testing::Test {
 
 void ExpectHello(const Ranks& ranks) {
   const int size = static_cast<int>(ranks.size());
+  const std::string root = std::to_string(size - 1);
+  const std::string roots = "root " + root + " " + root;
   for (int rank = 0; rank < size; ++rank) {
     EXPECT_EQ(ranks[rank]->ReadLine(kSoon), "rank " + std::to_string(rank) +
                                                 " of " + std::to_string(size) +
@@ -82,8 +84,7 @@ void ExpectHello(const Ranks& ranks) {
     EXPECT_EQ(ranks[rank]->ReadLine(kSoon),
               "sum " + std::to_string(size * (size + 1) / 2.0) + " " +
                   std::to_string(size / 2.0));
-    const std::string root = std::to_string(size - 1);
-    EXPECT_EQ(ranks[rank]->ReadLine(kSoon), "root " + root + " " + root);
+    EXPECT_EQ(ranks[rank]->ReadLine(kSoon), roots);
     EXPECT_EQ(ranks[rank]->ReadLine(kSoon), "bye");
     EXPECT_EQ(ranks[rank]->Wait(kSoon).code, 0);
   }

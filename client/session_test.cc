@@ -374,6 +374,7 @@ TEST(SessionTest, ManyCallersShareMessages) {
   const auto session = Session::Connect(Options(Local(server->port()), "a"));
   CoordinatorStore store(session);
   std::vector<std::thread> callers;
+  callers.reserve(16);
   for (int i = 0; i < 16; ++i) {
     callers.emplace_back([&, i] {
       for (int j = 0; j < 100; ++j) {
@@ -394,6 +395,7 @@ TEST(SessionTest, ManyCallersGoOnThroughCutsAndAreAppliedOnce) {
   CoordinatorStore store(session);
   std::atomic<int> done{0};
   std::vector<std::thread> callers;
+  callers.reserve(16);
   for (int i = 0; i < 16; ++i) {
     callers.emplace_back([&] {
       for (int j = 0; j < 200; ++j) {
@@ -418,6 +420,7 @@ TEST(SessionTest, CallersOfAllSortsTakeTurns) {
   CoordinatorStore store(session);
   for (const int crowd : {1, 2, 3, 8, 1, 32, 1, 5}) {
     std::vector<std::thread> callers;
+    callers.reserve(static_cast<size_t>(crowd));
     for (int i = 0; i < crowd; ++i) {
       callers.emplace_back([&, i] {
         for (int j = 0; j < 100 / (i + 1); ++j) {

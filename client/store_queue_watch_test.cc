@@ -115,6 +115,7 @@ TEST_P(StoreQueueWatchTest, AnEmptyQueueIsAnErrorOrATimeout) {
 TEST_P(StoreQueueWatchTest, EachItemGoesToOneOfThoseWhoWait) {
   constexpr int kItems = 50;
   std::vector<std::future<std::string>> pops;
+  pops.reserve(kItems);
   for (int i = 0; i < kItems; ++i) {
     pops.push_back(
         std::async(std::launch::async, [&] { return store_->QueuePop("q"); }));

@@ -301,9 +301,17 @@ class FailureTest(MusterRunTest):
         self.assertIn("  rank 0 saw: lost rank 1\n", err)
 
     def test_rank_that_hangs_is_named_when_the_others_lost_it(self):
-        run = self.launch('if [ $RANK = 1 ]; then kill -STOP $$; fi; '
-                          'echo lost rank 1 >&2; exit 75',
-                          "--failure-grace=0s", "--stop-grace=100ms", nproc=3)
+        # The others lose it when it has stopped, not before.
+        pid = f"{tempfile.gettempdir()}/pid-{uuid.uuid4()}"
+        self.addCleanup(lambda: os.path.exists(pid) and os.unlink(pid))
+        run = self.launch(
+            'if [ $RANK = 1 ]; then echo $$ >"$1.new"; mv "$1.new" "$1"; '
+            'kill -STOP $$; fi; '
+            'until [ -e "$1" ] && '
+            'grep -q "^State:.*stopped" "/proc/$(cat "$1")/status"; do :; done; '
+            'echo lost rank 1 >&2; exit 75',
+            "--failure-grace=0s", "--stop-grace=100ms", nproc=3,
+            arguments=[pid])
         status, _, err = run.finish()
         self.assertEqual(status, 137, err)
         self.assertRegex(err, r"first failure: rank 1 .* hung until it was "

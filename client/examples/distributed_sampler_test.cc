@@ -58,7 +58,7 @@ TEST(DistributedSamplerTest, EpochsAndSeedsDiffer) {
 TEST(DistributedSamplerTest, WrongBatchIsAnErrorThatSaysWhatFits) {
   for (const size_t global_batch : {0, 10, 1001}) {
     try {
-      DistributedSampler(1000, global_batch, 7, 0, 4);
+      const DistributedSampler sampler(1000, global_batch, 7, 0, 4);
       ADD_FAILURE() << global_batch;
     } catch (const std::invalid_argument& error) {
       EXPECT_THAT(error.what(),

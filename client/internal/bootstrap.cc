@@ -138,8 +138,9 @@ void DeleteStaleKeys(Session& session, const std::string& prefix,
   DeleteKeys(session, stale, deadline);
 }
 
-StoreBootstrap::StoreBootstrap(std::shared_ptr<Store> store, std::string prefix)
-    : store_(std::move(prefix), std::move(store)) {}
+StoreBootstrap::StoreBootstrap(std::shared_ptr<Store> store,
+                               const std::string& prefix)
+    : store_(prefix, std::move(store)) {}
 
 absl::Status StoreBootstrap::Set(const std::string& key,
                                  const std::string& value) {

@@ -52,7 +52,7 @@ void DeleteStaleKeys(Session& session, const std::string& prefix,
 // On a store that the user brought.
 class StoreBootstrap : public dataplane::BootstrapStore {
  public:
-  StoreBootstrap(std::shared_ptr<Store> store, std::string prefix);
+  StoreBootstrap(std::shared_ptr<Store> store, const std::string& prefix);
 
   absl::Status Set(const std::string& key, const std::string& value) override;
   absl::StatusOr<std::vector<std::string>> Get(

@@ -16,6 +16,7 @@ TEST(WaveTest, WakesEverybody) {
   std::atomic<bool> done{false};
   std::atomic<int> looked{0};
   std::vector<std::thread> callers;
+  callers.reserve(8);
   for (int i = 0; i < 8; ++i) {
     callers.emplace_back([&] {
       for (;;) {

@@ -31,7 +31,7 @@ class ReplyCacheTest : public testing::Test {
                    Reply{WaiterId(1), absl::NotFoundError(text), {}});
   }
   StatusCode Acknowledge(uint64_t through,
-                         std::vector<uint64_t> unanswered = {}) {
+                         const std::vector<uint64_t>& unanswered = {}) {
     return cache_
         .Acknowledge(SequenceNumber(through), Numbers(unanswered), limits_)
         .code();

@@ -62,7 +62,7 @@ class Player {
       arguments_[argument.first] = argument.second;
     }
     log_.clear();
-    if (!PlayTime() && !PlayStore() && !PlayMember()) {
+    if (!PlayTime() && !PlayMutation() && !PlayRead() && !PlayMember()) {
       return absl::StrCat("unknown command ", line, "\n");
     }
     Flush();
@@ -125,9 +125,18 @@ class Player {
     return true;
   }
 
-  bool PlayStore() {
+  using Verbs = std::map<std::string, std::function<void(const Call&)>>;
+
+  bool PlayVerb(const Verbs& verbs) {
+    const auto it = verbs.find(verb_);
+    if (it == verbs.end()) return false;
+    it->second(NewCall());
+    return true;
+  }
+
+  bool PlayMutation() {
     const auto& key = Argument("k");
-    const std::map<std::string, std::function<void(const Call&)>> verbs = {
+    return PlayVerb({
         {"set",
          [&](const Call& call) {
            coordinator_->Set(call, key, Argument("v"), now_, out_, Options());
@@ -159,6 +168,24 @@ class Player {
            coordinator_->MultiSet(call, Keys(), Split(Argument("v"), ','), now_,
                                   out_);
          }},
+        {"delete_prefix",
+         [&](const Call& call) {
+           coordinator_->DeletePrefix(call, Argument("prefix"), now_, out_);
+         }},
+        {"push",
+         [&](const Call& call) {
+           coordinator_->QueuePush(call, key, Argument("v"), now_, out_);
+         }},
+        {"pop",
+         [&](const Call& call) {
+           coordinator_->QueuePop(call, key, OptionalDuration("t"), now_, out_);
+         }},
+    });
+  }
+
+  bool PlayRead() {
+    const auto& key = Argument("k");
+    return PlayVerb({
         {"get",
          [&](const Call& call) {
            coordinator_->Get(call, key, Timeout(), now_, out_);
@@ -179,18 +206,6 @@ class Player {
          [&](const Call& call) {
            coordinator_->MultiGet(call, Keys(), Timeout(), now_, out_);
          }},
-        {"delete_prefix",
-         [&](const Call& call) {
-           coordinator_->DeletePrefix(call, Argument("prefix"), now_, out_);
-         }},
-        {"push",
-         [&](const Call& call) {
-           coordinator_->QueuePush(call, key, Argument("v"), now_, out_);
-         }},
-        {"pop",
-         [&](const Call& call) {
-           coordinator_->QueuePop(call, key, OptionalDuration("t"), now_, out_);
-         }},
         {"len",
          [&](const Call& call) {
            coordinator_->QueueLen(call, key, now_, out_);
@@ -203,11 +218,7 @@ class Player {
            coordinator_->ListKeys(call, Argument("prefix"), Argument("after"),
                                   Number(Argument("max")), now_, out_);
          }},
-    };
-    const auto it = verbs.find(verb_);
-    if (it == verbs.end()) return false;
-    it->second(NewCall());
-    return true;
+    });
   }
 
   std::optional<Duration> OptionalDuration(const std::string& name) {

@@ -173,6 +173,7 @@ TEST(AbuseTest, AServerWithoutDescriptorsComesBack) {
   {
     // Half of the descriptors are the clients', which share the process.
     std::vector<std::unique_ptr<RawConnection>> silent;
+    silent.reserve(280);
     for (int i = 0; i < 280; ++i) {
       silent.push_back(std::make_unique<RawConnection>(server.server().port()));
     }
@@ -293,6 +294,7 @@ TEST(AbuseTest, OneJobsFloodDoesNotStarveAnother) {
   TestServer server;
   std::atomic<bool> stop = false;
   std::vector<std::thread> floods;
+  floods.reserve(4);
   for (int i = 0; i < 4; ++i) {
     floods.emplace_back([&] { Flood(server, stop); });
   }

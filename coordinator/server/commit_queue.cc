@@ -130,7 +130,8 @@ absl::Status CommitQueue::WriteAll(const std::vector<Commit>& commits,
     }
     if (!commit.erases_job) continue;
     absl::Status status = write();
-    if (status.ok()) status = storage_->ErasePrefix(JobPrefix(commit.job));
+    if (!status.ok()) return status;
+    status = storage_->ErasePrefix(JobPrefix(commit.job));
     if (!status.ok()) return status;
   }
   return write();

@@ -51,7 +51,7 @@ class BoundedPool final : public httplib::TaskQueue {
 
 class HttpServer::Listener {
  public:
-  explicit Listener(Pages pages) {
+  explicit Listener(const Pages& pages) {
     server_.new_task_queue = [] { return new BoundedPool; };
     // The library's own choice, SO_REUSEPORT, would let two coordinators share
     // a port without an error.
@@ -66,9 +66,9 @@ class HttpServer::Listener {
     server_.set_read_timeout(0, 500'000);
     server_.set_write_timeout(5);
     server_.set_payload_max_length(4096);
-    for (auto& [path, page] : pages) {
-      server_.Get(path, [page = std::move(page)](const httplib::Request&,
-                                                 httplib::Response& response) {
+    for (const auto& [path, page] : pages) {
+      server_.Get(path, [page = page](const httplib::Request&,
+                                      httplib::Response& response) {
         HttpPage content = page();
         response.status = content.status;
         response.set_content(std::move(content.body), content.type);
@@ -83,7 +83,7 @@ class HttpServer::Listener {
   }
 
   absl::Status Listen(const Endpoint& endpoint) {
-    const absl::Status status = CheckCanListen(endpoint);
+    absl::Status status = CheckCanListen(endpoint);
     if (!status.ok()) return status;
     if (endpoint.port == 0) {
       port_ = server_.bind_to_any_port(endpoint.host);
@@ -117,8 +117,8 @@ HttpServer::~HttpServer() = default;
 int HttpServer::port() const { return listener_->port(); }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
-    const Endpoint& endpoint, Pages pages) {
-  auto listener = std::make_unique<Listener>(std::move(pages));
+    const Endpoint& endpoint, const Pages& pages) {
+  auto listener = std::make_unique<Listener>(pages);
   absl::Status status = listener->Listen(endpoint);
   if (!status.ok()) return status;
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(listener)));

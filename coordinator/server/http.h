@@ -27,7 +27,7 @@ class HttpServer {
   // Serves when it returns.
   // Errors: UNAVAILABLE (cannot listen).
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
-      const Endpoint& endpoint, Pages pages);
+      const Endpoint& endpoint, const Pages& pages);
 
   // Ends open connections within seconds.
   ~HttpServer();
