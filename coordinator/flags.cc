@@ -76,6 +76,15 @@ ABSL_FLAG(int64_t, limit_value_bytes,
 ABSL_FLAG(int64_t, limit_store_bytes,
           muster::coordinator::core::Limits().store_bytes,
           "the most bytes of all keys and values of one job");
+ABSL_FLAG(int64_t, limit_queue_items,
+          muster::coordinator::core::Limits().queue_items,
+          "the most items in all queues of one job");
+ABSL_FLAG(int64_t, limit_watch_history_changes,
+          muster::coordinator::core::Limits().watch_history_changes,
+          "how many changes of one job a watch can catch up with");
+ABSL_FLAG(int64_t, limit_watch_history_bytes,
+          muster::coordinator::core::Limits().watch_history_bytes,
+          "the same in bytes of keys and values, the old ones included");
 ABSL_FLAG(int64_t, limit_waiters, muster::coordinator::core::Limits().waiters,
           "the most waiting calls of one job");
 ABSL_FLAG(int64_t, limit_members, muster::coordinator::core::Limits().members,
@@ -227,6 +236,11 @@ ServerOptions OptionsFromFlags() {
   options.limits.keys = absl::GetFlag(FLAGS_limit_keys);
   options.limits.value_bytes = absl::GetFlag(FLAGS_limit_value_bytes);
   options.limits.store_bytes = absl::GetFlag(FLAGS_limit_store_bytes);
+  options.limits.queue_items = absl::GetFlag(FLAGS_limit_queue_items);
+  options.limits.watch_history_changes =
+      absl::GetFlag(FLAGS_limit_watch_history_changes);
+  options.limits.watch_history_bytes =
+      absl::GetFlag(FLAGS_limit_watch_history_bytes);
   options.limits.waiters = absl::GetFlag(FLAGS_limit_waiters);
   options.limits.members = absl::GetFlag(FLAGS_limit_members);
   return options;

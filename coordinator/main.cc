@@ -80,6 +80,8 @@ int Run(int argc, char** argv) {
     // At once: no destructor may answer anybody.
     _exit(EXIT_FAILURE);
   };
+  // The thread in sigwait takes it, as if the system had sent it.
+  command_line->server.on_drain_request = [] { kill(getpid(), SIGTERM); };
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(command_line->server);
   if (!server.ok()) return Fail(server.status());

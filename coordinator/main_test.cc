@@ -107,6 +107,7 @@ class Process {
  private:
   static std::vector<char*> Pointers(std::vector<std::string>& strings) {
     std::vector<char*> pointers;
+    pointers.reserve(strings.size() + 1);
     for (std::string& s : strings) pointers.push_back(s.data());
     pointers.push_back(nullptr);
     return pointers;
@@ -177,6 +178,22 @@ TEST(MainTest, SaysWhereItListensAndServes) {
   EXPECT_THAT(process.errors(),
               AllOf(HasSubstr("started: "), HasSubstr("draining: signal=15"),
                     HasSubstr("drained")));
+}
+
+TEST(MainTest, AnOperatorsDrainEndsItAsTermDoes) {
+  Process process(kAnyPorts);
+  const auto stub = v1::AdminService::NewStub(grpc::CreateChannel(
+      GrpcAddress(process.FirstLine()), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  v1::DrainRequest request;
+  request.set_reason("a new \"version\"");
+  v1::DrainResponse response;
+  const grpc::Status status = stub->Drain(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_NE(response.coordinator_epoch(), 0u);
+  EXPECT_EQ(process.Wait(), 0) << process.errors();
+  EXPECT_THAT(process.errors(), HasSubstr("reason=\"a new \\\"version\\\"\""));
+  EXPECT_THAT(process.errors(), HasSubstr("draining: signal=15"));
 }
 
 TEST(MainTest, InterruptDrainsToo) {

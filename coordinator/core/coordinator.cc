@@ -439,7 +439,9 @@ JobCounts Coordinator::Counts() const {
   counts.store_bytes = store_.bytes();
   counts.waiters = quota_.parked();
   counts.open_barriers = barriers_.open();
+  counts.queue_items = store_.queue_items();
   counts.generation = rendezvous_.generation();
+  counts.generation_running = rendezvous_.running();
   return counts;
 }
 

@@ -11,7 +11,7 @@ namespace muster::coordinator::core {
 
 absl::Span<const absl::string_view> LimitsWithFlag() {
   static constexpr absl::string_view kNames[] = {
-      "jobs",     "keys",        "members",     "message_bytes",
+      "jobs",     "keys",        "members",     "message_bytes", "queue_items",
       "sessions", "store_bytes", "value_bytes", "waiters"};
   return kNames;
 }

@@ -71,7 +71,9 @@ struct JobCounts {
   int64_t store_bytes = 0;
   int64_t waiters = 0;
   int64_t open_barriers = 0;
+  int64_t queue_items = 0;
   Generation generation;
+  bool generation_running = false;
 };
 
 }  // namespace muster::coordinator::core

@@ -4,14 +4,17 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "coordinator/core/snapshot.h"
 #include "coordinator/server/convert.h"
 #include "coordinator/server/method.h"
 #include "coordinator/server/version.h"
+#include "glog/logging.h"
 #include "muster/v1/admin.grpc.pb.h"
 #include "proto/muster/v1/status_wire.h"
 
@@ -21,11 +24,14 @@ namespace {
 using Context = grpc::CallbackServerContext;
 using Reactor = grpc::ServerUnaryReactor;
 
+// Of what a client wrote, in the log.
+constexpr size_t kReasonShownMax = 256;
+
 core::Instant Now() { return std::chrono::steady_clock::now(); }
 
-void FillSummary(const std::string& job, const core::JobCounts& counts,
+void FillSummary(Job& job, const core::JobCounts& counts,
                  v1::JobSummary* summary) {
-  summary->set_job(job);
+  summary->set_job(job.name());
   summary->set_generation(counts.generation.value());
   summary->set_world_size(counts.world_size);
   summary->set_members_alive(static_cast<int32_t>(counts.live_members));
@@ -33,6 +39,11 @@ void FillSummary(const std::string& job, const core::JobCounts& counts,
   summary->set_store_bytes(counts.store_bytes);
   summary->set_waiters(counts.waiters);
   summary->set_open_barriers(static_cast<int32_t>(counts.open_barriers));
+  summary->set_generation_running(counts.generation_running);
+  summary->set_queue_items(counts.queue_items);
+  const Job::Operations operations = job.operations();
+  summary->set_operations(operations.total);
+  summary->set_operations_per_second(operations.per_second);
 }
 
 core::JobCounts CountsOf(const core::JobSnapshot& snapshot) {
@@ -48,7 +59,9 @@ core::JobCounts CountsOf(const core::JobSnapshot& snapshot) {
   counts.waiters = snapshot.waiters;
   counts.open_barriers = static_cast<int64_t>(snapshot.barriers.size());
   counts.generation = snapshot.generation;
+  counts.generation_running = snapshot.generation_running;
   counts.world_size = snapshot.world_size;
+  counts.queue_items = snapshot.queue_items;
   return counts;
 }
 
@@ -65,8 +78,8 @@ void FillBarrier(const core::BarrierSnapshot& barrier,
   FillDuration(barrier.open_for, message->mutable_open_for());
 }
 
-void FillJob(const std::string& job, core::JobSnapshot snapshot,
-             v1::GetJobResponse* response) {
+void FillJob(Job& job, v1::GetJobResponse* response) {
+  core::JobSnapshot snapshot = job.Snapshot();
   FillSummary(job, CountsOf(snapshot), response->mutable_summary());
   // By rank, then by name; members without a rank last.
   std::stable_sort(
@@ -87,7 +100,8 @@ void FillJob(const std::string& job, core::JobSnapshot snapshot,
 
 class AdminService final : public v1::AdminService::CallbackService {
  public:
-  explicit AdminService(const ServiceContext& context) : context_(context) {}
+  AdminService(const ServiceContext& context, AdminHooks hooks)
+      : context_(context), hooks_(std::move(hooks)) {}
 
   Reactor* ListJobs(Context* context, const v1::ListJobsRequest*,
                     v1::ListJobsResponse* response) override {
@@ -106,8 +120,11 @@ class AdminService final : public v1::AdminService::CallbackService {
     for (const std::shared_ptr<Job>& job : driver.Jobs()) {
       // Nobody learns of the jobs of others.
       if (!MayRead(*context, Method::kListJobs, job->name()).ok()) continue;
-      FillSummary(job->name(), job->Counts(), response->add_jobs());
+      FillSummary(*job, job->Counts(), response->add_jobs());
     }
+    response->set_sessions(hooks_.sessions());
+    response->set_draining(hooks_.draining());
+    response->set_durable(hooks_.durable);
     return Answer(context, Method::kListJobs, started, absl::OkStatus());
   }
 
@@ -120,9 +137,33 @@ class AdminService final : public v1::AdminService::CallbackService {
         allowed.ok() ? context_.driver->FindJob(request->job()) : allowed;
     if (job.ok()) {
       response->set_coordinator_epoch(context_.driver->epoch().value());
-      FillJob((*job)->name(), (*job)->Snapshot(), response);
+      FillJob(**job, response);
     }
     return Answer(context, Method::kGetJob, started, job.status());
+  }
+
+  Reactor* Drain(Context* context, const v1::DrainRequest* request,
+                 v1::DrainResponse* response) override {
+    const core::Instant started = Now();
+    absl::Status status;
+    if (context_.auth != nullptr) {
+      status = context_.auth
+                   ->Admit(*context, Method::kDrain, /*job=*/"",
+                           /*as_member=*/false)
+                   .status();
+    }
+    if (status.ok() && hooks_.request_drain == nullptr) {
+      status = absl::FailedPreconditionError(
+          "this coordinator is embedded in another process and ends with it");
+    }
+    if (status.ok()) {
+      LOG(INFO) << "drain_requested: peer=" << context->peer() << " reason=\""
+                << absl::CEscape(request->reason().substr(0, kReasonShownMax))
+                << "\"";
+      response->set_coordinator_epoch(context_.driver->epoch().value());
+      hooks_.request_drain();
+    }
+    return Answer(context, Method::kDrain, started, status);
   }
 
  private:
@@ -142,12 +183,14 @@ class AdminService final : public v1::AdminService::CallbackService {
   }
 
   const ServiceContext& context_;
+  const AdminHooks hooks_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeAdminService(const ServiceContext& context) {
-  return std::make_unique<AdminService>(context);
+std::unique_ptr<grpc::Service> MakeAdminService(const ServiceContext& context,
+                                                AdminHooks hooks) {
+  return std::make_unique<AdminService>(context, std::move(hooks));
 }
 
 }  // namespace muster::coordinator

@@ -1,6 +1,8 @@
 #ifndef MUSTER_COORDINATOR_SERVER_ADMIN_SERVICE_H_
 #define MUSTER_COORDINATOR_SERVER_ADMIN_SERVICE_H_
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "coordinator/server/unary.h"
@@ -8,8 +10,18 @@
 
 namespace muster::coordinator {
 
+// What the service tells and asks of the server. Called from several threads.
+struct AdminHooks {
+  std::function<int64_t()> sessions;
+  std::function<bool()> draining;
+  bool durable = false;
+  // Null: the server does not end at anybody's request.
+  std::function<void()> request_drain;
+};
+
 // muster.v1.AdminService. `context` outlives the service.
-std::unique_ptr<grpc::Service> MakeAdminService(const ServiceContext& context);
+std::unique_ptr<grpc::Service> MakeAdminService(const ServiceContext& context,
+                                                AdminHooks hooks);
 
 }  // namespace muster::coordinator
 

@@ -40,7 +40,7 @@ absl::StatusOr<TokenDigest> CallersDigest(const grpc::ServerContextBase& call) {
   return DigestOf(absl::StripAsciiWhitespace(value));
 }
 
-// What looks and changes nothing. Whatever is not named here changes.
+// Whatever is not named here changes a job.
 Role RoleFor(Method method) {
   switch (method) {
     case Method::kGet:
@@ -55,6 +55,8 @@ Role RoleFor(Method method) {
     case Method::kListJobs:
     case Method::kGetJob:
       return Role::kRead;
+    case Method::kDrain:
+      return Role::kAdmin;
     default:
       return Role::kMember;
   }

@@ -26,8 +26,8 @@ core::Instant Now() { return std::chrono::steady_clock::now(); }
 
 }  // namespace
 
-Driver::Driver(Options options)
-    : options_(std::move(options)), started_at_(Now()) {}
+Driver::Driver(const Options& options)
+    : options_(options), started_at_(Now()) {}
 
 Driver::~Driver() { Stop(); }
 
@@ -178,6 +178,7 @@ void Driver::TickerLoop() {
     if (now < next_housekeeping) continue;
     next_housekeeping = now + kHousekeepingInterval;
     if (housekeeping_) housekeeping_(now);
+    for (const std::shared_ptr<Job>& job : Jobs()) job->SampleRate(now);
     ForgetIdleJobs(now);
   }
 }

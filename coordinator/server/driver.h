@@ -43,7 +43,7 @@ class Driver {
     CommitQueue* commits = nullptr;
   };
 
-  explicit Driver(Options options);
+  explicit Driver(const Options& options);
   // Stops the ticker. No job may be in use.
   ~Driver();
   Driver(const Driver&) = delete;

@@ -46,7 +46,10 @@ Job::Job(std::string name, Options options)
       options_(std::move(options)),
       core_(options_.epoch, options_.core),
       latest_(std::chrono::steady_clock::now()),
-      used_at_(latest_) {}
+      used_at_(latest_) {
+  // So that the first calls count, too.
+  rate_.Sample(latest_, 0);
+}
 
 Job::~Job() = default;
 
@@ -76,6 +79,7 @@ size_t Job::Run(const std::shared_ptr<Sink>& sink, size_t count,
       open[done] = applied == Applied::kCalled;
     }
     next_waiter_ += done;
+    operations_ += static_cast<int64_t>(done);
     outcome.own.reserve(done);
     size_t parked = 0;  // replies to calls of earlier steps
     for (core::Reply& reply : out.replies) {
@@ -242,6 +246,16 @@ core::JobSnapshot Job::Snapshot() {
 core::JobCounts Job::Counts() {
   MutexLock lock(mu_);
   return core_.Counts();
+}
+
+Job::Operations Job::operations() {
+  MutexLock lock(mu_);
+  return {operations_, rate_.per_second()};
+}
+
+void Job::SampleRate(core::Instant now) {
+  MutexLock lock(mu_);
+  rate_.Sample(now, operations_);
 }
 
 bool Job::IdleSince(core::Instant since) {

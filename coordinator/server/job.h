@@ -28,6 +28,7 @@
 #include "coordinator/server/method.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/mutex.h"
+#include "coordinator/server/operation_rate.h"
 #include "coordinator/server/sink.h"
 
 namespace muster::coordinator {
@@ -135,6 +136,15 @@ class Job : public std::enable_shared_from_this<Job> {
   core::JobSnapshot Snapshot();
   core::JobCounts Counts();
 
+  // The calls that it was asked since it is here, and how many a second lately
+  // as of the last SampleRate.
+  struct Operations {
+    int64_t total = 0;
+    double per_second = 0;
+  };
+  Operations operations();
+  void SampleRate(core::Instant now);
+
   // Whether nobody was a member, waited or called since `since`.
   bool IdleSince(core::Instant since);
 
@@ -198,6 +208,8 @@ class Job : public std::enable_shared_from_this<Job> {
   core::Instant armed_ ABSL_GUARDED_BY(mu_) = core::Instant::max();
   core::Instant used_at_ ABSL_GUARDED_BY(mu_);
   bool stored_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t operations_ ABSL_GUARDED_BY(mu_) = 0;
+  OperationRate rate_ ABSL_GUARDED_BY(mu_);
   // Changed under the lock.
   std::atomic<int64_t> uncommitted_ = 0;
 };

@@ -34,6 +34,7 @@ enum class Method : uint8_t {
   kAwaitBarrier,
   kListJobs,
   kGetJob,
+  kDrain,
   kStream,
 };
 
@@ -46,7 +47,7 @@ inline constexpr const char* kMethodNames[kMethodCount] = {
     "MultiGet",  "MultiSet", "ListKeys",      "CompareAndSet", "DeletePrefix",
     "QueuePush", "QueuePop", "QueueLen",      "Watch",         "Register",
     "Heartbeat", "Leave",    "ReportFailure", "Join",          "AwaitBarrier",
-    "ListJobs",  "GetJob",   "Stream",
+    "ListJobs",  "GetJob",   "Drain",         "Stream",
 };
 
 inline const char* MethodName(Method method) {

@@ -120,6 +120,8 @@ std::vector<prometheus::MetricFamily> Families(const Gauges& g) {
       GaugeFamily("muster_coordinator_keys", "Keys in all stores.", g.keys),
       GaugeFamily("muster_coordinator_store_bytes",
                   "Bytes of keys and values in all stores.", g.store_bytes),
+      GaugeFamily("muster_coordinator_queue_items", "Items in all queues.",
+                  g.queue_items),
       GaugeFamily("muster_coordinator_waiters", "Calls that wait.", g.waiters),
       GaugeFamily("muster_coordinator_open_barriers",
                   "Barrier instances that wait for somebody.", g.open_barriers),

@@ -21,6 +21,7 @@ struct Gauges {
   int64_t sessions = 0;
   int64_t keys = 0;
   int64_t store_bytes = 0;
+  int64_t queue_items = 0;
   int64_t waiters = 0;
   int64_t open_barriers = 0;
   int64_t uncommitted_steps = 0;

@@ -66,6 +66,7 @@ TEST(MetricsTest, NamesAndLabelsAreGolden) {
                   "muster_coordinator_keys gauge",
                   "muster_coordinator_members{state} gauge",
                   "muster_coordinator_open_barriers gauge",
+                  "muster_coordinator_queue_items gauge",
                   "muster_coordinator_rendezvous_seconds histogram",
                   "muster_coordinator_rpc_duration_seconds{method} histogram",
                   "muster_coordinator_rpc_requests_total{code,method} counter",

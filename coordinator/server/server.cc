@@ -330,7 +330,11 @@ class ServerImpl final : public Server {
     services_.push_back(MakeStoreService(context_));
     services_.push_back(MakeMembershipService(context_));
     services_.push_back(MakeBarrierService(context_));
-    services_.push_back(MakeAdminService(context_));
+    services_.push_back(MakeAdminService(
+        context_, {.sessions = [this] { return sessions_.size(); },
+                   .draining = [this] { return draining_.load(); },
+                   .durable = commits_ != nullptr,
+                   .request_drain = options_.on_drain_request}));
     services_.push_back(sessions_.MakeService());
     for (const auto& service : services_) {
       builder.RegisterService(service.get());
@@ -389,6 +393,7 @@ class ServerImpl final : public Server {
       ++gauges.jobs;
       gauges.keys += counts.keys;
       gauges.store_bytes += counts.store_bytes;
+      gauges.queue_items += counts.queue_items;
       gauges.waiters += counts.waiters;
       gauges.open_barriers += counts.open_barriers;
       for (int i = 0; i < core::kMemberStateCount; ++i) {
@@ -404,7 +409,8 @@ class ServerImpl final : public Server {
     input.sessions = sessions_.size();
     input.draining = draining_.load();
     for (const std::shared_ptr<Job>& job : driver_.Jobs()) {
-      input.jobs.emplace_back(job->name(), job->Snapshot());
+      input.jobs.push_back(
+          {job->name(), job->Snapshot(), job->operations().per_second});
     }
     return input;
   }

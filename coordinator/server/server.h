@@ -56,6 +56,10 @@ struct ServerOptions {
   // Called once when the storage fails; nothing is acknowledged any more from
   // then on, and the process should end. Unset: it ends with a fatal log line.
   std::function<void(const absl::Status&)> on_storage_failure;
+  // Called when an operator asks by AdminService.Drain that the process goes
+  // out of service; it should call Drain and end. On a thread that must not
+  // block or call Drain itself. Unset: such calls are refused.
+  std::function<void()> on_drain_request;
   // A client that takes no message of its stream for this long is cut off.
   std::chrono::milliseconds stalled_reader_timeout{10'000};
   // A job that nobody was a member of, waited in or called for this long is

@@ -1,6 +1,7 @@
 #include "coordinator/server/status_page.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -14,13 +15,27 @@ namespace {
 // A job of thousands would make a page that no browser likes.
 constexpr size_t kRowsMax = 256;
 
+// Colours that can be told apart in light and dark, and a table that scrolls by
+// itself on a narrow screen. Nothing is loaded from elsewhere.
 constexpr absl::string_view kHead =
     "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\">"
+    "<meta name=\"viewport\" content=\"width=device-width\">"
+    "<meta http-equiv=\"refresh\" content=\"5\">"
     "<title>muster coordinator</title><style>"
-    "body{font:14px/1.4 sans-serif;margin:2em;color:#222}"
-    "table{border-collapse:collapse;margin:.5em 0 1.5em}"
-    "th,td{border:1px solid #ccc;padding:.2em .6em;text-align:left}"
-    "th{background:#f3f3f3}.bad{color:#b00020}"
+    ":root{color-scheme:light dark}"
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;padding:0 1.5em;"
+    "max-width:75em}"
+    "h1{font-size:1.4em;margin:0}h2{font-size:1.15em;margin:2em 0 .2em}"
+    "p{margin:.3em 0}"
+    ".table{overflow-x:auto;margin:.8em 0}"
+    "table{border-collapse:collapse;width:100%;"
+    "font-variant-numeric:tabular-nums}"
+    "th,td{padding:.3em .8em;text-align:left;vertical-align:top;"
+    "border-bottom:1px solid #8884}"
+    "th{font-weight:600;opacity:.7;white-space:nowrap}"
+    "td:first-child{white-space:nowrap}"
+    ".bad td:nth-child(5){color:#d32f2f;font-weight:600}"
+    "b.bad{color:#d32f2f}"
     "</style></head><body><h1>muster coordinator</h1>";
 
 std::string Escape(absl::string_view text) {
@@ -68,9 +83,9 @@ std::string Members(std::vector<core::MemberSnapshot> members) {
         if (a.rank.has_value() != b.rank.has_value()) return a.rank.has_value();
         return a.rank.has_value() && *a.rank < *b.rank;
       });
-  std::string table =
-      "<table>" + Row("th", {"rank", "member", "host", "pid", "state",
-                             "last heard", "last progress", "debug"});
+  std::string table = "<div class=\"table\"><table>" +
+                      Row("th", {"rank", "member", "host", "pid", "state",
+                                 "last heard", "last progress", "debug"});
   for (size_t i = 0; i < std::min(members.size(), kRowsMax); ++i) {
     const core::MemberSnapshot& m = members[i];
     std::string state(core::MemberStateName(m.state));
@@ -84,7 +99,7 @@ std::string Members(std::vector<core::MemberSnapshot> members) {
                          m.registration.debug_address},
                         m.state != core::MemberState::kAlive));
   }
-  absl::StrAppend(&table, "</table>");
+  absl::StrAppend(&table, "</table></div>");
   if (members.size() > kRowsMax) {
     absl::StrAppend(&table, "<p>and ", members.size() - kRowsMax,
                     " more members</p>");
@@ -109,8 +124,9 @@ std::string MissingText(const core::BarrierSnapshot& barrier) {
 
 std::string Barriers(const std::vector<core::BarrierSnapshot>& barriers) {
   if (barriers.empty()) return "";
-  std::string table = "<table>" + Row("th", {"barrier", "group", "arrived",
-                                             "open for", "missing ranks"});
+  std::string table =
+      "<div class=\"table\"><table>" +
+      Row("th", {"barrier", "group", "arrived", "open for", "missing ranks"});
   for (size_t i = 0; i < std::min(barriers.size(), kRowsMax); ++i) {
     const core::BarrierSnapshot& b = barriers[i];
     absl::StrAppend(
@@ -118,7 +134,7 @@ std::string Barriers(const std::vector<core::BarrierSnapshot>& barriers) {
                            absl::StrCat(b.arrived, " of ", b.expected),
                            core::FormatDuration(b.open_for), MissingText(b)}));
   }
-  return table + "</table>";
+  return table + "</table></div>";
 }
 
 }  // namespace
@@ -130,12 +146,15 @@ std::string RenderStatusPage(const StatusPageInput& input) {
                   " jobs, ", input.sessions, " sessions",
                   input.draining ? ", <b class=\"bad\">draining</b>" : "",
                   " &middot; <a href=\"/metrics\">metrics</a></p>");
-  for (const auto& [name, job] : input.jobs) {
-    absl::StrAppend(&page, "<h2>job ", Escape(name), "</h2><p>generation ",
-                    job.generation.value(),
-                    job.generation_running ? "" : " (not running)",
-                    ", world size ", job.world_size, ", ", job.keys, " keys, ",
-                    job.store_bytes, " bytes, ", job.waiters, " calls wait");
+  for (const StatusPageInput::Job& entry : input.jobs) {
+    const core::JobSnapshot& job = entry.state;
+    absl::StrAppend(
+        &page, "<h2>job ", Escape(entry.name), "</h2><p>generation ",
+        job.generation.value(), job.generation_running ? "" : " (not running)",
+        ", world size ", job.world_size, ", ", job.keys, " keys, ",
+        job.store_bytes, " bytes, ", job.queue_items, " queue items, ",
+        job.waiters, " calls wait, ", std::llround(entry.operations_per_second),
+        " calls per second");
     if (job.forming_world_size > 0) {
       absl::StrAppend(&page, "; rendezvous: ", job.joined, " of ",
                       job.forming_world_size, " have joined");

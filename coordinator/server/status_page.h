@@ -2,7 +2,6 @@
 #define MUSTER_COORDINATOR_SERVER_STATUS_PAGE_H_
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "coordinator/core/instant.h"
@@ -15,7 +14,12 @@ struct StatusPageInput {
   core::Duration uptime{};
   int64_t sessions = 0;
   bool draining = false;
-  std::vector<std::pair<std::string, core::JobSnapshot>> jobs;  // by name
+  struct Job {
+    std::string name;
+    core::JobSnapshot state;
+    double operations_per_second = 0;
+  };
+  std::vector<Job> jobs;  // by name
 };
 
 // The page at "/": plain HTML without scripts. Names that clients chose are

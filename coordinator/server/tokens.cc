@@ -156,10 +156,12 @@ absl::StatusOr<absl::Time> TokenTable::Allow(const TokenDigest& digest,
   }
   if (until > now) return until;
   // Only the beginning of what may be no name at all.
-  const std::string shown = absl::CHexEscape(job.substr(0, 128));
+  const std::string where =
+      job.empty() ? "for all jobs"
+                  : absl::StrCat("in job \"",
+                                 absl::CHexEscape(job.substr(0, 128)), "\"");
   return absl::PermissionDeniedError(absl::StrCat(
-      what, " needs role ", NameOf(role), " in job \"", shown,
-      "\", the token has ",
+      what, " needs role ", NameOf(role), " ", where, ", the token has ",
       has.has_value() ? absl::StrCat("role ", NameOf(*has), " there")
                       : "no role there"));
 }

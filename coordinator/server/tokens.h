@@ -17,7 +17,7 @@ namespace muster::coordinator {
 enum class Role : uint8_t {
   kRead,    // to look at keys and at the state of jobs
   kMember,  // everything that a job does
-  kAdmin,   // what changes a job from outside; nothing does yet
+  kAdmin,   // the coordinator itself
 };
 
 // A token is known by its SHA-256 alone: neither the file nor the memory of a
@@ -41,9 +41,9 @@ class TokenTable {
   // Errors: UNAUTHENTICATED (unknown, or expired at all its lines).
   absl::Status Know(const TokenDigest& digest, absl::Time now) const;
 
-  // Whether the token allows `what`, a call that needs `role` in `job`. Returns
-  // until when.
-  // Errors: as Know; PERMISSION_DENIED (the text names call, role and job).
+  // Whether the token allows `what`, a call that needs `role` in `job`; an
+  // empty one stands for all jobs. Returns until when. Errors: as Know;
+  // PERMISSION_DENIED (the text names call, role and job).
   absl::StatusOr<absl::Time> Allow(const TokenDigest& digest, Role role,
                                    absl::string_view job,
                                    absl::string_view what,
