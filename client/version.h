@@ -1,12 +1,12 @@
-#ifndef MUSTER_WORKER_VERSION_H_
-#define MUSTER_WORKER_VERSION_H_
+#ifndef MUSTER_CLIENT_VERSION_H_
+#define MUSTER_CLIENT_VERSION_H_
 
-namespace muster::worker {
+namespace muster {
 
 // The coordinator's (coordinator/server/version.h), which this part must not
 // include; tests/golden compares them.
 inline constexpr char kVersion[] = "0.1.0";
 
-}  // namespace muster::worker
+}  // namespace muster
 
-#endif  // MUSTER_WORKER_VERSION_H_
+#endif  // MUSTER_CLIENT_VERSION_H_

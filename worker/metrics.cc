@@ -14,7 +14,7 @@
 #include <mutex>
 
 #include "absl/status/status.h"
-#include "worker/version.h"
+#include "client/version.h"
 
 namespace muster::worker {
 namespace {

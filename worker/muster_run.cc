@@ -16,11 +16,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
 #include "client/internal/embedded_coordinator.h"
+#include "client/version.h"
 #include "worker/launch_options.h"
 #include "worker/launcher.h"
 #include "worker/process.h"
 #include "worker/rank_environment.h"
-#include "worker/version.h"
 
 namespace {
 
@@ -101,7 +101,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (options->version) {
-    std::printf("muster-run %s\n", muster::worker::kVersion);
+    std::printf("muster-run %s\n", muster::kVersion);
     return 0;
   }
   // Before any thread is started.

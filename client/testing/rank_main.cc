@@ -157,9 +157,11 @@ int Collective() {
 int MonitoredBarriers() {
   InitProcessGroup(g_options);
   Say("formed");
-  while (AwaitLine() == "barrier") {
+  for (std::string line = AwaitLine();
+       line == "barrier" || line == "long barrier"; line = AwaitLine()) {
+    const seconds timeout(line == "long barrier" ? 60 : 2);
     try {
-      MonitoredBarrier({.timeout = seconds(2), .wait_all_ranks = true});
+      MonitoredBarrier({.timeout = timeout, .wait_all_ranks = true});
       Say("passed");
     } catch (const DistError& error) {
       SayError(error);

@@ -35,7 +35,7 @@ MAY_INCLUDE = [
     ("proto/", ["muster/v1/", "proto/"]),
     ("dataplane/", ["dataplane/"]),
     ("worker/telemetry", ["worker/", "dataplane/metrics.h"]),
-    ("worker/metrics", ["worker/", "dataplane/metrics.h"]),
+    ("worker/metrics", ["worker/", "client/version.h", "dataplane/metrics.h"]),
     ("worker/http", ["worker/"]),
     ("worker/", ["worker/", "client/", "dataplane/metrics.h"]),
     ("client/internal/embedded_coordinator.cc",
@@ -61,7 +61,8 @@ LIBRARIES = [
                     r"coordinator/main_test\.cc|client/internal/|tests/).*"),
     (r"google/protobuf/|muster/v1/.*\.pb\.h",
      r"^(proto/|coordinator/server/|coordinator/main_test\.cc|"
-     r"client/internal/|tests/|client/[a-z_]*_test\.cc).*"),
+     r"client/internal/|client/tools/|tests/|"
+     r"client/[a-z_]*_test\.cc).*"),
     (r"prometheus/", r"^(coordinator/server|worker)/metrics\.cc$"),
     (r"httplib\.h", r"^(coordinator/server|worker)/http\.cc$|.*_test\.cc$"),
     (r"gloo/", r"^dataplane/backends/gloo/.*\.(cc|h)$"),

@@ -1,0 +1,239 @@
+#include "client/tools/ctl_text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+namespace muster::tools {
+namespace {
+
+using Row = std::vector<std::string>;
+
+// Columns of the width of their widest cell, two spaces between them.
+std::string Table(const std::vector<Row>& rows) {
+  std::vector<size_t> widths(rows.front().size());
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      absl::StrAppend(&line, row[i],
+                      std::string(widths[i] + 2 - row[i].size(), ' '));
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    absl::StrAppend(&text, line, "\n");
+  }
+  return text;
+}
+
+std::string Ago(absl::Duration duration) {
+  if (duration >= absl::Minutes(1)) {
+    return absl::FormatDuration(absl::Trunc(duration, absl::Seconds(1)));
+  }
+  return absl::FormatDuration(absl::Trunc(duration, absl::Milliseconds(100)));
+}
+
+template <typename Proto>
+absl::Duration DurationOf(const Proto& duration) {
+  return absl::Seconds(duration.seconds()) +
+         absl::Nanoseconds(duration.nanos());
+}
+
+absl::string_view StateText(v1::MemberState state) {
+  switch (state) {
+    case v1::MEMBER_STATE_ALIVE:
+      return "alive";
+    case v1::MEMBER_STATE_LEFT:
+      return "left";
+    case v1::MEMBER_STATE_LOST:
+      return "lost";
+    case v1::MEMBER_STATE_FAILED:
+      return "failed";
+    case v1::MEMBER_STATE_REPLACED:
+      return "replaced";
+    case v1::MEMBER_STATE_DISCONNECTED:
+      return "disconnected";
+    default:
+      return "unknown";
+  }
+}
+
+std::string RankText(int32_t rank) {
+  return rank < 0 ? "-" : absl::StrCat(rank);
+}
+
+std::string GenerationText(const v1::JobSummary& job) {
+  if (job.generation() == 0) return "-";
+  return absl::StrCat(job.generation(),
+                      job.generation_running() ? "" : " (over)");
+}
+
+// `2 (node-b, pid 7, lost, all_reduce #418 on group "world")`.
+std::string MissingText(const v1::MemberInfo& member) {
+  std::string text = RankText(member.rank());
+  if (member.member().empty()) return text;
+  absl::StrAppend(&text, " (", Harmless(member.host()), ", pid ", member.pid());
+  if (member.state() != v1::MEMBER_STATE_ALIVE) {
+    absl::StrAppend(&text, ", ", StateText(member.state()));
+  }
+  if (!member.last_progress().empty()) {
+    absl::StrAppend(&text, ", ", Harmless(member.last_progress()));
+  }
+  return text + ")";
+}
+
+// Of the UTF-8 character at the head of `text`; 0: there is none.
+size_t CharacterBytes(absl::string_view text) {
+  const auto first = static_cast<unsigned char>(text[0]);
+  const size_t bytes = first < 0x80                    ? 1
+                       : first >= 0xC2 && first < 0xE0 ? 2
+                       : first >= 0xE0 && first < 0xF0 ? 3
+                       : first >= 0xF0 && first < 0xF5 ? 4
+                                                       : 0;
+  if (bytes > text.size()) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) return 0;
+  }
+  return bytes;
+}
+
+absl::string_view KindText(v1::ChangeKind kind) {
+  switch (kind) {
+    case v1::CHANGE_KIND_PUT:
+      return "put";
+    case v1::CHANGE_KIND_DELETED:
+      return "deleted";
+    case v1::CHANGE_KIND_EXPIRED:
+      return "expired";
+    case v1::CHANGE_KIND_ORPHANED:
+      return "orphaned";
+    default:
+      return "changed";
+  }
+}
+
+}  // namespace
+
+std::string Harmless(absl::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    const auto first = static_cast<unsigned char>(text[0]);
+    // C2 80 to C2 9F are control characters as well, ESC [ in one among them.
+    const bool control = bytes == 2 && first == 0xC2 &&
+                         static_cast<unsigned char>(text[1]) < 0xA0;
+    if (bytes > 1 && !control) {
+      absl::StrAppend(&out, text.substr(0, bytes));
+    } else if (bytes == 1 && (text[0] == '"' || text[0] == '\'')) {
+      out += text[0];
+    } else {
+      absl::StrAppend(
+          &out, absl::CEscape(text.substr(0, std::max<size_t>(bytes, 1))));
+    }
+    text.remove_prefix(std::max<size_t>(bytes, 1));
+  }
+  return out;
+}
+
+std::string StatusText(absl::string_view address,
+                       const v1::ListJobsResponse& response) {
+  int64_t members = 0;
+  for (const v1::JobSummary& job : response.jobs()) {
+    members += job.members_alive();
+  }
+  return absl::StrCat(
+      "coordinator ", address, " ", response.draining() ? "drains" : "serves",
+      "\n  version ", Harmless(response.version()), ", up ",
+      Ago(DurationOf(response.uptime())), ", epoch ",
+      response.coordinator_epoch(), "\n  ", response.jobs_size(), " jobs, ",
+      members, " members alive, ", response.sessions(), " sessions, jobs are ",
+      response.durable() ? "kept over a restart" : "lost with the process",
+      "\n");
+}
+
+std::string JobsText(const v1::ListJobsResponse& response) {
+  if (response.jobs().empty()) return "no jobs\n";
+  std::vector<Row> rows = {{"JOB", "GENERATION", "WORLD", "ALIVE", "KEYS",
+                            "BYTES", "QUEUED", "WAITING", "BARRIERS",
+                            "CALLS/S"}};
+  for (const v1::JobSummary& job : response.jobs()) {
+    rows.push_back(
+        {Harmless(job.job()), GenerationText(job),
+         absl::StrCat(job.world_size()), absl::StrCat(job.members_alive()),
+         absl::StrCat(job.keys()), absl::StrCat(job.store_bytes()),
+         absl::StrCat(job.queue_items()), absl::StrCat(job.waiters()),
+         absl::StrCat(job.open_barriers()),
+         absl::StrCat(std::llround(job.operations_per_second()))});
+  }
+  return Table(rows);
+}
+
+std::string MembersText(const v1::GetJobResponse& response) {
+  const v1::JobSummary& job = response.summary();
+  std::string text = absl::StrCat(
+      "job ", Harmless(job.job()), ": generation ", GenerationText(job),
+      ", world size ", job.world_size(), ", ", job.members_alive(), " alive\n");
+  if (response.forming_world_size() > 0) {
+    absl::StrAppend(&text, "rendezvous: ", response.joined(), " of ",
+                    response.forming_world_size(), " have joined\n");
+  }
+  if (response.members().empty()) return text + "no members\n";
+  std::vector<Row> rows = {
+      {"RANK", "MEMBER", "STATE", "HOST", "PID", "HEARD", "LAST SEEN DOING"}};
+  for (const v1::MemberInfo& member : response.members()) {
+    std::string doing = Harmless(member.last_progress());
+    if (!member.cause().empty()) {
+      doing = absl::StrCat(Harmless(member.cause()),
+                           doing.empty() ? "" : "; before: ", doing);
+    }
+    rows.push_back({RankText(member.rank()), Harmless(member.member()),
+                    std::string(StateText(member.state())),
+                    Harmless(member.host()), absl::StrCat(member.pid()),
+                    Ago(absl::Milliseconds(member.silent_ms())) + " ago",
+                    std::move(doing)});
+  }
+  return text + Table(rows);
+}
+
+std::string BarriersText(const v1::GetJobResponse& response) {
+  if (response.barriers().empty()) return "no open barriers\n";
+  std::string text;
+  for (const v1::OpenBarrier& barrier : response.barriers()) {
+    absl::StrAppend(&text, "barrier ", Harmless(barrier.name()), " #",
+                    barrier.instance(), " of group ", Harmless(barrier.group()),
+                    ": ", barrier.arrived(), " of ", barrier.expected(),
+                    " arrived, open for ", Ago(DurationOf(barrier.open_for())),
+                    "\n");
+    for (const v1::MemberInfo& missing : barrier.missing()) {
+      absl::StrAppend(&text, "  missing rank ", MissingText(missing), "\n");
+    }
+  }
+  return text;
+}
+
+std::string ChangesText(const v1::WatchResponse& response) {
+  std::string text;
+  for (const v1::KeyChange& change : response.changes()) {
+    absl::StrAppend(&text, KindText(change.kind()), " ", change.revision(),
+                    " \"", absl::Utf8SafeCEscape(change.key()), "\"");
+    if (change.kind() == v1::CHANGE_KIND_PUT) {
+      absl::StrAppend(&text, " \"", absl::Utf8SafeCEscape(change.value()),
+                      "\"");
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace muster::tools

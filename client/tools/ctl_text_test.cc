@@ -1,0 +1,152 @@
+#include "client/tools/ctl_text.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace muster::tools {
+namespace {
+
+v1::GetJobResponse Job() {
+  v1::GetJobResponse job;
+  job.mutable_summary()->set_job("demo");
+  job.mutable_summary()->set_generation(3);
+  job.mutable_summary()->set_generation_running(true);
+  job.mutable_summary()->set_world_size(2);
+  job.mutable_summary()->set_members_alive(1);
+  return job;
+}
+
+v1::MemberInfo Member(int rank, const std::string& name) {
+  v1::MemberInfo member;
+  member.set_rank(rank);
+  member.set_member(name);
+  member.set_host("host-" + name);
+  member.set_pid(7);
+  member.set_state(v1::MEMBER_STATE_ALIVE);
+  member.set_silent_ms(1234);
+  return member;
+}
+
+TEST(CtlTextTest, Status) {
+  v1::ListJobsResponse jobs;
+  jobs.set_coordinator_epoch(42);
+  jobs.mutable_uptime()->set_seconds(3725);
+  jobs.mutable_uptime()->set_nanos(999'000'000);
+  jobs.set_version("1.2.3");
+  jobs.set_sessions(5);
+  jobs.add_jobs()->set_members_alive(3);
+  jobs.add_jobs()->set_members_alive(1);
+  EXPECT_EQ(StatusText("h:1", jobs),
+            "coordinator h:1 serves\n"
+            "  version 1.2.3, up 1h2m5s, epoch 42\n"
+            "  2 jobs, 4 members alive, 5 sessions, jobs are lost with the "
+            "process\n");
+  jobs.set_draining(true);
+  jobs.set_durable(true);
+  EXPECT_EQ(StatusText("h:1", jobs),
+            "coordinator h:1 drains\n"
+            "  version 1.2.3, up 1h2m5s, epoch 42\n"
+            "  2 jobs, 4 members alive, 5 sessions, jobs are kept over a "
+            "restart\n");
+}
+
+TEST(CtlTextTest, JobsStandInColumns) {
+  v1::ListJobsResponse jobs;
+  EXPECT_EQ(JobsText(jobs), "no jobs\n");
+  v1::JobSummary* job = jobs.add_jobs();
+  job->set_job("a");
+  job = jobs.add_jobs();
+  job->set_job("a-longer-name");
+  job->set_generation(12);
+  job->set_world_size(4);
+  job->set_members_alive(3);
+  job->set_keys(2);
+  job->set_store_bytes(123456);
+  job->set_queue_items(6);
+  job->set_waiters(7);
+  job->set_open_barriers(1);
+  job->set_operations_per_second(1234.5);
+  EXPECT_EQ(
+      JobsText(jobs),
+      "JOB            GENERATION  WORLD  ALIVE  KEYS  BYTES   QUEUED  WAITING  "
+      "BARRIERS  CALLS/S\n"
+      "a              -           0      0      0     0       0       0        "
+      "0         0\n"
+      "a-longer-name  12 (over)   4      3      2     123456  6       7        "
+      "1         1235\n");
+}
+
+TEST(CtlTextTest, MembersSayWhatBecameOfThem) {
+  v1::GetJobResponse job = Job();
+  EXPECT_EQ(MembersText(job),
+            "job demo: generation 3, world size 2, 1 alive\nno members\n");
+  *job.add_members() = Member(0, "a");
+  job.mutable_members(0)->set_last_progress("all_reduce #4 on group \"world\"");
+  *job.add_members() = Member(-1, "b");
+  job.mutable_members(1)->set_state(v1::MEMBER_STATE_LOST);
+  job.mutable_members(1)->set_cause("no heartbeat for 11s (lease 10s)");
+  job.mutable_members(1)->set_silent_ms(71'999);
+  job.set_forming_world_size(2);
+  job.set_joined(1);
+  EXPECT_EQ(MembersText(job),
+            "job demo: generation 3, world size 2, 1 alive\n"
+            "rendezvous: 1 of 2 have joined\n"
+            "RANK  MEMBER  STATE  HOST    PID  HEARD      LAST SEEN DOING\n"
+            "0     a       alive  host-a  7    1.2s ago   all_reduce #4 on "
+            "group \"world\"\n"
+            "-     b       lost   host-b  7    1m11s ago  no heartbeat for 11s "
+            "(lease 10s)\n");
+}
+
+TEST(CtlTextTest, BarriersSayWhoIsMissing) {
+  v1::GetJobResponse job = Job();
+  EXPECT_EQ(BarriersText(job), "no open barriers\n");
+  v1::OpenBarrier* barrier = job.add_barriers();
+  barrier->set_name("setup");
+  barrier->set_group("world");
+  barrier->set_instance(3);
+  barrier->set_arrived(1);
+  barrier->set_expected(3);
+  barrier->mutable_open_for()->set_seconds(2);
+  *barrier->add_missing() = Member(1, "b");
+  barrier->mutable_missing(0)->set_state(v1::MEMBER_STATE_DISCONNECTED);
+  barrier->mutable_missing(0)->set_last_progress("all_reduce #4");
+  barrier->add_missing()->set_rank(2);
+  EXPECT_EQ(BarriersText(job),
+            "barrier setup #3 of group world: 1 of 3 arrived, open for 2s\n"
+            "  missing rank 1 (host-b, pid 7, disconnected, all_reduce #4)\n"
+            "  missing rank 2\n");
+}
+
+TEST(CtlTextTest, ChangesAreOneLineEach) {
+  v1::WatchResponse response;
+  v1::KeyChange* change = response.add_changes();
+  change->set_kind(v1::CHANGE_KIND_PUT);
+  change->set_revision(17);
+  change->set_key("k");
+  change->set_value("two\nlines");
+  change = response.add_changes();
+  change->set_kind(v1::CHANGE_KIND_EXPIRED);
+  change->set_revision(18);
+  change->set_key("k");
+  EXPECT_EQ(ChangesText(response),
+            "put 17 \"k\" \"two\\nlines\"\nexpired 18 \"k\"\n");
+}
+
+// Whoever may join a job chooses names that an operator's terminal shows.
+TEST(CtlTextTest, NamesDoNothingToTheTerminal) {
+  EXPECT_EQ(Harmless("plain \"quoted\" 'text' \\"),
+            "plain \"quoted\" 'text' \\\\");
+  EXPECT_EQ(Harmless("r\xC3\xA4nge"), "r\xC3\xA4nge");
+  EXPECT_EQ(Harmless("\033[2Jgone\r\n"), "\\033[2Jgone\\r\\n");
+  EXPECT_EQ(Harmless("\x7F"), "\\177");
+  // The 8-bit form of ESC [, as UTF-8 and alone.
+  EXPECT_EQ(Harmless("\xC2\x9B"
+                     "2J"),
+            "\\302\\2332J");
+  EXPECT_EQ(Harmless("\x9B"), "\\233");
+}
+
+}  // namespace
+}  // namespace muster::tools
