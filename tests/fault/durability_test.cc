@@ -3,8 +3,6 @@
 //
 //   durability_test [--kills=12] [--clients=4] [--seed=1]
 
-#include <signal.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -17,16 +15,15 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/errors.h"
 #include "client/session.h"
 #include "client/store.h"
-#include "client/testing/processes.h"
 #include "gtest/gtest.h"
 #include "tests/fault/history.h"
+#include "tests/fault/killed_coordinator.h"
 
 namespace muster::fault {
 namespace {
@@ -41,39 +38,6 @@ int64_t seed = 1;
 // How many operations all clients make between two kills, at most; so that
 // every life of the coordinator does some work, however slow the machine.
 constexpr int64_t kOperationsMax = 400;
-
-class Coordinator {
- public:
-  explicit Coordinator(std::string storage) : storage_(std::move(storage)) {
-    Start();
-  }
-
-  void Start() {
-    process_ = std::make_unique<testing::Process>(
-        std::vector<std::string>{
-            "coordinator/muster-coordinator",
-            absl::StrCat("--listen=127.0.0.1:", port_.port()), "--http_listen=",
-            "--storage=rocksdb", absl::StrCat("--storage_path=", storage_)},
-        std::map<std::string, std::string>());
-    const std::string line = process_->ReadLine(seconds(60));
-    ASSERT_TRUE(absl::StartsWith(line, "listening")) << line;
-  }
-
-  void KillAndRestart() {
-    process_->Signal(SIGKILL);
-    EXPECT_EQ(process_->Wait(seconds(60)).signal, SIGKILL);
-    Start();
-  }
-
-  std::string address() const {
-    return absl::StrCat("127.0.0.1:", port_.port());
-  }
-
- private:
-  const std::string storage_;
-  testing::ReservedPort port_;
-  std::unique_ptr<testing::Process> process_;
-};
 
 std::shared_ptr<Session> Connect(const std::string& address,
                                  const std::string& member) {
@@ -153,9 +117,7 @@ class Client {
 };
 
 TEST(DurabilityTest, KillsCostNothingThatWasAcknowledged) {
-  std::string storage = ::testing::TempDir() + "/durability.XXXXXX";
-  ASSERT_NE(mkdtemp(storage.data()), nullptr);
-  Coordinator coordinator(storage);
+  KilledCoordinator coordinator;
   History history;
   std::atomic<int64_t> done = 0;
   std::atomic<int64_t> allowed = 0;
@@ -174,7 +136,6 @@ TEST(DurabilityTest, KillsCostNothingThatWasAcknowledged) {
     allowed.notify_all();
     for (int64_t now = 0; (now = done.load()) < until;) done.wait(now);
     coordinator.KillAndRestart();
-    if (HasFatalFailure()) abort();
   }
   allowed.store(-1);
   allowed.notify_all();
@@ -198,9 +159,7 @@ TEST(DurabilityTest, KillsCostNothingThatWasAcknowledged) {
 
 // Also the ranks, the barriers and the answers to calls in flight.
 TEST(DurabilityTest, AGroupGoesOnThroughKills) {
-  std::string storage = ::testing::TempDir() + "/durability.XXXXXX";
-  ASSERT_NE(mkdtemp(storage.data()), nullptr);
-  Coordinator coordinator(storage);
+  KilledCoordinator coordinator;
   constexpr int kRanks = 3;
   constexpr int kBarriers = 60;
   std::atomic<int> released = 0;
@@ -225,17 +184,9 @@ TEST(DurabilityTest, AGroupGoesOnThroughKills) {
     const int until = kill * kRanks * kBarriers / 6;
     for (int now = 0; (now = released.load()) < until;) released.wait(now);
     coordinator.KillAndRestart();
-    if (HasFatalFailure()) abort();
   }
   for (std::thread& rank : ranks) rank.join();
   EXPECT_EQ(released.load(), kRanks * kBarriers);
-}
-
-bool ReadFlag(absl::string_view argument, absl::string_view name,
-              int64_t* value) {
-  const std::string prefix = absl::StrCat("--", name, "=");
-  return absl::StartsWith(argument, prefix) &&
-         absl::SimpleAtoi(argument.substr(prefix.size()), value) && *value > 0;
 }
 
 }  // namespace
@@ -243,14 +194,11 @@ bool ReadFlag(absl::string_view argument, absl::string_view name,
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    using muster::fault::ReadFlag;
-    if (!ReadFlag(argv[i], "kills", &muster::fault::kills) &&
-        !ReadFlag(argv[i], "clients", &muster::fault::clients) &&
-        !ReadFlag(argv[i], "seed", &muster::fault::seed)) {
-      fprintf(stderr, "unknown or bad argument %s\n", argv[i]);
-      return 2;
-    }
-  }
+  muster::fault::ReadNumbers(argc, argv,
+                             {
+                                 {"--kills", &muster::fault::kills},
+                                 {"--clients", &muster::fault::clients},
+                                 {"--seed", &muster::fault::seed},
+                             });
   return RUN_ALL_TESTS();
 }

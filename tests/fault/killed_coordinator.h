@@ -1,0 +1,41 @@
+// A coordinator on RocksDB, as a process that is killed and started again.
+
+#ifndef MUSTER_TESTS_FAULT_KILLED_COORDINATOR_H_
+#define MUSTER_TESTS_FAULT_KILLED_COORDINATOR_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "client/testing/processes.h"
+
+namespace muster::fault {
+
+// The process ends the test's when it does not start.
+class KilledCoordinator {
+ public:
+  // Serves when it returns, with a new folder for its storage.
+  KilledCoordinator();
+
+  void KillAndRestart();
+
+  int port() const { return port_.port(); }
+  std::string address() const;
+
+ private:
+  void Start();
+
+  std::string storage_;
+  testing::ReservedPort port_;
+  std::unique_ptr<testing::Process> process_;
+};
+
+// Reads arguments --NAME=NUMBER, all positive, into the numbers. Ends the
+// process at one that is none.
+void ReadNumbers(int argc, char** argv,
+                 const std::map<std::string, int64_t*>& numbers);
+
+}  // namespace muster::fault
+
+#endif  // MUSTER_TESTS_FAULT_KILLED_COORDINATOR_H_

@@ -1,0 +1,51 @@
+// Whether what several clients saw of a store can be explained by operations
+// that happened one after the other, each at some moment between its call and
+// its answer.
+
+#ifndef MUSTER_TESTS_FAULT_LINEARIZABILITY_H_
+#define MUSTER_TESTS_FAULT_LINEARIZABILITY_H_
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace muster::fault {
+
+// One operation on one key, as its caller saw it.
+//   verb    arguments         result
+//   set     the value         -
+//   get                       the value, or "absent"
+//   add     the number        the sum
+//   append  the bytes         -
+//   cas     expected, desired the value returned (c10d's compare_set)
+//   delete                    "1": there was such a key, "0"
+//   push    the item          -
+//   pop                       the item, or "empty"
+struct Operation {
+  int client = 0;
+  std::string verb;
+  std::string key;
+  std::vector<std::string> arguments;
+  // Nanoseconds of one clock for all clients.
+  int64_t called = 0;
+  // The caller of an operation without an answer is gone; it may take effect
+  // at any later time, or never.
+  int64_t answered = std::numeric_limits<int64_t>::max();
+  std::optional<std::string> result;
+};
+
+// None: there is such an order for every key. Else the key, and the operation
+// that fits into no order of those before it. A key is used with the verbs of
+// values or with those of queues.
+//
+// Wing and Gong's search ("Testing and Verifying Concurrent Objects", 1993)
+// with Lowe's memory of the states already seen ("Testing for Linearizability",
+// 2016); keys are independent of each other, so each is searched alone.
+std::optional<std::string> FindViolation(
+    const std::vector<Operation>& operations);
+
+}  // namespace muster::fault
+
+#endif  // MUSTER_TESTS_FAULT_LINEARIZABILITY_H_
