@@ -20,6 +20,7 @@ MissingCause CauseOf(EventKind kind) {
     case EventKind::kLeft:
       return MissingCause::kLeft;
     case EventKind::kReplaced:
+    case EventKind::kWaiting:
       break;
   }
   return MissingCause::kReplaced;

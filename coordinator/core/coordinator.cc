@@ -181,14 +181,20 @@ void Coordinator::Register(const Call& call, Registration registration,
   reply.generation = rendezvous_.generation();
   reply.generation_running = rendezvous_.running();
   reply.rank = (*registered)->rank;
+  reply.waiting = static_cast<int32_t>(rendezvous_.waiters());
   out.Answer(call.waiter, reply);
-  if (reply.rank.has_value() && !reply.generation_running &&
-      generation_end_.has_value()) {
-    out.events.push_back(
-        Publication{std::make_shared<const std::vector<MemberId>>(
-                        std::vector<MemberId>{call.member}),
-                    *generation_end_});
+  if (!reply.rank.has_value()) return;
+  std::optional<Event> missed;
+  if (!reply.generation_running) {
+    missed = generation_end_;
+  } else if (reply.waiting > 0) {
+    missed = WaitingEvent();
   }
+  if (!missed.has_value()) return;
+  out.events.push_back(
+      Publication{std::make_shared<const std::vector<MemberId>>(
+                      std::vector<MemberId>{call.member}),
+                  *std::move(missed)});
 }
 
 void Coordinator::Heartbeat(const Call& call,
@@ -202,7 +208,8 @@ void Coordinator::Heartbeat(const Call& call,
     if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   }
   out.Answer(call.waiter,
-             HeartbeatReply{rendezvous_.generation(), rendezvous_.running()});
+             HeartbeatReply{rendezvous_.generation(), rendezvous_.running(),
+                            static_cast<int32_t>(rendezvous_.waiters())});
 }
 
 void Coordinator::Leave(const Call& call, absl::string_view reason, Instant now,
@@ -233,15 +240,31 @@ void Coordinator::Disconnected(const MemberId& member, Incarnation incarnation,
 void Coordinator::Join(const Call& call, JoinRequest request, Instant now,
                        Outbox& out) {
   MutateAndPark(call, "Join", now, out, [&] {
-    const FormationReply before = rendezvous_.formation();
-    const FormationReply formation =
-        rendezvous_.Join(call, std::move(request), now, out);
-    if (formation != nullptr) {
-      BeginGeneration(before, formation, now, out);
-    } else if (rendezvous_.Abandon(call.member)) {
+    const bool first = rendezvous_.waiters() == 0;
+    if (!rendezvous_.Join(call, std::move(request), now, out)) return;
+    if (rendezvous_.Abandon(call.member)) {
       HandleAbandonment(*membership_.Find(call.member), now, out);
     }
+    SettleRendezvous(now, out);
+    if (first) AnnounceWaiting(out);
   });
+}
+
+void Coordinator::CloseRendezvous(const Call& call, absl::string_view reason,
+                                  Instant now, Outbox& out) {
+  MutateAndPark(call, "CloseRendezvous", now, out, [&] {
+    out.Answer(call.waiter, std::monostate());
+    rendezvous_.Close(call, reason, out);
+  });
+}
+
+// Forms the next generation if it is time.
+void Coordinator::SettleRendezvous(Instant now, Outbox& out) {
+  const FormationReply before = rendezvous_.formation();
+  const FormationReply formation = rendezvous_.Settle(now, out);
+  if (formation == nullptr) return;
+  BeginGeneration(before, formation, now, out);
+  AnnounceWaiting(out);
 }
 
 void Coordinator::BeginGeneration(const FormationReply& before,
@@ -257,6 +280,39 @@ void Coordinator::BeginGeneration(const FormationReply& before,
   }
   generation_end_.reset();
   barriers_.Reset(formation, now, out);
+}
+
+// `member` has waited for longest.
+Event Coordinator::WaitingEvent() const {
+  Event event;
+  event.kind = EventKind::kWaiting;
+  event.generation = rendezvous_.generation();
+  event.waiting = static_cast<int32_t>(rendezvous_.waiters());
+  event.cause = "waits for a seat in the next generation";
+  const MemberId* const id = rendezvous_.first_waiter();
+  const Member* const member = id == nullptr ? nullptr : membership_.Find(*id);
+  if (member == nullptr) return event;
+  event.member = member->id;
+  event.incarnation = member->incarnation;
+  event.host = member->registration.host;
+  event.pid = member->registration.pid;
+  return event;
+}
+
+// Tells the members of the running generation that others wait, if any do.
+void Coordinator::AnnounceWaiting(Outbox& out) {
+  if (!rendezvous_.running() || rendezvous_.waiters() == 0) return;
+  std::vector<MemberId> audience;
+  for (const auto& [id, member] : membership_.members()) {
+    if (member.live() && member.rank.has_value() &&
+        member.generation == rendezvous_.generation()) {
+      audience.push_back(id);
+    }
+  }
+  if (audience.empty()) return;
+  out.events.push_back(Publication{
+      std::make_shared<const std::vector<MemberId>>(std::move(audience)),
+      WaitingEvent()});
 }
 
 // A live member waits for the next generation: the others cannot go on in this
@@ -306,8 +362,9 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
     if (event.rank.has_value()) published.push_back(std::move(event));
   }
   if (membership_.live() == 0) barriers_.Clear(now, out);
-  Remember(first_reply, out);
   Publish(std::move(published), out);
+  SettleRendezvous(now, out);
+  Remember(first_reply, out);
 }
 
 // To all who listen. Not to the one that it is about when it was replaced or
@@ -373,6 +430,7 @@ void Coordinator::Tick(Instant now, Outbox& out) {
   HandleDepartures(departed, now, out);
   const size_t first_reply = out.replies.size();
   barriers_.Expire(now, out);
+  SettleRendezvous(now, out);
   rendezvous_.Expire(now, out);
   store_.Expire(now, out);
   Remember(first_reply, out);
@@ -414,7 +472,13 @@ JobSnapshot Coordinator::Snapshot(Instant now) const {
     job.world_size =
         static_cast<int32_t>(rendezvous_.formation()->world.size());
   }
+  job.forming_min_world_size = rendezvous_.forming_min_world_size();
   job.forming_world_size = rendezvous_.forming_world_size();
+  if (rendezvous_.last_call_end().has_value()) {
+    job.last_call_remaining =
+        std::max(*rendezvous_.last_call_end() - now, Duration::zero());
+  }
+  job.rendezvous_closed = rendezvous_.closed();
   job.joined = static_cast<int32_t>(rendezvous_.waiters());
   job.barriers = barriers_.Snapshot(now);
   job.keys = store_.keys();

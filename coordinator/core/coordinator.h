@@ -103,8 +103,8 @@ class Coordinator {
   void Watch(const Call& call, WatchRequest request, Instant now, Outbox& out);
 
   // RegisterReply. Idempotent; a member that reconnects registers again. It is
-  // then told once more what ended its generation, because it may have missed
-  // the event.
+  // then told once more what ended its generation, or that others wait for the
+  // next one, because it may have missed the event.
   void Register(const Call& call, Registration registration, Instant now,
                 Outbox& out);
 
@@ -129,9 +129,15 @@ class Coordinator {
   void Disconnected(const MemberId& member, Incarnation incarnation,
                     Instant now, Outbox& out);
 
-  // FormationReply and BarrierReply. Both count as mutations. A member of the
-  // running generation that joins again ends it: the others get an event.
+  // FormationReply. Counts as a mutation. A member of the running generation
+  // that joins again ends it: the others get an event. So they do when somebody
+  // waits for the next one.
   void Join(const Call& call, JoinRequest request, Instant now, Outbox& out);
+
+  // No payload; a mutation. Of the job's rendezvous, for good: see Rendezvous.
+  void CloseRendezvous(const Call& call, absl::string_view reason, Instant now,
+                       Outbox& out);
+  // BarrierReply. Counts as a mutation.
   void Arrive(const Call& call, const BarrierRequest& request, Instant now,
               Outbox& out);
 
@@ -192,9 +198,12 @@ class Coordinator {
   void Remember(size_t first_reply, Outbox& out);
   void SetDone(Member& member, SequenceNumber sequence, const Reply& reply);
   void Withdraw(WaiterId waiter, const absl::Status& status, Outbox& out);
+  void SettleRendezvous(Instant now, Outbox& out);
   void BeginGeneration(const FormationReply& before,
                        const FormationReply& formation, Instant now,
                        Outbox& out);
+  Event WaitingEvent() const;
+  void AnnounceWaiting(Outbox& out);
   void HandleAbandonment(const Member& member, Instant now, Outbox& out);
   void HandleDepartures(std::vector<Event>& departed, Instant now, Outbox& out);
   void Publish(std::vector<Event> events, Outbox& out);

@@ -41,6 +41,13 @@ absl::Status CheckParkedTime(const Limits& limits, Duration timeout) {
                    ", offered ", FormatDuration(timeout)));
 }
 
+std::string CutText(absl::string_view text, int64_t bytes_max) {
+  size_t keep = static_cast<size_t>(bytes_max);
+  if (text.size() <= keep) return std::string(text);
+  while (keep > 0 && (static_cast<uint8_t>(text[keep]) & 0xC0) == 0x80) --keep;
+  return std::string(text.substr(0, keep));
+}
+
 absl::Status WaiterQuota::Take(const Offer& offer) {
   absl::Status status = CheckLimit("waiters", limit_, parked_ + 1, offer);
   if (status.ok()) ++parked_;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -70,6 +71,10 @@ absl::Span<const absl::string_view> LimitsWithFlag();
 // The same for a time that a call is willing to wait: `limit parked_time is
 // 86400s, offered 100000s`.
 absl::Status CheckParkedTime(const Limits& limits, Duration timeout);
+
+// The first `bytes_max` bytes of `text`, or a few less: half of a character
+// would make a message that no client can parse.
+std::string CutText(absl::string_view text, int64_t bytes_max);
 
 // WaiterQuota counts the parked calls of a job across its tables.
 class WaiterQuota {

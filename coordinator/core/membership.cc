@@ -47,6 +47,7 @@ MemberState StateAfter(EventKind kind) {
       return MemberState::kLeft;
     case EventKind::kLost:
     case EventKind::kReplaced:
+    case EventKind::kWaiting:  // departs in no way
       break;
   }
   return MemberState::kLost;
@@ -61,6 +62,7 @@ NoticeKind NoticeOf(EventKind kind) {
     case EventKind::kLeft:
       return NoticeKind::kMemberLeft;
     case EventKind::kReplaced:
+    case EventKind::kWaiting:
       break;
   }
   return NoticeKind::kMemberReplaced;
@@ -80,15 +82,6 @@ Event EventOf(const Member& member, EventKind kind, std::string cause,
       DescribeProgress(member.progress, now - member.progress_at);
   event.generation = member.generation;
   return event;
-}
-
-// Between characters: half of one would make a message that no client can
-// parse.
-std::string Cut(absl::string_view text, int64_t bytes_max) {
-  size_t keep = static_cast<size_t>(bytes_max);
-  if (text.size() <= keep) return std::string(text);
-  while (keep > 0 && (static_cast<uint8_t>(text[keep]) & 0xC0) == 0x80) --keep;
-  return std::string(text.substr(0, keep));
 }
 
 }  // namespace
@@ -261,8 +254,8 @@ absl::Status Membership::Heartbeat(Member& member,
                                    {"member", member.id.value()});
   if (!status.ok()) return status;
   for (GroupProgress& group : progress) {
-    group.group = Cut(group.group, limits_.name_bytes);
-    group.current = Cut(group.current, limits_.name_bytes);
+    group.group = CutText(group.group, limits_.name_bytes);
+    group.current = CutText(group.current, limits_.name_bytes);
   }
   member.progress = std::move(progress);
   member.progress_at = now;
@@ -273,8 +266,8 @@ void Membership::Leave(Member& member, absl::string_view reason, Instant now,
                        std::vector<Event>& departed, Outbox& out) {
   departed.push_back(Depart(
       member, EventKind::kLeft,
-      reason.empty() ? "no reason given" : Cut(reason, limits_.text_bytes), now,
-      out));
+      reason.empty() ? "no reason given" : CutText(reason, limits_.text_bytes),
+      now, out));
 }
 
 void Membership::Fail(Member& member, FailureReport report, Instant now,
@@ -282,7 +275,7 @@ void Membership::Fail(Member& member, FailureReport report, Instant now,
   departed.push_back(Depart(member, EventKind::kFailed,
                             report.text.empty()
                                 ? "no error text given"
-                                : Cut(report.text, limits_.text_bytes),
+                                : CutText(report.text, limits_.text_bytes),
                             now, out));
   departed.back().verdict = std::move(report.verdict);
 }

@@ -14,6 +14,8 @@ absl::string_view EventKindName(EventKind kind) {
       return "left";
     case EventKind::kReplaced:
       return "replaced";
+    case EventKind::kWaiting:
+      return "waiting";
   }
   return "unknown";
 }
@@ -42,8 +44,12 @@ absl::string_view NoticeKindName(NoticeKind kind) {
       return "generation_ended";
     case NoticeKind::kRendezvousWaiting:
       return "rendezvous_waiting";
+    case NoticeKind::kRendezvousLastCall:
+      return "rendezvous_last_call";
     case NoticeKind::kRendezvousTimedOut:
       return "rendezvous_timed_out";
+    case NoticeKind::kRendezvousClosed:
+      return "rendezvous_closed";
     case NoticeKind::kBarrierReleased:
       return "barrier_released";
     case NoticeKind::kBarrierTimedOut:

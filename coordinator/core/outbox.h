@@ -32,25 +32,29 @@ struct FailureReport {
   absl::Status verdict{};
 };
 
-enum class EventKind { kLost, kFailed, kLeft, kReplaced };
+enum class EventKind { kLost, kFailed, kLeft, kReplaced, kWaiting };
 
-// Returns "lost", "failed", "left" or "replaced".
+// Returns "lost", "failed", "left", "replaced" or "waiting".
 absl::string_view EventKindName(EventKind kind);
 
-// Event tells the other members of a job that one of them has departed.
+// Event tells the other members of a job that one of them has departed or, with
+// kWaiting, the members of the running generation that others wait for the next
+// one: when the first does, and when a generation forms without all.
 struct Event {
   EventKind kind = EventKind::kLost;
   MemberId member;
   Incarnation incarnation;
-  std::optional<Rank> rank;  // always there in events that are published
+  std::optional<Rank> rank;  // none in a published kWaiting, always in others
   std::string host;
   int64_t pid = 0;
   std::string cause;          // `no heartbeat for 11s (lease 10s)`
   std::string last_progress;  // DescribeProgress
   // kFailed: the report's.
   absl::Status verdict;
-  Generation generation;         // in which `rank` holds
+  Generation generation;         // in which `rank` holds; kWaiting: that runs
   bool generation_over = false;  // this event ended it: one does
+  // kWaiting: how many wait; `member` has waited for longest.
+  int32_t waiting = 0;
 };
 
 struct Publication {
@@ -71,7 +75,9 @@ enum class NoticeKind {
   kGenerationFormed,  // duration: from the first join
   kGenerationEnded,
   kRendezvousWaiting,  // after 10 s, then every 30 s
+  kRendezvousLastCall,
   kRendezvousTimedOut,
+  kRendezvousClosed,
   kBarrierReleased,  // the barriers' durations: from the first arrival
   kBarrierTimedOut,
   kBarrierMemberLost,

@@ -90,11 +90,13 @@ struct RegisterReply {
   Generation generation;            // the newest one
   bool generation_running = false;  // it has not ended
   std::optional<Rank> rank;         // the caller's in that generation
+  int32_t waiting = 0;              // members in the rendezvous
 };
 
 struct HeartbeatReply {
   Generation generation;
   bool generation_running = false;
+  int32_t waiting = 0;  // members in the rendezvous
 };
 
 // One place of a formation.

@@ -1,6 +1,7 @@
 #include "coordinator/core/rendezvous.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -15,6 +16,7 @@ constexpr Duration kFirstReport = std::chrono::seconds(10);
 constexpr Duration kReportInterval = std::chrono::seconds(30);
 
 }  // namespace
+
 Rendezvous::Rendezvous(const Limits* limits, WaiterQuota* quota,
                        const Membership* membership, Journal* journal)
     : limits_(*limits),
@@ -28,46 +30,82 @@ Generation Rendezvous::generation() const {
   return formation_ == nullptr ? Generation() : formation_->generation;
 }
 
-// `member "b" (host-b, pid 7)`.
-std::string Rendezvous::Claimant(const MemberId& id) const {
-  const Member* member = membership_.Find(id);
-  if (member == nullptr) return absl::StrCat("member \"", id.value(), "\"");
-  return absl::StrCat("member \"", id.value(), "\" (",
-                      member->registration.host, ", pid ",
-                      member->registration.pid, ")");
+Rendezvous::Terms Rendezvous::TermsOf(const JoinRequest& request) {
+  Terms terms;
+  if (request.world_size != 0) {
+    terms.min = request.world_size;
+    terms.max = request.world_size;
+    return terms;
+  }
+  terms.elastic = true;
+  terms.min = request.min_world_size;
+  terms.max = request.max_world_size;
+  terms.last_call = request.last_call.value_or(kDefaultLastCall);
+  return terms;
 }
 
-// Who holds `rank` in the running generation.
-const Seat* Rendezvous::LiveHolder(Rank rank) const {
-  if (!running_ ||
-      rank.value() >= static_cast<int32_t>(formation_->world.size())) {
-    return nullptr;
+absl::Status Rendezvous::ClosedError() const {
+  return absl::OutOfRangeError(absl::StrCat("rendezvous: closed by ", closed_));
+}
+
+// Whether one of the two forms is meant, and what it is made of.
+absl::Status Rendezvous::CheckForm(const Call& call,
+                                   const JoinRequest& request) const {
+  const bool elastic =
+      request.min_world_size != 0 || request.max_world_size != 0;
+  const std::string range =
+      absl::StrCat(request.min_world_size, " to ", request.max_world_size);
+  std::string wrong;
+  if (elastic && request.world_size != 0) {
+    wrong = absl::StrCat("world size ", request.world_size, " and for ", range,
+                         "; set world_size, or min_world_size and "
+                         "max_world_size");
+  } else if (!elastic && request.world_size == 0) {
+    wrong =
+        "no world size; set world_size, or min_world_size and max_world_size";
+  } else if (!elastic && request.world_size < 0) {
+    wrong = absl::StrCat("world size ", request.world_size,
+                         ", which is not positive");
+  } else if (!elastic && request.last_call.has_value()) {
+    wrong =
+        absl::StrCat("world size ", request.world_size, " with a last call of ",
+                     FormatDuration(*request.last_call),
+                     "; only min_world_size and max_world_size have one");
+  } else if (elastic && request.min_world_size < 1) {
+    wrong = absl::StrCat("world size ", range, "; min_world_size ",
+                         request.min_world_size, " is not positive");
+  } else if (elastic && request.min_world_size > request.max_world_size) {
+    wrong = absl::StrCat(
+        "world size ", range, "; min_world_size ", request.min_world_size,
+        " is greater than max_world_size ", request.max_world_size);
+  } else if (elastic && request.rank.has_value()) {
+    wrong = absl::StrCat("rank ", request.rank->value(), " of world size ",
+                         range, "; ranks are claimed with world_size only");
+  } else {
+    return absl::OkStatus();
   }
-  const Seat& seat = formation_->world[rank.value()];
-  const Member* member = membership_.Find(seat.member);
-  if (member == nullptr || member->incarnation != seat.incarnation ||
-      !member->live()) {
-    return nullptr;
-  }
-  return &seat;
+  return absl::InvalidArgumentError(
+      absl::StrCat("rendezvous: ", Claimant(call.member), " asks for ", wrong));
+}
+
+absl::Status Rendezvous::CheckSizes(const Call& call,
+                                    const JoinRequest& request) const {
+  const Terms terms = TermsOf(request);
+  absl::Status status = CheckLimit("world_size", limits_.world_size, terms.max,
+                                   {"member", call.member.value()});
+  if (status.ok()) status = CheckParkedTime(limits_, request.timeout);
+  if (status.ok()) status = CheckParkedTime(limits_, terms.last_call);
+  if (!status.ok()) return status;
+  return CheckLimit("value_bytes", limits_.value_bytes,
+                    static_cast<int64_t>(request.address.size()),
+                    {"address of", call.member.value()});
 }
 
 absl::Status Rendezvous::CheckRequest(const Call& call,
                                       const JoinRequest& request) const {
-  if (request.world_size < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rendezvous: ", Claimant(call.member), " asks for world size ",
-        request.world_size, ", which is not positive"));
-  }
-  const Offer offer{"member", call.member.value()};
-  absl::Status status =
-      CheckLimit("world_size", limits_.world_size, request.world_size, offer);
-  if (status.ok()) status = CheckParkedTime(limits_, request.timeout);
-  if (status.ok()) {
-    status = CheckLimit("value_bytes", limits_.value_bytes,
-                        static_cast<int64_t>(request.address.size()),
-                        {"address of", call.member.value()});
-  }
+  if (!closed_.empty()) return ClosedError();
+  absl::Status status = CheckForm(call, request);
+  if (status.ok()) status = CheckSizes(call, request);
   if (!status.ok()) return status;
   if (request.rank.has_value() &&
       (request.rank->value() < 0 ||
@@ -77,13 +115,14 @@ absl::Status Rendezvous::CheckRequest(const Call& call,
         request.rank->value(), " of world size ", request.world_size,
         " (ranks 0 to ", request.world_size - 1, ")"));
   }
-  if (world_size_ != 0 && request.world_size != world_size_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rendezvous: ", Claimant(call.member),
-                     " asks for world size ", request.world_size, ", ",
-                     Claimant(world_size_claimant_), " for ", world_size_));
+  const Terms terms = TermsOf(request);
+  if (!joins_.empty() && terms != terms_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rendezvous: ", Claimant(call.member), " asks for world size ",
+        Text(terms), ", ", Claimant(terms_claimant_), " for ", Text(terms_)));
   }
-  return absl::OkStatus();
+  // In the elastic form who finds no seat waits.
+  return terms.elastic ? absl::OkStatus() : CheckSeat(call, request);
 }
 
 absl::Status Rendezvous::CheckSeat(const Call& call,
@@ -116,8 +155,11 @@ absl::Status Rendezvous::CheckSeat(const Call& call,
   return absl::OkStatus();
 }
 
-FormationReply Rendezvous::Join(const Call& call, JoinRequest request,
-                                Instant now, Outbox& out) {
+bool Rendezvous::Join(const Call& call, JoinRequest request, Instant now,
+                      Outbox& out) {
+  const Terms agreed = terms_;
+  const std::optional<Instant> open_since = open_since_;
+  const std::optional<Instant> last_call_end = last_call_end_;
   if (const auto it = joins_.find(call.member); it != joins_.end()) {
     out.Fail(it->second.waiter, absl::CancelledError(absl::StrCat(
                                     "superseded by a newer join of member \"",
@@ -125,17 +167,14 @@ FormationReply Rendezvous::Join(const Call& call, JoinRequest request,
     Remove(it->second);
   }
   absl::Status status = CheckRequest(call, request);
-  if (status.ok()) status = CheckSeat(call, request);
   if (status.ok()) status = quota_.Take({"member", call.member.value()});
   if (!status.ok()) {
     out.Fail(call.waiter, std::move(status));
-    return nullptr;
+    return false;
   }
   if (joins_.empty()) {
-    world_size_ = request.world_size;
-    world_size_claimant_ = call.member;
-    first_join_at_ = now;
-    report_at_ = DeadlineAfter(now, kFirstReport);
+    terms_ = TermsOf(request);
+    terms_claimant_ = call.member;
   }
   PendingJoin join;
   join.waiter = call.waiter;
@@ -150,28 +189,104 @@ FormationReply Rendezvous::Join(const Call& call, JoinRequest request,
   members_by_waiter_.emplace(join.waiter, join.member);
   deadlines_.emplace(join.deadline, join.member);
   joins_.emplace(call.member, std::move(join));
-  if (static_cast<int32_t>(joins_.size()) == world_size_) return Form(now, out);
+  // Where the caller supersedes itself, nobody has come or gone.
+  if (terms_ == agreed) {
+    open_since_ = open_since;
+    last_call_end_ = last_call_end;
+  }
+  return true;
+}
+
+FormationReply Rendezvous::Settle(Instant now, Outbox& out) {
+  if (joins_.empty() || Held()) {
+    open_since_.reset();
+    last_call_end_.reset();
+    return nullptr;
+  }
+  if (!open_since_.has_value()) {
+    open_since_ = now;
+    report_at_ = DeadlineAfter(now, kFirstReport);
+  }
+  const int32_t waiting = static_cast<int32_t>(joins_.size());
+  if (waiting < terms_.min) {
+    last_call_end_.reset();
+    return nullptr;
+  }
+  const bool begins = !last_call_end_.has_value();
+  if (begins) last_call_end_ = DeadlineAfter(now, terms_.last_call);
+  if (*last_call_end_ <= now || (waiting >= terms_.max && !AwaitsReturn())) {
+    return Form(now, out);
+  }
+  if (begins) {
+    out.Note(NoticeKind::kRendezvousLastCall,
+             absl::StrCat("members=", waiting, " min=", terms_.min,
+                          " max=", terms_.max,
+                          " ends_in=", FormatDuration(terms_.last_call)));
+  }
   return nullptr;
 }
 
-// Gives the members that do not ask for a rank the lowest free ones, in the
-// order in which they joined. Only now, so that a later claim of a rank never
-// meets one that was given away.
-absl::btree_map<Rank, const Rendezvous::PendingJoin*> Rendezvous::SeatJoins()
-    const {
-  absl::btree_map<Rank, const PendingJoin*> seats;
-  absl::btree_map<uint64_t, const PendingJoin*> unassigned;
+// Whether a live member of the generation before is not back yet, and a
+// newcomer would have its seat.
+bool Rendezvous::AwaitsReturn() const {
+  if (formation_ == nullptr) return false;
+  int32_t returned = 0;
+  bool expected = false;
+  for (const Seat& seat : formation_->world) {
+    if (joins_.contains(seat.member)) {
+      ++returned;
+      continue;
+    }
+    const Member* member = membership_.Find(seat.member);
+    expected = expected || (member != nullptr && member->live());
+  }
+  return expected && returned < terms_.max;
+}
+
+// The ranks of those that wait and had one in the generation before.
+absl::flat_hash_map<MemberId, Rank> Rendezvous::RanksBefore() const {
+  absl::flat_hash_map<MemberId, Rank> ranks;
+  if (formation_ == nullptr) return ranks;
+  for (size_t i = 0; i < formation_->world.size(); ++i) {
+    const MemberId& member = formation_->world[i].member;
+    if (joins_.contains(member)) {
+      ranks.emplace(member, Rank(static_cast<int32_t>(i)));
+    }
+  }
+  return ranks;
+}
+
+// Ranks are given out only now, so that a later claim of one never meets one
+// that was given away.
+absl::btree_map<Rank, MemberId> Rendezvous::SeatJoins() const {
+  const absl::flat_hash_map<MemberId, Rank> before = RanksBefore();
+  // Who comes back is seated before newcomers.
+  absl::btree_map<std::pair<Rank, uint64_t>, const PendingJoin*> queue;
+  const Rank kNone(std::numeric_limits<int32_t>::max());
   for (const auto& [member, join] : joins_) {
-    if (join.request.rank.has_value()) {
-      seats.emplace(*join.request.rank, &join);
-    } else {
-      unassigned.emplace(join.order, &join);
+    const auto held = before.find(member);
+    queue.emplace(
+        std::pair(held == before.end() ? kNone : held->second, join.order),
+        &join);
+  }
+  const size_t world_size =
+      std::min(queue.size(), static_cast<size_t>(terms_.max));
+  absl::btree_map<Rank, MemberId> seats;
+  absl::btree_map<uint64_t, MemberId> others;
+  for (const auto& [rank, member] : claims_) seats.emplace(rank, member);
+  size_t seated = 0;
+  for (const auto& [place, join] : queue) {
+    if (seated++ == world_size) break;
+    if (join->request.rank.has_value()) continue;
+    if (place.first.value() >= static_cast<int32_t>(world_size) ||
+        !seats.emplace(place.first, join->member).second) {
+      others.emplace(join->order, join->member);
     }
   }
   int32_t next = 0;
-  for (const auto& [order, join] : unassigned) {
+  for (const auto& [order, member] : others) {
     while (seats.contains(Rank(next))) ++next;
-    seats.emplace(Rank(next), join);
+    seats.emplace(Rank(next), member);
   }
   return seats;
 }
@@ -179,19 +294,21 @@ absl::btree_map<Rank, const Rendezvous::PendingJoin*> Rendezvous::SeatJoins()
 FormationReply Rendezvous::Form(Instant now, Outbox& out) {
   auto formation = std::make_shared<Formation>();
   formation->generation = Generation(generation().value() + 1);
+  const absl::btree_map<Rank, MemberId> seats = SeatJoins();
   std::vector<WaiterId> waiters;
-  for (const auto& [rank, join] : SeatJoins()) {
-    const Member* member = membership_.Find(join->member);
+  for (const auto& [rank, id] : seats) {
+    const PendingJoin& join = joins_.at(id);
+    const Member* member = membership_.Find(id);
     Seat seat;
-    seat.member = join->member;
+    seat.member = id;
     if (member != nullptr) {
       seat.incarnation = member->incarnation;
       seat.host = member->registration.host;
       seat.pid = member->registration.pid;
     }
-    seat.address = join->request.address;
+    seat.address = join.request.address;
     formation->world.push_back(std::move(seat));
-    waiters.push_back(join->waiter);
+    waiters.push_back(join.waiter);
   }
   if (running_) {
     out.Note(NoticeKind::kGenerationEnded,
@@ -199,17 +316,15 @@ FormationReply Rendezvous::Form(Instant now, Outbox& out) {
                           " cause=\"superseded by generation ",
                           formation->generation.value(), "\""));
   }
-  out.Note(NoticeKind::kGenerationFormed,
-           absl::StrCat("generation=", formation->generation.value(),
-                        " world_size=", formation->world.size()),
-           now - first_join_at_);
-  for (size_t i = 0; i < waiters.size(); ++i) quota_.Release();
-  joins_.clear();
+  const Duration took = now - *open_since_;
+  for (const auto& [rank, member] : seats) Remove(joins_.at(member));
+  open_since_.reset();
+  last_call_end_.reset();
   gave_up_.clear();
-  claims_.clear();
-  members_by_waiter_.clear();
-  deadlines_.clear();
-  world_size_ = 0;
+  std::string text = absl::StrCat("generation=", formation->generation.value(),
+                                  " world_size=", formation->world.size());
+  if (!joins_.empty()) absl::StrAppend(&text, " waiting=", joins_.size());
+  out.Note(NoticeKind::kGenerationFormed, std::move(text), took);
   seated_ = static_cast<int64_t>(formation->world.size());
   running_ = true;
   formation_ = std::move(formation);
@@ -225,13 +340,40 @@ void Rendezvous::Remove(const PendingJoin& join) {
   quota_.Release();
   const MemberId member = join.member;
   joins_.erase(member);
+  if (static_cast<int32_t>(joins_.size()) < terms_.min) last_call_end_.reset();
   if (joins_.empty()) {
-    world_size_ = 0;
+    terms_ = Terms();
+    open_since_.reset();
     gave_up_.clear();
-  } else if (world_size_claimant_ == member) {
+  } else if (terms_claimant_ == member) {
     // The others agree with it; an error text must name one who is there.
-    world_size_claimant_ = joins_.begin()->first;
+    terms_claimant_ = joins_.begin()->first;
   }
+}
+
+void Rendezvous::Close(const Call& call, absl::string_view reason,
+                       Outbox& out) {
+  if (!closed_.empty()) return;
+  const std::string why =
+      reason.empty() ? "no reason given" : CutText(reason, limits_.text_bytes);
+  closed_ = absl::StrCat(Claimant(call.member), ": ", why);
+  journal_.Generation();
+  out.Note(NoticeKind::kRendezvousClosed,
+           absl::StrCat("member=", call.member.value(), " cause=\"",
+                        absl::CEscape(why), "\""));
+  while (!joins_.empty()) {
+    const PendingJoin& join = joins_.begin()->second;
+    out.Fail(join.waiter, ClosedError());
+    Remove(join);
+  }
+}
+
+const MemberId* Rendezvous::first_waiter() const {
+  const auto first = std::min_element(joins_.begin(), joins_.end(),
+                                      [](const auto& a, const auto& b) {
+                                        return a.second.order < b.second.order;
+                                      });
+  return first == joins_.end() ? nullptr : &first->first;
 }
 
 bool Rendezvous::Abandon(const MemberId& id) {
@@ -259,7 +401,9 @@ bool Rendezvous::MemberDeparted(const Event& event, Outbox& out) {
   return true;
 }
 
-void Rendezvous::Restore(FormationReply formation, bool running) {
+void Rendezvous::Restore(FormationReply formation, bool running,
+                         std::string closed) {
+  closed_ = std::move(closed);
   formation_ = std::move(formation);
   running_ = running;
   seated_ = 0;
@@ -292,64 +436,6 @@ bool Rendezvous::Retarget(WaiterId older, WaiterId newer) {
   return true;
 }
 
-// `2 (last held by "c" on host-c, lost: no heartbeat for 11s (lease 10s))`.
-std::string Rendezvous::DescribeMissing(Rank rank, Instant now) const {
-  std::string text = absl::StrCat(rank.value());
-  if (formation_ == nullptr ||
-      rank.value() >= static_cast<int32_t>(formation_->world.size())) {
-    return text;
-  }
-  const Seat& seat = formation_->world[rank.value()];
-  absl::StrAppend(&text, " (last held by \"", seat.member.value(), "\" on ",
-                  seat.host);
-  const Member* member = membership_.Find(seat.member);
-  if (member != nullptr && member->incarnation == seat.incarnation) {
-    absl::StrAppend(&text, ", ", MemberStateName(member->state));
-    if (member->live()) {
-      absl::StrAppend(&text, ", last heard ",
-                      FormatDuration(now - member->heard_at), " ago");
-    } else {
-      absl::StrAppend(&text, ": ", member->cause);
-    }
-  }
-  absl::StrAppend(&text, ")");
-  return text;
-}
-
-// `rendezvous: 2 of 3 ranks joined in 8.9s; missing ranks 2; gave up before:
-// 1 (member "b" (host-b, pid 7))`.
-std::string Rendezvous::WaitingText(Duration waited, Instant now) const {
-  const size_t came = std::min(joins_.size() + gave_up_.size(),
-                               static_cast<size_t>(world_size_));
-  std::string text = absl::StrCat("rendezvous: ", came, " of ", world_size_,
-                                  " ranks joined in ", FormatDuration(waited));
-  // Members that do not ask for a rank would get the lowest free ones.
-  size_t unassigned = joins_.size() - claims_.size();
-  const size_t missing = static_cast<size_t>(world_size_) - came;
-  size_t named = 0;
-  for (int32_t i = 0; i < world_size_ && named < kRanksInTextMax; ++i) {
-    if (claims_.contains(Rank(i)) || gave_up_.contains(Rank(i))) continue;
-    if (unassigned > 0) {
-      --unassigned;
-      continue;
-    }
-    absl::StrAppend(&text, named++ == 0 ? "; missing ranks " : ", ",
-                    DescribeMissing(Rank(i), now));
-  }
-  if (missing > named)
-    absl::StrAppend(&text, " and ", missing - named, " more");
-  named = 0;
-  for (const auto& [rank, member] : gave_up_) {
-    if (named == kRanksInTextMax) break;
-    absl::StrAppend(&text, named++ == 0 ? "; gave up before: " : ", ",
-                    rank.value(), " (", Claimant(member), ")");
-  }
-  if (gave_up_.size() > named) {
-    absl::StrAppend(&text, " and ", gave_up_.size() - named, " more");
-  }
-  return text;
-}
-
 void Rendezvous::Expire(Instant now, Outbox& out) {
   // All texts before any seat is freed: who times out at the same time did
   // join.
@@ -371,24 +457,27 @@ void Rendezvous::Expire(Instant now, Outbox& out) {
     }
     Remove(join);
   }
-  if (joins_.empty() || report_at_ > now) return;
+  if (!open_since_.has_value() || report_at_ > now) return;
   report_at_ = DeadlineAfter(now, kReportInterval);
-  out.Note(NoticeKind::kRendezvousWaiting,
-           absl::StrCat("cause=\"",
-                        absl::CEscape(WaitingText(now - first_join_at_, now)),
-                        "\""));
+  out.Note(
+      NoticeKind::kRendezvousWaiting,
+      absl::StrCat("cause=\"",
+                   absl::CEscape(WaitingText(now - *open_since_, now)), "\""));
 }
 
 std::optional<Instant> Rendezvous::NextDeadline() const {
   if (deadlines_.empty()) return std::nullopt;
-  return std::min(deadlines_.begin()->first, report_at_);
+  Instant next = deadlines_.begin()->first;
+  if (open_since_.has_value()) next = std::min(next, report_at_);
+  if (last_call_end_.has_value()) next = std::min(next, *last_call_end_);
+  return next;
 }
 
 absl::Status Rendezvous::CheckInvariants() const {
   size_t claims = 0;
   for (const auto& [member, join] : joins_) {
     if (join.request.rank.has_value()) ++claims;
-    if (join.request.world_size != world_size_ || join.member != member) {
+    if (TermsOf(join.request) != terms_ || join.member != member) {
       return absl::InternalError("rendezvous: a join of another world size");
     }
     const Member* record = membership_.Find(member);
@@ -397,14 +486,23 @@ absl::Status Rendezvous::CheckInvariants() const {
                                               "\" waits and is not live"));
     }
   }
+  const int32_t waiting = static_cast<int32_t>(joins_.size());
   if (claims != claims_.size() || joins_.size() != deadlines_.size() ||
       joins_.size() != members_by_waiter_.size() ||
-      (joins_.empty() != (world_size_ == 0)) ||
-      (world_size_ != 0 &&
-       static_cast<int32_t>(joins_.size()) >= world_size_)) {
+      joins_.empty() != (terms_.max == 0) ||
+      (!closed_.empty() && !joins_.empty())) {
+    return absl::InternalError(
+        absl::StrCat("rendezvous: ", waiting, " joins, ", claims_.size(),
+                     " claims, ", deadlines_.size(), " deadlines, world size ",
+                     Text(terms_), closed_.empty() ? "" : ", closed"));
+  }
+  const bool open = waiting > 0 && !Held();
+  if (open != open_since_.has_value() ||
+      (open && waiting >= terms_.min) != last_call_end_.has_value() ||
+      (open && waiting >= terms_.max && !AwaitsReturn())) {
     return absl::InternalError(absl::StrCat(
-        "rendezvous: ", joins_.size(), " joins, ", claims_.size(), " claims, ",
-        deadlines_.size(), " deadlines, world size ", world_size_));
+        "rendezvous: ", waiting, " joins for world size ", Text(terms_),
+        last_call_end_.has_value() ? " in" : " without", " a last call"));
   }
   return absl::OkStatus();
 }

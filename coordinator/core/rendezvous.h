@@ -1,8 +1,9 @@
-// How members get their ranks: static rendezvous.
+// How members get their ranks: static and elastic rendezvous.
 
 #ifndef MUSTER_COORDINATOR_CORE_RENDEZVOUS_H_
 #define MUSTER_COORDINATOR_CORE_RENDEZVOUS_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -24,11 +26,22 @@
 
 namespace muster::coordinator::core {
 
+// How long an elastic rendezvous waits for more than its minimum, where the
+// members do not say.
+inline constexpr Duration kDefaultLastCall = std::chrono::seconds(30);
+
+// A world size is asked for in one of two forms: static, `world_size`, or
+// elastic, `min_world_size` and `max_world_size`. What is 0 is not asked for.
 struct JoinRequest {
-  std::optional<Rank> rank{};  // none: the lowest one that nobody asks for
+  // Static form only. None: see Rendezvous.
+  std::optional<Rank> rank{};
   int32_t world_size = 0;
   std::string address{};  // opaque; all members get everybody's
   Duration timeout{};
+  int32_t min_world_size = 0;
+  int32_t max_world_size = 0;
+  // Elastic form only. None: kDefaultLastCall.
+  std::optional<Duration> last_call{};
 };
 
 // What of a rendezvous survives a restart (records.h). One for each job.
@@ -36,13 +49,27 @@ struct GenerationRecord {
   FormationReply formation;  // null: none has formed
   bool running = false;
   std::optional<Event> end;  // why it is not running any more
+  std::string closed;        // Rendezvous::closed
 };
 
 // Rendezvous holds the running generation and the one that is forming. Joins
-// are parked until `world_size` members have joined; then all of them get the
-// same Formation. Others may not take the seat of a live member of a running
-// generation. It ends when a member of it is lost, fails, is replaced, or joins
+// are parked until it forms; then all that have a seat get the same Formation.
+// A generation ends when a member of it is lost, fails, is replaced, or joins
 // the next one, and when its last member leaves.
+//
+// It forms as soon as the maximum waits, or at the end of the last call, which
+// begins when the minimum waits and is void when fewer do. Live members of the
+// generation before, who may be on their way, have the last call to come before
+// newcomers get their seats. Who finds no seat waits on, for the next one.
+//
+// A static rendezvous is one with minimum and maximum `world_size` and no last
+// call. What is more in it: a member may claim a rank, and others may not take
+// the seat of a live member of a running generation. In the elastic form
+// newcomers wait for the end of a running generation.
+//
+// Ranks: those that are claimed; then a member, whichever its incarnation, has
+// the one that it had in the generation before; the others have the lowest free
+// ones, in the order in which they joined.
 class Rendezvous {
  public:
   // All must outlive the rendezvous.
@@ -52,13 +79,21 @@ class Rendezvous {
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
-  // FormationReply, when the last one has joined. Returns the formation when
-  // this join was the last one, else null. The caller must be a live member.
-  // INVALID_ARGUMENT (rank out of range, world size disagrees: names both
-  // claimants), ALREADY_EXISTS (rank taken: names both claimants),
-  // DEADLINE_EXCEEDED (lists the missing ranks), RESOURCE_EXHAUSTED.
-  FormationReply Join(const Call& call, JoinRequest request, Instant now,
-                      Outbox& out);
+  // FormationReply, when Settle has formed the generation. False when the call
+  // was refused. The caller must be a live member.
+  // INVALID_ARGUMENT (rank or sizes out of range; another world size or last
+  // call than the others': names both claimants), ALREADY_EXISTS (rank taken:
+  // names both claimants), DEADLINE_EXCEEDED (lists who is missing),
+  // OUT_OF_RANGE (closed: says by whom), RESOURCE_EXHAUSTED.
+  bool Join(const Call& call, JoinRequest request, Instant now, Outbox& out);
+
+  // Forms the next generation if it is time; returns its formation, else null.
+  // To be called after every step that something has changed in.
+  FormationReply Settle(Instant now, Outbox& out);
+
+  // Fails all joins, these and all later ones. The running generation goes on.
+  // No effect when it is closed already. The caller must be a live member.
+  void Close(const Call& call, absl::string_view reason, Outbox& out);
 
   // Ends the running generation because `member` of it waits for the next one;
   // false when that is not so.
@@ -77,7 +112,7 @@ class Rendezvous {
   bool Retarget(WaiterId older, WaiterId newer);
 
   // Of a new rendezvous, after its members were restored.
-  void Restore(FormationReply formation, bool running);
+  void Restore(FormationReply formation, bool running, std::string closed);
 
   // Fails every join whose deadline is at or before `now`. Notes now and then
   // for whom those wait that go on waiting.
@@ -90,7 +125,16 @@ class Rendezvous {
   Generation generation() const;
   bool running() const { return running_; }
   int64_t waiters() const { return static_cast<int64_t>(joins_.size()); }
-  int32_t forming_world_size() const { return world_size_; }
+  // Of the joins that wait; 0: none.
+  int32_t forming_min_world_size() const { return terms_.min; }
+  int32_t forming_world_size() const { return terms_.max; }
+  // Null when nobody waits: who has waited for longest.
+  const MemberId* first_waiter() const;
+  // When it forms with those that wait.
+  std::optional<Instant> last_call_end() const { return last_call_end_; }
+  // By whom and why it was closed, `member "a" (host-a, pid 7): finished`;
+  // empty when it was not.
+  const std::string& closed() const { return closed_; }
 
   absl::Status CheckInvariants() const;
 
@@ -103,15 +147,39 @@ class Rendezvous {
     Instant deadline;
   };
 
+  // What all that wait must agree about.
+  struct Terms {
+    bool elastic = false;
+    int32_t min = 0;  // 0: nobody waits
+    int32_t max = 0;
+    Duration last_call{};
+
+    friend bool operator==(const Terms&, const Terms&) = default;
+  };
+
+  static Terms TermsOf(const JoinRequest& request);
+  static std::string Text(const Terms& terms);
+
   absl::Status CheckRequest(const Call& call, const JoinRequest& request) const;
+  absl::Status CheckForm(const Call& call, const JoinRequest& request) const;
+  absl::Status CheckSizes(const Call& call, const JoinRequest& request) const;
   absl::Status CheckSeat(const Call& call, const JoinRequest& request) const;
+  absl::Status ClosedError() const;
+
+  // Whether those that wait must wait for the end of the running generation.
+  bool Held() const { return terms_.elastic && running_; }
+  bool AwaitsReturn() const;
+  absl::flat_hash_map<MemberId, Rank> RanksBefore() const;
   FormationReply Form(Instant now, Outbox& out);
-  absl::btree_map<Rank, const PendingJoin*> SeatJoins() const;
+  absl::btree_map<Rank, MemberId> SeatJoins() const;
+  void Remove(const PendingJoin& join);
+
+  // rendezvous_text.cc
   std::string WaitingText(Duration waited, Instant now) const;
+  std::string ElasticWaitingText(Duration waited, Instant now) const;
   std::string DescribeMissing(Rank rank, Instant now) const;
   std::string Claimant(const MemberId& member) const;
   const Seat* LiveHolder(Rank rank) const;
-  void Remove(const PendingJoin& join);
 
   const Limits& limits_;
   WaiterQuota& quota_;
@@ -123,10 +191,12 @@ class Rendezvous {
   absl::btree_map<Rank, MemberId> claims_;  // joins that ask for a rank
   absl::flat_hash_map<WaiterId, MemberId> members_by_waiter_;
   absl::btree_set<std::pair<Instant, MemberId>> deadlines_;
-  int32_t world_size_ = 0;  // 0: nobody has joined
-  MemberId world_size_claimant_;
-  Instant first_join_at_;
+  Terms terms_;
+  MemberId terms_claimant_;
+  // Since when it could form if enough came; none: it could not.
+  std::optional<Instant> open_since_;
   Instant report_at_;  // when those who wait are next spoken of
+  std::optional<Instant> last_call_end_;
   // Ranks whose members came and did not wait long enough: for the others they
   // are not the ones who are missing.
   absl::btree_map<Rank, MemberId> gave_up_;
@@ -136,6 +206,8 @@ class Rendezvous {
   FormationReply formation_;
   bool running_ = false;
   int64_t seated_ = 0;  // members of it that have not departed
+
+  std::string closed_;
 };
 
 }  // namespace muster::coordinator::core

@@ -51,21 +51,52 @@ class RendezvousTest : public testing::Test {
     request.world_size = world_size;
     request.address = "at-" + member;
     request.timeout = timeout;
-    const FormationReply formed = rendezvous_.Join(
-        From(member, 1, ++waiter_), std::move(request), t0, out_);
+    Join(member, std::move(request));
+  }
+
+  // The same in the elastic form.
+  void JoinElastic(const std::string& member, int32_t min, int32_t max,
+                   Duration last_call = 30s, Duration timeout = 100s) {
+    Join(member, {.timeout = timeout,
+                  .min_world_size = min,
+                  .max_world_size = max,
+                  .last_call = last_call});
+  }
+
+  void Join(const std::string& member, JoinRequest request) {
+    if (!rendezvous_.Join(From(member, 1, ++waiter_), std::move(request), now_,
+                          out_)) {
+      return;
+    }
+    rendezvous_.Abandon(MemberId(member));
+    Settle();
+  }
+
+  void Settle() {
+    const FormationReply formed = rendezvous_.Settle(now_, out_);
     if (formed == nullptr) return;
+    for (const auto& [id, member] : members_.members()) members_.ClearRank(id);
     for (size_t i = 0; i < formed->world.size(); ++i) {
       members_.AssignRank(formed->world[i].member,
                           Rank(static_cast<int32_t>(i)), formed->generation);
     }
   }
 
+  // Time passes, and what is due then happens.
+  void Advance(Duration duration) {
+    now_ += duration;
+    Settle();
+    rendezvous_.Expire(now_, out_);
+  }
+
   // The member fails; returns whether that ended the generation.
   bool Fail(const std::string& member) {
     std::vector<Event> departed;
-    members_.Fail(*members_.Find(MemberId(member)), {.text = "SIGSEGV"}, t0,
+    members_.Fail(*members_.Find(MemberId(member)), {.text = "SIGSEGV"}, now_,
                   departed, notes_);
-    return rendezvous_.MemberDeparted(departed[0], out_);
+    const bool ended = rendezvous_.MemberDeparted(departed[0], out_);
+    Settle();
+    return ended;
   }
 
   // The members by rank.
@@ -85,6 +116,7 @@ class RendezvousTest : public testing::Test {
   Outbox out_;
   Outbox notes_;
   uint64_t waiter_ = 0;
+  Instant now_ = t0;
 };
 
 TEST_F(RendezvousTest, AllAreAnsweredTogetherWithTheSameFormation) {
@@ -128,8 +160,9 @@ TEST_F(RendezvousTest, RankOutOfRange) {
                      "rendezvous: member \"a\" (host-a, pid 1) asks for rank "
                      "-1 of world size 4 (ranks 0 to 3)"),
           FailedWith(3u, StatusCode::kInvalidArgument,
-                     "rendezvous: member \"a\" (host-a, pid 1) asks for world "
-                     "size 0, which is not positive")));
+                     "rendezvous: member \"a\" (host-a, pid 1) asks for no "
+                     "world size; set world_size, or min_world_size and "
+                     "max_world_size")));
 }
 
 TEST_F(RendezvousTest, DisagreementAboutTheWorldSizeNamesBoth) {
@@ -249,8 +282,8 @@ TEST_F(RendezvousTest, AMemberThatJoinsAgainEndsItsGeneration) {
   Join("a", 0, 2);
   Join("b", 1, 2);
   EXPECT_FALSE(rendezvous_.Abandon(MemberId("b")));
+  EXPECT_TRUE(rendezvous_.running());
   Join("b", 1, 2);
-  EXPECT_TRUE(rendezvous_.Abandon(MemberId("b")));
   EXPECT_FALSE(rendezvous_.Abandon(MemberId("b")));
   EXPECT_FALSE(rendezvous_.running());
   Join("a", 0, 2);
@@ -267,9 +300,115 @@ TEST_F(RendezvousTest, TheDepartureOfAnOldMemberDoesNotEndANewGeneration) {
   old.rank = Rank(1);
   old.generation = Generation(1);
   Join("b", 1, 2);
-  rendezvous_.Abandon(MemberId("b"));
   Join("a", 0, 2);
   EXPECT_FALSE(rendezvous_.MemberDeparted(old, out_));
+  EXPECT_TRUE(rendezvous_.running());
+}
+
+TEST_F(RendezvousTest, TheMinimumWaitsForTheEndOfTheLastCall) {
+  JoinElastic("b", 2, 4, 10s);
+  Advance(20s);
+  JoinElastic("a", 2, 4, 10s);
+  EXPECT_EQ(rendezvous_.NextDeadline(), t0 + 30s);
+  Advance(9999ms);
+  EXPECT_THAT(TakeReplies(), IsEmpty());
+  Advance(1ms);
+  EXPECT_THAT(TakeReplies(), ElementsAre(AnsweredTo(1u, StatusCode::kOk),
+                                         AnsweredTo(2u, StatusCode::kOk)));
+  EXPECT_EQ(World(), "ba");
+}
+
+TEST_F(RendezvousTest, TheMaximumFormsAtOnce) {
+  JoinElastic("a", 1, 2);
+  EXPECT_FALSE(rendezvous_.running());
+  JoinElastic("b", 1, 2);
+  EXPECT_EQ(World(), "ab");
+}
+
+TEST_F(RendezvousTest, ASpareWaitsAndIsSeatedBehindThoseWhoReturn) {
+  JoinElastic("a", 1, 2, 0s);  // alone: there is no last call
+  JoinElastic("c", 1, 2, 0s);
+  EXPECT_EQ(rendezvous_.waiters(), 1);
+  JoinElastic("d", 1, 2, 0s);
+  JoinElastic("a", 1, 2, 0s);
+  EXPECT_EQ(World(), "ac");
+  EXPECT_EQ(*rendezvous_.first_waiter(), MemberId("d"));
+  EXPECT_EQ(rendezvous_.forming_world_size(), 2);
+}
+
+TEST_F(RendezvousTest, ANewcomerHasNoSeatOfAMemberThatIsOnItsWay) {
+  JoinElastic("a", 1, 2);
+  JoinElastic("b", 1, 2);
+  JoinElastic("c", 1, 2);
+  JoinElastic("a", 1, 2);
+  EXPECT_FALSE(rendezvous_.running());
+  JoinElastic("b", 1, 2);
+  EXPECT_EQ(World(), "ab");
+  JoinElastic("a", 1, 2);
+  Fail("b");
+  EXPECT_EQ(World(), "ac");
+}
+
+TEST_F(RendezvousTest, ASmallerWorldKeepsTheLowestRanks) {
+  for (const char* name : {"a", "b", "c", "d"}) JoinElastic(name, 4, 4);
+  for (const char* name : {"d", "c", "b"}) JoinElastic(name, 1, 2);
+  EXPECT_EQ(World(), "dc");
+  rendezvous_.Close(From("a", 1, 90), "", out_);
+  EXPECT_EQ(rendezvous_.closed(),
+            "member \"a\" (host-a, pid 1): no reason given");
+}
+
+TEST_F(RendezvousTest, WhoHadARankKeepsItBesideClaims) {
+  Join("a", 0, 3);
+  Join("b", 1, 3);
+  Join("c", 2, 3);
+  Join("c", std::nullopt, 3);
+  Join("b", std::nullopt, 3);
+  Join("a", 2, 3);
+  EXPECT_EQ(World(), "cba");
+}
+
+TEST_F(RendezvousTest, TheElasticTextNamesAtMostEightOfTheMissing) {
+  limits_.world_size = 20;
+  for (int i = 0; i < 10; ++i) {
+    std::vector<Event> departed;
+    const std::string name(1, static_cast<char>('k' + i));
+    ASSERT_TRUE(members_
+                    .Register(From(name, 1, 1), {.host = "h", .pid = 1}, t0,
+                              departed, notes_)
+                    .ok());
+    Join(name, i, 10);
+  }
+  Fail("k");
+  TakeReplies();
+  JoinElastic("a", 2, 4, 30s, 5s);
+  Advance(5s);
+  const std::vector<Reply> replies = TakeReplies();
+  ASSERT_THAT(replies, SizeIs(1));
+  EXPECT_THAT(MessageOf(replies[0]),
+              ::testing::StartsWith(
+                  "rendezvous: 1 of at least 2 members joined in 5s; missing "
+                  "ranks of generation 1: 0 (last held by \"k\" on h, failed: "
+                  "SIGSEGV), 1 (last held by \"l\" on h, alive"));
+  EXPECT_THAT(MessageOf(replies[0]), ::testing::EndsWith(" and 2 more"));
+}
+
+TEST_F(RendezvousTest, ACloseFailsAllJoinsAndLetsTheGenerationRun) {
+  JoinElastic("a", 1, 1);
+  JoinElastic("b", 1, 1);
+  TakeReplies();
+  rendezvous_.Close(From("a", 1, 90), "finished", out_);
+  rendezvous_.Close(From("b", 1, 91), "never", out_);
+  Join("a", 0, 1);
+  EXPECT_THAT(
+      TakeReplies(),
+      ElementsAre(
+          FailedWith(2u, StatusCode::kOutOfRange,
+                     "rendezvous: closed by member \"a\" (host-a, pid 1): "
+                     "finished"),
+          FailedWith(3u, StatusCode::kOutOfRange,
+                     "rendezvous: closed by member \"a\" (host-a, pid 1): "
+                     "finished")));
   EXPECT_TRUE(rendezvous_.running());
 }
 

@@ -52,7 +52,8 @@ std::vector<Record> Coordinator::TakeChanges() {
   }
   if (journal_.generation) {
     changes.push_back(GenerationRecord{rendezvous_.formation(),
-                                       rendezvous_.running(), generation_end_});
+                                       rendezvous_.running(), generation_end_,
+                                       rendezvous_.closed()});
   }
   for (const auto& [group, barrier] : journal_.series) {
     changes.push_back(barriers_.RecordOf(group, barrier));
@@ -81,7 +82,8 @@ void Coordinator::Restore(std::vector<Record> records, Instant now) {
   TakeOut(records, generations);
   for (GenerationRecord& record : generations) {
     barriers_.RestoreFormation(record.formation);
-    rendezvous_.Restore(std::move(record.formation), record.running);
+    rendezvous_.Restore(std::move(record.formation), record.running,
+                        std::move(record.closed));
     generation_end_ = std::move(record.end);
   }
 

@@ -49,7 +49,10 @@ struct JobSnapshot {
   bool generation_running = false;
   int32_t world_size = 0;          // of that generation
   int32_t forming_world_size = 0;  // of the rendezvous that is open; 0: none
-  int32_t joined = 0;              // members that wait in it
+  int32_t forming_min_world_size = 0;           // the same when it is static
+  int32_t joined = 0;                           // members that wait in it
+  std::optional<Duration> last_call_remaining;  // it forms then; none: not yet
+  std::string rendezvous_closed;  // by whom and why; empty: it is not
 
   std::vector<BarrierSnapshot> barriers;  // the undecided ones
 

@@ -10,14 +10,13 @@
 #include <variant>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "coordinator/core/coordinator.h"
+#include "coordinator/core/transcript_text.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -247,7 +246,8 @@ class Player {
       return true;
     }
     if (verb_ != "register" && verb_ != "heartbeat" && verb_ != "leave" &&
-        verb_ != "fail" && verb_ != "join" && verb_ != "arrive") {
+        verb_ != "fail" && verb_ != "join" && verb_ != "close" &&
+        verb_ != "arrive") {
       return false;
     }
     const Call call = NewCall();
@@ -265,16 +265,25 @@ class Player {
       coordinator_->ReportFailure(call, {.text = Text(Argument("why"))}, now_,
                                   out_);
     } else if (verb_ == "join") {
-      JoinRequest request;
-      if (arguments_.contains("rank")) request.rank = ParseRank();
-      request.world_size = static_cast<int32_t>(Number(Argument("world")));
-      request.address = "at-" + call.member.value();
-      request.timeout = Timeout();
-      coordinator_->Join(call, std::move(request), now_, out_);
+      Join(call);
+    } else if (verb_ == "close") {
+      coordinator_->CloseRendezvous(call, Text(Argument("why")), now_, out_);
     } else {
       Arrive(call);
     }
     return true;
+  }
+
+  void Join(const Call& call) {
+    JoinRequest request;
+    if (arguments_.contains("rank")) request.rank = ParseRank();
+    request.world_size = static_cast<int32_t>(Number(Argument("world")));
+    request.min_world_size = static_cast<int32_t>(Number(Argument("min")));
+    request.max_world_size = static_cast<int32_t>(Number(Argument("max")));
+    request.last_call = OptionalDuration("last");
+    request.address = "at-" + call.member.value();
+    request.timeout = Timeout();
+    coordinator_->Join(call, std::move(request), now_, out_);
   }
 
   Rank ParseRank() {
@@ -380,6 +389,14 @@ class Player {
         job.queue_items == 0 ? "" : absl::StrCat(" items=", job.queue_items),
         " bytes=", job.store_bytes, " revision=", job.revision,
         " waiters=", job.waiters, " retained=", job.retained_replies, "\n");
+    if (job.last_call_remaining.has_value()) {
+      absl::StrAppend(&log_, "last call: from ", job.forming_min_world_size,
+                      " on, ends in ", FormatDuration(*job.last_call_remaining),
+                      "\n");
+    }
+    if (!job.rendezvous_closed.empty()) {
+      absl::StrAppend(&log_, "closed by ", job.rendezvous_closed, "\n");
+    }
     for (const MemberSnapshot& member : job.members) {
       absl::StrAppend(
           &log_, "member ", member.id.value(), "/", member.incarnation.value(),
@@ -396,133 +413,10 @@ class Player {
     }
   }
 
-  static std::string Ranks(const std::vector<MissingRank>& missing) {
-    return absl::StrJoin(missing, ",", [](std::string* out, const auto& rank) {
-      absl::StrAppend(out, rank.rank.value());
-    });
-  }
-
-  static std::string Quoted(const Value& value) {
-    return value == nullptr
-               ? "(absent)"
-               : absl::StrCat("\"", absl::CHexEscape(*value), "\"");
-  }
-
-  static absl::string_view ChangeName(ChangeKind kind) {
-    switch (kind) {
-      case ChangeKind::kPut:
-        return "put";
-      case ChangeKind::kDeleted:
-        return "deleted";
-      case ChangeKind::kExpired:
-        return "expired";
-      case ChangeKind::kOrphaned:
-        return "orphaned";
-    }
-    return "unknown";
-  }
-
-  struct Describe {
-    std::string operator()(std::monostate) { return ""; }
-    std::string operator()(const RevisionReply& reply) {
-      return absl::StrCat(" r", reply.revision);
-    }
-    std::string operator()(const ValueReply& reply) {
-      return absl::StrCat(" ", Quoted(reply.value), " r", reply.revision);
-    }
-    std::string operator()(const ValuesReply& reply) {
-      std::string text;
-      for (const ValueReply& value : reply.values) text += (*this)(value);
-      return text;
-    }
-    std::string operator()(const NumberReply& reply) {
-      return absl::StrCat(" ", reply.number, " r", reply.revision);
-    }
-    std::string operator()(const FlagReply& reply) {
-      return absl::StrCat(reply.flag ? " true" : " false", " r",
-                          reply.revision);
-    }
-    std::string operator()(const CompareSetReply& reply) {
-      return absl::StrCat(" ", Quoted(reply.value),
-                          reply.stored ? " stored" : " kept", " r",
-                          reply.revision);
-    }
-    std::string operator()(const KeysReply& reply) {
-      return absl::StrCat(" ", absl::StrJoin(reply.keys, ","),
-                          reply.more ? ",..." : "");
-    }
-    std::string operator()(const WatchReply& reply) {
-      std::string text;
-      for (const auto& change : reply.changes) {
-        absl::StrAppend(&text, " ", ChangeName(change->kind), " ", change->key);
-        if (change->value != nullptr) {
-          absl::StrAppend(&text, "=", Quoted(change->value));
-        }
-        absl::StrAppend(&text, " r", change->revision, ";");
-      }
-      return absl::StrCat(text, " through r", reply.revision);
-    }
-    std::string operator()(const RegisterReply& reply) {
-      std::string text =
-          absl::StrCat(" epoch=", reply.epoch.value(),
-                       " lease=", FormatDuration(reply.lease),
-                       " generation=", reply.generation.value(),
-                       reply.generation_running ? " running" : "");
-      if (reply.rank.has_value()) {
-        absl::StrAppend(&text, " rank=", reply.rank->value());
-      }
-      return text;
-    }
-    std::string operator()(const HeartbeatReply& reply) {
-      return absl::StrCat(" generation=", reply.generation.value(),
-                          reply.generation_running ? " running" : "");
-    }
-    std::string operator()(const FormationReply& reply) {
-      return absl::StrCat(
-          " generation=", reply->generation.value(), " world=",
-          absl::StrJoin(
-              reply->world, ",", [](std::string* out, const Seat& seat) {
-                absl::StrAppend(out, seat.member.value(), "/",
-                                seat.incarnation.value(), "@", seat.address);
-              }));
-    }
-    std::string operator()(const BarrierReply& reply) {
-      std::string text = absl::StrCat(" #", reply->instance, " ",
-                                      reply->arrived, "/", reply->expected);
-      if (!reply->missing.empty()) {
-        absl::StrAppend(&text, " missing=", Ranks(reply->missing));
-      }
-      return text;
-    }
-  };
-
   // Writes down what is in the outbox: answers, then events, then notices.
   void Flush() {
-    for (const Reply& reply : out_.replies) {
-      absl::StrAppend(
-          &log_, "reply w", reply.waiter.value(), " ",
-          reply.status.ok() ? "ok"
-                            : absl::StatusCodeToString(reply.status.code()),
-          std::visit(Describe(), reply.payload), reply.status.ok() ? "" : " ",
-          absl::string_view(reply.status.message()), "\n");
-    }
-    for (const Publication& publication : out_.events) {
-      const Event& event = publication.event;
-      absl::StrAppend(&log_, "event to ",
-                      absl::StrJoin(*publication.audience, ",",
-                                    [](std::string* out, const MemberId& id) {
-                                      absl::StrAppend(out, id.value());
-                                    }),
-                      ": ", event.member.value(), "/",
-                      event.incarnation.value(), " ", EventKindName(event.kind),
-                      ", rank ", event.rank->value(), " of generation ",
-                      event.generation.value(),
-                      event.generation_over ? " (over)" : "", ", ", event.host,
-                      " pid ", event.pid, ": ", event.cause, "\n");
-      if (!event.last_progress.empty()) {
-        absl::StrAppend(&log_, "  last seen: ", event.last_progress, "\n");
-      }
-    }
+    for (const Reply& reply : out_.replies) log_ += TextOf(reply);
+    for (const Publication& event : out_.events) log_ += TextOf(event);
     for (const Notice& notice : out_.notices) {
       absl::StrAppend(&log_, "notice ", NoticeKindName(notice.kind), " ",
                       notice.text, "\n");

@@ -51,7 +51,8 @@ TEST_P(TranscriptTest, TheCoordinatorAnswersAsWrittenDown) {
 INSTANTIATE_TEST_SUITE_P(Testdata, TranscriptTest,
                          testing::Values("store", "store_lifetimes",
                                          "store_queues", "store_watch",
-                                         "membership", "rendezvous", "barrier",
+                                         "membership", "rendezvous",
+                                         "rendezvous_elastic", "barrier",
                                          "restart"),
                          [](const auto& info) { return info.param; });
 

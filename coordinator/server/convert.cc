@@ -56,6 +56,8 @@ v1::MemberState StateOf(core::EventKind kind) {
       return v1::MEMBER_STATE_LEFT;
     case core::EventKind::kReplaced:
       return v1::MEMBER_STATE_REPLACED;
+    case core::EventKind::kWaiting:
+      return v1::MEMBER_STATE_ALIVE;
   }
   return v1::MEMBER_STATE_UNSPECIFIED;
 }

@@ -21,6 +21,8 @@ bool IsWarning(core::NoticeKind kind) {
     case core::NoticeKind::kMemberLeft:
     case core::NoticeKind::kGenerationFormed:
     case core::NoticeKind::kGenerationEnded:
+    case core::NoticeKind::kRendezvousLastCall:
+    case core::NoticeKind::kRendezvousClosed:
     case core::NoticeKind::kBarrierReleased:
       return false;
     default:

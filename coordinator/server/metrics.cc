@@ -19,7 +19,7 @@ namespace muster::coordinator {
 namespace {
 
 constexpr int kCodeCount = 17;
-constexpr int kEventKindCount = 4;
+constexpr int kEventKindCount = 5;
 const char* const kBarrierOutcomes[] = {"released", "timed_out", "member_lost",
                                         "conflict", "aborted"};
 constexpr int kBarrierOutcomeCount = 5;
@@ -234,7 +234,7 @@ struct Metrics::Families {
   prometheus::Family<prometheus::Counter>& events_total =
       prometheus::BuildCounter()
           .Name("muster_coordinator_events_total")
-          .Help("Departures of members that others were told of.")
+          .Help("What members were told of others: departures, waiting.")
           .Register(registry);
 
   std::array<PerMethod, kMethodCount> methods;

@@ -319,6 +319,7 @@ std::string Serialize(const core::GenerationRecord& record) {
   }
   message.set_running(record.running);
   if (record.end.has_value()) FillEnd(*record.end, message.mutable_end());
+  message.set_closed(record.closed);
   return message.SerializeAsString();
 }
 
@@ -440,6 +441,7 @@ std::optional<core::Record> DecodeGeneration(absl::string_view value) {
     record.formation = std::move(formation);
   }
   record.running = message.running();
+  record.closed = message.closed();
   if (message.has_end()) {
     const storage::v1::Generation::End& from = message.end();
     core::Event& end = record.end.emplace();

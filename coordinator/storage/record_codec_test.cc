@@ -166,7 +166,8 @@ TEST(RecordCodecTest, AGenerationComesBackWithItsWorldAndItsEnd) {
   end.generation_over = true;
   end.verdict = absl::DeadlineExceededError("");
   end.verdict.SetPayload("culprits", absl::Cord("rank 3"));
-  const auto back = RoundTrip(core::GenerationRecord{formation, true, end});
+  const auto back = RoundTrip(
+      core::GenerationRecord{formation, true, end, "member \"a\": finished"});
   ASSERT_EQ(back.formation->world.size(), 2u);
   EXPECT_EQ(back.formation->world[0].address, std::string("\0at", 3));
   EXPECT_EQ(back.formation->world[1].pid, 20);
@@ -175,8 +176,10 @@ TEST(RecordCodecTest, AGenerationComesBackWithItsWorldAndItsEnd) {
   EXPECT_EQ(back.end->rank, core::Rank(1));
   EXPECT_EQ(back.end->last_progress, "in all_reduce");
   EXPECT_EQ(back.end->verdict, end.verdict);
-  const auto none = RoundTrip(core::GenerationRecord{nullptr, false, {}});
+  EXPECT_EQ(back.closed, "member \"a\": finished");
+  const auto none = RoundTrip(core::GenerationRecord());
   EXPECT_EQ(none.formation, nullptr);
+  EXPECT_EQ(none.closed, "");
   EXPECT_FALSE(none.end.has_value());
 }
 

@@ -92,6 +92,8 @@ void SimChecker::Restart(core::CoordinatorEpoch epoch) {
   history_begin_ = 0;
   registered_.clear();
   fenced_.clear();
+  closed_ = false;
+  running_ = false;
 }
 
 void SimChecker::Resume(core::Instant now) {
@@ -159,6 +161,22 @@ void SimChecker::Settle(const core::Outbox& out, bool ticked, core::Instant now,
             notice.text.substr(begin, notice.text.find(' ') - begin)));
         break;
       }
+      case core::NoticeKind::kGenerationEnded:
+        running_ = false;
+        break;
+      case core::NoticeKind::kGenerationFormed:
+        if (running_) Fail("I6: formed over a running generation");
+        if (closed_) Fail("I6: formed after the close");
+        running_ = true;
+        if (absl::StrContains(notice.text, " waiting=")) ++seen_.spares;
+        break;
+      case core::NoticeKind::kRendezvousLastCall:
+        ++seen_.last_calls;
+        break;
+      case core::NoticeKind::kRendezvousClosed:
+        closed_ = true;
+        ++seen_.closed;
+        break;
       default:
         break;
     }
@@ -200,7 +218,7 @@ void SimChecker::Observe(const core::Reply& reply, core::Instant now) {
     case Verb::kJoin:
       if (const auto* formed =
               std::get_if<core::FormationReply>(&reply.payload)) {
-        ObserveFormation(*formed);
+        ObserveFormation(waiting, *formed);
       }
       break;
     case Verb::kRegister:
@@ -289,7 +307,10 @@ void SimChecker::ObserveWatch(const Waiting& waiting,
     const int64_t since = std::count_if(
         store_.changes().begin(), store_.changes().end(),
         [&](const auto& change) { return change.revision > *request.after; });
-    if (*request.after >= history_begin_ && since <= kWatchHistoryChanges) {
+    // A late message may be of a store that is gone.
+    const bool ahead = *request.after > store_.revision();
+    if (!ahead && *request.after >= history_begin_ &&
+        since <= kWatchHistoryChanges) {
       Fail(absl::StrCat("I3: ", ToCommand(request), " got ",
                         reply.status.ToString()));
     }
@@ -337,16 +358,53 @@ void SimChecker::Departed(const core::Event& event) {
   fenced_.insert({event.member, event.incarnation});
 }
 
-void SimChecker::ObserveFormation(const core::FormationReply& formation) {
+void SimChecker::ObserveFormation(const Waiting& waiting,
+                                  const core::FormationReply& formation) {
   const auto [it, fresh] = formations_.emplace(
       std::make_pair(epoch_.value(), formation->generation.value()), formation);
   if (!Same(*it->second, *formation)) {
     Fail("I6: two formations of one generation");
   }
+  if (fresh) CheckFormation(waiting.request.join, *formation);
   std::set<core::MemberId> members;
   for (const core::Seat& seat : formation->world) members.insert(seat.member);
   if (members.size() != formation->world.size()) {
     Fail("I6: a member has two ranks");
+  }
+}
+
+void SimChecker::CheckFormation(const core::JoinRequest& join,
+                                const core::Formation& formation) {
+  const bool elastic = join.max_world_size > 0;
+  const int32_t least = elastic ? join.min_world_size : join.world_size;
+  const int32_t most = elastic ? join.max_world_size : join.world_size;
+  const int32_t size = static_cast<int32_t>(formation.world.size());
+  if (size < least || size > most) {
+    Fail(absl::StrCat("I6: a world of ", size, ", not of ", least, " to ",
+                      most));
+  }
+  std::map<core::MemberId, int32_t> ranks;
+  for (int32_t i = 0; i < size; ++i) {
+    const core::Seat& seat = formation.world[i];
+    ranks[seat.member] = i;
+    if (fenced_.contains({seat.member, seat.incarnation})) {
+      Fail(absl::StrCat("I6: rank ", i, " is given to ", seat.member.value(),
+                        ", who has departed"));
+    }
+  }
+  const auto before =
+      formations_.find({epoch_.value(), formation.generation.value() - 1});
+  if (!elastic || before == formations_.end()) return;
+  const auto& held = before->second->world;
+  for (int32_t i = 0; i < std::min(size, static_cast<int32_t>(held.size()));
+       ++i) {
+    const auto now = ranks.find(held[i].member);
+    if (now == ranks.end()) continue;
+    ++seen_.returns;
+    if (now->second != i) {
+      Fail(absl::StrCat("I6: ", held[i].member.value(), " had rank ", i,
+                        ", has ", now->second));
+    }
   }
 }
 

@@ -29,7 +29,11 @@ namespace muster::simulation {
 //      once, from the revision that it gives
 //   I4 a fenced incarnation changes nothing
 //   I5 one reply per waiter, no later than its deadline and one tick
-//   I6 within a generation ranks are dense, unique and the same everywhere
+//   I6 within a generation ranks are dense, unique and the same everywhere; the
+//      world is as large as its members allow, all of them live; in the elastic
+//      form who was in the one before has its rank again where there is such a
+//      one, and a running generation is not formed over; nothing forms after
+//      the rendezvous was closed
 //   I7 after all have left every table is empty
 //   I8 when the network has healed everything that waits finishes
 //
@@ -87,6 +91,10 @@ class SimChecker {
     int64_t orphaned = 0;
     int64_t watched = 0;      // changes
     int64_t watches_cut = 0;  // their revision was forgotten
+    int64_t last_calls = 0;
+    int64_t spares = 0;   // formations that left somebody waiting
+    int64_t returns = 0;  // seats of an elastic world that were kept
+    int64_t closed = 0;
   };
   const Seen& seen() const { return seen_; }
 
@@ -106,7 +114,10 @@ class SimChecker {
   void ObservePop(const Waiting& waiting, const core::Reply& reply);
   void ObserveWatch(const Waiting& waiting, const core::Reply& reply);
   void ObserveRegistration(const Waiting& waiting);
-  void ObserveFormation(const core::FormationReply& formation);
+  void ObserveFormation(const Waiting& waiting,
+                        const core::FormationReply& formation);
+  void CheckFormation(const core::JoinRequest& join,
+                      const core::Formation& formation);
   void ObserveBarrier(const Waiting& waiting, const core::Reply& reply);
 
   const core::Duration late_;
@@ -134,6 +145,8 @@ class SimChecker {
 
   std::map<InstanceKey, core::BarrierReply> decisions_;
   std::map<std::pair<uint64_t, int64_t>, core::FormationReply> formations_;
+  bool closed_ = false;   // in the current epoch
+  bool running_ = false;  // the newest generation of it
   // How often a rank has called the barrier, by numbered call.
   std::map<std::tuple<uint64_t, int64_t, core::Rank>, std::set<uint64_t>>
       arrivals_;

@@ -51,8 +51,14 @@ void SimMember::BeginJoining() {
   formation_ = nullptr;
   Request request;
   request.verb = Verb::kJoin;
-  if (habits_.assigned_ranks) request.join.rank = core::Rank(index_);
-  request.join.world_size = habits_.world_size;
+  if (habits_.max_world_size > 0) {
+    request.join.min_world_size = habits_.min_world_size;
+    request.join.max_world_size = habits_.max_world_size;
+    request.join.last_call = habits_.last_call;
+  } else {
+    if (habits_.assigned_ranks) request.join.rank = core::Rank(index_);
+    request.join.world_size = habits_.world_size;
+  }
   request.join.address = absl::StrCat("at-", id_.value());
   request.join.timeout = random_.Between(1000, 20000);
   Issue(std::move(request));
@@ -63,7 +69,8 @@ void SimMember::Issue(Request request) {
   request.call.member = id_;
   request.call.incarnation = incarnation_;
   if (IsMutation(request.verb) || request.verb == Verb::kJoin ||
-      request.verb == Verb::kArrive || request.verb == Verb::kPop) {
+      request.verb == Verb::kClose || request.verb == Verb::kArrive ||
+      request.verb == Verb::kPop) {
     request.call.sequence = core::SequenceNumber(next_sequence_++);
   }
   const uint64_t operation = request.operation;
@@ -222,6 +229,11 @@ std::vector<Request> SimMember::Step(core::Instant now) {
   }
   if (phase_ == Phase::kRunning) {
     if (!Waiting(Verb::kArrive) && random_.Chance(0.7)) IssueBarrier();
+    if (!calm_ && random_.Chance(habits_.close)) {
+      Request request;
+      request.verb = Verb::kClose;
+      Issue(std::move(request));
+    }
     while (static_cast<int64_t>(pending_.size()) < habits_.operations_max &&
            random_.Chance(0.5)) {
       IssueOperation();
@@ -260,8 +272,18 @@ void SimMember::Reconnected() {
 }
 
 void SimMember::Receive(const core::Event& event) {
-  if (phase_ == Phase::kRunning && event.generation_over &&
-      formation_ != nullptr && event.generation == formation_->generation) {
+  if (phase_ != Phase::kRunning || formation_ == nullptr ||
+      event.generation != formation_->generation) {
+    return;
+  }
+  if (event.generation_over) return BeginJoining();
+  GrowFor(event.waiting);
+}
+
+// Others wait for a seat; where there is room, the world is to be formed anew.
+void SimMember::GrowFor(int32_t waiting) {
+  if (habits_.grows() && waiting > 0 &&
+      static_cast<int32_t>(formation_->world.size()) < habits_.max_world_size) {
     BeginJoining();
   }
 }
@@ -285,10 +307,13 @@ void SimMember::Receive(const Response& response, core::Instant now) {
     } else if (const auto* beat =
                    std::get_if<core::HeartbeatReply>(&response.reply.payload);
                beat != nullptr && phase_ == Phase::kRunning &&
-               beat->generation >= formation_->generation &&
-               (beat->generation > formation_->generation ||
-                !beat->generation_running)) {
-      BeginJoining();
+               beat->generation >= formation_->generation) {
+      if (beat->generation > formation_->generation ||
+          !beat->generation_running) {
+        BeginJoining();
+      } else {
+        GrowFor(beat->waiting);
+      }
     }
     return;
   }
@@ -324,6 +349,14 @@ void SimMember::Complete(const Request& request, const Response& response) {
     case Verb::kJoin: {
       const auto* formed =
           std::get_if<core::FormationReply>(&response.reply.payload);
+      if (code == absl::StatusCode::kOutOfRange) {
+        phase_ = Phase::kEnding;
+        pending_.clear();
+        Request leave;
+        leave.verb = Verb::kLeave;
+        Issue(std::move(leave));
+        break;
+      }
       if (formed == nullptr) {
         BeginJoining();
         break;

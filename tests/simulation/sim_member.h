@@ -16,18 +16,27 @@ namespace muster::simulation {
 
 // How members behave in a run; drawn from its seed.
 struct MemberHabits {
-  int32_t world_size = 1;
+  int32_t world_size = 1;  // and how many members there are
+  // Not 0: the world may have so many of them.
+  int32_t min_world_size = 0;
+  int32_t max_world_size = 0;
+  core::Duration last_call{};
+  // A world is formed anew for those that wait only when its members have the
+  // time to come back meanwhile; else it would be for ever.
+  bool grows() const { return last_call >= std::chrono::seconds(2); }
   bool assigned_ranks = true;  // else the coordinator chooses
   core::Duration retry_after{};
   int64_t operations_max = 4;  // at a time
   double conflict = 0;         // chance of a barrier with the wrong arguments
   double leave = 0;            // chance of leaving, at each step
   double fail = 0;             // chance of reporting a failure
+  double close = 0;            // chance of closing the rendezvous
 };
 
 // SimMember registers, joins the rendezvous, then mixes store operations with
 // barriers. It retries what is not answered, takes a new incarnation when its
-// old one is fenced, and joins again when its generation is over.
+// old one is fenced, and joins again when its generation is over or others wait
+// that its world has room for. It leaves when the rendezvous is closed.
 class SimMember {
  public:
   SimMember(int32_t index, const MemberHabits* habits, Random* random);
@@ -80,6 +89,7 @@ class SimMember {
   void IssueLifetimeOrQueue();
   std::string Somebodys(const std::string& prefix);
   void IssueBarrier();
+  void GrowFor(int32_t waiting);
   bool Waiting(Verb verb) const;
   void Forget(Verb verb);
   void Complete(const Request& request, const Response& response);

@@ -23,6 +23,8 @@ std::string VerbName(const Request& request) {
       return "fail";
     case Verb::kJoin:
       return "join";
+    case Verb::kClose:
+      return "close";
     case Verb::kArrive:
       return "arrive";
     case Verb::kSet:
@@ -100,8 +102,14 @@ std::string ToCommand(const Request& request) {
       if (request.join.rank.has_value()) {
         absl::StrAppend(&line, " rank=", request.join.rank->value());
       }
-      absl::StrAppend(&line, " world=", request.join.world_size,
-                      " t=", Milliseconds(request.join.timeout));
+      if (request.join.world_size != 0) {
+        absl::StrAppend(&line, " world=", request.join.world_size);
+      } else {
+        absl::StrAppend(&line, " min=", request.join.min_world_size,
+                        " max=", request.join.max_world_size,
+                        " last=", Milliseconds(*request.join.last_call));
+      }
+      absl::StrAppend(&line, " t=", Milliseconds(request.join.timeout));
       break;
     case Verb::kArrive:
       absl::StrAppend(&line, " rank=", request.barrier.rank.value(),

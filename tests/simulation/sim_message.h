@@ -26,6 +26,7 @@ enum class Verb {
   kLeave,
   kFail,
   kJoin,
+  kClose,
   kArrive,
   kSet,
   kAppend,

@@ -1,4 +1,4 @@
-// Two hundred runs of the simulation. `bazel run //tests/simulation:sim` runs
+// Four hundred runs of the simulation. `bazel run //tests/simulation:sim` runs
 // one of them again, or a soak.
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace muster::simulation {
 namespace {
 
-constexpr uint64_t kSeeds = 200;
+constexpr uint64_t kSeeds = 400;
 
 TEST(SimTest, TheInvariantsHoldForAllSeeds) {
   SimStatistics sum;
@@ -39,6 +39,10 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
     seen.orphaned += world.seen().orphaned;
     seen.watched += world.seen().watched;
     seen.watches_cut += world.seen().watches_cut;
+    seen.last_calls += world.seen().last_calls;
+    seen.spares += world.seen().spares;
+    seen.returns += world.seen().returns;
+    seen.closed += world.seen().closed;
   }
   // A simulation in which nothing happens proves nothing.
   EXPECT_GT(sum.requests, 20000);
@@ -54,6 +58,10 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
   EXPECT_GT(seen.orphaned, 100);
   EXPECT_GT(seen.watched, 700);
   EXPECT_GT(seen.watches_cut, 30);
+  EXPECT_GT(seen.last_calls, 100);
+  EXPECT_GT(seen.spares, 10);
+  EXPECT_GT(seen.returns, 100);
+  EXPECT_GT(seen.closed, 5);
   std::cout << sum.steps << " steps, " << sum.requests << " requests, "
             << sum.lost_messages << " lost messages, " << sum.member_crashes
             << " member crashes, " << sum.coordinator_restarts
@@ -63,7 +71,9 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
             << seen.popped << " items popped, " << seen.expired
             << " keys expired, " << seen.orphaned << " orphaned, "
             << seen.watched << " changes watched, " << seen.watches_cut
-            << " watches cut\n";
+            << " watches cut, " << seen.last_calls << " last calls, "
+            << seen.spares << " worlds with spares, " << seen.returns
+            << " ranks kept, " << seen.closed << " rendezvous closed\n";
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ std::string Durable(const core::JobSnapshot& job) {
   std::string text = absl::StrCat(
       "keys=", job.keys, " items=", job.queue_items, " bytes=", job.store_bytes,
       " revision=", job.revision, " generation=", job.generation.value(),
-      job.generation_running ? " running" : "", " world=", job.world_size);
+      job.generation_running ? " running" : "", " world=", job.world_size,
+      " closed=", job.rendezvous_closed);
   for (const core::MemberSnapshot& member : job.members) {
     const bool live = member.state == core::MemberState::kAlive ||
                       member.state == core::MemberState::kDisconnected;
@@ -86,6 +87,14 @@ void SimWorld::DrawTrouble() {
   habits_.conflict = maybe(0.05);
   habits_.leave = maybe(0.02);
   habits_.fail = maybe(0.02);
+  habits_.close = random_.Chance(0.15) ? 0.01 : 0.0;
+  if (random_.Chance(0.6)) return;
+  const uint64_t members = static_cast<uint64_t>(habits_.world_size);
+  const uint64_t least = 1 + random_.Below(members);
+  habits_.min_world_size = static_cast<int32_t>(least);
+  habits_.max_world_size =
+      static_cast<int32_t>(least + random_.Below(members - least + 1));
+  if (random_.Chance(0.8)) habits_.last_call = random_.Between(0, 6000);
 }
 
 void SimWorld::Trace(const std::string& line) {
@@ -324,6 +333,8 @@ void SimWorld::Dispatch(const Request& request, core::Outbox& out) {
       return to.ReportFailure(call, {.text = "broken"}, now_, out);
     case Verb::kJoin:
       return to.Join(call, request.join, now_, out);
+    case Verb::kClose:
+      return to.CloseRendezvous(call, "finished", now_, out);
     case Verb::kArrive:
       return to.Arrive(call, request.barrier, now_, out);
     case Verb::kSet:
@@ -390,7 +401,8 @@ void SimWorld::Deliver(core::Outbox& out, bool ticked) {
   const absl::Status invariants = coordinator_->CheckInvariants();
   if (!invariants.ok()) checker_.Fail(invariants.ToString());
   for (const core::Publication& publication : out.events) {
-    if (!absl::StartsWith(publication.event.cause, "gave up")) {
+    if (publication.event.kind != core::EventKind::kWaiting &&
+        !absl::StartsWith(publication.event.cause, "gave up")) {
       checker_.Departed(publication.event);
     }
     for (const core::MemberId& id : *publication.audience) {
@@ -422,10 +434,21 @@ void SimWorld::Deliver(core::Outbox& out, bool ticked) {
   checker_.CompareRevisions(*coordinator_, now_);
 }
 
+// Whether as many as the world will have got through so many barriers.
 bool SimWorld::AllReleased(int64_t barriers) const {
-  return std::all_of(members_.begin(), members_.end(), [&](const auto& member) {
-    return member.released() >= barriers;
-  });
+  const auto released = std::count_if(
+      members_.begin(), members_.end(),
+      [&](const auto& member) { return member.released() >= barriers; });
+  if (habits_.max_world_size == 0) return released >= habits_.world_size;
+  return released >=
+         (habits_.grows() ? habits_.max_world_size : habits_.min_world_size);
+}
+
+// Whether nothing forms any more, and nobody waits for it.
+bool SimWorld::Closed() const {
+  if (habits_.close == 0) return false;
+  const core::JobSnapshot job = coordinator_->Snapshot(now_);
+  return !job.rendezvous_closed.empty() && job.joined == 0;
 }
 
 // From here on nothing goes wrong any more.
@@ -443,7 +466,9 @@ void SimWorld::Heal() {
 }
 
 void SimWorld::CheckLiveness() {
-  if (RunUntil(now_ + kHealing, [&] { return AllReleased(3); })) return;
+  if (RunUntil(now_ + kHealing, [&] { return Closed() || AllReleased(3); })) {
+    return;
+  }
   std::string text = "I8: no three barriers in two quiet minutes";
   for (const SimMember& member : members_) {
     absl::StrAppend(&text, "\n  ", member.Describe());

@@ -88,6 +88,7 @@ class SimWorld {
   void Count(const core::Outbox& out);
 
   bool AllReleased(int64_t barriers) const;
+  bool Closed() const;
   void Heal();
   void CheckLiveness();
   void CheckEmptiness();
