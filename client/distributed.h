@@ -36,6 +36,17 @@ struct InitProcessGroupOptions {
   int world_size = -1;
   int rank = -1;
 
+  // Instead of `world_size`, with muster:// alone: the group has as many ranks
+  // as come, and GetWorldSize tells. It forms as soon as the maximum is there,
+  // or `last_call` (not given: 30 s) after the minimum. All must give the same
+  // three. Ranks are given out, and cannot be claimed; a process that forms the
+  // group again has its rank of before, where there is such a one. When the
+  // group is there already, this waits until one of its ranks fails, leaves it
+  // broken, or forms it again.
+  int min_world_size = -1;
+  int max_world_size = -1;
+  std::optional<std::chrono::milliseconds> last_call = std::nullopt;
+
   // Instead of `init_method`: the ranks meet in this store, without a
   // coordinator. Needs `rank` and `world_size`.
   std::shared_ptr<Store> store = nullptr;
@@ -57,7 +68,8 @@ struct InitProcessGroupOptions {
 // Throws DistError: kFailedPrecondition (there is a default group),
 // kInvalidArgument (an option, a URL, an environment variable; the text names
 // it), kAlreadyExists (the rank is taken, the text names both claimants),
-// kDeadlineExceeded (ranks are missing, the text and culprits() list them).
+// kDeadlineExceeded (ranks are missing, the text and culprits() list them; or
+// the group is full), kOutOfRange (the job's rendezvous was closed).
 // Throws DistNetworkError: no coordinator at the address, the port is in use,
 // a peer cannot be reached. DistBackendError: the backend does not start.
 void InitProcessGroup(const InitProcessGroupOptions& options = {});

@@ -41,13 +41,20 @@ Session::~Session() {
 
 Formation Session::Join(const JoinOptions& options) {
   Formation formation = internal::ValueOrThrow(
-      Origin::kControl,
-      internal::Join(*stream_, options.rank, options.world_size,
-                     Deadline::After(options.timeout, options.timeout_name)));
+      Origin::kControl, internal::Join(*stream_, options));
   dataplane::MutexLock lock(mutex_);
   generation_ = formation.generation;
   rank_ = formation.rank;
   return formation;
+}
+
+void Session::CloseRendezvous(const std::string& reason) {
+  internal::ThrowIfFailed(
+      Origin::kControl,
+      internal::CloseRendezvous(
+          *stream_, reason,
+          Deadline::After(stream_->options().connect_timeout,
+                          stream_->options().connect_timeout_name)));
 }
 
 void Session::AwaitBarrier(const SessionBarrierOptions& options) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ class StreamSession;
 }  // namespace internal
 
 // What became of a member of the job: of another one, or of this one when it
-// reported a failure.
+// reported a failure. Or that members wait for the next generation.
 struct MemberEvent {
   enum class Kind {
     // It said that it goes.
@@ -31,11 +32,15 @@ struct MemberEvent {
     kFailed,
     // A process with the same name and a new incarnation took its place.
     kReplaced,
+    // It waits for a seat in the next generation, while this one runs: see
+    // `waiting`.
+    kWaiting,
   };
   Kind kind = Kind::kLeft;
   // With rank, host, cause and last progress.
   MemberInfo member;
-  // The generation in which it held its rank; 0 when it held none.
+  // The generation in which it held its rank; 0 when it held none. kWaiting:
+  // the one that runs.
   int64_t generation = 0;
   // Whether this event ended that generation; of all events one does.
   bool generation_ended = false;
@@ -43,6 +48,11 @@ struct MemberEvent {
   // nobody: the report had a text only (`member.cause`).
   absl::StatusCode code = absl::StatusCode::kOk;
   std::vector<MemberInfo> culprits;
+  // kWaiting: how many wait; `member` has waited for longest. They get seats
+  // when a generation forms that has room, which this member can bring about by
+  // Session::Join. Told when the first begins to wait, when a generation forms
+  // without all (then maybe before Join returns), and after a reconnection.
+  int waiting = 0;
 };
 
 // How far one process group of this member has come: what heartbeats carry.
@@ -128,13 +138,21 @@ struct Formation {
   std::vector<Seat> seats;
 };
 
+// Static form: `world_size`. Elastic form: `min_world_size` and
+// `max_world_size`.
 struct JoinOptions {
-  // The rank to claim; -1 for the lowest free one.
+  // The rank to claim, in the static form only. -1: the one that a member of
+  // this name had in the generation before, else the lowest free one.
   int rank = -1;
   int world_size = 0;
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   // What error texts call the timeout.
   std::string timeout_name = "JoinOptions::timeout";
+  // All that wait must give the same sizes and last call.
+  int min_world_size = 0;
+  int max_world_size = 0;
+  // How long more members than the minimum are waited for; not given: 30 s.
+  std::optional<std::chrono::milliseconds> last_call = std::nullopt;
 };
 
 struct SessionBarrierOptions {
@@ -177,13 +195,25 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Rendezvous: waits until `world_size` members have joined.
-  // Throws DistError: kInvalidArgument (rank or world size out of range,
-  // or another one than the others'), kAlreadyExists (the rank is another
-  // living member's), kDeadlineExceeded (the text lists the missing ranks),
-  // kAborted (the coordinator drains or was restarted).
+  // Rendezvous: waits until a generation forms in which this member has a seat.
+  // Where this member is in the running one, that ends: the others get an
+  // event. Static form: it forms when `world_size` members have joined. Elastic
+  // form: when `max_world_size` have, or at the end of the last call, which
+  // begins when `min_world_size` have. Members of the generation before have
+  // their ranks again, and the last call to come before newcomers get their
+  // seats; newcomers wait for the end of a running generation.
+  // Throws DistError: kInvalidArgument (rank or sizes out of range, or other
+  // ones than the others'), kAlreadyExists (the rank is another living
+  // member's), kDeadlineExceeded (the text lists who is missing, or says that
+  // the world is full), kOutOfRange (the rendezvous was closed), kAborted (the
+  // coordinator drains or was restarted).
   // Throws DistNetworkError.
   Formation Join(const JoinOptions& options);
+
+  // Closes the job's rendezvous for good: joins that wait and all later ones
+  // fail with kOutOfRange and `reason`. The running generation goes on.
+  // Throws DistNetworkError.
+  void CloseRendezvous(const std::string& reason);
 
   // Arrives at a monitored barrier of the formed generation and waits for the
   // coordinator's decision, which is the same on every rank.

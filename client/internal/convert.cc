@@ -17,6 +17,13 @@ std::string Fingerprint(const v1::HeartbeatRequest& heartbeat) {
   return fingerprint;
 }
 
+google::protobuf::Duration ToProto(std::chrono::milliseconds duration) {
+  google::protobuf::Duration proto;
+  proto.set_seconds(duration.count() / 1000);
+  proto.set_nanos(static_cast<int32_t>(duration.count() % 1000) * 1'000'000);
+  return proto;
+}
+
 MemberInfo FromProto(const v1::MemberInfo& proto) {
   return {.rank = proto.rank(),
           .member = proto.member(),
@@ -39,12 +46,16 @@ MemberEvent FromProto(const v1::MemberEvent& proto) {
     case v1::MEMBER_STATE_REPLACED:
       event.kind = MemberEvent::Kind::kReplaced;
       break;
+    case v1::MEMBER_STATE_ALIVE:
+      event.kind = MemberEvent::Kind::kWaiting;
+      break;
     default:
       event.kind = MemberEvent::Kind::kLost;
   }
   event.member = FromProto(proto.member());
   event.generation = proto.generation();
   event.generation_ended = proto.generation_ended();
+  event.waiting = proto.members_waiting();
   event.code =
       absl::Status(static_cast<absl::StatusCode>(proto.code()), "").code();
   for (const v1::MemberInfo& culprit : proto.culprits().members()) {
@@ -73,9 +84,7 @@ v1::HeartbeatRequest ToHeartbeat(const std::vector<GroupProgress>& groups) {
     proto.set_last_enqueued(group.last_enqueued);
     proto.set_last_completed(group.last_completed);
     proto.set_current(group.current);
-    proto.mutable_running_for()->set_seconds(group.running_for.count() / 1000);
-    proto.mutable_running_for()->set_nanos(
-        static_cast<int32_t>(group.running_for.count() % 1000) * 1'000'000);
+    *proto.mutable_running_for() = ToProto(group.running_for);
   }
   return request;
 }

@@ -3,14 +3,18 @@
 #ifndef MUSTER_CLIENT_INTERNAL_CONVERT_H_
 #define MUSTER_CLIENT_INTERNAL_CONVERT_H_
 
+#include <chrono>
 #include <string>
 #include <vector>
 
 #include "client/errors.h"
 #include "client/session.h"
+#include "google/protobuf/duration.pb.h"
 #include "muster/v1/membership.pb.h"
 
 namespace muster::internal {
+
+google::protobuf::Duration ToProto(std::chrono::milliseconds duration);
 
 MemberInfo FromProto(const v1::MemberInfo& proto);
 v1::MemberInfo ToProto(const MemberInfo& member);

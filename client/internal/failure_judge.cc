@@ -38,6 +38,8 @@ absl::string_view Fate(MemberEvent::Kind kind) {
       return "failed";
     case MemberEvent::Kind::kReplaced:
       return "was replaced by a new process";
+    case MemberEvent::Kind::kWaiting:
+      break;
   }
   return "is gone";
 }
@@ -70,6 +72,8 @@ void LogGroupFailure(const std::string& group, int64_t generation, int rank,
 }
 
 void FailureJudge::OnEvent(const MemberEvent& event) {
+  // Nobody has gone.
+  if (event.kind == MemberEvent::Kind::kWaiting) return;
   std::function<void(const absl::Status&)> abort;
   absl::Status why;
   {

@@ -109,7 +109,40 @@ absl::StatusOr<std::optional<int>> Choose(const Url& url, int option,
   return std::nullopt;
 }
 
+// Whether the world may have more than one size.
+bool IsElastic(const InitRequest& request) {
+  return request.min_world_size != -1 || request.max_world_size != -1;
+}
+
+absl::Status CheckElastic(const Url& url, const InitRequest& request) {
+  if (!IsElastic(request)) {
+    if (!request.has_last_call) return absl::OkStatus();
+    return Error(url,
+                 "last_call needs min_world_size and max_world_size beside it");
+  }
+  const std::string sizes =
+      absl::StrCat("min_world_size ", request.min_world_size,
+                   " and max_world_size ", request.max_world_size);
+  if (url.scheme != "muster") {
+    return Error(url, absl::StrCat(sizes, " need a muster:// coordinator"));
+  }
+  const bool sized =
+      request.world_size >= 0 || url.query.contains("world_size");
+  if (sized || request.rank >= 0 || url.query.contains("rank")) {
+    return Error(url, absl::StrCat(sizes, " leave no room for a ",
+                                   sized ? "world_size" : "rank"));
+  }
+  if (request.min_world_size < 1 ||
+      request.max_world_size < request.min_world_size) {
+    return Error(url, absl::StrCat(sizes,
+                                   " are no range of sizes: both are needed, "
+                                   "the first at least 1, the second no less"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckPlan(const Url& url, const InitPlan& plan) {
+  if (plan.max_world_size > 0) return absl::OkStatus();
   if (plan.world_size < 1) {
     return Error(url, absl::StrCat("world size must be at least 1 but was ",
                                    plan.world_size));
@@ -189,6 +222,14 @@ absl::StatusOr<InitPlan> PlanMuster(const Url& url, const InitRequest& request,
   InitPlan plan;
   const auto endpoint = AuthorityEndpoint(url);
   if (!endpoint.ok()) return endpoint.status();
+  plan.endpoint = *endpoint;
+  plan.job = url.path;
+  if (IsElastic(request)) {
+    // Options go before the environment, which may be a launcher's.
+    plan.min_world_size = request.min_world_size;
+    plan.max_world_size = request.max_world_size;
+    return plan;
+  }
   const auto rank = Choose(url, request.rank, "rank", environment, "RANK");
   if (!rank.ok()) return rank.status();
   const auto world_size =
@@ -201,8 +242,6 @@ absl::StatusOr<InitPlan> PlanMuster(const Url& url, const InitRequest& request,
   }
   plan.rank = rank->value_or(-1);
   plan.world_size = **world_size;
-  plan.endpoint = *endpoint;
-  plan.job = url.path;
   return plan;
 }
 
@@ -224,6 +263,8 @@ absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
   const absl::StatusOr<Url> url =
       ParseUrl(request.init_method.empty() ? "env://" : request.init_method);
   if (!url.ok()) return url.status();
+  const absl::Status elastic = CheckElastic(*url, request);
+  if (!elastic.ok()) return elastic;
   absl::StatusOr<InitPlan> plan;
   if (url->scheme == "env") {
     plan = PlanEnv(*url, request, environment);

@@ -22,6 +22,9 @@ struct InitRequest {
   int world_size = -1;
   int rank = -1;
   std::string job = {};
+  int min_world_size = -1;
+  int max_world_size = -1;
+  bool has_last_call = false;
 };
 
 struct InitPlan {
@@ -30,7 +33,10 @@ struct InitPlan {
   std::string job = {};
   // -1: the coordinator gives one out.
   int rank = -1;
+  // -1: as many as come, between the next two.
   int world_size = -1;
+  int min_world_size = -1;
+  int max_world_size = -1;
   // Rank 0 serves the coordinator at `endpoint`.
   bool embedded = false;
 };

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -155,6 +156,54 @@ TEST_F(InitMethodTest, TheMostExplicitJobNameWins) {
   EXPECT_EQ(Plan(request)->job, "url");
   request.job = "option";
   EXPECT_EQ(Plan(request)->job, "option");
+}
+
+TEST_F(InitMethodTest, ARangeOfWorldSizesGoesBeforeTheEnvironment) {
+  SetEnv();
+  const auto plan = Plan({.init_method = "muster://10.0.0.2:7070/train",
+                          .min_world_size = 2,
+                          .max_world_size = 4});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->min_world_size, 2);
+  EXPECT_EQ(plan->max_world_size, 4);
+  EXPECT_EQ(plan->world_size, -1);
+  EXPECT_EQ(plan->rank, -1);
+  EXPECT_EQ(plan->job, "train");
+}
+
+TEST_F(InitMethodTest, ARangeOfWorldSizesStandsAlone) {
+  SetEnv();
+  const std::string muster = "muster://10.0.0.2:7070/train";
+  EXPECT_THAT(Error({.min_world_size = 2, .max_world_size = 4}),
+              HasSubstr("using env:// rendezvous: min_world_size 2 and "
+                        "max_world_size 4 need a muster:// coordinator"));
+  EXPECT_THAT(Error({.init_method = muster,
+                     .world_size = 4,
+                     .min_world_size = 2,
+                     .max_world_size = 4}),
+              HasSubstr("leave no room for a world_size"));
+  EXPECT_THAT(Error({.init_method = muster + "?world_size=3",
+                     .min_world_size = 2,
+                     .max_world_size = 4}),
+              HasSubstr("leave no room for a world_size"));
+  EXPECT_THAT(Error({.init_method = muster,
+                     .rank = 1,
+                     .min_world_size = 2,
+                     .max_world_size = 4}),
+              HasSubstr("leave no room for a rank"));
+  EXPECT_THAT(Error({.init_method = muster + "?rank=1",
+                     .min_world_size = 2,
+                     .max_world_size = 4}),
+              HasSubstr("leave no room for a rank"));
+  for (const auto& [least, most] :
+       {std::pair(2, -1), std::pair(-1, 4), std::pair(0, 4), std::pair(4, 2)}) {
+    EXPECT_THAT(Error({.init_method = muster,
+                       .min_world_size = least,
+                       .max_world_size = most}),
+                HasSubstr("are no range of sizes"));
+  }
+  EXPECT_THAT(Error({.init_method = muster, .has_last_call = true}),
+              HasSubstr("last_call needs min_world_size and max_world_size"));
 }
 
 TEST_F(InitMethodTest, AnyFreePortIsForOneRankAlone) {

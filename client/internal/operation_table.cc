@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/internal/convert.h"
 
 namespace muster::internal {
 namespace {
@@ -15,13 +16,6 @@ using v1::Operation;
 // The coordinator parks nothing for longer than this; without a timeout it
 // takes its own limit.
 constexpr std::chrono::milliseconds kParkedMax = std::chrono::hours(24);
-
-google::protobuf::Duration ToProto(std::chrono::milliseconds duration) {
-  google::protobuf::Duration proto;
-  proto.set_seconds(duration.count() / 1000);
-  proto.set_nanos(static_cast<int32_t>(duration.count() % 1000) * 1'000'000);
-  return proto;
-}
 
 template <typename Request>
 void Limit(Request* request, std::chrono::milliseconds left) {
@@ -109,6 +103,9 @@ bool TakeSequence(uint64_t sequence, Operation& operation) {
       return true;
     case Operation::kAwaitBarrier:
       operation.mutable_await_barrier()->set_sequence(sequence);
+      return true;
+    case Operation::kCloseRendezvous:
+      operation.mutable_close_rendezvous()->set_sequence(sequence);
       return true;
     default:
       return false;

@@ -269,12 +269,20 @@ absl::StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,
   return std::move(*result->mutable_watch());
 }
 
-absl::StatusOr<Formation> Join(StreamSession& session, int rank, int world_size,
-                               const Deadline& deadline) {
+absl::StatusOr<Formation> Join(StreamSession& session,
+                               const JoinOptions& options) {
   v1::Operation operation;
-  operation.mutable_join()->set_rank(rank);
-  operation.mutable_join()->set_world_size(world_size);
-  const auto result = session.Call(std::move(operation), deadline);
+  v1::JoinRequest& request = *operation.mutable_join();
+  request.set_rank(options.rank);
+  request.set_world_size(options.world_size);
+  request.set_min_world_size(options.min_world_size);
+  request.set_max_world_size(options.max_world_size);
+  if (options.last_call.has_value()) {
+    *request.mutable_last_call() = ToProto(*options.last_call);
+  }
+  const auto result =
+      session.Call(std::move(operation),
+                   Deadline::After(options.timeout, options.timeout_name));
   if (!result.ok()) return result.status();
   const v1::JoinResponse& response = result->join();
   Formation formation;
@@ -288,6 +296,13 @@ absl::StatusOr<Formation> Join(StreamSession& session, int rank, int world_size,
                                .pid = seat.pid()});
   }
   return formation;
+}
+
+absl::Status CloseRendezvous(StreamSession& session, const std::string& reason,
+                             const Deadline& deadline) {
+  v1::Operation operation;
+  operation.mutable_close_rendezvous()->set_reason(reason);
+  return session.Call(std::move(operation), deadline).status();
 }
 
 absl::Status AwaitBarrier(StreamSession& session, const std::string& group,

@@ -91,8 +91,10 @@ absl::StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,
                                             v1::WatchRequest request,
                                             const Deadline& deadline);
 
-absl::StatusOr<Formation> Join(StreamSession& session, int rank, int world_size,
-                               const Deadline& deadline);
+absl::StatusOr<Formation> Join(StreamSession& session,
+                               const JoinOptions& options);
+absl::Status CloseRendezvous(StreamSession& session, const std::string& reason,
+                             const Deadline& deadline);
 // The generation and the caller's rank in it are those of its formation.
 absl::Status AwaitBarrier(StreamSession& session, const std::string& group,
                           const std::string& name, int64_t generation, int rank,

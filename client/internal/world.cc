@@ -1,9 +1,12 @@
 #include "client/internal/world.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -67,7 +70,15 @@ void CheckOptions(const InitProcessGroupOptions& options) {
                          "\": this program has ",
                          absl::StrJoin(backends, ", ")));
   }
+  if (options.last_call.has_value() && options.last_call->count() < 0) {
+    Invalid(absl::StrCat(
+        "InitProcessGroupOptions::last_call must not be negative but was ",
+        options.last_call->count(), " ms"));
+  }
   if (options.store == nullptr) return;
+  if (options.min_world_size != -1 || options.max_world_size != -1) {
+    Invalid("Cannot specify both min_world_size or max_world_size and store.");
+  }
   if (!options.init_method.empty()) {
     Invalid("Cannot specify both init_method and store.");
   }
@@ -87,6 +98,13 @@ const char* Getenv(const char* name) { return std::getenv(name); }
 // Of the keys over which the group meets; the generation follows.
 std::string GroupPrefix() {
   return absl::StrCat("muster/group/", kGroupName, "/");
+}
+
+const std::string& ProcessName() {
+  static const std::string* const name = new std::string(
+      absl::StrCat(HostName(), "-", getpid(), "-",
+                   absl::Hex(std::random_device()(), absl::kZeroPad8)));
+  return *name;
 }
 
 // What another attempt may overcome: the coordinator of the group before this
@@ -151,12 +169,16 @@ void World::FormWithStore() {
 }
 
 void World::FormWithCoordinator() {
-  InitPlan plan = ValueOrThrow(Origin::kControl,
-                               PlanInit({.init_method = options_.init_method,
-                                         .world_size = options_.world_size,
-                                         .rank = options_.rank,
-                                         .job = options_.job},
-                                        &Getenv));
+  InitPlan plan =
+      ValueOrThrow(Origin::kControl,
+                   PlanInit({.init_method = options_.init_method,
+                             .world_size = options_.world_size,
+                             .rank = options_.rank,
+                             .job = options_.job,
+                             .min_world_size = options_.min_world_size,
+                             .max_world_size = options_.max_world_size,
+                             .has_last_call = options_.last_call.has_value()},
+                            &Getenv));
   telemetry_ =
       ValueOrThrow(Origin::kControl, Telemetry::Start(options_.http_port));
   if (plan.embedded && plan.rank == 0) ServeCoordinator(plan);
@@ -234,6 +256,8 @@ Formation World::TryToJoin(const InitPlan& plan) {
   SessionOptions session;
   session.address = plan.endpoint.ToString();
   session.job = plan.job;
+  // Its rank stays with its name, whichever group it forms.
+  if (plan.max_world_size > 0) session.member = ProcessName();
   session.connect_timeout =
       std::max(milliseconds(1), deadline_.Remaining(Clock::now()));
   session.connect_timeout_name = kTimeoutName;
@@ -264,9 +288,12 @@ Formation World::TryToJoin(const InitPlan& plan) {
       coordinator_ == nullptr ? milliseconds(0) : kServerPatience;
   return session_->Join(
       {.rank = plan.rank,
-       .world_size = plan.world_size,
+       .world_size = std::max(plan.world_size, 0),
        .timeout = deadline_.Remaining(Clock::now()) + patience,
-       .timeout_name = kTimeoutName});
+       .timeout_name = kTimeoutName,
+       .min_world_size = std::max(plan.min_world_size, 0),
+       .max_world_size = std::max(plan.max_world_size, 0),
+       .last_call = options_.last_call});
 }
 
 // The kernel's own choice of the way to the coordinator, unless the user names

@@ -119,6 +119,11 @@ absl::Status BarrierTable::CheckCaller(const Call& call,
                      " of member \"", call.member.value(), "\", not by ",
                      call.incarnation.value(), "; rendezvous again"));
   }
+  // It lives, so it has joined the next generation: an arrival that is late.
+  if (const auto gone = gone_.find(request.rank); gone != gone_.end()) {
+    return absl::AbortedError(absl::StrCat(
+        title, ": rank ", rank, " ", gone->second.text, "; rendezvous again"));
+  }
   return absl::OkStatus();
 }
 

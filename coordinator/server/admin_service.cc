@@ -96,6 +96,12 @@ void FillJob(Job& job, v1::GetJobResponse* response) {
   }
   response->set_forming_world_size(snapshot.forming_world_size);
   response->set_joined(snapshot.joined);
+  response->set_forming_min_world_size(snapshot.forming_min_world_size);
+  if (snapshot.last_call_remaining.has_value()) {
+    FillDuration(*snapshot.last_call_remaining,
+                 response->mutable_last_call_remaining());
+  }
+  response->set_rendezvous_closed(snapshot.rendezvous_closed);
 }
 
 class AdminService final : public v1::AdminService::CallbackService {

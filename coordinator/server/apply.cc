@@ -78,6 +78,13 @@ void Apply(v1::JoinRequest& request, core::Call& call, Turn& turn) {
   core::JoinRequest join;
   if (request.rank() != -1) join.rank = core::Rank(request.rank());
   join.world_size = request.world_size();
+  join.min_world_size = request.min_world_size();
+  join.max_world_size = request.max_world_size();
+  if (request.has_last_call()) {
+    const absl::Status status = CheckDuration("last_call", request.last_call());
+    if (!status.ok()) return turn.out.Fail(call.waiter, status);
+    join.last_call = DurationOf(request.last_call());
+  }
   join.address = std::move(*request.mutable_address());
   if (!ReadTimeout(request, call, turn, &join.timeout)) return;
   turn.core.Join(call, std::move(join), turn.now, turn.out);
@@ -97,6 +104,11 @@ void Apply(v1::AwaitBarrierRequest& request, core::Call& call, Turn& turn) {
   if (!ReadTimeout(request, call, turn, &barrier.timeout)) return;
   barrier.wait_all_ranks = request.wait_all_ranks();
   turn.core.Arrive(call, barrier, turn.now, turn.out);
+}
+
+void Apply(v1::CloseRendezvousRequest& request, core::Call& call, Turn& turn) {
+  call.sequence = core::SequenceNumber(request.sequence());
+  turn.core.CloseRendezvous(call, request.reason(), turn.now, turn.out);
 }
 
 void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn) {
@@ -149,6 +161,8 @@ void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn) {
       return Apply(*operation.mutable_join(), call, turn);
     case v1::Operation::kAwaitBarrier:
       return Apply(*operation.mutable_await_barrier(), call, turn);
+    case v1::Operation::kCloseRendezvous:
+      return Apply(*operation.mutable_close_rendezvous(), call, turn);
     case v1::Operation::kCancel:
     case v1::Operation::REQUEST_NOT_SET:
       return;
@@ -203,6 +217,8 @@ Method MethodOf(const v1::Operation& operation) {
       return Method::kJoin;
     case v1::Operation::kAwaitBarrier:
       return Method::kAwaitBarrier;
+    case v1::Operation::kCloseRendezvous:
+      return Method::kCloseRendezvous;
     case v1::Operation::kCancel:
     case v1::Operation::REQUEST_NOT_SET:
       break;
@@ -265,6 +281,8 @@ void FillResult(const Answer& answer, const core::MemberId& caller,
       return FillJoin(payload, caller, result->mutable_join());
     case Method::kAwaitBarrier:
       return Fill(payload, result->mutable_await_barrier());
+    case Method::kCloseRendezvous:
+      return Fill(payload, result->mutable_close_rendezvous());
     default:
       return;
   }
@@ -277,15 +295,19 @@ void Fill(const core::Payload& payload, v1::RegisterResponse* response) {
   response->set_generation(reply.generation.value());
   response->set_generation_running(reply.generation_running);
   response->set_rank(reply.rank.has_value() ? reply.rank->value() : -1);
+  response->set_members_waiting(reply.waiting);
 }
 
 void Fill(const core::Payload& payload, v1::HeartbeatResponse* response) {
   const auto& reply = As<core::HeartbeatReply>(payload);
   response->set_generation(reply.generation.value());
   response->set_generation_running(reply.generation_running);
+  response->set_members_waiting(reply.waiting);
 }
 
 void Fill(const core::Payload&, v1::LeaveResponse*) {}
+
+void Fill(const core::Payload&, v1::CloseRendezvousResponse*) {}
 
 void Fill(const core::Payload&, v1::ReportFailureResponse*) {}
 
@@ -419,6 +441,7 @@ void FillEvent(const core::Event& event, v1::MemberEvent* message) {
   FillMember(event, message->mutable_member());
   message->set_generation(event.generation.value());
   message->set_generation_ended(event.generation_over);
+  message->set_members_waiting(event.waiting);
   if (event.verdict.ok()) return;
   message->set_code(static_cast<int>(event.verdict.code()));
   const auto culprits = v1::GetCulprits(event.verdict);

@@ -34,6 +34,11 @@ class MembershipService final : public v1::MembershipService::CallbackService {
                 v1::JoinResponse* response) override {
     return Unary(context_, Method::kJoin, grpc, request, response);
   }
+  Reactor* CloseRendezvous(Context* grpc,
+                           const v1::CloseRendezvousRequest* request,
+                           v1::CloseRendezvousResponse* response) override {
+    return Unary(context_, Method::kCloseRendezvous, grpc, request, response);
+  }
 
  private:
   const ServiceContext& context_;

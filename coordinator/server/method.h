@@ -32,6 +32,7 @@ enum class Method : uint8_t {
   kReportFailure,
   kJoin,
   kAwaitBarrier,
+  kCloseRendezvous,
   kListJobs,
   kGetJob,
   kDrain,
@@ -42,12 +43,21 @@ inline constexpr int kMethodCount = static_cast<int>(Method::kStream) + 1;
 
 // Names of the protocol, as metrics show them.
 inline constexpr const char* kMethodNames[kMethodCount] = {
-    "Set",       "Get",      "TryGet",        "Add",           "Append",
-    "Check",     "Wait",     "CompareSet",    "Delete",        "NumKeys",
-    "MultiGet",  "MultiSet", "ListKeys",      "CompareAndSet", "DeletePrefix",
-    "QueuePush", "QueuePop", "QueueLen",      "Watch",         "Register",
-    "Heartbeat", "Leave",    "ReportFailure", "Join",          "AwaitBarrier",
-    "ListJobs",  "GetJob",   "Drain",         "Stream",
+    "Set",           "Get",
+    "TryGet",        "Add",
+    "Append",        "Check",
+    "Wait",          "CompareSet",
+    "Delete",        "NumKeys",
+    "MultiGet",      "MultiSet",
+    "ListKeys",      "CompareAndSet",
+    "DeletePrefix",  "QueuePush",
+    "QueuePop",      "QueueLen",
+    "Watch",         "Register",
+    "Heartbeat",     "Leave",
+    "ReportFailure", "Join",
+    "AwaitBarrier",  "CloseRendezvous",
+    "ListJobs",      "GetJob",
+    "Drain",         "Stream",
 };
 
 inline const char* MethodName(Method method) {

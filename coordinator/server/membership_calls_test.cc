@@ -1,0 +1,168 @@
+// Elastic rendezvous over real channels: by unary call and as operations of a
+// session.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "coordinator/server/test_server.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/muster/v1/status_wire.h"
+
+namespace muster::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+using Members = v1::MembershipService::Stub;
+
+class MemberStream : public TestStream {
+ public:
+  MemberStream(const TestServer& server, const std::string& member)
+      : TestStream(server.NewChannel()) {
+    HelloMember("j", member, 1);
+  }
+};
+
+class MembershipCallsTest : public ::testing::Test {
+ protected:
+  static v1::Operation JoinOperation(uint64_t id, int64_t last_call_s) {
+    v1::Operation operation;
+    operation.set_id(id);
+    v1::JoinRequest& join = *operation.mutable_join();
+    join.set_rank(-1);
+    join.set_min_world_size(1);
+    join.set_max_world_size(2);
+    join.mutable_last_call()->set_seconds(last_call_s);
+    return operation;
+  }
+
+  template <typename Request, typename Response>
+  absl::Status Call(grpc::Status (Members::*method)(grpc::ClientContext*,
+                                                    const Request&, Response*),
+                    Request request, Response* response) {
+    *request.mutable_caller() = MakeCaller("j", "a", 1);
+    return v1::FromGrpc(
+        CallGrpc(server_.membership(), method, request, response));
+  }
+
+  absl::Status Join(const v1::JoinRequest& request) {
+    v1::JoinResponse response;
+    return Call(&Members::Join, request, &response);
+  }
+
+  void Register() {
+    v1::RegisterRequest request;
+    request.set_host("host-a");
+    request.set_pid(7);
+    v1::RegisterResponse response;
+    ASSERT_TRUE(Call(&Members::Register, request, &response).ok());
+  }
+
+  TestServer server_;
+};
+
+TEST_F(MembershipCallsTest, ANewcomerIsToldOfAndHasTheSeatThatIsFree) {
+  MemberStream a(server_, "a");
+  MemberStream b(server_, "b");
+  MemberStream c(server_, "c");
+  a.SendOperation(JoinOperation(1, 100));
+  server_.AwaitWaiters("j", 1);
+  const v1::GetJobResponse forming = server_.Job("j");
+  EXPECT_EQ(forming.forming_min_world_size(), 1);
+  EXPECT_EQ(forming.forming_world_size(), 2);
+  EXPECT_EQ(forming.joined(), 1);
+  EXPECT_GT(forming.last_call_remaining().seconds(), 0);
+  EXPECT_EQ(b.Call(JoinOperation(1, 100)).join().rank(), 1);
+  EXPECT_EQ(a.Await(1).join().seats_size(), 2);
+
+  c.SendOperation(JoinOperation(1, 100));
+  for (TestStream* stream : {&a, &b}) {
+    const v1::MemberEvent event = stream->NextEvent();
+    EXPECT_EQ(event.member().state(), v1::MEMBER_STATE_ALIVE);
+    EXPECT_EQ(event.member().member(), "c");
+    EXPECT_EQ(event.member().rank(), -1);
+    EXPECT_EQ(event.members_waiting(), 1);
+    EXPECT_EQ(event.generation(), 1);
+    EXPECT_FALSE(event.generation_ended());
+  }
+  v1::HeartbeatResponse beat;
+  ASSERT_TRUE(Call(&Members::Heartbeat, v1::HeartbeatRequest(), &beat).ok());
+  EXPECT_EQ(beat.members_waiting(), 1);
+  v1::RegisterResponse registered;
+  ASSERT_TRUE(
+      Call(&Members::Register, v1::RegisterRequest(), &registered).ok());
+  EXPECT_EQ(registered.members_waiting(), 1);
+
+  v1::Operation report;
+  report.set_id(2);
+  report.mutable_report_failure()->set_error("SIGSEGV");
+  b.Call(report);
+  EXPECT_EQ(a.Call(JoinOperation(2, 100)).join().rank(), 0);
+  const v1::Result joined = c.Await(1);
+  EXPECT_EQ(joined.join().rank(), 1);
+  EXPECT_EQ(joined.join().generation(), 2);
+}
+
+TEST_F(MembershipCallsTest, TheLastCallEndsByItself) {
+  MemberStream a(server_, "a");
+  EXPECT_EQ(a.Call(JoinOperation(1, 0)).join().seats_size(), 1);
+  v1::Operation soon = JoinOperation(2, 0);
+  soon.mutable_join()->mutable_last_call()->set_nanos(20'000'000);
+  EXPECT_EQ(a.Call(soon).join().generation(), 2);
+}
+
+TEST_F(MembershipCallsTest, MalformedElasticJoinsAreRefused) {
+  Register();
+  v1::JoinRequest join;
+  join.set_rank(-1);
+  join.set_min_world_size(2);
+  join.set_max_world_size(4);
+  join.mutable_last_call()->set_seconds(-1);
+  absl::Status status = Join(join);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "last_call is -1s and 0ns, must not be negative");
+  join.clear_last_call();
+  join.set_world_size(4);
+  status = Join(join);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "rendezvous: member \"a\" (host-a, pid 7) asks for world size 4 "
+            "and for 2 to 4; set world_size, or min_world_size and "
+            "max_world_size");
+  join.clear_world_size();
+  join.set_rank(0);
+  status = Join(join);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("asks for rank 0 of world size 2 to 4"));
+}
+
+TEST_F(MembershipCallsTest, ACloseIsForGoodAndTheFirstReasonStays) {
+  MemberStream b(server_, "b");
+  b.SendOperation(JoinOperation(1, 100));
+  server_.AwaitWaiters("j", 1);
+  Register();
+  v1::CloseRendezvousRequest close;
+  close.set_sequence(1);
+  close.set_reason("finished");
+  v1::CloseRendezvousResponse closed;
+  ASSERT_TRUE(Call(&Members::CloseRendezvous, close, &closed).ok());
+  ASSERT_TRUE(Call(&Members::CloseRendezvous, close, &closed).ok());
+  EXPECT_EQ(closed.coordinator_epoch(), server_.server().epoch());
+  absl::Status status = v1::FromWire(b.Await(1).status());
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(status.message(),
+            "rendezvous: closed by member \"a\" (host-a, pid 7): finished");
+
+  v1::Operation again;
+  again.set_id(2);
+  again.mutable_close_rendezvous()->set_reason("never");
+  EXPECT_TRUE(b.Call(again).has_close_rendezvous());
+  status = v1::FromWire(b.Call(JoinOperation(3, 0)).status());
+  EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(server_.Job("j").rendezvous_closed(),
+            "member \"a\" (host-a, pid 7): finished");
+}
+
+}  // namespace
+}  // namespace muster::coordinator
