@@ -1,0 +1,197 @@
+// Any sequence of messages to a job's coordinator: whatever they say, each call
+// is answered at most once, the invariants hold after each step, and what was
+// stored brings the same state back.
+//
+// The input is a row of frames: a byte for what is done, a byte for who does
+// it, a byte for how long the message is, and the message.
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/coordinator.h"
+#include "coordinator/core/outbox.h"
+#include "coordinator/core/records.h"
+#include "coordinator/server/apply.h"
+#include "coordinator/server/job.h"
+#include "coordinator/storage/record_codec.h"
+#include "muster/v1/membership.pb.h"
+#include "muster/v1/session.pb.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace muster::fuzz {
+namespace {
+
+namespace core = coordinator::core;
+namespace v1 = ::muster::v1;
+
+using coordinator::Turn;
+
+core::CoordinatorOptions Options() {
+  core::CoordinatorOptions options;
+  options.durable = true;
+  // Small ones, so that a short input gets there.
+  options.limits.keys = 8;
+  options.limits.value_bytes = 64;
+  options.limits.store_bytes = 256;
+  options.limits.queue_items = 4;
+  options.limits.watch_history_changes = 4;
+  options.limits.waiters = 4;
+  options.limits.members = 4;
+  options.limits.retained_replies = 4;
+  options.limits.retained_reply_bytes = 256;
+  options.limits.open_barriers = 2;
+  options.limits.decided_barriers = 2;
+  return options;
+}
+
+class World {
+ public:
+  // Returns false at the end of the input.
+  bool Step(absl::string_view& input) {
+    if (input.size() < 3) return false;
+    const auto verb = static_cast<uint8_t>(input[0]);
+    const auto who = static_cast<uint8_t>(input[1]);
+    const auto size = static_cast<uint8_t>(input[2]);
+    const std::string message(input.substr(3, size));
+    input.remove_prefix(std::min<size_t>(3 + size, input.size()));
+    Do(verb, who, message);
+    Settle();
+    return true;
+  }
+
+  void Restart() {
+    std::vector<core::Record> records;
+    for (const auto& [key, value] : stored_) {
+      auto decoded = coordinator::DecodeRecord(key, value);
+      Require(decoded.ok(), "a record does not come back");
+      records.push_back(std::move(decoded->record));
+    }
+    coordinator_.emplace(core::CoordinatorEpoch(++epoch_), Options());
+    coordinator_->Restore(std::move(records), now_);
+    open_.clear();
+    detached_.clear();
+    // What changed by being restored.
+    Settle();
+  }
+
+ private:
+  core::Call NewCall(uint8_t who) {
+    core::Call call;
+    const int member = who % 4;
+    if (member > 0) {
+      call.member = core::MemberId(std::string(1, 'a' + member - 1));
+      call.incarnation = core::Incarnation(1 + who / 128);
+    }
+    call.waiter = core::WaiterId(++waiter_);
+    return call;
+  }
+
+  template <typename Message>
+  void Apply(uint8_t who, const std::string& bytes) {
+    Message message;
+    if (!message.ParseFromString(bytes)) return;
+    core::Call call = NewCall(who);
+    Turn turn{*coordinator_, limits_, now_, out_};
+    open_.insert(call.waiter.value());
+    coordinator::Apply(message, call, turn);
+  }
+
+  void Do(uint8_t verb, uint8_t who, const std::string& bytes) {
+    const core::WaiterId waiter(waiter_ - who % 4);
+    switch (verb % 16) {
+      case 0:
+        return Apply<v1::RegisterRequest>(who, bytes);
+      case 1:
+        return Apply<v1::HeartbeatRequest>(who, bytes);
+      case 2:
+        now_ += std::chrono::milliseconds(50 * who);
+        return coordinator_->Tick(now_, out_);
+      case 3:
+        return coordinator_->CancelWaiter(waiter, now_, out_);
+      case 4:
+        // An arrival stays, and is answered to nobody.
+        if (open_.erase(waiter.value()) == 1) detached_.insert(waiter.value());
+        return coordinator_->DetachWaiter(waiter, now_, out_);
+      case 5: {
+        const core::Call call = NewCall(who);
+        return coordinator_->Disconnected(call.member, call.incarnation, now_,
+                                          out_);
+      }
+      case 6:
+        return Restart();
+      default:
+        break;
+    }
+    v1::Operation operation;
+    if (!operation.ParseFromString(bytes)) return;
+    if (operation.request_case() == v1::Operation::REQUEST_NOT_SET ||
+        operation.request_case() == v1::Operation::kCancel) {
+      return;
+    }
+    core::Call call = NewCall(who);
+    Turn turn{*coordinator_, limits_, now_, out_};
+    open_.insert(call.waiter.value());
+    methods_[call.waiter.value()] = coordinator::MethodOf(operation);
+    coordinator::ApplyOperation(operation, call, turn);
+  }
+
+  void Settle() {
+    for (core::Reply& reply : out_.replies) {
+      Require(open_.erase(reply.waiter.value()) +
+                      detached_.erase(reply.waiter.value()) ==
+                  1,
+              "an answer to nobody, or a second one");
+      const auto method = methods_.find(reply.waiter.value());
+      if (method == methods_.end()) continue;
+      const coordinator::Answer answer{1, method->second, now_, reply.status,
+                                       reply.payload};
+      v1::Result result;
+      coordinator::FillResult(answer, core::MemberId("a"), &result);
+      Require(!result.SerializeAsString().empty(), "an answer without bytes");
+    }
+    for (const core::Record& record : coordinator_->TakeChanges()) {
+      const std::string key = coordinator::EncodeKey("j", record);
+      std::optional<std::string> value = coordinator::EncodeValue(record);
+      if (value.has_value()) {
+        stored_[key] = *std::move(value);
+      } else {
+        stored_.erase(key);
+      }
+    }
+    out_ = core::Outbox();
+    const absl::Status status = coordinator_->CheckInvariants();
+    Require(status.ok(), status.ToString());
+  }
+
+  const core::Limits limits_ = Options().limits;
+  uint64_t epoch_ = 1;
+  std::optional<core::Coordinator> coordinator_{
+      std::in_place, core::CoordinatorEpoch(1), Options()};
+  core::Instant now_ = core::Instant() + std::chrono::hours(1);
+  core::Outbox out_;
+  uint64_t waiter_ = 0;
+  std::set<uint64_t> open_;
+  std::set<uint64_t> detached_;
+  std::map<uint64_t, coordinator::Method> methods_;
+  std::map<std::string, std::string> stored_;
+};
+
+}  // namespace
+
+void FuzzOne(absl::string_view input) {
+  World world;
+  while (world.Step(input)) {
+  }
+  world.Restart();
+}
+
+}  // namespace muster::fuzz

@@ -1,0 +1,40 @@
+// Statuses from a coordinator that is none, or is another version.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "grpcpp/support/status.h"
+#include "muster/v1/common.pb.h"
+#include "proto/muster/v1/status_wire.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace muster::fuzz {
+
+void FuzzOne(absl::string_view input) {
+  v1::WireStatus wire;
+  if (wire.ParseFromArray(input.data(), static_cast<int>(input.size()))) {
+    const absl::Status status = v1::FromWire(wire);
+    Require(status.ok() == (wire.code() == 0), "OK made of an error");
+    const absl::Status again = v1::FromWire(v1::ToWire(status));
+    Require(again == status, "a status that changes on its way");
+    if (!status.ok()) {
+      const grpc::Status trailers = v1::ToGrpc(status);
+      Require(trailers.error_details().size() <= 8192, "trailers too large");
+      Require(v1::FromGrpc(trailers).code() == status.code(),
+              "a code that changes on its way");
+      if (const auto culprits = v1::GetCulprits(status)) {
+        Require(
+            static_cast<int>(
+                v1::FitCulprits(*culprits, 100).SerializeAsString().size()) <=
+                110,
+            "culprits that do not fit");
+      }
+    }
+  }
+  // As the details of a failed call, which anybody may have sent.
+  const grpc::Status foreign(grpc::UNAVAILABLE, "x", std::string(input));
+  Require(v1::FromGrpc(foreign).code() == absl::StatusCode::kUnavailable,
+          "details that change the code");
+}
+
+}  // namespace muster::fuzz
