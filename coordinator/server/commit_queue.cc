@@ -119,7 +119,7 @@ absl::Status CommitQueue::WriteAll(const std::vector<Commit>& commits,
   std::vector<StorageChange> changes;
   const auto write = [&] {
     *records += static_cast<int64_t>(changes.size());
-    const absl::Status status =
+    absl::Status status =
         changes.empty() ? absl::OkStatus() : storage_->Write(changes);
     changes.clear();
     return status;

@@ -69,9 +69,9 @@ class HttpServer::Listener {
     for (const auto& [path, page] : pages) {
       server_.Get(path, [page = page](const httplib::Request&,
                                       httplib::Response& response) {
-        HttpPage content = page();
+        const HttpPage content = page();
         response.status = content.status;
-        response.set_content(std::move(content.body), content.type);
+        response.set_content(content.body, content.type);
       });
     }
   }

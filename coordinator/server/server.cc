@@ -232,7 +232,7 @@ class ServerImpl final : public Server {
     http_.reset();
   }
 
-  absl::Status Restore(JobRecords jobs) {
+  absl::Status Restore(JobRecords&& jobs) {
     for (auto& [name, records] : jobs) {
       absl::Status status = driver_.Restore(name, std::move(records));
       if (!status.ok()) return status;
@@ -314,8 +314,9 @@ class ServerImpl final : public Server {
     if (options_.tls_cert.empty()) return absl::OkStatus();
     absl::StatusOr<std::unique_ptr<TlsIdentity>> tls = TlsIdentity::Load(
         {options_.tls_cert, options_.tls_key, options_.tls_client_ca});
-    if (tls.ok()) tls_ = *std::move(tls);
-    return tls.status();
+    if (!tls.ok()) return tls.status();
+    tls_ = *std::move(tls);
+    return absl::OkStatus();
   }
 
   absl::Status ServeGrpc(const Endpoint& endpoint) {
@@ -378,7 +379,7 @@ class ServerImpl final : public Server {
                       RenderStatusPage(ReadStatus())};
     };
     absl::StatusOr<std::unique_ptr<HttpServer>> http =
-        HttpServer::Start(*endpoint, std::move(pages));
+        HttpServer::Start(*endpoint, pages);
     if (!http.ok()) return http.status();
     http_ = *std::move(http);
     return absl::OkStatus();
@@ -437,7 +438,8 @@ class ServerImpl final : public Server {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerOptions options) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(
+    const ServerOptions& options) {
   absl::Status status = CheckOptions(options);
   if (status.ok()) status = CheckTls(options);
   if (!status.ok()) return status;

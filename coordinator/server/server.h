@@ -81,7 +81,8 @@ class Server {
   //   UNAVAILABLE (cannot listen: the text names the address and the cause; or
   //   the storage cannot be opened), FAILED_PRECONDITION (another process has
   //   the storage open), DATA_LOSS (it is corrupt).
-  static absl::StatusOr<std::unique_ptr<Server>> Start(ServerOptions options);
+  static absl::StatusOr<std::unique_ptr<Server>> Start(
+      const ServerOptions& options);
 
   // Drains with a grace of 100 ms, then ends every thread of the server.
   virtual ~Server() = default;

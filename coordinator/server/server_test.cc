@@ -282,6 +282,7 @@ TEST(ServerTest, SilentConnectionsDoNotStarveTheProbes) {
   options.http_listen = "127.0.0.1:0";
   TestServer server(options);
   std::vector<int> silent;
+  silent.reserve(64);
   for (int i = 0; i < 64; ++i) {
     silent.push_back(ConnectTo(server.server().http_port()));
   }

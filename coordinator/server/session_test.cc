@@ -565,6 +565,7 @@ TEST(SessionTest, ManySessionsComeAndGo) {
   constexpr int kThreads = 8;
   constexpr int kRounds = 12;
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       for (int round = 0; round < kRounds; ++round) {

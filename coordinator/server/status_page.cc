@@ -62,7 +62,7 @@ std::string Escape(absl::string_view text) {
   return out;
 }
 
-std::string Row(absl::string_view tag, std::vector<std::string> cells,
+std::string Row(absl::string_view tag, const std::vector<std::string>& cells,
                 bool bad = false) {
   std::string row = bad ? "<tr class=\"bad\">" : "<tr>";
   for (const std::string& cell : cells) {
@@ -97,7 +97,8 @@ std::string Members(std::vector<core::MemberSnapshot> members) {
                          core::FormatDuration(m.heard_ago) + " ago",
                          core::DescribeProgress(m.progress, m.progress_age),
                          m.registration.debug_address},
-                        m.state != core::MemberState::kAlive));
+                        m.state != core::MemberState::kAlive &&
+                            m.state != core::MemberState::kLeft));
   }
   absl::StrAppend(&table, "</table></div>");
   if (members.size() > kRowsMax) {
@@ -137,6 +138,13 @@ std::string Barriers(const std::vector<core::BarrierSnapshot>& barriers) {
   return table + "</table></div>";
 }
 
+std::string GenerationText(const core::JobSnapshot& job) {
+  if (job.generation == core::Generation()) return "";
+  return absl::StrCat("generation ", job.generation.value(),
+                      job.generation_running ? "" : " (over)", ", world size ",
+                      job.world_size, ", ");
+}
+
 }  // namespace
 
 std::string RenderStatusPage(const StatusPageInput& input) {
@@ -148,13 +156,11 @@ std::string RenderStatusPage(const StatusPageInput& input) {
                   " &middot; <a href=\"/metrics\">metrics</a></p>");
   for (const StatusPageInput::Job& entry : input.jobs) {
     const core::JobSnapshot& job = entry.state;
-    absl::StrAppend(
-        &page, "<h2>job ", Escape(entry.name), "</h2><p>generation ",
-        job.generation.value(), job.generation_running ? "" : " (not running)",
-        ", world size ", job.world_size, ", ", job.keys, " keys, ",
-        job.store_bytes, " bytes, ", job.queue_items, " queue items, ",
-        job.waiters, " calls wait, ", std::llround(entry.operations_per_second),
-        " calls per second");
+    absl::StrAppend(&page, "<h2>job ", Escape(entry.name), "</h2><p>",
+                    GenerationText(job), job.keys, " keys, ", job.store_bytes,
+                    " bytes, ", job.queue_items, " queue items, ", job.waiters,
+                    " calls wait, ", std::llround(entry.operations_per_second),
+                    " calls per second");
     if (job.forming_world_size > 0) {
       absl::StrAppend(&page, "; rendezvous: ", job.joined, " of ",
                       job.forming_world_size, " have joined");

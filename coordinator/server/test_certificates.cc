@@ -63,7 +63,7 @@ TestAuthority::TestAuthority(const std::string& name)
 TestIdentity TestAuthority::Issue(const std::string& name,
                                   const TestIssue& issue) {
   const std::string base = absl::StrCat(folder_, "/", name);
-  const TestIdentity identity{base + ".pem", base + ".key"};
+  TestIdentity identity{base + ".pem", base + ".key"};
   WriteTestFile(base + ".ext",
                 absl::StrCat("subjectAltName=", issue.names, "\n"));
   Run(absl::StrCat("openssl req -new ", kNewKey, " -subj /CN=", name,

@@ -22,7 +22,7 @@ v1::Caller MakeCaller(const std::string& job, const std::string& member,
   return caller;
 }
 
-TestServer::TestServer(ServerOptions options) {
+TestServer::TestServer(const ServerOptions& options) {
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
   EXPECT_TRUE(server.ok()) << server.status();
   if (!server.ok()) return;

@@ -29,7 +29,7 @@ v1::Caller MakeCaller(const std::string& job, const std::string& member = "",
 
 class TestServer {
  public:
-  explicit TestServer(ServerOptions options = {});
+  explicit TestServer(const ServerOptions& options = {});
 
   Server& server() { return *server_; }
   void Stop() { server_.reset(); }

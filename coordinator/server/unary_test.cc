@@ -58,7 +58,7 @@ class UnaryTest : public ::testing::Test {
     *request.mutable_caller() = MakeCaller("j", member, incarnation);
     request.set_host("host-" + member);
     v1::RegisterResponse response;
-    const absl::Status status =
+    absl::Status status =
         Call(server_.membership(), &Members::Register, request, &response);
     if (status.ok()) {
       EXPECT_EQ(response.lease().seconds(), 10);

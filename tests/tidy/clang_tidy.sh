@@ -9,7 +9,8 @@ if [[ ${#files[@]} -eq 0 ]]; then
   mapfile -t files < <(git ls-files -- coordinator dataplane client worker proto |
     grep -E '\.cc$')
 fi
-flags=(-std=c++20 -I. -Iproto "-I$generated/proto" "-I$generated"
+# Generated headers are not ours to mend.
+flags=(-std=c++20 -I. -Iproto -isystem "$generated/proto" -isystem "$generated"
   -isystem /usr/include/eigen3 -Wno-unknown-warning-option)
 # xargs puts the files at the end, clang-tidy wants them before the flags.
 export MUSTER_TIDY_FLAGS="${flags[*]}"
