@@ -12,9 +12,10 @@
 namespace muster::dataplane {
 namespace {
 
-std::shared_ptr<Work> FailedWork(std::string description, absl::Status status) {
+std::shared_ptr<Work> FailedWork(std::string description,
+                                 const absl::Status& status) {
   auto work = std::make_shared<PromisedWork>(std::move(description));
-  work->Complete(std::move(status));
+  work->Complete(status);
   return work;
 }
 

@@ -40,7 +40,8 @@ class ReductionTest : public ::testing::Test {
     std::vector<T> values(count);
     for (size_t i = 0; i < count; ++i) {
       const auto number =
-          static_cast<int64_t>(i * 7919 + seed * 104729) % 20011 - 10005;
+          (static_cast<int64_t>(i) * 7919 + int64_t{seed} * 104729) % 20011 -
+          10005;
       values[i] = std::is_integral_v<T> ? static_cast<T>(number * 300'007)
                                         : static_cast<T>(number) / T{16};
     }

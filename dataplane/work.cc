@@ -11,7 +11,7 @@ namespace muster::dataplane {
 PromisedWork::PromisedWork(std::string description)
     : description_(std::move(description)) {}
 
-bool PromisedWork::Complete(absl::Status status) {
+bool PromisedWork::Complete(const absl::Status& status) {
   std::vector<Callback> callbacks;
   {
     MutexLock lock(mutex_);

@@ -51,7 +51,7 @@ class [[nodiscard]] PromisedWork : public Work {
 
   // The first call completes the work and returns true; later ones are without
   // effect and return false.
-  bool Complete(absl::Status status);
+  bool Complete(const absl::Status& status);
 
   using Work::Wait;
   [[nodiscard]] absl::Status Wait(Instant deadline) override;

@@ -38,6 +38,7 @@ TEST(PromisedWorkTest, AllWaitersWakeAndOneOfManyCompletersWins) {
   std::atomic<int> woken{0};
   std::atomic<int> winners{0};
   std::vector<std::thread> threads;
+  threads.reserve(8);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       EXPECT_TRUE(work.Wait().ok());

@@ -65,7 +65,8 @@ double Measure(Communicator& communicator, const std::string& op,
   std::vector<float> values(bytes / sizeof(float), 1);
   const int calls = CallsFor(bytes, communicator.world_size());
   Call(communicator, op, values);
-  if (op == "all_reduce" && values[0] != communicator.world_size()) {
+  if (op == "all_reduce" &&
+      values[0] != static_cast<float>(communicator.world_size())) {
     MustSucceed(absl::DataLossError(absl::StrCat("wrong sum ", values[0])));
   }
   std::fill(values.begin(), values.end(), 0.0f);
@@ -98,9 +99,10 @@ std::string RunRank(Communicator& communicator) {
        bytes *= absl::GetFlag(FLAGS_factor)) {
     const double seconds = Measure(communicator, op, bytes);
     if (communicator.rank() == 0) {
+      const double gb_per_s = static_cast<double>(bytes) / seconds / 1e9;
       std::printf("%s\t%d\t%lld\t%.2f\t%.4f\t%.4f\n", op.c_str(), ranks,
                   static_cast<long long>(bytes), seconds * 1e6,  // NOLINT
-                  bytes / seconds / 1e9, bytes / seconds / 1e9 * factor);
+                  gb_per_s, gb_per_s * factor);
       std::fflush(stdout);
     }
     if (bytes == 0) break;

@@ -15,6 +15,7 @@ LocalWorld::LocalWorld(LocalWorldOptions options)
     : options_(std::move(options)), communicators_(options_.world_size) {
   const auto store = std::make_shared<InMemoryStore>();
   std::vector<std::thread> threads;
+  threads.reserve(options_.world_size);
   for (int rank = 0; rank < options_.world_size; ++rank) {
     threads.emplace_back([this, rank, store] {
       auto backend = CreateBackend(
@@ -39,6 +40,7 @@ LocalWorld::LocalWorld(LocalWorldOptions options)
 
 void LocalWorld::OnEachRank(const std::function<void(Communicator&)>& body) {
   std::vector<std::thread> threads;
+  threads.reserve(communicators_.size());
   for (const auto& communicator : communicators_) {
     if (communicator == nullptr) continue;
     threads.emplace_back([&body, &communicator] { body(*communicator); });

@@ -54,7 +54,7 @@ std::string ReadAll(int descriptor) {
 
 }  // namespace
 
-ProcessWorld::ProcessWorld(std::string backend, int world_size,
+ProcessWorld::ProcessWorld(const std::string& backend, int world_size,
                            const Body& body)
     : processes_(world_size) {
   const char* base = std::getenv("TEST_TMPDIR");

@@ -28,7 +28,7 @@ class ProcessWorld {
   using Body = std::function<std::string(Communicator&)>;
 
   // Forks the ranks; each joins the group and calls `body`.
-  ProcessWorld(std::string backend, int world_size, const Body& body);
+  ProcessWorld(const std::string& backend, int world_size, const Body& body);
   ~ProcessWorld();  // Kills what still runs.
 
   ProcessWorld(const ProcessWorld&) = delete;

@@ -7,13 +7,20 @@
 
 #include <algorithm>
 #include <chrono>
+#include <compare>
+#include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <set>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/gloo/gloo_errors.h"
 #include "dataplane/culprit.h"
@@ -65,26 +72,38 @@ class Alarm {
   std::thread thread_;  // Last: it uses the others.
 };
 
-// Gloo lets the side with the greater address connect and the other one
-// listen; compared as it stands in the socket address.
-bool Connects(const AddressBytes& own, const AddressBytes& peer) {
-  sockaddr_storage mine = {};
-  sockaddr_storage theirs = {};
-  std::memcpy(&mine, own.data(), std::min(own.size(), sizeof(mine)));
-  std::memcpy(&theirs, peer.data(), std::min(peer.size(), sizeof(theirs)));
-  int order = 0;
-  if (mine.ss_family == AF_INET) {
-    const auto& a = reinterpret_cast<const sockaddr_in&>(mine);
-    const auto& b = reinterpret_cast<const sockaddr_in&>(theirs);
-    order = std::memcmp(&a.sin_addr, &b.sin_addr, sizeof(a.sin_addr));
-    if (order == 0) order = a.sin_port - b.sin_port;
-  } else {
-    const auto& a = reinterpret_cast<const sockaddr_in6&>(mine);
-    const auto& b = reinterpret_cast<const sockaddr_in6&>(theirs);
-    order = std::memcmp(&a.sin6_addr, &b.sin6_addr, sizeof(a.sin6_addr));
-    if (order == 0) order = a.sin6_port - b.sin6_port;
+// A socket's address, in the order in which Gloo compares two of them: as they
+// stand in the socket address.
+struct Endpoint {
+  std::string host;
+  uint16_t port = 0;
+
+  friend auto operator<=>(const Endpoint&, const Endpoint&) = default;
+};
+
+Endpoint EndpointOf(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    return {std::string(reinterpret_cast<const char*>(&v4.sin_addr),
+                        sizeof(v4.sin_addr)),
+            v4.sin_port};
   }
-  return order > 0;
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  return {std::string(reinterpret_cast<const char*>(&v6.sin6_addr),
+                      sizeof(v6.sin6_addr)),
+          v6.sin6_port};
+}
+
+Endpoint EndpointOf(const AddressBytes& bytes) {
+  sockaddr_storage address = {};
+  std::memcpy(&address, bytes.data(), std::min(bytes.size(), sizeof(address)));
+  return EndpointOf(address);
+}
+
+// Gloo lets the side with the greater address connect and the other one
+// listen.
+bool Connects(const AddressBytes& own, const AddressBytes& peer) {
+  return EndpointOf(own) > EndpointOf(peer);
 }
 
 class Connector {
@@ -132,7 +151,7 @@ class Connector {
   ::gloo::transport::Pair& PairOf(int peer) { return *context_.getPair(peer); }
 
   absl::Status Connect(int peer) {
-    const absl::Status connected =
+    absl::Status connected =
         Guard([&] { PairOf(peer).connect(remote_[peer]); });
     if (connected.ok()) return connected;
     absl::Status status = absl::UnavailableError(
@@ -159,12 +178,14 @@ class Connector {
     {
       MutexLock lock(mutex_);
       expired_ = true;
-      missing_.assign(order_.begin() + connected_, order_.end());
-      // Those that this side opens are under way, and not to be asked twice.
-      waiting.assign(order_.begin() + std::max(connected_, opened_here_),
-                     order_.end());
+      for (size_t i = connected_; i < order_.size(); ++i) {
+        missing_.push_back(order_[i]);
+        // Those that this side opens are under way, and not to be asked twice.
+        if (i >= opened_here_) waiting.push_back(order_[i]);
+      }
     }
     std::vector<std::thread> probes;
+    probes.reserve(waiting.size());
     std::vector<int> answered;
     Mutex answered_mutex;
     for (const int peer : waiting) {
@@ -208,6 +229,41 @@ absl::Status ConnectPairs(::gloo::transport::Context& context,
                           Instant deadline,
                           const std::function<void(bool)>& spin) {
   return Connector(context, own, remote).Run(deadline, spin);
+}
+
+std::vector<int> FindSockets(const std::vector<AddressBytes>& own,
+                             const std::vector<AddressBytes>& remote) {
+  // A pair's accepted socket is where it has listened; one that it has opened
+  // leads to where the peer has.
+  std::set<Endpoint> accepted;
+  std::set<Endpoint> opened;
+  for (size_t peer = 0; peer < own.size(); ++peer) {
+    if (own[peer].empty()) continue;
+    accepted.insert(EndpointOf(own[peer]));
+    opened.insert(EndpointOf(remote[peer]));
+  }
+  std::vector<int> sockets;
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    int socket = -1;
+    if (!absl::SimpleAtoi(entry.path().filename().native(), &socket)) continue;
+    sockaddr_storage here = {};
+    sockaddr_storage there = {};
+    socklen_t here_bytes = sizeof(here);
+    socklen_t there_bytes = sizeof(there);
+    if (getpeername(socket, reinterpret_cast<sockaddr*>(&there),
+                    &there_bytes) != 0 ||
+        getsockname(socket, reinterpret_cast<sockaddr*>(&here), &here_bytes) !=
+            0) {
+      continue;
+    }
+    if (accepted.contains(EndpointOf(here)) ||
+        opened.contains(EndpointOf(there))) {
+      sockets.push_back(socket);
+    }
+  }
+  return sockets;
 }
 
 }  // namespace muster::dataplane::gloo_internal

@@ -25,6 +25,11 @@ absl::Status ConnectPairs(::gloo::transport::Context& context,
                           Instant deadline,
                           const std::function<void(bool)>& spin);
 
+// The sockets of the pairs that are connected. Gloo does not give them away:
+// they are found by their addresses among the descriptors of this process.
+std::vector<int> FindSockets(const std::vector<AddressBytes>& own,
+                             const std::vector<AddressBytes>& remote);
+
 }  // namespace muster::dataplane::gloo_internal
 
 #endif  // MUSTER_DATAPLANE_BACKENDS_GLOO_CONNECT_H_

@@ -142,7 +142,7 @@ void Engine::RunFirst() {
     mutex_.Unlock();
   }
   // Before another thread may run the next one: works complete in their order.
-  job.work->Complete(std::move(status));
+  job.work->Complete(status);
   mutex_.Lock();
   running_ = false;
   jobs_.pop_front();
@@ -202,7 +202,7 @@ absl::Status Engine::Run(const Collective& collective) {
   }
   if (status.ok()) return status;
   // An abort's cause is the group's error, word for word.
-  const absl::Status aborted = mesh_->abort_cause();
+  absl::Status aborted = mesh_->abort_cause();
   if (!aborted.ok()) return aborted;
   status = Prefixed(LabelOf(collective), status);
   Abort(status);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "dataplane/backends/gloo/connect.h"
 #include "dataplane/backends/gloo/gloo_backend.h"
 #include "dataplane/backends/gloo/rendezvous.h"
 #include "dataplane/culprit.h"
@@ -46,6 +47,59 @@ std::string ValueOfSilentRank(const char* host, int world_size) {
   std::memcpy(bytes.data(), &address, sizeof(address));
   return *gloo_internal::EncodeAddresses(
       std::vector<gloo_internal::AddressBytes>(world_size, bytes));
+}
+
+// A listening socket at 127.0.0.1, and where it is as Gloo's bytes.
+struct Listener {
+  Listener() {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    socklen_t address_bytes = sizeof(address);
+    EXPECT_EQ(bind(socket, generic, sizeof(address)), 0);
+    EXPECT_EQ(listen(socket, 1), 0);
+    EXPECT_EQ(getsockname(socket, generic, &address_bytes), 0);
+    std::memcpy(bytes.data(), &address, sizeof(address));
+  }
+  ~Listener() { close(socket); }
+
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  gloo_internal::AddressBytes bytes =
+      gloo_internal::AddressBytes(sizeof(sockaddr_storage) + 8);
+};
+
+// Both ends of a connection to `listener`.
+struct Connection {
+  explicit Connection(const Listener& listener) {
+    EXPECT_EQ(connect(opened,
+                      reinterpret_cast<const sockaddr*>(listener.bytes.data()),
+                      sizeof(sockaddr_in)),
+              0);
+    accepted = accept(listener.socket, nullptr, nullptr);
+  }
+  ~Connection() {
+    close(opened);
+    close(accepted);
+  }
+
+  const int opened = socket(AF_INET, SOCK_STREAM, 0);
+  int accepted = -1;
+};
+
+TEST(GlooConnectTest, SocketsOfPairsAreFoundAmongThoseOfTheProcess) {
+  const Listener own;
+  const Listener silent;
+  const Listener remote;
+  const Listener unrelated;
+  const Connection from_rank0(own);
+  const Connection to_rank2(remote);
+  const Connection of_others(unrelated);
+  // Rank 1 accepts from rank 0, whose listener is closed, and connects to 2.
+  EXPECT_THAT(
+      gloo_internal::FindSockets({own.bytes, {}, silent.bytes},
+                                 {silent.bytes, {}, remote.bytes}),
+      ::testing::UnorderedElementsAre(from_rank0.accepted, to_rank2.opened));
 }
 
 TEST(GlooConnectTest, RankThatNeverComesIsNamed) {
@@ -115,6 +169,7 @@ TEST(GlooConnectTest, RankThatLeavesAtOnceDoesNotDisturbWhoStillConnects) {
     const auto store = std::make_shared<InMemoryStore>();
     std::vector<absl::Status> joined(4);
     std::vector<std::thread> ranks;
+    ranks.reserve(4);
     for (int rank = 0; rank < 4; ++rank) {
       ranks.emplace_back([&, rank] {
         // The backend is gone when Join returns.
@@ -318,8 +373,9 @@ TEST(GlooConnectTest, GroupsOf32AreMadeAndEndedQuickly) {
       return std::chrono::duration_cast<milliseconds>(duration).count();
     };
     RecordProperty("make_ms_" + std::to_string(world_size),
-                   in_ms(made - start));
-    RecordProperty("end_ms_" + std::to_string(world_size), in_ms(ended - made));
+                   std::to_string(in_ms(made - start)));
+    RecordProperty("end_ms_" + std::to_string(world_size),
+                   std::to_string(in_ms(ended - made)));
     std::printf("%d ranks: made in %ld ms, ended in %ld ms\n", world_size,
                 in_ms(made - start), in_ms(ended - made));
     EXPECT_LT(in_ms(ended - start), 8000) << world_size;

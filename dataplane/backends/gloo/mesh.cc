@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -90,6 +91,39 @@ class LoopSpinner : public transport::tcp::Handler {
   const int descriptor_;
 };
 
+// Gloo's event loop passes over a connection that another thread has locked,
+// and looks again at once. So it spins while a thread posts a message to a
+// connection on which another one arrives; and if it has taken that thread's
+// processor, it spins for a whole time slice before the thread can go on.
+// With this handler, which is called in the same turns, it gives way.
+class LoopYielder : public transport::tcp::Handler {
+ public:
+  explicit LoopYielder(transport::tcp::Device& device)
+      : descriptor_(epoll_create1(EPOLL_CLOEXEC)) {
+    device.registerDescriptor(descriptor_, EPOLLIN, this);
+  }
+  // After the device, whose loop calls it.
+  ~LoopYielder() override { ::close(descriptor_); }
+
+  // `socket` is a connection's. It is forgotten when it is closed.
+  void Watch(int socket) {
+    epoll_event event = {};
+    event.events = EPOLLIN;
+    epoll_ctl(descriptor_, EPOLL_CTL_ADD, socket, &event);
+  }
+
+  // Around what locks a connection.
+  void Posting(bool on) { posting_.store(on, std::memory_order_relaxed); }
+
+  void handleEvents(int) override {
+    if (posting_.load(std::memory_order_relaxed)) sched_yield();
+  }
+
+ private:
+  const int descriptor_;
+  std::atomic<bool> posting_{false};
+};
+
 class GlooMesh;
 
 class GlooBuffer : public Buffer {
@@ -155,9 +189,10 @@ class GlooMesh : public Mesh {
   void NoteGone(int peer, const std::string& transport_error)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
 
-  // Constant once open. Destroyed from below: the spinner after the device,
+  // Constant once open. Destroyed from below: the device's handlers after it,
   // the context before it.
   std::unique_ptr<LoopSpinner> spinner_;
+  std::unique_ptr<LoopYielder> yielder_;
   std::shared_ptr<transport::tcp::Device> device_;
   std::shared_ptr<transport::Context> context_;
 
@@ -189,7 +224,10 @@ template <typename Function>
 absl::Status GlooBuffer::Post(int peer, Function&& function) {
   absl::Status aborted = mesh_.abort_cause();
   if (!aborted.ok()) return aborted;
-  return Guard(function).ok() ? absl::OkStatus() : mesh_.Gone(peer);
+  mesh_.yielder_->Posting(true);
+  const bool posted = Guard(function).ok();
+  mesh_.yielder_->Posting(false);
+  return posted ? absl::OkStatus() : mesh_.Gone(peer);
 }
 
 template <typename Function>
@@ -251,6 +289,11 @@ absl::Status GlooMesh::Open(const BackendOptions& options) {
   absl::Status status =
       ConnectPairs(*context_, own, *remote, options.deadline,
                    [this](bool on) { on ? spinner_->On() : spinner_->Off(); });
+  if (status.ok()) {
+    for (const int socket : FindSockets(own, *remote)) {
+      yielder_->Watch(socket);
+    }
+  }
   for (int peer = 0; peer < world_size() && status.ok(); ++peer) {
     if (peer != rank()) status = ListenForFarewell(peer);
   }
@@ -276,6 +319,7 @@ absl::Status GlooMesh::CreateDevice(const BackendOptions& options) {
                      ": ", WithoutSourcePosition(created.message())));
   }
   spinner_ = std::make_unique<LoopSpinner>(*device_);
+  yielder_ = std::make_unique<LoopYielder>(*device_);
   return absl::OkStatus();
 }
 

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/culprit.h"
 
@@ -34,8 +35,7 @@ void ClearUnused(AddressBytes& address) {
   std::memcpy(&family, address.data(), sizeof(family));
   const size_t used_bytes = family == AF_INET ? offsetof(sockaddr_in, sin_zero)
                                               : sizeof(sockaddr_in6);
-  std::fill(address.begin() + used_bytes, address.begin() + storage_bytes,
-            '\0');
+  std::memset(address.data() + used_bytes, 0, storage_bytes - used_bytes);
 }
 
 absl::Status Unreadable(const std::string& value, int world_size) {
@@ -52,9 +52,9 @@ std::string KeyOf(int rank) { return absl::StrCat("gloo/", rank); }
 std::string DescribeRanks(const std::vector<int>& ranks) {
   constexpr size_t kShownMax = 8;
   const size_t shown = std::min(ranks.size(), kShownMax);
-  std::string text =
-      absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
-                   absl::StrJoin(ranks.begin(), ranks.begin() + shown, ", "));
+  std::string text = absl::StrCat(
+      ranks.size() == 1 ? "rank " : "ranks ",
+      absl::StrJoin(absl::MakeConstSpan(ranks).first(shown), ", "));
   if (shown < ranks.size()) {
     absl::StrAppend(&text, " and ", ranks.size() - shown, " more");
   }
@@ -97,12 +97,12 @@ absl::StatusOr<std::vector<AddressBytes>> DecodeAddresses(
       value[0] != kLayout) {
     return Unreadable(value, world_size);
   }
-  const auto ports = value.end() - ports_bytes;
-  const AddressBytes host(value.begin() + 1, ports);
+  const char* port = value.data() + value.size() - ports_bytes;
+  const AddressBytes host(value.data() + 1, port);
   std::vector<AddressBytes> addresses(world_size, host);
-  for (int rank = 0; rank < world_size; ++rank) {
-    const auto port = ports + rank * kPortBytes;
-    std::copy(port, port + kPortBytes, addresses[rank].begin() + kPortOffset);
+  for (AddressBytes& address : addresses) {
+    std::memcpy(address.data() + kPortOffset, port, kPortBytes);
+    port += kPortBytes;
   }
   return addresses;
 }

@@ -76,6 +76,7 @@ TEST(RendezvousTest, OneSetAndOneGetPerRank) {
   const auto store = std::make_shared<testing::InMemoryStore>();
   constexpr int kWorldSize = 5;
   std::vector<std::thread> ranks;
+  ranks.reserve(kWorldSize);
   for (int rank = 0; rank < kWorldSize; ++rank) {
     ranks.emplace_back([&store, rank] {
       // Rank r waits for rank p on port 1000 r + p.
