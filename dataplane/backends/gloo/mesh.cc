@@ -309,6 +309,9 @@ absl::Status GlooMesh::CreateDevice(const BackendOptions& options) {
   absl::Status created = Guard([&] {
     device_ = std::dynamic_pointer_cast<transport::tcp::Device>(
         transport::tcp::CreateDevice(attributes));
+    if (device_ == nullptr) return;
+    spinner_ = std::make_unique<LoopSpinner>(*device_);
+    yielder_ = std::make_unique<LoopYielder>(*device_);
   });
   if (!created.ok() || device_ == nullptr) {
     return absl::UnavailableError(
@@ -318,8 +321,6 @@ absl::Status GlooMesh::CreateDevice(const BackendOptions& options) {
                          : absl::StrCat("interface ", network->interface_name),
                      ": ", WithoutSourcePosition(created.message())));
   }
-  spinner_ = std::make_unique<LoopSpinner>(*device_);
-  yielder_ = std::make_unique<LoopYielder>(*device_);
   return absl::OkStatus();
 }
 
