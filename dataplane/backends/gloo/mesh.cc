@@ -239,9 +239,10 @@ absl::Status GlooBuffer::Await(int peer, Function&& function) {
   if (!aborted.ok()) return aborted;
   bool done = false;
   const absl::Status waited = Guard([&] { done = function(); });
-  mesh_.waiting_for_.store(-1);
   if (!waited.ok()) return mesh_.Gone(peer);
-  return done ? absl::OkStatus() : mesh_.abort_cause();
+  if (!done) return mesh_.abort_cause();
+  mesh_.waiting_for_.store(-1);
+  return absl::OkStatus();
 }
 
 absl::Status GlooBuffer::Receive(int peer, uint64_t slot, size_t offset,
@@ -370,6 +371,8 @@ absl::Status GlooMesh::CheckPeers() {
 }
 
 absl::Status GlooMesh::Gone(int peer) {
+  // So that a deadline that passes meanwhile names it.
+  waiting_for_.store(peer);
   absl::Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   // A peer that went earlier may be the reason why this one went.

@@ -74,7 +74,8 @@ class Mesh {
   // make one later.
   virtual void Close(const absl::Status& farewell) = 0;
 
-  // The rank that some thread is waiting for in a Buffer, or -1.
+  // The rank that some thread is waiting for in a Buffer, or -1. Once that has
+  // failed it stays the one with which it failed.
   int waiting_for() const { return waiting_for_.load(); }
 
   int rank() const { return rank_; }

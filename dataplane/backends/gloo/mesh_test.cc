@@ -97,24 +97,40 @@ TEST(MeshTest, WhatWasSentBeforeTheFarewellAndItselfReachAPeerThatIsBehind) {
   std::filesystem::remove_all(directory);
 }
 
-TEST(MeshTest, LeavingWaitsAWhileForAPeerThatIsStillJoining) {
-  // A peer that listens, so that a rank with a greater address has connected to
-  // it, and goes no further: it does not announce that it receives a farewell.
-  const int peer = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  socklen_t address_bytes = sizeof(address);
-  ASSERT_EQ(bind(peer, generic, sizeof(address)), 0);
-  ASSERT_EQ(listen(peer, 1), 0);
-  ASSERT_EQ(getsockname(peer, generic, &address_bytes), 0);
-  AddressBytes bytes(sizeof(sockaddr_storage) + 8);
-  std::memcpy(bytes.data(), &address, sizeof(address));
-  const auto store = std::make_shared<testing::InMemoryStore>();
-  ASSERT_TRUE(store->Set("gloo/1", *EncodeAddresses({bytes, {}})).ok());
+// Rank 1, which listens, so that rank 0 with its greater address has connected
+// to it, and goes no further: it does not announce that it receives a farewell.
+class SilentPeer {
+ public:
+  SilentPeer() {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    socklen_t address_bytes = sizeof(address);
+    EXPECT_EQ(bind(listener_, generic, sizeof(address)), 0);
+    EXPECT_EQ(listen(listener_, 1), 0);
+    EXPECT_EQ(getsockname(listener_, generic, &address_bytes), 0);
+    AddressBytes bytes(sizeof(sockaddr_storage) + 8);
+    std::memcpy(bytes.data(), &address, sizeof(address));
+    EXPECT_TRUE(store_->Set("gloo/1", *EncodeAddresses({bytes, {}})).ok());
+  }
+  ~SilentPeer() { close(listener_); }
 
-  const auto mesh = ConnectOneOfTwo(0, store, "127.0.0.9");
+  absl::StatusOr<std::unique_ptr<Mesh>> ConnectRank0() {
+    return ConnectOneOfTwo(0, store_, "127.0.0.9");
+  }
+
+  void HangUp() { close(accept(listener_, nullptr, nullptr)); }
+
+ private:
+  const int listener_ = socket(AF_INET, SOCK_STREAM, 0);
+  const std::shared_ptr<testing::InMemoryStore> store_ =
+      std::make_shared<testing::InMemoryStore>();
+};
+
+TEST(MeshTest, LeavingWaitsAWhileForAPeerThatIsStillJoining) {
+  SilentPeer peer;
+  const auto mesh = peer.ConnectRank0();
   ASSERT_TRUE(mesh.ok()) << mesh.status();
   const auto leaving = std::async(std::launch::async, [&] {
     (*mesh)->Close(absl::AbortedError("on purpose"));
@@ -123,7 +139,20 @@ TEST(MeshTest, LeavingWaitsAWhileForAPeerThatIsStillJoining) {
             std::future_status::timeout);
   // But it ends, without the peer.
   leaving.wait();
-  close(peer);
+}
+
+TEST(MeshTest, RankWithWhichAWaitFailedStaysTheOneWaitedFor) {
+  // A deadline that passes while the failure is looked into shall name it.
+  SilentPeer peer;
+  const auto mesh = peer.ConnectRank0();
+  ASSERT_TRUE(mesh.ok()) << mesh.status();
+  char byte = 0;
+  const auto buffer = (*mesh)->CreateBuffer(&byte, 1);
+  EXPECT_TRUE(buffer->Receive(1, kSlot, 0, 1).ok());
+  EXPECT_EQ((*mesh)->waiting_for(), -1);
+  peer.HangUp();
+  EXPECT_EQ(buffer->WaitReceive(1).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ((*mesh)->waiting_for(), 1);
 }
 
 }  // namespace
