@@ -180,11 +180,9 @@ class Ring {
     tensor_ = exchange_.Wrap(reduced_.data(), reduced_.tensor.bytes());
     const size_t chunk_count = reduced_.count() / world_size_ + 1;
     const size_t slot_bytes = Bytes(chunk_count / segments_ + 1);
-    // Keeps every slot aligned for the reduction.
-    const size_t stride = (slot_bytes + 63) / 64 * 64;
-    std::byte* scratch = exchange_.Scratch(kAhead * stride);
+    std::byte* scratch = exchange_.Scratch(kAhead * slot_bytes);
     for (size_t i = 0; i < kAhead; ++i) {
-      slots_[i] = scratch + i * stride;
+      slots_[i] = scratch + i * slot_bytes;
       slot_buffers_[i] = exchange_.Wrap(slots_[i], slot_bytes);
     }
   }
