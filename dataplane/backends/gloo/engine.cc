@@ -77,11 +77,8 @@ void Engine::Stop() {
   executor_.join();
   watchdog_wakes_.NotifyAll();
   watchdog_.join();
-  {
-    MutexLock lock(mutex_);
-    while (running_waiters_ > 0) waiters_left_.Wait(mutex_);
-  }
-  // Handles keep the engine, but no connection.
+  // The executor ends when nobody runs a collective and none is left, so no
+  // thread in RunUntil uses these. Handles keep the engine, but no connection.
   workspace_.Clear();
   mesh_.reset();
 }
@@ -173,13 +170,9 @@ void Engine::RunExecutor() {
 
 void Engine::RunUntil(const Work& target) {
   mutex_.Lock();
-  ++running_waiters_;
   while (!target.IsCompleted() && !running_ && !jobs_.empty()) RunFirst();
-  --running_waiters_;
   const bool others_left = !running_ && !jobs_.empty();
-  // Under the lock: Stop may be waiting, and nothing is touched after it.
   if (others_left || stopping_) executor_wakes_.NotifyOne();
-  if (stopping_) waiters_left_.NotifyAll();
   mutex_.Unlock();
 }
 

@@ -58,7 +58,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // failed, once. The caller is the one that runs collectives, or nobody does.
   // Lets go of the lock meanwhile.
   void CloseMesh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // When the watchdog has to look next.
+  // When the watchdog has to look next. Deadlines count for punctuality alone,
+  // here and where Start wakes it: it sees each within kLookPeriod anyway.
   Instant NextLook(Instant now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Why the group has failed by `now`, or OK. Lets go of the lock meanwhile.
   absl::Status FindFailure(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -76,12 +77,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Mutex mutex_;
   CondVar executor_wakes_;
   CondVar watchdog_wakes_;
-  CondVar waiters_left_;
   // The first one is running if `running_`.
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
-  // Threads in RunUntil.
-  int running_waiters_ ABSL_GUARDED_BY(mutex_) = 0;
   // How many Start has queued.
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);

@@ -358,5 +358,27 @@ TEST(EngineLifeTest, StopCompletesWhatNobodyRuns) {
   EXPECT_EQ(network->farewells, std::vector<absl::Status>{work->status()});
 }
 
+TEST(EngineLifeTest, StopWaitsForWhoeverRunsACollective) {
+  const auto network = std::make_shared<Network>();
+  const auto engine =
+      std::make_shared<Engine>("g", std::make_unique<FakeMesh>(network));
+  Collective barrier;
+  barrier.caller_waits = true;
+  const auto work = engine->Start(barrier);
+  std::promise<void> completing;
+  std::promise<void> go_on;
+  work->OnCompletion([&](const absl::Status&) {
+    completing.set_value();
+    go_on.get_future().wait();
+  });
+  std::thread waiter([work] { EXPECT_FALSE(work->Wait().ok()); });
+  const auto stopped = std::async(std::launch::async, [&] { engine->Stop(); });
+  completing.get_future().wait();
+  EXPECT_EQ(stopped.wait_for(milliseconds(20)), std::future_status::timeout);
+  go_on.set_value();
+  stopped.wait();
+  waiter.join();
+}
+
 }  // namespace
 }  // namespace muster::dataplane::gloo_internal
