@@ -8,6 +8,7 @@
 #include "client/internal/channel_security.h"
 #include "grpcpp/grpcpp.h"
 #include "muster/v1/admin.grpc.pb.h"
+#include "muster/v1/membership.grpc.pb.h"
 #include "muster/v1/store.grpc.pb.h"
 #include "proto/muster/v1/status_wire.h"
 
@@ -19,6 +20,7 @@ struct Control::Stubs {
         authorization(security.authorization),
         channel(NewChannel(endpoint, security)),
         admin(v1::AdminService::NewStub(channel)),
+        membership(v1::MembershipService::NewStub(channel)),
         store(v1::StoreService::NewStub(channel)) {}
 
   void Prepare(grpc::ClientContext& context) const {
@@ -30,6 +32,7 @@ struct Control::Stubs {
   const std::string authorization;
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<v1::AdminService::Stub> admin;
+  const std::unique_ptr<v1::MembershipService::Stub> membership;
   const std::unique_ptr<v1::StoreService::Stub> store;
 };
 
@@ -93,6 +96,13 @@ absl::Status Control::GetJob(const v1::GetJobRequest& request,
 absl::Status Control::Drain(const v1::DrainRequest& request,
                             v1::DrainResponse* response) {
   return Call(*stubs_->admin, &v1::AdminService::Stub::Drain, request,
+              options_.connect_timeout, response);
+}
+
+absl::Status Control::CloseRendezvous(const v1::CloseRendezvousRequest& request,
+                                      v1::CloseRendezvousResponse* response) {
+  return Call(*stubs_->membership,
+              &v1::MembershipService::Stub::CloseRendezvous, request,
               options_.connect_timeout, response);
 }
 

@@ -13,6 +13,7 @@
 #include "client/internal/endpoint.h"
 #include "client/session.h"
 #include "muster/v1/admin.pb.h"
+#include "muster/v1/membership.pb.h"
 #include "muster/v1/store.pb.h"
 
 namespace muster::internal {
@@ -38,6 +39,8 @@ class Control {
                       v1::GetJobResponse* response);
   absl::Status Drain(const v1::DrainRequest& request,
                      v1::DrainResponse* response);
+  absl::Status CloseRendezvous(const v1::CloseRendezvousRequest& request,
+                               v1::CloseRendezvousResponse* response);
   absl::Status Set(const v1::SetRequest& request, v1::SetResponse* response);
   // Its time to wait, which the request has, goes on top of the timeout.
   absl::Status Get(const v1::GetRequest& request, v1::GetResponse* response);

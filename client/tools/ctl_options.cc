@@ -50,7 +50,7 @@ constexpr Option kOptions[] = {
     {"--ttl", "DURATION", "the key is gone after this"},
     {"--interval", "DURATION", "between two looks (2s)"},
     {"--count", "N", "end after N looks; 0: when it is interrupted"},
-    {"--reason", "TEXT", "for the coordinator's log"},
+    {"--reason", "TEXT", "why, for people"},
 };
 
 struct Command {
@@ -89,6 +89,12 @@ const std::vector<Command>& Commands() {
        {"--prefix", "--after"},
        "print each change of a key as it happens"},
       {"kv delete", "KEY", 1, 1, {"--prefix"}, "delete a key"},
+      {"close",
+       "[JOB]",
+       0,
+       1,
+       {"--reason"},
+       "close a job's rendezvous: nobody joins it any more"},
       {"drain",
        "",
        0,
@@ -483,7 +489,7 @@ absl::StatusOr<std::string> CtlCompletion(absl::string_view shell) {
       "  case \"${words[*]}\" in\n"
       "    \"\") candidates=\"",
       absl::StrJoin(first, " "), "\" ;;\n", families,
-      "    members|barriers|top)\n"
+      "    members|barriers|top|close)\n"
       "      candidates=$(musterctl jobs --names --timeout=1s 2>/dev/null) ;;\n"
       "    help) candidates=\"",
       absl::StrJoin(first, " "),

@@ -129,7 +129,7 @@ TEST(CtlOptionsTest, HelpOfEverythingOfAFamilyAndOfACommand) {
   const std::string all = *CtlHelp("");
   for (const char* const command :
        {"status", "jobs", "members", "barriers", "top", "kv get", "kv set",
-        "kv list", "kv watch", "kv delete", "drain", "completion"}) {
+        "kv list", "kv watch", "kv delete", "close", "drain", "completion"}) {
     EXPECT_THAT(all, HasSubstr(std::string("\n  ") + command));
   }
   EXPECT_THAT(*CtlHelp("kv"), Not(HasSubstr("\n  jobs")));

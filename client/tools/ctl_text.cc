@@ -185,8 +185,21 @@ std::string MembersText(const v1::GetJobResponse& response) {
       "job ", Harmless(job.job()), ": generation ", GenerationText(job),
       ", world size ", job.world_size(), ", ", job.members_alive(), " alive\n");
   if (response.forming_world_size() > 0) {
-    absl::StrAppend(&text, "rendezvous: ", response.joined(), " of ",
-                    response.forming_world_size(), " have joined\n");
+    const bool elastic =
+        response.forming_min_world_size() < response.forming_world_size();
+    absl::StrAppend(
+        &text, "rendezvous: ", response.joined(), " of ",
+        elastic ? absl::StrCat(response.forming_min_world_size(), " to ") : "",
+        response.forming_world_size(), " have joined");
+    if (response.has_last_call_remaining()) {
+      absl::StrAppend(&text, ", last call for ",
+                      Ago(DurationOf(response.last_call_remaining())));
+    }
+    text += '\n';
+  }
+  if (!response.rendezvous_closed().empty()) {
+    absl::StrAppend(&text, "rendezvous closed by ",
+                    Harmless(response.rendezvous_closed()), "\n");
   }
   if (response.members().empty()) return text + "no members\n";
   std::vector<Row> rows = {

@@ -88,6 +88,7 @@ TEST(CtlTextTest, MembersSayWhatBecameOfThem) {
   job.mutable_members(1)->set_cause("no heartbeat for 11s (lease 10s)");
   job.mutable_members(1)->set_silent_ms(71'999);
   job.set_forming_world_size(2);
+  job.set_forming_min_world_size(2);
   job.set_joined(1);
   EXPECT_EQ(MembersText(job),
             "job demo: generation 3, world size 2, 1 alive\n"
@@ -97,6 +98,24 @@ TEST(CtlTextTest, MembersSayWhatBecameOfThem) {
             "group \"world\"\n"
             "-     b       lost   host-b  7    1m11s ago  no heartbeat for 11s "
             "(lease 10s)\n");
+}
+
+TEST(CtlTextTest, MembersSayForWhatTheRendezvousWaits) {
+  v1::GetJobResponse job = Job();
+  job.set_joined(3);
+  job.set_forming_min_world_size(2);
+  job.set_forming_world_size(4);
+  job.mutable_last_call_remaining()->set_seconds(7);
+  EXPECT_EQ(MembersText(job),
+            "job demo: generation 3, world size 2, 1 alive\n"
+            "rendezvous: 3 of 2 to 4 have joined, last call for 7s\n"
+            "no members\n");
+  job.clear_forming_world_size();
+  job.set_rendezvous_closed("member \"a\" (h, pid 7): finished");
+  EXPECT_EQ(MembersText(job),
+            "job demo: generation 3, world size 2, 1 alive\n"
+            "rendezvous closed by member \"a\" (h, pid 7): finished\n"
+            "no members\n");
 }
 
 TEST(CtlTextTest, BarriersSayWhoIsMissing) {

@@ -72,7 +72,7 @@ class Ctl {
         {"top", &Ctl::Top},         {"kv get", &Ctl::Get},
         {"kv set", &Ctl::Set},      {"kv list", &Ctl::List},
         {"kv watch", &Ctl::Watch},  {"kv delete", &Ctl::Delete},
-        {"drain", &Ctl::Drain},
+        {"close", &Ctl::Close},     {"drain", &Ctl::Drain},
     };
     absl::Status status = (this->*commands.at(options_.command))();
     if (status.ok() && !written_) {
@@ -333,6 +333,18 @@ class Ctl {
     }
     Print(response, "deleted\n");
     return absl::OkStatus();
+  }
+
+  absl::Status Close() {
+    const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
+    if (!job.ok()) return job.status();
+    v1::CloseRendezvousRequest request;
+    request.mutable_caller()->set_job(job->summary().job());
+    request.set_reason(options_.reason);
+    v1::CloseRendezvousResponse response;
+    absl::Status status = control_->CloseRendezvous(request, &response);
+    if (status.ok()) Print(response, "closed\n");
+    return status;
   }
 
   absl::Status Drain() {

@@ -178,6 +178,17 @@ class JobsTest(MusterctlTest):
         self.await_ctl("members", contains="lost")
         self.assertIn("1 (over)", self.ctl("jobs"))
 
+    def test_a_closed_rendezvous_takes_nobody(self):
+        self.ctl("kv", "set", "k", "v", "--job=demo")
+        self.assertEqual(self.ctl("close", "demo", "--reason=enough"),
+                         "closed\n")
+        self.assertRegex(self.ctl("members", "demo"),
+                         "rendezvous closed by an operator: enough\n")
+        rank = self.start_rank(0, 1, "demo")
+        self.assertNotEqual(rank.wait(timeout=LIMIT_S), 0)
+        self.assertEqual(self.ctl("close", "nobody", status=1),
+                         'musterctl: NOT_FOUND: no job "nobody" here\n')
+
     def test_jobs_by_name(self):
         self.assertEqual(self.ctl("jobs"), "no jobs\n")
         error = self.ctl("members", status=1)

@@ -252,7 +252,7 @@ void Coordinator::Join(const Call& call, JoinRequest request, Instant now,
 
 void Coordinator::CloseRendezvous(const Call& call, absl::string_view reason,
                                   Instant now, Outbox& out) {
-  MutateAndPark(call, "CloseRendezvous", now, out, [&] {
+  Mutate(call, "CloseRendezvous", now, out, [&] {
     out.Answer(call.waiter, std::monostate());
     rendezvous_.Close(call, reason, out);
   });

@@ -356,7 +356,10 @@ void Rendezvous::Close(const Call& call, absl::string_view reason,
   if (!closed_.empty()) return;
   const std::string why =
       reason.empty() ? "no reason given" : CutText(reason, limits_.text_bytes);
-  closed_ = absl::StrCat(Claimant(call.member), ": ", why);
+  // A client that is no member is who looks after the job from outside.
+  closed_ = absl::StrCat(
+      call.member == MemberId() ? "an operator" : Claimant(call.member), ": ",
+      why);
   journal_.Generation();
   out.Note(NoticeKind::kRendezvousClosed,
            absl::StrCat("member=", call.member.value(), " cause=\"",

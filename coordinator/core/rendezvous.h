@@ -92,7 +92,8 @@ class Rendezvous {
   FormationReply Settle(Instant now, Outbox& out);
 
   // Fails all joins, these and all later ones. The running generation goes on.
-  // No effect when it is closed already. The caller must be a live member.
+  // No effect when it is closed already. The caller is a live member, or none:
+  // then it is an operator.
   void Close(const Call& call, absl::string_view reason, Outbox& out);
 
   // Ends the running generation because `member` of it waits for the next one;

@@ -163,7 +163,14 @@ std::string RenderStatusPage(const StatusPageInput& input) {
                     " calls per second");
     if (job.forming_world_size > 0) {
       absl::StrAppend(&page, "; rendezvous: ", job.joined, " of ",
+                      job.forming_min_world_size < job.forming_world_size
+                          ? absl::StrCat(job.forming_min_world_size, " to ")
+                          : "",
                       job.forming_world_size, " have joined");
+    }
+    if (!job.rendezvous_closed.empty()) {
+      absl::StrAppend(&page, "; rendezvous closed by ",
+                      Escape(job.rendezvous_closed));
     }
     absl::StrAppend(&page, "</p>", Members(job.members),
                     Barriers(job.barriers));

@@ -25,6 +25,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
 #include "client/session.h"
 #include "tests/bench/callers.h"
 #include "tests/bench/child.h"
@@ -455,6 +456,9 @@ int main(int argc, char** argv) {
       "of "
       "many members.");
   absl::ParseCommandLine(argc, argv);
+  // As muster-coordinator does: the echo and the callers are not to be slower
+  // for it.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   try {
     if (absl::GetFlag(FLAGS_serve_echo)) return muster::bench::ServeEcho();
     if (const std::string what = absl::GetFlag(FLAGS_drive); !what.empty()) {
