@@ -132,6 +132,33 @@ TEST_F(DistributedTest, ExternalCoordinatorGivesOutTheRanks) {
   }
 }
 
+TEST_F(DistributedTest, AnElasticGroupShrinksAndGrowsAndKeepsItsRanks) {
+  coordinator::ServerOptions options;
+  options.listen = "127.0.0.1:" + std::to_string(port_.port());
+  const auto server = coordinator::Server::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  Ranks ranks;
+  for (int i = 0; i < 3; ++i) {
+    ranks.push_back(Start({"elastic", Url("muster", "/llama")}, {}));
+  }
+  std::map<std::string, Process*> by_rank;
+  for (const auto& rank : ranks) {
+    by_rank[rank->ReadLine(kSoon)] = rank.get();
+  }
+  ASSERT_EQ(by_rank.count("rank 0 of 3"), 1u);
+  ASSERT_EQ(by_rank.count("rank 1 of 3"), 1u);
+  ASSERT_EQ(by_rank.count("rank 2 of 3"), 1u);
+  by_rank["rank 2 of 3"]->Signal(SIGKILL);
+  EXPECT_EQ(by_rank["rank 0 of 3"]->ReadLine(kSoon), "rank 0 of 2");
+  EXPECT_EQ(by_rank["rank 1 of 3"]->ReadLine(kSoon), "rank 1 of 2");
+  // It waits for the end of the group that runs, and has the free seat then.
+  const auto newcomer =
+      Start({"elastic_newcomer", Url("muster", "/llama")}, {});
+  by_rank["rank 0 of 3"]->Signal(SIGKILL);
+  EXPECT_EQ(by_rank["rank 1 of 3"]->ReadLine(kSoon), "rank 1 of 2");
+  EXPECT_EQ(newcomer->ReadLine(kSoon), "rank 0 of 2");
+}
+
 TEST_F(DistributedTest, NothingOfDeadGroupsStaysInTheStore) {
   coordinator::ServerOptions options;
   options.listen = "127.0.0.1:" + std::to_string(port_.port());

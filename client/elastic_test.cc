@@ -1,4 +1,4 @@
-// Elastic rendezvous through a coordinator.
+// Elastic rendezvous, and groups in bulk, through a coordinator.
 
 #include <chrono>
 #include <future>
@@ -21,6 +21,7 @@ using coordinator::Server;
 using coordinator::ServerOptions;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class ElasticTest : public ::testing::Test {
@@ -153,6 +154,33 @@ TEST_F(ElasticTest, ASpareGetsInWhenASeatIsFree) {
   const char* const names[] = {"a", "spare", "c", "d"};
   for (int i = 0; i < 4; ++i) world[ranks[i]] = names[i];
   EXPECT_EQ(Members(spared.get()), world);
+}
+
+TEST_F(ElasticTest, GroupsAreRegisteredInBulkAndBarriersKnowThem) {
+  const auto a = Connect("a");
+  const auto b = Connect("b");
+  EXPECT_THROW(a->RegisterGroups({{.name = "x", .ranks = {0}}}), DistError);
+  std::vector<std::future<Formation>> joined;
+  joined.push_back(Join(*a, seconds(0)));
+  joined.push_back(Join(*b, seconds(0)));
+  const int rank = joined[0].get().rank;
+  joined[1].get();
+  // Each in the pair, and alone.
+  const std::string alone = "alone";
+  EXPECT_THAT(a->RegisterGroups({{.name = "pair", .ranks = {0, 1}},
+                                 {.name = alone, .ranks = {rank}}}),
+              ElementsAre(1, 1));
+  a->AwaitBarrier({.name = "begin", .group = alone, .timeout = seconds(20)});
+  EXPECT_THAT(b->RegisterGroups({{.name = "pair", .ranks = {0, 1}}}),
+              ElementsAre(2));
+  try {
+    b->RegisterGroups({{.name = alone, .ranks = {1 - rank}}});
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const DistError& error) {
+    EXPECT_EQ(error.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("group \"alone\": member \"b\""));
+    EXPECT_THAT(error.what(), HasSubstr("member \"a\""));
+  }
 }
 
 TEST_F(ElasticTest, ACloseEndsAllWaiting) {

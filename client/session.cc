@@ -43,8 +43,7 @@ Formation Session::Join(const JoinOptions& options) {
   Formation formation = internal::ValueOrThrow(
       Origin::kControl, internal::Join(*stream_, options));
   dataplane::MutexLock lock(mutex_);
-  generation_ = formation.generation;
-  rank_ = formation.rank;
+  place_ = {formation.generation, formation.rank};
   return formation;
 }
 
@@ -57,24 +56,34 @@ void Session::CloseRendezvous(const std::string& reason) {
                           stream_->options().connect_timeout_name)));
 }
 
-void Session::AwaitBarrier(const SessionBarrierOptions& options) {
-  int64_t generation = 0;
-  int rank = -1;
+Session::Place Session::PlaceFor(const std::string& caller) {
   {
     dataplane::MutexLock lock(mutex_);
-    generation = generation_;
-    rank = rank_;
+    if (place_.rank >= 0) return place_;
   }
-  if (rank < 0) {
-    internal::Throw(Origin::kControl,
-                    absl::FailedPreconditionError(absl::StrCat(
-                        "barrier \"", options.name, "\": member \"", member(),
-                        "\" has no rank before Session::Join")));
-  }
+  internal::Throw(Origin::kControl,
+                  absl::FailedPreconditionError(
+                      absl::StrCat(caller, ": member \"", member(),
+                                   "\" has no rank before Session::Join")));
+}
+
+std::vector<int> Session::RegisterGroups(
+    const std::vector<GroupDefinition>& groups) {
+  const Place place = PlaceFor("groups");
+  return internal::ValueOrThrow(
+      Origin::kControl,
+      internal::RegisterGroups(
+          *stream_, place.generation, groups,
+          Deadline::After(stream_->options().connect_timeout,
+                          stream_->options().connect_timeout_name)));
+}
+
+void Session::AwaitBarrier(const SessionBarrierOptions& options) {
+  const Place place = PlaceFor(absl::StrCat("barrier \"", options.name, "\""));
   internal::ThrowIfFailed(
       Origin::kControl,
       internal::AwaitBarrier(
-          *stream_, options.group, options.name, generation, rank,
+          *stream_, options.group, options.name, place.generation, place.rank,
           options.wait_all_ranks,
           Deadline::After(options.timeout, "SessionBarrierOptions::timeout")));
 }

@@ -155,9 +155,20 @@ struct JoinOptions {
   std::optional<std::chrono::milliseconds> last_call = std::nullopt;
 };
 
+// A process group, for the coordinator to know of.
+struct GroupDefinition {
+  // At most 256 bytes.
+  std::string name = {};
+  // Of the world, ascending; this member's among them.
+  std::vector<int> ranks = {};
+  // For people; the first definition's counts.
+  std::string description = {};
+};
+
 struct SessionBarrierOptions {
   std::string name = {};
-  // Barriers of different groups do not meet.
+  // Barriers of different groups do not meet. Of a group that RegisterGroups
+  // has told of, its ranks take part; else the whole world.
   std::string group = "world";
   // Counted from the first arrival.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
@@ -215,6 +226,15 @@ class Session {
   // Throws DistNetworkError.
   void CloseRendezvous(const std::string& reason);
 
+  // Tells the coordinator of process groups of the formed generation that this
+  // member is in, any number in one call: of all or, on an error, of none.
+  // Waits for nobody else. Returns for each how many of its ranks have done so
+  // by now. Throws DistError: kInvalidArgument (a name or ranks, or other ranks
+  // than another member means: the text names both), kAborted (the generation
+  // is over), kFailedPrecondition (no rank before Join), kResourceExhausted.
+  // Throws DistNetworkError.
+  std::vector<int> RegisterGroups(const std::vector<GroupDefinition>& groups);
+
   // Arrives at a monitored barrier of the formed generation and waits for the
   // coordinator's decision, which is the same on every rank.
   // Throws DistError: kDeadlineExceeded (ranks are missing, all are in
@@ -253,14 +273,22 @@ class Session {
   internal::StreamSession& stream() { return *stream_; }
 
  private:
+  // The place in a generation that a call needs.
+  struct Place {
+    int64_t generation = 0;
+    int rank = -1;
+  };
+
   explicit Session(std::unique_ptr<internal::StreamSession> stream);
+
+  // Throws when there is none; `caller` begins the text.
+  Place PlaceFor(const std::string& caller);
 
   const std::unique_ptr<internal::StreamSession> stream_;
 
   dataplane::Mutex mutex_;
-  // Of the last formation; -1: none.
-  int64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;
-  int rank_ ABSL_GUARDED_BY(mutex_) = -1;
+  // Of the last formation; rank -1: none.
+  Place place_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster

@@ -89,6 +89,8 @@ ABSL_FLAG(int64_t, limit_waiters, muster::coordinator::core::Limits().waiters,
           "the most waiting calls of one job");
 ABSL_FLAG(int64_t, limit_members, muster::coordinator::core::Limits().members,
           "the most members of one job");
+ABSL_FLAG(int64_t, limit_groups, muster::coordinator::core::Limits().groups,
+          "the most process groups of one job");
 
 namespace muster::coordinator {
 namespace {
@@ -243,6 +245,7 @@ ServerOptions OptionsFromFlags() {
       absl::GetFlag(FLAGS_limit_watch_history_bytes);
   options.limits.waiters = absl::GetFlag(FLAGS_limit_waiters);
   options.limits.members = absl::GetFlag(FLAGS_limit_members);
+  options.limits.groups = absl::GetFlag(FLAGS_limit_groups);
   return options;
 }
 

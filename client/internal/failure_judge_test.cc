@@ -239,6 +239,17 @@ TEST_F(FailureJudgeTest, WhatIsDecidedHereIsLoggedToo) {
                           "culprits= cause=\"reduction failed\""));
 }
 
+TEST_F(FailureJudgeTest, WhoWaitsForTheNextGenerationIsNoCulprit) {
+  MemberEvent waiting =
+      Event(MemberEvent::Kind::kWaiting, -1, "waits for a seat");
+  waiting.generation_ended = false;
+  waiting.waiting = 1;
+  judge_->OnEvent(waiting);
+  EXPECT_TRUE(judge_->Known(kGeneration).ok());
+  Begin();
+  EXPECT_TRUE(aborted_.ok());
+}
+
 TEST_F(FailureJudgeTest, EventsBeforeTheGroupCount) {
   judge_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
   EXPECT_FALSE(judge_->Known(kGeneration).ok());

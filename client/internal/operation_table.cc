@@ -107,6 +107,9 @@ bool TakeSequence(uint64_t sequence, Operation& operation) {
     case Operation::kCloseRendezvous:
       operation.mutable_close_rendezvous()->set_sequence(sequence);
       return true;
+    case Operation::kRegisterGroups:
+      operation.mutable_register_groups()->set_sequence(sequence);
+      return true;
     default:
       return false;
   }

@@ -305,6 +305,24 @@ absl::Status CloseRendezvous(StreamSession& session, const std::string& reason,
   return session.Call(std::move(operation), deadline).status();
 }
 
+absl::StatusOr<std::vector<int>> RegisterGroups(
+    StreamSession& session, int64_t generation,
+    const std::vector<GroupDefinition>& groups, const Deadline& deadline) {
+  v1::Operation operation;
+  v1::RegisterGroupsRequest& request = *operation.mutable_register_groups();
+  request.set_generation(generation);
+  for (const GroupDefinition& group : groups) {
+    v1::GroupDefinition& definition = *request.add_groups();
+    definition.set_name(group.name);
+    definition.mutable_ranks()->Add(group.ranks.begin(), group.ranks.end());
+    definition.set_description(group.description);
+  }
+  const auto result = session.Call(std::move(operation), deadline);
+  if (!result.ok()) return result.status();
+  const auto& registered = result->register_groups().registered();
+  return std::vector<int>(registered.begin(), registered.end());
+}
+
 absl::Status AwaitBarrier(StreamSession& session, const std::string& group,
                           const std::string& name, int64_t generation, int rank,
                           bool wait_all_ranks, const Deadline& deadline) {

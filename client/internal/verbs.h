@@ -95,6 +95,9 @@ absl::StatusOr<Formation> Join(StreamSession& session,
                                const JoinOptions& options);
 absl::Status CloseRendezvous(StreamSession& session, const std::string& reason,
                              const Deadline& deadline);
+absl::StatusOr<std::vector<int>> RegisterGroups(
+    StreamSession& session, int64_t generation,
+    const std::vector<GroupDefinition>& groups, const Deadline& deadline);
 // The generation and the caller's rank in it are those of its formation.
 absl::Status AwaitBarrier(StreamSession& session, const std::string& group,
                           const std::string& name, int64_t generation, int rank,

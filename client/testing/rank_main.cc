@@ -187,6 +187,28 @@ int LeaveEarly() {
   return 0;
 }
 
+// Forms a group of two or three, trains until one of them is gone, and forms it
+// again with who is left. The first group waits for all three.
+int FormElastic(milliseconds last_call) {
+  g_options.min_world_size = 2;
+  g_options.max_world_size = 3;
+  for (;; last_call = milliseconds(100)) {
+    g_options.last_call = last_call;
+    InitProcessGroup(g_options);
+    Say("rank " + std::to_string(GetRank()) + " of " +
+        std::to_string(GetWorldSize()));
+    try {
+      for (std::vector<float> gradients(1 << 10);;) AllReduce(gradients);
+    } catch (const DistError&) {
+    }
+    DestroyProcessGroup();
+  }
+}
+
+int Elastic() { return FormElastic(seconds(60)); }
+
+int ElasticNewcomer() { return FormElastic(milliseconds(100)); }
+
 int Misuse() {
   const std::vector<std::pair<const char*, std::function<void()>>> cases = {
       {"rank before init", [] { GetRank(); }},
@@ -218,11 +240,17 @@ int Misuse() {
 
 int Main(int argc, char** argv) {
   const std::map<std::string, int (*)()> scenarios = {
-      {"hello", &Hello},           {"again", &Again},
-      {"leftovers", &Leftovers},   {"train", &Train},
-      {"collective", &Collective}, {"monitored_barriers", &MonitoredBarriers},
-      {"deserter", &Deserter},     {"leave_early", &LeaveEarly},
+      {"hello", &Hello},
+      {"again", &Again},
+      {"leftovers", &Leftovers},
+      {"train", &Train},
+      {"collective", &Collective},
+      {"monitored_barriers", &MonitoredBarriers},
+      {"deserter", &Deserter},
+      {"leave_early", &LeaveEarly},
       {"misuse", &Misuse},
+      {"elastic", &Elastic},
+      {"elastic_newcomer", &ElasticNewcomer},
   };
   if (argc > 2) g_options.init_method = argv[2];
   g_options.timeout = milliseconds(argc > 3 ? std::atoi(argv[3]) : 60'000);

@@ -45,10 +45,12 @@ NoticeKind NoticeOf(BarrierOutcome outcome) {
 }  // namespace
 
 BarrierTable::BarrierTable(const Limits* limits, WaiterQuota* quota,
-                           const Membership* membership, Journal* journal)
+                           const Membership* membership,
+                           const GroupTable* groups, Journal* journal)
     : limits_(*limits),
       quota_(*quota),
       membership_(*membership),
+      groups_(*groups),
       journal_(*journal) {}
 
 BarrierTable::~BarrierTable() = default;
@@ -130,10 +132,11 @@ absl::Status BarrierTable::CheckCaller(const Call& call,
 // The participants in ascending order; empty when they are all ranks.
 absl::StatusOr<std::vector<Rank>> BarrierTable::Participants(
     const BarrierRequest& request) const {
-  if (request.ranks.empty()) return std::vector<Rank>();
+  const std::vector<Rank>* const group = groups_.RanksOf(request.group);
+  if (request.ranks.empty() && group == nullptr) return std::vector<Rank>();
   const std::string title = BarrierTitle(request.group, request.barrier, 0);
   const int32_t size = static_cast<int32_t>(formation_->world.size());
-  std::vector<Rank> ranks = request.ranks;
+  std::vector<Rank> ranks = request.ranks.empty() ? *group : request.ranks;
   std::sort(ranks.begin(), ranks.end());
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i].value() < 0 || ranks[i].value() >= size) {
@@ -150,6 +153,12 @@ absl::StatusOr<std::vector<Rank>> BarrierTable::Participants(
     return absl::InvalidArgumentError(absl::StrCat(
         title, ": rank ", request.rank.value(),
         " is not among the participants ", ParticipantsText(ranks)));
+  }
+  if (group != nullptr && ranks != *group) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        title, ": ", RankText(request.rank), " expects ",
+        ParticipantsText(ranks), ", the group was registered with ",
+        ParticipantsText(*group)));
   }
   if (static_cast<int32_t>(ranks.size()) == size) ranks.clear();
   return ranks;
@@ -542,19 +551,15 @@ MissingRank BarrierTable::DescribeMissing(Rank rank, Instant now) const {
 // `4 ranks (0, 1, 2, 3)`.
 std::string BarrierTable::ParticipantsText(
     const std::vector<Rank>& participants) const {
-  const size_t count =
-      participants.empty() ? formation_->world.size() : participants.size();
-  std::string text = absl::StrCat(count, " ranks (");
+  if (!participants.empty()) {
+    return RanksText(participants, participants.size());
+  }
+  const size_t count = formation_->world.size();
+  std::vector<Rank> first;
   for (size_t i = 0; i < std::min(count, kRanksInTextMax); ++i) {
-    absl::StrAppend(&text, i == 0 ? "" : ", ",
-                    participants.empty() ? static_cast<int32_t>(i)
-                                         : participants[i].value());
+    first.emplace_back(static_cast<int32_t>(i));
   }
-  if (count > kRanksInTextMax) {
-    absl::StrAppend(&text, " and ", count - kRanksInTextMax, " more");
-  }
-  absl::StrAppend(&text, ")");
-  return text;
+  return RanksText(first, count);
 }
 
 // `rank 2 (trainer-2, pid 7)`.

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/core/call.h"
+#include "coordinator/core/groups.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/journal.h"
@@ -32,9 +33,11 @@ struct BarrierRequest {
   Generation generation{};  // in which the ranks hold; 0: the newest one
   std::string group{};
   std::string barrier{};
-  std::vector<Rank> ranks{};  // the participants; empty: all ranks
-  Rank rank{};                // the caller's
-  Duration timeout{};         // the first caller's counts
+  // The participants; empty: the ranks of `group`, all where nobody has
+  // registered it.
+  std::vector<Rank> ranks{};
+  Rank rank{};         // the caller's
+  Duration timeout{};  // the first caller's counts
   // false: fail as soon as a participant is known to be gone.
   // true: always wait for the whole timeout and name all who are missing.
   bool wait_all_ranks = false;
@@ -69,7 +72,8 @@ class BarrierTable {
  public:
   // All must outlive the table.
   BarrierTable(const Limits* limits, WaiterQuota* quota,
-               const Membership* membership, Journal* journal);
+               const Membership* membership, const GroupTable* groups,
+               Journal* journal);
   ~BarrierTable();
   BarrierTable(const BarrierTable&) = delete;
   BarrierTable& operator=(const BarrierTable&) = delete;
@@ -79,8 +83,9 @@ class BarrierTable {
 
   // BarrierReply, when the instance is decided; its statuses are with
   // BarrierOutcome. The caller must be a live member.
-  // ABORTED (no or another generation), INVALID_ARGUMENT (rank, participants),
-  // OUT_OF_RANGE (so late that the decision is not kept), RESOURCE_EXHAUSTED.
+  // ABORTED (no or another generation), INVALID_ARGUMENT (rank, participants;
+  // others than the group's), OUT_OF_RANGE (so late that the decision is not
+  // kept), RESOURCE_EXHAUSTED.
   void Arrive(const Call& call, const BarrierRequest& request, Instant now,
               Outbox& out);
 
@@ -199,6 +204,7 @@ class BarrierTable {
   const Limits& limits_;
   WaiterQuota& quota_;
   const Membership& membership_;
+  const GroupTable& groups_;
   Journal& journal_;
 
   FormationReply formation_;

@@ -101,7 +101,8 @@ class BarrierTableTest : public testing::Test {
   WaiterQuota quota_{100};
   Journal journal_{/*on=*/false};
   Membership members_{MembershipOptions(), &limits_, &journal_};
-  BarrierTable barriers_{&limits_, &quota_, &members_, &journal_};
+  GroupTable groups_{&limits_, &members_, &journal_};
+  BarrierTable barriers_{&limits_, &quota_, &members_, &groups_, &journal_};
   Outbox out_;
   Outbox notes_;
   std::set<uint64_t> waiters_;

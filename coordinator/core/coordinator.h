@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "coordinator/core/barrier_table.h"
 #include "coordinator/core/call.h"
+#include "coordinator/core/groups.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/journal.h"
@@ -137,6 +138,11 @@ class Coordinator {
   // No payload; a mutation. Of the job's rendezvous, for good: see Rendezvous.
   void CloseRendezvous(const Call& call, absl::string_view reason, Instant now,
                        Outbox& out);
+  // GroupsReply; a mutation.
+  void RegisterGroups(const Call& call, Generation generation,
+                      std::vector<GroupDefinition> groups, Instant now,
+                      Outbox& out);
+
   // BarrierReply. Counts as a mutation.
   void Arrive(const Call& call, const BarrierRequest& request, Instant now,
               Outbox& out);
@@ -216,6 +222,7 @@ class Coordinator {
   Membership membership_;
   StoreEngine store_;
   Rendezvous rendezvous_;
+  GroupTable groups_;
   BarrierTable barriers_;
 
   absl::flat_hash_map<WaiterId, Origin> origins_;

@@ -40,6 +40,13 @@ class Journal {
     if (on_) series.emplace(group, barrier);
   }
 
+  void Group(const std::string& group) {
+    if (on_) groups.insert(group);
+  }
+  void GroupRank(const std::string& group, Rank rank) {
+    if (on_) group_ranks.emplace(group, rank);
+  }
+
   void Clear() { *this = Journal(on_); }
 
   // In the order in which the records come out.
@@ -49,6 +56,8 @@ class Journal {
   absl::btree_set<std::pair<MemberId, SequenceNumber>> replies;
   bool generation = false;
   absl::btree_set<std::pair<std::string, std::string>> series;
+  absl::btree_set<std::string> groups;
+  absl::btree_set<std::pair<std::string, Rank>> group_ranks;
 
  private:
   bool on_;

@@ -11,8 +11,8 @@ namespace muster::coordinator::core {
 
 absl::Span<const absl::string_view> LimitsWithFlag() {
   static constexpr absl::string_view kNames[] = {
-      "jobs",     "keys",        "members",     "message_bytes", "queue_items",
-      "sessions", "store_bytes", "value_bytes", "waiters"};
+      "groups",      "jobs",     "keys",        "members",     "message_bytes",
+      "queue_items", "sessions", "store_bytes", "value_bytes", "waiters"};
   return kNames;
 }
 

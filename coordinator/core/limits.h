@@ -43,10 +43,12 @@ struct Limits {
   int64_t retained_replies = 4096;          // per member, for its retries
   int64_t retained_reply_bytes = 64 << 20;  // per member
 
-  // Rendezvous and barriers.
+  // Rendezvous, barriers and groups.
   int64_t world_size = 1 << 16;
   int64_t open_barriers = 4096;
   int64_t decided_barriers = 64;  // kept per barrier name for late callers
+  int64_t groups = 1 << 16;
+  int64_t group_ranks = 1 << 22;  // of all groups together
 };
 
 // Error texts list so many ranks, and then `and 120 more`.

@@ -159,12 +159,19 @@ struct BarrierResult {
 
 using BarrierReply = std::shared_ptr<const BarrierResult>;
 
+// RegisterGroups, in the order of its groups: how many of each one's ranks have
+// registered, the caller among them.
+struct GroupsReply {
+  std::vector<int32_t> registered;
+};
+
 // A failed call has std::monostate, except a failed barrier, which has its
 // result.
 using Payload =
     std::variant<std::monostate, RevisionReply, ValueReply, ValuesReply,
                  NumberReply, FlagReply, CompareSetReply, KeysReply, WatchReply,
-                 RegisterReply, HeartbeatReply, FormationReply, BarrierReply>;
+                 RegisterReply, HeartbeatReply, FormationReply, BarrierReply,
+                 GroupsReply>;
 
 }  // namespace muster::coordinator::core
 

@@ -15,6 +15,7 @@
 #include <variant>
 
 #include "coordinator/core/barrier_table.h"
+#include "coordinator/core/groups.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/rendezvous.h"
@@ -27,9 +28,9 @@ struct JobRecord {
   JobEpoch epoch;
 };
 
-using Record =
-    std::variant<JobRecord, EntryRecord, ItemRecord, StoreRecord, MemberRecord,
-                 ReplyRecord, GenerationRecord, SeriesRecord>;
+using Record = std::variant<JobRecord, EntryRecord, ItemRecord, StoreRecord,
+                            MemberRecord, ReplyRecord, GenerationRecord,
+                            SeriesRecord, GroupRecord, GroupRankRecord>;
 
 // Whether a change erases the record.
 inline bool IsErased(const Record& record) {
@@ -42,6 +43,8 @@ inline bool IsErased(const Record& record) {
     bool operator()(const ReplyRecord& of) { return of.erased; }
     bool operator()(const GenerationRecord&) { return false; }
     bool operator()(const SeriesRecord& of) { return of.erased; }
+    bool operator()(const GroupRecord& of) { return of.erased; }
+    bool operator()(const GroupRankRecord& of) { return of.erased; }
   };
   return std::visit(Visitor(), record);
 }

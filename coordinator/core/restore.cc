@@ -55,6 +55,12 @@ std::vector<Record> Coordinator::TakeChanges() {
                                        rendezvous_.running(), generation_end_,
                                        rendezvous_.closed()});
   }
+  for (const std::string& group : journal_.groups) {
+    changes.push_back(groups_.RecordOf(group));
+  }
+  for (const auto& [group, rank] : journal_.group_ranks) {
+    changes.push_back(groups_.RecordOf(group, rank));
+  }
   for (const auto& [group, barrier] : journal_.series) {
     changes.push_back(barriers_.RecordOf(group, barrier));
   }
@@ -82,10 +88,18 @@ void Coordinator::Restore(std::vector<Record> records, Instant now) {
   TakeOut(records, generations);
   for (GenerationRecord& record : generations) {
     barriers_.RestoreFormation(record.formation);
+    groups_.RestoreFormation(record.formation);
     rendezvous_.Restore(std::move(record.formation), record.running,
                         std::move(record.closed));
     generation_end_ = std::move(record.end);
   }
+
+  std::vector<GroupRecord> groups;
+  TakeOut(records, groups);
+  for (GroupRecord& record : groups) groups_.Restore(std::move(record));
+  std::vector<GroupRankRecord> group_ranks;
+  TakeOut(records, group_ranks);
+  for (const GroupRankRecord& record : group_ranks) groups_.Restore(record);
 
   std::vector<SeriesRecord> series;
   TakeOut(records, series);

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +42,14 @@ struct BarrierSnapshot {
   std::vector<MissingRank> missing;
 };
 
+struct GroupSnapshot {
+  std::string name;
+  std::string description;
+  std::shared_ptr<const std::vector<Rank>> ranks;
+  int32_t registered = 0;
+  std::vector<Rank> missing;  // have not registered; the first 64
+};
+
 struct JobSnapshot {
   CoordinatorEpoch epoch;
   std::vector<MemberSnapshot> members;  // by name; the departed ones too
@@ -54,6 +63,7 @@ struct JobSnapshot {
   std::optional<Duration> last_call_remaining;  // it forms then; none: not yet
   std::string rendezvous_closed;  // by whom and why; empty: it is not
 
+  std::vector<GroupSnapshot> groups;      // by name; of the newest generation
   std::vector<BarrierSnapshot> barriers;  // the undecided ones
 
   int64_t keys = 0;
@@ -74,6 +84,7 @@ struct JobCounts {
   int64_t store_bytes = 0;
   int64_t waiters = 0;
   int64_t open_barriers = 0;
+  int64_t groups = 0;
   int64_t queue_items = 0;
   Generation generation;
   bool generation_running = false;

@@ -247,7 +247,7 @@ class Player {
     }
     if (verb_ != "register" && verb_ != "heartbeat" && verb_ != "leave" &&
         verb_ != "fail" && verb_ != "join" && verb_ != "close" &&
-        verb_ != "arrive") {
+        verb_ != "groups" && verb_ != "arrive") {
       return false;
     }
     const Call call = NewCall();
@@ -268,6 +268,8 @@ class Player {
       Join(call);
     } else if (verb_ == "close") {
       coordinator_->CloseRendezvous(call, Text(Argument("why")), now_, out_);
+    } else if (verb_ == "groups") {
+      RegisterGroups(call);
     } else {
       Arrive(call);
     }
@@ -300,14 +302,33 @@ class Player {
              .current = Text(parts[3])}};
   }
 
+  std::vector<Rank> ParseRanks(const std::string& words) {
+    std::vector<Rank> ranks;
+    for (const std::string& rank : Split(words, ',')) {
+      ranks.push_back(Rank(static_cast<int32_t>(Number(rank))));
+    }
+    return ranks;
+  }
+
+  // `of=tp0:0,1;dp0:0,2`.
+  void RegisterGroups(const Call& call) {
+    std::vector<GroupDefinition> groups;
+    for (const std::string& word : Split(Argument("of"), ';')) {
+      const std::vector<std::string> parts = Split(word, ':');
+      groups.push_back(
+          {parts.at(0), ParseRanks(parts.at(1)), Text(Argument("about"))});
+    }
+    coordinator_->RegisterGroups(call,
+                                 Generation(Number(Argument("generation"))),
+                                 std::move(groups), now_, out_);
+  }
+
   void Arrive(const Call& call) {
     BarrierRequest request;
     request.generation = Generation(Number(Argument("generation")));
     request.group = Argument("group");
     request.barrier = Argument("name");
-    for (const std::string& rank : Split(Argument("ranks"), ',')) {
-      request.ranks.push_back(Rank(static_cast<int32_t>(Number(rank))));
-    }
+    request.ranks = ParseRanks(Argument("ranks"));
     request.rank = ParseRank();
     request.timeout = Timeout();
     request.wait_all_ranks = Argument("all") == "1";
@@ -377,6 +398,10 @@ class Player {
     std::string operator()(const SeriesRecord& of) {
       return absl::StrCat("series ", of.group, " ", of.barrier);
     }
+    std::string operator()(const GroupRecord& of) { return "group " + of.name; }
+    std::string operator()(const GroupRankRecord& of) {
+      return absl::StrCat("rank ", of.rank.value(), " of ", of.group);
+    }
   };
 
   void Status() {
@@ -403,6 +428,13 @@ class Player {
           " ", MemberStateName(member.state), " rank=",
           member.rank.has_value() ? absl::StrCat(member.rank->value()) : "-",
           " heard=", FormatDuration(member.heard_ago), " ago\n");
+    }
+    for (const GroupSnapshot& group : job.groups) {
+      absl::StrAppend(
+          &log_, "group ", group.name, " of ", Ranks(*group.ranks), " ",
+          group.registered, "/", group.ranks->size(),
+          group.missing.empty() ? "" : " missing=" + Ranks(group.missing),
+          group.description.empty() ? "" : ": ", group.description, "\n");
     }
     for (const BarrierSnapshot& barrier : job.barriers) {
       absl::StrAppend(&log_, "barrier ", barrier.barrier, " #",

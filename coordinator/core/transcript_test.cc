@@ -52,8 +52,8 @@ INSTANTIATE_TEST_SUITE_P(Testdata, TranscriptTest,
                          testing::Values("store", "store_lifetimes",
                                          "store_queues", "store_watch",
                                          "membership", "rendezvous",
-                                         "rendezvous_elastic", "barrier",
-                                         "restart"),
+                                         "rendezvous_elastic", "groups",
+                                         "barrier", "restart"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

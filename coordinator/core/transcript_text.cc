@@ -16,6 +16,12 @@ std::string Ranks(const std::vector<MissingRank>& missing) {
   });
 }
 
+std::string Ranks(const std::vector<Rank>& ranks) {
+  return absl::StrJoin(ranks, ",", [](std::string* out, Rank rank) {
+    absl::StrAppend(out, rank.value());
+  });
+}
+
 namespace {
 
 std::string Quoted(const Value& value) {
@@ -101,6 +107,9 @@ struct Describe {
               absl::StrAppend(out, seat.member.value(), "/",
                               seat.incarnation.value(), "@", seat.address);
             }));
+  }
+  std::string operator()(const GroupsReply& reply) {
+    return absl::StrCat(" registered=", absl::StrJoin(reply.registered, ","));
   }
   std::string operator()(const BarrierReply& reply) {
     std::string text = absl::StrCat(" #", reply->instance, " ", reply->arrived,

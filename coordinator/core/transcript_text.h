@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/ids.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
 
@@ -19,6 +20,7 @@ std::string TextOf(const Publication& publication);
 
 // `0,3`, without a newline.
 std::string Ranks(const std::vector<MissingRank>& missing);
+std::string Ranks(const std::vector<Rank>& ranks);
 
 }  // namespace muster::coordinator::core
 

@@ -78,6 +78,16 @@ void FillBarrier(const core::BarrierSnapshot& barrier,
   FillDuration(barrier.open_for, message->mutable_open_for());
 }
 
+void FillGroup(const core::GroupSnapshot& group, v1::RegisteredGroup* message) {
+  message->set_name(group.name);
+  message->set_description(group.description);
+  message->set_registered(group.registered);
+  for (const core::Rank rank : *group.ranks) message->add_ranks(rank.value());
+  for (const core::Rank rank : group.missing) {
+    message->add_missing(rank.value());
+  }
+}
+
 void FillJob(Job& job, v1::GetJobResponse* response) {
   core::JobSnapshot snapshot = job.Snapshot();
   FillSummary(job, CountsOf(snapshot), response->mutable_summary());
@@ -102,6 +112,9 @@ void FillJob(Job& job, v1::GetJobResponse* response) {
                  response->mutable_last_call_remaining());
   }
   response->set_rendezvous_closed(snapshot.rendezvous_closed);
+  for (const core::GroupSnapshot& group : snapshot.groups) {
+    FillGroup(group, response->add_groups());
+  }
 }
 
 class AdminService final : public v1::AdminService::CallbackService {

@@ -48,6 +48,11 @@ core::FailureReport ReportOf(const v1::ReportFailureRequest& request) {
   return report;
 }
 
+std::vector<core::Rank> RanksOf(
+    const google::protobuf::RepeatedField<int32_t>& ranks) {
+  return {ranks.begin(), ranks.end()};
+}
+
 int64_t ValueBytes(const core::Value& value) {
   return value == nullptr ? 0 : static_cast<int64_t>(value->size());
 }
@@ -96,10 +101,7 @@ void Apply(v1::AwaitBarrierRequest& request, core::Call& call, Turn& turn) {
   barrier.generation = core::Generation(request.generation());
   barrier.group = std::move(*request.mutable_group());
   barrier.barrier = std::move(*request.mutable_name());
-  barrier.ranks.reserve(request.ranks_size());
-  for (const int32_t rank : request.ranks()) {
-    barrier.ranks.push_back(core::Rank(rank));
-  }
+  barrier.ranks = RanksOf(request.ranks());
   barrier.rank = core::Rank(request.rank());
   if (!ReadTimeout(request, call, turn, &barrier.timeout)) return;
   barrier.wait_all_ranks = request.wait_all_ranks();
@@ -109,6 +111,20 @@ void Apply(v1::AwaitBarrierRequest& request, core::Call& call, Turn& turn) {
 void Apply(v1::CloseRendezvousRequest& request, core::Call& call, Turn& turn) {
   call.sequence = core::SequenceNumber(request.sequence());
   turn.core.CloseRendezvous(call, request.reason(), turn.now, turn.out);
+}
+
+void Apply(v1::RegisterGroupsRequest& request, core::Call& call, Turn& turn) {
+  call.sequence = core::SequenceNumber(request.sequence());
+  std::vector<core::GroupDefinition> groups;
+  groups.reserve(request.groups_size());
+  for (v1::GroupDefinition& group : *request.mutable_groups()) {
+    core::GroupDefinition& definition = groups.emplace_back();
+    definition.name = std::move(*group.mutable_name());
+    definition.ranks = RanksOf(group.ranks());
+    definition.description = std::move(*group.mutable_description());
+  }
+  turn.core.RegisterGroups(call, core::Generation(request.generation()),
+                           std::move(groups), turn.now, turn.out);
 }
 
 void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn) {
@@ -163,6 +179,8 @@ void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn) {
       return Apply(*operation.mutable_await_barrier(), call, turn);
     case v1::Operation::kCloseRendezvous:
       return Apply(*operation.mutable_close_rendezvous(), call, turn);
+    case v1::Operation::kRegisterGroups:
+      return Apply(*operation.mutable_register_groups(), call, turn);
     case v1::Operation::kCancel:
     case v1::Operation::REQUEST_NOT_SET:
       return;
@@ -219,6 +237,8 @@ Method MethodOf(const v1::Operation& operation) {
       return Method::kAwaitBarrier;
     case v1::Operation::kCloseRendezvous:
       return Method::kCloseRendezvous;
+    case v1::Operation::kRegisterGroups:
+      return Method::kRegisterGroups;
     case v1::Operation::kCancel:
     case v1::Operation::REQUEST_NOT_SET:
       break;
@@ -283,6 +303,8 @@ void FillResult(const Answer& answer, const core::MemberId& caller,
       return Fill(payload, result->mutable_await_barrier());
     case Method::kCloseRendezvous:
       return Fill(payload, result->mutable_close_rendezvous());
+    case Method::kRegisterGroups:
+      return Fill(payload, result->mutable_register_groups());
     default:
       return;
   }
@@ -308,6 +330,12 @@ void Fill(const core::Payload& payload, v1::HeartbeatResponse* response) {
 void Fill(const core::Payload&, v1::LeaveResponse*) {}
 
 void Fill(const core::Payload&, v1::CloseRendezvousResponse*) {}
+
+void Fill(const core::Payload& payload, v1::RegisterGroupsResponse* response) {
+  for (const int32_t count : As<core::GroupsReply>(payload).registered) {
+    response->add_registered(count);
+  }
+}
 
 void Fill(const core::Payload&, v1::ReportFailureResponse*) {}
 
@@ -393,6 +421,9 @@ int64_t PayloadBytes(const core::Payload& payload) {
     int64_t operator()(const core::BarrierReply& r) const {
       if (r == nullptr) return 0;
       return kMember * static_cast<int64_t>(r->missing.size());
+    }
+    int64_t operator()(const core::GroupsReply& r) const {
+      return 3 * static_cast<int64_t>(r.registered.size());
     }
     int64_t operator()(const std::monostate&) const { return 0; }
     int64_t operator()(const core::RevisionReply&) const { return 0; }

@@ -55,6 +55,7 @@ void Apply(v1::ReportFailureRequest& request, core::Call& call, Turn& turn);
 void Apply(v1::JoinRequest& request, core::Call& call, Turn& turn);
 void Apply(v1::AwaitBarrierRequest& request, core::Call& call, Turn& turn);
 void Apply(v1::CloseRendezvousRequest& request, core::Call& call, Turn& turn);
+void Apply(v1::RegisterGroupsRequest& request, core::Call& call, Turn& turn);
 
 // For those above: reads how long the request is willing to wait, or answers
 // the call when that cannot be meant.
@@ -105,6 +106,7 @@ void Fill(const core::Payload& payload, v1::LeaveResponse* response);
 void Fill(const core::Payload& payload, v1::ReportFailureResponse* response);
 void Fill(const core::Payload& payload, v1::AwaitBarrierResponse* response);
 void Fill(const core::Payload& payload, v1::CloseRendezvousResponse* response);
+void Fill(const core::Payload& payload, v1::RegisterGroupsResponse* response);
 
 // The response to a Join tells its caller which of the seats is its own.
 void FillJoin(const core::Payload& payload, const core::MemberId& caller,

@@ -1,7 +1,9 @@
-// Elastic rendezvous over real channels: by unary call and as operations of a
-// session.
+// Elastic rendezvous and groups over real channels: by unary call and as
+// operations of a session.
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/server/test_server.h"
@@ -12,6 +14,7 @@
 namespace muster::coordinator {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Members = v1::MembershipService::Stub;
 
@@ -58,7 +61,21 @@ class MembershipCallsTest : public ::testing::Test {
     ASSERT_TRUE(Call(&Members::Register, request, &response).ok());
   }
 
-  TestServer server_;
+  static v1::GroupDefinition Group(const std::string& name,
+                                   const std::vector<int32_t>& ranks) {
+    v1::GroupDefinition group;
+    group.set_name(name);
+    for (const int32_t rank : ranks) group.add_ranks(rank);
+    return group;
+  }
+
+  static ServerOptions WithHttp() {
+    ServerOptions options;
+    options.http_listen = "127.0.0.1:0";
+    return options;
+  }
+
+  TestServer server_{WithHttp()};
 };
 
 TEST_F(MembershipCallsTest, ANewcomerIsToldOfAndHasTheSeatThatIsFree) {
@@ -162,6 +179,57 @@ TEST_F(MembershipCallsTest, ACloseIsForGoodAndTheFirstReasonStays) {
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
   EXPECT_EQ(server_.Job("j").rendezvous_closed(),
             "member \"a\" (host-a, pid 7): finished");
+}
+
+TEST_F(MembershipCallsTest, GroupsAreRegisteredInBulkByStreamAndUnaryCall) {
+  MemberStream a(server_, "a");
+  MemberStream b(server_, "b");
+  a.SendOperation(JoinOperation(1, 100));
+  server_.AwaitWaiters("j", 1);
+  EXPECT_EQ(b.Call(JoinOperation(1, 100)).join().rank(), 1);
+  a.Await(1);
+
+  v1::RegisterGroupsRequest request;
+  request.set_sequence(2);
+  request.set_generation(1);
+  *request.add_groups() = Group("pair", {0, 1});
+  *request.add_groups() = Group("alone", {0});
+  request.mutable_groups(0)->set_description("tensor parallel");
+  v1::RegisterGroupsResponse response;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    ASSERT_TRUE(Call(&Members::RegisterGroups, request, &response).ok());
+    EXPECT_THAT(response.registered(), ElementsAre(1, 1));
+  }
+
+  v1::Operation operation;
+  operation.set_id(2);
+  *operation.mutable_register_groups()->add_groups() = Group("pair", {1});
+  const absl::Status status = v1::FromWire(b.Call(operation).status());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "group \"pair\": member \"b\" (host-b, pid 0) registers 1 rank "
+            "(1), member \"a\" (host-a, pid 0) registered 2 ranks (0, 1)");
+  const v1::GetJobResponse job = server_.Job("j");
+  ASSERT_EQ(job.groups_size(), 2);
+  EXPECT_EQ(job.groups(1).name(), "pair");
+  EXPECT_EQ(job.groups(1).description(), "tensor parallel");
+  EXPECT_THAT(job.groups(1).ranks(), ElementsAre(0, 1));
+  EXPECT_EQ(job.groups(1).registered(), 1);
+  EXPECT_THAT(job.groups(1).missing(), ElementsAre(1));
+
+  // A barrier of the group is for its ranks.
+  operation.Clear();
+  operation.set_id(3);
+  operation.mutable_await_barrier()->set_group("alone");
+  operation.mutable_await_barrier()->set_name("b");
+  EXPECT_EQ(a.Call(operation).await_barrier().instance(), 1);
+
+  operation.Clear();
+  operation.set_id(4);
+  *operation.mutable_register_groups()->add_groups() = Group("pair", {0, 1});
+  EXPECT_THAT(b.Call(operation).register_groups().registered(), ElementsAre(2));
+  EXPECT_THAT(server_.Http("/metrics"),
+              HasSubstr("\nmuster_coordinator_groups 2\n"));
 }
 
 }  // namespace

@@ -39,6 +39,11 @@ class MembershipService final : public v1::MembershipService::CallbackService {
                            v1::CloseRendezvousResponse* response) override {
     return Unary(context_, Method::kCloseRendezvous, grpc, request, response);
   }
+  Reactor* RegisterGroups(Context* grpc,
+                          const v1::RegisterGroupsRequest* request,
+                          v1::RegisterGroupsResponse* response) override {
+    return Unary(context_, Method::kRegisterGroups, grpc, request, response);
+  }
 
  private:
   const ServiceContext& context_;

@@ -125,6 +125,8 @@ std::vector<prometheus::MetricFamily> Families(const Gauges& g) {
       GaugeFamily("muster_coordinator_waiters", "Calls that wait.", g.waiters),
       GaugeFamily("muster_coordinator_open_barriers",
                   "Barrier instances that wait for somebody.", g.open_barriers),
+      GaugeFamily("muster_coordinator_groups", "Registered process groups.",
+                  g.groups),
       GaugeFamily("muster_coordinator_storage_uncommitted_steps",
                   "Steps that wait for the storage.", g.uncommitted_steps),
       MembersFamily(g),

@@ -24,6 +24,7 @@ struct Gauges {
   int64_t queue_items = 0;
   int64_t waiters = 0;
   int64_t open_barriers = 0;
+  int64_t groups = 0;
   int64_t uncommitted_steps = 0;
   std::array<int64_t, core::kMemberStateCount> members{};  // by MemberState
 };

@@ -62,6 +62,7 @@ TEST(MetricsTest, NamesAndLabelsAreGolden) {
                   "muster_coordinator_barrier_wait_seconds{outcome} histogram",
                   "muster_coordinator_barriers_total{outcome} counter",
                   "muster_coordinator_events_total{kind} counter",
+                  "muster_coordinator_groups gauge",
                   "muster_coordinator_jobs gauge",
                   "muster_coordinator_keys gauge",
                   "muster_coordinator_members{state} gauge",

@@ -397,6 +397,7 @@ class ServerImpl final : public Server {
       gauges.queue_items += counts.queue_items;
       gauges.waiters += counts.waiters;
       gauges.open_barriers += counts.open_barriers;
+      gauges.groups += counts.groups;
       for (int i = 0; i < core::kMemberStateCount; ++i) {
         gauges.members[i] += counts.members[i];
       }

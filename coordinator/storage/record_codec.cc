@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/storage/record_values.h"
 #include "coordinator/storage/records.pb.h"
 
 namespace muster::coordinator {
@@ -25,6 +25,8 @@ constexpr char kMember = 'm';
 constexpr char kReply = 'r';
 constexpr char kGeneration = 'g';
 constexpr char kSeries = 'b';
+constexpr char kGroup = 'p';
+constexpr char kGroupRank = 'n';
 
 // Two names in one key: the first one's length tells where the second begins.
 void AppendSized(absl::string_view name, std::string& key) {
@@ -90,147 +92,16 @@ struct AppendName {
     AppendSized(record.group, key);
     key += record.barrier;
   }
+  void operator()(const core::GroupRecord& record) {
+    key.push_back(kGroup);
+    key += record.name;
+  }
+  void operator()(const core::GroupRankRecord& record) {
+    key.push_back(kGroupRank);
+    AppendSized(record.group, key);
+    AppendNumber(static_cast<uint64_t>(record.rank.value()), key);
+  }
 };
-
-void FillStatus(const absl::Status& status, storage::v1::Status* message) {
-  message->set_code(static_cast<int32_t>(status.code()));
-  message->set_message(std::string(status.message()));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& bytes) {
-    storage::v1::Status::Payload* payload = message->add_payloads();
-    payload->set_type_url(std::string(url));
-    payload->set_value(std::string(bytes));
-  });
-}
-
-absl::Status StatusOf(const storage::v1::Status& message) {
-  absl::Status status(static_cast<absl::StatusCode>(message.code()),
-                      message.message());
-  for (const storage::v1::Status::Payload& payload : message.payloads()) {
-    status.SetPayload(payload.type_url(), absl::Cord(payload.value()));
-  }
-  return status;
-}
-
-void FillBarrier(const core::BarrierResult& result,
-                 storage::v1::Barrier* message) {
-  message->set_group(result.group);
-  message->set_barrier(result.barrier);
-  message->set_instance(result.instance);
-  message->set_outcome(static_cast<int32_t>(result.outcome));
-  message->set_expected(result.expected);
-  message->set_arrived(result.arrived);
-  message->set_first_to_arrive(result.first_to_arrive.value());
-  message->set_waited_ns(result.waited.count());
-  for (const core::MissingRank& rank : result.missing) {
-    storage::v1::Barrier::Missing* missing = message->add_missing();
-    missing->set_rank(rank.rank.value());
-    missing->set_member(rank.member.value());
-    missing->set_host(rank.host);
-    missing->set_pid(rank.pid);
-    missing->set_cause(static_cast<int32_t>(rank.cause));
-    missing->set_cause_text(rank.cause_text);
-    missing->set_last_progress(rank.last_progress);
-    missing->set_last_heard_ago_ns(rank.last_heard_ago.count());
-  }
-}
-
-core::BarrierReply BarrierOf(const storage::v1::Barrier& message) {
-  auto result = std::make_shared<core::BarrierResult>();
-  result->group = message.group();
-  result->barrier = message.barrier();
-  result->instance = message.instance();
-  result->outcome = static_cast<core::BarrierOutcome>(message.outcome());
-  result->expected = message.expected();
-  result->arrived = message.arrived();
-  result->first_to_arrive = core::Rank(message.first_to_arrive());
-  result->waited = core::Duration(message.waited_ns());
-  for (const storage::v1::Barrier::Missing& missing : message.missing()) {
-    core::MissingRank& rank = result->missing.emplace_back();
-    rank.rank = core::Rank(missing.rank());
-    rank.member = core::MemberId(missing.member());
-    rank.host = missing.host();
-    rank.pid = missing.pid();
-    rank.cause = static_cast<core::MissingCause>(missing.cause());
-    rank.cause_text = missing.cause_text();
-    rank.last_progress = missing.last_progress();
-    rank.last_heard_ago = core::Duration(missing.last_heard_ago_ns());
-  }
-  return result;
-}
-
-struct FillPayload {
-  storage::v1::Reply& message;
-
-  void operator()(const std::monostate&) {}
-  void operator()(const core::RevisionReply& reply) {
-    message.set_revision(reply.revision);
-  }
-  void operator()(const core::NumberReply& reply) {
-    message.mutable_number()->set_number(reply.number);
-    message.mutable_number()->set_revision(reply.revision);
-  }
-  void operator()(const core::FlagReply& reply) {
-    message.mutable_flag()->set_flag(reply.flag);
-    message.mutable_flag()->set_revision(reply.revision);
-  }
-  void operator()(const core::ValueReply& reply) {
-    if (reply.value == nullptr) return;
-    message.mutable_popped()->set_value(*reply.value);
-    message.mutable_popped()->set_revision(reply.revision);
-  }
-  void operator()(const core::CompareSetReply& reply) {
-    storage::v1::Reply::CompareSet* set = message.mutable_compare_set();
-    if (reply.value != nullptr) set->set_value(*reply.value);
-    set->set_stored(reply.stored);
-    set->set_revision(reply.revision);
-  }
-  void operator()(const core::FormationReply& reply) {
-    if (reply != nullptr) message.set_formation(reply->generation.value());
-  }
-  void operator()(const core::BarrierReply& reply) {
-    if (reply != nullptr) FillBarrier(*reply, message.mutable_barrier());
-  }
-  // Answers of reads are not kept, but for that of a pop.
-  template <typename Other>
-  void operator()(const Other&) {}
-};
-
-core::Payload PayloadOf(const storage::v1::Reply& message) {
-  switch (message.payload_case()) {
-    case storage::v1::Reply::kRevision:
-      return core::RevisionReply{message.revision()};
-    case storage::v1::Reply::kNumber:
-      return core::NumberReply{message.number().number(),
-                               message.number().revision()};
-    case storage::v1::Reply::kFlag:
-      return core::FlagReply{message.flag().flag(), message.flag().revision()};
-    case storage::v1::Reply::kCompareSet: {
-      const storage::v1::Reply::CompareSet& set = message.compare_set();
-      core::CompareSetReply reply;
-      if (set.has_value()) {
-        reply.value = std::make_shared<const std::string>(set.value());
-      }
-      reply.stored = set.stored();
-      reply.revision = set.revision();
-      return reply;
-    }
-    case storage::v1::Reply::kPopped:
-      return core::ValueReply{
-          std::make_shared<const std::string>(message.popped().value()),
-          message.popped().revision()};
-    case storage::v1::Reply::kFormation: {
-      // By its number; Coordinator::Restore puts the newest one in its place.
-      auto formation = std::make_shared<core::Formation>();
-      formation->generation = core::Generation(message.formation());
-      return core::FormationReply(std::move(formation));
-    }
-    case storage::v1::Reply::kBarrier:
-      return BarrierOf(message.barrier());
-    case storage::v1::Reply::PAYLOAD_NOT_SET:
-      break;
-  }
-  return std::monostate();
-}
 
 std::string Serialize(const core::JobRecord& record) {
   storage::v1::Job message;
@@ -286,7 +157,7 @@ std::string Serialize(const core::ReplyRecord& record) {
   }
   message.set_method(record.method);
   if (!record.status.ok()) FillStatus(record.status, message.mutable_status());
-  std::visit(FillPayload{message}, record.payload);
+  FillPayload(record.payload, &message);
   return message.SerializeAsString();
 }
 
@@ -341,6 +212,18 @@ std::string Serialize(const core::SeriesRecord& record) {
     FillBarrier(*decision.result, to->mutable_result());
   }
   return message.SerializeAsString();
+}
+
+std::string Serialize(const core::GroupRecord& record) {
+  storage::v1::Group message;
+  for (const core::Rank rank : record.ranks) message.add_ranks(rank.value());
+  message.set_description(record.description);
+  message.set_founder(record.founder.value());
+  return message.SerializeAsString();
+}
+
+std::string Serialize(const core::GroupRankRecord&) {
+  return storage::v1::GroupRank().SerializeAsString();
 }
 
 template <typename Message>
@@ -486,6 +369,27 @@ std::optional<core::Record> DecodeSeries(absl::string_view name,
   return record;
 }
 
+std::optional<core::Record> DecodeGroup(absl::string_view name,
+                                        absl::string_view value) {
+  storage::v1::Group message;
+  if (!Parse(value, message)) return std::nullopt;
+  core::GroupRecord record;
+  record.name = std::string(name);
+  for (const int32_t rank : message.ranks()) record.ranks.emplace_back(rank);
+  record.description = message.description();
+  record.founder = core::Rank(message.founder());
+  return record;
+}
+
+std::optional<core::Record> DecodeGroupRank(absl::string_view name) {
+  core::GroupRankRecord record;
+  if (!TakeSized(name, record.group) || name.size() != sizeof(uint64_t)) {
+    return std::nullopt;
+  }
+  record.rank = core::Rank(static_cast<int32_t>(ReadNumber(name)));
+  return record;
+}
+
 std::optional<core::Record> Decode(char kind, absl::string_view name,
                                    absl::string_view value) {
   switch (kind) {
@@ -511,6 +415,10 @@ std::optional<core::Record> Decode(char kind, absl::string_view name,
       return DecodeGeneration(value);
     case kSeries:
       return DecodeSeries(name, value);
+    case kGroup:
+      return DecodeGroup(name, value);
+    case kGroupRank:
+      return DecodeGroupRank(name);
     default:
       return std::nullopt;
   }

@@ -183,6 +183,33 @@ TEST(RecordCodecTest, AGenerationComesBackWithItsWorldAndItsEnd) {
   EXPECT_FALSE(none.end.has_value());
 }
 
+TEST(RecordCodecTest, AGroupComesBackWithWhoHasRegistered) {
+  core::GroupRecord group;
+  group.name = std::string("tp\0x", 4);
+  group.ranks = {core::Rank(0), core::Rank(3)};
+  group.description = "tensor parallel";
+  group.founder = core::Rank(3);
+  const auto back = RoundTrip(group);
+  EXPECT_EQ(back.name, group.name);
+  EXPECT_EQ(back.ranks, group.ranks);
+  EXPECT_EQ(back.description, "tensor parallel");
+  EXPECT_EQ(back.founder, core::Rank(3));
+  core::GroupRankRecord rank;
+  rank.group = group.name;
+  rank.rank = core::Rank(70000);
+  EXPECT_EQ(RoundTrip(rank).group, group.name);
+  EXPECT_EQ(RoundTrip(rank).rank, core::Rank(70000));
+}
+
+TEST(RecordCodecTest, AnAnswerAboutGroupsComesBack) {
+  core::ReplyRecord record;
+  record.member = core::MemberId("a");
+  record.sequence = core::SequenceNumber(3);
+  record.payload = core::GroupsReply{{1, 300}};
+  EXPECT_THAT(std::get<core::GroupsReply>(RoundTrip(record).payload).registered,
+              ::testing::ElementsAre(1, 300));
+}
+
 TEST(RecordCodecTest, ASeriesComesBackWithItsDecisions) {
   auto result = std::make_shared<core::BarrierResult>();
   result->group = "world";

@@ -89,6 +89,7 @@ void SimChecker::Restart(core::CoordinatorEpoch epoch) {
   acknowledged_.clear();
   answers_.clear();
   popped_.clear();
+  counts_.clear();
   history_begin_ = 0;
   registered_.clear();
   fenced_.clear();
@@ -220,6 +221,9 @@ void SimChecker::Observe(const core::Reply& reply, core::Instant now) {
               std::get_if<core::FormationReply>(&reply.payload)) {
         ObserveFormation(waiting, *formed);
       }
+      break;
+    case Verb::kGroups:
+      ObserveGroups(waiting, reply);
       break;
     case Verb::kRegister:
       if (reply.status.ok()) ObserveRegistration(waiting);
@@ -404,6 +408,55 @@ void SimChecker::CheckFormation(const core::JoinRequest& join,
     if (now->second != i) {
       Fail(absl::StrCat("I6: ", held[i].member.value(), " had rank ", i,
                         ", has ", now->second));
+    }
+  }
+}
+
+// All of a call's groups are registered, or none; a retry gets the answer of
+// the first attempt.
+void SimChecker::ObserveGroups(const Waiting& waiting,
+                               const core::Reply& reply) {
+  const Request& request = waiting.request;
+  const auto at = [&](const core::GroupDefinition& group) {
+    return std::make_tuple(epoch_.value(), request.generation.value(),
+                           group.name);
+  };
+  if (reply.status.code() == absl::StatusCode::kInvalidArgument) {
+    ++seen_.group_conflicts;
+    const bool conflict = std::any_of(
+        request.groups.begin(), request.groups.end(), [&](const auto& group) {
+          const auto known = groups_.find(at(group));
+          return known != groups_.end() && known->second.ranks != group.ranks;
+        });
+    if (!conflict) {
+      Fail(absl::StrCat("I6: ", ToCommand(request), " got ",
+                        reply.status.ToString()));
+    }
+    return;
+  }
+  const auto* counted = std::get_if<core::GroupsReply>(&reply.payload);
+  if (counted == nullptr) return;  // fenced, or its generation is over
+  const core::Call& call = request.call;
+  const auto [answer, first] = counts_.emplace(
+      std::make_tuple(call.member, call.incarnation, call.sequence.value()),
+      counted->registered);
+  if (!first) {
+    if (answer->second != counted->registered) {
+      Fail(absl::StrCat("I6: ", ToCommand(request), " got two answers"));
+    }
+    return;
+  }
+  ++seen_.grouped;
+  for (size_t i = 0; i < request.groups.size(); ++i) {
+    Group& group = groups_[at(request.groups[i])];
+    if (group.registered.empty()) group.ranks = request.groups[i].ranks;
+    group.registered.insert(call.member);
+    if (group.ranks != request.groups[i].ranks ||
+        static_cast<int32_t>(group.registered.size()) !=
+            counted->registered.at(i)) {
+      Fail(absl::StrCat("I6: ", ToCommand(request), " counts ",
+                        counted->registered.at(i), " in group ", i, ", not ",
+                        group.registered.size()));
     }
   }
 }

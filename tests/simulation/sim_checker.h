@@ -33,7 +33,8 @@ namespace muster::simulation {
 //      world is as large as its members allow, all of them live; in the elastic
 //      form who was in the one before has its rank again where there is such a
 //      one, and a running generation is not formed over; nothing forms after
-//      the rendezvous was closed
+//      the rendezvous was closed; a group has the ranks that it was first
+//      registered with, and counts each of them once
 //   I7 after all have left every table is empty
 //   I8 when the network has healed everything that waits finishes
 //
@@ -95,6 +96,8 @@ class SimChecker {
     int64_t spares = 0;   // formations that left somebody waiting
     int64_t returns = 0;  // seats of an elastic world that were kept
     int64_t closed = 0;
+    int64_t grouped = 0;          // calls that registered groups
+    int64_t group_conflicts = 0;  // and were refused
   };
   const Seen& seen() const { return seen_; }
 
@@ -118,6 +121,7 @@ class SimChecker {
                         const core::FormationReply& formation);
   void CheckFormation(const core::JoinRequest& join,
                       const core::Formation& formation);
+  void ObserveGroups(const Waiting& waiting, const core::Reply& reply);
   void ObserveBarrier(const Waiting& waiting, const core::Reply& reply);
 
   const core::Duration late_;
@@ -145,6 +149,16 @@ class SimChecker {
 
   std::map<InstanceKey, core::BarrierReply> decisions_;
   std::map<std::pair<uint64_t, int64_t>, core::FormationReply> formations_;
+  // By epoch, generation and name.
+  struct Group {
+    std::vector<core::Rank> ranks;
+    std::set<core::MemberId> registered;
+  };
+  std::map<std::tuple<uint64_t, int64_t, std::string>, Group> groups_;
+  // The counts that numbered calls were answered with.
+  std::map<std::tuple<core::MemberId, core::Incarnation, uint64_t>,
+           std::vector<int32_t>>
+      counts_;
   bool closed_ = false;   // in the current epoch
   bool running_ = false;  // the newest generation of it
   // How often a rank has called the barrier, by numbered call.

@@ -69,8 +69,8 @@ void SimMember::Issue(Request request) {
   request.call.member = id_;
   request.call.incarnation = incarnation_;
   if (IsMutation(request.verb) || request.verb == Verb::kJoin ||
-      request.verb == Verb::kClose || request.verb == Verb::kArrive ||
-      request.verb == Verb::kPop) {
+      request.verb == Verb::kClose || request.verb == Verb::kGroups ||
+      request.verb == Verb::kArrive || request.verb == Verb::kPop) {
     request.call.sequence = core::SequenceNumber(next_sequence_++);
   }
   const uint64_t operation = request.operation;
@@ -204,6 +204,31 @@ void SimMember::IssueBarrier() {
   Issue(std::move(request));
 }
 
+// The groups that this rank is in, of the world cut into twos, into threes, and
+// as a whole; with a conflict, one of them is another one.
+void SimMember::IssueGroups() {
+  Request request;
+  request.verb = Verb::kGroups;
+  request.generation = formation_->generation;
+  const int32_t size = static_cast<int32_t>(formation_->world.size());
+  for (const int32_t width : {2, 3, size}) {
+    core::GroupDefinition group;
+    group.name = absl::StrCat("by", width, "-", rank_.value() / width);
+    const int32_t first = rank_.value() / width * width;
+    for (int32_t i = first; i < std::min(first + width, size); ++i) {
+      group.ranks.emplace_back(i);
+    }
+    if (!calm_ && group.ranks.size() > 1 && random_.Chance(0.1)) {
+      group.ranks = {rank_};
+    }
+    const bool listed = std::any_of(
+        request.groups.begin(), request.groups.end(),
+        [&](const auto& other) { return other.name == group.name; });
+    if (!listed) request.groups.push_back(std::move(group));
+  }
+  Issue(std::move(request));
+}
+
 // The answers up to this number have been received.
 core::SequenceNumber SimMember::Acknowledged() const {
   uint64_t through = next_sequence_ - 1;
@@ -229,6 +254,7 @@ std::vector<Request> SimMember::Step(core::Instant now) {
   }
   if (phase_ == Phase::kRunning) {
     if (!Waiting(Verb::kArrive) && random_.Chance(0.7)) IssueBarrier();
+    if (!Waiting(Verb::kGroups) && random_.Chance(0.1)) IssueGroups();
     if (!calm_ && random_.Chance(habits_.close)) {
       Request request;
       request.verb = Verb::kClose;

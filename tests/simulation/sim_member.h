@@ -89,6 +89,7 @@ class SimMember {
   void IssueLifetimeOrQueue();
   std::string Somebodys(const std::string& prefix);
   void IssueBarrier();
+  void IssueGroups();
   void GrowFor(int32_t waiting);
   bool Waiting(Verb verb) const;
   void Forget(Verb verb);

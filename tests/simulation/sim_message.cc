@@ -1,6 +1,7 @@
 #include "tests/simulation/sim_message.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace muster::simulation {
 namespace {
@@ -9,6 +10,12 @@ std::string Milliseconds(core::Duration duration) {
   using std::chrono::duration_cast;
   using std::chrono::milliseconds;
   return absl::StrCat(duration_cast<milliseconds>(duration).count(), "ms");
+}
+
+std::string RanksText(const std::vector<core::Rank>& ranks) {
+  return absl::StrJoin(ranks, ",", [](std::string* out, core::Rank rank) {
+    absl::StrAppend(out, rank.value());
+  });
 }
 
 std::string VerbName(const Request& request) {
@@ -25,6 +32,8 @@ std::string VerbName(const Request& request) {
       return "join";
     case Verb::kClose:
       return "close";
+    case Verb::kGroups:
+      return "groups";
     case Verb::kArrive:
       return "arrive";
     case Verb::kSet:
@@ -110,6 +119,14 @@ std::string ToCommand(const Request& request) {
                         " last=", Milliseconds(*request.join.last_call));
       }
       absl::StrAppend(&line, " t=", Milliseconds(request.join.timeout));
+      break;
+    case Verb::kGroups:
+      absl::StrAppend(&line, " generation=", request.generation.value(), " of=",
+                      absl::StrJoin(request.groups, ";",
+                                    [](std::string* out, const auto& group) {
+                                      absl::StrAppend(out, group.name, ":",
+                                                      RanksText(group.ranks));
+                                    }));
       break;
     case Verb::kArrive:
       absl::StrAppend(&line, " rank=", request.barrier.rank.value(),

@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/core/barrier_table.h"
 #include "coordinator/core/call.h"
+#include "coordinator/core/groups.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/outbox.h"
@@ -27,6 +29,7 @@ enum class Verb {
   kFail,
   kJoin,
   kClose,
+  kGroups,
   kArrive,
   kSet,
   kAppend,
@@ -66,6 +69,8 @@ struct Request {
   std::optional<int64_t> after{};  // of a watch
   core::JoinRequest join{};
   core::BarrierRequest barrier{};
+  core::Generation generation{};  // of kGroups
+  std::vector<core::GroupDefinition> groups{};
 };
 
 struct Response {

@@ -43,6 +43,8 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
     seen.spares += world.seen().spares;
     seen.returns += world.seen().returns;
     seen.closed += world.seen().closed;
+    seen.grouped += world.seen().grouped;
+    seen.group_conflicts += world.seen().group_conflicts;
   }
   // A simulation in which nothing happens proves nothing.
   EXPECT_GT(sum.requests, 20000);
@@ -62,6 +64,8 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
   EXPECT_GT(seen.spares, 10);
   EXPECT_GT(seen.returns, 100);
   EXPECT_GT(seen.closed, 5);
+  EXPECT_GT(seen.grouped, 500);
+  EXPECT_GT(seen.group_conflicts, 50);
   std::cout << sum.steps << " steps, " << sum.requests << " requests, "
             << sum.lost_messages << " lost messages, " << sum.member_crashes
             << " member crashes, " << sum.coordinator_restarts
@@ -73,7 +77,9 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
             << seen.watched << " changes watched, " << seen.watches_cut
             << " watches cut, " << seen.last_calls << " last calls, "
             << seen.spares << " worlds with spares, " << seen.returns
-            << " ranks kept, " << seen.closed << " rendezvous closed\n";
+            << " ranks kept, " << seen.closed << " rendezvous closed, "
+            << seen.grouped << " group calls, " << seen.group_conflicts
+            << " refused\n";
 }
 
 }  // namespace

@@ -31,6 +31,10 @@ std::string Durable(const core::JobSnapshot& job) {
       " revision=", job.revision, " generation=", job.generation.value(),
       job.generation_running ? " running" : "", " world=", job.world_size,
       " closed=", job.rendezvous_closed);
+  for (const core::GroupSnapshot& group : job.groups) {
+    absl::StrAppend(&text, " ", group.name, "=", group.registered, "/",
+                    group.ranks->size());
+  }
   for (const core::MemberSnapshot& member : job.members) {
     const bool live = member.state == core::MemberState::kAlive ||
                       member.state == core::MemberState::kDisconnected;
@@ -335,6 +339,9 @@ void SimWorld::Dispatch(const Request& request, core::Outbox& out) {
       return to.Join(call, request.join, now_, out);
     case Verb::kClose:
       return to.CloseRendezvous(call, "finished", now_, out);
+    case Verb::kGroups:
+      return to.RegisterGroups(call, request.generation, request.groups, now_,
+                               out);
     case Verb::kArrive:
       return to.Arrive(call, request.barrier, now_, out);
     case Verb::kSet:
@@ -490,10 +497,12 @@ void SimWorld::CheckEmptiness() {
   checker_.ExpectNoWaiters();
   const core::JobSnapshot left = coordinator_->Snapshot(now_);
   if (!left.barriers.empty() || left.waiters != 0 ||
-      left.retained_replies != 0 || left.joined != 0 || !coordinator_->Idle()) {
-    checker_.Fail(absl::StrCat(
-        "I7: ", left.barriers.size(), " barriers, ", left.waiters, " waiters, ",
-        left.retained_replies, " replies are left behind"));
+      left.retained_replies != 0 || left.joined != 0 || !left.groups.empty() ||
+      !coordinator_->Idle()) {
+    checker_.Fail(absl::StrCat("I7: ", left.barriers.size(), " barriers, ",
+                               left.groups.size(), " groups, ", left.waiters,
+                               " waiters, ", left.retained_replies,
+                               " replies are left behind"));
   }
   AdvanceTo(now_ + minutes(11));
   if (!coordinator_->Snapshot(now_).members.empty() ||

@@ -1,0 +1,102 @@
+// How others see a coordinator: snapshots, counts, and what must always hold.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/coordinator.h"
+
+namespace muster::coordinator::core {
+
+JobSnapshot Coordinator::Snapshot(Instant now) const {
+  JobSnapshot job;
+  job.epoch = epoch_;
+  for (const auto& [id, member] : membership_.members()) {
+    MemberSnapshot snapshot;
+    snapshot.id = id;
+    snapshot.incarnation = member.incarnation;
+    snapshot.state = member.state;
+    if (member.generation == rendezvous_.generation()) {
+      snapshot.rank = member.rank;
+    }
+    snapshot.registration = member.registration;
+    snapshot.heard_ago = now - member.heard_at;
+    snapshot.cause = member.cause;
+    snapshot.progress = member.progress;
+    snapshot.progress_age = now - member.progress_at;
+    job.members.push_back(std::move(snapshot));
+    job.retained_replies += member.replies.size();
+  }
+  job.generation = rendezvous_.generation();
+  job.generation_running = rendezvous_.running();
+  if (rendezvous_.formation() != nullptr) {
+    job.world_size =
+        static_cast<int32_t>(rendezvous_.formation()->world.size());
+  }
+  job.forming_min_world_size = rendezvous_.forming_min_world_size();
+  job.forming_world_size = rendezvous_.forming_world_size();
+  if (rendezvous_.last_call_end().has_value()) {
+    job.last_call_remaining =
+        std::max(*rendezvous_.last_call_end() - now, Duration::zero());
+  }
+  job.rendezvous_closed = rendezvous_.closed();
+  job.joined = static_cast<int32_t>(rendezvous_.waiters());
+  job.groups = groups_.Snapshot();
+  job.barriers = barriers_.Snapshot(now);
+  job.keys = store_.keys();
+  job.queue_items = store_.queue_items();
+  job.store_bytes = store_.bytes();
+  job.revision = store_.revision();
+  job.waiters = quota_.parked();
+  return job;
+}
+
+JobCounts Coordinator::Counts() const {
+  JobCounts counts;
+  counts.live_members = membership_.live();
+  for (const auto& [id, member] : membership_.members()) {
+    ++counts.members[static_cast<int>(member.state)];
+  }
+  if (rendezvous_.formation() != nullptr) {
+    counts.world_size =
+        static_cast<int32_t>(rendezvous_.formation()->world.size());
+  }
+  counts.keys = store_.keys();
+  counts.store_bytes = store_.bytes();
+  counts.waiters = quota_.parked();
+  counts.open_barriers = barriers_.open();
+  counts.groups = groups_.size();
+  counts.queue_items = store_.queue_items();
+  counts.generation = rendezvous_.generation();
+  counts.generation_running = rendezvous_.running();
+  return counts;
+}
+
+bool Coordinator::Idle() const {
+  return membership_.live() == 0 && quota_.parked() == 0;
+}
+
+absl::Status Coordinator::CheckInvariants() const {
+  for (const absl::Status& status :
+       {membership_.CheckInvariants(), store_.CheckInvariants(),
+        rendezvous_.CheckInvariants(), groups_.CheckInvariants(),
+        barriers_.CheckInvariants()}) {
+    if (!status.ok()) return status;
+  }
+  const int64_t parked =
+      store_.waiters() + rendezvous_.waiters() + barriers_.waiters();
+  if (parked != quota_.parked()) {
+    return absl::InternalError(absl::StrCat(
+        "coordinator: counts ", quota_.parked(), " waiters, has ", parked));
+  }
+  const int64_t mutations =
+      store_.pops() + rendezvous_.waiters() + barriers_.waiters();
+  if (static_cast<int64_t>(origins_.size()) > mutations) {
+    return absl::InternalError(absl::StrCat("coordinator: ", origins_.size(),
+                                            " origins for ", mutations,
+                                            " parked mutations"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::coordinator::core

@@ -1,0 +1,294 @@
+#include "coordinator/core/groups.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/btree_set.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::coordinator::core {
+namespace {
+
+// A snapshot names so many of a group's ranks that have not registered.
+constexpr size_t kMissingInSnapshotMax = 64;
+
+std::string Title(absl::string_view group) {
+  return absl::StrCat("group \"", absl::CHexEscape(group), "\"");
+}
+
+std::string RanksText(const std::vector<Rank>& ranks) {
+  return core::RanksText(ranks, ranks.size());
+}
+
+}  // namespace
+
+std::string RanksText(absl::Span<const Rank> first, size_t count) {
+  std::string text = absl::StrCat(count, count == 1 ? " rank (" : " ranks (");
+  for (size_t i = 0; i < std::min(count, kRanksInTextMax); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", first[i].value());
+  }
+  if (count > kRanksInTextMax) {
+    absl::StrAppend(&text, " and ", count - kRanksInTextMax, " more");
+  }
+  absl::StrAppend(&text, ")");
+  return text;
+}
+
+GroupTable::GroupTable(const Limits* limits, const Membership* membership,
+                       Journal* journal)
+    : limits_(*limits), membership_(*membership), journal_(*journal) {}
+
+void GroupTable::Reset(FormationReply formation) {
+  Clear();
+  formation_ = std::move(formation);
+}
+
+void GroupTable::Clear() {
+  for (const auto& [name, group] : groups_) {
+    journal_.Group(name);
+    for (size_t i = 0; i < group.ranks->size(); ++i) {
+      if (group.registered[i]) journal_.GroupRank(name, (*group.ranks)[i]);
+    }
+  }
+  groups_.clear();
+  ranks_ = 0;
+}
+
+// The caller's rank in the generation that it means.
+absl::StatusOr<Rank> GroupTable::RankOf(const Call& call,
+                                        Generation generation) const {
+  if (formation_ == nullptr) {
+    return absl::AbortedError(
+        "groups: no generation has formed; rendezvous first");
+  }
+  const Generation current = formation_->generation;
+  if (generation < Generation() || generation > current) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("groups: generation ", generation.value(),
+                     " has not begun, current is ", current.value(),
+                     "; take the number that the rendezvous returned"));
+  }
+  if (generation != Generation() && generation != current) {
+    return absl::AbortedError(absl::StrCat(
+        "groups: generation ", generation.value(), " is over, current is ",
+        current.value(), "; rendezvous again"));
+  }
+  const Member* const member = membership_.Find(call.member);
+  if (member == nullptr || !member->rank.has_value() ||
+      member->generation != current) {
+    return absl::AbortedError(absl::StrCat(
+        "groups: member \"", call.member.value(), "\" holds no rank in ",
+        "generation ", current.value(), "; rendezvous again"));
+  }
+  return *member->rank;
+}
+
+// `member "b" (host-b, pid 7)`.
+std::string GroupTable::MemberText(Rank rank) const {
+  const Seat& seat = formation_->world[rank.value()];
+  return absl::StrCat("member \"", seat.member.value(), "\" (", seat.host,
+                      ", pid ", seat.pid, ")");
+}
+
+absl::Status GroupTable::CheckGroup(Rank rank,
+                                    const GroupDefinition& group) const {
+  const std::string title = Title(group.name);
+  if (group.ranks.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(title, " has no ranks"));
+  }
+  const int32_t size = static_cast<int32_t>(formation_->world.size());
+  for (size_t i = 0; i < group.ranks.size(); ++i) {
+    const int32_t value = group.ranks[i].value();
+    if (value < 0 || value >= size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(title, ": rank ", value, " is outside of world size ",
+                       size, " (ranks 0 to ", size - 1, ")"));
+    }
+    if (i > 0 && value <= group.ranks[i - 1].value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(title, ": rank ", value, " follows rank ",
+                       group.ranks[i - 1].value(), "; ranks must ascend"));
+    }
+  }
+  if (!std::binary_search(group.ranks.begin(), group.ranks.end(), rank)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        title, ": rank ", rank.value(), ", which registers it, is not among ",
+        "its ", RanksText(group.ranks)));
+  }
+  const auto known = groups_.find(group.name);
+  if (known == groups_.end() || *known->second.ranks == group.ranks) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      title, ": ", MemberText(rank), " registers ", RanksText(group.ranks),
+      ", ", MemberText(known->second.founder), " registered ",
+      RanksText(*known->second.ranks)));
+}
+
+absl::Status GroupTable::CheckGroups(
+    Rank rank, const std::vector<GroupDefinition>& groups) const {
+  absl::btree_set<absl::string_view> names;
+  int64_t added = 0;
+  int64_t added_ranks = 0;
+  for (const GroupDefinition& group : groups) {
+    const Offer offer{"group", group.name};
+    if (group.name.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("groups: number ", names.size() + 1, " of ",
+                       groups.size(), " has no name"));
+    }
+    absl::Status status =
+        CheckLimit("name_bytes", limits_.name_bytes,
+                   static_cast<int64_t>(group.name.size()), offer);
+    if (status.ok() && !names.insert(group.name).second) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat(Title(group.name), " is listed twice"));
+    }
+    if (status.ok()) status = CheckGroup(rank, group);
+    if (status.ok() && !groups_.contains(group.name)) {
+      ++added;
+      added_ranks += static_cast<int64_t>(group.ranks.size());
+      status = CheckLimit("groups", limits_.groups, size() + added, offer);
+    }
+    if (status.ok()) {
+      status = CheckLimit("group_ranks", limits_.group_ranks,
+                          ranks_ + added_ranks, offer);
+    }
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+bool GroupTable::MarkRegistered(Group& group, Rank rank) {
+  const auto place =
+      std::lower_bound(group.ranks->begin(), group.ranks->end(), rank);
+  if (place == group.ranks->end() || *place != rank) return false;
+  const size_t index = static_cast<size_t>(place - group.ranks->begin());
+  if (group.registered[index]) return false;
+  group.registered[index] = true;
+  ++group.registered_count;
+  return true;
+}
+
+void GroupTable::Register(const Call& call, Generation generation,
+                          std::vector<GroupDefinition> groups, Outbox& out) {
+  const absl::StatusOr<Rank> rank = RankOf(call, generation);
+  if (!rank.ok()) return out.Fail(call.waiter, rank.status());
+  absl::Status status = CheckGroups(*rank, groups);
+  if (!status.ok()) return out.Fail(call.waiter, std::move(status));
+  GroupsReply reply;
+  reply.registered.reserve(groups.size());
+  for (GroupDefinition& definition : groups) {
+    Group& group = groups_[definition.name];
+    if (group.ranks == nullptr) {
+      group.ranks = std::make_shared<const std::vector<Rank>>(
+          std::move(definition.ranks));
+      group.description = CutText(definition.description, limits_.name_bytes);
+      group.founder = *rank;
+      group.registered.resize(group.ranks->size());
+      ranks_ += static_cast<int64_t>(group.ranks->size());
+      journal_.Group(definition.name);
+    }
+    if (MarkRegistered(group, *rank)) {
+      journal_.GroupRank(definition.name, *rank);
+    }
+    reply.registered.push_back(group.registered_count);
+  }
+  out.Answer(call.waiter, std::move(reply));
+}
+
+const std::vector<Rank>* GroupTable::RanksOf(absl::string_view group) const {
+  const auto found = groups_.find(group);
+  return found == groups_.end() ? nullptr : found->second.ranks.get();
+}
+
+GroupRecord GroupTable::RecordOf(const std::string& group) const {
+  GroupRecord record;
+  record.name = group;
+  const auto found = groups_.find(group);
+  record.erased = found == groups_.end();
+  if (record.erased) return record;
+  record.ranks = *found->second.ranks;
+  record.description = found->second.description;
+  record.founder = found->second.founder;
+  return record;
+}
+
+GroupRankRecord GroupTable::RecordOf(const std::string& group,
+                                     Rank rank) const {
+  GroupRankRecord record;
+  record.group = group;
+  record.rank = rank;
+  record.erased = true;
+  const auto found = groups_.find(group);
+  if (found == groups_.end()) return record;
+  const std::vector<Rank>& ranks = *found->second.ranks;
+  const auto place = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  record.erased =
+      place == ranks.end() || *place != rank ||
+      !found->second.registered[static_cast<size_t>(place - ranks.begin())];
+  return record;
+}
+
+void GroupTable::RestoreFormation(FormationReply formation) {
+  formation_ = std::move(formation);
+}
+
+void GroupTable::Restore(GroupRecord record) {
+  Group& group = groups_[record.name];
+  group.ranks =
+      std::make_shared<const std::vector<Rank>>(std::move(record.ranks));
+  group.description = std::move(record.description);
+  group.founder = record.founder;
+  group.registered.resize(group.ranks->size());
+  ranks_ += static_cast<int64_t>(group.ranks->size());
+}
+
+void GroupTable::Restore(const GroupRankRecord& record) {
+  const auto found = groups_.find(record.group);
+  if (found != groups_.end()) MarkRegistered(found->second, record.rank);
+}
+
+std::vector<GroupSnapshot> GroupTable::Snapshot() const {
+  std::vector<GroupSnapshot> snapshots;
+  snapshots.reserve(groups_.size());
+  for (const auto& [name, group] : groups_) {
+    GroupSnapshot snapshot;
+    snapshot.name = name;
+    snapshot.description = group.description;
+    snapshot.ranks = group.ranks;
+    snapshot.registered = group.registered_count;
+    for (size_t i = 0; i < group.ranks->size() &&
+                       snapshot.missing.size() < kMissingInSnapshotMax;
+         ++i) {
+      if (!group.registered[i]) snapshot.missing.push_back((*group.ranks)[i]);
+    }
+    snapshots.push_back(std::move(snapshot));
+  }
+  return snapshots;
+}
+
+absl::Status GroupTable::CheckInvariants() const {
+  int64_t ranks = 0;
+  for (const auto& [name, group] : groups_) {
+    const auto registered =
+        std::count(group.registered.begin(), group.registered.end(), true);
+    ranks += static_cast<int64_t>(group.ranks->size());
+    if (group.registered.size() != group.ranks->size() || registered == 0 ||
+        registered != group.registered_count || formation_ == nullptr ||
+        group.ranks->back().value() >=
+            static_cast<int32_t>(formation_->world.size())) {
+      return absl::InternalError(
+          absl::StrCat(Title(name), ": counts ", group.registered_count, " of ",
+                       group.ranks->size(), " ranks, has ", registered));
+    }
+  }
+  if (ranks != ranks_) {
+    return absl::InternalError(
+        absl::StrCat("groups: count ", ranks_, " ranks, have ", ranks));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::coordinator::core

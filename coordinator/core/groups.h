@@ -1,0 +1,122 @@
+// The process groups of a generation, as its members register them.
+
+#ifndef MUSTER_COORDINATOR_CORE_GROUPS_H_
+#define MUSTER_COORDINATOR_CORE_GROUPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "coordinator/core/call.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/journal.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/outbox.h"
+#include "coordinator/core/payload.h"
+#include "coordinator/core/snapshot.h"
+
+namespace muster::coordinator::core {
+
+struct GroupDefinition {
+  std::string name{};
+  std::vector<Rank> ranks{};  // of the world, ascending
+  std::string description{};  // for people
+};
+
+// What of a group survives a restart (records.h): its definition, and apart
+// from it who has registered, so that a large group is not written anew by each
+// of its ranks.
+struct GroupRecord {
+  std::string name;  // name
+  bool erased = false;
+  std::vector<Rank> ranks;
+  std::string description;
+  Rank founder;
+};
+struct GroupRankRecord {
+  std::string group;  // name
+  Rank rank;          // name
+  bool erased = false;
+};
+
+// `3 ranks (0, 1, 2)`, `90 ranks (0, 1, 2, 3, 4, 5, 6, 7 and 82 more)`. `first`
+// are all `count` or at least kRanksInTextMax of them.
+std::string RanksText(absl::Span<const Rank> first, size_t count);
+
+// GroupTable holds the groups of the newest generation. Who registers a group
+// first defines it; the others must mean the same ranks.
+class GroupTable {
+ public:
+  // Both must outlive the table.
+  GroupTable(const Limits* limits, const Membership* membership,
+             Journal* journal);
+  GroupTable(const GroupTable&) = delete;
+  GroupTable& operator=(const GroupTable&) = delete;
+
+  // Forgets all groups; what is registered now is of `formation`.
+  void Reset(FormationReply formation);
+
+  // Forgets all groups; for a job that all members have left.
+  void Clear();
+
+  // GroupsReply. Registers the caller in all the groups, or in none. It must be
+  // a live member. `generation` is the one in which the ranks hold; 0: the
+  // newest.
+  // ABORTED (no or another generation, or no rank in it), INVALID_ARGUMENT (a
+  // group's name or ranks, or other ranks than it has: names both members and
+  // both lists), RESOURCE_EXHAUSTED.
+  void Register(const Call& call, Generation generation,
+                std::vector<GroupDefinition> groups, Outbox& out);
+
+  // The ranks of a group, ascending; null when nobody has registered it.
+  const std::vector<Rank>* RanksOf(absl::string_view group) const;
+
+  GroupRecord RecordOf(const std::string& group) const;
+  GroupRankRecord RecordOf(const std::string& group, Rank rank) const;
+
+  // Of a new table, in this order.
+  void RestoreFormation(FormationReply formation);
+  void Restore(GroupRecord record);
+  void Restore(const GroupRankRecord& record);
+
+  std::vector<GroupSnapshot> Snapshot() const;
+  int64_t size() const { return static_cast<int64_t>(groups_.size()); }
+
+  absl::Status CheckInvariants() const;
+
+ private:
+  struct Group {
+    std::shared_ptr<const std::vector<Rank>> ranks;
+    std::string description;
+    Rank founder;
+    std::vector<bool> registered;  // by the place in `ranks`
+    int32_t registered_count = 0;
+  };
+
+  absl::StatusOr<Rank> RankOf(const Call& call, Generation generation) const;
+  absl::Status CheckGroups(Rank rank,
+                           const std::vector<GroupDefinition>& groups) const;
+  absl::Status CheckGroup(Rank rank, const GroupDefinition& group) const;
+  std::string MemberText(Rank rank) const;
+  static bool MarkRegistered(Group& group, Rank rank);
+
+  const Limits& limits_;
+  const Membership& membership_;
+  Journal& journal_;
+
+  FormationReply formation_;
+  absl::btree_map<std::string, Group> groups_;
+  int64_t ranks_ = 0;  // of all groups together
+};
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_GROUPS_H_
