@@ -311,7 +311,7 @@ void SimChecker::ObserveWatch(const Waiting& waiting,
     const int64_t since = std::count_if(
         store_.changes().begin(), store_.changes().end(),
         [&](const auto& change) { return change.revision > *request.after; });
-    // A late message may be of a store that is gone.
+    // Who does not know yet that the store is another one.
     const bool ahead = *request.after > store_.revision();
     if (!ahead && *request.after >= history_begin_ &&
         since <= kWatchHistoryChanges) {

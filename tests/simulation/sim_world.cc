@@ -225,7 +225,10 @@ void SimWorld::Transmit(size_t index, const Action& deliver) {
 }
 
 void SimWorld::Send(size_t index, const Request& request) {
-  Transmit(index, [this, index, request] { Handle(index, request); });
+  // What is on its way to a coordinator that goes, goes with its connection.
+  Transmit(index, [this, index, request, life = life_] {
+    if (life == life_) Handle(index, request);
+  });
 }
 
 void SimWorld::StepMember(size_t index) {
