@@ -422,6 +422,10 @@ void SimChecker::ObserveGroups(const Waiting& waiting,
                            group.name);
   };
   if (reply.status.code() == absl::StatusCode::kInvalidArgument) {
+    // Who does not know yet that the coordinator is another one.
+    if (!formations_.contains({epoch_.value(), request.generation.value()})) {
+      return;
+    }
     ++seen_.group_conflicts;
     const bool conflict = std::any_of(
         request.groups.begin(), request.groups.end(), [&](const auto& group) {
