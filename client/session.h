@@ -134,7 +134,8 @@ struct Formation {
   int64_t generation = 0;
   // This member's.
   int rank = -1;
-  // Ordered by rank.
+  int world_size = 0;
+  // Ordered by rank; empty with JoinOptions::without_seats.
   std::vector<Seat> seats;
 };
 
@@ -153,6 +154,9 @@ struct JoinOptions {
   int max_world_size = 0;
   // How long more members than the minimum are waited for; not given: 30 s.
   std::optional<std::chrono::milliseconds> last_call = std::nullopt;
+  // Leaves out Formation::seats. What all members are told of all members grows
+  // with the square of their number.
+  bool without_seats = false;
 };
 
 // A process group, for the coordinator to know of.

@@ -130,6 +130,25 @@ TEST(SessionTest, JoinsAndTellsEveryoneTheSame) {
   ASSERT_EQ(mine.seats.size(), 2);
   EXPECT_EQ(mine.seats[1].member, "b");
   EXPECT_EQ(mine.seats[0].pid, getpid());
+  EXPECT_EQ(mine.world_size, 2);
+}
+
+TEST(SessionTest, JoinsWithoutSeatsWhereTheyAreNotWanted) {
+  const auto server = StartServer();
+  const auto a = Session::Connect(Options(Local(server->port()), "a"));
+  const auto b = Session::Connect(Options(Local(server->port()), "b"));
+  auto other = std::async(std::launch::async, [&] {
+    return b->Join({.rank = 1, .world_size = 2, .timeout = seconds(20)});
+  });
+  const Formation mine = a->Join({.rank = 0,
+                                  .world_size = 2,
+                                  .timeout = seconds(20),
+                                  .without_seats = true});
+  EXPECT_EQ(mine.rank, 0);
+  EXPECT_EQ(mine.world_size, 2);
+  EXPECT_TRUE(mine.seats.empty());
+  // It is each one's own choice.
+  EXPECT_EQ(other.get().seats.size(), 2);
 }
 
 TEST(SessionTest, NobodyAtTheAddress) {

@@ -280,6 +280,7 @@ absl::StatusOr<Formation> Join(StreamSession& session,
   if (options.last_call.has_value()) {
     *request.mutable_last_call() = ToProto(*options.last_call);
   }
+  request.set_without_seats(options.without_seats);
   const auto result =
       session.Call(std::move(operation),
                    Deadline::After(options.timeout, options.timeout_name));
@@ -288,6 +289,7 @@ absl::StatusOr<Formation> Join(StreamSession& session,
   Formation formation;
   formation.generation = response.generation();
   formation.rank = response.rank();
+  formation.world_size = response.world_size();
   formation.seats.reserve(response.seats_size());
   for (const v1::Seat& seat : response.seats()) {
     formation.seats.push_back({.rank = seat.rank(),

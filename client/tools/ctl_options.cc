@@ -67,6 +67,7 @@ const std::vector<Command>& Commands() {
       {"status", "", 0, 0, {}, "whether the coordinator serves, and what"},
       {"jobs", "", 0, 0, {"--names"}, "the jobs and how they stand"},
       {"members", "[JOB]", 0, 1, {}, "who is in a job, and who is gone why"},
+      {"groups", "[JOB]", 0, 1, {}, "its process groups, and who is missing"},
       {"barriers", "[JOB]", 0, 1, {}, "the open barriers, and who is missing"},
       {"top",
        "[JOB]",
@@ -489,7 +490,7 @@ absl::StatusOr<std::string> CtlCompletion(absl::string_view shell) {
       "  case \"${words[*]}\" in\n"
       "    \"\") candidates=\"",
       absl::StrJoin(first, " "), "\" ;;\n", families,
-      "    members|barriers|top|close)\n"
+      "    members|groups|barriers|top|close)\n"
       "      candidates=$(musterctl jobs --names --timeout=1s 2>/dev/null) ;;\n"
       "    help) candidates=\"",
       absl::StrJoin(first, " "),

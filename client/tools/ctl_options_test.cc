@@ -128,8 +128,9 @@ TEST(CtlOptionsTest, HelpOfEverythingOfAFamilyAndOfACommand) {
 
   const std::string all = *CtlHelp("");
   for (const char* const command :
-       {"status", "jobs", "members", "barriers", "top", "kv get", "kv set",
-        "kv list", "kv watch", "kv delete", "close", "drain", "completion"}) {
+       {"status", "jobs", "members", "groups", "barriers", "top", "kv get",
+        "kv set", "kv list", "kv watch", "kv delete", "close", "drain",
+        "completion"}) {
     EXPECT_THAT(all, HasSubstr(std::string("\n  ") + command));
   }
   EXPECT_THAT(*CtlHelp("kv"), Not(HasSubstr("\n  jobs")));

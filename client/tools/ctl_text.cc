@@ -123,6 +123,19 @@ absl::string_view KindText(v1::ChangeKind kind) {
   }
 }
 
+// `0-7,12`.
+template <typename Ranks>
+std::string RanksText(const Ranks& ranks) {
+  std::string text;
+  for (int i = 0; i < ranks.size(); ++i) {
+    const int first = i;
+    while (i + 1 < ranks.size() && ranks.Get(i + 1) == ranks.Get(i) + 1) ++i;
+    absl::StrAppend(&text, text.empty() ? "" : ",", ranks.Get(first));
+    if (i > first) absl::StrAppend(&text, "-", ranks.Get(i));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string Harmless(absl::string_view text) {
@@ -217,6 +230,20 @@ std::string MembersText(const v1::GetJobResponse& response) {
                     std::move(doing)});
   }
   return text + Table(rows);
+}
+
+std::string GroupsText(const v1::GetJobResponse& response) {
+  if (response.groups().empty()) return "no groups\n";
+  std::vector<Row> rows = {
+      {"GROUP", "SIZE", "REGISTERED", "RANKS", "MISSING", "DESCRIPTION"}};
+  for (const v1::RegisteredGroup& group : response.groups()) {
+    const int missing = group.ranks_size() - group.registered();
+    rows.push_back({Harmless(group.name()), absl::StrCat(group.ranks_size()),
+                    absl::StrCat(group.registered()), RanksText(group.ranks()),
+                    missing == 0 ? "-" : RanksText(group.missing()),
+                    Harmless(group.description())});
+  }
+  return Table(rows);
 }
 
 std::string BarriersText(const v1::GetJobResponse& response) {

@@ -21,6 +21,9 @@ std::string JobsText(const v1::ListJobsResponse& response);
 // The members, and after them what the rendezvous waits for.
 std::string MembersText(const v1::GetJobResponse& response);
 
+// The registered groups with their ranks, and which of them are missing.
+std::string GroupsText(const v1::GetJobResponse& response);
+
 std::string BarriersText(const v1::GetJobResponse& response);
 
 // One line for each change: `put 17 "key" "value"`.

@@ -138,6 +138,25 @@ TEST(CtlTextTest, BarriersSayWhoIsMissing) {
             "  missing rank 2\n");
 }
 
+TEST(CtlTextTest, GroupsSayWhoHasNotRegistered) {
+  v1::GetJobResponse job = Job();
+  EXPECT_EQ(GroupsText(job), "no groups\n");
+  v1::RegisteredGroup* group = job.add_groups();
+  group->set_name("tp0");
+  group->set_description("tensor parallel");
+  for (const int rank : {0, 1, 2, 5, 7, 8}) group->add_ranks(rank);
+  group->set_registered(5);
+  group->add_missing(7);
+  group = job.add_groups();
+  group->set_name("dp");
+  group->add_ranks(0);
+  group->set_registered(1);
+  EXPECT_EQ(GroupsText(job),
+            "GROUP  SIZE  REGISTERED  RANKS      MISSING  DESCRIPTION\n"
+            "tp0    6     5           0-2,5,7-8  7        tensor parallel\n"
+            "dp     1     1           0          -\n");
+}
+
 TEST(CtlTextTest, ChangesAreOneLineEach) {
   v1::WatchResponse response;
   v1::KeyChange* change = response.add_changes();

@@ -67,12 +67,13 @@ class Ctl {
 
   absl::Status Run() {
     const std::map<std::string, absl::Status (Ctl::*)()> commands = {
-        {"status", &Ctl::Status},   {"jobs", &Ctl::Jobs},
-        {"members", &Ctl::Members}, {"barriers", &Ctl::Barriers},
-        {"top", &Ctl::Top},         {"kv get", &Ctl::Get},
-        {"kv set", &Ctl::Set},      {"kv list", &Ctl::List},
-        {"kv watch", &Ctl::Watch},  {"kv delete", &Ctl::Delete},
-        {"close", &Ctl::Close},     {"drain", &Ctl::Drain},
+        {"status", &Ctl::Status},     {"jobs", &Ctl::Jobs},
+        {"members", &Ctl::Members},   {"groups", &Ctl::Groups},
+        {"barriers", &Ctl::Barriers}, {"top", &Ctl::Top},
+        {"kv get", &Ctl::Get},        {"kv set", &Ctl::Set},
+        {"kv list", &Ctl::List},      {"kv watch", &Ctl::Watch},
+        {"kv delete", &Ctl::Delete},  {"close", &Ctl::Close},
+        {"drain", &Ctl::Drain},
     };
     absl::Status status = (this->*commands.at(options_.command))();
     if (status.ok() && !written_) {
@@ -153,6 +154,12 @@ class Ctl {
   absl::Status Members() {
     const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
     if (job.ok()) Print(*job, MembersText(*job));
+    return job.status();
+  }
+
+  absl::Status Groups() {
+    const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
+    if (job.ok()) Print(*job, GroupsText(*job));
     return job.status();
   }
 

@@ -173,6 +173,7 @@ class JobsTest(MusterctlTest):
         for rank in ranks:
             self.assertEqual(rank.stdout.readline(), "passed\n")
         self.assertEqual(self.ctl("barriers"), "no open barriers\n")
+        self.assertEqual(self.ctl("groups"), "no groups\n")
 
         ranks[1].kill()
         self.await_ctl("members", contains="lost")

@@ -232,7 +232,7 @@ Method MethodOf(const v1::Operation& operation) {
     case v1::Operation::kReportFailure:
       return Method::kReportFailure;
     case v1::Operation::kJoin:
-      return Method::kJoin;
+      return MethodOf(operation.join());
     case v1::Operation::kAwaitBarrier:
       return Method::kAwaitBarrier;
     case v1::Operation::kCloseRendezvous:
@@ -298,7 +298,9 @@ void FillResult(const Answer& answer, const core::MemberId& caller,
     case Method::kReportFailure:
       return Fill(payload, result->mutable_report_failure());
     case Method::kJoin:
-      return FillJoin(payload, caller, result->mutable_join());
+    case Method::kJoinWithoutSeats:
+      return FillJoin(payload, caller, answer.method == Method::kJoin,
+                      result->mutable_join());
     case Method::kAwaitBarrier:
       return Fill(payload, result->mutable_await_barrier());
     case Method::kCloseRendezvous:
@@ -340,13 +342,20 @@ void Fill(const core::Payload& payload, v1::RegisterGroupsResponse* response) {
 void Fill(const core::Payload&, v1::ReportFailureResponse*) {}
 
 void FillJoin(const core::Payload& payload, const core::MemberId& caller,
-              v1::JoinResponse* response) {
+              bool with_seats, v1::JoinResponse* response) {
   const auto& reply = As<core::FormationReply>(payload);
   if (reply == nullptr) return;
+  const auto size = static_cast<int>(reply->world.size());
   response->set_generation(reply->generation.value());
-  response->mutable_seats()->Reserve(static_cast<int>(reply->world.size()));
+  response->set_world_size(size);
+  if (with_seats) response->mutable_seats()->Reserve(size);
   int32_t rank = 0;
   for (const core::Seat& seat : reply->world) {
+    if (seat.member == caller) response->set_rank(rank);
+    if (!with_seats) {
+      ++rank;
+      continue;
+    }
     v1::Seat* message = response->add_seats();
     message->set_rank(rank);
     message->set_member(seat.member.value());
@@ -354,7 +363,6 @@ void FillJoin(const core::Payload& payload, const core::MemberId& caller,
     message->set_host(seat.host);
     message->set_pid(seat.pid);
     message->set_address(seat.address);
-    if (seat.member == caller) response->set_rank(rank);
     ++rank;
   }
 }
@@ -438,6 +446,7 @@ int64_t PayloadBytes(const core::Payload& payload) {
 int64_t AnswerBytes(const Answer& answer) {
   // The tags and numbers around the bytes.
   constexpr int64_t kFrame = 32;
+  if (answer.method == Method::kJoinWithoutSeats) return kFrame;
   return kFrame + static_cast<int64_t>(answer.status.message().size()) +
          PayloadBytes(answer.payload);
 }

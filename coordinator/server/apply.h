@@ -80,6 +80,10 @@ void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn);
 // The method of an operation that holds one of the above.
 Method MethodOf(const v1::Operation& operation);
 
+inline Method MethodOf(const v1::JoinRequest& request) {
+  return request.without_seats() ? Method::kJoinWithoutSeats : Method::kJoin;
+}
+
 // Fills the response to a call that went well.
 void Fill(const core::Payload& payload, v1::SetResponse* response);
 void Fill(const core::Payload& payload, v1::GetResponse* response);
@@ -110,7 +114,7 @@ void Fill(const core::Payload& payload, v1::RegisterGroupsResponse* response);
 
 // The response to a Join tells its caller which of the seats is its own.
 void FillJoin(const core::Payload& payload, const core::MemberId& caller,
-              v1::JoinResponse* response);
+              bool with_seats, v1::JoinResponse* response);
 
 // The same for an answer of a stream, failed ones included.
 void FillResult(const Answer& answer, const core::MemberId& caller,

@@ -239,5 +239,23 @@ TEST_F(MembershipCallsTest, GroupsAreRegisteredInBulkByStreamAndUnaryCall) {
               HasSubstr("\nmuster_coordinator_groups 2\n"));
 }
 
+TEST_F(MembershipCallsTest, AJoinLeavesTheSeatsOutWhenTheyAreNotWanted) {
+  Register();
+  v1::JoinRequest request;
+  request.set_rank(-1);
+  request.set_world_size(1);
+  request.set_sequence(1);
+  request.set_without_seats(true);
+  v1::JoinResponse response;
+  ASSERT_TRUE(Call(&Members::Join, request, &response).ok());
+  EXPECT_EQ(response.world_size(), 1);
+  EXPECT_EQ(response.seats_size(), 0);
+  // The retry may want them.
+  request.set_without_seats(false);
+  ASSERT_TRUE(Call(&Members::Join, request, &response).ok());
+  EXPECT_EQ(response.generation(), 1);
+  EXPECT_EQ(response.seats_size(), 1);
+}
+
 }  // namespace
 }  // namespace muster::coordinator

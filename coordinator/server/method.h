@@ -31,6 +31,7 @@ enum class Method : uint8_t {
   kLeave,
   kReportFailure,
   kJoin,
+  kJoinWithoutSeats,  // a Join; its answer is another one
   kAwaitBarrier,
   kCloseRendezvous,
   kRegisterGroups,
@@ -67,6 +68,7 @@ inline constexpr const char* kMethodNames[kMethodCount] = {
     "Heartbeat",
     "Leave",
     "ReportFailure",
+    "Join",
     "Join",
     "AwaitBarrier",
     "CloseRendezvous",

@@ -38,13 +38,13 @@ struct ServiceContext {
   const Auth* auth = nullptr;
 };
 
-inline void FillResponse(const core::Payload& payload,
+inline void FillResponse(const core::Payload& payload, Method method,
                          const core::MemberId& caller,
                          v1::JoinResponse* response) {
-  FillJoin(payload, caller, response);
+  FillJoin(payload, caller, method == Method::kJoin, response);
 }
 template <typename Response>
-void FillResponse(const core::Payload& payload, const core::MemberId&,
+void FillResponse(const core::Payload& payload, Method, const core::MemberId&,
                   Response* response) {
   Fill(payload, response);
 }
@@ -106,7 +106,7 @@ class UnaryCall
       }
       // Claimed before the response is touched: Close may come from elsewhere.
       if (ended_.exchange(true)) continue;
-      FillResponse(answer.payload, call_.member, response_);
+      FillResponse(answer.payload, method_, call_.member, response_);
       response_->set_coordinator_epoch(context_.driver->epoch().value());
       Finish(absl::OkStatus());
     }

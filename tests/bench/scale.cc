@@ -333,6 +333,7 @@ std::vector<Figure> MeasureMembers(const ScaleOptions& options) {
   const double join = members.Time(members.tally().answers, n, [&] {
     v1::Operation operation;
     operation.mutable_join()->set_world_size(n);
+    operation.mutable_join()->set_without_seats(true);
     for (int i = 0; i < n; ++i) {
       operation.mutable_join()->set_rank(i);
       members[i].Send(operation);
