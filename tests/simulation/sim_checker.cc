@@ -422,17 +422,28 @@ void SimChecker::ObserveGroups(const Waiting& waiting,
                            group.name);
   };
   if (reply.status.code() == absl::StatusCode::kInvalidArgument) {
+    const auto formed =
+        formations_.find({epoch_.value(), request.generation.value()});
     // Who does not know yet that the coordinator is another one.
-    if (!formations_.contains({epoch_.value(), request.generation.value()})) {
-      return;
-    }
+    if (formed == formations_.end()) return;
     ++seen_.group_conflicts;
-    const bool conflict = std::any_of(
+    const auto& world = formed->second->world;
+    const bool refused = std::any_of(
         request.groups.begin(), request.groups.end(), [&](const auto& group) {
           const auto known = groups_.find(at(group));
-          return known != groups_.end() && known->second.ranks != group.ranks;
+          return (known != groups_.end() &&
+                  known->second.ranks != group.ranks) ||
+                 std::none_of(
+                     group.ranks.begin(), group.ranks.end(),
+                     [&](core::Rank rank) {
+                       const size_t seat = static_cast<size_t>(rank.value());
+                       return seat < world.size() &&
+                              world[seat].member == request.call.member;
+                     }) ||
+                 group.ranks.back().value() >=
+                     static_cast<int32_t>(world.size());
         });
-    if (!conflict) {
+    if (!refused) {
       Fail(absl::StrCat("I6: ", ToCommand(request), " got ",
                         reply.status.ToString()));
     }
