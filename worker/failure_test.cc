@@ -63,6 +63,7 @@ TEST(DescribeOthersTest, NamesTheOtherFailures) {
 
 TEST(DescribeOthersTest, NamesAtMostEight) {
   std::vector<RankExit> exits;
+  exits.reserve(130);
   for (int rank = 0; rank < 130; ++rank) exits.push_back(Exit(rank, 1));
   const std::string text = DescribeOthers(exits, 0);
   EXPECT_NE(text.find("rank 8 exited with status 1; and 121 more"),

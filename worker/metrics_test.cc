@@ -32,7 +32,10 @@ std::set<std::string> Series(const std::string& text) {
         if (c == '"') {
           in_value = !in_value;
         } else if (!in_value && (c == '=' || c == '}')) {
-          if (!label.empty()) labels += (labels.empty() ? "" : ",") + label;
+          if (!label.empty()) {
+            if (!labels.empty()) labels += ',';
+            labels += label;
+          }
           label.clear();
         } else if (!in_value && c != ',') {
           label += c;

@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::unique_ptr<Telemetry> StartOrDie(TelemetryOptions options = {}) {
+std::unique_ptr<Telemetry> StartOrDie(const TelemetryOptions& options = {}) {
   auto telemetry = Telemetry::Start(options);
   EXPECT_TRUE(telemetry.ok()) << telemetry.status();
   return *std::move(telemetry);

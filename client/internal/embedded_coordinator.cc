@@ -16,7 +16,7 @@ absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> EmbeddedCoordinator::Start(
   server_options.tls_key = options.tls_key;
   server_options.tls_client_ca = options.tls_client_ca;
   absl::StatusOr<std::unique_ptr<coordinator::Server>> server =
-      coordinator::Server::Start(std::move(server_options));
+      coordinator::Server::Start(server_options);
   if (!server.ok()) return server.status();
   return std::unique_ptr<EmbeddedCoordinator>(
       new EmbeddedCoordinator(*std::move(server)));
