@@ -142,6 +142,7 @@ TEST_F(GroupTableTest, TheGenerationMustBeTheNewestAndTheCallerOfIt) {
 
 TEST_F(GroupTableTest, ALongListIsShortened) {
   std::vector<Rank> many;
+  many.reserve(20);
   for (int32_t i = 0; i < 20; ++i) many.emplace_back(i);
   EXPECT_EQ(RanksText(many, many.size()),
             "20 ranks (0, 1, 2, 3, 4, 5, 6, 7 and 12 more)");
