@@ -169,8 +169,9 @@ std::string StatusText(absl::string_view address,
       "coordinator ", address, " ", response.draining() ? "drains" : "serves",
       "\n  version ", Harmless(response.version()), ", up ",
       Ago(DurationOf(response.uptime())), ", epoch ",
-      response.coordinator_epoch(), "\n  ", response.jobs_size(), " jobs, ",
-      members, " members alive, ", response.sessions(), " sessions, jobs are ",
+      response.coordinator_epoch(), "\n  jobs ", response.jobs_size(),
+      ", members alive ", members, ", sessions ", response.sessions(),
+      "\n  jobs are ",
       response.durable() ? "kept over a restart" : "lost with the process",
       "\n");
 }

@@ -40,15 +40,15 @@ TEST(CtlTextTest, Status) {
   EXPECT_EQ(StatusText("h:1", jobs),
             "coordinator h:1 serves\n"
             "  version 1.2.3, up 1h2m5s, epoch 42\n"
-            "  2 jobs, 4 members alive, 5 sessions, jobs are lost with the "
-            "process\n");
+            "  jobs 2, members alive 4, sessions 5\n"
+            "  jobs are lost with the process\n");
   jobs.set_draining(true);
   jobs.set_durable(true);
   EXPECT_EQ(StatusText("h:1", jobs),
             "coordinator h:1 drains\n"
             "  version 1.2.3, up 1h2m5s, epoch 42\n"
-            "  2 jobs, 4 members alive, 5 sessions, jobs are kept over a "
-            "restart\n");
+            "  jobs 2, members alive 4, sessions 5\n"
+            "  jobs are kept over a restart\n");
 }
 
 TEST(CtlTextTest, JobsStandInColumns) {
