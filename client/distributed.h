@@ -40,9 +40,9 @@ struct InitProcessGroupOptions {
   // as come, and GetWorldSize tells. It forms as soon as the maximum is there,
   // or `last_call` (not given: 30 s) after the minimum. All must give the same
   // three. Ranks are given out, and cannot be claimed; a process that forms the
-  // group again has its rank of before, where there is such a one. While a group
-  // of the job lives, a newcomer waits: until a rank of it fails, or forms it
-  // again.
+  // group again has its rank of before, where there is such a one. While a
+  // group of the job lives, a newcomer waits: until a rank of it fails, or
+  // forms it again.
   int min_world_size = -1;
   int max_world_size = -1;
   std::optional<std::chrono::milliseconds> last_call = std::nullopt;
