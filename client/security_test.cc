@@ -35,8 +35,8 @@ using ::testing::Not;
 // How long somebody tries who is not to get in.
 constexpr milliseconds kInVain{1'500};
 
-std::unique_ptr<Server> StartServer(ServerOptions options) {
-  auto server = Server::Start(std::move(options));
+std::unique_ptr<Server> StartServer(const ServerOptions& options) {
+  auto server = Server::Start(options);
   EXPECT_TRUE(server.ok()) << server.status();
   return server.ok() ? *std::move(server) : nullptr;
 }

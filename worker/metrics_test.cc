@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 
@@ -43,7 +44,9 @@ std::set<std::string> Series(const std::string& text) {
         if (!in_value && c == '}') break;
       }
     }
-    series.insert(name + "{" + labels + "}");
+    std::string all = name;
+    all.append("{").append(labels).append("}");
+    series.insert(std::move(all));
   }
   return series;
 }

@@ -197,7 +197,7 @@ grpc_ssl_certificate_config_reload_status TlsIdentity::Fetch(
   auto* const identity = static_cast<TlsIdentity*>(self);
   MutexLock lock(identity->mu_);
   if (identity->fetched_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
-  const TlsMaterial& material = identity->material_;
+  const TlsMaterial material = identity->material_;
   const grpc_ssl_pem_key_cert_pair pair = {material.key.c_str(),
                                            material.cert.c_str()};
   // The library insists on authorities, also where it asks for no certificate

@@ -45,7 +45,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
     self_ = shared_from_this();
     if (context_.auth != nullptr) {
       const absl::StatusOr<Auth::Pass> pass = context_.auth->Admit(
-          *grpc, Method::kWatch, job_name, !request_.caller().member().empty());
+          *grpc, Method::kWatch, job_name, !call_.member.value().empty());
       if (!pass.ok()) return End(pass.status());
       pass_ = *pass;
     }
