@@ -21,6 +21,7 @@
 #include "absl/strings/str_join.h"
 #include "client/internal/channel_security.h"
 #include "client/internal/control.h"
+#include "client/internal/convert.h"
 #include "client/internal/endpoint.h"
 #include "client/session.h"
 #include "client/tools/ctl_options.h"
@@ -40,12 +41,6 @@ constexpr int kMisuse = 2;
 constexpr int kKeysPerCall = 256;
 
 const char* FromEnvironment(const char* name) { return std::getenv(name); }
-
-template <typename Message>
-void SetDuration(std::chrono::milliseconds duration, Message* message) {
-  message->set_seconds(duration.count() / 1000);
-  message->set_nanos(static_cast<int32_t>(duration.count() % 1000 * 1'000'000));
-}
 
 // One line, so that a stream of answers can be read line by line.
 std::string Json(const google::protobuf::Message& message) {
@@ -233,7 +228,7 @@ class Ctl {
       absl::Status status = FillCaller(request.mutable_caller());
       if (!status.ok()) return status;
       request.set_key(key);
-      SetDuration(*options_.wait, request.mutable_timeout());
+      *request.mutable_timeout() = internal::ToProto(*options_.wait);
       status = control_->Get(request, &response);
       if (status.ok()) Print(response, response.value() + "\n");
       return status;
@@ -265,7 +260,7 @@ class Ctl {
                                     std::istreambuf_iterator<char>()));
     }
     if (options_.ttl.has_value()) {
-      SetDuration(*options_.ttl, request.mutable_ttl());
+      *request.mutable_ttl() = internal::ToProto(*options_.ttl);
     }
     v1::SetResponse response;
     status = control_->Set(request, &response);
