@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -22,6 +23,7 @@
 #include "coordinator/server/open_calls.h"
 #include "coordinator/server/session.h"
 #include "coordinator/server/session_service.h"
+#include "coordinator/server/turn_queue.h"
 #include "coordinator/server/unary.h"
 #include "coordinator/server/watch_call.h"
 #include "gtest/gtest.h"
@@ -163,6 +165,11 @@ class FakeStream : public FakeCall,
     MutexLock lock(mu_);
     return results_;
   }
+  // Called with every message that holds results, by who writes it.
+  void OnResults(std::function<void()> look) {
+    MutexLock lock(mu_);
+    on_results_ = std::move(look);
+  }
 
  private:
   grpc::internal::ServerReactor* reactor() override { return session_; }
@@ -186,6 +193,7 @@ class FakeStream : public FakeCall,
     EXPECT_FALSE(writing_) << "two writes at a time";
     EXPECT_FALSE(finished_) << "a write after Finish";
     results_ += response->results_size();
+    if (response->results_size() > 0 && on_results_ != nullptr) on_results_();
     writing_ = true;
     React([this] {
       {
@@ -225,6 +233,7 @@ class FakeStream : public FakeCall,
   bool half_closed_ ABSL_GUARDED_BY(mu_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   int64_t results_ ABSL_GUARDED_BY(mu_) = 0;
+  std::function<void()> on_results_ ABSL_GUARDED_BY(mu_);
 };
 
 // A unary Get as gRPC makes it.
@@ -338,7 +347,7 @@ class ReactorRaceTest : public ::testing::Test {
   ReactorRaceTest()
       : metrics_([] { return Gauges(); }),
         driver_(DriverOptions(&metrics_)),
-        context_{&driver_, &metrics_, &open_calls_, 1 << 20},
+        context_{&driver_, &metrics_, &open_calls_, 1 << 20, &turns_},
         sessions_(context_, {1000, seconds(60)}) {
     driver_.Start([this](core::Instant now) { sessions_.Sweep(now); });
   }
@@ -356,6 +365,7 @@ class ReactorRaceTest : public ::testing::Test {
   Metrics metrics_;
   Driver driver_;
   OpenCalls open_calls_;
+  TurnQueue turns_{2};
   const ServiceContext context_;
   SessionTable sessions_;
 };
@@ -364,7 +374,8 @@ v1::StreamRequest Batch(std::mt19937_64& random, uint64_t* id) {
   v1::StreamRequest batch;
   const auto key = [&] { return "k" + std::to_string(random() % 8); };
   if (random() % 4 == 0) batch.mutable_heartbeat();
-  for (uint64_t n = random() % 6; n > 0; --n) {
+  // Now and then more than is done without a turn.
+  for (uint64_t n = random() % 8 == 0 ? 1500 : random() % 6; n > 0; --n) {
     v1::Operation* operation = batch.add_operations();
     operation->set_id(++*id);
     switch (random() % 6) {
@@ -438,8 +449,10 @@ TEST_F(ReactorRaceTest, StreamsAndCallsThatComeGoAndReplaceEachOther) {
     clients.emplace_back([this, &pool, seed] { Live(pool, seed); });
   }
   for (std::thread& client : clients) client.join();
+  // A turn may be under way when gRPC is done with its stream.
+  EXPECT_TRUE(
+      open_calls_.AwaitNone(std::chrono::steady_clock::now() + seconds(30)));
   EXPECT_EQ(sessions_.size(), 0);
-  EXPECT_TRUE(open_calls_.AwaitNone(std::chrono::steady_clock::now()));
   for (const std::shared_ptr<Job>& job : driver_.Jobs()) {
     EXPECT_TRUE(job->ParkedSinks().empty());
   }
@@ -505,6 +518,54 @@ TEST_F(ReactorRaceTest, FanOutReachesEveryWaiterOnce) {
     stream->AwaitDone();
     EXPECT_EQ(stream->results(), kWaitersEach);
   }
+}
+
+// Waits until every reaction that is posted now has run.
+void AwaitReactions(Pool& pool) {
+  std::promise<void> reached;
+  pool.Post([&reached] { reached.set_value(); });
+  reached.get_future().wait();
+}
+
+TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
+  Pool pool(1);
+  TurnQueue turns(1);
+  const ServiceContext context{&driver_, &metrics_, &open_calls_, 1 << 20,
+                               &turns};
+  SessionTable sessions(context, {1000, seconds(60)});
+  const auto open = [&](const std::string& job, int operations) {
+    const auto session = std::make_shared<Session>(sessions, context, nullptr);
+    auto stream = std::make_unique<FakeStream>(pool, session.get());
+    v1::StreamRequest request;
+    request.mutable_hello()->mutable_caller()->set_job(job);
+    for (int i = 1; i <= operations; ++i) {
+      v1::Operation* operation = request.add_operations();
+      operation->set_id(static_cast<uint64_t>(i));
+      operation->mutable_set()->set_key("k");
+    }
+    stream->Send(request);
+    stream->HalfClose();
+    return stream;
+  };
+  // Until everybody's message has been read and waits.
+  std::promise<void> released;
+  turns.Post(nullptr, [&released] { released.get_future().wait(); });
+  std::vector<std::unique_ptr<FakeStream>> floods;
+  for (int i = 0; i < 8; ++i) floods.push_back(open("flood", 20'000));
+  const auto honest = open("honest", 1'000);
+  AwaitReactions(pool);
+  AwaitReactions(pool);  // to the writes of the welcomes
+  int64_t flooded = -1;
+  honest->OnResults([&] {
+    if (flooded < 0) flooded = (*driver_.FindJob("flood"))->operations().total;
+  });
+  released.set_value();
+  honest->AwaitDone();
+  for (const auto& flood : floods) flood->AwaitDone();
+  EXPECT_EQ(honest->results(), 1'000);
+  EXPECT_LE(flooded, 1024);  // one turn
+  EXPECT_EQ((*driver_.FindJob("flood"))->operations().total, 8 * 20'000);
+  turns.Stop();
 }
 
 }  // namespace

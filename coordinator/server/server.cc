@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,7 @@
 #include "coordinator/server/session_service.h"
 #include "coordinator/server/status_page.h"
 #include "coordinator/server/store_service.h"
+#include "coordinator/server/turn_queue.h"
 #include "coordinator/server/unary.h"
 #include "coordinator/storage/record_codec.h"
 #include "coordinator/storage/storage.h"
@@ -64,6 +66,11 @@ const char* const kServiceNames[] = {
     "muster.v1.StoreService", "muster.v1.MembershipService",
     "muster.v1.BarrierService", "muster.v1.AdminService",
     "muster.v1.SessionService"};
+
+// One job alone must not keep all of them in one long call.
+int TurnThreads() {
+  return std::max(2, static_cast<int>(std::thread::hardware_concurrency()));
+}
 
 core::CoordinatorEpoch RandomEpoch() {
   std::random_device device;
@@ -218,8 +225,9 @@ class ServerImpl final : public Server {
         metrics_([this] { return ReadGauges(); }),
         commits_(storage == nullptr ? nullptr : NewCommits(std::move(storage))),
         driver_(DriverOptions(options, &metrics_, commits_.get())),
-        context_{&driver_, &metrics_, &open_calls_, options.message_bytes_max,
-                 auth_.get()},
+        turns_(TurnThreads()),
+        context_{&driver_, &metrics_,  &open_calls_, options.message_bytes_max,
+                 &turns_,  auth_.get()},
         sessions_(context_,
                   {options.sessions_max, options.stalled_reader_timeout}) {}
 
@@ -227,6 +235,7 @@ class ServerImpl final : public Server {
     Drain(kDestructionGrace);
     // Before what the ticker sweeps and the pages read.
     driver_.Stop();
+    turns_.Stop();
     // Before the sessions that its commits answer.
     if (commits_ != nullptr) commits_->Stop();
     http_.reset();
@@ -424,6 +433,7 @@ class ServerImpl final : public Server {
   const std::unique_ptr<CommitQueue> commits_;
   Driver driver_;
   OpenCalls open_calls_;
+  TurnQueue turns_;
   const ServiceContext context_;
   SessionTable sessions_;
   std::vector<std::unique_ptr<grpc::Service>> services_;

@@ -9,12 +9,14 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/server/apply.h"
+#include "coordinator/server/turn_queue.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {
 namespace {
 
-// How long one session may keep the others of its job from the lock.
+// How long one session may keep the others of its job from the lock, and other
+// jobs from the processor.
 constexpr size_t kItemsPerTurnMax = 1024;
 
 // Where a message is full; a single answer may be larger.
@@ -43,6 +45,13 @@ google::protobuf::ArenaOptions Options(char* block, size_t bytes) {
   options.initial_block_size = bytes;
   options.max_block_size = 64 << 10;
   return options;
+}
+
+bool TakesLong(const v1::StreamRequest& request) {
+  for (const v1::Operation& operation : request.operations()) {
+    if (operation.has_delete_prefix()) return true;
+  }
+  return request.ByteSizeLong() > TurnQueue::kBytesWithoutTurn;
 }
 
 absl::Status UnreadError(absl::string_view what) {
@@ -115,7 +124,7 @@ void Session::OnReadDone(bool ok) {
     call_.unanswered = SequenceNumbersOf(request_->unanswered());
   }
   next_item_ = 0;
-  Process();
+  Continue();
 }
 
 absl::Status Session::Greet() {
@@ -172,33 +181,64 @@ v1::Operation* Session::OperationOf(size_t item) const {
   return request_->mutable_operations(static_cast<int>(item - 1));
 }
 
-// Applies what is left of the message; then reads the next one, unless answers
-// or commits pile up.
-void Session::Process() {
-  const size_t items = static_cast<size_t>(request_->operations_size()) +
-                       (request_->has_heartbeat() ? 1 : 0);
-  while (true) {
-    if (next_item_ < items) {
-      absl::Status status;
-      next_item_ +=
-          ProcessSlice(std::min(items - next_item_, kItemsPerTurnMax), &status);
-      if (!status.ok()) return Close(status);
-    }
-    {
-      MutexLock lock(mu_);
-      if (finished_) return;
-      if (unsent_bytes_ > kPauseBytes) {
-        paused_ = true;  // OnWriteDone goes on from here
-        return;
-      }
-      if (next_item_ < items) continue;
-      if (job_->uncommitted() <= kUncommittedMax) return ReadNext();
-    }
-    return job_->WhenCommitted([self = shared_from_this()] {
-      MutexLock lock(self->mu_);
-      self->ReadNext();
-    });
+// How many items of the message are not applied yet.
+size_t Session::ItemsLeft() const {
+  return static_cast<size_t>(request_->operations_size()) +
+         (request_->has_heartbeat() ? 1 : 0) - next_item_;
+}
+
+// Applies what is left of the message: a little at once, more in turns.
+void Session::Continue() {
+  if (ItemsLeft() <= TurnQueue::kItemsWithoutTurn && !TakesLong(*request_)) {
+    return Process();
   }
+  MutexLock lock(mu_);
+  PostTurn();
+}
+
+void Session::PostTurn() {
+  ++turns_;
+  context_.turns->Post(job_.get(),
+                       [self = shared_from_this()] { self->TakeTurn(); });
+}
+
+void Session::TakeTurn() {
+  bool finished = false;
+  {
+    MutexLock lock(mu_);
+    finished = finished_;
+  }
+  if (!finished) Process();
+  {
+    MutexLock lock(mu_);
+    if (--turns_ > 0 || !done_) return;
+  }
+  Retire();
+}
+
+// Applies the next slice of the message. After the last one reads the next
+// message, unless answers or commits pile up.
+void Session::Process() {
+  if (ItemsLeft() > 0) {
+    absl::Status status;
+    next_item_ +=
+        ProcessSlice(std::min(ItemsLeft(), kItemsPerTurnMax), &status);
+    if (!status.ok()) return Close(status);
+  }
+  {
+    MutexLock lock(mu_);
+    if (finished_) return;
+    if (unsent_bytes_ > kPauseBytes) {
+      paused_ = true;  // OnWriteDone goes on from here
+      return;
+    }
+    if (ItemsLeft() > 0) return PostTurn();
+    if (job_->uncommitted() <= kUncommittedMax) return ReadNext();
+  }
+  job_->WhenCommitted([self = shared_from_this()] {
+    MutexLock lock(self->mu_);
+    self->ReadNext();
+  });
 }
 
 // Applies up to `count` items from next_item_ on under one lock; returns how
@@ -378,7 +418,7 @@ void Session::OnWriteDone(bool ok) {
     if (resume) paused_ = false;
   }
   Flush();
-  if (resume) Process();
+  if (resume) Continue();
 }
 
 void Session::OnCancel() { Close(absl::CancelledError("the stream ended")); }
@@ -387,7 +427,12 @@ void Session::OnDone() {
   {
     MutexLock lock(mu_);
     done_ = true;
+    if (turns_ > 0) return;  // the last one sees to it
   }
+  Retire();
+}
+
+void Session::Retire() {
   table_.Remove(self_);
   if (job_ != nullptr) job_->Detach(*this);
   context_.open_calls->End();

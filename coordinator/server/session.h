@@ -27,16 +27,18 @@ namespace muster::coordinator {
 
 // Session is one open stream.
 //
-// Reading: one message at a time. Its operations are applied in order, under
-// one turn of the job's lock; then the next message is read. A session whose
-// answers pile up does not read on (nor apply the rest of its message) until
-// they are written, so the transport's flow control reaches the client.
+// Reading: one message at a time. Its operations are applied in order; then the
+// next message is read. A large message is applied in slices, for each of which
+// the session waits until it is its job's turn. A session whose answers pile up
+// does not read on (nor apply the rest of its message) until they are written,
+// so the transport's flow control reaches the client.
 //
 // Writing: one message at a time. What is delivered while it is under way goes
 // into the next one.
 //
-// Life: gRPC calls the reactions, of which OnDone is the last; `self_` keeps
-// the session until then, sinks that a job refers to keep it longer. After
+// Life: gRPC calls the reactions, of which OnDone is the last. The session
+// retires when that and its last turn are over; `self_` keeps it until then,
+// sinks that a job refers to keep it longer. After
 // Finish no operation of the stream is started; `mu_` sees to that.
 class Session final
     : public grpc::ServerBidiReactor<v1::StreamRequest, v1::StreamResponse>,
@@ -71,7 +73,12 @@ class Session final
  private:
   void ReadNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Greet();
+  size_t ItemsLeft() const;
+  void Continue();
+  void PostTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeTurn();
   void Process();
+  void Retire();
   size_t ProcessSlice(size_t count, absl::Status* status);
   Job::Applied ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,
                          absl::Status* status);
@@ -88,8 +95,8 @@ class Session final
   const core::Instant started_;
   std::shared_ptr<Session> self_;  // set by Start, reset by OnDone
 
-  // Of the reading side: only the reaction to a read, or the resumption of a
-  // paused message, is here at any time.
+  // Of the reading side: only the reaction to a read, a turn, or the resumption
+  // of a paused message, is here at any time.
   alignas(8) char read_block_[1024];
   google::protobuf::Arena read_arena_;
   v1::StreamRequest* request_ = nullptr;
@@ -128,6 +135,7 @@ class Session final
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   core::Instant finished_at_ ABSL_GUARDED_BY(mu_);
   bool done_ ABSL_GUARDED_BY(mu_) = false;
+  int turns_ ABSL_GUARDED_BY(mu_) = 0;  // posted, or under way
 };
 
 }  // namespace muster::coordinator

@@ -20,6 +20,7 @@
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/open_calls.h"
 #include "coordinator/server/sink.h"
+#include "coordinator/server/turn_queue.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 #include "muster/v1/membership.pb.h"
@@ -34,6 +35,7 @@ struct ServiceContext {
   OpenCalls* open_calls;
   // The most bytes of an answer.
   int64_t message_bytes_max;
+  TurnQueue* turns;
   // Who may call; null: everybody.
   const Auth* auth = nullptr;
 };
@@ -80,18 +82,12 @@ class UnaryCall
         context_.driver->GetJob(request.caller().job());
     if (!job.ok()) return End(job.status());
     job_ = *std::move(job);
-    // Keys and values are taken out of the copy.
-    Request copy = request;
-    job_->Run(
-        self_, 1,
-        [&](size_t, core::WaiterId waiter, Turn& turn) {
-          call_.waiter = waiter;
-          Apply(copy, call_, turn);
-          return Job::Applied::kCalled;
-        },
-        [&](size_t) {
-          return Job::CallName{0, method_};
-        });
+    if (!TakesLong(request)) return Run(request);
+    context_.turns->Post(job_.get(), [self = self_, &request] {
+      self->Run(request);
+      // OnCancel may have come too early to find it.
+      if (self->cancelled_.load()) self->job_->CancelAll(self);
+    });
   }
 
   void Deliver(absl::Span<Answer> answers) override {
@@ -121,6 +117,7 @@ class UnaryCall
 
   // The client gave up, or its deadline has passed.
   void OnCancel() override {
+    cancelled_.store(true);
     if (job_ != nullptr) job_->CancelAll(self_);
   }
 
@@ -132,6 +129,28 @@ class UnaryCall
   }
 
  private:
+  bool TakesLong(const Request& request) const {
+    return method_ == Method::kDeletePrefix ||
+           request.ByteSizeLong() > TurnQueue::kBytesWithoutTurn;
+  }
+
+  void Run(const Request& request) {
+    // Keys and values are taken out of the copy.
+    Request copy = request;
+    // With the answer OnDone may come and take self_.
+    const std::shared_ptr<UnaryCall> self = self_;
+    job_->Run(
+        self, 1,
+        [&](size_t, core::WaiterId waiter, Turn& turn) {
+          call_.waiter = waiter;
+          Apply(copy, call_, turn);
+          return Job::Applied::kCalled;
+        },
+        [&](size_t) {
+          return Job::CallName{0, method_};
+        });
+  }
+
   void End(const absl::Status& status) {
     if (!ended_.exchange(true)) Finish(status);
   }
@@ -150,6 +169,7 @@ class UnaryCall
   std::shared_ptr<Job> job_;  // set by Start, before anybody else can see it
   std::shared_ptr<UnaryCall> self_;
   std::atomic<bool> ended_ = false;
+  std::atomic<bool> cancelled_ = false;
   // It was ended while it may have been parked.
   std::atomic<bool> withdrawn_ = false;
 };
