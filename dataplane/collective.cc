@@ -3,6 +3,7 @@
 #include <array>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster::dataplane {
@@ -20,31 +21,57 @@ absl::Status ValidateTensor(const Collective& collective) {
       absl::StrCat("argument tensors[0]: ", status.message()));
 }
 
+bool IsComplex(DataType type) {
+  return type == DataType::kComplex64 || type == DataType::kComplex128;
+}
+
+bool IsIntegral(DataType type) {
+  return static_cast<int>(type) <= static_cast<int>(DataType::kInt64) ||
+         type == DataType::kBool;
+}
+
+// Why `op` has no meaning for `type`, or "".
+std::string WhyNotReduced(const Collective& collective, DataType type) {
+  const ReduceOp op = collective.reduce_op;
+  switch (op) {
+    case ReduceOp::kSum:
+      return "";
+    case ReduceOp::kAvg:
+      if (type != DataType::kBool) return "";
+      return "cannot use ReduceOp.AVG with boolean inputs";
+    case ReduceOp::kPremulSum:
+      if (!IsIntegral(type)) return "";
+      return "cannot use ReduceOp.PREMUL_SUM with integral dtype";
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+    case ReduceOp::kProduct:
+      if (!IsComplex(type)) return "";
+      return absl::StrCat(CollectiveKindName(collective.kind),
+                          " does not support ", ReduceOpName(op),
+                          " on complex tensors");
+    case ReduceOp::kBand:
+    case ReduceOp::kBor:
+    case ReduceOp::kBxor:
+      if (IsIntegral(type)) return "";
+      return absl::StrCat("cannot use ReduceOp.",
+                          absl::AsciiStrToUpper(ReduceOpName(op)),
+                          " with non-integral dtype");
+  }
+  return absl::StrCat("unknown value ", static_cast<int>(op));
+}
+
+absl::Status ValidateReduction(const Collective& collective,
+                               const Tensor& tensor) {
+  const std::string why = WhyNotReduced(collective, tensor.data_type());
+  if (why.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("argument reduce_op: ", why, ", got ", tensor.Describe()));
+}
+
 absl::Status ValidateAllReduce(const Collective& collective) {
   absl::Status status = ValidateTensor(collective);
   if (!status.ok()) return status;
-  if (static_cast<int>(collective.reduce_op) >= kReduceOpCount) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argument reduce_op: unknown value ",
-                     static_cast<int>(collective.reduce_op)));
-  }
-  const DataType type = collective.tensors[0].data_type();
-  const bool complex =
-      type == DataType::kComplex64 || type == DataType::kComplex128;
-  const bool ordered = collective.reduce_op != ReduceOp::kSum &&
-                       collective.reduce_op != ReduceOp::kAvg;
-  if (complex && ordered) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argument reduce_op: all_reduce does not support ",
-                     ReduceOpName(collective.reduce_op), " on complex tensors",
-                     ", got ", collective.tensors[0].Describe()));
-  }
-  if (type == DataType::kBool && collective.reduce_op == ReduceOp::kAvg) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argument reduce_op: avg of ",
-                     collective.tensors[0].Describe(), " has no meaning"));
-  }
-  return absl::OkStatus();
+  return ValidateReduction(collective, collective.tensors[0]);
 }
 
 absl::Status ValidateBroadcast(const Collective& collective, int world_size) {
@@ -73,7 +100,8 @@ absl::string_view CollectiveKindName(CollectiveKind kind) {
 
 absl::string_view ReduceOpName(ReduceOp op) {
   constexpr std::array<absl::string_view, kReduceOpCount> kNames = {
-      "sum", "avg", "min", "max", "product"};
+      "sum",  "avg", "min",  "max",       "product",
+      "band", "bor", "bxor", "premul_sum"};
   const auto index = static_cast<size_t>(op);
   return index < kNames.size() ? kNames[index] : "unknown";
 }

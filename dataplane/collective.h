@@ -36,11 +36,19 @@ enum class ReduceOp : uint8_t {
   kMin,
   kMax,
   kProduct,
+  // Bits of integers. All of these of bool, too, where SUM and MAX are or,
+  // PRODUCT and MIN are and.
+  kBand,
+  kBor,
+  kBxor,
+  // The sum of what each rank brings times its `factor`. Floating point and
+  // complex.
+  kPremulSum,
 };
 
-inline constexpr int kReduceOpCount = 5;
+inline constexpr int kReduceOpCount = 9;
 
-// "sum", "avg", "min", "max", "product".
+// "sum", "avg", "min", "max", "product", "band", "bor", "bxor", "premul_sum".
 absl::string_view ReduceOpName(ReduceOp op);
 
 // What one rank wants done, as a value: a decorator can look at it, record it
@@ -54,6 +62,9 @@ struct Collective {
 
   // Of kAllReduce.
   ReduceOp reduce_op = ReduceOp::kSum;
+
+  // Of kPremulSum, this rank's: the others may have another one.
+  double factor = 1;
 
   // Of kBroadcast: a rank of the group.
   int root = 0;

@@ -68,7 +68,7 @@ TEST(CollectiveTest, ErrorsNameTheArgumentAndItsValue) {
   EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
                        .tensors = {Tensor(values)},
                        .reduce_op = static_cast<ReduceOp>(77)}),
-            "argument reduce_op: unknown value 77");
+            "argument reduce_op: unknown value 77, got float32[8]");
   for (const int root : {-1, 4}) {
     EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kBroadcast,
                          .tensors = {Tensor(values)},
@@ -110,7 +110,47 @@ TEST(CollectiveTest, OperationsWithoutMeaningForATypeAreErrors) {
   EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
                        .tensors = {Tensor(flags, {2})},
                        .reduce_op = ReduceOp::kAvg}),
-            "argument reduce_op: avg of bool[2] has no meaning");
+            "argument reduce_op: cannot use ReduceOp.AVG with boolean inputs, "
+            "got bool[2]");
+  float values[2] = {};
+  EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
+                       .tensors = {Tensor(values, {2})},
+                       .reduce_op = ReduceOp::kBand}),
+            "argument reduce_op: cannot use ReduceOp.BAND with non-integral "
+            "dtype, got float32[2]");
+  int16_t integers[2] = {};
+  EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
+                       .tensors = {Tensor(integers, {2})},
+                       .reduce_op = ReduceOp::kPremulSum}),
+            "argument reduce_op: cannot use ReduceOp.PREMUL_SUM with integral "
+            "dtype, got int16[2]");
+}
+
+TEST(CollectiveTest, EveryOperationHasMeaningForTheTypesOfItsClass) {
+  using enum ReduceOp;
+  for (int i = 0; i < kDataTypeCount; ++i) {
+    const auto type = static_cast<DataType>(i);
+    const bool complex =
+        type == DataType::kComplex64 || type == DataType::kComplex128;
+    const bool boolean = type == DataType::kBool;
+    const bool integral = boolean || i <= static_cast<int>(DataType::kInt64);
+    for (const ReduceOp op :
+         {kSum, kAvg, kMin, kMax, kProduct, kBand, kBor, kBxor, kPremulSum}) {
+      const bool bits = op == kBand || op == kBor || op == kBxor;
+      const bool expected = op == kSum         ? true
+                            : op == kAvg       ? !boolean
+                            : op == kPremulSum ? !integral
+                            : bits             ? integral
+                                               : !complex;
+      double memory[2];
+      EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
+                           .tensors = {Tensor(memory, type, {1})},
+                           .reduce_op = op})
+                    .empty(),
+                expected)
+          << ReduceOpName(op) << " of " << DataTypeName(type);
+    }
+  }
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include "dataplane/reduction.h"
 
+#include <cstring>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "dataplane/reduction_table.h"
 #include "glog/logging.h"
 
@@ -17,30 +17,39 @@ const KernelTable& TableOf(absl::string_view instruction_set) {
   return kernels_baseline::Table();
 }
 
-const KernelTable& BestTable() {
-  static const KernelTable& table = TableOf(InstructionSets().back());
-  return table;
-}
-
-const KernelsOfType* KernelsFor(const KernelTable& table, DataType type) {
+const KernelsOfType& KernelsFor(const KernelTable& table, DataType type) {
   switch (type) {
+    case DataType::kUint8:
+      return table.uint8;
+    case DataType::kInt8:
+      return table.int8;
+    case DataType::kInt16:
+      return table.int16;
     case DataType::kInt32:
-      return &table.int32;
+      return table.int32;
     case DataType::kInt64:
-      return &table.int64;
+      return table.int64;
+    case DataType::kFloat16:
+      return table.float16;
+    case DataType::kBfloat16:
+      return table.bfloat16;
     case DataType::kFloat32:
-      return &table.float32;
+    case DataType::kComplex64:
+      return table.float32;
     case DataType::kFloat64:
-      return &table.float64;
-    default:
-      return nullptr;
+    case DataType::kComplex128:
+      return table.float64;
+    case DataType::kBool:
+      return table.boolean;
   }
+  LOG(FATAL) << "unknown type " << static_cast<int>(type);
 }
 
 KernelsOfType::Reduce CombineOf(const KernelsOfType& kernels, ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
       return kernels.sum;
     case ReduceOp::kMin:
       return kernels.min;
@@ -48,8 +57,27 @@ KernelsOfType::Reduce CombineOf(const KernelsOfType& kernels, ReduceOp op) {
       return kernels.max;
     case ReduceOp::kProduct:
       return kernels.product;
+    case ReduceOp::kBand:
+      return kernels.bit_and;
+    case ReduceOp::kBor:
+      return kernels.bit_or;
+    case ReduceOp::kBxor:
+      return kernels.bit_xor;
   }
   return nullptr;
+}
+
+bool IsNarrowFloat(DataType type) {
+  return type == DataType::kFloat16 || type == DataType::kBfloat16;
+}
+
+bool IsComplex(DataType type) {
+  return type == DataType::kComplex64 || type == DataType::kComplex128;
+}
+
+absl::string_view WidestInstructionSet() {
+  static const absl::string_view widest = InstructionSets().back();
+  return widest;
 }
 
 }  // namespace
@@ -70,23 +98,60 @@ std::vector<absl::string_view> InstructionSets() {
   return sets;
 }
 
-absl::Status Reduction::Supports(DataType type, ReduceOp op) {
-  if (KernelsFor(BestTable(), type) != nullptr) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("reduction of ", DataTypeName(type),
-                   " is not available on the CPU; int32, int64, float32 and "
-                   "float64 are"));
-}
-
 Reduction::Reduction(DataType type, ReduceOp op)
-    : Reduction(type, op, InstructionSets().back()) {}
+    : Reduction(type, op, WidestInstructionSet()) {}
 
 Reduction::Reduction(DataType type, ReduceOp op,
-                     absl::string_view instruction_set) {
-  const KernelsOfType* kernels = KernelsFor(TableOf(instruction_set), type);
-  CHECK(kernels != nullptr) << "unsupported " << DataTypeName(type);
+                     absl::string_view instruction_set)
+    : accumulator_bytes_(DataTypeBytes(type)),
+      parts_(IsComplex(type) ? 2 : 1),
+      load_(nullptr),
+      add_(nullptr),
+      narrow_(nullptr),
+      scales_(op == ReduceOp::kPremulSum) {
+  const KernelTable& table = TableOf(instruction_set);
+  const KernelsOfType* kernels = &KernelsFor(table, type);
+  const bool ordered = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  if (scales_ || (IsNarrowFloat(type) && !ordered)) {
+    load_ = kernels->load;
+    add_ = op == ReduceOp::kProduct ? kernels->multiply : kernels->add;
+  }
+  if (IsNarrowFloat(type) && !ordered) {
+    narrow_ = kernels->narrow;
+    accumulator_bytes_ = sizeof(float);
+    kernels = &table.float32;
+  }
   combine_ = CombineOf(*kernels, op);
   divide_ = op == ReduceOp::kAvg ? kernels->divide : nullptr;
+  CHECK(combine_ != nullptr)
+      << ReduceOpName(op) << " of " << DataTypeName(type);
+}
+
+void Reduction::Load(void* out, const void* elements, size_t count,
+                     double factor) const {
+  if (load_ != nullptr) {
+    load_(out, elements, count * parts_, scales_ ? factor : 1);
+  } else if (out != elements && count > 0) {
+    std::memcpy(out, elements, count * accumulator_bytes_);
+  }
+}
+
+void Reduction::Add(void* out, const void* elements, size_t count,
+                    double factor) const {
+  if (add_ != nullptr) {
+    add_(out, elements, count * parts_, scales_ ? factor : 1);
+  } else {
+    Combine(out, out, elements, count);
+  }
+}
+
+void Reduction::Store(void* elements, const void* accumulators,
+                      size_t count) const {
+  if (narrow_ != nullptr) {
+    narrow_(elements, accumulators, count);
+  } else if (elements != accumulators && count > 0) {
+    std::memcpy(elements, accumulators, count * accumulator_bytes_);
+  }
 }
 
 }  // namespace muster::dataplane

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "dataplane/collective.h"
+#include "dataplane/reduction_table.h"
 #include "dataplane/tensor.h"
 
 namespace muster::dataplane {
@@ -14,34 +14,64 @@ namespace muster::dataplane {
 // How two tensors of one type become one: elementwise, so that the result of
 // an element depends on nothing but the order of its operands.
 //
+// It works on accumulators. Those are the elements themselves, but float32 for
+// SUM, AVG, PRODUCT and PREMUL_SUM of float16 and bfloat16, so that an element
+// is rounded to 16 bits once, at the end: Load, then any number of Combine and
+// Add, then Finish, then Store.
+//
 // Integers wrap on overflow. MIN and MAX of floating-point numbers give NaN if
-// either is NaN; of -0 and +0 they give the first.
+// either is NaN; of -0 and +0 they give the first. Of bool, SUM, MAX and BOR
+// are or; PRODUCT, MIN and BAND are and; BXOR is xor.
+//
+// `count` is always a number of elements.
 class Reduction {
  public:
-  // The loops of the widest instruction set of this CPU. kUnimplemented, with
-  // the type's name, for a type that has none.
-  static absl::Status Supports(DataType type, ReduceOp op);
-
-  // Both supported.
+  // The loops of the widest instruction set of this CPU. The operation must
+  // have a meaning for the type: see Validate in collective.h.
   Reduction(DataType type, ReduceOp op);
 
   // The same with the loops of one of InstructionSets(), for tests.
   Reduction(DataType type, ReduceOp op, absl::string_view instruction_set);
 
-  // out[i] = a[i] op b[i]. `out` may be `a` or `b`; no other overlap.
+  // Whether accumulators are elements, so that it can work in the tensor.
+  bool in_place() const { return narrow_ == nullptr; }
+
+  // Bytes of the accumulator of one element.
+  size_t accumulator_bytes() const { return accumulator_bytes_; }
+
+  // Accumulators from elements. `factor` is that of kPremulSum, of the rank
+  // that the elements come from; ignored otherwise. `out` may be `elements` if
+  // in_place().
+  void Load(void* out, const void* elements, size_t count, double factor) const;
+
+  // out = a op b, all accumulators. `out` may be `a` or `b`; no other overlap.
   void Combine(void* out, const void* a, const void* b, size_t count) const {
-    combine_(out, a, b, count);
+    combine_(out, a, b, count * parts_);
   }
+
+  // out = out op elements; `factor` as for Load.
+  void Add(void* out, const void* elements, size_t count, double factor) const;
 
   // What makes the final value from the combination of `world_size` ranks: the
   // division of kAvg (integers truncate toward zero), otherwise nothing.
-  void Finish(void* data, size_t count, int world_size) const {
-    if (divide_ != nullptr) divide_(data, count, world_size);
+  void Finish(void* accumulators, size_t count, int world_size) const {
+    if (divide_ != nullptr) divide_(accumulators, count * parts_, world_size);
   }
 
+  // Elements from accumulators, rounded to the nearest, of two the even one.
+  // May be the same memory if in_place().
+  void Store(void* elements, const void* accumulators, size_t count) const;
+
  private:
-  void (*combine_)(void* out, const void* a, const void* b, size_t count);
-  void (*divide_)(void* data, size_t count, int divisor);
+  size_t accumulator_bytes_;
+  size_t parts_;  // Numbers in an element: two in a complex one.
+  KernelsOfType::Reduce combine_;
+  KernelsOfType::Divide divide_;
+  // Null if loading is copying, and adding is combining.
+  KernelsOfType::Scale load_;
+  KernelsOfType::Scale add_;
+  KernelsOfType::Narrow narrow_;  // Null if in_place().
+  bool scales_;                   // kPremulSum
 };
 
 // Those that this CPU has, narrowest first: "baseline", "avx2", "avx512".

@@ -1,6 +1,7 @@
 #include "dataplane/reduction.h"
 
 #include <cmath>
+#include <complex>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -14,6 +15,8 @@ namespace {
 
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
                              ReduceOp::kProduct};
+constexpr ReduceOp kBitOps[] = {ReduceOp::kBand, ReduceOp::kBor,
+                                ReduceOp::kBxor};
 
 template <typename T>
 T Expected(ReduceOp op, T a, T b) {
@@ -49,7 +52,8 @@ class ReductionTest : public ::testing::Test {
   }
 };
 
-using Types = ::testing::Types<int32_t, int64_t, float, double>;
+using Types =
+    ::testing::Types<uint8_t, int8_t, int16_t, int32_t, int64_t, float, double>;
 TYPED_TEST_SUITE(ReductionTest, Types);
 
 TYPED_TEST(ReductionTest, EveryInstructionSetGivesTheReference) {
@@ -72,6 +76,44 @@ TYPED_TEST(ReductionTest, EveryInstructionSetGivesTheReference) {
   }
 }
 
+TYPED_TEST(ReductionTest, BitsOfIntegersAreCombined) {
+  if constexpr (std::is_integral_v<TypeParam>) {
+    for (const absl::string_view set : InstructionSets()) {
+      for (const ReduceOp op : kBitOps) {
+        const Reduction reduction(kDataTypeOf<TypeParam>, op, set);
+        const auto a = this->Values(131, 1);
+        const auto b = this->Values(131, 2);
+        std::vector<TypeParam> out(131);
+        reduction.Combine(out.data(), a.data(), b.data(), out.size());
+        for (size_t i = 0; i < out.size(); ++i) {
+          const auto expected = op == ReduceOp::kBand  ? a[i] & b[i]
+                                : op == ReduceOp::kBor ? a[i] | b[i]
+                                                       : a[i] ^ b[i];
+          ASSERT_EQ(out[i], static_cast<TypeParam>(expected))
+              << set << " " << ReduceOpName(op) << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(ReductionTest, PremultipliedSumScalesWhatIsLoadedAndAdded) {
+  if constexpr (std::is_floating_point_v<TypeParam>) {
+    for (const absl::string_view set : InstructionSets()) {
+      const Reduction reduction(kDataTypeOf<TypeParam>, ReduceOp::kPremulSum,
+                                set);
+      const auto a = this->Values(37, 1);
+      const auto b = this->Values(37, 2);
+      std::vector<TypeParam> out(37);
+      reduction.Load(out.data(), a.data(), 37, 0.25);
+      reduction.Add(out.data(), b.data(), 37, -3);
+      for (size_t i = 0; i < out.size(); ++i) {
+        EXPECT_EQ(out[i], a[i] / 4 - 3 * b[i]);
+      }
+    }
+  }
+}
+
 TYPED_TEST(ReductionTest, ResultMayReplaceEitherOperand) {
   const auto a = this->Values(100, 1);
   const auto b = this->Values(100, 2);
@@ -87,20 +129,31 @@ TYPED_TEST(ReductionTest, ResultMayReplaceEitherOperand) {
 TYPED_TEST(ReductionTest, AverageDividesAtTheEndAndTruncatesTowardZero) {
   for (const absl::string_view set : InstructionSets()) {
     const Reduction average(kDataTypeOf<TypeParam>, ReduceOp::kAvg, set);
-    std::vector<TypeParam> values = {-7, -6, -1, 0, 1, 6, 7, 8, 9};
+    const bool has_sign = std::is_signed_v<TypeParam>;
+    std::vector<TypeParam> values = {0, 1, 6, 7, 8, 9};
+    if (has_sign) values[0] = static_cast<TypeParam>(-7);
     const std::vector<TypeParam> before = values;
     average.Finish(values.data(), values.size(), 3);
     for (size_t i = 0; i < values.size(); ++i) {
       EXPECT_EQ(values[i], static_cast<TypeParam>(before[i] / TypeParam{3}));
     }
-    if (std::is_integral_v<TypeParam>) {
-      EXPECT_EQ(values[0], TypeParam{-2});
+    if (has_sign && std::is_integral_v<TypeParam>) {
+      EXPECT_EQ(values[0], static_cast<TypeParam>(-2));
     }
   }
   const Reduction sum(kDataTypeOf<TypeParam>, ReduceOp::kSum);
   TypeParam value = 9;
   sum.Finish(&value, 1, 3);
   EXPECT_EQ(value, TypeParam{9});
+}
+
+TEST(ReductionAverageTest, WorldMayBeLargerThanAnElement) {
+  for (const absl::string_view set : InstructionSets()) {
+    const Reduction average(DataType::kInt8, ReduceOp::kAvg, set);
+    std::vector<int8_t> values(33, -100);
+    average.Finish(values.data(), values.size(), 256 + 3);
+    EXPECT_EQ(values, std::vector<int8_t>(33, 0));
+  }
 }
 
 template <typename T>
@@ -139,15 +192,185 @@ TYPED_TEST(FloatReductionTest, OfTwoZerosMinAndMaxGiveTheFirst) {
   }
 }
 
-TEST(ReductionSupportTest, OtherTypesAreNamedInTheError) {
-  EXPECT_TRUE(Reduction::Supports(DataType::kInt64, ReduceOp::kAvg).ok());
-  const absl::Status status =
-      Reduction::Supports(DataType::kBfloat16, ReduceOp::kSum);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_EQ(std::string(status.message()),
-            "reduction of bfloat16 is not available on the CPU; int32, int64, "
-            "float32 and float64 are");
+TEST(ReductionOfBoolTest, IsLogicalWhateverBytesAreTrue) {
+  struct Case {
+    ReduceOp op;
+    uint8_t expected[4];
+  };
+  constexpr Case kCases[] = {
+      {ReduceOp::kSum, {0, 1, 1, 1}},  {ReduceOp::kMax, {0, 1, 1, 1}},
+      {ReduceOp::kBor, {0, 1, 1, 1}},  {ReduceOp::kProduct, {0, 0, 0, 1}},
+      {ReduceOp::kMin, {0, 0, 0, 1}},  {ReduceOp::kBand, {0, 0, 0, 1}},
+      {ReduceOp::kBxor, {0, 1, 1, 0}},
+  };
+  const uint8_t a[] = {0, 0, 2, 4};
+  const uint8_t b[] = {0, 1, 0, 1};
+  for (const absl::string_view set : InstructionSets()) {
+    for (const Case& c : kCases) {
+      uint8_t out[4] = {};
+      Reduction(DataType::kBool, c.op, set).Combine(out, a, b, 4);
+      for (int i = 0; i < 4; ++i) {
+        EXPECT_EQ(out[i], c.expected[i]) << ReduceOpName(c.op) << " " << i;
+      }
+    }
+  }
 }
+
+TEST(ReductionOfComplexTest, SumsAveragesAndScalesBothParts) {
+  using Complex = std::complex<double>;
+  for (const absl::string_view set : InstructionSets()) {
+    const std::vector<Complex> a(5, {1, -2});
+    const std::vector<Complex> b(5, {5, 10});
+    std::vector<Complex> out(5);
+    const Reduction average(DataType::kComplex128, ReduceOp::kAvg, set);
+    average.Combine(out.data(), a.data(), b.data(), 5);
+    average.Finish(out.data(), 5, 2);
+    EXPECT_EQ(out, std::vector<Complex>(5, {3, 4}));
+    const Reduction scaled(DataType::kComplex128, ReduceOp::kPremulSum, set);
+    scaled.Load(out.data(), a.data(), 5, 2);
+    scaled.Add(out.data(), b.data(), 5, -1);
+    EXPECT_EQ(out, std::vector<Complex>(5, {-3, -14}));
+  }
+}
+
+// The value of a 16 bit number, by other means than the kernels.
+double ValueOf(DataType type, uint16_t bits) {
+  const int fraction_bits = type == DataType::kFloat16 ? 10 : 7;
+  const int exponent_max = type == DataType::kFloat16 ? 31 : 255;
+  const int fraction = bits & ((1 << fraction_bits) - 1);
+  const int exponent = (bits & 0x7fff) >> fraction_bits;
+  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+  if (exponent == exponent_max) {
+    return fraction != 0 ? std::nan("") : sign * HUGE_VAL;
+  }
+  const int bias = exponent_max / 2;
+  const int scale = (exponent == 0 ? 1 : exponent) - bias - fraction_bits;
+  const int whole = exponent == 0 ? fraction : fraction + (1 << fraction_bits);
+  return sign * std::ldexp(whole, scale);
+}
+
+class NarrowFloatTest : public ::testing::TestWithParam<DataType> {
+ protected:
+  std::vector<uint16_t> EveryNumber() const {
+    std::vector<uint16_t> all(1 << 16);
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+    return all;
+  }
+};
+
+TEST_P(NarrowFloatTest, EveryNumberIsWidenedExactlyAndComesBack) {
+  const std::vector<uint16_t> all = EveryNumber();
+  for (const absl::string_view set : InstructionSets()) {
+    const Reduction sum(GetParam(), ReduceOp::kSum, set);
+    EXPECT_FALSE(sum.in_place());
+    std::vector<float> wide(all.size());
+    sum.Load(wide.data(), all.data(), all.size(), 1);
+    std::vector<uint16_t> back(all.size());
+    sum.Store(back.data(), wide.data(), all.size());
+    for (size_t i = 0; i < all.size(); ++i) {
+      const double expected = ValueOf(GetParam(), all[i]);
+      if (std::isnan(expected)) {
+        EXPECT_TRUE(std::isnan(wide[i])) << i;
+        EXPECT_TRUE(std::isnan(ValueOf(GetParam(), back[i]))) << i;
+      } else {
+        ASSERT_EQ(static_cast<double>(wide[i]), expected) << set << " " << i;
+        ASSERT_EQ(back[i], all[i]) << set;
+      }
+    }
+  }
+}
+
+TEST_P(NarrowFloatTest, StoringRoundsToTheNearestOfTwoToTheEvenOne) {
+  // The middle between each number and the next, and a little to both sides.
+  for (const absl::string_view set : InstructionSets()) {
+    const Reduction sum(GetParam(), ReduceOp::kSum, set);
+    for (const uint16_t sign : {0, 0x8000}) {
+      std::vector<float> wide;
+      std::vector<uint16_t> expected;
+      const int finite = GetParam() == DataType::kFloat16 ? 0x7bff : 0x7f7f;
+      for (int i = 0; i < finite; ++i) {
+        const auto low = static_cast<uint16_t>(i | sign);
+        const auto high = static_cast<uint16_t>((i + 1) | sign);
+        const auto middle = static_cast<float>(
+            (ValueOf(GetParam(), low) + ValueOf(GetParam(), high)) / 2);
+        const auto even = i % 2 == 0 ? low : high;
+        wide.push_back(middle);
+        expected.push_back(even);
+        wide.push_back(std::nextafter(middle, 0.0f));
+        expected.push_back(low);
+        wide.push_back(std::nextafter(middle, sign ? -HUGE_VALF : HUGE_VALF));
+        expected.push_back(high);
+      }
+      // Beyond the largest one.
+      const auto largest = static_cast<uint16_t>(finite | sign);
+      const auto infinity = static_cast<uint16_t>((finite + 1) | sign);
+      const double step =
+          ValueOf(GetParam(), largest) -
+          ValueOf(GetParam(), static_cast<uint16_t>(largest - 1));
+      const auto middle =
+          static_cast<float>(ValueOf(GetParam(), largest) + step / 2);
+      wide.push_back(middle);
+      expected.push_back(infinity);
+      wide.push_back(std::nextafter(middle, 0.0f));
+      expected.push_back(largest);
+      std::vector<uint16_t> stored(wide.size());
+      sum.Store(stored.data(), wide.data(), wide.size());
+      for (size_t i = 0; i < stored.size(); ++i) {
+        ASSERT_EQ(stored[i], expected[i]) << set << " of " << wide[i];
+      }
+    }
+  }
+}
+
+TEST_P(NarrowFloatTest, AddsAndMultipliesInFloat32) {
+  // 1 and many numbers that are each too small to change it in 16 bits.
+  const uint16_t one = GetParam() == DataType::kFloat16 ? 0x3c00 : 0x3f80;
+  const uint16_t small = GetParam() == DataType::kFloat16 ? 0x1000 : 0x3a80;
+  for (const absl::string_view set : InstructionSets()) {
+    std::vector<uint16_t> elements(19, one);
+    const std::vector<uint16_t> more(19, small);
+    std::vector<float> wide(19);
+    const Reduction sum(GetParam(), ReduceOp::kPremulSum, set);
+    sum.Load(wide.data(), elements.data(), 19, 2);
+    for (int i = 0; i < 1024; ++i) sum.Add(wide.data(), more.data(), 19, 0.5);
+    const double expected = 2 + 512 * ValueOf(GetParam(), small);
+    EXPECT_EQ(static_cast<double>(wide[18]), expected);
+    const Reduction product(GetParam(), ReduceOp::kProduct, set);
+    product.Load(wide.data(), elements.data(), 19, 7);
+    product.Add(wide.data(), more.data(), 19, 7);
+    product.Add(wide.data(), more.data(), 19, 7);
+    EXPECT_EQ(static_cast<double>(wide[18]),
+              std::pow(ValueOf(GetParam(), small), 2));
+  }
+}
+
+TEST_P(NarrowFloatTest, MinAndMaxCompareTheValuesAndKeepNan) {
+  const std::vector<uint16_t> a = EveryNumber();
+  std::vector<uint16_t> b(a.rbegin(), a.rend());
+  for (const absl::string_view set : InstructionSets()) {
+    for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+      const Reduction reduction(GetParam(), op, set);
+      EXPECT_TRUE(reduction.in_place());
+      std::vector<uint16_t> out(a.size());
+      reduction.Combine(out.data(), a.data(), b.data(), out.size());
+      for (size_t i = 0; i < a.size(); ++i) {
+        const double x = ValueOf(GetParam(), a[i]);
+        const double y = ValueOf(GetParam(), b[i]);
+        const double actual = ValueOf(GetParam(), out[i]);
+        if (std::isnan(x) || std::isnan(y)) {
+          ASSERT_TRUE(std::isnan(actual));
+        } else {
+          ASSERT_EQ(actual,
+                    op == ReduceOp::kMin ? std::fmin(x, y) : std::fmax(x, y));
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, NarrowFloatTest,
+                         ::testing::Values(DataType::kFloat16,
+                                           DataType::kBfloat16));
 
 }  // namespace
 }  // namespace muster::dataplane

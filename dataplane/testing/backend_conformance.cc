@@ -18,133 +18,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Calls `body` with a value of the C++ type of `type`.
-template <typename Body>
-void WithTypeOf(DataType type, Body&& body) {
-  switch (type) {
-    case DataType::kInt32:
-      return body(int32_t{});
-    case DataType::kInt64:
-      return body(int64_t{});
-    case DataType::kFloat32:
-      return body(float{});
-    case DataType::kFloat64:
-      return body(double{});
-    default:
-      FAIL() << "no test for " << DataTypeName(type);
-  }
-}
-
-template <typename T>
-std::vector<T> Inputs(ReduceOp op, const Communicator& communicator,
-                      size_t count) {
-  std::vector<T> values(count);
-  for (size_t i = 0; i < count; ++i) {
-    values[i] =
-        InputElement<T>(op, communicator.world_size(), communicator.rank(), i);
-  }
-  return values;
-}
-
-template <typename T>
-std::string FirstWrong(const std::vector<T>& actual, ReduceOp op,
-                       int world_size) {
-  for (size_t i = 0; i < actual.size(); ++i) {
-    const T expected = ExpectedElement<T>(op, world_size, i);
-    if (!IsClose(actual[i], expected)) {
-      return absl::StrCat("element ", i, " is ", actual[i], ", expected ",
-                          expected);
-    }
-  }
-  return "";
-}
-
-// All-reduces `count` elements on every rank, twice with the same inputs, and
-// checks values, equality between ranks and equality between the two runs.
-template <typename T>
-void CheckAllReduce(LocalWorld& world, ReduceOp op, size_t count) {
-  SCOPED_TRACE(absl::StrCat("all_reduce ", ReduceOpName(op), " of ", count));
-  std::vector<std::vector<T>> first(world.world_size());
-  std::vector<std::vector<T>> second(world.world_size());
-  world.OnEachRank([&](Communicator& communicator) {
-    for (auto* run : {&first, &second}) {
-      std::vector<T>& values = (*run)[communicator.rank()];
-      values = Inputs<T>(op, communicator, count);
-      const auto work = communicator.Start({.kind = CollectiveKind::kAllReduce,
-                                            .tensors = {Tensor(values)},
-                                            .reduce_op = op});
-      EXPECT_TRUE(work->Wait().ok()) << work->status();
-    }
-  });
-  EXPECT_EQ(FirstWrong(first[0], op, world.world_size()), "");
-  for (int rank = 0; rank < world.world_size(); ++rank) {
-    for (const auto& run : {first, second}) {
-      EXPECT_EQ(run[rank].size(), count);
-      EXPECT_TRUE(count == 0 || std::memcmp(run[rank].data(), first[0].data(),
-                                            count * sizeof(T)) == 0)
-          << "rank " << rank << " differs from rank 0 in its first run";
-    }
-  }
-}
-
-TEST_P(AllReduceConformance, EveryOpAndCountGivesTheReferenceOnEveryRank) {
-  LocalWorld world({.backend = backend(), .world_size = world_size()});
-  WithTypeOf(data_type(), [&](auto zero) {
-    for (const ReduceOp op : kReduceOps) {
-      for (const size_t count : kCounts) {
-        CheckAllReduce<decltype(zero)>(world, op, count);
-      }
-    }
-    for (const size_t count : kMoreCounts) {
-      CheckAllReduce<decltype(zero)>(world, ReduceOp::kSum, count);
-    }
-    CheckAllReduce<decltype(zero)>(world, ReduceOp::kAvg, kLargeCount);
-  });
-}
-
-TEST_P(BackendConformance, NanOfAnyRankReachesEveryRankWithTheSameBits) {
-  LocalWorld world({.backend = backend(), .world_size = world_size()});
-  for (const ReduceOp op : kReduceOps) {
-    for (const size_t count : {size_t{64}, size_t{20'000}}) {
-      std::vector<std::vector<float>> results(world_size());
-      world.OnEachRank([&](Communicator& communicator) {
-        std::vector<float>& values = results[communicator.rank()];
-        values = Inputs<float>(op, communicator, count);
-        // Each rank brings its own NaN, at a place of its own and at one that
-        // all share; their payloads differ.
-        const uint32_t bits = 0x7fc00001u + communicator.rank();
-        std::memcpy(&values[communicator.rank()], &bits, sizeof(bits));
-        std::memcpy(&values[40], &bits, sizeof(bits));
-        const auto work =
-            communicator.Start({.kind = CollectiveKind::kAllReduce,
-                                .tensors = {Tensor(values)},
-                                .reduce_op = op});
-        EXPECT_TRUE(work->Wait().ok()) << work->status();
-      });
-      for (int rank = 0; rank < world_size(); ++rank) {
-        EXPECT_TRUE(std::isnan(results[0][rank])) << ReduceOpName(op);
-        EXPECT_EQ(std::memcmp(results[rank].data(), results[0].data(),
-                              count * sizeof(float)),
-                  0)
-            << ReduceOpName(op) << " of " << count << " on rank " << rank;
-      }
-      EXPECT_TRUE(std::isnan(results[0][40])) << ReduceOpName(op);
-      EXPECT_FALSE(std::isnan(results[0][41])) << ReduceOpName(op);
-    }
-  }
-}
-
 TEST_P(BackendConformance, BroadcastCopiesEveryRootToEveryRank) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   std::vector<size_t> counts = kCounts;
-  counts.insert(counts.end(), kMoreCounts.begin(), kMoreCounts.end());
   for (int root = 0; root < world_size(); ++root) {
     // Once is enough for the long one: its order is that of the ranks.
     if (root == world_size() / 2) counts.push_back(kLargeCount);
     for (const size_t count : counts) {
       world.OnEachRank([&](Communicator& communicator) {
-        std::vector<int32_t> values =
-            Inputs<int32_t>(ReduceOp::kSum, communicator, count);
+        std::vector<int32_t> values = Inputs<int32_t>(
+            ReduceOp::kSum, world_size(), communicator.rank(), count);
         const auto work =
             communicator.Start({.kind = CollectiveKind::kBroadcast,
                                 .tensors = {Tensor(values)},
@@ -246,13 +129,14 @@ TEST_P(BackendConformance, BadArgumentsFailTheirCallAloneAndTakeANumber) {
         absl::StrCat("broadcast #1 on group \"world\": argument root: "
                      "invalid root rank: ",
                      world_size(), ", must be from 0 to ", world_size() - 1));
-    std::vector<uint8_t> bytes(4, 1);
-    const auto unsupported = communicator.Start(
-        {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(bytes)}});
-    EXPECT_EQ(unsupported->Wait().code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(unsupported->status().message()),
-                HasSubstr("all_reduce #2 on group \"world\": reduction of "
-                          "uint8 is not available"));
+    const auto meaningless =
+        communicator.Start({.kind = CollectiveKind::kAllReduce,
+                            .tensors = {Tensor(values)},
+                            .reduce_op = ReduceOp::kBxor});
+    EXPECT_EQ(meaningless->Wait().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(meaningless->status().message()),
+                HasSubstr("all_reduce #2 on group \"world\": argument "
+                          "reduce_op: cannot use ReduceOp.BXOR"));
     const auto on_gpu = communicator.Start(
         {.kind = CollectiveKind::kAllReduce,
          .tensors = {Tensor(values.data(), {4}, {DeviceType::kCuda, 1})}});

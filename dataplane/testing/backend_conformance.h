@@ -19,16 +19,21 @@ namespace muster::dataplane::testing {
 
 inline const std::vector<int> kWorldSizes = {1, 2, 3, 4, 7, 8};
 
-// None, one, odd, a stream: with every operation.
-inline const std::vector<size_t> kCounts = {0, 1, 13, 9001};
-// Around where gloo changes the algorithm for 4-byte elements; uneven chunks.
-inline const std::vector<size_t> kMoreCounts = {1023, 8192, 8193, 100'003};
-// Several segments per chunk.
+// None, one, odd, a stream; around where gloo changes the algorithm for 4-byte
+// elements; uneven parts.
+inline const std::vector<size_t> kCounts = {0,    1,    13,   9001,
+                                            1023, 8192, 8193, 100'003};
+// Several segments per part, for types that stand for the others.
 inline constexpr size_t kLargeCount = 1'500'001;
+inline bool IsTriedLarge(DataType type) {
+  return type == DataType::kFloat32 || type == DataType::kBfloat16;
+}
 
-inline const std::vector<ReduceOp> kReduceOps = {ReduceOp::kSum, ReduceOp::kAvg,
-                                                 ReduceOp::kMin, ReduceOp::kMax,
-                                                 ReduceOp::kProduct};
+inline const std::vector<DataType> kDataTypes = {
+    DataType::kUint8,    DataType::kInt8,      DataType::kInt16,
+    DataType::kInt32,    DataType::kInt64,     DataType::kFloat16,
+    DataType::kBfloat16, DataType::kFloat32,   DataType::kFloat64,
+    DataType::kBool,     DataType::kComplex64, DataType::kComplex128};
 
 // Name of the backend, world size. Results and ordering.
 class BackendConformance
@@ -39,7 +44,7 @@ class BackendConformance
 };
 
 // Name of the backend, world size, element type.
-class AllReduceConformance
+class ReductionConformance
     : public ::testing::TestWithParam<std::tuple<std::string, int, DataType>> {
  protected:
   std::string backend() const { return std::get<0>(GetParam()); }

@@ -2,68 +2,241 @@
 #define MUSTER_DATAPLANE_TESTING_REFERENCE_H_
 
 #include <cmath>
+#include <complex>
 #include <cstddef>
 #include <cstdint>
+#include <sstream>
+#include <string>
 #include <type_traits>
 #include <vector>
 
+#include "Eigen/Core"
 #include "dataplane/collective.h"
+#include "dataplane/tensor.h"
 
 namespace muster::dataplane::testing {
 
+// A bool of which a vector has an array.
+struct Flag {
+  bool value = false;
+  friend bool operator==(Flag, Flag) = default;
+};
+
+// Calls `body` with a value of the C++ type of `type`.
+template <typename Body>
+void WithTypeOf(DataType type, Body&& body) {
+  switch (type) {
+    case DataType::kUint8:
+      return body(uint8_t{});
+    case DataType::kInt8:
+      return body(int8_t{});
+    case DataType::kInt16:
+      return body(int16_t{});
+    case DataType::kInt32:
+      return body(int32_t{});
+    case DataType::kInt64:
+      return body(int64_t{});
+    case DataType::kFloat16:
+      return body(Eigen::half{});
+    case DataType::kBfloat16:
+      return body(Eigen::bfloat16{});
+    case DataType::kFloat32:
+      return body(float{});
+    case DataType::kFloat64:
+      return body(double{});
+    case DataType::kBool:
+      return body(Flag{});
+    case DataType::kComplex64:
+      return body(std::complex<float>{});
+    case DataType::kComplex128:
+      return body(std::complex<double>{});
+  }
+}
+
+template <typename T>
+inline constexpr bool kIsNarrow =
+    std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>;
+
+template <typename T>
+inline constexpr bool kIsComplex = false;
+template <typename T>
+inline constexpr bool kIsComplex<std::complex<T>> = true;
+
+// What rank `rank` multiplies with in kPremulSum: exact in every type.
+inline double FactorOf(int rank) { return 1 + rank * 0.5; }
+
 // What rank `rank` brings as element `index`: different for every rank and
-// element, of both signs, and such that no reduction of floating-point numbers
-// overflows.
+// element, of both signs, such that no reduction of floating-point numbers
+// overflows, and such that sums of the 16 bit ones are exact in float32.
 template <typename T>
 T InputElement(ReduceOp op, int world_size, int rank, size_t index) {
   const auto number = static_cast<int64_t>(index) * world_size + rank;
-  if constexpr (std::is_integral_v<T>) {
+  if constexpr (std::is_same_v<T, Flag>) {
+    // Mostly true for all but the exclusive or, so that an `and` can be.
+    return {op == ReduceOp::kBxor ? number % 3 == 0 : number % 13 != 0};
+  } else if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(number - 1001);
+  } else if constexpr (kIsComplex<T>) {
+    using Part = typename T::value_type;
+    return {static_cast<Part>(number) / 4 - 77,
+            30 - static_cast<Part>(number) / 8};
   } else if (op == ReduceOp::kProduct) {
-    const T magnitude = T{0.75} + static_cast<T>(number % 1021) / T{2048};
-    return number % 3 == 0 ? -magnitude : magnitude;
+    const float magnitude = 0.75f + static_cast<float>(number % 1021) / 2048;
+    return static_cast<T>(number % 3 == 0 ? -magnitude : magnitude);
+  } else if constexpr (kIsNarrow<T>) {
+    // As many digits as the type has, above zero so that sums do not cancel.
+    const int numbers = std::is_same_v<T, Eigen::half> ? 2039 : 251;
+    return static_cast<T>(static_cast<float>(number % numbers + 1) / 8);
   } else {
     return static_cast<T>(number) / T{4} - T{77};
   }
 }
 
+template <typename T>
+struct WideOf {
+  using Type = std::conditional_t<std::is_integral_v<T>, __int128, long double>;
+};
+template <typename T>
+struct WideOf<std::complex<T>> {
+  using Type = std::complex<long double>;
+};
+
+// As something that converts to a wider type.
+template <typename T>
+auto Exact(T value) {
+  if constexpr (kIsNarrow<T>) {
+    return static_cast<float>(value);
+  } else if constexpr (std::is_integral_v<T>) {
+    return static_cast<int64_t>(value);
+  } else {
+    return value;
+  }
+}
+
+inline bool ExpectedFlag(ReduceOp op, bool a, bool b) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kMax:
+    case ReduceOp::kBor:
+      return a || b;
+    case ReduceOp::kBxor:
+      return a != b;
+    default:
+      return a && b;
+  }
+}
+
+template <typename Wide>
+Wide ExpectedPair(ReduceOp op, Wide a, Wide b) {
+  if (op == ReduceOp::kSum || op == ReduceOp::kAvg ||
+      op == ReduceOp::kPremulSum) {
+    return a + b;
+  }
+  if (op == ReduceOp::kProduct) return a * b;
+  if constexpr (std::is_same_v<Wide, __int128>) {
+    if (op == ReduceOp::kBand) return a & b;
+    if (op == ReduceOp::kBor) return a | b;
+    if (op == ReduceOp::kBxor) return a ^ b;
+  }
+  if constexpr (!std::is_same_v<Wide, std::complex<long double>>) {
+    return (op == ReduceOp::kMin ? b < a : b > a) ? b : a;
+  }
+  return a;
+}
+
 // The reduction of that element over all ranks, by other means than the
 // kernels: integers in 128 bits, cut to T at the end; floating point in long
-// double.
+// double, rounded to T at the end.
 template <typename T>
 T ExpectedElement(ReduceOp op, int world_size, size_t index) {
-  using Wide = std::conditional_t<std::is_integral_v<T>, __int128, long double>;
-  Wide result = 0;
-  for (int rank = 0; rank < world_size; ++rank) {
-    const Wide value = InputElement<T>(op, world_size, rank, index);
-    if (rank == 0) {
-      result = value;
-    } else if (op == ReduceOp::kSum || op == ReduceOp::kAvg) {
-      result += value;
-    } else if (op == ReduceOp::kProduct) {
-      result *= value;
-      // Keeps the low bits of products that even 128 bits do not hold.
+  if constexpr (std::is_same_v<T, Flag>) {
+    bool result = InputElement<T>(op, world_size, 0, index).value;
+    for (int rank = 1; rank < world_size; ++rank) {
+      result = ExpectedFlag(op, result,
+                            InputElement<T>(op, world_size, rank, index).value);
+    }
+    return {result};
+  } else {
+    using Wide = typename WideOf<T>::Type;
+    Wide result = 0;
+    for (int rank = 0; rank < world_size; ++rank) {
+      auto value = static_cast<Wide>(
+          Exact(InputElement<T>(op, world_size, rank, index)));
+      if constexpr (!std::is_integral_v<T>) {
+        if (op == ReduceOp::kPremulSum) {
+          value *= static_cast<long double>(FactorOf(rank));
+        }
+      }
+      result = rank == 0 ? value : ExpectedPair<Wide>(op, result, value);
+      // Keeps the low bits of products that even 128 bits do not hold, and
+      // sums wrap before they are divided.
       if constexpr (std::is_integral_v<T>) result = static_cast<T>(result);
+    }
+    if (op == ReduceOp::kAvg) result /= static_cast<Wide>(world_size);
+    if constexpr (kIsNarrow<T>) {
+      return static_cast<T>(static_cast<float>(result));
     } else {
-      const bool take = op == ReduceOp::kMin ? value < result : value > result;
-      if (take) result = value;
+      return static_cast<T>(result);
     }
   }
-  if (op == ReduceOp::kAvg) result /= world_size;
-  return static_cast<T>(result);
 }
 
 // Whether `actual` is `expected` but for the order of floating-point additions
-// and multiplications.
+// and multiplications. 16 bit numbers, which are rounded once, must be equal
+// unless there was a rounding in float32, too.
 template <typename T>
-bool IsClose(T actual, T expected) {
-  if constexpr (std::is_integral_v<T>) {
+bool IsClose(ReduceOp op, T actual, T expected) {
+  if constexpr (std::is_integral_v<T> || std::is_same_v<T, Flag>) {
     return actual == expected;
+  } else if constexpr (kIsNarrow<T>) {
+    if (op != ReduceOp::kAvg && op != ReduceOp::kProduct) {
+      return actual == expected;
+    }
+    const auto a = static_cast<float>(actual);
+    const auto b = static_cast<float>(expected);
+    const float digit =
+        std::is_same_v<T, Eigen::half> ? 1.0f / 1024 : 1.0f / 128;
+    return std::abs(a - b) <= digit * std::abs(b);
   } else {
+    using Real = decltype(std::abs(expected));
     // Eight roundings. Inputs are such that sums do not cancel to almost zero.
-    const T epsilon = std::is_same_v<T, float> ? T{1e-6} : T{2e-15};
+    const Real epsilon = std::is_same_v<Real, float> ? Real(1e-6) : Real(2e-15);
     return std::abs(actual - expected) <= epsilon * std::abs(expected);
   }
+}
+
+template <typename T>
+std::vector<T> Inputs(ReduceOp op, int world_size, int rank, size_t count) {
+  std::vector<T> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    values[i] = InputElement<T>(op, world_size, rank, i);
+  }
+  return values;
+}
+
+template <typename T>
+Tensor TensorOf(DataType type, std::vector<T>& values) {
+  return Tensor(values.data(), type, {static_cast<int64_t>(values.size())});
+}
+
+// The first of `actual`, which are the reduction's elements from `first` on,
+// that is wrong, or "".
+template <typename T>
+std::string FirstWrong(const std::vector<T>& actual, ReduceOp op,
+                       int world_size, size_t first = 0) {
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const T expected = ExpectedElement<T>(op, world_size, first + i);
+    if (IsClose(op, actual[i], expected)) continue;
+    std::ostringstream text;
+    if constexpr (std::is_same_v<T, Flag>) {
+      text << "element " << i << " is " << actual[i].value;
+    } else {
+      text << "element " << i << " is " << Exact(actual[i]) << ", expected "
+           << Exact(expected);
+    }
+    return text.str();
+  }
+  return "";
 }
 
 }  // namespace muster::dataplane::testing

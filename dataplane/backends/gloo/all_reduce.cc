@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/algorithms.h"
+#include "dataplane/backends/gloo/schedules.h"
 #include "dataplane/reduction.h"
 
 namespace muster::dataplane::gloo_internal {
@@ -24,61 +25,7 @@ struct Reduced {
   std::byte* data() const { return static_cast<std::byte*>(tensor.data()); }
   size_t count() const { return tensor.element_count(); }
   size_t element_bytes() const { return DataTypeBytes(tensor.data_type()); }
-
-  // Combines with `other`; the operand of the lower rank comes first.
-  void Combine(const std::byte* other, bool other_first) const {
-    if (other_first) {
-      reduction.Combine(data(), other, data(), count());
-    } else {
-      reduction.Combine(data(), data(), other, count());
-    }
-  }
 };
-
-// Recursive doubling: in step k every rank exchanges what it has with the one
-// whose number differs in bit k, and both combine; after log2(n) steps all have
-// everything. For other sizes than powers of two, the ranks beyond the largest
-// power first give their part to one of the others, and get the result from it
-// at the end. Fewest steps, so best while steps cost more than bytes.
-// (Thakur, Rabenseifner, Gropp: Optimization of collective communication
-// operations in MPICH, 2005.)
-absl::Status RecursiveDoubling(const Reduced& reduced, Exchange& exchange) {
-  const int rank = exchange.rank();
-  const int power = static_cast<int>(
-      std::bit_floor(static_cast<unsigned>(exchange.world_size())));
-  const size_t bytes = reduced.tensor.bytes();
-
-  if (rank >= power) {
-    const int partner = rank - power;
-    absl::Status sent = exchange.SendNote(partner, reduced.data(), bytes);
-    if (!sent.ok()) return sent;
-    absl::StatusOr<const std::byte*> result = exchange.ReceiveNote(partner);
-    if (!result.ok()) return result.status();
-    if (bytes > 0) std::memcpy(reduced.data(), *result, bytes);
-    return absl::OkStatus();
-  }
-
-  const bool has_extra = rank + power < exchange.world_size();
-  if (has_extra) {
-    absl::StatusOr<const std::byte*> extra = exchange.ReceiveNote(rank + power);
-    if (!extra.ok()) return extra.status();
-    reduced.Combine(*extra, /*other_first=*/false);
-  }
-  for (int distance = 1; distance < power; distance *= 2) {
-    const int partner = rank ^ distance;
-    absl::Status sent = exchange.SendNote(partner, reduced.data(), bytes);
-    if (!sent.ok()) return sent;
-    absl::StatusOr<const std::byte*> other = exchange.ReceiveNote(partner);
-    if (!other.ok()) return other.status();
-    reduced.Combine(*other, /*other_first=*/partner < rank);
-  }
-  reduced.reduction.Finish(reduced.data(), reduced.count(),
-                           exchange.world_size());
-  if (has_extra) {
-    return exchange.SendNote(rank + power, reduced.data(), bytes);
-  }
-  return absl::OkStatus();
-}
 
 // Ring: reduce-scatter, then all-gather, in 2(n - 1) steps in which each rank
 // sends one n-th of the tensor to the next rank; each byte crosses each link
@@ -233,16 +180,104 @@ class Ring {
   std::unique_ptr<Buffer> slot_buffers_[kAhead];
 };
 
+// Reduces without others, or with them by notes.
+absl::Status ReduceSmall(const Reduced& reduced, double factor,
+                         Exchange& exchange) {
+  const Reduction& reduction = reduced.reduction;
+  const size_t count = reduced.count();
+  std::byte* const accumulators =
+      reduction.in_place()
+          ? reduced.data()
+          : exchange.Scratch(count * reduction.accumulator_bytes());
+  reduction.Load(accumulators, reduced.data(), count, factor);
+  absl::Status status =
+      ReduceEverywhere(reduction, accumulators, count, exchange);
+  if (status.ok()) reduction.Store(reduced.data(), accumulators, count);
+  return status;
+}
+
+// For accumulators that are not elements, and would be twice as much to send:
+// the pairwise reduce-scatter sends elements, and each rank gives its rounded
+// part of the result to all others.
+absl::Status ReducePairwise(const Reduced& reduced, double factor,
+                            Exchange& exchange) {
+  const int rank = exchange.rank();
+  const int world_size = exchange.world_size();
+  const std::vector<Block> parts = PartsOf({reduced.data(), reduced.count()},
+                                           world_size, reduced.element_bytes());
+  absl::Status status =
+      ReduceAndScatter(reduced.reduction, factor, parts, parts[rank], exchange);
+  if (!status.ok()) return status;
+  Moves moves;
+  moves.WithEverybody(rank, world_size);
+  moves.give.assign(world_size, parts[rank]);
+  moves.take = parts;
+  return MoveBlocks(moves, /*agreed=*/true, exchange);
+}
+
 }  // namespace
+
+// Recursive doubling: in step k every rank exchanges what it has with the one
+// whose number differs in bit k, and both combine; after log2(n) steps all have
+// everything. For other sizes than powers of two, the ranks beyond the largest
+// power first give their part to one of the others, and get the result from it
+// at the end. Fewest steps, so best while steps cost more than bytes.
+// (Thakur, Rabenseifner, Gropp: Optimization of collective communication
+// operations in MPICH, 2005.)
+absl::Status ReduceEverywhere(const Reduction& reduction,
+                              std::byte* accumulators, size_t count,
+                              Exchange& exchange) {
+  const int rank = exchange.rank();
+  const int power = static_cast<int>(
+      std::bit_floor(static_cast<unsigned>(exchange.world_size())));
+  const size_t bytes = count * reduction.accumulator_bytes();
+
+  if (rank >= power) {
+    const int partner = rank - power;
+    absl::Status sent = exchange.SendNote(partner, accumulators, bytes);
+    if (!sent.ok()) return sent;
+    absl::StatusOr<const std::byte*> result = exchange.ReceiveNote(partner);
+    if (!result.ok()) return result.status();
+    if (bytes > 0) std::memcpy(accumulators, *result, bytes);
+    return absl::OkStatus();
+  }
+
+  const bool has_extra = rank + power < exchange.world_size();
+  if (has_extra) {
+    absl::StatusOr<const std::byte*> extra = exchange.ReceiveNote(rank + power);
+    if (!extra.ok()) return extra.status();
+    reduction.Combine(accumulators, accumulators, *extra, count);
+  }
+  for (int distance = 1; distance < power; distance *= 2) {
+    const int partner = rank ^ distance;
+    absl::Status sent = exchange.SendNote(partner, accumulators, bytes);
+    if (!sent.ok()) return sent;
+    absl::StatusOr<const std::byte*> other = exchange.ReceiveNote(partner);
+    if (!other.ok()) return other.status();
+    // The lower rank's first: so both get the same bits.
+    const std::byte* const lower = partner < rank ? *other : accumulators;
+    const std::byte* const higher = partner < rank ? accumulators : *other;
+    reduction.Combine(accumulators, lower, higher, count);
+  }
+  reduction.Finish(accumulators, count, exchange.world_size());
+  if (has_extra) {
+    return exchange.SendNote(rank + power, accumulators, bytes);
+  }
+  return absl::OkStatus();
+}
 
 absl::Status AllReduce(const Collective& collective, Exchange& exchange) {
   const Tensor& tensor = collective.tensors[0];
   const Reduced reduced = {tensor,
                            Reduction(tensor.data_type(), collective.reduce_op)};
-  if (exchange.world_size() == 1) return absl::OkStatus();
-  if (tensor.bytes() <= kNotePayloadBytesMax) {
-    return RecursiveDoubling(reduced, exchange);
+  const Reduction& reduction = reduced.reduction;
+  const double factor = collective.factor;
+  if (exchange.world_size() == 1 ||
+      reduced.count() * reduction.accumulator_bytes() <= kNotePayloadBytesMax) {
+    return ReduceSmall(reduced, factor, exchange);
   }
+  if (!reduction.in_place()) return ReducePairwise(reduced, factor, exchange);
+  reduction.Load(reduced.data(), reduced.data(), reduced.count(), factor);
   return Ring(reduced, exchange).Run();
 }
 

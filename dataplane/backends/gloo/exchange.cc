@@ -158,7 +158,15 @@ std::byte* Workspace::Scratch(size_t bytes) {
 }
 
 Exchange::Exchange(Workspace& workspace, const Collective& collective)
-    : workspace_(workspace), header_(NoteHeader::Of(collective)) {}
+    : workspace_(workspace),
+      header_(NoteHeader::Of(collective)),
+      directed_(false) {}
+
+NoteHeader Exchange::HeaderFor(size_t element_count) const {
+  NoteHeader header = header_;
+  if (directed_) header.element_count = element_count;
+  return header;
+}
 
 void Exchange::Use(int peer) {
   if (std::find(used_.begin(), used_.end(), peer) == used_.end()) {
@@ -174,6 +182,18 @@ absl::Status Exchange::SendNote(int peer, const void* payload, size_t bytes) {
 absl::StatusOr<const std::byte*> Exchange::ReceiveNote(int peer) {
   Use(peer);
   return workspace_.LaneTo(peer).Receive(header_);
+}
+
+absl::Status Exchange::SendNote(int peer, const void* payload, size_t bytes,
+                                size_t element_count) {
+  Use(peer);
+  return workspace_.LaneTo(peer).Send(HeaderFor(element_count), payload, bytes);
+}
+
+absl::StatusOr<const std::byte*> Exchange::ReceiveNote(int peer,
+                                                       size_t element_count) {
+  Use(peer);
+  return workspace_.LaneTo(peer).Receive(HeaderFor(element_count));
 }
 
 absl::Status Exchange::Handshake(const std::vector<int>& receivers,

@@ -19,6 +19,7 @@ inline constexpr size_t kNotePayloadBytesMax = 32 << 10;
 // The first bytes of every note: what its sender is doing.
 struct NoteHeader {
   uint64_t sequence = 0;
+  // Where ranks give each other different sizes: what goes to this receiver.
   uint64_t element_count = 0;
   int32_t root = 0;
   uint8_t kind = 0;
@@ -118,6 +119,12 @@ class Exchange {
   // The payload stays until the exchange finishes.
   absl::StatusOr<const std::byte*> ReceiveNote(int peer);
 
+  // The same where ranks give each other different sizes: `element_count` is
+  // what this rank gives to that one, or takes from it.
+  absl::Status SendNote(int peer, const void* payload, size_t bytes,
+                        size_t element_count);
+  absl::StatusOr<const std::byte*> ReceiveNote(int peer, size_t element_count);
+
   // Sends an empty note to each of `receivers`, then waits for one from each
   // of `senders`.
   absl::Status Handshake(const std::vector<int>& receivers,
@@ -129,15 +136,23 @@ class Exchange {
   uint64_t stream_slot() const { return header_.sequence; }
   std::byte* Scratch(size_t bytes) { return workspace_.Scratch(bytes); }
 
+  // Of the collective's type.
+  size_t element_bytes() const {
+    return DataTypeBytes(static_cast<DataType>(header_.data_type));
+  }
+
   // Waits for what is still being sent and prepares the lanes for the next
   // collective.
   absl::Status Finish();
 
  private:
   void Use(int peer);
+  NoteHeader HeaderFor(size_t element_count) const;
 
   Workspace& workspace_;
   const NoteHeader header_;
+  // Ranks give each other different sizes.
+  const bool directed_;
   std::vector<int> used_;
 };
 

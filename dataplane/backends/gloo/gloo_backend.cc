@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/gloo/engine.h"
 #include "dataplane/backends/gloo/mesh.h"
-#include "dataplane/reduction.h"
 
 namespace muster::dataplane {
 namespace {
@@ -34,9 +33,7 @@ class GlooBackend : public Backend {
             "the gloo backend takes CPU tensors, got ", tensor.Describe()));
       }
     }
-    if (collective.kind != CollectiveKind::kAllReduce) return absl::OkStatus();
-    return Reduction::Supports(collective.tensors[0].data_type(),
-                               collective.reduce_op);
+    return absl::OkStatus();
   }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {

@@ -8,11 +8,9 @@ using ::testing::Combine;
 using ::testing::Values;
 using ::testing::ValuesIn;
 
-INSTANTIATE_TEST_SUITE_P(Gloo, AllReduceConformance,
+INSTANTIATE_TEST_SUITE_P(Gloo, ReductionConformance,
                          Combine(Values("gloo"), ValuesIn(kWorldSizes),
-                                 Values(DataType::kInt32, DataType::kInt64,
-                                        DataType::kFloat32,
-                                        DataType::kFloat64)));
+                                 ValuesIn(kDataTypes)));
 
 INSTANTIATE_TEST_SUITE_P(Gloo, BackendConformance,
                          Combine(Values("gloo"), ValuesIn(kWorldSizes)));

@@ -1,0 +1,64 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_SCHEDULES_H_
+#define MUSTER_DATAPLANE_BACKENDS_GLOO_SCHEDULES_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "dataplane/backends/gloo/exchange.h"
+#include "dataplane/reduction.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// What the algorithms of several collectives have in common.
+
+// Elements of the collective's type.
+struct Block {
+  std::byte* data = nullptr;
+  size_t count = 0;
+};
+
+// Part `index` of `parts` of a block, equal to one element.
+Block PartOf(const Block& whole, size_t index, size_t parts,
+             size_t element_bytes);
+
+// All of them: one for each rank.
+std::vector<Block> PartsOf(const Block& whole, size_t parts,
+                           size_t element_bytes);
+
+// Reduces `accumulators` over all ranks, on every rank, and finishes them. They
+// take a note at most. By recursive doubling.
+absl::Status ReduceEverywhere(const Reduction& reduction,
+                              std::byte* accumulators, size_t count,
+                              Exchange& exchange);
+
+// Pairwise reduce-scatter: `inputs[r]` of every rank, of one size everywhere,
+// becomes the finished `output` of rank r, which may be its inputs[r]. `factor`
+// is this rank's, see Reduction. Inputs are sent as they are, and an element is
+// combined on one rank alone: the 16 bit types are rounded once.
+absl::Status ReduceAndScatter(const Reduction& reduction, double factor,
+                              absl::Span<const Block> inputs, Block output,
+                              Exchange& exchange);
+
+// Who gives blocks to whom. Both have one entry for each rank, of which those
+// of other ranks than the named ones, and this one's own, are not looked at.
+struct Moves {
+  std::vector<Block> give = {};
+  std::vector<Block> take = {};
+  std::vector<int> receivers = {};
+  std::vector<int> senders = {};
+
+  // Receivers and senders are all other ranks, nearest first: in step k
+  // everybody gives to the rank k ahead, so that no rank is everybody's first.
+  void WithEverybody(int rank, int world_size);
+};
+
+// Moves them, all at once: a small block in a note, a large one from and to the
+// tensor without a copy. If `agreed`, notes have shown already that all ranks
+// run this collective with the same sizes.
+absl::Status MoveBlocks(const Moves& moves, bool agreed, Exchange& exchange);
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_GLOO_SCHEDULES_H_

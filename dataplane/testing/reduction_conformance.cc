@@ -1,0 +1,122 @@
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dataplane/communicator.h"
+#include "dataplane/testing/backend_conformance.h"
+#include "dataplane/testing/local_world.h"
+#include "dataplane/testing/reference.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::testing {
+namespace {
+
+// Operations that have a meaning for `type`.
+std::vector<ReduceOp> OpsFor(DataType type) {
+  std::vector<ReduceOp> ops;
+  double memory[2];
+  for (int i = 0; i < kReduceOpCount; ++i) {
+    const auto op = static_cast<ReduceOp>(i);
+    if (Validate({.kind = CollectiveKind::kAllReduce,
+                  .tensors = {Tensor(memory, type, {1})},
+                  .reduce_op = op},
+                 0, 1)
+            .ok()) {
+      ops.push_back(op);
+    }
+  }
+  return ops;
+}
+
+// None, one, odd, a stream; around where gloo changes the algorithm, which for
+// 16 bit floats counts the bytes of their accumulators.
+std::vector<size_t> CountsFor(DataType type) {
+  const bool narrow = type == DataType::kFloat16 || type == DataType::kBfloat16;
+  const size_t limit = (32 << 10) / (narrow ? 4 : DataTypeBytes(type));
+  return {0, 1, 13, limit, limit + 1, 3 * limit + 5};
+}
+
+// All-reduces `count` elements on every rank, twice with the same inputs, and
+// checks values, equality between ranks and equality between the two runs.
+template <typename T>
+void CheckAllReduce(LocalWorld& world, DataType type, ReduceOp op,
+                    size_t count) {
+  SCOPED_TRACE(absl::StrCat("all_reduce ", ReduceOpName(op), " of ", count));
+  std::vector<std::vector<T>> first(world.world_size());
+  std::vector<std::vector<T>> second(world.world_size());
+  world.OnEachRank([&](Communicator& communicator) {
+    for (auto* run : {&first, &second}) {
+      const int rank = communicator.rank();
+      std::vector<T>& values = (*run)[rank];
+      values = Inputs<T>(op, world.world_size(), rank, count);
+      const auto work = communicator.Start({.kind = CollectiveKind::kAllReduce,
+                                            .tensors = {TensorOf(type, values)},
+                                            .reduce_op = op,
+                                            .factor = FactorOf(rank)});
+      EXPECT_TRUE(work->Wait().ok()) << work->status();
+    }
+  });
+  EXPECT_EQ(FirstWrong(first[0], op, world.world_size()), "");
+  for (int rank = 0; rank < world.world_size(); ++rank) {
+    for (const auto& run : {first, second}) {
+      EXPECT_EQ(run[rank].size(), count);
+      EXPECT_TRUE(count == 0 || std::memcmp(run[rank].data(), first[0].data(),
+                                            count * sizeof(T)) == 0)
+          << "rank " << rank << " differs from rank 0 in its first run";
+    }
+  }
+}
+
+TEST_P(ReductionConformance, AllReduceGivesTheReferenceOnEveryRank) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  WithTypeOf(data_type(), [&](auto zero) {
+    using T = decltype(zero);
+    for (const ReduceOp op : OpsFor(data_type())) {
+      for (const size_t count : CountsFor(data_type())) {
+        CheckAllReduce<T>(world, data_type(), op, count);
+      }
+    }
+    if (IsTriedLarge(data_type())) {
+      CheckAllReduce<T>(world, data_type(), ReduceOp::kAvg, kLargeCount);
+    }
+  });
+}
+
+TEST_P(BackendConformance, NanOfAnyRankReachesEveryRankWithTheSameBits) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin,
+                            ReduceOp::kMax, ReduceOp::kProduct}) {
+    for (const size_t count : {size_t{64}, size_t{20'000}}) {
+      std::vector<std::vector<float>> results(world_size());
+      world.OnEachRank([&](Communicator& communicator) {
+        std::vector<float>& values = results[communicator.rank()];
+        values = Inputs<float>(op, world_size(), communicator.rank(), count);
+        // Each rank brings its own NaN, at a place of its own and at one that
+        // all share; their payloads differ.
+        const uint32_t bits = 0x7fc00001u + communicator.rank();
+        std::memcpy(&values[communicator.rank()], &bits, sizeof(bits));
+        std::memcpy(&values[40], &bits, sizeof(bits));
+        const auto work =
+            communicator.Start({.kind = CollectiveKind::kAllReduce,
+                                .tensors = {Tensor(values)},
+                                .reduce_op = op});
+        EXPECT_TRUE(work->Wait().ok()) << work->status();
+      });
+      for (int rank = 0; rank < world_size(); ++rank) {
+        EXPECT_TRUE(std::isnan(results[0][rank])) << ReduceOpName(op);
+        EXPECT_EQ(std::memcmp(results[rank].data(), results[0].data(),
+                              count * sizeof(float)),
+                  0)
+            << ReduceOpName(op) << " of " << count << " on rank " << rank;
+      }
+      EXPECT_TRUE(std::isnan(results[0][40])) << ReduceOpName(op);
+      EXPECT_FALSE(std::isnan(results[0][41])) << ReduceOpName(op);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster::dataplane::testing
