@@ -1,5 +1,6 @@
 #include "coordinator/server/listener.h"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -115,6 +116,29 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(
   if (listener->listening_.empty()) return failure(strerror(cause));
   listener->stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (listener->stop_ < 0) return failure(strerror(errno));
+  return listener;
+}
+
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Adopt(int fd) {
+  int listens = 0;
+  socklen_t bytes = sizeof(listens);
+  const bool is_socket =
+      getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0;
+  const int port = is_socket && listens != 0 ? PortOf(fd) : 0;
+  if (port == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "listen_fd is ", fd, ", which is no listening TCP socket"));
+  }
+  const int yes = 1;
+  std::unique_ptr<Listener> listener(new Listener);
+  listener->stop_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (listener->stop_ < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 ||
+      fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0 ||
+      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes)) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("listen_fd ", fd));
+  }
+  listener->listening_.push_back(fd);
+  listener->port_ = port;
   return listener;
 }
 

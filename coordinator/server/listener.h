@@ -28,6 +28,10 @@ class Listener {
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(
       const Endpoint& endpoint);
 
+  // On a TCP socket that listens already, which it takes over.
+  // Errors: INVALID_ARGUMENT (`fd` is none; it stays the caller's).
+  static absl::StatusOr<std::unique_ptr<Listener>> Adopt(int fd);
+
   // As Stop().
   ~Listener();
   Listener(const Listener&) = delete;

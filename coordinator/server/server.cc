@@ -330,7 +330,8 @@ class ServerImpl final : public Server {
 
   absl::Status ServeGrpc(const Endpoint& endpoint) {
     absl::StatusOr<std::unique_ptr<Listener>> listener =
-        Listener::Bind(endpoint);
+        options_.listen_fd >= 0 ? Listener::Adopt(options_.listen_fd)
+                                : Listener::Bind(endpoint);
     if (!listener.ok()) return listener.status();
     listener_ = *std::move(listener);
     grpc::ServerBuilder builder;

@@ -20,6 +20,9 @@ struct ServerOptions {
   // host:port of the gRPC endpoint; port 0 takes any free one. An IPv6 host
   // stands in brackets. An address other than loopback needs `insecure`.
   std::string listen = "127.0.0.1:0";
+  // A TCP socket that listens already, instead of `listen`; the server takes it
+  // over. Whoever made it knows who can reach it. -1: none.
+  int listen_fd = -1;
   // host:port of /metrics, /healthz, /readyz and the status page; port 0 takes
   // any free one; empty serves no HTTP.
   std::string http_listen;

@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -156,6 +157,35 @@ TEST(ServerTest, HttpPortInUseIsAClearError) {
   EXPECT_EQ(StartError(options),
             absl::UnavailableError("cannot listen on " + options.http_listen +
                                    ": address already in use"));
+}
+
+TEST(ServerTest, TakesOverASocketThatListens) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(listen(fd, 1), 0);
+  sockaddr_in address = {};
+  socklen_t bytes = sizeof(address);
+  ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes), 0);
+  {
+    ServerOptions options;
+    options.listen_fd = fd;
+    TestServer server(options);
+    EXPECT_EQ(server.server().port(), ntohs(address.sin_port));
+    TestStream stream(server.NewChannel());
+    stream.Hello("j");
+    EXPECT_FALSE(stream.Call(SetOperation(1, "k", "v")).has_status());
+  }
+  EXPECT_EQ(fcntl(fd, F_GETFD), -1);
+}
+
+TEST(ServerTest, NoListeningSocketToTakeOverIsAClearError) {
+  ServerOptions options;
+  options.listen_fd = socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(StartError(options),
+            absl::InvalidArgumentError("listen_fd is " +
+                                       std::to_string(options.listen_fd) +
+                                       ", which is no listening TCP socket"));
+  EXPECT_EQ(close(options.listen_fd), 0);
+  EXPECT_EQ(StartError(options).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ServerTest, PortCanBeUsedAgainAtOnce) {
