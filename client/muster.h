@@ -5,8 +5,11 @@
 
 #include "client/distributed.h"
 #include "client/errors.h"
+#include "client/file_store.h"
+#include "client/hash_store.h"
 #include "client/process_group.h"
 #include "client/session.h"
 #include "client/store.h"
+#include "client/tcp_store.h"
 
 #endif  // MUSTER_CLIENT_MUSTER_H_

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/internal/deadline.h"
+#include "client/internal/store_rules.h"
 #include "client/internal/store_watch.h"
 #include "client/internal/stream_session.h"
 #include "client/internal/throw.h"
@@ -25,33 +26,16 @@ using internal::Origin;
 using internal::ThrowIfFailed;
 using internal::ValueOrThrow;
 
-// Keys of the SDK itself: how groups form and fail.
-constexpr char kReservedPrefix[] = "muster/";
-
-void CheckSameLength(const std::vector<std::string>& keys,
-                     const std::vector<std::string>& values) {
-  if (keys.size() == values.size()) return;
-  internal::Throw(Origin::kStore,
-                  absl::InvalidArgumentError(absl::StrCat(
-                      "multiSet keys and values vectors must be of same size: ",
-                      keys.size(), " keys, ", values.size(), " values")));
-}
-
-void CheckTimeout(std::chrono::milliseconds timeout) {
-  if (timeout.count() > 0) return;
-  internal::Throw(
-      Origin::kStore,
-      absl::InvalidArgumentError(absl::StrCat(
-          "Store::SetTimeout: the timeout must be positive but was ",
-          timeout.count(), " ms")));
-}
+constexpr char kNobodysValue[] = "muster: a value that nobody sets";
 
 Deadline After(std::chrono::milliseconds timeout) {
-  return Deadline::After(timeout, "Store::SetTimeout");
+  return internal::StoreDeadline(timeout);
 }
 
-[[noreturn]] void ThrowUnimplemented() {
-  internal::Throw(Origin::kStore, absl::UnimplementedError("Not implemented."));
+[[noreturn]] void ThrowUnimplemented(absl::string_view verb) {
+  internal::Throw(Origin::kStore,
+                  absl::UnimplementedError(absl::StrCat(
+                      "Not implemented. This store has no ", verb)));
 }
 
 // The watch of a part of a store: the changed keys without the prefix.
@@ -75,26 +59,52 @@ class PrefixWatch : public StoreWatch {
 
 }  // namespace
 
-void Store::Set(absl::string_view, absl::string_view, const SetOptions&) {
-  ThrowUnimplemented();
+bool Store::DeleteKey(absl::string_view) { ThrowUnimplemented("DeleteKey"); }
+std::vector<std::string> Store::ListKeys(absl::string_view) {
+  ThrowUnimplemented("ListKeys");
+}
+void Store::Append(absl::string_view, absl::string_view) {
+  ThrowUnimplemented("Append");
+}
+std::vector<std::string> Store::MultiGet(const std::vector<std::string>&) {
+  ThrowUnimplemented("MultiGet");
+}
+void Store::MultiSet(const std::vector<std::string>&,
+                     const std::vector<std::string>&) {
+  ThrowUnimplemented("MultiSet");
+}
+void Store::Set(absl::string_view key, absl::string_view value,
+                const SetOptions& options) {
+  if (options.ttl.has_value() || options.ephemeral) {
+    ThrowUnimplemented("Set with a time to live or an owner");
+  }
+  Set(key, value);
 }
 std::optional<StoreValue> Store::TryGet(absl::string_view) {
-  ThrowUnimplemented();
+  ThrowUnimplemented("TryGet");
 }
 CompareAndSetResult Store::CompareAndSet(absl::string_view, int64_t,
-                                         absl::string_view, const SetOptions&) {
-  ThrowUnimplemented();
+                                         absl::string_view,
+                                         const SetOptions& options) {
+  ThrowUnimplemented(options.ttl.has_value() || options.ephemeral
+                         ? "CompareAndSet with a time to live or an owner"
+                         : "CompareAndSet");
 }
-int64_t Store::DeletePrefix(absl::string_view) { ThrowUnimplemented(); }
+int64_t Store::DeletePrefix(absl::string_view) {
+  ThrowUnimplemented("DeletePrefix");
+}
 void Store::QueuePush(absl::string_view, absl::string_view) {
-  ThrowUnimplemented();
+  ThrowUnimplemented("QueuePush");
 }
-std::string Store::QueuePop(absl::string_view, bool) { ThrowUnimplemented(); }
-int64_t Store::QueueLen(absl::string_view) { ThrowUnimplemented(); }
+std::string Store::QueuePop(absl::string_view, bool) {
+  ThrowUnimplemented("QueuePop");
+}
+int64_t Store::QueueLen(absl::string_view) { ThrowUnimplemented("QueueLen"); }
 std::unique_ptr<StoreWatch> Store::Watch(absl::string_view,
                                          const WatchOptions&) {
-  ThrowUnimplemented();
+  ThrowUnimplemented("Watch");
 }
+std::shared_ptr<Store> Store::Clone() { ThrowUnimplemented("Clone"); }
 
 CoordinatorStore::CoordinatorStore(std::shared_ptr<Session> session)
     : session_(std::move(session)) {
@@ -148,25 +158,27 @@ int64_t CoordinatorStore::NumKeys() {
   const Deadline deadline = After(timeout());
   const int64_t all = ValueOrThrow(
       Origin::kStore, internal::CountKeys(session_->stream(), deadline));
-  const auto reserved = ValueOrThrow(
-      Origin::kStore,
-      internal::ListKeys(session_->stream(), kReservedPrefix, deadline));
+  const auto reserved =
+      ValueOrThrow(Origin::kStore,
+                   internal::ListKeys(session_->stream(),
+                                      internal::kReservedKeyPrefix, deadline));
   return all - static_cast<int64_t>(reserved.size());
 }
 
 std::vector<std::string> CoordinatorStore::ListKeys(absl::string_view prefix) {
-  return ValueOrThrow(
+  auto keys = ValueOrThrow(
       Origin::kStore,
       internal::ListKeys(session_->stream(), prefix, After(timeout())));
+  internal::DropReservedKeys(prefix, keys);
+  return keys;
 }
 
 void CoordinatorStore::Wait(const std::vector<std::string>& keys,
                             std::chrono::milliseconds timeout) {
   if (keys.empty()) return;
   ThrowIfFailed(Origin::kStore,
-                internal::WaitForKeys(
-                    session_->stream(), keys,
-                    Deadline::After(timeout, "timeout of Store::Wait")));
+                internal::WaitForKeys(session_->stream(), keys,
+                                      internal::WaitDeadline(timeout)));
 }
 
 std::vector<std::string> CoordinatorStore::MultiGet(
@@ -179,7 +191,7 @@ std::vector<std::string> CoordinatorStore::MultiGet(
 
 void CoordinatorStore::MultiSet(const std::vector<std::string>& keys,
                                 const std::vector<std::string>& values) {
-  CheckSameLength(keys, values);
+  ThrowIfFailed(Origin::kStore, internal::CheckSameLength(keys, values));
   if (keys.empty()) return;
   ThrowIfFailed(Origin::kStore, internal::SetKeys(session_->stream(), keys,
                                                   values, After(timeout())));
@@ -236,8 +248,14 @@ std::unique_ptr<StoreWatch> CoordinatorStore::Watch(
   return internal::NewStoreWatch(session_, key, options, After(timeout()));
 }
 
+std::shared_ptr<Store> CoordinatorStore::Clone() {
+  auto clone = std::make_shared<CoordinatorStore>(session_);
+  clone->timeout_ = timeout();
+  return clone;
+}
+
 void CoordinatorStore::SetTimeout(std::chrono::milliseconds timeout) {
-  CheckTimeout(timeout);
+  ThrowIfFailed(Origin::kStore, internal::CheckTimeout(timeout));
   timeout_ = timeout;
 }
 
@@ -276,8 +294,20 @@ int64_t PrefixStore::Add(absl::string_view key, int64_t delta) {
   return store_->Add(Prefixed(key), delta);
 }
 
+bool PrefixStore::HasExtendedApi() const { return store_->HasExtendedApi(); }
+
 void PrefixStore::Append(absl::string_view key, absl::string_view value) {
-  store_->Append(Prefixed(key), value);
+  const std::string full = Prefixed(key);
+  if (store_->HasExtendedApi()) return store_->Append(full, value);
+  for (;;) {
+    // Reads without waiting: what nobody has set is the answer for a missing
+    // key only.
+    std::string present =
+        store_->CompareSet(full, kNobodysValue, kNobodysValue);
+    if (present == kNobodysValue) present.clear();
+    const std::string desired = absl::StrCat(present, value);
+    if (store_->CompareSet(full, present, desired) == desired) return;
+  }
 }
 
 bool PrefixStore::Check(const std::vector<std::string>& keys) {
@@ -311,13 +341,24 @@ void PrefixStore::Wait(const std::vector<std::string>& keys,
 
 std::vector<std::string> PrefixStore::MultiGet(
     const std::vector<std::string>& keys) {
-  return store_->MultiGet(Prefixed(keys));
+  const std::vector<std::string> full = Prefixed(keys);
+  if (store_->HasExtendedApi()) return store_->MultiGet(full);
+  store_->Wait(full, timeout());
+  std::vector<std::string> values;
+  values.reserve(full.size());
+  for (const std::string& key : full) values.push_back(store_->Get(key));
+  return values;
 }
 
 void PrefixStore::MultiSet(const std::vector<std::string>& keys,
                            const std::vector<std::string>& values) {
-  CheckSameLength(keys, values);
-  store_->MultiSet(Prefixed(keys), values);
+  ThrowIfFailed(Origin::kStore, internal::CheckSameLength(keys, values));
+  if (store_->HasExtendedApi()) {
+    return store_->MultiSet(Prefixed(keys), values);
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    store_->Set(Prefixed(keys[i]), values[i]);
+  }
 }
 
 void PrefixStore::Set(absl::string_view key, absl::string_view value,
@@ -357,6 +398,17 @@ std::unique_ptr<StoreWatch> PrefixStore::Watch(absl::string_view key,
                                                const WatchOptions& options) {
   return std::make_unique<PrefixWatch>(prefix_.size(),
                                        store_->Watch(Prefixed(key), options));
+}
+
+const std::shared_ptr<Store>& PrefixStore::underlying_non_prefix_store() const {
+  const auto* const inner = dynamic_cast<const PrefixStore*>(store_.get());
+  return inner == nullptr ? store_ : inner->underlying_non_prefix_store();
+}
+
+std::shared_ptr<Store> PrefixStore::Clone() {
+  return std::make_shared<PrefixStore>(
+      absl::string_view(prefix_).substr(0, prefix_.size() - 1),
+      store_->Clone());
 }
 
 void PrefixStore::SetTimeout(std::chrono::milliseconds timeout) {

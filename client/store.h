@@ -36,7 +36,7 @@ struct CompareAndSetResult {
   // Of the mutation that wrote the key's present value; 0 when it is missing.
   int64_t revision = 0;
   // The present value, when nothing was written and there is one.
-  std::optional<std::string> present;
+  std::optional<std::string> present = std::nullopt;
 };
 
 // One change of a key.
@@ -92,6 +92,10 @@ class StoreWatch {
 //
 // Every call throws DistStoreError when the store refuses it, with the code of
 // the reason, and DistNetworkError when the store does not answer in time.
+//
+// A store of one's own needs the pure functions only. A verb that a store does
+// not have throws DistStoreError (kUnimplemented, `Not implemented.` and its
+// name).
 class Store {
  public:
   static constexpr std::chrono::milliseconds kDefaultTimeout =
@@ -112,9 +116,6 @@ class Store {
   // kOutOfRange (the sum leaves int64).
   virtual int64_t Add(absl::string_view key, int64_t delta) = 0;
 
-  // Appends to the value of `key`, which comes into being when missing.
-  virtual void Append(absl::string_view key, absl::string_view value) = 0;
-
   // Whether all of `keys` exist, at once.
   virtual bool Check(const std::vector<std::string>& keys) = 0;
 
@@ -127,14 +128,15 @@ class Store {
                                  absl::string_view desired) = 0;
 
   // Whether there was such a key. Nobody is woken.
-  virtual bool DeleteKey(absl::string_view key) = 0;
+  virtual bool DeleteKey(absl::string_view key);
 
-  // How many keys users of the store have set; those with which the SDK itself
-  // forms groups do not count.
+  // How many keys there are; queues and those with which the SDK forms groups
+  // do not count, and each store says what else it counts.
   virtual int64_t NumKeys() = 0;
 
-  // The keys that begin with `prefix`, in byte order.
-  virtual std::vector<std::string> ListKeys(absl::string_view prefix) = 0;
+  // The keys that begin with `prefix`, in byte order. Those of the SDK begin
+  // with "muster/" and are listed if `prefix` does.
+  virtual std::vector<std::string> ListKeys(absl::string_view prefix);
 
   // Returns when all of `keys` exist. An empty list does at once.
   // Throws DistStoreError: kDeadlineExceeded (the text lists what is missing).
@@ -142,22 +144,23 @@ class Store {
                     std::chrono::milliseconds timeout) = 0;
   void Wait(const std::vector<std::string>& keys) { Wait(keys, timeout()); }
 
+  // The extended part.
+
+  // Whether the store has the next three.
+  virtual bool HasExtendedApi() const { return false; }
+
+  // Appends to the value of `key`, which comes into being when missing.
+  virtual void Append(absl::string_view key, absl::string_view value);
+
   // The values of all of `keys`, in their order, waiting for all up to
   // timeout().
   virtual std::vector<std::string> MultiGet(
-      const std::vector<std::string>& keys) = 0;
+      const std::vector<std::string>& keys);
 
   // Sets all pairs in one step.
   // Throws DistStoreError: kInvalidArgument (lists of different lengths).
   virtual void MultiSet(const std::vector<std::string>& keys,
-                        const std::vector<std::string>& values) = 0;
-
-  // The extended part. A store that does not have it throws DistStoreError
-  // (kUnimplemented, `Not implemented.`).
-  //
-  // A key holds a value or a queue of items; for Check and Wait both are there.
-  // A queue without items is none. A call for the one that meets the other
-  // throws DistStoreError: kInvalidArgument.
+                        const std::vector<std::string>& values);
 
   // As above; replaces what the key had of a time to live and of an owner.
   // (So does a Set without options. Add, Append and CompareSet do not.)
@@ -178,6 +181,10 @@ class Store {
   // how many.
   virtual int64_t DeletePrefix(absl::string_view prefix);
 
+  // A key holds a value or a queue of items; for Check and Wait both are there.
+  // A queue without items is none. A call for the one that meets the other
+  // throws DistStoreError: kInvalidArgument.
+
   // Appends an item to the queue `key`. One QueuePop gets it.
   virtual void QueuePush(absl::string_view key, absl::string_view value);
 
@@ -195,15 +202,19 @@ class Store {
   virtual std::unique_ptr<StoreWatch> Watch(absl::string_view key,
                                             const WatchOptions& options = {});
 
+  // Another handle of the same keys, with a timeout of its own, which begins as
+  // this one's.
+  virtual std::shared_ptr<Store> Clone();
+
   // How long a call may take, waiting for keys included.
   // Throws DistStoreError: kInvalidArgument (not positive).
   virtual void SetTimeout(std::chrono::milliseconds timeout) = 0;
   virtual std::chrono::milliseconds timeout() const = 0;
 };
 
-// The store of a job on a coordinator. Values live as long as the job: when a
-// coordinator that is not durable restarts, every call throws DistStoreError
-// with code kAborted.
+// The store of a job on a coordinator. It has all of Store. NumKeys counts the
+// user's keys. Values live as long as the job: when a coordinator that is not
+// durable restarts, every call throws DistStoreError with code kAborted.
 class CoordinatorStore : public Store {
  public:
   // Several stores may share a session; each has its own timeout.
@@ -213,7 +224,6 @@ class CoordinatorStore : public Store {
   void Set(absl::string_view key, absl::string_view value) override;
   std::string Get(absl::string_view key) override;
   int64_t Add(absl::string_view key, int64_t delta) override;
-  void Append(absl::string_view key, absl::string_view value) override;
   bool Check(const std::vector<std::string>& keys) override;
   std::string CompareSet(absl::string_view key, absl::string_view expected,
                          absl::string_view desired) override;
@@ -222,6 +232,8 @@ class CoordinatorStore : public Store {
   std::vector<std::string> ListKeys(absl::string_view prefix) override;
   void Wait(const std::vector<std::string>& keys,
             std::chrono::milliseconds timeout) override;
+  bool HasExtendedApi() const override { return true; }
+  void Append(absl::string_view key, absl::string_view value) override;
   std::vector<std::string> MultiGet(
       const std::vector<std::string>& keys) override;
   void MultiSet(const std::vector<std::string>& keys,
@@ -239,6 +251,7 @@ class CoordinatorStore : public Store {
   int64_t QueueLen(absl::string_view key) override;
   std::unique_ptr<StoreWatch> Watch(absl::string_view key,
                                     const WatchOptions& options = {}) override;
+  std::shared_ptr<Store> Clone() override;
   void SetTimeout(std::chrono::milliseconds timeout) override;
   std::chrono::milliseconds timeout() const override;
 
@@ -249,6 +262,10 @@ class CoordinatorStore : public Store {
 
 // A part of another store: each key becomes prefix + "/" + key. Prefixes nest.
 // SetTimeout sets the other store's. NumKeys counts the keys of the prefix.
+//
+// On a store without the extended part, MultiGet and MultiSet go key by key,
+// and Append is made of CompareSet: of two that append the same bytes at the
+// same time, one may get lost.
 class PrefixStore : public Store {
  public:
   // Throws DistStoreError: kInvalidArgument (`store` is null).
@@ -258,7 +275,6 @@ class PrefixStore : public Store {
   void Set(absl::string_view key, absl::string_view value) override;
   std::string Get(absl::string_view key) override;
   int64_t Add(absl::string_view key, int64_t delta) override;
-  void Append(absl::string_view key, absl::string_view value) override;
   bool Check(const std::vector<std::string>& keys) override;
   std::string CompareSet(absl::string_view key, absl::string_view expected,
                          absl::string_view desired) override;
@@ -267,6 +283,8 @@ class PrefixStore : public Store {
   std::vector<std::string> ListKeys(absl::string_view prefix) override;
   void Wait(const std::vector<std::string>& keys,
             std::chrono::milliseconds timeout) override;
+  bool HasExtendedApi() const override;
+  void Append(absl::string_view key, absl::string_view value) override;
   std::vector<std::string> MultiGet(
       const std::vector<std::string>& keys) override;
   void MultiSet(const std::vector<std::string>& keys,
@@ -284,10 +302,13 @@ class PrefixStore : public Store {
   int64_t QueueLen(absl::string_view key) override;
   std::unique_ptr<StoreWatch> Watch(absl::string_view key,
                                     const WatchOptions& options = {}) override;
+  std::shared_ptr<Store> Clone() override;
   void SetTimeout(std::chrono::milliseconds timeout) override;
   std::chrono::milliseconds timeout() const override;
 
   const std::shared_ptr<Store>& underlying_store() const { return store_; }
+  // Under all prefixes.
+  const std::shared_ptr<Store>& underlying_non_prefix_store() const;
 
  private:
   std::string Prefixed(absl::string_view key) const;

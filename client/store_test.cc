@@ -1,13 +1,17 @@
+// What a coordinator's store does besides store_conformance_test, prefixes, and
+// stores of somebody else's making.
+
 #include "client/store.h"
 
 #include <chrono>
-#include <future>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "client/errors.h"
+#include "client/hash_store.h"
 #include "client/session.h"
 #include "coordinator/server/server.h"
 #include "gmock/gmock.h"
@@ -19,178 +23,125 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
-// The same rules hold for a store and for a part of one.
-class StoreTest : public ::testing::TestWithParam<bool> {
- protected:
-  StoreTest() {
-    auto server = coordinator::Server::Start({});
-    EXPECT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    base_ = NewStore();
-    store_ = GetParam() ? std::make_shared<PrefixStore>("part", base_) : base_;
-    store_->SetTimeout(seconds(20));
+absl::Status ErrorOf(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const DistStoreError& error) {
+    return error.status();
   }
-
-  std::shared_ptr<Store> NewStore() {
-    SessionOptions options;
-    options.address = "127.0.0.1:" + std::to_string(server_->port());
-    return std::make_shared<CoordinatorStore>(
-        Session::Connect(std::move(options)));
-  }
-
-  template <typename Function>
-  absl::Status ErrorOf(Function function) {
-    try {
-      function();
-    } catch (const DistStoreError& error) {
-      return error.status();
-    }
-    return absl::OkStatus();
-  }
-
-  std::unique_ptr<coordinator::Server> server_;
-  std::shared_ptr<Store> base_;
-  std::shared_ptr<Store> store_;
-};
-
-INSTANTIATE_TEST_SUITE_P(Whole, StoreTest, ::testing::Values(false));
-INSTANTIATE_TEST_SUITE_P(Prefix, StoreTest, ::testing::Values(true));
-
-TEST_P(StoreTest, KeepsBytes) {
-  const std::string bytes("a\0b\xff", 4);
-  store_->Set(bytes, bytes);
-  EXPECT_EQ(store_->Get(bytes), bytes);
-  store_->Set("empty", "");
-  EXPECT_EQ(store_->Get("empty"), "");
+  return absl::OkStatus();
 }
 
-TEST_P(StoreTest, GetWaitsForTheKey) {
-  auto value = std::async(std::launch::async, [&] { return store_->Get("k"); });
-  store_->Set("k", "v");
-  EXPECT_EQ(value.get(), "v");
-}
-
-TEST_P(StoreTest, GetTimesOutAndTheStoreStaysUsable) {
-  store_->SetTimeout(milliseconds(100));
-  const absl::Status status = ErrorOf([&] { store_->Get("nonexistent"); });
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("nonexistent"));
-  store_->SetTimeout(seconds(20));
-  store_->Set("k", "v");
-  EXPECT_EQ(store_->Get("k"), "v");
-}
-
-TEST_P(StoreTest, AddCountsInDecimal) {
-  EXPECT_EQ(store_->Add("n", 5), 5);
-  EXPECT_EQ(store_->Add("n", -7), -2);
-  EXPECT_EQ(store_->Get("n"), "-2");
-  EXPECT_EQ(store_->Add("zero", 0), 0);
-  EXPECT_TRUE(store_->Check({"zero"}));
-}
-
-TEST_P(StoreTest, AddRefusesWhatIsNoNumberAndOverflow) {
-  store_->Set("text", "12abc");
-  EXPECT_EQ(ErrorOf([&] { store_->Add("text", 1); }).code(),
-            absl::StatusCode::kInvalidArgument);
-  store_->Set("big", "9223372036854775807");
-  EXPECT_EQ(ErrorOf([&] { store_->Add("big", 1); }).code(),
-            absl::StatusCode::kOutOfRange);
-}
-
-TEST_P(StoreTest, AddWakesWaiters) {
-  auto done = std::async(std::launch::async,
-                         [&] { store_->Wait({"counter"}, seconds(20)); });
-  store_->Add("counter", 1);
-  done.get();
-}
-
-TEST_P(StoreTest, AppendCreatesAndExtends) {
-  store_->Append("log", "a");
-  store_->Append("log", "b");
-  EXPECT_EQ(store_->Get("log"), "ab");
-}
-
-TEST_P(StoreTest, CompareSetHasC10dsResults) {
-  EXPECT_EQ(store_->CompareSet("k", "something", "new"), "something");
-  EXPECT_FALSE(store_->Check({"k"}));
-  EXPECT_EQ(store_->CompareSet("k", "", "first"), "first");
-  EXPECT_EQ(store_->CompareSet("k", "wrong", "second"), "first");
-  EXPECT_EQ(store_->CompareSet("k", "first", "second"), "second");
-  EXPECT_EQ(store_->Get("k"), "second");
-}
-
-TEST_P(StoreTest, CheckAndWaitWantAllKeys) {
-  store_->Set("a", "1");
-  EXPECT_TRUE(store_->Check({"a"}));
-  EXPECT_FALSE(store_->Check({"a", "b"}));
-  store_->Wait({});
-  const absl::Status status = ErrorOf([&] {
-    store_->Wait({"a", "b"}, milliseconds(100));
-  });
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("b"));
-}
-
-TEST_P(StoreTest, MultiSetAndMultiGet) {
-  store_->MultiSet({"a", "b"}, {"1", "2"});
-  EXPECT_THAT(store_->MultiGet({"b", "a"}), ElementsAre("2", "1"));
-  EXPECT_THAT(store_->MultiGet({}), IsEmpty());
-  EXPECT_THAT(
-      std::string(ErrorOf([&] { store_->MultiSet({"a"}, {}); }).message()),
-      HasSubstr("multiSet keys and values vectors must be of same size"));
-}
-
-TEST_P(StoreTest, DeleteTellsWhetherThereWasSuchAKey) {
-  store_->Set("a", "1");
-  EXPECT_TRUE(store_->DeleteKey("a"));
-  EXPECT_FALSE(store_->DeleteKey("a"));
-}
-
-TEST_P(StoreTest, NumKeysCountsTheUsersKeysOfThisStore) {
-  base_->Set("muster/group/world/1/address/0", "the SDK's own");
-  EXPECT_EQ(store_->NumKeys(), 0);
-  store_->MultiSet({"a", "b", "c"}, {"", "", ""});
-  EXPECT_EQ(store_->NumKeys(), 3);
-  EXPECT_EQ(base_->NumKeys(), 3);
-  EXPECT_THAT(store_->ListKeys(""), ::testing::Contains("b"));
-}
-
-TEST_P(StoreTest, TimeoutMustBePositive) {
-  EXPECT_EQ(ErrorOf([&] { store_->SetTimeout(milliseconds(0)); }).code(),
-            absl::StatusCode::kInvalidArgument);
-}
-
-TEST_P(StoreTest, PastALimitTheStoreStaysUsable) {
-  EXPECT_EQ(ErrorOf([&] { store_->Set(std::string(100'000, 'k'), ""); }).code(),
-            absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(
-      ErrorOf([&] { store_->Set("k", std::string(65 << 20, 'v')); }).code(),
-      absl::StatusCode::kResourceExhausted);
-  store_->Set("k", "v");
-  EXPECT_EQ(store_->Get("k"), "v");
-}
-
-TEST_P(StoreTest, OtherProcessesSeeTheSame) {
-  store_->Set("shared", "value");
-  EXPECT_EQ(NewStore()->Get(GetParam() ? "part/shared" : "shared"), "value");
-}
-
-TEST(PrefixStoreTest, Nests) {
+TEST(CoordinatorStoreTest, PastALimitTheStoreStaysUsable) {
   auto server = coordinator::Server::Start({});
   ASSERT_TRUE(server.ok()) << server.status();
   SessionOptions options;
   options.address = "127.0.0.1:" + std::to_string((*server)->port());
-  auto base =
-      std::make_shared<CoordinatorStore>(Session::Connect(std::move(options)));
-  PrefixStore nested("a", std::make_shared<PrefixStore>("b", base));
+  CoordinatorStore store(Session::Connect(std::move(options)));
+  EXPECT_EQ(ErrorOf([&] { store.Set(std::string(100'000, 'k'), ""); }).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ErrorOf([&] { store.Set("k", std::string(65 << 20, 'v')); }).code(),
+            absl::StatusCode::kResourceExhausted);
+  store.Set("k", "v");
+  EXPECT_EQ(store.Get("k"), "v");
+}
+
+TEST(PrefixStoreTest, Nests) {
+  const auto base = std::make_shared<HashStore>();
+  const auto inner = std::make_shared<PrefixStore>("b", base);
+  PrefixStore nested("a", inner);
   nested.Set("key", "v");
   EXPECT_EQ(base->Get("b/a/key"), "v");
+  EXPECT_EQ(nested.underlying_store(), inner);
+  EXPECT_EQ(nested.underlying_non_prefix_store(), base);
   nested.SetTimeout(seconds(7));
   EXPECT_EQ(base->timeout(), seconds(7));
+  EXPECT_EQ(nested.Clone()->Get("key"), "v");
   EXPECT_THROW(PrefixStore("a", nullptr), DistStoreError);
+}
+
+// The pure part of Store: what somebody's own store has to have.
+class BasicStore : public Store {
+ public:
+  using Store::Set;
+  using Store::Wait;
+  void Set(absl::string_view key, absl::string_view value) override {
+    values[std::string(key)] = std::string(value);
+  }
+  std::string Get(absl::string_view key) override {
+    return values.at(std::string(key));
+  }
+  int64_t Add(absl::string_view, int64_t) override { return 0; }
+  bool Check(const std::vector<std::string>&) override { return false; }
+  std::string CompareSet(absl::string_view key, absl::string_view expected,
+                         absl::string_view desired) override {
+    const std::string name(key);
+    if (on_compare_set) on_compare_set();
+    if (!values.contains(name) && !expected.empty()) {
+      return std::string(expected);
+    }
+    if (values[name] == expected) values[name] = std::string(desired);
+    return values[name];
+  }
+  int64_t NumKeys() override { return 0; }
+  void Wait(const std::vector<std::string>&, milliseconds) override {}
+  void SetTimeout(milliseconds) override {}
+  milliseconds timeout() const override { return seconds(20); }
+
+  std::map<std::string, std::string> values;
+  std::function<void()> on_compare_set;
+};
+
+TEST(BasicStoreTest, WhatAStoreDoesNotHaveIsAnErrorThatNamesIt) {
+  BasicStore store;
+  const std::map<std::string, std::function<void()>> verbs = {
+      {"DeleteKey", [&] { store.DeleteKey("k"); }},
+      {"ListKeys", [&] { store.ListKeys(""); }},
+      {"Append", [&] { store.Append("k", ""); }},
+      {"MultiGet", [&] { store.MultiGet({"k"}); }},
+      {"MultiSet", [&] { store.MultiSet({"k"}, {"v"}); }},
+      {"TryGet", [&] { store.TryGet("k"); }},
+      {"CompareAndSet", [&] { store.CompareAndSet("k", 0, ""); }},
+      {"DeletePrefix", [&] { store.DeletePrefix("k"); }},
+      {"QueuePush", [&] { store.QueuePush("q", ""); }},
+      {"QueuePop", [&] { store.QueuePop("q"); }},
+      {"QueueLen", [&] { store.QueueLen("q"); }},
+      {"Watch", [&] { store.Watch("k"); }},
+      {"Clone", [&] { store.Clone(); }},
+      {"Set with a time to live or an owner",
+       [&] { store.Set("k", "", {.ttl = seconds(1)}); }}};
+  for (const auto& [name, call] : verbs) {
+    EXPECT_EQ(ErrorOf(call), absl::UnimplementedError(
+                                 "Not implemented. This store has no " + name));
+  }
+  EXPECT_FALSE(store.HasExtendedApi());
+}
+
+TEST(BasicStoreTest, APrefixMakesTheExtendedPartOfTheBasicOne) {
+  const auto base = std::make_shared<BasicStore>();
+  PrefixStore store("f", base);
+  EXPECT_FALSE(store.HasExtendedApi());
+  store.Append("foo", "po");
+  store.Append("foo", "tato");
+  EXPECT_EQ(base->values["f/foo"], "potato");
+  store.Append("twice", "ab");
+  store.Append("twice", "ab");
+  EXPECT_EQ(store.Get("twice"), "abab");
+  store.MultiSet({"a", "b"}, {"c", "d"});
+  EXPECT_THAT(store.MultiGet({"a", "b", "foo"}),
+              ElementsAre("c", "d", "potato"));
+}
+
+TEST(BasicStoreTest, AnAppendThatMeetsAnotherOneComesAfterIt) {
+  const auto base = std::make_shared<BasicStore>();
+  int calls = 0;
+  // After the first has read, before it writes.
+  base->on_compare_set = [&] {
+    if (++calls == 2) base->values["f/k"] = "other,";
+  };
+  PrefixStore("f", base).Append("k", "mine");
+  EXPECT_EQ(base->values["f/k"], "other,mine");
 }
 
 }  // namespace

@@ -1,8 +1,12 @@
 #include "client/internal/embedded_coordinator.h"
 
+#include <functional>
 #include <memory>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "client/internal/channel_security.h"
+#include "client/session.h"
 #include "coordinator/server/server.h"
 
 namespace muster::internal {
@@ -11,6 +15,7 @@ absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> EmbeddedCoordinator::Start(
     const EmbeddedCoordinatorOptions& options) {
   coordinator::ServerOptions server_options;
   server_options.listen = options.listen;
+  server_options.listen_fd = options.listen_fd;
   server_options.insecure = true;
   server_options.tls_cert = options.tls_cert;
   server_options.tls_key = options.tls_key;
@@ -20,6 +25,25 @@ absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> EmbeddedCoordinator::Start(
   if (!server.ok()) return server.status();
   return std::unique_ptr<EmbeddedCoordinator>(
       new EmbeddedCoordinator(*std::move(server)));
+}
+
+absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>>
+EmbeddedCoordinator::StartForRanks(
+    EmbeddedCoordinatorOptions options,
+    const std::function<const char*(const char* name)>& environment) {
+  SessionOptions security;
+  absl::Status taken = TakeSecurityFromEnvironment(environment, security);
+  if (!taken.ok()) return taken;
+  if (!security.tls_ca.empty() && security.tls_cert.empty()) {
+    return absl::InvalidArgumentError(
+        "MUSTER_TLS_CA is set: who serves the coordinator needs "
+        "MUSTER_TLS_CERT "
+        "and MUSTER_TLS_KEY");
+  }
+  options.tls_cert = security.tls_cert;
+  options.tls_key = security.tls_key;
+  options.tls_client_ca = security.tls_ca;
+  return Start(options);
 }
 
 EmbeddedCoordinator::EmbeddedCoordinator(

@@ -2,6 +2,7 @@
 #define MUSTER_CLIENT_INTERNAL_EMBEDDED_COORDINATOR_H_
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,6 +19,9 @@ struct EmbeddedCoordinatorOptions {
   // served on whatever address this is: whoever embeds a coordinator chose the
   // address.
   std::string listen = "127.0.0.1:0";
+  // A TCP socket that listens already, instead of `listen`; taken over. -1:
+  // none.
+  int listen_fd = -1;
   // PEM files: speaks TLS, with those who show a certificate of these
   // authorities.
   std::string tls_cert = {};
@@ -33,6 +37,14 @@ class EmbeddedCoordinator {
   // cause).
   static absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> Start(
       const EmbeddedCoordinatorOptions& options);
+
+  // As Start, with what MUSTER_TLS_CA, MUSTER_TLS_CERT and MUSTER_TLS_KEY say:
+  // what ranks know each other by serves the coordinator as well.
+  // Errors: as Start's, and kInvalidArgument (authorities without a
+  // certificate of this process's own).
+  static absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> StartForRanks(
+      EmbeddedCoordinatorOptions options,
+      const std::function<const char*(const char* name)>& environment);
 
   // Ends it without a grace.
   ~EmbeddedCoordinator();

@@ -18,7 +18,6 @@
 #include "absl/strings/str_join.h"
 #include "client/errors.h"
 #include "client/internal/backoff.h"
-#include "client/internal/channel_security.h"
 #include "client/internal/endpoint.h"
 #include "client/internal/logging.h"
 #include "client/internal/stream_session.h"
@@ -198,20 +197,11 @@ void World::FormWithCoordinator() {
 }
 
 void World::ServeCoordinator(InitPlan& plan) {
-  // What the ranks know each other by serves the coordinator as well.
-  SessionOptions security;
-  ThrowIfFailed(Origin::kControl,
-                TakeSecurityFromEnvironment(&Getenv, security));
-  if (!security.tls_ca.empty() && security.tls_cert.empty()) {
-    Invalid(
-        "MUSTER_TLS_CA is set: rank 0, which serves the coordinator, needs "
-        "MUSTER_TLS_CERT and MUSTER_TLS_KEY");
+  auto server = EmbeddedCoordinator::StartForRanks(
+      {.listen = ListenAddress(plan.endpoint)}, &Getenv);
+  if (absl::IsInvalidArgument(server.status())) {
+    Throw(Origin::kControl, server.status());
   }
-  auto server =
-      EmbeddedCoordinator::Start({.listen = ListenAddress(plan.endpoint),
-                                  .tls_cert = security.tls_cert,
-                                  .tls_key = security.tls_key,
-                                  .tls_client_ca = security.tls_ca});
   if (!server.ok()) {
     Throw(Origin::kControl,
           absl::Status(server.status().code(),

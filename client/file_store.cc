@@ -1,0 +1,356 @@
+#include "client/file_store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/internal/deadline.h"
+#include "client/internal/log_file.h"
+#include "client/internal/store_rules.h"
+#include "client/internal/throw.h"
+#include "dataplane/mutex.h"
+
+namespace muster {
+namespace {
+
+using dataplane::MutexLock;
+using internal::Deadline;
+using internal::FileChange;
+using internal::LogFile;
+using internal::Origin;
+using internal::ThrowIfFailed;
+using internal::ValueOrThrow;
+using Access = internal::LogFile::Access;
+
+// Kinds of records: a key's new value, and one more store or one less.
+constexpr char kSet = 's';
+constexpr char kOpened = 'o';
+constexpr char kClosed = 'c';
+
+constexpr std::chrono::seconds kCloseTimeout{5};
+
+}  // namespace
+
+// What the clones share: the file, and what has been read of it.
+class FileStore::File {
+ public:
+  File(const std::string& path, int world_size)
+      : path_(path), world_size_(world_size) {}
+
+  ~File() {
+    if (log_ == nullptr) return;
+    // Nobody is there to be told when it fails; the file stays then.
+    Locked(Access::kExclusive,
+           Deadline::After(kCloseTimeout, "5s for closing a FileStore"),
+           [&] {
+             absl::Status closed = log_->Append({.kind = kClosed});
+             if (closed.ok()) closed = Replay();
+             if (closed.ok() && opened_ == closed_ && world_size_ >= 0 &&
+                 closed_ >= world_size_) {
+               log_->Remove();
+             }
+             return closed;
+           })
+        .IgnoreError();
+  }
+
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  absl::Status Open(const Deadline& deadline) {
+    MutexLock lock(mutex_);
+    absl::StatusOr<std::unique_ptr<LogFile>> log =
+        LogFile::Open(path_, deadline);
+    if (!log.ok()) return log.status();
+    log_ = *std::move(log);
+    absl::Status status = Replay();
+    if (status.ok()) status = log_->Append({.kind = kOpened});
+    log_->Unlock();
+    if (!status.ok()) log_ = nullptr;
+    return status;
+  }
+
+  absl::Status Set(absl::string_view key, absl::string_view value,
+                   const Deadline& deadline) {
+    return Locked(Access::kExclusive, deadline,
+                  [&] { return Put(key, value); });
+  }
+
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta,
+                              const Deadline& deadline) {
+    int64_t result = 0;
+    absl::Status status = Locked(Access::kExclusive, deadline, [&] {
+      const absl::StatusOr<int64_t> sum = internal::Sum(key, Find(key), delta);
+      if (!sum.ok()) return sum.status();
+      result = *sum;
+      return Put(key, absl::StrCat(result));
+    });
+    if (!status.ok()) return status;
+    return result;
+  }
+
+  absl::StatusOr<std::string> CompareSet(absl::string_view key,
+                                         absl::string_view expected,
+                                         absl::string_view desired,
+                                         const Deadline& deadline) {
+    std::string result;
+    absl::Status status = Locked(Access::kExclusive, deadline, [&] {
+      const internal::CompareSetDecision decision =
+          internal::DecideCompareSet(Find(key), expected, desired);
+      result = std::string(decision.result);
+      return decision.write ? Put(key, desired) : absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    return result;
+  }
+
+  // The present values of `keys`; no value for those that are missing.
+  absl::StatusOr<std::vector<std::optional<std::string>>> Look(
+      const std::vector<std::string>& keys, const Deadline& deadline) {
+    std::vector<std::optional<std::string>> values;
+    absl::Status status = Locked(Access::kShared, deadline, [&] {
+      for (const std::string& key : keys) {
+        const std::string* const found = Find(key);
+        values.push_back(found == nullptr ? std::nullopt
+                                          : std::optional(*found));
+      }
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    return values;
+  }
+
+  // As Look, when all are there. kDeadlineExceeded as WaitTimeout says.
+  absl::StatusOr<std::vector<std::optional<std::string>>> Await(
+      const std::vector<std::string>& keys, const Deadline& deadline) {
+    std::unique_ptr<FileChange> change;
+    const absl::Cleanup give_back = [&] { KeepChange(std::move(change)); };
+    for (;;) {
+      auto values = Look(keys, deadline);
+      if (!values.ok()) return values;
+      std::vector<std::string> missing;
+      for (size_t i = 0; i < keys.size(); ++i) {
+        if (!(*values)[i].has_value()) missing.push_back(keys[i]);
+      }
+      if (missing.empty()) return values;
+      if (deadline.Passed(internal::Clock::now())) {
+        return internal::WaitTimeout(missing, deadline);
+      }
+      if (change == nullptr) {
+        change = TakeChange();
+      } else {
+        change->Await(deadline.at);
+      }
+    }
+  }
+
+  absl::StatusOr<std::vector<std::string>> ListKeys(absl::string_view prefix,
+                                                    const Deadline& deadline) {
+    std::vector<std::string> keys;
+    absl::Status status = Locked(Access::kShared, deadline, [&] {
+      for (auto it = values_.lower_bound(prefix);
+           it != values_.end() && absl::StartsWith(it->first, prefix); ++it) {
+        keys.push_back(it->first);
+      }
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    internal::DropReservedKeys(prefix, keys);
+    return keys;
+  }
+
+  absl::StatusOr<int64_t> OpenStores(const Deadline& deadline) {
+    int64_t count = 0;
+    absl::Status status = Locked(Access::kShared, deadline, [&] {
+      count = opened_ - closed_;
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    return count;
+  }
+
+  const std::string& path() const { return path_; }
+
+ private:
+  // Holds the file, knows all that is in it, and runs `function`.
+  template <typename Function>
+  absl::Status Locked(Access access, const Deadline& deadline,
+                      Function function) {
+    MutexLock lock(mutex_);
+    absl::Status status = log_->Lock(access, deadline);
+    if (!status.ok()) return status;
+    const absl::Cleanup unlock = [this] { log_->Unlock(); };
+    status = Replay();
+    if (!status.ok()) return status;
+    return function();
+  }
+
+  absl::Status Replay() {
+    return log_->Replay(
+        [this](LogFile::Record record) { Apply(std::move(record)); });
+  }
+
+  void Apply(LogFile::Record record) {
+    switch (record.kind) {
+      case kSet:
+        values_.insert_or_assign(std::move(record.key),
+                                 std::move(record.value));
+        break;
+      case kOpened:
+        ++opened_;
+        break;
+      case kClosed:
+        ++closed_;
+        break;
+      default:
+        break;
+    }
+  }
+
+  const std::string* Find(absl::string_view key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : &found->second;
+  }
+
+  absl::Status Put(absl::string_view key, absl::string_view value) {
+    return log_->Append(
+        {.kind = kSet, .key = std::string(key), .value = std::string(value)});
+  }
+
+  // They are kept, because the system takes milliseconds to close one.
+  std::unique_ptr<FileChange> TakeChange() {
+    MutexLock lock(changes_mutex_);
+    if (changes_.empty()) return std::make_unique<FileChange>(path_);
+    std::unique_ptr<FileChange> change = std::move(changes_.back());
+    changes_.pop_back();
+    return change;
+  }
+
+  void KeepChange(std::unique_ptr<FileChange> change) {
+    if (change == nullptr) return;
+    MutexLock lock(changes_mutex_);
+    changes_.push_back(std::move(change));
+  }
+
+  const std::string path_;
+  const int world_size_;
+
+  dataplane::Mutex changes_mutex_;
+  // Those that no waiting call has.
+  std::vector<std::unique_ptr<FileChange>> changes_
+      ABSL_GUARDED_BY(changes_mutex_);
+
+  // For all that follows.
+  dataplane::Mutex mutex_;
+  std::unique_ptr<LogFile> log_;
+  std::map<std::string, std::string, std::less<>> values_;
+  int64_t opened_ = 0;
+  int64_t closed_ = 0;
+};
+
+FileStore::FileStore(const std::string& path, int world_size)
+    : file_(std::make_shared<File>(path, world_size)) {
+  if (path.empty()) {
+    internal::Throw(Origin::kStore,
+                    absl::InvalidArgumentError("FileStore: path missing"));
+  }
+  ThrowIfFailed(Origin::kStore,
+                file_->Open(internal::StoreDeadline(timeout())));
+}
+
+FileStore::FileStore(std::shared_ptr<File> file,
+                     std::chrono::milliseconds timeout)
+    : file_(std::move(file)), timeout_(timeout) {}
+
+FileStore::~FileStore() = default;
+
+void FileStore::Set(absl::string_view key, absl::string_view value) {
+  ThrowIfFailed(Origin::kStore,
+                file_->Set(key, value, internal::StoreDeadline(timeout())));
+}
+
+std::string FileStore::Get(absl::string_view key) {
+  const Deadline deadline = internal::StoreDeadline(timeout());
+  auto values = file_->Await({std::string(key)}, deadline);
+  if (absl::IsDeadlineExceeded(values.status())) {
+    internal::Throw(
+        Origin::kStore,
+        absl::DeadlineExceededError(absl::StrCat(
+            "Timeout waiting for key: ", absl::CHexEscape(key), " after ",
+            deadline.timeout.count(), " ms: ", values.status().message())));
+  }
+  return *ValueOrThrow(Origin::kStore, std::move(values)).front();
+}
+
+int64_t FileStore::Add(absl::string_view key, int64_t delta) {
+  return ValueOrThrow(
+      Origin::kStore,
+      file_->Add(key, delta, internal::StoreDeadline(timeout())));
+}
+
+bool FileStore::Check(const std::vector<std::string>& keys) {
+  const auto values = ValueOrThrow(
+      Origin::kStore, file_->Look(keys, internal::StoreDeadline(timeout())));
+  return std::all_of(values.begin(), values.end(),
+                     [](const auto& value) { return value.has_value(); });
+}
+
+std::string FileStore::CompareSet(absl::string_view key,
+                                  absl::string_view expected,
+                                  absl::string_view desired) {
+  return ValueOrThrow(Origin::kStore,
+                      file_->CompareSet(key, expected, desired,
+                                        internal::StoreDeadline(timeout())));
+}
+
+int64_t FileStore::NumKeys() {
+  // c10d's programs count on its file's own key.
+  return static_cast<int64_t>(ListKeys("").size()) + 1;
+}
+
+std::vector<std::string> FileStore::ListKeys(absl::string_view prefix) {
+  return ValueOrThrow(
+      Origin::kStore,
+      file_->ListKeys(prefix, internal::StoreDeadline(timeout())));
+}
+
+void FileStore::Wait(const std::vector<std::string>& keys,
+                     std::chrono::milliseconds timeout) {
+  if (keys.empty()) return;
+  ThrowIfFailed(Origin::kStore,
+                file_->Await(keys, internal::WaitDeadline(timeout)).status());
+}
+
+std::shared_ptr<Store> FileStore::Clone() {
+  return std::shared_ptr<Store>(new FileStore(file_, timeout()));
+}
+
+void FileStore::SetTimeout(std::chrono::milliseconds timeout) {
+  ThrowIfFailed(Origin::kStore, internal::CheckTimeout(timeout));
+  timeout_ = timeout;
+}
+
+std::chrono::milliseconds FileStore::timeout() const { return timeout_; }
+
+const std::string& FileStore::path() const { return file_->path(); }
+
+int64_t FileStore::OpenStores() {
+  return ValueOrThrow(Origin::kStore,
+                      file_->OpenStores(internal::StoreDeadline(timeout())));
+}
+
+}  // namespace muster

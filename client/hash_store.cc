@@ -1,0 +1,468 @@
+#include "client/hash_store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/internal/deadline.h"
+#include "client/internal/store_rules.h"
+#include "client/internal/throw.h"
+#include "dataplane/mutex.h"
+
+namespace muster {
+namespace {
+
+using dataplane::MutexLock;
+using internal::Deadline;
+using internal::Excerpt;
+using internal::Origin;
+using internal::ThrowIfFailed;
+using internal::ValueOrThrow;
+
+}  // namespace
+
+// What the clones share. A key is in `values_` or, with at least one item, in
+// `queues_`, never in both.
+class HashStore::Map {
+ public:
+  absl::Status Set(absl::string_view key, absl::string_view value) {
+    MutexLock lock(mutex_);
+    if (absl::Status queue = CheckIsNoQueue("set", key); !queue.ok()) {
+      return queue;
+    }
+    Put(key, value, ++revision_);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<std::string>> GetAll(
+      const std::vector<std::string>& keys, const Deadline& deadline) {
+    MutexLock lock(mutex_);
+    std::vector<std::string> values;
+    values.reserve(keys.size());
+    absl::Status ready = Await(keys, deadline);
+    if (!ready.ok()) return ready;
+    for (const std::string& key : keys) {
+      if (absl::Status queue = CheckIsNoQueue("get", key); !queue.ok()) {
+        return queue;
+      }
+      values.push_back(values_.find(key)->second.value);
+    }
+    return values;
+  }
+
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta) {
+    MutexLock lock(mutex_);
+    if (absl::Status queue = CheckIsNoQueue("add", key); !queue.ok()) {
+      return queue;
+    }
+    const absl::StatusOr<int64_t> sum = internal::Sum(key, Find(key), delta);
+    if (sum.ok()) Put(key, absl::StrCat(*sum), ++revision_);
+    return sum;
+  }
+
+  absl::Status Append(absl::string_view key, absl::string_view value) {
+    MutexLock lock(mutex_);
+    if (absl::Status queue = CheckIsNoQueue("append", key); !queue.ok()) {
+      return queue;
+    }
+    const std::string* const present = Find(key);
+    Put(key, absl::StrCat(present == nullptr ? "" : *present, value),
+        ++revision_);
+    return absl::OkStatus();
+  }
+
+  bool Check(const std::vector<std::string>& keys) {
+    MutexLock lock(mutex_);
+    return Missing(keys).empty();
+  }
+
+  absl::Status Wait(const std::vector<std::string>& keys,
+                    const Deadline& deadline) {
+    MutexLock lock(mutex_);
+    return Await(keys, deadline);
+  }
+
+  absl::StatusOr<std::string> CompareSet(absl::string_view key,
+                                         absl::string_view expected,
+                                         absl::string_view desired) {
+    MutexLock lock(mutex_);
+    if (absl::Status queue = CheckIsNoQueue("compare set", key); !queue.ok()) {
+      return queue;
+    }
+    const internal::CompareSetDecision decision =
+        internal::DecideCompareSet(Find(key), expected, desired);
+    std::string result(decision.result);
+    if (decision.write) Put(key, desired, ++revision_);
+    return result;
+  }
+
+  absl::StatusOr<CompareAndSetResult> CompareAndSet(absl::string_view key,
+                                                    int64_t expected_revision,
+                                                    absl::string_view desired) {
+    if (expected_revision < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("compare and set: revision is ", expected_revision,
+                       ", must not be negative"));
+    }
+    MutexLock lock(mutex_);
+    if (absl::Status queue = CheckIsNoQueue("compare and set", key);
+        !queue.ok()) {
+      return queue;
+    }
+    const auto found = values_.find(key);
+    const bool exists = found != values_.end();
+    if ((exists ? found->second.revision : 0) == expected_revision) {
+      Put(key, desired, ++revision_);
+      return CompareAndSetResult{.written = true, .revision = revision_};
+    }
+    if (!exists) return CompareAndSetResult{};
+    return CompareAndSetResult{.revision = found->second.revision,
+                               .present = found->second.value};
+  }
+
+  absl::StatusOr<std::optional<StoreValue>> TryGet(absl::string_view key) {
+    MutexLock lock(mutex_);
+    if (absl::Status queue = CheckIsNoQueue("get", key); !queue.ok()) {
+      return queue;
+    }
+    const auto found = values_.find(key);
+    if (found == values_.end()) return std::nullopt;
+    return found->second;
+  }
+
+  bool Delete(absl::string_view key) {
+    MutexLock lock(mutex_);
+    const auto value = values_.find(key);
+    if (value != values_.end()) {
+      values_.erase(value);
+      return true;
+    }
+    const auto queue = queues_.find(key);
+    if (queue == queues_.end()) return false;
+    queues_.erase(queue);
+    return true;
+  }
+
+  int64_t DeletePrefix(absl::string_view prefix) {
+    MutexLock lock(mutex_);
+    return ErasePrefix(values_, prefix) + ErasePrefix(queues_, prefix);
+  }
+
+  std::vector<std::string> ListKeys(absl::string_view prefix) {
+    MutexLock lock(mutex_);
+    std::vector<std::string> keys;
+    for (auto it = values_.lower_bound(prefix);
+         it != values_.end() && absl::StartsWith(it->first, prefix); ++it) {
+      keys.push_back(it->first);
+    }
+    internal::DropReservedKeys(prefix, keys);
+    return keys;
+  }
+
+  absl::Status MultiSet(const std::vector<std::string>& keys,
+                        const std::vector<std::string>& values) {
+    MutexLock lock(mutex_);
+    for (const std::string& key : keys) {
+      if (absl::Status queue = CheckIsNoQueue("multi set", key); !queue.ok()) {
+        return queue;
+      }
+    }
+    ++revision_;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      Put(keys[i], values[i], revision_);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Push(absl::string_view key, absl::string_view item) {
+    MutexLock lock(mutex_);
+    if (absl::Status value = CheckIsNoValue("queue push", key); !value.ok()) {
+      return value;
+    }
+    ++revision_;
+    // To the one that has waited longest, straight: an item that lay in the
+    // queue until its waiter runs could be taken by somebody else.
+    const auto waiting = poppers_.find(key);
+    if (waiting != poppers_.end()) {
+      Popper& popper = *waiting->second.front();
+      popper.item = std::string(item);
+      popper.ready.NotifyOne();
+      Forget(waiting, popper);
+      return absl::OkStatus();
+    }
+    queues_[std::string(key)].emplace_back(item);
+    appeared_.NotifyAll();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Pop(absl::string_view key, bool block,
+                                  const Deadline& deadline) {
+    MutexLock lock(mutex_);
+    if (absl::Status value = CheckIsNoValue("queue pop", key); !value.ok()) {
+      return value;
+    }
+    const auto queue = queues_.find(key);
+    if (queue != queues_.end()) {
+      ++revision_;
+      std::string item = std::move(queue->second.front());
+      queue->second.pop_front();
+      if (queue->second.empty()) queues_.erase(queue);
+      return item;
+    }
+    if (!block) {
+      return absl::NotFoundError(
+          absl::StrCat("queue is empty, key: ", Excerpt(key)));
+    }
+    Popper popper;
+    poppers_[std::string(key)].push_back(&popper);
+    while (!popper.item.has_value() && popper.failure.ok()) {
+      if (popper.ready.WaitUntil(mutex_, deadline.at)) continue;
+      if (popper.item.has_value() || !popper.failure.ok()) break;
+      Forget(poppers_.find(key), popper);
+      return internal::WaitTimeout({std::string(key)}, deadline);
+    }
+    if (!popper.failure.ok()) return popper.failure;
+    return *std::move(popper.item);
+  }
+
+  absl::StatusOr<int64_t> Length(absl::string_view key) {
+    MutexLock lock(mutex_);
+    if (absl::Status value = CheckIsNoValue("queue len", key); !value.ok()) {
+      return value;
+    }
+    const auto queue = queues_.find(key);
+    if (queue == queues_.end()) return 0;
+    return static_cast<int64_t>(queue->second.size());
+  }
+
+ private:
+  // A QueuePop that waits; lives on its stack. Whoever gives it an item or a
+  // failure takes it off the list.
+  struct Popper {
+    dataplane::CondVar ready;
+    std::optional<std::string> item;
+    absl::Status failure;
+  };
+  using Poppers = std::map<std::string, std::deque<Popper*>, std::less<>>;
+
+  template <typename Container>
+  static int64_t ErasePrefix(Container& container, absl::string_view prefix) {
+    const auto begin = container.lower_bound(prefix);
+    auto end = begin;
+    while (end != container.end() && absl::StartsWith(end->first, prefix)) {
+      ++end;
+    }
+    const int64_t count = std::distance(begin, end);
+    container.erase(begin, end);
+    return count;
+  }
+
+  const std::string* Find(absl::string_view key) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : &found->second.value;
+  }
+
+  absl::Status CheckIsNoQueue(absl::string_view verb,
+                              absl::string_view key) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto queue = queues_.find(key);
+    if (queue == queues_.end()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(verb, ": key ", Excerpt(key), " is a queue of ",
+                     queue->second.size(), " items, no value"));
+  }
+
+  absl::Status CheckIsNoValue(absl::string_view verb,
+                              absl::string_view key) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (Find(key) == nullptr) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(verb, ": key ", Excerpt(key), " holds a value, no queue"));
+  }
+
+  void Put(absl::string_view key, absl::string_view value, int64_t revision)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto found = values_.find(key);
+    if (found != values_.end()) {
+      found->second = {std::string(value), revision};
+      return;
+    }
+    values_.emplace(key, StoreValue{std::string(value), revision});
+    appeared_.NotifyAll();
+    const auto waiting = poppers_.find(key);
+    if (waiting == poppers_.end()) return;
+    for (Popper* popper : waiting->second) {
+      popper->failure = CheckIsNoValue("queue pop", key);
+      popper->ready.NotifyOne();
+    }
+    poppers_.erase(waiting);
+  }
+
+  void Forget(Poppers::iterator waiting, const Popper& popper)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::deque<Popper*>& list = waiting->second;
+    list.erase(std::find(list.begin(), list.end(), &popper));
+    if (list.empty()) poppers_.erase(waiting);
+  }
+
+  std::vector<std::string> Missing(const std::vector<std::string>& keys) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<std::string> missing;
+    for (const std::string& key : keys) {
+      if (!values_.contains(key) && !queues_.contains(key)) {
+        missing.push_back(key);
+      }
+    }
+    return missing;
+  }
+
+  absl::Status Await(const std::vector<std::string>& keys,
+                     const Deadline& deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (;;) {
+      const std::vector<std::string> missing = Missing(keys);
+      if (missing.empty()) return absl::OkStatus();
+      if (deadline.Passed(internal::Clock::now())) {
+        return internal::WaitTimeout(missing, deadline);
+      }
+      appeared_.WaitUntil(mutex_, deadline.at);
+    }
+  }
+
+  dataplane::Mutex mutex_;
+  // A key is there that was not.
+  dataplane::CondVar appeared_;
+  std::map<std::string, StoreValue, std::less<>> values_
+      ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::deque<std::string>, std::less<>> queues_
+      ABSL_GUARDED_BY(mutex_);
+  // First come, first served; no key without one.
+  Poppers poppers_ ABSL_GUARDED_BY(mutex_);
+  int64_t revision_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+HashStore::HashStore() : map_(std::make_shared<Map>()) {}
+
+HashStore::HashStore(std::shared_ptr<Map> map,
+                     std::chrono::milliseconds timeout)
+    : map_(std::move(map)), timeout_(timeout) {}
+
+HashStore::~HashStore() = default;
+
+void HashStore::Set(absl::string_view key, absl::string_view value) {
+  ThrowIfFailed(Origin::kStore, map_->Set(key, value));
+}
+
+std::string HashStore::Get(absl::string_view key) {
+  return ValueOrThrow(Origin::kStore,
+                      map_->GetAll({std::string(key)},
+                                   internal::StoreDeadline(timeout())))
+      .front();
+}
+
+int64_t HashStore::Add(absl::string_view key, int64_t delta) {
+  return ValueOrThrow(Origin::kStore, map_->Add(key, delta));
+}
+
+bool HashStore::Check(const std::vector<std::string>& keys) {
+  return map_->Check(keys);
+}
+
+std::string HashStore::CompareSet(absl::string_view key,
+                                  absl::string_view expected,
+                                  absl::string_view desired) {
+  return ValueOrThrow(Origin::kStore, map_->CompareSet(key, expected, desired));
+}
+
+bool HashStore::DeleteKey(absl::string_view key) { return map_->Delete(key); }
+
+int64_t HashStore::NumKeys() {
+  return static_cast<int64_t>(map_->ListKeys("").size());
+}
+
+std::vector<std::string> HashStore::ListKeys(absl::string_view prefix) {
+  return map_->ListKeys(prefix);
+}
+
+void HashStore::Wait(const std::vector<std::string>& keys,
+                     std::chrono::milliseconds timeout) {
+  ThrowIfFailed(Origin::kStore,
+                map_->Wait(keys, internal::WaitDeadline(timeout)));
+}
+
+void HashStore::Append(absl::string_view key, absl::string_view value) {
+  ThrowIfFailed(Origin::kStore, map_->Append(key, value));
+}
+
+std::vector<std::string> HashStore::MultiGet(
+    const std::vector<std::string>& keys) {
+  return ValueOrThrow(Origin::kStore,
+                      map_->GetAll(keys, internal::StoreDeadline(timeout())));
+}
+
+void HashStore::MultiSet(const std::vector<std::string>& keys,
+                         const std::vector<std::string>& values) {
+  ThrowIfFailed(Origin::kStore, internal::CheckSameLength(keys, values));
+  ThrowIfFailed(Origin::kStore, map_->MultiSet(keys, values));
+}
+
+std::optional<StoreValue> HashStore::TryGet(absl::string_view key) {
+  return ValueOrThrow(Origin::kStore, map_->TryGet(key));
+}
+
+CompareAndSetResult HashStore::CompareAndSet(absl::string_view key,
+                                             int64_t expected_revision,
+                                             absl::string_view desired,
+                                             const SetOptions& options) {
+  if (options.ttl.has_value() || options.ephemeral) {
+    return Store::CompareAndSet(key, expected_revision, desired, options);
+  }
+  return ValueOrThrow(Origin::kStore,
+                      map_->CompareAndSet(key, expected_revision, desired));
+}
+
+int64_t HashStore::DeletePrefix(absl::string_view prefix) {
+  return map_->DeletePrefix(prefix);
+}
+
+void HashStore::QueuePush(absl::string_view key, absl::string_view value) {
+  ThrowIfFailed(Origin::kStore, map_->Push(key, value));
+}
+
+std::string HashStore::QueuePop(absl::string_view key, bool block) {
+  return ValueOrThrow(
+      Origin::kStore,
+      map_->Pop(key, block, internal::StoreDeadline(timeout())));
+}
+
+int64_t HashStore::QueueLen(absl::string_view key) {
+  return ValueOrThrow(Origin::kStore, map_->Length(key));
+}
+
+std::shared_ptr<Store> HashStore::Clone() {
+  return std::shared_ptr<Store>(new HashStore(map_, timeout()));
+}
+
+void HashStore::SetTimeout(std::chrono::milliseconds timeout) {
+  ThrowIfFailed(Origin::kStore, internal::CheckTimeout(timeout));
+  timeout_ = timeout;
+}
+
+std::chrono::milliseconds HashStore::timeout() const { return timeout_; }
+
+}  // namespace muster

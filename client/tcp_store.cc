@@ -1,0 +1,238 @@
+#include "client/tcp_store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/errors.h"
+#include "client/internal/deadline.h"
+#include "client/internal/embedded_coordinator.h"
+#include "client/internal/endpoint.h"
+#include "client/internal/store_rules.h"
+#include "client/internal/throw.h"
+#include "client/session.h"
+#include "dataplane/mutex.h"
+
+namespace muster {
+namespace {
+
+using dataplane::MutexLock;
+using internal::Deadline;
+using internal::EmbeddedCoordinator;
+using internal::Endpoint;
+using internal::Origin;
+using internal::ValueOrThrow;
+using std::chrono::milliseconds;
+
+// The job in which the coordinator keeps the store.
+constexpr char kJob[] = "tcp_store";
+// Counts the stores that have come.
+constexpr char kInitKey[] = "muster/tcp_store/init";
+// A server that cannot be reached is not started again.
+constexpr std::chrono::seconds kServerLoss{3};
+constexpr milliseconds kFarewell{200};
+
+const char* Getenv(const char* name) { return std::getenv(name); }
+
+[[noreturn]] void Invalid(absl::string_view text) {
+  internal::Throw(Origin::kStore, absl::InvalidArgumentError(text));
+}
+
+void CheckOptions(const TcpStoreOptions& options, bool serves) {
+  internal::ThrowIfFailed(Origin::kStore,
+                          internal::CheckTimeout(options.timeout));
+  if (options.host.empty()) Invalid("TCPStore: host missing");
+  if (options.port < 0 || options.port > 65535) {
+    Invalid(absl::StrCat("port must have value from 0 to 65535 but was ",
+                         options.port, "."));
+  }
+  if (options.world_size == 0) Invalid("TCPStore world size cannot be 0");
+  if (options.world_size.value_or(1) < 0) {
+    Invalid(absl::StrCat("TCPStore world size must be positive but was ",
+                         *options.world_size));
+  }
+  if (options.port == 0 && !serves) {
+    Invalid(
+        "TCPStore: port 0 stands for any free one, which only the server "
+        "can use");
+  }
+  if (options.master_listen_fd.has_value() && !options.is_master) {
+    Invalid(absl::StrCat("TCPStore: master_listen_fd ",
+                         *options.master_listen_fd, " is for the server"));
+  }
+}
+
+// Whether the launcher serves the store.
+bool IsAgents(const TcpStoreOptions& options) {
+  const char* const agent = Getenv("TORCHELASTIC_USE_AGENT_STORE");
+  const char* const host = Getenv("MASTER_ADDR");
+  const char* const port = Getenv("MASTER_PORT");
+  int number = 0;
+  return agent != nullptr && host != nullptr && port != nullptr &&
+         absl::string_view(agent) == "True" && options.host == host &&
+         absl::SimpleAtoi(port, &number) && options.port == number;
+}
+
+// Servers of this process that others may share, by where they listen.
+struct SharedServers {
+  dataplane::Mutex mutex;
+  std::map<std::string, std::weak_ptr<EmbeddedCoordinator>> by_address
+      ABSL_GUARDED_BY(mutex);
+};
+
+SharedServers& TheSharedServers() {
+  static SharedServers* const servers = new SharedServers;
+  return *servers;
+}
+
+std::shared_ptr<EmbeddedCoordinator> StartServer(
+    const TcpStoreOptions& options) {
+  auto server = EmbeddedCoordinator::StartForRanks(
+      {.listen = internal::ListenAddress({options.host, options.port}),
+       .listen_fd = options.master_listen_fd.value_or(-1)},
+      &Getenv);
+  if (absl::IsUnavailable(server.status())) {
+    internal::Throw(
+        Origin::kStore,
+        absl::UnavailableError(absl::StrCat(
+            "The server socket has failed to listen on any local network "
+            "address. ",
+            server.status().message())));
+  }
+  std::shared_ptr<EmbeddedCoordinator> started =
+      ValueOrThrow(Origin::kStore, std::move(server));
+  if (options.port != 0 && started->port() != options.port) {
+    Invalid(absl::StrCat("listen fd ", *options.master_listen_fd,
+                         " is bound to port ", started->port(),
+                         ", expected to be bound to port ", options.port));
+  }
+  return started;
+}
+
+std::shared_ptr<EmbeddedCoordinator> Serve(const TcpStoreOptions& options) {
+  if (!options.multi_tenant) return StartServer(options);
+  const auto address = [&](int port) {
+    return internal::ListenAddress({options.host, port});
+  };
+  SharedServers& shared = TheSharedServers();
+  MutexLock lock(shared.mutex);
+  if (options.port != 0 && !options.master_listen_fd.has_value()) {
+    auto present = shared.by_address[address(options.port)].lock();
+    if (present != nullptr) return present;
+  }
+  std::shared_ptr<EmbeddedCoordinator> server = StartServer(options);
+  shared.by_address[address(server->port())] = server;
+  return server;
+}
+
+std::shared_ptr<Session> ConnectTo(const Endpoint& server,
+                                   const Deadline& deadline) {
+  SessionOptions session;
+  session.address = server.ToString();
+  session.job = kJob;
+  session.coordinator_note = "TCPStore's server";
+  // Its server knows none.
+  session.use_token = false;
+  session.give_up_after = kServerLoss;
+  session.connect_timeout =
+      std::max(milliseconds(1), deadline.Remaining(internal::Clock::now()));
+  session.connect_timeout_name = deadline.name;
+  try {
+    return Session::Connect(std::move(session));
+  } catch (const DistNetworkError& error) {
+    internal::Throw(
+        Origin::kStore,
+        absl::UnavailableError(absl::StrCat(
+            "The client socket has timed out after ", deadline.timeout.count(),
+            "ms while trying to connect to (", server.host, ", ", server.port,
+            "). ", error.what())));
+  }
+}
+
+struct Parts {
+  ~Parts() {
+    // Often the server has gone before; nobody misses a farewell.
+    if (session != nullptr) session->Leave("store closed", kFarewell);
+    session = nullptr;
+  }
+
+  std::shared_ptr<EmbeddedCoordinator> server;
+  std::shared_ptr<Session> session;
+};
+
+}  // namespace
+
+TcpStore::TcpStore(const TcpStoreOptions& options)
+    : TcpStore(options,
+               Deadline::After(options.timeout, "TcpStoreOptions::timeout")) {}
+
+TcpStore::TcpStore(const TcpStoreOptions& options, const Deadline& deadline)
+    : TcpStore(Connect(options, deadline), options.timeout) {
+  if (!options.world_size.has_value() || !options.wait_for_workers) return;
+  if (options.is_master && !IsAgents(options)) {
+    AwaitWorkers(*options.world_size, deadline);
+  } else {
+    Add(kInitKey, 1);
+  }
+}
+
+TcpStore::TcpStore(Link link, milliseconds timeout)
+    : CoordinatorStore(link.session), link_(std::move(link)) {
+  SetTimeout(timeout);
+}
+
+TcpStore::Link TcpStore::Connect(const TcpStoreOptions& options,
+                                 const Deadline& deadline) {
+  const bool serves = options.is_master && !IsAgents(options);
+  CheckOptions(options, serves);
+  auto parts = std::make_shared<Parts>();
+  Endpoint endpoint{options.host, options.port};
+  if (serves) {
+    parts->server = Serve(options);
+    endpoint.port = parts->server->port();
+  }
+  parts->session = ConnectTo(endpoint, deadline);
+  return {.session = {parts, parts->session.get()},
+          .host = endpoint.host,
+          .port = endpoint.port};
+}
+
+void TcpStore::AwaitWorkers(int world_size, const Deadline& deadline) {
+  const auto watch = Watch(kInitKey);
+  int64_t joined = Add(kInitKey, 1);
+  while (joined < world_size) {
+    const auto change = watch->Next(deadline.Remaining(internal::Clock::now()));
+    if (!change.has_value()) {
+      const double seconds =
+          std::chrono::duration<double>(deadline.timeout).count();
+      internal::Throw(
+          Origin::kStore,
+          absl::DeadlineExceededError(absl::StrCat(
+              "Timed out after ", seconds, " seconds waiting for clients. ",
+              joined, "/", world_size, " clients joined. ", deadline.Blame())));
+    }
+    int64_t now = 0;
+    if (absl::SimpleAtoi(change->value, &now)) joined = std::max(joined, now);
+  }
+}
+
+int64_t TcpStore::NumKeys() {
+  return CoordinatorStore::NumKeys() + (Check({kInitKey}) ? 1 : 0);
+}
+
+std::shared_ptr<Store> TcpStore::Clone() {
+  return std::shared_ptr<Store>(new TcpStore(link_, timeout()));
+}
+
+}  // namespace muster
