@@ -544,5 +544,34 @@ TEST(SessionTest, BarrierNamesWhoIsMissing) {
   }
 }
 
+// A message that is too large would end the stream, and be sent again with the
+// next one, for ever.
+TEST(SessionTest, WhatIsTooLargeForAMessageFailsAloneAndTheStreamStays) {
+  ServerOptions options;
+  options.message_bytes_max = 20'000;
+  const auto server = Server::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  CoordinatorStore store(
+      Session::Connect(Options(Local((*server)->port()), "a")));
+  try {
+    store.Set("k", std::string(30'000, 'v'));
+    FAIL() << "no error";
+  } catch (const DistStoreError& error) {
+    EXPECT_EQ(error.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(error.what(), HasSubstr("limit message_bytes is 20000"));
+    EXPECT_THAT(error.what(), HasSubstr("--limit_message_bytes"));
+  }
+  // Together more than a message takes.
+  std::vector<std::thread> callers;
+  callers.reserve(16);
+  for (int i = 0; i < 16; ++i) {
+    callers.emplace_back([&, key = std::to_string(i)] {
+      for (int n = 0; n < 20; ++n) store.Set(key, std::string(9'000, 'v'));
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(store.NumKeys(), 16);
+}
+
 }  // namespace
 }  // namespace muster

@@ -79,7 +79,7 @@ class StoreWatch {
   // Throws DistNetworkError: no answer within `timeout`; the watch goes on.
   virtual std::optional<KeyChange> Next(std::chrono::milliseconds timeout) = 0;
 
-  // A Next that waits returns within a second, later ones at once.
+  // A Next that waits returns, and so do later ones, with none.
   virtual void Cancel() = 0;
 
   // Every change up to this revision has been returned by Next: where another

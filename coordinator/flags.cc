@@ -63,7 +63,7 @@ ABSL_FLAG(absl::Duration, sync_interval, absl::Milliseconds(100),
           "how often --sync=interval writes to the disk");
 ABSL_FLAG(absl::Duration, idle_job_retention, absl::Hours(1),
           "a job without members and calls is forgotten after this, keys "
-          "included; one that has no keys after a second or two");
+          "included; a name that was only asked for, after a second or two");
 ABSL_FLAG(int, limit_jobs, 1000, "the most jobs at one time");
 ABSL_FLAG(int, limit_sessions, 20000, "the most open streams, of all jobs");
 ABSL_FLAG(int, limit_message_bytes, 64 << 20,

@@ -13,6 +13,11 @@ namespace {
 
 using v1::Operation;
 
+// Of a message, for what is not operations: a heartbeat, acknowledgements.
+constexpr size_t kRoomBytes = 64 << 10;
+// Of an operation, for what is filled in later: id, number, timeout, framing.
+constexpr size_t kFieldsBytes = 64;
+
 // The coordinator parks nothing for longer than this; without a timeout it
 // takes its own limit.
 constexpr std::chrono::milliseconds kParkedMax = std::chrono::hours(24);
@@ -63,6 +68,18 @@ bool MayPark(const Operation& operation) {
     default:
       return false;
   }
+}
+
+// What the coordinator keeps parked when the connection ends.
+bool StaysParked(const Operation& operation) {
+  return operation.has_await_barrier();
+}
+
+Operation Cancel(uint64_t id, uint64_t own_id) {
+  Operation cancel;
+  cancel.set_id(own_id);
+  cancel.mutable_cancel()->set_id(id);
+  return cancel;
 }
 
 // Whether the operation is a mutation, which takes the number.
@@ -134,12 +151,38 @@ void Batch::Take(Operation operation) {
   request_.mutable_operations()->UnsafeArenaAddAllocated(&owned_.back());
 }
 
-absl::Status OperationTable::Add(const PendingOperationPtr& pending) {
-  if (pending->bytes > kOperationBytesMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the request is ", pending->bytes,
-                     " bytes, a message takes ", kOperationBytesMax));
+size_t OperationTable::OperationBytesMax() const {
+  return message_bytes_max_ - std::min(message_bytes_max_ / 4, kRoomBytes);
+}
+
+absl::Status OperationTable::CheckBytes(const PendingOperation& pending) const {
+  if (pending.bytes <= OperationBytesMax()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "limit message_bytes is ", message_bytes_max_, ", which leaves ",
+      OperationBytesMax(), " for one operation, offered ", pending.bytes,
+      "; the coordinator's --limit_message_bytes sets it"));
+}
+
+std::vector<PendingOperationPtr> OperationTable::LimitMessages(size_t bytes) {
+  message_bytes_max_ = bytes;
+  std::vector<PendingOperationPtr> failed;
+  for (const auto& [id, pending] : unanswered_) {
+    absl::Status status = CheckBytes(*pending);
+    if (status.ok()) continue;
+    pending->status = std::move(status);
+    failed.push_back(pending);
   }
+  for (const PendingOperationPtr& pending : failed) {
+    unanswered_.erase(pending->operation.id());
+    Settle(*pending);
+    pending->SetDone();
+  }
+  return failed;
+}
+
+absl::Status OperationTable::Add(const PendingOperationPtr& pending) {
+  absl::Status status = CheckBytes(*pending);
+  if (!status.ok()) return status;
   pending->wave = wave_;
   pending->operation.set_id(++last_id_);
   if (TakeSequence(last_sequence_ + 1, pending->operation)) {
@@ -154,21 +197,22 @@ absl::Status OperationTable::Add(const PendingOperationPtr& pending) {
 
 void OperationTable::Pack(Instant now, Batch& batch) {
   size_t bytes = 0;
-  for (const uint64_t id : cancels_) {
-    Operation cancel;
-    cancel.set_id(++last_id_);
-    cancel.mutable_cancel()->set_id(id);
-    batch.Take(std::move(cancel));
-  }
+  for (const uint64_t id : cancels_) batch.Take(Cancel(id, ++last_id_));
   cancels_.clear();
-  while (!waiting_.empty() && bytes < kBatchBytesMax) {
+  const size_t bytes_max = std::min(kBatchBytesMax, OperationBytesMax());
+  while (!waiting_.empty() && bytes < bytes_max) {
     PendingOperationPtr next = waiting_.front();
     if (next->state == PendingOperation::State::kWaiting) {
-      if (bytes > 0 && bytes + next->bytes > kBatchBytesMax) break;
-      bytes += next->bytes;
+      const size_t next_bytes = next->bytes + kFieldsBytes;
+      if (bytes > 0 && bytes + next_bytes > bytes_max) break;
+      bytes += next_bytes;
       WriteTimeout(next->deadline, now, next->operation);
       next->state = PendingOperation::State::kSent;
+      next->was_sent = true;
+      const bool withdrawn = next->withdrawn;
+      const uint64_t id = next->operation.id();
       batch.Lend(std::move(next));
+      if (withdrawn) batch.Take(Cancel(id, ++last_id_));
     }
     waiting_.pop_front();
   }
@@ -183,7 +227,14 @@ void OperationTable::Pack(Instant now, Batch& batch) {
 
 PendingOperationPtr OperationTable::Complete(v1::Result result) {
   const auto found = unanswered_.find(result.id());
-  if (found == unanswered_.end()) return nullptr;
+  if (found == unanswered_.end()) {
+    const auto withdrawn = withdrawn_.find(result.id());
+    if (withdrawn != withdrawn_.end()) {
+      Settle(*withdrawn->second);
+      withdrawn_.erase(withdrawn);
+    }
+    return nullptr;
+  }
   PendingOperationPtr pending = std::move(found->second);
   unanswered_.erase(found);
   pending->result = std::move(result);
@@ -192,19 +243,27 @@ PendingOperationPtr OperationTable::Complete(v1::Result result) {
 }
 
 void OperationTable::Abandon(PendingOperation& pending) {
+  const uint64_t id = pending.operation.id();
+  const auto entry = unanswered_.find(id);
   if (pending.state == PendingOperation::State::kSent &&
       MayPark(pending.operation)) {
-    cancels_.push_back(pending.operation.id());
+    cancels_.push_back(id);
   }
-  pending.state = PendingOperation::State::kAbandoned;
-  Settle(pending);
-  unanswered_.erase(pending.operation.id());
+  if (pending.was_sent && StaysParked(pending.operation)) {
+    pending.withdrawn = true;
+    withdrawn_.emplace(id, entry->second);
+  } else {
+    pending.state = PendingOperation::State::kAbandoned;
+    Settle(pending);
+  }
+  unanswered_.erase(entry);
 }
 
 void OperationTable::Requeue() {
   std::vector<PendingOperationPtr> all;
-  all.reserve(unanswered_.size());
+  all.reserve(unanswered_.size() + withdrawn_.size());
   for (const auto& [id, pending] : unanswered_) all.push_back(pending);
+  for (const auto& [id, pending] : withdrawn_) all.push_back(pending);
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
     return a->operation.id() < b->operation.id();
   });
@@ -212,7 +271,7 @@ void OperationTable::Requeue() {
   for (const auto& pending : waiting_) {
     pending->state = PendingOperation::State::kWaiting;
   }
-  // What was parked on the old stream went with it.
+  // What else was parked on the old stream went with it.
   cancels_.clear();
 }
 
@@ -226,6 +285,7 @@ std::vector<PendingOperationPtr> OperationTable::FailAll(
     all.push_back(pending);
   }
   unanswered_.clear();
+  withdrawn_.clear();
   waiting_.clear();
   cancels_.clear();
   return all;

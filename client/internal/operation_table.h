@@ -49,6 +49,13 @@ struct PendingOperation {
   const Deadline deadline;
 
   State state = State::kWaiting;
+  // It was sent at least once, and may have arrived.
+  bool was_sent = false;
+  // Its caller gave up: each time it is sent, a cancel follows it.
+  bool withdrawn = false;
+  // Its caller is to stop waiting for it. Needs no lock.
+  std::atomic<bool> cancelled{false};
+
   // Constant after the operation was added.
   uint64_t sequence = 0;  // 0: not a mutation
   // Where its caller sleeps, and those of the other operations of its message.
@@ -87,15 +94,18 @@ class OperationTable {
  public:
   // Past this a batch takes no further operation.
   static constexpr size_t kBatchBytesMax = size_t{4} << 20;
-  // What one operation may weigh: the coordinator's limit on a message, less
-  // room for the rest of it.
-  static constexpr size_t kOperationBytesMax = (size_t{64} << 20) - (64 << 10);
+  // What one message may weigh when the coordinator has not told yet.
+  static constexpr size_t kMessageBytesMax = size_t{64} << 20;
 
   // How many mutations may follow an unanswered one before the coordinator is
   // told of it by its number. Well below the answers that it keeps for one
   // member (retained_replies, 4096), and well above what is under way at one
   // time, so that few messages carry such numbers.
   static constexpr size_t kWindowMax = 1024;
+
+  // The coordinator takes no message above `bytes`. What waits and is too large
+  // for that is failed; returns whose callers must be woken.
+  std::vector<PendingOperationPtr> LimitMessages(size_t bytes);
 
   // Numbers the operation and queues it. A mutation gets the next sequence
   // number, so the order of the numbers is the order of sending.
@@ -114,7 +124,8 @@ class OperationTable {
   PendingOperationPtr Complete(v1::Result result);
 
   // The caller gives up. An operation that was sent is cancelled on the other
-  // side if it may be parked there.
+  // side if it may be parked there: a barrier's arrival stays there over the
+  // end of the connection, so it is kept and cancelled on the next one.
   void Abandon(PendingOperation& pending);
 
   // The connection broke: all that has no answer waits again, in order.
@@ -139,9 +150,13 @@ class OperationTable {
   }
 
  private:
+  // What one operation may weigh: there must be room for the rest of a message.
+  size_t OperationBytesMax() const;
+  absl::Status CheckBytes(const PendingOperation& pending) const;
   void Settle(const PendingOperation& pending);
   void MoveWindow();
 
+  size_t message_bytes_max_ = kMessageBytesMax;
   // Of the operations that wait.
   std::shared_ptr<Wave> wave_ = std::make_shared<Wave>();
   uint64_t last_id_ = 0;
@@ -151,6 +166,8 @@ class OperationTable {
   std::deque<bool> settled_;
   std::set<uint64_t> stragglers_;
   absl::flat_hash_map<uint64_t, PendingOperationPtr> unanswered_;
+  // Given up, and perhaps still parked on the other side.
+  absl::flat_hash_map<uint64_t, PendingOperationPtr> withdrawn_;
   // In order. May hold abandoned ones.
   std::deque<PendingOperationPtr> waiting_;
   std::vector<uint64_t> cancels_;

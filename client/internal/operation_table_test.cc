@@ -207,7 +207,7 @@ TEST(OperationTableTest, RefusesAnOperationThatNoMessageTakes) {
   OperationTable table;
   v1::Operation operation;
   operation.mutable_set()->set_value(
-      std::string(OperationTable::kOperationBytesMax + 1, 'x'));
+      std::string(OperationTable::kMessageBytesMax, 'x'));
   const absl::Status status = table.Add(Make(std::move(operation)));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(table.unanswered(), 0);
@@ -227,6 +227,73 @@ TEST(OperationTableTest, BoundsABatchButSendsALargeOperationAlone) {
   EXPECT_THAT(Send(table), ElementsAre("a"));
   EXPECT_THAT(Send(table), ElementsAre("b"));
   EXPECT_THAT(Send(table), ElementsAre("c"));
+}
+
+TEST(OperationTableTest, KeepsToTheLimitThatTheCoordinatorTells) {
+  OperationTable table;
+  const auto add = [&](const std::string& key, size_t bytes) {
+    v1::Operation operation;
+    operation.mutable_set()->set_key(key);
+    operation.mutable_set()->set_value(std::string(bytes, 'x'));
+    PendingOperationPtr pending = Make(std::move(operation));
+    EXPECT_TRUE(table.Add(pending).ok());
+    return pending;
+  };
+  const auto fits = add("a", 6'000);
+  const auto large = add("b", 16'000);
+  EXPECT_THAT(table.LimitMessages(20'000), ElementsAre(large));
+  EXPECT_EQ(large->status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(large->done());
+  add("c", 6'000);
+  add("d", 6'000);
+  EXPECT_THAT(Send(table), ElementsAre("a", "c"));
+  EXPECT_THAT(Send(table), ElementsAre("d"));
+  // Its number does not hold up the acknowledgement.
+  Answer(table, *fits);
+  EXPECT_EQ(table.acknowledged_through(), 2);
+}
+
+// The coordinator keeps a barrier's arrival over the end of a connection.
+TEST(OperationTableTest, AnArrivalThatWasGivenUpIsCancelledUntilItIsAnswered) {
+  OperationTable table;
+  v1::Operation operation;
+  operation.mutable_await_barrier()->set_name("b");
+  const PendingOperationPtr arrival = Make(std::move(operation));
+  ASSERT_TRUE(table.Add(arrival).ok());
+  const uint64_t id = arrival->operation.id();
+  Send(table);
+  table.Requeue();
+  table.Abandon(*arrival);  // while there is no connection
+  EXPECT_EQ(table.unanswered(), 0);
+  for (int connection = 0; connection < 2; ++connection) {
+    Batch batch;
+    table.Pack(Clock::now(), batch);
+    ASSERT_EQ(batch.request().operations_size(), 2);
+    EXPECT_EQ(batch.request().operations(0).id(), id);
+    EXPECT_EQ(batch.request().operations(0).await_barrier().sequence(), 1);
+    EXPECT_EQ(batch.request().operations(1).cancel().id(), id);
+    EXPECT_FALSE(table.HasWaiting());
+    table.Requeue();
+  }
+  Send(table);
+  EXPECT_EQ(table.acknowledged_through(), 0);
+  v1::Result result;
+  result.set_id(id);
+  EXPECT_EQ(table.Complete(std::move(result)), nullptr);
+  EXPECT_EQ(table.acknowledged_through(), 1);
+  table.Requeue();
+  EXPECT_FALSE(table.HasWaiting());
+}
+
+TEST(OperationTableTest, AnArrivalThatWasNeverSentIsGoneWhenItIsGivenUp) {
+  OperationTable table;
+  v1::Operation operation;
+  operation.mutable_await_barrier()->set_name("b");
+  const PendingOperationPtr arrival = Make(std::move(operation));
+  ASSERT_TRUE(table.Add(arrival).ok());
+  table.Abandon(*arrival);
+  EXPECT_THAT(Send(table), ElementsAre());
+  EXPECT_EQ(table.acknowledged_through(), 1);
 }
 
 TEST(OperationTableTest, FailsEverything) {

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/internal/canceller.h"
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
 #include "muster/v1/store.pb.h"
@@ -19,9 +20,6 @@ namespace muster::internal {
 namespace {
 
 using std::chrono::milliseconds;
-
-// How long one question waits at the coordinator: so long may Cancel take.
-constexpr milliseconds kQuestionMax{1000};
 
 KeyChange::Kind KindOf(v1::ChangeKind kind) {
   switch (kind) {
@@ -46,28 +44,18 @@ class SessionWatch : public StoreWatch {
   std::optional<KeyChange> Next(milliseconds timeout) override {
     const Deadline deadline =
         Deadline::After(timeout, "timeout of StoreWatch::Next");
-    while (!cancelled_) {
+    while (!canceller_.cancelled()) {
       if (!changes_.empty()) return TakeFirst();
-      const milliseconds left = deadline.Remaining(Clock::now());
-      Deadline question = deadline;
-      if (left > kQuestionMax) {
-        question = Deadline::After(kQuestionMax, deadline.name);
-      }
       absl::StatusOr<v1::WatchResponse> response =
-          WatchOnce(session_->stream(), request_, question);
-      if (response.ok()) {
-        Keep(*std::move(response));
-      } else if (!absl::IsUnavailable(response.status()) ||
-                 left <= kQuestionMax) {
-        // The connection may come back while there is time left.
-        Throw(Origin::kStore, response.status());
-      }
-      if (changes_.empty() && left <= kQuestionMax) break;
+          WatchOnce(session_->stream(), request_, deadline, &canceller_);
+      if (canceller_.cancelled()) break;
+      Keep(ValueOrThrow(Origin::kStore, std::move(response)));
+      if (changes_.empty() && deadline.Passed(Clock::now())) break;
     }
     return std::nullopt;
   }
 
-  void Cancel() override { cancelled_ = true; }
+  void Cancel() override { canceller_.Cancel(); }
 
   int64_t revision() const override { return revision_; }
 
@@ -94,7 +82,7 @@ class SessionWatch : public StoreWatch {
   }
 
   const std::shared_ptr<Session> session_;
-  std::atomic<bool> cancelled_ = false;
+  Canceller canceller_;
 
   // Of Next, but for the revision.
   v1::WatchRequest request_;

@@ -25,6 +25,11 @@ using std::chrono::seconds;
 // How much longer than its deadline a call waits for the coordinator's own
 // answer to that deadline.
 constexpr milliseconds kAnswerSlack = seconds(1);
+
+absl::Status CancelledByCaller() {
+  return absl::CancelledError("cancelled by the caller");
+}
+
 uint64_t RandomNumber() {
   std::random_device device;
   return (static_cast<uint64_t>(device()) << 32) | device();
@@ -106,7 +111,8 @@ void StreamSession::Close() {
 }
 
 absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
-                                               const Deadline& deadline) {
+                                               const Deadline& deadline,
+                                               Canceller* canceller) {
   const auto pending =
       std::make_shared<PendingOperation>(std::move(operation), deadline);
   // Until when it sleeps: its deadline, or the end of the gathering that it
@@ -126,14 +132,18 @@ absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
       WriteWhatWaits(now);
     }
     if (open_ && !polling_) {
-      if (operations_.unanswered() == 1 && !ends_gathering_) {
+      // Who can be cancelled must not sleep in the transport.
+      if (canceller == nullptr && operations_.unanswered() == 1 &&
+          !ends_gathering_) {
         PollFor(*pending);
       } else {
         changed_.NotifyAll();
       }
     }
   }
+  if (canceller != nullptr) canceller->Begin(pending);
   absl::Status failure = Await(*pending, until, deadline);
+  if (canceller != nullptr) canceller->End();
   if (!failure.ok()) return failure;
   if (!pending->status.ok()) return pending->status;
   return std::move(pending->result);
@@ -145,12 +155,18 @@ absl::Status StreamSession::Await(PendingOperation& pending, Instant until,
   for (;;) {
     const uint32_t seen = pending.wave->Look();
     if (pending.done()) return absl::OkStatus();
-    pending.wave->Sleep(seen, until);
+    if (!pending.cancelled.load()) pending.wave->Sleep(seen, until);
     if (pending.done()) return absl::OkStatus();
     const Instant now = Clock::now();
-    if (now < until) continue;
+    const bool cancelled = pending.cancelled.load();
+    if (now < until && !cancelled) continue;
     MutexLock lock(mutex_);
     if (pending.done()) return absl::OkStatus();
+    if (cancelled) {
+      operations_.Abandon(pending);
+      if (CanWrite() && operations_.HasWaiting()) WriteWhatWaits(now);
+      return CancelledByCaller();
+    }
     if (until < deadline.at) {
       // The others took their time.
       until = deadline.at;
@@ -319,6 +335,7 @@ void StreamSession::Complete(v1::StreamResponse& response) {
       pending->status = std::move(status);
       pending->SetDone();
     }
+    answered_ = answered_ || response.results_size() > 0;
     if (callers > 0) gathering_.Woke(callers, Clock::now());
   }
   for (const std::shared_ptr<Wave>& wave : waves) wave->WakeAll();

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/internal/backoff.h"
+#include "client/internal/canceller.h"
 #include "client/internal/connection.h"
 #include "client/internal/deadline.h"
 #include "client/internal/endpoint.h"
@@ -54,8 +55,10 @@ class StreamSession {
   // Sends `operation` and waits for its answer, until the deadline; a little
   // longer when the operation was sent, since the coordinator's own answer to
   // a deadline says more.
+  // `canceller`, if any, ends it from another thread: then kCancelled.
   absl::StatusOr<v1::Result> Call(v1::Operation operation,
-                                  const Deadline& deadline)
+                                  const Deadline& deadline,
+                                  Canceller* canceller = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends the stream and the threads. Calls in progress fail with kCancelled.
@@ -146,6 +149,8 @@ class StreamSession {
   Connection* connection_ ABSL_GUARDED_BY(mutex_) = nullptr;
   // Welcomed: operations may be written.
   bool open_ ABSL_GUARDED_BY(mutex_) = false;
+  // Something has come back on this connection.
+  bool answered_ ABSL_GUARDED_BY(mutex_) = false;
   // Somebody polls the connection, without the lock; it stays until then.
   bool polling_ ABSL_GUARDED_BY(mutex_) = false;
   // The session's own thread wants to know when that ends.

@@ -26,6 +26,8 @@ constexpr milliseconds kAttemptMax = seconds(10);
 // One message, on the slowest link that is of any use.
 constexpr milliseconds kWriteMax = seconds(20);
 constexpr milliseconds kProbeMax = seconds(2);
+// A connection that lasted so long was of use, even if nobody asked anything.
+constexpr milliseconds kOfUse = seconds(1);
 // How often the heart looks for what is stuck.
 constexpr milliseconds kWatch = seconds(1);
 
@@ -94,9 +96,12 @@ absl::Status StreamSession::ConnectAndServe(Backoff& backoff) {
   Connection connection(endpoint_, *security);
   absl::Status why = Open(connection);
   if (why.ok()) {
-    backoff.Reset();
+    const Instant since = Clock::now();
     listening_ = true;
     why = Serve(connection);
+    MutexLock lock(mutex_);
+    // One that breaks at once, time and again, is no use.
+    if (answered_ || Clock::now() - since > kOfUse) backoff.Reset();
   }
   Disconnect(why);
   return why;
@@ -115,6 +120,7 @@ absl::Status StreamSession::Open(Connection& connection) {
     MutexLock lock(mutex_);
     if (closing_) return absl::CancelledError("closing");
     connection_ = &connection;
+    answered_ = false;
     attempt_since_ = Clock::now();
   }
   connection.Start(HelloMessage());
@@ -162,6 +168,12 @@ absl::Status StreamSession::Welcome(const v1::StreamResponse& response) {
   const auto& lease = welcome.registration().lease();
   lease_ = seconds(lease.seconds()) + milliseconds(lease.nanos() / 1'000'000);
   open_ = true;
+  if (welcome.message_bytes_max() > 0) {
+    for (const PendingOperationPtr& failed : operations_.LimitMessages(
+             static_cast<size_t>(welcome.message_bytes_max()))) {
+      failed->wave->WakeAll();
+    }
+  }
   // The hello; what waits goes out when that is done.
   flushing_ = connection_->writing();
   writing_since_ = Clock::now();

@@ -261,10 +261,11 @@ absl::StatusOr<int64_t> CountItems(StreamSession& session,
 
 absl::StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,
                                             v1::WatchRequest request,
-                                            const Deadline& deadline) {
+                                            const Deadline& deadline,
+                                            Canceller* canceller) {
   v1::Operation operation;
   *operation.mutable_watch() = std::move(request);
-  auto result = session.Call(std::move(operation), deadline);
+  auto result = session.Call(std::move(operation), deadline, canceller);
   if (!result.ok()) return result.status();
   return std::move(*result->mutable_watch());
 }

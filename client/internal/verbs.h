@@ -24,6 +24,7 @@
 
 namespace muster::internal {
 
+class Canceller;
 class StreamSession;
 
 absl::Status SetKey(StreamSession& session, absl::string_view key,
@@ -89,7 +90,8 @@ absl::StatusOr<int64_t> CountItems(StreamSession& session,
 // deadline.
 absl::StatusOr<v1::WatchResponse> WatchOnce(StreamSession& session,
                                             v1::WatchRequest request,
-                                            const Deadline& deadline);
+                                            const Deadline& deadline,
+                                            Canceller* canceller = nullptr);
 
 absl::StatusOr<Formation> Join(StreamSession& session,
                                const JoinOptions& options);

@@ -178,6 +178,10 @@ class Coordinator {
   // No live member and no parked call: the driver may drop the job.
   bool Idle() const;
 
+  // Nobody would notice a new one in its place: nothing was ever stored, no
+  // generation formed, nobody closed it, and no member is remembered.
+  bool Blank() const;
+
   CoordinatorEpoch epoch() const { return epoch_; }
 
   // Possible errors: INTERNAL, which says what does not hold.

@@ -76,6 +76,12 @@ bool Coordinator::Idle() const {
   return membership_.live() == 0 && quota_.parked() == 0;
 }
 
+bool Coordinator::Blank() const {
+  return store_.revision() == 0 && membership_.members().empty() &&
+         rendezvous_.generation() == Generation() &&
+         rendezvous_.closed().empty();
+}
+
 absl::Status Coordinator::CheckInvariants() const {
   for (const absl::Status& status :
        {membership_.CheckInvariants(), store_.CheckInvariants(),

@@ -183,10 +183,9 @@ void Driver::TickerLoop() {
   }
 }
 
-// A job without a key has nothing to keep: names that were only asked for must
-// not use up the limit of jobs.
+// Names that were only asked for must not use up the limit of jobs.
 core::Duration Driver::RetentionOf(Job& job) const {
-  if (job.Counts().keys > 0) return options_.idle_job_retention;
+  if (!job.Blank()) return options_.idle_job_retention;
   return std::min(options_.idle_job_retention, kHousekeepingInterval);
 }
 

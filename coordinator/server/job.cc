@@ -260,6 +260,11 @@ void Job::SampleRate(core::Instant now) {
   rate_.Sample(now, operations_);
 }
 
+bool Job::Blank() {
+  MutexLock lock(mu_);
+  return core_.Blank();
+}
+
 bool Job::IdleSince(core::Instant since) {
   MutexLock lock(mu_);
   return used_at_ < since && waiting_.empty() && online_.empty() &&

@@ -85,7 +85,6 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // Whether anything of the job is stored.
   bool stored();
-  const core::Limits& limits() const { return options_.core.limits; }
 
   // What became of one call of a batch.
   enum class Applied {
@@ -144,6 +143,9 @@ class Job : public std::enable_shared_from_this<Job> {
   };
   Operations operations();
   void SampleRate(core::Instant now);
+
+  // Whether a new job would be the same.
+  bool Blank();
 
   // Whether nobody was a member, waited or called since `since`.
   bool IdleSince(core::Instant since);

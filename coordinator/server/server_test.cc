@@ -373,18 +373,38 @@ TEST(ServerTest, DestructionWithParkedCallsEndsThem) {
   EXPECT_FALSE(waiting.Finish().ok());
 }
 
-TEST(ServerTest, AJobWithoutKeysIsForgottenSoon) {
-  TestServer server;  // which keeps the keys of an idle job for an hour
-  for (const char* const job : {"empty", "full"}) {
+TEST(ServerTest, AJobThatWasOnlyAskedForIsForgottenSoon) {
+  TestServer server;  // which keeps what an idle job holds for an hour
+  std::map<std::string, v1::Operation> operations;
+  operations["key"] = SetOperation(1, "k", "v");
+  operations["queue"].mutable_queue_push()->set_key("q");
+  operations["closed"].mutable_close_rendezvous()->set_reason("done");
+  operations["formed"].mutable_join()->set_world_size(1);
+  operations["member"] = CheckOperation(1, "k");
+  operations["read"] = CheckOperation(1, "k");
+  // Last, so that the others have been looked at when it is gone.
+  for (const char* const job :
+       {"key", "queue", "closed", "formed", "member", "read"}) {
     TestStream stream(server.NewChannel());
-    stream.Hello(job);
-    stream.Call(job == std::string("full") ? SetOperation(1, "k", "v")
-                                           : CheckOperation(1, "k"));
+    if (job == std::string("formed") || job == std::string("member")) {
+      stream.HelloMember(job, "a", 1);
+    } else {
+      stream.Hello(job);
+    }
+    operations[job].set_id(1);
+    EXPECT_FALSE(stream.Call(operations[job]).has_status()) << job;
+    if (job != std::string("formed") && job != std::string("member")) continue;
+    v1::Operation leave;
+    leave.set_id(2);
+    leave.mutable_leave();
+    stream.Call(leave);
   }
-  server.Await("empty", [](const v1::GetJobResponse& job) {
+  server.Await("read", [](const v1::GetJobResponse& job) {
     return job.summary().job().empty();
   });
-  EXPECT_EQ(server.Job("full").summary().keys(), 1);
+  for (const char* const job : {"key", "queue", "closed", "formed", "member"}) {
+    EXPECT_EQ(server.Job(job).summary().job(), job);
+  }
 }
 
 // Names of barriers are any bytes.

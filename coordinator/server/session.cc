@@ -148,6 +148,7 @@ absl::Status Session::Greet() {
   v1::Welcome welcome;
   welcome.set_coordinator_epoch(context_.driver->epoch().value());
   welcome.set_job_epoch(job_->epoch().value());
+  welcome.set_message_bytes_max(context_.message_bytes_max);
   if (hello.has_registration()) {
     const absl::StatusOr<core::RegisterReply> reply =
         job_->Attach(self_, call_, RegistrationOf(hello.registration()));
