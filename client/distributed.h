@@ -21,6 +21,10 @@ struct InitProcessGroupOptions {
   //                         MASTER_PORT; ?rank=R&world_size=N goes before the
   //                         first two
   //   tcp://HOST:PORT?rank=R&world_size=N
+  //   file:///PATH?rank=R&world_size=N  the ranks meet in a FileStore: in a
+  //   file
+  //                         that no job has used before, in a folder that all
+  //                         hosts share; without a coordinator, as in `store`
   //   muster://HOST:PORT/JOB  an external coordinator. Without a rank it gives
   //                         one out; the world size is the option below,
   //                         ?world_size=N or WORLD_SIZE.
@@ -48,7 +52,9 @@ struct InitProcessGroupOptions {
   std::optional<std::chrono::milliseconds> last_call = std::nullopt;
 
   // Instead of `init_method`: the ranks meet in this store, without a
-  // coordinator. Needs `rank` and `world_size`.
+  // coordinator, so that a lost rank is noticed by its neighbours' broken
+  // connections alone, and there is no MonitoredBarrier. Needs `rank` and
+  // `world_size`.
   std::shared_ptr<Store> store = nullptr;
 
   // The job's name on the coordinator. Empty: the URL's, else MUSTER_JOB, else
@@ -72,6 +78,7 @@ struct InitProcessGroupOptions {
 // the group is full), kOutOfRange (the job's rendezvous was closed).
 // Throws DistNetworkError: no coordinator at the address, the port is in use,
 // a peer cannot be reached. DistBackendError: the backend does not start.
+// DistStoreError: the file or the store refuses.
 void InitProcessGroup(const InitProcessGroupOptions& options = {});
 
 bool IsInitialized();

@@ -112,6 +112,28 @@ TEST_F(DistributedTest, TcpUrl) {
   ExpectHello(ranks);
 }
 
+TEST_F(DistributedTest, FileUrl) {
+  const std::string path = ::testing::TempDir() + "/rendezvous";
+  unlink(path.c_str());
+  Ranks ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(
+        Start({"without_coordinator",
+               "file://" + path + "?world_size=3&rank=" + std::to_string(rank)},
+              {}));
+  }
+  for (int i = 0; i < 2; ++i) {
+    ExpectLines(ranks, "sum 3");
+    ExpectLines(ranks,
+                "error DistError [] MonitoredBarrier on group \"world\": the "
+                "coordinator decides it, and the group was formed without one "
+                "(InitProcessGroupOptions::store, or file://)");
+  }
+  ExpectExits(ranks, 0);
+  // The last one has cleared up.
+  EXPECT_NE(access(path.c_str(), F_OK), 0);
+}
+
 TEST_F(DistributedTest, ExternalCoordinatorGivesOutTheRanks) {
   coordinator::ServerOptions options;
   options.listen = "127.0.0.1:" + std::to_string(port_.port());
@@ -242,7 +264,14 @@ TEST_F(DistributedTest, MisuseIsAnErrorThatNamesIt) {
       "timeout: DistError: InitProcessGroupOptions::timeout must be positive "
       "but was 0 ms",
       "scheme: DistError: No rendezvous handler for pigeon://: use env://, "
-      "tcp://HOST:PORT?rank=R&world_size=N or muster://HOST:PORT/JOB",
+      "tcp://HOST:PORT?rank=R&world_size=N, "
+      "file:///PATH?rank=R&world_size=N or muster://HOST:PORT/JOB",
+      "store and method: DistError: Cannot specify both init_method and store.",
+      "store without size: DistError: world_size must be positive if using "
+      "store",
+      "store without rank: DistError: rank must be non-negative if using "
+      "store, and less than world_size 1, but was -1",
+      "store: ok",
       "init: ok",
       "twice: DistError: trying to initialize the default process group twice!",
   };

@@ -58,6 +58,7 @@ TEST_F(FileStoreTest, ProcessesMeet) {
 
 TEST_F(FileStoreTest, CountersOfProcessesAreExact) {
   std::vector<std::unique_ptr<Process>> processes;
+  processes.reserve(4);
   for (int i = 0; i < 4; ++i) processes.push_back(Start());
   for (const auto& process : processes) process->WriteLine("add n 500");
   for (const auto& process : processes) {

@@ -69,7 +69,7 @@ class HashStore::Map {
     if (absl::Status queue = CheckIsNoQueue("add", key); !queue.ok()) {
       return queue;
     }
-    const absl::StatusOr<int64_t> sum = internal::Sum(key, Find(key), delta);
+    absl::StatusOr<int64_t> sum = internal::Sum(key, Find(key), delta);
     if (sum.ok()) Put(key, absl::StrCat(*sum), ++revision_);
     return sum;
   }

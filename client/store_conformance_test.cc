@@ -347,6 +347,7 @@ TEST_P(StoreConformance, CompareSetHasC10dsResults) {
 
 TEST_P(StoreConformance, CompareSetElectsOne) {
   std::vector<std::future<std::string>> votes;
+  votes.reserve(8);
   for (int i = 0; i < 8; ++i) {
     votes.push_back(std::async(std::launch::async, [this, i] {
       Store& store = i % 2 == 0 ? *store_ : *other_;

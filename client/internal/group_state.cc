@@ -237,7 +237,7 @@ void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
           absl::FailedPreconditionError(absl::StrCat(
               "MonitoredBarrier on group \"", options_.name,
               "\": the coordinator decides it, and the group was formed "
-              "without one (InitProcessGroupOptions::store)")));
+              "without one (InitProcessGroupOptions::store, or file://)")));
   }
   if (size() == 1) return;
   const std::string name = timeout.count() == 0

@@ -17,7 +17,8 @@ namespace muster::internal {
 namespace {
 
 constexpr char kMethods[] =
-    "env://, tcp://HOST:PORT?rank=R&world_size=N or muster://HOST:PORT/JOB";
+    "env://, tcp://HOST:PORT?rank=R&world_size=N, "
+    "file:///PATH?rank=R&world_size=N or muster://HOST:PORT/JOB";
 
 // "scheme://authority/path?key=value&..."
 struct Url {
@@ -153,7 +154,8 @@ absl::Status CheckPlan(const Url& url, const InitPlan& plan) {
     return Error(url, absl::StrCat("rank must be in [0, ", plan.world_size,
                                    ") but was ", plan.rank));
   }
-  if (plan.endpoint.port == 0 && (!plan.embedded || plan.world_size > 1)) {
+  if (plan.file.empty() && plan.endpoint.port == 0 &&
+      (!plan.embedded || plan.world_size > 1)) {
     return Error(url,
                  "port 0 stands for any free one, which only a group of one "
                  "rank can use");
@@ -197,11 +199,9 @@ absl::StatusOr<InitPlan> PlanEnv(const Url& url, const InitRequest& request,
   return plan;
 }
 
-absl::StatusOr<InitPlan> PlanTcp(const Url& url, const InitRequest& request,
-                                 const Environment& environment) {
-  InitPlan plan;
-  const auto endpoint = AuthorityEndpoint(url);
-  if (!endpoint.ok()) return endpoint.status();
+// The ranks and sizes of URLs that must give them.
+absl::Status RequirePlace(const Url& url, const InitRequest& request,
+                          const Environment& environment, InitPlan& plan) {
   const auto rank = Choose(url, request.rank, "rank", environment, nullptr);
   if (!rank.ok()) return rank.status();
   if (!rank->has_value()) return Error(url, "rank parameter missing");
@@ -211,9 +211,34 @@ absl::StatusOr<InitPlan> PlanTcp(const Url& url, const InitRequest& request,
   if (!world_size->has_value()) {
     return Error(url, "world size parameter missing");
   }
-  plan.rank = rank->value_or(-1);
+  plan.rank = **rank;
   plan.world_size = **world_size;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<InitPlan> PlanTcp(const Url& url, const InitRequest& request,
+                                 const Environment& environment) {
+  InitPlan plan;
+  const auto endpoint = AuthorityEndpoint(url);
+  if (!endpoint.ok()) return endpoint.status();
   plan.endpoint = *endpoint;
+  const absl::Status place = RequirePlace(url, request, environment, plan);
+  if (!place.ok()) return place;
+  return plan;
+}
+
+absl::StatusOr<InitPlan> PlanFile(const Url& url, const InitRequest& request,
+                                  const Environment& environment) {
+  InitPlan plan;
+  if (url.path.empty()) return Error(url, "path missing");
+  if (!url.authority.empty()) {
+    return Error(url, absl::StrCat("\"", url.authority, "/", url.path,
+                                   "\" is no absolute path: three slashes "
+                                   "begin one, file:///PATH"));
+  }
+  plan.file = absl::StrCat("/", url.path);
+  const absl::Status place = RequirePlace(url, request, environment, plan);
+  if (!place.ok()) return place;
   return plan;
 }
 
@@ -270,6 +295,8 @@ absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
     plan = PlanEnv(*url, request, environment);
   } else if (url->scheme == "tcp") {
     plan = PlanTcp(*url, request, environment);
+  } else if (url->scheme == "file") {
+    plan = PlanFile(*url, request, environment);
   } else if (url->scheme == "muster") {
     plan = PlanMuster(*url, request, environment);
   } else {
@@ -278,7 +305,7 @@ absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
   }
   if (!plan.ok()) return plan.status();
   const char* const agent = environment("TORCHELASTIC_USE_AGENT_STORE");
-  plan->embedded = url->scheme != "muster" &&
+  plan->embedded = url->scheme != "muster" && plan->file.empty() &&
                    (agent == nullptr || std::string(agent) != "True");
   plan->job = JobName(request, *plan, environment);
   if (absl::Status checked = CheckPlan(*url, *plan); !checked.ok()) {

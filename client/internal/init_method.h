@@ -28,8 +28,10 @@ struct InitRequest {
 };
 
 struct InitPlan {
-  // Of the coordinator.
+  // Of the coordinator; not with a file.
   Endpoint endpoint;
+  // Where the ranks meet without a coordinator; empty: they have one.
+  std::string file = {};
   std::string job = {};
   // -1: the coordinator gives one out.
   int rank = -1;

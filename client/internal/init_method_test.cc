@@ -112,6 +112,37 @@ TEST_F(InitMethodTest, TcpNamesWhatIsMissing) {
               HasSubstr("world size parameter missing"));
 }
 
+TEST_F(InitMethodTest, FileTakesThePathAndThePlaceFromTheUrl) {
+  SetEnv();
+  const auto plan =
+      Plan({.init_method = "file:///a/folder/f?rank=0&world_size=2"});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->file, "/a/folder/f");
+  EXPECT_EQ(plan->rank, 0);
+  EXPECT_EQ(plan->world_size, 2);
+  EXPECT_FALSE(plan->embedded);
+  const auto by_options =
+      Plan({.init_method = "file:///f", .world_size = 3, .rank = 2});
+  ASSERT_TRUE(by_options.ok()) << by_options.status();
+  EXPECT_EQ(by_options->rank, 2);
+}
+
+TEST_F(InitMethodTest, FileNamesWhatIsMissing) {
+  const std::string prefix =
+      "Error initializing torch.distributed using file:// rendezvous: ";
+  EXPECT_EQ(Error({.init_method = "file://?rank=0&world_size=1"}),
+            prefix + "path missing");
+  EXPECT_EQ(Error({.init_method = "file:///"}), prefix + "path missing");
+  EXPECT_EQ(Error({.init_method = "file:///f?world_size=1"}),
+            prefix + "rank parameter missing");
+  EXPECT_EQ(Error({.init_method = "file:///f?rank=0"}),
+            prefix + "world size parameter missing");
+  EXPECT_THAT(Error({.init_method = "file://tmp/f?rank=0&world_size=1"}),
+              HasSubstr("\"tmp/f\" is no absolute path"));
+  EXPECT_THAT(Error({.init_method = "file:///f?rank=1&world_size=1"}),
+              HasSubstr("rank must be in [0, 1) but was 1"));
+}
+
 TEST_F(InitMethodTest, RejectsRanksOutsideOfTheWorld) {
   EXPECT_THAT(Error({.init_method = "tcp://localhost:1?rank=2&world_size=2"}),
               HasSubstr("rank must be in [0, 2) but was 2"));
@@ -126,7 +157,8 @@ TEST_F(InitMethodTest, RejectsRanksOutsideOfTheWorld) {
 TEST_F(InitMethodTest, UnknownSchemeAndUnknownParameter) {
   EXPECT_EQ(Error({.init_method = "carrier-pigeon://x"}),
             "No rendezvous handler for carrier-pigeon://: use env://, "
-            "tcp://HOST:PORT?rank=R&world_size=N or muster://HOST:PORT/JOB");
+            "tcp://HOST:PORT?rank=R&world_size=N, "
+            "file:///PATH?rank=R&world_size=N or muster://HOST:PORT/JOB");
   EXPECT_THAT(Error({.init_method = "tcp://localhost:1?ranks=1"}),
               HasSubstr("unknown parameter \"ranks\""));
   EXPECT_THAT(Error({.init_method = "localhost:1"}), HasSubstr("not a URL"));

@@ -40,7 +40,7 @@ class LogFileTest : public ::testing::Test {
   static std::vector<std::string> Read(LogFile& file) {
     std::vector<std::string> records;
     EXPECT_TRUE(file.Lock(Access::kShared, Soon()).ok());
-    const absl::Status read = file.Replay([&](LogFile::Record record) {
+    const absl::Status read = file.Replay([&](const LogFile::Record& record) {
       records.push_back(std::string(1, record.kind) + " " + record.key + "=" +
                         record.value);
     });
@@ -52,7 +52,7 @@ class LogFileTest : public ::testing::Test {
   static void Append(LogFile& file, const std::string& key,
                      const std::string& value) {
     ASSERT_TRUE(file.Lock(Access::kExclusive, Soon()).ok());
-    ASSERT_TRUE(file.Replay([](LogFile::Record) {}).ok());
+    ASSERT_TRUE(file.Replay([](const LogFile::Record&) {}).ok());
     ASSERT_TRUE(file.Append({'s', key, value}).ok());
     file.Unlock();
   }
@@ -121,14 +121,14 @@ TEST_F(LogFileTest, DamageInTheMiddleIsAnErrorThatTellsWhere) {
   std::string damaged = Contents();
   damaged[one - 1] ^= 1;
   Write(damaged);
-  const absl::Status status = Open()->Replay([](LogFile::Record) {});
+  const absl::Status status = Open()->Replay([](const LogFile::Record&) {});
   EXPECT_EQ(status, absl::DataLossError("file \"" + path_ +
                                         "\": it is damaged at byte 20"));
 }
 
 TEST_F(LogFileTest, AFileOfSomebodyElsesIsNotTouched) {
   Write("precious data");
-  const absl::Status status = Open()->Replay([](LogFile::Record) {});
+  const absl::Status status = Open()->Replay([](const LogFile::Record&) {});
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(Contents(), "precious data");
 }
@@ -138,7 +138,7 @@ TEST_F(LogFileTest, AFileThatBecomesShorterIsAnError) {
   Append(*file, "k", "v");
   EXPECT_THAT(Read(*file), ElementsAre("s k=v"));
   Write("");
-  EXPECT_EQ(file->Replay([](LogFile::Record) {}).code(),
+  EXPECT_EQ(file->Replay([](const LogFile::Record&) {}).code(),
             absl::StatusCode::kDataLoss);
 }
 

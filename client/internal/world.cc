@@ -13,10 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/errors.h"
+#include "client/file_store.h"
 #include "client/internal/backoff.h"
 #include "client/internal/endpoint.h"
 #include "client/internal/logging.h"
@@ -94,6 +96,17 @@ void CheckOptions(const InitProcessGroupOptions& options) {
 
 const char* Getenv(const char* name) { return std::getenv(name); }
 
+absl::StatusOr<InitPlan> Plan(const InitProcessGroupOptions& options) {
+  return PlanInit({.init_method = options.init_method,
+                   .world_size = options.world_size,
+                   .rank = options.rank,
+                   .job = options.job,
+                   .min_world_size = options.min_world_size,
+                   .max_world_size = options.max_world_size,
+                   .has_last_call = options.last_call.has_value()},
+                  &Getenv);
+}
+
 // Of the keys over which the group meets; the generation follows.
 std::string GroupPrefix() {
   return absl::StrCat("muster/group/", kGroupName, "/");
@@ -125,9 +138,14 @@ std::unique_ptr<World> World::Form(const InitProcessGroupOptions& options) {
   CheckOptions(options);
   std::unique_ptr<World> world(new World(options));
   if (options.store != nullptr) {
-    world->FormWithStore();
+    world->FormWithStore(options.store, options.rank, options.world_size);
   } else {
-    world->FormWithCoordinator();
+    InitPlan plan = ValueOrThrow(Origin::kControl, Plan(options));
+    if (plan.file.empty()) {
+      world->FormWithCoordinator(std::move(plan));
+    } else {
+      world->FormWithFile(plan);
+    }
   }
   if (world->telemetry_ != nullptr) {
     world->telemetry_->SetRank(world->state_->rank(), world->state_->size());
@@ -150,34 +168,35 @@ std::string World::debug_address() const {
   return telemetry_ == nullptr ? "" : telemetry_->address();
 }
 
-void World::FormWithStore() {
+void World::FormWithStore(std::shared_ptr<Store> store, int rank,
+                          int world_size) {
   telemetry_ =
       ValueOrThrow(Origin::kControl, Telemetry::Start(options_.http_port));
-  store_ = options_.store;
-  formation_.rank = options_.rank;
-  for (int rank = 0; rank < options_.world_size; ++rank) {
-    formation_.seats.push_back({.rank = rank});
+  store_ = std::move(store);
+  formation_.rank = rank;
+  for (int seat = 0; seat < world_size; ++seat) {
+    formation_.seats.push_back({.rank = seat});
   }
   // Every rank counts how often it was here, so that a group that is formed
   // again does not meet the traces of the last.
-  const int64_t time =
-      store_->Add(absl::StrCat("muster/init/", options_.rank), 1);
+  const int64_t time = store_->Add(absl::StrCat("muster/init/", rank), 1);
   Connect(std::make_shared<StoreBootstrap>(store_,
                                            absl::StrCat(GroupPrefix(), time)),
           /*local_address=*/"");
 }
 
-void World::FormWithCoordinator() {
-  InitPlan plan =
-      ValueOrThrow(Origin::kControl,
-                   PlanInit({.init_method = options_.init_method,
-                             .world_size = options_.world_size,
-                             .rank = options_.rank,
-                             .job = options_.job,
-                             .min_world_size = options_.min_world_size,
-                             .max_world_size = options_.max_world_size,
-                             .has_last_call = options_.last_call.has_value()},
-                            &Getenv));
+void World::FormWithFile(const InitPlan& plan) {
+  auto store = std::make_shared<FileStore>(plan.file, plan.world_size);
+  if (const int64_t stores = store->OpenStores(); stores > plan.world_size) {
+    LOG(WARNING) << "more stores than ranks, some are of killed processes or "
+                    "of another job: file=\""
+                 << plan.file << "\" stores=" << stores
+                 << " ranks=" << plan.world_size;
+  }
+  FormWithStore(std::move(store), plan.rank, plan.world_size);
+}
+
+void World::FormWithCoordinator(InitPlan plan) {
   telemetry_ =
       ValueOrThrow(Origin::kControl, Telemetry::Start(options_.http_port));
   if (plan.embedded && plan.rank == 0) ServeCoordinator(plan);

@@ -45,8 +45,9 @@ class World {
  private:
   explicit World(const InitProcessGroupOptions& options);
 
-  void FormWithStore();
-  void FormWithCoordinator();
+  void FormWithStore(std::shared_ptr<Store> store, int rank, int world_size);
+  void FormWithFile(const InitPlan& plan);
+  void FormWithCoordinator(InitPlan plan);
   void ServeCoordinator(InitPlan& plan);
   void ConnectAndJoin(const InitPlan& plan);
   Formation TryToJoin(const InitPlan& plan);

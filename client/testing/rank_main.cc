@@ -87,6 +87,28 @@ int Hello() {
   return 0;
 }
 
+// What a group without a coordinator can do, twice.
+int WithoutCoordinator() {
+  for (int i = 0; i < 2; ++i) {
+    InitProcessGroup(g_options);
+    std::vector<int> ones = {1};
+    AllReduce(ones);
+    Say("sum " + std::to_string(ones[0]));
+    try {
+      MonitoredBarrier();
+    } catch (const DistError& error) {
+      SayError(error);
+    }
+    // Else this rank's next group could begin while another's last goes on.
+    const std::string done = "done/" + std::to_string(i);
+    const std::shared_ptr<Store> store = GetDefaultStore();
+    if (store->Add(done, 1) == GetWorldSize()) store->Set(done + "/all", "");
+    store->Wait({done + "/all"});
+    DestroyProcessGroup();
+  }
+  return 0;
+}
+
 // Forms and ends the group many times.
 int Again() {
   for (int i = 0; i < 20; ++i) {
@@ -210,12 +232,30 @@ int Elastic() { return FormElastic(seconds(60)); }
 int ElasticNewcomer() { return FormElastic(milliseconds(100)); }
 
 int Misuse() {
+  const auto store = std::make_shared<HashStore>();
   const std::vector<std::pair<const char*, std::function<void()>>> cases = {
       {"rank before init", [] { GetRank(); }},
       {"destroy before init", [] { DestroyProcessGroup(); }},
       {"backend", [] { InitProcessGroup({.backend = "carrier-pigeon"}); }},
       {"timeout", [] { InitProcessGroup({.timeout = milliseconds(0)}); }},
       {"scheme", [] { InitProcessGroup({.init_method = "pigeon://x"}); }},
+      {"store and method",
+       [&] {
+         InitProcessGroup({.init_method = "env://",
+                           .world_size = 1,
+                           .rank = 0,
+                           .store = store});
+       }},
+      {"store without size",
+       [&] { InitProcessGroup({.rank = 0, .store = store}); }},
+      {"store without rank",
+       [&] { InitProcessGroup({.world_size = 1, .store = store}); }},
+      {"store",
+       [&] {
+         InitProcessGroup({.world_size = 1, .rank = 0, .store = store});
+         Barrier();
+         DestroyProcessGroup();
+       }},
       {"init",
        [] {
          InitProcessGroup(
@@ -242,6 +282,7 @@ int Main(int argc, char** argv) {
   const std::map<std::string, int (*)()> scenarios = {
       {"hello", &Hello},
       {"again", &Again},
+      {"without_coordinator", &WithoutCoordinator},
       {"leftovers", &Leftovers},
       {"train", &Train},
       {"collective", &Collective},
