@@ -1,101 +1,73 @@
 #include "dataplane/collective.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
+#include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 
 namespace muster::dataplane {
 namespace {
 
-absl::Status ValidateTensor(const Collective& collective) {
-  if (collective.tensors.size() != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argument tensors: ", CollectiveKindName(collective.kind),
-                     " takes 1 tensor, got ", collective.tensors.size()));
+// Splits that a text shows.
+constexpr size_t kSplitsShown = 8;
+
+size_t BytesOf(const Collective::Tensors& tensors) {
+  size_t bytes = 0;
+  for (const Tensor& tensor : tensors) bytes += tensor.bytes();
+  return bytes;
+}
+
+// A list may be as long as the group is large.
+void AppendTensors(std::string& text, absl::string_view between,
+                   const Collective::Tensors& tensors) {
+  if (tensors.empty()) return;
+  if (tensors.size() == 1) {
+    absl::StrAppend(&text, between, tensors[0].Describe());
+    return;
   }
-  absl::Status status = collective.tensors[0].Validate();
-  if (status.ok()) return status;
-  return absl::InvalidArgumentError(
-      absl::StrCat("argument tensors[0]: ", status.message()));
+  int64_t count = 0;
+  for (const Tensor& tensor : tensors) count += tensor.element_count();
+  absl::StrAppend(&text, between, tensors.size(), " tensors of ", count, " ",
+                  DataTypeName(tensors[0].data_type()));
 }
 
-bool IsComplex(DataType type) {
-  return type == DataType::kComplex64 || type == DataType::kComplex128;
-}
-
-bool IsIntegral(DataType type) {
-  return static_cast<int>(type) <= static_cast<int>(DataType::kInt64) ||
-         type == DataType::kBool;
-}
-
-// Why `op` has no meaning for `type`, or "".
-std::string WhyNotReduced(const Collective& collective, DataType type) {
-  const ReduceOp op = collective.reduce_op;
-  switch (op) {
-    case ReduceOp::kSum:
-      return "";
-    case ReduceOp::kAvg:
-      if (type != DataType::kBool) return "";
-      return "cannot use ReduceOp.AVG with boolean inputs";
-    case ReduceOp::kPremulSum:
-      if (!IsIntegral(type)) return "";
-      return "cannot use ReduceOp.PREMUL_SUM with integral dtype";
-    case ReduceOp::kMin:
-    case ReduceOp::kMax:
-    case ReduceOp::kProduct:
-      if (!IsComplex(type)) return "";
-      return absl::StrCat(CollectiveKindName(collective.kind),
-                          " does not support ", ReduceOpName(op),
-                          " on complex tensors");
-    case ReduceOp::kBand:
-    case ReduceOp::kBor:
-    case ReduceOp::kBxor:
-      if (IsIntegral(type)) return "";
-      return absl::StrCat("cannot use ReduceOp.",
-                          absl::AsciiStrToUpper(ReduceOpName(op)),
-                          " with non-integral dtype");
-  }
-  return absl::StrCat("unknown value ", static_cast<int>(op));
-}
-
-absl::Status ValidateReduction(const Collective& collective,
-                               const Tensor& tensor) {
-  const std::string why = WhyNotReduced(collective, tensor.data_type());
-  if (why.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("argument reduce_op: ", why, ", got ", tensor.Describe()));
-}
-
-absl::Status ValidateAllReduce(const Collective& collective) {
-  absl::Status status = ValidateTensor(collective);
-  if (!status.ok()) return status;
-  return ValidateReduction(collective, collective.tensors[0]);
-}
-
-absl::Status ValidateBroadcast(const Collective& collective, int world_size) {
-  if (collective.root < 0 || collective.root >= world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argument root: invalid root rank: ", collective.root,
-                     ", must be from 0 to ", world_size - 1));
-  }
-  return ValidateTensor(collective);
-}
-
-absl::Status ValidateBarrier(const Collective& collective) {
-  if (collective.tensors.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "argument tensors: barrier takes none, got ", collective.tensors.size()));
+void AppendSplits(std::string& text, absl::string_view name,
+                  const std::vector<int64_t>& splits) {
+  if (splits.empty()) return;
+  const auto shown = absl::MakeConstSpan(splits).subspan(0, kSplitsShown);
+  absl::StrAppend(&text, " ", name, " ", absl::StrJoin(shown, ","));
+  if (splits.size() > shown.size()) absl::StrAppend(&text, ",...");
 }
 
 }  // namespace
 
 absl::string_view CollectiveKindName(CollectiveKind kind) {
   constexpr std::array<absl::string_view, kCollectiveKindCount> kNames = {
-      "all_reduce", "broadcast", "barrier"};
+      "all_reduce",     "broadcast",
+      "barrier",        "reduce",
+      "all_gather",     "all_gather_into_tensor",
+      "gather",         "scatter",
+      "reduce_scatter", "reduce_scatter_tensor",
+      "all_to_all",     "all_to_all_single"};
   const auto index = static_cast<size_t>(kind);
   return index < kNames.size() ? kNames[index] : "unknown collective";
+}
+
+bool IsReduction(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce ||
+         kind == CollectiveKind::kReduce ||
+         kind == CollectiveKind::kReduceScatter ||
+         kind == CollectiveKind::kReduceScatterTensor;
+}
+
+bool IsRooted(CollectiveKind kind) {
+  return kind == CollectiveKind::kBroadcast ||
+         kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather ||
+         kind == CollectiveKind::kScatter;
 }
 
 absl::string_view ReduceOpName(ReduceOp op) {
@@ -107,9 +79,14 @@ absl::string_view ReduceOpName(ReduceOp op) {
 }
 
 size_t Collective::bytes() const {
-  size_t bytes = 0;
-  for (const Tensor& tensor : tensors) bytes += tensor.bytes();
-  return bytes;
+  return BytesOf(tensors) + std::max(BytesOf(inputs), BytesOf(outputs));
+}
+
+DataType Collective::data_type() const {
+  for (const Tensors* list : {&tensors, &inputs, &outputs}) {
+    if (!list->empty()) return list->front().data_type();
+  }
+  return DataType::kFloat32;
 }
 
 std::string Collective::Label() const {
@@ -118,41 +95,14 @@ std::string Collective::Label() const {
 
 std::string Collective::Describe() const {
   std::string text = Label();
-  for (const Tensor& tensor : tensors) {
-    absl::StrAppend(&text, " ", tensor.Describe());
-  }
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-      absl::StrAppend(&text, " ", ReduceOpName(reduce_op));
-      break;
-    case CollectiveKind::kBroadcast:
-      absl::StrAppend(&text, " root ", root);
-      break;
-    case CollectiveKind::kBarrier:
-      break;
-  }
+  AppendTensors(text, " ", tensors);
+  AppendTensors(text, " ", inputs);
+  AppendTensors(text, " to ", outputs);
+  AppendSplits(text, "input_splits", input_splits);
+  AppendSplits(text, "output_splits", output_splits);
+  if (IsReduction(kind)) absl::StrAppend(&text, " ", ReduceOpName(reduce_op));
+  if (IsRooted(kind)) absl::StrAppend(&text, " root ", root);
   return text;
-}
-
-absl::Status Validate(const Collective& collective, int rank, int world_size) {
-  if (world_size < 1 || rank < 0 || rank >= world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank, " is not in a group of ", world_size));
-  }
-  if (collective.timeout.count() < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "argument timeout: negative value ", collective.timeout.count(), "ms"));
-  }
-  switch (collective.kind) {
-    case CollectiveKind::kAllReduce:
-      return ValidateAllReduce(collective);
-    case CollectiveKind::kBroadcast:
-      return ValidateBroadcast(collective, world_size);
-    case CollectiveKind::kBarrier:
-      return ValidateBarrier(collective);
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "argument kind: unknown value ", static_cast<int>(collective.kind)));
 }
 
 }  // namespace muster::dataplane

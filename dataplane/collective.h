@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -14,6 +15,9 @@
 
 namespace muster::dataplane {
 
+// In lists of inputs or outputs, number r belongs to rank r of the group.
+// A rank's own part may be the same memory as what it becomes part of, for
+// instance inputs[0] a part of outputs[0]; nothing else may overlap.
 enum class CollectiveKind : uint8_t {
   // tensors[0] of every rank becomes the reduction of all of them.
   kAllReduce,
@@ -21,12 +25,40 @@ enum class CollectiveKind : uint8_t {
   kBroadcast,
   // No rank completes before every rank has started.
   kBarrier,
+  // tensors[0] of `root` becomes the reduction of all of them. That of others
+  // stays as it is.
+  kReduce,
+  // outputs[r] becomes inputs[0] of rank r; of any sizes.
+  kAllGather,
+  // outputs[0] becomes all ranks' inputs[0], one after the other.
+  kAllGatherIntoTensor,
+  // On `root`: outputs[r] becomes inputs[0] of rank r. Others have no outputs.
+  // All of one size.
+  kGather,
+  // outputs[0] becomes inputs[rank] of `root`. Others have no inputs. All of
+  // one size.
+  kScatter,
+  // outputs[0] becomes the reduction of all ranks' inputs[rank]; of any sizes.
+  kReduceScatter,
+  // outputs[0] becomes the reduction of the rank-th of equal parts of all
+  // ranks' inputs[0].
+  kReduceScatterTensor,
+  // outputs[r] becomes inputs[rank] of rank r; of any sizes.
+  kAllToAll,
+  // The same with one tensor each, cut along dimension 0 by the splits.
+  kAllToAllSingle,
 };
 
-inline constexpr int kCollectiveKindCount = 3;
+inline constexpr int kCollectiveKindCount = 12;
 
-// "all_reduce", "broadcast", "barrier": c10d's names.
+// "all_reduce", "broadcast", ...: c10d's names.
 absl::string_view CollectiveKindName(CollectiveKind kind);
+
+// Whether the collective reduces, and so has a `reduce_op`.
+bool IsReduction(CollectiveKind kind);
+
+// Whether it has a `root`.
+bool IsRooted(CollectiveKind kind);
 
 enum class ReduceOp : uint8_t {
   kSum,
@@ -57,16 +89,26 @@ absl::string_view ReduceOpName(ReduceOp op);
 struct Collective {
   CollectiveKind kind = CollectiveKind::kBarrier;
 
-  // What it works on, in place.
-  absl::InlinedVector<Tensor, 1> tensors = {};
+  using Tensors = absl::InlinedVector<Tensor, 1>;
 
-  // Of kAllReduce.
+  // What it works on, in place; what it reads; what it writes. Which of them a
+  // kind has stands there; others are empty.
+  Tensors tensors = {};
+  Tensors inputs = {};
+  Tensors outputs = {};
+
+  // Of kAllToAllSingle: how many of dimension 0 go to, and come from, each
+  // rank. Empty: equal parts.
+  std::vector<int64_t> input_splits = {};
+  std::vector<int64_t> output_splits = {};
+
+  // Of reductions.
   ReduceOp reduce_op = ReduceOp::kSum;
 
   // Of kPremulSum, this rank's: the others may have another one.
   double factor = 1;
 
-  // Of kBroadcast: a rank of the group.
+  // Of kBroadcast, kReduce, kGather and kScatter: a rank of the group.
   int root = 0;
 
   // How long it may take; zero is the group's default.
@@ -86,11 +128,15 @@ struct Collective {
   // Number in its group, from 1.
   uint64_t sequence = 0;
 
-  // Bytes of this rank's tensors together.
+  // Bytes of this rank's tensors together: of the inputs or of the outputs,
+  // whichever are more.
   size_t bytes() const;
 
+  // Of all its tensors; kFloat32 if it has none.
+  DataType data_type() const;
+
   // "all_reduce #418 float32[1024] sum", "broadcast #3 int64[1] root 2",
-  // "barrier #4".
+  // "barrier #4", "gather #5 float32[8] to 4 tensors of 32 float32 root 0".
   std::string Describe() const;
 
   // The head of Describe(), with which error texts begin: "all_reduce #418".

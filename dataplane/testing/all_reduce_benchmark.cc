@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -19,10 +20,12 @@
 #include "absl/strings/str_cat.h"
 #include "dataplane/communicator.h"
 #include "dataplane/testing/process_world.h"
+#include "dataplane/testing/sample.h"
 
 ABSL_FLAG(std::string, backend, "gloo", "which backend");
 ABSL_FLAG(int, ranks, 2, "number of processes");
-ABSL_FLAG(std::string, op, "all_reduce", "all_reduce, broadcast or barrier");
+ABSL_FLAG(std::string, op, "all_reduce", "c10d's name of the collective");
+ABSL_FLAG(std::string, datatype, "float32", "type of its elements");
 ABSL_FLAG(int64_t, bytes_min, 4, "smallest tensor, in bytes");
 ABSL_FLAG(int64_t, bytes_max, 64 << 20, "largest tensor, in bytes");
 ABSL_FLAG(int64_t, factor, 16, "from one size to the next");
@@ -48,61 +51,91 @@ void MustSucceed(const absl::Status& status) {
   _exit(1);
 }
 
-void Call(Communicator& communicator, const std::string& op,
-          std::vector<float>& values) {
-  Collective collective;
-  if (op != "barrier") collective.tensors = {Tensor(values)};
-  collective.kind = op == "barrier"     ? CollectiveKind::kBarrier
-                    : op == "broadcast" ? CollectiveKind::kBroadcast
-                                        : CollectiveKind::kAllReduce;
+CollectiveKind KindOf(const std::string& op) {
+  for (int i = 0; i < kCollectiveKindCount; ++i) {
+    const auto kind = static_cast<CollectiveKind>(i);
+    if (CollectiveKindName(kind) == op) return kind;
+  }
+  MustSucceed(absl::InvalidArgumentError(absl::StrCat("unknown op ", op)));
+  return CollectiveKind::kBarrier;
+}
+
+DataType TypeOf(const std::string& name) {
+  for (int i = 0; i < kDataTypeCount; ++i) {
+    const auto type = static_cast<DataType>(i);
+    if (DataTypeName(type) == name) return type;
+  }
+  MustSucceed(absl::InvalidArgumentError(absl::StrCat("unknown type ", name)));
+  return DataType::kFloat32;
+}
+
+// Whether a tensor of `bytes` is cut into parts for the ranks, as nccl-tests
+// counts.
+bool IsCut(CollectiveKind kind) {
+  using enum CollectiveKind;
+  return kind != kAllReduce && kind != kBroadcast && kind != kReduce;
+}
+
+void Call(Communicator& communicator, Collective collective) {
   collective.caller_waits = absl::GetFlag(FLAGS_caller_waits);
-  MustSucceed(communicator.Start(collective)->Wait());
+  MustSucceed(communicator.Start(std::move(collective))->Wait());
+}
+
+void CheckAllReduce(Communicator& communicator) {
+  std::vector<float> values(1000, 1);
+  Call(communicator,
+       {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(values)}});
+  if (values[0] == static_cast<float>(communicator.world_size())) return;
+  MustSucceed(absl::DataLossError(absl::StrCat("wrong sum ", values[0])));
 }
 
 // Seconds per call on the slowest rank.
-double Measure(Communicator& communicator, const std::string& op,
-               int64_t bytes) {
-  std::vector<float> values(bytes / sizeof(float), 1);
-  const int calls = CallsFor(bytes, communicator.world_size());
-  Call(communicator, op, values);
-  if (op == "all_reduce" &&
-      values[0] != static_cast<float>(communicator.world_size())) {
-    MustSucceed(absl::DataLossError(absl::StrCat("wrong sum ", values[0])));
-  }
-  std::fill(values.begin(), values.end(), 0.0f);
+double Measure(Communicator& communicator, CollectiveKind kind, int64_t bytes) {
+  const int ranks = communicator.world_size();
+  const DataType type = TypeOf(absl::GetFlag(FLAGS_datatype));
+  const size_t count = bytes / static_cast<int64_t>(DataTypeBytes(type));
+  const Sample sample(kind, {.rank = communicator.rank(),
+                             .world_size = ranks,
+                             .count = IsCut(kind) ? count / ranks : count,
+                             .data_type = type});
+  const int calls = CallsFor(bytes, ranks);
+  CheckAllReduce(communicator);
   for (int i = 0; i < std::max(2, calls / 5); ++i) {
-    Call(communicator, op, values);
+    Call(communicator, sample.collective);
   }
-  std::vector<float> none;
-  Call(communicator, "barrier", none);
+  Call(communicator, {.kind = CollectiveKind::kBarrier});
   const Instant start = Clock::now();
-  for (int i = 0; i < calls; ++i) Call(communicator, op, values);
+  for (int i = 0; i < calls; ++i) Call(communicator, sample.collective);
   const std::chrono::duration<double> elapsed = Clock::now() - start;
   std::vector<double> slowest = {elapsed.count() / calls};
-  MustSucceed(communicator
-                  .Start({.kind = CollectiveKind::kAllReduce,
-                          .tensors = {Tensor(slowest)},
-                          .reduce_op = ReduceOp::kMax})
-                  ->Wait());
+  Call(communicator, {.kind = CollectiveKind::kAllReduce,
+                      .tensors = {Tensor(slowest)},
+                      .reduce_op = ReduceOp::kMax});
   return slowest[0];
+}
+
+// Of nccl-tests: what the busiest link carries of each byte.
+double BusFactor(CollectiveKind kind, int ranks) {
+  using enum CollectiveKind;
+  const double others = ranks - 1;
+  if (kind == kAllReduce) return 2 * others / ranks;
+  return kind == kBroadcast || kind == kReduce ? 1 : others / ranks;
 }
 
 std::string RunRank(Communicator& communicator) {
   const std::string op = absl::GetFlag(FLAGS_op);
+  const CollectiveKind kind = KindOf(op);
   const int ranks = communicator.world_size();
-  const double factor = op == "all_reduce"  ? 2.0 * (ranks - 1) / ranks
-                        : op == "broadcast" ? 1
-                                            : 0;
   const int64_t first = op == "barrier" ? 0 : absl::GetFlag(FLAGS_bytes_min);
   const int64_t last = op == "barrier" ? 0 : absl::GetFlag(FLAGS_bytes_max);
   for (int64_t bytes = first; bytes <= last;
        bytes *= absl::GetFlag(FLAGS_factor)) {
-    const double seconds = Measure(communicator, op, bytes);
+    const double seconds = Measure(communicator, kind, bytes);
     if (communicator.rank() == 0) {
       const double gb_per_s = static_cast<double>(bytes) / seconds / 1e9;
       std::printf("%s\t%d\t%lld\t%.2f\t%.4f\t%.4f\n", op.c_str(), ranks,
                   static_cast<long long>(bytes), seconds * 1e6,  // NOLINT
-                  gb_per_s, gb_per_s * factor);
+                  gb_per_s, gb_per_s * BusFactor(kind, ranks));
       std::fflush(stdout);
     }
     if (bytes == 0) break;

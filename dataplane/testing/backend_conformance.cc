@@ -1,7 +1,6 @@
 #include "dataplane/testing/backend_conformance.h"
 
-#include <cstring>
-#include <limits>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "dataplane/communicator.h"
 #include "dataplane/testing/local_world.h"
-#include "dataplane/testing/reference.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -17,48 +15,6 @@ namespace muster::dataplane::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-TEST_P(BackendConformance, BroadcastCopiesEveryRootToEveryRank) {
-  LocalWorld world({.backend = backend(), .world_size = world_size()});
-  std::vector<size_t> counts = kCounts;
-  for (int root = 0; root < world_size(); ++root) {
-    // Once is enough for the long one: its order is that of the ranks.
-    if (root == world_size() / 2) counts.push_back(kLargeCount);
-    for (const size_t count : counts) {
-      world.OnEachRank([&](Communicator& communicator) {
-        std::vector<int32_t> values = Inputs<int32_t>(
-            ReduceOp::kSum, world_size(), communicator.rank(), count);
-        const auto work =
-            communicator.Start({.kind = CollectiveKind::kBroadcast,
-                                .tensors = {Tensor(values)},
-                                .root = root});
-        EXPECT_TRUE(work->Wait().ok()) << work->status();
-        for (size_t i = 0; i < count; ++i) {
-          const auto expected =
-              InputElement<int32_t>(ReduceOp::kSum, world_size(), root, i);
-          if (values[i] != expected) {
-            ADD_FAILURE() << "root " << root << " count " << count << " rank "
-                          << communicator.rank() << " element " << i << " is "
-                          << values[i] << ", expected " << expected;
-            break;
-          }
-        }
-      });
-    }
-  }
-}
-
-TEST_P(BackendConformance, BroadcastTakesTypesThatCannotBeReduced) {
-  LocalWorld world({.backend = backend(), .world_size = world_size()});
-  world.OnEachRank([&](Communicator& communicator) {
-    std::vector<uint16_t> values(10, 0x3c00 + communicator.rank());
-    const auto work = communicator.Start(
-        {.kind = CollectiveKind::kBroadcast,
-         .tensors = {Tensor(values.data(), DataType::kFloat16, {2, 5})}});
-    EXPECT_TRUE(work->Wait().ok()) << work->status();
-    EXPECT_EQ(values, std::vector<uint16_t>(10, 0x3c00));
-  });
-}
 
 TEST_P(BackendConformance, NobodyLeavesABarrierBeforeAllHaveCome) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});

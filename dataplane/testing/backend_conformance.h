@@ -56,6 +56,9 @@ class ReductionConformance
 // goes wrong.
 class FailureConformance : public BackendConformance {};
 
+// The same: what happens when ranks do not start the same.
+class DisagreementConformance : public BackendConformance {};
+
 }  // namespace muster::dataplane::testing
 
 #endif  // MUSTER_DATAPLANE_TESTING_BACKEND_CONFORMANCE_H_

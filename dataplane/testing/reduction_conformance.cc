@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -5,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "dataplane/communicator.h"
 #include "dataplane/testing/backend_conformance.h"
 #include "dataplane/testing/local_world.h"
@@ -81,6 +83,113 @@ TEST_P(ReductionConformance, AllReduceGivesTheReferenceOnEveryRank) {
     }
     if (IsTriedLarge(data_type())) {
       CheckAllReduce<T>(world, data_type(), ReduceOp::kAvg, kLargeCount);
+    }
+  });
+}
+
+// Reduces to every root in turn; the tensors of the others must stay.
+template <typename T>
+void CheckReduce(LocalWorld& world, DataType type, ReduceOp op, size_t count,
+                 int root) {
+  SCOPED_TRACE(absl::StrCat("reduce ", ReduceOpName(op), " of ", count,
+                            " to rank ", root));
+  const int world_size = world.world_size();
+  world.OnEachRank([&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    std::vector<T> values = Inputs<T>(op, world_size, rank, count);
+    const std::vector<T> before = values;
+    const auto work = communicator.Start({.kind = CollectiveKind::kReduce,
+                                          .tensors = {TensorOf(type, values)},
+                                          .reduce_op = op,
+                                          .factor = FactorOf(rank),
+                                          .root = root});
+    EXPECT_TRUE(work->Wait().ok()) << work->status();
+    if (rank == root) {
+      EXPECT_EQ(FirstWrong(values, op, world_size), "");
+    } else {
+      EXPECT_TRUE(values == before) << "rank " << rank;
+    }
+  });
+}
+
+TEST_P(ReductionConformance, ReduceGivesTheReferenceToTheRootAlone) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  WithTypeOf(data_type(), [&](auto zero) {
+    using T = decltype(zero);
+    int root = 0;
+    for (const ReduceOp op : OpsFor(data_type())) {
+      for (const size_t count : CountsFor(data_type())) {
+        CheckReduce<T>(world, data_type(), op, count, root++ % world_size());
+      }
+    }
+    if (IsTriedLarge(data_type())) {
+      CheckReduce<T>(world, data_type(), ReduceOp::kSum, kLargeCount,
+                     world_size() - 1);
+    }
+  });
+}
+
+// `counts` has the size of every rank's part. The tensor form is tried, too, if
+// they are equal; the result may replace this rank's own part.
+template <typename T>
+void CheckReduceScatter(LocalWorld& world, DataType type, ReduceOp op,
+                        const std::vector<size_t>& counts) {
+  SCOPED_TRACE(absl::StrCat("reduce_scatter ", ReduceOpName(op), " of ",
+                            absl::StrJoin(counts, ",")));
+  const int world_size = world.world_size();
+  std::vector<size_t> begin = {0};
+  for (const size_t count : counts) begin.push_back(begin.back() + count);
+  world.OnEachRank([&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    std::vector<T> input = Inputs<T>(op, world_size, rank, begin.back());
+    const std::vector<T> before = input;
+    Collective scatter = {.kind = CollectiveKind::kReduceScatter,
+                          .reduce_op = op,
+                          .factor = FactorOf(rank)};
+    for (int i = 0; i < world_size; ++i) {
+      scatter.inputs.push_back(Tensor(input.data() + begin[i], type,
+                                      {static_cast<int64_t>(counts[i])}));
+    }
+    Collective tensor_form = scatter;
+    std::vector<T> output(counts[rank]);
+    scatter.outputs = {TensorOf(type, output)};
+    auto work = communicator.Start(scatter);
+    EXPECT_TRUE(work->Wait().ok()) << work->status();
+    EXPECT_EQ(FirstWrong(output, op, world_size, begin[rank]), "");
+    EXPECT_TRUE(input == before) << "rank " << rank;
+
+    if (counts != std::vector<size_t>(world_size, counts[0])) return;
+    tensor_form.kind = CollectiveKind::kReduceScatterTensor;
+    tensor_form.outputs = {scatter.inputs[rank]};
+    tensor_form.inputs = {TensorOf(type, input)};
+    work = communicator.Start(tensor_form);
+    EXPECT_TRUE(work->Wait().ok()) << work->status();
+    const auto own = input.begin() + begin[rank];
+    EXPECT_TRUE(std::equal(output.begin(), output.end(), own));
+  });
+}
+
+TEST_P(ReductionConformance, ReduceScatterGivesEveryRankItsPart) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  WithTypeOf(data_type(), [&](auto zero) {
+    using T = decltype(zero);
+    for (const ReduceOp op : OpsFor(data_type())) {
+      for (const size_t count : CountsFor(data_type())) {
+        CheckReduceScatter<T>(world, data_type(), op,
+                              std::vector<size_t>(world_size(), count));
+      }
+    }
+    for (const size_t unit : {1, 3000}) {
+      std::vector<size_t> uneven;
+      for (int rank = 0; rank < world_size(); ++rank) {
+        uneven.push_back(rank % 3 == 1 ? 0 : unit * (rank + 1));
+      }
+      CheckReduceScatter<T>(world, data_type(), ReduceOp::kSum, uneven);
+    }
+    if (IsTriedLarge(data_type())) {
+      CheckReduceScatter<T>(
+          world, data_type(), ReduceOp::kSum,
+          std::vector<size_t>(world_size(), kLargeCount / world_size()));
     }
   });
 }

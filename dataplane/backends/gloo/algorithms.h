@@ -8,12 +8,21 @@
 namespace muster::dataplane::gloo_internal {
 
 // One function per collective, on one rank, blocking until its part is done.
-// Each picks its algorithm by the number of bytes and of ranks alone, so that
-// all ranks pick the same. The collective is valid and supported.
+// Each picks its algorithm by numbers of bytes and of ranks alone that all
+// ranks know, so that all pick the same. The collective is valid and supported.
 
 absl::Status AllReduce(const Collective& collective, Exchange& exchange);
 absl::Status Broadcast(const Collective& collective, Exchange& exchange);
 absl::Status Barrier(const Collective& collective, Exchange& exchange);
+absl::Status Reduce(const Collective& collective, Exchange& exchange);
+// Also of kAllGatherIntoTensor.
+absl::Status AllGather(const Collective& collective, Exchange& exchange);
+absl::Status Gather(const Collective& collective, Exchange& exchange);
+absl::Status Scatter(const Collective& collective, Exchange& exchange);
+// Also of kReduceScatterTensor.
+absl::Status ReduceScatter(const Collective& collective, Exchange& exchange);
+// Also of kAllToAllSingle.
+absl::Status AllToAll(const Collective& collective, Exchange& exchange);
 
 }  // namespace muster::dataplane::gloo_internal
 

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/algorithms.h"
+#include "dataplane/backends/gloo/schedules.h"
 
 namespace muster::dataplane::gloo_internal {
 namespace {
@@ -18,29 +19,6 @@ constexpr size_t kChainBytesMin = 1 << 20;
 // Large enough to be moved at full speed, small enough that the next rank of
 // the chain begins early.
 constexpr size_t kSegmentBytes = 512 << 10;
-
-// Who a rank hears from (-1 for the root) and whom it tells, in order.
-struct Links {
-  int parent = -1;
-  std::vector<int> children;
-};
-
-// Binomial tree over the ranks numbered from the root: a rank's parent is its
-// number without the lowest set bit; children with the largest subtrees come
-// first.
-Links BinomialTree(int rank, int root, int world_size) {
-  const int number = (rank - root + world_size) % world_size;
-  Links links;
-  int bit = 1;
-  while (bit < world_size && (number & bit) == 0) bit *= 2;
-  if (number != 0) links.parent = (number - bit + root) % world_size;
-  for (bit /= 2; bit > 0; bit /= 2) {
-    if (number + bit < world_size) {
-      links.children.push_back((number + bit + root) % world_size);
-    }
-  }
-  return links;
-}
 
 Links Chain(int rank, int root, int world_size) {
   const int number = (rank - root + world_size) % world_size;
@@ -112,6 +90,20 @@ absl::Status BroadcastStream(const Tensor& tensor, const Links& links,
 }
 
 }  // namespace
+
+Links BinomialTree(int rank, int root, int world_size) {
+  const int number = (rank - root + world_size) % world_size;
+  Links links;
+  int bit = 1;
+  while (bit < world_size && (number & bit) == 0) bit *= 2;
+  if (number != 0) links.parent = (number - bit + root) % world_size;
+  for (bit /= 2; bit > 0; bit /= 2) {
+    if (number + bit < world_size) {
+      links.children.push_back((number + bit + root) % world_size);
+    }
+  }
+  return links;
+}
 
 absl::Status Broadcast(const Collective& collective, Exchange& exchange) {
   if (exchange.world_size() == 1) return absl::OkStatus();

@@ -190,6 +190,27 @@ absl::Status Engine::Run(const Collective& collective) {
       case CollectiveKind::kBarrier:
         status = Barrier(collective, exchange);
         break;
+      case CollectiveKind::kReduce:
+        status = Reduce(collective, exchange);
+        break;
+      case CollectiveKind::kAllGather:
+      case CollectiveKind::kAllGatherIntoTensor:
+        status = AllGather(collective, exchange);
+        break;
+      case CollectiveKind::kGather:
+        status = Gather(collective, exchange);
+        break;
+      case CollectiveKind::kScatter:
+        status = Scatter(collective, exchange);
+        break;
+      case CollectiveKind::kReduceScatter:
+      case CollectiveKind::kReduceScatterTensor:
+        status = ReduceScatter(collective, exchange);
+        break;
+      case CollectiveKind::kAllToAll:
+      case CollectiveKind::kAllToAllSingle:
+        status = AllToAll(collective, exchange);
+        break;
     }
     if (status.ok()) status = exchange.Finish();
   }

@@ -17,12 +17,81 @@ namespace {
 
 constexpr size_t kNoteBytesMax = sizeof(NoteHeader) + kNotePayloadBytesMax;
 
+// Kinds in which a rank gives each other one a size of its own.
+bool IsDirected(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllGatherIntoTensor:
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduceScatterTensor:
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kAllToAllSingle:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// FNV-1a: the same in every process.
+uint64_t HashOfCounts(const Collective::Tensors& tensors) {
+  uint64_t hash = 14695981039346656037u;
+  for (const Tensor& tensor : tensors) {
+    auto count = static_cast<uint64_t>(tensor.element_count());
+    for (int i = 0; i < 8; ++i, count >>= 8) {
+      hash = (hash ^ (count & 0xff)) * 1099511628211u;
+    }
+  }
+  return hash;
+}
+
+uint64_t TotalOf(const Collective::Tensors& tensors) {
+  uint64_t total = 0;
+  for (const Tensor& tensor : tensors) total += tensor.element_count();
+  return total;
+}
+
+std::string TypeText(const NoteHeader& header) {
+  // It may be anything: it came over the network.
+  return header.data_type < kDataTypeCount
+             ? std::string(
+                   DataTypeName(static_cast<DataType>(header.data_type)))
+             : absl::StrCat("type ", header.data_type);
+}
+
+std::string LabelText(const NoteHeader& header) {
+  return absl::StrCat(
+      CollectiveKindName(static_cast<CollectiveKind>(header.kind)), " #",
+      header.sequence);
+}
+
+// Of two that are the same but for sizes, in a directed kind.
+std::string SizeMismatch(int peer, int rank, const NoteHeader& theirs,
+                         const NoteHeader& ours) {
+  if (theirs.element_count != ours.element_count) {
+    return absl::StrCat("rank ", peer, " gives rank ", rank, " ",
+                        theirs.element_count, " ", TypeText(theirs), " in ",
+                        LabelText(theirs), ", rank ", rank, " takes ",
+                        ours.element_count);
+  }
+  return absl::StrCat("rank ", peer, " and rank ", rank,
+                      " expect different sizes of other ranks in ",
+                      LabelText(theirs));
+}
+
 // Both by their numbers: the text goes to all ranks, also to third ones.
 absl::Status Mismatch(int peer, int rank, const NoteHeader& theirs,
                       const NoteHeader& ours) {
+  NoteHeader ours_with_their_sizes = ours;
+  ours_with_their_sizes.element_count = theirs.element_count;
+  ours_with_their_sizes.sizes_hash = theirs.sizes_hash;
+  const bool sizes_alone = theirs == ours_with_their_sizes;
   absl::Status status = absl::InvalidArgumentError(
-      absl::StrCat("rank ", peer, " runs ", theirs.Describe(), ", rank ", rank,
-                   " ", ours.Describe()));
+      sizes_alone && IsDirected(static_cast<CollectiveKind>(ours.kind))
+          ? SizeMismatch(peer, rank, theirs, ours)
+          : absl::StrCat("rank ", peer, " runs ", theirs.Describe(), ", rank ",
+                         rank, " ", ours.Describe()));
   SetCulpritRank(status, peer);
   return status;
 }
@@ -33,36 +102,38 @@ NoteHeader NoteHeader::Of(const Collective& collective) {
   NoteHeader header;
   header.sequence = collective.sequence;
   header.kind = static_cast<uint8_t>(collective.kind);
-  if (!collective.tensors.empty()) {
-    header.element_count = collective.tensors[0].element_count();
-    header.data_type = static_cast<uint8_t>(collective.tensors[0].data_type());
-  }
   // What a kind does not use must not make two ranks differ.
-  if (collective.kind == CollectiveKind::kAllReduce) {
+  if (collective.kind != CollectiveKind::kBarrier) {
+    header.data_type = static_cast<uint8_t>(collective.data_type());
+  }
+  if (IsReduction(collective.kind)) {
     header.reduce_op = static_cast<uint8_t>(collective.reduce_op);
   }
-  if (collective.kind == CollectiveKind::kBroadcast) {
-    header.root = collective.root;
+  if (IsRooted(collective.kind)) header.root = collective.root;
+  // Of directed kinds that of a note to all, if they have such.
+  if (!collective.tensors.empty()) {
+    header.element_count = collective.tensors[0].element_count();
+  } else if (IsReduction(collective.kind)) {
+    header.element_count = TotalOf(collective.inputs);
+  }
+  if (collective.kind == CollectiveKind::kAllGather) {
+    header.sizes_hash = HashOfCounts(collective.outputs);
+  }
+  if (collective.kind == CollectiveKind::kReduceScatter) {
+    header.sizes_hash = HashOfCounts(collective.inputs);
   }
   return header;
 }
 
 std::string NoteHeader::Describe() const {
-  // It may be anything: it came over the network.
   const auto collective_kind = static_cast<CollectiveKind>(kind);
-  std::string text =
-      absl::StrCat(CollectiveKindName(collective_kind), " #", sequence);
+  std::string text = LabelText(*this);
   if (collective_kind == CollectiveKind::kBarrier) return text;
-  const std::string type =
-      data_type < kDataTypeCount
-          ? std::string(DataTypeName(static_cast<DataType>(data_type)))
-          : absl::StrCat("type ", data_type);
-  absl::StrAppend(&text, " of ", element_count, " ", type);
-  if (collective_kind == CollectiveKind::kAllReduce) {
+  absl::StrAppend(&text, " of ", element_count, " ", TypeText(*this));
+  if (IsReduction(collective_kind)) {
     absl::StrAppend(&text, " ", ReduceOpName(static_cast<ReduceOp>(reduce_op)));
-  } else {
-    absl::StrAppend(&text, " root ", root);
   }
+  if (IsRooted(collective_kind)) absl::StrAppend(&text, " root ", root);
   return text;
 }
 
@@ -160,7 +231,7 @@ std::byte* Workspace::Scratch(size_t bytes) {
 Exchange::Exchange(Workspace& workspace, const Collective& collective)
     : workspace_(workspace),
       header_(NoteHeader::Of(collective)),
-      directed_(false) {}
+      directed_(IsDirected(collective.kind)) {}
 
 NoteHeader Exchange::HeaderFor(size_t element_count) const {
   NoteHeader header = header_;

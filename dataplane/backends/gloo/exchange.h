@@ -26,12 +26,14 @@ struct NoteHeader {
   uint8_t data_type = 0;
   uint8_t reduce_op = 0;
   uint8_t padding = 0;
-  uint64_t reserved = 0;  // Keeps the payload aligned for every element type.
+  // Of the sizes of all ranks, where every rank must know the same ones.
+  uint64_t sizes_hash = 0;
 
   static NoteHeader Of(const Collective& collective);
   std::string Describe() const;
   friend bool operator==(const NoteHeader&, const NoteHeader&) = default;
 };
+// The payload after it is aligned for every element type.
 static_assert(sizeof(NoteHeader) == 32);
 
 // NoteLane carries notes, messages of bounded size, between this rank and one

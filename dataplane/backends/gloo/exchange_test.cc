@@ -205,6 +205,39 @@ TEST_F(ExchangeTest, WhatACollectiveDoesNotUseIsNoMismatch) {
   EXPECT_EQ(Mismatch(Broadcast(), broadcast), "");
 }
 
+TEST_F(ExchangeTest, SizesGivenAndTakenAreCompared) {
+  const Collective all_to_all = {.kind = CollectiveKind::kAllToAll,
+                                 .inputs = {Tensor(values_)},
+                                 .outputs = {Tensor(values_)},
+                                 .sequence = 7};
+  NoteHeader theirs = NoteHeader::Of(all_to_all);
+  theirs.element_count = 5;
+  for (const size_t taken : {5, 4}) {
+    mesh_.Deliver(theirs);
+    Exchange exchange(workspace_, all_to_all);
+    const absl::Status status = exchange.ReceiveNote(1, taken).status();
+    EXPECT_EQ(std::string(status.message()),
+              taken == 5 ? ""
+                         : "rank 1 gives rank 0 5 float32 in all_to_all #7, "
+                           "rank 0 takes 4");
+  }
+}
+
+TEST_F(ExchangeTest, SizesOfThirdRanksAreCompared) {
+  std::vector<float> longer(5);
+  Collective ours = {.kind = CollectiveKind::kAllGather,
+                     .inputs = {Tensor(values_)},
+                     .outputs = {Tensor(values_), Tensor(values_)},
+                     .sequence = 7};
+  Collective theirs = ours;
+  EXPECT_EQ(Mismatch(ours, theirs), "");
+  // In another order they are others.
+  ours.outputs[0] = theirs.outputs[1] = Tensor(longer);
+  EXPECT_EQ(Mismatch(ours, theirs),
+            "rank 1 and rank 0 expect different sizes of other ranks in "
+            "all_gather #7");
+}
+
 TEST_F(ExchangeTest, RubbishFromThePeerIsDescribed) {
   NoteHeader rubbish = NoteHeader::Of(AllReduce());
   rubbish.data_type = 99;
@@ -214,7 +247,7 @@ TEST_F(ExchangeTest, RubbishFromThePeerIsDescribed) {
             "#7 of 4 float32 sum");
   rubbish.kind = 55;
   EXPECT_EQ(Mismatch(AllReduce(), rubbish),
-            "rank 1 runs unknown collective #7 of 4 type 99 root 0, rank 0 "
+            "rank 1 runs unknown collective #7 of 4 type 99, rank 0 "
             "all_reduce #7 of 4 float32 sum");
 }
 

@@ -27,10 +27,13 @@ class GlooBackend : public Backend {
   }
 
   absl::Status Supports(const Collective& collective) const override {
-    for (const Tensor& tensor : collective.tensors) {
-      if (tensor.device().type != DeviceType::kCpu) {
-        return absl::UnimplementedError(absl::StrCat(
-            "the gloo backend takes CPU tensors, got ", tensor.Describe()));
+    // All of a collective's tensors are on one device.
+    for (const auto* list :
+         {&collective.tensors, &collective.inputs, &collective.outputs}) {
+      if (!list->empty() && list->front().device().type != DeviceType::kCpu) {
+        return absl::UnimplementedError(
+            absl::StrCat("the gloo backend takes CPU tensors, got ",
+                         list->front().Describe()));
       }
     }
     return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include "dataplane/communicator.h"
 #include "dataplane/culprit.h"
 #include "dataplane/testing/process_world.h"
+#include "dataplane/testing/sample.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -20,6 +21,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::ProcessWorld;
 using testing::RankOutcome;
+using testing::Sample;
 using ::testing::StartsWith;
 
 constexpr size_t kSmall = 8;
@@ -31,20 +33,19 @@ std::string Report(const absl::Status& status) {
                       culprit.value_or(-1), ": ", status.message());
 }
 
-// All-reduces until that fails; ready after the first, which may take longer
-// than `timeout`.
-std::string ReduceUntilFailure(Communicator& communicator, size_t count,
-                               std::chrono::milliseconds timeout) {
-  std::vector<float> values(count, 1);
+// Runs collectives until one fails; ready after the first, which may take
+// longer than `timeout`.
+std::string RunUntilFailure(Communicator& communicator, CollectiveKind kind,
+                            size_t count, std::chrono::milliseconds timeout) {
+  Sample sample(kind, {.rank = communicator.rank(),
+                       .world_size = communicator.world_size(),
+                       .count = count});
+  sample.collective.reduce_op = ReduceOp::kMax;
+  sample.collective.timeout = timeout;
   for (int round = 0;; ++round) {
     const Instant start = Clock::now();
-    const absl::Status status = communicator
-                                    .Start({.kind = CollectiveKind::kAllReduce,
-                                            .tensors = {Tensor(values)},
-                                            .reduce_op = ReduceOp::kMax,
-                                            .timeout = timeout,
-                                            .caller_waits = round % 2 == 0})
-                                    ->Wait();
+    sample.collective.caller_waits = round % 2 == 0;
+    const absl::Status status = communicator.Start(sample.collective)->Wait();
     if (!status.ok()) {
       const std::chrono::duration<double> took = Clock::now() - start;
       return absl::StrCat(took.count() < 10 ? "soon " : "late ",
@@ -83,7 +84,8 @@ TEST_P(GlooProcessFailureTest, KilledRankIsNamedOnEveryOtherRank) {
   constexpr int kVictim = 2;
   for (const int world_size : {3, 4, 6}) {
     ProcessWorld world("gloo", world_size, [&](Communicator& communicator) {
-      return ReduceUntilFailure(communicator, count, std::chrono::minutes(30));
+      return RunUntilFailure(communicator, CollectiveKind::kAllReduce, count,
+                             std::chrono::minutes(30));
     });
     for (int rank = 0; rank < world_size; ++rank) world.AwaitReady(rank);
     world.Signal(kVictim, SIGKILL);
@@ -102,10 +104,34 @@ TEST_P(GlooProcessFailureTest, KilledRankIsNamedOnEveryOtherRank) {
   }
 }
 
+TEST_P(GlooProcessFailureTest, KilledRankIsNamedInEveryKindOfCollective) {
+  const size_t count = GetParam();
+  constexpr int kRanks = 4;
+  for (const CollectiveKind kind : testing::KindsWithTensors()) {
+    for (const int victim : {0, 2}) {
+      ProcessWorld world("gloo", kRanks, [&](Communicator& communicator) {
+        return RunUntilFailure(communicator, kind, count,
+                               std::chrono::minutes(30));
+      });
+      for (int rank = 0; rank < kRanks; ++rank) world.AwaitReady(rank);
+      world.Signal(victim, SIGKILL);
+      const std::vector<RankOutcome> outcomes = world.Join();
+      for (int rank = 0; rank < kRanks; ++rank) {
+        if (rank == victim) continue;
+        EXPECT_THAT(outcomes[rank].report,
+                    StartsWith(absl::StrCat("soon UNAVAILABLE culprit ", victim,
+                                            ": ", CollectiveKindName(kind))))
+            << "rank " << rank;
+      }
+    }
+  }
+}
+
 TEST_P(GlooProcessFailureTest, StoppedRankEndsTheOthersAtTheDeadline) {
   const size_t count = GetParam();
   ProcessWorld world("gloo", 3, [&](Communicator& communicator) {
-    return ReduceUntilFailure(communicator, count, std::chrono::seconds(2));
+    return RunUntilFailure(communicator, CollectiveKind::kAllReduce, count,
+                           std::chrono::seconds(2));
   });
   for (int rank = 0; rank < 3; ++rank) world.AwaitReady(rank);
   world.Signal(1, SIGSTOP);

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -109,6 +108,28 @@ std::vector<Block> PartsOf(const Block& whole, size_t parts,
     blocks.push_back(PartOf(whole, i, parts, element_bytes));
   }
   return blocks;
+}
+
+Block BlockOf(const Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data()),
+          static_cast<size_t>(tensor.element_count())};
+}
+
+std::vector<Block> BlocksOf(const Collective::Tensors& tensors,
+                            int world_size) {
+  if (tensors.size() == 1) {
+    return PartsOf(BlockOf(tensors[0]), world_size,
+                   DataTypeBytes(tensors[0].data_type()));
+  }
+  std::vector<Block> blocks;
+  blocks.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) blocks.push_back(BlockOf(tensor));
+  return blocks;
+}
+
+void CopyBlock(const Block& to, const Block& from, size_t element_bytes) {
+  if (to.data == from.data || from.count == 0) return;
+  std::memcpy(to.data, from.data, from.count * element_bytes);
 }
 
 void Moves::WithEverybody(int rank, int world_size) {

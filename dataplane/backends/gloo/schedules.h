@@ -7,7 +7,9 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "dataplane/backends/gloo/exchange.h"
+#include "dataplane/collective.h"
 #include "dataplane/reduction.h"
+#include "dataplane/tensor.h"
 
 namespace muster::dataplane::gloo_internal {
 
@@ -26,6 +28,27 @@ Block PartOf(const Block& whole, size_t index, size_t parts,
 // All of them: one for each rank.
 std::vector<Block> PartsOf(const Block& whole, size_t parts,
                            size_t element_bytes);
+
+// What a rank gives to each rank, or takes from each: a list of tensors, or one
+// tensor cut in equal parts.
+std::vector<Block> BlocksOf(const Collective::Tensors& tensors, int world_size);
+
+// All of a tensor.
+Block BlockOf(const Tensor& tensor);
+
+// For what a rank gives itself. Nothing to do if it is there already.
+void CopyBlock(const Block& to, const Block& from, size_t element_bytes);
+
+// Who a rank hears from (-1 for the root) and whom it tells, in order.
+struct Links {
+  int parent = -1;
+  std::vector<int> children;
+};
+
+// Binomial tree over the ranks numbered from the root: a rank's parent is its
+// number without the lowest set bit; children with the largest subtrees come
+// first.
+Links BinomialTree(int rank, int root, int world_size);
 
 // Reduces `accumulators` over all ranks, on every rank, and finishes them. They
 // take a note at most. By recursive doubling.

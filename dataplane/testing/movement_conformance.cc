@@ -1,0 +1,304 @@
+// Collectives that move data as it is.
+
+#include <complex>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dataplane/communicator.h"
+#include "dataplane/testing/backend_conformance.h"
+#include "dataplane/testing/local_world.h"
+#include "dataplane/testing/reference.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::testing {
+namespace {
+
+using Complex = std::complex<double>;
+
+void MustSucceed(Communicator& communicator, Collective collective) {
+  const auto work = communicator.Start(std::move(collective));
+  const absl::Status status = work->Wait();
+  EXPECT_TRUE(status.ok()) << work->description() << ": " << status;
+}
+
+// What rank `from` has for rank `to`: no two elements are the same, while T
+// has enough values.
+template <typename T>
+std::vector<T> Parcel(int world_size, int from, int to, size_t count) {
+  return Inputs<T>(ReduceOp::kSum, world_size * world_size,
+                   from * world_size + to, count);
+}
+
+template <typename T>
+Collective::Tensors TensorsOf(std::vector<std::vector<T>>& lists) {
+  Collective::Tensors tensors;
+  for (std::vector<T>& list : lists) tensors.push_back(Tensor(list));
+  return tensors;
+}
+
+// Filled with what no parcel has at its beginning.
+template <typename T>
+std::vector<std::vector<T>> Blank(const std::vector<size_t>& counts) {
+  std::vector<std::vector<T>> lists;
+  for (const size_t count : counts) {
+    lists.emplace_back(count, T(111));
+  }
+  return lists;
+}
+
+template <typename T>
+std::vector<T> Joined(const std::vector<std::vector<T>>& lists) {
+  std::vector<T> all;
+  for (const auto& list : lists)
+    all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+TEST_P(BackendConformance, BroadcastCopiesEveryRootToEveryRank) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  std::vector<size_t> counts = kCounts;
+  for (int root = 0; root < world_size(); ++root) {
+    // Once is enough for the long one: its order is that of the ranks.
+    if (root == world_size() / 2) counts.push_back(kLargeCount);
+    for (const size_t count : counts) {
+      world.OnEachRank([&](Communicator& communicator) {
+        std::vector<int32_t> values = Inputs<int32_t>(
+            ReduceOp::kSum, world_size(), communicator.rank(), count);
+        const auto work =
+            communicator.Start({.kind = CollectiveKind::kBroadcast,
+                                .tensors = {Tensor(values)},
+                                .root = root});
+        EXPECT_TRUE(work->Wait().ok()) << work->status();
+        for (size_t i = 0; i < count; ++i) {
+          const auto expected =
+              InputElement<int32_t>(ReduceOp::kSum, world_size(), root, i);
+          if (values[i] != expected) {
+            ADD_FAILURE() << "root " << root << " count " << count << " rank "
+                          << communicator.rank() << " element " << i << " is "
+                          << values[i] << ", expected " << expected;
+            break;
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_P(BackendConformance, BroadcastTakesTypesThatCannotBeReduced) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  world.OnEachRank([&](Communicator& communicator) {
+    std::vector<uint16_t> values(10, 0x3c00 + communicator.rank());
+    const auto work = communicator.Start(
+        {.kind = CollectiveKind::kBroadcast,
+         .tensors = {Tensor(values.data(), DataType::kFloat16, {2, 5})}});
+    EXPECT_TRUE(work->Wait().ok()) << work->status();
+    EXPECT_EQ(values, std::vector<uint16_t>(10, 0x3c00));
+  });
+}
+
+// Sizes of the ranks' tensors: none, equal, some empty, all different; with
+// their sum on both sides of what fits into notes, and streams.
+std::vector<std::vector<size_t>> SizesOfRanks(int world_size) {
+  std::vector<std::vector<size_t>> cases;
+  for (const size_t count : {0, 1, 13, 8193, 100'003}) {
+    cases.emplace_back(world_size, count);
+  }
+  for (const size_t unit : {1, 100, 1200, 9001}) {
+    std::vector<size_t> different;
+    std::vector<size_t> some_empty;
+    for (int rank = 0; rank < world_size; ++rank) {
+      different.push_back(unit * (rank + 1) + rank % 2);
+      some_empty.push_back(rank % 3 == 1 ? unit * 3 : 0);
+    }
+    cases.push_back(different);
+    cases.push_back(some_empty);
+  }
+  return cases;
+}
+
+template <typename T>
+void CheckAllGather(LocalWorld& world, const std::vector<size_t>& counts) {
+  const int world_size = world.world_size();
+  SCOPED_TRACE(absl::StrCat("all_gather of ", counts[0], ",... ",
+                            DataTypeName(kDataTypeOf<T>)));
+  std::vector<std::vector<T>> expected;
+  for (int rank = 0; rank < world_size; ++rank) {
+    expected.push_back(Parcel<T>(world_size, rank, 0, counts[rank]));
+  }
+  world.OnEachRank([&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    std::vector<T> input = expected[rank];
+    std::vector<std::vector<T>> outputs = Blank<T>(counts);
+    MustSucceed(communicator, {.kind = CollectiveKind::kAllGather,
+                               .inputs = {Tensor(input)},
+                               .outputs = TensorsOf(outputs)});
+    EXPECT_TRUE(outputs == expected) << "rank " << rank;
+    EXPECT_TRUE(input == expected[rank]);
+    // With its own part where it belongs already.
+    outputs = Blank<T>(counts);
+    outputs[rank] = input;
+    MustSucceed(communicator, {.kind = CollectiveKind::kAllGather,
+                               .inputs = {Tensor(outputs[rank])},
+                               .outputs = TensorsOf(outputs)});
+    EXPECT_TRUE(outputs == expected) << "rank " << rank << " in place";
+  });
+}
+
+TEST_P(BackendConformance, AllGatherGivesEveryRanksTensorOfAnySizeToAll) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  for (const auto& counts : SizesOfRanks(world_size())) {
+    CheckAllGather<int32_t>(world, counts);
+    CheckAllGather<uint8_t>(world, counts);
+  }
+  CheckAllGather<Complex>(world, SizesOfRanks(world_size()).back());
+}
+
+TEST_P(BackendConformance, AllGatherIntoTensorPutsThemOneAfterTheOther) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  const int64_t ranks = world_size();
+  for (const int64_t count : {0, 1, 13, 8193, 100'003}) {
+    world.OnEachRank([&](Communicator& communicator) {
+      std::vector<float> expected;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const auto part = Parcel<float>(ranks, rank, 0, count * 2);
+        expected.insert(expected.end(), part.begin(), part.end());
+      }
+      auto input = Parcel<float>(ranks, communicator.rank(), 0, count * 2);
+      // Concatenated along dimension 0, stacked, flat.
+      for (const std::vector<int64_t>& shape :
+           {std::vector<int64_t>{ranks * count, 2},
+            std::vector<int64_t>{ranks, count, 2},
+            std::vector<int64_t>{ranks * count * 2}}) {
+        std::vector<float> output(ranks * count * 2, 111);
+        MustSucceed(communicator, {.kind = CollectiveKind::kAllGatherIntoTensor,
+                                   .inputs = {Tensor(input.data(), {count, 2})},
+                                   .outputs = {Tensor(output.data(), shape)}});
+        EXPECT_TRUE(output == expected) << count;
+      }
+    });
+  }
+}
+
+TEST_P(BackendConformance, GatherBringsAllToTheRootAlone) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  for (int root = 0; root < world_size(); ++root) {
+    for (const size_t count : {0, 1, 13, 8192, 8193, 100'003}) {
+      world.OnEachRank([&](Communicator& communicator) {
+        const int rank = communicator.rank();
+        auto input = Parcel<int32_t>(world_size(), rank, root, count);
+        auto outputs = Blank<int32_t>(std::vector<size_t>(world_size(), count));
+        Collective gather = {.kind = CollectiveKind::kGather,
+                             .inputs = {Tensor(input)},
+                             .root = root};
+        if (rank == root) gather.outputs = TensorsOf(outputs);
+        MustSucceed(communicator, gather);
+        for (int from = 0; from < world_size() && rank == root; ++from) {
+          EXPECT_TRUE(outputs[from] ==
+                      Parcel<int32_t>(world_size(), from, root, count))
+              << "root " << root << " from " << from << " count " << count;
+        }
+      });
+    }
+  }
+}
+
+TEST_P(BackendConformance, ScatterGivesEachRankItsPartOfTheRoots) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  for (int root = 0; root < world_size(); ++root) {
+    for (const size_t count : {0, 1, 13, 8192, 8193, 100'003}) {
+      world.OnEachRank([&](Communicator& communicator) {
+        const int rank = communicator.rank();
+        std::vector<std::vector<int32_t>> inputs;
+        for (int to = 0; to < world_size() && rank == root; ++to) {
+          inputs.push_back(Parcel<int32_t>(world_size(), root, to, count));
+        }
+        std::vector<int32_t> output(count, 111);
+        MustSucceed(communicator, {.kind = CollectiveKind::kScatter,
+                                   .inputs = TensorsOf(inputs),
+                                   .outputs = {Tensor(output)},
+                                   .root = root});
+        EXPECT_TRUE(output == Parcel<int32_t>(world_size(), root, rank, count))
+            << "root " << root << " to " << rank << " count " << count;
+      });
+    }
+  }
+}
+
+// What rank `from` gives rank `to`: nothing, notes and streams, all different.
+size_t ParcelCount(size_t unit, int from, int to) {
+  return (from + 2 * to) % 4 == 3 ? 0 : unit * (from + 1) + to;
+}
+
+template <typename T>
+void CheckAllToAll(LocalWorld& world, size_t unit) {
+  const int world_size = world.world_size();
+  world.OnEachRank([&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    std::vector<std::vector<T>> inputs;
+    std::vector<std::vector<T>> expected;
+    std::vector<size_t> counts;
+    Collective single = {.kind = CollectiveKind::kAllToAllSingle};
+    for (int peer = 0; peer < world_size; ++peer) {
+      const size_t given = ParcelCount(unit, rank, peer);
+      counts.push_back(ParcelCount(unit, peer, rank));
+      inputs.push_back(Parcel<T>(world_size, rank, peer, given));
+      expected.push_back(Parcel<T>(world_size, peer, rank, counts.back()));
+      single.input_splits.push_back(static_cast<int64_t>(given));
+      single.output_splits.push_back(static_cast<int64_t>(counts.back()));
+    }
+    std::vector<std::vector<T>> outputs = Blank<T>(counts);
+    MustSucceed(communicator, {.kind = CollectiveKind::kAllToAll,
+                               .inputs = TensorsOf(inputs),
+                               .outputs = TensorsOf(outputs)});
+    EXPECT_TRUE(outputs == expected) << "unit " << unit << " rank " << rank;
+
+    std::vector<T> input = Joined(inputs);
+    std::vector<T> output(Joined(expected).size(), T(111));
+    single.inputs = {Tensor(input)};
+    single.outputs = {Tensor(output)};
+    MustSucceed(communicator, single);
+    EXPECT_TRUE(output == Joined(expected)) << "unit " << unit;
+  });
+}
+
+TEST_P(BackendConformance, AllToAllGivesEachPairItsOwnSize) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  for (const size_t unit : {0, 1, 500, 4000, 20'000}) {
+    CheckAllToAll<int32_t>(world, unit);
+    CheckAllToAll<uint8_t>(world, unit);
+  }
+  CheckAllToAll<Complex>(world, 600);
+}
+
+TEST_P(BackendConformance, AllToAllSingleWithoutSplitsCutsEqualParts) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  const int64_t ranks = world_size();
+  for (const int64_t rows : {0, 1, 8192, 8193}) {
+    world.OnEachRank([&](Communicator& communicator) {
+      const int rank = communicator.rank();
+      std::vector<int32_t> input;
+      std::vector<int32_t> expected;
+      for (int peer = 0; peer < ranks; ++peer) {
+        const auto given = Parcel<int32_t>(ranks, rank, peer, rows * 3);
+        const auto taken = Parcel<int32_t>(ranks, peer, rank, rows * 3);
+        input.insert(input.end(), given.begin(), given.end());
+        expected.insert(expected.end(), taken.begin(), taken.end());
+      }
+      std::vector<int32_t> output(input.size(), 111);
+      // One rank says what the others leave open.
+      Collective exchange = {
+          .kind = CollectiveKind::kAllToAllSingle,
+          .inputs = {Tensor(input.data(), {ranks * rows, 3})},
+          .outputs = {Tensor(output.data(), {ranks * rows, 3})}};
+      if (rank == 0) exchange.input_splits.assign(ranks, rows);
+      MustSucceed(communicator, exchange);
+      EXPECT_TRUE(output == expected) << rows;
+    });
+  }
+}
+
+}  // namespace
+}  // namespace muster::dataplane::testing

@@ -1,0 +1,46 @@
+#ifndef MUSTER_DATAPLANE_TESTING_SAMPLE_H_
+#define MUSTER_DATAPLANE_TESTING_SAMPLE_H_
+
+#include <complex>
+#include <cstddef>
+#include <vector>
+
+#include "dataplane/collective.h"
+#include "dataplane/tensor.h"
+
+namespace muster::dataplane::testing {
+
+// Every kind that has tensors.
+std::vector<CollectiveKind> KindsWithTensors();
+
+struct SampleOptions {
+  int rank = 0;
+  int world_size = 1;
+  // Elements of one rank's part: what is reduced, or given to one rank.
+  size_t count = 8;
+  DataType data_type = DataType::kFloat32;
+  int root = 0;
+};
+
+// A good collective of any kind, with the memory that it works on: zeros.
+class Sample {
+ public:
+  Sample(CollectiveKind kind, const SampleOptions& options);
+
+  Sample(const Sample&) = delete;
+  Sample& operator=(const Sample&) = delete;
+
+  Collective collective;
+
+ private:
+  Tensor Add(size_t count);
+  void AddList(Collective::Tensors& list, bool as_one, bool present);
+
+  const SampleOptions options_;
+  // Aligned for every type.
+  std::vector<std::vector<std::complex<double>>> memory_;
+};
+
+}  // namespace muster::dataplane::testing
+
+#endif  // MUSTER_DATAPLANE_TESTING_SAMPLE_H_

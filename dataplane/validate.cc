@@ -1,0 +1,384 @@
+// The rules of collective.h: one per kind.
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dataplane/collective.h"
+
+namespace muster::dataplane {
+namespace {
+
+// How many tensors a list of a kind has; its rule looks at those of the others.
+constexpr int kRuleOfItsOwn = -1;
+
+struct Needs {
+  int tensors = 0;
+  int inputs = 0;
+  int outputs = 0;
+};
+
+Needs NeedsOf(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+      return {.tensors = 1};
+    case CollectiveKind::kBarrier:
+      return {};
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kGather:
+      return {.inputs = 1, .outputs = kRuleOfItsOwn};
+    case CollectiveKind::kScatter:
+    case CollectiveKind::kReduceScatter:
+      return {.inputs = kRuleOfItsOwn, .outputs = 1};
+    case CollectiveKind::kAllToAll:
+      return {.inputs = kRuleOfItsOwn, .outputs = kRuleOfItsOwn};
+    case CollectiveKind::kAllGatherIntoTensor:
+    case CollectiveKind::kReduceScatterTensor:
+    case CollectiveKind::kAllToAllSingle:
+      return {.inputs = 1, .outputs = 1};
+  }
+  return {};
+}
+
+template <typename... Pieces>
+absl::Status Invalid(absl::string_view argument, const Pieces&... pieces) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("argument ", argument, ": ", pieces...));
+}
+
+std::string At(absl::string_view list, size_t index) {
+  return absl::StrCat(list, "[", index, "]");
+}
+
+std::string ShapeText(const Tensor& tensor) {
+  return absl::StrCat("[", absl::StrJoin(tensor.shape(), ","), "]");
+}
+
+absl::Status CheckNumber(const Collective& collective, absl::string_view name,
+                         const Collective::Tensors& list, int needed) {
+  if (needed == kRuleOfItsOwn || static_cast<int>(list.size()) == needed) {
+    return absl::OkStatus();
+  }
+  return Invalid(name, CollectiveKindName(collective.kind), " takes ",
+                 needed == 0 ? "none" : "1 tensor", ", got ", list.size());
+}
+
+// Every tensor is one, and they go together.
+absl::Status CheckTensors(const Collective& collective) {
+  const Needs needs = NeedsOf(collective.kind);
+  struct List {
+    absl::string_view name;
+    const Collective::Tensors& tensors;
+    int needed;
+  };
+  const Tensor* first = nullptr;
+  for (const List& list :
+       {List{"tensors", collective.tensors, needs.tensors},
+        List{"inputs", collective.inputs, needs.inputs},
+        List{"outputs", collective.outputs, needs.outputs}}) {
+    absl::Status status =
+        CheckNumber(collective, list.name, list.tensors, list.needed);
+    if (!status.ok()) return status;
+    for (size_t i = 0; i < list.tensors.size(); ++i) {
+      const Tensor& tensor = list.tensors[i];
+      status = tensor.Validate();
+      if (!status.ok()) return Invalid(At(list.name, i), status.message());
+      if (first == nullptr) first = &tensor;
+      if (tensor.data_type() != first->data_type()) {
+        return Invalid(At(list.name, i),
+                       "invalid usage of tensors with different dtypes: found ",
+                       DataTypeName(first->data_type()), " and ",
+                       DataTypeName(tensor.data_type()));
+      }
+      if (!(tensor.device() == first->device())) {
+        return Invalid(At(list.name, i), "tensors on different devices: found ",
+                       DeviceName(first->device()), " and ",
+                       DeviceName(tensor.device()));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool IsComplex(DataType type) {
+  return type == DataType::kComplex64 || type == DataType::kComplex128;
+}
+
+bool IsIntegral(DataType type) {
+  return static_cast<int>(type) <= static_cast<int>(DataType::kInt64) ||
+         type == DataType::kBool;
+}
+
+// Why `op` has no meaning for `type`, or "".
+std::string WhyNotReduced(const Collective& collective, DataType type) {
+  const ReduceOp op = collective.reduce_op;
+  switch (op) {
+    case ReduceOp::kSum:
+      return "";
+    case ReduceOp::kAvg:
+      if (type != DataType::kBool) return "";
+      return "cannot use ReduceOp.AVG with boolean inputs";
+    case ReduceOp::kPremulSum:
+      if (!IsIntegral(type)) return "";
+      return "cannot use ReduceOp.PREMUL_SUM with integral dtype";
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+    case ReduceOp::kProduct:
+      if (!IsComplex(type)) return "";
+      return absl::StrCat(CollectiveKindName(collective.kind),
+                          " does not support ", ReduceOpName(op),
+                          " on complex tensors");
+    case ReduceOp::kBand:
+    case ReduceOp::kBor:
+    case ReduceOp::kBxor:
+      if (IsIntegral(type)) return "";
+      return absl::StrCat("cannot use ReduceOp.",
+                          absl::AsciiStrToUpper(ReduceOpName(op)),
+                          " with non-integral dtype");
+  }
+  return absl::StrCat("unknown value ", static_cast<int>(op));
+}
+
+absl::Status CheckReduction(const Collective& collective) {
+  const std::string why = WhyNotReduced(collective, collective.data_type());
+  if (why.empty()) return absl::OkStatus();
+  const Tensor& tensor = collective.tensors.empty() ? collective.outputs[0]
+                                                    : collective.tensors[0];
+  return Invalid("reduce_op", why, ", got ", tensor.Describe());
+}
+
+absl::Status CheckRoot(const Collective& collective, int world_size) {
+  if (collective.root >= 0 && collective.root < world_size) {
+    return absl::OkStatus();
+  }
+  return Invalid("root", "invalid root rank: ", collective.root,
+                 ", must be from 0 to ", world_size - 1);
+}
+
+// list[index] has the shape of `model`.
+absl::Status CheckShape(absl::string_view name, const Collective::Tensors& list,
+                        size_t index, const Tensor& model) {
+  if (list[index].shape() == model.shape()) return absl::OkStatus();
+  return Invalid(At(name, index), "invalid tensor size at index ", index,
+                 " (expected ", ShapeText(model), ", got ",
+                 ShapeText(list[index]), ")");
+}
+
+absl::Status ValidateAllGather(const Collective& collective, int rank,
+                               int world_size) {
+  const auto length = static_cast<int>(collective.outputs.size());
+  if (length != world_size) {
+    return Invalid("outputs",
+                   "invalid output tensor list at index 0 (expected length ",
+                   world_size, ", got ", length, ")");
+  }
+  return CheckShape("outputs", collective.outputs, rank, collective.inputs[0]);
+}
+
+absl::Status ValidateAllGatherIntoTensor(const Collective& collective,
+                                         int world_size) {
+  const Tensor& input = collective.inputs[0];
+  const Tensor& output = collective.outputs[0];
+  if (output.element_count() == input.element_count() * world_size) {
+    return absl::OkStatus();
+  }
+  return Invalid(
+      "outputs[0]",
+      "output tensor size must be equal to world_size times input tensor size,"
+      " got ",
+      output.Describe(), " for ", input.Describe(), " and ", world_size,
+      " ranks");
+}
+
+// Of gather and scatter: the list that the root alone has, one for each rank.
+absl::Status CheckRootsList(const Collective& collective, bool is_root,
+                            int world_size) {
+  const bool gathers = collective.kind == CollectiveKind::kGather;
+  const Collective::Tensors& list =
+      gathers ? collective.outputs : collective.inputs;
+  const Tensor& model = gathers ? collective.inputs[0] : collective.outputs[0];
+  const absl::string_view name = gathers ? "outputs" : "inputs";
+  const absl::string_view theirs = gathers ? "gather_list" : "scatter_list";
+  const absl::string_view role = gathers ? "destination" : "source";
+  if (!is_root && !list.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("argument ``", theirs, "`` must NOT be specified on non-",
+                     role, " ranks, got ", list.size(), " tensors"));
+  }
+  if (!is_root) return absl::OkStatus();
+  if (list.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "argument ``", theirs, "`` must be specified on ", role, " rank"));
+  }
+  if (static_cast<int>(list.size()) != world_size) {
+    const absl::string_view put = gathers ? "output" : "input";
+    return Invalid(name, "incorrect ", put, " list size ", list.size(), ". ",
+                   gathers ? "Output" : "Input", " list size should be ",
+                   world_size, ", same as size of the process group");
+  }
+  for (size_t i = 0; i < list.size(); ++i) {
+    absl::Status status = CheckShape(name, list, i, model);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateReduceScatter(const Collective& collective, int rank,
+                                   int world_size) {
+  if (static_cast<int>(collective.inputs.size()) != world_size) {
+    return Invalid("inputs",
+                   "invalid input tensor list size, must be world size, got ",
+                   collective.inputs.size(), " for ", world_size, " ranks");
+  }
+  return CheckShape("inputs", collective.inputs, rank, collective.outputs[0]);
+}
+
+absl::Status ValidateReduceScatterTensor(const Collective& collective,
+                                         int world_size) {
+  const Tensor& input = collective.inputs[0];
+  const Tensor& output = collective.outputs[0];
+  if (input.element_count() == output.element_count() * world_size) {
+    return absl::OkStatus();
+  }
+  return Invalid(
+      "inputs[0]",
+      "input tensor must be the same size as output size times world size, "
+      "got ",
+      input.Describe(), " for ", output.Describe(), " and ", world_size,
+      " ranks");
+}
+
+absl::Status ValidateAllToAll(const Collective& collective, int rank,
+                              int world_size) {
+  const auto length_of = [](const Collective::Tensors& list) {
+    return static_cast<int>(list.size());
+  };
+  if (length_of(collective.inputs) != world_size) {
+    return Invalid("inputs", "input tensor list size ",
+                   collective.inputs.size(), " does not match world size ",
+                   world_size);
+  }
+  if (length_of(collective.outputs) != world_size) {
+    return Invalid("outputs", "output tensor list size ",
+                   collective.outputs.size(), " does not match world size ",
+                   world_size);
+  }
+  return CheckShape("outputs", collective.outputs, rank,
+                    collective.inputs[rank]);
+}
+
+absl::Status CheckSplits(absl::string_view list, absl::string_view splits_name,
+                         const Tensor& tensor,
+                         const std::vector<int64_t>& splits, int world_size) {
+  if (tensor.shape().empty()) {
+    return Invalid(list, "all_to_all_single needs a dim 0, got ",
+                   tensor.Describe());
+  }
+  const int64_t rows = tensor.shape()[0];
+  if (splits.empty()) {
+    if (rows % world_size == 0) return absl::OkStatus();
+    return Invalid(list,
+                   "tensor's dim 0 does not divide equally across group size "
+                   "(",
+                   tensor.Describe(), " among ", world_size, " ranks)");
+  }
+  if (static_cast<int>(splits.size()) != world_size) {
+    return Invalid(splits_name,
+                   "number of tensor splits not equal to group size (got ",
+                   splits.size(), " for ", world_size, " ranks)");
+  }
+  int64_t sum = 0;
+  for (size_t i = 0; i < splits.size(); ++i) {
+    if (splits[i] < 0 || __builtin_add_overflow(sum, splits[i], &sum)) {
+      return Invalid(At(splits_name, i), "bad value ", splits[i]);
+    }
+  }
+  if (sum == rows) return absl::OkStatus();
+  return Invalid(splits_name,
+                 "split sizes doesn't match total dim 0 size (sum ", sum,
+                 ", got ", tensor.Describe(), ")");
+}
+
+// Elements of what a rank gives itself, or takes from itself.
+int64_t OwnCount(const Tensor& tensor, const std::vector<int64_t>& splits,
+                 int rank, int world_size) {
+  const int64_t rows = tensor.shape()[0];
+  if (splits.empty()) return tensor.element_count() / world_size;
+  return rows == 0 ? 0 : tensor.element_count() / rows * splits[rank];
+}
+
+absl::Status ValidateAllToAllSingle(const Collective& collective, int rank,
+                                    int world_size) {
+  const Tensor& input = collective.inputs[0];
+  const Tensor& output = collective.outputs[0];
+  absl::Status status = CheckSplits("inputs[0]", "input_splits", input,
+                                    collective.input_splits, world_size);
+  if (status.ok()) {
+    status = CheckSplits("outputs[0]", "output_splits", output,
+                         collective.output_splits, world_size);
+  }
+  if (!status.ok()) return status;
+  const int64_t given =
+      OwnCount(input, collective.input_splits, rank, world_size);
+  const int64_t taken =
+      OwnCount(output, collective.output_splits, rank, world_size);
+  if (given == taken) return absl::OkStatus();
+  return Invalid("output_splits", "rank ", rank, " gives itself ", given,
+                 " elements and takes ", taken);
+}
+
+}  // namespace
+
+absl::Status Validate(const Collective& collective, int rank, int world_size) {
+  if (world_size < 1 || rank < 0 || rank >= world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " is not in a group of ", world_size));
+  }
+  if (static_cast<int>(collective.kind) >= kCollectiveKindCount) {
+    return Invalid("kind", "unknown value ", static_cast<int>(collective.kind));
+  }
+  if (collective.timeout.count() < 0) {
+    return Invalid("timeout", "negative value ", collective.timeout.count(),
+                   "ms");
+  }
+  absl::Status status = CheckTensors(collective);
+  if (status.ok() && IsRooted(collective.kind)) {
+    status = CheckRoot(collective, world_size);
+  }
+  if (status.ok() && IsReduction(collective.kind)) {
+    status = CheckReduction(collective);
+  }
+  if (!status.ok()) return status;
+  switch (collective.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kReduce:
+      break;
+    case CollectiveKind::kAllGather:
+      return ValidateAllGather(collective, rank, world_size);
+    case CollectiveKind::kAllGatherIntoTensor:
+      return ValidateAllGatherIntoTensor(collective, world_size);
+    case CollectiveKind::kGather:
+    case CollectiveKind::kScatter:
+      return CheckRootsList(collective, rank == collective.root, world_size);
+    case CollectiveKind::kReduceScatter:
+      return ValidateReduceScatter(collective, rank, world_size);
+    case CollectiveKind::kReduceScatterTensor:
+      return ValidateReduceScatterTensor(collective, world_size);
+    case CollectiveKind::kAllToAll:
+      return ValidateAllToAll(collective, rank, world_size);
+    case CollectiveKind::kAllToAllSingle:
+      return ValidateAllToAllSingle(collective, rank, world_size);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::dataplane
