@@ -1,5 +1,7 @@
 #include "coordinator/flags.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -7,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -17,7 +20,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/server/version.h"
@@ -66,6 +71,12 @@ ABSL_FLAG(absl::Duration, idle_job_retention, absl::Hours(1),
           "included; a name that was only asked for, after a second or two");
 ABSL_FLAG(int, limit_jobs, 1000, "the most jobs at one time");
 ABSL_FLAG(int, limit_sessions, 20000, "the most open streams, of all jobs");
+ABSL_FLAG(int64_t, limit_unsent_bytes, int64_t{1} << 30,
+          "the most bytes of unary answers that clients have not taken yet, of "
+          "all jobs");
+ABSL_FLAG(int64_t, limit_inbound_bytes, int64_t{4} << 30,
+          "the most bytes of messages that are on their way in, of all "
+          "connections");
 ABSL_FLAG(int, limit_message_bytes, 64 << 20,
           "the most bytes of one request or answer");
 ABSL_FLAG(int64_t, limit_keys, muster::coordinator::core::Limits().keys,
@@ -105,8 +116,8 @@ constexpr char kUsage[] =
     "The first line on standard output says where it listens:\n"
     "  listening grpc=127.0.0.1:7070 http=127.0.0.1:7071\n"
     "SIGTERM and SIGINT drain it; a second one ends it at once. Each flag can\n"
-    "also be set by an environment variable: --listen is MUSTER_LISTEN. The\n"
-    "command line wins.\n"
+    "also be set by an environment variable: --listen is\n"
+    "MUSTER_COORDINATOR_LISTEN. The command line wins.\n"
     "\n"
     "Flags:\n";
 
@@ -148,20 +159,51 @@ std::string HelpText() {
   return text;
 }
 
+// Not MUSTER_ alone: MUSTER_TLS_CERT, MUSTER_TOKEN_FILE and MUSTER_INSECURE are
+// the clients', and both may run in one shell.
+constexpr char kVariablePrefix[] = "MUSTER_COORDINATOR_";
+
 absl::Status ReadEnvironment() {
-  for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (!IsOwn(flag->Filename())) continue;
-    const std::string variable =
-        absl::StrCat("MUSTER_", absl::AsciiStrToUpper(name));
-    const char* const value = std::getenv(variable.c_str());
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::pair<absl::string_view, absl::string_view> variable =
+        absl::StrSplit(*entry, absl::MaxSplits('=', 1));
+    absl::string_view name = variable.first;
+    if (!absl::ConsumePrefix(&name, kVariablePrefix)) continue;
+    // Kubernetes sets these in pods beside a service muster-coordinator.
+    if (absl::StartsWith(name, "SERVICE_") || absl::StartsWith(name, "PORT")) {
+      continue;
+    }
+    absl::CommandLineFlag* const flag =
+        absl::FindCommandLineFlag(absl::AsciiStrToLower(name));
+    if (flag == nullptr || !IsOwn(flag->Filename())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "environment variable ", variable.first,
+          ": there is no "
+          "--",
+          absl::AsciiStrToLower(name), "; --help lists the flags"));
+    }
     std::string error;
-    if (value != nullptr && !flag->ParseFrom(value, &error)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("environment variable ", variable, "=\"", value,
-                       "\" does not parse as --", name, ": ", error));
+    if (!flag->ParseFrom(variable.second, &error)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "environment variable ", variable.first, "=\"", variable.second,
+          "\" does not parse as --", flag->Name(), ": ", error));
     }
   }
   return absl::OkStatus();
+}
+
+// The flags that are not at their defaults, as they could be given.
+std::string SettingsText() {
+  std::vector<std::string> settings;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (!IsOwn(flag->Filename())) continue;
+    const std::string value = flag->CurrentValue();
+    if (value != flag->DefaultValue()) {
+      settings.push_back(absl::StrCat("--", name, "=", value));
+    }
+  }
+  std::sort(settings.begin(), settings.end());
+  return absl::StrJoin(settings, " ");
 }
 
 absl::Status CheckLimits() {
@@ -235,6 +277,8 @@ ServerOptions OptionsFromFlags() {
   options.jobs_max = absl::GetFlag(FLAGS_limit_jobs);
   options.sessions_max = absl::GetFlag(FLAGS_limit_sessions);
   options.message_bytes_max = absl::GetFlag(FLAGS_limit_message_bytes);
+  options.unsent_bytes_max = absl::GetFlag(FLAGS_limit_unsent_bytes);
+  options.inbound_bytes_max = absl::GetFlag(FLAGS_limit_inbound_bytes);
   options.limits.keys = absl::GetFlag(FLAGS_limit_keys);
   options.limits.value_bytes = absl::GetFlag(FLAGS_limit_value_bytes);
   options.limits.store_bytes = absl::GetFlag(FLAGS_limit_store_bytes);
@@ -275,6 +319,7 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
   if (!storage.ok()) return storage;
   CommandLine command_line;
   command_line.server = OptionsFromFlags();
+  command_line.settings = SettingsText();
   command_line.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   if (command_line.drain_timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat(

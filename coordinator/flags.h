@@ -14,10 +14,12 @@ namespace muster::coordinator {
 struct CommandLine {
   ServerOptions server;
   absl::Duration drain_timeout;
+  // The flags that are not at their defaults, for the log.
+  std::string settings;
 };
 
-// Reads the command line over the environment (MUSTER_<FLAG>) over the
-// defaults. Does not return for --help, --version and malformed flags, as
+// Reads the command line over the environment (MUSTER_COORDINATOR_<FLAG>) over
+// the defaults. Does not return for --help, --version and malformed flags, as
 // absl::ParseCommandLine does not.
 // Errors: INVALID_ARGUMENT (an environment variable that does not parse, a
 //   positional argument; the text names it).

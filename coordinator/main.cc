@@ -13,11 +13,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "coordinator/flags.h"
 #include "coordinator/server/endpoint.h"
+#include "coordinator/server/grpc_log.h"
 #include "coordinator/server/server.h"
 #include "coordinator/server/version.h"
 #include "glog/logging.h"
@@ -64,6 +66,7 @@ int Run(int argc, char** argv) {
   if (!command_line.ok()) return Fail(command_line.status());
   FLAGS_logtostderr = true;
   google::InitGoogleLogging(argv[0]);
+  TakeOverGrpcLog();
 
   // As the distribution builds it, Abseil looks for cycles at every lock that
   // gRPC takes, which costs a few percent of all that a coordinator does.
@@ -100,7 +103,8 @@ int Run(int argc, char** argv) {
   printf("%s\n", line.c_str());
   fflush(stdout);
   LOG(INFO) << "started: version=" << kVersion
-            << " epoch=" << (*server)->epoch() << " " << line;
+            << " epoch=" << (*server)->epoch() << " " << line << " settings=\""
+            << absl::CHexEscape(command_line->settings) << "\"";
 
   int signal_number = 0;
   sigwait(&signals, &signal_number);

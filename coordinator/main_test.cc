@@ -268,7 +268,12 @@ TEST(MainTest, BadFlagsAreNamed) {
       {{"--no_such_flag"}, {}, "Unknown command line flag 'no_such_flag'"},
       {{"--lease=soon"}, {}, "lease"},
       {{"extra"}, {}, "unexpected argument \"extra\""},
-      {{}, {"MUSTER_LEASE=soon"}, "MUSTER_LEASE=\"soon\" does not parse"},
+      {{},
+       {"MUSTER_COORDINATOR_LEASE=soon"},
+       "MUSTER_COORDINATOR_LEASE=\"soon\" does not parse"},
+      {{},
+       {"MUSTER_COORDINATOR_LEES=1s"},
+       "environment variable MUSTER_COORDINATOR_LEES: there is no --lees"},
       {{"--listen=7070"}, {}, "listen \"7070\" is not host:port: no port"},
       {{"--listen=0.0.0.0:0"}, {}, "--insecure"},
       {{"--tls_cert=c.pem"},
@@ -287,7 +292,9 @@ TEST(MainTest, BadFlagsAreNamed) {
       {{"--drain_timeout=-1s"}, {}, "drain_timeout is -1s"},
       {{"--limit_keys=-1"}, {}, "--limit_keys is -1, must be at least 1"},
       {{"--limit_jobs=0"}, {}, "--limit_jobs is 0, must be at least 1"},
-      {{}, {"MUSTER_LIMIT_WAITERS=-5"}, "--limit_waiters is -5, must be at"},
+      {{},
+       {"MUSTER_COORDINATOR_LIMIT_WAITERS=-5"},
+       "--limit_waiters is -5, must be at"},
   };
   for (const auto& c : kCases) {
     Process process(c.flags, c.environment);
@@ -298,10 +305,16 @@ TEST(MainTest, BadFlagsAreNamed) {
 }
 
 TEST(MainTest, EnvironmentSetsFlagsAndTheCommandLineWins) {
-  Process process({"--listen=127.0.0.1:0"},
-                  {"MUSTER_LISTEN=nonsense", "MUSTER_HTTP_LISTEN="});
+  // The clients' variables, and those that Kubernetes sets, are not its own.
+  Process process(
+      {"--listen=127.0.0.1:0"},
+      {"MUSTER_COORDINATOR_LISTEN=nonsense", "MUSTER_COORDINATOR_HTTP_LISTEN=",
+       "MUSTER_COORDINATOR=127.0.0.1:7070", "MUSTER_TOKEN_FILE=absent",
+       "MUSTER_TLS_CERT=absent", "MUSTER_COORDINATOR_PORT=tcp://10.0.0.1:7070",
+       "MUSTER_COORDINATOR_SERVICE_HOST=10.0.0.1"});
   EXPECT_THAT(process.FirstLine(),
               MatchesRegex("listening grpc=127\\.0\\.0\\.1:[1-9][0-9]*"));
+  process.AwaitError("settings=\"--http_listen= --listen=127.0.0.1:0\"");
 }
 
 TEST(MainTest, PortInUseIsAClearErrorWithoutACrash) {
@@ -316,7 +329,7 @@ TEST(MainTest, PortInUseIsAClearErrorWithoutACrash) {
 TEST(MainTest, HelpAndVersion) {
   for (const char* const asked : {"--help", "-help", "-h"}) {
     // Whatever else is wrong.
-    Process help({"--lease=2s", asked}, {"MUSTER_LEASE=soon"});
+    Process help({"--lease=2s", asked}, {"MUSTER_COORDINATOR_LEASE=soon"});
     EXPECT_EQ(help.Wait(), 0);
     for (const char* const flag :
          {"--listen", "--http_listen", "--lease", "--reconnect_grace",

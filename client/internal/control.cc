@@ -62,7 +62,10 @@ const Endpoint& Control::endpoint() const { return stubs_->endpoint; }
 absl::Status Control::Explain(const absl::Status& status) const {
   const bool silent = absl::IsDeadlineExceeded(status) &&
                       absl::StrContains(status.message(), "Deadline Exceeded");
-  if (!absl::IsUnavailable(status) && !silent) return status;
+  // What is open when the coordinator shuts down is cancelled by gRPC.
+  const bool shut =
+      absl::IsCancelled(status) && status.message() == "CANCELLED";
+  if (!absl::IsUnavailable(status) && !silent && !shut) return status;
   const absl::Status probe = Probe(stubs_->endpoint, options_.connect_timeout);
   const absl::Status hinted = WithHandshakeHint(options_, status);
   return absl::UnavailableError(absl::StrCat(

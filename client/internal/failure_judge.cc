@@ -139,12 +139,14 @@ bool FailureJudge::Conclude() {
     return true;
   }
   // A coordinator that restarted or is out of reach does not disturb the data
-  // plane. One that went down with rank 0, or that holds this member for lost,
-  // does.
+  // plane. One that went down with rank 0, that holds this member for lost, or
+  // that does not let it in any more, does: nobody would see to this rank.
   const bool with_rank_0 =
       options_.embedded && absl::IsUnavailable(session_over_);
   if (with_rank_0 ? Left(0) == nullptr
-                  : absl::IsFailedPrecondition(session_over_)) {
+                  : absl::IsFailedPrecondition(session_over_) ||
+                        absl::IsUnauthenticated(session_over_) ||
+                        absl::IsPermissionDenied(session_over_)) {
     Finish(CoordinatorGone(session_over_));
     return true;
   }

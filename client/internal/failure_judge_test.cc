@@ -299,6 +299,13 @@ TEST_F(FailureJudgeTest, OneThatHoldsThisMemberForLostDoes) {
   EXPECT_TRUE(absl::IsFailedPrecondition(aborted_));
 }
 
+TEST_F(FailureJudgeTest, OneThatDoesNotLetItInAnyMoreDoes) {
+  Begin();
+  judge_->OnSessionOver(absl::UnauthenticatedError("the token expired"));
+  EXPECT_TRUE(absl::IsUnauthenticated(aborted_));
+  EXPECT_THAT(std::string(aborted_.message()), HasSubstr("token expired"));
+}
+
 TEST_F(FailureJudgeTest, DoesNotWaitForWhoIsToBlame) {
   Begin();
   judge_->OnEvent(Report(0, "rank 3 is stuck", {3}));

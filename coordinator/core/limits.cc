@@ -11,8 +11,9 @@ namespace muster::coordinator::core {
 
 absl::Span<const absl::string_view> LimitsWithFlag() {
   static constexpr absl::string_view kNames[] = {
-      "groups",      "jobs",     "keys",        "members",     "message_bytes",
-      "queue_items", "sessions", "store_bytes", "value_bytes", "waiters"};
+      "groups",      "inbound_bytes", "jobs",        "keys",
+      "members",     "message_bytes", "queue_items", "sessions",
+      "store_bytes", "unsent_bytes",  "value_bytes", "waiters"};
   return kNames;
 }
 

@@ -62,6 +62,15 @@ Role RoleFor(Method method) {
   }
 }
 
+void LogLoaded(const std::string& path, size_t lines) {
+  if (lines == 0) {
+    LOG(WARNING) << "tokens_loaded: file=" << path
+                 << " lines=0: nobody is let in";
+  } else {
+    LOG(INFO) << "tokens_loaded: file=" << path << " lines=" << lines;
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Auth>> Auth::Load(const std::string& path) {
@@ -69,7 +78,7 @@ absl::StatusOr<std::unique_ptr<Auth>> Auth::Load(const std::string& path) {
   if (!text.ok()) return text.status();
   absl::StatusOr<TokenTable> table = ParseFile(path, *text);
   if (!table.ok()) return table.status();
-  LOG(INFO) << "tokens_loaded: file=" << path << " lines=" << table->size();
+  LogLoaded(path, table->size());
   return std::unique_ptr<Auth>(
       new Auth(path, *std::move(text), *std::move(table)));
 }
@@ -82,29 +91,39 @@ Auth::Auth(std::string path, std::string text, TokenTable table)
 void Auth::Reload() {
   absl::StatusOr<std::string> text = ReadAuthFile("token_file", path_);
   absl::Status status = text.status();
-  if (status.ok() && *text == text_) {
-    refused_ = absl::OkStatus();
-    return;
-  }
+  const bool same = status.ok() && *text == text_;
   absl::StatusOr<TokenTable> table;
-  if (status.ok()) {
+  if (status.ok() && !same) {
     table = ParseFile(path_, *text);
     status = table.status();
   }
+  size_t lines = 0;
+  {
+    MutexLock lock(mu_);
+    const absl::Status before = std::exchange(refused_, status);
+    if (status == before && (same || !status.ok())) return;
+    if (status.ok() && !same) {
+      now_.table = std::make_shared<const TokenTable>(*std::move(table));
+      ++now_.version;
+    }
+    lines = now_.table->size();
+  }
   if (!status.ok()) {
-    if (status == refused_) return;
     LOG(WARNING) << "tokens_refused: cause=\"" << status.message()
                  << "\" the tokens of before stay";
-    refused_ = std::move(status);
     return;
   }
-  refused_ = absl::OkStatus();
   text_ = *std::move(text);
-  LOG(INFO) << "tokens_loaded: file=" << path_ << " lines=" << table->size();
-  auto next = std::make_shared<const TokenTable>(*std::move(table));
+  LogLoaded(path_, lines);
+}
+
+absl::Time Auth::NextExpiry() const {
+  return Now().table->NextExpiry(absl::Now());
+}
+
+bool Auth::refused() const {
   MutexLock lock(mu_);
-  now_.table = std::move(next);
-  ++now_.version;
+  return !refused_.ok();
 }
 
 Auth::Snapshot Auth::Now() const {
@@ -128,7 +147,11 @@ absl::StatusOr<Auth::Pass> Auth::Admit(const grpc::ServerContextBase& call,
       now.table->Allow(*digest, as_member ? Role::kMember : RoleFor(method),
                        job, MethodName(method), absl::Now());
   if (!until.ok()) return until.status();
-  return Pass{*digest, *until, now.version};
+  const bool member =
+      now.table
+          ->Allow(*digest, Role::kMember, job, MethodName(method), absl::Now())
+          .ok();
+  return Pass{*digest, *until, now.version, member};
 }
 
 absl::Status Auth::Renew(Method method, absl::string_view job,

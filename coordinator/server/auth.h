@@ -27,6 +27,8 @@ class Auth {
     TokenDigest digest;
     absl::Time until;
     uint64_t version = 0;  // of the table
+    // It may also change things there, and so bring a job into being.
+    bool member = false;
   };
 
   // Errors: INVALID_ARGUMENT (the file or a line of it; the text names it).
@@ -38,6 +40,12 @@ class Auth {
   // Looks at the file again. A file that cannot be read or parsed changes
   // nothing; that is logged once. Call it about once a second.
   void Reload();
+
+  // When the next token expires.
+  absl::Time NextExpiry() const;
+
+  // Whether the file is refused as it is now.
+  bool refused() const;
 
   // Whether the call brings a token that counts for anything.
   // Errors: UNAUTHENTICATED (none, malformed, unknown, expired).
@@ -65,10 +73,11 @@ class Auth {
   const std::string path_;
   mutable Mutex mu_;
   Snapshot now_ ABSL_GUARDED_BY(mu_);
+  // Of the last Reload; kept so that it is told once.
+  absl::Status refused_ ABSL_GUARDED_BY(mu_);
 
   // Of the thread that reloads.
   std::string text_;
-  absl::Status refused_;
 };
 
 }  // namespace muster::coordinator

@@ -160,6 +160,15 @@ TEST_F(AuthTest, EveryCallNeedsATokenThatIsKnown) {
   EXPECT_THAT(ListJobs(Bearer(kAdmin)), ElementsAre());
 }
 
+// Else it could use up the jobs that there may be.
+TEST_F(AuthTest, WhoMayOnlyReadBringsNoJobIntoBeing) {
+  EXPECT_EQ(TryGet(Bearer(kReader), MakeCaller("mine")).code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_THAT(ListJobs(Bearer(kAdmin)), ElementsAre());
+  EXPECT_TRUE(Set(Bearer(kMember), "mine").ok());
+  EXPECT_TRUE(TryGet(Bearer(kReader), MakeCaller("mine")).ok());
+}
+
 TEST_F(AuthTest, HealthAndReflectionStayOpen) {
   EXPECT_TRUE(CallByName("", "/grpc.health.v1.Health/Check").ok());
   const absl::Status reflection = CallByName(
@@ -317,6 +326,7 @@ TEST(AuthFileTest, WhatCannotBeReadChangesNothing) {
   (*auth)->Reload();
   EXPECT_TRUE(allowed("a"));
   EXPECT_FALSE(allowed("b"));
+  EXPECT_TRUE((*auth)->refused());
   ASSERT_EQ(remove(file.c_str()), 0);
   (*auth)->Reload();
   EXPECT_TRUE(allowed("a"));
@@ -324,6 +334,7 @@ TEST(AuthFileTest, WhatCannotBeReadChangesNothing) {
   (*auth)->Reload();
   EXPECT_FALSE(allowed("a"));
   EXPECT_TRUE(allowed("b"));
+  EXPECT_FALSE((*auth)->refused());
 }
 
 TEST(AuthFileTest, AtTheStartABadFileIsNamed) {

@@ -156,25 +156,49 @@ absl::StatusOr<std::unique_ptr<TlsIdentity>> TlsIdentity::Load(TlsFiles files) {
 }
 
 TlsIdentity::TlsIdentity(TlsFiles files, TlsMaterial material)
-    : files_(std::move(files)), material_(std::move(material)) {}
+    : files_(std::move(files)),
+      material_(std::move(material)),
+      expiry_(ExpiryOf(material_)),
+      expiry_told_(expiry_ <= absl::Now()) {}
 
 void TlsIdentity::Reload() {
   absl::StatusOr<TlsMaterial> material = LoadTlsMaterial(files_);
+  const absl::Time now = absl::Now();
+  bool news = false;
   {
     MutexLock lock(mu_);
+    if (material.ok() && ExpiryOf(*material) <= now && expiry_ > now) {
+      material =
+          Refusal("tls_cert", files_.cert, "the certificate has expired");
+    }
     const absl::Status before = std::exchange(refused_, material.status());
     if (!material.ok()) {
-      if (refused_ == before) return;
+      news = refused_ != before;
     } else if (*material == material_) {
-      return;
+      // The good files are back, or they have just come to their end.
+      news = !before.ok() || (!expiry_told_ && expiry_ <= now);
     } else {
       material_ = *material;
+      expiry_ = ExpiryOf(material_);
       fetched_ = false;
+      news = true;
     }
+    if (news && material.ok()) expiry_told_ = expiry_ <= now;
   }
+  if (!news) return;
   if (material.ok()) return LogLoaded(files_, *material);
   LOG(WARNING) << "tls_refused: cause=\"" << material.status().message()
                << "\" the last good files stay in use";
+}
+
+absl::Time TlsIdentity::expiry() {
+  MutexLock lock(mu_);
+  return expiry_;
+}
+
+bool TlsIdentity::refused() {
+  MutexLock lock(mu_);
+  return !refused_.ok();
 }
 
 TlsMaterial TlsIdentity::material() {

@@ -8,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "coordinator/server/mutex.h"
 #include "grpc/grpc_security.h"
 #include "grpcpp/security/server_credentials.h"
@@ -49,9 +50,17 @@ class TlsIdentity {
   TlsIdentity(const TlsIdentity&) = delete;
   TlsIdentity& operator=(const TlsIdentity&) = delete;
 
-  // Looks at the files again. Logs when something new counts from now on, and
-  // once when it is refused. Call it about once a second.
+  // Looks at the files again. Logs when something new counts from now on, once
+  // when it is refused, and when the certificate that counts has ended. A
+  // certificate that has ended is refused as long as the one before has not.
+  // Call it about once a second.
   void Reload();
+
+  // When the certificate that counts now ends.
+  absl::Time expiry();
+
+  // Whether the files are refused as they are now.
+  bool refused();
 
   // What counts now.
   TlsMaterial material();
@@ -68,6 +77,8 @@ class TlsIdentity {
   const TlsFiles files_;
   Mutex mu_;
   TlsMaterial material_ ABSL_GUARDED_BY(mu_);
+  absl::Time expiry_ ABSL_GUARDED_BY(mu_);
+  bool expiry_told_ ABSL_GUARDED_BY(mu_) = false;
   // Whether the transport has `material_`.
   bool fetched_ ABSL_GUARDED_BY(mu_) = false;
   // Of the last Reload; kept so that it is told once.

@@ -7,6 +7,8 @@
 
 #include <string>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "coordinator/server/test_certificates.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -95,6 +97,27 @@ TEST_F(CredentialsTest, ACertificateWithoutItsKeyYetIsNotTaken) {
   (*identity)->Reload();
   EXPECT_EQ((*identity)->material().cert, ReadTestFile(second_.cert));
   EXPECT_EQ((*identity)->material().key, ReadTestFile(second_.key));
+}
+
+TEST_F(CredentialsTest, AnExpiredCertificateDoesNotReplaceAGoodOne) {
+  const TestIdentity expired = authority_->Issue("expired", {.expired = true});
+  const TlsFiles files{TestPath("e.pem"), TestPath("e.key"), ""};
+  WriteTestFile(files.cert, ReadTestFile(first_.cert));
+  WriteTestFile(files.key, ReadTestFile(first_.key));
+  const auto identity = TlsIdentity::Load(files);
+  ASSERT_TRUE(identity.ok()) << identity.status();
+  EXPECT_GT((*identity)->expiry(), absl::Now());
+  WriteTestFile(files.key, ReadTestFile(expired.key));
+  WriteTestFile(files.cert, ReadTestFile(expired.cert));
+  (*identity)->Reload();
+  EXPECT_EQ((*identity)->material().cert, ReadTestFile(first_.cert));
+  EXPECT_TRUE((*identity)->refused());
+  WriteTestFile(files.cert, ReadTestFile(first_.cert));
+  WriteTestFile(files.key, ReadTestFile(first_.key));
+  (*identity)->Reload();
+  EXPECT_FALSE((*identity)->refused());
+  // Better than none.
+  EXPECT_TRUE(TlsIdentity::Load({expired.cert, expired.key, ""}).ok());
 }
 
 }  // namespace

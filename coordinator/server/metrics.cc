@@ -114,7 +114,7 @@ prometheus::MetricFamily MembersFamily(const Gauges& gauges) {
 }
 
 std::vector<prometheus::MetricFamily> Families(const Gauges& g) {
-  return {
+  std::vector<prometheus::MetricFamily> families = {
       GaugeFamily("muster_coordinator_jobs", "Jobs that have state.", g.jobs),
       GaugeFamily("muster_coordinator_sessions", "Open streams.", g.sessions),
       GaugeFamily("muster_coordinator_keys", "Keys in all stores.", g.keys),
@@ -129,8 +129,22 @@ std::vector<prometheus::MetricFamily> Families(const Gauges& g) {
                   g.groups),
       GaugeFamily("muster_coordinator_storage_uncommitted_steps",
                   "Steps that wait for the storage.", g.uncommitted_steps),
+      GaugeFamily("muster_coordinator_refused_files",
+                  "Files of TLS and tokens that are not taken as they are.",
+                  g.refused_files),
       MembersFamily(g),
   };
+  if (g.certificate_expiry.has_value()) {
+    families.push_back(GaugeFamily(
+        "muster_coordinator_certificate_expiry_seconds",
+        "When the certificate ends, since 1970.", *g.certificate_expiry));
+  }
+  if (g.token_expiry.has_value()) {
+    families.push_back(GaugeFamily("muster_coordinator_token_expiry_seconds",
+                                   "When the next token expires, since 1970.",
+                                   *g.token_expiry));
+  }
+  return families;
 }
 
 }  // namespace

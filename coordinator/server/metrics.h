@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -27,6 +28,11 @@ struct Gauges {
   int64_t groups = 0;
   int64_t uncommitted_steps = 0;
   std::array<int64_t, core::kMemberStateCount> members{};  // by MemberState
+  // Files of TLS and tokens that are not taken as they are now.
+  int64_t refused_files = 0;
+  // In seconds since 1970; none where there is no such end.
+  std::optional<int64_t> certificate_expiry;
+  std::optional<int64_t> token_expiry;
 };
 
 // Metrics counts what happens and renders it for Prometheus. Labels take

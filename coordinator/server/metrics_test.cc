@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // "name{label,label}" of a sample, without values and histogram parts.
 std::string NameOf(absl::string_view sample) {
@@ -68,6 +69,7 @@ TEST(MetricsTest, NamesAndLabelsAreGolden) {
                   "muster_coordinator_members{state} gauge",
                   "muster_coordinator_open_barriers gauge",
                   "muster_coordinator_queue_items gauge",
+                  "muster_coordinator_refused_files gauge",
                   "muster_coordinator_rendezvous_seconds histogram",
                   "muster_coordinator_rpc_duration_seconds{method} histogram",
                   "muster_coordinator_rpc_requests_total{code,method} counter",
@@ -136,10 +138,17 @@ TEST(MetricsTest, NoticesAndEventsAreCountedByOutcomeAndKind) {
 TEST(MetricsTest, GaugesAreReadAtTheScrape) {
   Gauges gauges;
   Metrics metrics([&gauges] { return gauges; });
+  EXPECT_THAT(metrics.Scrape(), Not(HasSubstr("expiry")));
   gauges.keys = 42;
+  gauges.certificate_expiry = 1234;
+  gauges.token_expiry = 5678;
   gauges.members[static_cast<int>(core::MemberState::kLost)] = 3;
   const std::string text = metrics.Scrape();
   EXPECT_THAT(text, HasSubstr("muster_coordinator_keys 42\n"));
+  EXPECT_THAT(
+      text, HasSubstr("muster_coordinator_certificate_expiry_seconds 1234\n"));
+  EXPECT_THAT(text,
+              HasSubstr("muster_coordinator_token_expiry_seconds 5678\n"));
   EXPECT_THAT(text,
               HasSubstr("muster_coordinator_members{state=\"lost\"} 3\n"));
 }

@@ -25,6 +25,7 @@
 #include "coordinator/server/session_service.h"
 #include "coordinator/server/turn_queue.h"
 #include "coordinator/server/unary.h"
+#include "coordinator/server/unsent_answers.h"
 #include "coordinator/server/watch_call.h"
 #include "gtest/gtest.h"
 
@@ -347,7 +348,8 @@ class ReactorRaceTest : public ::testing::Test {
   ReactorRaceTest()
       : metrics_([] { return Gauges(); }),
         driver_(DriverOptions(&metrics_)),
-        context_{&driver_, &metrics_, &open_calls_, 1 << 20, &turns_},
+        context_{&driver_, &metrics_, &open_calls_, 1 << 20,
+                 &turns_,  nullptr,   &unsent_},
         sessions_(context_, {1000, seconds(60)}) {
     driver_.Start([this](core::Instant now) { sessions_.Sweep(now); });
   }
@@ -366,6 +368,7 @@ class ReactorRaceTest : public ::testing::Test {
   Driver driver_;
   OpenCalls open_calls_;
   TurnQueue turns_{2};
+  UnsentAnswers unsent_{1 << 30};
   const ServiceContext context_;
   SessionTable sessions_;
 };
@@ -531,7 +534,7 @@ TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
   Pool pool(1);
   TurnQueue turns(1);
   const ServiceContext context{&driver_, &metrics_, &open_calls_, 1 << 20,
-                               &turns};
+                               &turns,   nullptr,   &unsent_};
   SessionTable sessions(context, {1000, seconds(60)});
   const auto open = [&](const std::string& job, int operations) {
     const auto session = std::make_shared<Session>(sessions, context, nullptr);

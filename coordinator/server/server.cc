@@ -1,5 +1,7 @@
 #include "coordinator/server/server.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/snapshot.h"
@@ -31,6 +34,7 @@
 #include "coordinator/server/store_service.h"
 #include "coordinator/server/turn_queue.h"
 #include "coordinator/server/unary.h"
+#include "coordinator/server/unsent_answers.h"
 #include "coordinator/storage/record_codec.h"
 #include "coordinator/storage/storage.h"
 #include "glog/logging.h"
@@ -55,6 +59,13 @@ constexpr milliseconds kDestructionGrace{100};
 // A connection that has not said by then what HTTP/2 and TLS begin with is
 // closed.
 constexpr milliseconds kHandshakeTimeout{20'000};
+// A connection without a call is closed after this; clients open another when
+// they need it.
+constexpr milliseconds kConnectionIdleTime{60'000};
+// The allocator keeps what was freed. It is told to give it back when it is
+// more than this, which is looked at so often.
+constexpr size_t kFreeBytesMax = 256 << 20;
+constexpr std::chrono::seconds kMemoryInterval{30};
 // Clients may ping this often.
 constexpr milliseconds kPingIntervalMin{1'000};
 // Unary calls at one time on one connection.
@@ -104,6 +115,8 @@ absl::Status CheckOptions(const ServerOptions& options) {
       {"jobs_max", options.jobs_max},
       {"sessions_max", options.sessions_max},
       {"message_bytes_max", options.message_bytes_max},
+      {"unsent_bytes_max", options.unsent_bytes_max},
+      {"inbound_bytes_max", options.inbound_bytes_max},
       {"stalled_reader_timeout (milliseconds)",
        options.stalled_reader_timeout.count()},
       {"idle_job_retention (milliseconds)",
@@ -202,6 +215,8 @@ void ConfigureTransport(const ServerOptions& options,
       ms(kPingIntervalMin));
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              ms(kHandshakeTimeout));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                             ms(kConnectionIdleTime));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              kCallsPerConnectionMax);
   builder.SetMaxReceiveMessageSize(options.message_bytes_max);
@@ -209,7 +224,9 @@ void ConfigureTransport(const ServerOptions& options,
   // may come out a little larger than the sum that was estimated.
   builder.SetMaxSendMessageSize(-1);
   builder.SetResourceQuota(
-      grpc::ResourceQuota("coordinator").SetMaxThreads(kBlockingThreadsMax));
+      grpc::ResourceQuota("coordinator")
+          .SetMaxThreads(kBlockingThreadsMax)
+          .Resize(static_cast<size_t>(options.inbound_bytes_max)));
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 1);
@@ -226,8 +243,9 @@ class ServerImpl final : public Server {
         commits_(storage == nullptr ? nullptr : NewCommits(std::move(storage))),
         driver_(DriverOptions(options, &metrics_, commits_.get())),
         turns_(TurnThreads()),
-        context_{&driver_, &metrics_,  &open_calls_, options.message_bytes_max,
-                 &turns_,  auth_.get()},
+        unsent_(options.unsent_bytes_max),
+        context_{&driver_, &metrics_,   &open_calls_, options.message_bytes_max,
+                 &turns_,  auth_.get(), &unsent_},
         sessions_(context_,
                   {options.sessions_max, options.stalled_reader_timeout}) {}
 
@@ -265,6 +283,8 @@ class ServerImpl final : public Server {
       if (tls_ != nullptr) tls_->Reload();
       if (auth_ != nullptr) auth_->Reload();
       sessions_.Sweep(now);
+      unsent_.CutOff(now, options_.stalled_reader_timeout);
+      ReturnMemory(now);
     });
     return options_.http_listen.empty() ? absl::OkStatus() : ServeHttp();
   }
@@ -395,8 +415,22 @@ class ServerImpl final : public Server {
     return absl::OkStatus();
   }
 
+  void ReturnMemory(core::Instant now) {
+    if (now - memory_looked_at_ < kMemoryInterval) return;
+    memory_looked_at_ = now;
+    if (mallinfo2().fordblks > kFreeBytesMax) malloc_trim(0);
+  }
+
   Gauges ReadGauges() {
     Gauges gauges;
+    gauges.refused_files = (tls_ != nullptr && tls_->refused() ? 1 : 0) +
+                           (auth_ != nullptr && auth_->refused() ? 1 : 0);
+    if (tls_ != nullptr && tls_->expiry() != absl::InfiniteFuture()) {
+      gauges.certificate_expiry = absl::ToUnixSeconds(tls_->expiry());
+    }
+    if (auth_ != nullptr && auth_->NextExpiry() != absl::InfiniteFuture()) {
+      gauges.token_expiry = absl::ToUnixSeconds(auth_->NextExpiry());
+    }
     gauges.sessions = sessions_.size();
     if (commits_ != nullptr) gauges.uncommitted_steps = commits_->depth();
     for (const std::shared_ptr<Job>& job : driver_.Jobs()) {
@@ -435,6 +469,8 @@ class ServerImpl final : public Server {
   Driver driver_;
   OpenCalls open_calls_;
   TurnQueue turns_;
+  UnsentAnswers unsent_;
+  core::Instant memory_looked_at_{};  // of the ticker
   const ServiceContext context_;
   SessionTable sessions_;
   std::vector<std::unique_ptr<grpc::Service>> services_;

@@ -48,6 +48,13 @@ struct ServerOptions {
   int sessions_max = 20'000;
   // The most bytes of one request or answer, a stream's batch included.
   int message_bytes_max = 64 << 20;
+  // The most bytes of unary answers that clients have not taken, all together;
+  // the call whose answer would be one more gets RESOURCE_EXHAUSTED. One that
+  // is not taken for `stalled_reader_timeout` is given up.
+  int64_t unsent_bytes_max = int64_t{1} << 30;
+  // About how many bytes of messages may be on their way in, from all clients;
+  // past it connections are not read, and streams may be ended.
+  int64_t inbound_bytes_max = int64_t{4} << 30;
   // Of each job.
   core::Limits limits;
   // Opens what keeps every job over the end of the process; unset keeps

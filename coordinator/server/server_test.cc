@@ -22,6 +22,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {
 namespace {
@@ -405,6 +406,45 @@ TEST(ServerTest, AJobThatWasOnlyAskedForIsForgottenSoon) {
   for (const char* const job : {"key", "queue", "closed", "formed", "member"}) {
     EXPECT_EQ(server.Job(job).summary().job(), job);
   }
+}
+
+TEST(ServerTest, TheLogTellsWhichLimitIsReachedAndWhyAStreamEnded) {
+  LogLines log;
+  TestServer server;
+  TestStream stream(server.NewChannel());
+  stream.HelloMember("j", "a", 1);
+  stream.Call(SetOperation(1, std::string(4097, 'k'), "v"));
+  EXPECT_THAT(log.Await("limit_reached: job=j calls="),
+              HasSubstr("limit key_bytes is 4096, offered 4097"));
+  v1::StreamRequest second_hello;
+  second_hello.mutable_hello();
+  stream.Send(second_hello);
+  EXPECT_EQ(log.Await("stream_ended: job=j member=a"),
+            "stream_ended: job=j member=a cause=\"a second hello\"");
+}
+
+TEST(ServerTest, AnswersThatAreNotTakenAreBounded) {
+  ServerOptions options;
+  options.unsent_bytes_max = 100'000;
+  TestServer server(options);
+  v1::SetRequest set;
+  *set.mutable_caller() = MakeCaller("j");
+  set.set_key("k");
+  set.set_value(std::string(100'001, 'v'));
+  v1::SetResponse done;
+  EXPECT_TRUE(
+      CallGrpc(server.store(), &v1::StoreService::Stub::Set, set, &done).ok());
+  v1::TryGetRequest get;
+  *get.mutable_caller() = MakeCaller("j");
+  get.set_key("k");
+  v1::TryGetResponse got;
+  const absl::Status refused = v1::FromGrpc(
+      CallGrpc(server.store(), &v1::StoreService::Stub::TryGet, get, &got));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("limit unsent_bytes is 100000"));
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("--limit_unsent_bytes"));
 }
 
 // Names of barriers are any bytes.

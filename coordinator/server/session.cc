@@ -6,10 +6,13 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/server/apply.h"
+#include "coordinator/server/limit_log.h"
 #include "coordinator/server/turn_queue.h"
+#include "glog/logging.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {
@@ -24,10 +27,6 @@ constexpr int64_t kMessageBytes = 1 << 20;
 
 // A session with more than this unsent does not read on.
 constexpr int64_t kPauseBytes = 4 << 20;
-
-// A session whose job has more steps than this waiting for the storage does not
-// read on before that has them.
-constexpr int64_t kUncommittedMax = 64;
 
 // Parked answers and events come without reading; a client that lets so many
 // pile up is cut off.
@@ -309,6 +308,7 @@ void Session::Deliver(absl::Span<Answer> answers) {
       answer.status = CheckAnswerBytes(answer, context_.message_bytes_max);
       if (!answer.status.ok()) answer.payload = std::monostate();
     }
+    if (!answer.status.ok()) LogIfLimited(job_->name(), answer.status);
     unsent_bytes_ += AnswerBytes(answer);
     ++unsent_answers_;
     queue_.push_back(std::move(answer));
@@ -477,6 +477,14 @@ void Session::FinishLocked(const absl::Status& status) {
   if (finished_) return;
   finished_ = true;
   finished_at_ = Now();
+  if (greeted_ && !absl::IsCancelled(status) && !absl::IsUnavailable(status) &&
+      !status.ok()) {
+    LOG(WARNING) << "stream_ended: job=" << job_->name()
+                 << " member=" << absl::CHexEscape(call_.member.value())
+                 << " cause=\"" << absl::CHexEscape(status.message()) << "\"";
+  } else if (!greeted_) {
+    LogIfLimited("", status);
+  }
   context_.metrics->CountCalls(Method::kStream, status.code(),
                                finished_at_ - started_);
   Finish(v1::ToGrpc(status));

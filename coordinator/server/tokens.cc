@@ -98,6 +98,14 @@ absl::StatusOr<TokenTable::Grant> TokenTable::ParseLine(
   return grant;
 }
 
+absl::Time TokenTable::NextExpiry(absl::Time now) const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const Grant& grant : grants_) {
+    if (grant.expires > now) next = std::min(next, grant.expires);
+  }
+  return next;
+}
+
 absl::StatusOr<TokenTable> TokenTable::Parse(absl::string_view text) {
   TokenTable table;
   int number = 0;

@@ -49,6 +49,9 @@ class TokenTable {
                                    absl::string_view what,
                                    absl::Time now) const;
 
+  // The first line to expire after `now`; infinite when none does.
+  absl::Time NextExpiry(absl::Time now) const;
+
   size_t size() const { return grants_.size(); }
 
  private:

@@ -16,17 +16,23 @@
 #include "coordinator/server/auth.h"
 #include "coordinator/server/driver.h"
 #include "coordinator/server/job.h"
+#include "coordinator/server/limit_log.h"
 #include "coordinator/server/method.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/open_calls.h"
 #include "coordinator/server/sink.h"
 #include "coordinator/server/turn_queue.h"
+#include "coordinator/server/unsent_answers.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 #include "muster/v1/membership.pb.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {
+
+// A call of a job that has more steps than this waiting for the storage waits
+// for those.
+constexpr int64_t kUncommittedMax = 64;
 
 // What the services share. Outlives all calls.
 struct ServiceContext {
@@ -38,6 +44,7 @@ struct ServiceContext {
   TurnQueue* turns;
   // Who may call; null: everybody.
   const Auth* auth = nullptr;
+  UnsentAnswers* unsent = nullptr;
 };
 
 inline void FillResponse(const core::Payload& payload, Method method,
@@ -67,27 +74,29 @@ class UnaryCall
         call_(CallOf(request.caller())),
         response_(response) {}
 
-  void Start(const grpc::CallbackServerContext* grpc, const Request& request) {
+  void Start(grpc::CallbackServerContext* grpc, const Request& request) {
+    grpc_ = grpc;
     context_.open_calls->Begin();
     self_ = this->shared_from_this();
+    const v1::Caller& caller = request.caller();
+    bool may_create = true;
     if (context_.auth != nullptr) {
-      const v1::Caller& caller = request.caller();
-      const absl::Status admitted =
-          context_.auth
-              ->Admit(*grpc, method_, caller.job(), !caller.member().empty())
-              .status();
-      if (!admitted.ok()) return End(admitted);
+      const absl::StatusOr<Auth::Pass> pass = context_.auth->Admit(
+          *grpc, method_, caller.job(), !caller.member().empty());
+      if (!pass.ok()) return End(pass.status());
+      may_create = pass->member;
     }
     absl::StatusOr<std::shared_ptr<Job>> job =
-        context_.driver->GetJob(request.caller().job());
+        may_create ? context_.driver->GetJob(caller.job())
+                   : context_.driver->FindJob(caller.job());
     if (!job.ok()) return End(job.status());
     job_ = *std::move(job);
-    if (!TakesLong(request)) return Run(request);
-    context_.turns->Post(job_.get(), [self = self_, &request] {
-      self->Run(request);
-      // OnCancel may have come too early to find it.
-      if (self->cancelled_.load()) self->job_->CancelAll(self);
-    });
+    if (job_->uncommitted() > kUncommittedMax) {
+      return job_->WhenCommitted(
+          [self = self_, &request] { self->PostRun(request); });
+    }
+    if (TakesLong(request)) return PostRun(request);
+    Run(request);
   }
 
   void Deliver(absl::Span<Answer> answers) override {
@@ -96,6 +105,8 @@ class UnaryCall
       if (status.ok()) {
         status = CheckAnswerBytes(answer, context_.message_bytes_max);
       }
+      if (status.ok())
+        status = context_.unsent->Add(grpc_, AnswerBytes(answer));
       if (!status.ok()) {
         End(status);
         continue;
@@ -123,6 +134,7 @@ class UnaryCall
 
   void OnDone() override {
     if (withdrawn_.load()) job_->Detach(*this);
+    context_.unsent->Remove(grpc_);
     context_.open_calls->End();
     // The last reference may be this one.
     std::shared_ptr<UnaryCall> self = std::move(self_);
@@ -132,6 +144,14 @@ class UnaryCall
   bool TakesLong(const Request& request) const {
     return method_ == Method::kDeletePrefix ||
            request.ByteSizeLong() > TurnQueue::kBytesWithoutTurn;
+  }
+
+  void PostRun(const Request& request) {
+    context_.turns->Post(job_.get(), [self = self_, &request] {
+      self->Run(request);
+      // OnCancel may have come too early to find it.
+      if (self->cancelled_.load()) self->job_->CancelAll(self);
+    });
   }
 
   void Run(const Request& request) {
@@ -152,7 +172,9 @@ class UnaryCall
   }
 
   void End(const absl::Status& status) {
-    if (!ended_.exchange(true)) Finish(status);
+    if (ended_.exchange(true)) return;
+    LogIfLimited(job_ == nullptr ? "" : job_->name(), status);
+    Finish(status);
   }
 
   void Finish(const absl::Status& status) {
@@ -164,6 +186,7 @@ class UnaryCall
   const ServiceContext& context_;
   const Method method_;
   const core::Instant started_;
+  grpc::CallbackServerContext* grpc_ = nullptr;  // set by Start
   core::Call call_;
   Response* const response_;
   std::shared_ptr<Job> job_;  // set by Start, before anybody else can see it
@@ -177,7 +200,7 @@ class UnaryCall
 // Answers a unary call by the verb of its request, if it may be made.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* Unary(const ServiceContext& context, Method method,
-                                const grpc::CallbackServerContext* grpc,
+                                grpc::CallbackServerContext* grpc,
                                 const Request* request, Response* response) {
   auto call = std::make_shared<UnaryCall<Request, Response>>(
       context, method, *request, response);

@@ -1,13 +1,22 @@
 #include "coordinator/storage/rocksdb_storage.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "rocksdb/db.h"
+#include "rocksdb/env.h"
 #include "rocksdb/iterator.h"
 #include "rocksdb/options.h"
 #include "rocksdb/write_batch.h"
@@ -25,6 +34,8 @@ constexpr char kFormat[] = "muster 1";
 // no cache: it is written, and read once.
 constexpr size_t kWriteBufferBytes = 32 << 20;
 constexpr uint64_t kLogBytesMax = 128 << 20;
+// What a start may write before anything of its own.
+constexpr size_t kRoomBytes = 1 << 20;
 constexpr int kInfoLogsMax = 4;
 constexpr size_t kInfoLogBytes = 1 << 20;
 
@@ -48,10 +59,49 @@ absl::Status ErrorOf(absl::string_view what, const std::string& path,
   return absl::UnavailableError(text);
 }
 
+absl::Status SystemError(absl::string_view what, const std::string& path,
+                         int error) {
+  std::string why = strerror(error);
+  why[0] = absl::ascii_tolower(why[0]);
+  return absl::UnavailableError(
+      absl::StrCat("storage ", path, ": cannot ", what, ": ", why));
+}
+
+// The library, as the distribution builds it, ends the process when the disk
+// has no room for the first bytes that it writes.
+absl::Status CheckRoom(const std::string& path) {
+  // What is wrong with the folder itself is for the library to say.
+  if (!rocksdb::Env::Default()->CreateDirIfMissing(path).ok()) {
+    return absl::OkStatus();
+  }
+  const std::string probe = path + "/room.tmp";
+  const int fd = open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) {
+    return errno == EACCES || errno == EROFS
+               ? absl::OkStatus()
+               : SystemError("write", path, errno);
+  }
+  const auto remove = absl::MakeCleanup([&] {
+    close(fd);
+    unlink(probe.c_str());
+  });
+  const int error = posix_fallocate(fd, 0, kRoomBytes);
+  return error == 0 ? absl::OkStatus() : SystemError("write", path, error);
+}
+
+// Which file it is, whatever its name.
+ino_t InodeOf(const std::string& path) {
+  struct stat info = {};
+  return stat(path.c_str(), &info) == 0 ? info.st_ino : 0;
+}
+
 class RocksDbStorage final : public Storage {
  public:
   RocksDbStorage(std::string path, std::unique_ptr<rocksdb::DB> database)
-      : path_(std::move(path)), database_(std::move(database)) {}
+      : path_(std::move(path)),
+        database_(std::move(database)),
+        lock_file_(path_ + "/LOCK"),
+        lock_inode_(InodeOf(lock_file_)) {}
 
   ~RocksDbStorage() override {
     const rocksdb::Status closed = database_->Close();
@@ -122,6 +172,12 @@ class RocksDbStorage final : public Storage {
 
  private:
   absl::Status Apply(rocksdb::WriteBatch& batch) {
+    // Files that were removed take what is written, and lose it; and another
+    // coordinator could have the folder open by now.
+    if (InodeOf(lock_file_) != lock_inode_) {
+      return absl::DataLossError(absl::StrCat(
+          "storage ", path_, ": the folder was removed or replaced"));
+    }
     const rocksdb::Status written =
         database_->Write(rocksdb::WriteOptions(), &batch);
     return written.ok() ? absl::OkStatus() : ErrorOf("write", path_, written);
@@ -129,11 +185,15 @@ class RocksDbStorage final : public Storage {
 
   const std::string path_;
   const std::unique_ptr<rocksdb::DB> database_;
+  const std::string lock_file_;
+  const ino_t lock_inode_;
 };
 
 rocksdb::Options DatabaseOptions() {
   rocksdb::Options options;
   options.create_if_missing = true;
+  // A start then writes next to nothing, so a disk that is nearly full does.
+  options.avoid_flush_during_recovery = true;
   options.paranoid_checks = true;
   options.write_buffer_size = kWriteBufferBytes;
   options.max_total_wal_size = kLogBytesMax;
@@ -147,6 +207,8 @@ rocksdb::Options DatabaseOptions() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Storage>> OpenRocksDb(const std::string& path) {
+  absl::Status room = CheckRoom(path);
+  if (!room.ok()) return room;
   rocksdb::DB* opened = nullptr;
   const rocksdb::Status status =
       rocksdb::DB::Open(DatabaseOptions(), path, &opened);

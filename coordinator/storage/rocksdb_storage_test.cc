@@ -1,19 +1,47 @@
 #include "coordinator/storage/rocksdb_storage.h"
 
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+namespace {
+
+// Files that were put on the disk. The library's calls come here, because the
+// program's own functions go before those of the C library.
+std::vector<std::string> synced;
+
+int Sync(int fd) {
+  char name[4096];
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  const ssize_t length = readlink(link.c_str(), name, sizeof(name));
+  if (length > 0) synced.emplace_back(name, static_cast<size_t>(length));
+  return static_cast<int>(syscall(SYS_fdatasync, fd));
+}
+
+}  // namespace
+
+extern "C" int fdatasync(int fd) { return Sync(fd); }
+extern "C" int fsync(int fd) { return Sync(fd); }
 
 namespace muster::coordinator {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
@@ -54,6 +82,47 @@ TEST_F(RocksDbStorageTest, WhatIsWrittenIsThereAfterReopening) {
   storage.reset();
   storage = Open();
   EXPECT_THAT(All(*storage), ElementsAre(Pair(bytes, bytes), Pair("a", "2")));
+}
+
+// A killed process keeps what the system has; only this tells the disk.
+TEST_F(RocksDbStorageTest, SyncPutsTheLogOnTheDisk) {
+  const std::unique_ptr<Storage> storage = Open();
+  ASSERT_TRUE(storage->Write({{"a", "1"}}).ok());
+  synced.clear();
+  ASSERT_TRUE(storage->Sync().ok());
+  EXPECT_THAT(synced, Contains(EndsWith(".log")));
+}
+
+// The library would end the process.
+TEST_F(RocksDbStorageTest, ADiskWithoutRoomIsAnError) {
+  Open();
+  const auto ignored = signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 64 << 10;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status full = OpenRocksDb(path_).status();
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, ignored);
+  EXPECT_EQ(full.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(full.message()),
+              AllOf(HasSubstr(path_), HasSubstr("cannot write: file too")));
+  EXPECT_NE(Open(), nullptr);
+}
+
+TEST_F(RocksDbStorageTest, AFolderThatWasRemovedTakesNothing) {
+  const std::unique_ptr<Storage> storage = Open();
+  ASSERT_TRUE(storage->Write({{"a", "1"}}).ok());
+  ASSERT_EQ(rename(path_.c_str(), (path_ + ".gone").c_str()), 0);
+  const absl::Status written = storage->Write({{"b", "2"}});
+  EXPECT_EQ(written.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(written.message()),
+              AllOf(HasSubstr(path_), HasSubstr("removed or replaced")));
+  // Another one in its place is not it either.
+  ASSERT_EQ(mkdir(path_.c_str(), 0700), 0);
+  std::ofstream(path_ + "/LOCK") << "";
+  EXPECT_FALSE(storage->Write({{"c", "3"}}).ok());
 }
 
 TEST_F(RocksDbStorageTest, ChangesOfOneWriteApplyInTheirOrder) {

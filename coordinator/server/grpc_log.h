@@ -1,0 +1,13 @@
+#ifndef MUSTER_COORDINATOR_SERVER_GRPC_LOG_H_
+#define MUSTER_COORDINATOR_SERVER_GRPC_LOG_H_
+
+namespace muster::coordinator {
+
+// Sends what gRPC has to say to the log of this process. It writes a line for
+// every handshake that fails, and clients with the wrong files try again all
+// day: of those there is one line in ten seconds, with their number.
+void TakeOverGrpcLog();
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_GRPC_LOG_H_

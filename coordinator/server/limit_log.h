@@ -1,0 +1,16 @@
+#ifndef MUSTER_COORDINATOR_SERVER_LIMIT_LOG_H_
+#define MUSTER_COORDINATOR_SERVER_LIMIT_LOG_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::coordinator {
+
+// Logs that a call was refused by a limit, when `status` says so; at most one
+// line a second, which counts those that it stands for. `job` is empty where
+// the limit is the coordinator's. Thread-safe.
+void LogIfLimited(absl::string_view job, const absl::Status& status);
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_SERVER_LIMIT_LOG_H_
