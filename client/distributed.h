@@ -51,10 +51,12 @@ struct InitProcessGroupOptions {
   int max_world_size = -1;
   std::optional<std::chrono::milliseconds> last_call = std::nullopt;
 
-  // Instead of `init_method`: the ranks meet in this store, without a
-  // coordinator, so that a lost rank is noticed by its neighbours' broken
-  // connections alone, and there is no MonitoredBarrier. Needs `rank` and
-  // `world_size`.
+  // Instead of `init_method`: rank 0 serves the coordinator, and tells the
+  // others in this store where. That is on the first interface of
+  // GLOO_SOCKET_IFNAME, else at the address of its host name, else on loopback,
+  // where other hosts cannot reach it. Needs `rank` and `world_size`. It
+  // becomes the default store. One group at a time can meet in a store: give
+  // each a PrefixStore.
   std::shared_ptr<Store> store = nullptr;
 
   // The job's name on the coordinator. Empty: the URL's, else MUSTER_JOB, else

@@ -1,6 +1,8 @@
 // What InitProcessGroup and the collectives do between processes.
 
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -9,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "client/file_store.h"
 #include "client/session.h"
 #include "client/store.h"
 #include "client/testing/processes.h"
@@ -112,26 +115,84 @@ TEST_F(DistributedTest, TcpUrl) {
   ExpectHello(ranks);
 }
 
-TEST_F(DistributedTest, FileUrl) {
-  const std::string path = ::testing::TempDir() + "/rendezvous";
-  unlink(path.c_str());
-  Ranks ranks;
-  for (int rank = 0; rank < 3; ++rank) {
-    ranks.push_back(
-        Start({"without_coordinator",
-               "file://" + path + "?world_size=3&rank=" + std::to_string(rank)},
-              {}));
+// With the ranks in a file of the test's own.
+class FileTest : public DistributedTest {
+ protected:
+  FileTest() { unlink(path_.c_str()); }
+  ~FileTest() override { unlink(path_.c_str()); }
+
+  std::unique_ptr<Process> StartRank(int rank, int size,
+                                     const std::string& scenario) const {
+    return Start(
+        {scenario, "file://" + path_ + "?world_size=" + std::to_string(size) +
+                       "&rank=" + std::to_string(rank)},
+        {});
   }
-  for (int i = 0; i < 2; ++i) {
-    ExpectLines(ranks, "sum 3");
-    ExpectLines(ranks,
-                "error DistError [] MonitoredBarrier on group \"world\": the "
-                "coordinator decides it, and the group was formed without one "
-                "(InitProcessGroupOptions::store, or file://)");
+
+  Ranks StartRanks(int size, const std::string& scenario) const {
+    Ranks ranks;
+    for (int rank = 0; rank < size; ++rank) {
+      ranks.push_back(StartRank(rank, size, scenario));
+    }
+    return ranks;
   }
-  ExpectExits(ranks, 0);
+
+  const std::string path_ = ::testing::TempDir() + "/rendezvous";
+};
+
+TEST_F(FileTest, RanksMeetInAFile) {
+  ExpectHello(StartRanks(3, "hello"));
   // The last one has cleared up.
-  EXPECT_NE(access(path.c_str(), F_OK), 0);
+  EXPECT_NE(access(path_.c_str(), F_OK), 0);
+}
+
+TEST_F(FileTest, FormsTheGroupTwentyTimes) {
+  const Ranks ranks = StartRanks(3, "again");
+  ExpectLines(ranks, "formed 20 times");
+  ExpectExits(ranks, 0);
+}
+
+TEST_F(FileTest, AKilledRankIsNamedByAllOthersAndTheFileCanBeUsedAgain) {
+  Ranks ranks = StartRanks(3, "train");
+  ExpectLines(ranks, "training");
+  ranks[1]->Signal(SIGKILL);
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(ranks[rank]->ReadLine(kSoon),
+                AllOf(StartsWith("error DistNetworkError [1] "),
+                      HasSubstr("rank 1 (")));
+    EXPECT_EQ(ranks[rank]->ReadLine(kSoon), "same");
+    EXPECT_EQ(ranks[rank]->Wait(kSoon).code, 3);
+  }
+  EXPECT_EQ(access(path_.c_str(), F_OK), 0);
+  ExpectHello(StartRanks(3, "hello"));
+}
+
+TEST_F(FileTest, ARankThatReadOfADeadCoordinatorFindsTheNewOne) {
+  const int port = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(listen(port, 1), 0);
+  sockaddr_in address = {};
+  socklen_t bytes = sizeof(address);
+  getsockname(port, reinterpret_cast<sockaddr*>(&address), &bytes);
+  FileStore(path_).Set(
+      "muster/coordinator",
+      "job 127.0.0.1:" + std::to_string(ntohs(address.sin_port)));
+  Ranks ranks(2);
+  ranks[1] = StartRank(1, 2, "hello");
+  close(accept(port, nullptr, nullptr));
+  close(port);
+  ranks[0] = StartRank(0, 2, "hello");
+  ExpectHello(ranks);
+}
+
+TEST_F(FileTest, WhoWaitsForRankZeroSaysSo) {
+  const auto rank =
+      Start({"hello", "file://" + path_ + "?world_size=2&rank=1", "300"}, {});
+  EXPECT_THAT(
+      rank->ReadLine(kSoon),
+      StartsWith("error DistError [] rank 1 waited for rank 0 to serve the "
+                 "coordinator for 300ms (timeout: "
+                 "InitProcessGroupOptions::timeout): Wait timeout after "));
+  EXPECT_EQ(rank->Wait(kSoon).code, 4);
 }
 
 TEST_F(DistributedTest, ExternalCoordinatorGivesOutTheRanks) {

@@ -132,7 +132,7 @@ class ProcessGroup {
   // late does not end the group.
   // Throws DistError: kDeadlineExceeded (ranks are missing: culprits()),
   // kAborted (a rank is gone), kInvalidArgument (arguments that conflict with
-  // another rank's), kFailedPrecondition (a group without a coordinator).
+  // another rank's).
   // Throws DistNetworkError (the coordinator does not answer).
   void MonitoredBarrier(const MonitoredBarrierOptions& options = {});
 

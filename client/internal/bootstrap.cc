@@ -10,7 +10,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "client/errors.h"
 #include "client/internal/deadline.h"
 #include "client/internal/verbs.h"
 
@@ -23,7 +22,6 @@ using std::chrono::milliseconds;
 // How long it may take to notice that a wait has become pointless.
 constexpr milliseconds kSlice = std::chrono::seconds(1);
 constexpr milliseconds kCallTimeout = std::chrono::seconds(30);
-constexpr milliseconds kWaitMax = std::chrono::hours(24);
 
 Deadline CallDeadline() {
   return Deadline::After(kCallTimeout,
@@ -51,17 +49,6 @@ std::vector<std::string> Prefixed(const std::string& prefix,
     prefixed.push_back(absl::StrCat(prefix, key));
   }
   return prefixed;
-}
-
-// The other way round than everywhere else: the user's store throws, and the
-// data plane wants a status.
-template <typename Function>
-auto Catch(Function function) -> absl::StatusOr<decltype(function())> {
-  try {
-    return function();
-  } catch (const DistError& error) {
-    return error.status();
-  }
 }
 
 }  // namespace
@@ -136,34 +123,6 @@ void DeleteStaleKeys(Session& session, const std::string& prefix,
     }
   }
   DeleteKeys(session, stale, deadline);
-}
-
-StoreBootstrap::StoreBootstrap(std::shared_ptr<Store> store,
-                               const std::string& prefix)
-    : store_(prefix, std::move(store)) {}
-
-absl::Status StoreBootstrap::Set(const std::string& key,
-                                 const std::string& value) {
-  return Catch([&] {
-           store_.Set(key, value);
-           return true;
-         })
-      .status();
-}
-
-absl::StatusOr<std::vector<std::string>> StoreBootstrap::Get(
-    const std::vector<std::string>& keys, dataplane::Instant deadline) {
-  return Catch([&] {
-    const auto left = std::chrono::ceil<milliseconds>(
-        std::min<Clock::duration>(deadline - Clock::now(), kWaitMax));
-    store_.Wait(keys, std::max(milliseconds(1), left));
-    return store_.MultiGet(keys);
-  });
-}
-
-absl::StatusOr<int64_t> StoreBootstrap::Add(const std::string& key,
-                                            int64_t delta) {
-  return Catch([&] { return store_.Add(key, delta); });
 }
 
 }  // namespace muster::internal

@@ -1,4 +1,4 @@
-// Where the ranks of a new group meet: stores as the data plane wants them.
+// Where the ranks of a new group meet: the store as the data plane wants it.
 
 #ifndef MUSTER_CLIENT_INTERNAL_BOOTSTRAP_H_
 #define MUSTER_CLIENT_INTERNAL_BOOTSTRAP_H_
@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/session.h"
-#include "client/store.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/mutex.h"
 
@@ -48,21 +47,6 @@ class SessionBootstrap : public dataplane::BootstrapStore {
 // generation follows in every key. Nobody needs it: they are over.
 void DeleteStaleKeys(Session& session, const std::string& prefix,
                      int64_t current);
-
-// On a store that the user brought.
-class StoreBootstrap : public dataplane::BootstrapStore {
- public:
-  StoreBootstrap(std::shared_ptr<Store> store, const std::string& prefix);
-
-  absl::Status Set(const std::string& key, const std::string& value) override;
-  absl::StatusOr<std::vector<std::string>> Get(
-      const std::vector<std::string>& keys,
-      dataplane::Instant deadline) override;
-  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
-
- private:
-  PrefixStore store_;
-};
 
 }  // namespace muster::internal
 

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -17,6 +18,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/internal/deadline.h"
@@ -87,6 +89,37 @@ bool IsNumeric(const std::string& host) {
   in6_addr v6{};
   return inet_pton(AF_INET, host.c_str(), &v4) == 1 ||
          inet_pton(AF_INET6, host.c_str(), &v6) == 1;
+}
+
+// Empty: there is no such interface, or it has no address.
+std::string AddressOfInterface(absl::string_view name) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return "";
+  const absl::Cleanup release = [list] { freeifaddrs(list); };
+  // Link-local addresses mean nothing to other hosts.
+  for (const int family : {AF_INET, AF_INET6}) {
+    const socklen_t size =
+        family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+      if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != family ||
+          name != at->ifa_name) {
+        continue;
+      }
+      std::string address = NumericAddress(at->ifa_addr, size);
+      if (!address.empty() && !absl::StartsWith(address, "fe80")) {
+        return address;
+      }
+    }
+  }
+  return "";
+}
+
+// Whether the address is one of this host's.
+bool CanBind(const addrinfo& address) {
+  const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  const absl::Cleanup closer = [fd] { close(fd); };
+  return bind(fd, address.ai_addr, address.ai_addrlen) == 0;
 }
 
 }  // namespace
@@ -185,6 +218,23 @@ std::string ListenAddress(const Endpoint& endpoint) {
   }
   if (IsNumeric(endpoint.host)) return endpoint.ToString();
   return Endpoint{"0.0.0.0", endpoint.port}.ToString();
+}
+
+std::string ReachableAddress(const char* interfaces) {
+  if (interfaces != nullptr) {
+    const absl::string_view names = interfaces;
+    std::string address = AddressOfInterface(names.substr(0, names.find(',')));
+    if (!address.empty()) return address;
+  }
+  const absl::StatusOr<AddressList> list =
+      Resolve({HostName(), 0}, SOCK_STREAM);
+  if (list.ok()) {
+    for (const addrinfo* at = list->get(); at != nullptr; at = at->ai_next) {
+      std::string address = NumericAddress(at->ai_addr, at->ai_addrlen);
+      if (!IsLoopback(address) && CanBind(*at)) return address;
+    }
+  }
+  return "127.0.0.1";
 }
 
 std::string HostName() {

@@ -42,6 +42,12 @@ bool IsLoopback(absl::string_view address);
 // address, or 127.0.1.1 for the own host name).
 std::string ListenAddress(const Endpoint& endpoint);
 
+// Where this host's other processes and other hosts can reach this one, as far
+// as it can tell: the address of the first interface that `interfaces` (as in
+// GLOO_SOCKET_IFNAME, may be null) names, else the one of its host name, else
+// loopback. Numeric.
+std::string ReachableAddress(const char* interfaces);
+
 // The name of this host.
 std::string HostName();
 

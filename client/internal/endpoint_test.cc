@@ -96,5 +96,15 @@ TEST(EndpointTest, ListensWhereEverybodyCanReachIt) {
   EXPECT_EQ(ListenAddress({"trainer-0.svc", 1}), "0.0.0.0:1");
 }
 
+TEST(ReachableAddressTest, IsTheFirstInterfacesElseOneOfTheHosts) {
+  EXPECT_EQ(ReachableAddress("lo,eth0"), "127.0.0.1");
+  const std::string address = ReachableAddress(nullptr);
+  EXPECT_EQ(ReachableAddress("nosuch1"), address);
+  const absl::StatusOr<std::string> own =
+      LocalAddressTowards({.host = address, .port = 1});
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_EQ(*own, address);
+}
+
 }  // namespace
 }  // namespace muster::internal

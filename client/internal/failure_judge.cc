@@ -44,16 +44,7 @@ absl::string_view Fate(MemberEvent::Kind kind) {
   return "is gone";
 }
 
-}  // namespace
-
-std::string DescribeMember(const MemberInfo& member) {
-  std::string text = absl::StrCat("rank ", member.rank);
-  if (!member.host.empty()) {
-    absl::StrAppend(&text, " (", member.host, ", pid ", member.pid, ")");
-  }
-  return text;
-}
-
+// The one line that a rank's log has about the end of a group.
 void LogGroupFailure(const std::string& group, int64_t generation, int rank,
                      const absl::Status& why) {
   std::vector<int> culprits;
@@ -69,6 +60,16 @@ void LogGroupFailure(const std::string& group, int64_t generation, int rank,
                       culprits.begin() + static_cast<ptrdiff_t>(shown), ",")
                << (shown < culprits.size() ? ",..." : "") << " cause=\""
                << absl::CHexEscape(why.message()) << "\"";
+}
+
+}  // namespace
+
+std::string DescribeMember(const MemberInfo& member) {
+  std::string text = absl::StrCat("rank ", member.rank);
+  if (!member.host.empty()) {
+    absl::StrAppend(&text, " (", member.host, ", pid ", member.pid, ")");
+  }
+  return text;
 }
 
 void FailureJudge::OnEvent(const MemberEvent& event) {

@@ -131,10 +131,6 @@ std::string DescribeMember(const MemberInfo& member);
 // How many ranks an error text or a line of the log lists.
 inline constexpr size_t kRanksInTextMax = 8;
 
-// The one line that a rank's log has about the end of a group.
-void LogGroupFailure(const std::string& group, int64_t generation, int rank,
-                     const absl::Status& why);
-
 }  // namespace muster::internal
 
 #endif  // MUSTER_CLIENT_INTERNAL_FAILURE_JUDGE_H_

@@ -53,7 +53,6 @@ GroupState::GroupState(GroupStateOptions options,
       judge_(std::move(judge)) {}
 
 void GroupState::TellJudge() {
-  if (judge_ == nullptr) return;
   const std::weak_ptr<GroupState> weak = weak_from_this();
   FailureJudge::Group group;
   group.name = options_.name;
@@ -122,14 +121,7 @@ void GroupState::ThrowFailure(const absl::Status& symptom) {
 absl::Status GroupState::Explain(const absl::Status& symptom) {
   // The group was destroyed, by this process itself.
   if (absl::IsCancelled(symptom)) return symptom;
-  if (judge_ != nullptr) return judge_->Decide(symptom);
-  {
-    MutexLock lock(mutex_);
-    if (std::exchange(failure_logged_, true)) return symptom;
-  }
-  LogGroupFailure(options_.name, options_.formation.generation, rank(),
-                  symptom);
-  return symptom;
+  return judge_->Decide(symptom);
 }
 
 void GroupState::Shutdown() {
@@ -138,7 +130,7 @@ void GroupState::Shutdown() {
     MutexLock lock(mutex_);
     communicator.swap(communicator_);
   }
-  if (judge_ != nullptr) judge_->End();
+  judge_->End();
   if (communicator != nullptr) {
     communicator->Abort(absl::CancelledError(
         absl::StrCat("group \"", options_.name, "\" was destroyed")));
@@ -147,10 +139,8 @@ void GroupState::Shutdown() {
 
 absl::Status GroupState::status() const {
   const auto live = communicator();
-  if (judge_ != nullptr) {
-    absl::Status known = judge_->Known(options_.formation.generation);
-    if (!known.ok()) return known;
-  }
+  absl::Status known = judge_->Known(options_.formation.generation);
+  if (!known.ok()) return known;
   return live == nullptr ? absl::OkStatus() : live->status();
 }
 
@@ -231,13 +221,6 @@ void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
   const auto live = LiveCommunicator();
   if (const absl::Status broken = live->status(); !broken.ok()) {
     ThrowFailure(broken);
-  }
-  if (session_ == nullptr) {
-    Throw(Origin::kControl,
-          absl::FailedPreconditionError(absl::StrCat(
-              "MonitoredBarrier on group \"", options_.name,
-              "\": the coordinator decides it, and the group was formed "
-              "without one (InitProcessGroupOptions::store, or file://)")));
   }
   if (size() == 1) return;
   const std::string name = timeout.count() == 0

@@ -31,7 +31,6 @@ struct GroupStateOptions {
 // Thread-safe.
 class GroupState : public std::enable_shared_from_this<GroupState> {
  public:
-  // `session` and `judge` are null in a group without a coordinator.
   static std::shared_ptr<GroupState> Create(
       GroupStateOptions options, std::unique_ptr<dataplane::Backend> backend,
       std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge);
@@ -79,8 +78,6 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   std::shared_ptr<dataplane::Communicator> communicator_
       ABSL_GUARDED_BY(mutex_);
   bool failure_seen_ ABSL_GUARDED_BY(mutex_) = false;
-  // Without a judge, which logs it otherwise.
-  bool failure_logged_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace muster::internal

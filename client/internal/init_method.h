@@ -29,8 +29,8 @@ struct InitRequest {
 
 struct InitPlan {
   // Of the coordinator; not with a file.
-  Endpoint endpoint;
-  // Where the ranks meet without a coordinator; empty: they have one.
+  Endpoint endpoint = {};
+  // In which rank 0 tells where it serves the coordinator; else empty.
   std::string file = {};
   std::string job = {};
   // -1: the coordinator gives one out.

@@ -17,6 +17,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "client/errors.h"
 #include "client/file_store.h"
 #include "client/internal/backoff.h"
@@ -48,6 +49,13 @@ constexpr milliseconds kFarewellTimeout = seconds(10);
 constexpr milliseconds kDrainTimeout{200};
 // An embedded coordinator that cannot be reached is not started again.
 constexpr milliseconds kCoordinatorLoss = seconds(3);
+
+// In a store in which the ranks meet: the job and the address of the
+// coordinator that rank 0 serves; empty when it has ended that.
+constexpr char kMeetingKey[] = "muster/coordinator";
+// How often and how long it is tried, since both may have changed meanwhile.
+constexpr milliseconds kMeetingInterval{5};
+constexpr milliseconds kMeetingAttempt = seconds(2);
 
 [[noreturn]] void Invalid(absl::string_view text) {
   Throw(Origin::kControl, absl::InvalidArgumentError(text));
@@ -137,16 +145,14 @@ std::unique_ptr<World> World::Form(const InitProcessGroupOptions& options) {
   EnsureLogging();
   CheckOptions(options);
   std::unique_ptr<World> world(new World(options));
-  if (options.store != nullptr) {
-    world->FormWithStore(options.store, options.rank, options.world_size);
+  InitPlan plan = {.rank = options.rank, .world_size = options.world_size};
+  if (options.store == nullptr) {
+    plan = ValueOrThrow(Origin::kControl, Plan(options));
+    if (!plan.file.empty()) world->MeetInFile(plan);
   } else {
-    InitPlan plan = ValueOrThrow(Origin::kControl, Plan(options));
-    if (plan.file.empty()) {
-      world->FormWithCoordinator(std::move(plan));
-    } else {
-      world->FormWithFile(plan);
-    }
+    world->meeting_ = options.store;
   }
+  world->FormGroup(std::move(plan));
   if (world->telemetry_ != nullptr) {
     world->telemetry_->SetRank(world->state_->rank(), world->state_->size());
   }
@@ -168,24 +174,7 @@ std::string World::debug_address() const {
   return telemetry_ == nullptr ? "" : telemetry_->address();
 }
 
-void World::FormWithStore(std::shared_ptr<Store> store, int rank,
-                          int world_size) {
-  telemetry_ =
-      ValueOrThrow(Origin::kControl, Telemetry::Start(options_.http_port));
-  store_ = std::move(store);
-  formation_.rank = rank;
-  for (int seat = 0; seat < world_size; ++seat) {
-    formation_.seats.push_back({.rank = seat});
-  }
-  // Every rank counts how often it was here, so that a group that is formed
-  // again does not meet the traces of the last.
-  const int64_t time = store_->Add(absl::StrCat("muster/init/", rank), 1);
-  Connect(std::make_shared<StoreBootstrap>(store_,
-                                           absl::StrCat(GroupPrefix(), time)),
-          /*local_address=*/"");
-}
-
-void World::FormWithFile(const InitPlan& plan) {
+void World::MeetInFile(const InitPlan& plan) {
   auto store = std::make_shared<FileStore>(plan.file, plan.world_size);
   if (const int64_t stores = store->OpenStores(); stores > plan.world_size) {
     LOG(WARNING) << "more stores than ranks, some are of killed processes or "
@@ -193,15 +182,17 @@ void World::FormWithFile(const InitPlan& plan) {
                  << plan.file << "\" stores=" << stores
                  << " ranks=" << plan.world_size;
   }
-  FormWithStore(std::move(store), plan.rank, plan.world_size);
+  meeting_ = std::move(store);
 }
 
-void World::FormWithCoordinator(InitPlan plan) {
+void World::FormGroup(InitPlan plan) {
   telemetry_ =
       ValueOrThrow(Origin::kControl, Telemetry::Start(options_.http_port));
+  if (meeting_ != nullptr) plan.embedded = true;
   if (plan.embedded && plan.rank == 0) ServeCoordinator(plan);
   ConnectAndJoin(plan);
-  store_ = std::make_shared<CoordinatorStore>(session_);
+  store_ = meeting_ != nullptr ? meeting_
+                               : std::make_shared<CoordinatorStore>(session_);
   bootstrap_ = std::make_shared<SessionBootstrap>(
       session_, absl::StrCat(GroupPrefix(), formation_.generation, "/"),
       [judge = judge_, generation = formation_.generation] {
@@ -216,6 +207,11 @@ void World::FormWithCoordinator(InitPlan plan) {
 }
 
 void World::ServeCoordinator(InitPlan& plan) {
+  if (meeting_ != nullptr) {
+    plan.endpoint.host = ReachableAddress(Getenv("GLOO_SOCKET_IFNAME"));
+    // Of this group alone: another coordinator may get the port one day.
+    plan.job = ProcessName();
+  }
   auto server = EmbeddedCoordinator::StartForRanks(
       {.listen = ListenAddress(plan.endpoint)}, &Getenv);
   if (absl::IsInvalidArgument(server.status())) {
@@ -232,18 +228,57 @@ void World::ServeCoordinator(InitPlan& plan) {
   }
   coordinator_ = *std::move(server);
   plan.endpoint.port = coordinator_->port();
+  if (meeting_ != nullptr) {
+    meeting_->Set(kMeetingKey,
+                  absl::StrCat(plan.job, " ", plan.endpoint.ToString()));
+  }
 }
 
-void World::ConnectAndJoin(const InitPlan& plan) {
+void World::FindCoordinator(InitPlan& plan) {
+  const auto late = [&](absl::string_view why) {
+    Throw(Origin::kControl,
+          absl::DeadlineExceededError(absl::StrCat(
+              "rank ", plan.rank, " waited for rank 0 to serve the coordinator",
+              " for ", FormatDuration(deadline_.timeout), " ",
+              deadline_.Blame(), why)));
+  };
+  for (;;) {
+    try {
+      meeting_->Wait(
+          {kMeetingKey},
+          std::max(milliseconds(1), deadline_.Remaining(Clock::now())));
+    } catch (const DistStoreError& error) {
+      if (!absl::IsDeadlineExceeded(error.status())) throw;
+      late(absl::StrCat(": ", error.what()));
+    }
+    const std::pair<std::string, std::string> place =
+        absl::StrSplit(meeting_->Get(kMeetingKey), absl::MaxSplits(' ', 1));
+    const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(place.second);
+    if (endpoint.ok()) {
+      plan.job = place.first;
+      plan.endpoint = *endpoint;
+      return;
+    }
+    // Rank 0 has ended the group before this one.
+    if (deadline_.Passed(Clock::now())) late("");
+    std::this_thread::sleep_for(kMeetingInterval);
+  }
+}
+
+void World::ConnectAndJoin(InitPlan& plan) {
   Backoff backoff(static_cast<uint64_t>(plan.rank) + 1);
+  const bool finds = meeting_ != nullptr && plan.rank != 0;
   for (;;) {
     absl::Status failure;
     try {
+      // Anew each time: what is there may be of a group that is no more.
+      if (finds) FindCoordinator(plan);
       formation_ = TryToJoin(plan);
       return;
     } catch (const DistError& error) {
       failure = error.status();
-      if (!IsTransient(failure, /*connected=*/session_ != nullptr) ||
+      if (!IsTransient(failure,
+                       /*connected=*/session_ != nullptr || finds) ||
           deadline_.Passed(Clock::now())) {
         if (session_ != nullptr) session_->Leave("rendezvous failed");
         throw;
@@ -269,6 +304,10 @@ Formation World::TryToJoin(const InitPlan& plan) {
   if (plan.max_world_size > 0) session.member = ProcessName();
   session.connect_timeout =
       std::max(milliseconds(1), deadline_.Remaining(Clock::now()));
+  if (meeting_ != nullptr && plan.rank != 0) {
+    session.connect_timeout =
+        std::min(session.connect_timeout, kMeetingAttempt);
+  }
   session.connect_timeout_name = kTimeoutName;
   session.debug_address = debug_address();
   if (plan.embedded) {
@@ -336,12 +375,9 @@ void World::Connect(std::shared_ptr<dataplane::BootstrapStore> bootstrap,
       .local_address = local_address};
   auto backend = dataplane::CreateBackend(options_.backend, backend_options);
   if (!backend.ok()) {
-    absl::Status why = backend.status();
-    if (judge_ != nullptr) {
-      const absl::Status known = judge_->Known(formation_.generation);
-      if (!known.ok()) why = known;
-    }
-    if (session_ != nullptr && session_->status().ok()) {
+    const absl::Status known = judge_->Known(formation_.generation);
+    const absl::Status why = known.ok() ? backend.status() : known;
+    if (session_->status().ok()) {
       // The others would wait for this rank.
       ReportFailure(session_->stream(), std::string(why.message()),
                     Deadline::After(seconds(2), "2s to report a failure"))
@@ -368,22 +404,30 @@ bool World::ServesOthers() const {
   return coordinator_ != nullptr && formation_.seats.size() > 1;
 }
 
+void World::EndMeeting() noexcept {
+  if (meeting_ == nullptr || coordinator_ == nullptr) return;
+  try {
+    meeting_->Set(kMeetingKey, "");
+  } catch (const DistError& error) {
+    // The next group finds out by itself that nobody is there any more.
+    LOG(WARNING) << "meeting not ended: cause=\""
+                 << absl::CHexEscape(error.what()) << "\"";
+  }
+}
+
 void World::Destroy() {
+  EndMeeting();
   absl::Status unseen;
   if (!state_->failure_seen()) {
     unseen = state_->status();
     if (!unseen.ok()) unseen = state_->Explain(unseen);
   }
-  if (session_ != nullptr) {
-    if (coordinator_ == nullptr && bootstrap_ != nullptr) {
-      bootstrap_->DeleteOwnKeys();
-    }
-    if (ServesOthers()) judge_->AwaitOthersGone(kFarewellTimeout);
-    session_->Leave(unseen.ok() && !state_->failure_seen()
-                        ? "finished"
-                        : "finished after a failure");
-    session_->Close();
-  }
+  if (coordinator_ == nullptr) bootstrap_->DeleteOwnKeys();
+  if (ServesOthers()) judge_->AwaitOthersGone(kFarewellTimeout);
+  session_->Leave(unseen.ok() && !state_->failure_seen()
+                      ? "finished"
+                      : "finished after a failure");
+  session_->Close();
   state_->Shutdown();
   if (coordinator_ != nullptr) {
     coordinator_->Drain(kDrainTimeout);

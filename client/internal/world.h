@@ -45,22 +45,26 @@ class World {
  private:
   explicit World(const InitProcessGroupOptions& options);
 
-  void FormWithStore(std::shared_ptr<Store> store, int rank, int world_size);
-  void FormWithFile(const InitPlan& plan);
-  void FormWithCoordinator(InitPlan plan);
+  void MeetInFile(const InitPlan& plan);
+  void FormGroup(InitPlan plan);
   void ServeCoordinator(InitPlan& plan);
-  void ConnectAndJoin(const InitPlan& plan);
+  void FindCoordinator(InitPlan& plan);
+  void ConnectAndJoin(InitPlan& plan);
   Formation TryToJoin(const InitPlan& plan);
   std::string LocalAddress(const InitPlan& plan) const;
   void Connect(std::shared_ptr<dataplane::BootstrapStore> bootstrap,
                const std::string& local_address);
   bool ServesOthers() const;
+  void EndMeeting() noexcept;
 
   const InitProcessGroupOptions options_;
   const Deadline deadline_;
   Formation formation_;
   std::unique_ptr<Telemetry> telemetry_;
   std::unique_ptr<EmbeddedCoordinator> coordinator_;
+  // In which rank 0 tells the others where it serves the coordinator; null:
+  // they have been told.
+  std::shared_ptr<Store> meeting_;
   // Where heartbeats find the group, once there is one.
   struct Slot;
   std::shared_ptr<Slot> slot_;

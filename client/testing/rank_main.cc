@@ -87,28 +87,6 @@ int Hello() {
   return 0;
 }
 
-// What a group without a coordinator can do, twice.
-int WithoutCoordinator() {
-  for (int i = 0; i < 2; ++i) {
-    InitProcessGroup(g_options);
-    std::vector<int> ones = {1};
-    AllReduce(ones);
-    Say("sum " + std::to_string(ones[0]));
-    try {
-      MonitoredBarrier();
-    } catch (const DistError& error) {
-      SayError(error);
-    }
-    // Else this rank's next group could begin while another's last goes on.
-    const std::string done = "done/" + std::to_string(i);
-    const std::shared_ptr<Store> store = GetDefaultStore();
-    if (store->Add(done, 1) == GetWorldSize()) store->Set(done + "/all", "");
-    store->Wait({done + "/all"});
-    DestroyProcessGroup();
-  }
-  return 0;
-}
-
 // Forms and ends the group many times.
 int Again() {
   for (int i = 0; i < 20; ++i) {
@@ -282,7 +260,6 @@ int Main(int argc, char** argv) {
   const std::map<std::string, int (*)()> scenarios = {
       {"hello", &Hello},
       {"again", &Again},
-      {"without_coordinator", &WithoutCoordinator},
       {"leftovers", &Leftovers},
       {"train", &Train},
       {"collective", &Collective},
