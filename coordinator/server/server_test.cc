@@ -408,6 +408,34 @@ TEST(ServerTest, AJobThatWasOnlyAskedForIsForgottenSoon) {
   }
 }
 
+TEST(ServerTest, TheLossOfASilentMemberIsToldWithinItsLeaseAndASecond) {
+  ServerOptions options;
+  options.lease = milliseconds(300);
+  TestServer server(options);
+  TestStream alive(server.NewChannel());
+  TestStream silent(server.NewChannel());
+  alive.HelloMember("j", "alive", 1);
+  silent.HelloMember("j", "silent", 1);
+  v1::Operation join;
+  join.set_id(1);
+  join.mutable_join()->set_world_size(2);
+  join.mutable_join()->set_rank(-1);
+  silent.SendOperation(join);
+  EXPECT_FALSE(alive.Call(join).has_status());
+  const auto formed = std::chrono::steady_clock::now();
+  // Each of its calls is a sign of life.
+  uint64_t id = 2;
+  while (std::chrono::steady_clock::now() - formed <
+         options.lease + std::chrono::seconds(1)) {
+    alive.Call(SetOperation(id++, "k", "v"));
+  }
+  // What is not on its way by now does not come any more.
+  alive.HalfClose();
+  const v1::MemberEvent event = alive.NextEvent();
+  EXPECT_EQ(event.member().member(), "silent");
+  EXPECT_EQ(event.member().state(), v1::MEMBER_STATE_LOST);
+}
+
 TEST(ServerTest, TheLogTellsWhichLimitIsReachedAndWhyAStreamEnded) {
   LogLines log;
   TestServer server;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -19,9 +20,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/errors.h"
+#include "client/internal/control.h"
 #include "client/session.h"
 #include "client/store.h"
 #include "gtest/gtest.h"
+#include "muster/v1/admin.pb.h"
 #include "tests/fault/history.h"
 #include "tests/fault/killed_coordinator.h"
 
@@ -35,9 +38,12 @@ int64_t kills = 12;
 int64_t clients = 4;
 int64_t seed = 1;
 
-// How many operations all clients make between two kills, at most; so that
-// every life of the coordinator does some work, however slow the machine.
+// How many operations all clients have made when the next kill comes, at most,
+// and how many more they may make while it does; so that every life of the
+// coordinator does some work, and is at it when it ends, however slow the
+// machine.
 constexpr int64_t kOperationsMax = 400;
+constexpr int64_t kOperationsMore = 2'000;
 
 std::shared_ptr<Session> Connect(const std::string& address,
                                  const std::string& member) {
@@ -116,8 +122,17 @@ class Client {
   int64_t token_ = 0;
 };
 
-TEST(DurabilityTest, KillsCostNothingThatWasAcknowledged) {
-  KilledCoordinator coordinator;
+// With a sync in an interval as well: the end of the process loses nothing.
+class DurabilityTest : public ::testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Sync, DurabilityTest,
+                         ::testing::Values("always", "interval"),
+                         [](const auto& test) {
+                           return std::string(test.param);
+                         });
+
+TEST_P(DurabilityTest, KillsCostNothingThatWasAcknowledged) {
+  KilledCoordinator coordinator({absl::StrCat("--sync=", GetParam())});
   History history;
   std::atomic<int64_t> done = 0;
   std::atomic<int64_t> allowed = 0;
@@ -132,7 +147,7 @@ TEST(DurabilityTest, KillsCostNothingThatWasAcknowledged) {
     // The kill comes when that many are done, with the others in flight.
     const int64_t until =
         done.load() + 1 + static_cast<int64_t>(random() % kOperationsMax);
-    allowed.store(until + clients);
+    allowed.store(until + kOperationsMore);
     allowed.notify_all();
     for (int64_t now = 0; (now = done.load()) < until;) done.wait(now);
     coordinator.KillAndRestart();
@@ -158,7 +173,7 @@ TEST(DurabilityTest, KillsCostNothingThatWasAcknowledged) {
 }
 
 // Also the ranks, the barriers and the answers to calls in flight.
-TEST(DurabilityTest, AGroupGoesOnThroughKills) {
+TEST(DurableGroupTest, GoesOnThroughKills) {
   KilledCoordinator coordinator;
   constexpr int kRanks = 3;
   constexpr int kBarriers = 60;
@@ -187,6 +202,49 @@ TEST(DurabilityTest, AGroupGoesOnThroughKills) {
   }
   for (std::thread& rank : ranks) rank.join();
   EXPECT_EQ(released.load(), kRanks * kBarriers);
+}
+
+// What waits when the coordinator ends waits again at the next one.
+TEST(DurableGroupTest, CallsThatWaitGoOnThroughKills) {
+  KilledCoordinator coordinator;
+  const auto session = Connect(coordinator.address(), "waits");
+  CoordinatorStore store(session);
+  // Before the first end: its history does not outlive it.
+  store.Set("watched", "0");
+  const auto other = Connect(coordinator.address(), "other");
+  CoordinatorStore others(other);
+  auto got = std::async(std::launch::async, [&] { return store.Get("k"); });
+  auto popped =
+      std::async(std::launch::async, [&] { return store.QueuePop("q"); });
+  auto waited = std::async(std::launch::async, [&] {
+    store.Wait({"a", "b"});
+    return store.Get("b");
+  });
+  auto joined = std::async(std::launch::async, [&] {
+    return session->Join({.rank = 0, .world_size = 2}).generation;
+  });
+  // All four are parked: it would else not be their waiting that is tested.
+  const auto control =
+      internal::Control::Open({.address = coordinator.address()});
+  ASSERT_TRUE(control.ok()) << control.status();
+  v1::GetJobRequest request;
+  request.set_job("durability");
+  v1::GetJobResponse job;
+  do {
+    ASSERT_TRUE((*control)->GetJob(request, &job).ok());
+  } while (job.summary().waiters() < 4);
+  for (int kill = 0; kill < 3; ++kill) coordinator.KillAndRestart();
+  others.Set("a", "1");
+  coordinator.KillAndRestart();
+  others.Set("b", "2");
+  others.Set("k", "v");
+  others.QueuePush("q", "item");
+  EXPECT_EQ(got.get(), "v");
+  EXPECT_EQ(popped.get(), "item");
+  EXPECT_EQ(others.QueueLen("q"), 0);
+  EXPECT_EQ(waited.get(), "2");
+  const Formation formation = other->Join({.rank = 1, .world_size = 2});
+  EXPECT_EQ(formation.generation, joined.get());
 }
 
 }  // namespace

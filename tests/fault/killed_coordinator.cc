@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -16,8 +17,9 @@ namespace muster::fault {
 
 using std::chrono::seconds;
 
-KilledCoordinator::KilledCoordinator()
-    : storage_(::testing::TempDir() + "/killed.XXXXXX") {
+KilledCoordinator::KilledCoordinator(std::vector<std::string> flags)
+    : flags_(std::move(flags)),
+      storage_(::testing::TempDir() + "/killed.XXXXXX") {
   if (mkdtemp(storage_.data()) == nullptr) {
     perror(storage_.c_str());
     abort();
@@ -26,12 +28,14 @@ KilledCoordinator::KilledCoordinator()
 }
 
 void KilledCoordinator::Start() {
+  std::vector<std::string> command = {
+      "coordinator/muster-coordinator",
+      absl::StrCat("--listen=127.0.0.1:", port()),
+      "--http_listen=", "--storage=rocksdb",
+      absl::StrCat("--storage_path=", storage_)};
+  command.insert(command.end(), flags_.begin(), flags_.end());
   process_ = std::make_unique<testing::Process>(
-      std::vector<std::string>{"coordinator/muster-coordinator",
-                               absl::StrCat("--listen=127.0.0.1:", port()),
-                               "--http_listen=", "--storage=rocksdb",
-                               absl::StrCat("--storage_path=", storage_)},
-      std::map<std::string, std::string>());
+      command, std::map<std::string, std::string>());
   const std::string line = process_->ReadLine(seconds(60));
   if (absl::StartsWith(line, "listening")) return;
   fprintf(stderr, "the coordinator does not start: %s\n", line.c_str());

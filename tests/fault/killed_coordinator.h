@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "client/testing/processes.h"
 
@@ -15,8 +16,9 @@ namespace muster::fault {
 // The process ends the test's when it does not start.
 class KilledCoordinator {
  public:
-  // Serves when it returns, with a new folder for its storage.
-  KilledCoordinator();
+  // Serves when it returns, with a new folder for its storage, and with `flags`
+  // beside those that it needs.
+  explicit KilledCoordinator(std::vector<std::string> flags = {});
 
   void KillAndRestart();
 
@@ -26,6 +28,7 @@ class KilledCoordinator {
  private:
   void Start();
 
+  const std::vector<std::string> flags_;
   std::string storage_;
   testing::ReservedPort port_;
   std::unique_ptr<testing::Process> process_;
