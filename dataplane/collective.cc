@@ -52,7 +52,8 @@ absl::string_view CollectiveKindName(CollectiveKind kind) {
       "all_gather",     "all_gather_into_tensor",
       "gather",         "scatter",
       "reduce_scatter", "reduce_scatter_tensor",
-      "all_to_all",     "all_to_all_single"};
+      "all_to_all",     "all_to_all_single",
+      "send",           "recv"};
   const auto index = static_cast<size_t>(kind);
   return index < kNames.size() ? kNames[index] : "unknown collective";
 }
@@ -68,6 +69,10 @@ bool IsRooted(CollectiveKind kind) {
   return kind == CollectiveKind::kBroadcast ||
          kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather ||
          kind == CollectiveKind::kScatter;
+}
+
+bool IsPointToPoint(CollectiveKind kind) {
+  return kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
 }
 
 absl::string_view ReduceOpName(ReduceOp op) {
@@ -97,11 +102,20 @@ std::string Collective::Describe() const {
   std::string text = Label();
   AppendTensors(text, " ", tensors);
   AppendTensors(text, " ", inputs);
-  AppendTensors(text, " to ", outputs);
+  AppendTensors(text, inputs.empty() ? " " : " to ", outputs);
   AppendSplits(text, "input_splits", input_splits);
   AppendSplits(text, "output_splits", output_splits);
   if (IsReduction(kind)) absl::StrAppend(&text, " ", ReduceOpName(reduce_op));
   if (IsRooted(kind)) absl::StrAppend(&text, " root ", root);
+  if (IsPointToPoint(kind)) {
+    absl::StrAppend(&text, kind == CollectiveKind::kSend ? " to" : " from");
+    if (peer == kAnyPeer) {
+      absl::StrAppend(&text, " any rank");
+    } else {
+      absl::StrAppend(&text, " rank ", peer);
+    }
+    absl::StrAppend(&text, " tag ", tag);
+  }
   return text;
 }
 

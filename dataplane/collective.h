@@ -47,9 +47,22 @@ enum class CollectiveKind : uint8_t {
   kAllToAll,
   // The same with one tensor each, cut along dimension 0 by the splits.
   kAllToAllSingle,
+
+  // Point to point: not ordered with what stands above, and numbered apart.
+  // Messages of one rank to another with one `tag` arrive in the order of their
+  // sends.
+  //
+  // inputs[0] goes to rank `peer`. Complete when the tensor may be used again.
+  kSend,
+  // outputs[0] becomes what rank `peer` sends, or kAnyPeer does; the handle's
+  // source_rank() says who.
+  kRecv,
 };
 
-inline constexpr int kCollectiveKindCount = 12;
+inline constexpr int kCollectiveKindCount = 14;
+
+// As `peer` of a kRecv: whoever sends first.
+inline constexpr int kAnyPeer = -1;
 
 // "all_reduce", "broadcast", ...: c10d's names.
 absl::string_view CollectiveKindName(CollectiveKind kind);
@@ -59,6 +72,9 @@ bool IsReduction(CollectiveKind kind);
 
 // Whether it has a `root`.
 bool IsRooted(CollectiveKind kind);
+
+// Whether it is a kSend or kRecv.
+bool IsPointToPoint(CollectiveKind kind);
 
 enum class ReduceOp : uint8_t {
   kSum,
@@ -111,6 +127,10 @@ struct Collective {
   // Of kBroadcast, kReduce, kGather and kScatter: a rank of the group.
   int root = 0;
 
+  // Of kSend and kRecv. A tag is not negative.
+  int peer = 0;
+  int tag = 0;
+
   // How long it may take; zero is the group's default.
   std::chrono::milliseconds timeout{0};
 
@@ -125,7 +145,7 @@ struct Collective {
   // When `timeout` is over.
   Instant deadline = Instant::max();
 
-  // Number in its group, from 1.
+  // Number in its group, from 1. Sends and receives have numbers of their own.
   uint64_t sequence = 0;
 
   // Bytes of this rank's tensors together: of the inputs or of the outputs,

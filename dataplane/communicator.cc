@@ -40,7 +40,9 @@ std::shared_ptr<Work> Communicator::Start(Collective collective) {
     // Numbered before validation: a rank whose arguments are bad must still
     // consume the number, or it calls every later collective by another name
     // than its peers do.
-    collective.sequence = ++last_enqueued_;
+    collective.sequence = IsPointToPoint(collective.kind)
+                              ? ++last_point_to_point_
+                              : ++last_enqueued_;
     poison = poison_;
   }
   std::string description = collective.Describe();
@@ -66,12 +68,25 @@ std::shared_ptr<Work> Communicator::Start(Collective collective) {
       Instant::max() - now);
   collective.deadline =
       collective.timeout < longest ? now + collective.timeout : Instant::max();
+  const bool point_to_point = IsPointToPoint(collective.kind);
   {
     MutexLock lock(mutex_);
-    if (running_.empty()) since_ = now;
-    running_.emplace(collective.sequence, std::move(description));
+    if (point_to_point) {
+      point_to_point_.emplace(collective.sequence,
+                              Running{std::move(description), now});
+    } else {
+      if (running_.empty()) since_ = now;
+      running_.emplace(collective.sequence, std::move(description));
+    }
   }
   std::shared_ptr<Work> work = backend_->Start(collective);
+  if (point_to_point) {
+    work->OnCompletion(
+        [this, sequence = collective.sequence](const absl::Status& status) {
+          PointToPointCompleted(sequence, status);
+        });
+    return work;
+  }
   work->OnCompletion(
       [this, sequence = collective.sequence](const absl::Status& status) {
         Completed(sequence, status);
@@ -87,6 +102,15 @@ void Communicator::Completed(uint64_t sequence, const absl::Status& status) {
     running_.erase(sequence);
     if (status.ok() && sequence > last_completed_) last_completed_ = sequence;
     if (oldest) since_ = Clock::now();
+  }
+  if (!status.ok()) Abort(status);
+}
+
+void Communicator::PointToPointCompleted(uint64_t sequence,
+                                         const absl::Status& status) {
+  {
+    MutexLock lock(mutex_);
+    point_to_point_.erase(sequence);
   }
   if (!status.ok()) Abort(status);
 }
@@ -113,11 +137,18 @@ absl::Status Communicator::status() const {
 
 Progress Communicator::progress() const {
   MutexLock lock(mutex_);
-  return {.group_name = options_.group_name,
-          .last_enqueued = last_enqueued_,
-          .last_completed = last_completed_,
-          .current = running_.empty() ? "" : running_.begin()->second,
-          .since = since_};
+  Progress progress = {
+      .group_name = options_.group_name,
+      .last_enqueued = last_enqueued_,
+      .last_completed = last_completed_,
+      .current = running_.empty() ? "" : running_.begin()->second,
+      .since = since_};
+  if (running_.empty() && !point_to_point_.empty()) {
+    const Running& oldest = point_to_point_.begin()->second;
+    progress.current = oldest.description;
+    progress.since = oldest.started;
+  }
+  return progress;
 }
 
 }  // namespace muster::dataplane

@@ -22,10 +22,12 @@ namespace muster::dataplane {
 // diagnosis compares.
 struct Progress {
   std::string group_name = {};
-  // Sequence numbers; 0 is "none yet".
+  // Sequence numbers; 0 is "none yet". Sends and receives do not count: they
+  // differ from rank to rank.
   uint64_t last_enqueued = 0;
   uint64_t last_completed = 0;
-  // The oldest collective that has not completed; empty when there is none.
+  // The oldest collective that has not completed; when there is none, the
+  // oldest send or receive; empty when there is none of both.
   std::string current = {};
   // Since when `current` is the oldest one, or since when there is none.
   Instant since = {};
@@ -45,7 +47,8 @@ struct CommunicatorOptions {
 // it fails with that same error.
 //
 // Thread-safe, but ranks must start the same collectives in the same order, so
-// callers on several threads order themselves. The destructor aborts what is
+// callers on several threads order themselves. Sends and receives have no order
+// with those. The destructor aborts what is
 // running, and returns when its handles are complete and its threads gone.
 class Communicator {
  public:
@@ -75,7 +78,13 @@ class Communicator {
   absl::string_view backend_name() const { return backend_->name(); }
 
  private:
+  struct Running {
+    std::string description;
+    Instant started;
+  };
+
   void Completed(uint64_t sequence, const absl::Status& status);
+  void PointToPointCompleted(uint64_t sequence, const absl::Status& status);
 
   // Constant after construction.
   const CommunicatorOptions options_;
@@ -91,6 +100,9 @@ class Communicator {
   // Description by sequence.
   std::map<uint64_t, std::string> running_ ABSL_GUARDED_BY(mutex_);
   Instant since_ ABSL_GUARDED_BY(mutex_);
+  // Sends and receives, numbered apart.
+  uint64_t last_point_to_point_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, Running> point_to_point_ ABSL_GUARDED_BY(mutex_);
   absl::Status poison_ ABSL_GUARDED_BY(mutex_);
 
   // Last, so that it is destroyed first: its threads complete works, whose

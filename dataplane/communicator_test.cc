@@ -113,6 +113,27 @@ TEST_F(CommunicatorTest, ProgressTellsSinceWhenTheOldestIsTheOldest) {
   EXPECT_EQ(communicator_.progress().current, "");
 }
 
+TEST_F(CommunicatorTest, SendsAndReceivesHaveNumbersAndProgressOfTheirOwn) {
+  const Collective receive = {
+      .kind = CollectiveKind::kRecv, .outputs = {Tensor(values_)}, .peer = 0};
+  (void)communicator_.Start(receive);
+  (void)communicator_.Start(receive);
+  (void)StartAllReduce();
+  EXPECT_EQ(backend_->started[1].sequence, 2u);
+  EXPECT_EQ(backend_->started[2].sequence, 1u);
+  // What all ranks do has precedence.
+  EXPECT_EQ(communicator_.progress().current, "all_reduce #1 float32[4] sum");
+  EXPECT_EQ(communicator_.progress().last_enqueued, 1u);
+  backend_->works[2]->Complete(absl::OkStatus());
+  backend_->works[0]->Complete(absl::OkStatus());
+  EXPECT_EQ(communicator_.progress().current,
+            "recv #2 float32[4] from rank 0 tag 0");
+  EXPECT_EQ(communicator_.progress().last_completed, 1u);
+  const absl::Status cause = absl::UnavailableError("rank 0 is gone");
+  backend_->works[1]->Complete(cause);
+  EXPECT_EQ(communicator_.status(), cause);
+}
+
 TEST_F(CommunicatorTest, FirstFailurePoisonsTheGroupWaitedForOrNot) {
   const absl::Status cause = absl::UnavailableError("rank 0 is gone");
   const auto first = StartAllReduce();

@@ -43,6 +43,10 @@ Needs NeedsOf(CollectiveKind kind) {
     case CollectiveKind::kReduceScatterTensor:
     case CollectiveKind::kAllToAllSingle:
       return {.inputs = 1, .outputs = 1};
+    case CollectiveKind::kSend:
+      return {.inputs = 1};
+    case CollectiveKind::kRecv:
+      return {.outputs = 1};
   }
   return {};
 }
@@ -334,6 +338,28 @@ absl::Status ValidateAllToAllSingle(const Collective& collective, int rank,
                  " elements and takes ", taken);
 }
 
+absl::Status ValidatePointToPoint(const Collective& collective, int rank,
+                                  int world_size) {
+  const bool sends = collective.kind == CollectiveKind::kSend;
+  const absl::string_view end = sends ? "destination" : "source";
+  if (collective.tag < 0) {
+    return Invalid("tag", "tag must be nonnegative, got ", collective.tag);
+  }
+  if (!sends && collective.peer == kAnyPeer) {
+    if (world_size > 1) return absl::OkStatus();
+    return Invalid("peer", "invalid source rank: there is no other rank");
+  }
+  if (collective.peer < 0 || collective.peer >= world_size) {
+    return Invalid("peer", "invalid ", end, " rank: ", collective.peer,
+                   ", must be from 0 to ", world_size - 1);
+  }
+  if (collective.peer != rank) return absl::OkStatus();
+  return Invalid("peer", "invalid ", end, " rank: ", end,
+                 " rank should not be the same as the rank of the current "
+                 "process, got ",
+                 collective.peer);
+}
+
 }  // namespace
 
 absl::Status Validate(const Collective& collective, int rank, int world_size) {
@@ -377,6 +403,9 @@ absl::Status Validate(const Collective& collective, int rank, int world_size) {
       return ValidateAllToAll(collective, rank, world_size);
     case CollectiveKind::kAllToAllSingle:
       return ValidateAllToAllSingle(collective, rank, world_size);
+    case CollectiveKind::kSend:
+    case CollectiveKind::kRecv:
+      return ValidatePointToPoint(collective, rank, world_size);
   }
   return absl::OkStatus();
 }

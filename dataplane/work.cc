@@ -62,6 +62,12 @@ absl::Status PromisedWork::status() const {
   return state_ == State::kCompleted ? status_ : absl::OkStatus();
 }
 
+int PromisedWork::source_rank() const {
+  MutexLock lock(mutex_);
+  const bool succeeded = state_ == State::kCompleted && status_.ok();
+  return succeeded ? source_rank_.load() : -1;
+}
+
 void PromisedWork::OnCompletion(Callback callback) {
   absl::Status status;
   {

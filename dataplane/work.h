@@ -42,6 +42,10 @@ class [[nodiscard]] Work {
 
   // Collective::Describe() of what was started.
   virtual const std::string& description() const = 0;
+
+  // Of a receive that has completed without an error: the rank that sent.
+  // Otherwise -1.
+  virtual int source_rank() const = 0;
 };
 
 // A Work that somebody completes by calling Complete.
@@ -59,11 +63,17 @@ class [[nodiscard]] PromisedWork : public Work {
   absl::Status status() const override;
   void OnCompletion(Callback callback) override;
   const std::string& description() const override { return description_; }
+  int source_rank() const override;
+
+  // Before Complete.
+  void SetSourceRank(int rank) { source_rank_.store(rank); }
 
  private:
   enum class State { kRunning, kCompleting, kCompleted };
 
   const std::string description_;
+
+  std::atomic<int> source_rank_{-1};
 
   // Says kCompleted without the lock, for IsCompleted and the fast Wait.
   std::atomic<bool> completed_{false};

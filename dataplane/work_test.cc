@@ -89,5 +89,17 @@ TEST(PromisedWorkTest, CallbackMayAddACallback) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(PromisedWorkTest, SourceRankIsKnownOnceTheReceiveHasSucceeded) {
+  PromisedWork work("recv #1");
+  work.SetSourceRank(3);
+  EXPECT_EQ(work.source_rank(), -1);
+  work.Complete(absl::OkStatus());
+  EXPECT_EQ(work.source_rank(), 3);
+  PromisedWork failed("recv #2");
+  failed.SetSourceRank(3);
+  failed.Complete(absl::AbortedError("on purpose"));
+  EXPECT_EQ(failed.source_rank(), -1);
+}
+
 }  // namespace
 }  // namespace muster::dataplane

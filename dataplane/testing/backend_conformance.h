@@ -59,6 +59,9 @@ class FailureConformance : public BackendConformance {};
 // The same: what happens when ranks do not start the same.
 class DisagreementConformance : public BackendConformance {};
 
+// The same: sends and receives.
+class PointToPointConformance : public BackendConformance {};
+
 }  // namespace muster::dataplane::testing
 
 #endif  // MUSTER_DATAPLANE_TESTING_BACKEND_CONFORMANCE_H_

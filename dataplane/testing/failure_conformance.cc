@@ -288,7 +288,15 @@ TEST_P(FailureConformance, NothingIsLeftBehindBy50Failures) {
     LocalWorld world({.backend = backend(), .world_size = world_size()});
     world.OnEachRank([&](Communicator& communicator) {
       std::vector<float> values(round % 2 == 0 ? kSmall : kStream, 1);
+      std::vector<float> message(values.size());
       std::shared_ptr<Work> work;
+      std::shared_ptr<Work> receive;
+      // Nobody sends.
+      if (round % 5 == 1) {
+        receive = communicator.Start({.kind = CollectiveKind::kRecv,
+                                      .outputs = {Tensor(message)},
+                                      .peer = kAnyPeer});
+      }
       // In turn: all in the middle of a collective, all but one, none.
       if (round % 3 != 2 && (round % 3 == 0 || communicator.rank() != 0)) {
         work = StartAllReduce(communicator, values);
@@ -299,6 +307,10 @@ TEST_P(FailureConformance, NothingIsLeftBehindBy50Failures) {
       if (work != nullptr) {
         (void)work->Wait(Clock::now() + kSoon);
         EXPECT_TRUE(work->IsCompleted());
+      }
+      if (receive != nullptr) {
+        EXPECT_FALSE(receive->Wait(Clock::now() + kSoon).ok());
+        EXPECT_TRUE(receive->IsCompleted());
       }
     });
   };

@@ -8,7 +8,8 @@ std::vector<CollectiveKind> KindsWithTensors() {
   std::vector<CollectiveKind> kinds;
   for (int i = 0; i < kCollectiveKindCount; ++i) {
     const auto kind = static_cast<CollectiveKind>(i);
-    if (kind != CollectiveKind::kBarrier) kinds.push_back(kind);
+    if (kind == CollectiveKind::kBarrier || IsPointToPoint(kind)) continue;
+    kinds.push_back(kind);
   }
   return kinds;
 }
@@ -63,6 +64,15 @@ Sample::Sample(CollectiveKind kind, const SampleOptions& options)
     case kAllToAllSingle:
       AddList(collective.inputs, kind == kAllToAllSingle, true);
       AddList(collective.outputs, kind == kAllToAllSingle, true);
+      break;
+    case kSend:
+      collective.inputs.push_back(Add(options.count));
+      collective.peer = (options.rank + 1) % options.world_size;
+      break;
+    case kRecv:
+      collective.outputs.push_back(Add(options.count));
+      collective.peer =
+          (options.rank - 1 + options.world_size) % options.world_size;
       break;
   }
 }

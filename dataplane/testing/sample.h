@@ -10,7 +10,7 @@
 
 namespace muster::dataplane::testing {
 
-// Every kind that has tensors.
+// Every kind that has tensors and that all ranks start.
 std::vector<CollectiveKind> KindsWithTensors();
 
 struct SampleOptions {
@@ -22,7 +22,8 @@ struct SampleOptions {
   int root = 0;
 };
 
-// A good collective of any kind, with the memory that it works on: zeros.
+// A good collective of any kind, with the memory that it works on: zeros. A
+// send goes to the next rank, a receive comes from the one before.
 class Sample {
  public:
   Sample(CollectiveKind kind, const SampleOptions& options);

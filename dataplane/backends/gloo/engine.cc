@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "dataplane/backends/gloo/algorithms.h"
+#include "dataplane/backends/gloo/gloo_errors.h"
 #include "dataplane/culprit.h"
 
 namespace muster::dataplane::gloo_internal {
@@ -23,16 +23,6 @@ constexpr std::chrono::milliseconds kLookPeriod{100};
 // How long a collective may go on after a peer has gone: it may have all it
 // needs from that peer already, and end well.
 constexpr std::chrono::milliseconds kPeerGoneGrace{300};
-
-// A status with text in front and its payload kept.
-absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
-  absl::Status result(status.code(),
-                      absl::StrCat(prefix, ": ", status.message()));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& value) {
-    result.SetPayload(url, value);
-  });
-  return result;
-}
 
 // A work that its waiter may run.
 class EngineWork : public PromisedWork {
@@ -63,6 +53,9 @@ Engine::Engine(std::string group_name, std::unique_ptr<Mesh> mesh)
     : group_name_(std::move(group_name)),
       mesh_(std::move(mesh)),
       workspace_(*mesh_),
+      point_to_point_(std::make_unique<PointToPoint>(
+          group_name_, *mesh_,
+          [this](const absl::Status& failure) { Abort(failure); })),
       executor_([this] { RunExecutor(); }),
       watchdog_([this] { RunWatchdog(); }) {}
 
@@ -80,6 +73,7 @@ void Engine::Stop() {
   // The executor ends when nobody runs a collective and none is left, so no
   // thread in RunUntil uses these. Handles keep the engine, but no connection.
   workspace_.Clear();
+  point_to_point_.reset();
   mesh_.reset();
 }
 
@@ -88,6 +82,7 @@ std::string Engine::LabelOf(const Collective& collective) const {
 }
 
 std::shared_ptr<Work> Engine::Start(const Collective& collective) {
+  if (IsPointToPoint(collective.kind)) return StartPointToPoint(collective);
   auto work = std::make_shared<EngineWork>(shared_from_this(), collective);
   absl::Status aborted;
   bool wake_executor = false;
@@ -109,6 +104,18 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
     return work;
   }
   if (wake_executor) executor_wakes_.NotifyOne();
+  if (wake_watchdog) watchdog_wakes_.NotifyOne();
+  return work;
+}
+
+std::shared_ptr<Work> Engine::StartPointToPoint(const Collective& collective) {
+  std::shared_ptr<Work> work = point_to_point_->Start(collective);
+  bool wake_watchdog = false;
+  if (!work->IsCompleted()) {
+    MutexLock lock(mutex_);
+    wake_watchdog =
+        next_look_ == Instant::max() || collective.deadline < next_look_;
+  }
   if (wake_watchdog) watchdog_wakes_.NotifyOne();
   return work;
 }
@@ -152,7 +159,9 @@ void Engine::CloseMesh() {
   closed_ = true;
   const absl::Status farewell = abort_cause_;
   mutex_.Unlock();
+  point_to_point_->Quiesce();
   mesh_->Close(farewell);
+  point_to_point_->Close(farewell);
   mutex_.Lock();
 }
 
@@ -211,6 +220,10 @@ absl::Status Engine::Run(const Collective& collective) {
       case CollectiveKind::kAllToAllSingle:
         status = AllToAll(collective, exchange);
         break;
+      case CollectiveKind::kSend:
+      case CollectiveKind::kRecv:
+        status = absl::InternalError("not a collective");
+        break;
     }
     if (status.ok()) status = exchange.Finish();
   }
@@ -224,7 +237,7 @@ absl::Status Engine::Run(const Collective& collective) {
 }
 
 Instant Engine::NextLook(Instant now) const {
-  Instant next = now + kLookPeriod;
+  Instant next = std::min(now + kLookPeriod, point_to_point_->FirstDeadline());
   for (const Job& job : jobs_) next = std::min(next, job.collective.deadline);
   return next;
 }
@@ -250,17 +263,30 @@ absl::Status Engine::FindFailure(Instant now) {
   for (const Job& job : jobs_) {
     if (job.collective.deadline <= now) return TimeoutOf(job.collective);
   }
+  absl::Status timeout = point_to_point_->FindTimeout(now);
+  if (!timeout.ok()) return timeout;
   mutex_.Unlock();
   const absl::Status gone = mesh_->CheckPeers();
   mutex_.Lock();
-  if (gone.ok() || jobs_.empty()) return absl::OkStatus();
-  const Collective& running = jobs_.front().collective;
-  if (gone_noticed_in_ != running.sequence) {
-    gone_noticed_in_ = running.sequence;
+  if (gone.ok()) return gone;
+  std::string label;
+  if (!jobs_.empty()) {
+    label = LabelOf(jobs_.front().collective);
+  } else if (const auto oldest = point_to_point_->oldest()) {
+    label = oldest->label;
+  } else {
+    return absl::OkStatus();
+  }
+  if (gone_noticed_in_ != label) {
+    gone_noticed_in_ = label;
     gone_noticed_at_ = now;
   }
   if (now - gone_noticed_at_ < kPeerGoneGrace) return absl::OkStatus();
-  return Prefixed(LabelOf(running), gone);
+  return Prefixed(label, gone);
+}
+
+bool Engine::IsBusy() const {
+  return !jobs_.empty() || point_to_point_->oldest().has_value();
 }
 
 void Engine::RunWatchdog() {
@@ -273,7 +299,7 @@ void Engine::RunWatchdog() {
     }
     // It goes on looking while collectives come and go, so that Start does not
     // have to wake it for each.
-    const bool idle = jobs_.empty() && started_ == seen_started;
+    const bool idle = !IsBusy() && started_ == seen_started;
     seen_started = started_;
     if (!abort_cause_.ok() || idle) {
       next_look_ = Instant::max();
@@ -282,9 +308,9 @@ void Engine::RunWatchdog() {
       next_look_ = NextLook(Clock::now());
       watchdog_wakes_.WaitUntil(mutex_, next_look_);
     }
-    if (!abort_cause_.ok() || jobs_.empty()) continue;
+    if (!abort_cause_.ok() || !IsBusy()) continue;
     // Somebody said that he would wait at once, and does not.
-    if (!running_) executor_wakes_.NotifyOne();
+    if (!running_ && !jobs_.empty()) executor_wakes_.NotifyOne();
     const absl::Status failure = FindFailure(Clock::now());
     if (failure.ok()) continue;
     mutex_.Unlock();

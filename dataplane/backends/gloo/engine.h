@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/mesh.h"
+#include "dataplane/backends/gloo/point_to_point.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
 #include "dataplane/mutex.h"
@@ -23,7 +24,7 @@ namespace muster::dataplane::gloo_internal {
 // (what somebody does wait for, the waiter itself may run: it saves waking two
 // threads, which takes longer than a small collective); the watchdog keeps
 // deadlines and looks after peers. A group that fails closes its connections
-// before its works complete.
+// before its works complete. Sends and receives do not queue with the others.
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
   Engine(std::string group_name, std::unique_ptr<Mesh> mesh);
@@ -49,6 +50,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
     std::shared_ptr<PromisedWork> work;
   };
 
+  std::shared_ptr<Work> StartPointToPoint(const Collective& collective);
   void RunExecutor();
   void RunWatchdog();
   // Runs the first job. Lets go of the lock meanwhile.
@@ -63,6 +65,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Instant NextLook(Instant now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Why the group has failed by `now`, or OK. Lets go of the lock meanwhile.
   absl::Status FindFailure(Instant now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Something has been started and is not complete.
+  bool IsBusy() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status TimeoutOf(const Collective& collective) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string LabelOf(const Collective& collective) const;
@@ -73,6 +77,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // Of the thread that runs a collective.
   Workspace workspace_;
+
+  // Sends and receives, which have threads of their own.
+  std::unique_ptr<PointToPoint> point_to_point_;
 
   Mutex mutex_;
   CondVar executor_wakes_;
@@ -87,7 +94,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // CloseMesh was called.
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   // In which collective, and when, the watchdog first saw that a peer is gone.
-  uint64_t gone_noticed_in_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string gone_noticed_in_ ABSL_GUARDED_BY(mutex_);
   Instant gone_noticed_at_ ABSL_GUARDED_BY(mutex_);
   // When the watchdog looks next, unless woken; max() is never.
   Instant next_look_ ABSL_GUARDED_BY(mutex_) = Instant::max();

@@ -65,6 +65,9 @@ class FakeMesh : public Mesh {
   std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override {
     return std::make_unique<EchoBuffer>(*this, static_cast<std::byte*>(data));
   }
+  std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override {
+    return CreateBuffer(data, bytes);
+  }
 
   void Abort(const absl::Status& cause) override {
     MutexLock lock(network_->mutex);

@@ -18,6 +18,9 @@ INSTANTIATE_TEST_SUITE_P(Gloo, BackendConformance,
 INSTANTIATE_TEST_SUITE_P(Gloo, FailureConformance,
                          Combine(Values("gloo"), Values(2, 3, 4, 8)));
 
+INSTANTIATE_TEST_SUITE_P(Gloo, PointToPointConformance,
+                         Combine(Values("gloo"), Values(2, 3, 4, 8)));
+
 INSTANTIATE_TEST_SUITE_P(Gloo, DisagreementConformance,
                          Combine(Values("gloo"), Values(2, 3, 5)));
 

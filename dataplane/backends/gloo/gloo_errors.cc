@@ -2,6 +2,9 @@
 
 #include <string>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+
 namespace muster::dataplane::gloo_internal {
 
 std::string WithoutSourcePosition(absl::string_view text) {
@@ -10,6 +13,15 @@ std::string WithoutSourcePosition(absl::string_view text) {
     return std::string(text);
   }
   return std::string(text.substr(end + 2));
+}
+
+absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
+  absl::Status result(status.code(),
+                      absl::StrCat(prefix, ": ", status.message()));
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& value) {
+    result.SetPayload(url, value);
+  });
+  return result;
 }
 
 }  // namespace muster::dataplane::gloo_internal

@@ -25,6 +25,9 @@ absl::Status Guard(Function&& function) {
 // Gloo's texts begin with where in Gloo they were made: "[./a/b.cc:12] text".
 std::string WithoutSourcePosition(absl::string_view text);
 
+// A status with text in front and its payload kept.
+absl::Status Prefixed(absl::string_view prefix, const absl::Status& status);
+
 }  // namespace muster::dataplane::gloo_internal
 
 #endif  // MUSTER_DATAPLANE_BACKENDS_GLOO_GLOO_ERRORS_H_

@@ -55,6 +55,29 @@ std::string RunUntilFailure(Communicator& communicator, CollectiveKind kind,
   }
 }
 
+// Sends round the ring of ranks until that fails.
+std::string SendUntilFailure(Communicator& communicator, size_t count) {
+  const testing::SampleOptions options = {
+      .rank = communicator.rank(),
+      .world_size = communicator.world_size(),
+      .count = count};
+  const Sample send(CollectiveKind::kSend, options);
+  const Sample receive(CollectiveKind::kRecv, options);
+  for (int round = 0;; ++round) {
+    const Instant start = Clock::now();
+    const auto sent = communicator.Start(send.collective);
+    const auto received = communicator.Start(receive.collective);
+    absl::Status status = received->Wait();
+    if (status.ok()) status = sent->Wait();
+    if (!status.ok()) {
+      const std::chrono::duration<double> took = Clock::now() - start;
+      return absl::StrCat(took.count() < 10 ? "soon " : "late ",
+                          Report(status));
+    }
+    if (round == 0) ProcessWorld::Ready();
+  }
+}
+
 TEST(GlooProcessTest, ProcessesReduceAndLeaveInAnyOrder) {
   ProcessWorld world("gloo", 4, [](Communicator& communicator) {
     for (int i = 0; i < 20; ++i) {
@@ -124,6 +147,53 @@ TEST_P(GlooProcessFailureTest, KilledRankIsNamedInEveryKindOfCollective) {
             << "rank " << rank;
       }
     }
+  }
+}
+
+TEST_P(GlooProcessFailureTest, KilledRankIsNamedInSendsAndReceives) {
+  const size_t count = GetParam();
+  constexpr int kRanks = 4;
+  for (const int victim : {0, 2}) {
+    ProcessWorld world("gloo", kRanks, [&](Communicator& communicator) {
+      return SendUntilFailure(communicator, count);
+    });
+    for (int rank = 0; rank < kRanks; ++rank) world.AwaitReady(rank);
+    world.Signal(victim, SIGKILL);
+    const std::vector<RankOutcome> outcomes = world.Join();
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_THAT(
+          outcomes[rank].report,
+          StartsWith(absl::StrCat("soon UNAVAILABLE culprit ", victim, ": ")))
+          << "rank " << rank;
+    }
+  }
+}
+
+TEST(GlooProcessTest, WhatWasSentLastReachesWhoIsSlow) {
+  ProcessWorld world("gloo", 4, [](Communicator& communicator) {
+    std::vector<int64_t> value(1, communicator.rank());
+    int64_t sum = 0;
+    for (int peer = 1; peer < 4 && communicator.rank() == 0; ++peer) {
+      const auto work = communicator.Start({.kind = CollectiveKind::kRecv,
+                                            .outputs = {Tensor(value)},
+                                            .peer = peer});
+      const absl::Status status = work->Wait();
+      if (!status.ok()) return Report(status);
+      sum += value[0];
+    }
+    if (communicator.rank() == 0) return absl::StrCat(sum);
+    // Leaves the group at once.
+    return Report(communicator
+                      .Start({.kind = CollectiveKind::kSend,
+                              .inputs = {Tensor(value)},
+                              .peer = 0})
+                      ->Wait());
+  });
+  const std::vector<RankOutcome> outcomes = world.Join();
+  EXPECT_EQ(outcomes[0].report, "6");
+  for (int rank = 1; rank < 4; ++rank) {
+    EXPECT_EQ(outcomes[rank].report, "OK culprit -1: ");
   }
 }
 

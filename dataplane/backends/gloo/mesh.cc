@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,7 +50,12 @@ constexpr std::chrono::milliseconds kClosing = std::chrono::seconds(5);
 // announced that they receive a farewell.
 constexpr std::chrono::milliseconds kFarewellPatience{500};
 
-// Slots of Buffers are below: collectives number theirs from 1.
+// How long leaving waits for the peers to have read all that this rank has
+// sent.
+constexpr std::chrono::milliseconds kLinger{200};
+
+// Slots of Buffers are below: collectives number theirs from 1, sends and
+// receives from kPointToPointSlot.
 constexpr uint64_t kFarewellSlot = ~uint64_t{0};
 constexpr uint64_t kTripwireSlot = ~uint64_t{0} - 1;
 
@@ -128,7 +134,7 @@ class GlooMesh;
 
 class GlooBuffer : public Buffer {
  public:
-  GlooBuffer(GlooMesh& mesh, void* data, size_t bytes);
+  GlooBuffer(GlooMesh& mesh, void* data, size_t bytes, bool quiet);
   ~GlooBuffer() override;
 
   absl::Status Receive(int peer, uint64_t slot, size_t offset,
@@ -150,6 +156,7 @@ class GlooBuffer : public Buffer {
   absl::Status Await(int peer, Function&& function);
 
   GlooMesh& mesh_;
+  const bool quiet_;  // See CreateQuietBuffer.
   const std::unique_ptr<transport::UnboundBuffer> buffer_;
 };
 
@@ -162,7 +169,10 @@ class GlooMesh : public Mesh {
   absl::Status Open(const BackendOptions& options);
 
   std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override {
-    return std::make_unique<GlooBuffer>(*this, data, bytes);
+    return std::make_unique<GlooBuffer>(*this, data, bytes, /*quiet=*/false);
+  }
+  std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override {
+    return std::make_unique<GlooBuffer>(*this, data, bytes, /*quiet=*/true);
   }
   void Abort(const absl::Status& cause) override;
   absl::Status abort_cause() const override;
@@ -185,7 +195,7 @@ class GlooMesh : public Mesh {
   absl::Status CreateDevice(const BackendOptions& options);
   absl::Status ListenForFarewell(int peer);
   // How `peer`, whose connection has just failed, went.
-  absl::Status Gone(int peer);
+  absl::Status Gone(int peer, bool quiet);
   void NoteGone(int peer, const std::string& transport_error)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
 
@@ -195,6 +205,9 @@ class GlooMesh : public Mesh {
   std::unique_ptr<LoopYielder> yielder_;
   std::shared_ptr<transport::tcp::Device> device_;
   std::shared_ptr<transport::Context> context_;
+  // Addresses of the pairs, here and there.
+  std::vector<AddressBytes> own_;
+  std::vector<AddressBytes> remote_;
 
   mutable Mutex mutex_;
   absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
@@ -209,8 +222,10 @@ class GlooMesh : public Mesh {
   absl::Status first_broken_ ABSL_GUARDED_BY(peers_mutex_);
 };
 
-GlooBuffer::GlooBuffer(GlooMesh& mesh, void* data, size_t bytes)
-    : mesh_(mesh), buffer_(mesh.context_->createUnboundBuffer(data, bytes)) {
+GlooBuffer::GlooBuffer(GlooMesh& mesh, void* data, size_t bytes, bool quiet)
+    : mesh_(mesh),
+      quiet_(quiet),
+      buffer_(mesh.context_->createUnboundBuffer(data, bytes)) {
   MutexLock lock(mesh_.mutex_);
   mesh_.buffers_.insert(this);
 }
@@ -227,21 +242,24 @@ absl::Status GlooBuffer::Post(int peer, Function&& function) {
   mesh_.yielder_->Posting(true);
   const bool posted = Guard(function).ok();
   mesh_.yielder_->Posting(false);
-  return posted ? absl::OkStatus() : mesh_.Gone(peer);
+  return posted ? absl::OkStatus() : mesh_.Gone(peer, quiet_);
 }
 
 template <typename Function>
 absl::Status GlooBuffer::Await(int peer, Function&& function) {
-  mesh_.waiting_for_.store(peer);
+  if (!quiet_) mesh_.waiting_for_.store(peer);
   // Looked at after waiting_for_ is set and before the wait: an abort that
   // comes later finds the wait and wakes it.
   absl::Status aborted = mesh_.abort_cause();
   if (!aborted.ok()) return aborted;
   bool done = false;
-  const absl::Status waited = Guard([&] { done = function(); });
-  if (!waited.ok()) return mesh_.Gone(peer);
+  absl::Status waited = Guard([&] { done = function(); });
+  // If the connection ends right after what is waited for, Gloo may report its
+  // end first; but only to who was waiting already.
+  if (!waited.ok()) waited = Guard([&] { done = function(); });
+  if (!waited.ok()) return mesh_.Gone(peer, quiet_);
   if (!done) return mesh_.abort_cause();
-  mesh_.waiting_for_.store(-1);
+  if (!quiet_) mesh_.waiting_for_.store(-1);
   return absl::OkStatus();
 }
 
@@ -268,13 +286,13 @@ absl::Status GlooMesh::Open(const BackendOptions& options) {
   absl::Status created = CreateDevice(options);
   if (!created.ok()) return created;
 
-  std::vector<AddressBytes> own(world_size());
+  own_.resize(world_size());
   absl::Status listening = Guard([&] {
     context_ = device_->createContext(rank(), world_size());
     context_->setTimeout(kNever);
     for (int peer = 0; peer < world_size(); ++peer) {
       if (peer == rank()) continue;
-      own[peer] = context_->createPair(peer)->address().bytes();
+      own_[peer] = context_->createPair(peer)->address().bytes();
     }
   });
   if (!listening.ok()) {
@@ -285,13 +303,14 @@ absl::Status GlooMesh::Open(const BackendOptions& options) {
   if (world_size() == 1) return absl::OkStatus();
 
   absl::StatusOr<std::vector<AddressBytes>> remote =
-      ExchangeAddresses(own, options);
+      ExchangeAddresses(own_, options);
   if (!remote.ok()) return remote.status();
+  remote_ = *std::move(remote);
   absl::Status status =
-      ConnectPairs(*context_, own, *remote, options.deadline,
+      ConnectPairs(*context_, own_, remote_, options.deadline,
                    [this](bool on) { on ? spinner_->On() : spinner_->Off(); });
   if (status.ok()) {
-    for (const int socket : FindSockets(own, *remote)) {
+    for (const int socket : FindSockets(own_, remote_)) {
       yielder_->Watch(socket);
     }
   }
@@ -370,9 +389,9 @@ absl::Status GlooMesh::CheckPeers() {
   return first_broken_;
 }
 
-absl::Status GlooMesh::Gone(int peer) {
+absl::Status GlooMesh::Gone(int peer, bool quiet) {
   // So that a deadline that passes meanwhile names it.
-  waiting_for_.store(peer);
+  if (!quiet) waiting_for_.store(peer);
   absl::Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
   // A peer that went earlier may be the reason why this one went.
@@ -414,17 +433,30 @@ void GlooMesh::Close(const absl::Status& farewell) {
       sent[peer] = std::move(buffer);
     }
   }
+  const auto left_until = [](Instant end) {
+    return std::max(std::chrono::milliseconds(1),
+                    std::chrono::duration_cast<std::chrono::milliseconds>(
+                        end - Clock::now()));
+  };
   // Normally they have left already.
   for (const auto& buffer : sent) {
     if (buffer == nullptr) continue;
-    (void)Guard([&] {
-      buffer->waitSend(std::max(
-          std::chrono::milliseconds(1),
-          std::chrono::duration_cast<std::chrono::milliseconds>(give_up -
-                                                                Clock::now())));
-    });
+    (void)Guard([&] { buffer->waitSend(left_until(give_up)); });
   }
   sent.clear();
+  // A socket that is closed while the peer still writes to it (it announces
+  // what it would receive next) is reset, and takes with it what the peer has
+  // not read. So this side only ends what it sends, goes on reading, and waits
+  // until the peers, who then close theirs by themselves, have read it all.
+  for (const int socket : FindSockets(own_, remote_)) {
+    shutdown(socket, SHUT_WR);
+  }
+  const Instant linger_until = Clock::now() + kLinger;
+  for (Peer& peer : peers_) {
+    if (peer.tripwire == nullptr || peer.gone) continue;
+    (void)Guard(
+        [&] { peer.tripwire->waitRecv(nullptr, left_until(linger_until)); });
+  }
   spinner_->On();
   for (int peer = 0; peer < world_size(); ++peer) {
     // Destroyed, not closed: close() resets the connection, and a farewell

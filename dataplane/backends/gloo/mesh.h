@@ -13,6 +13,10 @@
 
 namespace muster::dataplane::gloo_internal {
 
+// Slots from here on are those of sends and receives, the ones below those of
+// collectives.
+inline constexpr uint64_t kPointToPointSlot = uint64_t{1} << 63;
+
 class Mesh;
 
 // Memory from and to which a Mesh moves data. Several receives and several
@@ -57,6 +61,11 @@ class Mesh {
 
   virtual std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) = 0;
 
+  // One for threads that wait for whatever may come: their waits do not show in
+  // waiting_for().
+  virtual std::unique_ptr<Buffer> CreateQuietBuffer(void* data,
+                                                    size_t bytes) = 0;
+
   // Makes every wait under way or to come return `cause`. From any thread;
   // does not block. Only the first call counts.
   virtual void Abort(const absl::Status& cause) = 0;
@@ -74,8 +83,8 @@ class Mesh {
   // make one later.
   virtual void Close(const absl::Status& farewell) = 0;
 
-  // The rank that some thread is waiting for in a Buffer, or -1. Once that has
-  // failed it stays the one with which it failed.
+  // The rank that the thread of a collective is waiting for, or -1. Once that
+  // has failed it stays the one with which it failed.
   int waiting_for() const { return waiting_for_.load(); }
 
   int rank() const { return rank_; }

@@ -1,0 +1,120 @@
+#include "dataplane/backends/gloo/channel.h"
+
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane::gloo_internal {
+
+Channel::Channel(Mesh& mesh, int peer, Listener listener)
+    : mesh_(mesh),
+      peer_(peer),
+      listener_(std::move(listener)),
+      inbox_(kDepth * kSlotBytes),
+      inbox_buffer_(mesh.CreateQuietBuffer(inbox_.data(), inbox_.size())),
+      reader_([this] { RunReader(); }),
+      reaper_([this] { RunReaper(); }) {}
+
+absl::Status Channel::Post(const Message& message, const void* payload,
+                           size_t bytes, uint64_t ticket) {
+  CHECK_LE(bytes, kMessagePayloadBytesMax);
+  Posted posted;
+  posted.ticket = ticket;
+  posted.memory.resize(sizeof(message) + bytes);
+  std::memcpy(posted.memory.data(), &message, sizeof(message));
+  if (bytes > 0) {
+    std::memcpy(posted.memory.data() + sizeof(message), payload, bytes);
+  }
+  posted.buffer =
+      mesh_.CreateQuietBuffer(posted.memory.data(), posted.memory.size());
+  return PostBuffer(std::move(posted), kPointToPointSlot,
+                    sizeof(message) + bytes);
+}
+
+absl::Status Channel::PostTensor(uint64_t slot, void* data, size_t bytes) {
+  Posted posted;
+  posted.buffer = mesh_.CreateQuietBuffer(data, bytes);
+  return PostBuffer(std::move(posted), slot, bytes);
+}
+
+absl::Status Channel::PostBuffer(Posted posted, uint64_t slot, size_t bytes) {
+  absl::Status status = posted.buffer->Send(peer_, slot, 0, bytes);
+  if (!status.ok()) return status;
+  MutexLock lock(mutex_);
+  posted_.push_back(std::move(posted));
+  changed_.NotifyOne();
+  return absl::OkStatus();
+}
+
+absl::Status Channel::Announce(int slot) {
+  return inbox_buffer_->Receive(peer_, kPointToPointSlot, slot * kSlotBytes,
+                                kSlotBytes);
+}
+
+void Channel::RunReader() {
+  absl::Status status;
+  int announced = 0;
+  while (announced < kDepth && status.ok()) {
+    status = Announce(announced);
+    if (status.ok()) ++announced;
+  }
+  // A peer that has left may have sent something before: what is announced is
+  // waited for to the end.
+  for (int next = 0; announced > 0; next = (next + 1) % kDepth) {
+    const absl::Status received = inbox_buffer_->WaitReceive(peer_);
+    if (!received.ok()) {
+      status = received;
+      break;
+    }
+    --announced;
+    const std::byte* const data = inbox_.data() + next * kSlotBytes;
+    Message message;
+    std::memcpy(&message, data, sizeof(message));
+    listener_.received(message, data + sizeof(message));
+    if (status.ok()) {
+      status = Announce(next);
+      if (status.ok()) ++announced;
+    }
+  }
+  listener_.ended(status);
+}
+
+void Channel::RunReaper() {
+  for (;;) {
+    Buffer* buffer = nullptr;
+    uint64_t ticket = 0;
+    {
+      MutexLock lock(mutex_);
+      while (posted_.empty() && !joining_) changed_.Wait(mutex_);
+      if (posted_.empty()) return;
+      buffer = posted_.front().buffer.get();
+      ticket = posted_.front().ticket;
+    }
+    // What has not left stays where it is until the connection is closed.
+    if (!buffer->WaitSend(peer_).ok()) return;
+    Posted left;
+    {
+      MutexLock lock(mutex_);
+      left = std::move(posted_.front());
+      posted_.pop_front();
+    }
+    left.buffer.reset();
+    if (ticket != 0) listener_.sent(ticket);
+  }
+}
+
+void Channel::Join() {
+  {
+    MutexLock lock(mutex_);
+    joining_ = true;
+  }
+  changed_.NotifyAll();
+  reader_.join();
+  reaper_.join();
+}
+
+}  // namespace muster::dataplane::gloo_internal
