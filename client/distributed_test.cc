@@ -16,6 +16,7 @@
 #include "client/store.h"
 #include "client/testing/processes.h"
 #include "coordinator/server/server.h"
+#include "dataplane/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -447,6 +448,47 @@ TEST_F(DistributedTest, AKilledRankIsNamedByAllOthers) {
                       HasSubstr("last progress: ")));
     EXPECT_EQ(ranks[rank]->ReadLine(kSoon), "same");
     EXPECT_EQ(ranks[rank]->Wait(kSoon).code, 3);
+  }
+}
+
+// An operator sees at a glance which of them it was.
+TEST_F(DistributedTest, WhoEndsBecauseOfAnotherIsNotAmongTheLost) {
+  coordinator::ServerOptions options;
+  options.listen = "127.0.0.1:" + std::to_string(port_.port());
+  const auto server = coordinator::Server::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  dataplane::Mutex mutex;
+  dataplane::CondVar changed;
+  std::map<int64_t, MemberEvent> events;  // by pid
+  SessionOptions observer;
+  observer.address = options.listen;
+  observer.job = "llama";
+  observer.on_event = [&](const MemberEvent& event) {
+    dataplane::MutexLock lock(mutex);
+    events[event.member.pid] = event;
+    changed.NotifyAll();
+  };
+  const auto session = Session::Connect(observer);
+  Ranks ranks;
+  for (const char* const scenario :
+       {"train", "train", "train-without-destroy"}) {
+    ranks.push_back(
+        Start({scenario, Url("muster", "/llama?world_size=3")}, {}));
+  }
+  ExpectLines(ranks, "training");
+  ranks[0]->Signal(SIGKILL);
+  for (int i : {1, 2}) EXPECT_EQ(ranks[i]->Wait(kSoon).code, 3);
+  const auto until = dataplane::Clock::now() + kSoon;
+  dataplane::MutexLock lock(mutex);
+  while (events.size() < 3 && changed.WaitUntil(mutex, until)) {
+  }
+  EXPECT_EQ(events[ranks[0]->pid()].kind, MemberEvent::Kind::kLost);
+  for (int i : {1, 2}) {
+    const MemberEvent& event = events[ranks[i]->pid()];
+    EXPECT_EQ(event.kind, MemberEvent::Kind::kLeft);
+    EXPECT_THAT(event.member.cause,
+                AllOf(HasSubstr("its group failed: "),
+                      HasSubstr("pid " + std::to_string(ranks[0]->pid()))));
   }
 }
 

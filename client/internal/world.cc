@@ -38,6 +38,8 @@ using dataplane::MutexLock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+// What a process that ends after a failure gives the coordinator to hear so.
+constexpr milliseconds kPartingTime{1'000};
 constexpr char kGroupName[] = "world";
 constexpr char kTimeoutName[] = "InitProcessGroupOptions::timeout";
 
@@ -134,6 +136,11 @@ bool IsTransient(const absl::Status& status, bool connected) {
   return absl::IsAborted(status) || (connected && absl::IsUnavailable(status));
 }
 
+std::string PartingReason(const absl::Status& failure) {
+  if (failure.ok()) return "finished";
+  return absl::StrCat("its group failed: ", failure.message());
+}
+
 }  // namespace
 
 struct World::Slot {
@@ -166,7 +173,13 @@ World::World(const InitProcessGroupOptions& options)
 
 World::~World() {
   // First, so that none of its callbacks runs while the rest goes.
-  if (session_ != nullptr) session_->Close();
+  if (session_ != nullptr) {
+    const absl::Status why =
+        state_ == nullptr ? absl::OkStatus() : state_->status();
+    // Not to be taken for one of the lost: the culprit is.
+    if (!why.ok()) session_->Leave(PartingReason(why), kPartingTime);
+    session_->Close();
+  }
   if (state_ != nullptr) state_->Shutdown();
 }
 
@@ -424,9 +437,7 @@ void World::Destroy() {
   }
   if (coordinator_ == nullptr) bootstrap_->DeleteOwnKeys();
   if (ServesOthers()) judge_->AwaitOthersGone(kFarewellTimeout);
-  session_->Leave(unseen.ok() && !state_->failure_seen()
-                      ? "finished"
-                      : "finished after a failure");
+  session_->Leave(PartingReason(state_->status()));
   session_->Close();
   state_->Shutdown();
   if (coordinator_ != nullptr) {

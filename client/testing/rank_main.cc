@@ -117,7 +117,7 @@ int Leftovers() {
 }
 
 // All-reduces until something happens.
-int Train() {
+int TrainAndEnd(bool destroy) {
   InitProcessGroup(g_options);
   std::vector<float> gradients(1 << 16);
   for (int step = 0;; ++step) {
@@ -130,12 +130,17 @@ int Train() {
       } catch (const DistError& again) {
         Say(std::string(again.what()) == error.what() ? "same" : "different");
       }
-      DestroyProcessGroup();
+      if (destroy) DestroyProcessGroup();
       return 3;
     }
     if (step == 0) Say("training");
   }
 }
+
+int Train() { return TrainAndEnd(/*destroy=*/true); }
+
+// As a program that lets the error end it.
+int TrainWithoutDestroy() { return TrainAndEnd(/*destroy=*/false); }
 
 // One collective after a word from the test.
 int Collective() {
@@ -262,6 +267,7 @@ int Main(int argc, char** argv) {
       {"again", &Again},
       {"leftovers", &Leftovers},
       {"train", &Train},
+      {"train-without-destroy", &TrainWithoutDestroy},
       {"collective", &Collective},
       {"monitored_barriers", &MonitoredBarriers},
       {"deserter", &Deserter},
