@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -89,7 +90,11 @@ int Run(int argc, char** argv) {
     _exit(EXIT_FAILURE);
   };
   // The thread in sigwait takes it, as if the system had sent it.
-  command_line->server.on_drain_request = [] { kill(getpid(), SIGTERM); };
+  static std::atomic<bool> asked = false;
+  command_line->server.on_drain_request = [] {
+    asked = true;
+    kill(getpid(), SIGTERM);
+  };
   absl::StatusOr<std::unique_ptr<Server>> server =
       Server::Start(command_line->server);
   if (!server.ok()) return Fail(server.status());
@@ -109,7 +114,9 @@ int Run(int argc, char** argv) {
   int signal_number = 0;
   sigwait(&signals, &signal_number);
   LetSignalsEndTheProcess(signals);
-  LOG(INFO) << "draining: signal=" << signal_number
+  LOG(INFO) << "draining: "
+            << (asked ? "asked_by=operator"
+                      : absl::StrCat("signal=", signal_number))
             << " timeout=" << absl::FormatDuration(command_line->drain_timeout);
   const absl::Duration longest = absl::Hours(24);
   (*server)->Drain(absl::ToChronoMilliseconds(

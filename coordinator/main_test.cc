@@ -193,7 +193,7 @@ TEST(MainTest, AnOperatorsDrainEndsItAsTermDoes) {
   EXPECT_NE(response.coordinator_epoch(), 0u);
   EXPECT_EQ(process.Wait(), 0) << process.errors();
   EXPECT_THAT(process.errors(), HasSubstr("reason=\"a new \\\"version\\\"\""));
-  EXPECT_THAT(process.errors(), HasSubstr("draining: signal=15"));
+  EXPECT_THAT(process.errors(), HasSubstr("draining: asked_by=operator"));
 }
 
 TEST(MainTest, InterruptDrainsToo) {

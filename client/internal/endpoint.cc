@@ -135,6 +135,9 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
     return absl::InvalidArgumentError(
         absl::StrCat("address \"", text, "\": ", why));
   };
+  if (absl::StrContains(text, "://")) {
+    return bad("must be HOST:PORT, without a scheme");
+  }
   const size_t colon = text.rfind(':');
   const size_t bracket = text.rfind(']');
   if (colon == absl::string_view::npos ||

@@ -57,6 +57,7 @@ TEST(EndpointTest, SaysWhatIsWrong) {
   EXPECT_EQ(error("[::1]"), "address \"[::1]\": port number missing");
   EXPECT_EQ(error(":1"), "address \":1\": host missing");
   EXPECT_THAT(error("::1:7070"), HasSubstr("brackets"));
+  EXPECT_THAT(error("http://h:1"), HasSubstr("without a scheme"));
   EXPECT_THAT(error("h:x"), HasSubstr("port must be a number but was \"x\""));
   EXPECT_THAT(error("h:-1"),
               HasSubstr("port must have value from 0 to 65535 but was -1."));

@@ -209,7 +209,8 @@ absl::Status Split(const std::vector<std::string>& arguments,
     }
     const Option* const option = FindOption(name);
     if (option == nullptr) {
-      return Misuse(absl::StrCat("unknown option ", name));
+      return Misuse(absl::StrCat("unknown option ", name,
+                                 "; what follows -- is never an option"));
     }
     const bool is_switch = *option->placeholder == '\0';
     std::string value;

@@ -103,7 +103,8 @@ TEST(CtlOptionsTest, MisuseIsNamed) {
   EXPECT_EQ(ErrorOf({"kv"}), "kv needs one of get, set, list, watch, delete");
   EXPECT_EQ(ErrorOf({"kv", "put"}),
             "unknown command \"kv put\"; musterctl help lists them");
-  EXPECT_EQ(ErrorOf({"jobs", "--bogus"}), "unknown option --bogus");
+  EXPECT_EQ(ErrorOf({"jobs", "--bogus"}),
+            "unknown option --bogus; what follows -- is never an option");
   EXPECT_EQ(ErrorOf({"jobs", "--prefix"}), "jobs has no option --prefix");
   EXPECT_EQ(ErrorOf({"jobs", "--json=yes"}), "--json takes no value");
   EXPECT_EQ(ErrorOf({"jobs", "--timeout"}), "--timeout needs a value");

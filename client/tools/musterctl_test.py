@@ -204,6 +204,9 @@ class JobsTest(MusterctlTest):
             "a, b\n")
         self.assertEqual(self.ctl("members", "c", status=1),
                          'musterctl: NOT_FOUND: no job "c" here\n')
+        for command in (["kv", "list"], ["kv", "get", "k"]):
+            self.assertEqual(self.ctl(*command, "--job=c", status=1),
+                             'musterctl: NOT_FOUND: no job "c" here\n')
         jobs = json.loads(self.ctl("jobs", "--json"))
         self.assertEqual([job["job"] for job in jobs["jobs"]], ["a", "b"])
 
@@ -222,8 +225,9 @@ class JobsTest(MusterctlTest):
             self.ctl("drain", "--reason=new version"),
             f"coordinator {self.coordinator.address} drains and ends\n")
         self.assertEqual(self.coordinator.process.wait(timeout=LIMIT_S), 0)
-        self.assertIn('reason="new version"',
-                      self.coordinator.process.stderr.read())
+        log = self.coordinator.process.stderr.read()
+        self.assertIn('reason="new version"', log)
+        self.assertIn("draining: asked_by=operator", log)
 
 
 class MisuseTest(MusterctlTest):
