@@ -4,11 +4,15 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -64,6 +68,17 @@ class LogFileTest : public ::testing::Test {
 
   void Write(const std::string& contents) const {
     std::ofstream(path_, std::ios::binary) << contents;
+  }
+
+  // Of this process, on the file.
+  int OpenDescriptors() const {
+    int count = 0;
+    for (const auto& entry :
+         std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(entry.path(), gone) == path_) ++count;
+    }
+    return count;
   }
 
   const std::string path_ = ::testing::TempDir() + "/log_file";
@@ -174,6 +189,19 @@ TEST_F(LogFileTest, RemoveTakesTheOwnFileOnly) {
   const auto fresh = Open();
   Append(*fresh, "k", "v");
   old->Remove();
+  EXPECT_THAT(Read(*Open()), ElementsAre("s k=v"));
+}
+
+TEST_F(LogFileTest, WhoOpensAFileThatIsBeingRemovedGetsTheNextOne) {
+  auto last = LogFile::Open(path_, Soon());
+  ASSERT_TRUE(last.ok()) << last.status();
+  auto opening = std::async(std::launch::async, [this] { return Open(); });
+  // It has the file open, and waits for the lock.
+  while (OpenDescriptors() < 2) {
+  }
+  (*last)->Remove();
+  (*last)->Unlock();
+  Append(*opening.get(), "k", "v");
   EXPECT_THAT(Read(*Open()), ElementsAre("s k=v"));
 }
 
