@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The examples as a user runs them: under muster-run, as real processes.
 
-examples_test.py MUSTER_RUN ALL_REDUCE_TWO_RANKS RING_ALL_REDUCE
+examples_test.py MUSTER_RUN ALL_REDUCE_TWO_RANKS RING_ALL_REDUCE WORK_QUEUE
 """
 
 import os
+import socket
 import subprocess
 import sys
 import unittest
@@ -47,8 +48,29 @@ class ExamplesTest(unittest.TestCase):
                     f"[{rank}]: rank {rank}: element 999 is {value}, "
                     "as with AllReduce" for rank in range(nproc)])
 
+    def test_work_queue(self):
+        self.assert_prints(launch(3, "work_queue"), [
+            f"[{rank}]: rank {rank}: the sum is 328350" for rank in range(3)])
+
+    def test_work_queue_without_a_launcher(self):
+        with socket.socket() as reserved:
+            # Nobody else gets the port; a server that says the same may.
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("127.0.0.1", 0))
+            ranks = [subprocess.Popen(
+                [PROGRAMS["work_queue"]], stdout=subprocess.PIPE, text=True,
+                env={"RANK": str(rank), "WORLD_SIZE": "3",
+                     "MASTER_ADDR": "127.0.0.1",
+                     "MASTER_PORT": str(reserved.getsockname()[1])})
+                     for rank in range(3)]
+            for rank, process in enumerate(ranks):
+                output, _ = process.communicate(timeout=LIMIT_S)
+                self.assertEqual(process.returncode, 0)
+                self.assertEqual(output, f"rank {rank}: the sum is 328350\n")
+
 
 if __name__ == "__main__":
-    for name in ("muster-run", "all_reduce_two_ranks", "ring_all_reduce"):
+    for name in ("muster-run", "all_reduce_two_ranks", "ring_all_reduce",
+                 "work_queue"):
         PROGRAMS[name] = os.path.abspath(sys.argv.pop(1))
     unittest.main()
