@@ -1,0 +1,73 @@
+// A coordinator that moves to another address under the same name.
+
+#include <dlfcn.h>
+#include <netdb.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <string>
+
+#include "client/session.h"
+#include "client/testing/processes.h"
+#include "coordinator/server/server.h"
+#include "gtest/gtest.h"
+
+namespace {
+
+constexpr char kName[] = "coordinator.test";
+std::atomic<const char*> address_of_name = "127.0.0.1";
+
+}  // namespace
+
+// The program's own functions go before those of the C library, also for gRPC.
+extern "C" int getaddrinfo(const char* node, const char* service,
+                           const addrinfo* hints, addrinfo** result) {
+  using Function =
+      int (*)(const char*, const char*, const addrinfo*, addrinfo**);
+  static const auto real =
+      reinterpret_cast<Function>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  const bool ours = node != nullptr && strcmp(node, kName) == 0;
+  return real(ours ? address_of_name.load() : node, service, hints, result);
+}
+
+namespace muster {
+namespace {
+
+std::unique_ptr<coordinator::Server> Start(const std::string& host, int port) {
+  coordinator::ServerOptions options;
+  options.listen = host + ":" + std::to_string(port);
+  auto server = coordinator::Server::Start(options);
+  EXPECT_TRUE(server.ok()) << server.status();
+  return *std::move(server);
+}
+
+TEST(DnsTest, ANameIsLookedUpAnewForEveryConnection) {
+  const testing::ReservedPort port;
+  auto before = Start("127.0.0.1", port.port());
+  std::promise<absl::Status> over;
+  SessionOptions options;
+  options.address = std::string(kName) + ":" + std::to_string(port.port());
+  options.on_over = [&over](const absl::Status& why) { over.set_value(why); };
+  const auto session = Session::Connect(options);
+  // It has the same name and the same port, and is not the same: to notice
+  // that, the session must have reached it.
+  const auto after = Start("127.0.0.2", port.port());
+  address_of_name = "127.0.0.2";
+  before.reset();
+  const absl::Status why = over.get_future().get();
+  EXPECT_EQ(why.code(), absl::StatusCode::kAborted) << why;
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  // Before gRPC is used: the other resolver does not ask the C library.
+  setenv("GRPC_DNS_RESOLVER", "native", 1);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
