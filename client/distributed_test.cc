@@ -295,6 +295,12 @@ TEST_F(DistributedTest, FormsTheGroupTwentyTimes) {
   ExpectExits(ranks, 0);
 }
 
+TEST_F(DistributedTest, RanksMeetInAnyStore) {
+  const Ranks ranks = StartAll(3, "again_in_store");
+  ExpectLines(ranks, "formed 20 times");
+  ExpectExits(ranks, 0);
+}
+
 TEST_F(DistributedTest, NothingIsLeftOfADestroyedGroup) {
   const Ranks ranks = StartAll(2, "leftovers");
   for (const auto& rank : ranks) {

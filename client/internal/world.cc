@@ -53,7 +53,8 @@ constexpr milliseconds kDrainTimeout{200};
 constexpr milliseconds kCoordinatorLoss = seconds(3);
 
 // In a store in which the ranks meet: the job and the address of the
-// coordinator that rank 0 serves; empty when it has ended that.
+// coordinator that rank 0 serves. When it has ended that, the key is gone, or
+// empty in a store that deletes none.
 constexpr char kMeetingKey[] = "muster/coordinator";
 // How often and how long it is tried, since both may have changed meanwhile.
 constexpr milliseconds kMeetingInterval{5};
@@ -420,7 +421,12 @@ bool World::ServesOthers() const {
 void World::EndMeeting() noexcept {
   if (meeting_ == nullptr || coordinator_ == nullptr) return;
   try {
-    meeting_->Set(kMeetingKey, "");
+    try {
+      meeting_->DeleteKey(kMeetingKey);
+    } catch (const DistStoreError& error) {
+      if (!absl::IsUnimplemented(error.status())) throw;
+      meeting_->Set(kMeetingKey, "");
+    }
   } catch (const DistError& error) {
     // The next group finds out by itself that nobody is there any more.
     LOG(WARNING) << "meeting not ended: cause=\""

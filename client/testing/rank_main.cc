@@ -12,6 +12,7 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -98,6 +99,19 @@ int Again() {
   }
   Say("formed 20 times");
   return 0;
+}
+
+// As Again, in a store that rank 0 serves.
+int AgainInStore() {
+  g_options.rank = std::atoi(std::getenv("RANK"));
+  g_options.world_size = std::atoi(std::getenv("WORLD_SIZE"));
+  g_options.store = std::make_shared<PrefixStore>(
+      "world", std::make_shared<TcpStore>(TcpStoreOptions{
+                   .host = std::getenv("MASTER_ADDR"),
+                   .port = std::atoi(std::getenv("MASTER_PORT")),
+                   .world_size = g_options.world_size,
+                   .is_master = g_options.rank == 0}));
+  return Again();
 }
 
 // What is left after each of three groups.
@@ -265,6 +279,7 @@ int Main(int argc, char** argv) {
   const std::map<std::string, int (*)()> scenarios = {
       {"hello", &Hello},
       {"again", &Again},
+      {"again_in_store", &AgainInStore},
       {"leftovers", &Leftovers},
       {"train", &Train},
       {"train-without-destroy", &TrainWithoutDestroy},
