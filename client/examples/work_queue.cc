@@ -6,6 +6,7 @@
 // Without muster-run, RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be
 // set; rank 0 serves the store then.
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -57,6 +58,7 @@ int main() {
     ShareWork(rank, size, store);
 
     std::vector<std::string> done;
+    done.reserve(static_cast<size_t>(size));
     for (int i = 0; i < size; ++i) done.push_back("done/" + std::to_string(i));
     store.Wait(done);
     std::printf("rank %d: the sum is %s\n", rank,

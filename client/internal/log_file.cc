@@ -41,7 +41,6 @@ struct Head {
   uint32_t value_bytes = 0;
   uint32_t kind = 0;
 };
-constexpr int64_t kHeadBytes = sizeof(Head);
 
 constexpr milliseconds kLookInterval{10};
 constexpr microseconds kLockRetryMin{50};
