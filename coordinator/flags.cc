@@ -98,6 +98,9 @@ ABSL_FLAG(int64_t, limit_watch_history_bytes,
           "the same in bytes of keys and values, the old ones included");
 ABSL_FLAG(int64_t, limit_waiters, muster::coordinator::core::Limits().waiters,
           "the most waiting calls of one job");
+ABSL_FLAG(int64_t, limit_waiter_bytes,
+          muster::coordinator::core::Limits().waiter_bytes,
+          "the most bytes of the keys that the calls of one job wait for");
 ABSL_FLAG(int64_t, limit_members, muster::coordinator::core::Limits().members,
           "the most members of one job");
 ABSL_FLAG(int64_t, limit_groups, muster::coordinator::core::Limits().groups,
@@ -288,6 +291,7 @@ ServerOptions OptionsFromFlags() {
   options.limits.watch_history_bytes =
       absl::GetFlag(FLAGS_limit_watch_history_bytes);
   options.limits.waiters = absl::GetFlag(FLAGS_limit_waiters);
+  options.limits.waiter_bytes = absl::GetFlag(FLAGS_limit_waiter_bytes);
   options.limits.members = absl::GetFlag(FLAGS_limit_members);
   options.limits.groups = absl::GetFlag(FLAGS_limit_groups);
   return options;

@@ -259,7 +259,13 @@ std::string BarriersText(const v1::GetJobResponse& response) {
     for (const v1::MemberInfo& missing : barrier.missing()) {
       absl::StrAppend(&text, "  missing rank ", MissingText(missing), "\n");
     }
+    const int more =
+        barrier.expected() - barrier.arrived() - barrier.missing_size();
+    if (more > 0) absl::StrAppend(&text, "  and ", more, " more\n");
   }
+  const int more =
+      response.summary().open_barriers() - response.barriers_size();
+  if (more > 0) absl::StrAppend(&text, "and ", more, " more barriers\n");
   return text;
 }
 

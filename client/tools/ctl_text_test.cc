@@ -138,6 +138,22 @@ TEST(CtlTextTest, BarriersSayWhoIsMissing) {
             "  missing rank 2\n");
 }
 
+TEST(CtlTextTest, BarriersThatTheAnswerLeavesOutAreCounted) {
+  v1::GetJobResponse job = Job();
+  job.mutable_summary()->set_open_barriers(300);
+  v1::OpenBarrier* barrier = job.add_barriers();
+  barrier->set_name("b");
+  barrier->set_instance(1);
+  barrier->set_expected(100);
+  barrier->set_arrived(1);
+  barrier->add_missing()->set_rank(2);
+  EXPECT_EQ(BarriersText(job),
+            "barrier b #1 of group : 1 of 100 arrived, open for 0\n"
+            "  missing rank 2\n"
+            "  and 98 more\n"
+            "and 299 more barriers\n");
+}
+
 TEST(CtlTextTest, GroupsSayWhoHasNotRegistered) {
   v1::GetJobResponse job = Job();
   EXPECT_EQ(GroupsText(job), "no groups\n");

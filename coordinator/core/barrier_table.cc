@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <iterator>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/barrier_text.h"
-#include "coordinator/core/progress.h"
+#include "coordinator/core/names.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -70,6 +69,8 @@ void BarrierTable::Clear(Instant now, Outbox& out) {
     }
   }
   series_.clear();
+  decisions_.clear();
+  decision_bytes_ = 0;
 }
 
 absl::Status BarrierTable::CheckCaller(const Call& call,
@@ -78,8 +79,7 @@ absl::Status BarrierTable::CheckCaller(const Call& call,
   for (const Offer& offer :
        {Offer{"group", request.group}, Offer{"barrier", request.barrier}}) {
     if (!status.ok()) return status;
-    status = CheckLimit("name_bytes", limits_.name_bytes,
-                        static_cast<int64_t>(offer.name.size()), offer);
+    status = CheckName(limits_, "barrier", offer);
   }
   if (status.ok()) status = CheckParkedTime(limits_, request.timeout);
   if (!status.ok()) return status;
@@ -262,7 +262,8 @@ bool BarrierTable::ReplyIfOver(Series& series, int64_t number, const Call& call,
                  BarrierTitle(request.group, request.barrier, number),
                  " was decided long ago: it is at #", series.newest,
                  " now, and only the last ", limits_.decided_barriers,
-                 " decisions are kept")));
+                 " decisions are kept, and ", limits_.decided_barrier_bytes,
+                 " bytes of those of all barriers")));
     return true;
   }
   if (!it->second.decided()) return false;
@@ -316,7 +317,7 @@ absl::StatusOr<BarrierTable::Instance*> BarrierTable::OpenInstance(
     status = CheckLimit("open_barriers", limits_.open_barriers, open() + 1,
                         {"barrier", request.barrier});
   }
-  if (status.ok()) status = quota_.Take({"barrier", request.barrier});
+  if (status.ok()) status = quota_.Take(0, {"barrier", request.barrier});
   if (!status.ok()) return status;
   if (it != series.instances.end()) return &it->second;
   Instance& instance = series.instances[number];
@@ -362,27 +363,45 @@ void BarrierTable::Decide(Series& series, Instance& instance,
                        ? instance.timeout
                        : now - instance.first_at;
   if (outcome != BarrierOutcome::kReleased) {
-    result->missing = Missing(series, instance, now);
+    result->missing = Missing(series, instance, now, formation_->world.size());
   }
   instance.status = BarrierStatus(*result, conflict, formation_->generation,
                                   membership_.options().lease);
   instance.result = std::move(result);
+  Keep(series, instance);
   for (const auto& [rank, waiter] : instance.arrived) {
     out.replies.push_back(Reply{waiter, instance.status, instance.result});
     places_by_waiter_.erase(waiter);
-    quota_.Release();
+    quota_.Release(0);
   }
   deadlines_.erase({instance.deadline, {series.key, instance.number}});
-  out.Note(NoticeOf(outcome),
-           outcome == BarrierOutcome::kReleased
-               ? absl::StrCat("group=", series.key.first, " barrier=",
-                              series.key.second, " instance=", instance.number)
-               : absl::StrCat("cause=\"",
-                              absl::CEscape(instance.status.message()), "\""),
-           now - instance.first_at);
+  out.Note(
+      NoticeOf(outcome),
+      outcome == BarrierOutcome::kReleased
+          ? absl::StrCat("group=", series.key.first, " barrier=",
+                         series.key.second, " instance=", instance.number)
+          : absl::StrCat("cause=", TextInNotice(instance.status.message())),
+      now - instance.first_at);
 }
 
-// Drops the decisions that nobody can ask for any more.
+void BarrierTable::Keep(Series& series, Instance& instance) {
+  instance.decided_as = ++decided_;
+  instance.bytes = BytesOf(*instance.result) +
+                   static_cast<int64_t>(instance.status.message().size());
+  decision_bytes_ += instance.bytes;
+  decisions_.emplace(instance.decided_as,
+                     std::make_pair(&series, instance.number));
+}
+
+BarrierTable::Instances::iterator BarrierTable::Drop(
+    Series& series, Instances::iterator decided) {
+  decision_bytes_ -= decided->second.bytes;
+  decisions_.erase(decided->second.decided_as);
+  return series.instances.erase(decided);
+}
+
+// Drops the decisions that nobody can ask for any more, and the oldest of those
+// that are too many.
 void BarrierTable::RetireInstances(Series& series) {
   Changed(series);
   int64_t kept = 0;
@@ -401,16 +420,22 @@ void BarrierTable::RetireInstances(Series& series) {
                  taken->second >= instance.number;
         });
     if (!all_know) ++kept;
-    it = all_know ? series.instances.erase(it) : std::next(it);
+    it = all_know ? Drop(series, it) : std::next(it);
   }
   for (auto it = series.instances.begin(); kept > limits_.decided_barriers;) {
     if (!it->second.decided()) {
       ++it;
       continue;
     }
-    it = series.instances.erase(it);
+    it = Drop(series, it);
     series.dropped_results = true;
     --kept;
+  }
+  while (decision_bytes_ > limits_.decided_barrier_bytes) {
+    const auto [oldest, number] = decisions_.begin()->second;
+    Changed(*oldest);
+    Drop(*oldest, oldest->instances.find(number));
+    oldest->dropped_results = true;
   }
 }
 
@@ -434,7 +459,7 @@ void BarrierTable::MemberDeparted(const Event& event,
       if (arrived != instance->arrived.end()) {
         out.Fail(arrived->second, status);
         places_by_waiter_.erase(arrived->second);
-        quota_.Release();
+        quota_.Release(0);
         instance->arrived.erase(arrived);
       }
       if (!instance->wait_all_ranks) {
@@ -454,7 +479,7 @@ bool BarrierTable::Cancel(WaiterId waiter, const absl::Status& status,
   Instance& instance = series.instances.at(place.instance);
   out.Fail(waiter, status);
   places_by_waiter_.erase(it);
-  quota_.Release();
+  quota_.Release(0);
   instance.arrived.erase(place.rank);
   int64_t& taken = series.taken[place.rank];
   // Where the rank has gone on to a later instance, it must not come back to
@@ -511,62 +536,6 @@ bool BarrierTable::AnyGone(const Series& series,
     return TakesPart(series, entry.first) &&
            !instance.arrived.contains(entry.first);
   });
-}
-
-std::vector<MissingRank> BarrierTable::Missing(const Series& series,
-                                               const Instance& instance,
-                                               Instant now) const {
-  std::vector<MissingRank> missing;
-  const int32_t expected = Expected(series);
-  for (int32_t i = 0; i < expected; ++i) {
-    const Rank rank =
-        series.participants.empty() ? Rank(i) : series.participants[i];
-    if (!instance.arrived.contains(rank)) {
-      missing.push_back(DescribeMissing(rank, now));
-    }
-  }
-  return missing;
-}
-
-MissingRank BarrierTable::DescribeMissing(Rank rank, Instant now) const {
-  const Seat& seat = formation_->world[rank.value()];
-  MissingRank missing;
-  missing.rank = rank;
-  missing.member = seat.member;
-  missing.host = seat.host;
-  missing.pid = seat.pid;
-  if (const auto it = gone_.find(rank); it != gone_.end()) {
-    missing.cause = it->second.cause;
-    missing.cause_text = it->second.text;
-  }
-  const Member* member = membership_.Find(seat.member);
-  if (member != nullptr && member->incarnation == seat.incarnation) {
-    missing.last_progress =
-        DescribeProgress(member->progress, now - member->progress_at);
-    missing.last_heard_ago = now - member->heard_at;
-  }
-  return missing;
-}
-
-// `4 ranks (0, 1, 2, 3)`.
-std::string BarrierTable::ParticipantsText(
-    const std::vector<Rank>& participants) const {
-  if (!participants.empty()) {
-    return RanksText(participants, participants.size());
-  }
-  const size_t count = formation_->world.size();
-  std::vector<Rank> first;
-  for (size_t i = 0; i < std::min(count, kRanksInTextMax); ++i) {
-    first.emplace_back(static_cast<int32_t>(i));
-  }
-  return RanksText(first, count);
-}
-
-// `rank 2 (trainer-2, pid 7)`.
-std::string BarrierTable::RankText(Rank rank) const {
-  const Seat& seat = formation_->world[rank.value()];
-  return absl::StrCat("rank ", rank.value(), " (", seat.host, ", pid ",
-                      seat.pid, ")");
 }
 
 }  // namespace muster::coordinator::core

@@ -3,6 +3,7 @@
 #ifndef MUSTER_COORDINATOR_CORE_BARRIER_TABLE_H_
 #define MUSTER_COORDINATOR_CORE_BARRIER_TABLE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -117,8 +118,11 @@ class BarrierTable {
   void RestoreFormation(FormationReply formation);
   void Restore(SeriesRecord record);
 
+  // Of the open instances that end first.
   std::vector<BarrierSnapshot> Snapshot(Instant now) const;
   int64_t open() const { return static_cast<int64_t>(deadlines_.size()); }
+  // What the decisions cost that are kept.
+  int64_t decision_bytes() const { return decision_bytes_; }
   int64_t series() const { return static_cast<int64_t>(series_.size()); }
   int64_t waiters() const {
     return static_cast<int64_t>(places_by_waiter_.size());
@@ -138,6 +142,8 @@ class BarrierTable {
     // Set by the decision.
     BarrierReply result;
     absl::Status status;
+    int64_t bytes = 0;        // that these keep
+    uint64_t decided_as = 0;  // number of the decision, of all the table's
 
     bool decided() const { return result != nullptr; }
   };
@@ -187,6 +193,10 @@ class BarrierTable {
   void Settle(Series& series, Instance& instance, Instant now, Outbox& out);
   void Decide(Series& series, Instance& instance, BarrierOutcome outcome,
               absl::string_view conflict, Instant now, Outbox& out);
+  using Instances = absl::btree_map<int64_t, Instance>;
+
+  void Keep(Series& series, Instance& instance);
+  Instances::iterator Drop(Series& series, Instances::iterator decided);
   void RetireInstances(Series& series);
   void Changed(const Series& series) {
     journal_.Series(series.key.first, series.key.second);
@@ -196,7 +206,8 @@ class BarrierTable {
   bool TakesPart(const Series& series, Rank rank) const;
   bool AnyGone(const Series& series, const Instance& instance) const;
   std::vector<MissingRank> Missing(const Series& series,
-                                   const Instance& instance, Instant now) const;
+                                   const Instance& instance, Instant now,
+                                   size_t count_max) const;
   MissingRank DescribeMissing(Rank rank, Instant now) const;
   std::string ParticipantsText(const std::vector<Rank>& participants) const;
   std::string RankText(Rank rank) const;
@@ -214,6 +225,10 @@ class BarrierTable {
   // Of the open instances.
   absl::btree_set<std::pair<Instant, std::pair<Key, int64_t>>> deadlines_;
   uint64_t calls_ = 0;
+  // The decisions that are kept, the oldest first, and what they cost.
+  absl::btree_map<uint64_t, std::pair<Series*, int64_t>> decisions_;
+  int64_t decision_bytes_ = 0;
+  uint64_t decided_ = 0;
 };
 
 }  // namespace muster::coordinator::core

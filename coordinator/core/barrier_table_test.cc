@@ -29,10 +29,10 @@ class BarrierTableTest : public testing::Test {
     EXPECT_EQ(quota_.parked(), barriers_.waiters());
   }
 
-  void Form(int64_t generation) {
+  void Form(int64_t generation, int32_t size = 8) {
     auto formation = std::make_shared<Formation>();
     formation->generation = Generation(generation);
-    for (int32_t rank = 0; rank < 8; ++rank) {
+    for (int32_t rank = 0; rank < size; ++rank) {
       const std::string host = "trainer-" + std::to_string(rank);
       std::vector<Event> departed;
       ASSERT_EQ(members_
@@ -98,7 +98,7 @@ class BarrierTableTest : public testing::Test {
 
   Instant now_ = t0;
   Limits limits_;
-  WaiterQuota quota_{100};
+  WaiterQuota quota_{1000};
   Journal journal_{/*on=*/false};
   Membership members_{MembershipOptions(), &limits_, &journal_};
   GroupTable groups_{&limits_, &members_, &journal_};
@@ -273,13 +273,63 @@ TEST_F(BarrierTableTest, OnlyTheLastDecisionsAreKeptForLateCallers) {
   }
   TakeReplies();
   Arrive(3);
-  EXPECT_THAT(TakeReplies(),
-              ElementsAre(FailedWith(
-                  3u, StatusCode::kOutOfRange,
-                  "barrier \"epoch_end\" #1 was decided long ago: it is at #3 "
-                  "now, and only the last 2 decisions are kept")));
+  EXPECT_THAT(
+      TakeReplies(),
+      ElementsAre(FailedWith(
+          3u, StatusCode::kOutOfRange,
+          "barrier \"epoch_end\" #1 was decided long ago: it is at #3 "
+          "now, and only the last 2 decisions are kept, and 67108864 bytes "
+          "of those of all barriers")));
   Arrive(3);
   EXPECT_EQ(ResultOf(TakeReplies().at(0)).instance, 2);
+}
+
+TEST_F(BarrierTableTest, TheOldestDecisionsGoWhenAllAreTooManyBytes) {
+  Arrive(0, {.barrier = "one", .timeout = 0s});
+  const int64_t bytes =
+      BytesOf(ResultOf(out_.replies.at(0))) +
+      static_cast<int64_t>(out_.replies.at(0).status.message().size());
+  limits_.decided_barrier_bytes = 2 * bytes;
+  Arrive(0, {.barrier = "two", .timeout = 0s});
+  EXPECT_EQ(barriers_.CheckInvariants(), absl::OkStatus());
+  Arrive(0, {.barrier = "six", .timeout = 0s});
+  TakeReplies();
+  Arrive(3, {.barrier = "one"});
+  EXPECT_THAT(TakeReplies(),
+              ElementsAre(AnsweredTo(3u, StatusCode::kOutOfRange)));
+  Arrive(3, {.barrier = "two"});
+  EXPECT_EQ(ResultOf(TakeReplies().at(0)).instance, 1);
+  // What a restart brings back is held against the limit as well.
+  BarrierTable restored(&limits_, &quota_, &members_, &groups_, &journal_);
+  auto formation = std::make_shared<Formation>();
+  formation->generation = Generation(1);
+  for (int32_t rank = 0; rank < 8; ++rank) {
+    formation->world.push_back(
+        {MemberId(MemberName(rank)), Incarnation(1), "", 0, ""});
+  }
+  restored.RestoreFormation(formation);
+  for (const char* name : {"two", "six"}) {
+    restored.Restore(barriers_.RecordOf("", name));
+  }
+  EXPECT_EQ(restored.CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(restored.decision_bytes(), barriers_.decision_bytes());
+}
+
+TEST_F(BarrierTableTest, ASnapshotNamesTheFirstAndCountsAll) {
+  Form(2, 100);
+  for (int i = 0; i < 300; ++i) {
+    Arrive(1, {.barrier = "b" + std::to_string(i),
+               .timeout = std::chrono::seconds(300 - i)});
+  }
+  const std::vector<BarrierSnapshot> open = barriers_.Snapshot(now_);
+  EXPECT_EQ(barriers_.open(), 300);
+  ASSERT_THAT(open, SizeIs(kBarriersInSnapshotMax));
+  EXPECT_EQ(open[0].barrier, "b299");
+  EXPECT_EQ(open[0].expected - open[0].arrived, 99);
+  ASSERT_THAT(open[0].missing, SizeIs(kMissingInSnapshotMax));
+  EXPECT_EQ(open[0].missing[0].rank, Rank(0));
+  EXPECT_EQ(open[0].missing[1].rank, Rank(2));
+  EXPECT_EQ(open[0].missing[63].rank, Rank(64));
 }
 
 TEST_F(BarrierTableTest, DifferentParticipantsFailAtOnceAndNameBothCallers) {

@@ -1,11 +1,12 @@
-// How others see the table: snapshots for people, records for storage, and what
-// must always hold.
+// How others see the table: descriptions and snapshots for people, records for
+// storage, and what must always hold.
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/barrier_table.h"
 #include "coordinator/core/barrier_text.h"
+#include "coordinator/core/progress.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -40,9 +41,70 @@ std::optional<std::pair<MissingCause, std::string>> DepartureOf(
 
 }  // namespace
 
+std::vector<MissingRank> BarrierTable::Missing(const Series& series,
+                                               const Instance& instance,
+                                               Instant now,
+                                               size_t count_max) const {
+  std::vector<MissingRank> missing;
+  const int32_t expected = Expected(series);
+  auto arrived = instance.arrived.begin();
+  for (int32_t i = 0; i < expected && missing.size() < count_max; ++i) {
+    const Rank rank =
+        series.participants.empty() ? Rank(i) : series.participants[i];
+    if (arrived != instance.arrived.end() && arrived->first == rank) {
+      ++arrived;
+    } else {
+      missing.push_back(DescribeMissing(rank, now));
+    }
+  }
+  return missing;
+}
+
+MissingRank BarrierTable::DescribeMissing(Rank rank, Instant now) const {
+  const Seat& seat = formation_->world[rank.value()];
+  MissingRank missing;
+  missing.rank = rank;
+  missing.member = seat.member;
+  missing.host = seat.host;
+  missing.pid = seat.pid;
+  if (const auto it = gone_.find(rank); it != gone_.end()) {
+    missing.cause = it->second.cause;
+    missing.cause_text = it->second.text;
+  }
+  const Member* member = membership_.Find(seat.member);
+  if (member != nullptr && member->incarnation == seat.incarnation) {
+    missing.last_progress =
+        DescribeProgress(member->progress, now - member->progress_at);
+    missing.last_heard_ago = now - member->heard_at;
+  }
+  return missing;
+}
+
+// `4 ranks (0, 1, 2, 3)`.
+std::string BarrierTable::ParticipantsText(
+    const std::vector<Rank>& participants) const {
+  if (!participants.empty()) {
+    return RanksText(participants, participants.size());
+  }
+  const size_t count = formation_->world.size();
+  std::vector<Rank> first;
+  for (size_t i = 0; i < std::min(count, kRanksInTextMax); ++i) {
+    first.emplace_back(static_cast<int32_t>(i));
+  }
+  return RanksText(first, count);
+}
+
+// `rank 2 (trainer-2, pid 7)`.
+std::string BarrierTable::RankText(Rank rank) const {
+  const Seat& seat = formation_->world[rank.value()];
+  return absl::StrCat("rank ", rank.value(), " (", seat.host, ", pid ",
+                      seat.pid, ")");
+}
+
 std::vector<BarrierSnapshot> BarrierTable::Snapshot(Instant now) const {
   std::vector<BarrierSnapshot> snapshots;
   for (const auto& [deadline, place] : deadlines_) {
+    if (snapshots.size() == kBarriersInSnapshotMax) break;
     const Series& series = *series_.at(place.first);
     const Instance& instance = series.instances.at(place.second);
     BarrierSnapshot snapshot;
@@ -54,7 +116,7 @@ std::vector<BarrierSnapshot> BarrierTable::Snapshot(Instant now) const {
     snapshot.wait_all_ranks = instance.wait_all_ranks;
     snapshot.open_for = now - instance.first_at;
     snapshot.remaining = std::max(deadline - now, Duration::zero());
-    snapshot.missing = Missing(series, instance, now);
+    snapshot.missing = Missing(series, instance, now, kMissingInSnapshotMax);
     snapshots.push_back(std::move(snapshot));
   }
   return snapshots;
@@ -63,6 +125,8 @@ std::vector<BarrierSnapshot> BarrierTable::Snapshot(Instant now) const {
 absl::Status BarrierTable::CheckInvariants() const {
   size_t open = 0;
   size_t waiting = 0;
+  size_t decided = 0;
+  int64_t decision_bytes = 0;
   for (const auto& [key, series] : series_) {
     for (const auto& [rank, taken] : series->taken) {
       if (gone_.contains(rank)) continue;
@@ -73,7 +137,11 @@ absl::Status BarrierTable::CheckInvariants() const {
       }
     }
     for (const auto& [number, instance] : series->instances) {
-      if (instance.decided()) continue;
+      if (instance.decided()) {
+        ++decided;
+        decision_bytes += instance.bytes;
+        continue;
+      }
       ++open;
       waiting += instance.arrived.size();
       if (static_cast<int32_t>(instance.arrived.size()) >= Expected(*series) ||
@@ -94,6 +162,11 @@ absl::Status BarrierTable::CheckInvariants() const {
     return absl::InternalError(absl::StrCat(
         "barriers: ", open, " open, ", deadlines_.size(), " deadlines; ",
         waiting, " arrivals, ", places_by_waiter_.size(), " waiters"));
+  }
+  if (decided != decisions_.size() || decision_bytes != decision_bytes_) {
+    return absl::InternalError(absl::StrCat(
+        "barriers: ", decided, " decisions of ", decision_bytes, " bytes, not ",
+        decisions_.size(), " of ", decision_bytes_));
   }
   return absl::OkStatus();
 }
@@ -158,6 +231,7 @@ void BarrierTable::Restore(SeriesRecord record) {
     instance.first = decision.result->first_to_arrive;
     instance.status = std::move(decision.status);
     instance.result = std::move(decision.result);
+    Keep(*series, instance);
   }
   series_[std::move(key)] = std::move(series);
 }

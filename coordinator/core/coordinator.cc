@@ -29,7 +29,7 @@ Coordinator::Coordinator(CoordinatorEpoch epoch,
     : epoch_(epoch),
       limits_(options.limits),
       journal_(options.durable),
-      quota_(limits_.waiters),
+      quota_(limits_.waiters, limits_.waiter_bytes),
       membership_(options.membership, &limits_, &journal_),
       store_(&limits_, &quota_, &journal_),
       rendezvous_(&limits_, &quota_, &membership_, &journal_),
@@ -403,11 +403,11 @@ void Coordinator::Publish(std::vector<Event> events, Outbox& out) {
   }
 }
 
-void Coordinator::CancelWaiter(WaiterId waiter, Instant now, Outbox& out) {
+void Coordinator::CancelWaiter(WaiterId waiter, Outbox& out) {
   Withdraw(waiter, absl::CancelledError("cancelled by the caller"), out);
 }
 
-void Coordinator::DetachWaiter(WaiterId waiter, Instant now, Outbox& out) {
+void Coordinator::DetachWaiter(WaiterId waiter, Outbox& out) {
   const absl::Status status = absl::CancelledError("connection closed");
   const auto origin = origins_.find(waiter);
   if (origin == origins_.end() ||

@@ -109,7 +109,8 @@ class Coordinator {
   void Register(const Call& call, Registration registration, Instant now,
                 Outbox& out);
 
-  // HeartbeatReply.
+  // HeartbeatReply. Progress that is refused (Membership) keeps the member
+  // alive all the same.
   void Heartbeat(const Call& call, std::vector<GroupProgress> progress,
                  Instant now, Outbox& out);
 
@@ -150,12 +151,12 @@ class Coordinator {
   // The caller gave up. Its call is withdrawn (a join's seat, a barrier's
   // arrival) and answered with CANCELLED. No effect on a waiter that has its
   // answer.
-  void CancelWaiter(WaiterId waiter, Instant now, Outbox& out);
+  void CancelWaiter(WaiterId waiter, Outbox& out);
 
   // The caller's connection closed. As CancelWaiter, except that an arrival
   // with a sequence number stays, so that its retry on another connection
   // finds it.
-  void DetachWaiter(WaiterId waiter, Instant now, Outbox& out);
+  void DetachWaiter(WaiterId waiter, Outbox& out);
 
   // Does what is due at `now`: leases, deadlines.
   void Tick(Instant now, Outbox& out);

@@ -202,7 +202,7 @@ TEST_F(CoordinatorTest, AParkedMutationDoesNotHoldUpThousandsOfOthers) {
   coordinator_.Join(retry, join, now_, out_);
   EXPECT_THAT(TakeReplies(),
               ElementsAre(AnsweredTo(1u, StatusCode::kCancelled)));
-  coordinator_.CancelWaiter(WaiterId(10'001), now_, out_);
+  coordinator_.CancelWaiter(WaiterId(10'001), out_);
   coordinator_.Add(From("b", 1, 10'002, 10'001, 10'000), "n", 1, now_, out_);
   coordinator_.Join(From("b", 1, 10'003, 1, 10'000), join, now_, out_);
   EXPECT_THAT(out_.replies.back(),
@@ -241,7 +241,7 @@ TEST_F(CoordinatorTest, TheRetryOfAParkedJoinTakesOver) {
 TEST_F(CoordinatorTest, AnArrivalOutlivesItsConnection) {
   Form("ab");
   Arrive(From("a", 1, 1, 1), 0);
-  coordinator_.DetachWaiter(WaiterId(1), now_, out_);
+  coordinator_.DetachWaiter(WaiterId(1), out_);
   EXPECT_THAT(TakeReplies(), ElementsAre(FailedWith(1u, StatusCode::kCancelled,
                                                     "connection closed")));
   Arrive(From("b", 1, 2, 1), 1);
@@ -255,7 +255,7 @@ TEST_F(CoordinatorTest, AnArrivalOutlivesItsConnection) {
 TEST_F(CoordinatorTest, TheRetryOfADetachedArrivalTakesOver) {
   Form("ab");
   Arrive(From("a", 1, 1, 1), 0);
-  coordinator_.DetachWaiter(WaiterId(1), now_, out_);
+  coordinator_.DetachWaiter(WaiterId(1), out_);
   Arrive(From("a", 1, 2, 1), 0);
   TakeReplies();
   Arrive(From("b", 1, 3, 1), 1);
@@ -267,7 +267,7 @@ TEST_F(CoordinatorTest, TheRetryOfADetachedArrivalTakesOver) {
 TEST_F(CoordinatorTest, ACancelledArrivalIsWithdrawn) {
   Form("ab");
   Arrive(From("a", 1, 1, 1), 0);
-  coordinator_.CancelWaiter(WaiterId(1), now_, out_);
+  coordinator_.CancelWaiter(WaiterId(1), out_);
   Arrive(From("b", 1, 2, 1), 1);
   EXPECT_THAT(TakeReplies(),
               ElementsAre(FailedWith(1u, StatusCode::kCancelled,
@@ -284,7 +284,7 @@ TEST_F(CoordinatorTest, ADisconnectedJoinFreesItsSeat) {
   coordinator_.Join(From("a", 1, 1, 1),
                     {.rank = Rank(0), .world_size = 2, .timeout = 30s}, now_,
                     out_);
-  coordinator_.DetachWaiter(WaiterId(1), now_, out_);
+  coordinator_.DetachWaiter(WaiterId(1), out_);
   coordinator_.Join(From("b", 1, 2, 1),
                     {.rank = Rank(0), .world_size = 3, .timeout = 30s}, now_,
                     out_);

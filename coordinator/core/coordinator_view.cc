@@ -22,8 +22,8 @@ JobSnapshot Coordinator::Snapshot(Instant now) const {
     snapshot.registration = member.registration;
     snapshot.heard_ago = now - member.heard_at;
     snapshot.cause = member.cause;
-    snapshot.progress = member.progress;
-    snapshot.progress_age = now - member.progress_at;
+    snapshot.last_progress =
+        DescribeProgress(member.progress, now - member.progress_at);
     job.members.push_back(std::move(snapshot));
     job.retained_replies += member.replies.size();
   }
@@ -42,6 +42,7 @@ JobSnapshot Coordinator::Snapshot(Instant now) const {
   job.rendezvous_closed = rendezvous_.closed();
   job.joined = static_cast<int32_t>(rendezvous_.waiters());
   job.groups = groups_.Snapshot();
+  job.open_barriers = barriers_.open();
   job.barriers = barriers_.Snapshot(now);
   job.keys = store_.keys();
   job.queue_items = store_.queue_items();

@@ -6,12 +6,10 @@
 #include "absl/container/btree_set.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/names.h"
 
 namespace muster::coordinator::core {
 namespace {
-
-// A snapshot names so many of a group's ranks that have not registered.
-constexpr size_t kMissingInSnapshotMax = 64;
 
 std::string Title(absl::string_view group) {
   return absl::StrCat("group \"", absl::CHexEscape(group), "\"");
@@ -138,9 +136,7 @@ absl::Status GroupTable::CheckGroups(
           absl::StrCat("groups: number ", names.size() + 1, " of ",
                        groups.size(), " has no name"));
     }
-    absl::Status status =
-        CheckLimit("name_bytes", limits_.name_bytes,
-                   static_cast<int64_t>(group.name.size()), offer);
+    absl::Status status = CheckName(limits_, "groups", offer);
     if (status.ok() && !names.insert(group.name).second) {
       status = absl::InvalidArgumentError(
           absl::StrCat(Title(group.name), " is listed twice"));

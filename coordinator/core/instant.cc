@@ -13,6 +13,12 @@ Instant DeadlineAfter(Instant now, Duration timeout) {
   return now + timeout;
 }
 
+Duration SaturatingSum(Duration a, Duration b) {
+  if (b > Duration::zero() && a > Duration::max() - b) return Duration::max();
+  if (b < Duration::zero() && a < Duration::min() - b) return Duration::min();
+  return a + b;
+}
+
 std::string FormatDuration(Duration duration) {
   using std::chrono::duration_cast;
   using std::chrono::milliseconds;

@@ -15,6 +15,9 @@ using Duration = std::chrono::steady_clock::duration;
 // A negative `timeout` counts as zero.
 Instant DeadlineAfter(Instant now, Duration timeout);
 
+// Returns `a + b`, or the end of the range where that would overflow.
+Duration SaturatingSum(Duration a, Duration b);
+
 // Returns "100ms", "30s" or "11.3s": milliseconds below one second, above it
 // seconds with one decimal where it is not zero.
 std::string FormatDuration(Duration duration);

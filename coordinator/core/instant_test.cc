@@ -23,5 +23,13 @@ TEST(InstantTest, DurationsHaveTheUnitThatPeopleRead) {
   EXPECT_EQ(FormatDuration(30min), "1800s");
 }
 
+TEST(InstantTest, ASumStopsAtTheEndsOfTheRange) {
+  EXPECT_EQ(SaturatingSum(1s, 2s), 3s);
+  EXPECT_EQ(SaturatingSum(Duration::max(), 1ns), Duration::max());
+  EXPECT_EQ(SaturatingSum(1ns, Duration::max()), Duration::max());
+  EXPECT_EQ(SaturatingSum(Duration::min(), -1ns), Duration::min());
+  EXPECT_EQ(SaturatingSum(Duration::max(), Duration::min()), -1ns);
+}
+
 }  // namespace
 }  // namespace muster::coordinator::core

@@ -13,7 +13,8 @@ absl::Span<const absl::string_view> LimitsWithFlag() {
   static constexpr absl::string_view kNames[] = {
       "groups",      "inbound_bytes", "jobs",        "keys",
       "members",     "message_bytes", "queue_items", "sessions",
-      "store_bytes", "unsent_bytes",  "value_bytes", "waiters"};
+      "store_bytes", "unsent_bytes",  "value_bytes", "waiter_bytes",
+      "waiters"};
   return kNames;
 }
 
@@ -49,10 +50,26 @@ std::string CutText(absl::string_view text, int64_t bytes_max) {
   return std::string(text.substr(0, keep));
 }
 
-absl::Status WaiterQuota::Take(const Offer& offer) {
+std::string TextInNotice(absl::string_view text) {
+  const std::string shown = CutText(text, kTextInNoticeMax);
+  return absl::StrCat("\"", absl::CEscape(shown),
+                      shown.size() < text.size() ? "...\"" : "\"");
+}
+
+absl::Status WaiterQuota::Take(int64_t bytes, const Offer& offer) {
   absl::Status status = CheckLimit("waiters", limit_, parked_ + 1, offer);
-  if (status.ok()) ++parked_;
+  if (status.ok()) {
+    status = CheckLimit("waiter_bytes", bytes_limit_, bytes_ + bytes, offer);
+  }
+  if (!status.ok()) return status;
+  ++parked_;
+  bytes_ += bytes;
   return status;
+}
+
+void WaiterQuota::Release(int64_t bytes) {
+  --parked_;
+  bytes_ -= bytes;
 }
 
 }  // namespace muster::coordinator::core

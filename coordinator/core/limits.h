@@ -33,6 +33,7 @@ struct Limits {
 
   // Calls that wait for something.
   int64_t waiters = 1 << 18;
+  int64_t waiter_bytes = 256 << 20;  // of the keys that they wait for
   Duration parked_time = std::chrono::hours(24);
 
   // Members.
@@ -46,7 +47,10 @@ struct Limits {
   // Rendezvous, barriers and groups.
   int64_t world_size = 1 << 16;
   int64_t open_barriers = 4096;
-  int64_t decided_barriers = 64;  // kept per barrier name for late callers
+  // Kept for late callers: per barrier name, and of all names together, as far
+  // as they failed.
+  int64_t decided_barriers = 64;
+  int64_t decided_barrier_bytes = 64 << 20;
   int64_t groups = 1 << 16;
   int64_t group_ranks = 1 << 22;  // of all groups together
 };
@@ -78,20 +82,32 @@ absl::Status CheckParkedTime(const Limits& limits, Duration timeout);
 // would make a message that no client can parse.
 std::string CutText(absl::string_view text, int64_t bytes_max);
 
-// WaiterQuota counts the parked calls of a job across its tables.
+// A cause or a reason as a notice shows it: quoted, escaped, and cut to
+// kTextInNoticeMax bytes, so that nobody floods the log. Errors and events have
+// the whole of it.
+inline constexpr int64_t kTextInNoticeMax = 256;
+std::string TextInNotice(absl::string_view text);
+
+// WaiterQuota counts the parked calls of a job across its tables, and what
+// they weigh.
 class WaiterQuota {
  public:
-  explicit WaiterQuota(int64_t limit) : limit_(limit) {}
+  explicit WaiterQuota(int64_t limit, int64_t bytes_limit = INT64_MAX)
+      : limit_(limit), bytes_limit_(bytes_limit) {}
 
-  // Possible errors: RESOURCE_EXHAUSTED (`limit waiters is ...`).
-  absl::Status Take(const Offer& offer = {});
-  void Release() { --parked_; }
+  // Possible errors: RESOURCE_EXHAUSTED (`limit waiters is ...`, `limit
+  // waiter_bytes is ...`). `bytes` are to be given back with the place.
+  absl::Status Take(int64_t bytes, const Offer& offer = {});
+  void Release(int64_t bytes);
 
   int64_t parked() const { return parked_; }
+  int64_t bytes() const { return bytes_; }
 
  private:
   const int64_t limit_;
+  const int64_t bytes_limit_;
   int64_t parked_ = 0;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace muster::coordinator::core

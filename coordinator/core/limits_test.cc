@@ -37,12 +37,32 @@ TEST(LimitsTest, LongAndOddNamesAreCutAndEscaped) {
 
 TEST(LimitsTest, TheQuotaOfWaitersNamesWhoCameTooLate) {
   WaiterQuota quota(1);
-  ASSERT_TRUE(quota.Take({"barrier", "a"}).ok());
-  EXPECT_EQ(Text(quota.Take({"barrier", "b"})),
+  ASSERT_TRUE(quota.Take(0, {"barrier", "a"}).ok());
+  EXPECT_EQ(Text(quota.Take(0, {"barrier", "b"})),
             "RESOURCE_EXHAUSTED: limit waiters is 1, offered 2 (barrier "
             "\"b\"); the coordinator's --limit_waiters sets it");
-  quota.Release();
-  EXPECT_TRUE(quota.Take().ok());
+  quota.Release(0);
+  EXPECT_TRUE(quota.Take(0).ok());
+}
+
+TEST(LimitsTest, TheQuotaOfWaitersCountsWhatTheyWeigh) {
+  WaiterQuota quota(10, 100);
+  ASSERT_TRUE(quota.Take(60).ok());
+  EXPECT_EQ(Text(quota.Take(41, {"key", "k"})),
+            "RESOURCE_EXHAUSTED: limit waiter_bytes is 100, offered 101 (key "
+            "\"k\"); the coordinator's --limit_waiter_bytes sets it");
+  EXPECT_EQ(quota.parked(), 1);
+  ASSERT_TRUE(quota.Take(40).ok());
+  quota.Release(60);
+  EXPECT_EQ(quota.bytes(), 40);
+}
+
+TEST(LimitsTest, ANoticeShowsTheBeginningOfALongText) {
+  EXPECT_EQ(TextInNotice("say \"no\"\n"), "\"say \\\"no\\\"\\n\"");
+  EXPECT_EQ(TextInNotice(std::string(256, 'x')),
+            "\"" + std::string(256, 'x') + "\"");
+  EXPECT_EQ(TextInNotice(std::string(257, 'x')),
+            "\"" + std::string(256, 'x') + "...\"");
 }
 
 }  // namespace

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/names.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -84,6 +83,29 @@ Event EventOf(const Member& member, EventKind kind, std::string cause,
   return event;
 }
 
+absl::Status CheckProgress(const GroupProgress& group) {
+  const auto negative = [](absl::string_view field, int64_t value,
+                           absl::string_view unit = "") {
+    return absl::InvalidArgumentError(absl::StrCat("heartbeat: groups.", field,
+                                                   " is ", value, unit,
+                                                   ", must not be negative"));
+  };
+  if (group.last_enqueued < 0) {
+    return negative("last_enqueued", group.last_enqueued);
+  }
+  if (group.last_completed < 0) {
+    return negative("last_completed", group.last_completed);
+  }
+  if (group.current_age < Duration::zero()) {
+    return negative(
+        "running_for",
+        std::chrono::duration_cast<std::chrono::nanoseconds>(group.current_age)
+            .count(),
+        "ns");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::string_view MemberStateName(MemberState state) {
@@ -156,16 +178,8 @@ absl::Status Membership::CheckRegistration(
   for (const Offer& offer :
        {Offer{"member", call.member.value()}, Offer{"host", registration.host},
         Offer{"address", registration.debug_address}}) {
-    const absl::string_view name = offer.name;
-    absl::Status status = CheckLimit("name_bytes", limits_.name_bytes,
-                                     static_cast<int64_t>(name.size()), offer);
+    const absl::Status status = CheckName(limits_, "register", offer);
     if (!status.ok()) return status;
-    // They are shown in logs and on terminals.
-    if (std::any_of(name.begin(), name.end(), absl::ascii_iscntrl)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("register: \"", absl::CHexEscape(name),
-                       "\" has a control character"));
-    }
   }
   const Member* member = Find(call.member);
   if (member == nullptr) return absl::OkStatus();
@@ -253,6 +267,10 @@ absl::Status Membership::Heartbeat(Member& member,
                                    static_cast<int64_t>(progress.size()),
                                    {"member", member.id.value()});
   if (!status.ok()) return status;
+  for (const GroupProgress& group : progress) {
+    status = CheckProgress(group);
+    if (!status.ok()) return status;
+  }
   for (GroupProgress& group : progress) {
     group.group = CutText(group.group, limits_.name_bytes);
     group.current = CutText(group.current, limits_.name_bytes);
@@ -328,8 +346,8 @@ Event Membership::Depart(Member& member, EventKind kind, std::string cause,
     absl::StrAppend(&text, " rank=", event.rank->value(),
                     " generation=", event.generation.value());
   }
-  absl::StrAppend(&text, " host=", event.host, " cause=\"",
-                  absl::CEscape(event.cause), "\"");
+  absl::StrAppend(&text, " host=", event.host,
+                  " cause=", TextInNotice(event.cause));
   out.Note(NoticeOf(kind), std::move(text));
   return event;
 }

@@ -118,7 +118,9 @@ class Membership {
                                    Instant now, std::vector<Event>& departed,
                                    Outbox& out);
 
-  // Stores the progress of a member that Admit has returned.
+  // Stores the progress of a member that Admit has returned. When it refuses
+  // that, the call was a sign of life all the same.
+  // INVALID_ARGUMENT (a negative number), RESOURCE_EXHAUSTED.
   absl::Status Heartbeat(Member& member, std::vector<GroupProgress> progress,
                          Instant now);
 

@@ -243,15 +243,43 @@ TEST_F(MembershipTest, ATextIsNotCutWithinACharacter) {
   EXPECT_EQ(departed_[0].cause, std::string(4095, 'x'));
 }
 
+TEST_F(MembershipTest, ProgressThatCannotBeIsRefusedAndKeepsTheMemberAlive) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  Member& member = *members_.Find(MemberId("b"));
+  members_.Disconnected(MemberId("b"), Incarnation(1), t0, out_);
+  EXPECT_EQ(Text(members_.Heartbeat(member, {{.last_enqueued = -5}}, t0)),
+            "INVALID_ARGUMENT: heartbeat: groups.last_enqueued is -5, must not "
+            "be negative");
+  EXPECT_EQ(Text(members_.Heartbeat(member, {{.last_completed = -1}}, t0)),
+            "INVALID_ARGUMENT: heartbeat: groups.last_completed is -1, must "
+            "not be negative");
+  EXPECT_EQ(Text(members_.Heartbeat(member, {{.current_age = -5ns}}, t0)),
+            "INVALID_ARGUMENT: heartbeat: groups.running_for is -5ns, must not "
+            "be negative");
+  EXPECT_EQ(member.state, MemberState::kAlive);
+  EXPECT_TRUE(member.progress.empty());
+}
+
+TEST_F(MembershipTest, TheLogHasTheBeginningOfACauseAndTheEventTheWhole) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  out_.Clear();
+  members_.Fail(*members_.Find(MemberId("b")), {.text = std::string(4096, 1)},
+                t0, departed_, out_);
+  EXPECT_EQ(departed_[0].cause, std::string(4096, 1));
+  ASSERT_EQ(out_.notices.size(), 1u);
+  EXPECT_LT(out_.notices[0].text.size(), 1100u);
+}
+
 TEST_F(MembershipTest, NamesWithControlCharactersAreRefused) {
-  EXPECT_EQ(Text(Register("b\n", 1)),
-            "INVALID_ARGUMENT: register: \"b\\n\" has a control character");
+  EXPECT_EQ(
+      Text(Register("b\n", 1)),
+      "INVALID_ARGUMENT: register: member \"b\\n\" has a control character");
   std::vector<Event> departed;
   EXPECT_EQ(Text(members_
                      .Register(From("b", 1, 1), {.host = "h\x1b[2J"}, t0,
                                departed, out_)
                      .status()),
-            "INVALID_ARGUMENT: register: \"h\\x1b[2J\" has a control "
+            "INVALID_ARGUMENT: register: host \"h\\x1b[2J\" has a control "
             "character");
 }
 

@@ -91,7 +91,9 @@ absl::string_view NoticeKindName(NoticeKind kind);
 // Notice is one state change, for a line in the log and a metric.
 struct Notice {
   NoticeKind kind = NoticeKind::kMemberRegistered;
-  std::string text;  // `member=b rank=1 cause="..."`
+  // `member=b rank=1 cause="..."`: names, which have no control characters, and
+  // causes in quotes (TextInNotice).
+  std::string text;
   Duration duration{};
 };
 

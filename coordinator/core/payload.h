@@ -3,6 +3,7 @@
 #ifndef MUSTER_COORDINATOR_CORE_PAYLOAD_H_
 #define MUSTER_COORDINATOR_CORE_PAYLOAD_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 
@@ -111,8 +113,17 @@ struct Seat {
 // Formation is the outcome of a rendezvous, the same for all its members.
 struct Formation {
   Generation generation;
-  std::vector<Seat> world;  // by rank
+  std::vector<Seat> world;                      // by rank
+  absl::flat_hash_map<MemberId, Rank> ranks{};  // of those in it: see RankAll
 };
+
+// Fills in the ranks when the world is complete.
+inline void RankAll(Formation& formation) {
+  for (size_t i = 0; i < formation.world.size(); ++i) {
+    formation.ranks.emplace(formation.world[i].member,
+                            Rank(static_cast<int32_t>(i)));
+  }
+}
 
 using FormationReply = std::shared_ptr<const Formation>;
 
@@ -156,6 +167,17 @@ struct BarrierResult {
   Duration waited{};                 // from the first arrival to the decision
   std::vector<MissingRank> missing;  // by rank
 };
+
+// What a kept result costs.
+inline int64_t BytesOf(const BarrierResult& result) {
+  size_t bytes = sizeof(result) + result.group.size() + result.barrier.size();
+  for (const MissingRank& missing : result.missing) {
+    bytes += sizeof(missing) + missing.member.value().size() +
+             missing.host.size() + missing.cause_text.size() +
+             missing.last_progress.size();
+  }
+  return static_cast<int64_t>(bytes);
+}
 
 using BarrierReply = std::shared_ptr<const BarrierResult>;
 

@@ -20,7 +20,7 @@ std::string DescribeProgress(const std::vector<GroupProgress>& progress,
                    " of ", shown->last_enqueued, " done");
   if (!shown->current.empty()) {
     absl::StrAppend(&text, ", in ", shown->current, " for ",
-                    FormatDuration(shown->current_age + age));
+                    FormatDuration(SaturatingSum(shown->current_age, age)));
   }
   if (progress.size() > 1) {
     absl::StrAppend(&text, " (", progress.size() - 1, " more groups)");

@@ -11,6 +11,14 @@ using namespace std::chrono_literals;  // NOLINT(build/namespaces)
 
 TEST(ProgressTest, NothingIsKnown) { EXPECT_EQ(DescribeProgress({}, 3s), ""); }
 
+TEST(ProgressTest, AnAgeBeyondTheRangeDoesNotOverflow) {
+  EXPECT_EQ(DescribeProgress({{.group = "g",
+                               .current = "barrier",
+                               .current_age = Duration::max()}},
+                             3s),
+            "group \"g\": 0 of 0 done, in barrier for 9223372036.8s");
+}
+
 TEST(ProgressTest, AGroupBetweenCollectives) {
   EXPECT_EQ(
       DescribeProgress(

@@ -4,7 +4,6 @@
 #include <limits>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster::coordinator::core {
@@ -167,7 +166,10 @@ bool Rendezvous::Join(const Call& call, JoinRequest request, Instant now,
     Remove(it->second);
   }
   absl::Status status = CheckRequest(call, request);
-  if (status.ok()) status = quota_.Take({"member", call.member.value()});
+  if (status.ok()) {
+    status = quota_.Take(static_cast<int64_t>(request.address.size()),
+                         {"member", call.member.value()});
+  }
   if (!status.ok()) {
     out.Fail(call.waiter, std::move(status));
     return false;
@@ -310,6 +312,7 @@ FormationReply Rendezvous::Form(Instant now, Outbox& out) {
     formation->world.push_back(std::move(seat));
     waiters.push_back(join.waiter);
   }
+  RankAll(*formation);
   if (running_) {
     out.Note(NoticeKind::kGenerationEnded,
              absl::StrCat("generation=", generation().value(),
@@ -337,7 +340,7 @@ void Rendezvous::Remove(const PendingJoin& join) {
   if (join.request.rank.has_value()) claims_.erase(*join.request.rank);
   members_by_waiter_.erase(join.waiter);
   deadlines_.erase({join.deadline, join.member});
-  quota_.Release();
+  quota_.Release(static_cast<int64_t>(join.request.address.size()));
   const MemberId member = join.member;
   joins_.erase(member);
   if (static_cast<int32_t>(joins_.size()) < terms_.min) last_call_end_.reset();
@@ -362,8 +365,8 @@ void Rendezvous::Close(const Call& call, absl::string_view reason,
       why);
   journal_.Generation();
   out.Note(NoticeKind::kRendezvousClosed,
-           absl::StrCat("member=", call.member.value(), " cause=\"",
-                        absl::CEscape(why), "\""));
+           absl::StrCat("member=", call.member.value(),
+                        " cause=", TextInNotice(why)));
   while (!joins_.empty()) {
     const PendingJoin& join = joins_.begin()->second;
     out.Fail(join.waiter, ClosedError());
@@ -450,10 +453,10 @@ void Rendezvous::Expire(Instant now, Outbox& out) {
   }
   for (auto& [member, text] : expired) {
     const PendingJoin& join = joins_.at(member);
-    out.Note(NoticeKind::kRendezvousTimedOut,
-             absl::StrCat("member=", member.value(), " cause=\"",
-                          absl::CEscape(text), "\""),
-             join.request.timeout);
+    out.Note(
+        NoticeKind::kRendezvousTimedOut,
+        absl::StrCat("member=", member.value(), " cause=", TextInNotice(text)),
+        join.request.timeout);
     out.Fail(join.waiter, absl::DeadlineExceededError(text));
     if (join.request.rank.has_value()) {
       gave_up_.insert_or_assign(*join.request.rank, member);
@@ -462,10 +465,9 @@ void Rendezvous::Expire(Instant now, Outbox& out) {
   }
   if (!open_since_.has_value() || report_at_ > now) return;
   report_at_ = DeadlineAfter(now, kReportInterval);
-  out.Note(
-      NoticeKind::kRendezvousWaiting,
-      absl::StrCat("cause=\"",
-                   absl::CEscape(WaitingText(now - *open_since_, now)), "\""));
+  out.Note(NoticeKind::kRendezvousWaiting,
+           absl::StrCat("cause=",
+                        TextInNotice(WaitingText(now - *open_since_, now))));
 }
 
 std::optional<Instant> Rendezvous::NextDeadline() const {

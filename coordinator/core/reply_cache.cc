@@ -12,10 +12,13 @@
 namespace muster::coordinator::core {
 namespace {
 
-// What `reply` keeps alive beyond its own fixed size. Formations and barrier
-// results are shared by all members and not counted.
+// What `reply` keeps alive beyond its own fixed size. Formations are shared by
+// all members and not counted; barrier results are shared as well, but there
+// may be any number of them.
 int64_t HeldBytes(const Reply& reply) {
   int64_t bytes = static_cast<int64_t>(reply.status.message().size());
+  const auto* barrier = std::get_if<BarrierReply>(&reply.payload);
+  if (barrier != nullptr && *barrier != nullptr) bytes += BytesOf(**barrier);
   const Value* value = nullptr;
   if (const auto* set = std::get_if<CompareSetReply>(&reply.payload)) {
     value = &set->value;
@@ -30,11 +33,21 @@ int64_t HeldBytes(const Reply& reply) {
 
 }  // namespace
 
+absl::Status CheckAcknowledged(SequenceNumber through) {
+  constexpr uint64_t kMax = INT64_MAX;
+  if (through.value() <= kMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "acknowledged_through is ", through.value(), ", must be at most ", kMax));
+}
+
 absl::Status ReplyCache::Acknowledge(
     SequenceNumber through, absl::Span<const SequenceNumber> unanswered,
     const Limits& limits, absl::FunctionRef<void(SequenceNumber)> forgotten) {
-  absl::Status status = CheckLimit("retained_replies", limits.retained_replies,
-                                   static_cast<int64_t>(unanswered.size()));
+  absl::Status status = CheckAcknowledged(through);
+  if (status.ok()) {
+    status = CheckLimit("retained_replies", limits.retained_replies,
+                        static_cast<int64_t>(unanswered.size()));
+  }
   if (!status.ok()) return status;
   const auto is_unanswered = [&](uint64_t number) {
     return std::binary_search(unanswered.begin(), unanswered.end(),

@@ -21,6 +21,11 @@
 
 namespace muster::coordinator::core {
 
+// Whether a member can have the answers of all its numbers up to `through`.
+// Errors: INVALID_ARGUMENT (beyond 2^63 - 1: nobody counts that far, and there
+// must be a number after it).
+absl::Status CheckAcknowledged(SequenceNumber through);
+
 // The answer to a numbered mutation of a live member, as it survives a restart
 // (records.h).
 struct ReplyRecord {
@@ -57,8 +62,9 @@ class ReplyCache {
 
   // Forgets everything up to `through` but what is in `unanswered`, which is
   // in ascending order. What was forgotten once stays so.
-  // RESOURCE_EXHAUSTED (retained_replies: too many are unanswered), which
-  // changes nothing. `forgotten` is told each answer that is dropped.
+  // INVALID_ARGUMENT (CheckAcknowledged), RESOURCE_EXHAUSTED (retained_replies:
+  // too many are unanswered), which change nothing. `forgotten` is told each
+  // answer that is dropped.
   absl::Status Acknowledge(
       SequenceNumber through, absl::Span<const SequenceNumber> unanswered,
       const Limits& limits,

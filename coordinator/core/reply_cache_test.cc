@@ -1,5 +1,7 @@
 #include "coordinator/core/reply_cache.h"
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -105,6 +107,32 @@ TEST_F(ReplyCacheTest, UnansweredNumbersCountTowardsTheLimit) {
   EXPECT_EQ(Acknowledge(20, {12, 13, 14, 15}), StatusCode::kOk);
   EXPECT_EQ(Find(3), StatusCode::kFailedPrecondition);
   EXPECT_EQ(Find(21), StatusCode::kResourceExhausted);
+}
+
+TEST_F(ReplyCacheTest, AnAcknowledgementThatCannotBeChangesNothing) {
+  Done(1);
+  EXPECT_EQ(Acknowledge(UINT64_MAX), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Acknowledge(uint64_t{1} << 63), StatusCode::kInvalidArgument);
+  EXPECT_EQ(StateOf(1), State::kDone);
+  EXPECT_EQ(StateOf(2), State::kNew);
+  // The highest that can be leaves a number after it.
+  EXPECT_EQ(Acknowledge(INT64_MAX), StatusCode::kOk);
+  EXPECT_EQ(Find(1), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Find(INT64_MAX), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(StateOf(uint64_t{1} << 63), State::kNew);
+  EXPECT_EQ(Find(UINT64_MAX), StatusCode::kResourceExhausted);
+}
+
+TEST_F(ReplyCacheTest, TheResultOfABarrierCounts) {
+  auto result = std::make_shared<BarrierResult>();
+  result->missing.resize(3);
+  ASSERT_EQ(Find(1), StatusCode::kOk);
+  cache_.SetDone(SequenceNumber(1),
+                 Reply{WaiterId(1), absl::AbortedError("late"), result});
+  EXPECT_EQ(cache_.bytes(), 4 + BytesOf(*result));
+  EXPECT_EQ(Find(2), StatusCode::kResourceExhausted);
+  EXPECT_EQ(Acknowledge(1), StatusCode::kOk);
+  EXPECT_EQ(cache_.bytes(), 0);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #define MUSTER_COORDINATOR_CORE_SNAPSHOT_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,9 +15,13 @@
 #include "coordinator/core/instant.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/payload.h"
-#include "coordinator/core/progress.h"
 
 namespace muster::coordinator::core {
+
+// A snapshot is made under the lock of its job: it names so many open barriers,
+// and so many of the ranks that one barrier or group waits for.
+inline constexpr size_t kBarriersInSnapshotMax = 256;
+inline constexpr size_t kMissingInSnapshotMax = 64;
 
 struct MemberSnapshot {
   MemberId id;
@@ -25,9 +30,8 @@ struct MemberSnapshot {
   std::optional<Rank> rank;  // in the newest generation
   Registration registration;
   Duration heard_ago{};
-  std::string cause;  // of its departure
-  std::vector<GroupProgress> progress;
-  Duration progress_age{};
+  std::string cause;          // of its departure
+  std::string last_progress;  // DescribeProgress
 };
 
 struct BarrierSnapshot {
@@ -39,7 +43,7 @@ struct BarrierSnapshot {
   bool wait_all_ranks = false;
   Duration open_for{};
   Duration remaining{};
-  std::vector<MissingRank> missing;
+  std::vector<MissingRank> missing;  // the first of expected - arrived, by rank
 };
 
 struct GroupSnapshot {
@@ -47,7 +51,7 @@ struct GroupSnapshot {
   std::string description;
   std::shared_ptr<const std::vector<Rank>> ranks;
   int32_t registered = 0;
-  std::vector<Rank> missing;  // have not registered; the first 64
+  std::vector<Rank> missing;  // have not registered; the first ones
 };
 
 struct JobSnapshot {
@@ -63,8 +67,9 @@ struct JobSnapshot {
   std::optional<Duration> last_call_remaining;  // it forms then; none: not yet
   std::string rendezvous_closed;  // by whom and why; empty: it is not
 
-  std::vector<GroupSnapshot> groups;      // by name; of the newest generation
-  std::vector<BarrierSnapshot> barriers;  // the undecided ones
+  std::vector<GroupSnapshot> groups;  // by name; of the newest generation
+  int64_t open_barriers = 0;
+  std::vector<BarrierSnapshot> barriers;  // of these, those that end first
 
   int64_t keys = 0;
   int64_t queue_items = 0;

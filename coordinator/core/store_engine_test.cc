@@ -406,5 +406,23 @@ TEST_F(StoreEngineLimitsTest, Waiters) {
   EXPECT_EQ(quota_.parked(), 0);
 }
 
+// A waiter weighs its keys and 64 bytes for each, and as much for itself.
+TEST_F(StoreEngineLimitsTest, WaiterBytes) {
+  WaiterQuota quota(4, 200);
+  StoreEngine store(&limits_, &quota, &journal_);
+  store.Wait(Anonymous(10), {"a", "bb"}, 1s, t0, out_);
+  EXPECT_EQ(quota.bytes(), 3 * 64 + 3);
+  store.Get(Anonymous(1), "a", 1s, t0, out_);
+  ExpectRefused("limit waiter_bytes is 200, offered 324 (key \"a\")");
+  // Who waits for nothing weighs nothing.
+  store.TryGet(Anonymous(2), "a", out_);
+  store.Expire(t0 + 1s, out_);
+  EXPECT_THAT(TakeReplies(), SizeIs(2));
+  EXPECT_EQ(quota.bytes(), 0);
+  store.Get(Anonymous(3), "a", 1s, t0, out_);
+  store.Set(Anonymous(4), "a", "", {}, t0, out_);
+  EXPECT_EQ(quota.bytes(), 0);
+}
+
 }  // namespace
 }  // namespace muster::coordinator::core

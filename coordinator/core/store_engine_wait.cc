@@ -80,20 +80,20 @@ void StoreEngine::Park(const Call& call, Awaited awaited,
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   StoreWaiter waiter;
   waiter.awaited = awaited;
-  waiter.distinct = keys;
+  waiter.keys = std::move(keys);
+  waiter.distinct.assign(waiter.keys.begin(), waiter.keys.end());
   std::sort(waiter.distinct.begin(), waiter.distinct.end());
   waiter.distinct.erase(
       std::unique(waiter.distinct.begin(), waiter.distinct.end()),
       waiter.distinct.end());
   waiter.missing = std::count_if(
       waiter.distinct.begin(), waiter.distinct.end(),
-      [&](const std::string& key) { return !data_.Contains(key); });
+      [&](absl::string_view key) { return !data_.Contains(key); });
   if (waiter.missing == 0) {
-    absl::StatusOr<Payload> payload = Collect(awaited, keys);
+    absl::StatusOr<Payload> payload = Collect(awaited, waiter.keys);
     if (!payload.ok()) return out.Fail(call.waiter, payload.status());
     return out.Answer(call.waiter, *std::move(payload));
   }
-  waiter.keys = std::move(keys);
   Park(call, std::move(waiter), timeout, now, out);
 }
 
@@ -131,9 +131,9 @@ std::string StoreEngine::TimeoutText(const StoreWaiter& waiter) const {
                                   FormatDuration(waiter.timeout), ", keys: ");
   size_t named = 0;
   size_t unnamed = 0;
-  const std::vector<std::string>& keys =
-      waiter.awaited == Awaited::kItem ? waiter.keys : waiter.distinct;
-  for (const std::string& key : keys) {
+  std::vector<absl::string_view> keys = waiter.distinct;
+  if (waiter.awaited == Awaited::kItem) keys.push_back(waiter.keys.front());
+  for (const absl::string_view key : keys) {
     if (data_.Contains(key)) continue;
     if (named == kKeysInTextMax) {
       ++unnamed;
@@ -210,7 +210,7 @@ absl::Status StoreEngine::CheckInvariants() const {
     }
     const int64_t missing = std::count_if(
         waiter->distinct.begin(), waiter->distinct.end(),
-        [&](const std::string& key) { return !data_.Contains(key); });
+        [&](absl::string_view key) { return !data_.Contains(key); });
     if (missing != waiter->missing || missing == 0) {
       return absl::InternalError(
           absl::StrCat("store: waiter ", waiter->id.value(), " misses ",

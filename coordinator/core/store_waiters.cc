@@ -6,8 +6,22 @@ namespace muster::coordinator::core {
 
 using Awaited = StoreWaiter::Awaited;
 
+// What the waiter holds and is listed under. A key that few wait for costs up
+// to twice as much.
+int64_t StoreWaiters::BytesOf(const StoreWaiter& waiter) {
+  constexpr int64_t kKey = 64;
+  int64_t bytes = kKey + static_cast<int64_t>(waiter.selector.key.size());
+  for (const std::string& key : waiter.keys) {
+    bytes += kKey + static_cast<int64_t>(key.size());
+  }
+  return bytes;
+}
+
 absl::Status StoreWaiters::Park(std::unique_ptr<StoreWaiter> waiter) {
-  absl::Status status = quota_.Take();
+  absl::Status status = quota_.Take(
+      BytesOf(*waiter),
+      {"key", waiter->keys.empty() ? absl::string_view(waiter->selector.key)
+                                   : absl::string_view(waiter->keys.front())});
   if (!status.ok()) return status;
   StoreWaiter* parked = waiter.get();
   parked->order = next_order_++;
@@ -21,7 +35,7 @@ absl::Status StoreWaiters::Park(std::unique_ptr<StoreWaiter> waiter) {
     case Awaited::kValue:
     case Awaited::kValues:
     case Awaited::kPresence:
-      for (const std::string& key : parked->distinct) {
+      for (const absl::string_view key : parked->distinct) {
         by_key_[key].emplace(parked->order, parked);
       }
       break;
@@ -41,7 +55,7 @@ absl::Status StoreWaiters::Park(std::unique_ptr<StoreWaiter> waiter) {
   return absl::OkStatus();
 }
 
-void StoreWaiters::Unlist(ByKey& by_key, const std::string& key,
+void StoreWaiters::Unlist(ByKey& by_key, absl::string_view key,
                           uint64_t order) {
   const auto it = by_key.find(key);
   it->second.erase(order);
@@ -53,7 +67,7 @@ void StoreWaiters::Remove(StoreWaiter* waiter) {
     case Awaited::kValue:
     case Awaited::kValues:
     case Awaited::kPresence:
-      for (const std::string& key : waiter->distinct) {
+      for (const absl::string_view key : waiter->distinct) {
         Unlist(by_key_, key, waiter->order);
       }
       break;
@@ -79,7 +93,7 @@ void StoreWaiters::Remove(StoreWaiter* waiter) {
   }
   by_order_.erase(waiter->order);
   deadlines_.erase({waiter->deadline, waiter->order});
-  quota_.Release();
+  quota_.Release(BytesOf(*waiter));
   waiters_.erase(WaiterId(waiter->id));
 }
 

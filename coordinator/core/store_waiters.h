@@ -30,13 +30,20 @@ struct StoreWaiter {
   WaiterId id;
   MemberId member;
   Awaited awaited = Awaited::kValue;
-  std::vector<std::string> keys{};      // as asked for; of kItem: its queue
-  std::vector<std::string> distinct{};  // the same, ascending, once each
-  int64_t missing = 0;                  // how many of `distinct` are absent
-  WatchSelector selector{};             // of kChanges
-  uint64_t order = 0;                   // of parking
+  std::vector<std::string> keys{};  // as asked for; of kItem: its queue
+  // The same, ascending, once each; of kItem and kChanges none.
+  std::vector<absl::string_view> distinct{};
+  int64_t missing = 0;       // how many of `distinct` are absent
+  WatchSelector selector{};  // of kChanges
+  uint64_t order = 0;        // of parking
   Duration timeout{};
   Instant deadline;
+
+  StoreWaiter() = default;
+  // A vector that moves keeps its elements where they are, and a copy would
+  // look into another's keys.
+  StoreWaiter(StoreWaiter&&) = default;
+  StoreWaiter& operator=(StoreWaiter&&) = default;
 };
 
 // StoreWaiters finds parked calls by what they wait for, by their deadline and
@@ -49,7 +56,7 @@ class StoreWaiters {
   // `quota` must outlive the table.
   explicit StoreWaiters(WaiterQuota* quota) : quota_(*quota) {}
 
-  // RESOURCE_EXHAUSTED (waiters).
+  // RESOURCE_EXHAUSTED (waiters, waiter_bytes).
   absl::Status Park(std::unique_ptr<StoreWaiter> waiter);
   void Remove(StoreWaiter* waiter);
 
@@ -86,7 +93,8 @@ class StoreWaiters {
  private:
   using ByKey = absl::flat_hash_map<std::string, ByOrder>;
 
-  static void Unlist(ByKey& by_key, const std::string& key, uint64_t order);
+  static int64_t BytesOf(const StoreWaiter& waiter);
+  static void Unlist(ByKey& by_key, absl::string_view key, uint64_t order);
 
   WaiterQuota& quota_;
   absl::flat_hash_map<WaiterId, std::unique_ptr<StoreWaiter>> waiters_;

@@ -97,6 +97,9 @@ class Player {
         SequenceNumber(static_cast<uint64_t>(Number(Argument("seq"))));
     call.acknowledged_through =
         SequenceNumber(static_cast<uint64_t>(Number(Argument("ack"))));
+    for (const std::string& number : Split(Argument("open"), ',')) {
+      call.unanswered.emplace_back(static_cast<uint64_t>(Number(number)));
+    }
     absl::StrAppend(&log_, "w", waiter_, "\n");
     return call;
   }
@@ -111,9 +114,9 @@ class Player {
     if (verb_ == "advance") {
       Advance(ParseDuration(words_.at(1)));
     } else if (verb_ == "cancel") {
-      coordinator_->CancelWaiter(NamedWaiter(), now_, out_);
+      coordinator_->CancelWaiter(NamedWaiter(), out_);
     } else if (verb_ == "detach") {
-      coordinator_->DetachWaiter(NamedWaiter(), now_, out_);
+      coordinator_->DetachWaiter(NamedWaiter(), out_);
     } else if (verb_ == "status") {
       Status();
     } else if (verb_ == "restart") {

@@ -15,8 +15,8 @@ namespace muster::coordinator::core {
 // A transcript is a list of steps after one comment: lines of commands, a line
 // `----`, the answers, an empty line. Lines that begin with `#` stay. A command
 // is a verb, a member with its incarnation (`b/2`; `-` for a client without a
-// name), and arguments `name=value`; `seq=` and `ack=` belong to the call.
-// Calls are numbered from w1.
+// name), and arguments `name=value`; `seq=`, `ack=` and `open=` (the unanswered
+// ones) belong to the call. Calls are numbered from w1.
 //
 //   register a/1                       heartbeat a/1 progress=world:3:2:barrier
 //   set|append a/1 k=KEY v=VALUE       get|multiget|wait a/1 k=KEY,KEY t=1s

@@ -250,6 +250,50 @@ TEST(AbuseTest, WhatIsTooLargeIsRefusedAndTheStreamGoesOn) {
   EXPECT_FALSE(stream.Call(SetOperation(6, "k0", "v")).has_status());
 }
 
+TEST(AbuseTest, CallsThatWaitForTooMuchAreRefused) {
+  ServerOptions options;
+  options.limits.waiter_bytes = 100'000;
+  TestServer server(options);
+  TestStream stream(server.NewChannel());
+  stream.Hello("j");
+  v1::Operation wait;
+  for (int i = 0; i < 20; ++i) {
+    wait.mutable_wait()->add_keys(absl::StrCat(std::string(4000, 'k'), i));
+  }
+  for (const uint64_t id : {1, 2}) {
+    wait.set_id(id);
+    stream.SendOperation(wait);
+  }
+  EXPECT_THAT(Exhausted(stream.Await(2)),
+              HasSubstr("limit waiter_bytes is 100000"));
+  EXPECT_EQ(server.Job("j").summary().waiters(), 1);
+  EXPECT_FALSE(stream.Call(SetOperation(3, "k0", "v")).has_status());
+}
+
+TEST(AbuseTest, AStateThatNoMessageHoldsIsNotSent) {
+  ServerOptions options;
+  options.message_bytes_max = 10'000;
+  TestServer server(options);
+  v1::RegisterRequest registration;
+  registration.set_host(std::string(250, 'h'));
+  for (int i = 0; i < 50; ++i) {
+    *registration.mutable_caller() = MakeCaller("j", absl::StrCat("m", i), 1);
+    v1::RegisterResponse registered;
+    ASSERT_TRUE(CallGrpc(server.membership(),
+                         &v1::MembershipService::Stub::Register, registration,
+                         &registered)
+                    .ok());
+  }
+  v1::GetJobRequest request;
+  request.set_job("j");
+  v1::GetJobResponse job;
+  const grpc::Status status =
+      CallGrpc(server.admin(), &v1::AdminService::Stub::GetJob, request, &job);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("limit message_bytes is 10000"));
+}
+
 TEST(AbuseTest, AMessageThatIsTooLargeEndsItsStreamAndNotTheConnection) {
   ServerOptions options;
   options.message_bytes_max = 10'000;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
+#include "coordinator/core/limits.h"
 #include "coordinator/core/snapshot.h"
 #include "coordinator/server/convert.h"
 #include "coordinator/server/method.h"
@@ -57,7 +58,7 @@ core::JobCounts CountsOf(const core::JobSnapshot& snapshot) {
   counts.keys = snapshot.keys;
   counts.store_bytes = snapshot.store_bytes;
   counts.waiters = snapshot.waiters;
-  counts.open_barriers = static_cast<int64_t>(snapshot.barriers.size());
+  counts.open_barriers = snapshot.open_barriers;
   counts.generation = snapshot.generation;
   counts.generation_running = snapshot.generation_running;
   counts.world_size = snapshot.world_size;
@@ -158,7 +159,14 @@ class AdminService final : public v1::AdminService::CallbackService {
       response->set_coordinator_epoch(context_.driver->epoch().value());
       FillJob(**job, response);
     }
-    return Answer(context, Method::kGetJob, started, job.status());
+    absl::Status status = job.status();
+    if (status.ok()) {
+      status = core::CheckLimit("message_bytes", context_.message_bytes_max,
+                                static_cast<int64_t>(response->ByteSizeLong()),
+                                {"job", request->job()});
+    }
+    if (!status.ok()) response->Clear();
+    return Answer(context, Method::kGetJob, started, status);
   }
 
   Reactor* Drain(Context* context, const v1::DrainRequest* request,

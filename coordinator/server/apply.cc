@@ -6,7 +6,8 @@
 #include <variant>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/server/convert.h"
 #include "google/protobuf/repeated_field.h"
 #include "proto/muster/v1/status_wire.h"
@@ -17,14 +18,11 @@ namespace {
 // The most bytes of the culprits of a failure report.
 constexpr size_t kCulpritsBytesMax = 64 << 10;
 
-absl::StatusOr<std::vector<core::GroupProgress>> ProgressOf(
+std::vector<core::GroupProgress> ProgressOf(
     const v1::HeartbeatRequest& request) {
   std::vector<core::GroupProgress> progress;
   progress.reserve(request.groups_size());
   for (const v1::GroupProgress& group : request.groups()) {
-    const absl::Status status =
-        CheckDuration("groups.running_for", group.running_for());
-    if (!status.ok()) return status;
     progress.push_back({group.group(), group.last_enqueued(),
                         group.last_completed(), group.current(),
                         DurationOf(group.running_for())});
@@ -64,10 +62,7 @@ void Apply(v1::RegisterRequest& request, core::Call& call, Turn& turn) {
 }
 
 void Apply(v1::HeartbeatRequest& request, core::Call& call, Turn& turn) {
-  absl::StatusOr<std::vector<core::GroupProgress>> progress =
-      ProgressOf(request);
-  if (!progress.ok()) return turn.out.Fail(call.waiter, progress.status());
-  turn.core.Heartbeat(call, *std::move(progress), turn.now, turn.out);
+  turn.core.Heartbeat(call, ProgressOf(request), turn.now, turn.out);
 }
 
 void Apply(v1::LeaveRequest& request, core::Call& call, Turn& turn) {
@@ -232,7 +227,7 @@ Method MethodOf(const v1::Operation& operation) {
     case v1::Operation::kReportFailure:
       return Method::kReportFailure;
     case v1::Operation::kJoin:
-      return MethodOf(operation.join());
+      return Method::kJoin;
     case v1::Operation::kAwaitBarrier:
       return Method::kAwaitBarrier;
     case v1::Operation::kCloseRendezvous:
@@ -298,9 +293,7 @@ void FillResult(const Answer& answer, const core::MemberId& caller,
     case Method::kReportFailure:
       return Fill(payload, result->mutable_report_failure());
     case Method::kJoin:
-    case Method::kJoinWithoutSeats:
-      return FillJoin(payload, caller, answer.method == Method::kJoin,
-                      result->mutable_join());
+      return FillJoin(answer, caller, result->mutable_join());
     case Method::kAwaitBarrier:
       return Fill(payload, result->mutable_await_barrier());
     case Method::kCloseRendezvous:
@@ -341,29 +334,26 @@ void Fill(const core::Payload& payload, v1::RegisterGroupsResponse* response) {
 
 void Fill(const core::Payload&, v1::ReportFailureResponse*) {}
 
-void FillJoin(const core::Payload& payload, const core::MemberId& caller,
-              bool with_seats, v1::JoinResponse* response) {
-  const auto& reply = As<core::FormationReply>(payload);
+void FillJoin(const Answer& answer, const core::MemberId& caller,
+              v1::JoinResponse* response) {
+  const auto& reply = As<core::FormationReply>(answer.payload);
   if (reply == nullptr) return;
   const auto size = static_cast<int>(reply->world.size());
   response->set_generation(reply->generation.value());
   response->set_world_size(size);
-  if (with_seats) response->mutable_seats()->Reserve(size);
+  const auto own = reply->ranks.find(caller);
+  if (own != reply->ranks.end()) response->set_rank(own->second.value());
+  if (answer.without_seats) return;
+  response->mutable_seats()->Reserve(size);
   int32_t rank = 0;
   for (const core::Seat& seat : reply->world) {
-    if (seat.member == caller) response->set_rank(rank);
-    if (!with_seats) {
-      ++rank;
-      continue;
-    }
     v1::Seat* message = response->add_seats();
-    message->set_rank(rank);
+    message->set_rank(rank++);
     message->set_member(seat.member.value());
     message->set_incarnation(seat.incarnation.value());
     message->set_host(seat.host);
     message->set_pid(seat.pid);
     message->set_address(seat.address);
-    ++rank;
   }
 }
 
@@ -446,7 +436,7 @@ int64_t PayloadBytes(const core::Payload& payload) {
 int64_t AnswerBytes(const Answer& answer) {
   // The tags and numbers around the bytes.
   constexpr int64_t kFrame = 32;
-  if (answer.method == Method::kJoinWithoutSeats) return kFrame;
+  if (answer.status.ok() && answer.without_seats) return kFrame;
   return kFrame + static_cast<int64_t>(answer.status.message().size()) +
          PayloadBytes(answer.payload);
 }
@@ -457,24 +447,39 @@ absl::Status CheckAnswerBytes(const Answer& answer, int64_t message_bytes_max) {
 }
 
 std::vector<core::SequenceNumber> SequenceNumbersOf(
-    const google::protobuf::RepeatedField<uint64_t>& numbers) {
-  std::vector<core::SequenceNumber> sorted(numbers.begin(), numbers.end());
+    const google::protobuf::RepeatedField<uint64_t>& numbers,
+    const core::Limits& limits) {
+  const int64_t count =
+      std::min<int64_t>(numbers.size(), limits.retained_replies + 1);
+  std::vector<core::SequenceNumber> sorted(numbers.begin(),
+                                           numbers.begin() + count);
   std::sort(sorted.begin(), sorted.end());
   return sorted;
 }
 
-core::Call CallOf(const v1::Caller& caller) {
+core::Call CallOf(const v1::Caller& caller, const core::Limits& limits) {
   core::Call call;
   call.member = core::MemberId(caller.member());
   call.incarnation = core::Incarnation(caller.incarnation());
   call.acknowledged_through =
       core::SequenceNumber(caller.acknowledged_through());
-  call.unanswered = SequenceNumbersOf(caller.unanswered());
+  call.unanswered = SequenceNumbersOf(caller.unanswered(), limits);
   return call;
 }
 
 core::Registration RegistrationOf(const v1::RegisterRequest& request) {
   return {request.host(), request.pid(), request.debug_address()};
+}
+
+int64_t EventBytes(const core::Event& event) {
+  constexpr int64_t kEvent = 64;
+  int64_t bytes = kEvent + static_cast<int64_t>(
+                               event.member.value().size() + event.host.size() +
+                               event.cause.size() + event.last_progress.size());
+  event.verdict.ForEachPayload([&](absl::string_view, const absl::Cord& value) {
+    bytes += static_cast<int64_t>(value.size());
+  });
+  return bytes;
 }
 
 void FillEvent(const core::Event& event, v1::MemberEvent* message) {

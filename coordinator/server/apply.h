@@ -80,10 +80,6 @@ void ApplyOperation(v1::Operation& operation, core::Call& call, Turn& turn);
 // The method of an operation that holds one of the above.
 Method MethodOf(const v1::Operation& operation);
 
-inline Method MethodOf(const v1::JoinRequest& request) {
-  return request.without_seats() ? Method::kJoinWithoutSeats : Method::kJoin;
-}
-
 // Fills the response to a call that went well.
 void Fill(const core::Payload& payload, v1::SetResponse* response);
 void Fill(const core::Payload& payload, v1::GetResponse* response);
@@ -113,8 +109,8 @@ void Fill(const core::Payload& payload, v1::CloseRendezvousResponse* response);
 void Fill(const core::Payload& payload, v1::RegisterGroupsResponse* response);
 
 // The response to a Join tells its caller which of the seats is its own.
-void FillJoin(const core::Payload& payload, const core::MemberId& caller,
-              bool with_seats, v1::JoinResponse* response);
+void FillJoin(const Answer& answer, const core::MemberId& caller,
+              v1::JoinResponse* response);
 
 // The same for an answer of a stream, failed ones included.
 void FillResult(const Answer& answer, const core::MemberId& caller,
@@ -131,10 +127,15 @@ int64_t AnswerBytes(const Answer& answer);
 // would fail a whole stream for it.
 absl::Status CheckAnswerBytes(const Answer& answer, int64_t message_bytes_max);
 
-core::Call CallOf(const v1::Caller& caller);
-// In ascending order, as the core wants them.
+// About how many bytes an event has on the wire; more than none.
+int64_t EventBytes(const core::Event& event);
+
+core::Call CallOf(const v1::Caller& caller, const core::Limits& limits);
+// In ascending order, as the core wants them. Of more than retained_replies
+// one more than that: enough for the core to refuse them.
 std::vector<core::SequenceNumber> SequenceNumbersOf(
-    const google::protobuf::RepeatedField<uint64_t>& numbers);
+    const google::protobuf::RepeatedField<uint64_t>& numbers,
+    const core::Limits& limits);
 core::Registration RegistrationOf(const v1::RegisterRequest& request);
 void FillEvent(const core::Event& event, v1::MemberEvent* message);
 

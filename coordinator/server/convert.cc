@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/membership.h"
-#include "coordinator/core/progress.h"
 
 namespace muster::coordinator {
 namespace {
@@ -108,8 +107,7 @@ void FillMember(const core::MemberSnapshot& member, v1::MemberInfo* info) {
   info->set_pid(member.registration.pid);
   info->set_state(StateOf(member.state));
   info->set_cause(member.cause);
-  info->set_last_progress(
-      core::DescribeProgress(member.progress, member.progress_age));
+  info->set_last_progress(member.last_progress);
   info->set_silent_ms(Milliseconds(member.heard_ago));
   info->set_debug_address(member.registration.debug_address);
 }

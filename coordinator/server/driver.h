@@ -78,6 +78,7 @@ class Driver {
   // session with one is closed with it; no lease and no deadline ends any more.
   void Drain(const absl::Status& status);
 
+  const core::Limits& limits() const { return options_.core.limits; }
   core::CoordinatorEpoch epoch() const { return options_.epoch; }
   core::Instant started_at() const { return started_at_; }
 

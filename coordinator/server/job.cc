@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 
@@ -65,48 +64,34 @@ size_t Job::Run(const std::shared_ptr<Sink>& sink, size_t count,
                 absl::FunctionRef<CallName(size_t)> name) {
   Outcome outcome;
   core::Outbox out;
-  out.replies.reserve(count);
   size_t done = 0;
   bool committing = false;
   {
     MutexLock lock(mu_);
     Turn turn{core_, options_.core.limits, Now(), out};
     used_at_ = turn.now;
-    const uint64_t first = next_waiter_;
-    // Which of the waiters first to first + count - 1 are still to be answered.
-    std::vector<bool> open(count, false);
+    outcome.own.reserve(count);
     for (; done < count; ++done) {
-      const Applied applied = apply(done, core::WaiterId(first + done), turn);
+      const core::WaiterId waiter(next_waiter_);
+      const Applied applied = apply(done, waiter, turn);
       if (applied == Applied::kStop) break;
-      open[done] = applied == Applied::kCalled;
-    }
-    next_waiter_ += done;
-    operations_ += static_cast<int64_t>(done);
-    outcome.own.reserve(done);
-    size_t parked = 0;  // replies to calls of earlier steps
-    for (core::Reply& reply : out.replies) {
-      const uint64_t i = reply.waiter.value() - first;
-      if (reply.waiter.value() < first || i >= done) {
-        if (&out.replies[parked] != &reply) {
-          out.replies[parked] = std::move(reply);
+      ++next_waiter_;
+      bool open = applied == Applied::kCalled;
+      // Before the next call: it may cancel this one, or take its tag.
+      for (core::Reply& reply : out.replies) {
+        if (reply.waiter != waiter) {
+          CollectParked(reply, sink.get(), outcome);
+          continue;
         }
-        ++parked;
-        continue;
+        open = false;
+        outcome.own.push_back({name(done), turn.now, std::move(reply.status),
+                               std::move(reply.payload)});
       }
-      open[i] = false;
-      const CallName named = name(i);
-      outcome.own.push_back({named.tag, named.method, turn.now,
-                             std::move(reply.status),
-                             std::move(reply.payload)});
+      out.replies.clear();
+      if (open) Park(waiter, {sink, name(done), turn.now}, turn);
     }
-    out.replies.resize(parked);
-    for (size_t i = 0; i < done; ++i) {
-      if (!open[i]) continue;
-      const CallName named = name(i);
-      Park(core::WaiterId(first + i), {sink, named.tag, named.method, turn.now},
-           turn);
-    }
-    Collect(out, outcome);
+    operations_ += static_cast<int64_t>(done);
+    Collect(out, sink.get(), outcome);
     committing = Commit(sink, outcome);
   }
   if (!committing) Finish(sink, std::move(outcome));
@@ -115,15 +100,15 @@ size_t Job::Run(const std::shared_ptr<Sink>& sink, size_t count,
 
 void Job::Park(core::WaiterId waiter, Waiting&& waiting, Turn& turn) {
   const bool unique =
-      waiting.sink->parked_.try_emplace(waiting.tag, waiter).second;
+      waiting.sink->parked_.try_emplace(waiting.name.tag, waiter).second;
   waiting_.emplace(waiter, std::move(waiting));
-  if (!unique) turn.core.CancelWaiter(waiter, turn.now, turn.out);
+  if (!unique) turn.core.CancelWaiter(waiter, turn.out);
 }
 
 void Job::Cancel(const Sink& sink, uint64_t tag, Turn& turn) {
   const auto parked = sink.parked_.find(tag);
   if (parked == sink.parked_.end()) return;
-  turn.core.CancelWaiter(parked->second, turn.now, turn.out);
+  turn.core.CancelWaiter(parked->second, turn.out);
 }
 
 absl::StatusOr<core::RegisterReply> Job::Attach(
@@ -155,7 +140,7 @@ absl::StatusOr<core::RegisterReply> Job::Attach(
         previous.sink->online_as_ = core::MemberId();
       sink->online_as_ = call.member;
     }
-    Collect(out, outcome);
+    Collect(out, nullptr, outcome);
     committing = Commit(nullptr, outcome);
   }
   if (previous.sink != nullptr && previous.sink != sink) {
@@ -182,7 +167,7 @@ void Job::Detach(Sink& sink) {
       if (waiting == waiting_.end()) continue;
       released.push_back(std::move(waiting->second.sink));
       waiting_.erase(waiting);
-      core_.DetachWaiter(waiter, now, out);
+      core_.DetachWaiter(waiter, out);
     }
     sink.parked_.clear();
     const auto online = online_.find(sink.online_as_);
@@ -191,7 +176,7 @@ void Job::Detach(Sink& sink) {
       released.push_back(std::move(online->second.sink));
       online_.erase(online);
     }
-    Collect(out, outcome);
+    Collect(out, nullptr, outcome);
     committing = Commit(nullptr, outcome);
   }
   if (!committing) Finish(nullptr, std::move(outcome));
@@ -203,11 +188,10 @@ void Job::CancelAll(const std::shared_ptr<Sink>& sink) {
   bool committing = false;
   {
     MutexLock lock(mu_);
-    const core::Instant now = Now();
     for (const auto& [tag, waiter] : sink->parked_) {
-      core_.CancelWaiter(waiter, now, out);
+      core_.CancelWaiter(waiter, out);
     }
-    Collect(out, outcome);
+    Collect(out, nullptr, outcome);
     committing = Commit(nullptr, outcome);
   }
   if (!committing) Finish(nullptr, std::move(outcome));
@@ -234,7 +218,7 @@ void Job::Tick() {
     if (armed_ > now) return;
     armed_ = core::Instant::max();
     core_.Tick(now, out);
-    Collect(out, outcome);
+    Collect(out, nullptr, outcome);
     committing = Commit(nullptr, outcome);
   }
   if (!committing) Finish(nullptr, std::move(outcome));
@@ -271,23 +255,28 @@ bool Job::IdleSince(core::Instant since) {
          core_.Idle();
 }
 
-void Job::CollectParked(core::Reply& reply, Outcome& outcome) {
+void Job::CollectParked(core::Reply& reply, const Sink* sink,
+                        Outcome& outcome) {
   // Calls whose client has gone are not here any more.
   const auto waiting = waiting_.find(reply.waiter);
   if (waiting == waiting_.end()) return;
   Waiting& to = waiting->second;
-  const auto parked = to.sink->parked_.find(to.tag);
+  const auto parked = to.sink->parked_.find(to.name.tag);
   if (parked != to.sink->parked_.end() && parked->second == reply.waiter) {
     to.sink->parked_.erase(parked);
   }
-  Answer answer{to.tag, to.method, to.started, std::move(reply.status),
+  Answer answer{to.name, to.started, std::move(reply.status),
                 std::move(reply.payload)};
-  outcome.deliveries.push_back({std::move(to.sink), std::move(answer)});
+  if (to.sink.get() == sink) {
+    outcome.own.push_back(std::move(answer));
+  } else {
+    outcome.deliveries.push_back({std::move(to.sink), std::move(answer)});
+  }
   waiting_.erase(waiting);
 }
 
-void Job::Collect(core::Outbox& out, Outcome& outcome) {
-  for (core::Reply& reply : out.replies) CollectParked(reply, outcome);
+void Job::Collect(core::Outbox& out, const Sink* sink, Outcome& outcome) {
+  for (core::Reply& reply : out.replies) CollectParked(reply, sink, outcome);
   for (core::Publication& publication : out.events) {
     outcome.events.push_back(publication.event.kind);
     const auto event =
@@ -359,7 +348,7 @@ void Job::Restore(std::vector<core::Record> records) {
     MutexLock lock(mu_);
     core_.Restore(std::move(records), Now());
     stored_ = true;
-    Collect(out, outcome);
+    Collect(out, nullptr, outcome);
   }
   Finish(nullptr, std::move(outcome));
 }
@@ -391,13 +380,10 @@ void Job::Finish(const std::shared_ptr<Sink>& sink, Outcome outcome) {
 
 void Job::Log(const core::Notice& notice) const {
   const absl::string_view name = core::NoticeKindName(notice.kind);
-  // What members say of themselves must not look like other lines of the log.
-  std::string text = notice.text;
-  std::replace_if(text.begin(), text.end(), absl::ascii_iscntrl, ' ');
   if (IsWarning(notice.kind)) {
-    LOG(WARNING) << name << ": job=" << name_ << " " << text;
+    LOG(WARNING) << name << ": job=" << name_ << " " << notice.text;
   } else {
-    LOG(INFO) << name << ": job=" << name_ << " " << text;
+    LOG(INFO) << name << ": job=" << name_ << " " << notice.text;
   }
 }
 

@@ -92,15 +92,12 @@ class Job : public std::enable_shared_from_this<Job> {
     kNoAnswer,  // done; it has no answer
     kStop,      // not done; the batch ends before it
   };
-  struct CallName {
-    uint64_t tag;
-    Method method;
-  };
 
   // Applies calls 0 to count - 1 of `sink` under one lock. `apply` makes call
   // i with the given waiter; `name` tells how its answer is to be named. A
   // call that has to wait while another one of the sink waits under the same
-  // tag is answered CANCELLED. Returns how many calls were applied. The
+  // tag is answered CANCELLED, unless it took that one's place as its retry:
+  // then that one is. Returns how many calls were applied. The
   // answers, of this sink and of others, are delivered and flushed.
   size_t Run(
       const std::shared_ptr<Sink>& sink, size_t count,
@@ -153,8 +150,7 @@ class Job : public std::enable_shared_from_this<Job> {
  private:
   struct Waiting {
     std::shared_ptr<Sink> sink;
-    uint64_t tag = 0;
-    Method method = Method::kSet;
+    CallName name;
     core::Instant started;
   };
   struct Delivery {
@@ -182,9 +178,10 @@ class Job : public std::enable_shared_from_this<Job> {
   };
 
   core::Instant Now() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Collect(core::Outbox& out, Outcome& outcome)
+  // What is for `sink`, which makes the step, is not for others; null: nobody.
+  void Collect(core::Outbox& out, const Sink* sink, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void CollectParked(core::Reply& reply, Outcome& outcome)
+  void CollectParked(core::Reply& reply, const Sink* sink, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Park(core::WaiterId waiter, Waiting&& waiting, Turn& turn)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -32,7 +32,7 @@ class MembershipService final : public v1::MembershipService::CallbackService {
   }
   Reactor* Join(Context* grpc, const v1::JoinRequest* request,
                 v1::JoinResponse* response) override {
-    return Unary(context_, MethodOf(*request), grpc, request, response);
+    return Unary(context_, Method::kJoin, grpc, request, response);
   }
   Reactor* CloseRendezvous(Context* grpc,
                            const v1::CloseRendezvousRequest* request,

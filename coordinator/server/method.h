@@ -31,7 +31,6 @@ enum class Method : uint8_t {
   kLeave,
   kReportFailure,
   kJoin,
-  kJoinWithoutSeats,  // a Join; its answer is another one
   kAwaitBarrier,
   kCloseRendezvous,
   kRegisterGroups,
@@ -68,7 +67,6 @@ inline constexpr const char* kMethodNames[kMethodCount] = {
     "Heartbeat",
     "Leave",
     "ReportFailure",
-    "Join",
     "Join",
     "AwaitBarrier",
     "CloseRendezvous",

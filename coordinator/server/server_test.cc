@@ -475,23 +475,24 @@ TEST(ServerTest, AnswersThatAreNotTakenAreBounded) {
               HasSubstr("--limit_unsent_bytes"));
 }
 
-// Names of barriers are any bytes.
+// What members say of themselves does not look like other lines.
 TEST(ServerTest, OneLineOfTheLogIsOneStateChange) {
   LogLines log;
   TestServer server;
   TestStream stream(server.NewChannel());
   stream.HelloMember("j", "a", 1);
-  v1::Operation join;
-  join.set_id(1);
-  join.mutable_join()->set_world_size(1);
-  join.mutable_join()->set_rank(0);
-  stream.Call(join);
   v1::Operation arrive;
-  arrive.set_id(2);
+  arrive.set_id(1);
   arrive.mutable_await_barrier()->set_name("b\nW0101 forged\x1b[2J");
-  EXPECT_EQ(stream.Call(arrive).await_barrier().instance(), 1);
-  EXPECT_THAT(log.Await("barrier_released"),
-              HasSubstr("barrier=b W0101 forged [2J instance=1"));
+  EXPECT_EQ(stream.Call(arrive).status().message(),
+            "barrier: barrier \"b\\nW0101 forged\\x1b[2J\" has a control "
+            "character");
+  v1::Operation report;
+  report.set_id(2);
+  report.mutable_report_failure()->set_error("b\nW0101 forged\x1b[2J");
+  EXPECT_FALSE(stream.Call(report).has_status());
+  EXPECT_THAT(log.Await("member_failed"),
+              HasSubstr("cause=\"b\\nW0101 forged\\033[2J\""));
 }
 
 TEST(ServerTest, IdleJobIsForgottenAndOneInUseIsNot) {

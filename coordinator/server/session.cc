@@ -9,6 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/limits.h"
+#include "coordinator/core/reply_cache.h"
 #include "coordinator/server/apply.h"
 #include "coordinator/server/limit_log.h"
 #include "coordinator/server/turn_queue.h"
@@ -32,6 +33,7 @@ constexpr int64_t kPauseBytes = 4 << 20;
 // pile up is cut off.
 constexpr int64_t kUnsentAnswersMax = 1 << 18;
 constexpr size_t kUnsentEventsMax = 1 << 16;
+constexpr int64_t kUnsentEventBytesMax = 64 << 20;
 
 // How long trailers may take to a client before its stream is reset.
 constexpr core::Duration kTrailersTimeout = std::chrono::seconds(2);
@@ -120,8 +122,11 @@ void Session::OnReadDone(bool ok) {
   const core::SequenceNumber through(request_->acknowledged_through());
   if (through >= call_.acknowledged_through) {
     call_.acknowledged_through = through;
-    call_.unanswered = SequenceNumbersOf(request_->unanswered());
+    call_.unanswered =
+        SequenceNumbersOf(request_->unanswered(), context_.driver->limits());
   }
+  status = core::CheckAcknowledged(call_.acknowledged_through);
+  if (!status.ok()) return Close(status);
   next_item_ = 0;
   Continue();
 }
@@ -143,7 +148,7 @@ absl::Status Session::Greet() {
       context_.driver->GetJob(hello.caller().job());
   if (!job.ok()) return job.status();
   job_ = *std::move(job);
-  call_ = CallOf(hello.caller());
+  call_ = CallOf(hello.caller(), context_.driver->limits());
   v1::Welcome welcome;
   welcome.set_coordinator_epoch(context_.driver->epoch().value());
   welcome.set_job_epoch(job_->epoch().value());
@@ -256,8 +261,9 @@ size_t Session::ProcessSlice(size_t count, absl::Status* status) {
       },
       [&](size_t i) {
         const v1::Operation* operation = OperationOf(first + i);
-        if (operation == nullptr) return Job::CallName{0, Method::kHeartbeat};
-        return Job::CallName{operation->id(), MethodOf(*operation)};
+        if (operation == nullptr) return CallName{0, Method::kHeartbeat};
+        return CallName{operation->id(), MethodOf(*operation),
+                        operation->join().without_seats()};
       });
   MutexLock lock(mu_);
   outstanding_ += static_cast<int64_t>(done) - unanswered;
@@ -322,10 +328,14 @@ void Session::Deliver(absl::Span<Answer> answers) {
 void Session::Publish(const SharedEvent& event) {
   MutexLock lock(mu_);
   if (finished_) return;
+  const int64_t bytes = EventBytes(*event);
+  unsent_bytes_ += bytes;
+  unsent_event_bytes_ += bytes;
   events_.push_back(event);
-  if (events_.size() > kUnsentEventsMax) {
-    FinishLocked(
-        UnreadError(absl::StrCat(events_.size(), " events are unsent")));
+  if (events_.size() > kUnsentEventsMax ||
+      unsent_event_bytes_ > kUnsentEventBytesMax) {
+    FinishLocked(UnreadError(
+        absl::StrCat("events of ", unsent_event_bytes_, " bytes are unsent")));
   }
 }
 
@@ -338,11 +348,14 @@ void Session::Flush() {
       sent_ = 0;
       std::swap(sending_, queue_);
     }
-    if (sending_.empty() && events_.empty() && !send_welcome_) {
+    if (sent_events_ == sending_events_.size()) {
+      sending_events_.clear();
+      sent_events_ = 0;
+      std::swap(sending_events_, events_);
+    }
+    if (sending_.empty() && sending_events_.empty() && !send_welcome_) {
       return FinishIfThroughLocked();
     }
-    sending_events_.clear();
-    std::swap(sending_events_, events_);
     writing_ = true;
     write_started_at_ = Now();
   }
@@ -351,7 +364,8 @@ void Session::Flush() {
   Build();
   CountAnswers(absl::MakeConstSpan(sending_).subspan(first, sent_ - first));
   MutexLock lock(mu_);
-  unsent_bytes_ -= sent_bytes_;
+  unsent_bytes_ -= built_.bytes;
+  unsent_event_bytes_ -= built_.event_bytes;
   unsent_answers_ -= static_cast<int64_t>(sent_ - first);
   if (!finished_) StartWrite(response_);
 }
@@ -364,15 +378,23 @@ void Session::Build() {
       google::protobuf::Arena::CreateMessage<v1::StreamResponse>(&write_arena_);
   if (send_welcome_) *response_->mutable_welcome() = welcome_;
   send_welcome_ = false;
-  for (const SharedEvent& event : sending_events_) {
-    FillEvent(*event, response_->add_events());
+  built_ = {};
+  const auto fits = [&](int64_t bytes) {
+    if (built_.bytes > 0 && built_.bytes + bytes > kMessageBytes) return false;
+    built_.bytes += bytes;
+    return true;
+  };
+  for (; sent_events_ < sending_events_.size(); ++sent_events_) {
+    const core::Event& event = *sending_events_[sent_events_];
+    const int64_t bytes = EventBytes(event);
+    // Answers come after the events before them.
+    if (!fits(bytes)) return;
+    built_.event_bytes += bytes;
+    FillEvent(event, response_->add_events());
   }
-  sent_bytes_ = 0;
   while (sent_ < sending_.size()) {
     const Answer& answer = sending_[sent_];
-    const int64_t bytes = AnswerBytes(answer);
-    if (sent_bytes_ > 0 && sent_bytes_ + bytes > kMessageBytes) break;
-    sent_bytes_ += bytes;
+    if (!fits(AnswerBytes(answer))) return;
     FillResult(answer, call_.member, response_->add_results());
     ++sent_;
   }
@@ -481,7 +503,7 @@ void Session::FinishLocked(const absl::Status& status) {
       !status.ok()) {
     LOG(WARNING) << "stream_ended: job=" << job_->name()
                  << " member=" << absl::CHexEscape(call_.member.value())
-                 << " cause=\"" << absl::CHexEscape(status.message()) << "\"";
+                 << " cause=" << core::TextInNotice(status.message());
   } else if (!greeted_) {
     LogIfLimited("", status);
   }
@@ -493,7 +515,7 @@ void Session::FinishLocked(const absl::Status& status) {
 // A client that has half-closed gets all its answers.
 void Session::FinishIfThroughLocked() {
   if (half_closed_ && outstanding_ == 0 && unsent_answers_ == 0 &&
-      events_.empty() && !writing_ && !send_welcome_) {
+      unsent_event_bytes_ == 0 && !writing_ && !send_welcome_) {
     FinishLocked(absl::OkStatus());
   }
 }

@@ -110,9 +110,15 @@ class Session final
   google::protobuf::Arena write_arena_;
   v1::StreamResponse* response_ = nullptr;
   std::vector<Answer> sending_;
-  size_t sent_ = 0;         // of `sending_`
-  int64_t sent_bytes_ = 0;  // by the last Build
+  size_t sent_ = 0;  // of `sending_`
   std::vector<SharedEvent> sending_events_;
+  size_t sent_events_ = 0;  // of `sending_events_`
+  // What the last Build has put into the message.
+  struct Built {
+    int64_t bytes = 0;  // of events and answers
+    int64_t event_bytes = 0;
+  };
+  Built built_;
   bool send_welcome_ = false;
 
   Mutex mu_;
@@ -123,7 +129,8 @@ class Session final
   v1::Welcome welcome_ ABSL_GUARDED_BY(mu_);
   std::vector<Answer> queue_ ABSL_GUARDED_BY(mu_);
   std::vector<SharedEvent> events_ ABSL_GUARDED_BY(mu_);
-  int64_t unsent_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t unsent_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of answers and events
+  int64_t unsent_event_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t unsent_answers_ ABSL_GUARDED_BY(mu_) = 0;
   // Calls without an answer. Below zero while a slice is applied whose answers
   // are delivered already.

@@ -15,10 +15,15 @@
 
 namespace muster::coordinator {
 
-// The answer to one call of a sink.
-struct Answer {
+// Which call of a sink an answer is for.
+struct CallName {
   uint64_t tag = 0;  // the sink's own number of the call
   Method method = Method::kSet;
+  bool without_seats = false;  // a Join that wants its rank alone
+};
+
+// The answer to one call of a sink.
+struct Answer : CallName {
   core::Instant started;
   absl::Status status;
   core::Payload payload;

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/core/membership.h"
-#include "coordinator/core/progress.h"
 #include "coordinator/server/version.h"
 
 namespace muster::coordinator {
@@ -56,7 +56,8 @@ std::string Escape(absl::string_view text) {
         out += "&quot;";
         break;
       default:
-        out += c;
+        // The page may be read on a terminal.
+        out += absl::ascii_iscntrl(c) ? ' ' : c;
     }
   }
   return out;
@@ -90,15 +91,13 @@ std::string Members(std::vector<core::MemberSnapshot> members) {
     const core::MemberSnapshot& m = members[i];
     std::string state(core::MemberStateName(m.state));
     if (!m.cause.empty()) absl::StrAppend(&state, ": ", m.cause);
-    absl::StrAppend(&table,
-                    Row("td",
-                        {RankText(m), m.id.value(), m.registration.host,
-                         absl::StrCat(m.registration.pid), state,
-                         core::FormatDuration(m.heard_ago) + " ago",
-                         core::DescribeProgress(m.progress, m.progress_age),
-                         m.registration.debug_address},
-                        m.state != core::MemberState::kAlive &&
-                            m.state != core::MemberState::kLeft));
+    absl::StrAppend(&table, Row("td",
+                                {RankText(m), m.id.value(), m.registration.host,
+                                 absl::StrCat(m.registration.pid), state,
+                                 core::FormatDuration(m.heard_ago) + " ago",
+                                 m.last_progress, m.registration.debug_address},
+                                m.state != core::MemberState::kAlive &&
+                                    m.state != core::MemberState::kLeft));
   }
   absl::StrAppend(&table, "</table></div>");
   if (members.size() > kRowsMax) {
@@ -110,32 +109,37 @@ std::string Members(std::vector<core::MemberSnapshot> members) {
 
 std::string MissingText(const core::BarrierSnapshot& barrier) {
   constexpr size_t kShownMax = 8;
+  const size_t shown = std::min(barrier.missing.size(), kShownMax);
   std::string text;
-  for (size_t i = 0; i < std::min(barrier.missing.size(), kShownMax); ++i) {
+  for (size_t i = 0; i < shown; ++i) {
     const core::MissingRank& m = barrier.missing[i];
     absl::StrAppend(&text, i == 0 ? "" : ", ", m.rank.value(), " (", m.host,
                     ")");
   }
-  if (barrier.missing.size() > kShownMax) {
-    absl::StrAppend(&text, " and ", barrier.missing.size() - kShownMax,
-                    " more");
-  }
+  const int64_t missing = barrier.expected - barrier.arrived;
+  const int64_t more = missing - static_cast<int64_t>(shown);
+  if (more > 0) absl::StrAppend(&text, " and ", more, " more");
   return text;
 }
 
-std::string Barriers(const std::vector<core::BarrierSnapshot>& barriers) {
+std::string Barriers(const core::JobSnapshot& job) {
+  const std::vector<core::BarrierSnapshot>& barriers = job.barriers;
   if (barriers.empty()) return "";
   std::string table =
       "<div class=\"table\"><table>" +
       Row("th", {"barrier", "group", "arrived", "open for", "missing ranks"});
-  for (size_t i = 0; i < std::min(barriers.size(), kRowsMax); ++i) {
+  const size_t shown = std::min(barriers.size(), kRowsMax);
+  for (size_t i = 0; i < shown; ++i) {
     const core::BarrierSnapshot& b = barriers[i];
     absl::StrAppend(
         &table, Row("td", {absl::StrCat(b.barrier, " #", b.instance), b.group,
                            absl::StrCat(b.arrived, " of ", b.expected),
                            core::FormatDuration(b.open_for), MissingText(b)}));
   }
-  return table + "</table></div>";
+  absl::StrAppend(&table, "</table></div>");
+  const int64_t more = job.open_barriers - static_cast<int64_t>(shown);
+  if (more > 0) absl::StrAppend(&table, "<p>and ", more, " more barriers</p>");
+  return table;
 }
 
 std::string GenerationText(const core::JobSnapshot& job) {
@@ -172,8 +176,7 @@ std::string RenderStatusPage(const StatusPageInput& input) {
       absl::StrAppend(&page, "; rendezvous closed by ",
                       Escape(job.rendezvous_closed));
     }
-    absl::StrAppend(&page, "</p>", Members(job.members),
-                    Barriers(job.barriers));
+    absl::StrAppend(&page, "</p>", Members(job.members), Barriers(job));
   }
   return page + "</body></html>\n";
 }

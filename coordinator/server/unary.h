@@ -47,15 +47,22 @@ struct ServiceContext {
   UnsentAnswers* unsent = nullptr;
 };
 
-inline void FillResponse(const core::Payload& payload, Method method,
-                         const core::MemberId& caller,
+inline bool WithoutSeats(const v1::JoinRequest& request) {
+  return request.without_seats();
+}
+template <typename Request>
+bool WithoutSeats(const Request&) {
+  return false;
+}
+
+inline void FillResponse(const Answer& answer, const core::MemberId& caller,
                          v1::JoinResponse* response) {
-  FillJoin(payload, caller, method == Method::kJoin, response);
+  FillJoin(answer, caller, response);
 }
 template <typename Response>
-void FillResponse(const core::Payload& payload, Method, const core::MemberId&,
+void FillResponse(const Answer& answer, const core::MemberId&,
                   Response* response) {
-  Fill(payload, response);
+  Fill(answer.payload, response);
 }
 
 // UnaryCall is one unary call from its arrival to its answer. It lives until
@@ -71,7 +78,7 @@ class UnaryCall
       : context_(context),
         method_(method),
         started_(std::chrono::steady_clock::now()),
-        call_(CallOf(request.caller())),
+        call_(CallOf(request.caller(), context.driver->limits())),
         response_(response) {}
 
   void Start(grpc::CallbackServerContext* grpc, const Request& request) {
@@ -113,7 +120,7 @@ class UnaryCall
       }
       // Claimed before the response is touched: Close may come from elsewhere.
       if (ended_.exchange(true)) continue;
-      FillResponse(answer.payload, method_, call_.member, response_);
+      FillResponse(answer, call_.member, response_);
       response_->set_coordinator_epoch(context_.driver->epoch().value());
       Finish(absl::OkStatus());
     }
@@ -167,7 +174,7 @@ class UnaryCall
           return Job::Applied::kCalled;
         },
         [&](size_t) {
-          return Job::CallName{0, method_};
+          return CallName{0, method_, WithoutSeats(request)};
         });
   }
 

@@ -325,7 +325,7 @@ TEST_F(UnaryTest, NegativeTimeoutsAreRefused) {
   v1::HeartbeatResponse heard;
   EXPECT_EQ(Call(server_.membership(), &Members::Heartbeat, beat, &heard),
             absl::InvalidArgumentError(
-                "groups.running_for is 0s and -5ns, must not be negative"));
+                "heartbeat: groups.running_for is -5ns, must not be negative"));
   EXPECT_EQ(server_.Job("j").summary().waiters(), 0);
 }
 

@@ -36,7 +36,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   WatchCall(const ServiceContext& context, const v1::WatchRequest& request)
       : context_(context),
         started_(std::chrono::steady_clock::now()),
-        call_(CallOf(request.caller())),
+        call_(CallOf(request.caller(), context.driver->limits())),
         request_(request) {}
 
   void Start(const grpc::CallbackServerContext* grpc,
@@ -118,7 +118,7 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
           return Job::Applied::kCalled;
         },
         [](size_t) {
-          return Job::CallName{0, Method::kWatch};
+          return CallName{0, Method::kWatch};
         });
   }
 

@@ -321,6 +321,7 @@ std::optional<core::Record> DecodeGeneration(absl::string_view value) {
       seat.pid = from.pid();
       seat.address = from.address();
     }
+    core::RankAll(*formation);
     record.formation = std::move(formation);
   }
   record.running = message.running();

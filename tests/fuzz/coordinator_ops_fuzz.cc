@@ -23,6 +23,7 @@
 #include "coordinator/server/apply.h"
 #include "coordinator/server/job.h"
 #include "coordinator/storage/record_codec.h"
+#include "muster/v1/common.pb.h"
 #include "muster/v1/membership.pb.h"
 #include "muster/v1/session.pb.h"
 #include "tests/fuzz/fuzz.h"
@@ -45,11 +46,13 @@ core::CoordinatorOptions Options() {
   options.limits.queue_items = 4;
   options.limits.watch_history_changes = 4;
   options.limits.waiters = 4;
+  options.limits.waiter_bytes = 512;
   options.limits.members = 4;
   options.limits.retained_replies = 4;
   options.limits.retained_reply_bytes = 256;
   options.limits.open_barriers = 2;
   options.limits.decided_barriers = 2;
+  options.limits.decided_barrier_bytes = 1024;
   return options;
 }
 
@@ -92,6 +95,9 @@ class World {
       call.incarnation = core::Incarnation(1 + who / 128);
     }
     call.waiter = core::WaiterId(++waiter_);
+    const Acknowledgement& acknowledgement = acknowledged_[member];
+    call.acknowledged_through = acknowledgement.through;
+    call.unanswered = acknowledgement.unanswered;
     return call;
   }
 
@@ -105,6 +111,15 @@ class World {
     coordinator::Apply(message, call, turn);
   }
 
+  // From now on the member's calls carry it.
+  void Acknowledge(uint8_t who, const std::string& bytes) {
+    v1::Caller caller;
+    if (!caller.ParseFromString(bytes)) return;
+    acknowledged_[who % 4] = {
+        core::SequenceNumber(caller.acknowledged_through()),
+        coordinator::SequenceNumbersOf(caller.unanswered(), limits_)};
+  }
+
   void Do(uint8_t verb, uint8_t who, const std::string& bytes) {
     const core::WaiterId waiter(waiter_ - who % 4);
     switch (verb % 16) {
@@ -116,11 +131,11 @@ class World {
         now_ += std::chrono::milliseconds(50 * who);
         return coordinator_->Tick(now_, out_);
       case 3:
-        return coordinator_->CancelWaiter(waiter, now_, out_);
+        return coordinator_->CancelWaiter(waiter, out_);
       case 4:
         // An arrival stays, and is answered to nobody.
         if (open_.erase(waiter.value()) == 1) detached_.insert(waiter.value());
-        return coordinator_->DetachWaiter(waiter, now_, out_);
+        return coordinator_->DetachWaiter(waiter, out_);
       case 5: {
         const core::Call call = NewCall(who);
         return coordinator_->Disconnected(call.member, call.incarnation, now_,
@@ -128,6 +143,8 @@ class World {
       }
       case 6:
         return Restart();
+      case 15:
+        return Acknowledge(who, bytes);
       default:
         break;
     }
@@ -152,8 +169,11 @@ class World {
               "an answer to nobody, or a second one");
       const auto method = methods_.find(reply.waiter.value());
       if (method == methods_.end()) continue;
-      const coordinator::Answer answer{1, method->second, now_, reply.status,
-                                       reply.payload};
+      const coordinator::Answer answer{
+          {1, method->second, reply.waiter.value() % 2 == 1},
+          now_,
+          reply.status,
+          reply.payload};
       v1::Result result;
       coordinator::FillResult(answer, core::MemberId("a"), &result);
       Require(!result.SerializeAsString().empty(), "an answer without bytes");
@@ -172,6 +192,11 @@ class World {
     Require(status.ok(), status.ToString());
   }
 
+  struct Acknowledgement {
+    core::SequenceNumber through;
+    std::vector<core::SequenceNumber> unanswered;
+  };
+
   const core::Limits limits_ = Options().limits;
   uint64_t epoch_ = 1;
   std::optional<core::Coordinator> coordinator_{
@@ -179,6 +204,7 @@ class World {
   core::Instant now_ = core::Instant() + std::chrono::hours(1);
   core::Outbox out_;
   uint64_t waiter_ = 0;
+  std::map<int, Acknowledgement> acknowledged_;
   std::set<uint64_t> open_;
   std::set<uint64_t> detached_;
   std::map<uint64_t, coordinator::Method> methods_;

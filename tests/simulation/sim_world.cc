@@ -266,7 +266,7 @@ void SimWorld::HaveAccidents(size_t index) {
     const core::WaiterId waiter = waiters[random_.Below(waiters.size())];
     Trace(absl::StrCat("cancel w", waiter.value()));
     core::Outbox out;
-    coordinator_->CancelWaiter(waiter, now_, out);
+    coordinator_->CancelWaiter(waiter, out);
     Deliver(out);
   }
 }
@@ -298,7 +298,7 @@ void SimWorld::Disconnect(size_t index) {
     const Request* request = checker_.RequestOf(waiter);
     if (request->call.incarnation != member.incarnation()) continue;
     Trace(absl::StrCat("detach w", waiter.value()));
-    coordinator_->DetachWaiter(waiter, now_, out);
+    coordinator_->DetachWaiter(waiter, out);
   }
   Trace(absl::StrCat("disconnect ", member.id().value(), "/",
                      member.incarnation().value()));
