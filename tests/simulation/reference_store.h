@@ -74,6 +74,15 @@ class ReferenceStore {
         }
         return absl::StrCat(deleted);
       }
+      case Verb::kMultiSet: {
+        // In ascending order, all in one revision.
+        const int64_t revision = revision_ + 1;
+        for (const std::string& each : request.keys) {
+          revision_ = revision - 1;
+          Write(each, request.value);
+        }
+        return "";
+      }
       case Verb::kPush:
         ++revision_;
         queues_[key].push_back(request.value);

@@ -29,6 +29,8 @@ core::Duration TimeoutOf(const Request& request) {
   switch (request.verb) {
     case Verb::kGet:
     case Verb::kPop:
+    case Verb::kWait:
+    case Verb::kMultiGet:
     case Verb::kWatch:
       return request.timeout;
     case Verb::kJoin:
@@ -52,31 +54,6 @@ bool IsCurrent(const core::Coordinator& coordinator, const core::Call& call,
             member.state == core::MemberState::kDisconnected);
   }
   return false;
-}
-
-// A coordinator that came back from its storage has copies of its answers.
-bool Same(const core::Formation& a, const core::Formation& b) {
-  return a.generation == b.generation &&
-         std::equal(a.world.begin(), a.world.end(), b.world.begin(),
-                    b.world.end(),
-                    [](const core::Seat& one, const core::Seat& other) {
-                      return one.member == other.member &&
-                             one.incarnation == other.incarnation &&
-                             one.host == other.host && one.pid == other.pid &&
-                             one.address == other.address;
-                    });
-}
-
-bool Same(const core::BarrierResult& a, const core::BarrierResult& b) {
-  return a.outcome == b.outcome && a.expected == b.expected &&
-         a.arrived == b.arrived && a.first_to_arrive == b.first_to_arrive &&
-         a.waited == b.waited &&
-         std::equal(a.missing.begin(), a.missing.end(), b.missing.begin(),
-                    b.missing.end(), [](const auto& one, const auto& other) {
-                      return one.rank == other.rank &&
-                             one.cause == other.cause &&
-                             one.cause_text == other.cause_text;
-                    });
 }
 
 }  // namespace
@@ -122,10 +99,8 @@ void SimChecker::Before(const Request& request,
   expected_answer_.reset();
   const bool current = call.sequence != core::SequenceNumber() &&
                        IsCurrent(coordinator, call, now);
-  auto& acknowledged = acknowledged_[{call.member, call.incarnation}];
-  if (current) {
-    acknowledged = std::max(acknowledged, call.acknowledged_through.value());
-  }
+  Acknowledged& acknowledged = acknowledged_[{call.member, call.incarnation}];
+  if (current) Acknowledge(call, acknowledged);
   if (IsMutation(request.verb) && current) {
     if (fenced_.contains({call.member, call.incarnation})) {
       Fail(absl::StrCat("I4: ", call.member.value(), "/",
@@ -133,19 +108,39 @@ void SimChecker::Before(const Request& request,
     }
     const auto number =
         std::make_tuple(call.member, call.incarnation, call.sequence.value());
-    if (call.sequence.value() > acknowledged &&
-        applied_.insert(number).second) {
+    const bool forgotten = acknowledged.Covers(call.sequence.value());
+    if (!forgotten && applied_.insert(number).second) {
       expected_answer_ = store_.Apply(request, now);
       answers_[number] = *expected_answer_;
-    } else if (call.sequence.value() > acknowledged) {
+    } else if (!forgotten) {
       expected_answer_ = answers_[number];
     }
   }
   if (request.verb == Verb::kArrive) {
     arrivals_[{epoch_.value(), request.barrier.generation.value(),
+               request.barrier.group, request.barrier.barrier,
                request.barrier.rank}]
         .insert(call.sequence.value());
   }
+}
+
+// What was acknowledged once stays so; of what a member listed as unanswered,
+// it drops what it does not list again.
+void SimChecker::Acknowledge(const core::Call& call, Acknowledged& known) {
+  const uint64_t through = call.acknowledged_through.value();
+  std::set<uint64_t> open;
+  for (const core::SequenceNumber number : call.unanswered) {
+    const uint64_t n = number.value();
+    if (known.open.contains(n) || (n > known.through && n <= through)) {
+      open.insert(n);
+    }
+  }
+  for (const uint64_t n : known.open) {
+    if (n > through)
+      open.insert(n);  // an overtaken message knows nothing of it
+  }
+  seen_.stragglers += static_cast<int64_t>(open.size());
+  known = {std::max(known.through, through), std::move(open)};
 }
 
 void SimChecker::Settle(const core::Outbox& out, bool ticked, core::Instant now,
@@ -182,6 +177,7 @@ void SimChecker::Settle(const core::Outbox& out, bool ticked, core::Instant now,
         break;
     }
   }
+  CheckEvents(out, coordinator.Snapshot(now));
   if (ticked) seen_.expired += store_.Expire(now);
   if (coordinator.Counts().keys !=
       static_cast<int64_t>(store_.values().size())) {
@@ -231,6 +227,12 @@ void SimChecker::Observe(const core::Reply& reply, core::Instant now) {
     case Verb::kGet:
       ObserveGet(waiting, reply, now);
       break;
+    case Verb::kMultiGet:
+      ObserveMultiGet(waiting, reply);
+      break;
+    case Verb::kWait:
+      ObserveWait(waiting, reply);
+      break;
     case Verb::kPop:
       ObservePop(waiting, reply);
       break;
@@ -274,6 +276,36 @@ void SimChecker::ObserveGet(const Waiting& waiting, const core::Reply& reply,
   if (now - late_ > store_.ExpiryOf(waiting.request.key)) {
     Fail(absl::StrCat("I3: ", ToCommand(waiting.request),
                       " read what had expired"));
+  }
+}
+
+// Keys that are only written together are read together.
+void SimChecker::ObserveMultiGet(const Waiting& waiting,
+                                 const core::Reply& reply) {
+  const auto* got = std::get_if<core::ValuesReply>(&reply.payload);
+  if (got == nullptr) return;
+  ++seen_.read_together;
+  const std::vector<std::string>& keys = waiting.request.keys;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto it = store_.values().find(keys[i]);
+    const core::ValueReply& value = got->values.at(i);
+    if (it == store_.values().end() || it->second != *value.value ||
+        value.revision != store_.RevisionOf(keys[i]) ||
+        value.revision != got->values.front().revision) {
+      Fail(absl::StrCat("I3: ", ToCommand(waiting.request), " read ",
+                        *value.value, " of ", keys[i]));
+    }
+  }
+}
+
+void SimChecker::ObserveWait(const Waiting& waiting, const core::Reply& reply) {
+  if (!reply.status.ok()) return;
+  ++seen_.waited;
+  for (const std::string& key : waiting.request.keys) {
+    if (!store_.values().contains(key)) {
+      Fail(absl::StrCat("I3: ", ToCommand(waiting.request),
+                        " did not wait for ", key));
+    }
   }
 }
 
@@ -360,156 +392,6 @@ void SimChecker::ObserveRegistration(const Waiting& waiting) {
 
 void SimChecker::Departed(const core::Event& event) {
   fenced_.insert({event.member, event.incarnation});
-}
-
-void SimChecker::ObserveFormation(const Waiting& waiting,
-                                  const core::FormationReply& formation) {
-  const auto [it, fresh] = formations_.emplace(
-      std::make_pair(epoch_.value(), formation->generation.value()), formation);
-  if (!Same(*it->second, *formation)) {
-    Fail("I6: two formations of one generation");
-  }
-  if (fresh) CheckFormation(waiting.request.join, *formation);
-  std::set<core::MemberId> members;
-  for (const core::Seat& seat : formation->world) members.insert(seat.member);
-  if (members.size() != formation->world.size()) {
-    Fail("I6: a member has two ranks");
-  }
-}
-
-void SimChecker::CheckFormation(const core::JoinRequest& join,
-                                const core::Formation& formation) {
-  const bool elastic = join.max_world_size > 0;
-  const int32_t least = elastic ? join.min_world_size : join.world_size;
-  const int32_t most = elastic ? join.max_world_size : join.world_size;
-  const int32_t size = static_cast<int32_t>(formation.world.size());
-  if (size < least || size > most) {
-    Fail(absl::StrCat("I6: a world of ", size, ", not of ", least, " to ",
-                      most));
-  }
-  std::map<core::MemberId, int32_t> ranks;
-  for (int32_t i = 0; i < size; ++i) {
-    const core::Seat& seat = formation.world[i];
-    ranks[seat.member] = i;
-    if (fenced_.contains({seat.member, seat.incarnation})) {
-      Fail(absl::StrCat("I6: rank ", i, " is given to ", seat.member.value(),
-                        ", who has departed"));
-    }
-  }
-  const auto before =
-      formations_.find({epoch_.value(), formation.generation.value() - 1});
-  if (!elastic || before == formations_.end()) return;
-  const auto& held = before->second->world;
-  for (int32_t i = 0; i < std::min(size, static_cast<int32_t>(held.size()));
-       ++i) {
-    const auto now = ranks.find(held[i].member);
-    if (now == ranks.end()) continue;
-    ++seen_.returns;
-    if (now->second != i) {
-      Fail(absl::StrCat("I6: ", held[i].member.value(), " had rank ", i,
-                        ", has ", now->second));
-    }
-  }
-}
-
-// All of a call's groups are registered, or none; a retry gets the answer of
-// the first attempt.
-void SimChecker::ObserveGroups(const Waiting& waiting,
-                               const core::Reply& reply) {
-  const Request& request = waiting.request;
-  const auto at = [&](const core::GroupDefinition& group) {
-    return std::make_tuple(epoch_.value(), request.generation.value(),
-                           group.name);
-  };
-  if (reply.status.code() == absl::StatusCode::kInvalidArgument) {
-    const auto formed =
-        formations_.find({epoch_.value(), request.generation.value()});
-    // Who does not know yet that the coordinator is another one.
-    if (formed == formations_.end()) return;
-    ++seen_.group_conflicts;
-    const auto& world = formed->second->world;
-    const bool refused = std::any_of(
-        request.groups.begin(), request.groups.end(), [&](const auto& group) {
-          const auto known = groups_.find(at(group));
-          return (known != groups_.end() &&
-                  known->second.ranks != group.ranks) ||
-                 std::none_of(
-                     group.ranks.begin(), group.ranks.end(),
-                     [&](core::Rank rank) {
-                       const size_t seat = static_cast<size_t>(rank.value());
-                       return seat < world.size() &&
-                              world[seat].member == request.call.member;
-                     }) ||
-                 group.ranks.back().value() >=
-                     static_cast<int32_t>(world.size());
-        });
-    if (!refused) {
-      Fail(absl::StrCat("I6: ", ToCommand(request), " got ",
-                        reply.status.ToString()));
-    }
-    return;
-  }
-  const auto* counted = std::get_if<core::GroupsReply>(&reply.payload);
-  if (counted == nullptr) return;  // fenced, or its generation is over
-  const core::Call& call = request.call;
-  const auto [answer, first] = counts_.emplace(
-      std::make_tuple(call.member, call.incarnation, call.sequence.value()),
-      counted->registered);
-  if (!first) {
-    if (answer->second != counted->registered) {
-      Fail(absl::StrCat("I6: ", ToCommand(request), " got two answers"));
-    }
-    return;
-  }
-  ++seen_.grouped;
-  for (size_t i = 0; i < request.groups.size(); ++i) {
-    Group& group = groups_[at(request.groups[i])];
-    if (group.registered.empty()) group.ranks = request.groups[i].ranks;
-    group.registered.insert(call.member);
-    if (group.ranks != request.groups[i].ranks ||
-        static_cast<int32_t>(group.registered.size()) !=
-            counted->registered.at(i)) {
-      Fail(absl::StrCat("I6: ", ToCommand(request), " counts ",
-                        counted->registered.at(i), " in group ", i, ", not ",
-                        group.registered.size()));
-    }
-  }
-}
-
-void SimChecker::ObserveBarrier(const Waiting& waiting,
-                                const core::Reply& reply) {
-  const auto* decided = std::get_if<core::BarrierReply>(&reply.payload);
-  if (decided == nullptr) {
-    if (reply.status.ok()) Fail("I1: a barrier without a result");
-    return;
-  }
-  const core::BarrierResult& result = **decided;
-  const int64_t generation = waiting.request.barrier.generation.value();
-  const auto [it, fresh] = decisions_.emplace(
-      InstanceKey(epoch_.value(), generation, result.barrier, result.instance),
-      *decided);
-  if (!Same(*it->second, result)) {
-    Fail(absl::StrCat("I1: two decisions of instance ", result.instance));
-  }
-  const bool released = result.outcome == core::BarrierOutcome::kReleased;
-  if (released != reply.status.ok()) Fail("I1: status and result differ");
-  if (!released) {
-    if (result.arrived + static_cast<int32_t>(result.missing.size()) !=
-        result.expected) {
-      Fail("I1: arrived and missing are not all");
-    }
-    return;
-  }
-  const auto formation = formations_.find({epoch_.value(), generation});
-  if (formation == formations_.end()) return Fail("I2: no such generation");
-  for (size_t i = 0; i < formation->second->world.size(); ++i) {
-    const auto& calls = arrivals_[{epoch_.value(), generation,
-                                   core::Rank(static_cast<int32_t>(i))}];
-    if (static_cast<int64_t>(calls.size()) < result.instance) {
-      Fail(absl::StrCat("I2: instance ", result.instance,
-                        " was released without rank ", i));
-    }
-  }
 }
 
 void SimChecker::CompareStores(core::Coordinator& coordinator,

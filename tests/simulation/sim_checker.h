@@ -21,11 +21,12 @@ namespace muster::simulation {
 // that leaves it.
 //
 //   I1 a barrier instance has one answer for all of its waiters
-//   I2 it is released only when every rank of the generation has arrived
+//   I2 it is released only when every rank that takes part has arrived
 //   I3 a read is never older than the last acknowledged write before it, and
 //      numbered mutations are exact under retries (reference store)
 //      (so each item of a queue is popped exactly once, in order); a key with a
-//      lifetime is gone one tick after it; a watch is told of every change
+//      lifetime is gone one tick after it; keys that are written together are
+//      read together; a watch is told of every change
 //      once, from the revision that it gives
 //   I4 a fenced incarnation changes nothing
 //   I5 one reply per waiter, no later than its deadline and one tick
@@ -35,6 +36,7 @@ namespace muster::simulation {
 //      one, and a running generation is not formed over; nothing forms after
 //      the rendezvous was closed; a group has the ranks that it was first
 //      registered with, and counts each of them once
+//      every departure of a rank is told once to everybody else who listens
 //   I7 after all have left every table is empty
 //   I8 when the network has healed everything that waits finishes
 //
@@ -98,6 +100,11 @@ class SimChecker {
     int64_t closed = 0;
     int64_t grouped = 0;          // calls that registered groups
     int64_t group_conflicts = 0;  // and were refused
+    int64_t parts_released = 0;   // calls of barriers of a part of the world
+    int64_t read_together = 0;    // MultiGets
+    int64_t waited = 0;
+    int64_t stragglers = 0;  // numbers that were listed as unanswered
+    int64_t told = 0;        // members, of departures
   };
   const Seen& seen() const { return seen_; }
 
@@ -108,12 +115,27 @@ class SimChecker {
     int64_t revision_floor = 0;  // of the key when a Get was issued
   };
 
+  // Of one incarnation: its numbers that are answered, as it says.
+  struct Acknowledged {
+    uint64_t through = 0;
+    std::set<uint64_t> open;  // up to there, but unanswered
+
+    bool Covers(uint64_t number) const {
+      return number <= through && !open.contains(number);
+    }
+  };
+
   using Registration = std::pair<core::MemberId, core::Incarnation>;
-  using InstanceKey = std::tuple<uint64_t, int64_t, std::string, int64_t>;
+  // Epoch, generation, group, barrier, how many take part, instance: a name
+  // that nobody uses is free for other ranks.
+  using InstanceKey =
+      std::tuple<uint64_t, int64_t, std::string, std::string, int32_t, int64_t>;
 
   void ObserveMutation(const Waiting& waiting, const core::Reply& reply);
   void ObserveGet(const Waiting& waiting, const core::Reply& reply,
                   core::Instant now);
+  void ObserveMultiGet(const Waiting& waiting, const core::Reply& reply);
+  void ObserveWait(const Waiting& waiting, const core::Reply& reply);
   void ObservePop(const Waiting& waiting, const core::Reply& reply);
   void ObserveWatch(const Waiting& waiting, const core::Reply& reply);
   void ObserveRegistration(const Waiting& waiting);
@@ -123,6 +145,9 @@ class SimChecker {
                       const core::Formation& formation);
   void ObserveGroups(const Waiting& waiting, const core::Reply& reply);
   void ObserveBarrier(const Waiting& waiting, const core::Reply& reply);
+  std::vector<core::Rank> ParticipantsOf(const core::BarrierRequest& request);
+  void CheckEvents(const core::Outbox& out, const core::JobSnapshot& job);
+  void Acknowledge(const core::Call& call, Acknowledged& known);
 
   const core::Duration late_;
   std::optional<std::string> failure_;
@@ -134,7 +159,7 @@ class SimChecker {
   std::set<std::tuple<core::MemberId, core::Incarnation, uint64_t>> applied_;
   std::set<Registration> registered_;
   std::set<Registration> fenced_;
-  std::map<Registration, uint64_t> acknowledged_;
+  std::map<Registration, Acknowledged> acknowledged_;
   std::map<std::tuple<core::MemberId, core::Incarnation, uint64_t>, std::string>
       answers_;  // of the numbered mutations
 
@@ -161,8 +186,9 @@ class SimChecker {
       counts_;
   bool closed_ = false;   // in the current epoch
   bool running_ = false;  // the newest generation of it
-  // How often a rank has called the barrier, by numbered call.
-  std::map<std::tuple<uint64_t, int64_t, core::Rank>, std::set<uint64_t>>
+  // How often a rank has called a barrier, by numbered call.
+  std::map<std::tuple<uint64_t, int64_t, std::string, std::string, core::Rank>,
+           std::set<uint64_t>>
       arrivals_;
 };
 

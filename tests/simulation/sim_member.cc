@@ -151,7 +151,23 @@ void SimMember::IssueOperation() {
   Request request;
   const std::string mine = absl::StrCat("key-", id_.value());
   const std::string theirs = Somebodys("key-");
-  switch (random_.Below(7)) {
+  switch (random_.Below(10)) {
+    case 7:
+      request.verb = Verb::kMultiSet;
+      request.keys = {"pair-x", "pair-y"};
+      request.value =
+          absl::StrCat(id_.value(), incarnation_.value(), "-", next_value_++);
+      break;
+    case 8:
+      request.verb = Verb::kMultiGet;
+      request.keys = {"pair-x", "pair-y"};
+      request.timeout = random_.Between(0, 5000);
+      break;
+    case 9:
+      request.verb = Verb::kWait;
+      request.keys = {Somebodys("going-"), Somebodys("key-"), "pair-x"};
+      request.timeout = random_.Between(0, 5000);
+      break;
     case 0:
       request.verb = Verb::kSet;
       request.key = mine;
@@ -191,6 +207,19 @@ void SimMember::IssueOperation() {
   Issue(std::move(request));
 }
 
+// The ranks of the world, cut into pieces of `width`, of this one's piece.
+std::vector<core::Rank> SimMember::Neighbours(int32_t width) const {
+  const int32_t size = static_cast<int32_t>(formation_->world.size());
+  const int32_t first = rank_.value() / width * width;
+  std::vector<core::Rank> ranks;
+  for (int32_t i = first; i < std::min(first + width, size); ++i) {
+    ranks.emplace_back(i);
+  }
+  return ranks;
+}
+
+// The world, a registered group and a set of ranks by turns; all ranks have the
+// same turns.
 void SimMember::IssueBarrier() {
   Request request;
   request.verb = Verb::kArrive;
@@ -199,6 +228,14 @@ void SimMember::IssueBarrier() {
   request.barrier.rank = rank_;
   request.barrier.timeout = random_.Between(2000, 10000);
   ++barriers_;
+  if (barriers_ % 4 == 2) {
+    request.barrier.group = absl::StrCat("by2-", rank_.value() / 2);
+    // Who knows that it is registered need not say them.
+    if (!grouped_ || random_.Chance(0.5)) request.barrier.ranks = Neighbours(2);
+  } else if (barriers_ % 4 == 0) {
+    request.barrier.barrier = absl::StrCat("of3-", rank_.value() / 3);
+    request.barrier.ranks = Neighbours(3);
+  }
   const bool conflict = !calm_ && random_.Chance(habits_.conflict);
   request.barrier.wait_all_ranks = (barriers_ % 3 == 0) != conflict;
   Issue(std::move(request));
@@ -214,10 +251,7 @@ void SimMember::IssueGroups() {
   for (const int32_t width : {2, 3, size}) {
     core::GroupDefinition group;
     group.name = absl::StrCat("by", width, "-", rank_.value() / width);
-    const int32_t first = rank_.value() / width * width;
-    for (int32_t i = first; i < std::min(first + width, size); ++i) {
-      group.ranks.emplace_back(i);
-    }
+    group.ranks = Neighbours(width);
     if (!calm_ && group.ranks.size() > 1 && random_.Chance(0.1)) {
       group.ranks = {rank_};
     }
@@ -229,14 +263,21 @@ void SimMember::IssueGroups() {
   Issue(std::move(request));
 }
 
-// The answers up to this number have been received.
-core::SequenceNumber SimMember::Acknowledged() const {
+// Says which answers have been received.
+void SimMember::Acknowledge(core::Call& call) const {
   uint64_t through = next_sequence_ - 1;
+  call.unanswered.clear();
   for (const auto& [operation, pending] : pending_) {
-    const uint64_t sequence = pending.request.call.sequence.value();
-    if (sequence != 0) through = std::min(through, sequence - 1);
+    const core::SequenceNumber sequence = pending.request.call.sequence;
+    if (sequence == core::SequenceNumber()) continue;
+    if (habits_.names_unanswered) {
+      call.unanswered.push_back(sequence);
+    } else {
+      through = std::min(through, sequence.value() - 1);
+    }
   }
-  return core::SequenceNumber(through);
+  std::sort(call.unanswered.begin(), call.unanswered.end());
+  call.acknowledged_through = core::SequenceNumber(through);
 }
 
 std::vector<Request> SimMember::Step(core::Instant now) {
@@ -275,7 +316,7 @@ std::vector<Request> SimMember::Step(core::Instant now) {
     }
     pending.sent = true;
     pending.sent_at = now;
-    pending.request.call.acknowledged_through = Acknowledged();
+    Acknowledge(pending.request.call);
     requests.push_back(pending.request);
   }
   if (phase_ != Phase::kRegistering && now >= heartbeat_at_) {
@@ -394,7 +435,9 @@ void SimMember::Complete(const Request& request, const Response& response) {
         }
       }
       barriers_ = 0;
+      grouped_ = false;
       Forget(Verb::kArrive);
+      Forget(Verb::kGroups);
       phase_ = Phase::kRunning;
       break;
     }
@@ -413,15 +456,24 @@ void SimMember::Complete(const Request& request, const Response& response) {
       }
       break;
     case Verb::kArrive:
-      if (phase_ == Phase::kRunning) CompleteBarrier(response);
+      if (phase_ == Phase::kRunning) CompleteBarrier(request, response);
+      break;
+    case Verb::kGroups:
+      if (phase_ == Phase::kRunning && response.reply.status.ok()) {
+        grouped_ = true;
+      }
       break;
     default:
       break;
   }
 }
 
-void SimMember::CompleteBarrier(const Response& response) {
-  if (response.reply.status.ok()) ++released_;
+void SimMember::CompleteBarrier(const Request& request,
+                                const Response& response) {
+  if (response.reply.status.ok() && request.barrier.ranks.empty() &&
+      request.barrier.group.empty()) {
+    ++released_;
+  }
   if (response.reply.status.code() == absl::StatusCode::kAborted) {
     BeginJoining();
   }

@@ -31,6 +31,8 @@ struct MemberHabits {
   double leave = 0;            // chance of leaving, at each step
   double fail = 0;             // chance of reporting a failure
   double close = 0;            // chance of closing the rendezvous
+  // Tells of the answers that it has, though older ones are missing.
+  bool names_unanswered = false;
 };
 
 // SimMember registers, joins the rendezvous, then mixes store operations with
@@ -66,7 +68,7 @@ class SimMember {
   const core::MemberId& id() const { return id_; }
   core::Incarnation incarnation() const { return incarnation_; }
 
-  // Barriers that released this process since `ResetScore`.
+  // Barriers of the world that released this process since `ResetScore`.
   int64_t released() const { return released_; }
   void ResetScore() { released_ = 0; }
 
@@ -94,8 +96,9 @@ class SimMember {
   bool Waiting(Verb verb) const;
   void Forget(Verb verb);
   void Complete(const Request& request, const Response& response);
-  void CompleteBarrier(const Response& response);
-  core::SequenceNumber Acknowledged() const;
+  void CompleteBarrier(const Request& request, const Response& response);
+  std::vector<core::Rank> Neighbours(int32_t width) const;
+  void Acknowledge(core::Call& call) const;
 
   const MemberHabits& habits_;
   Random& random_;
@@ -118,6 +121,7 @@ class SimMember {
   core::FormationReply formation_;
   core::Rank rank_;
   int64_t barriers_ = 0;  // called in this generation
+  bool grouped_ = false;  // its groups of this generation are registered
   int64_t released_ = 0;
 };
 

@@ -54,8 +54,14 @@ std::string VerbName(const Request& request) {
       return "push";
     case Verb::kPop:
       return "pop";
+    case Verb::kMultiSet:
+      return "multiset";
     case Verb::kGet:
       return "get";
+    case Verb::kWait:
+      return "wait";
+    case Verb::kMultiGet:
+      return "multiget";
     case Verb::kWatch:
       return "watch";
   }
@@ -72,6 +78,9 @@ std::string ToCommand(const Request& request) {
       request.verb == Verb::kDeletePrefix || request.verb == Verb::kWatch;
   if (prefix || !request.key.empty()) {
     absl::StrAppend(&line, prefix ? " prefix=" : " k=", request.key);
+  }
+  if (!request.keys.empty()) {
+    absl::StrAppend(&line, " k=", absl::StrJoin(request.keys, ","));
   }
   if (request.options.ttl.has_value()) {
     absl::StrAppend(&line, " ttl=", Milliseconds(*request.options.ttl));
@@ -104,7 +113,15 @@ std::string ToCommand(const Request& request) {
     case Verb::kCompareSet:
       absl::StrAppend(&line, " old=", request.expected, " new=", request.value);
       break;
+    case Verb::kMultiSet:
+      absl::StrAppend(&line, " v=",
+                      absl::StrJoin(std::vector<std::string>(
+                                        request.keys.size(), request.value),
+                                    ","));
+      break;
     case Verb::kGet:
+    case Verb::kWait:
+    case Verb::kMultiGet:
       absl::StrAppend(&line, " t=", Milliseconds(request.timeout));
       break;
     case Verb::kJoin:
@@ -134,6 +151,12 @@ std::string ToCommand(const Request& request) {
                       " generation=", request.barrier.generation.value(),
                       " t=", Milliseconds(request.barrier.timeout),
                       request.barrier.wait_all_ranks ? " all=1" : "");
+      if (!request.barrier.group.empty()) {
+        absl::StrAppend(&line, " group=", request.barrier.group);
+      }
+      if (!request.barrier.ranks.empty()) {
+        absl::StrAppend(&line, " ranks=", RanksText(request.barrier.ranks));
+      }
       break;
     default:
       break;
@@ -141,6 +164,13 @@ std::string ToCommand(const Request& request) {
   if (request.call.sequence != core::SequenceNumber()) {
     absl::StrAppend(&line, " seq=", request.call.sequence.value(),
                     " ack=", request.call.acknowledged_through.value());
+  }
+  if (!request.call.unanswered.empty()) {
+    absl::StrAppend(&line, " open=",
+                    absl::StrJoin(request.call.unanswered, ",",
+                                  [](std::string* out, const auto& number) {
+                                    absl::StrAppend(out, number.value());
+                                  }));
   }
   return line;
 }

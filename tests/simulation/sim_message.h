@@ -40,7 +40,10 @@ enum class Verb {
   kDeletePrefix,
   kPush,
   kPop,
+  kMultiSet,
   kGet,
+  kWait,
+  kMultiGet,
   kWatch,
 };
 
@@ -52,15 +55,16 @@ inline bool IsMutation(Verb verb) {
   return verb == Verb::kSet || verb == Verb::kAppend || verb == Verb::kAdd ||
          verb == Verb::kCompareSet || verb == Verb::kCompareAndSet ||
          verb == Verb::kDelete || verb == Verb::kDeletePrefix ||
-         verb == Verb::kPush;
+         verb == Verb::kPush || verb == Verb::kMultiSet;
 }
 
 struct Request {
   uint64_t operation = 0;  // of the member; a retry keeps it
   Verb verb = Verb::kHeartbeat;
-  core::Call call;    // the world fills in the waiter
-  std::string key{};  // or the prefix that is meant
-  std::string value{};
+  core::Call call;                  // the world fills in the waiter
+  std::string key{};                // or the prefix that is meant
+  std::string value{};              // of kMultiSet: of each key
+  std::vector<std::string> keys{};  // of kMultiSet, kWait and kMultiGet
   std::string expected{};
   int64_t expected_revision = 0;
   core::SetOptions options{};

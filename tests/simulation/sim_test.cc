@@ -45,6 +45,11 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
     seen.closed += world.seen().closed;
     seen.grouped += world.seen().grouped;
     seen.group_conflicts += world.seen().group_conflicts;
+    seen.parts_released += world.seen().parts_released;
+    seen.read_together += world.seen().read_together;
+    seen.waited += world.seen().waited;
+    seen.stragglers += world.seen().stragglers;
+    seen.told += world.seen().told;
   }
   // A simulation in which nothing happens proves nothing.
   EXPECT_GT(sum.requests, 20000);
@@ -66,6 +71,11 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
   EXPECT_GT(seen.closed, 5);
   EXPECT_GT(seen.grouped, 500);
   EXPECT_GT(seen.group_conflicts, 50);
+  EXPECT_GT(seen.parts_released, 500);
+  EXPECT_GT(seen.read_together, 300);
+  EXPECT_GT(seen.waited, 100);
+  EXPECT_GT(seen.stragglers, 1000);
+  EXPECT_GT(seen.told, 300);
   std::cout << sum.steps << " steps, " << sum.requests << " requests, "
             << sum.lost_messages << " lost messages, " << sum.member_crashes
             << " member crashes, " << sum.coordinator_restarts
@@ -79,7 +89,10 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
             << seen.spares << " worlds with spares, " << seen.returns
             << " ranks kept, " << seen.closed << " rendezvous closed, "
             << seen.grouped << " group calls, " << seen.group_conflicts
-            << " refused\n";
+            << " refused, " << seen.parts_released
+            << " calls released by barriers of parts, " << seen.read_together
+            << " multi gets, " << seen.waited << " waits, " << seen.stragglers
+            << " stragglers, " << seen.told << " members told\n";
 }
 
 }  // namespace

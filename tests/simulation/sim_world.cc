@@ -91,6 +91,7 @@ void SimWorld::DrawTrouble() {
   habits_.conflict = maybe(0.05);
   habits_.leave = maybe(0.02);
   habits_.fail = maybe(0.02);
+  habits_.names_unanswered = random_.Chance(0.5);
   habits_.close = random_.Chance(0.15) ? 0.01 : 0.0;
   if (random_.Chance(0.6)) return;
   const uint64_t members = static_cast<uint64_t>(habits_.world_size);
@@ -374,6 +375,15 @@ void SimWorld::Dispatch(const Request& request, core::Outbox& out) {
       return to.Watch(call,
                       {{request.key, true}, request.after, request.timeout},
                       now_, out);
+    case Verb::kMultiSet:
+      return to.MultiSet(
+          call, request.keys,
+          std::vector<std::string>(request.keys.size(), request.value), now_,
+          out);
+    case Verb::kWait:
+      return to.Wait(call, request.keys, request.timeout, now_, out);
+    case Verb::kMultiGet:
+      return to.MultiGet(call, request.keys, request.timeout, now_, out);
     case Verb::kDelete:
       return to.DeleteKey(call, request.key, now_, out);
     case Verb::kGet:

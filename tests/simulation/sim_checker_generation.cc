@@ -1,0 +1,290 @@
+// The part of SimChecker that looks at generations: their worlds, groups,
+// barriers and events.
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/sim_checker.h"
+
+namespace muster::simulation {
+namespace {
+
+// A coordinator that came back from its storage has copies of its answers.
+bool Same(const core::Formation& a, const core::Formation& b) {
+  return a.generation == b.generation &&
+         std::equal(a.world.begin(), a.world.end(), b.world.begin(),
+                    b.world.end(),
+                    [](const core::Seat& one, const core::Seat& other) {
+                      return one.member == other.member &&
+                             one.incarnation == other.incarnation &&
+                             one.host == other.host && one.pid == other.pid &&
+                             one.address == other.address;
+                    });
+}
+
+bool Same(const core::BarrierResult& a, const core::BarrierResult& b) {
+  return a.outcome == b.outcome && a.expected == b.expected &&
+         a.arrived == b.arrived && a.first_to_arrive == b.first_to_arrive &&
+         a.waited == b.waited &&
+         std::equal(a.missing.begin(), a.missing.end(), b.missing.begin(),
+                    b.missing.end(), [](const auto& one, const auto& other) {
+                      return one.rank == other.rank &&
+                             one.cause == other.cause &&
+                             one.cause_text == other.cause_text;
+                    });
+}
+
+// Of a notice `member=a incarnation=1 ...`.
+core::MemberId MemberOf(const core::Notice& notice) {
+  const size_t begin = notice.text.find('=') + 1;
+  return core::MemberId(
+      notice.text.substr(begin, notice.text.find(' ') - begin));
+}
+
+bool IsDeparture(const core::Notice& notice) {
+  switch (notice.kind) {
+    case core::NoticeKind::kMemberLost:
+    case core::NoticeKind::kMemberFailed:
+    case core::NoticeKind::kMemberLeft:
+    case core::NoticeKind::kMemberReplaced:
+      return absl::StrContains(notice.text, " rank=");
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+void SimChecker::ObserveFormation(const Waiting& waiting,
+                                  const core::FormationReply& formation) {
+  const auto [it, fresh] = formations_.emplace(
+      std::make_pair(epoch_.value(), formation->generation.value()), formation);
+  if (!Same(*it->second, *formation)) {
+    Fail("I6: two formations of one generation");
+  }
+  if (fresh) CheckFormation(waiting.request.join, *formation);
+  std::set<core::MemberId> members;
+  for (const core::Seat& seat : formation->world) members.insert(seat.member);
+  if (members.size() != formation->world.size()) {
+    Fail("I6: a member has two ranks");
+  }
+}
+
+void SimChecker::CheckFormation(const core::JoinRequest& join,
+                                const core::Formation& formation) {
+  const bool elastic = join.max_world_size > 0;
+  const int32_t least = elastic ? join.min_world_size : join.world_size;
+  const int32_t most = elastic ? join.max_world_size : join.world_size;
+  const int32_t size = static_cast<int32_t>(formation.world.size());
+  if (size < least || size > most) {
+    Fail(absl::StrCat("I6: a world of ", size, ", not of ", least, " to ",
+                      most));
+  }
+  std::map<core::MemberId, int32_t> ranks;
+  for (int32_t i = 0; i < size; ++i) {
+    const core::Seat& seat = formation.world[i];
+    ranks[seat.member] = i;
+    if (fenced_.contains({seat.member, seat.incarnation})) {
+      Fail(absl::StrCat("I6: rank ", i, " is given to ", seat.member.value(),
+                        ", who has departed"));
+    }
+  }
+  const auto before =
+      formations_.find({epoch_.value(), formation.generation.value() - 1});
+  if (!elastic || before == formations_.end()) return;
+  const auto& held = before->second->world;
+  for (int32_t i = 0; i < std::min(size, static_cast<int32_t>(held.size()));
+       ++i) {
+    const auto now = ranks.find(held[i].member);
+    if (now == ranks.end()) continue;
+    ++seen_.returns;
+    if (now->second != i) {
+      Fail(absl::StrCat("I6: ", held[i].member.value(), " had rank ", i,
+                        ", has ", now->second));
+    }
+  }
+}
+
+// All of a call's groups are registered, or none; a retry gets the answer of
+// the first attempt.
+void SimChecker::ObserveGroups(const Waiting& waiting,
+                               const core::Reply& reply) {
+  const Request& request = waiting.request;
+  const auto at = [&](const core::GroupDefinition& group) {
+    return std::make_tuple(epoch_.value(), request.generation.value(),
+                           group.name);
+  };
+  if (reply.status.code() == absl::StatusCode::kInvalidArgument) {
+    const auto formed =
+        formations_.find({epoch_.value(), request.generation.value()});
+    // Who does not know yet that the coordinator is another one.
+    if (formed == formations_.end()) return;
+    ++seen_.group_conflicts;
+    const auto& world = formed->second->world;
+    const bool refused = std::any_of(
+        request.groups.begin(), request.groups.end(), [&](const auto& group) {
+          const auto known = groups_.find(at(group));
+          return (known != groups_.end() &&
+                  known->second.ranks != group.ranks) ||
+                 std::none_of(
+                     group.ranks.begin(), group.ranks.end(),
+                     [&](core::Rank rank) {
+                       const size_t seat = static_cast<size_t>(rank.value());
+                       return seat < world.size() &&
+                              world[seat].member == request.call.member;
+                     }) ||
+                 group.ranks.back().value() >=
+                     static_cast<int32_t>(world.size());
+        });
+    if (!refused) {
+      Fail(absl::StrCat("I6: ", ToCommand(request), " got ",
+                        reply.status.ToString()));
+    }
+    return;
+  }
+  const auto* counted = std::get_if<core::GroupsReply>(&reply.payload);
+  if (counted == nullptr) return;  // fenced, or its generation is over
+  const core::Call& call = request.call;
+  const auto [answer, first] = counts_.emplace(
+      std::make_tuple(call.member, call.incarnation, call.sequence.value()),
+      counted->registered);
+  if (!first) {
+    if (answer->second != counted->registered) {
+      Fail(absl::StrCat("I6: ", ToCommand(request), " got two answers"));
+    }
+    return;
+  }
+  ++seen_.grouped;
+  for (size_t i = 0; i < request.groups.size(); ++i) {
+    Group& group = groups_[at(request.groups[i])];
+    if (group.registered.empty()) group.ranks = request.groups[i].ranks;
+    group.registered.insert(call.member);
+    if (group.ranks != request.groups[i].ranks ||
+        static_cast<int32_t>(group.registered.size()) !=
+            counted->registered.at(i)) {
+      Fail(absl::StrCat("I6: ", ToCommand(request), " counts ",
+                        counted->registered.at(i), " in group ", i, ", not ",
+                        group.registered.size()));
+    }
+  }
+}
+
+// The ranks that a barrier is for.
+std::vector<core::Rank> SimChecker::ParticipantsOf(
+    const core::BarrierRequest& request) {
+  if (!request.ranks.empty()) return request.ranks;
+  const uint64_t epoch = epoch_.value();
+  const int64_t generation = request.generation.value();
+  const auto group = groups_.find({epoch, generation, request.group});
+  if (group != groups_.end()) return group->second.ranks;
+  std::vector<core::Rank> all;
+  const auto formation = formations_.find({epoch, generation});
+  if (formation == formations_.end()) return all;
+  for (size_t i = 0; i < formation->second->world.size(); ++i) {
+    all.emplace_back(static_cast<int32_t>(i));
+  }
+  return all;
+}
+
+void SimChecker::ObserveBarrier(const Waiting& waiting,
+                                const core::Reply& reply) {
+  const auto* decided = std::get_if<core::BarrierReply>(&reply.payload);
+  if (decided == nullptr) {
+    if (reply.status.ok()) Fail("I1: a barrier without a result");
+    return;
+  }
+  const core::BarrierResult& result = **decided;
+  const core::BarrierRequest& request = waiting.request.barrier;
+  const int64_t generation = request.generation.value();
+  const auto [it, fresh] = decisions_.emplace(
+      InstanceKey(epoch_.value(), generation, result.group, result.barrier,
+                  result.expected, result.instance),
+      *decided);
+  if (!Same(*it->second, result)) {
+    Fail(absl::StrCat("I1: two decisions of instance ", result.instance));
+  }
+  const bool released = result.outcome == core::BarrierOutcome::kReleased;
+  if (released != reply.status.ok()) Fail("I1: status and result differ");
+  if (!released) {
+    if (result.arrived + static_cast<int32_t>(result.missing.size()) !=
+        result.expected) {
+      Fail("I1: arrived and missing are not all");
+    }
+    return;
+  }
+  const std::vector<core::Rank> participants = ParticipantsOf(request);
+  if (result.expected != static_cast<int32_t>(participants.size())) {
+    Fail(absl::StrCat("I2: ", ToCommand(waiting.request), " is for ",
+                      participants.size(), " ranks, not ", result.expected));
+  }
+  if (!request.ranks.empty() || !request.group.empty()) ++seen_.parts_released;
+  for (const core::Rank rank : participants) {
+    const auto& calls = arrivals_[{epoch_.value(), generation, result.group,
+                                   result.barrier, rank}];
+    if (static_cast<int64_t>(calls.size()) < result.instance) {
+      Fail(absl::StrCat("I2: instance ", result.instance,
+                        " was released without rank ", rank.value()));
+    }
+  }
+}
+
+// Every departure of a rank is told once, to everybody else who listens; that
+// others wait, to those who could make room. Who registers is told again what
+// it may have missed.
+void SimChecker::CheckEvents(const core::Outbox& out,
+                             const core::JobSnapshot& job) {
+  std::set<core::MemberId> listeners;
+  std::set<core::MemberId> seated;
+  for (const core::MemberSnapshot& member : job.members) {
+    const bool live = member.state == core::MemberState::kAlive ||
+                      member.state == core::MemberState::kDisconnected;
+    if (live || member.state == core::MemberState::kFailed) {
+      listeners.insert(member.id);
+    }
+    if (live && member.rank.has_value()) seated.insert(member.id);
+  }
+  const auto others = [&](const core::MemberId& about, bool failed) {
+    std::set<core::MemberId> told = listeners;
+    if (!failed) told.erase(about);
+    return told;
+  };
+  int64_t untold = 0;
+  for (const core::Notice& notice : out.notices) {
+    if (!IsDeparture(notice)) continue;
+    const bool failed = notice.kind == core::NoticeKind::kMemberFailed;
+    if (!others(MemberOf(notice), failed).empty()) ++untold;
+  }
+  const auto subject = waiting_.find(subject_);
+  const bool registers = subject != waiting_.end() &&
+                         subject->second.request.verb == Verb::kRegister;
+  for (const core::Publication& publication : out.events) {
+    const core::Event& event = publication.event;
+    const std::set<core::MemberId> audience(publication.audience->begin(),
+                                            publication.audience->end());
+    if (audience.size() != publication.audience->size()) {
+      Fail("I6: somebody is told of an event twice");
+    }
+    if (registers && audience == std::set<core::MemberId>{
+                                     subject->second.request.call.member}) {
+      continue;
+    }
+    const bool waiting = event.kind == core::EventKind::kWaiting;
+    if (audience !=
+        (waiting
+             ? seated
+             : others(event.member, event.kind == core::EventKind::kFailed))) {
+      Fail(absl::StrCat("I6: ", audience.size(), " members are told that ",
+                        event.member.value(), " ",
+                        core::EventKindName(event.kind)));
+    }
+    if (waiting || absl::StartsWith(event.cause, "gave up")) continue;
+    --untold;
+    seen_.told += static_cast<int64_t>(audience.size());
+  }
+  if (untold != 0) Fail(absl::StrCat("I6: ", untold, " departures untold"));
+}
+
+}  // namespace muster::simulation
