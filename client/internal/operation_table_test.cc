@@ -78,6 +78,50 @@ TEST(OperationTableTest, NumbersMutationsOnly) {
   EXPECT_EQ(AddSet(table, "c")->operation.set().sequence(), 2);
 }
 
+// The table knows the requests by name: a new one must not be forgotten there.
+TEST(OperationTableTest,
+     EveryKindOfRequestGetsItsNumberAndTimeoutAndIsCancelled) {
+  const auto* const requests =
+      v1::Operation::descriptor()->FindOneofByName("request");
+  ASSERT_NE(requests, nullptr);
+  int numbered = 0;
+  int timed = 0;
+  for (int i = 0; i < requests->field_count(); ++i) {
+    const auto* const field = requests->field(i);
+    const auto* const type = field->message_type();
+    const auto* const sequence = type->FindFieldByName("sequence");
+    const auto* const timeout = type->FindFieldByName("timeout");
+    v1::Operation operation;
+    const auto* const reflection = operation.GetReflection();
+    reflection->MutableMessage(&operation, field);
+    const PendingOperationPtr pending = Make(std::move(operation), seconds(5));
+    OperationTable table;
+    ASSERT_TRUE(table.Add(pending).ok());
+    {
+      Batch batch;
+      table.Pack(Clock::now(), batch);
+    }
+    const auto& sent = reflection->GetMessage(pending->operation, field);
+    EXPECT_EQ(pending->sequence, sequence == nullptr ? 0u : 1u)
+        << field->name();
+    if (sequence != nullptr) {
+      ++numbered;
+      EXPECT_EQ(sent.GetReflection()->GetUInt64(sent, sequence), 1u)
+          << field->name();
+    }
+    if (timeout != nullptr) {
+      ++timed;
+      EXPECT_TRUE(sent.GetReflection()->HasField(sent, timeout))
+          << field->name();
+    }
+    // What waits on the other side is cancelled there.
+    table.Abandon(*pending);
+    EXPECT_EQ(table.HasWaiting(), timeout != nullptr) << field->name();
+  }
+  EXPECT_GE(numbered, 14);
+  EXPECT_GE(timed, 7);
+}
+
 TEST(OperationTableTest, SendsWhatIsUnansweredAgainInOrderAndUnderOldNumbers) {
   OperationTable table;
   const auto first = AddSet(table, "a");
