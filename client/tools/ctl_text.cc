@@ -198,18 +198,12 @@ std::string MembersText(const v1::GetJobResponse& response) {
   std::string text = absl::StrCat(
       "job ", Harmless(job.job()), ": generation ", GenerationText(job),
       ", world size ", job.world_size(), ", ", job.members_alive(), " alive\n");
-  if (response.forming_world_size() > 0) {
-    const bool elastic =
-        response.forming_min_world_size() < response.forming_world_size();
-    absl::StrAppend(
-        &text, "rendezvous: ", response.joined(), " of ",
-        elastic ? absl::StrCat(response.forming_min_world_size(), " to ") : "",
-        response.forming_world_size(), " have joined");
-    if (response.has_last_call_remaining()) {
-      absl::StrAppend(&text, ", last call for ",
-                      Ago(DurationOf(response.last_call_remaining())));
-    }
-    text += '\n';
+  if (!response.generation_end().empty()) {
+    absl::StrAppend(&text, "ended by ", Harmless(response.generation_end()),
+                    "\n");
+  }
+  if (!response.rendezvous_waiting().empty()) {
+    absl::StrAppend(&text, Harmless(response.rendezvous_waiting()), "\n");
   }
   if (!response.rendezvous_closed().empty()) {
     absl::StrAppend(&text, "rendezvous closed by ",

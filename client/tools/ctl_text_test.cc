@@ -87,12 +87,12 @@ TEST(CtlTextTest, MembersSayWhatBecameOfThem) {
   job.mutable_members(1)->set_state(v1::MEMBER_STATE_LOST);
   job.mutable_members(1)->set_cause("no heartbeat for 11s (lease 10s)");
   job.mutable_members(1)->set_silent_ms(71'999);
-  job.set_forming_world_size(2);
-  job.set_forming_min_world_size(2);
-  job.set_joined(1);
+  job.set_generation_end("rank 1 (host-b, pid 7) lost: no heartbeat for 11s");
+  job.set_rendezvous_waiting("rendezvous: 1 of 2 ranks joined in 3s; missing");
   EXPECT_EQ(MembersText(job),
             "job demo: generation 3, world size 2, 1 alive\n"
-            "rendezvous: 1 of 2 have joined\n"
+            "ended by rank 1 (host-b, pid 7) lost: no heartbeat for 11s\n"
+            "rendezvous: 1 of 2 ranks joined in 3s; missing\n"
             "RANK  MEMBER  STATE  HOST    PID  HEARD      LAST SEEN DOING\n"
             "0     a       alive  host-a  7    1.2s ago   all_reduce #4 on "
             "group \"world\"\n"
@@ -100,17 +100,8 @@ TEST(CtlTextTest, MembersSayWhatBecameOfThem) {
             "(lease 10s)\n");
 }
 
-TEST(CtlTextTest, MembersSayForWhatTheRendezvousWaits) {
+TEST(CtlTextTest, MembersSayWhenTheRendezvousIsClosed) {
   v1::GetJobResponse job = Job();
-  job.set_joined(3);
-  job.set_forming_min_world_size(2);
-  job.set_forming_world_size(4);
-  job.mutable_last_call_remaining()->set_seconds(7);
-  EXPECT_EQ(MembersText(job),
-            "job demo: generation 3, world size 2, 1 alive\n"
-            "rendezvous: 3 of 2 to 4 have joined, last call for 7s\n"
-            "no members\n");
-  job.clear_forming_world_size();
   job.set_rendezvous_closed("member \"a\" (h, pid 7): finished");
   EXPECT_EQ(MembersText(job),
             "job demo: generation 3, world size 2, 1 alive\n"

@@ -12,10 +12,12 @@ namespace muster::coordinator::core {
 namespace {
 
 using absl::StatusCode;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
 class CoordinatorTest : public testing::Test {
@@ -353,6 +355,23 @@ TEST_F(CoordinatorTest, AGracefulLeaveIsToldAndDoesNotEndTheGeneration) {
   EXPECT_TRUE(coordinator_.Snapshot(now_).generation_running);
   coordinator_.Leave(From("a", 1, 2), "done", now_, out_);
   EXPECT_FALSE(coordinator_.Snapshot(now_).generation_running);
+}
+
+TEST_F(CoordinatorTest, TheViewSaysWhoEndedAGenerationAndWhoIsMissing) {
+  Form("ab");
+  EXPECT_EQ(coordinator_.Snapshot(now_).generation_end, "");
+  EXPECT_EQ(coordinator_.Snapshot(now_).rendezvous_waiting, "");
+  coordinator_.ReportFailure(From("b", 1, 1), {.text = "out of memory"}, now_,
+                             out_);
+  EXPECT_THAT(coordinator_.Snapshot(now_).generation_end,
+              AllOf(StartsWith("rank 1 (host-b, pid "),
+                    HasSubstr(") failed: out of memory")));
+  coordinator_.Join(From("a", 1, 1, 2),
+                    {.rank = Rank(0), .world_size = 2, .timeout = 30s}, now_,
+                    out_);
+  EXPECT_THAT(coordinator_.Snapshot(now_ + 3s).rendezvous_waiting,
+              StartsWith("rendezvous: 1 of 2 ranks joined in 3s; missing ranks "
+                         "1 (last held by \"b\" on host-b, failed"));
 }
 
 TEST_F(CoordinatorTest, TheSuccessorIsNotToldThatItReplaced) {

@@ -40,6 +40,13 @@ JobSnapshot Coordinator::Snapshot(Instant now) const {
         std::max(*rendezvous_.last_call_end() - now, Duration::zero());
   }
   job.rendezvous_closed = rendezvous_.closed();
+  job.rendezvous_waiting = rendezvous_.Waiting(now);
+  if (!rendezvous_.running() && generation_end_.has_value()) {
+    const Event& end = *generation_end_;
+    job.generation_end = absl::StrCat(
+        "rank ", end.rank.value_or(Rank(-1)).value(), " (", end.host, ", pid ",
+        end.pid, ") ", EventKindName(end.kind), ": ", end.cause);
+  }
   job.joined = static_cast<int32_t>(rendezvous_.waiters());
   job.groups = groups_.Snapshot();
   job.open_barriers = barriers_.open();

@@ -68,6 +68,12 @@ std::string Rendezvous::DescribeMissing(Rank rank, Instant now) const {
   return text;
 }
 
+std::string Rendezvous::Waiting(Instant now) const {
+  if (joins_.empty()) return "";
+  return WaitingText(
+      open_since_.has_value() ? now - *open_since_ : Duration::zero(), now);
+}
+
 // `rendezvous: 2 of 3 ranks joined in 8.9s; missing ranks 2; gave up before:
 // 1 (member "b" (host-b, pid 7))`.
 std::string Rendezvous::WaitingText(Duration waited, Instant now) const {

@@ -65,7 +65,9 @@ struct JobSnapshot {
   int32_t forming_min_world_size = 0;           // the same when it is static
   int32_t joined = 0;                           // members that wait in it
   std::optional<Duration> last_call_remaining;  // it forms then; none: not yet
-  std::string rendezvous_closed;  // by whom and why; empty: it is not
+  std::string rendezvous_closed;   // by whom and why; empty: it is not
+  std::string rendezvous_waiting;  // who is missing; empty: nobody waits
+  std::string generation_end;      // who ended it and how; empty: nobody has
 
   std::vector<GroupSnapshot> groups;  // by name; of the newest generation
   int64_t open_barriers = 0;

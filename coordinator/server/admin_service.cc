@@ -113,6 +113,8 @@ void FillJob(Job& job, v1::GetJobResponse* response) {
                  response->mutable_last_call_remaining());
   }
   response->set_rendezvous_closed(snapshot.rendezvous_closed);
+  response->set_rendezvous_waiting(snapshot.rendezvous_waiting);
+  response->set_generation_end(snapshot.generation_end);
   for (const core::GroupSnapshot& group : snapshot.groups) {
     FillGroup(group, response->add_groups());
   }

@@ -165,12 +165,12 @@ std::string RenderStatusPage(const StatusPageInput& input) {
                     " bytes, ", job.queue_items, " queue items, ", job.waiters,
                     " calls wait, ", std::llround(entry.operations_per_second),
                     " calls per second");
-    if (job.forming_world_size > 0) {
-      absl::StrAppend(&page, "; rendezvous: ", job.joined, " of ",
-                      job.forming_min_world_size < job.forming_world_size
-                          ? absl::StrCat(job.forming_min_world_size, " to ")
-                          : "",
-                      job.forming_world_size, " have joined");
+    if (!job.generation_end.empty()) {
+      absl::StrAppend(&page, "; generation ended by ",
+                      Escape(job.generation_end));
+    }
+    if (!job.rendezvous_waiting.empty()) {
+      absl::StrAppend(&page, "; ", Escape(job.rendezvous_waiting));
     }
     if (!job.rendezvous_closed.empty()) {
       absl::StrAppend(&page, "; rendezvous closed by ",
