@@ -1,8 +1,10 @@
 #include "client/distributed.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
@@ -130,6 +132,99 @@ Work AllReduce(Tensor tensor, const AllReduceOptions& options) {
 
 Work Broadcast(Tensor tensor, int src, const BroadcastOptions& options) {
   return Resolve(options.group)->Broadcast(std::move(tensor), src, options);
+}
+
+Work Reduce(Tensor tensor, int dst, const ReduceOptions& options) {
+  return Resolve(options.group)->Reduce(std::move(tensor), dst, options);
+}
+
+Work AllGather(std::vector<Tensor> tensor_list, Tensor tensor,
+               const AllGatherOptions& options) {
+  return Resolve(options.group)
+      ->AllGather(std::move(tensor_list), std::move(tensor), options);
+}
+
+Work AllGatherIntoTensor(Tensor output, Tensor input,
+                         const AllGatherOptions& options) {
+  return Resolve(options.group)
+      ->AllGatherIntoTensor(std::move(output), std::move(input), options);
+}
+
+Work Gather(Tensor tensor, std::vector<Tensor> gather_list, int dst,
+            const GatherOptions& options) {
+  return Resolve(options.group)
+      ->Gather(std::move(tensor), std::move(gather_list), dst, options);
+}
+
+Work Scatter(Tensor tensor, std::vector<Tensor> scatter_list, int src,
+             const ScatterOptions& options) {
+  return Resolve(options.group)
+      ->Scatter(std::move(tensor), std::move(scatter_list), src, options);
+}
+
+Work ReduceScatter(Tensor output, std::vector<Tensor> input_list,
+                   const ReduceScatterOptions& options) {
+  return Resolve(options.group)
+      ->ReduceScatter(std::move(output), std::move(input_list), options);
+}
+
+Work ReduceScatterTensor(Tensor output, Tensor input,
+                         const ReduceScatterOptions& options) {
+  return Resolve(options.group)
+      ->ReduceScatterTensor(std::move(output), std::move(input), options);
+}
+
+Work AllToAll(std::vector<Tensor> output_tensor_list,
+              std::vector<Tensor> input_tensor_list,
+              const AllToAllOptions& options) {
+  return Resolve(options.group)
+      ->AllToAll(std::move(output_tensor_list), std::move(input_tensor_list),
+                 options);
+}
+
+Work AllToAllSingle(Tensor output, Tensor input,
+                    const AllToAllSingleOptions& options) {
+  return Resolve(options.group)
+      ->AllToAllSingle(std::move(output), std::move(input), options);
+}
+
+void Send(Tensor tensor, int dst, const SendOptions& options) {
+  Resolve(options.group)->Send(std::move(tensor), dst, options);
+}
+
+int Recv(Tensor tensor, std::optional<int> src, const RecvOptions& options) {
+  return Resolve(options.group)->Recv(std::move(tensor), src, options);
+}
+
+Work Isend(Tensor tensor, int dst, const SendOptions& options) {
+  return Resolve(options.group)->Isend(std::move(tensor), dst, options);
+}
+
+Work Irecv(Tensor tensor, std::optional<int> src, const RecvOptions& options) {
+  return Resolve(options.group)->Irecv(std::move(tensor), src, options);
+}
+
+std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
+  if (p2p_op_list.empty()) {
+    internal::Throw(Origin::kControl, absl::InvalidArgumentError(
+                                          "p2p_op_list must not be empty"));
+  }
+  const std::shared_ptr<ProcessGroup> group = Resolve(p2p_op_list[0].group);
+  for (const P2POp& op : p2p_op_list) {
+    if (Resolve(op.group) != group) {
+      internal::Throw(
+          Origin::kControl,
+          absl::InvalidArgumentError("All ops need to use the same group."));
+    }
+  }
+  std::vector<Work> works;
+  works.reserve(p2p_op_list.size());
+  for (const P2POp& op : p2p_op_list) {
+    works.push_back(op.op == P2POp::Kind::kIsend
+                        ? group->Isend(op.tensor, op.peer, {.tag = op.tag})
+                        : group->Irecv(op.tensor, op.peer, {.tag = op.tag}));
+  }
+  return works;
 }
 
 Work Barrier(const BarrierOptions& options) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "client/process_group.h"
 #include "client/store.h"
@@ -114,8 +115,37 @@ std::string GetDebugAddress();
 // As the methods of ProcessGroup.
 Work AllReduce(Tensor tensor, const AllReduceOptions& options = {});
 Work Broadcast(Tensor tensor, int src, const BroadcastOptions& options = {});
+Work Reduce(Tensor tensor, int dst, const ReduceOptions& options = {});
+Work AllGather(std::vector<Tensor> tensor_list, Tensor tensor,
+               const AllGatherOptions& options = {});
+Work AllGatherIntoTensor(Tensor output, Tensor input,
+                         const AllGatherOptions& options = {});
+Work Gather(Tensor tensor, std::vector<Tensor> gather_list = {}, int dst = 0,
+            const GatherOptions& options = {});
+Work Scatter(Tensor tensor, std::vector<Tensor> scatter_list = {}, int src = 0,
+             const ScatterOptions& options = {});
+Work ReduceScatter(Tensor output, std::vector<Tensor> input_list,
+                   const ReduceScatterOptions& options = {});
+Work ReduceScatterTensor(Tensor output, Tensor input,
+                         const ReduceScatterOptions& options = {});
+Work AllToAll(std::vector<Tensor> output_tensor_list,
+              std::vector<Tensor> input_tensor_list,
+              const AllToAllOptions& options = {});
+Work AllToAllSingle(Tensor output, Tensor input,
+                    const AllToAllSingleOptions& options = {});
+void Send(Tensor tensor, int dst, const SendOptions& options = {});
+int Recv(Tensor tensor, std::optional<int> src = std::nullopt,
+         const RecvOptions& options = {});
+Work Isend(Tensor tensor, int dst, const SendOptions& options = {});
+Work Irecv(Tensor tensor, std::optional<int> src = std::nullopt,
+           const RecvOptions& options = {});
 Work Barrier(const BarrierOptions& options = {});
 void MonitoredBarrier(const MonitoredBarrierOptions& options = {});
+
+// Starts all of `p2p_op_list`, in its order, and returns a handle for each. All
+// must have one group. Throws DistError (kInvalidArgument) before anything is
+// started if they do not, or if there are none.
+std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list);
 
 }  // namespace muster
 

@@ -1,8 +1,12 @@
 #include "client/process_group.h"
 
+#include <exception>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/errors.h"
@@ -25,17 +29,42 @@ std::chrono::milliseconds Checked(std::chrono::milliseconds timeout) {
   return timeout;
 }
 
+Collective::Tensors ListOf(std::vector<Tensor> tensors) {
+  return {std::make_move_iterator(tensors.begin()),
+          std::make_move_iterator(tensors.end())};
+}
+
+Collective Reduction(CollectiveKind kind, const ReductionOptions& options) {
+  Collective collective;
+  collective.kind = kind;
+  collective.reduce_op = options.op;
+  collective.factor = options.factor;
+  collective.timeout = Checked(options.timeout);
+  return collective;
+}
+
+Collective Movement(CollectiveKind kind, std::chrono::milliseconds timeout) {
+  Collective collective;
+  collective.kind = kind;
+  collective.timeout = Checked(timeout);
+  return collective;
+}
+
 }  // namespace
 
 Work::Work(std::shared_ptr<dataplane::Work> work,
-           std::shared_ptr<internal::GroupState> group)
-    : work_(std::move(work)), group_(std::move(group)) {}
+           std::shared_ptr<internal::GroupState> group,
+           Collective::Tensors result)
+    : work_(std::move(work)),
+      group_(std::move(group)),
+      result_(std::move(result)) {}
 
 Work& Work::operator=(Work&& other) noexcept {
   if (this != &other) {
     Finish();
     work_ = std::move(other.work_);
     group_ = std::move(other.group_);
+    result_ = std::move(other.result_);
   }
   return *this;
 }
@@ -69,6 +98,31 @@ bool Work::IsSuccess() const {
   return IsCompleted() && (work_ == nullptr || work_->status().ok());
 }
 
+std::exception_ptr Work::Exception() const {
+  if (IsSuccess() || !IsCompleted()) return nullptr;
+  try {
+    group_->ThrowFailure(work_->status());
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+std::vector<Tensor> Work::Result() const {
+  if (!IsCompleted()) {
+    internal::Throw(internal::Origin::kControl,
+                    absl::FailedPreconditionError(
+                        "Work needs to be completed before calling result(). "
+                        "Should call wait() before result()."));
+  }
+  if (!IsSuccess()) group_->ThrowFailure(work_->status());
+  return {result_.begin(), result_.end()};
+}
+
+int Work::SourceRank() const {
+  const int rank = work_ == nullptr ? -1 : work_->source_rank();
+  return rank < 0 ? -1 : group_->GlobalRankOf(rank);
+}
+
 ProcessGroup::ProcessGroup(std::shared_ptr<internal::GroupState> state)
     : state_(std::move(state)) {}
 
@@ -85,29 +139,131 @@ std::chrono::milliseconds ProcessGroup::timeout() const {
 }
 
 Work ProcessGroup::AllReduce(Tensor tensor, const AllReduceOptions& options) {
-  Collective collective;
-  collective.kind = CollectiveKind::kAllReduce;
+  Collective collective = Reduction(CollectiveKind::kAllReduce, options);
   collective.tensors.push_back(std::move(tensor));
-  collective.reduce_op = options.op;
-  collective.timeout = Checked(options.timeout);
   return state_->Run(std::move(collective), options.async_op);
 }
 
 Work ProcessGroup::Broadcast(Tensor tensor, int src,
                              const BroadcastOptions& options) {
-  Collective collective;
-  collective.kind = CollectiveKind::kBroadcast;
+  Collective collective = Movement(CollectiveKind::kBroadcast, options.timeout);
   collective.tensors.push_back(std::move(tensor));
-  collective.root = src;
-  collective.timeout = Checked(options.timeout);
+  collective.root = state_->GroupRankOf(src);
   return state_->Run(std::move(collective), options.async_op);
 }
 
-Work ProcessGroup::Barrier(const BarrierOptions& options) {
-  Collective collective;
-  collective.kind = CollectiveKind::kBarrier;
-  collective.timeout = Checked(options.timeout);
+Work ProcessGroup::Reduce(Tensor tensor, int dst,
+                          const ReduceOptions& options) {
+  Collective collective = Reduction(CollectiveKind::kReduce, options);
+  collective.tensors.push_back(std::move(tensor));
+  collective.root = state_->GroupRankOf(dst);
   return state_->Run(std::move(collective), options.async_op);
+}
+
+Work ProcessGroup::AllGather(std::vector<Tensor> tensor_list, Tensor tensor,
+                             const AllGatherOptions& options) {
+  Collective collective = Movement(CollectiveKind::kAllGather, options.timeout);
+  collective.inputs.push_back(std::move(tensor));
+  collective.outputs = ListOf(std::move(tensor_list));
+  return state_->Run(std::move(collective), options.async_op);
+}
+
+Work ProcessGroup::AllGatherIntoTensor(Tensor output, Tensor input,
+                                       const AllGatherOptions& options) {
+  Collective collective =
+      Movement(CollectiveKind::kAllGatherIntoTensor, options.timeout);
+  collective.inputs.push_back(std::move(input));
+  collective.outputs.push_back(std::move(output));
+  return state_->Run(std::move(collective), options.async_op);
+}
+
+Work ProcessGroup::Gather(Tensor tensor, std::vector<Tensor> gather_list,
+                          int dst, const GatherOptions& options) {
+  Collective collective = Movement(CollectiveKind::kGather, options.timeout);
+  collective.inputs.push_back(std::move(tensor));
+  collective.outputs = ListOf(std::move(gather_list));
+  collective.root = state_->GroupRankOf(dst);
+  return state_->Run(std::move(collective), options.async_op);
+}
+
+Work ProcessGroup::Scatter(Tensor tensor, std::vector<Tensor> scatter_list,
+                           int src, const ScatterOptions& options) {
+  Collective collective = Movement(CollectiveKind::kScatter, options.timeout);
+  collective.inputs = ListOf(std::move(scatter_list));
+  collective.outputs.push_back(std::move(tensor));
+  collective.root = state_->GroupRankOf(src);
+  return state_->Run(std::move(collective), options.async_op);
+}
+
+Work ProcessGroup::ReduceScatter(Tensor output, std::vector<Tensor> input_list,
+                                 const ReduceScatterOptions& options) {
+  Collective collective = Reduction(CollectiveKind::kReduceScatter, options);
+  collective.inputs = ListOf(std::move(input_list));
+  collective.outputs.push_back(std::move(output));
+  return state_->Run(std::move(collective), options.async_op);
+}
+
+Work ProcessGroup::ReduceScatterTensor(Tensor output, Tensor input,
+                                       const ReduceScatterOptions& options) {
+  Collective collective =
+      Reduction(CollectiveKind::kReduceScatterTensor, options);
+  collective.inputs.push_back(std::move(input));
+  collective.outputs.push_back(std::move(output));
+  return state_->Run(std::move(collective), options.async_op);
+}
+
+Work ProcessGroup::AllToAll(std::vector<Tensor> output_tensor_list,
+                            std::vector<Tensor> input_tensor_list,
+                            const AllToAllOptions& options) {
+  Collective collective = Movement(CollectiveKind::kAllToAll, options.timeout);
+  collective.inputs = ListOf(std::move(input_tensor_list));
+  collective.outputs = ListOf(std::move(output_tensor_list));
+  return state_->Run(std::move(collective), options.async_op);
+}
+
+Work ProcessGroup::AllToAllSingle(Tensor output, Tensor input,
+                                  const AllToAllSingleOptions& options) {
+  Collective collective =
+      Movement(CollectiveKind::kAllToAllSingle, options.timeout);
+  collective.inputs.push_back(std::move(input));
+  collective.outputs.push_back(std::move(output));
+  collective.input_splits = options.input_split_sizes;
+  collective.output_splits = options.output_split_sizes;
+  return state_->Run(std::move(collective), options.async_op);
+}
+
+void ProcessGroup::Send(Tensor tensor, int dst, const SendOptions& options) {
+  Isend(std::move(tensor), dst, options).Wait();
+}
+
+int ProcessGroup::Recv(Tensor tensor, std::optional<int> src,
+                       const RecvOptions& options) {
+  Work work = Irecv(std::move(tensor), src, options);
+  work.Wait();
+  return work.SourceRank();
+}
+
+Work ProcessGroup::Isend(Tensor tensor, int dst, const SendOptions& options) {
+  Collective collective = Movement(CollectiveKind::kSend, options.timeout);
+  collective.inputs.push_back(std::move(tensor));
+  collective.peer = state_->GroupRankOf(dst);
+  collective.tag = options.tag;
+  return state_->Run(std::move(collective), /*async_op=*/true);
+}
+
+Work ProcessGroup::Irecv(Tensor tensor, std::optional<int> src,
+                         const RecvOptions& options) {
+  Collective collective = Movement(CollectiveKind::kRecv, options.timeout);
+  collective.outputs.push_back(std::move(tensor));
+  collective.peer =
+      src.has_value() ? state_->GroupRankOf(*src) : dataplane::kAnyPeer;
+  collective.tag = options.tag;
+  return state_->Run(std::move(collective), /*async_op=*/true);
+}
+
+Work ProcessGroup::Barrier(const BarrierOptions& options) {
+  return state_->Run(Movement(CollectiveKind::kBarrier, options.timeout),
+                     options.async_op);
 }
 
 void ProcessGroup::MonitoredBarrier(const MonitoredBarrierOptions& options) {

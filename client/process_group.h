@@ -2,8 +2,12 @@
 #define MUSTER_CLIENT_PROCESS_GROUP_H_
 
 #include <chrono>
+#include <cstdint>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "dataplane/collective.h"
@@ -54,38 +58,93 @@ class Work {
   // Completed, and without an error.
   bool IsSuccess() const;
 
+  // What Wait() would throw; null while it runs, and when there is no error.
+  std::exception_ptr Exception() const;
+
+  // The tensors that it has written: the outputs, or what it worked on in
+  // place. Throws DistError (kFailedPrecondition) before completion, and what
+  // Wait() throws after a failure.
+  std::vector<Tensor> Result() const;
+
+  // The global rank that a receive has come from; -1 of anything else, and
+  // before completion.
+  int SourceRank() const;
+
  private:
   friend class internal::GroupState;
   Work(std::shared_ptr<dataplane::Work> work,
-       std::shared_ptr<internal::GroupState> group);
+       std::shared_ptr<internal::GroupState> group,
+       dataplane::Collective::Tensors result);
 
   void Finish() noexcept;
 
   std::shared_ptr<dataplane::Work> work_;
   std::shared_ptr<internal::GroupState> group_;
+  dataplane::Collective::Tensors result_;
 };
 
 // Options of the collectives. `group`: null is the default group. `timeout`:
 // zero is the group's. `async_op`: return at once; the caller waits on the
 // Work. Otherwise the call returns when the collective is complete, or throws
 // what Work::Wait throws.
-struct AllReduceOptions {
+struct CollectiveOptions {
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  std::chrono::milliseconds timeout{0};
+  bool async_op = false;
+};
+
+using BroadcastOptions = CollectiveOptions;
+using BarrierOptions = CollectiveOptions;
+using AllGatherOptions = CollectiveOptions;
+using GatherOptions = CollectiveOptions;
+using ScatterOptions = CollectiveOptions;
+using AllToAllOptions = CollectiveOptions;
+
+// Of those that reduce.
+struct ReductionOptions {
   ReduceOp op = ReduceOp::kSum;
+  // Of kPremulSum: what this rank's tensor is multiplied with before the sum.
+  double factor = 1;
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};
   bool async_op = false;
 };
 
-struct BroadcastOptions {
+using AllReduceOptions = ReductionOptions;
+using ReduceOptions = ReductionOptions;
+using ReduceScatterOptions = ReductionOptions;
+
+struct AllToAllSingleOptions {
+  // How much of dimension 0 comes from, and goes to, each rank. Empty: equal
+  // parts.
+  std::vector<int64_t> output_split_sizes = {};
+  std::vector<int64_t> input_split_sizes = {};
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};
   bool async_op = false;
 };
 
-struct BarrierOptions {
+// Of sends and receives. A send meets a receive of the same tag, which is not
+// negative.
+struct PointToPointOptions {
+  int tag = 0;
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};
-  bool async_op = false;
+};
+
+using SendOptions = PointToPointOptions;
+using RecvOptions = PointToPointOptions;
+
+// One send or receive of BatchIsendIrecv.
+struct P2POp {
+  enum class Kind { kIsend, kIrecv };
+
+  Kind op = Kind::kIsend;
+  Tensor tensor = {};
+  // A global rank: where to, or where from.
+  int peer = 0;
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  int tag = 0;
 };
 
 struct MonitoredBarrierOptions {
@@ -105,6 +164,9 @@ struct MonitoredBarrierOptions {
 // same error, which names the rank, its host, the cause and what it was last
 // seen doing.
 //
+// Ranks that are arguments or results are global: of the default group.
+// In lists of tensors, number r belongs to the group's rank r.
+//
 // In the methods `group` of the options is ignored.
 class ProcessGroup {
  public:
@@ -123,6 +185,64 @@ class ProcessGroup {
 
   // `tensor` becomes that of rank `src`.
   Work Broadcast(Tensor tensor, int src, const BroadcastOptions& options = {});
+
+  // `tensor` of rank `dst` becomes the reduction of all ranks' tensors; those
+  // of the others stay as they are.
+  Work Reduce(Tensor tensor, int dst, const ReduceOptions& options = {});
+
+  // Every rank gets all ranks' `tensor`s, in `tensor_list`. Sizes may differ
+  // from rank to rank; all ranks must know them.
+  Work AllGather(std::vector<Tensor> tensor_list, Tensor tensor,
+                 const AllGatherOptions& options = {});
+
+  // Every rank gets all ranks' `input`s, one after the other in `output`, which
+  // has as many elements as all of them: concatenated along dimension 0, or
+  // stacked along a new one.
+  Work AllGatherIntoTensor(Tensor output, Tensor input,
+                           const AllGatherOptions& options = {});
+
+  // Rank `dst` gets all ranks' `tensor`s, of one size, in `gather_list`, which
+  // the others leave empty.
+  Work Gather(Tensor tensor, std::vector<Tensor> gather_list = {}, int dst = 0,
+              const GatherOptions& options = {});
+
+  // Every rank's `tensor` becomes its part of `scatter_list` of rank `src`,
+  // which the others leave empty. All of one size.
+  Work Scatter(Tensor tensor, std::vector<Tensor> scatter_list = {},
+               int src = 0, const ScatterOptions& options = {});
+
+  // `output` becomes the reduction of all ranks' `input_list` at this rank's
+  // number. Sizes may differ from number to number.
+  Work ReduceScatter(Tensor output, std::vector<Tensor> input_list,
+                     const ReduceScatterOptions& options = {});
+
+  // `output` becomes the reduction of this rank's of the equal parts of all
+  // ranks' `input`.
+  Work ReduceScatterTensor(Tensor output, Tensor input,
+                           const ReduceScatterOptions& options = {});
+
+  // Every rank gives each other rank one of `input_tensor_list`, of any size,
+  // and gets one of `output_tensor_list` from it.
+  Work AllToAll(std::vector<Tensor> output_tensor_list,
+                std::vector<Tensor> input_tensor_list,
+                const AllToAllOptions& options = {});
+
+  // The same with one tensor each, cut along dimension 0.
+  Work AllToAllSingle(Tensor output, Tensor input,
+                      const AllToAllSingleOptions& options = {});
+
+  // Sends and receives. They have no order with the collectives; those of one
+  // tag between two ranks keep theirs. Sizes and types must be equal.
+  //
+  // Send returns when the tensor may be used again. Recv returns the rank that
+  // it has come from; without `src` that is whoever sends first. Isend and
+  // Irecv return at once.
+  void Send(Tensor tensor, int dst, const SendOptions& options = {});
+  int Recv(Tensor tensor, std::optional<int> src = std::nullopt,
+           const RecvOptions& options = {});
+  Work Isend(Tensor tensor, int dst, const SendOptions& options = {});
+  Work Irecv(Tensor tensor, std::optional<int> src = std::nullopt,
+             const RecvOptions& options = {});
 
   // Waits until every rank has come here.
   Work Barrier(const BarrierOptions& options = {});

@@ -98,8 +98,10 @@ std::shared_ptr<dataplane::Communicator> GroupState::LiveCommunicator() const {
 
 Work GroupState::Run(dataplane::Collective collective, bool async_op) {
   collective.caller_waits = !async_op;
+  dataplane::Collective::Tensors result =
+      collective.outputs.empty() ? collective.tensors : collective.outputs;
   Work work(LiveCommunicator()->Start(std::move(collective)),
-            shared_from_this());
+            shared_from_this(), std::move(result));
   if (!async_op) work.Wait();
   return work;
 }

@@ -53,6 +53,11 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // For heartbeats.
   std::vector<GroupProgress> Progress() const;
 
+  // Between global ranks, which users see, and the group's own: the same, as
+  // long as the only group is the default one.
+  int GroupRankOf(int global_rank) const { return global_rank; }
+  int GlobalRankOf(int group_rank) const { return group_rank; }
+
   int rank() const { return options_.formation.rank; }
   int size() const { return static_cast<int>(options_.formation.seats.size()); }
   const GroupStateOptions& options() const { return options_; }

@@ -13,7 +13,9 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/muster.h"
@@ -173,6 +175,151 @@ int Collective() {
   return 0;
 }
 
+template <typename T>
+void Expect(const std::string& verb, const std::vector<T>& actual,
+            const std::vector<T>& expected) {
+  if (actual == expected) {
+    Say(verb + " ok");
+    return;
+  }
+  std::string text = verb + " wrong:";
+  for (const T& value : actual) text += " " + std::to_string(value);
+  Say(text);
+}
+
+// The numbers that rank `from` has for rank `to`.
+std::vector<float> Parcel(int from, int to, int count = 2) {
+  std::vector<float> values;
+  for (int i = 0; i < count; ++i) {
+    values.push_back(static_cast<float>(100 * from + 10 * to + i));
+  }
+  return values;
+}
+
+using Parcels = std::vector<std::vector<float>>;
+
+std::vector<Tensor> TensorsOf(Parcels& parcels) {
+  return {parcels.begin(), parcels.end()};
+}
+
+// Of three ranks.
+void GatherAndScatter(int rank) {
+  std::vector<float> own = Parcel(rank, 0, rank + 1);
+  Parcels parcels = {{0}, {0, 0}, {0, 0, 0}};
+  AllGather(TensorsOf(parcels), own);
+  Expect("all_gather", parcels[2], {200, 201, 202});
+  own = Parcel(rank, 0);
+  std::vector<float> all(6);
+  AllGatherIntoTensor(Tensor(all.data(), {3, 2}), own);
+  Expect("all_gather_into_tensor", all, {0, 1, 100, 101, 200, 201});
+  parcels = Parcels(rank == 1 ? 3 : 0, {0, 0});
+  Gather(own, TensorsOf(parcels), 1);
+  Expect("gather", rank == 1 ? parcels[2] : Parcel(2, 0), {200, 201});
+  parcels = {};
+  if (rank == 2) parcels = {Parcel(2, 0), Parcel(2, 1), Parcel(2, 2)};
+  Scatter(own, TensorsOf(parcels), 2);
+  Expect("scatter", own, Parcel(2, rank));
+}
+
+// Of three ranks.
+void ReduceAndExchange(int rank) {
+  std::vector<float> own = {static_cast<float>(rank + 1)};
+  Reduce(own, 1, {.op = ReduceOp::kProduct});
+  Expect("reduce", own, {rank == 1 ? 6.0F : static_cast<float>(rank + 1)});
+  Parcels inputs = {Parcel(rank, 0), Parcel(rank, 1), Parcel(rank, 2)};
+  std::vector<float> out(2);
+  ReduceScatter(out, TensorsOf(inputs), {.op = ReduceOp::kMax});
+  Expect("reduce_scatter", out, Parcel(2, rank));
+  std::vector<float> ones(6, 1);
+  ReduceScatterTensor(
+      out, ones,
+      {.op = ReduceOp::kPremulSum, .factor = static_cast<double>(rank)});
+  Expect("reduce_scatter_tensor", out, {3, 3});
+  Parcels outputs(3, {0, 0});
+  AllToAll(TensorsOf(outputs), TensorsOf(inputs));
+  Expect("all_to_all", outputs[1], Parcel(1, rank));
+  // Rank r gives each other rank r elements, and itself none.
+  std::vector<float> given(2 * rank, static_cast<float>(rank));
+  std::vector<float> taken(3 - rank);
+  AllToAllSingleOptions splits;
+  for (int peer = 0; peer < 3; ++peer) {
+    splits.input_split_sizes.push_back(peer == rank ? 0 : rank);
+    splits.output_split_sizes.push_back(peer == rank ? 0 : peer);
+  }
+  AllToAllSingle(taken, given, splits);
+  Expect("all_to_all_single", taken,
+         rank == 0   ? std::vector<float>{1, 2, 2}
+         : rank == 1 ? std::vector<float>{2, 2}
+                     : std::vector<float>{1});
+}
+
+// Of three ranks, round the ring.
+void SendAndReceive(int rank) {
+  const int next = (rank + 1) % 3;
+  const int previous = (rank + 2) % 3;
+  std::vector<float> own = Parcel(rank, next);
+  std::vector<float> theirs(2);
+  if (rank == 0) {
+    Send(own, next, {.tag = 4});
+    Expect<int>("recv", {Recv(theirs, std::nullopt, {.tag = 4})}, {previous});
+  } else {
+    Expect<int>("recv", {Recv(theirs, previous, {.tag = 4})}, {previous});
+    Send(own, next, {.tag = 4});
+  }
+  Expect("send", theirs, Parcel(previous, rank));
+  std::vector<float> large(100'000, static_cast<float>(rank));
+  std::vector<float> received(100'000);
+  std::vector<Work> works = BatchIsendIrecv(
+      {{.tensor = large, .peer = next},
+       {.op = P2POp::Kind::kIrecv, .tensor = received, .peer = previous}});
+  for (Work& work : works) work.Wait();
+  Expect("batch_isend_irecv", received,
+         std::vector<float>(100'000, static_cast<float>(previous)));
+  Expect<int>("source_rank", {works[0].SourceRank(), works[1].SourceRank()},
+              {-1, previous});
+  Expect<bool>("result",
+               {works[0].Result().empty(),
+                works[1].Result().at(0).data() == received.data(),
+                works[1].Exception() == nullptr},
+               {true, true, true});
+}
+
+int EveryVerb() {
+  InitProcessGroup(g_options);
+  const int rank = GetRank();
+  GatherAndScatter(rank);
+  ReduceAndExchange(rank);
+  SendAndReceive(rank);
+  DestroyProcessGroup();
+  Say("bye");
+  return 0;
+}
+
+void SayProblem(const std::function<void()>& run) {
+  try {
+    run();
+    Say("no error");
+  } catch (const DistError& error) {
+    SayError(error);
+  }
+}
+
+// Of two ranks: what an unfinished receive and bad arguments say.
+int VerbErrors() {
+  InitProcessGroup(g_options);
+  std::vector<float> values(2);
+  SayProblem([&] { Send(values, GetRank()); });
+  SayProblem([] { BatchIsendIrecv({}); });
+  SayProblem([&] { Reduce(values, 0, {.op = ReduceOp::kBand}); });
+  Work unfinished = Irecv(values, 1 - GetRank(), {.timeout = seconds(1)});
+  SayProblem([&] { (void)unfinished.Result(); });
+  Say(unfinished.Exception() == nullptr ? "no exception" : "exception");
+  SayProblem([&] { unfinished.Wait(); });
+  Say(unfinished.Exception() == nullptr ? "no exception" : "exception");
+  DestroyProcessGroup();
+  return 0;
+}
+
 int MonitoredBarriers() {
   InitProcessGroup(g_options);
   Say("formed");
@@ -284,6 +431,8 @@ int Main(int argc, char** argv) {
       {"train", &Train},
       {"train-without-destroy", &TrainWithoutDestroy},
       {"collective", &Collective},
+      {"every_verb", &EveryVerb},
+      {"verb_errors", &VerbErrors},
       {"monitored_barriers", &MonitoredBarriers},
       {"deserter", &Deserter},
       {"leave_early", &LeaveEarly},

@@ -1,0 +1,156 @@
+// The table of what works in README.md is what the code says.
+
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "dataplane/backend.h"
+#include "dataplane/collective.h"
+#include "dataplane/factory.h"
+#include "dataplane/testing/sample.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using testing::Sample;
+
+constexpr char kBegin[] = "<!-- made by support_table_test: begin -->\n";
+constexpr char kEnd[] = "<!-- made by support_table_test: end -->\n";
+
+struct TypeClass {
+  std::string name;
+  std::vector<DataType> types;
+};
+
+const std::vector<TypeClass>& TypeClasses() {
+  using enum DataType;
+  static const auto* const kClasses = new std::vector<TypeClass>{
+      {"uint8, int8, int16, int32, int64",
+       {kUint8, kInt8, kInt16, kInt32, kInt64}},
+      {"float16, bfloat16, float32, float64",
+       {kFloat16, kBfloat16, kFloat32, kFloat64}},
+      {"bool", {kBool}},
+      {"complex64, complex128", {kComplex64, kComplex128}}};
+  return *kClasses;
+}
+
+class Table {
+ public:
+  explicit Table(const std::string& backend)
+      : backend_(*CreateBackend(backend, {.world_size = 1})) {
+    lines_.push_back("| verb | operation | backend | " + ClassNames() + " |");
+    lines_.push_back("|---|---|---|---|---|---|---|");
+  }
+
+  void Add(const std::vector<CollectiveKind>& kinds, ReduceOp op,
+           bool reduces) {
+    std::vector<std::string> names;
+    std::vector<std::string> cells;
+    for (const CollectiveKind kind : kinds) {
+      names.push_back(std::string(CollectiveKindName(kind)));
+      std::vector<std::string> own;
+      for (const TypeClass& types : TypeClasses()) {
+        own.push_back(CellFor(kind, op, types));
+      }
+      // Verbs that share a line say the same.
+      if (cells.empty()) cells = own;
+      EXPECT_EQ(own, cells) << CollectiveKindName(kind);
+    }
+    lines_.push_back(absl::StrCat("| ", absl::StrJoin(names, ", "), " | ",
+                                  reduces ? std::string(ReduceOpName(op)) : "",
+                                  " | ", backend_->name(), " | ",
+                                  absl::StrJoin(cells, " | "), " |"));
+  }
+
+  std::string Text() const {
+    std::string text = absl::StrJoin(lines_, "\n") + "\n\n";
+    for (const auto& [letter, error] : errors_) {
+      absl::StrAppend(&text, "- (", letter, ") `", error, "`\n");
+    }
+    return text;
+  }
+
+ private:
+  static std::string ClassNames() {
+    return absl::StrJoin(TypeClasses(), " | ",
+                         [](std::string* out, const TypeClass& types) {
+                           out->append(types.name);
+                         });
+  }
+
+  // "yes", or the letter of the error.
+  std::string CellFor(CollectiveKind kind, ReduceOp op,
+                      const TypeClass& types) {
+    std::string cell;
+    for (const DataType type : types.types) {
+      Sample sample(kind, {.world_size = 2, .data_type = type});
+      sample.collective.reduce_op = op;
+      absl::Status status = Validate(sample.collective, 0, 2);
+      if (status.ok()) status = backend_->Supports(sample.collective);
+      const std::string own =
+          status.ok() ? "yes" : LetterOf(status, kind, type);
+      if (cell.empty()) cell = own;
+      EXPECT_EQ(own, cell) << CollectiveKindName(kind) << " "
+                           << DataTypeName(type);
+    }
+    return cell;
+  }
+
+  std::string LetterOf(const absl::Status& status, CollectiveKind kind,
+                       DataType type) {
+    const std::string text = absl::StrReplaceAll(
+        status.message(),
+        {{absl::StrCat(": ", CollectiveKindName(kind)), ": VERB"},
+         {absl::StrCat("got ", DataTypeName(type)), "got TYPE"}});
+    for (const auto& [letter, error] : errors_) {
+      if (error == text) return absl::StrCat("(", letter, ")");
+    }
+    const std::string letter(1, static_cast<char>('a' + errors_.size()));
+    errors_[letter] = text;
+    return absl::StrCat("(", letter, ")");
+  }
+
+  const std::unique_ptr<Backend> backend_;
+  std::vector<std::string> lines_;
+  std::map<std::string, std::string> errors_;
+};
+
+std::string Expected() {
+  Table table("gloo");
+  std::vector<CollectiveKind> movements;
+  std::vector<CollectiveKind> reductions;
+  for (int i = 0; i < kCollectiveKindCount; ++i) {
+    const auto kind = static_cast<CollectiveKind>(i);
+    if (kind == CollectiveKind::kBarrier) continue;
+    (IsReduction(kind) ? reductions : movements).push_back(kind);
+  }
+  table.Add(movements, ReduceOp::kSum, /*reduces=*/false);
+  for (int i = 0; i < kReduceOpCount; ++i) {
+    table.Add(reductions, static_cast<ReduceOp>(i), /*reduces=*/true);
+  }
+  return table.Text();
+}
+
+TEST(SupportTableTest, ReadmeSaysWhatTheCodeSays) {
+  std::ifstream file("dataplane/README.md");
+  std::stringstream readme;
+  readme << file.rdbuf();
+  const std::string text = readme.str();
+  const size_t begin = text.find(kBegin);
+  const size_t end = text.find(kEnd);
+  ASSERT_NE(begin, std::string::npos);
+  ASSERT_NE(end, std::string::npos);
+  const size_t first = begin + sizeof(kBegin) - 1;
+  // Put this there.
+  EXPECT_EQ(text.substr(first, end - first), Expected());
+}
+
+}  // namespace
+}  // namespace muster::dataplane
