@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,7 +74,8 @@ DataType TypeOf(const std::string& name) {
 // counts.
 bool IsCut(CollectiveKind kind) {
   using enum CollectiveKind;
-  return kind != kAllReduce && kind != kBroadcast && kind != kReduce;
+  return kind != kAllReduce && kind != kBroadcast && kind != kReduce &&
+         !IsPointToPoint(kind);
 }
 
 void Call(Communicator& communicator, Collective collective) {
@@ -94,18 +96,29 @@ double Measure(Communicator& communicator, CollectiveKind kind, int64_t bytes) {
   const int ranks = communicator.world_size();
   const DataType type = TypeOf(absl::GetFlag(FLAGS_datatype));
   const size_t count = bytes / static_cast<int64_t>(DataTypeBytes(type));
-  const Sample sample(kind, {.rank = communicator.rank(),
-                             .world_size = ranks,
-                             .count = IsCut(kind) ? count / ranks : count,
-                             .data_type = type});
+  const SampleOptions options = {.rank = communicator.rank(),
+                                 .world_size = ranks,
+                                 .count = IsCut(kind) ? count / ranks : count,
+                                 .data_type = type};
+  const Sample sample(kind, options);
+  // A send goes round the ring of ranks, so that each receives one, too.
+  const Sample receive(CollectiveKind::kRecv, options);
+  const auto call = [&] {
+    std::shared_ptr<Work> received;
+    if (kind == CollectiveKind::kSend) {
+      received = communicator.Start(receive.collective);
+    }
+    Call(communicator, sample.collective);
+    if (received != nullptr) MustSucceed(received->Wait());
+  };
   const int calls = CallsFor(bytes, ranks);
   CheckAllReduce(communicator);
   for (int i = 0; i < std::max(2, calls / 5); ++i) {
-    Call(communicator, sample.collective);
+    call();
   }
   Call(communicator, {.kind = CollectiveKind::kBarrier});
   const Instant start = Clock::now();
-  for (int i = 0; i < calls; ++i) Call(communicator, sample.collective);
+  for (int i = 0; i < calls; ++i) call();
   const std::chrono::duration<double> elapsed = Clock::now() - start;
   std::vector<double> slowest = {elapsed.count() / calls};
   Call(communicator, {.kind = CollectiveKind::kAllReduce,
@@ -119,7 +132,7 @@ double BusFactor(CollectiveKind kind, int ranks) {
   using enum CollectiveKind;
   const double others = ranks - 1;
   if (kind == kAllReduce) return 2 * others / ranks;
-  return kind == kBroadcast || kind == kReduce ? 1 : others / ranks;
+  return IsCut(kind) ? others / ranks : 1;
 }
 
 std::string RunRank(Communicator& communicator) {
