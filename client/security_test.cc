@@ -140,7 +140,8 @@ TEST_F(SecurityTest, AServerThatIsNotTheRightOneIsRefused) {
   const auto server = StartServer(MutualTls());
   SessionOptions client = Client(*server, client_identity_);
   client.tls_ca = stranger_->ca();
-  EXPECT_THAT(Refusal(client), HasSubstr("certificate verify failed"));
+  EXPECT_THAT(Refusal(client), AllOf(HasSubstr("certificate verify failed"),
+                                     HasSubstr("MUSTER_TLS_CA")));
 
   ServerOptions expired = MutualTls();
   const TestIdentity old = authority_->Issue("old_server", {.expired = true});
@@ -163,7 +164,8 @@ TEST_F(SecurityTest, TheNameInTheCertificateCounts) {
   options.tls_key = named.key;
   const auto server = StartServer(options);
   SessionOptions client = Client(*server, client_identity_);
-  EXPECT_THAT(Refusal(client), HasSubstr("127.0.0.1"));
+  EXPECT_THAT(Refusal(client), AllOf(HasSubstr("127.0.0.1"),
+                                     HasSubstr("MUSTER_TLS_SERVER_NAME")));
   client.tls_server_name = "coordinator.example";
   Use(Session::Connect(client), "k");
 }

@@ -201,7 +201,7 @@ TEST(SessionTest, SaysThatItStillTries) {
   EXPECT_THAT(
       log.lines(),
       ElementsAre("coordinator not reached: address=" + options.address +
-                  " cause=\"connection refused\" trying_for=1.5s"));
+                  " cause=\"connection refused\" gives_up_after=1.5s"));
 }
 
 TEST(SessionTest, RepeatsHowLongItHasTried) {
@@ -219,7 +219,7 @@ TEST(SessionTest, RepeatsHowLongItHasTried) {
   for (size_t i = 1; i < 3; ++i) {
     EXPECT_THAT(lines[i], MatchesRegex("coordinator not reached: address=.* "
                                        "cause=\"connection refused\" "
-                                       "tried_for=[0-9.]+m?s trying_for=.*"));
+                                       "tried_for=[0-9.]+m?s gives_up_after=.*"));
   }
 }
 

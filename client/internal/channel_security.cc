@@ -184,6 +184,14 @@ absl::Status WithHandshakeHint(const SessionOptions& options,
   absl::string_view hint;
   if (absl::StrContains(text, "wrong version number")) {
     hint = "does it speak plain text? then unset tls_ca (MUSTER_TLS_CA)";
+  } else if (absl::StrContains(text, "certificate verify failed")) {
+    hint =
+        "has its certificate expired, or did no authority in tls_ca "
+        "(MUSTER_TLS_CA) sign it?";
+  } else if (absl::StrContains(text, "is not in peer certificate")) {
+    hint =
+        "tls_server_name (MUSTER_TLS_SERVER_NAME) says by which name it is "
+        "known";
   } else if (!absl::StrContains(text, "failed to connect") ||
              !absl::StrContains(text, "Socket closed")) {
     return failure;
