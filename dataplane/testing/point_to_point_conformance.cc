@@ -47,8 +47,8 @@ void ExpectOk(const std::shared_ptr<Work>& work) {
 TEST_P(PointToPointConformance, EverySizeGoesRoundTheRing) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   // Around what gloo sends without asking, too.
-  for (const size_t count : {size_t{0}, size_t{1}, size_t{13}, size_t{2048},
-                             size_t{2049}, size_t{100'003}, kLargeCount}) {
+  for (const size_t count : {size_t{0}, size_t{1}, size_t{13}, size_t{8192},
+                             size_t{8193}, size_t{100'003}, kLargeCount}) {
     world.OnEachRank([&](Communicator& communicator) {
       const int rank = communicator.rank();
       const int next = (rank + 1) % world_size();

@@ -17,7 +17,7 @@
 namespace muster::dataplane::gloo_internal {
 
 // Largest payload of a message, in bytes.
-inline constexpr size_t kMessagePayloadBytesMax = 8 << 10;
+inline constexpr size_t kMessagePayloadBytesMax = 32 << 10;
 
 // What one rank says to another about sends and receives: see PointToPoint.
 struct Message {

@@ -17,7 +17,7 @@
 namespace muster::dataplane::gloo_internal {
 namespace {
 
-// Small messages to one peer that may lie unclaimed there: half a MiB of them.
+// Small messages to one peer that may lie unclaimed there: 2 MiB of them.
 constexpr uint64_t kEagerWindow = 64;
 
 const Tensor& TensorOf(const Collective& collective) {
@@ -257,6 +257,7 @@ void PointToPoint::TakeClear(int peer, const Message& message,
   }
   const Collective& collective = found->second->collective;
   const Tensor& tensor = TensorOf(collective);
+  found->second->is_leaving = true;
   absl::Status status = state.channel->PostTensor(
       SlotOf(message.id), tensor.data(), tensor.bytes());
   if (status.ok()) {
@@ -285,14 +286,12 @@ void PointToPoint::TakeDone(int peer, const Message& message,
     outcome.failure = Prefixed(LabelOf(arrived.operation->collective), status);
     return;
   }
+  Done(arrived.operation, outcome);
   Message taken;
   taken.type = Message::kTaken;
   taken.id = message.id;
-  arrived.operation->is_leaving = true;
-  status = state.channel->Post(taken, nullptr, 0,
-                               arrived.operation->collective.sequence);
   // One that is gone does not wait for this.
-  if (!status.ok()) Done(arrived.operation, outcome);
+  state.channel->Post(taken, nullptr, 0, /*ticket=*/0).IgnoreError();
 }
 
 void PointToPoint::TakeTaken(int peer, const Message& message,
@@ -326,8 +325,7 @@ void PointToPoint::Ended(int peer, const absl::Status& how) {
     for (const auto& [sequence, operation] : running_) {
       const absl::Status loss = LossFor(*operation);
       if (loss.ok()) continue;
-      // Nobody knows whether a last message has just left; but its receiver
-      // has, and did not wait for it.
+      // Its receiver has left in peace: it has what it wanted.
       if (operation->is_leaving && in_peace) {
         left.push_back(operation);
       } else {

@@ -78,9 +78,8 @@ class PointToPoint {
   struct Operation {
     Collective collective;
     std::shared_ptr<PromisedWork> work;
-    // It is complete once its last message has left: a send whose tensor is in
-    // the message, or a receive that tells its sender that it has taken it. So
-    // who leaves the group when his works are complete owes nobody anything.
+    // A send whose tensor is posted: all that it waits for is to hear that it
+    // has left, or was taken.
     bool is_leaving = false;
     // Of a receive that has been matched: who sends; otherwise as asked for.
     int peer = kAnyPeer;
