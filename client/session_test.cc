@@ -217,9 +217,10 @@ TEST(SessionTest, RepeatsHowLongItHasTried) {
   const std::vector<std::string> lines = log.lines();
   EXPECT_THAT(lines[0], Not(HasSubstr("tried_for=")));
   for (size_t i = 1; i < 3; ++i) {
-    EXPECT_THAT(lines[i], MatchesRegex("coordinator not reached: address=.* "
-                                       "cause=\"connection refused\" "
-                                       "tried_for=[0-9.]+m?s gives_up_after=.*"));
+    EXPECT_THAT(lines[i],
+                MatchesRegex("coordinator not reached: address=.* "
+                             "cause=\"connection refused\" "
+                             "tried_for=[0-9.]+m?s gives_up_after=.*"));
   }
 }
 
