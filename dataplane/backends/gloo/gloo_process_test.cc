@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -172,26 +173,38 @@ TEST_P(GlooProcessFailureTest, KilledRankIsNamedInSendsAndReceives) {
 
 TEST(GlooProcessTest, WhatWasSentLastReachesWhoIsSlow) {
   ProcessWorld world("gloo", 4, [](Communicator& communicator) {
-    std::vector<int64_t> value(1, communicator.rank());
-    int64_t sum = 0;
-    for (int peer = 1; peer < 4 && communicator.rank() == 0; ++peer) {
-      const auto work = communicator.Start({.kind = CollectiveKind::kRecv,
-                                            .outputs = {Tensor(value)},
-                                            .peer = peer});
-      const absl::Status status = work->Wait();
-      if (!status.ok()) return Report(status);
-      sum += value[0];
+    // Many, so that the receiver still takes them when their sender leaves.
+    constexpr int kMessages = 6;
+    std::vector<int64_t> values(4096, communicator.rank());
+    const auto start = [&](CollectiveKind kind, int peer) {
+      Collective collective = {.kind = kind, .peer = peer};
+      (kind == CollectiveKind::kSend ? collective.inputs : collective.outputs)
+          .push_back(Tensor(values));
+      return communicator.Start(collective);
+    };
+    if (communicator.rank() != 0) {
+      std::vector<std::shared_ptr<Work>> sent;
+      for (int i = 0; i < kMessages; ++i) {
+        sent.push_back(start(CollectiveKind::kSend, 0));
+      }
+      absl::Status status;
+      for (const auto& work : sent) status.Update(work->Wait());
+      // Leaves the group at once.
+      return Report(status);
     }
-    if (communicator.rank() == 0) return absl::StrCat(sum);
-    // Leaves the group at once.
-    return Report(communicator
-                      .Start({.kind = CollectiveKind::kSend,
-                              .inputs = {Tensor(value)},
-                              .peer = 0})
-                      ->Wait());
+    int64_t sum = 0;
+    for (int peer = 1; peer < 4; ++peer) {
+      for (int i = 0; i < kMessages; ++i) {
+        const auto work = start(CollectiveKind::kRecv, peer);
+        const absl::Status status = work->Wait();
+        if (!status.ok()) return Report(status);
+        sum += values.back();
+      }
+    }
+    return absl::StrCat(sum);
   });
   const std::vector<RankOutcome> outcomes = world.Join();
-  EXPECT_EQ(outcomes[0].report, "6");
+  EXPECT_EQ(outcomes[0].report, "36");
   for (int rank = 1; rank < 4; ++rank) {
     EXPECT_EQ(outcomes[rank].report, "OK culprit -1: ");
   }

@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,10 +48,6 @@ constexpr std::chrono::milliseconds kClosing = std::chrono::seconds(5);
 // How long leaving waits for peers that are only just joining and have not yet
 // announced that they receive a farewell.
 constexpr std::chrono::milliseconds kFarewellPatience{500};
-
-// How long leaving waits for the peers to have read all that this rank has
-// sent.
-constexpr std::chrono::milliseconds kLinger{200};
 
 // Slots of Buffers are below: collectives number theirs from 1, sends and
 // receives from kPointToPointSlot.
@@ -205,9 +200,6 @@ class GlooMesh : public Mesh {
   std::unique_ptr<LoopYielder> yielder_;
   std::shared_ptr<transport::tcp::Device> device_;
   std::shared_ptr<transport::Context> context_;
-  // Addresses of the pairs, here and there.
-  std::vector<AddressBytes> own_;
-  std::vector<AddressBytes> remote_;
 
   mutable Mutex mutex_;
   absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
@@ -286,13 +278,13 @@ absl::Status GlooMesh::Open(const BackendOptions& options) {
   absl::Status created = CreateDevice(options);
   if (!created.ok()) return created;
 
-  own_.resize(world_size());
+  std::vector<AddressBytes> own(world_size());
   absl::Status listening = Guard([&] {
     context_ = device_->createContext(rank(), world_size());
     context_->setTimeout(kNever);
     for (int peer = 0; peer < world_size(); ++peer) {
       if (peer == rank()) continue;
-      own_[peer] = context_->createPair(peer)->address().bytes();
+      own[peer] = context_->createPair(peer)->address().bytes();
     }
   });
   if (!listening.ok()) {
@@ -303,14 +295,13 @@ absl::Status GlooMesh::Open(const BackendOptions& options) {
   if (world_size() == 1) return absl::OkStatus();
 
   absl::StatusOr<std::vector<AddressBytes>> remote =
-      ExchangeAddresses(own_, options);
+      ExchangeAddresses(own, options);
   if (!remote.ok()) return remote.status();
-  remote_ = *std::move(remote);
   absl::Status status =
-      ConnectPairs(*context_, own_, remote_, options.deadline,
+      ConnectPairs(*context_, own, *remote, options.deadline,
                    [this](bool on) { on ? spinner_->On() : spinner_->Off(); });
   if (status.ok()) {
-    for (const int socket : FindSockets(own_, remote_)) {
+    for (const int socket : FindSockets(own, *remote)) {
       yielder_->Watch(socket);
     }
   }
@@ -433,30 +424,17 @@ void GlooMesh::Close(const absl::Status& farewell) {
       sent[peer] = std::move(buffer);
     }
   }
-  const auto left_until = [](Instant end) {
-    return std::max(std::chrono::milliseconds(1),
-                    std::chrono::duration_cast<std::chrono::milliseconds>(
-                        end - Clock::now()));
-  };
   // Normally they have left already.
   for (const auto& buffer : sent) {
     if (buffer == nullptr) continue;
-    (void)Guard([&] { buffer->waitSend(left_until(give_up)); });
+    (void)Guard([&] {
+      buffer->waitSend(std::max(
+          std::chrono::milliseconds(1),
+          std::chrono::duration_cast<std::chrono::milliseconds>(give_up -
+                                                                Clock::now())));
+    });
   }
   sent.clear();
-  // A socket that is closed while the peer still writes to it (it announces
-  // what it would receive next) is reset, and takes with it what the peer has
-  // not read. So this side only ends what it sends, goes on reading, and waits
-  // until the peers, who then close theirs by themselves, have read it all.
-  for (const int socket : FindSockets(own_, remote_)) {
-    shutdown(socket, SHUT_WR);
-  }
-  const Instant linger_until = Clock::now() + kLinger;
-  for (Peer& peer : peers_) {
-    if (peer.tripwire == nullptr || peer.gone) continue;
-    (void)Guard(
-        [&] { peer.tripwire->waitRecv(nullptr, left_until(linger_until)); });
-  }
   spinner_->On();
   for (int peer = 0; peer < world_size(); ++peer) {
     // Destroyed, not closed: close() resets the connection, and a farewell
