@@ -302,7 +302,8 @@ void StreamSession::TellUnreached(const absl::Status& why) {
   LOG(WARNING) << "coordinator not reached: address=" << options_.address
                << " cause=\"" << absl::CHexEscape(why.message()) << "\""
                << (again ? " tried_for=" + FormatSince(trying_since_, now) : "")
-               << " gives_up_after=" << FormatDuration(options_.connect_timeout);
+               << " gives_up_after="
+               << FormatDuration(options_.connect_timeout);
 }
 
 bool StreamSession::GiveUp(const absl::Status& why) {
