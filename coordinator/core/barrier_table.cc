@@ -257,6 +257,7 @@ bool BarrierTable::ReplyIfOver(Series& series, int64_t number, const Call& call,
   if (it == series.instances.end()) {
     Changed(series);
     series.taken[request.rank] = number;
+    ForgetDropped(series);
     out.Fail(call.waiter,
              absl::OutOfRangeError(absl::StrCat(
                  BarrierTitle(request.group, request.barrier, number),
@@ -437,6 +438,23 @@ void BarrierTable::RetireInstances(Series& series) {
     Drop(*oldest, oldest->instances.find(number));
     oldest->dropped_results = true;
   }
+  ForgetDropped(series);
+}
+
+// Whoever could ask for a decision that is not kept has asked, or has gone: the
+// name can be used anew.
+void BarrierTable::ForgetDropped(Series& series) const {
+  if (!series.dropped_results || !series.instances.empty()) return;
+  const int32_t expected = Expected(series);
+  for (int32_t i = 0; i < expected; ++i) {
+    const Rank rank =
+        series.participants.empty() ? Rank(i) : series.participants[i];
+    const auto taken = series.taken.find(rank);
+    const bool lags =
+        taken == series.taken.end() || taken->second < series.newest;
+    if (lags && !gone_.contains(rank)) return;
+  }
+  series.dropped_results = false;
 }
 
 void BarrierTable::MemberDeparted(const Event& event,

@@ -198,6 +198,7 @@ class BarrierTable {
   void Keep(Series& series, Instance& instance);
   Instances::iterator Drop(Series& series, Instances::iterator decided);
   void RetireInstances(Series& series);
+  void ForgetDropped(Series& series) const;
   void Changed(const Series& series) {
     journal_.Series(series.key.first, series.key.second);
   }

@@ -315,6 +315,23 @@ TEST_F(BarrierTableTest, TheOldestDecisionsGoWhenAllAreTooManyBytes) {
   EXPECT_EQ(restored.decision_bytes(), barriers_.decision_bytes());
 }
 
+TEST_F(BarrierTableTest, ANameIsFreeWhenAllHaveAskedForWhatIsNotKept) {
+  limits_.open_barriers = 1;
+  limits_.decided_barrier_bytes = 0;
+  const std::vector<Rank> ranks = {Rank(0), Rank(3), Rank(5)};
+  Arrive(0, {.barrier = "one", .ranks = ranks, .timeout = 0s});
+  Arrive(3, {.barrier = "one", .ranks = ranks});
+  TakeReplies();
+  // Rank 5 may still come.
+  Arrive(1, {.barrier = "two"});
+  EXPECT_THAT(TakeReplies(),
+              ElementsAre(AnsweredTo(1u, StatusCode::kResourceExhausted)));
+  Lose(5);
+  Arrive(1, {.barrier = "two", .wait_all_ranks = true});
+  EXPECT_THAT(TakeReplies(), IsEmpty());
+  EXPECT_EQ(barriers_.series(), 1);
+}
+
 TEST_F(BarrierTableTest, ASnapshotNamesTheFirstAndCountsAll) {
   Form(2, 100);
   for (int i = 0; i < 300; ++i) {
