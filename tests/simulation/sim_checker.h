@@ -100,6 +100,7 @@ class SimChecker {
     int64_t closed = 0;
     int64_t grouped = 0;          // calls that registered groups
     int64_t group_conflicts = 0;  // and were refused
+    int64_t too_late = 0;         // barriers whose decision was not kept
     int64_t parts_released = 0;   // calls of barriers of a part of the world
     int64_t read_together = 0;    // MultiGets
     int64_t waited = 0;

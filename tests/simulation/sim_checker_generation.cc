@@ -194,6 +194,7 @@ void SimChecker::ObserveBarrier(const Waiting& waiting,
   const auto* decided = std::get_if<core::BarrierReply>(&reply.payload);
   if (decided == nullptr) {
     if (reply.status.ok()) Fail("I1: a barrier without a result");
+    if (reply.status.code() == absl::StatusCode::kOutOfRange) ++seen_.too_late;
     return;
   }
   const core::BarrierResult& result = **decided;

@@ -45,6 +45,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
     seen.closed += world.seen().closed;
     seen.grouped += world.seen().grouped;
     seen.group_conflicts += world.seen().group_conflicts;
+    seen.too_late += world.seen().too_late;
     seen.parts_released += world.seen().parts_released;
     seen.read_together += world.seen().read_together;
     seen.waited += world.seen().waited;
@@ -71,6 +72,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
   EXPECT_GT(seen.closed, 5);
   EXPECT_GT(seen.grouped, 500);
   EXPECT_GT(seen.group_conflicts, 50);
+  EXPECT_GT(seen.too_late, 10);
   EXPECT_GT(seen.parts_released, 500);
   EXPECT_GT(seen.read_together, 300);
   EXPECT_GT(seen.waited, 100);
@@ -89,10 +91,11 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
             << seen.spares << " worlds with spares, " << seen.returns
             << " ranks kept, " << seen.closed << " rendezvous closed, "
             << seen.grouped << " group calls, " << seen.group_conflicts
-            << " refused, " << seen.parts_released
-            << " calls released by barriers of parts, " << seen.read_together
-            << " multi gets, " << seen.waited << " waits, " << seen.stragglers
-            << " stragglers, " << seen.told << " members told\n";
+            << " refused, " << seen.too_late << " barriers asked for too late, "
+            << seen.parts_released << " calls released by barriers of parts, "
+            << seen.read_together << " multi gets, " << seen.waited
+            << " waits, " << seen.stragglers << " stragglers, " << seen.told
+            << " members told\n";
 }
 
 }  // namespace

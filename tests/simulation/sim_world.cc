@@ -117,6 +117,8 @@ core::CoordinatorOptions SimWorld::OptionsOfCoordinator() const {
   core::CoordinatorOptions options;
   options.durable = trouble_.durable;
   options.limits.watch_history_changes = kWatchHistoryChanges;
+  // One decision or two, so that late ranks find theirs gone now and then.
+  options.limits.decided_barrier_bytes = 700;
   return options;
 }
 
