@@ -1,5 +1,9 @@
 #include "client/distributed.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,7 +13,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
-#include "client/errors.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "client/internal/throw.h"
 #include "client/internal/world.h"
 #include "dataplane/mutex.h"
@@ -27,7 +32,7 @@ struct Default {
   dataplane::Mutex mutex;
   // Somebody forms or ends a group, without the lock.
   bool changing ABSL_GUARDED_BY(mutex) = false;
-  std::unique_ptr<World> world ABSL_GUARDED_BY(mutex);
+  std::shared_ptr<World> world ABSL_GUARDED_BY(mutex);
 };
 
 Default& TheDefault() {
@@ -41,6 +46,18 @@ Default& TheDefault() {
                       "Default process group has not been initialized, please "
                       "make sure to call init_process_group. In C++: "
                       "muster::InitProcessGroup()"));
+}
+
+[[noreturn]] void Invalid(absl::string_view text) {
+  internal::Throw(Origin::kControl, absl::InvalidArgumentError(text));
+}
+
+// Keeps it alive while one of its groups forms or ends.
+std::shared_ptr<World> TheWorld() {
+  Default& instance = TheDefault();
+  MutexLock lock(instance.mutex);
+  if (instance.world == nullptr) NotInitialized();
+  return instance.world;
 }
 
 std::shared_ptr<ProcessGroup> Resolve(
@@ -77,14 +94,20 @@ bool IsInitialized() {
   return instance.world != nullptr;
 }
 
-void DestroyProcessGroup() {
+void DestroyProcessGroup(const std::shared_ptr<ProcessGroup>& group) {
   Default& instance = TheDefault();
-  std::unique_ptr<World> world;
+  std::shared_ptr<World> world;
   {
     MutexLock lock(instance.mutex);
     if (instance.world == nullptr) NotInitialized();
-    world = std::move(instance.world);
-    instance.changing = true;
+    if (group == nullptr || group == instance.world->group()) {
+      world = std::move(instance.world);
+      instance.changing = true;
+    }
+  }
+  if (world == nullptr) {
+    absl::Status unseen = TheWorld()->groups().Destroy(group);
+    return internal::ThrowIfFailed(Origin::kBackend, std::move(unseen));
   }
   const absl::Cleanup done = [&instance] {
     MutexLock lock(instance.mutex);
@@ -93,12 +116,7 @@ void DestroyProcessGroup() {
   world->Destroy();
 }
 
-std::shared_ptr<ProcessGroup> WorldGroup() {
-  Default& instance = TheDefault();
-  MutexLock lock(instance.mutex);
-  if (instance.world == nullptr) NotInitialized();
-  return instance.world->group();
-}
+std::shared_ptr<ProcessGroup> WorldGroup() { return TheWorld()->group(); }
 
 int GetRank(const std::shared_ptr<ProcessGroup>& group) {
   return Resolve(group)->rank();
@@ -112,19 +130,125 @@ std::string GetBackend(const std::shared_ptr<ProcessGroup>& group) {
   return Resolve(group)->backend();
 }
 
-std::shared_ptr<Store> GetDefaultStore() {
-  Default& instance = TheDefault();
-  MutexLock lock(instance.mutex);
-  if (instance.world == nullptr) NotInitialized();
-  return instance.world->store();
+std::shared_ptr<ProcessGroup> NewGroup(const NewGroupOptions& options) {
+  return TheWorld()->groups().New(options);
 }
 
-std::string GetDebugAddress() {
-  Default& instance = TheDefault();
-  MutexLock lock(instance.mutex);
-  if (instance.world == nullptr) NotInitialized();
-  return instance.world->debug_address();
+Subgroups NewSubgroups(int group_size, const NewSubgroupsOptions& options) {
+  const int world_size = GetWorldSize();
+  if (group_size <= 0) {
+    Invalid(absl::StrCat("The arg 'group_size' (", group_size,
+                         ") must be positive"));
+  }
+  if (group_size > world_size) {
+    Invalid(absl::StrCat("The arg 'group_size' (", group_size,
+                         ") must not exceed the world size (", world_size,
+                         ")"));
+  }
+  if (world_size % group_size != 0) {
+    Invalid(absl::StrCat("The world size (", world_size,
+                         ") must be divisible by 'group_size=", group_size,
+                         "'"));
+  }
+  std::vector<std::vector<int>> ranks(
+      static_cast<size_t>(world_size / group_size));
+  for (int rank = 0; rank < world_size; ++rank) {
+    ranks[static_cast<size_t>(rank / group_size)].push_back(rank);
+  }
+  return NewSubgroupsByEnumeration(ranks, options);
 }
+
+Subgroups NewSubgroupsByEnumeration(
+    const std::vector<std::vector<int>>& ranks_per_subgroup_list,
+    const NewSubgroupsOptions& options) {
+  if (ranks_per_subgroup_list.empty()) {
+    Invalid("The arg 'ranks_per_subgroup_list' cannot be empty");
+  }
+  std::map<int, size_t> subgroup_of;
+  for (size_t i = 0; i < ranks_per_subgroup_list.size(); ++i) {
+    for (const int rank : ranks_per_subgroup_list[i]) {
+      const auto [place, first] = subgroup_of.emplace(rank, i);
+      if (first || place->second == i) continue;
+      Invalid(absl::StrCat("Rank ", rank, " has appeared in both subgroup ",
+                           place->second, " and ", i));
+    }
+  }
+  Subgroups subgroups;
+  for (const std::vector<int>& ranks : ranks_per_subgroup_list) {
+    subgroups.all.push_back(NewGroup({.ranks = ranks,
+                                      .timeout = options.timeout,
+                                      .backend = options.backend,
+                                      .description = options.description}));
+    if (subgroups.current == nullptr || subgroups.all.back()->rank() >= 0) {
+      subgroups.current = subgroups.all.back();
+    }
+  }
+  return subgroups;
+}
+
+std::shared_ptr<ProcessGroup> SplitGroup(
+    const std::shared_ptr<ProcessGroup>& parent,
+    const std::vector<std::vector<int>>& split_ranks,
+    const SplitGroupOptions& options) {
+  return TheWorld()->groups().Split(Resolve(parent), split_ranks, options);
+}
+
+int GetGroupRank(const std::shared_ptr<ProcessGroup>& group, int global_rank) {
+  const std::vector<int> ranks = GetProcessGroupRanks(group);
+  const auto found = std::find(ranks.begin(), ranks.end(), global_rank);
+  if (found == ranks.end()) {
+    Invalid(absl::StrCat("Global rank ", global_rank,
+                         " is not part of group \"", Resolve(group)->name(),
+                         "\""));
+  }
+  return static_cast<int>(found - ranks.begin());
+}
+
+int GetGlobalRank(const std::shared_ptr<ProcessGroup>& group, int group_rank) {
+  const std::vector<int> ranks = GetProcessGroupRanks(group);
+  if (group_rank < 0 || static_cast<size_t>(group_rank) >= ranks.size()) {
+    Invalid(absl::StrCat("Group rank ", group_rank, " is not part of group \"",
+                         Resolve(group)->name(), "\""));
+  }
+  return ranks[static_cast<size_t>(group_rank)];
+}
+
+std::vector<int> GetProcessGroupRanks(
+    const std::shared_ptr<ProcessGroup>& group) {
+  const std::shared_ptr<World> world = TheWorld();
+  if (group == nullptr) return world->group()->ranks();
+  world->groups().CheckKnown(group);
+  return group->ranks();
+}
+
+MeshWorld DefaultMeshWorld() {
+  const std::shared_ptr<ProcessGroup> group = WorldGroup();
+  MeshWorld mesh;
+  mesh.rank = group->rank();
+  mesh.size = group->size();
+  mesh.group = group;
+  mesh.make_groups = [](const MeshGroups& groups) {
+    std::shared_ptr<ProcessGroup> own;
+    for (const std::vector<int>& ranks : groups.ranks) {
+      auto made = NewGroup({.ranks = ranks,
+                            .backend = groups.backend,
+                            .description = groups.description});
+      if (made->rank() >= 0) own = std::move(made);
+    }
+    return own;
+  };
+  return mesh;
+}
+
+DeviceMesh InitDeviceMesh(const std::string& device_type,
+                          const std::vector<int64_t>& shape,
+                          const DeviceMeshOptions& options) {
+  return DeviceMesh::Init(DefaultMeshWorld(), device_type, shape, options);
+}
+
+std::shared_ptr<Store> GetDefaultStore() { return TheWorld()->store(); }
+
+std::string GetDebugAddress() { return TheWorld()->debug_address(); }
 
 Work AllReduce(Tensor tensor, const AllReduceOptions& options) {
   return Resolve(options.group)->AllReduce(std::move(tensor), options);

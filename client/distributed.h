@@ -1,14 +1,16 @@
-// The functions that mirror torch.distributed, on the default group.
+// The functions that mirror torch.distributed.
 
 #ifndef MUSTER_CLIENT_DISTRIBUTED_H_
 #define MUSTER_CLIENT_DISTRIBUTED_H_
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "client/device_mesh.h"
 #include "client/process_group.h"
 #include "client/store.h"
 
@@ -86,23 +88,118 @@ void InitProcessGroup(const InitProcessGroupOptions& options = {});
 
 bool IsInitialized();
 
-// Ends the default group: leaves the job, closes the connections, ends the
-// threads. Collectives must be complete. Afterwards InitProcessGroup works
-// again. Rank 0, when it serves the coordinator, stays for the other ranks'
-// farewell, at most ten seconds.
-// Throws DistError: kFailedPrecondition (there is no default group). Throws
-// the group's error when the group failed and nobody has seen that; the group
-// is gone even so.
-void DestroyProcessGroup();
+// Without a group: ends all of them, those beside the default one first, the
+// last by name first; leaves the job, closes the connections, ends the threads.
+// Collectives must be complete. Afterwards InitProcessGroup works again. Rank
+// 0, when it serves the coordinator, stays for the other ranks' farewell, at
+// most ten seconds. With a group of NewGroup: ends that alone; of a group that
+// this process is not in, nothing. Throws DistError: kFailedPrecondition (there
+// is no default group), kInvalidArgument (no such group). Throws the group's
+// error when it failed and nobody has seen that; of all groups, when nobody has
+// seen any. The group is gone even so.
+void DestroyProcessGroup(const std::shared_ptr<ProcessGroup>& group = nullptr);
 
 // The default group. Throws DistError (kFailedPrecondition) without one.
 std::shared_ptr<ProcessGroup> WorldGroup();
 
 // `group`: null is the default group. All throw DistError
 // (kFailedPrecondition) when there is no default group.
+// The rank and the size are -1 where this process is not in the group.
 int GetRank(const std::shared_ptr<ProcessGroup>& group = nullptr);
 int GetWorldSize(const std::shared_ptr<ProcessGroup>& group = nullptr);
 std::string GetBackend(const std::shared_ptr<ProcessGroup>& group = nullptr);
+
+struct NewGroupOptions {
+  // Global ranks, in any order. Not given: all.
+  std::optional<std::vector<int>> ranks = std::nullopt;
+  // For forming the group, and for its collectives; zero: the default group's.
+  std::chrono::milliseconds timeout{0};
+  // Empty: the default group's.
+  std::string backend = {};
+  // Only the members make the call, and need not agree with others about the
+  // order of such calls.
+  bool use_local_synchronization = false;
+  // For people; the coordinator shows it.
+  std::string description = {};
+  // At most 256 bytes. Empty: a number, or with local synchronization a hash of
+  // the ranks and a number.
+  std::string name = {};
+};
+
+// A group of some ranks. All ranks of the default group must make the call,
+// whether they are members or not, and in the same order, unless it is of local
+// synchronization. It returns when the members are connected, which those that
+// are not members do not wait for.
+//
+// The ranks in the group ascend with the global ones. Where this process is not
+// a member, the result stands for that: its rank and size are -1, collectives
+// on it warn in the log and do nothing, and destroying it does nothing. (It is
+// not null, which means the default group.)
+//
+// A group is independent of the default one and of others: it fails when one of
+// its own members is gone, and goes on when it is another one. A failure of its
+// own, as a timeout, ends it on its members alone.
+// Throws DistError: kInvalidArgument (ranks, backend, timeout, or a name that
+// is taken), kFailedPrecondition (no default group), kDeadlineExceeded (members
+// did not come; the text names them), kAborted; DistNetworkError,
+// DistBackendError: as InitProcessGroup.
+std::shared_ptr<ProcessGroup> NewGroup(const NewGroupOptions& options = {});
+
+struct NewSubgroupsOptions {
+  // As in NewGroupOptions.
+  std::chrono::milliseconds timeout{0};
+  std::string backend = {};
+  std::string description = {};
+};
+
+struct Subgroups {
+  // The one that this process is in; what NewGroup returns to others if none.
+  std::shared_ptr<ProcessGroup> current;
+  std::vector<std::shared_ptr<ProcessGroup>> all;
+};
+
+// Groups of `group_size` ranks each, in ascending order. The world size must be
+// a multiple of it. Otherwise as NewGroup.
+Subgroups NewSubgroups(int group_size, const NewSubgroupsOptions& options = {});
+
+// A group for each of these lists of global ranks; no rank may be in two.
+// Otherwise as NewGroup.
+Subgroups NewSubgroupsByEnumeration(
+    const std::vector<std::vector<int>>& ranks_per_subgroup_list,
+    const NewSubgroupsOptions& options = {});
+
+struct SplitGroupOptions {
+  // Zero: the parent's.
+  std::chrono::milliseconds timeout{0};
+  std::string description = {};
+};
+
+// Cuts `parent` (null: the default group) into parts, of ranks in the parent:
+// the part that this process is in. Of those ranks that are in none nothing
+// comes, as in NewGroup. All ranks of the parent must make the call, in the
+// same order. No rank may be in two. Throws as NewGroup.
+std::shared_ptr<ProcessGroup> SplitGroup(
+    const std::shared_ptr<ProcessGroup>& parent,
+    const std::vector<std::vector<int>>& split_ranks,
+    const SplitGroupOptions& options = {});
+
+// Between global ranks and those in `group`. Throw DistError
+// (kInvalidArgument): it is not in the group, or there is no such group.
+int GetGroupRank(const std::shared_ptr<ProcessGroup>& group, int global_rank);
+int GetGlobalRank(const std::shared_ptr<ProcessGroup>& group, int group_rank);
+
+// Global ranks by the ranks in `group`.
+std::vector<int> GetProcessGroupRanks(
+    const std::shared_ptr<ProcessGroup>& group = nullptr);
+
+// The default group for the functions of DeviceMesh, whose groups are made with
+// NewGroup: one for each line of a dimension, in the order of the mesh.
+MeshWorld DefaultMeshWorld();
+
+// DeviceMesh::Init on the default group. All its ranks must make the call.
+DeviceMesh InitDeviceMesh(const std::string& device_type,
+                          const std::vector<int64_t>& shape,
+                          const DeviceMeshOptions& options = {});
 
 // The job's store, with a timeout of its own (300 s). Keys that begin with
 // "muster/" are the SDK's.

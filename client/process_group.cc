@@ -130,6 +130,8 @@ int ProcessGroup::rank() const { return state_->rank(); }
 
 int ProcessGroup::size() const { return state_->size(); }
 
+std::vector<int> ProcessGroup::ranks() const { return state_->ranks(); }
+
 const std::string& ProcessGroup::name() const { return state_->options().name; }
 
 std::string ProcessGroup::backend() const { return state_->options().backend; }

@@ -162,7 +162,7 @@ struct MonitoredBarrierOptions {
 // The first failure of a collective ends the group on every rank, within
 // moments when a peer dies: what runs fails, and every later call throws the
 // same error, which names the rank, its host, the cause and what it was last
-// seen doing.
+// seen doing. Groups that the peer is not in go on.
 //
 // Ranks that are arguments or results are global: of the default group.
 // In lists of tensors, number r belongs to the group's rank r.
@@ -172,8 +172,12 @@ class ProcessGroup {
  public:
   explicit ProcessGroup(std::shared_ptr<internal::GroupState> state);
 
+  // Of this process in the group, and of how many; both -1 in what stands for
+  // the groups that it is not in (NewGroup).
   int rank() const;
   int size() const;
+  // The global ranks, by the ranks in the group.
+  std::vector<int> ranks() const;
   const std::string& name() const;
   std::string backend() const;
   // Of collectives that name none.

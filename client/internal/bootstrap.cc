@@ -33,12 +33,13 @@ Deadline TidyDeadline() {
   return Deadline::After(std::chrono::seconds(2), "2s for tidying up");
 }
 
-void DeleteKeys(Session& session, const std::vector<std::string>& keys,
+bool DeleteKeys(Session& session, const std::vector<std::string>& keys,
                 const Deadline& deadline) {
   for (const std::string& key : keys) {
     // One that stays is litter, no more.
-    if (!DeleteKey(session.stream(), key, deadline).ok()) return;
+    if (!DeleteKey(session.stream(), key, deadline).ok()) return false;
   }
+  return true;
 }
 
 std::vector<std::string> Prefixed(const std::string& prefix,
@@ -99,13 +100,13 @@ absl::StatusOr<int64_t> SessionBootstrap::Add(const std::string& key,
   return AddToKey(session_->stream(), full, delta, CallDeadline());
 }
 
-void SessionBootstrap::DeleteOwnKeys() {
+bool SessionBootstrap::DeleteOwnKeys() {
   std::vector<std::string> keys;
   {
     MutexLock lock(mutex_);
     keys.swap(own_keys_);
   }
-  DeleteKeys(*session_, keys, TidyDeadline());
+  return DeleteKeys(*session_, keys, TidyDeadline());
 }
 
 void DeleteStaleKeys(Session& session, const std::string& prefix,

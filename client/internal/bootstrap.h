@@ -33,7 +33,8 @@ class SessionBootstrap : public dataplane::BootstrapStore {
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
 
   // Deletes what this process has set: a coordinator outlives many groups.
-  void DeleteOwnKeys();
+  // False: it does not answer.
+  bool DeleteOwnKeys();
 
  private:
   const std::shared_ptr<Session> session_;

@@ -102,6 +102,7 @@ void FailureJudge::OnSessionOver(const absl::Status& why) {
     changed_.NotifyAll();
   }
   if (abort) return abort(verdict);
+  if (!IsWorld()) return;
   LOG(WARNING) << "session over: cause=\"" << absl::CHexEscape(why.message())
                << "\"";
 }
@@ -129,11 +130,31 @@ void FailureJudge::End() {
   group_.connected = nullptr;
 }
 
+bool FailureJudge::Includes(int rank) const {
+  return IsWorld() ||
+         std::binary_search(options_.ranks.begin(), options_.ranks.end(), rank);
+}
+
+bool FailureJudge::Concerns(const MemberEvent& event) const {
+  if (event.code == absl::StatusCode::kOk) return Includes(event.member.rank);
+  // A report: who makes it is not to blame for it.
+  return IsWorld() || std::any_of(event.culprits.begin(), event.culprits.end(),
+                                  [&](const MemberInfo& member) {
+                                    return Includes(member.rank);
+                                  });
+}
+
+int FailureJudge::GlobalRank(int rank) const {
+  if (rank < 0 || rank >= static_cast<int>(group_.seats.size())) return -1;
+  return group_.seats[static_cast<size_t>(rank)].rank;
+}
+
 bool FailureJudge::Conclude() {
   if (!begun_ || !final_.ok()) return false;
   for (const MemberEvent& event : events_) {
-    if (event.kind == MemberEvent::Kind::kLeft || !event.generation_ended ||
-        event.generation != group_.generation) {
+    if (event.kind == MemberEvent::Kind::kLeft ||
+        event.generation != group_.generation || !Concerns(event) ||
+        (IsWorld() && !event.generation_ended)) {
       continue;
     }
     Finish(Verdict(event, Label()));
@@ -144,7 +165,7 @@ bool FailureJudge::Conclude() {
   // that does not let it in any more, does: nobody would see to this rank.
   const bool with_rank_0 =
       options_.embedded && absl::IsUnavailable(session_over_);
-  if (with_rank_0 ? Left(0) == nullptr
+  if (with_rank_0 ? Includes(0) && Left(0) == nullptr
                   : absl::IsFailedPrecondition(session_over_) ||
                         absl::IsUnauthenticated(session_over_) ||
                         absl::IsPermissionDenied(session_over_)) {
@@ -199,9 +220,11 @@ absl::Status FailureJudge::WithSeat(const absl::Status& symptom,
                             .host = seat.host,
                             .pid = seat.pid,
                             .cause = std::string(symptom.message())};
+    // The symptom may count the ranks of the group.
+    const absl::string_view whose = IsWorld() ? "rank " : "global rank ";
     return WithCulprits(
         absl::Status(symptom.code(),
-                     absl::StrCat(symptom.message(), "; ", "rank ", culprit,
+                     absl::StrCat(symptom.message(), "; ", whose, culprit,
                                   " is pid ", seat.pid, " on ", seat.host)),
         {member});
   }
@@ -237,7 +260,7 @@ absl::Status FailureJudge::Known(int64_t generation) const {
   MutexLock lock(mutex_);
   if (begun_) return final_;
   for (const MemberEvent& event : events_) {
-    if (event.generation == generation) {
+    if (event.generation == generation && Concerns(event)) {
       return Verdict(event, "while the group formed");
     }
   }
@@ -269,7 +292,7 @@ absl::Status FailureJudge::Decide(const absl::Status& symptom) {
   while (deciding_) changed_.Wait(mutex_);
   if (!final_.ok()) return final_;
   deciding_ = true;
-  const int culprit = dataplane::CulpritRank(symptom).value_or(-1);
+  const int culprit = GlobalRank(dataplane::CulpritRank(symptom).value_or(-1));
   if (final_.ok()) {
     failed_label_ = HeadOf(symptom.message());
     AwaitVerdict(symptom, culprit);

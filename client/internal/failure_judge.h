@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -31,6 +31,14 @@ namespace muster::internal {
 // the explanation when its connections then break. What ended the group is
 // logged once.
 //
+// Each group has a judge of its own. A group beside the default one ends when
+// one of its own members is to blame, whether or not that was what ended the
+// generation; others may come and go. It reports nothing: a report would end
+// all groups.
+//
+// Ranks are global, but in the backend's errors, which count those of the
+// group.
+//
 // Thread-safe. Events may come before Begin, from the moment at which there is
 // a session.
 class FailureJudge {
@@ -41,6 +49,8 @@ class FailureJudge {
     bool embedded = false;
     // How long the session takes to find that the coordinator is gone.
     std::chrono::milliseconds coordinator_loss = std::chrono::seconds(3);
+    // Of a group beside the default one, ascending; empty: the default group.
+    std::vector<int> ranks = {};
   };
 
   struct Accusation {
@@ -51,20 +61,21 @@ class FailureJudge {
   struct Group {
     std::string name;
     int64_t generation = 0;
-    int rank = -1;
+    int rank = -1;  // this process's
+    // By the rank in the group.
     std::vector<Seat> seats;
     // What runs there now, for people; empty for nothing.
     std::function<std::string()> current;
     // Ends what runs there.
     std::function<void(const absl::Status&)> abort;
     // Without a verdict: tells the coordinator what this rank thinks. Called
-    // without locks, may take seconds.
+    // without locks, may take seconds. Null: keeps it to itself.
     std::function<Accusation(const absl::Status& own)> accuse;
     // Whether the coordinator can be reached now.
     std::function<bool()> connected;
   };
 
-  explicit FailureJudge(const Options& options) : options_(options) {}
+  explicit FailureJudge(Options options) : options_(std::move(options)) {}
 
   // The callbacks of the session.
   void OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -77,7 +88,7 @@ class FailureJudge {
   void End() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The error that ended the group, so far as it is known; OK while it works.
-  // Before Begin: whether somebody of generation `generation` is gone.
+  // Before Begin: whether somebody of it is gone in generation `generation`.
   absl::Status Known(int64_t generation) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The group's error, given that a collective failed here with `symptom`.
@@ -91,6 +102,12 @@ class FailureJudge {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  bool IsWorld() const { return options_.ranks.empty(); }
+  bool Includes(int rank) const;
+  // Whether a member of the group is to blame for it, or left.
+  bool Concerns(const MemberEvent& event) const;
+  // The global rank of the group's rank `rank`; -1: none.
+  int GlobalRank(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Verdict(const MemberEvent& event, const std::string& label) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An error with this rank's neighbour, or whoever it is, named in full.

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/internal/throw.h"
@@ -111,6 +112,55 @@ TEST_F(FailureJudgeTest, AnEventAbortsTheGroupAndNamesEverything) {
             "progress: all_reduce #4");
   EXPECT_TRUE(absl::IsUnavailable(aborted_));
   EXPECT_THAT(Ranks(aborted_), ElementsAre(2));
+}
+
+// Of ranks 1 and 3, whose ranks in it are 0 and 1.
+class SubgroupJudgeTest : public ::testing::Test {
+ protected:
+  SubgroupJudgeTest() {
+    FailureJudge::Group group;
+    group.name = "odd";
+    group.generation = kGeneration;
+    group.rank = 1;
+    group.seats = {{.rank = 1, .host = "host-1", .pid = 101},
+                   {.rank = 3, .host = "host-3", .pid = 103}};
+    group.abort = [this](const absl::Status& why) { aborted_ = why; };
+    judge_.Begin(std::move(group));
+  }
+
+  FailureJudge judge_{
+      {.verdict_timeout = milliseconds(1), .embedded = true, .ranks = {1, 3}}};
+  absl::Status aborted_;
+};
+
+TEST_F(SubgroupJudgeTest, OthersComeAndGo) {
+  judge_.OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
+  judge_.OnEvent(Event(MemberEvent::Kind::kFailed, 0, "out of memory"));
+  judge_.OnSessionOver(absl::UnavailableError("rank 0 took it along"));
+  EXPECT_TRUE(judge_.Known(kGeneration).ok());
+}
+
+TEST_F(SubgroupJudgeTest, AMemberEndsItWhateverHasEndedTheGeneration) {
+  judge_.OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
+  MemberEvent second = Event(MemberEvent::Kind::kLost, 3, "connection closed");
+  second.generation_ended = false;
+  judge_.OnEvent(second);
+  EXPECT_THAT(Ranks(aborted_), ElementsAre(3));
+}
+
+TEST_F(SubgroupJudgeTest, WhoReportsIsNotToBlame) {
+  judge_.OnEvent(Report(3, "all_reduce #5 on group \"world\"", {2}));
+  EXPECT_TRUE(judge_.Known(kGeneration).ok());
+  judge_.OnEvent(Report(0, "all_reduce #5 on group \"world\"", {2, 1}));
+  EXPECT_THAT(Ranks(aborted_), ElementsAre(2, 1));
+}
+
+TEST_F(SubgroupJudgeTest, ASymptomsRankIsTheGroups) {
+  const absl::Status why = judge_.Decide(ClosedBy(1));
+  EXPECT_THAT(Ranks(why), ElementsAre(3));
+  EXPECT_THAT(std::string(why.message()),
+              HasSubstr("; global rank 3 is pid 103 on host-3"));
+  EXPECT_EQ(judge_.Known(kGeneration), why);
 }
 
 TEST_F(FailureJudgeTest, TheVerdictWinsOverTheSymptom) {

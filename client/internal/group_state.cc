@@ -1,5 +1,7 @@
 #include "client/internal/group_state.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +14,8 @@
 #include "client/internal/stream_session.h"
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
+#include "dataplane/collective.h"
+#include "glog/logging.h"
 
 namespace muster::internal {
 namespace {
@@ -25,6 +29,26 @@ Deadline SettleDeadline() {
 }
 
 }  // namespace
+
+std::vector<Seat> SeatsOf(const Formation& formation,
+                          const std::vector<int>& ranks) {
+  std::vector<Seat> seats;
+  for (const Seat& seat : formation.seats) {
+    if (std::binary_search(ranks.begin(), ranks.end(), seat.rank)) {
+      seats.push_back(seat);
+    }
+  }
+  return seats;
+}
+
+std::shared_ptr<GroupState> GroupState::NonMember(int global_rank) {
+  GroupStateOptions options;
+  options.name = "NON_GROUP_MEMBER";
+  options.is_world = false;
+  options.seats.push_back({.rank = global_rank});
+  return std::shared_ptr<GroupState>(
+      new GroupState(std::move(options), nullptr, nullptr));
+}
 
 std::shared_ptr<GroupState> GroupState::Create(
     GroupStateOptions options, std::unique_ptr<dataplane::Backend> backend,
@@ -56,9 +80,9 @@ void GroupState::TellJudge() {
   const std::weak_ptr<GroupState> weak = weak_from_this();
   FailureJudge::Group group;
   group.name = options_.name;
-  group.generation = options_.formation.generation;
-  group.rank = rank();
-  group.seats = options_.formation.seats;
+  group.generation = options_.generation;
+  group.rank = global_rank();
+  group.seats = options_.seats;
   group.current = [weak]() -> std::string {
     const auto self = weak.lock();
     const auto communicator = self == nullptr ? nullptr : self->communicator();
@@ -69,11 +93,13 @@ void GroupState::TellJudge() {
     const auto communicator = self == nullptr ? nullptr : self->communicator();
     if (communicator != nullptr) communicator->Abort(why);
   };
-  group.accuse = [weak](const absl::Status& own) {
-    const auto self = weak.lock();
-    return self == nullptr ? FailureJudge::Accusation{.error = own}
-                           : self->Accuse(own);
-  };
+  if (options_.is_world) {
+    group.accuse = [weak](const absl::Status& own) {
+      const auto self = weak.lock();
+      return self == nullptr ? FailureJudge::Accusation{.error = own}
+                             : self->Accuse(own);
+    };
+  }
   group.connected = [weak] {
     const auto self = weak.lock();
     return self != nullptr && self->session_->stream().connected();
@@ -96,7 +122,50 @@ std::shared_ptr<dataplane::Communicator> GroupState::LiveCommunicator() const {
   return live;
 }
 
+int GroupState::global_rank() const {
+  return options_.seats[static_cast<size_t>(is_member() ? rank() : 0)].rank;
+}
+
+int GroupState::GroupRankOf(int global_rank) const {
+  // The first for the data plane to judge; of the second nothing comes.
+  if (options_.is_world) return global_rank;
+  if (!is_member()) return -1;
+  for (size_t i = 0; i < options_.seats.size(); ++i) {
+    if (options_.seats[i].rank == global_rank) return static_cast<int>(i);
+  }
+  Throw(Origin::kControl,
+        absl::InvalidArgumentError(absl::StrCat("Global rank ", global_rank,
+                                                " is not part of group \"",
+                                                options_.name, "\"")));
+}
+
+int GroupState::GlobalRankOf(int group_rank) const {
+  if (group_rank < 0 || group_rank >= size()) {
+    Throw(Origin::kControl,
+          absl::InvalidArgumentError(absl::StrCat("Group rank ", group_rank,
+                                                  " is not part of group \"",
+                                                  options_.name, "\"")));
+  }
+  return options_.seats[static_cast<size_t>(group_rank)].rank;
+}
+
+std::vector<int> GroupState::ranks() const {
+  std::vector<int> ranks;
+  if (!is_member()) return ranks;
+  ranks.reserve(options_.seats.size());
+  for (const Seat& seat : options_.seats) ranks.push_back(seat.rank);
+  return ranks;
+}
+
+bool GroupState::IsForOthers(absl::string_view verb) const {
+  if (is_member()) return false;
+  LOG(WARNING) << "Running " << verb << " on global rank " << global_rank()
+               << " which does not belong to the given group.";
+  return true;
+}
+
 Work GroupState::Run(dataplane::Collective collective, bool async_op) {
+  if (IsForOthers(CollectiveKindName(collective.kind))) return Work();
   collective.caller_waits = !async_op;
   dataplane::Collective::Tensors result =
       collective.outputs.empty() ? collective.tensors : collective.outputs;
@@ -140,8 +209,9 @@ void GroupState::Shutdown() {
 }
 
 absl::Status GroupState::status() const {
+  if (!is_member()) return absl::OkStatus();
   const auto live = communicator();
-  absl::Status known = judge_->Known(options_.formation.generation);
+  absl::Status known = judge_->Known(options_.generation);
   if (!known.ok()) return known;
   return live == nullptr ? absl::OkStatus() : live->status();
 }
@@ -179,7 +249,7 @@ FailureJudge::Accusation GroupState::Accuse(const absl::Status& own) {
 absl::Status GroupState::NameTheStuck(const absl::Status& own) {
   const absl::Status met =
       AwaitBarrier(session_->stream(), options_.name, "muster/after-timeout",
-                   options_.formation.generation, rank(),
+                   options_.generation, global_rank(),
                    /*wait_all_ranks=*/true, SettleDeadline());
   const std::vector<MemberInfo> stuck = CulpritsOf(met);
   if (met.ok() || stuck.empty()) return own;
@@ -214,24 +284,25 @@ std::string GroupState::BarrierText(const absl::Status& status,
     ranks.resize(kRanksInTextMax);
   }
   return absl::StrCat(
-      "[Rank ", rank(), "]: ", missing.size() == 1 ? "Rank " : "Ranks ",
+      "[Rank ", global_rank(), "]: ", missing.size() == 1 ? "Rank " : "Ranks ",
       absl::StrJoin(ranks, ", "), more, " failed to pass monitoredBarrier in ",
       timeout.count(), " ms: ", status.message());
 }
 
 void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
+  if (IsForOthers("monitored_barrier")) return;
   const auto live = LiveCommunicator();
   if (const absl::Status broken = live->status(); !broken.ok()) {
     ThrowFailure(broken);
   }
   if (size() == 1) return;
   const std::string name = timeout.count() == 0
-                               ? "InitProcessGroupOptions::timeout"
+                               ? options_.timeout_name
                                : "MonitoredBarrierOptions::timeout";
   if (timeout.count() == 0) timeout = options_.timeout;
   const absl::Status status =
       AwaitBarrier(session_->stream(), options_.name, "monitored_barrier",
-                   options_.formation.generation, rank(), wait_all_ranks,
+                   options_.generation, global_rank(), wait_all_ranks,
                    Deadline::After(timeout, name));
   if (status.ok()) return;
   Throw(Origin::kControl,

@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "client/internal/failure_judge.h"
 #include "client/process_group.h"
 #include "client/session.h"
@@ -23,8 +24,22 @@ struct GroupStateOptions {
   std::string name;
   std::string backend;
   std::chrono::milliseconds timeout{0};
-  Formation formation;
+  // In which of the user's options that stands.
+  std::string timeout_name;
+  int64_t generation = 0;
+  // Of the group, ascending: the global rank of the group's rank r is that of
+  // seat r.
+  std::vector<Seat> seats;
+  // This process's in the group; -1: it is not in it.
+  int rank = -1;
+  // The default group: its failures are reported to the coordinator, which ends
+  // all groups, and its ranks are the global ones.
+  bool is_world = true;
 };
+
+// The seats of these ranks of the formation, which are ascending.
+std::vector<Seat> SeatsOf(const Formation& formation,
+                          const std::vector<int>& ranks);
 
 // GroupState joins one communicator with the control plane: it starts
 // collectives, and turns their failures into the group's one error.
@@ -34,6 +49,10 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   static std::shared_ptr<GroupState> Create(
       GroupStateOptions options, std::unique_ptr<dataplane::Backend> backend,
       std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge);
+
+  // What stands for any group that this process is not in: it does nothing but
+  // warn.
+  static std::shared_ptr<GroupState> NonMember(int global_rank);
 
   // Throws what Work::Wait throws, unless `async_op`.
   Work Run(dataplane::Collective collective, bool async_op);
@@ -53,13 +72,18 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // For heartbeats.
   std::vector<GroupProgress> Progress() const;
 
-  // Between global ranks, which users see, and the group's own: the same, as
-  // long as the only group is the default one.
-  int GroupRankOf(int global_rank) const { return global_rank; }
-  int GlobalRankOf(int group_rank) const { return group_rank; }
+  // Between global ranks, which users see, and the group's own. Throw DistError
+  // (kInvalidArgument): it is not in the group.
+  int GroupRankOf(int global_rank) const;
+  int GlobalRankOf(int group_rank) const;
 
-  int rank() const { return options_.formation.rank; }
-  int size() const { return static_cast<int>(options_.formation.seats.size()); }
+  bool is_member() const { return options_.rank >= 0; }
+  // In the group; -1 and -1 when this process is not a member.
+  int rank() const { return options_.rank; }
+  int size() const {
+    return is_member() ? static_cast<int>(options_.seats.size()) : -1;
+  }
+  std::vector<int> ranks() const;
   const GroupStateOptions& options() const { return options_; }
 
  private:
@@ -69,9 +93,12 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   std::shared_ptr<dataplane::Communicator> communicator() const;
   // Throws when the group was shut down.
   std::shared_ptr<dataplane::Communicator> LiveCommunicator() const;
+  // True, and says so in the log, when this process is not a member.
+  bool IsForOthers(absl::string_view verb) const;
   void TellJudge();
   FailureJudge::Accusation Accuse(const absl::Status& own);
   absl::Status NameTheStuck(const absl::Status& own);
+  int global_rank() const;
   std::string BarrierText(const absl::Status& status,
                           std::chrono::milliseconds timeout) const;
 

@@ -16,7 +16,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/errors.h"
 #include "client/file_store.h"
@@ -26,15 +25,12 @@
 #include "client/internal/stream_session.h"
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
-#include "dataplane/decorators/metering.h"
-#include "dataplane/factory.h"
-#include "dataplane/mutex.h"
+#include "dataplane/metrics.h"
 #include "glog/logging.h"
 
 namespace muster::internal {
 namespace {
 
-using dataplane::MutexLock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -75,13 +71,7 @@ void CheckOptions(const InitProcessGroupOptions& options) {
         "was ",
         options.verdict_timeout.count(), " ms"));
   }
-  const std::vector<std::string> backends = dataplane::BuiltInBackends();
-  if (std::find(backends.begin(), backends.end(), options.backend) ==
-      backends.end()) {
-    Invalid(absl::StrCat("unknown backend \"", options.backend,
-                         "\": this program has ",
-                         absl::StrJoin(backends, ", ")));
-  }
+  CheckBackend(options.backend);
   if (options.last_call.has_value() && options.last_call->count() < 0) {
     Invalid(absl::StrCat(
         "InitProcessGroupOptions::last_call must not be negative but was ",
@@ -144,11 +134,6 @@ std::string PartingReason(const absl::Status& failure) {
 
 }  // namespace
 
-struct World::Slot {
-  dataplane::Mutex mutex;
-  std::weak_ptr<GroupState> group ABSL_GUARDED_BY(mutex);
-};
-
 std::unique_ptr<World> World::Form(const InitProcessGroupOptions& options) {
   EnsureLogging();
   CheckOptions(options);
@@ -169,8 +154,7 @@ std::unique_ptr<World> World::Form(const InitProcessGroupOptions& options) {
 
 World::World(const InitProcessGroupOptions& options)
     : options_(options),
-      deadline_(Deadline::After(options.timeout, kTimeoutName)),
-      slot_(std::make_shared<Slot>()) {}
+      deadline_(Deadline::After(options.timeout, kTimeoutName)) {}
 
 World::~World() {
   // First, so that none of its callbacks runs while the rest goes.
@@ -181,6 +165,7 @@ World::~World() {
     if (!why.ok()) session_->Leave(PartingReason(why), kPartingTime);
     session_->Close();
   }
+  groups_ = nullptr;
   if (state_ != nullptr) state_->Shutdown();
 }
 
@@ -207,12 +192,7 @@ void World::FormGroup(InitPlan plan) {
   ConnectAndJoin(plan);
   store_ = meeting_ != nullptr ? meeting_
                                : std::make_shared<CoordinatorStore>(session_);
-  bootstrap_ = std::make_shared<SessionBootstrap>(
-      session_, absl::StrCat(GroupPrefix(), formation_.generation, "/"),
-      [judge = judge_, generation = formation_.generation] {
-        return judge->Known(generation);
-      });
-  Connect(bootstrap_, LocalAddress(plan));
+  Connect(plan);
   // Members that died did not tidy up, and an external coordinator outlives
   // any number of groups.
   if (formation_.rank == 0 && !plan.embedded) {
@@ -307,10 +287,8 @@ void World::ConnectAndJoin(InitPlan& plan) {
 }
 
 Formation World::TryToJoin(const InitPlan& plan) {
-  judge_ = std::make_shared<FailureJudge>(
-      FailureJudge::Options{.verdict_timeout = options_.verdict_timeout,
-                            .embedded = plan.embedded,
-                            .coordinator_loss = kCoordinatorLoss});
+  live_ = std::make_shared<LiveGroups>();
+  judge_ = live_->NewJudge(Judging(plan));
   SessionOptions session;
   session.address = plan.endpoint.ToString();
   session.job = plan.job;
@@ -330,21 +308,13 @@ Formation World::TryToJoin(const InitPlan& plan) {
     session.use_token = false;
     session.give_up_after = kCoordinatorLoss;
   }
-  session.on_event = [judge = judge_](const MemberEvent& event) {
-    judge->OnEvent(event);
+  session.on_event = [live = live_](const MemberEvent& event) {
+    live->OnEvent(event);
   };
-  session.on_over = [judge = judge_](const absl::Status& why) {
-    judge->OnSessionOver(why);
+  session.on_over = [live = live_](const absl::Status& why) {
+    live->OnSessionOver(why);
   };
-  session.progress = [slot = slot_]() -> std::vector<GroupProgress> {
-    std::shared_ptr<GroupState> group;
-    {
-      MutexLock lock(slot->mutex);
-      group = slot->group.lock();
-    }
-    if (group == nullptr) return {};
-    return group->Progress();
-  };
+  session.progress = [live = live_] { return live->Progress(); };
   session_ = Session::Connect(std::move(session));
   const milliseconds patience =
       coordinator_ == nullptr ? milliseconds(0) : kServerPatience;
@@ -378,19 +348,39 @@ std::string World::LocalAddress(const InitPlan& plan) const {
   return *local;
 }
 
-void World::Connect(std::shared_ptr<dataplane::BootstrapStore> bootstrap,
-                    const std::string& local_address) {
-  const dataplane::BackendOptions backend_options{
-      .rank = formation_.rank,
-      .world_size = static_cast<int>(formation_.seats.size()),
-      .group_name = kGroupName,
-      .store = std::move(bootstrap),
-      .deadline = deadline_.at,
-      .local_address = local_address};
-  auto backend = dataplane::CreateBackend(options_.backend, backend_options);
-  if (!backend.ok()) {
-    const absl::Status known = judge_->Known(formation_.generation);
-    const absl::Status why = known.ok() ? backend.status() : known;
+FailureJudge::Options World::Judging(const InitPlan& plan) const {
+  return {.verdict_timeout = options_.verdict_timeout,
+          .embedded = plan.embedded,
+          .coordinator_loss = kCoordinatorLoss};
+}
+
+void World::Connect(const InitPlan& plan) {
+  const std::string prefix =
+      absl::StrCat(GroupPrefix(), formation_.generation, "/");
+  bootstrap_ = std::make_shared<SessionBootstrap>(
+      session_, prefix, [judge = judge_, generation = formation_.generation] {
+        return judge->Known(generation);
+      });
+  const std::string local_address = LocalAddress(plan);
+  const std::shared_ptr<dataplane::Metrics> metrics =
+      telemetry_ == nullptr ? nullptr : telemetry_->metrics();
+  auto state =
+      ConnectGroup({.name = kGroupName,
+                    .backend = options_.backend,
+                    .timeout = options_.timeout,
+                    .timeout_name = kTimeoutName,
+                    .generation = formation_.generation,
+                    .seats = formation_.seats,
+                    .rank = formation_.rank},
+                   {.rank = formation_.rank,
+                    .world_size = static_cast<int>(formation_.seats.size()),
+                    .group_name = kGroupName,
+                    .store = bootstrap_,
+                    .deadline = deadline_.at,
+                    .local_address = local_address},
+                   metrics, session_, judge_, *live_);
+  if (!state.ok()) {
+    const absl::Status& why = state.status();
     if (session_->status().ok()) {
       // The others would wait for this rank.
       ReportFailure(session_->stream(), std::string(why.message()),
@@ -400,18 +390,17 @@ void World::Connect(std::shared_ptr<dataplane::BootstrapStore> bootstrap,
     Throw(absl::IsInvalidArgument(why) ? Origin::kControl : Origin::kBackend,
           why);
   }
-  if (telemetry_ != nullptr) {
-    backend = std::make_unique<dataplane::Metering>(*std::move(backend),
-                                                    telemetry_->metrics());
-  }
-  state_ = GroupState::Create({.name = kGroupName,
-                               .backend = options_.backend,
-                               .timeout = options_.timeout,
-                               .formation = formation_},
-                              *std::move(backend), session_, judge_);
-  MutexLock lock(slot_->mutex);
-  slot_->group = state_;
+  state_ = *std::move(state);
   group_ = std::make_shared<ProcessGroup>(state_);
+  groups_ =
+      std::make_unique<Groups>(GroupsOptions{.formation = formation_,
+                                             .world = group_,
+                                             .session = session_,
+                                             .live = live_,
+                                             .judging = Judging(plan),
+                                             .local_address = local_address,
+                                             .metrics = metrics,
+                                             .key_prefix = prefix});
 }
 
 bool World::ServesOthers() const {
@@ -436,10 +425,11 @@ void World::EndMeeting() noexcept {
 
 void World::Destroy() {
   EndMeeting();
+  Groups::Outcome others = groups_->DestroyAll();
   absl::Status unseen;
-  if (!state_->failure_seen()) {
+  if (!state_->failure_seen() && !others.seen) {
     unseen = state_->status();
-    if (!unseen.ok()) unseen = state_->Explain(unseen);
+    unseen = unseen.ok() ? others.unseen : state_->Explain(unseen);
   }
   if (coordinator_ == nullptr) bootstrap_->DeleteOwnKeys();
   if (ServesOthers()) judge_->AwaitOthersGone(kFarewellTimeout);

@@ -13,7 +13,9 @@
 #include "client/internal/embedded_coordinator.h"
 #include "client/internal/failure_judge.h"
 #include "client/internal/group_state.h"
+#include "client/internal/groups.h"
 #include "client/internal/init_method.h"
+#include "client/internal/live_groups.h"
 #include "client/internal/telemetry.h"
 #include "client/process_group.h"
 #include "client/session.h"
@@ -22,7 +24,8 @@
 namespace muster::internal {
 
 // One default group: the coordinator that rank 0 serves, the session, the
-// communicator, the metrics. Not thread-safe but for the accessors.
+// communicator, the metrics; and the groups beside it. Not thread-safe but for
+// the accessors.
 class World {
  public:
   // Throws what InitProcessGroup throws, except that there is a group already.
@@ -34,12 +37,13 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  // Leaves in peace. Throws the group's error if nobody has seen it, after all
-  // is done.
+  // Ends all groups and leaves in peace. Throws the error of a group that
+  // failed if nobody has seen one, after all is done.
   void Destroy();
 
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   const std::shared_ptr<Store>& store() const { return store_; }
+  Groups& groups() { return *groups_; }
   std::string debug_address() const;
 
  private:
@@ -52,8 +56,8 @@ class World {
   void ConnectAndJoin(InitPlan& plan);
   Formation TryToJoin(const InitPlan& plan);
   std::string LocalAddress(const InitPlan& plan) const;
-  void Connect(std::shared_ptr<dataplane::BootstrapStore> bootstrap,
-               const std::string& local_address);
+  FailureJudge::Options Judging(const InitPlan& plan) const;
+  void Connect(const InitPlan& plan);
   bool ServesOthers() const;
   void EndMeeting() noexcept;
 
@@ -65,14 +69,13 @@ class World {
   // In which rank 0 tells the others where it serves the coordinator; null:
   // they have been told.
   std::shared_ptr<Store> meeting_;
-  // Where heartbeats find the group, once there is one.
-  struct Slot;
-  std::shared_ptr<Slot> slot_;
+  std::shared_ptr<LiveGroups> live_;
   std::shared_ptr<FailureJudge> judge_;
   std::shared_ptr<Session> session_;
   std::shared_ptr<SessionBootstrap> bootstrap_;
   std::shared_ptr<GroupState> state_;
   std::shared_ptr<ProcessGroup> group_;
+  std::unique_ptr<Groups> groups_;
   std::shared_ptr<Store> store_;
 };
 

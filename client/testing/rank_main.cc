@@ -3,14 +3,12 @@
 //
 //   rank SCENARIO [INIT_METHOD [TIMEOUT_MS]]
 
-#include <dirent.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,46 +17,13 @@
 #include <vector>
 
 #include "client/muster.h"
+#include "client/testing/say.h"
 
 namespace muster::testing {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-// How many entries a folder under /proc/self has: threads or descriptors.
-int Count(const char* folder) {
-  DIR* const dir = opendir(folder);
-  int count = 0;
-  while (const dirent* entry = readdir(dir)) {
-    if (entry->d_name[0] != '.') ++count;
-  }
-  closedir(dir);
-  return count;
-}
-
-std::string ClassOf(const DistError& error) {
-  if (dynamic_cast<const DistNetworkError*>(&error)) return "DistNetworkError";
-  if (dynamic_cast<const DistBackendError*>(&error)) return "DistBackendError";
-  if (dynamic_cast<const DistStoreError*>(&error)) return "DistStoreError";
-  return "DistError";
-}
-
-void Say(const std::string& line) { std::cout << line << std::endl; }
-
-void SayError(const DistError& error) {
-  std::string culprits;
-  for (const MemberInfo& member : error.culprits()) {
-    culprits += (culprits.empty() ? "" : ",") + std::to_string(member.rank);
-  }
-  Say("error " + ClassOf(error) + " [" + culprits + "] " + error.what());
-}
-
-std::string AwaitLine() {
-  std::string line;
-  std::getline(std::cin, line);
-  return line;
-}
 
 InitProcessGroupOptions g_options;
 
@@ -293,15 +258,6 @@ int EveryVerb() {
   DestroyProcessGroup();
   Say("bye");
   return 0;
-}
-
-void SayProblem(const std::function<void()>& run) {
-  try {
-    run();
-    Say("no error");
-  } catch (const DistError& error) {
-    SayError(error);
-  }
 }
 
 // Of two ranks: what an unfinished receive and bad arguments say.

@@ -1,0 +1,248 @@
+// Process groups beside the default one, between processes.
+
+#include <signal.h>
+
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/testing/processes.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+using muster::testing::Process;
+using muster::testing::ReservedPort;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr std::chrono::seconds kSoon(30);
+
+class GroupsTest : public ::testing::Test {
+ protected:
+  void Start(const std::string& scenario, int size) {
+    for (int rank = 0; rank < size; ++rank) {
+      ranks_.push_back(std::make_unique<Process>(
+          std::vector<std::string>{"client/testing/group_rank", scenario},
+          std::map<std::string, std::string>{
+              {"RANK", std::to_string(rank)},
+              {"WORLD_SIZE", std::to_string(size)},
+              {"MASTER_ADDR", "127.0.0.1"},
+              {"MASTER_PORT", std::to_string(port_.port())}}));
+    }
+  }
+
+  std::string Line(size_t rank) { return ranks_[rank]->ReadLine(kSoon); }
+
+  // Each rank's next line.
+  void ExpectLines(const std::vector<std::string>& lines) {
+    for (size_t rank = 0; rank < lines.size(); ++rank) {
+      EXPECT_EQ(Line(rank), lines[rank]) << "rank " << rank;
+    }
+  }
+
+  void ExpectAll(const std::string& line) {
+    ExpectLines(std::vector<std::string>(ranks_.size(), line));
+  }
+
+  // Has these ranks use a group.
+  void Try(const std::string& group, const std::vector<size_t>& ranks) {
+    for (const size_t rank : ranks) ranks_[rank]->WriteLine(group);
+  }
+
+  void ExpectGood(const std::string& group, const std::vector<size_t>& ranks,
+                  int sum) {
+    Try(group, ranks);
+    for (const size_t rank : ranks) {
+      EXPECT_EQ(Line(rank), group + " sum " + std::to_string(sum));
+      EXPECT_EQ(Line(rank), "no error");
+    }
+  }
+
+  void Kill(size_t rank) {
+    ranks_[rank]->Signal(SIGKILL);
+    EXPECT_EQ(ranks_[rank]->Wait(kSoon).signal, SIGKILL);
+  }
+
+  ReservedPort port_;
+  std::vector<std::unique_ptr<Process>> ranks_;
+};
+
+TEST_F(GroupsTest, OverlappingGroupsOfSomeRanks) {
+  Start("overlapping", 4);
+  const std::string none = "rank -1 of -1:";
+  ExpectLines({"low: rank 0 of 2: 0 1", "low: rank 1 of 2: 0 1", "low: " + none,
+               "low: " + none});
+  ExpectLines({"odd: " + none, "odd: rank 0 of 2: 1 3", "odd: " + none,
+               "odd: rank 1 of 2: 1 3"});
+  for (size_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(Line(rank),
+              "all: rank " + std::to_string(rank) + " of 4: 0 1 2 3");
+  }
+  ExpectLines({"timeouts 60000 7000", "timeouts 60000 7000", "timeouts 60000 0",
+               "timeouts 60000 0"});
+  // What is not for a rank leaves its tensor as it is.
+  ExpectLines({"low sum 11", "low sum 11", "low sum 100", "low sum 1000"});
+  ExpectLines({"odd sum 1", "odd sum 1010", "odd sum 100", "odd sum 1010"});
+  ExpectAll("all sum 1111");
+  ExpectLines({"from 0", "from 3", "from 2", "from 3"});
+  EXPECT_EQ(Line(3), "received from 1");
+  EXPECT_EQ(Line(1), "group rank 1, global rank 1");
+  EXPECT_EQ(Line(3), "group rank 1, global rank 1");
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(Line(rank),
+                AllOf(StartsWith("error DistError"),
+                      HasSubstr("Invalid process group specified: group \"1\" "
+                                "was destroyed")));
+  }
+  ExpectLines({"odd sum 1", "odd sum 1010", "odd sum 100", "odd sum 1010"});
+  ExpectAll("world sum 1111");
+  ExpectLines(
+      {"again sum 1001", "again sum 10", "again sum 100", "again sum 1001"});
+  ExpectAll("bye");
+}
+
+TEST_F(GroupsTest, SubgroupsAndSplitsAndGroupsOfTheirMembersAlone) {
+  Start("makers", 4);
+  ExpectLines({"pair: rank 0 of 2: 0 1", "pair: rank 1 of 2: 0 1",
+               "pair: rank 0 of 2: 2 3", "pair: rank 1 of 2: 2 3"});
+  ExpectLines({"pair sum 11", "pair sum 11", "pair sum 1100", "pair sum 1100"});
+  ExpectLines({"some: rank 0 of 2: 0 2", "some: rank 0 of 1: 1",
+               "some: rank 1 of 2: 0 2", "some: rank -1 of -1:"});
+  ExpectLines({"some sum 101", "some sum 10", "some sum 101", "some sum 1000"});
+  EXPECT_EQ(Line(2), "local sum 1100");
+  EXPECT_EQ(Line(3), "local sum 1100");
+  EXPECT_EQ(Line(1), "split: rank 0 of 2: 1 3");
+  EXPECT_EQ(Line(2), "split: rank -1 of -1:");
+  EXPECT_EQ(Line(3), "split: rank 1 of 2: 1 3");
+  EXPECT_EQ(Line(1), "split sum 1010");
+  EXPECT_EQ(Line(2), "split sum 100");
+  EXPECT_EQ(Line(3), "split sum 1010");
+  ExpectAll("bye");
+}
+
+TEST_F(GroupsTest, EveryErrorSaysWhatIsWrong) {
+  Start("errors", 2);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    const std::string own = std::to_string(rank);
+    const std::string other = std::to_string(1 - rank);
+    for (const std::string& text : std::vector<std::string>{
+             "Default process group has not been initialized, please make sure "
+             "to call init_process_group.",
+             "the new group's world size should be less or equal to the world "
+             "size set by init_process_group: 3 ranks of 2",
+             "The new group's rank should be within the the world_size set by "
+             "init_process_group: rank 2 of world size 2",
+             "The new group's rank should be within the the world_size set by "
+             "init_process_group: rank -1 of world size 2",
+             "the new group cannot have duplicate ranks, but rank 1 is in it "
+             "twice",
+             "the new group cannot be empty",
+             "NewGroupOptions::timeout must not be negative but was -1 ms",
+             "unknown backend \"carrier-pigeon\"",
+             "The specified group name has already been created, please use a "
+             "different group name: \"one" +
+                 own + "\"",
+             "Global rank " + other + " is not part of group \"one" + own +
+                 "\"",
+             "Global rank " + other + " is not part of group \"one" + own +
+                 "\"",
+             "Group rank 1 is not part of group \"one" + own + "\"",
+             "The arg 'group_size' (0) must be positive",
+             "The arg 'group_size' (3) must not exceed the world size (2)",
+             "Rank 0 has appeared in both subgroup 0 and 1",
+             "split_ranks cannot be empty",
+             "Group rank 2 is not part of group \"world\"",
+             "Rank 0 has appeared in both split 0 and 1",
+             "Invalid process group specified",
+             "Invalid process group specified"}) {
+      EXPECT_THAT(Line(rank), StartsWith("error DistError [] " + text));
+    }
+    // None of this ended anything.
+    EXPECT_EQ(Line(rank), "world sum 11");
+    EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
+  }
+}
+
+TEST_F(GroupsTest, AKilledRankEndsItsGroupsAlone) {
+  Start("mourners", 4);
+  ExpectAll("formed");
+  Try("23", {2});
+  Kill(3);
+  EXPECT_THAT(Line(2), AllOf(StartsWith("error DistNetworkError [3] "),
+                             HasSubstr("on group \"3\": rank 3 ("),
+                             HasSubstr("was lost")));
+  ExpectGood("01", {0, 1}, 11);
+  ExpectGood("12", {1, 2}, 110);
+  Try("world", {0, 1, 2});
+  for (size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(Line(rank), AllOf(StartsWith("error DistNetworkError [3] "),
+                                  HasSubstr("group \"world\": rank 3 (")));
+  }
+  // Even then.
+  ExpectGood("12", {1, 2}, 110);
+  ExpectGood("01", {0, 1}, 11);
+  Try("barrier", {1, 2});
+  EXPECT_EQ(Line(1), "no error");
+  EXPECT_EQ(Line(2), "no error");
+  Try("end", {0, 1, 2});
+  for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(Line(rank), "bye");
+}
+
+TEST_F(GroupsTest, GroupsLiveOnWithoutTheRankThatServesTheCoordinator) {
+  Start("mourners", 4);
+  ExpectAll("formed");
+  Kill(0);
+  Try("world", {1, 2, 3});
+  for (size_t rank = 1; rank < 4; ++rank) {
+    EXPECT_THAT(Line(rank), StartsWith("error DistNetworkError [0] "));
+  }
+  Try("01", {1});
+  EXPECT_THAT(Line(1), StartsWith("error DistNetworkError [0] "));
+  ExpectGood("12", {1, 2}, 110);
+  ExpectGood("23", {2, 3}, 1100);
+  Try("end", {1, 2, 3});
+  for (size_t rank = 1; rank < 4; ++rank) EXPECT_EQ(Line(rank), "bye");
+}
+
+TEST_F(GroupsTest, ATimeoutEndsTheGroupOnItsMembersAndNothingElse) {
+  Start("late", 3);
+  // Rank 2 has rank 1 in the group, and so in the backend's words.
+  const std::string what =
+      "timed out after 1s waiting for rank 1; global rank "
+      "2 is pid " +
+      std::to_string(ranks_[2]->pid()) + " on ";
+  EXPECT_THAT(Line(1), AllOf(StartsWith("error DistBackendError [2] "),
+                             HasSubstr("on group \"1\": " + what)));
+  ranks_[2]->WriteLine("go");
+  EXPECT_THAT(Line(2), AllOf(StartsWith("error DistBackendError [2] "),
+                             HasSubstr("rank 0 failed: "), HasSubstr(what)));
+  ExpectAll("world sum 111");
+  ExpectLines({"others sum 101", "others sum 10", "others sum 101"});
+  ExpectAll("bye");
+}
+
+TEST_F(GroupsTest, FiftyGroupsLeaveNothing) {
+  Start("many", 3);
+  ExpectAll("tidy");
+  for (const auto& rank : ranks_) EXPECT_EQ(rank->Wait(kSoon).code, 0);
+}
+
+TEST_F(GroupsTest, ADeviceMeshHasAGroupForEachLine) {
+  Start("mesh", 4);
+  ExpectLines({"dp sum 101", "dp sum 1010", "dp sum 101", "dp sum 1010"});
+  ExpectLines({"tp sum 11", "tp sum 11", "tp sum 1100", "tp sum 1100"});
+  ExpectAll("dp_tp sum 1111");
+  ExpectLines({"at 0 0, tp rank 0", "at 0 1, tp rank 1", "at 1 0, tp rank 0",
+               "at 1 1, tp rank 1"});
+  ExpectAll("bye");
+}
+
+}  // namespace
+}  // namespace muster

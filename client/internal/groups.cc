@@ -1,0 +1,343 @@
+#include "client/internal/groups.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "client/internal/deadline.h"
+#include "client/internal/throw.h"
+#include "client/internal/verbs.h"
+#include "dataplane/decorators/metering.h"
+#include "dataplane/factory.h"
+
+namespace muster::internal {
+namespace {
+
+using dataplane::MutexLock;
+using std::chrono::milliseconds;
+
+[[noreturn]] void Invalid(absl::string_view text) {
+  Throw(Origin::kControl, absl::InvalidArgumentError(text));
+}
+
+[[noreturn]] void UnknownGroup() { Invalid("Invalid process group specified"); }
+
+// The same in every process: FNV-1a.
+std::string HashOf(const std::vector<int>& ranks) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char byte : absl::StrJoin(ranks, "_")) {
+    hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  }
+  return absl::StrCat(absl::Hex(hash, absl::kZeroPad16));
+}
+
+// Throws when a rank is there twice; `ranks` ascend.
+void CheckDistinct(const std::vector<int>& ranks, absl::string_view what) {
+  const auto twice = std::adjacent_find(ranks.begin(), ranks.end());
+  if (twice != ranks.end()) {
+    Invalid(absl::StrCat(what, " cannot have duplicate ranks, but rank ",
+                         *twice, " is in it twice"));
+  }
+}
+
+milliseconds CheckTimeout(milliseconds timeout, milliseconds fallback,
+                          absl::string_view name) {
+  if (timeout.count() < 0) {
+    Invalid(absl::StrCat(name, " must not be negative but was ",
+                         timeout.count(), " ms"));
+  }
+  return timeout.count() == 0 ? fallback : timeout;
+}
+
+// Ends a group; its error, and whether anybody has seen that.
+std::pair<absl::Status, bool> End(GroupState& state) {
+  absl::Status error = state.status();
+  const bool seen = state.failure_seen();
+  if (!error.ok() && !seen) error = state.Explain(error);
+  state.Shutdown();
+  return {error, seen};
+}
+
+}  // namespace
+
+void CheckBackend(const std::string& backend) {
+  const std::vector<std::string> backends = dataplane::BuiltInBackends();
+  if (std::find(backends.begin(), backends.end(), backend) == backends.end()) {
+    Invalid(absl::StrCat("unknown backend \"", backend, "\": this program has ",
+                         absl::StrJoin(backends, ", ")));
+  }
+}
+
+absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
+    GroupStateOptions options, const dataplane::BackendOptions& peers,
+    std::shared_ptr<dataplane::Metrics> metrics,
+    std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge,
+    LiveGroups& live) {
+  auto backend = dataplane::CreateBackend(options.backend, peers);
+  if (!backend.ok()) {
+    absl::Status known = judge->Known(options.generation);
+    return known.ok() ? backend.status() : known;
+  }
+  if (metrics != nullptr) {
+    backend = std::make_unique<dataplane::Metering>(*std::move(backend),
+                                                    std::move(metrics));
+  }
+  auto state = GroupState::Create(std::move(options), *std::move(backend),
+                                  std::move(session), std::move(judge));
+  live.Add(state);
+  return state;
+}
+
+Groups::Groups(GroupsOptions options)
+    : options_(std::move(options)),
+      non_member_(std::make_shared<ProcessGroup>(
+          GroupState::NonMember(options_.formation.rank))) {}
+
+Groups::~Groups() {
+  MutexLock lock(mutex_);
+  for (auto& [name, entry] : entries_) {
+    if (entry.group != nullptr) entry.group->state()->Shutdown();
+  }
+}
+
+std::vector<int> Groups::CheckRanks(const NewGroupOptions& options) const {
+  const size_t world_size = options_.formation.seats.size();
+  std::vector<int> ranks(world_size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  if (!options.ranks.has_value()) return ranks;
+  ranks = *options.ranks;
+  std::sort(ranks.begin(), ranks.end());
+  if (ranks.empty()) Invalid("the new group cannot be empty");
+  if (ranks.size() > world_size) {
+    Invalid(
+        absl::StrCat("the new group's world size should be less or equal to "
+                     "the world size set by init_process_group: ",
+                     ranks.size(), " ranks of ", world_size));
+  }
+  for (const int rank : ranks) {
+    if (rank >= 0 && static_cast<size_t>(rank) < world_size) continue;
+    Invalid(
+        absl::StrCat("The new group's rank should be within the the world_size "
+                     "set by init_process_group: rank ",
+                     rank, " of world size ", world_size));
+  }
+  CheckDistinct(ranks, "the new group");
+  return ranks;
+}
+
+std::string Groups::NameFor(const NewGroupOptions& options,
+                            const std::vector<int>& ranks) {
+  MutexLock lock(mutex_);
+  // Counted on all ranks that make the call, whatever becomes of it.
+  if (options.use_local_synchronization) {
+    const std::string hash = HashOf(ranks);
+    const int64_t number = last_by_hash_[hash]++;
+    if (options.name.empty()) return absl::StrCat(hash, "_", number);
+  } else {
+    const int64_t number = ++last_number_;
+    if (options.name.empty()) return absl::StrCat(number);
+  }
+  return options.name;
+}
+
+std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
+  Plan plan;
+  plan.ranks = CheckRanks(options);
+  plan.timeout_name = "NewGroupOptions::timeout";
+  plan.timeout = CheckTimeout(options.timeout, options_.world->timeout(),
+                              plan.timeout_name);
+  plan.backend =
+      options.backend.empty() ? options_.world->backend() : options.backend;
+  CheckBackend(plan.backend);
+  plan.description = options.description;
+  const bool member = std::binary_search(plan.ranks.begin(), plan.ranks.end(),
+                                         options_.formation.rank);
+  if (!member && options.use_local_synchronization) return non_member_;
+  plan.name = NameFor(options, plan.ranks);
+  return member ? Form(plan) : non_member_;
+}
+
+std::shared_ptr<ProcessGroup> Groups::Split(
+    const std::shared_ptr<ProcessGroup>& parent,
+    const std::vector<std::vector<int>>& split_ranks,
+    const SplitGroupOptions& options) {
+  CheckKnown(parent);
+  if (parent->rank() < 0) return non_member_;
+  Plan plan;
+  plan.timeout_name = "SplitGroupOptions::timeout";
+  plan.timeout =
+      CheckTimeout(options.timeout, parent->timeout(), plan.timeout_name);
+  plan.backend = parent->backend();
+  plan.description = options.description;
+  if (split_ranks.empty()) Invalid("split_ranks cannot be empty");
+  std::vector<int> placed(static_cast<size_t>(parent->size()), -1);
+  for (size_t i = 0; i < split_ranks.size(); ++i) {
+    std::vector<int> ranks = split_ranks[i];
+    if (ranks.empty()) Invalid("the split group cannot be empty");
+    std::sort(ranks.begin(), ranks.end());
+    CheckDistinct(ranks, "the split group");
+    for (int& rank : ranks) {
+      const int global = parent->state()->GlobalRankOf(rank);
+      int& place = placed[static_cast<size_t>(rank)];
+      if (place >= 0) {
+        Invalid(absl::StrCat("Rank ", rank, " has appeared in both split ",
+                             place, " and ", i));
+      }
+      place = static_cast<int>(i);
+      rank = global;
+    }
+    if (placed[static_cast<size_t>(parent->rank())] == static_cast<int>(i)) {
+      plan.ranks = ranks;
+    }
+  }
+  {
+    MutexLock lock(mutex_);
+    const int64_t number = last_split_[parent->name()]++;
+    plan.name = absl::StrCat(parent->name(), ":split:", number, ":",
+                             placed[static_cast<size_t>(parent->rank())]);
+  }
+  return plan.ranks.empty() ? non_member_ : Form(plan);
+}
+
+std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
+  {
+    MutexLock lock(mutex_);
+    if (plan.name == options_.world->name() || entries_.contains(plan.name)) {
+      Invalid(
+          absl::StrCat("The specified group name has already been created, "
+                       "please use a different group name: \"",
+                       plan.name, "\""));
+    }
+    entries_[plan.name] = Entry();
+  }
+  absl::Cleanup forget = [&] {
+    MutexLock lock(mutex_);
+    entries_.erase(plan.name);
+  };
+  Entry entry = Connect(plan);
+  MutexLock lock(mutex_);
+  if (over_) {
+    entry.group->state()->Shutdown();
+    Throw(Origin::kControl,
+          absl::FailedPreconditionError(
+              absl::StrCat("the default group was destroyed while group \"",
+                           plan.name, "\" formed")));
+  }
+  entries_[plan.name] = entry;
+  std::move(forget).Cancel();
+  return entry.group;
+}
+
+Groups::Entry Groups::Connect(const Plan& plan) {
+  const int64_t generation = options_.formation.generation;
+  const Deadline deadline = Deadline::After(plan.timeout, plan.timeout_name);
+  int64_t number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = made_[{plan.name, plan.ranks}]++;
+  }
+  FailureJudge::Options judging = options_.judging;
+  judging.ranks = plan.ranks;
+  const std::shared_ptr<FailureJudge> judge =
+      options_.live->NewJudge(std::move(judging));
+  // So that its barriers, and whoever looks at the job, know who is in it.
+  const absl::Status registered =
+      RegisterGroups(options_.session->stream(), generation,
+                     {{.name = plan.name,
+                       .ranks = plan.ranks,
+                       .description = plan.description}},
+                     deadline)
+          .status();
+  if (!registered.ok()) {
+    const absl::Status known = judge->Known(generation);
+    Throw(Origin::kControl, known.ok() ? registered : known);
+  }
+  Entry entry;
+  entry.bootstrap = std::make_shared<SessionBootstrap>(
+      options_.session,
+      absl::StrCat(options_.key_prefix, "groups/", plan.name, "/",
+                   HashOf(plan.ranks), "/", number, "/"),
+      [judge, generation] { return judge->Known(generation); });
+  const int rank =
+      static_cast<int>(std::lower_bound(plan.ranks.begin(), plan.ranks.end(),
+                                        options_.formation.rank) -
+                       plan.ranks.begin());
+  absl::StatusOr<std::shared_ptr<GroupState>> state =
+      ConnectGroup({.name = plan.name,
+                    .backend = plan.backend,
+                    .timeout = plan.timeout,
+                    .timeout_name = plan.timeout_name,
+                    .generation = generation,
+                    .seats = SeatsOf(options_.formation, plan.ranks),
+                    .rank = rank,
+                    .is_world = false},
+                   {.rank = rank,
+                    .world_size = static_cast<int>(plan.ranks.size()),
+                    .group_name = plan.name,
+                    .store = entry.bootstrap,
+                    .deadline = deadline.at,
+                    .local_address = options_.local_address},
+                   options_.metrics, options_.session, judge, *options_.live);
+  if (!state.ok()) {
+    entry.bootstrap->DeleteOwnKeys();
+    Throw(absl::IsInvalidArgument(state.status()) ? Origin::kControl
+                                                  : Origin::kBackend,
+          state.status());
+  }
+  entry.group = std::make_shared<ProcessGroup>(*std::move(state));
+  return entry;
+}
+
+absl::Status Groups::Destroy(const std::shared_ptr<ProcessGroup>& group) {
+  if (group->rank() < 0) return absl::OkStatus();
+  Entry entry;
+  {
+    MutexLock lock(mutex_);
+    const auto found = entries_.find(group->name());
+    if (found == entries_.end() || found->second.group != group) {
+      UnknownGroup();
+    }
+    entry = found->second;
+    entries_.erase(found);
+  }
+  const auto [error, seen] = End(*entry.group->state());
+  entry.bootstrap->DeleteOwnKeys();
+  return seen ? absl::OkStatus() : error;
+}
+
+Groups::Outcome Groups::DestroyAll() {
+  std::map<std::string, Entry> entries;
+  {
+    MutexLock lock(mutex_);
+    over_ = true;
+    entries.swap(entries_);
+  }
+  Outcome outcome;
+  // Those of a coordinator that ends with its job do not matter.
+  bool deletes_keys = !options_.judging.embedded;
+  for (auto it = entries.rbegin(); it != entries.rend(); ++it) {
+    const Entry& entry = it->second;
+    if (entry.group == nullptr) continue;
+    const auto [error, seen] = End(*entry.group->state());
+    deletes_keys = deletes_keys && entry.bootstrap->DeleteOwnKeys();
+    outcome.seen = outcome.seen || seen;
+    if (!error.ok() && !seen && outcome.unseen.ok()) outcome.unseen = error;
+  }
+  return outcome;
+}
+
+void Groups::CheckKnown(const std::shared_ptr<ProcessGroup>& group) const {
+  if (group == options_.world || group->rank() < 0) return;
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(group->name());
+  if (found == entries_.end() || found->second.group != group) UnknownGroup();
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,134 @@
+// The process groups beside the default one.
+
+#ifndef MUSTER_CLIENT_INTERNAL_GROUPS_H_
+#define MUSTER_CLIENT_INTERNAL_GROUPS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/distributed.h"
+#include "client/internal/bootstrap.h"
+#include "client/internal/failure_judge.h"
+#include "client/internal/group_state.h"
+#include "client/internal/live_groups.h"
+#include "client/process_group.h"
+#include "client/session.h"
+#include "dataplane/backend.h"
+#include "dataplane/metrics.h"
+#include "dataplane/mutex.h"
+
+namespace muster::internal {
+
+// Throws DistError (kInvalidArgument): this program has no such backend.
+void CheckBackend(const std::string& backend);
+
+// Connects this process with its peers of the group, and adds the group to
+// `live`. `metrics` may be null.
+absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
+    GroupStateOptions options, const dataplane::BackendOptions& peers,
+    std::shared_ptr<dataplane::Metrics> metrics,
+    std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge,
+    LiveGroups& live);
+
+struct GroupsOptions {
+  Formation formation;
+  // The default group, which is in no table here.
+  std::shared_ptr<ProcessGroup> world;
+  std::shared_ptr<Session> session;
+  std::shared_ptr<LiveGroups> live;
+  // Of the groups' judges; without ranks.
+  FailureJudge::Options judging;
+  // As in dataplane::BackendOptions.
+  std::string local_address;
+  // May be null.
+  std::shared_ptr<dataplane::Metrics> metrics;
+  // Of the keys over which the ranks of the groups meet; of this generation.
+  std::string key_prefix;
+};
+
+// Groups makes, names, keeps and ends the process groups beside the default
+// one, of one generation. Thread-safe.
+class Groups {
+ public:
+  explicit Groups(GroupsOptions options);
+  // Cuts off those that nobody has destroyed.
+  ~Groups();
+
+  Groups(const Groups&) = delete;
+  Groups& operator=(const Groups&) = delete;
+
+  // As the functions of distributed.h.
+  std::shared_ptr<ProcessGroup> New(const NewGroupOptions& options);
+  std::shared_ptr<ProcessGroup> Split(
+      const std::shared_ptr<ProcessGroup>& parent,
+      const std::vector<std::vector<int>>& split_ranks,
+      const SplitGroupOptions& options);
+
+  // Ends `group`. Returns its error if it failed and nobody has seen that.
+  // Throws DistError (kInvalidArgument): there is no such group.
+  absl::Status Destroy(const std::shared_ptr<ProcessGroup>& group);
+
+  // Ends all of them, the last by name first, and makes no more. Returns the
+  // first error that nobody has seen, and whether one of another group was
+  // seen.
+  struct Outcome {
+    absl::Status unseen;
+    bool seen = false;
+  };
+  Outcome DestroyAll();
+
+  // Throws DistError (kInvalidArgument) unless it is the default group, one of
+  // these, or the one of non-members.
+  void CheckKnown(const std::shared_ptr<ProcessGroup>& group) const;
+
+ private:
+  struct Entry {
+    std::shared_ptr<ProcessGroup> group;
+    std::shared_ptr<SessionBootstrap> bootstrap;
+  };
+  // What is to be made.
+  struct Plan {
+    std::string name;
+    std::vector<int> ranks;  // ascending
+    std::string backend;
+    std::chrono::milliseconds timeout{0};
+    std::string timeout_name;
+    std::string description;
+  };
+
+  std::vector<int> CheckRanks(const NewGroupOptions& options) const;
+  std::string NameFor(const NewGroupOptions& options,
+                      const std::vector<int>& ranks);
+  // Its name is taken by then, and is free again if it throws.
+  std::shared_ptr<ProcessGroup> Form(const Plan& plan);
+  Entry Connect(const Plan& plan);
+
+  const GroupsOptions options_;
+  const std::shared_ptr<ProcessGroup> non_member_;
+
+  mutable dataplane::Mutex mutex_;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  // Of those that are being made, too: without a group yet.
+  std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  // Names by counting: those of all ranks, those of one list of ranks, and the
+  // splits of one group.
+  int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, int64_t> last_by_hash_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, int64_t> last_split_ ABSL_GUARDED_BY(mutex_);
+  // How often a group of this name and these ranks was made: the same on all
+  // of them.
+  std::map<std::pair<std::string, std::vector<int>>, int64_t> made_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_GROUPS_H_

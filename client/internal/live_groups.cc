@@ -1,0 +1,89 @@
+#include "client/internal/live_groups.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace muster::internal {
+namespace {
+
+using dataplane::MutexLock;
+
+// Those that live.
+template <typename T>
+std::vector<std::shared_ptr<T>> Locked(
+    const std::vector<std::weak_ptr<T>>& references) {
+  std::vector<std::shared_ptr<T>> objects;
+  objects.reserve(references.size());
+  for (const std::weak_ptr<T>& reference : references) {
+    if (auto object = reference.lock()) objects.push_back(std::move(object));
+  }
+  return objects;
+}
+
+template <typename T>
+void AddAndTidy(std::vector<std::weak_ptr<T>>& references,
+                const std::shared_ptr<T>& object) {
+  references.erase(
+      std::remove_if(references.begin(), references.end(),
+                     [](const std::weak_ptr<T>& it) { return it.expired(); }),
+      references.end());
+  references.push_back(object);
+}
+
+}  // namespace
+
+std::shared_ptr<FailureJudge> LiveGroups::NewJudge(
+    FailureJudge::Options options) {
+  auto judge = std::make_shared<FailureJudge>(std::move(options));
+  // Told under the lock, so that no judge misses an event or hears one twice.
+  MutexLock lock(mutex_);
+  for (const MemberEvent& event : events_) judge->OnEvent(event);
+  if (!session_over_.ok()) judge->OnSessionOver(session_over_);
+  AddAndTidy(judges_, judge);
+  return judge;
+}
+
+void LiveGroups::Add(const std::shared_ptr<GroupState>& group) {
+  MutexLock lock(mutex_);
+  AddAndTidy(groups_, group);
+}
+
+void LiveGroups::OnEvent(const MemberEvent& event) {
+  std::vector<std::shared_ptr<FailureJudge>> judges;
+  {
+    MutexLock lock(mutex_);
+    events_.push_back(event);
+    judges = Locked(judges_);
+  }
+  for (const auto& judge : judges) judge->OnEvent(event);
+}
+
+void LiveGroups::OnSessionOver(const absl::Status& why) {
+  std::vector<std::shared_ptr<FailureJudge>> judges;
+  {
+    MutexLock lock(mutex_);
+    session_over_ = why;
+    judges = Locked(judges_);
+  }
+  for (const auto& judge : judges) judge->OnSessionOver(why);
+}
+
+std::vector<GroupProgress> LiveGroups::Progress() const {
+  std::vector<std::shared_ptr<GroupState>> groups;
+  {
+    MutexLock lock(mutex_);
+    groups = Locked(groups_);
+  }
+  std::vector<GroupProgress> progress;
+  for (const auto& group : groups) {
+    if (progress.size() == kProgressGroupsMax) break;
+    for (GroupProgress& one : group->Progress()) {
+      progress.push_back(std::move(one));
+    }
+  }
+  return progress;
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,51 @@
+// What a session's callbacks reach: the judges and the progress of all process
+// groups.
+
+#ifndef MUSTER_CLIENT_INTERNAL_LIVE_GROUPS_H_
+#define MUSTER_CLIENT_INTERNAL_LIVE_GROUPS_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "client/internal/failure_judge.h"
+#include "client/internal/group_state.h"
+#include "client/session.h"
+#include "dataplane/mutex.h"
+
+namespace muster::internal {
+
+// The groups whose progress the coordinator takes from one process.
+inline constexpr size_t kProgressGroupsMax = 256;
+
+// LiveGroups gives what the session says to the judges of all groups, in the
+// coordinator's order, and to those that come later what has come before. It
+// keeps no group and no judge alive. Thread-safe.
+class LiveGroups {
+ public:
+  std::shared_ptr<FailureJudge> NewJudge(FailureJudge::Options options)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Its progress is in the heartbeats from now on, if it is among the oldest
+  // kProgressGroupsMax that live.
+  void Add(const std::shared_ptr<GroupState>& group)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The callbacks of the session.
+  void OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnSessionOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<GroupProgress> Progress() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  mutable dataplane::Mutex mutex_;
+  std::vector<MemberEvent> events_ ABSL_GUARDED_BY(mutex_);
+  absl::Status session_over_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<FailureJudge>> judges_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<GroupState>> groups_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_LIVE_GROUPS_H_

@@ -1,0 +1,274 @@
+// One rank of the tests of process groups beside the default one. Says on
+// standard output what it sees, one line each.
+//
+//   group_rank SCENARIO
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/muster.h"
+#include "client/testing/say.h"
+
+namespace muster::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+using Group = std::shared_ptr<ProcessGroup>;
+
+const InitProcessGroupOptions kOptions = {.timeout = seconds(60)};
+
+std::string Text(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int number : numbers) text += " " + std::to_string(number);
+  return text;
+}
+
+// "NAME: rank 1 of 2: 1 3".
+void SayGroup(const std::string& name, const Group& group) {
+  Say(name + ": rank " + std::to_string(GetRank(group)) + " of " +
+      std::to_string(GetWorldSize(group)) + ":" + Text(group->ranks()));
+}
+
+// 10 to the power of the global rank, of all ranks of the group.
+int Sum(const Group& group) {
+  int mine = 1;
+  for (int i = 0; i < GetRank(); ++i) mine *= 10;
+  std::vector<int> sum = {mine};
+  AllReduce(sum, {.group = group});
+  return sum[0];
+}
+
+void SaySum(const std::string& name, const Group& group) {
+  Say(name + " sum " + std::to_string(Sum(group)));
+}
+
+// Verbs with ranks in them; of global ranks 1 and 3.
+void GlobalRanks(const Group& group) {
+  std::vector<int> value = {GetRank()};
+  Broadcast(value, 3, {.group = group});
+  Say("from" + Text(value));
+  if (GetRank() == 1) {
+    Send(value, 3, {.group = group});
+  } else if (GetRank() == 3) {
+    Say("received from " +
+        std::to_string(Recv(value, std::nullopt, {.group = group})));
+  }
+  if (group->rank() >= 0) {
+    Say("group rank " + std::to_string(GetGroupRank(group, 3)) +
+        ", global rank " + std::to_string(GetGlobalRank(group, 0)));
+  }
+  MonitoredBarrier({.group = group, .timeout = seconds(20)});
+}
+
+// Of four ranks.
+int Overlapping() {
+  InitProcessGroup(kOptions);
+  const Group low = NewGroup({.ranks = {{0, 1}}, .timeout = seconds(7)});
+  const Group odd =
+      NewGroup({.ranks = {{3, 1}}, .description = "odd", .name = "odd"});
+  const Group all = NewGroup();
+  SayGroup("low", low);
+  SayGroup("odd", odd);
+  SayGroup("all", all);
+  Say("timeouts" +
+      Text({static_cast<int>(all->timeout().count()),
+            low->rank() < 0 ? 0 : static_cast<int>(low->timeout().count())}));
+  SaySum("low", low);
+  SaySum("odd", odd);
+  SaySum("all", all);
+  GlobalRanks(odd);
+  DestroyProcessGroup(low);
+  if (low->rank() >= 0) SayProblem([&] { Barrier({.group = low}); });
+  SaySum("odd", odd);
+  SaySum("world", nullptr);
+  DestroyProcessGroup();
+  InitProcessGroup(kOptions);
+  SaySum("again", NewGroup({.ranks = {{0, 3}}}));
+  DestroyProcessGroup();
+  Say("bye");
+  return 0;
+}
+
+// Of four ranks: the other ways to make groups.
+int Makers() {
+  InitProcessGroup(kOptions);
+  const Subgroups pairs = NewSubgroups(2);
+  SayGroup("pair", pairs.current);
+  SaySum("pair", pairs.current);
+  const Subgroups some = NewSubgroupsByEnumeration({{2, 0}, {1}});
+  SayGroup("some", some.current);
+  SaySum("some", some.current);
+  Group local;
+  if (GetRank() >= 2) {
+    local = NewGroup({.ranks = {{2, 3}}, .use_local_synchronization = true});
+    SaySum("local", local);
+  }
+  const Group trio = NewGroup({.ranks = {{1, 2, 3}}});
+  if (trio->rank() >= 0) {
+    // Ranks in the trio: global ones 3 and 1; 2 is in none.
+    const Group split = SplitGroup(trio, {{2, 0}});
+    SayGroup("split", split);
+    SaySum("split", split);
+  }
+  DestroyProcessGroup();
+  Say("bye");
+  return 0;
+}
+
+// Of two ranks.
+int Errors() {
+  SayProblem([] { NewGroup(); });
+  InitProcessGroup(kOptions);
+  SayProblem([] { NewGroup({.ranks = {{0, 1, 2}}}); });
+  SayProblem([] { NewGroup({.ranks = {{0, 2}}}); });
+  SayProblem([] { NewGroup({.ranks = {{-1}}}); });
+  SayProblem([] { NewGroup({.ranks = {{1, 1}}}); });
+  SayProblem([] { NewGroup({.ranks = std::vector<int>()}); });
+  SayProblem([] { NewGroup({.timeout = milliseconds(-1)}); });
+  SayProblem([] { NewGroup({.backend = "carrier-pigeon"}); });
+  const Group one = NewGroup({.ranks = {{GetRank()}},
+                              .use_local_synchronization = true,
+                              .name = "one" + std::to_string(GetRank())});
+  SayProblem([&] {
+    NewGroup({.ranks = {{GetRank()}},
+              .use_local_synchronization = true,
+              .name = one->name()});
+  });
+  SayProblem([&] { Broadcast(Tensor(), 1 - GetRank(), {.group = one}); });
+  SayProblem([&] { GetGroupRank(one, 1 - GetRank()); });
+  SayProblem([&] { GetGlobalRank(one, 1); });
+  SayProblem([] { NewSubgroups(0); });
+  SayProblem([] { NewSubgroups(3); });
+  SayProblem([] { NewSubgroupsByEnumeration({{0}, {1, 0}}); });
+  SayProblem([] { SplitGroup(nullptr, {}); });
+  SayProblem([] { SplitGroup(nullptr, {{0, 2}}); });
+  SayProblem([] { SplitGroup(nullptr, {{0}, {0}}); });
+  DestroyProcessGroup(one);
+  SayProblem([&] { DestroyProcessGroup(one); });
+  SayProblem([&] { GetProcessGroupRanks(one); });
+  SaySum("world", nullptr);
+  DestroyProcessGroup();
+  return 0;
+}
+
+// Of four ranks, one of which the test kills. Each word from the test is the
+// group to try, or has 1 and 2 meet at the coordinator.
+int Mourners() {
+  InitProcessGroup(kOptions);
+  std::map<std::string, Group> groups = {{"world", WorldGroup()}};
+  for (const std::vector<int>& ranks :
+       std::vector<std::vector<int>>{{0, 1}, {1, 2}, {2, 3}}) {
+    const Group group = NewGroup({.ranks = ranks});
+    groups[std::to_string(ranks[0]) + std::to_string(ranks[1])] = group;
+    Sum(group);
+  }
+  Say("formed");
+  for (std::string word = AwaitLine(); word != "end"; word = AwaitLine()) {
+    if (word == "barrier") {
+      SayProblem([&] {
+        MonitoredBarrier({.group = groups.at("12"), .timeout = seconds(20)});
+      });
+    } else {
+      SayProblem([&] { SaySum(word, groups.at(word)); });
+    }
+  }
+  try {
+    DestroyProcessGroup();
+  } catch (const DistError& error) {
+    SayError(error);
+  }
+  Say("bye");
+  return 0;
+}
+
+// Of three ranks: 2 is late for a collective of ranks 1 and 2.
+int Late() {
+  InitProcessGroup(kOptions);
+  const Group pair = NewGroup({.ranks = {{1, 2}}, .timeout = seconds(1)});
+  if (GetRank() == 1) SayProblem([&] { Sum(pair); });
+  if (GetRank() == 2) {
+    AwaitLine();
+    SayProblem([&] { Sum(pair); });
+  }
+  // Nobody was reported: what else there is goes on.
+  SaySum("world", nullptr);
+  SaySum("others", NewGroup({.ranks = {{0, 2}}}));
+  DestroyProcessGroup();
+  Say("bye");
+  return 0;
+}
+
+// Of three ranks: makes and ends groups, used or not, and counts what is left.
+int Many() {
+  InitProcessGroup(kOptions);
+  const auto once = [](bool used) {
+    const Group group = NewGroup();
+    if (used && Sum(group) != 111) Say("wrong");
+    DestroyProcessGroup(group);
+  };
+  once(/*used=*/true);
+  Barrier();
+  const int threads = Count("/proc/self/task");
+  const int descriptors = Count("/proc/self/fd");
+  for (int i = 0; i < 50; ++i) once(/*used=*/i % 2 == 0);
+  Barrier();
+  const int more_threads = Count("/proc/self/task") - threads;
+  const int more_descriptors = Count("/proc/self/fd") - descriptors;
+  // gRPC has a thread more or less, as it likes.
+  Say(more_threads < 10 && more_descriptors < 10
+          ? "tidy"
+          : std::to_string(more_threads) + " more threads, " +
+                std::to_string(more_descriptors) + " more descriptors");
+  DestroyProcessGroup();
+  return 0;
+}
+
+// Of four ranks.
+int Mesh() {
+  InitProcessGroup(kOptions);
+  const DeviceMesh mesh =
+      InitDeviceMesh("cpu", {2, 2}, {.dim_names = {"dp", "tp"}});
+  SaySum("dp", mesh.GetGroup("dp"));
+  SaySum("tp", mesh.GetGroup("tp"));
+  SaySum("dp_tp", mesh.Flatten().GetGroup());
+  Say("at" +
+      Text({static_cast<int>(mesh.GetCoordinate()->at(0)),
+            static_cast<int>(mesh.GetCoordinate()->at(1))}) +
+      ", tp rank " + std::to_string(mesh.GetLocalRank("tp")));
+  DestroyProcessGroup();
+  Say("bye");
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  const std::map<std::string, int (*)()> scenarios = {
+      {"overlapping", &Overlapping},
+      {"makers", &Makers},
+      {"errors", &Errors},
+      {"mourners", &Mourners},
+      {"late", &Late},
+      {"many", &Many},
+      {"mesh", &Mesh},
+  };
+  const auto scenario = scenarios.find(argc > 1 ? argv[1] : "");
+  if (scenario == scenarios.end()) return 64;
+  try {
+    return scenario->second();
+  } catch (const DistError& error) {
+    SayError(error);
+    return 4;
+  }
+}
+
+}  // namespace
+}  // namespace muster::testing
+
+int main(int argc, char** argv) { return muster::testing::Main(argc, argv); }

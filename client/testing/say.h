@@ -1,0 +1,33 @@
+// How a rank of a test tells the test what it sees: on standard output, one
+// line each.
+
+#ifndef MUSTER_CLIENT_TESTING_SAY_H_
+#define MUSTER_CLIENT_TESTING_SAY_H_
+
+#include <functional>
+#include <string>
+
+#include "client/errors.h"
+
+namespace muster::testing {
+
+void Say(const std::string& line);
+
+// "DistNetworkError".
+std::string ClassOf(const DistError& error);
+
+// "error CLASS [CULPRITS] TEXT".
+void SayError(const DistError& error);
+
+// What `run` throws, so; "no error" when it throws nothing.
+void SayProblem(const std::function<void()>& run);
+
+// The next line that the test writes.
+std::string AwaitLine();
+
+// How many entries a folder under /proc/self has: threads or descriptors.
+int Count(const char* folder);
+
+}  // namespace muster::testing
+
+#endif  // MUSTER_CLIENT_TESTING_SAY_H_
