@@ -134,8 +134,14 @@ absl::StatusOr<std::vector<Rank>> BarrierTable::Participants(
     const BarrierRequest& request) const {
   const std::vector<Rank>* const group = groups_.RanksOf(request.group);
   if (request.ranks.empty() && group == nullptr) return std::vector<Rank>();
-  const std::string title = BarrierTitle(request.group, request.barrier, 0);
   const int32_t size = static_cast<int32_t>(formation_->world.size());
+  // A group's ranks stand in order, and were looked at when it was registered.
+  if (request.ranks.empty() &&
+      std::binary_search(group->begin(), group->end(), request.rank)) {
+    return static_cast<int32_t>(group->size()) == size ? std::vector<Rank>()
+                                                       : *group;
+  }
+  const std::string title = BarrierTitle(request.group, request.barrier, 0);
   std::vector<Rank> ranks = request.ranks.empty() ? *group : request.ranks;
   std::sort(ranks.begin(), ranks.end());
   for (size_t i = 0; i < ranks.size(); ++i) {

@@ -444,15 +444,20 @@ bool Rendezvous::Retarget(WaiterId older, WaiterId newer) {
 
 void Rendezvous::Expire(Instant now, Outbox& out) {
   // All texts before any seat is freed: who times out at the same time did
-  // join.
-  std::vector<std::pair<MemberId, std::string>> expired;
+  // join. One for all who waited equally long, since it looks at every rank.
+  std::vector<MemberId> expired;
+  absl::btree_map<Duration, std::string> texts;
   for (const auto& [deadline, member] : deadlines_) {
     if (deadline > now) break;
-    const PendingJoin& join = joins_.at(member);
-    expired.emplace_back(member, WaitingText(join.request.timeout, now));
+    expired.push_back(member);
+    std::string& text = texts[joins_.at(member).request.timeout];
+    if (text.empty()) {
+      text = WaitingText(joins_.at(member).request.timeout, now);
+    }
   }
-  for (auto& [member, text] : expired) {
+  for (const MemberId& member : expired) {
     const PendingJoin& join = joins_.at(member);
+    const std::string& text = texts.at(join.request.timeout);
     out.Note(
         NoticeKind::kRendezvousTimedOut,
         absl::StrCat("member=", member.value(), " cause=", TextInNotice(text)),

@@ -112,8 +112,11 @@ class UnaryCall
       if (status.ok()) {
         status = CheckAnswerBytes(answer, context_.message_bytes_max);
       }
-      if (status.ok())
-        status = context_.unsent->Add(grpc_, AnswerBytes(answer));
+      const int64_t bytes = AnswerBytes(answer);
+      if (status.ok() && bytes >= UnsentAnswers::kBytesMin) {
+        status = context_.unsent->Add(grpc_, bytes);
+        added_ = status.ok();
+      }
       if (!status.ok()) {
         End(status);
         continue;
@@ -141,7 +144,7 @@ class UnaryCall
 
   void OnDone() override {
     if (withdrawn_.load()) job_->Detach(*this);
-    context_.unsent->Remove(grpc_);
+    if (added_) context_.unsent->Remove(grpc_);
     context_.open_calls->End();
     // The last reference may be this one.
     std::shared_ptr<UnaryCall> self = std::move(self_);
@@ -198,6 +201,7 @@ class UnaryCall
   Response* const response_;
   std::shared_ptr<Job> job_;  // set by Start, before anybody else can see it
   std::shared_ptr<UnaryCall> self_;
+  bool added_ = false;  // to the unsent answers
   std::atomic<bool> ended_ = false;
   std::atomic<bool> cancelled_ = false;
   // It was ended while it may have been parked.

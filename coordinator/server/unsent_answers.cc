@@ -8,7 +8,6 @@ namespace muster::coordinator {
 
 absl::Status UnsentAnswers::Add(grpc::CallbackServerContext* call,
                                 int64_t bytes) {
-  if (bytes < kBytesMin) return absl::OkStatus();
   MutexLock lock(mu_);
   absl::Status status =
       core::CheckLimit("unsent_bytes", bytes_max_, bytes_ + bytes,

@@ -17,7 +17,7 @@ namespace muster::coordinator {
 // taken, and how long one may stay so. (A stream sees to its own.) Thread-safe.
 class UnsentAnswers {
  public:
-  // Smaller ones are not worth a look.
+  // Smaller ones are not worth adding.
   static constexpr int64_t kBytesMin = 4 << 10;
 
   explicit UnsentAnswers(int64_t bytes_max) : bytes_max_(bytes_max) {}

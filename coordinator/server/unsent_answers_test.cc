@@ -31,11 +31,5 @@ TEST(UnsentAnswersTest, ALimitIsForAllTogetherUntilTheyAreTaken) {
   EXPECT_EQ(unsent.bytes(), 90'000);
 }
 
-TEST(UnsentAnswersTest, SmallOnesAlwaysGoOut) {
-  UnsentAnswers unsent(1);
-  EXPECT_TRUE(unsent.Add(CallNumber(1), UnsentAnswers::kBytesMin - 1).ok());
-  EXPECT_EQ(unsent.bytes(), 0);
-}
-
 }  // namespace
 }  // namespace muster::coordinator
