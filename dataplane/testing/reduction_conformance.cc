@@ -38,7 +38,7 @@ std::vector<ReduceOp> OpsFor(DataType type) {
 std::vector<size_t> CountsFor(DataType type) {
   const bool narrow = type == DataType::kFloat16 || type == DataType::kBfloat16;
   const size_t limit = (32 << 10) / (narrow ? 4 : DataTypeBytes(type));
-  return {0, 1, 13, limit, limit + 1, 3 * limit + 5};
+  return {0, 1, 13, limit, limit + 1, 4 * limit, 4 * limit + 5};
 }
 
 // All-reduces `count` elements on every rank, twice with the same inputs, and
@@ -198,7 +198,7 @@ TEST_P(BackendConformance, NanOfAnyRankReachesEveryRankWithTheSameBits) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin,
                             ReduceOp::kMax, ReduceOp::kProduct}) {
-    for (const size_t count : {size_t{64}, size_t{20'000}}) {
+    for (const size_t count : {size_t{64}, size_t{20'000}, size_t{40'000}}) {
       std::vector<std::vector<float>> results(world_size());
       world.OnEachRank([&](Communicator& communicator) {
         std::vector<float>& values = results[communicator.rank()];

@@ -14,6 +14,10 @@
 namespace muster::dataplane::gloo_internal {
 namespace {
 
+// Up to here the time is spent on steps rather than on bytes, and two steps win
+// over the 2(n - 1) of the ring.
+constexpr size_t kPairwiseBytesMax = 128 << 10;
+
 // Every operand order below depends on ranks alone, and each element is
 // combined either once (ring) or on every rank in the same order of the same
 // operands (recursive doubling). So results are bitwise the same everywhere.
@@ -196,9 +200,9 @@ absl::Status ReduceSmall(const Reduced& reduced, double factor,
   return status;
 }
 
-// For accumulators that are not elements, and would be twice as much to send:
-// the pairwise reduce-scatter sends elements, and each rank gives its rounded
-// part of the result to all others.
+// Pairwise reduce-scatter, then each rank gives its part of the result to all
+// others. All that travels are elements, so this is also for those whose
+// accumulators are larger.
 absl::Status ReducePairwise(const Reduced& reduced, double factor,
                             Exchange& exchange) {
   const int rank = exchange.rank();
@@ -276,7 +280,9 @@ absl::Status AllReduce(const Collective& collective, Exchange& exchange) {
       reduced.count() * reduction.accumulator_bytes() <= kNotePayloadBytesMax) {
     return ReduceSmall(reduced, factor, exchange);
   }
-  if (!reduction.in_place()) return ReducePairwise(reduced, factor, exchange);
+  if (!reduction.in_place() || tensor.bytes() <= kPairwiseBytesMax) {
+    return ReducePairwise(reduced, factor, exchange);
+  }
   reduction.Load(reduced.data(), reduced.data(), reduced.count(), factor);
   return Ring(reduced, exchange).Run();
 }
