@@ -188,9 +188,18 @@ TEST_F(GroupsTest, AKilledRankEndsItsGroupsAlone) {
   // Even then.
   ExpectGood("12", {1, 2}, 110);
   ExpectGood("01", {0, 1}, 11);
-  Try("barrier", {1, 2});
+  Try("barrier 12", {1, 2});
   EXPECT_EQ(Line(1), "no error");
   EXPECT_EQ(Line(2), "no error");
+  // Long before its timeout.
+  Try("new 03", {0});
+  EXPECT_THAT(Line(0), AllOf(StartsWith("error DistNetworkError [3] "),
+                             HasSubstr("rank 3 (")));
+  Try("new 02", {0, 2});
+  for (const size_t rank : {0, 2}) {
+    EXPECT_EQ(Line(rank), "02 sum 101");
+    EXPECT_EQ(Line(rank), "no error");
+  }
   Try("end", {0, 1, 2});
   for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(Line(rank), "bye");
 }
@@ -203,8 +212,11 @@ TEST_F(GroupsTest, GroupsLiveOnWithoutTheRankThatServesTheCoordinator) {
   for (size_t rank = 1; rank < 4; ++rank) {
     EXPECT_THAT(Line(rank), StartsWith("error DistNetworkError [0] "));
   }
-  Try("01", {1});
+  // Nobody has seen that it failed.
+  Try("destroy 01", {1});
   EXPECT_THAT(Line(1), StartsWith("error DistNetworkError [0] "));
+  Try("destroy 01", {1});
+  EXPECT_THAT(Line(1), HasSubstr("Invalid process group specified"));
   ExpectGood("12", {1, 2}, 110);
   ExpectGood("23", {2, 3}, 1100);
   Try("end", {1, 2, 3});

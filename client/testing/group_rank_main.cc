@@ -4,6 +4,7 @@
 //   group_rank SCENARIO
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
@@ -159,8 +160,22 @@ int Errors() {
   return 0;
 }
 
+void Obey(const std::string& word, const std::map<std::string, Group>& groups) {
+  const size_t space = word.find(' ');
+  const std::string verb = word.substr(0, space);
+  if (space == std::string::npos) return SaySum(word, groups.at(word));
+  const std::string name = word.substr(space + 1);
+  if (verb == "new") {
+    const Group group = NewGroup({.ranks = {{name[0] - '0', name[1] - '0'}},
+                                  .use_local_synchronization = true});
+    return SaySum(name, group);
+  }
+  if (verb == "destroy") return DestroyProcessGroup(groups.at(name));
+  MonitoredBarrier({.group = groups.at(name), .timeout = seconds(20)});
+}
+
 // Of four ranks, one of which the test kills. Each word from the test is the
-// group to try, or has 1 and 2 meet at the coordinator.
+// group to try, or what to do with it.
 int Mourners() {
   InitProcessGroup(kOptions);
   std::map<std::string, Group> groups = {{"world", WorldGroup()}};
@@ -172,13 +187,7 @@ int Mourners() {
   }
   Say("formed");
   for (std::string word = AwaitLine(); word != "end"; word = AwaitLine()) {
-    if (word == "barrier") {
-      SayProblem([&] {
-        MonitoredBarrier({.group = groups.at("12"), .timeout = seconds(20)});
-      });
-    } else {
-      SayProblem([&] { SaySum(word, groups.at(word)); });
-    }
+    SayProblem([&] { Obey(word, groups); });
   }
   try {
     DestroyProcessGroup();
