@@ -127,41 +127,45 @@ TEST_F(GroupsTest, SubgroupsAndSplitsAndGroupsOfTheirMembersAlone) {
   ExpectAll("bye");
 }
 
+// What rank `rank` of the scenario "errors" says.
+std::vector<std::string> ErrorTexts(int rank) {
+  const std::string one = "\"one" + std::to_string(rank) + "\"";
+  const std::string other = "Global rank " + std::to_string(1 - rank) +
+                            " is not part of group " + one;
+  return {
+      "Default process group has not been initialized, please make sure "
+      "to call init_process_group.",
+      "the new group's world size should be less or equal to the world "
+      "size set by init_process_group: 3 ranks of 2",
+      "The new group's rank should be within the the world_size set by "
+      "init_process_group: rank 2 of world size 2",
+      "The new group's rank should be within the the world_size set by "
+      "init_process_group: rank -1 of world size 2",
+      "the new group cannot have duplicate ranks, but rank 1 is in it "
+      "twice",
+      "the new group cannot be empty",
+      "NewGroupOptions::timeout must not be negative but was -1 ms",
+      "unknown backend \"carrier-pigeon\"",
+      "The specified group name has already been created, please use a "
+      "different group name: " +
+          one,
+      other,
+      other,
+      "Group rank 1 is not part of group " + one,
+      "The arg 'group_size' (0) must be positive",
+      "The arg 'group_size' (3) must not exceed the world size (2)",
+      "Rank 0 has appeared in both subgroup 0 and 1",
+      "split_ranks cannot be empty",
+      "Group rank 2 is not part of group \"world\"",
+      "Rank 0 has appeared in both split 0 and 1",
+      "Invalid process group specified",
+      "Invalid process group specified"};
+}
+
 TEST_F(GroupsTest, EveryErrorSaysWhatIsWrong) {
   Start("errors", 2);
-  for (size_t rank = 0; rank < 2; ++rank) {
-    const std::string own = std::to_string(rank);
-    const std::string other = std::to_string(1 - rank);
-    for (const std::string& text : std::vector<std::string>{
-             "Default process group has not been initialized, please make sure "
-             "to call init_process_group.",
-             "the new group's world size should be less or equal to the world "
-             "size set by init_process_group: 3 ranks of 2",
-             "The new group's rank should be within the the world_size set by "
-             "init_process_group: rank 2 of world size 2",
-             "The new group's rank should be within the the world_size set by "
-             "init_process_group: rank -1 of world size 2",
-             "the new group cannot have duplicate ranks, but rank 1 is in it "
-             "twice",
-             "the new group cannot be empty",
-             "NewGroupOptions::timeout must not be negative but was -1 ms",
-             "unknown backend \"carrier-pigeon\"",
-             "The specified group name has already been created, please use a "
-             "different group name: \"one" +
-                 own + "\"",
-             "Global rank " + other + " is not part of group \"one" + own +
-                 "\"",
-             "Global rank " + other + " is not part of group \"one" + own +
-                 "\"",
-             "Group rank 1 is not part of group \"one" + own + "\"",
-             "The arg 'group_size' (0) must be positive",
-             "The arg 'group_size' (3) must not exceed the world size (2)",
-             "Rank 0 has appeared in both subgroup 0 and 1",
-             "split_ranks cannot be empty",
-             "Group rank 2 is not part of group \"world\"",
-             "Rank 0 has appeared in both split 0 and 1",
-             "Invalid process group specified",
-             "Invalid process group specified"}) {
+  for (int rank = 0; rank < 2; ++rank) {
+    for (const std::string& text : ErrorTexts(rank)) {
       EXPECT_THAT(Line(rank), StartsWith("error DistError [] " + text));
     }
     // None of this ended anything.
@@ -243,6 +247,9 @@ TEST_F(GroupsTest, ATimeoutEndsTheGroupOnItsMembersAndNothingElse) {
 TEST_F(GroupsTest, FiftyGroupsLeaveNothing) {
   Start("many", 3);
   ExpectAll("tidy");
+  ExpectAll(
+      "error DistError [] The world size (3) must be divisible by "
+      "'group_size=2'");
   for (const auto& rank : ranks_) EXPECT_EQ(rank->Wait(kSoon).code, 0);
 }
 

@@ -66,7 +66,7 @@ std::vector<int> Ranks(const absl::Status& status) {
 
 class FailureJudgeTest : public ::testing::Test {
  protected:
-  void Make(FailureJudge::Options options) {
+  void Make(const FailureJudge::Options& options) {
     judge_ = std::make_unique<FailureJudge>(options);
   }
 

@@ -236,6 +236,7 @@ int Many() {
           ? "tidy"
           : std::to_string(more_threads) + " more threads, " +
                 std::to_string(more_descriptors) + " more descriptors");
+  SayProblem([] { NewSubgroups(2); });
   DestroyProcessGroup();
   return 0;
 }
