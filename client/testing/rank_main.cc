@@ -154,9 +154,9 @@ void Expect(const std::string& verb, const std::vector<T>& actual,
 
 // The numbers that rank `from` has for rank `to`.
 std::vector<float> Parcel(int from, int to, int count = 2) {
-  std::vector<float> values;
+  std::vector<float> values(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    values.push_back(static_cast<float>(100 * from + 10 * to + i));
+    values[i] = static_cast<float>(100 * from + 10 * to + i);
   }
   return values;
 }
@@ -204,7 +204,7 @@ void ReduceAndExchange(int rank) {
   AllToAll(TensorsOf(outputs), TensorsOf(inputs));
   Expect("all_to_all", outputs[1], Parcel(1, rank));
   // Rank r gives each other rank r elements, and itself none.
-  std::vector<float> given(2 * rank, static_cast<float>(rank));
+  std::vector<float> given(size_t{2} * rank, static_cast<float>(rank));
   std::vector<float> taken(3 - rank);
   AllToAllSingleOptions splits;
   for (int peer = 0; peer < 3; ++peer) {

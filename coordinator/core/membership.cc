@@ -178,7 +178,7 @@ absl::Status Membership::CheckRegistration(
   for (const Offer& offer :
        {Offer{"member", call.member.value()}, Offer{"host", registration.host},
         Offer{"address", registration.debug_address}}) {
-    const absl::Status status = CheckName(limits_, "register", offer);
+    absl::Status status = CheckName(limits_, "register", offer);
     if (!status.ok()) return status;
   }
   const Member* member = Find(call.member);

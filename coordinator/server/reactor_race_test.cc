@@ -554,6 +554,7 @@ TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
   std::promise<void> released;
   turns.Post(nullptr, [&released] { released.get_future().wait(); });
   std::vector<std::unique_ptr<FakeStream>> floods;
+  floods.reserve(8);
   for (int i = 0; i < 8; ++i) floods.push_back(open("flood", 20'000));
   const auto honest = open("honest", 1'000);
   AwaitReactions(pool);

@@ -43,6 +43,7 @@ Collective::Tensors TensorsOf(std::vector<std::vector<T>>& lists) {
 template <typename T>
 std::vector<std::vector<T>> Blank(const std::vector<size_t>& counts) {
   std::vector<std::vector<T>> lists;
+  lists.reserve(counts.size());
   for (const size_t count : counts) {
     lists.emplace_back(count, T(111));
   }
@@ -125,6 +126,7 @@ void CheckAllGather(LocalWorld& world, const std::vector<size_t>& counts) {
   SCOPED_TRACE(absl::StrCat("all_gather of ", counts[0], ",... ",
                             DataTypeName(kDataTypeOf<T>)));
   std::vector<std::vector<T>> expected;
+  expected.reserve(counts.size());
   for (int rank = 0; rank < world_size; ++rank) {
     expected.push_back(Parcel<T>(world_size, rank, 0, counts[rank]));
   }
@@ -163,10 +165,11 @@ TEST_P(BackendConformance, AllGatherIntoTensorPutsThemOneAfterTheOther) {
     world.OnEachRank([&](Communicator& communicator) {
       std::vector<float> expected;
       for (int rank = 0; rank < ranks; ++rank) {
-        const auto part = Parcel<float>(ranks, rank, 0, count * 2);
+        const auto part = Parcel<float>(world_size(), rank, 0, count * 2);
         expected.insert(expected.end(), part.begin(), part.end());
       }
-      auto input = Parcel<float>(ranks, communicator.rank(), 0, count * 2);
+      auto input =
+          Parcel<float>(world_size(), communicator.rank(), 0, count * 2);
       // Concatenated along dimension 0, stacked, flat.
       for (const std::vector<int64_t>& shape :
            {std::vector<int64_t>{ranks * count, 2},
@@ -282,8 +285,8 @@ TEST_P(BackendConformance, AllToAllSingleWithoutSplitsCutsEqualParts) {
       std::vector<int32_t> input;
       std::vector<int32_t> expected;
       for (int peer = 0; peer < ranks; ++peer) {
-        const auto given = Parcel<int32_t>(ranks, rank, peer, rows * 3);
-        const auto taken = Parcel<int32_t>(ranks, peer, rank, rows * 3);
+        const auto given = Parcel<int32_t>(world_size(), rank, peer, rows * 3);
+        const auto taken = Parcel<int32_t>(world_size(), peer, rank, rows * 3);
         input.insert(input.end(), given.begin(), given.end());
         expected.insert(expected.end(), taken.begin(), taken.end());
       }

@@ -181,6 +181,7 @@ TEST_P(ReductionConformance, ReduceScatterGivesEveryRankItsPart) {
     }
     for (const size_t unit : {1, 3000}) {
       std::vector<size_t> uneven;
+      uneven.reserve(world_size());
       for (int rank = 0; rank < world_size(); ++rank) {
         uneven.push_back(rank % 3 == 1 ? 0 : unit * (rank + 1));
       }

@@ -266,7 +266,7 @@ absl::Status Engine::FindFailure(Instant now) {
   absl::Status timeout = point_to_point_->FindTimeout(now);
   if (!timeout.ok()) return timeout;
   mutex_.Unlock();
-  const absl::Status gone = mesh_->CheckPeers();
+  absl::Status gone = mesh_->CheckPeers();
   mutex_.Lock();
   if (gone.ok()) return gone;
   std::string label;

@@ -184,6 +184,7 @@ TEST(GlooProcessTest, WhatWasSentLastReachesWhoIsSlow) {
     };
     if (communicator.rank() != 0) {
       std::vector<std::shared_ptr<Work>> sent;
+      sent.reserve(kMessages);
       for (int i = 0; i < kMessages; ++i) {
         sent.push_back(start(CollectiveKind::kSend, 0));
       }
