@@ -21,8 +21,8 @@ constexpr ReduceOp kBitOps[] = {ReduceOp::kBand, ReduceOp::kBor,
 template <typename T>
 T Expected(ReduceOp op, T a, T b) {
   using Wide = std::conditional_t<std::is_integral_v<T>, __int128, long double>;
-  const auto wide_a = static_cast<Wide>(a);
-  const auto wide_b = static_cast<Wide>(b);
+  const Wide wide_a = a + T{};
+  const Wide wide_b = b + T{};
   switch (op) {
     case ReduceOp::kSum:
       return static_cast<T>(wide_a + wide_b);

@@ -170,7 +170,8 @@ T ExpectedElement(ReduceOp op, int world_size, size_t index) {
       result = rank == 0 ? value : ExpectedPair<Wide>(op, result, value);
       // Keeps the low bits of products that even 128 bits do not hold, and
       // sums wrap before they are divided.
-      if constexpr (std::is_integral_v<T>) result = static_cast<T>(result);
+      if constexpr (std::is_integral_v<T>)
+        result = static_cast<T>(result) + T{};
     }
     if (op == ReduceOp::kAvg) result /= static_cast<Wide>(world_size);
     if constexpr (kIsNarrow<T>) {
