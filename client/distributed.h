@@ -24,10 +24,9 @@ struct InitProcessGroupOptions {
   //                         MASTER_PORT; ?rank=R&world_size=N goes before the
   //                         first two
   //   tcp://HOST:PORT?rank=R&world_size=N
-  //   file:///PATH?rank=R&world_size=N  the ranks meet in a FileStore: in a
-  //   file
-  //                         that no job has used before, in a folder that all
-  //                         hosts share; without a coordinator, as in `store`
+  //   file:///PATH?rank=R&world_size=N  the ranks meet in a FileStore, in a
+  //                         folder that all hosts share; rank 0 serves the
+  //                         coordinator, as with `store`
   //   muster://HOST:PORT/JOB  an external coordinator. Without a rank it gives
   //                         one out; the world size is the option below,
   //                         ?world_size=N or WORLD_SIZE.

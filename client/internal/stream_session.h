@@ -177,13 +177,14 @@ class StreamSession {
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status over_ ABSL_GUARDED_BY(mutex_);
 
-  // Of the reading thread: somebody listened at the address when it last
+  // Of the session's own thread: somebody listened at the address when it last
   // looked.
   bool listening_ = false;
-  // Of the reading thread: when it says next that nobody has answered since.
+  // Of the session's own thread: when it says next that nobody has answered
+  // since.
   Instant tell_unreached_at_ = Instant::min();
   const Instant trying_since_ = Clock::now();
-  // Of the reading thread: what its last connection showed as its token.
+  // Of the session's own thread: what its last connection showed as its token.
   std::string authorization_;
 
   dataplane::Mutex join_mutex_;

@@ -268,14 +268,7 @@ int Main(int argc, char** argv) {
       {"many", &Many},
       {"mesh", &Mesh},
   };
-  const auto scenario = scenarios.find(argc > 1 ? argv[1] : "");
-  if (scenario == scenarios.end()) return 64;
-  try {
-    return scenario->second();
-  } catch (const DistError& error) {
-    SayError(error);
-    return 4;
-  }
+  return RunScenario(scenarios, argc, argv);
 }
 
 }  // namespace

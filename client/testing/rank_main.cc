@@ -398,14 +398,7 @@ int Main(int argc, char** argv) {
   };
   if (argc > 2) g_options.init_method = argv[2];
   g_options.timeout = milliseconds(argc > 3 ? std::atoi(argv[3]) : 60'000);
-  const auto scenario = scenarios.find(argc > 1 ? argv[1] : "");
-  if (scenario == scenarios.end()) return 64;
-  try {
-    return scenario->second();
-  } catch (const DistError& error) {
-    SayError(error);
-    return 4;
-  }
+  return RunScenario(scenarios, argc, argv);
 }
 
 }  // namespace

@@ -33,6 +33,18 @@ void SayProblem(const std::function<void()>& run) {
   }
 }
 
+int RunScenario(const std::map<std::string, int (*)()>& scenarios, int argc,
+                char** argv) {
+  const auto scenario = scenarios.find(argc > 1 ? argv[1] : "");
+  if (scenario == scenarios.end()) return 64;
+  try {
+    return scenario->second();
+  } catch (const DistError& error) {
+    SayError(error);
+    return 4;
+  }
+}
+
 std::string AwaitLine() {
   std::string line;
   std::getline(std::cin, line);

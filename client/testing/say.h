@@ -5,6 +5,7 @@
 #define MUSTER_CLIENT_TESTING_SAY_H_
 
 #include <functional>
+#include <map>
 #include <string>
 
 #include "client/errors.h"
@@ -21,6 +22,12 @@ void SayError(const DistError& error);
 
 // What `run` throws, so; "no error" when it throws nothing.
 void SayProblem(const std::function<void()>& run);
+
+// What a rank's main does: runs the scenario that its first argument names, and
+// returns what that returns; 4 after a DistError, which it says, 64 when there
+// is no such scenario.
+int RunScenario(const std::map<std::string, int (*)()>& scenarios, int argc,
+                char** argv);
 
 // The next line that the test writes.
 std::string AwaitLine();

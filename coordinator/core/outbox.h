@@ -97,8 +97,7 @@ struct Notice {
   Duration duration{};
 };
 
-// Outbox collects the outcome of one or more verbs. Clear keeps the memory, so
-// a driver that reuses one outbox does not allocate for small answers.
+// Outbox collects the outcome of one or more verbs. Clear keeps the memory.
 struct Outbox {
   std::vector<Reply> replies;
   std::vector<Publication> events;

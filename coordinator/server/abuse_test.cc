@@ -327,7 +327,6 @@ void Flood(TestServer& server, const std::atomic<bool>& stop) {
         *request.add_operations() =
             SetOperation(++id, absl::StrCat("k", i), std::string(500, 'v'));
       }
-      // Its answers are not read: at some time the server takes no more.
       if (!stream.Send(request)) break;
       for (uint64_t done = id - 1999; done <= id; ++done) stream.Await(done);
     }
