@@ -8,6 +8,7 @@
 #include "client/errors.h"
 #include "client/file_store.h"
 #include "client/hash_store.h"
+#include "client/objects.h"
 #include "client/process_group.h"
 #include "client/session.h"
 #include "client/store.h"

@@ -78,6 +78,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   int GlobalRankOf(int group_rank) const;
 
   bool is_member() const { return options_.rank >= 0; }
+  // True, and says so in the log, when this process is not a member.
+  bool IsForOthers(absl::string_view verb) const;
   // In the group; -1 and -1 when this process is not a member.
   int rank() const { return options_.rank; }
   int size() const {
@@ -93,8 +95,6 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   std::shared_ptr<dataplane::Communicator> communicator() const;
   // Throws when the group was shut down.
   std::shared_ptr<dataplane::Communicator> LiveCommunicator() const;
-  // True, and says so in the log, when this process is not a member.
-  bool IsForOthers(absl::string_view verb) const;
   void TellJudge();
   FailureJudge::Accusation Accuse(const absl::Status& own);
   absl::Status NameTheStuck(const absl::Status& own);

@@ -1,0 +1,470 @@
+#include "client/objects.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/distributed.h"
+#include "client/errors.h"
+#include "client/internal/deadline.h"
+#include "client/internal/group_state.h"
+#include "client/internal/throw.h"
+
+namespace muster::internal {
+namespace {
+
+using Bytes = std::vector<std::string>;
+using std::chrono::milliseconds;
+
+enum class Verb : int64_t { kBroadcast, kAllGather, kGather, kScatter };
+
+constexpr absl::string_view NameOf(Verb verb) {
+  constexpr std::array<absl::string_view, 4> kNames = {
+      "broadcast_object_list", "all_gather_object", "gather_object",
+      "scatter_object_list"};
+  const auto index = static_cast<size_t>(verb);
+  return index < kNames.size() ? kNames[index] : "something else";
+}
+
+// What each rank says of itself first. All int64.
+struct Notice {
+  int64_t verb = 0;
+  // In the group.
+  int64_t root = 0;
+  // How many objects its list has.
+  int64_t count = 0;
+  // Bytes of what it gives: of the largest object, and of all.
+  int64_t largest = 0;
+  int64_t total = 0;
+  // Of ObjectOptions.
+  int64_t limit = 0;
+  // Its arguments are bad: it goes no further.
+  int64_t faulty = 0;
+};
+constexpr int64_t kNoticeFields = sizeof(Notice) / sizeof(int64_t);
+
+[[noreturn]] void Invalid(absl::string_view text) {
+  Throw(Origin::kControl, absl::InvalidArgumentError(text));
+}
+
+// Data goes out of it, and is not changed.
+Tensor ViewOf(absl::string_view bytes) {
+  return {const_cast<char*>(bytes.data()),
+          DataType::kUint8,
+          {static_cast<int64_t>(bytes.size())}};
+}
+
+Tensor ViewOf(std::string& bytes) {
+  return {bytes.data(), DataType::kUint8, {static_cast<int64_t>(bytes.size())}};
+}
+
+int64_t TotalOf(const ObjectBytes& objects) {
+  int64_t total = 0;
+  for (const absl::string_view object : objects.views) {
+    total += static_cast<int64_t>(object.size());
+  }
+  return total;
+}
+
+int64_t LargestOf(const ObjectBytes& objects) {
+  size_t largest = 0;
+  for (const absl::string_view object : objects.views) {
+    largest = std::max(largest, object.size());
+  }
+  return static_cast<int64_t>(largest);
+}
+
+std::string TooLarge(int64_t bytes, int64_t limit) {
+  return absl::StrCat("an object of ", bytes,
+                      " bytes is larger than object_bytes_max (", limit, ")");
+}
+
+// One object collective on one rank.
+class Exchange {
+ public:
+  Exchange(Verb verb, const ObjectOptions& options)
+      : verb_(verb),
+        group_(options.group == nullptr ? WorldGroup() : options.group),
+        limit_(options.object_bytes_max),
+        deadline_(
+            Deadline::After(options.timeout.count() > 0
+                                ? options.timeout
+                                : std::max(group_->timeout(), milliseconds(1)),
+                            "ObjectOptions::timeout")) {
+    if (options.timeout.count() < 0) {
+      fault_ = absl::StrCat("timeout must not be negative but was ",
+                            options.timeout.count(), " ms");
+    }
+    if (limit_ < 0) {
+      SetFault(absl::StrCat("object_bytes_max must not be negative but was ",
+                            limit_));
+    }
+  }
+
+  // Says so in the log if this process is not in the group.
+  bool IsForOthers() const {
+    return group_->state()->IsForOthers(NameOf(verb_));
+  }
+
+  // This rank's arguments are bad; the first fault counts.
+  void SetFault(std::string fault) {
+    if (fault_.empty()) fault_ = std::move(fault);
+  }
+
+  void SetRoot(int global_rank) {
+    try {
+      root_ = group_->state()->GroupRankOf(global_rank);
+      // That of the default group leaves it to the data plane.
+      (void)group_->state()->GlobalRankOf(root_);
+    } catch (const DistError& error) {
+      root_ = 0;
+      SetFault(error.what());
+    }
+  }
+
+  // Tells all ranks what this one gives, and throws on all of them unless they
+  // run the same. What the others give is in notices() then.
+  void Agree(size_t count, const ObjectBytes* given) {
+    Notice mine = {.verb = static_cast<int64_t>(verb_),
+                   .root = root_,
+                   .count = static_cast<int64_t>(count),
+                   .limit = limit_};
+    if (given != nullptr) {
+      SetFault(given->fault);
+      mine.largest = LargestOf(*given);
+      mine.total = TotalOf(*given);
+    }
+    mine.faulty = fault_.empty() ? 0 : 1;
+    notices_.resize(static_cast<size_t>(group_->size()));
+    group_->AllGatherIntoTensor(
+        Tensor(reinterpret_cast<int64_t*>(notices_.data()),
+               {group_->size() * kNoticeFields}),
+        Tensor(reinterpret_cast<int64_t*>(&mine), {kNoticeFields}), Step());
+    if (!fault_.empty()) Invalid(absl::StrCat(Label(), fault_));
+    for (int rank = 0; rank < group_->size(); ++rank) CheckNotice(rank);
+    CheckLimit();
+  }
+
+  bool IsRoot() const { return group_->rank() == root_; }
+  int root() const { return root_; }
+  ProcessGroup& group() { return *group_; }
+  const std::vector<Notice>& notices() const { return notices_; }
+
+  // Of the next collective: what is left of the time.
+  CollectiveOptions Step() const {
+    return {.timeout =
+                std::max(deadline_.Remaining(Clock::now()), milliseconds(1))};
+  }
+
+ private:
+  std::string Label() const {
+    return absl::StrCat(NameOf(verb_), " on group \"", group_->name(), "\": ");
+  }
+
+  int GlobalRank(int64_t rank) const {
+    return group_->state()->GlobalRankOf(static_cast<int>(rank));
+  }
+
+  // "gather_object with rank 3", "broadcast_object_list of 2 objects of rank
+  // 0".
+  std::string Describe(const Notice& notice) const {
+    const auto verb = static_cast<Verb>(notice.verb);
+    std::string text(NameOf(verb));
+    if (verb == Verb::kBroadcast) {
+      absl::StrAppend(&text, " of ", notice.count, " objects");
+    }
+    if (verb != Verb::kAllGather) {
+      absl::StrAppend(&text, verb == Verb::kGather ? " to" : " of", " rank ",
+                      GlobalRank(notice.root));
+    }
+    return text;
+  }
+
+  [[noreturn]] void Blame(int rank, absl::string_view text) const {
+    const Seat& seat =
+        group_->state()->options().seats[static_cast<size_t>(rank)];
+    Throw(Origin::kControl,
+          WithCulprits(absl::InvalidArgumentError(absl::StrCat(Label(), text)),
+                       {{.rank = seat.rank,
+                         .member = seat.member,
+                         .host = seat.host,
+                         .pid = seat.pid}}));
+  }
+
+  // Compared with the group's first rank, so that all ranks say the same.
+  void CheckNotice(int rank) const {
+    const Notice& first = notices_.front();
+    const Notice& other = notices_[static_cast<size_t>(rank)];
+    if (other.faulty != 0) {
+      Blame(rank, absl::StrCat("the arguments of rank ", GlobalRank(rank),
+                               " are bad, its own error says how"));
+    }
+    if (other.verb == first.verb && other.root == first.root &&
+        (verb_ != Verb::kBroadcast || other.count == first.count)) {
+      return;
+    }
+    Blame(rank,
+          absl::StrCat("rank ", GlobalRank(rank), " runs ", Describe(other),
+                       ", rank ", GlobalRank(0), " ", Describe(first)));
+  }
+
+  void CheckLimit() const {
+    int64_t limit = limit_;
+    for (const Notice& notice : notices_) limit = std::min(limit, notice.limit);
+    for (int rank = 0; rank < group_->size(); ++rank) {
+      const int64_t largest = notices_[static_cast<size_t>(rank)].largest;
+      if (largest <= limit) continue;
+      Blame(rank, absl::StrCat("rank ", GlobalRank(rank),
+                               " gives too much: ", TooLarge(largest, limit)));
+    }
+  }
+
+  const Verb verb_;
+  const std::shared_ptr<ProcessGroup> group_;
+  const int64_t limit_;
+  const Deadline deadline_;
+  int root_ = 0;
+  std::string fault_;
+  std::vector<Notice> notices_;
+};
+
+// The sizes of the objects, and then the objects.
+std::string Concatenate(const ObjectBytes& objects) {
+  std::string all;
+  all.reserve(objects.views.size() * sizeof(int64_t) +
+              static_cast<size_t>(TotalOf(objects)));
+  for (const absl::string_view object : objects.views) {
+    const auto size = static_cast<int64_t>(object.size());
+    all.append(reinterpret_cast<const char*>(&size), sizeof(size));
+  }
+  for (const absl::string_view object : objects.views) {
+    all.append(object.data(), object.size());
+  }
+  return all;
+}
+
+Bytes TakeApart(absl::string_view all, size_t count) {
+  Bytes objects(count);
+  size_t at = count * sizeof(int64_t);
+  for (size_t i = 0; i < count; ++i) {
+    int64_t size = 0;
+    std::memcpy(&size, all.data() + i * sizeof(size), sizeof(size));
+    objects[i] = std::string(all.substr(at, static_cast<size_t>(size)));
+    at += static_cast<size_t>(size);
+  }
+  return objects;
+}
+
+std::vector<Tensor> EmptyTensors(int count) {
+  return std::vector<Tensor>(static_cast<size_t>(count),
+                             Tensor(nullptr, DataType::kUint8, {0}));
+}
+
+}  // namespace
+
+std::string UnserializableObject(size_t index) {
+  return absl::StrCat("object ", index, " cannot be serialized");
+}
+
+void ThrowUnparsableObject(const std::string& bytes) {
+  Throw(Origin::kControl,
+        absl::DataLossError(absl::StrCat(
+            "an object of ", bytes.size(),
+            " bytes cannot be parsed: do sender and receiver use one type?")));
+}
+
+std::optional<Bytes> BroadcastBytes(const ObjectBytes& objects, int src,
+                                    const ObjectOptions& options) {
+  Exchange exchange(Verb::kBroadcast, options);
+  if (exchange.IsForOthers()) return std::nullopt;
+  exchange.SetRoot(src);
+  const size_t count = objects.views.size();
+  exchange.Agree(count, exchange.IsRoot() ? &objects : nullptr);
+  const Notice& root = exchange.notices()[static_cast<size_t>(exchange.root())];
+  std::string all = exchange.IsRoot()
+                        ? Concatenate(objects)
+                        : std::string(count * sizeof(int64_t) +
+                                          static_cast<size_t>(root.total),
+                                      '\0');
+  if (!all.empty()) {
+    exchange.group().Broadcast(ViewOf(all), src, exchange.Step());
+  }
+  if (exchange.IsRoot()) return std::nullopt;
+  return TakeApart(all, count);
+}
+
+std::optional<Bytes> AllGatherBytes(const ObjectBytes& object,
+                                    const ObjectOptions& options) {
+  Exchange exchange(Verb::kAllGather, options);
+  if (exchange.IsForOthers()) return std::nullopt;
+  exchange.Agree(1, &object);
+  Bytes all(exchange.notices().size());
+  std::vector<Tensor> outputs;
+  outputs.reserve(all.size());
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    all[rank].resize(static_cast<size_t>(exchange.notices()[rank].total));
+    outputs.push_back(ViewOf(all[rank]));
+  }
+  exchange.group().AllGather(std::move(outputs), ViewOf(object.views[0]),
+                             exchange.Step());
+  return all;
+}
+
+// All_to_all of which all but one column is empty: gather and scatter of the
+// data plane want equal sizes.
+std::optional<Bytes> GatherBytes(const ObjectBytes& object, bool has_list,
+                                 int dst, const ObjectOptions& options) {
+  Exchange exchange(Verb::kGather, options);
+  if (exchange.IsForOthers()) return std::nullopt;
+  exchange.SetRoot(dst);
+  if (exchange.IsRoot() && !has_list) {
+    exchange.SetFault(
+        "Argument ``object_gather_list`` must be specified on destination "
+        "rank.");
+  } else if (!exchange.IsRoot() && has_list) {
+    exchange.SetFault(
+        "Argument ``object_gather_list`` must NOT be specified on "
+        "non-destination ranks.");
+  }
+  exchange.Agree(1, &object);
+  const int size = exchange.group().size();
+  std::vector<Tensor> inputs = EmptyTensors(size);
+  std::vector<Tensor> outputs = EmptyTensors(size);
+  inputs[static_cast<size_t>(exchange.root())] = ViewOf(object.views[0]);
+  Bytes all(static_cast<size_t>(size));
+  if (exchange.IsRoot()) {
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      all[rank].resize(static_cast<size_t>(exchange.notices()[rank].total));
+      outputs[rank] = ViewOf(all[rank]);
+    }
+  }
+  exchange.group().AllToAll(std::move(outputs), std::move(inputs),
+                            exchange.Step());
+  if (!exchange.IsRoot()) return std::nullopt;
+  return all;
+}
+
+std::optional<std::string> ScatterBytes(size_t outputs,
+                                        const ObjectBytes& objects, int src,
+                                        const ObjectOptions& options) {
+  Exchange exchange(Verb::kScatter, options);
+  if (exchange.IsForOthers()) return std::nullopt;
+  exchange.SetRoot(src);
+  const int size = exchange.group().size();
+  if (outputs == 0) {
+    exchange.SetFault(
+        "Expected argument scatter_object_output_list to be a list of size at "
+        "least 1.");
+  }
+  const bool is_root = exchange.IsRoot();
+  if (is_root && objects.views.size() != static_cast<size_t>(size)) {
+    exchange.SetFault(absl::StrCat(
+        "scatter_object_input_list has ", objects.views.size(),
+        " objects, must have one for each of the group's ", size, " ranks"));
+  }
+  exchange.Agree(1, is_root ? &objects : nullptr);
+  std::vector<int64_t> sizes;
+  std::vector<Tensor> size_list;
+  std::vector<Tensor> parts = EmptyTensors(size);
+  if (is_root) {
+    for (const absl::string_view object : objects.views) {
+      sizes.push_back(static_cast<int64_t>(object.size()));
+    }
+    for (size_t rank = 0; rank < sizes.size(); ++rank) {
+      size_list.emplace_back(&sizes[rank], std::initializer_list<int64_t>{1});
+      parts[rank] = ViewOf(objects.views[rank]);
+    }
+  }
+  std::vector<int64_t> my_size(1);
+  exchange.group().Scatter(my_size, std::move(size_list), src, exchange.Step());
+  std::string mine(static_cast<size_t>(my_size[0]), '\0');
+  std::vector<Tensor> taken = EmptyTensors(size);
+  taken[static_cast<size_t>(exchange.root())] = ViewOf(mine);
+  exchange.group().AllToAll(std::move(taken), std::move(parts),
+                            exchange.Step());
+  return mine;
+}
+
+namespace {
+
+// Ahead of the objects of a SendObjectList: how many, and their bytes.
+using Letterhead = std::array<int64_t, 2>;
+
+Tensor ViewOf(Letterhead& letterhead) {
+  return {letterhead.data(), {static_cast<int64_t>(letterhead.size())}};
+}
+
+std::shared_ptr<ProcessGroup> GroupOf(
+    const ObjectPointToPointOptions& options) {
+  return options.group == nullptr ? WorldGroup() : options.group;
+}
+
+Deadline DeadlineOf(const ObjectPointToPointOptions& options,
+                    const ProcessGroup& group) {
+  if (options.timeout.count() < 0) {
+    Invalid(absl::StrCat("timeout must not be negative but was ",
+                         options.timeout.count(), " ms"));
+  }
+  return Deadline::After(
+      options.timeout.count() > 0 ? options.timeout : group.timeout(),
+      "ObjectPointToPointOptions::timeout");
+}
+
+PointToPointOptions Step(const ObjectPointToPointOptions& options,
+                         const Deadline& deadline) {
+  return {
+      .tag = options.tag,
+      .timeout = std::max(deadline.Remaining(Clock::now()), milliseconds(1))};
+}
+
+}  // namespace
+
+void SendBytes(const ObjectBytes& objects, int dst,
+               const ObjectPointToPointOptions& options) {
+  const std::shared_ptr<ProcessGroup> group = GroupOf(options);
+  if (group->state()->IsForOthers("send_object_list")) return;
+  const Deadline deadline = DeadlineOf(options, *group);
+  const std::string label =
+      absl::StrCat("send_object_list on group \"", group->name(), "\": ");
+  if (!objects.fault.empty()) Invalid(absl::StrCat(label, objects.fault));
+  if (LargestOf(objects) > options.object_bytes_max) {
+    Invalid(absl::StrCat(
+        label, TooLarge(LargestOf(objects), options.object_bytes_max)));
+  }
+  std::string all = Concatenate(objects);
+  Letterhead letterhead = {static_cast<int64_t>(objects.views.size()),
+                           static_cast<int64_t>(all.size())};
+  Work first = group->Isend(ViewOf(letterhead), dst, Step(options, deadline));
+  if (!all.empty()) group->Send(ViewOf(all), dst, Step(options, deadline));
+  first.Wait();
+}
+
+std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
+                                const ObjectPointToPointOptions& options) {
+  const std::shared_ptr<ProcessGroup> group = GroupOf(options);
+  if (group->state()->IsForOthers("recv_object_list")) return {-1, {}};
+  const Deadline deadline = DeadlineOf(options, *group);
+  Letterhead letterhead = {};
+  const int from =
+      group->Recv(ViewOf(letterhead), src, Step(options, deadline));
+  const auto [sent, bytes] = letterhead;
+  std::string all(static_cast<size_t>(bytes), '\0');
+  // In any case, so that what comes next can be received.
+  if (!all.empty()) group->Recv(ViewOf(all), from, Step(options, deadline));
+  if (static_cast<size_t>(sent) != count) {
+    Invalid(absl::StrCat("recv_object_list on group \"", group->name(),
+                         "\": rank ", from, " sends ", sent,
+                         " objects, the list has ", count));
+  }
+  return {from, TakeApart(all, count)};
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,231 @@
+// Collectives of objects: of byte strings, and of messages of protobuf.
+//
+//   std::vector<std::string> names;
+//   muster::AllGatherObject(names, std::string("trainer-3"));
+//
+//   std::vector<TrainerConfig> config(1);         // a protobuf message
+//   if (muster::GetRank() == 0) config[0] = Read("trainer.textproto");
+//   muster::BroadcastObjectList(config, /*src=*/0);
+
+#ifndef MUSTER_CLIENT_OBJECTS_H_
+#define MUSTER_CLIENT_OBJECTS_H_
+
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "client/process_group.h"
+
+namespace muster {
+
+// What serializes itself, as every message of protobuf does.
+template <typename T>
+concept ObjectMessage = requires(const T& from, T& to, std::string* out,
+                                 const std::string& bytes) {
+  { from.SerializeToString(out) } -> std::convertible_to<bool>;
+  { to.ParseFromString(bytes) } -> std::convertible_to<bool>;
+};
+
+// What can be sent: a byte string as it is, or a message.
+template <typename T>
+concept Object = std::same_as<T, std::string> || ObjectMessage<T>;
+
+struct ObjectOptions {
+  // Null is the default group.
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  // For the whole of it; zero is the group's.
+  std::chrono::milliseconds timeout{0};
+  // The largest object, in bytes. The least of what the ranks give holds.
+  int64_t object_bytes_max = int64_t{1} << 30;
+};
+
+// Of sends and receives.
+struct ObjectPointToPointOptions {
+  // Not negative. A send meets a receive of the same tag.
+  int tag = 0;
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  std::chrono::milliseconds timeout{0};
+  // The sender's holds.
+  int64_t object_bytes_max = int64_t{1} << 30;
+};
+
+namespace internal {
+
+// Objects as byte strings.
+struct ObjectBytes {
+  std::vector<std::string> owned = {};
+  // Of the objects themselves if those are byte strings, else of `owned`.
+  std::vector<absl::string_view> views = {};
+  // Which one could not be serialized; empty: none.
+  std::string fault = {};
+};
+
+std::string UnserializableObject(size_t index);
+[[noreturn]] void ThrowUnparsableObject(const std::string& bytes);
+
+template <Object T>
+ObjectBytes BytesOfObjects(absl::Span<const T> objects) {
+  ObjectBytes bytes;
+  if constexpr (std::same_as<T, std::string>) {
+    bytes.views.assign(objects.begin(), objects.end());
+  } else {
+    bytes.owned.resize(objects.size());
+    for (size_t i = 0; i < objects.size(); ++i) {
+      if (!objects[i].SerializeToString(&bytes.owned[i])) {
+        bytes.fault = UnserializableObject(i);
+      }
+    }
+    bytes.views.assign(bytes.owned.begin(), bytes.owned.end());
+  }
+  return bytes;
+}
+
+template <Object T>
+void ParseObject(std::string bytes, T& object) {
+  if constexpr (std::same_as<T, std::string>) {
+    object = std::move(bytes);
+  } else {
+    if (!object.ParseFromString(bytes)) ThrowUnparsableObject(bytes);
+  }
+}
+
+template <Object T>
+void ParseObjects(std::vector<std::string> bytes, std::vector<T>& objects) {
+  objects.resize(bytes.size());
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    ParseObject(std::move(bytes[i]), objects[i]);
+  }
+}
+
+// The functions below on bytes. Nothing comes where there is nothing to write:
+// on the source, on ranks that are not the destination, on who is not a member.
+std::optional<std::vector<std::string>> BroadcastBytes(
+    const ObjectBytes& objects, int src, const ObjectOptions& options);
+std::optional<std::vector<std::string>> AllGatherBytes(
+    const ObjectBytes& object, const ObjectOptions& options);
+std::optional<std::vector<std::string>> GatherBytes(
+    const ObjectBytes& object, bool has_list, int dst,
+    const ObjectOptions& options);
+std::optional<std::string> ScatterBytes(size_t outputs,
+                                        const ObjectBytes& objects, int src,
+                                        const ObjectOptions& options);
+void SendBytes(const ObjectBytes& objects, int dst,
+               const ObjectPointToPointOptions& options);
+// The rank that they have come from, or -1.
+std::pair<int, std::vector<std::string>> RecvBytes(
+    size_t count, std::optional<int> src,
+    const ObjectPointToPointOptions& options);
+
+}  // namespace internal
+
+// All of them wait until they are complete, and are made of several collectives
+// of the group, so that two threads may not run them there at a time. Memory is
+// bounded by the sum of the objects' sizes: those are exchanged first.
+//
+// Throw what Work::Wait throws, and DistError, kInvalidArgument: bad arguments,
+// objects that are too large or cannot be serialized, ranks that do not run the
+// same. All ranks of the group throw then, nothing was sent, and the group is
+// as before; but bytes that a receiver cannot parse (kDataLoss) are its alone.
+//
+// Ranks are global. On who is not in the group they warn and do nothing.
+
+// `object_list` becomes that of rank `src`. It has the same length on all
+// ranks.
+template <Object T>
+void BroadcastObjectList(std::vector<T>& object_list, int src = 0,
+                         const ObjectOptions& options = {}) {
+  auto bytes = internal::BroadcastBytes(
+      internal::BytesOfObjects<T>(object_list), src, options);
+  if (bytes.has_value()) {
+    internal::ParseObjects(*std::move(bytes), object_list);
+  }
+}
+
+// `object_list` becomes all ranks' objects, by rank in the group.
+template <Object T>
+void AllGatherObject(std::vector<T>& object_list, const T& object,
+                     const ObjectOptions& options = {}) {
+  auto bytes = internal::AllGatherBytes(
+      internal::BytesOfObjects<T>(absl::MakeConstSpan(&object, 1)), options);
+  if (bytes.has_value()) {
+    internal::ParseObjects(*std::move(bytes), object_list);
+  }
+}
+
+// Rank `dst` gets all ranks' objects, by rank in the group, in
+// `object_gather_list`, which is null on the others.
+template <Object T>
+void GatherObject(const T& object, std::vector<T>* object_gather_list = nullptr,
+                  int dst = 0, const ObjectOptions& options = {}) {
+  auto bytes = internal::GatherBytes(
+      internal::BytesOfObjects<T>(absl::MakeConstSpan(&object, 1)),
+      object_gather_list != nullptr, dst, options);
+  if (bytes.has_value()) {
+    internal::ParseObjects(*std::move(bytes), *object_gather_list);
+  }
+}
+
+// The first of `scatter_object_output_list`, which has one at least, becomes
+// this rank's of `scatter_object_input_list` of rank `src`, which has one for
+// each rank of the group. Those of other ranks are ignored.
+template <Object T>
+void ScatterObjectList(std::vector<T>& scatter_object_output_list,
+                       const std::vector<T>& scatter_object_input_list = {},
+                       int src = 0, const ObjectOptions& options = {}) {
+  auto bytes = internal::ScatterBytes(
+      scatter_object_output_list.size(),
+      internal::BytesOfObjects<T>(scatter_object_input_list), src, options);
+  if (bytes.has_value()) {
+    internal::ParseObject(*std::move(bytes), scatter_object_output_list[0]);
+  }
+}
+
+// Sends and receives; they have no order with collectives, and are made of two
+// messages each of the tag.
+//
+// RecvObjectList gets as many objects as `object_list` has, from rank `src`,
+// else from whoever sends first; returns who that was. If the sender's list is
+// of another length it throws (kInvalidArgument) when it has received that.
+template <Object T>
+void SendObjectList(const std::vector<T>& object_list, int dst,
+                    const ObjectPointToPointOptions& options = {}) {
+  internal::SendBytes(internal::BytesOfObjects<T>(object_list), dst, options);
+}
+
+template <Object T>
+int RecvObjectList(std::vector<T>& object_list,
+                   std::optional<int> src = std::nullopt,
+                   const ObjectPointToPointOptions& options = {}) {
+  auto [from, bytes] = internal::RecvBytes(object_list.size(), src, options);
+  if (from >= 0) internal::ParseObjects(std::move(bytes), object_list);
+  return from;
+}
+
+// The same of one object.
+template <Object T>
+void SendObject(const T& object, int dst,
+                const ObjectPointToPointOptions& options = {}) {
+  internal::SendBytes(
+      internal::BytesOfObjects<T>(absl::MakeConstSpan(&object, 1)), dst,
+      options);
+}
+
+template <Object T>
+int RecvObject(T& object, std::optional<int> src = std::nullopt,
+               const ObjectPointToPointOptions& options = {}) {
+  auto [from, bytes] = internal::RecvBytes(1, src, options);
+  if (from >= 0) internal::ParseObject(std::move(bytes[0]), object);
+  return from;
+}
+
+}  // namespace muster
+
+#endif  // MUSTER_CLIENT_OBJECTS_H_

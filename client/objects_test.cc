@@ -1,0 +1,293 @@
+// Collectives of objects among ranks that are threads.
+
+#include "client/objects.h"
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/errors.h"
+#include "client/testing/local_groups.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "muster/v1/membership.pb.h"
+
+namespace muster {
+namespace {
+
+using muster::testing::LocalGroups;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using Group = std::shared_ptr<ProcessGroup>;
+using Texts = std::vector<std::string>;
+
+// With bytes of every value, and of another size on each rank; 0 of some.
+std::string Text(int rank, int number = 0) {
+  const size_t sizes[] = {3, 0, 100'000, 1, 3'000'000, 40'000, 7, 256};
+  std::string text(sizes[static_cast<size_t>(rank + number) % 8], '\0');
+  for (size_t i = 0; i < text.size(); ++i) {
+    text[i] = static_cast<char>(i * 7 + static_cast<size_t>(rank));
+  }
+  return text;
+}
+
+v1::Seat Message(int rank) {
+  v1::Seat seat;
+  seat.set_rank(rank);
+  seat.set_host("trainer-" + std::to_string(rank));
+  return seat;
+}
+
+// Refuses to be serialized, or to be parsed.
+struct Stubborn {
+  bool SerializeToString(std::string* out) const {
+    *out = "x";
+    return !mute;
+  }
+  bool ParseFromString(const std::string&) { return false; }
+  bool mute = false;
+};
+
+class ObjectsTest : public ::testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+  int last() const { return LocalGroups::GlobalRank(size() - 1); }
+};
+
+TEST_P(ObjectsTest, EveryVerbDoesWhatItsNameSays) {
+  LocalGroups world(size());
+  const auto thrown = world.OnEachRank([&](const Group& group, int rank) {
+    Texts list = {"", "", ""};
+    if (rank == size() - 1) list = {Text(0), Text(1), Text(2)};
+    BroadcastObjectList(list, last(), {.group = group});
+    EXPECT_EQ(list, (Texts{Text(0), Text(1), Text(2)}));
+
+    Texts expected;
+    Texts for_all;
+    for (int r = 0; r < size(); ++r) {
+      expected.push_back(Text(r));
+      for_all.push_back(Text(r, 5));
+    }
+    list = {"what was there"};
+    AllGatherObject(list, Text(rank), {.group = group});
+    EXPECT_EQ(list, expected);
+
+    list.clear();
+    GatherObject(Text(rank), rank == size() - 1 ? &list : nullptr, last(),
+                 {.group = group});
+    EXPECT_EQ(list, rank == size() - 1 ? expected : Texts());
+
+    list = {"", "stays"};
+    ScatterObjectList(list, rank == size() - 1 ? for_all : Texts(), last(),
+                      {.group = group});
+    EXPECT_EQ(list, (Texts{Text(rank, 5), "stays"}));
+  });
+  EXPECT_THAT(thrown, Each(IsEmpty()));
+}
+
+TEST_P(ObjectsTest, MessagesGoAsTheyAre) {
+  LocalGroups world(size());
+  const auto thrown = world.OnEachRank([&](const Group& group, int rank) {
+    std::vector<v1::Seat> list;
+    AllGatherObject(list, Message(rank), {.group = group});
+    ASSERT_EQ(list.size(), static_cast<size_t>(size()));
+    for (int r = 0; r < size(); ++r) EXPECT_EQ(list[r].rank(), r);
+
+    list.assign(2, v1::Seat());
+    if (rank == 0) list = {Message(7), Message(8)};
+    BroadcastObjectList(list, 0, {.group = group});
+    EXPECT_EQ(list[1].host(), "trainer-8");
+
+    std::vector<v1::Seat> gathered;
+    GatherObject(Message(rank), rank == 0 ? &gathered : nullptr, 0,
+                 {.group = group});
+    EXPECT_EQ(gathered.size(), rank == 0 ? static_cast<size_t>(size()) : 0);
+
+    list.assign(1, v1::Seat());
+    ScatterObjectList(list, gathered, 0, {.group = group});
+    EXPECT_EQ(list[0].rank(), rank);
+  });
+  EXPECT_THAT(thrown, Each(IsEmpty()));
+}
+
+INSTANTIATE_TEST_SUITE_P(WorldSizes, ObjectsTest,
+                         ::testing::Values(1, 2, 3, 4, 7));
+
+TEST(ObjectsP2PTest, SendsMeetReceivesByRankAndTag) {
+  LocalGroups world(3);
+  const auto thrown = world.OnEachRank([&](const Group& group, int rank) {
+    if (rank == 0) {
+      SendObject(Message(5), 20, {.tag = 3, .group = group});
+      SendObjectList<std::string>({Text(2), "", Text(4)}, 20, {.group = group});
+      SendObjectList<std::string>({}, 20, {.group = group});
+    } else if (rank == 2) {
+      Texts list(3);
+      EXPECT_EQ(RecvObjectList(list, std::nullopt, {.group = group}), 0);
+      EXPECT_EQ(list, (Texts{Text(2), "", Text(4)}));
+      list.clear();
+      EXPECT_EQ(RecvObjectList(list, 0, {.group = group}), 0);
+      v1::Seat message;
+      EXPECT_EQ(RecvObject(message, 0, {.tag = 3, .group = group}), 0);
+      EXPECT_EQ(message.rank(), 5);
+    }
+  });
+  EXPECT_THAT(thrown, Each(IsEmpty()));
+}
+
+TEST(ObjectsP2PTest, AListOfAnotherLengthIsReceivedAndRefused) {
+  LocalGroups world(2);
+  const auto thrown = world.OnEachRank([&](const Group& group, int rank) {
+    if (rank == 0) {
+      SendObjectList<std::string>({Text(4), "b"}, 10, {.group = group});
+      return SendObject<std::string>("next", 10, {.group = group});
+    }
+    Texts list(3);
+    try {
+      RecvObjectList(list, 0, {.group = group});
+      ADD_FAILURE() << "no error";
+    } catch (const DistError& error) {
+      EXPECT_STREQ(error.what(),
+                   "recv_object_list on group \"local\": rank 0 sends 2 "
+                   "objects, the list has 3");
+      EXPECT_TRUE(absl::IsInvalidArgument(error.status()));
+    }
+    RecvObject(list[0], 0, {.group = group});
+    EXPECT_EQ(list[0], "next");
+  });
+  EXPECT_THAT(thrown, Each(IsEmpty()));
+}
+
+// Runs `call` on three ranks, and then something good, which shows that the
+// group is as before. What each has thrown.
+template <typename Call>
+Texts Thrown(const Call& call) {
+  LocalGroups world(3, std::chrono::seconds(20));
+  Texts thrown = world.OnEachRank(call);
+  EXPECT_THAT(world.OnEachRank([](const Group& group, int rank) {
+    Texts list;
+    AllGatherObject(list, std::to_string(rank), {.group = group});
+    EXPECT_THAT(list, ElementsAre("0", "1", "2"));
+  }),
+              Each(IsEmpty()));
+  return thrown;
+}
+
+TEST(ObjectErrorsTest, ListsOfDifferentLengthsAreNamedOnEveryRank) {
+  EXPECT_THAT(Thrown([](const Group& group, int rank) {
+                Texts list(rank == 2 ? 3 : 2);
+                BroadcastObjectList(list, 10, {.group = group});
+              }),
+              Each("broadcast_object_list on group \"local\": rank 20 runs "
+                   "broadcast_object_list of 3 objects of rank 10, rank 0 "
+                   "broadcast_object_list of 2 objects of rank 10"));
+}
+
+TEST(ObjectErrorsTest, RanksThatRunDifferentVerbsAreNamedOnEveryRank) {
+  EXPECT_THAT(Thrown([](const Group& group, int rank) {
+                Texts list;
+                if (rank != 1) {
+                  return AllGatherObject<std::string>(list, "a",
+                                                      {.group = group});
+                }
+                GatherObject<std::string>("a", nullptr, 20, {.group = group});
+              }),
+              Each(EndsWith("rank 10 runs gather_object to rank 20, rank 0 "
+                            "all_gather_object")));
+}
+
+TEST(ObjectErrorsTest, BadArgumentsOfOneRankHoldUpNobody) {
+  Texts thrown = Thrown([](const Group& group, int rank) {
+    GatherObject<std::string>("a", nullptr, 0, {.group = group});
+  });
+  EXPECT_EQ(thrown[0],
+            "gather_object on group \"local\": Argument ``object_gather_list`` "
+            "must be specified on destination rank.");
+  EXPECT_EQ(thrown[1],
+            "gather_object on group \"local\": the arguments of rank 0 are "
+            "bad, its own error says how");
+  EXPECT_EQ(thrown[2], thrown[1]);
+
+  thrown = Thrown([](const Group& group, int rank) {
+    Texts list;
+    GatherObject<std::string>("a", &list, 0, {.group = group});
+  });
+  EXPECT_THAT(thrown[1], HasSubstr("must NOT be specified on non-destination"));
+  EXPECT_THAT(thrown[0], HasSubstr("the arguments of rank 10 are bad"));
+
+  thrown = Thrown([](const Group& group, int rank) {
+    Texts list(rank == 2 ? 0 : 1);
+    ScatterObjectList(list, {"a", "b"}, 0, {.group = group});
+  });
+  EXPECT_THAT(thrown[0], EndsWith("scatter_object_input_list has 2 objects, "
+                                  "must have one for each of the group's 3 "
+                                  "ranks"));
+  EXPECT_THAT(thrown[2], EndsWith("Expected argument "
+                                  "scatter_object_output_list to be a list of "
+                                  "size at least 1."));
+
+  thrown = Thrown([](const Group& group, int rank) {
+    Texts list(1);
+    BroadcastObjectList(list, rank == 1 ? 5 : 0, {.group = group});
+  });
+  EXPECT_THAT(thrown[1],
+              EndsWith("Global rank 5 is not part of group \"local\""));
+  EXPECT_THAT(thrown[2], HasSubstr("the arguments of rank 10 are bad"));
+
+  thrown = Thrown([](const Group& group, int rank) {
+    std::vector<Stubborn> list;
+    AllGatherObject(list, Stubborn{.mute = rank == 2}, {.group = group});
+  });
+  EXPECT_THAT(thrown[2], EndsWith("object 0 cannot be serialized"));
+  EXPECT_THAT(thrown[1], HasSubstr("the arguments of rank 20 are bad"));
+}
+
+TEST(ObjectErrorsTest, AnObjectOverTheLeastLimitIsRefusedEverywhere) {
+  EXPECT_THAT(Thrown([](const Group& group, int rank) {
+                Texts list;
+                AllGatherObject(
+                    list, std::string(rank == 1 ? 11 : 10, 'x'),
+                    {.group = group, .object_bytes_max = rank == 2 ? 10 : 99});
+              }),
+              Each("all_gather_object on group \"local\": rank 10 gives too "
+                   "much: an object of 11 bytes is larger than "
+                   "object_bytes_max (10)"));
+  const Texts thrown = Thrown([](const Group& group, int rank) {
+    if (rank != 0) return;
+    SendObject<std::string>("four", 10,
+                            {.group = group, .object_bytes_max = 3});
+  });
+  EXPECT_EQ(thrown[0],
+            "send_object_list on group \"local\": an object of 4 bytes is "
+            "larger than object_bytes_max (3)");
+}
+
+TEST(ObjectErrorsTest, BytesThatCannotBeParsedAreTheReceiversAffair) {
+  const Texts thrown = Thrown([](const Group& group, int rank) {
+    std::vector<Stubborn> list(1);
+    BroadcastObjectList(list, 10, {.group = group});
+  });
+  EXPECT_EQ(thrown[1], "");
+  EXPECT_EQ(thrown[0],
+            "an object of 1 bytes cannot be parsed: do sender and receiver "
+            "use one type?");
+  EXPECT_EQ(thrown[2], thrown[0]);
+}
+
+TEST(ObjectErrorsTest, AMemberThatLeavesEndsThem) {
+  LocalGroups world(2, std::chrono::seconds(20));
+  world.Leave(1);
+  const Texts thrown = world.OnEachRank([](const Group& group, int rank) {
+    Texts list;
+    AllGatherObject<std::string>(list, "a", {.group = group});
+  });
+  EXPECT_THAT(thrown[0], HasSubstr("rank 1 left the group"));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,91 @@
+#include "client/testing/local_groups.h"
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/errors.h"
+#include "client/internal/failure_judge.h"
+#include "client/internal/group_state.h"
+#include "dataplane/factory.h"
+#include "dataplane/testing/in_memory_store.h"
+#include "glog/logging.h"
+
+namespace muster::testing {
+
+using internal::FailureJudge;
+using internal::GroupState;
+
+LocalGroups::LocalGroups(int size, std::chrono::milliseconds timeout)
+    : groups_(static_cast<size_t>(size)) {
+  const auto store = std::make_shared<dataplane::testing::InMemoryStore>();
+  internal::GroupStateOptions options;
+  options.name = "local";
+  options.backend = "gloo";
+  options.timeout = timeout;
+  options.timeout_name = "the test's timeout";
+  options.generation = 1;
+  options.is_world = false;
+  FailureJudge::Options judging;
+  judging.verdict_timeout = std::chrono::milliseconds(0);
+  for (int rank = 0; rank < size; ++rank) {
+    options.seats.push_back({.rank = GlobalRank(rank)});
+    judging.ranks.push_back(GlobalRank(rank));
+  }
+  std::vector<std::thread> threads;
+  threads.reserve(groups_.size());
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank, mine = options]() mutable {
+      auto backend = dataplane::CreateBackend(
+          mine.backend,
+          {.rank = rank,
+           .world_size = size,
+           .group_name = mine.name,
+           .store = store,
+           .deadline = dataplane::Clock::now() + std::chrono::seconds(60),
+           .network_interfaces = "",
+           .local_address = "127.0.0.1"});
+      CHECK(backend.ok()) << "rank " << rank << ": " << backend.status();
+      mine.rank = rank;
+      groups_[static_cast<size_t>(rank)] = std::make_shared<ProcessGroup>(
+          GroupState::Create(std::move(mine), *std::move(backend), nullptr,
+                             std::make_shared<FailureJudge>(judging)));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+LocalGroups::~LocalGroups() {
+  for (int rank = 0; rank < static_cast<int>(groups_.size()); ++rank) {
+    Leave(rank);
+  }
+}
+
+const std::shared_ptr<ProcessGroup>& LocalGroups::at(int rank) const {
+  return groups_[static_cast<size_t>(rank)];
+}
+
+std::vector<std::string> LocalGroups::OnEachRank(
+    const std::function<void(const std::shared_ptr<ProcessGroup>&, int)>&
+        body) {
+  std::vector<std::string> thrown(groups_.size());
+  std::vector<std::thread> threads;
+  threads.reserve(groups_.size());
+  for (size_t rank = 0; rank < groups_.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(groups_[rank], static_cast<int>(rank));
+      } catch (const DistError& error) {
+        thrown[rank] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return thrown;
+}
+
+void LocalGroups::Leave(int rank) { at(rank)->state()->Shutdown(); }
+
+}  // namespace muster::testing
