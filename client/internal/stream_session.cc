@@ -261,8 +261,8 @@ void StreamSession::PollFor(const PendingOperation& own) {
     }
   }
   polling_ = false;
-  stands_back_until_ = Clock::now() + kStandBack;
-  if (!open_ || has_events_ || operations_.unanswered() > 0 || waits_to_poll_) {
+  ++lone_calls_;
+  if (!open_ || has_events_ || operations_.unanswered() > 0) {
     changed_.NotifyAll();
   }
 }

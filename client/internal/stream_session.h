@@ -85,9 +85,12 @@ class StreamSession {
   std::string Coordinator() const;
 
  private:
-  // How long after a lone caller has read its own answer the session's thread
-  // leaves the connection to the next call. Events may come later by this.
-  static constexpr std::chrono::milliseconds kStandBack{10};
+  // How long the session's thread leaves the connection to a lone caller before
+  // it looks again; longer while it polls, or others have come after it. Events
+  // may come later by this when none does any more. (A caller that woke the
+  // thread at its end would pay for that with each call.)
+  static constexpr std::chrono::milliseconds kStandBackMin{10};
+  static constexpr std::chrono::milliseconds kStandBackMax{40};
 
   explicit StreamSession(SessionOptions options, Endpoint endpoint);
 
@@ -153,11 +156,11 @@ class StreamSession {
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;
   // Somebody polls the connection, without the lock; it stays until then.
   bool polling_ ABSL_GUARDED_BY(mutex_) = false;
-  // The session's own thread wants to know when that ends.
-  bool waits_to_poll_ ABSL_GUARDED_BY(mutex_) = false;
   // Who polled left a message with events for the session's own thread.
   bool has_events_ ABSL_GUARDED_BY(mutex_) = false;
-  Instant stands_back_until_ ABSL_GUARDED_BY(mutex_);
+  // Calls that were alone on the stream, and so polled for themselves or leave
+  // the next one to do so.
+  uint64_t lone_calls_ ABSL_GUARDED_BY(mutex_) = 0;
   // Somebody hands over a message, without the lock; the connection stays until
   // then.
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

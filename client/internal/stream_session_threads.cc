@@ -185,16 +185,19 @@ absl::Status StreamSession::Welcome(const v1::StreamResponse& response) {
 
 absl::Status StreamSession::Serve(Connection& connection) {
   MutexLock lock(mutex_);
+  milliseconds pause{0};
+  uint64_t lone_calls_seen = lone_calls_;
   while (open_ || polling_ || writing_) {
-    const Instant now = Clock::now();
-    if (polling_ || !open_) {
-      waits_to_poll_ = true;
+    const bool calls_come =
+        std::exchange(lone_calls_seen, lone_calls_) != lone_calls_;
+    if (!open_) {
       changed_.Wait(mutex_);
-      waits_to_poll_ = false;
-    } else if (!has_events_ && operations_.unanswered() == 0 && !closing_ &&
-               now < stands_back_until_) {
-      changed_.WaitUntil(mutex_, stands_back_until_);
+    } else if (polling_ || (calls_come && operations_.unanswered() == 0 &&
+                            !has_events_ && !closing_)) {
+      pause = std::clamp(2 * pause, kStandBackMin, kStandBackMax);
+      changed_.WaitUntil(mutex_, Clock::now() + pause);
     } else {
+      pause = milliseconds(0);
       polling_ = true;
       const bool left_to_me = std::exchange(has_events_, false);
       mutex_.Unlock();
@@ -210,9 +213,7 @@ absl::Status StreamSession::Serve(Connection& connection) {
       const bool one_caller = operations_.unanswered() == 1;
       Handle(connection, event);
       polling_ = false;
-      if (one_caller && operations_.unanswered() == 0) {
-        stands_back_until_ = Clock::now() + kStandBack;
-      }
+      if (one_caller && operations_.unanswered() == 0) ++lone_calls_;
     }
   }
   mutex_.Unlock();
