@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Texts that others depend on do not change unnoticed.
 
-Usage: golden_test.py MUSTER_COORDINATOR MUSTER_RUN MUSTERCTL PROTOC_DESCRIPTOR
+Usage: golden_test.py MUSTER_COORDINATOR MUSTER_RUN MUSTERCTL MUSTER_BENCH
+           PROTOC_DESCRIPTOR
 
 Compares --help of the programs and every message, field number and RPC of the
 protocol with the files beside this one. MUSTER_REWRITE_GOLDEN=1 writes them
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import unittest
 
-COORDINATOR, RUN, CTL, DESCRIPTOR = sys.argv[1:5]
+COORDINATOR, RUN, CTL, BENCH, DESCRIPTOR = sys.argv[1:6]
 HERE = os.path.dirname(os.path.realpath(__file__))
 
 
@@ -55,11 +56,14 @@ class GoldenTest(unittest.TestCase):
     def test_help_of_the_operators_tool(self):
         self.check("musterctl.help.txt", help_of(CTL))
 
+    def test_help_of_the_benchmark(self):
+        self.check("muster-bench.help.txt", help_of(BENCH))
+
     def test_the_programs_have_one_version(self):
         versions = {
             subprocess.run([program, "--version"], capture_output=True,
                            timeout=30, check=True).stdout.decode().split()[1]
-            for program in (COORDINATOR, RUN, CTL)}
+            for program in (COORDINATOR, RUN, CTL, BENCH)}
         self.assertEqual(len(versions), 1, versions)
 
     def test_protocol(self):

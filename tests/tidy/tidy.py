@@ -65,7 +65,8 @@ LIBRARIES = [
      r"client/[a-z_]*_test\.cc).*"),
     (r"prometheus/", r"^(coordinator/server|worker)/metrics\.cc$"),
     (r"httplib\.h", r"^(coordinator/server|worker)/http\.cc$|.*_test\.cc$"),
-    (r"gloo/", r"^dataplane/backends/gloo/.*\.(cc|h)$"),
+    (r"gloo/", r"^(dataplane/backends/gloo/.*\.(cc|h)|"
+               r"tests/bench/gloo_peer\.cc)$"),
     (r"openssl/", r"^coordinator/server/(credentials|tokens)\.cc$"),
     (r"rocksdb/", r"^coordinator/storage/rocksdb.*"),
 ]

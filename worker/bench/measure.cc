@@ -1,0 +1,162 @@
+#include "worker/bench/measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace muster::worker::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What a cycle takes if nobody says how many calls it has, and how many those
+// are at least and at most.
+constexpr double kCycleSeconds = 0.02;
+constexpr int kCallsMin = 2;
+constexpr int kCallsMax = 2000;
+
+double MedianOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle]
+                                : (values[middle - 1] + values[middle]) / 2;
+}
+
+// What the ranks' times come to, on every rank.
+double Together(double seconds, Average average) {
+  std::vector<double> value = {seconds};
+  switch (average) {
+    case Average::kRank0:
+      Broadcast(value, 0);
+      break;
+    case Average::kMean:
+      AllReduce(value, {.op = ReduceOp::kAvg});
+      break;
+    case Average::kMin:
+      AllReduce(value, {.op = ReduceOp::kMin});
+      break;
+    case Average::kMax:
+      AllReduce(value, {.op = ReduceOp::kMax});
+      break;
+  }
+  return value[0];
+}
+
+// How many calls of `seconds` each are a cycle; the same on every rank.
+int CallsFor(double seconds, const BenchOptions& options) {
+  if (options.iters > 0) return options.iters;
+  const double slowest = Together(seconds, Average::kMax);
+  return static_cast<int>(std::clamp<double>(
+      kCycleSeconds / std::max(slowest, 1e-9), kCallsMin, kCallsMax));
+}
+
+// Seconds a call.
+double Time(Trial& trial, int calls, const BenchOptions& options) {
+  const auto start = Clock::now();
+  std::vector<Work> works;
+  for (int i = 0; i < calls; ++i) {
+    if (options.blocking && options.agg_iters == 1) {
+      trial.Call(/*wait=*/true);
+      continue;
+    }
+    for (int k = 0; k < options.agg_iters; ++k) {
+      for (Work& work : trial.Call(/*wait=*/false)) {
+        works.push_back(std::move(work));
+      }
+    }
+    if (!options.blocking) continue;
+    for (Work& work : works) work.Wait();
+    works.clear();
+  }
+  for (Work& work : works) work.Wait();
+  const std::chrono::duration<double> elapsed = Clock::now() - start;
+  return elapsed.count() / calls / options.agg_iters;
+}
+
+int64_t CountWrong(Trial& trial) {
+  trial.Bring();
+  trial.Call(/*wait=*/true);
+  std::vector<int64_t> wrong = {trial.CountWrong()};
+  AllReduce(wrong);
+  return wrong[0];
+}
+
+// Whoever takes his turn in the cycles.
+struct Runner {
+  std::function<double(int calls)> run;
+  int calls = 0;
+};
+
+// One of a peer, if it has the case. All ranks' peers must say the same.
+std::optional<Runner> RunnerOf(Peer& peer, const Case& measured) {
+  absl::StatusOr<std::optional<double>> first = peer.Run(measured, 1);
+  if (!first.ok()) throw DistError(first.status());
+  if (!first->has_value()) return std::nullopt;
+  return Runner{.run = [&peer, &measured](int calls) {
+    absl::StatusOr<std::optional<double>> seconds = peer.Run(measured, calls);
+    if (!seconds.ok()) throw DistError(seconds.status());
+    return seconds->value_or(0);
+  }};
+}
+
+}  // namespace
+
+double Figures::Min() const {
+  return *std::min_element(cycles_us.begin(), cycles_us.end());
+}
+
+double Figures::Median() const { return MedianOf(cycles_us); }
+
+double Figures::Max() const {
+  return *std::max_element(cycles_us.begin(), cycles_us.end());
+}
+
+double Row::RatioTo(size_t index) const {
+  const std::vector<double>& own = figures[0].cycles_us;
+  const std::vector<double>& peers = figures[index].cycles_us;
+  if (peers.empty()) return 0;
+  std::vector<double> ratios;
+  for (size_t i = 0; i < own.size(); ++i) ratios.push_back(own[i] / peers[i]);
+  return MedianOf(ratios);
+}
+
+Row Measure(const Case& measured, const BenchOptions& options,
+            const std::vector<std::unique_ptr<Peer>>& peers) {
+  Row row = {.measured = measured, .world_size = GetWorldSize()};
+  Trial trial(measured, GetRank(), row.world_size);
+  row.figures.push_back({.backend = options.backend});
+  if (options.check) row.figures[0].wrong = CountWrong(trial);
+  trial.Clear();
+
+  std::vector<std::optional<Runner>> runners;
+  runners.push_back(
+      Runner{.run = [&](int calls) { return Time(trial, calls, options); }});
+  for (const std::unique_ptr<Peer>& peer : peers) {
+    runners.push_back(RunnerOf(*peer, measured));
+    row.figures.push_back({.backend = peer->name()});
+    if (runners.back().has_value()) row.figures.back().wrong = 0;
+  }
+  for (std::optional<Runner>& runner : runners) {
+    if (!runner.has_value()) continue;
+    runner->run(1);
+    runner->calls = CallsFor(runner->run(2), options);
+  }
+  for (int cycle = 0; cycle < options.run_cycles; ++cycle) {
+    for (size_t i = 0; i < runners.size(); ++i) {
+      if (!runners[i].has_value()) continue;
+      if (options.warmup_iters > 0) runners[i]->run(options.warmup_iters);
+      Barrier();
+      const double seconds = runners[i]->run(runners[i]->calls);
+      row.figures[i].cycles_us.push_back(Together(seconds, options.average) *
+                                         1e6);
+    }
+  }
+  if (options.check) row.figures[0].wrong += CountWrong(trial);
+  return row;
+}
+
+}  // namespace muster::worker::bench

@@ -1,0 +1,46 @@
+#ifndef MUSTER_WORKER_BENCH_MEASURE_H_
+#define MUSTER_WORKER_BENCH_MEASURE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/bench/operation.h"
+#include "worker/bench/options.h"
+#include "worker/bench/peer.h"
+
+namespace muster::worker::bench {
+
+// Of one case by one program.
+struct Figures {
+  std::string backend = {};
+  // Microseconds a call, one for each cycle; none: it does not have it.
+  std::vector<double> cycles_us = {};
+  // Elements that were wrong, of all ranks; -1: not looked at.
+  int64_t wrong = -1;
+
+  double Min() const;
+  double Median() const;
+  double Max() const;
+};
+
+// A case with its figures: this program's, then the peers'.
+struct Row {
+  Case measured = {};
+  int world_size = 0;
+  std::vector<Figures> figures = {};
+
+  // Median over the cycles of this program's time divided by that of peer
+  // `index`, of the same cycle; 0 if the peer does not have it.
+  double RatioTo(size_t index) const;
+};
+
+// Measures `measured`, with all other ranks. Throws DistError; absl's status of
+// a peer that fails, as DistError, too.
+Row Measure(const Case& measured, const BenchOptions& options,
+            const std::vector<std::unique_ptr<Peer>>& peers);
+
+}  // namespace muster::worker::bench
+
+#endif  // MUSTER_WORKER_BENCH_MEASURE_H_

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""muster-bench with real ranks: every operation is measured and right."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BENCH, RUN, GLOO_PEER = sys.argv[1:4]
+LIMIT_S = 120
+
+FIELDS = {"op", "backend", "algorithm", "ranks", "datatype", "redop", "bytes",
+          "in_place", "time_us", "algbw_gbps", "busbw_gbps", "wrong"}
+ALL = ["all_reduce", "broadcast", "reduce", "all_gather",
+       "all_gather_into_tensor", "gather", "scatter", "reduce_scatter",
+       "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "sendrecv",
+       "barrier"]
+QUICK = ["--iters=2", "--run_cycles=2", "--warmup_iters=1"]
+
+
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True,
+                          timeout=LIMIT_S, check=False)
+
+
+class BenchTest(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.json = os.path.join(folder.name, "figures.json")
+
+    def figures(self, *command):
+        done = run(*command, f"--json={self.json}")
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        with open(self.json, encoding="utf-8") as file:
+            return json.load(file)
+
+    def test_every_operation_is_measured_and_right(self):
+        rows = self.figures(BENCH, *ALL, "--nproc=2", "--minbytes=4",
+                            "--maxbytes=256K", "--stepfactor=256", *QUICK)
+        for row in rows:
+            self.assertLessEqual(FIELDS, set(row))
+            self.assertEqual(row["wrong"], 0, row)
+            self.assertEqual(row["ranks"], 2)
+            time = row["time_us"]
+            self.assertLessEqual(time["min"], time["median"])
+            self.assertLessEqual(time["median"], time["max"])
+        self.assertEqual({row["op"] for row in rows}, set(ALL))
+        sizes = [row["bytes"] for row in rows if row["op"] == "all_reduce"]
+        self.assertEqual(sizes, [4, 1024, 256 * 1024])
+
+    def test_every_type_and_reduction_is_right(self):
+        rows = self.figures(BENCH, "all_reduce", "reduce_scatter_tensor",
+                            "--nproc=3", "--minbytes=100K", "--maxbytes=100K",
+                            "--datatype=all", "--redop=all", "--place=in",
+                            *QUICK)
+        # dataplane/README.md says which of the pairs exist.
+        self.assertEqual({row["wrong"] for row in rows}, {0})
+        self.assertEqual(len({row["datatype"] for row in rows}), 12)
+        self.assertEqual(len({row["redop"] for row in rows}), 9)
+
+    def test_ranks_of_a_launcher_are_measured(self):
+        rows = self.figures(RUN, "--nproc-per-node=2", "--", BENCH, "broadcast",
+                            "--root=1", "--maxbytes=4", *QUICK)
+        self.assertEqual(len(rows), 1)
+        self.assertEqual(rows[0]["ranks"], 2)
+
+    def test_a_peer_takes_its_turn(self):
+        rows = self.figures(BENCH, "all_reduce", "--nproc=2", "--maxbytes=4",
+                            f"--peer={GLOO_PEER}", *QUICK)
+        self.assertEqual([row["backend"] for row in rows], ["gloo", "raw_gloo"])
+        self.assertGreater(rows[1]["ratio"], 0)
+
+    def test_a_peer_that_ends_is_an_error(self):
+        done = run(BENCH, "all_reduce", "--nproc=2", "--peer=/bin/false")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("/bin/false ended", done.stderr)
+
+    def test_calls_may_be_started_together(self):
+        rows = self.figures(BENCH, "all_reduce", "all_to_all", "--nproc=2",
+                            "--maxbytes=4", "--agg_iters=4", *QUICK)
+        rows += self.figures(BENCH, "sendrecv", "--nproc=2", "--maxbytes=4",
+                             "--blocking=0", *QUICK)
+        self.assertEqual({row["wrong"] for row in rows}, {0})
+
+    def test_wrong_options_are_named(self):
+        done = run(BENCH, "all_reduce", "--minbytes=x")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--minbytes must be bytes", done.stderr)
+        done = run(BENCH, "broadcast", "--nproc=2", "--root=2")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--root must be 0 to 1, got 2", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -1,0 +1,413 @@
+#include "worker/bench/operation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::worker::bench {
+namespace {
+
+using Verb = Operation::Verb;
+
+constexpr Operation kOperations[] = {
+    {.verb = Verb::kAllReduce,
+     .name = "all_reduce",
+     .is_cut = false,
+     .reduces = true,
+     .has_root = false,
+     .out_of_place = false,
+     .in_place = true},
+    {.verb = Verb::kBroadcast,
+     .name = "broadcast",
+     .is_cut = false,
+     .reduces = false,
+     .has_root = true,
+     .out_of_place = false,
+     .in_place = true},
+    {.verb = Verb::kReduce,
+     .name = "reduce",
+     .is_cut = false,
+     .reduces = true,
+     .has_root = true,
+     .out_of_place = false,
+     .in_place = true},
+    {.verb = Verb::kAllGather,
+     .name = "all_gather",
+     .is_cut = true,
+     .reduces = false,
+     .has_root = false,
+     .out_of_place = true,
+     .in_place = true},
+    {.verb = Verb::kAllGatherIntoTensor,
+     .name = "all_gather_into_tensor",
+     .is_cut = true,
+     .reduces = false,
+     .has_root = false,
+     .out_of_place = true,
+     .in_place = true},
+    {.verb = Verb::kGather,
+     .name = "gather",
+     .is_cut = true,
+     .reduces = false,
+     .has_root = true,
+     .out_of_place = true,
+     .in_place = true},
+    {.verb = Verb::kScatter,
+     .name = "scatter",
+     .is_cut = true,
+     .reduces = false,
+     .has_root = true,
+     .out_of_place = true,
+     .in_place = true},
+    {.verb = Verb::kReduceScatter,
+     .name = "reduce_scatter",
+     .is_cut = true,
+     .reduces = true,
+     .has_root = false,
+     .out_of_place = true,
+     .in_place = true},
+    {.verb = Verb::kReduceScatterTensor,
+     .name = "reduce_scatter_tensor",
+     .is_cut = true,
+     .reduces = true,
+     .has_root = false,
+     .out_of_place = true,
+     .in_place = true},
+    {.verb = Verb::kAllToAll,
+     .name = "all_to_all",
+     .is_cut = true,
+     .reduces = false,
+     .has_root = false,
+     .out_of_place = true,
+     .in_place = false},
+    {.verb = Verb::kAllToAllSingle,
+     .name = "all_to_all_single",
+     .is_cut = true,
+     .reduces = false,
+     .has_root = false,
+     .out_of_place = true,
+     .in_place = false},
+    {.verb = Verb::kSendRecv,
+     .name = "sendrecv",
+     .is_cut = false,
+     .reduces = false,
+     .has_root = false,
+     .out_of_place = true,
+     .in_place = false},
+    {.verb = Verb::kBarrier,
+     .name = "barrier",
+     .is_cut = false,
+     .reduces = false,
+     .has_root = false,
+     .out_of_place = true,
+     .in_place = false},
+};
+
+struct TypeName {
+  const char* name;
+  DataType type;
+};
+
+// The first one of a type is nccl-tests'.
+constexpr TypeName kTypes[] = {
+    {"int8", DataType::kInt8},
+    {"uint8", DataType::kUint8},
+    {"int16", DataType::kInt16},
+    {"int32", DataType::kInt32},
+    {"int64", DataType::kInt64},
+    {"half", DataType::kFloat16},
+    {"float16", DataType::kFloat16},
+    {"bfloat16", DataType::kBfloat16},
+    {"float", DataType::kFloat32},
+    {"float32", DataType::kFloat32},
+    {"double", DataType::kFloat64},
+    {"float64", DataType::kFloat64},
+    {"bool", DataType::kBool},
+    {"complex64", DataType::kComplex64},
+    {"complex128", DataType::kComplex128},
+};
+
+struct OpName {
+  const char* name;
+  ReduceOp op;
+};
+
+constexpr OpName kOps[] = {
+    {"sum", ReduceOp::kSum},
+    {"prod", ReduceOp::kProduct},
+    {"product", ReduceOp::kProduct},
+    {"min", ReduceOp::kMin},
+    {"max", ReduceOp::kMax},
+    {"avg", ReduceOp::kAvg},
+    {"band", ReduceOp::kBand},
+    {"bor", ReduceOp::kBor},
+    {"bxor", ReduceOp::kBxor},
+    {"mulsum", ReduceOp::kPremulSum},
+    {"premul_sum", ReduceOp::kPremulSum},
+};
+
+// How many parts the larger of a rank's two tensors has.
+int PartsFor(const Operation& operation, int world_size) {
+  return operation.is_cut ? world_size : 1;
+}
+
+// The input is the smaller one.
+bool Gathers(const Operation& operation) {
+  return operation.verb == Verb::kAllGather ||
+         operation.verb == Verb::kAllGatherIntoTensor ||
+         operation.verb == Verb::kGather;
+}
+
+bool Exchanges(const Operation& operation) {
+  return operation.verb == Verb::kAllToAll ||
+         operation.verb == Verb::kAllToAllSingle;
+}
+
+// Where in its pattern rank `source`'s part for rank `target` begins: in all
+// other operations than all_to_all parts follow each other.
+size_t FirstOf(const Case& measured, int target) {
+  return static_cast<size_t>(target) * measured.count;
+}
+
+}  // namespace
+
+const Operation* FindOperation(absl::string_view name) {
+  for (const Operation& operation : kOperations) {
+    if (operation.name == name) return &operation;
+  }
+  return nullptr;
+}
+
+std::string OperationNames() {
+  std::string names;
+  for (const Operation& operation : kOperations) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", operation.name);
+  }
+  return names;
+}
+
+double BusFactor(const Operation& operation, int world_size) {
+  const double others = world_size - 1;
+  if (operation.verb == Verb::kAllReduce) return 2 * others / world_size;
+  return operation.is_cut ? others / world_size : 1;
+}
+
+std::optional<DataType> FindDataType(absl::string_view name) {
+  for (const TypeName& type : kTypes) {
+    if (type.name == name) return type.type;
+  }
+  return std::nullopt;
+}
+
+std::optional<ReduceOp> FindReduceOp(absl::string_view name) {
+  for (const OpName& op : kOps) {
+    if (op.name == name) return op.op;
+  }
+  return std::nullopt;
+}
+
+std::vector<DataType> AllDataTypes() {
+  std::vector<DataType> types;
+  for (const TypeName& type : kTypes) {
+    if (std::find(types.begin(), types.end(), type.type) == types.end()) {
+      types.push_back(type.type);
+    }
+  }
+  return types;
+}
+
+std::vector<ReduceOp> AllReduceOps() {
+  std::vector<ReduceOp> ops;
+  for (const OpName& op : kOps) {
+    if (std::find(ops.begin(), ops.end(), op.op) == ops.end()) {
+      ops.push_back(op.op);
+    }
+  }
+  return ops;
+}
+
+size_t Case::Elements(int world_size) const {
+  return count * PartsFor(*operation, world_size);
+}
+
+size_t Case::Bytes(int world_size) const {
+  return Elements(world_size) * DataTypeBytes(data_type);
+}
+
+size_t CountFor(const Case& measured, int64_t bytes, int world_size) {
+  if (measured.operation->verb == Verb::kBarrier) return 0;
+  const size_t parts = PartsFor(*measured.operation, world_size);
+  return std::max<size_t>(1, bytes / DataTypeBytes(measured.data_type) / parts);
+}
+
+Trial::Trial(const Case& measured, int rank, int world_size)
+    : case_(measured),
+      rank_(rank),
+      world_size_(world_size),
+      part_bytes_(measured.count * DataTypeBytes(measured.data_type)),
+      reduced_(
+          Pattern::Reduced(measured.data_type, measured.reduce_op, world_size)),
+      memory_(part_bytes_ * PartsFor(*measured.operation, world_size)) {
+  for (int r = 0; r < world_size; ++r) {
+    inputs_.push_back(
+        Pattern::Input(measured.data_type, measured.reduce_op, r));
+  }
+  const Operation& operation = *measured.operation;
+  input_ = output_ = memory_.data();
+  if (!operation.is_cut && measured.in_place) return;
+  if (measured.in_place) {
+    // The smaller one is this rank's part of the larger one.
+    (Gathers(operation) ? input_ : output_) = PartOf(memory_.data(), rank);
+    return;
+  }
+  const bool is_small = operation.is_cut && !Exchanges(operation);
+  other_memory_.resize(is_small ? part_bytes_ : memory_.size());
+  (Gathers(operation) ? input_ : output_) = other_memory_.data();
+}
+
+std::byte* Trial::PartOf(std::byte* memory, int part) const {
+  return memory + static_cast<size_t>(part) * part_bytes_;
+}
+
+const std::byte* Trial::PartOf(const std::byte* memory, int part) const {
+  return memory + static_cast<size_t>(part) * part_bytes_;
+}
+
+void Trial::Clear() {
+  std::fill(memory_.begin(), memory_.end(), std::byte{0});
+  std::fill(other_memory_.begin(), other_memory_.end(), std::byte{0});
+}
+
+void Trial::Bring() {
+  Clear();
+  const Pattern& own = inputs_[rank_];
+  const bool has_parts = case_.operation->is_cut && !Gathers(*case_.operation);
+  for (int part = 0; part < (has_parts ? world_size_ : 1); ++part) {
+    own.Fill(PartOf(input_, part), case_.count, FirstOf(case_, part));
+  }
+}
+
+int64_t Trial::CountWrong() const {
+  const size_t count = case_.count;
+  const bool is_root = rank_ == case_.root;
+  switch (case_.operation->verb) {
+    case Verb::kBarrier:
+      return 0;
+    case Verb::kAllReduce:
+      return reduced_.CountWrong(output_, count);
+    case Verb::kReduce:
+      return (is_root ? reduced_ : inputs_[rank_]).CountWrong(output_, count);
+    case Verb::kBroadcast:
+      return inputs_[case_.root].CountWrong(output_, count);
+    case Verb::kScatter:
+      return inputs_[case_.root].CountWrong(output_, count,
+                                            FirstOf(case_, rank_));
+    case Verb::kReduceScatter:
+    case Verb::kReduceScatterTensor:
+      return reduced_.CountWrong(output_, count, FirstOf(case_, rank_));
+    case Verb::kSendRecv:
+      return inputs_[(rank_ + world_size_ - 1) % world_size_].CountWrong(
+          output_, count);
+    case Verb::kGather:
+      if (!is_root) return 0;
+      break;
+    default:
+      break;
+  }
+  // All ranks' parts, one after the other.
+  const size_t first = Exchanges(*case_.operation) ? FirstOf(case_, rank_) : 0;
+  int64_t wrong = 0;
+  for (int part = 0; part < world_size_; ++part) {
+    wrong += inputs_[part].CountWrong(PartOf(output_, part), count, first);
+  }
+  return wrong;
+}
+
+Tensor Trial::One(std::byte* data) const {
+  return Tensor(data, case_.data_type, {static_cast<int64_t>(case_.count)});
+}
+
+Tensor Trial::All(std::byte* data) const {
+  return Tensor(data, case_.data_type,
+                {static_cast<int64_t>(case_.count) * world_size_});
+}
+
+std::vector<Tensor> Trial::Parts(std::byte* data) const {
+  std::vector<Tensor> parts;
+  parts.reserve(world_size_);
+  for (int part = 0; part < world_size_; ++part) {
+    parts.push_back(One(PartOf(data, part)));
+  }
+  return parts;
+}
+
+// Round the ring of ranks.
+std::vector<Work> Trial::SendAndReceive(bool wait) {
+  std::vector<Work> works;
+  works.push_back(Irecv(One(output_), (rank_ + world_size_ - 1) % world_size_));
+  works.push_back(Isend(One(input_), (rank_ + 1) % world_size_));
+  if (!wait) return works;
+  for (Work& work : works) work.Wait();
+  return {};
+}
+
+std::vector<Work> Trial::Call(bool wait) {
+  const bool is_root = rank_ == case_.root;
+  const bool async = !wait;
+  const ReductionOptions reduction = {
+      .op = case_.reduce_op,
+      .factor = case_.reduce_op == ReduceOp::kPremulSum ? FactorOf(rank_) : 1,
+      .async_op = async};
+  const CollectiveOptions options = {.async_op = async};
+  Work work;
+  switch (case_.operation->verb) {
+    case Verb::kAllReduce:
+      work = AllReduce(One(output_), reduction);
+      break;
+    case Verb::kBroadcast:
+      work = Broadcast(One(output_), case_.root, options);
+      break;
+    case Verb::kReduce:
+      work = Reduce(One(output_), case_.root, reduction);
+      break;
+    case Verb::kAllGather:
+      work = AllGather(Parts(output_), One(input_), options);
+      break;
+    case Verb::kAllGatherIntoTensor:
+      work = AllGatherIntoTensor(All(output_), One(input_), options);
+      break;
+    case Verb::kGather:
+      work =
+          Gather(One(input_), is_root ? Parts(output_) : std::vector<Tensor>(),
+                 case_.root, options);
+      break;
+    case Verb::kScatter:
+      work =
+          Scatter(One(output_), is_root ? Parts(input_) : std::vector<Tensor>(),
+                  case_.root, options);
+      break;
+    case Verb::kReduceScatter:
+      work = ReduceScatter(One(output_), Parts(input_), reduction);
+      break;
+    case Verb::kReduceScatterTensor:
+      work = ReduceScatterTensor(One(output_), All(input_), reduction);
+      break;
+    case Verb::kAllToAll:
+      work = AllToAll(Parts(output_), Parts(input_), options);
+      break;
+    case Verb::kAllToAllSingle:
+      work = AllToAllSingle(All(output_), All(input_), {.async_op = async});
+      break;
+    case Verb::kSendRecv:
+      return SendAndReceive(wait);
+    case Verb::kBarrier:
+      work = Barrier(options);
+      break;
+  }
+  std::vector<Work> works;
+  if (async) works.push_back(std::move(work));
+  return works;
+}
+
+}  // namespace muster::worker::bench

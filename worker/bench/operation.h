@@ -1,0 +1,121 @@
+#ifndef MUSTER_WORKER_BENCH_OPERATION_H_
+#define MUSTER_WORKER_BENCH_OPERATION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "client/muster.h"
+#include "worker/bench/pattern.h"
+
+namespace muster::worker::bench {
+
+// One verb of the SDK, and how nccl-tests counts it.
+struct Operation {
+  enum class Verb {
+    kAllReduce,
+    kBroadcast,
+    kReduce,
+    kAllGather,
+    kAllGatherIntoTensor,
+    kGather,
+    kScatter,
+    kReduceScatter,
+    kReduceScatterTensor,
+    kAllToAll,
+    kAllToAllSingle,
+    kSendRecv,
+    kBarrier,
+  };
+  Verb verb;
+  const char* name;
+  // Its size is that of all ranks' parts together.
+  bool is_cut;
+  bool reduces;
+  bool has_root;
+  // Results may go to other memory than they come from, or to the same.
+  bool out_of_place;
+  bool in_place;
+};
+
+// Null: there is none of that name.
+const Operation* FindOperation(absl::string_view name);
+
+// All names, with commas.
+std::string OperationNames();
+
+// Bus bandwidth is that of the algorithm times this.
+double BusFactor(const Operation& operation, int world_size);
+
+// nccl-tests' names and c10d's; all but complex ones have both.
+std::optional<DataType> FindDataType(absl::string_view name);
+std::optional<ReduceOp> FindReduceOp(absl::string_view name);
+std::vector<DataType> AllDataTypes();
+std::vector<ReduceOp> AllReduceOps();
+
+// What is measured: one operation with all its arguments.
+struct Case {
+  const Operation* operation = nullptr;
+  DataType data_type = DataType::kFloat32;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  int root = 0;
+  bool in_place = false;
+  // Of one rank's part where the operation is cut, else of its tensor.
+  size_t count = 0;
+
+  // nccl-tests' columns: size in bytes, and elements.
+  size_t Bytes(int world_size) const;
+  size_t Elements(int world_size) const;
+};
+
+// The elements of a case whose size comes nearest to `bytes` from below; at
+// least one each, so that smaller sizes are measured, too. 0 of a barrier.
+size_t CountFor(const Case& measured, int64_t bytes, int world_size);
+
+// Trial is one rank's memory for a case, and the call.
+class Trial {
+ public:
+  Trial(const Case& measured, int rank, int world_size);
+
+  // Puts what ranks bring into it, or zeros: sums of zeros stay what they are,
+  // so that it may be called any number of times.
+  void Bring();
+  void Clear();
+
+  // Of the elements that this rank gets in a call after Bring().
+  int64_t CountWrong() const;
+
+  // Starts it; a Work for each that the caller has to wait for. With `wait` it
+  // has waited already.
+  std::vector<Work> Call(bool wait);
+
+ private:
+  // The part of `memory` that belongs to rank `part`.
+  std::byte* PartOf(std::byte* memory, int part) const;
+  const std::byte* PartOf(const std::byte* memory, int part) const;
+  Tensor One(std::byte* data) const;
+  Tensor All(std::byte* data) const;
+  std::vector<Tensor> Parts(std::byte* data) const;
+  std::vector<Work> SendAndReceive(bool wait);
+
+  const Case case_;
+  const int rank_;
+  const int world_size_;
+  const size_t part_bytes_;
+  // What each rank brings, and what comes out of a reduction.
+  std::vector<Pattern> inputs_;
+  const Pattern reduced_;
+  std::vector<std::byte> memory_;
+  std::vector<std::byte> other_memory_;
+  // Where this rank's input and output begin.
+  std::byte* input_ = nullptr;
+  std::byte* output_ = nullptr;
+};
+
+}  // namespace muster::worker::bench
+
+#endif  // MUSTER_WORKER_BENCH_OPERATION_H_

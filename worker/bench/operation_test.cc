@@ -1,0 +1,77 @@
+#include "worker/bench/operation.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "worker/bench/pattern.h"
+
+namespace muster::worker::bench {
+namespace {
+
+TEST(PatternTest, CountsEveryElementThatIsWrong) {
+  const Pattern pattern = Pattern::Input(DataType::kFloat32, ReduceOp::kSum, 1);
+  std::vector<float> values(3000);
+  auto* const bytes = reinterpret_cast<std::byte*>(values.data());
+  pattern.Fill(bytes, values.size(), 17);
+  EXPECT_EQ(pattern.CountWrong(bytes, values.size(), 17), 0);
+  values[0] += 1;
+  values[2999] += 1;
+  EXPECT_EQ(pattern.CountWrong(bytes, values.size(), 17), 2);
+}
+
+TEST(PatternTest, RanksAndPlacesDiffer) {
+  std::vector<int32_t> values(1009);
+  auto* const bytes = reinterpret_cast<std::byte*>(values.data());
+  Pattern::Input(DataType::kInt32, ReduceOp::kSum, 0).Fill(bytes, 1009);
+  EXPECT_EQ(Pattern::Input(DataType::kInt32, ReduceOp::kSum, 1)
+                .CountWrong(bytes, 1009),
+            1009);
+  EXPECT_GT(Pattern::Input(DataType::kInt32, ReduceOp::kSum, 0)
+                .CountWrong(bytes, 1009, 1),
+            900);
+}
+
+TEST(PatternTest, ReducesAsTheOperationSays) {
+  const auto reduced = [](ReduceOp op) {
+    int64_t value = 0;
+    Pattern::Reduced(DataType::kInt64, op, 2)
+        .Fill(reinterpret_cast<std::byte*>(&value), 1);
+    return value;
+  };
+  // Ranks 0 and 1 bring 1 and 4; 1 and 1 to products.
+  EXPECT_EQ(reduced(ReduceOp::kSum), 5);
+  EXPECT_EQ(reduced(ReduceOp::kAvg), 2);
+  EXPECT_EQ(reduced(ReduceOp::kMin), 1);
+  EXPECT_EQ(reduced(ReduceOp::kMax), 4);
+  EXPECT_EQ(reduced(ReduceOp::kBor), 5);
+  EXPECT_EQ(reduced(ReduceOp::kBand), 0);
+}
+
+Case CaseOf(const char* name, size_t count) {
+  return {.operation = FindOperation(name), .count = count};
+}
+
+TEST(CaseTest, SizesAreThoseOfNcclTests) {
+  // A cut operation's size is that of all ranks' parts.
+  EXPECT_EQ(CountFor(CaseOf("all_gather", 0), 1024, 4), 64u);
+  EXPECT_EQ(CaseOf("all_gather", 64).Bytes(4), 1024u);
+  EXPECT_EQ(CountFor(CaseOf("all_reduce", 0), 1024, 4), 256u);
+  EXPECT_EQ(CaseOf("all_reduce", 256).Bytes(4), 1024u);
+  EXPECT_EQ(CountFor(CaseOf("barrier", 0), 1024, 4), 0u);
+}
+
+TEST(CaseTest, EveryRankHasAnElementAtLeast) {
+  EXPECT_EQ(CountFor(CaseOf("reduce_scatter", 0), 4, 8), 1u);
+}
+
+TEST(CaseTest, BusFactorsAreThoseOfNcclTests) {
+  EXPECT_DOUBLE_EQ(BusFactor(*FindOperation("all_reduce"), 4), 1.5);
+  EXPECT_DOUBLE_EQ(BusFactor(*FindOperation("all_gather"), 4), 0.75);
+  EXPECT_DOUBLE_EQ(BusFactor(*FindOperation("all_to_all_single"), 4), 0.75);
+  EXPECT_DOUBLE_EQ(BusFactor(*FindOperation("broadcast"), 4), 1);
+  EXPECT_DOUBLE_EQ(BusFactor(*FindOperation("reduce"), 4), 1);
+  EXPECT_DOUBLE_EQ(BusFactor(*FindOperation("sendrecv"), 4), 1);
+}
+
+}  // namespace
+}  // namespace muster::worker::bench

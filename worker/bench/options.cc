@@ -1,0 +1,367 @@
+#include "worker/bench/options.h"
+
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+
+ABSL_FLAG(int, nproc, 0,
+          "ranks to start on this host, 1 to 1024; without it this process is "
+          "a rank of whoever set RANK, WORLD_SIZE, MASTER_ADDR and "
+          "MASTER_PORT, as muster-run does");
+ABSL_FLAG(std::string, minbytes, "4", "smallest size: bytes, or with K, M, G");
+ABSL_FLAG(std::string, maxbytes, "64M", "largest size: bytes, or with K, M, G");
+ABSL_FLAG(std::string, stepbytes, "0",
+          "from one size to the next: bytes, or with K, M, G; 0: by "
+          "--stepfactor");
+ABSL_FLAG(int, stepfactor, 4, "from one size to the next: times this, 2 to 1M");
+ABSL_FLAG(int, iters, 0,
+          "calls of one cycle, back to back, 0 to 1M; 0: as many as take 20 ms "
+          "(2 to 2000)");
+ABSL_FLAG(int, warmup_iters, 2,
+          "calls before each cycle that are not timed, 0 to 1M");
+ABSL_FLAG(int, run_cycles, 5,
+          "how many times each size is timed, 1 to 10000: the figures are the "
+          "least, the median and the most of these; a peer takes its turn in "
+          "each");
+ABSL_FLAG(int, agg_iters, 1,
+          "calls that are started together, 1 to 1000, of which each counts");
+ABSL_FLAG(int, average, 3,
+          "whose time counts: 0 rank 0's, 1 the mean of the ranks, 2 the "
+          "fastest one's, 3 the slowest one's");
+ABSL_FLAG(int, check, 1,
+          "verify the result of every size, before it is timed and after: 1, "
+          "or 0 for not");
+ABSL_FLAG(int, blocking, 1,
+          "wait for each call before the next one: 1, or 0 to start all calls "
+          "of a cycle and wait at its end");
+ABSL_FLAG(std::string, redop, "sum",
+          "sum, avg, prod, min, max, band, bor, bxor, mulsum, some of them "
+          "with commas, or all");
+ABSL_FLAG(std::string, datatype, "float",
+          "int8, uint8, int16, int32, int64, half, bfloat16, float, double, "
+          "bool, complex64, complex128, some of them with commas, or all");
+ABSL_FLAG(int, root, 0, "rank that gives or gets, of operations with one");
+ABSL_FLAG(std::string, place, "both",
+          "out: results go to other memory than they come from; in: to the "
+          "same; both, as far as the operation has them");
+ABSL_FLAG(std::string, backend, "gloo", "backend of the group");
+ABSL_FLAG(std::string, peer, "",
+          "program that measures the same beside each rank, with its "
+          "arguments; several with commas");
+ABSL_FLAG(std::string, json, "", "file for the figures; none if empty");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(120),
+          "how long a collective may take (duration, such as 30s)");
+
+namespace muster::worker::bench {
+namespace {
+
+constexpr int kMany = 1 << 20;
+
+struct Option {
+  absl::CommandLineFlag* flag;
+  const char* placeholder;
+  // nccl-tests' letter, or 0.
+  char letter;
+};
+
+const std::vector<Option>& Options() {
+  static const auto* const kOptions = new std::vector<Option>{
+      {absl::FindCommandLineFlag("nproc"), "N", 0},
+      {absl::FindCommandLineFlag("minbytes"), "SIZE", 'b'},
+      {absl::FindCommandLineFlag("maxbytes"), "SIZE", 'e'},
+      {absl::FindCommandLineFlag("stepfactor"), "N", 'f'},
+      {absl::FindCommandLineFlag("stepbytes"), "SIZE", 'i'},
+      {absl::FindCommandLineFlag("datatype"), "TYPES", 'd'},
+      {absl::FindCommandLineFlag("redop"), "OPS", 'o'},
+      {absl::FindCommandLineFlag("root"), "RANK", 'r'},
+      {absl::FindCommandLineFlag("place"), "out|in|both", 0},
+      {absl::FindCommandLineFlag("iters"), "N", 'n'},
+      {absl::FindCommandLineFlag("warmup_iters"), "N", 'w'},
+      {absl::FindCommandLineFlag("run_cycles"), "N", 'N'},
+      {absl::FindCommandLineFlag("agg_iters"), "N", 'm'},
+      {absl::FindCommandLineFlag("average"), "0|1|2|3", 'a'},
+      {absl::FindCommandLineFlag("check"), "0|1", 'c'},
+      {absl::FindCommandLineFlag("blocking"), "0|1", 'z'},
+      {absl::FindCommandLineFlag("backend"), "NAME", 0},
+      {absl::FindCommandLineFlag("peer"), "PROGRAM", 0},
+      {absl::FindCommandLineFlag("json"), "FILE", 0},
+      {absl::FindCommandLineFlag("timeout"), "DURATION", 'T'},
+  };
+  return *kOptions;
+}
+
+const Option* FindOption(absl::string_view name) {
+  const std::string canonical = absl::StrReplaceAll(name, {{"-", "_"}});
+  for (const Option& option : Options()) {
+    if (option.flag->Name() == canonical) return &option;
+    if (canonical.size() == 1 && canonical[0] == option.letter) return &option;
+  }
+  return nullptr;
+}
+
+absl::Status Wrong(absl::string_view option, absl::string_view want,
+                   absl::string_view got) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", option, " must be ", want, ", got \"", got, "\""));
+}
+
+absl::Status Assign(const Option& option, absl::string_view value) {
+  std::string ignored;
+  if (option.flag->ParseFrom(value, &ignored)) return absl::OkStatus();
+  return Wrong(
+      option.flag->Name(),
+      option.flag->IsOfType<int>() ? "a number" : "a duration such as 30s",
+      value);
+}
+
+absl::Status ReadArguments(const std::vector<std::string>& arguments,
+                           BenchOptions& options) {
+  for (size_t next = 0; next < arguments.size();) {
+    const std::string& argument = arguments[next++];
+    if (argument.size() < 2 || argument[0] != '-') {
+      const Operation* const operation = FindOperation(argument);
+      if (operation == nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "unknown operation \"", argument, "\": ", OperationNames()));
+      }
+      options.operations.push_back(operation);
+      continue;
+    }
+    absl::string_view name = argument;
+    absl::ConsumePrefix(&name, "-");
+    absl::ConsumePrefix(&name, "-");
+    options.help |= name == "help" || name == "h";
+    options.version |= name == "version";
+    if (options.help || options.version) return absl::OkStatus();
+    std::optional<absl::string_view> value;
+    const size_t equals = name.find('=');
+    if (equals != absl::string_view::npos) {
+      value = name.substr(equals + 1);
+      name = name.substr(0, equals);
+    }
+    const Option* const option = FindOption(name);
+    if (option == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown option \"", argument, "\""));
+    }
+    if (!value.has_value()) {
+      if (next == arguments.size()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--", option->flag->Name(), " needs a value"));
+      }
+      value = arguments[next++];
+    }
+    absl::Status status = Assign(*option, *value);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadInt(absl::string_view name, int value, int min, int max,
+                     int& out) {
+  out = value;
+  if (value >= min && value <= max) return absl::OkStatus();
+  return Wrong(name, absl::StrCat(min, " to ", max), absl::StrCat(value));
+}
+
+absl::Status ReadBool(absl::string_view name, int value, bool& out) {
+  int number = 0;
+  absl::Status status = ReadInt(name, value, 0, 1, number);
+  out = number != 0;
+  return status;
+}
+
+absl::Status ReadSize(absl::string_view name, const std::string& text,
+                      int64_t& out) {
+  absl::string_view digits = text;
+  int shift = 0;
+  if (!digits.empty()) {
+    const char unit =
+        absl::ascii_toupper(static_cast<unsigned char>(digits.back()));
+    shift = unit == 'K' ? 10 : unit == 'M' ? 20 : unit == 'G' ? 30 : 0;
+  }
+  if (shift > 0) digits.remove_suffix(1);
+  if (!absl::SimpleAtoi(digits, &out) || out < 0 || out > (int64_t{1} << 40)) {
+    return Wrong(name, "bytes, or a number with K, M or G", text);
+  }
+  out <<= shift;
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status ReadList(absl::string_view name, const std::string& text,
+                      std::optional<T> (*find)(absl::string_view),
+                      const std::vector<T>& all, std::vector<T>& out,
+                      bool& is_all) {
+  is_all = text == "all";
+  if (is_all) {
+    out = all;
+    return absl::OkStatus();
+  }
+  for (const absl::string_view word : absl::StrSplit(text, ',')) {
+    const std::optional<T> found = find(word);
+    if (!found.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, " does not know \"", word,
+                       "\"; --help lists what it knows"));
+    }
+    out.push_back(*found);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadPlace(BenchOptions& options) {
+  const std::string place = absl::GetFlag(FLAGS_place);
+  options.out_of_place = place == "out" || place == "both";
+  options.in_place = place == "in" || place == "both";
+  if (options.out_of_place || options.in_place) return absl::OkStatus();
+  return Wrong("place", "out, in or both", place);
+}
+
+absl::Status ReadSizes(BenchOptions& options) {
+  int factor = 0;
+  absl::Status status =
+      ReadSize("minbytes", absl::GetFlag(FLAGS_minbytes), options.bytes_min);
+  status.Update(
+      ReadSize("maxbytes", absl::GetFlag(FLAGS_maxbytes), options.bytes_max));
+  status.Update(ReadSize("stepbytes", absl::GetFlag(FLAGS_stepbytes),
+                         options.step_bytes));
+  status.Update(
+      ReadInt("stepfactor", absl::GetFlag(FLAGS_stepfactor), 2, kMany, factor));
+  options.step_factor = factor;
+  if (status.ok() && options.bytes_max < options.bytes_min) {
+    return Wrong("maxbytes",
+                 absl::StrCat("at least --minbytes (", options.bytes_min, ")"),
+                 absl::StrCat(options.bytes_max));
+  }
+  return status;
+}
+
+absl::Status ReadFlags(BenchOptions& options) {
+  absl::Status status = ReadSizes(options);
+  int average = 0;
+  status.Update(
+      ReadInt("nproc", absl::GetFlag(FLAGS_nproc), 0, 1024, options.nproc));
+  status.Update(
+      ReadInt("iters", absl::GetFlag(FLAGS_iters), 0, kMany, options.iters));
+  status.Update(ReadInt("warmup_iters", absl::GetFlag(FLAGS_warmup_iters), 0,
+                        kMany, options.warmup_iters));
+  status.Update(ReadInt("run_cycles", absl::GetFlag(FLAGS_run_cycles), 1, 10000,
+                        options.run_cycles));
+  status.Update(ReadInt("agg_iters", absl::GetFlag(FLAGS_agg_iters), 1, 1000,
+                        options.agg_iters));
+  status.Update(
+      ReadInt("average", absl::GetFlag(FLAGS_average), 0, 3, average));
+  options.average = static_cast<Average>(average);
+  status.Update(ReadBool("check", absl::GetFlag(FLAGS_check), options.check));
+  status.Update(
+      ReadBool("blocking", absl::GetFlag(FLAGS_blocking), options.blocking));
+  status.Update(
+      ReadInt("root", absl::GetFlag(FLAGS_root), 0, kMany, options.root));
+  status.Update(ReadList("datatype", absl::GetFlag(FLAGS_datatype),
+                         &FindDataType, AllDataTypes(), options.data_types,
+                         options.all_types));
+  status.Update(ReadList("redop", absl::GetFlag(FLAGS_redop), &FindReduceOp,
+                         AllReduceOps(), options.reduce_ops, options.all_ops));
+  status.Update(ReadPlace(options));
+  options.backend = absl::GetFlag(FLAGS_backend);
+  options.peers =
+      absl::StrSplit(absl::GetFlag(FLAGS_peer), ',', absl::SkipWhitespace());
+  options.json = absl::GetFlag(FLAGS_json);
+  options.timeout = absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_timeout));
+  if (status.ok() && options.timeout.count() <= 0) {
+    return Wrong("timeout", "more than 0s",
+                 absl::FormatDuration(absl::GetFlag(FLAGS_timeout)));
+  }
+  if (status.ok() && options.operations.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no operation given: ", OperationNames()));
+  }
+  return status;
+}
+
+// Appends `help` in lines of at most 78 columns.
+void AppendWrapped(absl::string_view help, std::string& text) {
+  std::string line = "     ";
+  for (const absl::string_view word : absl::StrSplit(help, ' ')) {
+    if (line.size() + 1 + word.size() > 78) {
+      absl::StrAppend(&text, line, "\n");
+      line = "     ";
+    }
+    absl::StrAppend(&line, " ", word);
+  }
+  absl::StrAppend(&text, line, "\n");
+}
+
+}  // namespace
+
+absl::StatusOr<BenchOptions> ParseBenchOptions(
+    const std::vector<std::string>& arguments, const Environment& environment) {
+  BenchOptions options;
+  absl::Status status;
+  for (const Option& option : Options()) {
+    const auto found = environment.find(absl::StrCat(
+        "MUSTER_BENCH_", absl::AsciiStrToUpper(option.flag->Name())));
+    if (found == environment.end() || found->second.empty()) continue;
+    status.Update(Assign(option, found->second));
+  }
+  status.Update(ReadArguments(arguments, options));
+  if (!status.ok()) return status;
+  if (options.help || options.version) return options;
+  status = ReadFlags(options);
+  if (!status.ok()) return status;
+  return options;
+}
+
+std::string BenchHelpText() {
+  std::string text =
+      "usage: muster-bench OPERATION... [OPTIONS]\n"
+      "\n"
+      "Times collectives and verifies their results, with nccl-tests' sizes,\n"
+      "columns and bus bandwidths.\n"
+      "\n"
+      "  muster-bench all_reduce --nproc=4 --minbytes=4 --maxbytes=64M\n"
+      "  muster-run --nproc-per-node=4 -- muster-bench all_reduce all_gather\n"
+      "\n"
+      "Operations:\n";
+  AppendWrapped(OperationNames(), text);
+  absl::StrAppend(&text,
+                  "\nOptions (also with dashes; MUSTER_BENCH_<OPTION> in the\n"
+                  "environment stands for one that is not given):\n");
+  for (const Option& option : Options()) {
+    absl::StrAppend(&text, "\n  --", option.flag->Name(), "=",
+                    option.placeholder);
+    if (option.letter != 0) {
+      absl::StrAppend(&text, ", -", std::string(1, option.letter), " ",
+                      option.placeholder);
+    }
+    text += '\n';
+    const std::string value = option.flag->DefaultValue();
+    AppendWrapped(absl::StrCat(option.flag->Help(), "; default ",
+                               value.empty() ? "none" : value),
+                  text);
+  }
+  absl::StrAppend(&text,
+                  "\n  --help\n      this text\n"
+                  "\n  --version\n      the version\n"
+                  "\n"
+                  "Exit status: 0; 1 when a result was wrong or a collective "
+                  "failed; 2 for\n"
+                  "wrong options.\n");
+  return text;
+}
+
+}  // namespace muster::worker::bench

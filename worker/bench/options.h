@@ -1,0 +1,73 @@
+#ifndef MUSTER_WORKER_BENCH_OPTIONS_H_
+#define MUSTER_WORKER_BENCH_OPTIONS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/muster.h"
+#include "worker/bench/operation.h"
+#include "worker/launch_options.h"
+
+namespace muster::worker::bench {
+
+// Which of the ranks' times counts.
+enum class Average { kRank0 = 0, kMean = 1, kMin = 2, kMax = 3 };
+
+// What muster-bench was asked to do.
+struct BenchOptions {
+  // Only print BenchHelpText(), or the version; nothing else is set then.
+  bool help = false;
+  bool version = false;
+
+  std::vector<const Operation*> operations;
+
+  // How many ranks to start; 0: this process is one of a launcher's.
+  int nproc = 0;
+
+  // Sizes in bytes, as nccl-tests counts them: each is the one before plus
+  // `step_bytes`, or if that is 0 times `step_factor`.
+  int64_t bytes_min = 0;
+  int64_t bytes_max = 0;
+  int64_t step_bytes = 0;
+  int64_t step_factor = 0;
+
+  // Calls of one cycle; 0: as many as fill `kCycleTime`.
+  int iters = 0;
+  int warmup_iters = 0;
+  int run_cycles = 0;
+  int agg_iters = 1;
+  Average average = Average::kMax;
+  bool check = true;
+  bool blocking = true;
+
+  std::vector<DataType> data_types;
+  std::vector<ReduceOp> reduce_ops;
+  // What was not asked for by its name is skipped where it does not exist.
+  bool all_types = false;
+  bool all_ops = false;
+  int root = 0;
+  bool out_of_place = true;
+  bool in_place = true;
+
+  std::string backend;
+  // Programs that measure the same beside this one, with their arguments.
+  std::vector<std::string> peers;
+  std::string json;
+  std::chrono::milliseconds timeout{0};
+};
+
+// Reads `arguments`, argv without argv[0]; what is not there comes from
+// MUSTER_BENCH_<OPTION> in `environment`.
+// Errors: INVALID_ARGUMENT; the text names the option and its value.
+absl::StatusOr<BenchOptions> ParseBenchOptions(
+    const std::vector<std::string>& arguments, const Environment& environment);
+
+// Every option with its meaning, unit and default.
+std::string BenchHelpText();
+
+}  // namespace muster::worker::bench
+
+#endif  // MUSTER_WORKER_BENCH_OPTIONS_H_

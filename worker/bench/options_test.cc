@@ -1,0 +1,106 @@
+#include "worker/bench/options.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/reflection.h"
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::worker::bench {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class BenchOptionsTest : public ::testing::Test {
+ protected:
+  // The flags are the process's: they begin anew in each test.
+  absl::FlagSaver saver_;
+
+  std::string ErrorOf(const std::vector<std::string>& arguments) {
+    const auto options = ParseBenchOptions(arguments, {});
+    EXPECT_EQ(options.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(options.status().message());
+  }
+};
+
+TEST_F(BenchOptionsTest, SizesHaveUnits) {
+  const auto options = ParseBenchOptions(
+      {"all_reduce", "--minbytes=1K", "--maxbytes", "2g", "-i", "3M"}, {});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->bytes_min, 1 << 10);
+  EXPECT_EQ(options->bytes_max, int64_t{2} << 30);
+  EXPECT_EQ(options->step_bytes, 3 << 20);
+}
+
+TEST_F(BenchOptionsTest, LettersAndNamesAreThoseOfNcclTests) {
+  const auto options = ParseBenchOptions(
+      {"-b", "8",  "-e", "64",     "-f",        "2",  "-n",
+       "7",  "-w", "3",  "-o",     "prod",      "-d", "half,bfloat16",
+       "-r", "1",  "-c", "0",      "-z",        "0",  "-m",
+       "4",  "-a", "1",  "reduce", "all_gather"},
+      {});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->step_factor, 2);
+  EXPECT_EQ(options->iters, 7);
+  EXPECT_EQ(options->warmup_iters, 3);
+  EXPECT_THAT(options->reduce_ops, ElementsAre(ReduceOp::kProduct));
+  EXPECT_THAT(options->data_types,
+              ElementsAre(DataType::kFloat16, DataType::kBfloat16));
+  EXPECT_EQ(options->root, 1);
+  EXPECT_FALSE(options->check);
+  EXPECT_FALSE(options->blocking);
+  EXPECT_EQ(options->agg_iters, 4);
+  EXPECT_EQ(options->average, Average::kMean);
+  ASSERT_EQ(options->operations.size(), 2u);
+  EXPECT_STREQ(options->operations[1]->name, "all_gather");
+}
+
+TEST_F(BenchOptionsTest, AllIsEveryTypeAndOperation) {
+  const auto options =
+      ParseBenchOptions({"all_reduce", "--datatype=all", "--redop=all"}, {});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->data_types.size(), 12u);
+  EXPECT_EQ(options->reduce_ops.size(), 9u);
+  EXPECT_TRUE(options->all_types);
+}
+
+TEST_F(BenchOptionsTest, TheEnvironmentStandsForWhatIsNotGiven) {
+  const auto options = ParseBenchOptions(
+      {"barrier", "--iters=5"},
+      {{"MUSTER_BENCH_ITERS", "9"}, {"MUSTER_BENCH_RUN_CYCLES", "2"}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->iters, 5);
+  EXPECT_EQ(options->run_cycles, 2);
+}
+
+TEST_F(BenchOptionsTest, ErrorsNameTheOptionAndItsValue) {
+  EXPECT_THAT(ErrorOf({}), HasSubstr("no operation given: all_reduce, "));
+  EXPECT_THAT(ErrorOf({"all_redude"}),
+              HasSubstr("unknown operation \"all_redude\""));
+  EXPECT_EQ(ErrorOf({"barrier", "--iterations=3"}),
+            "unknown option \"--iterations=3\"");
+  EXPECT_EQ(ErrorOf({"barrier", "--iters=many"}),
+            "--iters must be a number, got \"many\"");
+  EXPECT_EQ(ErrorOf({"barrier", "--iters"}), "--iters needs a value");
+  EXPECT_THAT(ErrorOf({"barrier", "--redop=xor"}),
+              HasSubstr("--redop does not know \"xor\""));
+}
+
+TEST_F(BenchOptionsTest, SizesMustBeInOrder) {
+  EXPECT_EQ(ErrorOf({"barrier", "--minbytes=8", "--maxbytes=4"}),
+            "--maxbytes must be at least --minbytes (8), got \"4\"");
+  EXPECT_EQ(ErrorOf({"barrier", "--minbytes=8X"}),
+            "--minbytes must be bytes, or a number with K, M or G, got \"8X\"");
+}
+
+TEST_F(BenchOptionsTest, HelpNamesEveryOperationAndOption) {
+  EXPECT_THAT(BenchHelpText(), HasSubstr("reduce_scatter_tensor"));
+  EXPECT_THAT(BenchHelpText(), HasSubstr("--minbytes=SIZE, -b SIZE"));
+}
+
+}  // namespace
+}  // namespace muster::worker::bench

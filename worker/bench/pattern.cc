@@ -1,0 +1,213 @@
+#include "worker/bench/pattern.h"
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <cstring>
+#include <type_traits>
+
+#include "Eigen/Core"
+
+namespace muster::worker::bench {
+namespace {
+
+// A prime, so that parts which begin anywhere differ.
+constexpr size_t kPeriod = 1009;
+
+// Small whole numbers, so that sums are exact in every type.
+int64_t InputNumber(ReduceOp op, int rank, size_t index) {
+  const auto number = static_cast<int64_t>(index) * 5 + int64_t{rank} * 3;
+  // Products of many ranks stay small enough to be exact, too.
+  if (op == ReduceOp::kProduct) return rank < 4 ? 1 + number % 3 : 1;
+  return 1 + number % 7;
+}
+
+bool InputFlag(int rank, size_t index) {
+  return (index + static_cast<size_t>(rank) * 5) % 11 != 0;
+}
+
+template <typename Number>
+Number Combine(ReduceOp op, Number a, Number b) {
+  if (op == ReduceOp::kProduct) return a * b;
+  if (op == ReduceOp::kMin) return std::min(a, b);
+  if (op == ReduceOp::kMax) return std::max(a, b);
+  if constexpr (std::is_integral_v<Number>) {
+    if (op == ReduceOp::kBand) return a & b;
+    if (op == ReduceOp::kBor) return a | b;
+    if (op == ReduceOp::kBxor) return a ^ b;
+  }
+  return a + b;
+}
+
+bool ReducedFlag(ReduceOp op, int world_size, size_t index) {
+  bool result = InputFlag(0, index);
+  for (int rank = 1; rank < world_size; ++rank) {
+    const bool other = InputFlag(rank, index);
+    if (op == ReduceOp::kBxor) {
+      result ^= other;
+    } else if (op == ReduceOp::kSum || op == ReduceOp::kMax ||
+               op == ReduceOp::kBor) {
+      result |= other;
+    } else {
+      result &= other;
+    }
+  }
+  return result;
+}
+
+template <typename Number>
+Number ReducedNumber(ReduceOp op, int world_size, size_t index) {
+  const auto input = [&](int rank) {
+    const auto number = static_cast<Number>(InputNumber(op, rank, index));
+    return op == ReduceOp::kPremulSum
+               ? static_cast<Number>(static_cast<double>(number) *
+                                     FactorOf(rank))
+               : number;
+  };
+  Number result = input(0);
+  for (int rank = 1; rank < world_size; ++rank) {
+    result = Combine<Number>(op, result, input(rank));
+  }
+  return result;
+}
+
+template <typename T>
+T ReducedElement(ReduceOp op, int world_size, size_t index) {
+  if constexpr (std::is_integral_v<T>) {
+    // It wraps before it is divided.
+    const T result =
+        static_cast<T>(ReducedNumber<int64_t>(op, world_size, index));
+    return op == ReduceOp::kAvg ? static_cast<T>(result / world_size) : result;
+  } else {
+    double result = ReducedNumber<double>(op, world_size, index);
+    if (op == ReduceOp::kAvg) result /= world_size;
+    // The 16 bit types are divided as float32.
+    if constexpr (std::is_same_v<T, double>) return result;
+    return static_cast<T>(static_cast<float>(result));
+  }
+}
+
+template <typename T>
+void Store(std::vector<std::byte>& bytes, size_t index, T value) {
+  std::memcpy(bytes.data() + index * sizeof(value), &value, sizeof(value));
+}
+
+// Calls `body` with a value of the number type of `type`, and whether elements
+// are pairs of them.
+template <typename Body>
+void WithNumberOf(DataType type, Body&& body) {
+  switch (type) {
+    case DataType::kUint8:
+      return body(uint8_t{}, false);
+    case DataType::kInt8:
+      return body(int8_t{}, false);
+    case DataType::kInt16:
+      return body(int16_t{}, false);
+    case DataType::kInt32:
+      return body(int32_t{}, false);
+    case DataType::kInt64:
+      return body(int64_t{}, false);
+    case DataType::kFloat16:
+      return body(Eigen::half{}, false);
+    case DataType::kBfloat16:
+      return body(Eigen::bfloat16{}, false);
+    case DataType::kFloat32:
+      return body(float{}, false);
+    case DataType::kFloat64:
+      return body(double{}, false);
+    case DataType::kBool:
+      return body(bool{}, false);
+    case DataType::kComplex64:
+      return body(float{}, true);
+    case DataType::kComplex128:
+      return body(double{}, true);
+  }
+}
+
+}  // namespace
+
+double FactorOf(int rank) { return rank % 2 == 0 ? 2 : 0.5; }
+
+Pattern::Pattern(DataType type)
+    : element_bytes_(DataTypeBytes(type)), bytes_(kPeriod * element_bytes_) {}
+
+Pattern Pattern::Zero(DataType type) { return Pattern(type); }
+
+Pattern Pattern::Input(DataType type, ReduceOp op, int rank) {
+  // One rank's reduction, without what is done to the result.
+  Pattern pattern(type);
+  WithNumberOf(type, [&](auto zero, bool is_pair) {
+    using T = decltype(zero);
+    for (size_t i = 0; i < kPeriod; ++i) {
+      if constexpr (std::is_same_v<T, bool>) {
+        Store(pattern.bytes_, i, InputFlag(rank, i));
+      } else if (is_pair) {
+        Store(pattern.bytes_, 2 * i, static_cast<T>(InputNumber(op, rank, i)));
+        // Another number than the real part.
+        Store(pattern.bytes_, 2 * i + 1,
+              static_cast<T>(InputNumber(op, rank, i + 1)));
+      } else if constexpr (std::is_integral_v<T>) {
+        Store(pattern.bytes_, i, static_cast<T>(InputNumber(op, rank, i)));
+      } else {
+        Store(pattern.bytes_, i,
+              static_cast<T>(static_cast<float>(InputNumber(op, rank, i))));
+      }
+    }
+  });
+  return pattern;
+}
+
+Pattern Pattern::Reduced(DataType type, ReduceOp op, int world_size) {
+  Pattern pattern(type);
+  WithNumberOf(type, [&](auto zero, bool is_pair) {
+    using T = decltype(zero);
+    for (size_t i = 0; i < kPeriod; ++i) {
+      if constexpr (std::is_same_v<T, bool>) {
+        Store(pattern.bytes_, i, ReducedFlag(op, world_size, i));
+      } else if (is_pair) {
+        Store(pattern.bytes_, 2 * i, ReducedElement<T>(op, world_size, i));
+        Store(pattern.bytes_, 2 * i + 1,
+              ReducedElement<T>(op, world_size, i + 1));
+      } else {
+        Store(pattern.bytes_, i, ReducedElement<T>(op, world_size, i));
+      }
+    }
+  });
+  return pattern;
+}
+
+void Pattern::Fill(std::byte* to, size_t count, size_t first) const {
+  first %= kPeriod;
+  while (count > 0) {
+    const size_t run = std::min(count, kPeriod - first);
+    std::memcpy(to, bytes_.data() + first * element_bytes_,
+                run * element_bytes_);
+    to += run * element_bytes_;
+    count -= run;
+    first = 0;
+  }
+}
+
+int64_t Pattern::CountWrong(const std::byte* from, size_t count,
+                            size_t first) const {
+  int64_t wrong = 0;
+  first %= kPeriod;
+  while (count > 0) {
+    const size_t run = std::min(count, kPeriod - first);
+    const std::byte* const expected = bytes_.data() + first * element_bytes_;
+    if (std::memcmp(from, expected, run * element_bytes_) != 0) {
+      for (size_t i = 0; i < run; ++i) {
+        if (std::memcmp(from + i * element_bytes_,
+                        expected + i * element_bytes_, element_bytes_) != 0) {
+          ++wrong;
+        }
+      }
+    }
+    from += run * element_bytes_;
+    count -= run;
+    first = 0;
+  }
+  return wrong;
+}
+
+}  // namespace muster::worker::bench

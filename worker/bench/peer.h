@@ -1,0 +1,59 @@
+#ifndef MUSTER_WORKER_BENCH_PEER_H_
+#define MUSTER_WORKER_BENCH_PEER_H_
+
+#include <sys/types.h>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/bench/operation.h"
+
+namespace muster::worker::bench {
+
+// Peer is another program that can do the same: one process beside each rank,
+// which forms a group of its own with those beside the other ranks, and runs
+// calls when it is told to. So both are measured in the same minutes, by turns.
+//
+// It is told by lines on its standard input, and answers each on its standard
+// output (README.md beside this file):
+//   run OPERATION DATATYPE REDOP ELEMENTS ROOT CALLS
+class Peer {
+ public:
+  // Starts `command`, words with spaces. `folder` is one that all ranks' peers
+  // share, to meet in. Returns when the peer has its group.
+  // Errors: UNAVAILABLE, with the peer's last words.
+  static absl::StatusOr<std::unique_ptr<Peer>> Start(const std::string& command,
+                                                     const std::string& folder,
+                                                     int rank, int world_size);
+
+  // Closes its standard input and waits for its end.
+  ~Peer();
+
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  // As it calls itself.
+  const std::string& name() const { return name_; }
+
+  // Seconds a call of this rank; nothing if it does not have this operation.
+  // Errors: DATA_LOSS (its result is wrong), UNAVAILABLE (it has ended).
+  absl::StatusOr<std::optional<double>> Run(const Case& measured, int calls);
+
+ private:
+  Peer(std::string command, pid_t pid, std::FILE* to, std::FILE* from);
+  absl::StatusOr<std::string> ReadLine();
+
+  const std::string command_;
+  const pid_t pid_;
+  std::FILE* const to_;
+  std::FILE* const from_;
+  std::string name_;
+};
+
+}  // namespace muster::worker::bench
+
+#endif  // MUSTER_WORKER_BENCH_PEER_H_

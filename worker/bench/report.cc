@@ -1,0 +1,119 @@
+#include "worker/bench/report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace muster::worker::bench {
+namespace {
+
+// 10^9 bytes a second.
+double AlgorithmBandwidth(const Row& row, const Figures& figures) {
+  const auto bytes = static_cast<double>(row.measured.Bytes(row.world_size));
+  return bytes / figures.Median() / 1e3;
+}
+
+double BusBandwidth(const Row& row, const Figures& figures) {
+  return AlgorithmBandwidth(row, figures) *
+         BusFactor(*row.measured.operation, row.world_size);
+}
+
+std::string RedopName(const Case& measured) {
+  return measured.operation->reduces
+             ? std::string(ReduceOpName(measured.reduce_op))
+             : "none";
+}
+
+std::string Columns(const std::vector<Row>& rows) {
+  if (rows.empty()) {
+    return absl::StrFormat(" %9s %7s %7s %6s", "N/A", "N/A", "N/A", "N/A");
+  }
+  const Row& row = rows.front();
+  const Figures& own = row.figures.front();
+  return absl::StrFormat(" %9.1f %7.2f %7.2f %6s", own.Median(),
+                         AlgorithmBandwidth(row, own), BusBandwidth(row, own),
+                         own.wrong < 0 ? "N/A" : absl::StrCat(own.wrong));
+}
+
+}  // namespace
+
+std::string HeadText(const std::vector<std::string>& peers) {
+  std::string names;
+  std::string columns;
+  std::string units;
+  for (const std::string& peer : peers) {
+    absl::StrAppendFormat(&names, " %17s", peer.substr(0, 17));
+    absl::StrAppendFormat(&columns, " %9s %7s", "time", "ratio");
+    absl::StrAppendFormat(&units, " %9s %7s", "(us)", "");
+  }
+  const std::string measured =
+      absl::StrFormat(" %9s %7s %7s %6s", "time", "algbw", "busbw", "#wrong");
+  const std::string measured_units =
+      absl::StrFormat(" %9s %7s %7s %6s", "(us)", "(GB/s)", "(GB/s)", "");
+  return absl::StrCat(
+      absl::StrFormat("#%53s %32s %32s", "", "out-of-place", "in-place"), names,
+      "\n",
+      absl::StrFormat("#%11s %11s %10s %10s %6s", "size", "count", "type",
+                      "redop", "root"),
+      measured, measured, columns, "\n",
+      absl::StrFormat("#%11s %11s %10s %10s %6s", "(B)", "(elements)", "", "",
+                      ""),
+      measured_units, measured_units, units, "\n");
+}
+
+std::string LineText(const Line& line) {
+  // What the peers do is the first that was measured.
+  const Row& row =
+      line.out_of_place.empty() ? line.in_place[0] : line.out_of_place[0];
+  const Case& measured = row.measured;
+  std::string text = absl::StrFormat(
+      "%12d %11d %10s %10s %6d%s%s", measured.Bytes(row.world_size),
+      measured.Elements(row.world_size),
+      std::string(DataTypeName(measured.data_type)), RedopName(measured),
+      measured.operation->has_root ? measured.root : -1,
+      Columns(line.out_of_place), Columns(line.in_place));
+  for (size_t i = 1; i < row.figures.size(); ++i) {
+    if (row.figures[i].cycles_us.empty()) {
+      absl::StrAppendFormat(&text, " %9s %7s", "N/A", "");
+    } else {
+      absl::StrAppendFormat(&text, " %9.1f %7.2f", row.figures[i].Median(),
+                            row.RatioTo(i));
+    }
+  }
+  text += '\n';
+  return text;
+}
+
+std::string JsonText(const std::vector<Row>& rows) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.figures.size(); ++i) {
+      const Figures& figures = row.figures[i];
+      if (figures.cycles_us.empty()) continue;
+      nlohmann::json entry = {
+          {"op", row.measured.operation->name},
+          {"backend", figures.backend},
+          {"algorithm", "auto"},
+          {"ranks", row.world_size},
+          {"datatype", std::string(DataTypeName(row.measured.data_type))},
+          {"redop", RedopName(row.measured)},
+          {"bytes", row.measured.Bytes(row.world_size)},
+          {"in_place", row.measured.in_place},
+          {"time_us",
+           {{"min", figures.Min()},
+            {"median", figures.Median()},
+            {"max", figures.Max()}}},
+          {"algbw_gbps", AlgorithmBandwidth(row, figures)},
+          {"busbw_gbps", BusBandwidth(row, figures)},
+          {"wrong", figures.wrong},
+      };
+      if (i > 0) entry["ratio"] = row.RatioTo(i);
+      list.push_back(std::move(entry));
+    }
+  }
+  return list.dump(1) + "\n";
+}
+
+}  // namespace muster::worker::bench

@@ -1,0 +1,29 @@
+#ifndef MUSTER_WORKER_BENCH_REPORT_H_
+#define MUSTER_WORKER_BENCH_REPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "worker/bench/measure.h"
+#include "worker/bench/options.h"
+
+namespace muster::worker::bench {
+
+// One size: results to other memory, and to the same; either may be missing.
+struct Line {
+  std::vector<Row> out_of_place;
+  std::vector<Row> in_place;
+};
+
+// The head of the table, with the peers' names, and one of its lines.
+std::string HeadText(const std::vector<std::string>& peers);
+std::string LineText(const Line& line);
+
+// A list of {op, backend, algorithm, ranks, datatype, redop, bytes, in_place,
+// time_us {min, median, max}, algbw_gbps, busbw_gbps, wrong}, one for each row
+// and program; of peers also `ratio`, this program's time divided by theirs.
+std::string JsonText(const std::vector<Row>& rows);
+
+}  // namespace muster::worker::bench
+
+#endif  // MUSTER_WORKER_BENCH_REPORT_H_
