@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "client/internal/endpoint.h"
 #include "client/testing/processes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,6 +17,7 @@
 namespace muster {
 namespace {
 
+using internal::HostName;
 using muster::testing::Process;
 using muster::testing::ReservedPort;
 using ::testing::AllOf;
@@ -250,6 +252,23 @@ TEST_F(GroupsTest, FiftyGroupsLeaveNothing) {
   ExpectAll(
       "error DistError [] The world size (3) must be divisible by "
       "'group_size=2'");
+  for (const auto& rank : ranks_) EXPECT_EQ(rank->Wait(kSoon).code, 0);
+}
+
+TEST_F(GroupsTest, AbortEndsTheGroupOnAllItsRanksAndSaysWhoAndWhy) {
+  Start("abort", 3);
+  const std::string who = "aborted by rank 1 (" + HostName() + ", pid " +
+                          std::to_string(ranks_[1]->pid()) + "): ";
+  EXPECT_THAT(Line(0), AllOf(StartsWith("error DistBackendError [1] "),
+                             HasSubstr("rank 1 failed: group \"1\": " + who +
+                                       "no more")));
+  EXPECT_EQ(Line(1),
+            "error DistBackendError [] group \"1\": " + who + "no more");
+  // The other groups go on.
+  ExpectAll("world sum 111");
+  ExpectAll("error DistBackendError [1] group \"world\": " + who +
+            "out of memory");
+  ExpectAll("no error");
   for (const auto& rank : ranks_) EXPECT_EQ(rank->Wait(kSoon).code, 0);
 }
 

@@ -7,6 +7,7 @@
 #include "client/distributed.h"
 #include "client/errors.h"
 #include "client/file_store.h"
+#include "client/future.h"
 #include "client/hash_store.h"
 #include "client/objects.h"
 #include "client/process_group.h"

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/errors.h"
+#include "client/internal/continuations.h"
 #include "client/internal/group_state.h"
 #include "client/internal/throw.h"
 
@@ -65,6 +66,7 @@ Work& Work::operator=(Work&& other) noexcept {
     work_ = std::move(other.work_);
     group_ = std::move(other.group_);
     result_ = std::move(other.result_);
+    future_ = std::move(other.future_);
   }
   return *this;
 }
@@ -116,6 +118,33 @@ std::vector<Tensor> Work::Result() const {
   }
   if (!IsSuccess()) group_->ThrowFailure(work_->status());
   return {result_.begin(), result_.end()};
+}
+
+Future<std::vector<Tensor>> Work::GetFuture() {
+  if (future_.has_value()) return *future_;
+  auto state = std::make_shared<internal::FutureState<std::vector<Tensor>>>(
+      group_ == nullptr ? std::make_shared<internal::Continuations>()
+                        : group_->continuations());
+  state->value.emplace(result_.begin(), result_.end());
+  future_ = Future<std::vector<Tensor>>(state);
+  if (work_ == nullptr) {
+    state->Complete(nullptr);
+    return *future_;
+  }
+  // On the thread that moves data: it only passes it on. What the error is may
+  // take a while to find out.
+  work_->OnCompletion([state, group = group_](const absl::Status& status) {
+    state->thread()->Run([state, group, status] {
+      std::exception_ptr error;
+      try {
+        if (!status.ok()) group->ThrowFailure(status);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      state->Complete(std::move(error));
+    });
+  });
+  return *future_;
 }
 
 int Work::SourceRank() const {
@@ -271,6 +300,8 @@ Work ProcessGroup::Barrier(const BarrierOptions& options) {
 void ProcessGroup::MonitoredBarrier(const MonitoredBarrierOptions& options) {
   state_->MonitoredBarrier(Checked(options.timeout), options.wait_all_ranks);
 }
+
+void ProcessGroup::Abort(const std::string& reason) { state_->Abort(reason); }
 
 absl::Status ProcessGroup::status() const { return state_->status(); }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/future.h"
 #include "dataplane/collective.h"
 #include "dataplane/tensor.h"
 #include "dataplane/work.h"
@@ -34,6 +35,12 @@ class ProcessGroup;
 // The tensors of the collective must live until it is complete. So that an
 // exception cannot free them earlier, destroying a Work waits for completion
 // (without throwing); after a failure of the group that is at once.
+//
+// Several may be outstanding. Collectives of one group complete in the order in
+// which they were started, on each rank; sends and receives when they are
+// matched. They can be waited for in any order. There is no way to take one
+// back, since the other ranks count on it: ProcessGroup::Abort ends all of
+// them.
 //
 // Movable. One thread at a time.
 class Work {
@@ -66,6 +73,12 @@ class Work {
   // Wait() throws after a failure.
   std::vector<Tensor> Result() const;
 
+  // Of Result(), for continuations: future.h says where and in which order they
+  // run. The future does not keep the tensors' memory: this Work does, and what
+  // ends it waits for completion, though not for the continuations.
+  // Always the same one.
+  Future<std::vector<Tensor>> GetFuture();
+
   // The global rank that a receive has come from; -1 of anything else, and
   // before completion.
   int SourceRank() const;
@@ -81,6 +94,7 @@ class Work {
   std::shared_ptr<dataplane::Work> work_;
   std::shared_ptr<internal::GroupState> group_;
   dataplane::Collective::Tensors result_;
+  std::optional<Future<std::vector<Tensor>>> future_;
 };
 
 // Options of the collectives. `group`: null is the default group. `timeout`:
@@ -259,6 +273,13 @@ class ProcessGroup {
   // another rank's).
   // Throws DistNetworkError (the coordinator does not answer).
   void MonitoredBarrier(const MonitoredBarrierOptions& options = {});
+
+  // Ends the group on every rank, of the default group all groups: what runs
+  // fails, and every later call, with an error that says that this rank has
+  // aborted it, and `reason`. The other ranks hear of it within moments,
+  // whether or not they are in a collective. Without effect on a group that has
+  // ended. DestroyProcessGroup does not throw this error on this rank.
+  void Abort(const std::string& reason = "");
 
   // OK, or the error that ended the group. Does not block.
   absl::Status status() const;

@@ -74,7 +74,8 @@ GroupState::GroupState(GroupStateOptions options,
                        std::shared_ptr<FailureJudge> judge)
     : options_(std::move(options)),
       session_(std::move(session)),
-      judge_(std::move(judge)) {}
+      judge_(std::move(judge)),
+      continuations_(std::make_shared<Continuations>()) {}
 
 void GroupState::TellJudge() {
   const std::weak_ptr<GroupState> weak = weak_from_this();
@@ -195,6 +196,30 @@ absl::Status GroupState::Explain(const absl::Status& symptom) {
   return judge_->Decide(symptom);
 }
 
+void GroupState::Abort(const std::string& reason) {
+  if (IsForOthers("abort")) return;
+  const auto live = LiveCommunicator();
+  if (!status().ok()) return;
+  const Seat& self = options_.seats[static_cast<size_t>(rank())];
+  const MemberInfo member{.rank = self.rank,
+                          .member = self.member,
+                          .host = self.host,
+                          .pid = self.pid};
+  const absl::Status why = WithCulprits(
+      absl::AbortedError(absl::StrCat("group \"", options_.name,
+                                      "\": aborted by ", DescribeMember(member),
+                                      reason.empty() ? "" : ": ", reason)),
+      {member});
+  if (options_.is_world) {
+    // Its event ends the group on all ranks, this one included.
+    ReportError(session_->stream(), why, SettleDeadline()).IgnoreError();
+  }
+  live->Abort(why);
+  Explain(why).IgnoreError();
+  MutexLock lock(mutex_);
+  failure_seen_ = true;
+}
+
 void GroupState::Shutdown() {
   std::shared_ptr<dataplane::Communicator> communicator;
   {
@@ -206,6 +231,9 @@ void GroupState::Shutdown() {
     communicator->Abort(absl::CancelledError(
         absl::StrCat("group \"", options_.name, "\" was destroyed")));
   }
+  communicator = nullptr;
+  // After all that could give it work.
+  continuations_->Close();
 }
 
 absl::Status GroupState::status() const {

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "client/internal/continuations.h"
 #include "client/internal/failure_judge.h"
 #include "client/process_group.h"
 #include "client/session.h"
@@ -62,8 +63,15 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   absl::Status Explain(const absl::Status& symptom);
   [[noreturn]] void ThrowFailure(const absl::Status& symptom);
 
+  // As ProcessGroup::Abort.
+  void Abort(const std::string& reason);
+
   // Aborts what runs and frees the connections; the group is unusable then.
   void Shutdown();
+
+  const std::shared_ptr<Continuations>& continuations() const {
+    return continuations_;
+  }
 
   // The group's error, and whether any caller has seen it.
   absl::Status status() const;
@@ -105,6 +113,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   const GroupStateOptions options_;
   const std::shared_ptr<Session> session_;
   const std::shared_ptr<FailureJudge> judge_;
+  const std::shared_ptr<Continuations> continuations_;
 
   mutable dataplane::Mutex mutex_;
   std::shared_ptr<dataplane::Communicator> communicator_

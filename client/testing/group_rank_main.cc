@@ -241,6 +241,20 @@ int Many() {
   return 0;
 }
 
+// Of three ranks: 1 aborts a group of 0 and 1, and then the default one.
+int Abort() {
+  InitProcessGroup(kOptions);
+  const Group pair = NewGroup({.ranks = {{0, 1}}});
+  if (GetRank() == 1) pair->Abort("no more");
+  if (GetRank() < 2) SayProblem([&] { Sum(pair); });
+  pair->Abort("once is enough");
+  SaySum("world", nullptr);
+  if (GetRank() == 1) WorldGroup()->Abort("out of memory");
+  SayProblem([] { Sum(nullptr); });
+  SayProblem([] { DestroyProcessGroup(); });
+  return 0;
+}
+
 // Of four ranks.
 int Mesh() {
   InitProcessGroup(kOptions);
@@ -267,6 +281,7 @@ int Main(int argc, char** argv) {
       {"late", &Late},
       {"many", &Many},
       {"mesh", &Mesh},
+      {"abort", &Abort},
   };
   return RunScenario(scenarios, argc, argv);
 }

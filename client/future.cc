@@ -1,0 +1,110 @@
+#include "client/future.h"
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "client/internal/continuations.h"
+#include "client/internal/throw.h"
+#include "glog/logging.h"
+
+namespace muster::internal {
+
+using dataplane::MutexLock;
+
+FutureCore::FutureCore(std::shared_ptr<Continuations> thread)
+    : thread_(std::move(thread)) {}
+
+FutureCore::~FutureCore() = default;
+
+bool FutureCore::Done() const {
+  MutexLock lock(mutex_);
+  return done_;
+}
+
+std::exception_ptr FutureCore::Exception() const {
+  MutexLock lock(mutex_);
+  return error_;
+}
+
+void FutureCore::RefuseOnOwnThread() const {
+  if (!thread_->IsThisThread() || Done()) return;
+  Throw(Origin::kControl,
+        absl::FailedPreconditionError(
+            "a continuation cannot wait for another future of its group, "
+            "which would have to come after it"));
+}
+
+void FutureCore::Wait() const {
+  RefuseOnOwnThread();
+  std::exception_ptr error;
+  {
+    MutexLock lock(mutex_);
+    while (!done_) changed_.Wait(mutex_);
+    error = error_;
+  }
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
+bool FutureCore::WaitFor(std::chrono::milliseconds timeout) const {
+  RefuseOnOwnThread();
+  const dataplane::Instant until = dataplane::Clock::now() + timeout;
+  {
+    MutexLock lock(mutex_);
+    while (!done_) {
+      if (!changed_.WaitUntil(mutex_, until) && !done_) return false;
+    }
+  }
+  Wait();
+  return true;
+}
+
+void FutureCore::CheckValue() const {
+  if (!Done()) {
+    Throw(Origin::kControl,
+          absl::FailedPreconditionError(
+              "Future needs to be completed before calling value(). Should "
+              "call wait() before value()."));
+  }
+  Wait();
+}
+
+void FutureCore::OnDone(std::function<void()> task) {
+  {
+    MutexLock lock(mutex_);
+    if (!done_) {
+      tasks_.push_back(std::move(task));
+      return;
+    }
+  }
+  thread_->Run(std::move(task));
+}
+
+void FutureCore::Complete(std::exception_ptr error) {
+  std::vector<std::function<void()>> tasks;
+  {
+    MutexLock lock(mutex_);
+    error_ = std::move(error);
+    done_ = true;
+    tasks.swap(tasks_);
+    changed_.NotifyAll();
+  }
+  for (const auto& task : tasks) task();
+}
+
+void LogContinuationError(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    LOG(ERROR) << "callback of a future failed: cause=\""
+               << absl::CHexEscape(exception.what()) << "\"";
+  } catch (...) {
+    LOG(ERROR) << "callback of a future failed: cause=unknown";
+  }
+}
+
+}  // namespace muster::internal

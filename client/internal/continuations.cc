@@ -1,0 +1,77 @@
+#include "client/internal/continuations.h"
+
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+
+namespace muster::internal {
+namespace {
+
+using dataplane::MutexLock;
+
+// The queue that this thread serves, if it does.
+thread_local const void* g_served = nullptr;
+
+}  // namespace
+
+Continuations::Continuations() : queue_(std::make_shared<Queue>()) {}
+
+Continuations::~Continuations() { Close(); }
+
+bool Continuations::IsThisThread() const { return g_served == queue_.get(); }
+
+void Continuations::Run(std::function<void()> task) {
+  bool closed = false;
+  {
+    MutexLock lock(queue_->mutex);
+    closed = queue_->closed;
+    if (!closed) {
+      queue_->tasks.push_back(std::move(task));
+      queue_->changed.NotifyAll();
+    }
+  }
+  if (closed) return task();
+  MutexLock lock(thread_mutex_);
+  if (!thread_.joinable()) {
+    thread_ = std::thread([queue = queue_] { Serve(queue); });
+  }
+}
+
+void Continuations::Close() {
+  {
+    MutexLock lock(queue_->mutex);
+    queue_->closed = true;
+    queue_->changed.NotifyAll();
+  }
+  std::thread thread;
+  {
+    MutexLock lock(thread_mutex_);
+    thread.swap(thread_);
+  }
+  if (!thread.joinable()) return;
+  if (IsThisThread()) {
+    thread.detach();
+  } else {
+    thread.join();
+  }
+}
+
+void Continuations::Serve(const std::shared_ptr<Queue>& queue) {
+  g_served = queue.get();
+  for (;;) {
+    std::function<void()> task;
+    {
+      MutexLock lock(queue->mutex);
+      while (queue->tasks.empty()) {
+        if (queue->closed) return;
+        queue->changed.Wait(queue->mutex);
+      }
+      task = std::move(queue->tasks.front());
+      queue->tasks.pop_front();
+    }
+    task();
+  }
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,54 @@
+// The thread on which the continuations of a group's futures run.
+
+#ifndef MUSTER_CLIENT_INTERNAL_CONTINUATIONS_H_
+#define MUSTER_CLIENT_INTERNAL_CONTINUATIONS_H_
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "dataplane/mutex.h"
+
+namespace muster::internal {
+
+// Continuations runs tasks one after the other, in their order, on a thread
+// that the first of them starts. Thread-safe.
+class Continuations {
+ public:
+  Continuations();
+  // As Close.
+  ~Continuations();
+
+  Continuations(const Continuations&) = delete;
+  Continuations& operator=(const Continuations&) = delete;
+
+  // `task` throws nothing. On the caller's own thread after Close.
+  void Run(std::function<void()> task);
+
+  // Runs what is there, and ends the thread; called by a task, returns at once,
+  // and the thread ends by itself.
+  void Close();
+
+  bool IsThisThread() const;
+
+ private:
+  // What the thread has, which may outlive this object.
+  struct Queue {
+    dataplane::Mutex mutex;
+    dataplane::CondVar changed;
+    std::deque<std::function<void()>> tasks ABSL_GUARDED_BY(mutex);
+    bool closed ABSL_GUARDED_BY(mutex) = false;
+  };
+
+  static void Serve(const std::shared_ptr<Queue>& queue);
+
+  const std::shared_ptr<Queue> queue_;
+  mutable dataplane::Mutex thread_mutex_;
+  std::thread thread_ ABSL_GUARDED_BY(thread_mutex_);
+};
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_CONTINUATIONS_H_
