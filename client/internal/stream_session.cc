@@ -100,6 +100,7 @@ void StreamSession::Close() {
     closing_ = true;
     if (connection_ != nullptr) connection_->Cancel();
     changed_.NotifyAll();
+    turn_.NotifyOne();
   }
   {
     MutexLock joining(join_mutex_);
@@ -137,7 +138,7 @@ absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
           !ends_gathering_) {
         PollFor(*pending);
       } else {
-        changed_.NotifyAll();
+        turn_.NotifyOne();
       }
     }
   }
@@ -211,7 +212,7 @@ void StreamSession::WriteWhatWaits(Instant now) {
     mutex_.Lock();
     writing_ = false;
     // The thread that ends the connection waits for this.
-    if (!open_) changed_.NotifyAll();
+    if (!open_) turn_.NotifyOne();
     // Who polls may have seen the end of the write before this.
   } while (WriteIsDue(Clock::now()));
 }
@@ -262,9 +263,7 @@ void StreamSession::PollFor(const PendingOperation& own) {
   }
   polling_ = false;
   ++lone_calls_;
-  if (!open_ || has_events_ || operations_.unanswered() > 0) {
-    changed_.NotifyAll();
-  }
+  if (!open_ || has_events_ || operations_.unanswered() > 0) turn_.NotifyOne();
 }
 
 absl::Status StreamSession::NoAnswer(const Deadline& deadline,

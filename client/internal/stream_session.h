@@ -142,8 +142,10 @@ class StreamSession {
   const Instant created_at_;
 
   mutable dataplane::Mutex mutex_;
-  // A change of what the threads and Connect wait for.
+  // A change of what Connect and the heart wait for; each call has none.
   dataplane::CondVar changed_;
+  // It may be the turn of the session's own thread to poll.
+  dataplane::CondVar turn_;
   OperationTable operations_ ABSL_GUARDED_BY(mutex_);
   Gathering gathering_ ABSL_GUARDED_BY(mutex_);
   // A caller will write what has gathered at gathering_.until().

@@ -191,11 +191,11 @@ absl::Status StreamSession::Serve(Connection& connection) {
     const bool calls_come =
         std::exchange(lone_calls_seen, lone_calls_) != lone_calls_;
     if (!open_) {
-      changed_.Wait(mutex_);
+      turn_.Wait(mutex_);
     } else if (polling_ || (calls_come && operations_.unanswered() == 0 &&
                             !has_events_ && !closing_)) {
       pause = std::clamp(2 * pause, kStandBackMin, kStandBackMax);
-      changed_.WaitUntil(mutex_, Clock::now() + pause);
+      turn_.WaitUntil(mutex_, Clock::now() + pause);
     } else {
       pause = milliseconds(0);
       polling_ = true;
