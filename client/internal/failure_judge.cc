@@ -72,54 +72,42 @@ std::string DescribeMember(const MemberInfo& member) {
   return text;
 }
 
-void FailureJudge::OnEvent(const MemberEvent& event) {
+FailureJudge::Ending FailureJudge::OnEvent(const MemberEvent& event) {
   // Nobody has gone.
-  if (event.kind == MemberEvent::Kind::kWaiting) return;
-  std::function<void(const absl::Status&)> abort;
-  absl::Status why;
-  {
-    MutexLock lock(mutex_);
-    events_.push_back(event);
-    if (Conclude()) {
-      abort = group_.abort;
-      why = final_;
-    }
-    changed_.NotifyAll();
-  }
-  if (abort) abort(why);
+  if (event.kind == MemberEvent::Kind::kWaiting) return Ending();
+  MutexLock lock(mutex_);
+  events_.push_back(event);
+  return ConcludeAndEnd();
 }
 
-void FailureJudge::OnSessionOver(const absl::Status& why) {
-  std::function<void(const absl::Status&)> abort;
-  absl::Status verdict;
-  {
-    MutexLock lock(mutex_);
-    session_over_ = why;
-    if (Conclude()) {
-      abort = group_.abort;
-      verdict = final_;
-    }
-    changed_.NotifyAll();
+FailureJudge::Ending FailureJudge::OnSessionOver(const absl::Status& why) {
+  MutexLock lock(mutex_);
+  session_over_ = why;
+  const bool lasted = final_.ok();
+  Ending ending = ConcludeAndEnd();
+  if (IsWorld() && lasted == final_.ok()) {
+    LOG(WARNING) << "session over: cause=\"" << absl::CHexEscape(why.message())
+                 << "\"";
   }
-  if (abort) return abort(verdict);
-  if (!IsWorld()) return;
-  LOG(WARNING) << "session over: cause=\"" << absl::CHexEscape(why.message())
-               << "\"";
+  return ending;
 }
 
 void FailureJudge::Begin(Group group) {
-  std::function<void(const absl::Status&)> abort;
-  absl::Status why;
-  {
+  const Ending after_the_lock = [&] {
     MutexLock lock(mutex_);
     group_ = std::move(group);
     begun_ = true;
-    if (Conclude()) {
-      abort = group_.abort;
-      why = final_;
-    }
-  }
-  if (abort) abort(why);
+    return ConcludeAndEnd();
+  }();
+}
+
+FailureJudge::Ending FailureJudge::ConcludeAndEnd() {
+  std::function<void(const absl::Status&)> abort;
+  if (Conclude()) abort = group_.abort;
+  return Ending([this, abort = std::move(abort), why = final_] {
+    changed_.NotifyAll();
+    if (abort) abort(why);
+  });
 }
 
 void FailureJudge::End() {

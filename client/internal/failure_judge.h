@@ -77,9 +77,27 @@ class FailureJudge {
 
   explicit FailureJudge(Options options) : options_(std::move(options)) {}
 
+  // Wakes who waits for the judge, and ends what runs in a group that is at its
+  // end; when it is destroyed, which needs the judge, no locks, and that all
+  // judges know what one of them concludes from: the user, whom it wakes, may
+  // ask any group.
+  class Ending {
+   public:
+    Ending() = default;
+    explicit Ending(std::function<void()> run) : run_(std::move(run)) {}
+    Ending(Ending&& other) noexcept : run_(std::exchange(other.run_, {})) {}
+    Ending& operator=(Ending&&) = delete;
+    ~Ending() {
+      if (run_) run_();
+    }
+
+   private:
+    std::function<void()> run_;
+  };
+
   // The callbacks of the session.
-  void OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnSessionOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  Ending OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
+  Ending OnSessionOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The group exists from now on; what came before is looked at again.
   void Begin(Group group) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -123,6 +141,7 @@ class FailureJudge {
   const MemberInfo* Left(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Looks at all that is known; true when that is now the end of the group.
   bool Conclude() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Ending ConcludeAndEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The group has ended with `why`.
   void Finish(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

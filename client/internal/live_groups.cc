@@ -22,6 +22,14 @@ std::vector<std::shared_ptr<T>> Locked(
   return objects;
 }
 
+// So that who has seen the default group fail finds the others ended, too.
+std::vector<std::shared_ptr<FailureJudge>> NewestFirst(
+    const std::vector<std::weak_ptr<FailureJudge>>& references) {
+  auto judges = Locked(references);
+  std::reverse(judges.begin(), judges.end());
+  return judges;
+}
+
 template <typename T>
 void AddAndTidy(std::vector<std::weak_ptr<T>>& references,
                 const std::shared_ptr<T>& object) {
@@ -55,9 +63,10 @@ void LiveGroups::OnEvent(const MemberEvent& event) {
   {
     MutexLock lock(mutex_);
     events_.push_back(event);
-    judges = Locked(judges_);
+    judges = NewestFirst(judges_);
   }
-  for (const auto& judge : judges) judge->OnEvent(event);
+  std::vector<FailureJudge::Ending> endings;
+  for (const auto& judge : judges) endings.push_back(judge->OnEvent(event));
 }
 
 void LiveGroups::OnSessionOver(const absl::Status& why) {
@@ -65,9 +74,10 @@ void LiveGroups::OnSessionOver(const absl::Status& why) {
   {
     MutexLock lock(mutex_);
     session_over_ = why;
-    judges = Locked(judges_);
+    judges = NewestFirst(judges_);
   }
-  for (const auto& judge : judges) judge->OnSessionOver(why);
+  std::vector<FailureJudge::Ending> endings;
+  for (const auto& judge : judges) endings.push_back(judge->OnSessionOver(why));
 }
 
 std::vector<GroupProgress> LiveGroups::Progress() const {

@@ -52,6 +52,25 @@ TEST(LiveGroupsTest, EveryJudgeHearsOfAllThatHappensAndHappened) {
   EXPECT_TRUE(absl::IsAborted(live.NewJudge({.ranks = {0}})->Known(1)));
 }
 
+// Whoever is woken by the end of one group finds the others ended.
+TEST(LiveGroupsTest, AllJudgesKnowBeforeAnyGroupEnds) {
+  LiveGroups live;
+  std::vector<std::shared_ptr<FailureJudge>> judges;
+  int ended = 0;
+  for (int i = 0; i < 3; ++i) judges.push_back(live.NewJudge({.ranks = {1}}));
+  for (const auto& judge : judges) {
+    FailureJudge::Group group;
+    group.generation = 1;
+    group.abort = [&](const absl::Status&) {
+      ++ended;
+      for (const auto& any : judges) EXPECT_FALSE(any->Known(1).ok());
+    };
+    judge->Begin(group);
+  }
+  live.OnEvent(Lost(1));
+  EXPECT_EQ(ended, 3);
+}
+
 TEST(LiveGroupsTest, HeartbeatsCarryTheProgressOfTheGroupsThatLive) {
   LiveGroups live;
   const auto world = MakeGroup(live, "world");
