@@ -38,6 +38,8 @@
 #include "coordinator/storage/record_codec.h"
 #include "coordinator/storage/storage.h"
 #include "glog/logging.h"
+#include "google/protobuf/message.h"
+#include "grpc/health/v1/health.pb.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -358,6 +360,9 @@ class ServerImpl final : public Server {
     ConfigureTransport(options_, builder);
     // Linking the library has done this already; this keeps it linked.
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    // And this the description of the library's own service.
+    google::protobuf::LinkMessageReflection<
+        ::grpc::health::v1::HealthCheckRequest>();
     services_.push_back(MakeStoreService(context_));
     services_.push_back(MakeMembershipService(context_));
     services_.push_back(MakeBarrierService(context_));

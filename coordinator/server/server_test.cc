@@ -289,6 +289,20 @@ TEST(ServerTest, ReflectionListsTheServices) {
   }
 }
 
+// What a generic client needs to make a call.
+TEST(ServerTest, ReflectionDescribesTheServices) {
+  TestServer server;
+  for (const std::string service :
+       {"muster.v1.StoreService", "grpc.health.v1.Health"}) {
+    // ServerReflectionRequest{file_containing_symbol: service}.
+    const std::string answer = RawCall(
+        server.NewChannel(),
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        std::string("\x22") + static_cast<char>(service.size()) + service);
+    EXPECT_THAT(answer, HasSubstr("Request")) << service;
+  }
+}
+
 TEST(ServerTest, HttpPages) {
   ServerOptions options;
   options.http_listen = "127.0.0.1:0";
