@@ -216,6 +216,13 @@ TEST_F(SecurityTest, OptionsThatDoNotFitTogetherAreNamed) {
   options.tls_ca = client_identity_.key;
   EXPECT_THAT(ConnectError<DistError>(options),
               AllOf(HasSubstr("tls_ca"), HasSubstr("CERTIFICATE")));
+  options = good;
+  options.tls_key = server_identity_.key;
+  EXPECT_EQ(ConnectError<DistError>(options),
+            "tls_key \"" + options.tls_key +
+                "\": is not, without a passphrase, the key of the certificate "
+                "in tls_cert \"" +
+                options.tls_cert + "\"");
 }
 
 TEST_F(SecurityTest, TheEnvironmentFillsInWhatTheOptionsLeaveOut) {

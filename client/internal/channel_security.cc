@@ -14,6 +14,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "openssl/bio.h"
+#include "openssl/err.h"
+#include "openssl/evp.h"
+#include "openssl/pem.h"
+#include "openssl/x509.h"
 
 namespace muster::internal {
 namespace {
@@ -58,6 +63,31 @@ absl::StatusOr<std::string> ReadPem(absl::string_view option,
         option, " \"", path, "\": holds no \"", kind, "\" in PEM form"));
   }
   return content;
+}
+
+// Whether the first certificate of the one is for the private key in the other.
+// The transport only fails, and says nothing of it.
+bool KeyFits(const std::string& certificates, const std::string& key) {
+  const auto reader = [](const std::string& text) {
+    return std::unique_ptr<BIO, decltype(&BIO_free)>(
+        BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), BIO_free);
+  };
+  // Else the library would ask for a passphrase on the terminal.
+  const auto no_passphrase = [](char*, int, int, void*) { return -1; };
+  const std::unique_ptr<X509, decltype(&X509_free)> certificate(
+      PEM_read_bio_X509(reader(certificates).get(), nullptr, no_passphrase,
+                        nullptr),
+      X509_free);
+  const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> private_key(
+      PEM_read_bio_PrivateKey(reader(key).get(), nullptr, no_passphrase,
+                              nullptr),
+      EVP_PKEY_free);
+  const bool fits =
+      certificate != nullptr && private_key != nullptr &&
+      X509_check_private_key(certificate.get(), private_key.get()) == 1;
+  // They are of this thread, and somebody else might take them for its own.
+  ERR_clear_error();
+  return fits;
 }
 
 absl::StatusOr<std::string> Token(const SessionOptions& options) {
@@ -172,6 +202,14 @@ absl::StatusOr<ChannelSecurity> LoadChannelSecurity(
         ReadPem(part.option, part.path, part.kind);
     if (!content.ok()) return content.status();
     *part.content = *std::move(content);
+  }
+  if (!options.tls_key.empty() &&
+      !KeyFits(ssl.pem_cert_chain, ssl.pem_private_key)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tls_key \"", options.tls_key,
+        "\": is not, without a passphrase, the key of the certificate in "
+        "tls_cert \"",
+        options.tls_cert, "\""));
   }
   security.credentials = grpc::SslCredentials(ssl);
   security.server_name = options.tls_server_name;
