@@ -3,8 +3,10 @@
 #ifndef MUSTER_CLIENT_MUSTER_H_
 #define MUSTER_CLIENT_MUSTER_H_
 
+#include "client/coalescing.h"
 #include "client/device_mesh.h"
 #include "client/distributed.h"
+#include "client/dlpack.h"
 #include "client/errors.h"
 #include "client/file_store.h"
 #include "client/future.h"

@@ -1,6 +1,7 @@
 #ifndef MUSTER_DATAPLANE_BACKEND_H_
 #define MUSTER_DATAPLANE_BACKEND_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -58,6 +59,13 @@ class Backend {
   // kUnimplemented, naming what is missing, if not. The same on every rank.
   virtual absl::Status Supports(const Collective& collective) const = 0;
 
+  // Up to how many bytes of accumulators (see reduction.h) an element's
+  // operands are combined in an order that depends neither on the size of the
+  // tensor nor on the element's place in it. Several all_reduces, or
+  // reduce_scatters, that are not larger together may then be made one with
+  // bitwise the same result.
+  virtual size_t fusable_bytes() const { return 0; }
+
   // Starts `collective`, which is valid and supported, and returns its handle;
   // never null, never blocks on the network. Failures complete the Work: see
   // README.md for the codes. Its tensors belong to the backend until the Work
@@ -84,6 +92,7 @@ class BackendDecorator : public Backend {
   absl::Status Supports(const Collective& collective) const override {
     return inner_->Supports(collective);
   }
+  size_t fusable_bytes() const override { return inner_->fusable_bytes(); }
   std::shared_ptr<Work> Start(const Collective& collective) override {
     return inner_->Start(collective);
   }

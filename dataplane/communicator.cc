@@ -32,6 +32,11 @@ Communicator::~Communicator() {
       absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
 }
 
+absl::Status Communicator::Check(const Collective& collective) const {
+  absl::Status valid = Validate(collective, options_.rank, options_.world_size);
+  return valid.ok() ? backend_->Supports(collective) : valid;
+}
+
 std::shared_ptr<Work> Communicator::Start(Collective collective) {
   MutexLock order(start_mutex_);
   absl::Status poison;
@@ -48,8 +53,7 @@ std::shared_ptr<Work> Communicator::Start(Collective collective) {
   std::string description = collective.Describe();
   if (!poison.ok()) return FailedWork(std::move(description), poison);
 
-  absl::Status valid = Validate(collective, options_.rank, options_.world_size);
-  if (valid.ok()) valid = backend_->Supports(collective);
+  const absl::Status valid = Check(collective);
   if (!valid.ok()) {
     return FailedWork(
         std::move(description),

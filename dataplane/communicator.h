@@ -2,6 +2,7 @@
 #define MUSTER_DATAPLANE_COMMUNICATOR_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -63,6 +64,10 @@ class Communicator {
   // the group as it was: nothing was sent.
   std::shared_ptr<Work> Start(Collective collective);
 
+  // What Start would make of its arguments: OK, or that error, without its
+  // head.
+  absl::Status Check(const Collective& collective) const;
+
   // Fails everything that is running and everything to come with `cause`.
   // Without effect when the group is poisoned already. Does not block.
   void Abort(absl::Status cause);
@@ -76,6 +81,7 @@ class Communicator {
   int rank() const { return options_.rank; }
   int world_size() const { return options_.world_size; }
   absl::string_view backend_name() const { return backend_->name(); }
+  size_t fusable_bytes() const { return backend_->fusable_bytes(); }
 
  private:
   struct Running {

@@ -14,6 +14,7 @@
 #include "client/internal/stream_session.h"
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
+#include "dataplane/coalescing.h"
 #include "dataplane/collective.h"
 #include "glog/logging.h"
 
@@ -171,6 +172,22 @@ Work GroupState::Run(dataplane::Collective collective, bool async_op) {
   dataplane::Collective::Tensors result =
       collective.outputs.empty() ? collective.tensors : collective.outputs;
   Work work(LiveCommunicator()->Start(std::move(collective)),
+            shared_from_this(), std::move(result));
+  if (!async_op) work.Wait();
+  return work;
+}
+
+Work GroupState::RunCoalesced(std::vector<dataplane::Collective> collectives,
+                              bool async_op) {
+  if (IsForOthers("coalesced")) return Work();
+  dataplane::Collective::Tensors result;
+  for (dataplane::Collective& one : collectives) {
+    one.caller_waits = !async_op;
+    const auto& written = one.outputs.empty() ? one.tensors : one.outputs;
+    result.insert(result.end(), written.begin(), written.end());
+  }
+  const auto live = LiveCommunicator();
+  Work work(dataplane::StartCoalesced(*live, std::move(collectives)),
             shared_from_this(), std::move(result));
   if (!async_op) work.Wait();
   return work;

@@ -57,6 +57,9 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
 
   // Throws what Work::Wait throws, unless `async_op`.
   Work Run(dataplane::Collective collective, bool async_op);
+  // The same of several as one.
+  Work RunCoalesced(std::vector<dataplane::Collective> collectives,
+                    bool async_op);
   void MonitoredBarrier(std::chrono::milliseconds timeout, bool wait_all_ranks);
 
   // The error to throw for a failed collective. May wait for the verdict.

@@ -1,6 +1,7 @@
 #include "dataplane/backends/gloo/gloo_backend.h"
 
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/gloo/engine.h"
+#include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/mesh.h"
 
 namespace muster::dataplane {
@@ -37,6 +39,11 @@ class GlooBackend : public Backend {
       }
     }
     return absl::OkStatus();
+  }
+
+  // Recursive doubling: all_reduce.cc, reduce_scatter.cc.
+  size_t fusable_bytes() const override {
+    return gloo_internal::kNotePayloadBytesMax;
   }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {

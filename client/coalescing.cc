@@ -1,0 +1,140 @@
+#include "client/coalescing.h"
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/distributed.h"
+#include "client/internal/group_state.h"
+#include "client/internal/throw.h"
+
+namespace muster {
+namespace {
+
+using dataplane::Collective;
+using dataplane::CollectiveKind;
+using dataplane::CollectiveKindName;
+using dataplane::ReduceOpName;
+
+[[noreturn]] void Invalid(absl::string_view text) {
+  internal::Throw(internal::Origin::kControl, absl::InvalidArgumentError(text));
+}
+
+void CheckLists(absl::string_view verb, size_t outputs, size_t inputs) {
+  if (inputs == 0) {
+    Invalid(absl::StrCat(verb, " requires non-empty tensor list"));
+  }
+  if (outputs == inputs) return;
+  Invalid(absl::StrCat(verb, " requires as many outputs as inputs, got ",
+                       outputs, " and ", inputs));
+}
+
+}  // namespace
+
+void CoalescingManager::Add(Collective collective) {
+  if (!collectives_.empty()) {
+    const Collective& first = collectives_[0];
+    if (collective.kind != first.kind) {
+      Invalid(absl::StrCat("cannot coalesce ",
+                           CollectiveKindName(collective.kind), " with ",
+                           CollectiveKindName(first.kind)));
+    }
+    if (collective.reduce_op != first.reduce_op ||
+        collective.factor != first.factor) {
+      Invalid(absl::StrCat(
+          "cannot coalesce reductions by ", ReduceOpName(collective.reduce_op),
+          " and ", ReduceOpName(first.reduce_op), ", or of other factors"));
+    }
+  }
+  collectives_.push_back(std::move(collective));
+}
+
+void CoalescingManager::AllReduce(Tensor tensor, ReduceOp op, double factor) {
+  Collective collective;
+  collective.kind = CollectiveKind::kAllReduce;
+  collective.tensors.push_back(std::move(tensor));
+  collective.reduce_op = op;
+  collective.factor = factor;
+  Add(std::move(collective));
+}
+
+void CoalescingManager::AllGatherIntoTensor(Tensor output, Tensor input) {
+  Collective collective;
+  collective.kind = CollectiveKind::kAllGatherIntoTensor;
+  collective.outputs.push_back(std::move(output));
+  collective.inputs.push_back(std::move(input));
+  Add(std::move(collective));
+}
+
+void CoalescingManager::ReduceScatterTensor(Tensor output, Tensor input,
+                                            ReduceOp op, double factor) {
+  Collective collective;
+  collective.kind = CollectiveKind::kReduceScatterTensor;
+  collective.outputs.push_back(std::move(output));
+  collective.inputs.push_back(std::move(input));
+  collective.reduce_op = op;
+  collective.factor = factor;
+  Add(std::move(collective));
+}
+
+Work Coalesce(const CoalesceOptions& options,
+              const std::function<void(CoalescingManager&)>& add) {
+  const auto group = options.group == nullptr ? WorldGroup() : options.group;
+  if (options.timeout.count() < 0) {
+    Invalid(absl::StrCat("timeout must not be negative but was ",
+                         options.timeout.count(), " ms"));
+  }
+  CoalescingManager manager;
+  add(manager);
+  for (Collective& collective : manager.collectives_) {
+    collective.timeout = options.timeout;
+  }
+  return group->state()->RunCoalesced(std::move(manager.collectives_),
+                                      options.async_op);
+}
+
+Work AllReduceCoalesced(std::vector<Tensor> tensors,
+                        const AllReduceOptions& options) {
+  CheckLists("all_reduce_coalesced", tensors.size(), tensors.size());
+  return Coalesce({.group = options.group,
+                   .timeout = options.timeout,
+                   .async_op = options.async_op},
+                  [&](CoalescingManager& manager) {
+                    for (Tensor& tensor : tensors) {
+                      manager.AllReduce(std::move(tensor), options.op,
+                                        options.factor);
+                    }
+                  });
+}
+
+Work AllGatherIntoTensorCoalesced(std::vector<Tensor> outputs,
+                                  std::vector<Tensor> inputs,
+                                  const AllGatherOptions& options) {
+  CheckLists("all_gather_into_tensor_coalesced", outputs.size(), inputs.size());
+  return Coalesce(options, [&](CoalescingManager& manager) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      manager.AllGatherIntoTensor(std::move(outputs[i]), std::move(inputs[i]));
+    }
+  });
+}
+
+Work ReduceScatterTensorCoalesced(std::vector<Tensor> outputs,
+                                  std::vector<Tensor> inputs,
+                                  const ReduceScatterOptions& options) {
+  CheckLists("reduce_scatter_tensor_coalesced", outputs.size(), inputs.size());
+  return Coalesce({.group = options.group,
+                   .timeout = options.timeout,
+                   .async_op = options.async_op},
+                  [&](CoalescingManager& manager) {
+                    for (size_t i = 0; i < inputs.size(); ++i) {
+                      manager.ReduceScatterTensor(std::move(outputs[i]),
+                                                  std::move(inputs[i]),
+                                                  options.op, options.factor);
+                    }
+                  });
+}
+
+}  // namespace muster

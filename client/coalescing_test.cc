@@ -1,0 +1,131 @@
+// Coalesced collectives among ranks that are threads: that they reach the data
+// plane, whose own tests know what comes of them.
+
+#include "client/coalescing.h"
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "client/errors.h"
+#include "client/testing/local_groups.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+using muster::testing::LocalGroups;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using Group = std::shared_ptr<ProcessGroup>;
+using Values = std::vector<float>;
+
+TEST(CoalescingTest, EveryVerbDoesWhatItsNameSays) {
+  LocalGroups world(2);
+  EXPECT_THAT(world.OnEachRank([](const Group& group, int rank) {
+    const auto own = static_cast<float>(rank);
+    Values a = {own, 1};
+    Values b = {own + 10};
+    AllReduceCoalesced({a, b}, {.op = ReduceOp::kMax, .group = group});
+    EXPECT_THAT(a, ElementsAre(1, 1));
+    EXPECT_THAT(b, ElementsAre(11));
+
+    Values all_a(2);
+    Values all_b(4);
+    a = {own};
+    b = {own, own};
+    AllGatherIntoTensorCoalesced({all_a, all_b}, {a, b}, {.group = group});
+    EXPECT_THAT(all_a, ElementsAre(0, 1));
+    EXPECT_THAT(all_b, ElementsAre(0, 0, 1, 1));
+
+    all_a = {1, 2};
+    all_b = {3, 4, 5, 6};
+    ReduceScatterTensorCoalesced({a, b}, {all_a, all_b}, {.group = group});
+    EXPECT_THAT(a, ElementsAre(rank == 0 ? 2 : 4));
+    EXPECT_THAT(b, ElementsAre(rank == 0 ? 6 : 10, rank == 0 ? 8 : 12));
+  }),
+              Each(IsEmpty()));
+}
+
+TEST(CoalescingTest, OneWorkForAll) {
+  LocalGroups world(3);
+  EXPECT_THAT(world.OnEachRank([](const Group& group, int rank) {
+    std::vector<Values> values(100, {1});
+    Work work = Coalesce({.group = group, .async_op = true},
+                         [&](CoalescingManager& manager) {
+                           for (Values& one : values) manager.AllReduce(one);
+                         });
+    const auto result = work.GetFuture();
+    result.Wait();
+    EXPECT_TRUE(work.IsSuccess());
+    ASSERT_EQ(result.Value().size(), 100U);
+    EXPECT_EQ(result.Value()[99].data(), values[99].data());
+    for (const Values& one : values) EXPECT_EQ(one[0], 3);
+    Coalesce({.group = group}, [](CoalescingManager&) {}).Wait();
+  }),
+              Each(IsEmpty()));
+}
+
+// What Coalesce throws.
+template <typename Add>
+std::string TextOf(const Group& group, const Add& add) {
+  try {
+    Coalesce({.group = group}, add);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(CoalescingTest, MixturesAndBadArgumentsStartNothing) {
+  LocalGroups world(2);
+  EXPECT_THAT(world.OnEachRank([](const Group& group, int rank) {
+    Values a = {1};
+    Values b = {1, 1};
+    EXPECT_EQ(TextOf(group,
+                     [&](CoalescingManager& manager) {
+                       manager.AllReduce(a);
+                       manager.AllGatherIntoTensor(b, a);
+                     }),
+              "cannot coalesce all_gather_into_tensor with all_reduce");
+    EXPECT_EQ(TextOf(group,
+                     [&](CoalescingManager& manager) {
+                       manager.AllReduce(a);
+                       manager.AllReduce(b, ReduceOp::kMin);
+                     }),
+              "cannot coalesce reductions by min and sum, or of other "
+              "factors");
+    EXPECT_EQ(TextOf(group,
+                     [&](CoalescingManager& manager) {
+                       manager.AllReduce(a);
+                       throw std::runtime_error("on purpose");
+                     }),
+              "on purpose");
+    EXPECT_THAT(TextOf(group,
+                       [&](CoalescingManager& manager) {
+                         manager.AllGatherIntoTensor(b, a);
+                         manager.AllGatherIntoTensor(a, b);
+                       }),
+                HasSubstr("number 1 of 2: argument outputs[0]: output "
+                          "tensor size must be equal to world_size times"));
+    EXPECT_THROW(AllReduceCoalesced({}, {.group = group}), DistError);
+    EXPECT_THROW(AllGatherIntoTensorCoalesced({b}, {a, a}, {.group = group}),
+                 DistError);
+    EXPECT_THROW(
+        Coalesce({.group = group, .timeout = std::chrono::milliseconds(-1)},
+                 [](CoalescingManager&) {}),
+        DistError);
+    EXPECT_EQ(a[0], 1);
+    AllReduceCoalesced({a, b}, {.group = group});
+    EXPECT_EQ(a[0], 2);
+  }),
+              Each(IsEmpty()));
+}
+
+}  // namespace
+}  // namespace muster

@@ -1,0 +1,315 @@
+#include "dataplane/coalescing.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/mutex.h"
+#include "dataplane/reduction.h"
+
+namespace muster::dataplane {
+namespace {
+
+// Together they are at most so large, so that copies stay in the cache.
+constexpr size_t kFusedBytesMax = 1 << 20;
+// Larger ones have nothing to gain: their time goes into bytes, not into steps.
+constexpr size_t kFusedOneBytesMax = 128 << 10;
+
+bool IsExact(DataType type) {
+  return static_cast<int>(type) <= static_cast<int>(DataType::kInt64) ||
+         type == DataType::kBool;
+}
+
+// What one of them reads, and what it writes.
+const Tensor& InputOf(const Collective& collective) {
+  return collective.kind == CollectiveKind::kAllReduce ? collective.tensors[0]
+                                                       : collective.inputs[0];
+}
+
+const Tensor& OutputOf(const Collective& collective) {
+  return collective.kind == CollectiveKind::kAllReduce ? collective.tensors[0]
+                                                       : collective.outputs[0];
+}
+
+// How large it may be to travel with others, in bytes as CostOf counts them; 0:
+// it may not.
+size_t LimitOf(const Collective& collective, size_t fusable_bytes) {
+  if (InputOf(collective).device().type != DeviceType::kCpu) return 0;
+  const bool any_order =
+      !IsReduction(collective.kind) || IsExact(collective.data_type());
+  return any_order ? kFusedBytesMax : fusable_bytes;
+}
+
+size_t CostOf(const Collective& collective) {
+  if (!IsReduction(collective.kind)) return OutputOf(collective).bytes();
+  return static_cast<size_t>(InputOf(collective).element_count()) *
+         Reduction(collective.data_type(), collective.reduce_op)
+             .accumulator_bytes();
+}
+
+std::byte* BytesOf(const Tensor& tensor) {
+  return static_cast<std::byte*>(tensor.data());
+}
+
+void Copy(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+// Collectives that travel as one.
+class Bin {
+ public:
+  explicit Bin(int world_size) : world_size_(world_size) {}
+
+  // Whether `collective` may join; always if it is the first.
+  bool Takes(const Collective& collective, size_t fusable_bytes) const {
+    if (members_.empty()) return true;
+    const size_t cost = CostOf(collective);
+    return !closed_ && cost <= kFusedOneBytesMax &&
+           collective.data_type() == members_[0].data_type() &&
+           cost_ + cost <= LimitOf(collective, fusable_bytes);
+  }
+
+  void Add(Collective collective, size_t fusable_bytes) {
+    const size_t cost = CostOf(collective);
+    const size_t limit = LimitOf(collective, fusable_bytes);
+    closed_ = limit == 0 || cost > limit || cost > kFusedOneBytesMax;
+    cost_ += cost;
+    members_.push_back(std::move(collective));
+  }
+
+  DataType data_type() const { return members_[0].data_type(); }
+
+  // What to start; it works in this object's memory if there are several.
+  Collective Fuse() {
+    Collective fused = members_[0];
+    if (members_.size() == 1) return fused;
+    for (const Collective& member : members_) {
+      input_bytes_ += InputOf(member).bytes();
+      output_bytes_ += OutputOf(member).bytes();
+    }
+    const Tensor input = Allocate(input_, input_bytes_);
+    if (fused.kind == CollectiveKind::kAllReduce) {
+      fused.tensors = {input};
+    } else {
+      fused.inputs = {input};
+      fused.outputs = {Allocate(output_, output_bytes_)};
+    }
+    const bool parts = fused.kind == CollectiveKind::kReduceScatterTensor;
+    Walk(input_.get(), parts ? world_size_ : 1, &InputOf,
+         [](std::byte* here, std::byte* theirs, size_t bytes) {
+           Copy(here, theirs, bytes);
+         });
+    return fused;
+  }
+
+  // To where it belongs.
+  void TakeApart() {
+    if (members_.size() == 1) return;
+    const bool parts = members_[0].kind == CollectiveKind::kAllGatherIntoTensor;
+    std::byte* const from = members_[0].kind == CollectiveKind::kAllReduce
+                                ? input_.get()
+                                : output_.get();
+    Walk(from, parts ? world_size_ : 1, &OutputOf,
+         [](std::byte* here, std::byte* theirs, size_t bytes) {
+           Copy(theirs, here, bytes);
+         });
+  }
+
+ private:
+  Tensor Allocate(std::unique_ptr<std::byte[]>& memory, size_t bytes) const {
+    memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    const DataType type = data_type();
+    return {memory.get(),
+            type,
+            {static_cast<int64_t>(bytes / DataTypeBytes(type))}};
+  }
+
+  // The memory at `here` is the first of `parts` equal parts of all members'
+  // tensors, then the second, and so on.
+  template <typename CopyFunction>
+  void Walk(std::byte* here, int parts,
+            const Tensor& (*tensor_of)(const Collective&),
+            const CopyFunction& copy) const {
+    for (int part = 0; part < parts; ++part) {
+      for (const Collective& member : members_) {
+        const Tensor& tensor = tensor_of(member);
+        const size_t bytes = tensor.bytes() / static_cast<size_t>(parts);
+        copy(here, BytesOf(tensor) + static_cast<size_t>(part) * bytes, bytes);
+        here += bytes;
+      }
+    }
+  }
+
+  const int world_size_;
+  std::vector<Collective> members_;
+  size_t cost_ = 0;
+  bool closed_ = false;
+  size_t input_bytes_ = 0;
+  size_t output_bytes_ = 0;
+  std::unique_ptr<std::byte[]> input_;
+  std::unique_ptr<std::byte[]> output_;
+};
+
+// What is known when all have completed. Thread-safe.
+class Outcome {
+ public:
+  Outcome(std::string description, std::vector<Bin> bins)
+      : done_(std::move(description)),
+        bins_(std::move(bins)),
+        running_(bins_.size()),
+        first_failed_(bins_.size()) {}
+
+  PromisedWork& done() { return done_; }
+  std::vector<Bin>& bins() { return bins_; }
+
+  void Completed(size_t index, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (status.ok()) bins_[index].TakeApart();
+    absl::Status result;
+    {
+      MutexLock lock(mutex_);
+      if (!status.ok() && index < first_failed_) {
+        first_failed_ = index;
+        error_ = status;
+      }
+      if (--running_ > 0) return;
+      result = error_;
+    }
+    done_.Complete(result);
+  }
+
+ private:
+  PromisedWork done_;
+  // Each used by one thread at a time: the starter, then whoever completes it.
+  std::vector<Bin> bins_;
+  Mutex mutex_;
+  size_t running_ ABSL_GUARDED_BY(mutex_);
+  size_t first_failed_ ABSL_GUARDED_BY(mutex_);
+  absl::Status error_ ABSL_GUARDED_BY(mutex_);
+};
+
+class CoalescedWork : public Work {
+ public:
+  CoalescedWork(std::shared_ptr<Outcome> outcome,
+                std::vector<std::shared_ptr<Work>> works)
+      : outcome_(std::move(outcome)), works_(std::move(works)) {}
+
+  absl::Status Wait(Instant deadline) override {
+    // Each, since a backend may run what is waited for on this thread.
+    for (const auto& work : works_) work->Wait(deadline).IgnoreError();
+    return outcome_->done().Wait(deadline);
+  }
+  bool IsCompleted() const override { return outcome_->done().IsCompleted(); }
+  absl::Status status() const override { return outcome_->done().status(); }
+  void OnCompletion(Callback callback) override {
+    outcome_->done().OnCompletion(std::move(callback));
+  }
+  const std::string& description() const override {
+    return outcome_->done().description();
+  }
+  int source_rank() const override { return -1; }
+
+ private:
+  const std::shared_ptr<Outcome> outcome_;
+  const std::vector<std::shared_ptr<Work>> works_;
+};
+
+absl::Status CheckAll(const Communicator& communicator,
+                      const std::vector<Collective>& collectives) {
+  const Collective& first = collectives[0];
+  absl::Status able = CanCoalesce(first.kind);
+  if (!able.ok()) return able;
+  for (size_t i = 0; i < collectives.size(); ++i) {
+    const Collective& one = collectives[i];
+    absl::Status status;
+    if (one.kind != first.kind) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat("cannot coalesce ", CollectiveKindName(one.kind),
+                       " with ", CollectiveKindName(first.kind)));
+    } else if (one.reduce_op != first.reduce_op || one.factor != first.factor) {
+      status = absl::InvalidArgumentError(absl::StrCat(
+          "cannot coalesce reductions by ", ReduceOpName(one.reduce_op),
+          " and ", ReduceOpName(first.reduce_op), ", or of other factors"));
+    } else {
+      status = communicator.Check(one);
+    }
+    if (status.ok()) continue;
+    return absl::Status(
+        status.code(),
+        absl::StrCat("coalesced ", CollectiveKindName(first.kind),
+                     " on group \"", communicator.group_name(), "\": number ",
+                     i, " of ", collectives.size(), ": ", status.message()));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Bin> Sort(std::vector<Collective> collectives, int world_size,
+                      size_t fusable_bytes) {
+  std::vector<Bin> bins;
+  for (Collective& collective : collectives) {
+    // The last of its type: those before are full.
+    Bin* bin = nullptr;
+    for (Bin& one : bins) {
+      if (one.data_type() == collective.data_type()) bin = &one;
+    }
+    if (bin == nullptr || !bin->Takes(collective, fusable_bytes)) {
+      bin = &bins.emplace_back(world_size);
+    }
+    bin->Add(std::move(collective), fusable_bytes);
+  }
+  return bins;
+}
+
+}  // namespace
+
+absl::Status CanCoalesce(CollectiveKind kind) {
+  if (kind == CollectiveKind::kAllReduce ||
+      kind == CollectiveKind::kAllGatherIntoTensor ||
+      kind == CollectiveKind::kReduceScatterTensor) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cannot coalesce ", CollectiveKindName(kind),
+      ": only all_reduce, all_gather_into_tensor, reduce_scatter_tensor"));
+}
+
+std::shared_ptr<Work> StartCoalesced(Communicator& communicator,
+                                     std::vector<Collective> collectives) {
+  std::string description = absl::StrCat(
+      "coalesced ", collectives.size(), " ",
+      collectives.empty() ? "collectives"
+                          : CollectiveKindName(collectives[0].kind));
+  absl::Status status = collectives.empty()
+                            ? absl::OkStatus()
+                            : CheckAll(communicator, collectives);
+  if (collectives.empty() || !status.ok()) {
+    auto work = std::make_shared<PromisedWork>(std::move(description));
+    work->Complete(status);
+    return work;
+  }
+  const auto outcome = std::make_shared<Outcome>(
+      std::move(description),
+      Sort(std::move(collectives), communicator.world_size(),
+           communicator.fusable_bytes()));
+  std::vector<Collective> fused;
+  fused.reserve(outcome->bins().size());
+  for (Bin& bin : outcome->bins()) fused.push_back(bin.Fuse());
+  std::vector<std::shared_ptr<Work>> works;
+  works.reserve(fused.size());
+  for (Collective& one : fused) {
+    works.push_back(communicator.Start(std::move(one)));
+    works.back()->OnCompletion(
+        [outcome, index = works.size() - 1](const absl::Status& result) {
+          outcome->Completed(index, result);
+        });
+  }
+  return std::make_shared<CoalescedWork>(outcome, std::move(works));
+}
+
+}  // namespace muster::dataplane

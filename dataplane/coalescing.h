@@ -1,0 +1,36 @@
+// Several collectives as one.
+
+#ifndef MUSTER_DATAPLANE_COALESCING_H_
+#define MUSTER_DATAPLANE_COALESCING_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dataplane/collective.h"
+#include "dataplane/communicator.h"
+#include "dataplane/work.h"
+
+namespace muster::dataplane {
+
+// OK if collectives of this kind can be coalesced: kAllReduce,
+// kAllGatherIntoTensor, kReduceScatterTensor. Otherwise kInvalidArgument.
+absl::Status CanCoalesce(CollectiveKind kind);
+
+// Starts `collectives`, of one such kind and one reduction, on `communicator`,
+// and returns one handle of all of them: complete when all are, with the first
+// error. If one of them is not valid, it completes with that, and nothing was
+// started.
+//
+// Small ones of one type travel together, copied into one tensor and back from
+// it, where the result is bit for bit what it would be apart: always when the
+// operation does not depend on the order of its operands, else up to the
+// backend's `fusable_bytes`. The copies take as much memory as what is on its
+// way. Which ones go together depends on types and sizes alone, which must be
+// equal on all ranks.
+std::shared_ptr<Work> StartCoalesced(Communicator& communicator,
+                                     std::vector<Collective> collectives);
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_COALESCING_H_
