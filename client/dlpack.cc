@@ -1,0 +1,20 @@
+#include "client/dlpack.h"
+
+#include <memory>
+#include <utility>
+
+#include "client/internal/throw.h"
+
+namespace muster {
+
+dlpack::Imported internal::ImportOrThrow(dlpack::DLManagedTensor* managed) {
+  return ValueOrThrow(Origin::kControl, dlpack::ImportManaged(managed));
+}
+
+dlpack::DLManagedTensor* ToDLPack(const Tensor& tensor,
+                                  std::shared_ptr<void> owner) {
+  return internal::ValueOrThrow(internal::Origin::kControl,
+                                dlpack::Export(tensor, std::move(owner)));
+}
+
+}  // namespace muster

@@ -1,0 +1,184 @@
+#include "dataplane/dlpack.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+
+namespace muster::dataplane::dlpack {
+namespace {
+
+static_assert(sizeof(void*) != 8 ||
+              (sizeof(DLTensor) == 48 && offsetof(DLTensor, shape) == 24 &&
+               offsetof(DLTensor, byte_offset) == 40 &&
+               sizeof(DLManagedTensor) == 64));
+
+struct TypePair {
+  DataType ours;
+  DLDataType theirs;
+};
+
+constexpr TypePair kTypes[] = {
+    {DataType::kUint8, {kDLUInt, 8, 1}},
+    {DataType::kInt8, {kDLInt, 8, 1}},
+    {DataType::kInt16, {kDLInt, 16, 1}},
+    {DataType::kInt32, {kDLInt, 32, 1}},
+    {DataType::kInt64, {kDLInt, 64, 1}},
+    {DataType::kFloat16, {kDLFloat, 16, 1}},
+    {DataType::kBfloat16, {kDLBfloat, 16, 1}},
+    {DataType::kFloat32, {kDLFloat, 32, 1}},
+    {DataType::kFloat64, {kDLFloat, 64, 1}},
+    {DataType::kBool, {kDLBool, 8, 1}},
+    {DataType::kComplex64, {kDLComplex, 64, 1}},
+    {DataType::kComplex128, {kDLComplex, 128, 1}},
+};
+static_assert(std::size(kTypes) == kDataTypeCount);
+
+template <typename... Pieces>
+absl::Status Invalid(const Pieces&... pieces) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("argument managed: ", pieces...));
+}
+
+std::string TypeName(DLDataType type) {
+  const auto name = [&]() -> std::string {
+    switch (type.code) {
+      case kDLInt:
+        return "int";
+      case kDLUInt:
+        return "uint";
+      case kDLFloat:
+        return "float";
+      case kDLBfloat:
+        return "bfloat";
+      case kDLComplex:
+        return "complex";
+      case kDLBool:
+        return "bool";
+      default:
+        return absl::StrCat("type code ", type.code, " of ");
+    }
+  }();
+  return absl::StrCat(name, type.bits);
+}
+
+absl::StatusOr<DataType> TypeOf(DLDataType type) {
+  if (type.lanes != 1) {
+    return Invalid("elements of ", type.lanes, " lanes, must be 1 (",
+                   TypeName(type), ")");
+  }
+  for (const TypePair& pair : kTypes) {
+    if (pair.theirs.code == type.code && pair.theirs.bits == type.bits) {
+      return pair.ours;
+    }
+  }
+  return Invalid("no tensor here has elements of ", TypeName(type));
+}
+
+absl::StatusOr<Device> DeviceOf(DLDevice device) {
+  switch (device.device_type) {
+    case kDLCPU:
+    case kDLCUDAHost:
+      return Device{};
+    case kDLCUDA:
+      return Device{DeviceType::kCuda, device.device_id};
+    default:
+      return Invalid("device type ", device.device_type,
+                     ", must be 1 (CPU), 2 (CUDA) or 3 (CUDA's host memory)");
+  }
+}
+
+absl::Status CheckContiguous(const DLTensor& tensor,
+                             absl::Span<const int64_t> shape) {
+  if (tensor.strides == nullptr) return absl::OkStatus();
+  for (const int64_t dimension : shape) {
+    if (dimension == 0) return absl::OkStatus();
+  }
+  const absl::Span<const int64_t> strides(tensor.strides, shape.size());
+  int64_t expected = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] != 1 && strides[i] != expected) {
+      return Invalid("tensors must be contiguous: dimension ", i, " of [",
+                     absl::StrJoin(shape, ","), "] has stride ", strides[i],
+                     ", must be ", expected);
+    }
+    expected *= shape[i];
+  }
+  return absl::OkStatus();
+}
+
+// What an exported tensor keeps.
+struct Exported {
+  DLManagedTensor managed = {};
+  std::vector<int64_t> shape;
+  std::shared_ptr<void> owner;
+};
+
+}  // namespace
+
+void Imported::Deleter::operator()(DLManagedTensor* managed) const {
+  if (managed->deleter != nullptr) managed->deleter(managed);
+}
+
+absl::StatusOr<Imported> ImportManaged(DLManagedTensor* managed) {
+  if (managed == nullptr) return Invalid("null");
+  const DLTensor& theirs = managed->dl_tensor;
+  const absl::StatusOr<DataType> type = TypeOf(theirs.dtype);
+  if (!type.ok()) return type.status();
+  const absl::StatusOr<Device> device = DeviceOf(theirs.device);
+  if (!device.ok()) return device.status();
+  if (theirs.ndim < 0) return Invalid("ndim is negative: ", theirs.ndim);
+  if (theirs.ndim > 0 && theirs.shape == nullptr) {
+    return Invalid("shape is null, ndim is ", theirs.ndim);
+  }
+  const absl::Span<const int64_t> shape(theirs.shape,
+                                        static_cast<size_t>(theirs.ndim));
+  void* const data =
+      theirs.data == nullptr
+          ? nullptr
+          : static_cast<std::byte*>(theirs.data) + theirs.byte_offset;
+  Imported imported;
+  imported.tensor_ = Tensor(data, *type, shape, *device);
+  const absl::Status valid = imported.tensor_.Validate();
+  if (!valid.ok()) return Invalid(valid.message());
+  const absl::Status contiguous = CheckContiguous(theirs, shape);
+  if (!contiguous.ok()) return contiguous;
+  imported.managed_.reset(managed);
+  return imported;
+}
+
+absl::StatusOr<DLManagedTensor*> Export(const Tensor& tensor,
+                                        std::shared_ptr<void> owner) {
+  const absl::Status valid = tensor.Validate();
+  if (!valid.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("argument tensor: ", valid.message()));
+  }
+  auto exported = std::make_unique<Exported>();
+  exported->shape.assign(tensor.shape().begin(), tensor.shape().end());
+  exported->owner = std::move(owner);
+  DLManagedTensor& managed = exported->managed;
+  DLTensor& theirs = managed.dl_tensor;
+  theirs.data = tensor.data();
+  theirs.device = tensor.device().type == DeviceType::kCpu
+                      ? DLDevice{kDLCPU, 0}
+                      : DLDevice{kDLCUDA, tensor.device().index};
+  theirs.ndim = static_cast<int32_t>(exported->shape.size());
+  theirs.dtype = kTypes[static_cast<size_t>(tensor.data_type())].theirs;
+  theirs.shape = exported->shape.data();
+  managed.manager_ctx = exported.get();
+  managed.deleter = [](DLManagedTensor* self) {
+    delete static_cast<Exported*>(self->manager_ctx);
+  };
+  return &exported.release()->managed;
+}
+
+}  // namespace muster::dataplane::dlpack

@@ -1,0 +1,123 @@
+// Tensors of other libraries, and for them: DLPack, an agreement on how a
+// tensor looks in memory (https://dmlc.github.io/dlpack). The client exports
+// these names as muster::dlpack, and has functions that throw.
+//
+// The structures are those of DLPack 1.0 (unchanged since 0.2 but for names);
+// they are declared here so that nobody needs its header, and the functions
+// take those of that header as well.
+
+#ifndef MUSTER_DATAPLANE_DLPACK_H_
+#define MUSTER_DATAPLANE_DLPACK_H_
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+#include "absl/status/statusor.h"
+#include "dataplane/tensor.h"
+
+namespace muster::dataplane::dlpack {
+
+enum DeviceCode : int32_t {
+  kDLCPU = 1,
+  kDLCUDA = 2,
+  kDLCUDAHost = 3,
+};
+
+enum TypeCode : uint8_t {
+  kDLInt = 0,
+  kDLUInt = 1,
+  kDLFloat = 2,
+  kDLBfloat = 4,
+  kDLComplex = 5,
+  kDLBool = 6,
+};
+
+struct DLDevice {
+  int32_t device_type;
+  int32_t device_id;
+};
+
+struct DLDataType {
+  uint8_t code;
+  uint8_t bits;
+  // Numbers in an element of a vector type; 1 of all others.
+  uint16_t lanes;
+};
+
+struct DLTensor {
+  void* data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  const int64_t* shape;
+  // In elements; null: contiguous, row-major.
+  const int64_t* strides;
+  // From `data` to the first element.
+  uint64_t byte_offset;
+};
+
+// A tensor, and how to give it back.
+struct DLManagedTensor {
+  DLTensor dl_tensor;
+  void* manager_ctx;
+  // Called once by whoever uses it last. May be null.
+  void (*deleter)(DLManagedTensor* self);
+};
+
+// DLManagedTensor, this one or that of DLPack's header.
+template <typename T>
+concept Managed = std::is_standard_layout_v<T> && requires(T managed) {
+  managed.dl_tensor.byte_offset;
+  managed.manager_ctx;
+  managed.deleter(&managed);
+} && sizeof(T) == sizeof(DLManagedTensor);
+
+// Imported holds a tensor of another library, and gives it back by calling the
+// deleter when it is destroyed. Movable.
+class Imported {
+ public:
+  Imported() = default;
+  Imported(Imported&&) noexcept = default;
+  Imported& operator=(Imported&&) noexcept = default;
+
+  // A view of its memory, which lives as long as this object does: longer than
+  // the Work of every collective on it.
+  const Tensor& tensor() const { return tensor_; }
+
+ private:
+  friend absl::StatusOr<Imported> ImportManaged(DLManagedTensor* managed);
+
+  struct Deleter {
+    void operator()(DLManagedTensor* managed) const;
+  };
+
+  Tensor tensor_;
+  std::unique_ptr<DLManagedTensor, Deleter> managed_;
+};
+
+// Takes `managed` over. It must be contiguous and row-major (strides of
+// dimensions of one element do not matter), on the CPU or a CUDA device (CUDA's
+// host memory counts as the CPU), aligned to its elements, and of a type that
+// tensors have here, with one lane.
+// Errors: kInvalidArgument, saying which of this it is not; then it is still
+// the caller's, and its deleter was not called.
+absl::StatusOr<Imported> ImportManaged(DLManagedTensor* managed);
+
+template <Managed T>
+absl::StatusOr<Imported> Import(T* managed) {
+  return ImportManaged(reinterpret_cast<DLManagedTensor*>(managed));
+}
+
+// `tensor` for another library, which calls the deleter once when it is done
+// with it, on any thread. Until then `owner` is kept, which keeps the memory;
+// null if that lives long enough anyway.
+// Errors: kInvalidArgument (Tensor::Validate).
+absl::StatusOr<DLManagedTensor*> Export(const Tensor& tensor,
+                                        std::shared_ptr<void> owner = nullptr);
+
+}  // namespace muster::dataplane::dlpack
+
+#endif  // MUSTER_DATAPLANE_DLPACK_H_
