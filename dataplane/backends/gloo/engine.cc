@@ -225,7 +225,6 @@ absl::Status Engine::Run(const Collective& collective) {
         status = absl::InternalError("not a collective");
         break;
     }
-    if (status.ok()) status = exchange.Finish();
   }
   if (status.ok()) return status;
   // An abort's cause is the group's error, word for word.

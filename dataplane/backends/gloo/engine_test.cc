@@ -30,8 +30,8 @@ struct Network {
   CondVar changed;
   // Receives end.
   bool open ABSL_GUARDED_BY(mutex) = false;
-  // How many receives may be announced before the peer has left.
-  int announced_max ABSL_GUARDED_BY(mutex) = std::numeric_limits<int>::max();
+  // How many notes may be sent before the peer has left.
+  int notes_max ABSL_GUARDED_BY(mutex) = std::numeric_limits<int>::max();
   // What CheckPeers returns, and how often it was asked.
   absl::Status gone ABSL_GUARDED_BY(mutex);
   int looks ABSL_GUARDED_BY(mutex) = 0;
@@ -62,11 +62,36 @@ class FakeMesh : public Mesh {
   explicit FakeMesh(std::shared_ptr<Network> network)
       : Mesh(/*rank=*/0, /*world_size=*/2), network_(std::move(network)) {}
 
-  std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override {
-    return std::make_unique<EchoBuffer>(*this, static_cast<std::byte*>(data));
+  std::unique_ptr<Buffer> CreateBuffer(void*, size_t) override {
+    return nullptr;
   }
-  std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override {
-    return CreateBuffer(data, bytes);
+  std::unique_ptr<Buffer> CreateQuietBuffer(void*, size_t) override {
+    return nullptr;
+  }
+
+  // The peer answers with what it was sent: the same collective.
+  absl::Status Write(int peer, const void* head, size_t head_bytes, const void*,
+                     size_t) override {
+    const auto* const bytes = static_cast<const std::byte*>(head);
+    sent_.assign(bytes, bytes + head_bytes);
+    MutexLock lock(network_->mutex);
+    if (network_->notes_max-- > 0) return absl::OkStatus();
+    return absl::UnavailableError(
+        absl::StrCat("rank ", peer, " left the group"));
+  }
+  absl::Status Read(int peer, void* data, size_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    waiting_for_ = peer;
+    MutexLock lock(network_->mutex);
+    network_->received_on.push_back(std::this_thread::get_id());
+    network_->changed.NotifyAll();
+    while (!network_->open && network_->aborted.ok()) {
+      network_->changed.Wait(network_->mutex);
+    }
+    if (!network_->aborted.ok()) return network_->aborted;
+    waiting_for_ = -1;
+    std::memcpy(data, sent_.data(), bytes);
+    return absl::OkStatus();
   }
 
   void Abort(const absl::Status& cause) override {
@@ -95,42 +120,6 @@ class FakeMesh : public Mesh {
   }
 
  private:
-  // The peer answers with what it was sent: the same collective.
-  class EchoBuffer : public Buffer {
-   public:
-    EchoBuffer(FakeMesh& mesh, std::byte* data) : mesh_(mesh), data_(data) {}
-
-    absl::Status Receive(int peer, uint64_t, size_t, size_t) override {
-      MutexLock lock(mesh_.network_->mutex);
-      if (mesh_.network_->announced_max-- > 0) return absl::OkStatus();
-      return absl::UnavailableError(
-          absl::StrCat("rank ", peer, " left the group"));
-    }
-    absl::Status Send(int, uint64_t, size_t offset, size_t bytes) override {
-      mesh_.sent_.assign(data_ + offset, data_ + offset + bytes);
-      return absl::OkStatus();
-    }
-    absl::Status WaitReceive(int peer) override {
-      Network& network = *mesh_.network_;
-      mesh_.waiting_for_ = peer;
-      MutexLock lock(network.mutex);
-      network.received_on.push_back(std::this_thread::get_id());
-      network.changed.NotifyAll();
-      while (!network.open && network.aborted.ok()) {
-        network.changed.Wait(network.mutex);
-      }
-      if (!network.aborted.ok()) return network.aborted;
-      mesh_.waiting_for_ = -1;
-      std::memcpy(data_, mesh_.sent_.data(), mesh_.sent_.size());
-      return absl::OkStatus();
-    }
-    absl::Status WaitSend(int) override { return absl::OkStatus(); }
-
-   private:
-    FakeMesh& mesh_;
-    std::byte* const data_;
-  };
-
   const std::shared_ptr<Network> network_;
   std::vector<std::byte> sent_;
 };
@@ -255,7 +244,7 @@ TEST_F(EngineTest, PeerMayLeaveOnceItHasSentItsNote) {
   {
     MutexLock lock(network_->mutex);
     network_->open = true;
-    network_->announced_max = 1;
+    network_->notes_max = 1;
   }
   const auto last = StartBarrier(/*caller_waits=*/false);
   EXPECT_TRUE(last->Wait().ok()) << last->status();

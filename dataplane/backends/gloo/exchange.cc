@@ -1,6 +1,5 @@
 #include "dataplane/backends/gloo/exchange.h"
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -15,7 +14,11 @@
 namespace muster::dataplane::gloo_internal {
 namespace {
 
-constexpr size_t kNoteBytesMax = sizeof(NoteHeader) + kNotePayloadBytesMax;
+// What a note begins with.
+struct NoteHead {
+  NoteHeader header;
+  uint64_t payload_bytes = 0;
+};
 
 // Kinds in which a rank gives each other one a size of its own.
 bool IsDirected(CollectiveKind kind) {
@@ -137,72 +140,34 @@ std::string NoteHeader::Describe() const {
   return text;
 }
 
-NoteLane::NoteLane(Mesh& mesh, int peer) : mesh_(mesh), peer_(peer) {
-  Allocate(send_);
-  for (Side& side : receive_) Allocate(side);
-}
-
-void NoteLane::Allocate(Side& side) {
-  side.memory.resize(kNoteBytesMax);
-  side.buffer = mesh_.CreateBuffer(side.memory.data(), side.memory.size());
-}
-
-absl::Status NoteLane::Announce(Side& side) {
-  if (side.under_way) return absl::OkStatus();
-  absl::Status announced = side.buffer->Receive(peer_, kSlot, 0, kNoteBytesMax);
-  // Nothing would end the wait for one that was not announced.
-  side.under_way = announced.ok();
-  return announced;
-}
-
-absl::Status NoteLane::Release() {
-  // In the order in which their notes will come.
-  for (int i = 0; i < kDepth; ++i) {
-    absl::Status status = Announce(receive_[(next_receive_ + i) % kDepth]);
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status NoteLane::Send(const NoteHeader& header, const void* payload,
                             size_t bytes) {
   CHECK_LE(bytes, kNotePayloadBytesMax);
-  absl::Status sent = Flush();
-  if (!sent.ok()) return sent;
-  std::memcpy(send_.memory.data(), &header, sizeof(header));
-  if (bytes > 0) {
-    std::memcpy(send_.memory.data() + sizeof(header), payload, bytes);
-  }
-  send_.under_way = true;
-  return send_.buffer->Send(peer_, kSlot, 0, sizeof(header) + bytes);
-}
-
-absl::Status NoteLane::Flush() {
-  if (!send_.under_way) return absl::OkStatus();
-  absl::Status sent = send_.buffer->WaitSend(peer_);
-  send_.under_way = !sent.ok();
-  return sent;
+  const NoteHead head = {.header = header, .payload_bytes = bytes};
+  return mesh_.Write(peer_, &head, sizeof(head), payload, bytes);
 }
 
 absl::StatusOr<const std::byte*> NoteLane::Receive(const NoteHeader& expected) {
-  Side& side = receive_[next_receive_];
-  if (!side.under_way) {
-    absl::Status announced = Announce(side);
-    if (!announced.ok()) return announced;
-    // Those after it are for later: a peer that has left since then may have
-    // sent this one.
-    Release().IgnoreError();
-  }
-  next_receive_ = (next_receive_ + 1) % kDepth;
-  absl::Status received = side.buffer->WaitReceive(peer_);
+  NoteHead head;
+  absl::Status received = mesh_.Read(peer_, &head, sizeof(head));
   if (!received.ok()) return received;
-  side.under_way = false;
-  NoteHeader header;
-  std::memcpy(&header, side.memory.data(), sizeof(header));
-  if (header != expected) {
-    return Mismatch(peer_, mesh_.rank(), header, expected);
+  if (head.header != expected) {
+    return Mismatch(peer_, mesh_.rank(), head.header, expected);
   }
-  return side.memory.data() + sizeof(header);
+  if (head.payload_bytes > kNotePayloadBytesMax) {
+    absl::Status status = absl::InvalidArgumentError(
+        absl::StrCat("rank ", peer_, " sends a note of ", head.payload_bytes,
+                     " bytes in ", LabelText(expected)));
+    SetCulpritRank(status, peer_);
+    return status;
+  }
+  if (payload_ == nullptr) {
+    payload_ =
+        std::make_unique_for_overwrite<std::byte[]>(kNotePayloadBytesMax);
+  }
+  received = mesh_.Read(peer_, payload_.get(), head.payload_bytes);
+  if (!received.ok()) return received;
+  return payload_.get();
 }
 
 Workspace::Workspace(Mesh& mesh) : mesh_(mesh), lanes_(mesh.world_size()) {}
@@ -239,31 +204,21 @@ NoteHeader Exchange::HeaderFor(size_t element_count) const {
   return header;
 }
 
-void Exchange::Use(int peer) {
-  if (std::find(used_.begin(), used_.end(), peer) == used_.end()) {
-    used_.push_back(peer);
-  }
-}
-
 absl::Status Exchange::SendNote(int peer, const void* payload, size_t bytes) {
-  Use(peer);
   return workspace_.LaneTo(peer).Send(header_, payload, bytes);
 }
 
 absl::StatusOr<const std::byte*> Exchange::ReceiveNote(int peer) {
-  Use(peer);
   return workspace_.LaneTo(peer).Receive(header_);
 }
 
 absl::Status Exchange::SendNote(int peer, const void* payload, size_t bytes,
                                 size_t element_count) {
-  Use(peer);
   return workspace_.LaneTo(peer).Send(HeaderFor(element_count), payload, bytes);
 }
 
 absl::StatusOr<const std::byte*> Exchange::ReceiveNote(int peer,
                                                        size_t element_count) {
-  Use(peer);
   return workspace_.LaneTo(peer).Receive(HeaderFor(element_count));
 }
 
@@ -282,17 +237,6 @@ absl::Status Exchange::Handshake(const std::vector<int>& receivers,
 
 std::unique_ptr<Buffer> Exchange::Wrap(void* data, size_t bytes) {
   return workspace_.mesh().CreateBuffer(data, bytes);
-}
-
-absl::Status Exchange::Finish() {
-  for (const int peer : used_) {
-    // For the next collective: a peer that has left since then had all it
-    // needed of this one, and this rank has too.
-    workspace_.LaneTo(peer).Release().IgnoreError();
-    absl::Status status = workspace_.LaneTo(peer).Flush();
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace muster::dataplane::gloo_internal

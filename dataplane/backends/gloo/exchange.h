@@ -37,51 +37,28 @@ struct NoteHeader {
 static_assert(sizeof(NoteHeader) == 32);
 
 // NoteLane carries notes, messages of bounded size, between this rank and one
-// peer. Gloo sends only what the other side has announced to receive; a lane
-// announces its next two receives ahead of time, so that a note normally takes
-// one trip. One buffer to send from is enough: notes normally leave at once,
-// and no collective sends a peer two in a row. Both sides use it in the same
-// order.
+// peer.
 class NoteLane {
  public:
-  NoteLane(Mesh& mesh, int peer);
+  NoteLane(Mesh& mesh, int peer) : mesh_(mesh), peer_(peer) {}
 
+  // Returns when `payload` may be written again.
   absl::Status Send(const NoteHeader& header, const void* payload,
                     size_t bytes);
 
-  // Waits until the note sent last has left.
-  absl::Status Flush();
-
   // Waits for the next note, which must begin with `expected`, and returns its
-  // payload, which stays until Release.
+  // payload, which stays until the next one.
   absl::StatusOr<const std::byte*> Receive(const NoteHeader& expected);
 
-  // Announces again the receives of which notes were taken.
-  absl::Status Release();
-
  private:
-  // Receives announced ahead: the peer may be one collective further.
-  static constexpr int kDepth = 2;
-  static constexpr uint64_t kSlot = 0;
-
-  struct Side {
-    std::vector<std::byte> memory;
-    std::unique_ptr<Buffer> buffer;
-    bool under_way = false;
-  };
-
-  void Allocate(Side& side);
-  absl::Status Announce(Side& side);
-
   Mesh& mesh_;
   const int peer_;
-  Side send_;
-  Side receive_[kDepth];
-  int next_receive_ = 0;
+  // At the first payload.
+  std::unique_ptr<std::byte[]> payload_;
 };
 
 // The lanes and the scratch memory of a group. Lanes are made at first use and
-// kept: 3 x 32 KiB for each peer that an algorithm talks to.
+// kept: 32 KiB for each peer that payloads come from.
 class Workspace {
  public:
   explicit Workspace(Mesh& mesh);
@@ -118,7 +95,7 @@ class Exchange {
 
   absl::Status SendNote(int peer, const void* payload, size_t bytes);
 
-  // The payload stays until the exchange finishes.
+  // The payload stays until the next note from this peer.
   absl::StatusOr<const std::byte*> ReceiveNote(int peer);
 
   // The same where ranks give each other different sizes: `element_count` is
@@ -143,19 +120,13 @@ class Exchange {
     return DataTypeBytes(static_cast<DataType>(header_.data_type));
   }
 
-  // Waits for what is still being sent and prepares the lanes for the next
-  // collective.
-  absl::Status Finish();
-
  private:
-  void Use(int peer);
   NoteHeader HeaderFor(size_t element_count) const;
 
   Workspace& workspace_;
   const NoteHeader header_;
   // Ranks give each other different sizes.
   const bool directed_;
-  std::vector<int> used_;
 };
 
 }  // namespace muster::dataplane::gloo_internal

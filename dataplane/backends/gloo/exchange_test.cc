@@ -4,10 +4,11 @@
 #include "dataplane/backends/gloo/exchange.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,64 +26,46 @@ class TapeMesh : public Mesh {
  public:
   TapeMesh() : Mesh(/*rank=*/0, /*world_size=*/2) {}
 
-  std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override {
-    return std::make_unique<TapeBuffer>(*this, static_cast<std::byte*>(data),
-                                        buffers_++);
+  std::unique_ptr<Buffer> CreateBuffer(void*, size_t) override {
+    return nullptr;
   }
-  std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override {
-    return CreateBuffer(data, bytes);
+  std::unique_ptr<Buffer> CreateQuietBuffer(void*, size_t) override {
+    return nullptr;
+  }
+  absl::Status Write(int, const void*, size_t, const void* body,
+                     size_t body_bytes) override {
+    tape_.push_back(absl::StrCat(
+        "send ", std::string(static_cast<const char*>(body), body_bytes)));
+    return absl::OkStatus();
+  }
+  absl::Status Read(int, void* data, size_t bytes) override {
+    tape_.push_back(absl::StrCat("read ", bytes));
+    if (bytes > 0) std::memcpy(data, inbox_.data(), bytes);
+    inbox_.erase(0, bytes);
+    return absl::OkStatus();
   }
   void Abort(const absl::Status&) override {}
   absl::Status abort_cause() const override { return absl::OkStatus(); }
   absl::Status CheckPeers() override { return absl::OkStatus(); }
   void Close(const absl::Status&) override {}
 
-  // The next message from the peer.
+  // The next note from the peer. `payload_bytes`: what it says of its payload.
+  void Deliver(const NoteHeader& header, const std::string& payload,
+               uint64_t payload_bytes) {
+    inbox_.append(reinterpret_cast<const char*>(&header), sizeof(header));
+    inbox_.append(reinterpret_cast<const char*>(&payload_bytes),
+                  sizeof(payload_bytes));
+    inbox_ += payload;
+  }
   void Deliver(const NoteHeader& header, const std::string& payload = "") {
-    std::string& message = inbox_.emplace_back(sizeof(header), '\0');
-    std::memcpy(message.data(), &header, sizeof(header));
-    message += payload;
+    Deliver(header, payload, payload.size());
   }
 
-  // What has happened since the last call. Buffers are numbered as made.
+  // What has happened since the last call.
   std::vector<std::string> TakeTape() { return std::exchange(tape_, {}); }
 
  private:
-  class TapeBuffer : public Buffer {
-   public:
-    TapeBuffer(TapeMesh& mesh, std::byte* data, int number)
-        : mesh_(mesh), data_(data), number_(number) {}
-
-    absl::Status Receive(int peer, uint64_t, size_t, size_t) override {
-      return Note("announce");
-    }
-    absl::Status Send(int peer, uint64_t, size_t, size_t bytes) override {
-      const std::string payload(
-          reinterpret_cast<const char*>(data_ + sizeof(NoteHeader)),
-          bytes - sizeof(NoteHeader));
-      return Note(absl::StrCat("send ", payload, " from"));
-    }
-    absl::Status WaitReceive(int peer) override {
-      std::memcpy(data_, mesh_.inbox_.front().data(),
-                  mesh_.inbox_.front().size());
-      mesh_.inbox_.pop_front();
-      return Note("take");
-    }
-    absl::Status WaitSend(int peer) override { return Note("sent"); }
-
-   private:
-    absl::Status Note(const std::string& what) {
-      mesh_.tape_.push_back(absl::StrCat(what, " ", number_));
-      return absl::OkStatus();
-    }
-
-    TapeMesh& mesh_;
-    std::byte* const data_;
-    const int number_;
-  };
-
-  int buffers_ = 0;
-  std::deque<std::string> inbox_;
+  std::string inbox_;
   std::vector<std::string> tape_;
 };
 
@@ -121,45 +104,32 @@ class ExchangeTest : public ::testing::Test {
   Workspace workspace_{mesh_};
 };
 
-TEST_F(ExchangeTest, NoteIsNotOverwrittenBeforeItHasLeft) {
+TEST_F(ExchangeTest, PayloadComesAfterItsHeader) {
   Exchange exchange(workspace_, Barrier());
-  ASSERT_TRUE(exchange.SendNote(1, "a", 1).ok());
-  ASSERT_TRUE(exchange.SendNote(1, "b", 1).ok());
+  for (const std::string payload : {"x", "yz"}) {
+    mesh_.Deliver(NoteHeader::Of(Barrier()), payload);
+    const auto received = exchange.ReceiveNote(1);
+    ASSERT_TRUE(received.ok()) << received.status();
+    EXPECT_EQ(std::memcmp(*received, payload.data(), payload.size()), 0);
+  }
   EXPECT_THAT(mesh_.TakeTape(),
-              ElementsAre("send a from 0", "sent 0", "send b from 0"));
+              ElementsAre("read 40", "read 1", "read 40", "read 2"));
 }
 
-TEST_F(ExchangeTest, FinishedExchangeHasSentAllAndAnnouncedTwoAhead) {
-  {
-    Exchange exchange(workspace_, Barrier());
-    mesh_.Deliver(NoteHeader::Of(Barrier()), "x");
-    ASSERT_TRUE(exchange.SendNote(1, "a", 1).ok());
-    const auto payload = exchange.ReceiveNote(1);
-    ASSERT_TRUE(payload.ok()) << payload.status();
-    EXPECT_EQ(static_cast<char>(**payload), 'x');
-    EXPECT_THAT(mesh_.TakeTape(), ElementsAre("send a from 0", "announce 1",
-                                              "announce 2", "take 1"));
-    // The payload stays until here.
-    ASSERT_TRUE(exchange.Finish().ok());
-    EXPECT_THAT(mesh_.TakeTape(), ElementsAre("announce 1", "sent 0"));
-  }
+TEST_F(ExchangeTest, PayloadThatIsTooLargeIsAnErrorAndNotRead) {
   Exchange exchange(workspace_, Barrier());
-  for (const char* payload : {"y", "z"}) {
-    mesh_.Deliver(NoteHeader::Of(Barrier()), payload);
-    EXPECT_EQ(static_cast<char>(**exchange.ReceiveNote(1)), *payload);
-  }
-  ASSERT_TRUE(exchange.Finish().ok());
-  // In the order in which the notes will come.
-  EXPECT_THAT(mesh_.TakeTape(),
-              ElementsAre("take 2", "take 1", "announce 2", "announce 1"));
+  mesh_.Deliver(NoteHeader::Of(Barrier()), "", kNotePayloadBytesMax + 1);
+  const absl::Status status = exchange.ReceiveNote(1).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CulpritRank(status), 1);
+  EXPECT_THAT(mesh_.TakeTape(), ElementsAre("read 40"));
 }
 
 TEST_F(ExchangeTest, HandshakeSendsToAllBeforeItWaits) {
   Exchange exchange(workspace_, Barrier());
   mesh_.Deliver(NoteHeader::Of(Barrier()));
   ASSERT_TRUE(exchange.Handshake({1}, {1}).ok());
-  EXPECT_THAT(mesh_.TakeTape(), ElementsAre("send  from 0", "announce 1",
-                                            "announce 2", "take 1"));
+  EXPECT_THAT(mesh_.TakeTape(), ElementsAre("send ", "read 40", "read 0"));
 }
 
 TEST_F(ExchangeTest, CollectivesThatDifferInWhatTheyUseAreAMismatch) {

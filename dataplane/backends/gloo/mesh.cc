@@ -26,6 +26,7 @@
 #include "dataplane/backends/gloo/farewell.h"
 #include "dataplane/backends/gloo/gloo_errors.h"
 #include "dataplane/backends/gloo/interface.h"
+#include "dataplane/backends/gloo/lines.h"
 #include "dataplane/backends/gloo/rendezvous.h"
 #include "dataplane/culprit.h"
 #include "dataplane/mutex.h"
@@ -158,7 +159,9 @@ class GlooBuffer : public Buffer {
 class GlooMesh : public Mesh {
  public:
   explicit GlooMesh(const BackendOptions& options)
-      : Mesh(options.rank, options.world_size), peers_(options.world_size) {}
+      : Mesh(options.rank, options.world_size),
+        lines_(options.rank, options.world_size),
+        peers_(options.world_size) {}
   ~GlooMesh() override;
 
   absl::Status Open(const BackendOptions& options);
@@ -169,6 +172,9 @@ class GlooMesh : public Mesh {
   std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override {
     return std::make_unique<GlooBuffer>(*this, data, bytes, /*quiet=*/true);
   }
+  absl::Status Write(int peer, const void* head, size_t head_bytes,
+                     const void* body, size_t body_bytes) override;
+  absl::Status Read(int peer, void* data, size_t bytes) override;
   void Abort(const absl::Status& cause) override;
   absl::Status abort_cause() const override;
   absl::Status CheckPeers() override;
@@ -189,6 +195,11 @@ class GlooMesh : public Mesh {
 
   absl::Status CreateDevice(const BackendOptions& options);
   absl::Status ListenForFarewell(int peer);
+  // What a call on a line has come to.
+  absl::Status ResultOf(Lines::Outcome outcome, int peer);
+  // Whether its connection has ended, however.
+  bool HasGone(int peer);
+  void Look(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
   // How `peer`, whose connection has just failed, went.
   absl::Status Gone(int peer, bool quiet);
   void NoteGone(int peer, const std::string& transport_error)
@@ -200,6 +211,8 @@ class GlooMesh : public Mesh {
   std::unique_ptr<LoopYielder> yielder_;
   std::shared_ptr<transport::tcp::Device> device_;
   std::shared_ptr<transport::Context> context_;
+
+  Lines lines_;
 
   mutable Mutex mutex_;
   absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
@@ -294,19 +307,26 @@ absl::Status GlooMesh::Open(const BackendOptions& options) {
   }
   if (world_size() == 1) return absl::OkStatus();
 
-  absl::StatusOr<std::vector<AddressBytes>> remote =
-      ExchangeAddresses(own, options);
+  std::vector<AddressBytes> published = own;
+  absl::StatusOr<AddressBytes> lines = lines_.Listen(own[rank() == 0 ? 1 : 0]);
+  if (!lines.ok()) return lines.status();
+  published[rank()] = *std::move(lines);
+  absl::StatusOr<PeerAddresses> remote = ExchangeAddresses(published, options);
   if (!remote.ok()) return remote.status();
   absl::Status status =
-      ConnectPairs(*context_, own, *remote, options.deadline,
+      ConnectPairs(*context_, own, remote->pairs, options.deadline,
                    [this](bool on) { on ? spinner_->On() : spinner_->Off(); });
   if (status.ok()) {
-    for (const int socket : FindSockets(own, *remote)) {
+    for (const int socket : FindSockets(own, remote->pairs)) {
       yielder_->Watch(socket);
     }
   }
   for (int peer = 0; peer < world_size() && status.ok(); ++peer) {
     if (peer != rank()) status = ListenForFarewell(peer);
+  }
+  if (status.ok()) {
+    status = lines_.Connect(remote->lines, options.deadline,
+                            [this](int peer) { return HasGone(peer); });
   }
   return status;
 }
@@ -358,6 +378,35 @@ void GlooMesh::Abort(const absl::Status& cause) {
   if (!abort_cause_.ok()) return;
   abort_cause_ = cause;
   for (GlooBuffer* buffer : buffers_) buffer->WakeWaiters();
+  lines_.Wake();
+}
+
+absl::Status GlooMesh::ResultOf(Lines::Outcome outcome, int peer) {
+  switch (outcome) {
+    case Lines::Outcome::kDone:
+      waiting_for_.store(-1);
+      return absl::OkStatus();
+    case Lines::Outcome::kWoken:
+      return abort_cause();
+    case Lines::Outcome::kBroken:
+      break;
+  }
+  return Gone(peer, /*quiet=*/false);
+}
+
+absl::Status GlooMesh::Write(int peer, const void* head, size_t head_bytes,
+                             const void* body, size_t body_bytes) {
+  waiting_for_.store(peer);
+  absl::Status aborted = abort_cause();
+  if (!aborted.ok()) return aborted;
+  return ResultOf(lines_.Write(peer, head, head_bytes, body, body_bytes), peer);
+}
+
+absl::Status GlooMesh::Read(int peer, void* data, size_t bytes) {
+  waiting_for_.store(peer);
+  absl::Status aborted = abort_cause();
+  if (!aborted.ok()) return aborted;
+  return ResultOf(lines_.Read(peer, data, bytes), peer);
 }
 
 absl::Status GlooMesh::abort_cause() const {
@@ -367,17 +416,25 @@ absl::Status GlooMesh::abort_cause() const {
 
 absl::Status GlooMesh::CheckPeers() {
   MutexLock lock(peers_mutex_);
-  for (int peer = 0; peer < world_size(); ++peer) {
-    Peer& state = peers_[peer];
-    if (state.gone || state.tripwire == nullptr) continue;
-    // A wait that is aborted before it begins does not block: it throws if the
-    // connection has ended and returns otherwise.
-    state.tripwire->abortWaitRecv();
-    const absl::Status status =
-        Guard([&] { state.tripwire->waitRecv(nullptr, kNever); });
-    if (!status.ok()) NoteGone(peer, WithoutSourcePosition(status.message()));
-  }
+  for (int peer = 0; peer < world_size(); ++peer) Look(peer);
   return first_broken_;
+}
+
+void GlooMesh::Look(int peer) {
+  Peer& state = peers_[peer];
+  if (state.gone || state.tripwire == nullptr) return;
+  // A wait that is aborted before it begins does not block: it throws if the
+  // connection has ended and returns otherwise.
+  state.tripwire->abortWaitRecv();
+  const absl::Status status =
+      Guard([&] { state.tripwire->waitRecv(nullptr, kNever); });
+  if (!status.ok()) NoteGone(peer, WithoutSourcePosition(status.message()));
+}
+
+bool GlooMesh::HasGone(int peer) {
+  MutexLock lock(peers_mutex_);
+  Look(peer);
+  return peers_[peer].gone;
 }
 
 absl::Status GlooMesh::Gone(int peer, bool quiet) {
@@ -443,6 +500,8 @@ void GlooMesh::Close(const absl::Status& farewell) {
     peers_[peer].tripwire.reset();
     peers_[peer].farewell_buffer.reset();
   }
+  // After the farewells: whoever sees its line end looks for one.
+  lines_.Close();
   spinner_->Off();
 }
 

@@ -66,6 +66,14 @@ class Mesh {
   virtual std::unique_ptr<Buffer> CreateQuietBuffer(void* data,
                                                     size_t bytes) = 0;
 
+  // Small messages, which go beside the buffers' on connections of their own
+  // (lines.h). Bytes, in their order: writes `head` and then `body`, or waits
+  // until `bytes` have come. By the thread of a collective alone. Errors: those
+  // of Buffer's waits.
+  virtual absl::Status Write(int peer, const void* head, size_t head_bytes,
+                             const void* body, size_t body_bytes) = 0;
+  virtual absl::Status Read(int peer, void* data, size_t bytes) = 0;
+
   // Makes every wait under way or to come return `cause`. From any thread;
   // does not block. Only the first call counts.
   virtual void Abort(const absl::Status& cause) = 0;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dataplane/backends/gloo/lines.h"
 #include "dataplane/backends/gloo/rendezvous.h"
 #include "dataplane/testing/directory_store.h"
 #include "dataplane/testing/in_memory_store.h"
@@ -98,7 +99,8 @@ TEST(MeshTest, WhatWasSentBeforeTheFarewellAndItselfReachAPeerThatIsBehind) {
 }
 
 // Rank 1, which listens, so that rank 0 with its greater address has connected
-// to it, and goes no further: it does not announce that it receives a farewell.
+// to it, and goes no further than its line: it does not announce that it
+// receives a farewell.
 class SilentPeer {
  public:
   SilentPeer() {
@@ -117,6 +119,12 @@ class SilentPeer {
   ~SilentPeer() { close(listener_); }
 
   absl::StatusOr<std::unique_ptr<Mesh>> ConnectRank0() {
+    const auto line = std::async(std::launch::async, [&] {
+      const Instant deadline = Clock::now() + std::chrono::seconds(60);
+      const auto values = store_->Get({"gloo/0"}, deadline);
+      return lines_.Connect({DecodeAddresses((*values)[0], 2)->at(0), {}},
+                            deadline, [](int) { return false; });
+    });
     return ConnectOneOfTwo(0, store_, "127.0.0.9");
   }
 
@@ -124,6 +132,7 @@ class SilentPeer {
 
  private:
   const int listener_ = socket(AF_INET, SOCK_STREAM, 0);
+  Lines lines_{/*rank=*/1, /*world_size=*/2};
   const std::shared_ptr<testing::InMemoryStore> store_ =
       std::make_shared<testing::InMemoryStore>();
 };

@@ -66,7 +66,7 @@ absl::StatusOr<std::string> EncodeAddresses(
   AddressBytes host;
   std::string ports;
   for (const AddressBytes& address : addresses) {
-    if (address.empty()) {  // This rank itself.
+    if (address.empty()) {  // This rank itself, without lines.
       ports.append(kPortBytes, '\0');
       continue;
     }
@@ -107,7 +107,7 @@ absl::StatusOr<std::vector<AddressBytes>> DecodeAddresses(
   return addresses;
 }
 
-absl::StatusOr<std::vector<AddressBytes>> ExchangeAddresses(
+absl::StatusOr<PeerAddresses> ExchangeAddresses(
     const std::vector<AddressBytes>& addresses, const BackendOptions& options) {
   absl::StatusOr<std::string> own = EncodeAddresses(addresses);
   if (!own.ok()) return own.status();
@@ -145,7 +145,9 @@ absl::StatusOr<std::vector<AddressBytes>> ExchangeAddresses(
                                             values->size(), " values for ",
                                             peers.size(), " keys"));
   }
-  std::vector<AddressBytes> result(options.world_size);
+  PeerAddresses result;
+  result.pairs.resize(options.world_size);
+  result.lines.resize(options.world_size);
   for (size_t i = 0; i < peers.size(); ++i) {
     // All have one length; another is that of another world size, too.
     absl::StatusOr<std::vector<AddressBytes>> decoded =
@@ -159,7 +161,8 @@ absl::StatusOr<std::vector<AddressBytes>> ExchangeAddresses(
       SetCulpritRank(status, peers[i]);
       return status;
     }
-    result[peers[i]] = std::move((*decoded)[options.rank]);
+    result.pairs[peers[i]] = std::move((*decoded)[options.rank]);
+    result.lines[peers[i]] = std::move((*decoded)[peers[i]]);
   }
   return result;
 }

@@ -15,8 +15,8 @@ namespace muster::dataplane::gloo_internal {
 using AddressBytes = std::vector<char>;
 
 // The one value that a rank publishes: its host's address once, and a port per
-// pair. `addresses[r]` is where it waits for rank r; empty at its own rank.
-// Fails if they are not on one host.
+// pair. `addresses[r]` is where it waits for rank r; at its own rank where its
+// lines are, or empty. Fails if they are not on one host.
 absl::StatusOr<std::string> EncodeAddresses(
     const std::vector<AddressBytes>& addresses);
 
@@ -25,10 +25,17 @@ absl::StatusOr<std::string> EncodeAddresses(
 absl::StatusOr<std::vector<AddressBytes>> DecodeAddresses(
     const std::string& value, int world_size);
 
-// Publishes `addresses` and returns where every peer waits for this rank:
-// result[r] is rank r's address for this one, empty at this rank. One Set and
-// one Get. Errors name the ranks that did not come.
-absl::StatusOr<std::vector<AddressBytes>> ExchangeAddresses(
+// Where peers are, by rank; empty at this rank.
+struct PeerAddresses {
+  // Where rank r waits for this one.
+  std::vector<AddressBytes> pairs;
+  // Where it waits for lines.
+  std::vector<AddressBytes> lines;
+};
+
+// Publishes `addresses` (see EncodeAddresses) and returns those of the peers.
+// One Set and one Get. Errors name the ranks that did not come.
+absl::StatusOr<PeerAddresses> ExchangeAddresses(
     const std::vector<AddressBytes>& addresses, const BackendOptions& options);
 
 // "rank 3", "ranks 3, 5", at most 8 of them and then "and 120 more".

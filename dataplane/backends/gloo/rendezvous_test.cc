@@ -79,18 +79,18 @@ TEST(RendezvousTest, OneSetAndOneGetPerRank) {
   ranks.reserve(kWorldSize);
   for (int rank = 0; rank < kWorldSize; ++rank) {
     ranks.emplace_back([&store, rank] {
-      // Rank r waits for rank p on port 1000 r + p.
+      // Rank r waits for rank p on port 1000 r + p, for lines on 1000 r + r.
       std::vector<AddressBytes> own(kWorldSize);
       for (int peer = 0; peer < kWorldSize; ++peer) {
-        if (peer != rank)
-          own[peer] = Address("10.0.0.3", 1000 * rank + peer, 'x');
+        own[peer] = Address("10.0.0.3", 1000 * rank + peer, 'x');
       }
       const auto remote = ExchangeAddresses(
           own, {.rank = rank, .world_size = kWorldSize, .store = store});
       ASSERT_TRUE(remote.ok()) << remote.status();
       for (int peer = 0; peer < kWorldSize; ++peer) {
         if (peer == rank) continue;
-        EXPECT_EQ(PortOf((*remote)[peer]), 1000 * peer + rank);
+        EXPECT_EQ(PortOf(remote->pairs[peer]), 1000 * peer + rank);
+        EXPECT_EQ(PortOf(remote->lines[peer]), 1000 * peer + peer);
       }
     });
   }
