@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "client/errors.h"
 #include "client/internal/throw.h"
 #include "client/internal/world.h"
 #include "dataplane/mutex.h"
@@ -191,6 +192,39 @@ std::shared_ptr<ProcessGroup> SplitGroup(
     const std::vector<std::vector<int>>& split_ranks,
     const SplitGroupOptions& options) {
   return TheWorld()->groups().Split(Resolve(parent), split_ranks, options);
+}
+
+std::shared_ptr<ProcessGroup> ShrinkGroup(
+    const std::vector<int>& ranks_to_exclude,
+    const std::shared_ptr<ProcessGroup>& group,
+    const ShrinkGroupOptions& options) {
+  Default& instance = TheDefault();
+  std::shared_ptr<World> world = TheWorld();
+  if (group != nullptr && group != world->group()) {
+    return world->groups().Shrink(group, ranks_to_exclude, options);
+  }
+  const InitProcessGroupOptions smaller =
+      world->PrepareToShrink(ranks_to_exclude, options);
+  {
+    MutexLock lock(instance.mutex);
+    if (instance.world != world) NotInitialized();
+    instance.world = nullptr;
+    instance.changing = true;
+  }
+  const absl::Cleanup done = [&instance] {
+    MutexLock lock(instance.mutex);
+    instance.changing = false;
+  };
+  try {
+    world->Destroy();
+  } catch (const DistError&) {
+    // Why it is shrunk.
+  }
+  world = nullptr;
+  std::unique_ptr<World> formed = World::Form(smaller);
+  MutexLock lock(instance.mutex);
+  instance.world = std::move(formed);
+  return instance.world->group();
 }
 
 int GetGroupRank(const std::shared_ptr<ProcessGroup>& group, int global_rank) {

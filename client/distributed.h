@@ -182,6 +182,45 @@ std::shared_ptr<ProcessGroup> SplitGroup(
     const std::vector<std::vector<int>>& split_ranks,
     const SplitGroupOptions& options = {});
 
+struct ShrinkGroupOptions {
+  enum class Flags {
+    // What runs in the group here must be complete.
+    kDefault,
+    // What runs in the group fails on all its ranks, if it has not failed yet.
+    kAbort,
+  };
+  Flags shrink_flags = Flags::kDefault;
+  // For forming the group, and for its collectives; zero: the old one's.
+  std::chrono::milliseconds timeout{0};
+  // For people; not of the default group.
+  std::string description = {};
+};
+
+// What is left of `group` (null: the default group) without some of its ranks,
+// which are ranks in the group: those that have failed, as a rule. All ranks
+// that stay make the call, once they have seen the error, and give the same
+// ranks; the others do not, and end the group by DestroyProcessGroup if they
+// live. Ranks in the new group keep their order. The old group is ended on this
+// rank; of an exception of this call it is not, unless it is the default one.
+//
+// A group beside the default one can be shrunk as long as this rank has not
+// reported a failure of the default group, as it does after a timeout there:
+// the coordinator forms no more groups with it then (kFailedPrecondition).
+// Shrink the default group instead.
+//
+// A smaller default group takes the place of the old one, for which it is
+// formed anew as by DestroyProcessGroup and InitProcessGroup, with new ranks
+// from 0 on: all other groups end. If the rank that served the coordinator is
+// gone, the new rank 0 serves it, at the same address, which must be its own;
+// an external coordinator need not care. An elastic group forms again by those
+// two calls instead (kFailedPrecondition). If it throws, there is no default
+// group. Throws DistError (kInvalidArgument: no ranks, all of them, this one,
+// or none of the group's), and as NewGroup, or InitProcessGroup.
+std::shared_ptr<ProcessGroup> ShrinkGroup(
+    const std::vector<int>& ranks_to_exclude,
+    const std::shared_ptr<ProcessGroup>& group = nullptr,
+    const ShrinkGroupOptions& options = {});
+
 // Between global ranks and those in `group`. Throw DistError
 // (kInvalidArgument): it is not in the group, or there is no such group.
 int GetGroupRank(const std::shared_ptr<ProcessGroup>& group, int global_rank);

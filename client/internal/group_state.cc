@@ -213,20 +213,27 @@ absl::Status GroupState::Explain(const absl::Status& symptom) {
   return judge_->Decide(symptom);
 }
 
-void GroupState::Abort(const std::string& reason) {
+void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   if (IsForOthers("abort")) return;
   const auto live = LiveCommunicator();
   if (!status().ok()) return;
-  const Seat& self = options_.seats[static_cast<size_t>(rank())];
-  const MemberInfo member{.rank = self.rank,
-                          .member = self.member,
-                          .host = self.host,
-                          .pid = self.pid};
+  const auto member = [this](int rank) {
+    const Seat& seat = options_.seats[static_cast<size_t>(rank)];
+    return MemberInfo{.rank = seat.rank,
+                      .member = seat.member,
+                      .host = seat.host,
+                      .pid = seat.pid};
+  };
+  if (culprits.empty()) culprits = {rank()};
+  std::sort(culprits.begin(), culprits.end());
+  std::vector<MemberInfo> blamed;
+  blamed.reserve(culprits.size());
+  for (const int culprit : culprits) blamed.push_back(member(culprit));
   const absl::Status why = WithCulprits(
-      absl::AbortedError(absl::StrCat("group \"", options_.name,
-                                      "\": aborted by ", DescribeMember(member),
-                                      reason.empty() ? "" : ": ", reason)),
-      {member});
+      absl::AbortedError(absl::StrCat(
+          "group \"", options_.name, "\": aborted by ",
+          DescribeMember(member(rank())), reason.empty() ? "" : ": ", reason)),
+      blamed);
   if (options_.is_world) {
     // Its event ends the group on all ranks, this one included.
     ReportError(session_->stream(), why, SettleDeadline()).IgnoreError();

@@ -66,8 +66,9 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   absl::Status Explain(const absl::Status& symptom);
   [[noreturn]] void ThrowFailure(const absl::Status& symptom);
 
-  // As ProcessGroup::Abort.
-  void Abort(const std::string& reason);
+  // As ProcessGroup::Abort. To blame are these ranks of the group; without any
+  // it is this one.
+  void Abort(const std::string& reason, std::vector<int> culprits = {});
 
   // Aborts what runs and frees the connections; the group is unusable then.
   void Shutdown();

@@ -47,15 +47,6 @@ void CheckDistinct(const std::vector<int>& ranks, absl::string_view what) {
   }
 }
 
-milliseconds CheckTimeout(milliseconds timeout, milliseconds fallback,
-                          absl::string_view name) {
-  if (timeout.count() < 0) {
-    Invalid(absl::StrCat(name, " must not be negative but was ",
-                         timeout.count(), " ms"));
-  }
-  return timeout.count() == 0 ? fallback : timeout;
-}
-
 // Ends a group; its error, and whether anybody has seen that.
 std::pair<absl::Status, bool> End(GroupState& state) {
   absl::Status error = state.status();
@@ -66,6 +57,59 @@ std::pair<absl::Status, bool> End(GroupState& state) {
 }
 
 }  // namespace
+
+milliseconds CheckTimeout(milliseconds timeout, milliseconds fallback,
+                          absl::string_view name) {
+  if (timeout.count() < 0) {
+    Invalid(absl::StrCat(name, " must not be negative but was ",
+                         timeout.count(), " ms"));
+  }
+  return timeout.count() == 0 ? fallback : timeout;
+}
+
+std::vector<int> SurvivorsOf(const ProcessGroup& group,
+                             const std::vector<int>& ranks_to_exclude) {
+  if (ranks_to_exclude.empty()) Invalid("ranks_to_exclude cannot be empty");
+  std::vector<int> excluded = ranks_to_exclude;
+  std::sort(excluded.begin(), excluded.end());
+  CheckDistinct(excluded, "ranks_to_exclude");
+  std::vector<int> survivors;
+  for (const int rank : excluded) {
+    if (rank >= 0 && rank < group.size()) continue;
+    Invalid(absl::StrCat("ranks_to_exclude: rank ", rank, " is not in group \"",
+                         group.name(), "\", whose ranks are 0 to ",
+                         group.size() - 1));
+  }
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (!std::binary_search(excluded.begin(), excluded.end(), rank)) {
+      survivors.push_back(rank);
+    }
+  }
+  if (survivors.empty()) {
+    Invalid(absl::StrCat("ranks_to_exclude: cannot exclude all ranks, got ",
+                         excluded.size()));
+  }
+  if (!std::binary_search(survivors.begin(), survivors.end(), group.rank())) {
+    Invalid(absl::StrCat("ranks_to_exclude: this rank, ", group.rank(),
+                         ", is among them; only those that stay make the "
+                         "call"));
+  }
+  return survivors;
+}
+
+void AbortToShrink(ProcessGroup& group,
+                   const std::vector<int>& ranks_to_exclude) {
+  std::vector<int> global;
+  global.reserve(ranks_to_exclude.size());
+  for (const int rank : ranks_to_exclude) {
+    global.push_back(group.state()->GlobalRankOf(rank));
+  }
+  std::sort(global.begin(), global.end());
+  group.state()->Abort(
+      absl::StrCat("shrunk without ", global.size() == 1 ? "rank " : "ranks ",
+                   absl::StrJoin(global, ", ")),
+      ranks_to_exclude);
+}
 
 void CheckBackend(const std::string& backend) {
   const std::vector<std::string> backends = dataplane::BuiltInBackends();
@@ -204,6 +248,35 @@ std::shared_ptr<ProcessGroup> Groups::Split(
                              placed[static_cast<size_t>(parent->rank())]);
   }
   return plan.ranks.empty() ? non_member_ : Form(plan);
+}
+
+std::shared_ptr<ProcessGroup> Groups::Shrink(
+    const std::shared_ptr<ProcessGroup>& group,
+    const std::vector<int>& ranks_to_exclude,
+    const ShrinkGroupOptions& options) {
+  CheckKnown(group);
+  if (group->rank() < 0) return non_member_;
+  Plan plan;
+  for (const int rank : SurvivorsOf(*group, ranks_to_exclude)) {
+    plan.ranks.push_back(group->state()->GlobalRankOf(rank));
+  }
+  plan.timeout_name = "ShrinkGroupOptions::timeout";
+  plan.timeout =
+      CheckTimeout(options.timeout, group->timeout(), plan.timeout_name);
+  plan.backend = group->backend();
+  plan.description = options.description;
+  {
+    MutexLock lock(mutex_);
+    plan.name =
+        absl::StrCat(group->name(), ":shrink:", last_shrink_[group->name()]++);
+  }
+  if (options.shrink_flags == ShrinkGroupOptions::Flags::kAbort) {
+    AbortToShrink(*group, ranks_to_exclude);
+  }
+  std::shared_ptr<ProcessGroup> smaller = Form(plan);
+  // Its error is why it was shrunk.
+  Destroy(group).IgnoreError();
+  return smaller;
 }
 
 std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {

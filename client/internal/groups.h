@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/distributed.h"
 #include "client/internal/bootstrap.h"
 #include "client/internal/failure_judge.h"
@@ -29,6 +30,20 @@ namespace muster::internal {
 
 // Throws DistError (kInvalidArgument): this program has no such backend.
 void CheckBackend(const std::string& backend);
+
+// `fallback` if it is zero. Throws DistError (kInvalidArgument): it is
+// negative.
+std::chrono::milliseconds CheckTimeout(std::chrono::milliseconds timeout,
+                                       std::chrono::milliseconds fallback,
+                                       absl::string_view name);
+
+// Of ShrinkGroup: the ranks in `group` that stay, ascending. Throws DistError
+// (kInvalidArgument): what is wrong with those to exclude.
+std::vector<int> SurvivorsOf(const ProcessGroup& group,
+                             const std::vector<int>& ranks_to_exclude);
+// Aborts `group` in which these are to blame for it.
+void AbortToShrink(ProcessGroup& group,
+                   const std::vector<int>& ranks_to_exclude);
 
 // Connects this process with its peers of the group, and adds the group to
 // `live`. `metrics` may be null.
@@ -71,6 +86,11 @@ class Groups {
       const std::shared_ptr<ProcessGroup>& parent,
       const std::vector<std::vector<int>>& split_ranks,
       const SplitGroupOptions& options);
+
+  std::shared_ptr<ProcessGroup> Shrink(
+      const std::shared_ptr<ProcessGroup>& group,
+      const std::vector<int>& ranks_to_exclude,
+      const ShrinkGroupOptions& options);
 
   // Ends `group`. Returns its error if it failed and nobody has seen that.
   // Throws DistError (kInvalidArgument): there is no such group.
@@ -118,11 +138,12 @@ class Groups {
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   // Of those that are being made, too: without a group yet.
   std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
-  // Names by counting: those of all ranks, those of one list of ranks, and the
-  // splits of one group.
+  // Names by counting: those of all ranks, those of one list of ranks, the
+  // splits of one group, and its shrunk ones.
   int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, int64_t> last_by_hash_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int64_t> last_split_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, int64_t> last_shrink_ ABSL_GUARDED_BY(mutex_);
   // How often a group of this name and these ranks was made: the same on all
   // of them.
   std::map<std::pair<std::string, std::vector<int>>, int64_t> made_

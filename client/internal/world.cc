@@ -403,6 +403,29 @@ void World::Connect(const InitPlan& plan) {
                                              .key_prefix = prefix});
 }
 
+InitProcessGroupOptions World::PrepareToShrink(
+    const std::vector<int>& ranks_to_exclude,
+    const ShrinkGroupOptions& options) {
+  const std::vector<int> survivors = SurvivorsOf(*group_, ranks_to_exclude);
+  if (options_.min_world_size != -1 || options_.max_world_size != -1) {
+    Throw(Origin::kControl,
+          absl::FailedPreconditionError(
+              "an elastic group cannot be shrunk: those that are left form it "
+              "again by DestroyProcessGroup and InitProcessGroup"));
+  }
+  InitProcessGroupOptions smaller = options_;
+  smaller.timeout = CheckTimeout(options.timeout, options_.timeout,
+                                 "ShrinkGroupOptions::timeout");
+  smaller.world_size = static_cast<int>(survivors.size());
+  smaller.rank = static_cast<int>(
+      std::find(survivors.begin(), survivors.end(), group_->rank()) -
+      survivors.begin());
+  if (options.shrink_flags == ShrinkGroupOptions::Flags::kAbort) {
+    AbortToShrink(*group_, ranks_to_exclude);
+  }
+  return smaller;
+}
+
 bool World::ServesOthers() const {
   return coordinator_ != nullptr && formation_.seats.size() > 1;
 }

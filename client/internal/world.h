@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "client/distributed.h"
 #include "client/internal/bootstrap.h"
@@ -40,6 +41,13 @@ class World {
   // Ends all groups and leaves in peace. Throws the error of a group that
   // failed if nobody has seen one, after all is done.
   void Destroy();
+
+  // The options of the group without some of its ranks, as ShrinkGroup takes
+  // them. Throws DistError (kInvalidArgument, kFailedPrecondition). Then aborts
+  // the group, if that is wanted.
+  InitProcessGroupOptions PrepareToShrink(
+      const std::vector<int>& ranks_to_exclude,
+      const ShrinkGroupOptions& options);
 
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   const std::shared_ptr<Store>& store() const { return store_; }

@@ -1,0 +1,163 @@
+// Groups that shrink and form again after failures, between processes; and that
+// nothing is left of groups, however often they come, fail and go.
+//
+// The cycles are few here. For more:
+//
+//   ./dev test //client:shrink_test --test_env=MUSTER_CREATE_CYCLES=1000
+//       --test_env=MUSTER_FAIL_CYCLES=100 --test_timeout=900
+
+#include <signal.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/testing/processes.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+using muster::testing::Process;
+using muster::testing::ReservedPort;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr std::chrono::seconds kSoon(30);
+
+class ShrinkTest : public ::testing::Test {
+ protected:
+  void Start(const std::string& scenario, int size, int cycles = 0) {
+    for (int rank = 0; rank < size; ++rank) {
+      ranks_.push_back(std::make_unique<Process>(
+          std::vector<std::string>{"client/testing/shrink_rank", scenario},
+          std::map<std::string, std::string>{
+              {"RANK", std::to_string(rank)},
+              {"WORLD_SIZE", std::to_string(size)},
+              {"MASTER_ADDR", "127.0.0.1"},
+              {"MASTER_PORT", std::to_string(port_.port())},
+              {"CYCLES", std::to_string(cycles)}}));
+    }
+  }
+
+  std::string Line(size_t rank) { return ranks_[rank]->ReadLine(kSoon); }
+
+  void Kill(size_t rank) {
+    ranks_[rank]->Signal(SIGKILL);
+    EXPECT_EQ(ranks_[rank]->Wait(kSoon).signal, SIGKILL);
+  }
+
+  // The scenario's report of what it has more at the end.
+  void ExpectNoGrowth(std::chrono::seconds patience) {
+    for (const auto& rank : ranks_) {
+      EXPECT_EQ(rank->ReadLine(patience), "0 more threads, 0 more descriptors");
+      // The allocator's, and the coordinator's table of groups.
+      EXPECT_LE(std::stoi(rank->ReadLine(kSoon)), 16);
+      EXPECT_EQ(rank->Wait(kSoon).code, 0);
+    }
+  }
+
+  ReservedPort port_;
+  std::vector<std::unique_ptr<Process>> ranks_;
+};
+
+TEST_F(ShrinkTest, SurvivorsGoOnInTheSameProcesses) {
+  Start("survivors", 4);
+  for (size_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(Line(rank),
+              "world: rank " + std::to_string(rank) + " of 4, sum 10");
+  }
+  Kill(3);
+  for (size_t rank = 0; rank < 3; ++rank) ranks_[rank]->WriteLine("go");
+  for (size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(Line(rank), AllOf(StartsWith("error DistNetworkError [3] "),
+                                  HasSubstr("rank 3 (")));
+  }
+  for (size_t rank = 1; rank < 3; ++rank) {
+    EXPECT_THAT(Line(rank), StartsWith("error DistNetworkError [3] "));
+    EXPECT_EQ(Line(rank),
+              "1:shrink:0: rank " + std::to_string(rank - 1) + " of 2, sum 3");
+    EXPECT_THAT(Line(rank), HasSubstr("group \"1\" was destroyed"));
+  }
+  EXPECT_EQ(Line(2), "alone: rank 0 of 1, sum 1");
+  for (size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(Line(rank),
+              "world: rank " + std::to_string(rank) + " of 3, sum 6");
+  }
+  // The one that serves the coordinator: the new rank 0 takes over.
+  Kill(0);
+  for (size_t rank = 1; rank < 3; ++rank) ranks_[rank]->WriteLine("go");
+  for (size_t rank = 1; rank < 3; ++rank) {
+    EXPECT_THAT(Line(rank), StartsWith("error DistNetworkError [0] "));
+    EXPECT_EQ(Line(rank),
+              "world: rank " + std::to_string(rank - 1) + " of 2, sum 3");
+    EXPECT_EQ(Line(rank), "bye");
+    EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
+  }
+}
+
+TEST_F(ShrinkTest, ALivingRankIsLeftOutAndHearsOfIt) {
+  Start("outcast", 3);
+  EXPECT_THAT(Line(1), HasSubstr(": shrunk without rank 1"));
+  EXPECT_THAT(Line(1), AllOf(StartsWith("error DistBackendError [1] group "
+                                        "\"world\": aborted by rank "),
+                             HasSubstr(": shrunk without rank 1")));
+  for (const size_t rank : {0, 2}) {
+    EXPECT_THAT(Line(rank), HasSubstr(": shrunk without rank 1"));
+    const std::string place = std::to_string(rank / 2) + " of 2, sum 3";
+    EXPECT_EQ(Line(rank), "group: rank " + place);
+    EXPECT_EQ(Line(rank), "world: rank " + place);
+  }
+  for (const auto& rank : ranks_) EXPECT_EQ(rank->Wait(kSoon).code, 0);
+}
+
+TEST_F(ShrinkTest, BadArgumentsLeaveTheGroupAsItWas) {
+  Start("errors", 2);
+  for (int rank = 0; rank < 2; ++rank) {
+    for (const std::string& text : std::vector<std::string>{
+             "Default process group has not been initialized",
+             "ranks_to_exclude cannot be empty",
+             "ranks_to_exclude: rank 2 is not in group \"world\", whose ranks "
+             "are 0 to 1",
+             "ranks_to_exclude: rank -1 is not in group \"world\"",
+             "ranks_to_exclude cannot have duplicate ranks, but rank 1 is in "
+             "it twice",
+             "ranks_to_exclude: cannot exclude all ranks, got 2",
+             "ranks_to_exclude: this rank, " + std::to_string(rank) +
+                 ", is among them",
+             "ShrinkGroupOptions::timeout must not be negative but was -1 "
+             "ms"}) {
+      EXPECT_THAT(Line(rank), StartsWith("error DistError [] " + text));
+    }
+    EXPECT_EQ(Line(rank),
+              "world: rank " + std::to_string(rank) + " of 2, sum 3");
+    EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
+  }
+}
+
+// The number in the environment's `variable`.
+int CyclesOf(const char* variable, int fallback) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? fallback : std::atoi(text);
+}
+
+TEST_F(ShrinkTest, NothingIsLeftOfGroupsThatCameAndWent) {
+  const int cycles = CyclesOf("MUSTER_CREATE_CYCLES", 50);
+  Start("create_cycles", 2, cycles);
+  ExpectNoGrowth(kSoon + std::chrono::seconds(cycles / 5));
+}
+
+TEST_F(ShrinkTest, NothingIsLeftOfGroupsThatFailedAndFormedAgain) {
+  const int cycles = CyclesOf("MUSTER_FAIL_CYCLES", 5);
+  Start("fail_cycles", 3, cycles);
+  ExpectNoGrowth(kSoon + std::chrono::seconds(5 * cycles));
+}
+
+}  // namespace
+}  // namespace muster

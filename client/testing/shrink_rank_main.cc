@@ -1,0 +1,221 @@
+// One rank of the tests of groups that shrink and form again after failures.
+// Says on standard output what it sees, one line each.
+//
+//   shrink_rank SCENARIO
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/muster.h"
+#include "client/testing/say.h"
+
+namespace muster::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+using Group = std::shared_ptr<ProcessGroup>;
+using Flags = ShrinkGroupOptions::Flags;
+
+const InitProcessGroupOptions kOptions = {.timeout = seconds(60)};
+// A group beside the default one waits that long for a verdict that never comes
+// when a rank aborts it.
+const InitProcessGroupOptions kBriefVerdict = {
+    .timeout = seconds(60), .verdict_timeout = milliseconds(200)};
+
+// "NAME: rank 1 of 2, sum 3": of the ranks in the group, from 1.
+void SayGroup(const std::string& name, const Group& group) {
+  std::vector<int> sum = {GetRank(group) + 1};
+  AllReduce(sum, {.group = group});
+  Say(name + ": rank " + std::to_string(GetRank(group)) + " of " +
+      std::to_string(GetWorldSize(group)) + ", sum " + std::to_string(sum[0]));
+}
+
+// Of four ranks, of which the test kills the last, and then the first.
+int Survivors() {
+  InitProcessGroup(kOptions);
+  const Group upper = NewGroup({.ranks = {{1, 2, 3}}});
+  SayGroup("world", nullptr);
+  AwaitLine();
+  SayProblem([] { Barrier(); });
+  if (upper->rank() >= 0) {
+    SayProblem([&] { Barrier({.group = upper}); });
+    const Group smaller = ShrinkGroup({2}, upper);
+    SayGroup(smaller->name(), smaller);
+    SayProblem([&] { Barrier({.group = upper}); });
+    // Once more, of what has been shrunk and has not failed.
+    if (GetRank() == 2) SayGroup("alone", ShrinkGroup({0}, smaller));
+  }
+  const Group world = ShrinkGroup({3});
+  if (world != WorldGroup()) Say("not the default group");
+  SayGroup("world", nullptr);
+  AwaitLine();
+  SayProblem([] { Barrier(); });
+  ShrinkGroup({0});
+  SayGroup("world", NewGroup());
+  DestroyProcessGroup();
+  Say("bye");
+  return 0;
+}
+
+// Of three ranks: 1 is left out although it lives.
+int Outcast() {
+  InitProcessGroup(kOptions);
+  const Group group = NewGroup();
+  if (GetRank() == 1) {
+    std::vector<float> values(2);
+    SayProblem([&] { Recv(values, 0, {.group = group}); });
+    SayProblem([&] { Recv(values, 0); });
+    DestroyProcessGroup();
+    return 0;
+  }
+  std::vector<float> values(2);
+  Work unfinished = Irecv(values, 1, {.group = group});
+  const Group smaller =
+      ShrinkGroup({1}, group, {.shrink_flags = Flags::kAbort});
+  SayProblem([&] { unfinished.Wait(); });
+  SayGroup("group", smaller);
+  ShrinkGroup({1}, nullptr, {.shrink_flags = Flags::kAbort});
+  SayGroup("world", nullptr);
+  DestroyProcessGroup();
+  return 0;
+}
+
+// Of two ranks.
+int Errors() {
+  SayProblem([] { ShrinkGroup({0}); });
+  InitProcessGroup(kOptions);
+  SayProblem([] { ShrinkGroup({}); });
+  SayProblem([] { ShrinkGroup({2}); });
+  SayProblem([] { ShrinkGroup({-1}); });
+  SayProblem([] { ShrinkGroup({1, 1}); });
+  SayProblem([] { ShrinkGroup({0, 1}); });
+  SayProblem([] { ShrinkGroup({GetRank()}); });
+  SayProblem([] {
+    ShrinkGroup({1 - GetRank()}, nullptr, {.timeout = milliseconds(-1)});
+  });
+  const Group one = NewGroup({.ranks = {{0}}});
+  if (one->rank() < 0 && ShrinkGroup({0}, one)->rank() >= 0) Say("a member");
+  SayGroup("world", nullptr);
+  DestroyProcessGroup();
+  return 0;
+}
+
+// What a process has.
+struct Belongings {
+  int threads = 0;
+  int descriptors = 0;
+  int megabytes = 0;
+};
+
+Belongings Look() {
+  // gRPC ends its own threads a moment after their last user.
+  for (int tries = 0; tries < 500 && Count("/proc/self/task") > 1; ++tries) {
+    usleep(10'000);
+  }
+  Belongings here = {.threads = Count("/proc/self/task"),
+                     .descriptors = Count("/proc/self/fd")};
+  std::ifstream statm("/proc/self/statm");
+  long pages = 0;
+  statm >> pages >> pages;
+  here.megabytes = static_cast<int>(pages * sysconf(_SC_PAGESIZE) >> 20);
+  return here;
+}
+
+void SayGrowth(const Belongings& before) {
+  const Belongings after = Look();
+  Say(std::to_string(after.threads - before.threads) + " more threads, " +
+      std::to_string(after.descriptors - before.descriptors) +
+      " more descriptors");
+  Say(std::to_string(after.megabytes - before.megabytes));
+}
+
+int Cycles() { return std::atoi(std::getenv("CYCLES")); }
+
+// Forms the default group and `groups` others, used or not, and ends them.
+void CreateAndDestroy(int groups) {
+  InitProcessGroup(kOptions);
+  for (int i = 0; i < groups; ++i) {
+    const Group group = NewGroup();
+    std::vector<float> values(1000, 1);
+    if (i % 2 == 0) {
+      Work work = AllReduce(values, {.group = group, .async_op = true});
+      work.GetFuture().Then([](const auto&) {}).Wait();
+    }
+    DestroyProcessGroup(group);
+  }
+  DestroyProcessGroup();
+}
+
+// As many groups as the environment's CYCLES says, after a few: 50 to one
+// default group.
+int CreateCycles() {
+  const int cycles = Cycles();
+  CreateAndDestroy(10);
+  CreateAndDestroy(10);
+  const Belongings before = Look();
+  for (int made = 0; made < cycles; made += 50) CreateAndDestroy(50);
+  SayGrowth(before);
+  return 0;
+}
+
+// A failure in the default group, by one rank after the other, and in one
+// beside it, which is shrunk; then both form again.
+void FailAndReform(int cycle) {
+  InitProcessGroup(kBriefVerdict);
+  const int culprit = cycle % GetWorldSize();
+  const Group group = NewGroup();
+  std::vector<float> values(1000, 1);
+  Barrier({.group = group});
+  if (GetRank() == culprit) {
+    group->Abort("on purpose");
+  } else {
+    try {
+      AllReduce(values, {.group = group});
+      Say("no error");
+    } catch (const DistError&) {
+    }
+    const Group smaller = ShrinkGroup({culprit}, group);
+    AllReduce(values, {.group = smaller});
+  }
+  Barrier();
+  if (GetRank() == culprit) WorldGroup()->Abort("on purpose");
+  try {
+    AllReduce(values);
+    Say("no error");
+  } catch (const DistError&) {
+  }
+  DestroyProcessGroup();
+}
+
+// As many of them as the environment's CYCLES says, after a few.
+int FailCycles() {
+  const int cycles = Cycles();
+  for (int i = 0; i < 3; ++i) FailAndReform(i);
+  const Belongings before = Look();
+  for (int i = 0; i < cycles; ++i) FailAndReform(i);
+  SayGrowth(before);
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  const std::map<std::string, int (*)()> scenarios = {
+      {"survivors", &Survivors},    {"outcast", &Outcast},
+      {"errors", &Errors},          {"create_cycles", &CreateCycles},
+      {"fail_cycles", &FailCycles},
+  };
+  return RunScenario(scenarios, argc, argv);
+}
+
+}  // namespace
+}  // namespace muster::testing
+
+int main(int argc, char** argv) { return muster::testing::Main(argc, argv); }
