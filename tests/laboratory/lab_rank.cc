@@ -1,0 +1,138 @@
+// One rank of the laboratory: runs one verb until something happens, says what,
+// and then whether its other group lives.
+//
+//   lab_rank VERB     with RANK, WORLD_SIZE, MASTER_ADDR and so on set
+//
+// Lines: "running" once the first calls are done; "error CLASS RANKS: TEXT"
+// with the culprits' ranks; "other group: SUM".
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/muster.h"
+
+namespace muster {
+namespace {
+
+// Enough to be under way for a while.
+constexpr size_t kCount = 256 << 10;
+
+std::vector<Tensor> PartsOf(std::vector<float>& values) {
+  const int size = GetWorldSize();
+  std::vector<Tensor> parts;
+  for (int part = 0; part < size; ++part) {
+    const auto count = static_cast<int64_t>(values.size()) / size;
+    parts.emplace_back(values.data() + part * count,
+                       std::initializer_list<int64_t>{count});
+  }
+  return parts;
+}
+
+// A verb's calls, in which the last rank has a part and is waited for.
+std::function<void()> VerbOf(const std::string& name) {
+  static std::vector<float> one(kCount);
+  static std::vector<float> all(kCount * GetWorldSize());
+  static std::vector<float> other(all.size());
+  static const int last = GetWorldSize() - 1;
+  static const bool is_last = GetRank() == last;
+  const std::map<std::string, std::function<void()>> verbs = {
+      {"all_reduce", [] { AllReduce(one); }},
+      {"all_reduce_small", [] { AllReduce(std::span<float>(one.data(), 4)); }},
+      // Those behind its root wait for its acknowledgement.
+      {"broadcast",
+       [] {
+         Broadcast(one, last);
+         Barrier();
+       }},
+      {"reduce",
+       [] {
+         Reduce(one, last);
+         Barrier();
+       }},
+      {"all_gather", [] { AllGather(PartsOf(all), one); }},
+      {"gather",
+       [] {
+         Gather(one, is_last ? PartsOf(all) : std::vector<Tensor>(), last);
+         Barrier();
+       }},
+      {"scatter",
+       [] {
+         Scatter(one, is_last ? PartsOf(all) : std::vector<Tensor>(), last);
+         Barrier();
+       }},
+      {"reduce_scatter", [] { ReduceScatter(one, PartsOf(all)); }},
+      {"all_to_all", [] { AllToAll(PartsOf(other), PartsOf(all)); }},
+      {"barrier", [] { Barrier(); }},
+      {"send",
+       [] {
+         if (is_last) {
+           for (int peer = 0; peer < last; ++peer) Send(one, peer);
+         } else {
+           Recv(one, last);
+         }
+       }},
+  };
+  return verbs.at(name);
+}
+
+std::string Describe(const DistError& error) {
+  std::string text = "error ";
+  if (dynamic_cast<const DistNetworkError*>(&error) != nullptr) {
+    text += "DistNetworkError";
+  } else if (dynamic_cast<const DistBackendError*>(&error) != nullptr) {
+    text += "DistBackendError";
+  } else {
+    text += "DistError";
+  }
+  for (const auto& culprit : error.culprits()) {
+    text += " " + std::to_string(culprit.rank);
+  }
+  return text + ": " + error.what();
+}
+
+int Run(const std::string& verb_name) {
+  // Thirty minutes: what ends the group is not its timeout.
+  InitProcessGroup();
+  std::vector<int> living(GetWorldSize() - 1);
+  std::iota(living.begin(), living.end(), 0);
+  const auto other_group = NewGroup({.ranks = living});
+  const auto verb = VerbOf(verb_name);
+  for (int call = 0; call < 2; ++call) verb();
+  Barrier();
+  std::cout << "running" << std::endl;
+  try {
+    for (;;) verb();
+  } catch (const DistError& error) {
+    std::string text = Describe(error);
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    std::cout << text << std::endl;
+  }
+  std::vector<int> sum = {1};
+  AllReduce(sum, {.group = other_group});
+  std::cout << "other group: " << sum[0] << std::endl;
+  try {
+    DestroyProcessGroup();
+  } catch (const DistError&) {
+    // That of the group that failed.
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int, char** argv) {
+  try {
+    return muster::Run(argv[1]);
+  } catch (const muster::DistError& error) {
+    std::cout << "failed: " << error.what() << std::endl;
+    return 1;
+  }
+}
