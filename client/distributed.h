@@ -17,6 +17,8 @@
 namespace muster {
 
 struct InitProcessGroupOptions {
+  // A backend's name, or one for each device: "cpu:gloo,cuda:mine". See
+  // backends.h for those that are not built in.
   std::string backend = "gloo";
 
   // How the ranks find each other; empty is "env://", unless `store` is given.

@@ -3,6 +3,7 @@
 #ifndef MUSTER_CLIENT_MUSTER_H_
 #define MUSTER_CLIENT_MUSTER_H_
 
+#include "client/backends.h"
 #include "client/coalescing.h"
 #include "client/device_mesh.h"
 #include "client/distributed.h"

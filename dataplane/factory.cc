@@ -1,24 +1,253 @@
 #include "dataplane/factory.h"
 
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "dataplane/backends/gloo/gloo_backend.h"
+#include "dataplane/mutex.h"
+#include "dataplane/per_device.h"
+#include "dataplane/plugin.h"
 
 namespace muster::dataplane {
+namespace {
 
-std::vector<std::string> BuiltInBackends() { return {"gloo"}; }
+constexpr size_t kNameBytesMax = 64;
+
+struct Definition {
+  std::vector<DeviceType> devices;
+  BackendFactory factory;
+};
+
+class Registry {
+ public:
+  static Registry& Get() {
+    static Registry* const registry = new Registry;
+    return *registry;
+  }
+
+  std::vector<std::string> Names() {
+    MutexLock lock(mutex_);
+    std::vector<std::string> names;
+    for (const auto& [name, definition] : definitions_) names.push_back(name);
+    return names;
+  }
+
+  bool Add(const std::string& name, Definition definition) {
+    MutexLock lock(mutex_);
+    return definitions_.emplace(name, std::move(definition)).second;
+  }
+
+  absl::StatusOr<Definition> Find(absl::string_view name) {
+    MutexLock lock(mutex_);
+    const auto found = definitions_.find(std::string(name));
+    if (found != definitions_.end()) return found->second;
+    std::vector<std::string> names;
+    for (const auto& [known, definition] : definitions_) names.push_back(known);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unknown backend \"", name, "\": this program has ",
+        absl::StrJoin(names, ", "),
+        "; others are registered (RegisterBackend), or loaded from a library "
+        "(LoadBackend, MUSTER_BACKEND_LIBRARIES)"));
+  }
+
+  // The name of the backend in the library with this handle; empty: it is new.
+  std::string& NameOf(void* library) {
+    MutexLock lock(mutex_);
+    return libraries_[library];
+  }
+
+ private:
+  Registry() { definitions_["gloo"] = {{DeviceType::kCpu}, CreateGlooBackend}; }
+
+  Mutex mutex_;
+  std::map<std::string, Definition> definitions_ ABSL_GUARDED_BY(mutex_);
+  std::map<void*, std::string> libraries_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::Status Malformed(absl::string_view spec, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "The custom backend string argument is invalid: \"", spec, "\": ", why,
+      "; it is a backend's name, or \"DEVICE:BACKEND\" for each "
+      "device, separated by commas"));
+}
+
+struct Assignment {
+  DeviceType device;
+  std::string backend;
+};
+
+absl::StatusOr<std::vector<Assignment>> ParseAssignments(
+    absl::string_view spec) {
+  std::vector<Assignment> assignments;
+  for (const absl::string_view pair : absl::StrSplit(spec, ',')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(pair, ':');
+    if (words.size() != 2) {
+      return Malformed(
+          spec, absl::StrCat("Invalid device:backend pairing: \"", pair, "\""));
+    }
+    Assignment assignment{DeviceType::kCpu, std::string(words[1])};
+    if (words[0] == DeviceTypeName(DeviceType::kCuda)) {
+      assignment.device = DeviceType::kCuda;
+    } else if (words[0] != DeviceTypeName(DeviceType::kCpu)) {
+      return Malformed(spec, absl::StrCat("unknown device \"", words[0],
+                                          "\", there are cpu, cuda"));
+    }
+    for (const Assignment& other : assignments) {
+      if (other.device != assignment.device) continue;
+      return Malformed(spec, absl::StrCat("Duplicate device type ", words[0]));
+    }
+    assignments.push_back(std::move(assignment));
+  }
+  return assignments;
+}
+
+// What `spec` asks for, checked.
+struct Choice {
+  Definition single;  // of a spec that is a name
+  std::vector<Assignment> assignments;
+  std::map<std::string, Definition> definitions;  // of the assignments
+};
+
+absl::StatusOr<Choice> Choose(absl::string_view spec) {
+  Choice choice;
+  if (!absl::StrContains(spec, ':') && !absl::StrContains(spec, ',')) {
+    absl::StatusOr<Definition> definition = Registry::Get().Find(spec);
+    if (!definition.ok()) return definition.status();
+    choice.single = *std::move(definition);
+    return choice;
+  }
+  absl::StatusOr<std::vector<Assignment>> assignments = ParseAssignments(spec);
+  if (!assignments.ok()) return assignments.status();
+  choice.assignments = *std::move(assignments);
+  for (const Assignment& assignment : choice.assignments) {
+    absl::StatusOr<Definition> definition =
+        Registry::Get().Find(assignment.backend);
+    if (!definition.ok()) return definition.status();
+    const std::vector<DeviceType>& devices = definition->devices;
+    if (std::find(devices.begin(), devices.end(), assignment.device) ==
+        devices.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "backend \"", spec, "\": ", assignment.backend, " takes no ",
+          DeviceTypeName(assignment.device), " tensors"));
+    }
+    choice.definitions.emplace(assignment.backend, *std::move(definition));
+  }
+  return choice;
+}
+
+bool IsName(const std::string& name) {
+  return !name.empty() && name.size() <= kNameBytesMax &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
+                  c == '_' || c == '-';
+         });
+}
+
+}  // namespace
+
+std::vector<std::string> Backends() { return Registry::Get().Names(); }
+
+absl::Status RegisterBackend(const std::string& name,
+                             std::vector<DeviceType> devices,
+                             BackendFactory factory) {
+  if (!IsName(name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("argument name: \"", name, "\" is not a name of 1 to ",
+                     kNameBytesMax, " lower-case letters, digits, _ and -"));
+  }
+  if (devices.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "argument devices: backend \"", name, "\" needs at least one"));
+  }
+  if (factory == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("argument factory: backend \"", name, "\" has none"));
+  }
+  if (!Registry::Get().Add(name, {std::move(devices), std::move(factory)})) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("backend \"", name, "\" is registered already"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> LoadBackend(const std::string& path) {
+  // Without a slash the system would look for it in places of its own.
+  const std::string file =
+      absl::StrContains(path, '/') ? path : absl::StrCat("./", path);
+  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("backend library \"", path, "\": ", dlerror()));
+  }
+  using Entry = const BackendPlugin* (*)();
+  const auto entry =
+      reinterpret_cast<Entry>(dlsym(library, kBackendPluginSymbol));
+  if (entry == nullptr) {
+    dlclose(library);
+    return absl::FailedPreconditionError(
+        absl::StrCat("backend library \"", path, "\" has no ",
+                     kBackendPluginSymbol, " (MUSTER_BACKEND_PLUGIN)"));
+  }
+  const BackendPlugin& plugin = *entry();
+  // Nothing else of it may be looked at before.
+  if (const PluginAbi own; plugin.abi != own) {
+    const std::string theirs = plugin.abi.ToString();
+    dlclose(library);
+    return absl::FailedPreconditionError(
+        absl::StrCat("backend library \"", path, "\" was built for ", theirs,
+                     ", this program for ", own.ToString()));
+  }
+  std::string& name = Registry::Get().NameOf(library);
+  if (!name.empty()) return name;
+  const absl::Status status =
+      RegisterBackend(plugin.name,
+                      std::vector<DeviceType>(
+                          plugin.devices, plugin.devices + plugin.device_count),
+                      plugin.create);
+  if (!status.ok()) {
+    dlclose(library);
+    return absl::Status(status.code(), absl::StrCat("backend library \"", path,
+                                                    "\": ", status.message()));
+  }
+  name = plugin.name;
+  return name;
+}
+
+absl::Status CheckBackend(absl::string_view spec) {
+  return Choose(spec).status();
+}
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
-    absl::string_view name, const BackendOptions& options) {
-  if (name == "gloo") return CreateGlooBackend(options);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "unknown backend \"", name,
-      "\"; this program has: ", absl::StrJoin(BuiltInBackends(), ", ")));
+    absl::string_view spec, const BackendOptions& options) {
+  absl::StatusOr<Choice> choice = Choose(spec);
+  if (!choice.ok()) return choice.status();
+  if (choice->assignments.empty()) return choice->single.factory(options);
+  PerDevice::Map by_device;
+  std::map<std::string, std::shared_ptr<Backend>> made;
+  for (const Assignment& assignment : choice->assignments) {
+    std::shared_ptr<Backend>& backend = made[assignment.backend];
+    if (backend == nullptr) {
+      BackendOptions own = options;
+      // Two of one group must not meet under the same keys.
+      own.store = PrefixedStore(options.store, assignment.backend + "/");
+      auto created = choice->definitions[assignment.backend].factory(own);
+      if (!created.ok()) return created.status();
+      backend = *std::move(created);
+    }
+    by_device.emplace_back(assignment.device, backend);
+  }
+  return std::make_unique<PerDevice>(std::string(spec), std::move(by_device));
 }
 
 }  // namespace muster::dataplane

@@ -4,7 +4,7 @@ The name of a target is that of its pkg-config file without "absl_".
 """
 
 ABSEIL_TARGETS = {
-    "base": ["core_headers"],
+    "base": ["config", "core_headers"],
     "cleanup": ["cleanup"],
     "container": ["btree", "flat_hash_map", "flat_hash_set", "inlined_vector"],
     "debugging": ["failure_signal_handler", "symbolize"],

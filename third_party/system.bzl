@@ -55,8 +55,12 @@ def _system_library_impl(ctx):
                     defines.append(flag[2:])
         hdrs = "[]"
         includes = []
-        if name in ctx.attr.includes:
-            ctx.symlink(ctx.attr.includes[name], name + "_include")
+        folder = ctx.attr.includes.get(name)
+        if name in ctx.attr.include_packages:
+            package = ctx.attr.include_packages[name]
+            folder = _pkg_config(ctx, "--variable=includedir", package)[0]
+        if folder:
+            ctx.symlink(folder, name + "_include")
             hdrs = "glob([\"{}_include/**\"])".format(name)
             includes = [name + "_include"]
         build += _LIBRARY.format(
@@ -80,6 +84,9 @@ system_library = repository_rule(
         "defines": attr.string_list_dict(),
         "includes": attr.string_dict(
             doc = "target name -> include folder outside the default path",
+        ),
+        "include_packages": attr.string_dict(
+            doc = "target name -> pkg-config package that knows such a folder",
         ),
         "probe": attr.string(
             doc = "a header under /usr/include that must exist",

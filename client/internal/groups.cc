@@ -112,11 +112,7 @@ void AbortToShrink(ProcessGroup& group,
 }
 
 void CheckBackend(const std::string& backend) {
-  const std::vector<std::string> backends = dataplane::BuiltInBackends();
-  if (std::find(backends.begin(), backends.end(), backend) == backends.end()) {
-    Invalid(absl::StrCat("unknown backend \"", backend, "\": this program has ",
-                         absl::StrJoin(backends, ", ")));
-  }
+  ThrowIfFailed(Origin::kControl, dataplane::CheckBackend(backend));
 }
 
 absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(

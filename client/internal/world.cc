@@ -25,6 +25,7 @@
 #include "client/internal/stream_session.h"
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
+#include "dataplane/factory.h"
 #include "dataplane/metrics.h"
 #include "glog/logging.h"
 
@@ -60,6 +61,17 @@ constexpr milliseconds kMeetingAttempt = seconds(2);
   Throw(Origin::kControl, absl::InvalidArgumentError(text));
 }
 
+// Those of the environment.
+void LoadBackends() {
+  const char* const paths = getenv("MUSTER_BACKEND_LIBRARIES");
+  if (paths == nullptr) return;
+  for (const absl::string_view path :
+       absl::StrSplit(paths, ':', absl::SkipEmpty())) {
+    ThrowIfFailed(Origin::kControl,
+                  dataplane::LoadBackend(std::string(path)).status());
+  }
+}
+
 void CheckOptions(const InitProcessGroupOptions& options) {
   if (options.timeout.count() <= 0) {
     Invalid(absl::StrCat(kTimeoutName, " must be positive but was ",
@@ -71,6 +83,7 @@ void CheckOptions(const InitProcessGroupOptions& options) {
         "was ",
         options.verdict_timeout.count(), " ms"));
   }
+  LoadBackends();
   CheckBackend(options.backend);
   if (options.last_call.has_value() && options.last_call->count() < 0) {
     Invalid(absl::StrCat(

@@ -67,6 +67,7 @@ LIBRARIES = [
     (r"httplib\.h", r"^(coordinator/server|worker)/http\.cc$|.*_test\.cc$"),
     (r"gloo/", r"^(dataplane/backends/gloo/.*\.(cc|h)|"
                r"tests/bench/gloo_peer\.cc)$"),
+    (r"mpi\.h", r"^dataplane/backends/mpi/.*"),
     (r"openssl/", r"^(coordinator/server/(credentials|tokens)|"
      r"client/internal/channel_security)\.cc$"),
     (r"rocksdb/", r"^coordinator/storage/rocksdb.*"),

@@ -1,0 +1,176 @@
+// Backends that are not built in: registered by the program, and from
+// libraries; the example's, and MPI's under mpirun.
+
+#include "client/backends.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/distributed.h"
+#include "client/errors.h"
+#include "client/testing/processes.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+using muster::testing::Process;
+using muster::testing::ReservedPort;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
+using ::testing::UnorderedElementsAreArray;
+
+constexpr std::chrono::seconds kSoon(60);
+constexpr char kRank[] = "client/testing/backend_rank";
+constexpr char kStoreLibrary[] = "dataplane/examples/libstore_backend.so";
+constexpr char kMpiLibrary[] = "dataplane/backends/mpi/libmuster_mpi.so";
+
+std::map<std::string, std::string> Environment(const std::string& library,
+                                               int port) {
+  return {{"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(port)},
+          {"MUSTER_BACKEND_LIBRARIES", library}};
+}
+
+std::string Problem(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const DistError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(BackendsTest, WhatIsAvailable) {
+  EXPECT_TRUE(IsGlooAvailable());
+  EXPECT_FALSE(IsMpiAvailable());
+  EXPECT_FALSE(IsUccAvailable());
+  EXPECT_FALSE(IsXcclAvailable());
+  EXPECT_THAT(Problem([] { InitProcessGroup({.backend = "ucc"}); }),
+              HasSubstr("unknown backend \"ucc\": this program has gloo"));
+  EXPECT_THAT(Problem([] { LoadBackend("absent.so"); }),
+              HasSubstr("\"absent.so\""));
+  EXPECT_EQ(LoadBackend(kStoreLibrary), "store");
+  EXPECT_TRUE(IsBackendAvailable("store"));
+  // Once more is nothing more.
+  EXPECT_EQ(LoadBackend(kStoreLibrary), "store");
+  EXPECT_THAT(Problem([] { RegisterBackend("store", {}, nullptr); }),
+              HasSubstr("devices"));
+}
+
+TEST(BackendsTest, ALibraryOfTheEnvironmentThatIsNotThere) {
+  setenv("MUSTER_BACKEND_LIBRARIES", "absent.so", 1);
+  EXPECT_THAT(Problem([] { InitProcessGroup(); }), HasSubstr("\"absent.so\""));
+  unsetenv("MUSTER_BACKEND_LIBRARIES");
+}
+
+class StoreBackendTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(StoreBackendTest, ThreeRanksMeetThroughAnExampleOfABackend) {
+  const ReservedPort port;
+  std::vector<std::unique_ptr<Process>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    auto environment = Environment(kStoreLibrary, port.port());
+    environment["RANK"] = std::to_string(rank);
+    environment["WORLD_SIZE"] = "3";
+    ranks.push_back(std::make_unique<Process>(
+        std::vector<std::string>{kRank, GetParam(), "some"}, environment));
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    Process& process = *ranks[static_cast<size_t>(rank)];
+    const std::string me = "rank " + std::to_string(rank) + " ";
+    EXPECT_EQ(process.ReadLine(kSoon),
+              me + GetParam() + " sum 4.500000 root 1");
+    EXPECT_THAT(process.ReadLine(kSoon),
+                AllOf(StartsWith("error DistError"),
+                      HasSubstr("the store backend has no reduce: it has "
+                                "all_reduce, broadcast and barrier")));
+    // Rank 0 finds rank 1, others rank 0; the first of them is everybody's.
+    EXPECT_THAT(
+        process.ReadLine(kSoon),
+        AllOf(StartsWith("error DistBackendError"),
+              HasSubstr("all_reduce #5: rank "), HasSubstr(" bytes, rank ")));
+    EXPECT_EQ(process.ReadLine(kSoon), me + "done");
+  }
+  for (const auto& rank : ranks) EXPECT_EQ(rank->Wait(kSoon).code, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, StoreBackendTest,
+                         ::testing::Values("store", "cpu:store"),
+                         [](const auto& info) {
+                           return info.index == 0 ? "Alone" : "ByDevice";
+                         });
+
+class Mpirun {
+ public:
+  Mpirun(int size, const std::string& what)
+      : process_({"/usr/bin/env", "mpirun", "--oversubscribe", "-n",
+                  std::to_string(size), kRank, "mpi", what},
+                 [&] {
+                   auto environment = Environment(kMpiLibrary, port_.port());
+                   environment["OMPI_ALLOW_RUN_AS_ROOT"] = "1";
+                   environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1";
+                   environment["HOME"] = ::testing::TempDir();
+                   // Where the names of sockets are short.
+                   environment["TMPDIR"] = "/tmp";
+                   return environment;
+                 }()) {}
+
+  // The next lines of all ranks, in no order.
+  std::vector<std::string> Lines(int count) {
+    std::vector<std::string> lines;
+    for (int i = 0; i < count; ++i) lines.push_back(process_.ReadLine(kSoon));
+    return lines;
+  }
+
+  testing::Exit Wait() { return process_.Wait(kSoon); }
+
+ private:
+  const ReservedPort port_;
+  Process process_;
+};
+
+std::string Me(int rank) { return "rank " + std::to_string(rank) + " "; }
+
+class MpiBackendTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(MpiBackendTest, EveryVerbTypeAndOperationUnderMpirun) {
+  const int size = GetParam();
+  Mpirun mpirun(size, "all");
+  std::vector<std::string> expected;
+  const double sum = size * (size - 1) / 2.0 + size * 0.5;
+  for (int rank = 0; rank < size; ++rank) {
+    expected.push_back(Me(rank) + "mpi sum " + std::to_string(sum) + " root " +
+                       std::to_string(1 % size));
+    expected.push_back(Me(rank) + "done");
+  }
+  EXPECT_THAT(mpirun.Lines(2 * size), UnorderedElementsAreArray(expected));
+  EXPECT_EQ(mpirun.Wait().code, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, MpiBackendTest, ::testing::Values(1, 3, 4));
+
+// MPI cannot take back what it has begun; the ranks come to their end all the
+// same.
+TEST(MpirunTest, ATimeoutEndsTheGroup) {
+  Mpirun mpirun(2, "late");
+  const auto late = AllOf(StartsWith("error DistBackendError"),
+                          HasSubstr("all_reduce #4: timed out after 300ms"));
+  EXPECT_THAT(mpirun.Lines(6),
+              UnorderedElementsAre(Me(0) + "mpi sum 2.000000 root 1",
+                                   Me(1) + "mpi sum 2.000000 root 1",
+                                   Me(0) + "done", late, late, Me(1) + "done"));
+  EXPECT_EQ(mpirun.Wait().signal, 0);
+}
+
+}  // namespace
+}  // namespace muster

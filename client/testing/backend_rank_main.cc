@@ -1,0 +1,256 @@
+// One rank of the tests of backends that are not built in. Says on standard
+// output what it sees, one line each, with its rank before it.
+//
+//   backend_rank BACKEND some|all|late
+//
+// `some`: the verbs of the example. `all`: every verb, every type and every
+// operation, against the reference. `late`: rank 0 leaves the others alone.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "client/muster.h"
+#include "client/testing/say.h"
+#include "dataplane/collective.h"
+#include "dataplane/testing/reference.h"
+
+namespace muster::testing {
+namespace {
+
+using dataplane::DataType;
+using dataplane::ReduceOp;
+using dataplane::testing::FactorOf;
+using dataplane::testing::FirstWrong;
+using dataplane::testing::Inputs;
+using dataplane::testing::TensorOf;
+
+const std::vector<size_t> kCounts = {0, 1, 13, 100'003};
+
+void SayAs(const std::string& text) {
+  Say("rank " + std::to_string(GetRank()) + " " + text);
+}
+
+void Expect(bool good, const std::string& what) {
+  if (!good) SayAs("WRONG " + what);
+}
+
+bool HasMeaning(ReduceOp op, DataType type) {
+  double memory[2];
+  return dataplane::Validate({.kind = dataplane::CollectiveKind::kAllReduce,
+                              .tensors = {Tensor(memory, type, {1})},
+                              .reduce_op = op},
+                             0, 1)
+      .ok();
+}
+
+template <typename T>
+void Reduce(DataType type, ReduceOp op, size_t count) {
+  const int size = GetWorldSize();
+  const int rank = GetRank();
+  const std::string what = std::to_string(static_cast<int>(op)) + " of type " +
+                           std::to_string(static_cast<int>(type)) + ", " +
+                           std::to_string(count);
+  std::vector<T> values = Inputs<T>(op, size, rank, count);
+  AllReduce(TensorOf(type, values), {.op = op, .factor = FactorOf(rank)});
+  Expect(FirstWrong(values, op, size).empty(), "all_reduce " + what);
+
+  values = Inputs<T>(op, size, rank, count);
+  muster::Reduce(TensorOf(type, values), size - 1,
+                 {.op = op, .factor = FactorOf(rank)});
+  Expect(rank != size - 1 || FirstWrong(values, op, size).empty(),
+         "reduce " + what);
+
+  std::vector<T> all =
+      Inputs<T>(op, size, rank, count * static_cast<size_t>(size));
+  std::vector<T> part(count);
+  ReduceScatterTensor(TensorOf(type, part), TensorOf(type, all),
+                      {.op = op, .factor = FactorOf(rank)});
+  Expect(FirstWrong(part, op, size, count * static_cast<size_t>(rank)).empty(),
+         "reduce_scatter_tensor " + what);
+}
+
+void ReduceEverything() {
+  for (int type = 0; type < dataplane::kDataTypeCount; ++type) {
+    for (int op = 0; op < dataplane::kReduceOpCount; ++op) {
+      const auto data_type = static_cast<DataType>(type);
+      const auto reduce_op = static_cast<ReduceOp>(op);
+      if (!HasMeaning(reduce_op, data_type)) continue;
+      dataplane::testing::WithTypeOf(data_type, [&](auto element) {
+        for (const size_t count : kCounts) {
+          Reduce<decltype(element)>(data_type, reduce_op, count);
+        }
+      });
+    }
+  }
+}
+
+// What rank `from` has for rank `to`.
+std::vector<int32_t> Parcel(int from, int to, size_t count) {
+  std::vector<int32_t> values(count);
+  std::iota(values.begin(), values.end(), 1'000'000 * from + 10'000'000 * to);
+  return values;
+}
+
+std::vector<Tensor> Tensors(std::vector<std::vector<int32_t>>& lists) {
+  return {lists.begin(), lists.end()};
+}
+
+// Rank r has r + 1 times as many.
+void MoveUneven(size_t count) {
+  const int size = GetWorldSize();
+  const int rank = GetRank();
+  std::vector<std::vector<int32_t>> got;
+  std::vector<std::vector<int32_t>> mine;
+  std::vector<int64_t> got_splits;
+  std::vector<int64_t> my_splits;
+  std::vector<int32_t> joined;
+  for (int other = 0; other < size; ++other) {
+    got.emplace_back(count * static_cast<size_t>(other + 1));
+    mine.push_back(Parcel(rank, other, count * static_cast<size_t>(rank + 1)));
+    got_splits.push_back(static_cast<int64_t>(got.back().size()));
+    my_splits.push_back(static_cast<int64_t>(mine.back().size()));
+    joined.insert(joined.end(), mine.back().begin(), mine.back().end());
+  }
+  AllGather(Tensors(got), mine[0]);
+  std::vector<int32_t> expected;
+  for (int other = 0; other < size; ++other) {
+    const auto& list = got[static_cast<size_t>(other)];
+    Expect(list == Parcel(other, 0, list.size()), "all_gather");
+    const auto parcel = Parcel(other, rank, list.size());
+    expected.insert(expected.end(), parcel.begin(), parcel.end());
+  }
+  AllToAll(Tensors(got), Tensors(mine));
+  for (int other = 0; other < size; ++other) {
+    const auto& list = got[static_cast<size_t>(other)];
+    Expect(list == Parcel(other, rank, list.size()), "all_to_all");
+  }
+  std::vector<int32_t> flat(expected.size());
+  AllToAllSingle(
+      flat, joined,
+      {.output_split_sizes = got_splits, .input_split_sizes = my_splits});
+  Expect(flat == expected, "all_to_all_single");
+
+  // All ranks bring what has r + 1 parts for rank r.
+  std::vector<std::vector<int32_t>> parts;
+  for (int other = 0; other < size; ++other) {
+    parts.emplace_back(count * static_cast<size_t>(other + 1), rank + 1);
+  }
+  std::vector<int32_t> sum(count * static_cast<size_t>(rank + 1));
+  ReduceScatter(sum, Tensors(parts));
+  Expect(sum == std::vector<int32_t>(sum.size(), size * (size + 1) / 2),
+         "reduce_scatter");
+}
+
+void MoveEqual(size_t count) {
+  const int size = GetWorldSize();
+  const int rank = GetRank();
+  const int root = size - 1;
+  std::vector<int32_t> value = Parcel(rank, 0, count);
+  Broadcast(value, root);
+  Expect(value == Parcel(root, 0, count), "broadcast");
+
+  std::vector<int32_t> mine = Parcel(rank, 1, count);
+  std::vector<int32_t> all(count * static_cast<size_t>(size));
+  AllGatherIntoTensor(all, mine);
+  std::vector<std::vector<int32_t>> lists;
+  if (rank == root) lists.assign(static_cast<size_t>(size), value);
+  Gather(mine, Tensors(lists), root);
+  for (int other = 0; other < size; ++other) {
+    const auto parcel = Parcel(other, 1, count);
+    const auto place = all.begin() + static_cast<int64_t>(count) * other;
+    Expect(std::equal(parcel.begin(), parcel.end(), place),
+           "all_gather_into_tensor");
+    if (rank != root) continue;
+    Expect(lists[static_cast<size_t>(other)] == parcel, "gather");
+    lists[static_cast<size_t>(other)] = Parcel(root, other, count);
+  }
+  Scatter(mine, Tensors(lists), root);
+  Expect(mine == Parcel(root, rank, count), "scatter");
+}
+
+void SendAround() {
+  const int size = GetWorldSize();
+  const int rank = GetRank();
+  if (size == 1) return;
+  std::vector<int32_t> out = Parcel(rank, 5, 1000);
+  std::vector<int32_t> in(1000);
+  Work sent = Isend(out, (rank + 1) % size, {.tag = 7});
+  const int from = Recv(in, std::nullopt, {.tag = 7});
+  sent.Wait();
+  Expect(from == (rank + size - 1) % size && in == Parcel(from, 5, 1000),
+         "send and recv");
+}
+
+// Those of the even ranks alone, too.
+void SubGroup() {
+  std::vector<int> even;
+  for (int rank = 0; rank < GetWorldSize(); rank += 2) even.push_back(rank);
+  const auto group = NewGroup({.ranks = even});
+  if (GetRank() % 2 != 0) return;
+  std::vector<int32_t> one = {1};
+  AllReduce(one, {.group = group});
+  Expect(one[0] == static_cast<int32_t>(even.size()), "sub-group");
+}
+
+void BeLate() {
+  std::vector<int> value = {1};
+  if (GetRank() == 0) return;
+  SayProblem(
+      [&] { AllReduce(value, {.timeout = std::chrono::milliseconds(300)}); });
+  SayProblem([&] { AllReduce(value); });
+}
+
+int Run(const std::string& backend, const std::string& what) {
+  // mpirun has names of its own.
+  if (const char* rank = getenv("OMPI_COMM_WORLD_RANK")) {
+    setenv("RANK", rank, 1);
+    setenv("WORLD_SIZE", getenv("OMPI_COMM_WORLD_SIZE"), 1);
+  }
+  InitProcessGroup({.backend = backend, .timeout = std::chrono::seconds(60)});
+  std::vector<double> sum = {GetRank() + 0.5};
+  AllReduce(sum);
+  std::vector<int> root = {GetRank()};
+  Broadcast(root, 1 % GetWorldSize());
+  Barrier();
+  SayAs(GetBackend() + " sum " + std::to_string(sum[0]) + " root " +
+        std::to_string(root[0]));
+  if (what == "late") {
+    BeLate();
+  } else if (what == "all") {
+    ReduceEverything();
+    for (const size_t count : kCounts) {
+      MoveEqual(count);
+      MoveUneven(count);
+    }
+    SendAround();
+    SubGroup();
+  } else {
+    SayProblem([&] { muster::Reduce(root, 0); });
+    SayProblem([&] {
+      std::vector<int> uneven(static_cast<size_t>(GetRank()) + 1);
+      AllReduce(uneven);
+    });
+  }
+  SayAs("done");
+  DestroyProcessGroup();
+  return 0;
+}
+
+}  // namespace
+}  // namespace muster::testing
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 64;
+  try {
+    return muster::testing::Run(argv[1], argv[2]);
+  } catch (const muster::DistError& error) {
+    muster::testing::SayError(error);
+    return 4;
+  }
+}

@@ -1,0 +1,312 @@
+// The mpi backend: CPU tensors over the MPI library that the processes were
+// started with (mpirun). A shared library of its own, so that nothing else of
+// muster needs MPI: see README.md.
+//
+// One thread of each group starts its collectives as non-blocking ones of MPI,
+// in their order, and asks MPI whether they are done. MPI cannot take back what
+// it has begun, so it works on copies: a collective that has failed here may
+// still be written to by MPI, but the user's tensors are free.
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "dataplane/backend.h"
+#include "dataplane/backends/mpi/mpi_reduction.h"
+#include "dataplane/backends/mpi/operation.h"
+#include "dataplane/collective.h"
+#include "dataplane/instant.h"
+#include "dataplane/plugin.h"
+#include "dataplane/work.h"
+
+namespace muster::dataplane::mpi_internal {
+namespace {
+
+// How often MPI is asked when nothing has moved.
+constexpr std::chrono::microseconds kPause(50);
+
+// Not everybody has taken leave, so that MPI's own farewell would not end.
+bool g_broken = false;
+
+void FinalizeAtExit() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized == 0 && !g_broken) MPI_Finalize();
+}
+
+absl::Status InitializeMpi() {
+  static const absl::Status status = [] {
+    int initialized = 0;
+    MPI_Initialized(&initialized);
+    int level = MPI_THREAD_SINGLE;
+    if (initialized != 0) {
+      MPI_Query_thread(&level);
+    } else {
+      const int code =
+          MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
+      if (code != MPI_SUCCESS) return ErrorOf(code, "MPI_Init_thread");
+      std::atexit(FinalizeAtExit);
+    }
+    if (level != MPI_THREAD_MULTIPLE) {
+      return absl::FailedPreconditionError(
+          "the mpi backend needs an MPI with MPI_THREAD_MULTIPLE");
+    }
+    return absl::OkStatus();
+  }();
+  return status;
+}
+
+// MPI's communicator of the group's ranks, in their order.
+absl::StatusOr<MPI_Comm> Meet(const BackendOptions& options) {
+  int own = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &own);
+  std::vector<int> members = {own};
+  if (options.world_size > 1) {
+    const absl::Status told = options.store->Set(
+        absl::StrCat("mpi/", options.rank), absl::StrCat(own));
+    if (!told.ok()) return told;
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < options.world_size; ++rank) {
+      keys.push_back(absl::StrCat("mpi/", rank));
+    }
+    const auto values = options.store->Get(keys, options.deadline);
+    if (!values.ok()) return values.status();
+    members.clear();
+    for (const std::string& value : *values) {
+      int member = -1;
+      if (!absl::SimpleAtoi(value, &member)) {
+        return absl::InternalError(absl::StrCat("MPI rank \"", value, "\""));
+      }
+      members.push_back(member);
+    }
+  }
+  // Each was started by an mpirun of its own, or by none.
+  for (size_t rank = 1; rank < members.size(); ++rank) {
+    if (std::count(members.begin(), members.end(), members[rank]) == 1) {
+      continue;
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat("the processes are not those of one mpirun: rank ", rank,
+                     " of group \"", options.group_name, "\" is rank ",
+                     members[rank], " of MPI, as another one is"));
+  }
+  MPI_Group world = MPI_GROUP_NULL;
+  MPI_Group group = MPI_GROUP_NULL;
+  MPI_Comm_group(MPI_COMM_WORLD, &world);
+  MPI_Group_incl(world, static_cast<int>(members.size()), members.data(),
+                 &group);
+  MPI_Comm comm = MPI_COMM_NULL;
+  // All of the group come here with the same name, and others with another one
+  // may do so at the same time.
+  const int tag =
+      static_cast<int>(std::hash<std::string>()(options.group_name) % 32768);
+  const int code = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &comm);
+  MPI_Group_free(&group);
+  MPI_Group_free(&world);
+  if (code != MPI_SUCCESS) return ErrorOf(code, "MPI_Comm_create_group");
+  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  return comm;
+}
+
+class MpiBackend : public Backend {
+ public:
+  // `comms`: of the collectives, and of sends and receives, whose tags are the
+  // user's.
+  MpiBackend(const BackendOptions& options, Comms comms)
+      : options_(options), comms_(comms), thread_([this] { Run(); }) {}
+
+  ~MpiBackend() override {
+    Abort(absl::CancelledError(
+        absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
+    thread_.join();
+    if (abandoned_) return;
+    MPI_Comm_free(&comms_.collectives);
+    MPI_Comm_free(&comms_.messages);
+  }
+
+  absl::string_view name() const override { return "mpi"; }
+
+  absl::Span<const DeviceType> devices() const override {
+    static constexpr DeviceType kDevices[] = {DeviceType::kCpu};
+    return kDevices;
+  }
+
+  absl::Status Supports(const Collective& collective) const override {
+    for (const auto* list :
+         {&collective.tensors, &collective.inputs, &collective.outputs}) {
+      if (!list->empty() && list->front().device().type != DeviceType::kCpu) {
+        return absl::UnimplementedError(
+            absl::StrCat("the mpi backend takes CPU tensors, got ",
+                         list->front().Describe()));
+      }
+    }
+    // MPI counts in int; accumulators may be twice the bytes.
+    if (collective.bytes() > INT_MAX / 2) {
+      return absl::UnimplementedError(
+          absl::StrCat("the mpi backend takes tensors of at most ", INT_MAX / 2,
+                       " bytes together, got ", collective.bytes()));
+    }
+    if (IsPointToPoint(collective.kind) && collective.tag > TagMax()) {
+      return absl::UnimplementedError(
+          absl::StrCat("the mpi backend takes tags up to ", TagMax(), ", got ",
+                       collective.tag));
+    }
+    return absl::OkStatus();
+  }
+
+  std::shared_ptr<Work> Start(const Collective& collective) override {
+    auto work = std::make_shared<PromisedWork>(collective.Describe());
+    absl::Status cause;
+    {
+      const std::lock_guard lock(mutex_);
+      cause = cause_;
+      if (cause.ok()) {
+        queue_.push_back(std::make_unique<Operation>(
+            collective, work, options_.rank, options_.world_size));
+      }
+    }
+    if (!cause.ok()) work->Complete(cause);
+    changed_.notify_one();
+    return work;
+  }
+
+  void Abort(absl::Status cause) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (cause_.ok()) cause_ = std::move(cause);
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  int TagMax() const {
+    int* value = nullptr;
+    int found = 0;
+    MPI_Comm_get_attr(comms_.messages, MPI_TAG_UB, &value, &found);
+    return found != 0 ? *value : 32767;
+  }
+
+  // Of the thread.
+  void Run() {
+    for (;;) {
+      std::deque<std::unique_ptr<Operation>> started;
+      absl::Status cause;
+      {
+        std::unique_lock lock(mutex_);
+        const auto wanted = [&] { return !cause_.ok() || !queue_.empty(); };
+        if (running_.empty()) {
+          changed_.wait(lock, wanted);
+        } else if (!moved_) {
+          changed_.wait_for(lock, kPause, wanted);
+        }
+        started.swap(queue_);
+        cause = cause_;
+      }
+      if (!cause.ok()) {
+        for (auto& operation : started) operation->Fail(cause);
+        return End(cause);
+      }
+      for (auto& operation : started) {
+        operation->Begin(comms_);
+        running_.push_back(std::move(operation));
+      }
+      moved_ = AskAll();
+    }
+  }
+
+  // Completes what is done or late; whether any was.
+  bool AskAll() {
+    const size_t before = running_.size();
+    const Instant now = Clock::now();
+    bool earlier = false;  // a collective that is not done
+    running_.remove_if([&](std::unique_ptr<Operation>& operation) {
+      // Collectives complete in their order, sends and receives in none.
+      const bool in_turn = operation->is_message() || !earlier;
+      if (in_turn && operation->Ask()) return true;
+      if (now < operation->deadline()) {
+        earlier = earlier || !operation->is_message();
+        return false;
+      }
+      operation->Fail(operation->TimeoutError());
+      Abandon(std::move(operation));
+      return true;
+    });
+    return running_.size() < before;
+  }
+
+  void End(const absl::Status& cause) {
+    for (auto& operation : running_) {
+      operation->Fail(cause);
+      Abandon(std::move(operation));
+    }
+    running_.clear();
+  }
+
+  // MPI may still use its memory.
+  void Abandon(std::unique_ptr<Operation> operation) {
+    operation.release();  // NOLINT(bugprone-unused-return-value)
+    abandoned_ = true;
+    g_broken = true;
+  }
+
+  const BackendOptions options_;
+  Comms comms_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  absl::Status cause_;  // why the group has ended
+  std::deque<std::unique_ptr<Operation>> queue_;
+
+  // Of the thread.
+  std::list<std::unique_ptr<Operation>> running_;
+  bool moved_ = false;
+  bool abandoned_ = false;
+
+  std::thread thread_;
+};
+
+absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options) {
+  if (options.rank < 0 || options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("argument rank: ", options.rank, " is not in a group of ",
+                     options.world_size));
+  }
+  if (options.store == nullptr && options.world_size > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("argument store: a group of ", options.world_size,
+                     " needs one to meet in"));
+  }
+  if (absl::Status status = InitializeMpi(); !status.ok()) return status;
+  const absl::StatusOr<MPI_Comm> comm = Meet(options);
+  if (!comm.ok()) return comm.status();
+  Comms comms;
+  comms.collectives = *comm;
+  const int code = MPI_Comm_dup(*comm, &comms.messages);
+  if (code != MPI_SUCCESS) return ErrorOf(code, "MPI_Comm_dup");
+  MPI_Comm_set_errhandler(comms.messages, MPI_ERRORS_RETURN);
+  return std::make_unique<MpiBackend>(options, comms);
+}
+
+}  // namespace
+}  // namespace muster::dataplane::mpi_internal
+
+MUSTER_BACKEND_PLUGIN("mpi", muster::dataplane::mpi_internal::Create,
+                      muster::dataplane::DeviceType::kCpu)

@@ -1,0 +1,172 @@
+#include "dataplane/factory.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dataplane/testing/fake_backend.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using testing::FakeBackend;
+using ::testing::HasSubstr;
+
+constexpr char kPlugins[] = "dataplane/testing/lib";
+
+// What a test's factory has made last.
+FakeBackend* g_made = nullptr;
+std::vector<std::string> g_groups;
+
+absl::StatusOr<std::unique_ptr<Backend>> Make(const BackendOptions& options) {
+  auto backend = std::make_unique<FakeBackend>();
+  g_made = backend.get();
+  g_groups.push_back(options.group_name);
+  return backend;
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> Fail(const BackendOptions&) {
+  return absl::UnavailableError("no network today");
+}
+
+std::string Problem(const std::string& spec) {
+  const absl::Status status = CheckBackend(spec);
+  EXPECT_FALSE(status.ok()) << spec;
+  EXPECT_EQ(CreateBackend(spec, {}).status(), status) << spec;
+  EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+  return std::string(status.message());
+}
+
+Collective AllReduceOn(DeviceType device) {
+  static float element = 1;
+  return {.kind = CollectiveKind::kAllReduce,
+          .tensors = {Tensor(&element, {1}, {device, 0})}};
+}
+
+TEST(FactoryTest, WhatIsNotThereIsNamedWithWhatIs) {
+  for (const std::string name : {"ucc", "xccl", "mpi", "GLOO", ""}) {
+    EXPECT_THAT(Problem(name),
+                AllOf(HasSubstr("unknown backend \"" + name + "\""),
+                      HasSubstr("gloo"), HasSubstr("LoadBackend")));
+  }
+}
+
+TEST(FactoryTest, SpecsThatAreNone) {
+  EXPECT_THAT(Problem("cpu:gloo,cuda"),
+              HasSubstr("The custom backend string argument is invalid: "
+                        "\"cpu:gloo,cuda\": Invalid device:backend pairing: "
+                        "\"cuda\""));
+  EXPECT_THAT(Problem("cpu:gloo:nccl"), HasSubstr("Invalid device:backend"));
+  EXPECT_THAT(Problem("gloo,nccl"), HasSubstr("Invalid device:backend"));
+  EXPECT_THAT(Problem("cpu:gloo,"), HasSubstr("Invalid device:backend"));
+  EXPECT_THAT(Problem("cpu:gloo,cpu:gloo"),
+              HasSubstr("Duplicate device type cpu"));
+  EXPECT_THAT(Problem("tpu:gloo"), HasSubstr("unknown device \"tpu\""));
+  EXPECT_THAT(Problem("cpu:"), HasSubstr("unknown backend \"\""));
+  EXPECT_THAT(Problem("cpu:gloo,cuda:nccl"),
+              HasSubstr("unknown backend \"nccl\""));
+  EXPECT_THAT(Problem("cuda:gloo"), HasSubstr("gloo takes no cuda tensors"));
+}
+
+TEST(FactoryTest, ARegisteredBackendIsOneAsTheOthers) {
+  ASSERT_TRUE(RegisterBackend("mine", {DeviceType::kCpu}, Make).ok());
+  EXPECT_THAT(Backends(), Contains("mine"));
+  EXPECT_TRUE(CheckBackend("mine").ok());
+  EXPECT_TRUE(CreateBackend("mine", {.group_name = "g"}).ok());
+  EXPECT_EQ(g_groups.back(), "g");
+
+  EXPECT_TRUE(
+      absl::IsAlreadyExists(RegisterBackend("mine", {DeviceType::kCpu}, Make)));
+  EXPECT_TRUE(
+      absl::IsAlreadyExists(RegisterBackend("gloo", {DeviceType::kCpu}, Make)));
+  ASSERT_TRUE(RegisterBackend("down", {DeviceType::kCpu}, Fail).ok());
+  EXPECT_TRUE(absl::IsUnavailable(CreateBackend("down", {}).status()));
+}
+
+TEST(FactoryTest, WhatCannotBeRegistered) {
+  for (const std::string& name :
+       {std::string(), std::string("Mine"), std::string("a:b"),
+        std::string("a,b"), std::string(65, 'a')}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        RegisterBackend(name, {DeviceType::kCpu}, Make)))
+        << name;
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(RegisterBackend("none", {}, Make)));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      RegisterBackend("none", {DeviceType::kCpu}, nullptr)));
+}
+
+TEST(FactoryTest, EachDeviceHasItsBackend) {
+  ASSERT_TRUE(RegisterBackend("on-cpu", {DeviceType::kCpu}, Make).ok());
+  ASSERT_TRUE(
+      RegisterBackend("on-both", {DeviceType::kCuda, DeviceType::kCpu}, Make)
+          .ok());
+  const std::string spec = "cuda:on-both,cpu:on-cpu";
+  auto backend = CreateBackend(spec, {});
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  FakeBackend* const cpu = g_made;
+  EXPECT_EQ((*backend)->name(), spec);
+  const auto on_cpu = (*backend)->Start(AllReduceOn(DeviceType::kCpu));
+  EXPECT_EQ(cpu->started.size(), 1U);
+  // Neither what is on the other device, nor what is on none.
+  const auto on_cuda = (*backend)->Start(AllReduceOn(DeviceType::kCuda));
+  const auto barrier = (*backend)->Start({.kind = CollectiveKind::kBarrier});
+  EXPECT_EQ(cpu->started.size(), 1U);
+  (*backend)->Abort(absl::AbortedError("enough"));
+  EXPECT_TRUE(on_cpu->IsCompleted() && on_cuda->IsCompleted() &&
+              barrier->IsCompleted());
+}
+
+TEST(FactoryTest, OneBackendServesTwoDevices) {
+  ASSERT_TRUE(
+      RegisterBackend("twice", {DeviceType::kCpu, DeviceType::kCuda}, Make)
+          .ok());
+  g_groups.clear();
+  auto backend = CreateBackend("cpu:twice,cuda:twice", {});
+  ASSERT_TRUE(backend.ok());
+  EXPECT_EQ(g_groups.size(), 1U);
+  const auto a = (*backend)->Start(AllReduceOn(DeviceType::kCpu));
+  const auto b = (*backend)->Start(AllReduceOn(DeviceType::kCuda));
+  EXPECT_EQ(g_made->started.size(), 2U);
+}
+
+TEST(FactoryTest, ADeviceWithoutABackend) {
+  ASSERT_TRUE(RegisterBackend("lone", {DeviceType::kCpu}, Make).ok());
+  auto backend = CreateBackend("cpu:lone", {});
+  ASSERT_TRUE(backend.ok());
+  const absl::Status status =
+      (*backend)->Supports(AllReduceOn(DeviceType::kCuda));
+  EXPECT_TRUE(absl::IsUnimplemented(status));
+  EXPECT_EQ(status.message(),
+            "No backend for float32[1] on cuda:0 in \"cpu:lone\"");
+}
+
+TEST(FactoryTest, LibrariesThatAreNoBackends) {
+  const auto load = [](const std::string& path) {
+    return LoadBackend(path).status();
+  };
+  EXPECT_TRUE(absl::IsNotFound(load("absent.so")));
+  EXPECT_THAT(std::string(load("absent.so").message()),
+              AllOf(HasSubstr("backend library \"absent.so\""),
+                    HasSubstr("No such file")));
+  const absl::Status none = load(kPlugins + std::string("no_backend.so"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(none));
+  EXPECT_THAT(std::string(none.message()), HasSubstr("muster_backend_plugin"));
+  const absl::Status other = load(kPlugins + std::string("other_version.so"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(other));
+  EXPECT_THAT(std::string(other.message()),
+              AllOf(HasSubstr("was built for interface 1000 (Abseil "),
+                    HasSubstr("this program for interface 1 (Abseil ")));
+  const absl::Status taken = load(kPlugins + std::string("taken_name.so"));
+  EXPECT_TRUE(absl::IsAlreadyExists(taken));
+  EXPECT_THAT(std::string(taken.message()),
+              HasSubstr("taken_name.so\": backend \"gloo\" is registered"));
+}
+
+}  // namespace
+}  // namespace muster::dataplane

@@ -1,0 +1,96 @@
+#include "dataplane/per_device.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+namespace muster::dataplane {
+namespace {
+
+const Tensor* FirstTensor(const Collective& collective) {
+  for (const auto* list :
+       {&collective.tensors, &collective.inputs, &collective.outputs}) {
+    if (!list->empty()) return &list->front();
+  }
+  return nullptr;
+}
+
+class Prefixed : public BootstrapStore {
+ public:
+  Prefixed(std::shared_ptr<BootstrapStore> store, std::string prefix)
+      : store_(std::move(store)), prefix_(std::move(prefix)) {}
+
+  absl::Status Set(const std::string& key, const std::string& value) override {
+    return store_->Set(prefix_ + key, value);
+  }
+  absl::StatusOr<std::vector<std::string>> Get(
+      const std::vector<std::string>& keys, Instant deadline) override {
+    std::vector<std::string> own;
+    own.reserve(keys.size());
+    for (const std::string& key : keys) own.push_back(prefix_ + key);
+    return store_->Get(own, deadline);
+  }
+  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override {
+    return store_->Add(prefix_ + key, delta);
+  }
+
+ private:
+  const std::shared_ptr<BootstrapStore> store_;
+  const std::string prefix_;
+};
+
+}  // namespace
+
+PerDevice::PerDevice(std::string name, Map backends)
+    : name_(std::move(name)), backends_(std::move(backends)) {
+  for (const auto& [device, backend] : backends_) devices_.push_back(device);
+}
+
+Backend* PerDevice::Find(const Collective& collective) const {
+  const Tensor* const tensor = FirstTensor(collective);
+  if (tensor == nullptr) return backends_.front().second.get();
+  for (const auto& [device, backend] : backends_) {
+    if (device == tensor->device().type) return backend.get();
+  }
+  return nullptr;
+}
+
+absl::Status PerDevice::Supports(const Collective& collective) const {
+  const Backend* const backend = Find(collective);
+  if (backend != nullptr) return backend->Supports(collective);
+  return absl::UnimplementedError(
+      absl::StrCat("No backend for ", FirstTensor(collective)->Describe(),
+                   " in \"", name_, "\""));
+}
+
+size_t PerDevice::fusable_bytes() const {
+  size_t bytes = backends_.front().second->fusable_bytes();
+  for (const auto& [device, backend] : backends_) {
+    bytes = std::min(bytes, backend->fusable_bytes());
+  }
+  return bytes;
+}
+
+std::shared_ptr<Work> PerDevice::Start(const Collective& collective) {
+  return Find(collective)->Start(collective);
+}
+
+void PerDevice::Abort(absl::Status cause) {
+  for (const auto& [device, backend] : backends_) backend->Abort(cause);
+}
+
+std::shared_ptr<BootstrapStore> PrefixedStore(
+    std::shared_ptr<BootstrapStore> store, std::string prefix) {
+  if (store == nullptr) return nullptr;
+  return std::make_shared<Prefixed>(std::move(store), std::move(prefix));
+}
+
+}  // namespace muster::dataplane

@@ -1,0 +1,54 @@
+#ifndef MUSTER_DATAPLANE_PER_DEVICE_H_
+#define MUSTER_DATAPLANE_PER_DEVICE_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dataplane/backend.h"
+#include "dataplane/bootstrap_store.h"
+#include "dataplane/collective.h"
+#include "dataplane/tensor.h"
+#include "dataplane/work.h"
+
+namespace muster::dataplane {
+
+// PerDevice is one backend made of several: each collective goes to that of its
+// tensors' device, one without tensors to the first. Collectives of different
+// devices have no order between them.
+class PerDevice : public Backend {
+ public:
+  // One backend may serve several devices. Not empty.
+  using Map = std::vector<std::pair<DeviceType, std::shared_ptr<Backend>>>;
+
+  // `name`: "cpu:gloo,cuda:nccl".
+  PerDevice(std::string name, Map backends);
+
+  absl::string_view name() const override { return name_; }
+  absl::Span<const DeviceType> devices() const override { return devices_; }
+  // kUnimplemented also where no backend is for the device.
+  absl::Status Supports(const Collective& collective) const override;
+  size_t fusable_bytes() const override;
+  std::shared_ptr<Work> Start(const Collective& collective) override;
+  void Abort(absl::Status cause) override;
+
+ private:
+  Backend* Find(const Collective& collective) const;
+
+  const std::string name_;
+  const Map backends_;
+  std::vector<DeviceType> devices_;
+};
+
+// The part of `store` whose keys begin with `prefix`; null of null.
+std::shared_ptr<BootstrapStore> PrefixedStore(
+    std::shared_ptr<BootstrapStore> store, std::string prefix);
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_PER_DEVICE_H_

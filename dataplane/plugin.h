@@ -1,0 +1,82 @@
+// How a backend is put into a shared library of its own, which a program loads
+// at run time (LoadBackend):
+//
+//   class StoreBackend : public muster::dataplane::Backend { ... };
+//
+//   absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions&);
+//
+//   MUSTER_BACKEND_PLUGIN("store", Create, muster::dataplane::DeviceType::kCpu)
+//
+// The library brings its own copy of what it uses of muster's code, and shares
+// Abseil with the program. C++ has no stable binary interface: library and
+// program must be built with the same muster, Abseil and standard library,
+// which LoadBackend checks as far as it can.
+
+#ifndef MUSTER_DATAPLANE_PLUGIN_H_
+#define MUSTER_DATAPLANE_PLUGIN_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/base/config.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/backend.h"
+#include "dataplane/collective.h"
+#include "dataplane/tensor.h"
+
+namespace muster::dataplane {
+
+// What must be equal on both sides.
+struct PluginAbi {
+  // Raised when the meaning of the interface changes and no size does.
+  int interface = 1;
+  int abseil = ABSL_LTS_RELEASE_VERSION;
+  int compiler = __GXX_ABI_VERSION;
+  size_t collective_bytes = sizeof(Collective);
+  size_t options_bytes = sizeof(BackendOptions);
+  size_t work_bytes = sizeof(PromisedWork);
+
+  friend bool operator==(const PluginAbi&, const PluginAbi&) = default;
+
+  std::string ToString() const {
+    return absl::StrCat("interface ", interface, " (Abseil ", abseil,
+                        ", compiler ABI ", compiler, ", sizes ",
+                        collective_bytes, " ", options_bytes, " ", work_bytes,
+                        ")");
+  }
+};
+
+struct BackendPlugin {
+  PluginAbi abi;
+  const char* name;
+  const DeviceType* devices;
+  size_t device_count;
+  absl::StatusOr<std::unique_ptr<Backend>> (*create)(
+      const BackendOptions& options);
+};
+
+// The function that a library exports.
+inline constexpr char kBackendPluginSymbol[] = "muster_backend_plugin";
+
+}  // namespace muster::dataplane
+
+// Defines it. After the name and the function come the kinds of device whose
+// tensors the backend takes.
+#define MUSTER_BACKEND_PLUGIN(backend_name, create_function, ...)   \
+  extern "C" __attribute__((visibility("default")))                 \
+  const ::muster::dataplane::BackendPlugin*                         \
+  muster_backend_plugin() {                                         \
+    static constexpr ::muster::dataplane::DeviceType kDevices[] = { \
+        __VA_ARGS__};                                               \
+    static const ::muster::dataplane::BackendPlugin plugin = {      \
+        {},                                                         \
+        backend_name,                                               \
+        kDevices,                                                   \
+        sizeof(kDevices) / sizeof(kDevices[0]),                     \
+        create_function};                                           \
+    return &plugin;                                                 \
+  }
+
+#endif  // MUSTER_DATAPLANE_PLUGIN_H_
