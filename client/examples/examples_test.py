@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The examples as a user runs them: under muster-run, as real processes.
 
-examples_test.py MUSTER_RUN ALL_REDUCE_TWO_RANKS RING_ALL_REDUCE WORK_QUEUE
+examples_test.py MUSTER_RUN ALL_REDUCE_TWO_RANKS RING_ALL_REDUCE VERBS \
+    WORK_QUEUE
 """
 
 import os
@@ -48,6 +49,17 @@ class ExamplesTest(unittest.TestCase):
                     f"[{rank}]: rank {rank}: element 999 is {value}, "
                     "as with AllReduce" for rank in range(nproc)])
 
+    def test_verbs(self):
+        # Ranks 0 and 1 are the destinations of some.
+        self.assert_prints(launch(4, "verbs"), [
+            f"[{rank}]: rank {rank}: {examples} examples came out as they say"
+            for rank, examples in enumerate((29, 27, 26, 26))])
+
+    def test_verbs_refuses_three(self):
+        result = launch(3, "verbs")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("these examples are for 4 ranks, not 3", result.stderr)
+
     def test_work_queue(self):
         self.assert_prints(launch(3, "work_queue"), [
             f"[{rank}]: rank {rank}: the sum is 328350" for rank in range(3)])
@@ -71,6 +83,6 @@ class ExamplesTest(unittest.TestCase):
 
 if __name__ == "__main__":
     for name in ("muster-run", "all_reduce_two_ranks", "ring_all_reduce",
-                 "work_queue"):
+                 "verbs", "work_queue"):
         PROGRAMS[name] = os.path.abspath(sys.argv.pop(1))
     unittest.main()
