@@ -473,6 +473,10 @@ TEST_F(DistributedTest, WhoEndsBecauseOfAnotherIsNotAmongTheLost) {
   observer.on_event = [&](const MemberEvent& event) {
     dataplane::MutexLock lock(mutex);
     events[event.member.pid] = event;
+    for (const MemberInfo& member : event.left_members) {
+      events[member.pid] = event;
+      events[member.pid].member = member;
+    }
     changed.NotifyAll();
   };
   const auto session = Session::Connect(observer);

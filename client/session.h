@@ -20,6 +20,12 @@ namespace internal {
 class StreamSession;
 }  // namespace internal
 
+// The ranks from `first` to first + count - 1.
+struct RankRange {
+  int first = 0;
+  int count = 0;
+};
+
 // What became of a member of the job: of another one, or of this one when it
 // reported a failure. Or that members wait for the next generation.
 struct MemberEvent {
@@ -53,6 +59,11 @@ struct MemberEvent {
   // Session::Join. Told when the first begins to wait, when a generation forms
   // without all (then maybe before Join returns), and after a reconnection.
   int waiting = 0;
+  // kLeft: members that leave soon after one another are told in one event.
+  // Then this is all of them, `member` too, in ascending order; else empty.
+  std::vector<RankRange> left_ranks;
+  // The first of those, at most 8, with cause and last progress.
+  std::vector<MemberInfo> left_members;
 };
 
 // How far one process group of this member has come: what heartbeats carry.

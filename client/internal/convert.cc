@@ -7,6 +7,12 @@
 #include "absl/strings/str_cat.h"
 
 namespace muster::internal {
+namespace {
+
+// More than any world has.
+constexpr int64_t kRanksMax = 1 << 24;
+
+}  // namespace
 
 std::string Fingerprint(const v1::HeartbeatRequest& heartbeat) {
   std::string fingerprint;
@@ -32,6 +38,19 @@ MemberInfo FromProto(const v1::MemberInfo& proto) {
           .cause = proto.cause(),
           .last_progress = proto.last_progress(),
           .debug_address = proto.debug_address()};
+}
+
+std::vector<RankRange> RangesFrom(const v1::LeftTogether& proto) {
+  std::vector<RankRange> ranges;
+  int64_t end = 0;  // of the last range
+  for (int i = 0; i + 1 < proto.ranges_size(); i += 2) {
+    const int64_t first = end + proto.ranges(i);
+    end = first + proto.ranges(i + 1);
+    if (end > kRanksMax) break;  // nonsense
+    ranges.push_back({.first = static_cast<int>(first),
+                      .count = static_cast<int>(proto.ranges(i + 1))});
+  }
+  return ranges;
 }
 
 MemberEvent FromProto(const v1::MemberEvent& proto) {
@@ -60,6 +79,10 @@ MemberEvent FromProto(const v1::MemberEvent& proto) {
       absl::Status(static_cast<absl::StatusCode>(proto.code()), "").code();
   for (const v1::MemberInfo& culprit : proto.culprits().members()) {
     event.culprits.push_back(FromProto(culprit));
+  }
+  event.left_ranks = RangesFrom(proto.together());
+  for (const v1::MemberInfo& member : proto.together().members()) {
+    event.left_members.push_back(FromProto(member));
   }
   return event;
 }

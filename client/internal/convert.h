@@ -19,6 +19,7 @@ google::protobuf::Duration ToProto(std::chrono::milliseconds duration);
 MemberInfo FromProto(const v1::MemberInfo& proto);
 v1::MemberInfo ToProto(const MemberInfo& member);
 MemberEvent FromProto(const v1::MemberEvent& proto);
+std::vector<RankRange> RangesFrom(const v1::LeftTogether& proto);
 
 v1::HeartbeatRequest ToHeartbeat(const std::vector<GroupProgress>& groups);
 

@@ -1,7 +1,6 @@
 #include "client/internal/failure_judge.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,11 +71,40 @@ std::string DescribeMember(const MemberInfo& member) {
   return text;
 }
 
+bool FailureJudge::Gone::At(const std::vector<bool>& ranks, int rank) {
+  return rank >= 0 && static_cast<size_t>(rank) < ranks.size() &&
+         ranks[static_cast<size_t>(rank)];
+}
+
+void FailureJudge::Gone::Mark(std::vector<bool>& ranks, int rank) {
+  const size_t place = static_cast<size_t>(rank);
+  if (rank < 0) return;
+  if (place >= ranks.size()) ranks.resize(place + 1);
+  ranks[place] = true;
+}
+
+void FailureJudge::Gone::Add(const MemberEvent& event) {
+  Mark(ranks, event.member.rank);
+  if (event.kind != MemberEvent::Kind::kLeft) return;
+  Mark(left, event.member.rank);
+  described.emplace(event.member.rank, event.member);
+  for (const MemberInfo& member : event.left_members) {
+    described.emplace(member.rank, member);
+  }
+  for (const RankRange& range : event.left_ranks) {
+    for (int rank = range.first; rank < range.first + range.count; ++rank) {
+      Mark(ranks, rank);
+      Mark(left, rank);
+    }
+  }
+}
+
 FailureJudge::Ending FailureJudge::OnEvent(const MemberEvent& event) {
   // Nobody has gone.
   if (event.kind == MemberEvent::Kind::kWaiting) return Ending();
   MutexLock lock(mutex_);
-  events_.push_back(event);
+  gone_[event.generation].Add(event);
+  if (event.kind != MemberEvent::Kind::kLeft) events_.push_back(event);
   return ConcludeAndEnd();
 }
 
@@ -97,6 +125,7 @@ void FailureJudge::Begin(Group group) {
     MutexLock lock(mutex_);
     group_ = std::move(group);
     begun_ = true;
+    concluded_ = 0;
     return ConcludeAndEnd();
   }();
 }
@@ -139,9 +168,9 @@ int FailureJudge::GlobalRank(int rank) const {
 
 bool FailureJudge::Conclude() {
   if (!begun_ || !final_.ok()) return false;
-  for (const MemberEvent& event : events_) {
-    if (event.kind == MemberEvent::Kind::kLeft ||
-        event.generation != group_.generation || !Concerns(event) ||
+  while (concluded_ < events_.size()) {
+    const MemberEvent& event = events_[concluded_++];
+    if (event.generation != group_.generation || !Concerns(event) ||
         (IsWorld() && !event.generation_ended)) {
       continue;
     }
@@ -153,7 +182,7 @@ bool FailureJudge::Conclude() {
   // that does not let it in any more, does: nobody would see to this rank.
   const bool with_rank_0 =
       options_.embedded && absl::IsUnavailable(session_over_);
-  if (with_rank_0 ? Includes(0) && Left(0) == nullptr
+  if (with_rank_0 ? Includes(0) && !HasLeft(0)
                   : absl::IsFailedPrecondition(session_over_) ||
                         absl::IsUnauthenticated(session_over_) ||
                         absl::IsPermissionDenied(session_over_)) {
@@ -223,7 +252,7 @@ absl::Status FailureJudge::Departure(const absl::Status& symptom,
                                      int culprit) const {
   MemberEvent event;
   event.kind = MemberEvent::Kind::kLeft;
-  event.member = *Left(culprit);
+  event.member = WhoLeft(group_.generation, culprit);
   return Verdict(event, HeadOf(symptom.message()));
 }
 
@@ -234,14 +263,24 @@ absl::Status FailureJudge::CoordinatorGone(const absl::Status& why) const {
                                                        : gone;
 }
 
-const MemberInfo* FailureJudge::Left(int rank) const {
-  for (const MemberEvent& event : events_) {
-    if (event.kind == MemberEvent::Kind::kLeft && event.member.rank == rank &&
-        event.generation == group_.generation) {
-      return &event.member;
-    }
+bool FailureJudge::HasLeft(int rank) const {
+  const auto gone = gone_.find(group_.generation);
+  return gone != gone_.end() && gone->second.HasLeft(rank);
+}
+
+// Of many that left together the coordinator describes a few.
+MemberInfo FailureJudge::WhoLeft(int64_t generation, int rank) const {
+  const Gone& gone = gone_.at(generation);
+  const auto described = gone.described.find(rank);
+  if (described != gone.described.end()) return described->second;
+  MemberInfo member{.rank = rank, .last_progress = "not told"};
+  for (const Seat& seat : group_.seats) {
+    if (seat.rank != rank) continue;
+    member.member = seat.member;
+    member.host = seat.host;
+    member.pid = seat.pid;
   }
-  return nullptr;
+  return member;
 }
 
 absl::Status FailureJudge::Known(int64_t generation) const {
@@ -249,6 +288,16 @@ absl::Status FailureJudge::Known(int64_t generation) const {
   if (begun_) return final_;
   for (const MemberEvent& event : events_) {
     if (event.generation == generation && Concerns(event)) {
+      return Verdict(event, "while the group formed");
+    }
+  }
+  if (const auto gone = gone_.find(generation); gone != gone_.end()) {
+    const int end = static_cast<int>(gone->second.left.size());
+    for (int rank = 0; rank < end; ++rank) {
+      if (!gone->second.HasLeft(rank) || !Includes(rank)) continue;
+      MemberEvent event;
+      event.kind = MemberEvent::Kind::kLeft;
+      event.member = WhoLeft(generation, rank);
       return Verdict(event, "while the group formed");
     }
   }
@@ -260,7 +309,7 @@ void FailureJudge::AwaitVerdict(const absl::Status& symptom, int culprit) {
   if (culprit < 0 && !absl::IsUnavailable(symptom)) return;
   Instant until = Clock::now() + options_.verdict_timeout;
   bool prolonged = false;
-  while (final_.ok() && (culprit < 0 || Left(culprit) == nullptr)) {
+  while (final_.ok() && (culprit < 0 || !HasLeft(culprit))) {
     if (!session_over_.ok()) return;
     if (Clock::now() >= until) {
       // With the coordinator out of reach, its own loss is the likely verdict.
@@ -285,7 +334,7 @@ absl::Status FailureJudge::Decide(const absl::Status& symptom) {
     failed_label_ = HeadOf(symptom.message());
     AwaitVerdict(symptom, culprit);
   }
-  if (final_.ok() && culprit >= 0 && Left(culprit) != nullptr) {
+  if (final_.ok() && culprit >= 0 && HasLeft(culprit)) {
     Finish(Departure(symptom, culprit));
   }
   if (final_.ok()) {
@@ -313,15 +362,22 @@ absl::Status FailureJudge::Decide(const absl::Status& symptom) {
 void FailureJudge::AwaitOthersGone(std::chrono::milliseconds timeout) {
   const Instant until = Clock::now() + timeout;
   MutexLock lock(mutex_);
+  const Gone& gone = gone_[group_.generation];
+  // All seats before it are gone. Nobody comes back.
+  size_t seat = 0;
   while (session_over_.ok() && Clock::now() < until) {
-    std::set<int> gone = {group_.rank};
-    for (const MemberInfo& culprit : CulpritsOf(final_)) {
-      gone.insert(culprit.rank);
+    const std::vector<MemberInfo> culprits = CulpritsOf(final_);
+    const auto blamed = [&](int rank) {
+      return std::any_of(
+          culprits.begin(), culprits.end(),
+          [&](const MemberInfo& culprit) { return culprit.rank == rank; });
+    };
+    while (seat < group_.seats.size()) {
+      const int rank = group_.seats[seat].rank;
+      if (rank != group_.rank && !gone.Has(rank) && !blamed(rank)) break;
+      ++seat;
     }
-    for (const MemberEvent& event : events_) {
-      if (event.generation == group_.generation) gone.insert(event.member.rank);
-    }
-    if (gone.size() >= group_.seats.size()) return;
+    if (seat == group_.seats.size()) return;
     changed_.WaitUntil(mutex_, until);
   }
 }

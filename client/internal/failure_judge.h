@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -138,7 +139,25 @@ class FailureJudge {
   std::string Label() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AwaitVerdict(const absl::Status& symptom, int culprit)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  const MemberInfo* Left(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Who of a generation has gone.
+  struct Gone {
+    std::vector<bool> ranks;              // whether in peace or not
+    std::vector<bool> left;               // in peace
+    std::map<int, MemberInfo> described;  // of those some, by rank
+
+    void Add(const MemberEvent& event);
+    bool Has(int rank) const { return At(ranks, rank); }
+    bool HasLeft(int rank) const { return At(left, rank); }
+
+   private:
+    static bool At(const std::vector<bool>& ranks, int rank);
+    static void Mark(std::vector<bool>& ranks, int rank);
+  };
+
+  // Whether the rank of the group has left in peace, and as what it is known.
+  bool HasLeft(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  MemberInfo WhoLeft(int64_t generation, int rank) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Looks at all that is known; true when that is now the end of the group.
   bool Conclude() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Ending ConcludeAndEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -151,8 +170,11 @@ class FailureJudge {
   dataplane::CondVar changed_;
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;
   Group group_ ABSL_GUARDED_BY(mutex_);
-  // In the coordinator's order.
+  // In the coordinator's order, but for those that left in peace.
   std::vector<MemberEvent> events_ ABSL_GUARDED_BY(mutex_);
+  // How many of them Conclude has looked at for this group.
+  size_t concluded_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<int64_t, Gone> gone_ ABSL_GUARDED_BY(mutex_);  // by generation
   // Why the session is over.
   absl::Status session_over_ ABSL_GUARDED_BY(mutex_);
   // What failed here first, for the head of the error.

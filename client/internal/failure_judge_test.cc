@@ -364,6 +364,39 @@ TEST_F(FailureJudgeTest, DoesNotWaitForWhoIsToBlame) {
   judge_->AwaitOthersGone(std::chrono::hours(1));
 }
 
+// Ranks 2 and 3 left together; rank 2 is described.
+MemberEvent LeftTogether() {
+  MemberEvent event = Event(MemberEvent::Kind::kLeft, 2, "finished");
+  event.left_members = {event.member};
+  event.left_ranks = {{.first = 2, .count = 2}};
+  return event;
+}
+
+TEST_F(FailureJudgeTest, AllThatLeftTogetherHaveLeft) {
+  Begin();
+  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
+  judge_->OnEvent(LeftTogether());
+  // Returns at once; the test would not survive the timeout.
+  judge_->AwaitOthersGone(std::chrono::hours(1));
+  EXPECT_TRUE(judge_->Known(kGeneration).ok());
+}
+
+TEST_F(FailureJudgeTest, WhoLeftAmongManyExplainsItsClosedConnection) {
+  Begin();
+  judge_->OnEvent(LeftTogether());
+  EXPECT_EQ(judge_->Decide(ClosedBy(3)).message(),
+            "all_reduce #5 on group \"world\": rank 3 (host-3, pid 103) left; "
+            "last progress: not told");
+}
+
+TEST_F(FailureJudgeTest, WhoLeavesWhileTheGroupFormsEndsIt) {
+  judge_->OnEvent(LeftTogether());
+  EXPECT_TRUE(judge_->Known(kGeneration + 1).ok());
+  EXPECT_THAT(std::string(judge_->Known(kGeneration).message()),
+              StartsWith("while the group formed: rank 2 (host-2, pid 102) "
+                         "left: finished"));
+}
+
 TEST_F(FailureJudgeTest, WaitsForTheFarewellOfAllOthers) {
   Begin();
   judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));

@@ -185,17 +185,22 @@ void Coordinator::Register(const Call& call, Registration registration,
   reply.waiting = static_cast<int32_t>(rendezvous_.waiters());
   out.Answer(call.waiter, reply);
   if (!reply.rank.has_value()) return;
-  std::optional<Event> missed;
+  TellAgain(call, farewells_.All(), out);
   if (!reply.generation_running) {
-    missed = generation_end_;
+    TellAgain(call, generation_end_, out);
   } else if (reply.waiting > 0) {
-    missed = WaitingEvent();
+    TellAgain(call, WaitingEvent(), out);
   }
-  if (!missed.has_value()) return;
+}
+
+// Tells the caller alone, if there is something to tell.
+void Coordinator::TellAgain(const Call& call, std::optional<Event> event,
+                            Outbox& out) {
+  if (!event.has_value()) return;
   out.events.push_back(
       Publication{std::make_shared<const std::vector<MemberId>>(
                       std::vector<MemberId>{call.member}),
-                  *std::move(missed)});
+                  *std::move(event)});
 }
 
 void Coordinator::Heartbeat(const Call& call,
@@ -264,6 +269,8 @@ void Coordinator::SettleRendezvous(Instant now, Outbox& out) {
   const FormationReply before = rendezvous_.formation();
   const FormationReply formation = rendezvous_.Settle(now, out);
   if (formation == nullptr) return;
+  // To those that hold on to the one before.
+  Tell(farewells_.TakeUntold(now), out);
   BeginGeneration(before, formation, now, out);
   AnnounceWaiting(out);
 }
@@ -280,6 +287,7 @@ void Coordinator::BeginGeneration(const FormationReply& before,
                            formation->generation);
   }
   generation_end_.reset();
+  farewells_.Reset();
   groups_.Reset(formation);
   barriers_.Reset(formation, now, out);
 }
@@ -332,6 +340,7 @@ void Coordinator::HandleAbandonment(const Member& member, Instant now,
       absl::AbortedError(
           absl::StrCat("member \"", event.member.value(), "\" ", event.cause)),
       now, out);
+  Tell(farewells_.TakeUntold(now), out);
   Publish({std::move(event)}, out);
 }
 
@@ -369,8 +378,21 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
                             " member=", event.member.value(), " ",
                             EventKindName(event.kind)));
     }
-    if (event.rank.has_value()) published.push_back(std::move(event));
+    if (!event.rank.has_value()) continue;
+    if (event.kind == EventKind::kLeft && !ended) {
+      farewells_.Add(
+          std::move(event),
+          membership_.live() * membership_.options().farewell_pause_per_member,
+          now);
+    } else {
+      published.push_back(std::move(event));
+    }
   }
+  // In the order in which they went, up to the end of the generation.
+  const bool over =
+      std::any_of(published.begin(), published.end(),
+                  [](const Event& event) { return event.generation_over; });
+  Tell(over ? farewells_.TakeUntold(now) : farewells_.TakeDue(now), out);
   if (membership_.live() == 0) {
     barriers_.Clear(now, out);
     groups_.Clear();
@@ -378,6 +400,10 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
   Publish(std::move(published), out);
   SettleRendezvous(now, out);
   Remember(first_reply, out);
+}
+
+void Coordinator::Tell(std::optional<Event> event, Outbox& out) {
+  if (event.has_value()) Publish(std::vector<Event>{*std::move(event)}, out);
 }
 
 // To all who listen. Not to the one that it is about when it was replaced or
@@ -389,7 +415,7 @@ void Coordinator::Publish(std::vector<Event> events, Outbox& out) {
       std::make_shared<const std::vector<MemberId>>(membership_.Listeners());
   for (Event& event : events) {
     auto audience = everybody;
-    if (event.kind != EventKind::kFailed &&
+    if (event.kind != EventKind::kFailed && event.together == nullptr &&
         std::binary_search(everybody->begin(), everybody->end(),
                            event.member)) {
       std::vector<MemberId> others = *everybody;
@@ -436,6 +462,7 @@ void Coordinator::Withdraw(WaiterId waiter, const absl::Status& status,
 }
 
 void Coordinator::Tick(Instant now, Outbox& out) {
+  Tell(farewells_.TakeDue(now), out);
   // Departures first, so that a barrier whose deadline is due as well names
   // the lost as lost.
   std::vector<Event> departed;
@@ -453,7 +480,8 @@ std::optional<Instant> Coordinator::NextDeadline() const {
   std::optional<Instant> next;
   for (const std::optional<Instant>& deadline :
        {membership_.NextDeadline(), store_.NextDeadline(),
-        rendezvous_.NextDeadline(), barriers_.NextDeadline()}) {
+        rendezvous_.NextDeadline(), barriers_.NextDeadline(),
+        farewells_.NextDeadline()}) {
     if (!deadline.has_value()) continue;
     next = next.has_value() ? std::min(*next, *deadline) : *deadline;
   }

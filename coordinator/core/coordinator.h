@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "coordinator/core/barrier_table.h"
 #include "coordinator/core/call.h"
+#include "coordinator/core/farewells.h"
 #include "coordinator/core/groups.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
@@ -104,8 +105,8 @@ class Coordinator {
   void Watch(const Call& call, WatchRequest request, Instant now, Outbox& out);
 
   // RegisterReply. Idempotent; a member that reconnects registers again. It is
-  // then told once more what ended its generation, or that others wait for the
-  // next one, because it may have missed the event.
+  // then told once more who has left its generation and what ended it, or that
+  // others wait for the next one, because it may have missed the events.
   void Register(const Call& call, Registration registration, Instant now,
                 Outbox& out);
 
@@ -115,7 +116,8 @@ class Coordinator {
                  Instant now, Outbox& out);
 
   // No payload. The member is gone after it; a retry gets FAILED_PRECONDITION
-  // `... left`, which the client may take for success.
+  // `... left`, which the client may take for success. The others are told at
+  // once, or of several at a time (Farewells).
   void Leave(const Call& call, absl::string_view reason, Instant now,
              Outbox& out);
 
@@ -218,6 +220,8 @@ class Coordinator {
   void HandleAbandonment(const Member& member, Instant now, Outbox& out);
   void HandleDepartures(std::vector<Event>& departed, Instant now, Outbox& out);
   void Publish(std::vector<Event> events, Outbox& out);
+  void Tell(std::optional<Event> event, Outbox& out);
+  void TellAgain(const Call& call, std::optional<Event> event, Outbox& out);
 
   const CoordinatorEpoch epoch_;
   const Limits limits_;
@@ -229,6 +233,7 @@ class Coordinator {
   Rendezvous rendezvous_;
   GroupTable groups_;
   BarrierTable barriers_;
+  Farewells farewells_;
 
   absl::flat_hash_map<WaiterId, Origin> origins_;
   std::optional<Event> generation_end_;  // why the newest generation ended

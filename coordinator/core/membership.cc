@@ -311,6 +311,10 @@ Event Membership::Abandoned(const Member& member, Instant now) const {
                  now);
 }
 
+Event Membership::LeftEvent(const Member& member, Instant now) const {
+  return EventOf(member, EventKind::kLeft, member.cause, now);
+}
+
 void Membership::Disconnected(const MemberId& id, Incarnation incarnation,
                               Instant now, Outbox& out) {
   Member* member = Find(id);

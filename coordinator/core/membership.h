@@ -42,6 +42,10 @@ struct MembershipOptions {
   // How long the record of a departed member is kept: its incarnation is
   // fenced and its cause of departure can be told.
   Duration departed_retention = std::chrono::minutes(10);
+
+  // After a leave was told, those that follow are gathered for so long for each
+  // live member, or longer (Farewells).
+  Duration farewell_pause_per_member = std::chrono::microseconds(10);
 };
 
 // What a process tells about itself.
@@ -134,6 +138,9 @@ class Membership {
 
   // What the others are told when a live member gives up its rank.
   Event Abandoned(const Member& member, Instant now) const;
+
+  // What the others were told, or would be, of a member that left.
+  Event LeftEvent(const Member& member, Instant now) const;
 
   // The connection of the member closed. No effect on another incarnation.
   void Disconnected(const MemberId& id, Incarnation incarnation, Instant now,

@@ -37,6 +37,8 @@ enum class EventKind { kLost, kFailed, kLeft, kReplaced, kWaiting };
 // Returns "lost", "failed", "left", "replaced" or "waiting".
 absl::string_view EventKindName(EventKind kind);
 
+struct LeftTogether;
+
 // Event tells the other members of a job that one of them has departed or, with
 // kWaiting, the members of the running generation that others wait for the next
 // one: when the first does, and when a generation forms without all.
@@ -55,6 +57,19 @@ struct Event {
   bool generation_over = false;  // this event ended it: one does
   // kWaiting: how many wait; `member` has waited for longest.
   int32_t waiting = 0;
+  // kLeft: all that are told with this event, `member` among them. Null: it
+  // alone.
+  std::shared_ptr<const LeftTogether> together;
+};
+
+// Members that left one generation soon after one another (Farewells).
+struct LeftTogether {
+  int32_t count = 0;
+  // Their ranks as ranges in ascending order, two numbers each: how many ranks
+  // lie before it, after the end of the range before; and how many it has.
+  std::vector<uint32_t> ranges;
+  // The first of them, in the order in which they left; their texts are cut.
+  std::vector<Event> described;
 };
 
 struct Publication {

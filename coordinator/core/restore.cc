@@ -93,6 +93,12 @@ void Coordinator::Restore(std::vector<Record> records, Instant now) {
                         std::move(record.closed));
     generation_end_ = std::move(record.end);
   }
+  for (const auto& [id, member] : membership_.members()) {
+    if (member.state == MemberState::kLeft && member.rank.has_value() &&
+        member.generation == rendezvous_.generation()) {
+      farewells_.Restore(membership_.LeftEvent(member, now));
+    }
+  }
 
   std::vector<GroupRecord> groups;
   TakeOut(records, groups);

@@ -148,6 +148,11 @@ std::string TextOf(const Publication& publication) {
                   event.generation.value(),
                   event.generation_over ? " (over)" : "", ", ", event.host,
                   " pid ", event.pid, ": ", event.cause);
+  if (event.together != nullptr) {
+    absl::StrAppend(&text, " (", event.together->count,
+                    " together: ", absl::StrJoin(event.together->ranges, ","),
+                    ")");
+  }
   if (event.waiting > 0) absl::StrAppend(&text, " (", event.waiting, " wait)");
   absl::StrAppend(&text, "\n");
   if (!event.last_progress.empty()) {

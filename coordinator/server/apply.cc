@@ -479,6 +479,13 @@ int64_t EventBytes(const core::Event& event) {
   event.verdict.ForEachPayload([&](absl::string_view, const absl::Cord& value) {
     bytes += static_cast<int64_t>(value.size());
   });
+  if (event.together != nullptr) {
+    constexpr int64_t kRangeEnd = 2;
+    bytes += kRangeEnd * static_cast<int64_t>(event.together->ranges.size());
+    for (const core::Event& left : event.together->described) {
+      bytes += EventBytes(left);
+    }
+  }
   return bytes;
 }
 
@@ -487,6 +494,14 @@ void FillEvent(const core::Event& event, v1::MemberEvent* message) {
   message->set_generation(event.generation.value());
   message->set_generation_ended(event.generation_over);
   message->set_members_waiting(event.waiting);
+  if (event.together != nullptr) {
+    v1::LeftTogether& together = *message->mutable_together();
+    const std::vector<uint32_t>& ranges = event.together->ranges;
+    together.mutable_ranges()->Add(ranges.begin(), ranges.end());
+    for (const core::Event& left : event.together->described) {
+      FillMember(left, together.add_members());
+    }
+  }
   if (event.verdict.ok()) return;
   message->set_code(static_cast<int>(event.verdict.code()));
   const auto culprits = v1::GetCulprits(event.verdict);

@@ -278,7 +278,11 @@ void Job::CollectParked(core::Reply& reply, const Sink* sink,
 void Job::Collect(core::Outbox& out, const Sink* sink, Outcome& outcome) {
   for (core::Reply& reply : out.replies) CollectParked(reply, sink, outcome);
   for (core::Publication& publication : out.events) {
-    outcome.events.push_back(publication.event.kind);
+    const auto& together = publication.event.together;
+    outcome.events.insert(
+        outcome.events.end(),
+        together == nullptr ? size_t{1} : static_cast<size_t>(together->count),
+        publication.event.kind);
     const auto event =
         std::make_shared<const core::Event>(std::move(publication.event));
     for (const core::MemberId& member : *publication.audience) {

@@ -70,12 +70,16 @@ void SimChecker::Restart(core::CoordinatorEpoch epoch) {
   history_begin_ = 0;
   registered_.clear();
   fenced_.clear();
+  leaves_.clear();
+  farewells_.clear();
   closed_ = false;
   running_ = false;
 }
 
 void SimChecker::Resume(core::Instant now) {
   waiting_.clear();
+  // Whoever comes back is told of all that left.
+  leaves_.clear();
   store_.Resume(now);
   history_begin_ = store_.revision();
 }
@@ -177,7 +181,7 @@ void SimChecker::Settle(const core::Outbox& out, bool ticked, core::Instant now,
         break;
     }
   }
-  CheckEvents(out, coordinator.Snapshot(now));
+  CheckEvents(out, coordinator.Snapshot(now), now);
   if (ticked) seen_.expired += store_.Expire(now);
   if (coordinator.Counts().keys !=
       static_cast<int64_t>(store_.values().size())) {

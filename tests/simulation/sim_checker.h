@@ -36,7 +36,9 @@ namespace muster::simulation {
 //      one, and a running generation is not formed over; nothing forms after
 //      the rendezvous was closed; a group has the ranks that it was first
 //      registered with, and counts each of them once
-//      every departure of a rank is told once to everybody else who listens
+//      every departure of a rank is told once to everybody else who listens, at
+//      once, but for leaves that follow one another; who registers again is
+//      told of all that left its generation
 //   I7 after all have left every table is empty
 //   I8 when the network has healed everything that waits finishes
 //
@@ -106,6 +108,7 @@ class SimChecker {
     int64_t waited = 0;
     int64_t stragglers = 0;  // numbers that were listed as unanswered
     int64_t told = 0;        // members, of departures
+    int64_t together = 0;    // events of several that left
   };
   const Seen& seen() const { return seen_; }
 
@@ -147,7 +150,13 @@ class SimChecker {
   void ObserveGroups(const Waiting& waiting, const core::Reply& reply);
   void ObserveBarrier(const Waiting& waiting, const core::Reply& reply);
   std::vector<core::Rank> ParticipantsOf(const core::BarrierRequest& request);
-  void CheckEvents(const core::Outbox& out, const core::JobSnapshot& job);
+  void CheckEvents(const core::Outbox& out, const core::JobSnapshot& job,
+                   core::Instant now);
+  void NoteLeave(const core::Notice& notice, core::Instant now);
+  void ObserveFarewell(const core::Event& event, core::Instant now);
+  void CheckLeaves(core::Instant now, bool anybody);
+  void CheckToldAgain(const Request& request, const core::Outbox& out,
+                      const core::JobSnapshot& job);
   void Acknowledge(const core::Call& call, Acknowledged& known);
 
   const core::Duration late_;
@@ -185,6 +194,15 @@ class SimChecker {
   std::map<std::tuple<core::MemberId, core::Incarnation, uint64_t>,
            std::vector<int32_t>>
       counts_;
+  // Leaves of ranks that the others have not been told of.
+  struct Leave {
+    core::Instant since;
+    bool at_once = false;  // it must not wait for others
+    bool excused = false;  // there was nobody to tell
+  };
+  std::map<Registration, Leave> leaves_;
+  std::set<Registration> farewells_;  // those that they have been told of
+  core::Instant left_told_at_;
   bool closed_ = false;   // in the current epoch
   bool running_ = false;  // the newest generation of it
   // How often a rank has called a barrier, by numbered call.

@@ -2,11 +2,13 @@
 // barriers and events.
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/farewells.h"
 #include "tests/simulation/sim_checker.h"
 
 namespace muster::simulation {
@@ -42,6 +44,31 @@ core::MemberId MemberOf(const core::Notice& notice) {
   const size_t begin = notice.text.find('=') + 1;
   return core::MemberId(
       notice.text.substr(begin, notice.text.find(' ') - begin));
+}
+
+// Of the same.
+std::pair<core::MemberId, core::Incarnation> IncarnationOf(
+    const core::Notice& notice) {
+  const std::string name = " incarnation=";
+  const size_t begin = notice.text.find(name) + name.size();
+  return {MemberOf(notice),
+          core::Incarnation(std::stoull(notice.text.substr(begin)))};
+}
+
+// The worlds are so small that all are described.
+std::set<std::pair<core::MemberId, core::Incarnation>> LeftIn(
+    const core::Event& event) {
+  if (event.together == nullptr) return {{event.member, event.incarnation}};
+  std::set<std::pair<core::MemberId, core::Incarnation>> left;
+  for (const core::Event& one : event.together->described) {
+    left.emplace(one.member, one.incarnation);
+  }
+  return left;
+}
+
+bool IsLive(const core::MemberSnapshot& member) {
+  return member.state == core::MemberState::kAlive ||
+         member.state == core::MemberState::kDisconnected;
 }
 
 bool IsDeparture(const core::Notice& notice) {
@@ -232,16 +259,77 @@ void SimChecker::ObserveBarrier(const Waiting& waiting,
   }
 }
 
+// A member left. Where none did shortly before, the others must know at once.
+void SimChecker::NoteLeave(const core::Notice& notice, core::Instant now) {
+  const bool alone = now - left_told_at_ >= 2 * core::kFarewellPauseMax;
+  leaves_.emplace(IncarnationOf(notice), Leave{now, alone, false});
+}
+
+// Those that left are told of together, once.
+void SimChecker::ObserveFarewell(const core::Event& event, core::Instant now) {
+  left_told_at_ = now;
+  for (const auto& [member, incarnation] : LeftIn(event)) {
+    leaves_.erase({member, incarnation});
+    if (!farewells_.emplace(member, incarnation).second) {
+      Fail(absl::StrCat("I6: the leave of ", member.value(),
+                        " is told a second time"));
+    }
+  }
+}
+
+void SimChecker::CheckLeaves(core::Instant now, bool anybody) {
+  if (!anybody) left_told_at_ = now;
+  for (auto it = leaves_.begin(); it != leaves_.end();) {
+    Leave& leave = it->second;
+    leave.excused = leave.excused || !anybody;
+    const bool late =
+        now - leave.since > core::kFarewellPauseMax + late_ || leave.at_once;
+    if (late && !leave.excused) {
+      Fail(absl::StrCat("I6: nobody is told that ", it->first.first.value(),
+                        " left"));
+    }
+    it = late ? leaves_.erase(it) : std::next(it);
+  }
+}
+
+// Who registers again is told of all that left its generation.
+void SimChecker::CheckToldAgain(const Request& request, const core::Outbox& out,
+                                const core::JobSnapshot& job) {
+  std::set<Registration> left;
+  bool seated = false;
+  for (const core::MemberSnapshot& member : job.members) {
+    if (!member.rank.has_value()) continue;
+    if (member.state == core::MemberState::kLeft) {
+      left.emplace(member.id, member.incarnation);
+    }
+    seated = seated ||
+             (member.id == request.call.member &&
+              member.incarnation == request.call.incarnation && IsLive(member));
+  }
+  if (!seated) return;
+  for (const core::Publication& publication : out.events) {
+    if (publication.event.kind != core::EventKind::kLeft ||
+        publication.audience->front() != request.call.member) {
+      continue;
+    }
+    for (const Registration& told : LeftIn(publication.event)) left.erase(told);
+  }
+  if (!left.empty()) {
+    Fail(absl::StrCat("I6: ", request.call.member.value(),
+                      " is not told again that ", left.begin()->first.value(),
+                      " left"));
+  }
+}
+
 // Every departure of a rank is told once, to everybody else who listens; that
 // others wait, to those who could make room. Who registers is told again what
 // it may have missed.
 void SimChecker::CheckEvents(const core::Outbox& out,
-                             const core::JobSnapshot& job) {
+                             const core::JobSnapshot& job, core::Instant now) {
   std::set<core::MemberId> listeners;
   std::set<core::MemberId> seated;
   for (const core::MemberSnapshot& member : job.members) {
-    const bool live = member.state == core::MemberState::kAlive ||
-                      member.state == core::MemberState::kDisconnected;
+    const bool live = IsLive(member);
     if (live || member.state == core::MemberState::kFailed) {
       listeners.insert(member.id);
     }
@@ -255,6 +343,10 @@ void SimChecker::CheckEvents(const core::Outbox& out,
   int64_t untold = 0;
   for (const core::Notice& notice : out.notices) {
     if (!IsDeparture(notice)) continue;
+    if (notice.kind == core::NoticeKind::kMemberLeft) {
+      NoteLeave(notice, now);
+      continue;
+    }
     const bool failed = notice.kind == core::NoticeKind::kMemberFailed;
     if (!others(MemberOf(notice), failed).empty()) ++untold;
   }
@@ -268,23 +360,38 @@ void SimChecker::CheckEvents(const core::Outbox& out,
     if (audience.size() != publication.audience->size()) {
       Fail("I6: somebody is told of an event twice");
     }
+    const bool left = event.kind == core::EventKind::kLeft &&
+                      !absl::StartsWith(event.cause, "gave up");
     if (registers && audience == std::set<core::MemberId>{
                                      subject->second.request.call.member}) {
+      if (!left) continue;
+      for (const Registration& told : LeftIn(event)) leaves_.erase(told);
       continue;
     }
+    if (event.together != nullptr) {
+      ++seen_.together;
+      if (audience != listeners) Fail("I6: a farewell is not told to all");
+    }
     const bool waiting = event.kind == core::EventKind::kWaiting;
-    if (audience !=
-        (waiting
-             ? seated
-             : others(event.member, event.kind == core::EventKind::kFailed))) {
+    if (event.together == nullptr &&
+        audience != (waiting
+                         ? seated
+                         : others(event.member,
+                                  event.kind == core::EventKind::kFailed))) {
       Fail(absl::StrCat("I6: ", audience.size(), " members are told that ",
                         event.member.value(), " ",
                         core::EventKindName(event.kind)));
     }
     if (waiting || absl::StartsWith(event.cause, "gave up")) continue;
-    --untold;
     seen_.told += static_cast<int64_t>(audience.size());
+    if (left) {
+      ObserveFarewell(event, now);
+    } else {
+      --untold;
+    }
   }
+  CheckLeaves(now, !listeners.empty());
+  if (registers) CheckToldAgain(subject->second.request, out, job);
   if (untold != 0) Fail(absl::StrCat("I6: ", untold, " departures untold"));
 }
 

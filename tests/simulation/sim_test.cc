@@ -51,6 +51,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
     seen.waited += world.seen().waited;
     seen.stragglers += world.seen().stragglers;
     seen.told += world.seen().told;
+    seen.together += world.seen().together;
   }
   // A simulation in which nothing happens proves nothing.
   EXPECT_GT(sum.requests, 20000);
@@ -78,6 +79,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
   EXPECT_GT(seen.waited, 100);
   EXPECT_GT(seen.stragglers, 1000);
   EXPECT_GT(seen.told, 300);
+  EXPECT_GT(seen.together, 10);
   std::cout << sum.steps << " steps, " << sum.requests << " requests, "
             << sum.lost_messages << " lost messages, " << sum.member_crashes
             << " member crashes, " << sum.coordinator_restarts
@@ -95,7 +97,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
             << seen.parts_released << " calls released by barriers of parts, "
             << seen.read_together << " multi gets, " << seen.waited
             << " waits, " << seen.stragglers << " stragglers, " << seen.told
-            << " members told\n";
+            << " members told, " << seen.together << " farewells together\n";
 }
 
 }  // namespace

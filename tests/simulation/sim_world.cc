@@ -116,6 +116,8 @@ void SimWorld::Trace(const std::string& line) {
 core::CoordinatorOptions SimWorld::OptionsOfCoordinator() const {
   core::CoordinatorOptions options;
   options.durable = trouble_.durable;
+  // Worlds are small, and should leave together now and then.
+  options.membership.farewell_pause_per_member = milliseconds(20);
   options.limits.watch_history_changes = kWatchHistoryChanges;
   // One decision or two, so that late ranks find theirs gone now and then.
   options.limits.decided_barrier_bytes = 700;

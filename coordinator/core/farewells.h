@@ -1,0 +1,81 @@
+// What members are told of others that leave in peace.
+
+#ifndef MUSTER_COORDINATOR_CORE_FAREWELLS_H_
+#define MUSTER_COORDINATOR_CORE_FAREWELLS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
+#include "coordinator/core/outbox.h"
+
+namespace muster::coordinator::core {
+
+// The longest time for which leaves are gathered.
+inline constexpr Duration kFarewellPauseMax = std::chrono::milliseconds(100);
+
+// Of those that are told together so many are described, each with texts of so
+// many bytes.
+inline constexpr size_t kDescribedFarewellsMax = 8;
+inline constexpr int64_t kFarewellTextMax = 256;
+
+// Farewells holds who has left the newest generation, and who of them the
+// others have not been told of.
+//
+// The end of a job of n members is n leaves. If each were told to all that are
+// still there, that would be n * n / 2 events. So a leave is told at once when
+// there was none for twice kFarewellPauseMax; those that follow are told
+// together, a few times in all, and to those that are there by then.
+class Farewells {
+ public:
+  // A member has left the generation in which it had `event.rank`. After this
+  // is told, the next ones are gathered for `pause`, for twice as long each
+  // time that some were, and for kFarewellPauseMax at most.
+  void Add(Event event, Duration pause, Instant now);
+
+  // What the others are to be told now, and it is taken for told: nothing
+  // before its time.
+  std::optional<Event> TakeDue(Instant now);
+
+  // The same, whether its time has come or not.
+  std::optional<Event> TakeUntold(Instant now);
+
+  // When TakeDue has something; none: nothing is untold.
+  std::optional<Instant> NextDeadline() const;
+
+  // All that have left the generation, told or not, for who may have missed it;
+  // none: nobody has.
+  std::optional<Event> All();
+
+  // A new generation begins. Nothing may be untold.
+  void Reset();
+
+  // Of new farewells, after a restart: a member that has left the newest
+  // generation. All of them may have been told, and those that come back will
+  // ask for All.
+  void Restore(Event event);
+
+ private:
+  void Remember(const Event& event);
+
+  std::vector<Event> untold_;
+  Instant due_;  // where some are untold
+  std::optional<Instant> told_at_;
+  Duration pause_{};  // after told_at_
+  Duration pause_min_{};
+
+  // Of the newest generation.
+  absl::btree_set<Rank> left_;
+  std::vector<Event> described_;  // the first that left, of all
+  std::optional<Event> all_;      // what All returns; none: not made yet
+};
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_FAREWELLS_H_

@@ -1,0 +1,252 @@
+#include "coordinator/core/farewells.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/coordinator.h"
+#include "coordinator/core/core_test_util.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::coordinator::core {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Le;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
+
+std::set<int32_t> RanksOf(const Event& event) {
+  if (event.together == nullptr) return {event.rank->value()};
+  std::set<int32_t> ranks;
+  int32_t end = 0;
+  const std::vector<uint32_t>& ranges = event.together->ranges;
+  for (size_t i = 0; i < ranges.size(); i += 2) {
+    const int32_t first = end + static_cast<int32_t>(ranges[i]);
+    end = first + static_cast<int32_t>(ranges[i + 1]);
+    for (int32_t rank = first; rank < end; ++rank) ranks.insert(rank);
+  }
+  return ranks;
+}
+
+// A job whose members m0, m1, ... are the ranks 0, 1, ... of a generation.
+class FarewellsTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    EXPECT_EQ(coordinator_.CheckInvariants(), absl::OkStatus());
+  }
+
+  static CoordinatorOptions Durable() {
+    CoordinatorOptions options;
+    options.durable = true;
+    return options;
+  }
+
+  static std::string Name(int32_t i) { return "m" + std::to_string(i); }
+
+  void Register(int32_t i, Coordinator& coordinator) {
+    coordinator.Register(From(Name(i), 1, 1), {.host = "host"}, now_, out_);
+  }
+
+  void Join(int32_t i, int32_t size) {
+    coordinator_.Join(From(Name(i), 1, 1),
+                      {.rank = Rank(i), .world_size = size, .timeout = 30s},
+                      now_, out_);
+  }
+
+  void Form(int32_t size) {
+    for (int32_t i = 0; i < size; ++i) {
+      Register(i, coordinator_);
+      Join(i, size);
+    }
+    ASSERT_TRUE(coordinator_.Snapshot(now_).generation_running);
+    out_.Clear();
+  }
+
+  void Leave(int32_t i, const std::string& why = "finished") {
+    coordinator_.Leave(From(Name(i), 1, 1), why, now_, out_);
+  }
+
+  // As a driver does.
+  void AdvanceTo(Instant end) {
+    for (std::optional<Instant> due = coordinator_.NextDeadline();
+         due.has_value() && *due <= end; due = coordinator_.NextDeadline()) {
+      now_ = std::max(now_, *due);
+      coordinator_.Tick(now_, out_);
+    }
+    now_ = end;
+  }
+
+  std::vector<Publication> TakeEvents() {
+    std::vector<Publication> events = std::move(out_.events);
+    out_.Clear();
+    return events;
+  }
+
+  Instant now_ = t0;
+  const CoordinatorOptions options_ = Durable();
+  Coordinator coordinator_{CoordinatorEpoch(77), options_};
+  Outbox out_;
+};
+
+TEST_F(FarewellsTest, TheFirstIsToldAtOnceAndTheNextOnesTogether) {
+  Form(5);
+  Leave(4, "done");
+  std::vector<Publication> told = TakeEvents();
+  ASSERT_THAT(told, SizeIs(1));
+  EXPECT_EQ(told[0].event.together, nullptr);
+  EXPECT_EQ(told[0].event.cause, "done");
+  Leave(1, "tired");
+  Leave(2);
+  EXPECT_THAT(TakeEvents(), IsEmpty());
+  // For each of the four that were told.
+  ASSERT_EQ(coordinator_.NextDeadline(),
+            now_ + 4 * options_.membership.farewell_pause_per_member);
+  AdvanceTo(*coordinator_.NextDeadline());
+  told = TakeEvents();
+  ASSERT_THAT(told, SizeIs(1));
+  EXPECT_THAT(*told[0].audience, ElementsAre(MemberId("m0"), MemberId("m3")));
+  EXPECT_EQ(told[0].event.kind, EventKind::kLeft);
+  EXPECT_EQ(told[0].event.member, MemberId("m1"));
+  EXPECT_THAT(RanksOf(told[0].event), UnorderedElementsAre(1, 2));
+  ASSERT_THAT(told[0].event.together->described, SizeIs(2));
+  EXPECT_EQ(told[0].event.together->described[0].cause, "tired");
+  EXPECT_EQ(told[0].event.together->described[1].cause, "finished");
+}
+
+TEST_F(FarewellsTest, AfterAQuietTimeALeaveIsToldAtOnceAgain) {
+  Form(3);
+  Leave(2);
+  AdvanceTo(now_ + 2 * kFarewellPauseMax);
+  TakeEvents();
+  Leave(1);
+  EXPECT_THAT(TakeEvents(), SizeIs(1));
+}
+
+// The rest is told before the event that ends the generation.
+TEST_F(FarewellsTest, NobodyIsForgottenWhenAGenerationEnds) {
+  Form(4);
+  Leave(3);
+  Leave(2);
+  TakeEvents();
+  coordinator_.ReportFailure(From(Name(1), 1, 1), {.text = "broken"}, now_,
+                             out_);
+  const std::vector<Publication> told = TakeEvents();
+  ASSERT_THAT(told, SizeIs(2));
+  EXPECT_THAT(RanksOf(told[0].event), UnorderedElementsAre(2));
+  EXPECT_EQ(told[1].event.kind, EventKind::kFailed);
+  EXPECT_TRUE(told[1].event.generation_over);
+}
+
+TEST_F(FarewellsTest, LossesAreToldAtOnceAndOneByOne) {
+  Form(4);
+  for (const int32_t i : {1, 2, 3}) {
+    coordinator_.Disconnected(MemberId(Name(i)), Incarnation(1), now_, out_);
+  }
+  AdvanceTo(now_ + 1s);
+  const std::vector<Publication> told = TakeEvents();
+  ASSERT_THAT(told, SizeIs(3));
+  for (const Publication& one : told) {
+    EXPECT_EQ(one.event.kind, EventKind::kLost);
+    EXPECT_EQ(one.event.together, nullptr);
+  }
+}
+
+// It may have missed some of them.
+TEST_F(FarewellsTest, WhoRegistersAgainIsToldOfAllThatLeft) {
+  Form(5);
+  Leave(4);
+  Leave(3);
+  Leave(1);
+  TakeEvents();
+  Register(0, coordinator_);
+  const std::vector<Publication> told = TakeEvents();
+  ASSERT_THAT(told, SizeIs(1));
+  EXPECT_THAT(*told[0].audience, ElementsAre(MemberId("m0")));
+  EXPECT_THAT(RanksOf(told[0].event), UnorderedElementsAre(1, 3, 4));
+}
+
+TEST_F(FarewellsTest, ARestartForgetsNobodyThatLeft) {
+  Form(5);
+  Leave(4);
+  Leave(3);
+  Coordinator next(CoordinatorEpoch(78), options_);
+  next.Restore(coordinator_.TakeChanges(), now_);
+  TakeEvents();
+  for (const int32_t i : {0, 1, 2}) Register(i, next);
+  const std::vector<Publication> told = TakeEvents();
+  ASSERT_THAT(told, SizeIs(3));
+  for (const Publication& one : told) {
+    EXPECT_THAT(RanksOf(one.event), UnorderedElementsAre(3, 4));
+  }
+}
+
+TEST_F(FarewellsTest, AGenerationKnowsNothingOfThoseThatLeftTheOneBefore) {
+  Form(3);
+  Leave(2);
+  for (const int32_t i : {0, 1}) Join(i, 2);
+  TakeEvents();
+  Register(0, coordinator_);
+  EXPECT_THAT(TakeEvents(), IsEmpty());
+}
+
+TEST_F(FarewellsTest, OfManyAFewAreDescribedAndTheirTextsAreCut) {
+  Form(100);
+  Leave(99);
+  TakeEvents();
+  for (int32_t i = 0; i < 50; ++i) Leave(i, std::string(4000, 'x'));
+  AdvanceTo(now_ + kFarewellPauseMax);
+  const std::vector<Publication> told = TakeEvents();
+  ASSERT_THAT(told, SizeIs(1));
+  const LeftTogether& together = *told[0].event.together;
+  EXPECT_EQ(together.count, 50);
+  EXPECT_THAT(together.ranges, ElementsAre(0u, 50u));
+  EXPECT_THAT(together.described, SizeIs(kDescribedFarewellsMax));
+  for (const Event& event : together.described) {
+    EXPECT_THAT(event.cause.size(), Le(kFarewellTextMax));
+  }
+}
+
+// What each member is told of the others: how often at most, and of whom. They
+// leave in no order, as fast as `apart`.
+class EndOfJobTest : public FarewellsTest,
+                     public testing::WithParamInterface<Duration> {};
+
+TEST_P(EndOfJobTest, MembersAreToldAFewTimesEach) {
+  constexpr int32_t kSize = 400;
+  Form(kSize);
+  std::map<MemberId, int> times;
+  std::map<MemberId, size_t> ranks;
+  const auto count = [&] {
+    for (const Publication& told : TakeEvents()) {
+      for (const MemberId& member : *told.audience) {
+        ++times[member];
+        ranks[member] += RanksOf(told.event).size();
+      }
+    }
+  };
+  for (int32_t i = 0; i < kSize - 1; ++i) {
+    Leave(i * 379 % kSize);
+    AdvanceTo(now_ + GetParam());
+    count();
+  }
+  AdvanceTo(now_ + kFarewellPauseMax);
+  count();
+  // 4, 8, 16, 32, 64 and 100 ms after the first, and then every 100 ms.
+  const int tellings =
+      7 + static_cast<int>(kSize * GetParam() / kFarewellPauseMax);
+  for (const auto& [member, told] : times) EXPECT_LE(told, tellings);
+  // The one that stays has been told of all the others.
+  EXPECT_EQ(ranks.at(MemberId(Name((kSize - 1) * 379 % kSize))),
+            static_cast<size_t>(kSize - 1));
+}
+
+INSTANTIATE_TEST_SUITE_P(Paces, EndOfJobTest,
+                         testing::Values(0ms, 1ms, 5ms, 20ms));
+
+}  // namespace
+}  // namespace muster::coordinator::core
