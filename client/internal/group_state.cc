@@ -312,15 +312,17 @@ absl::Status GroupState::NameTheStuck(const absl::Status& own) {
         DescribeMember(member), ", last progress: ",
         member.last_progress.empty() ? "none reported" : member.last_progress));
   }
-  if (stuck.size() > names.size()) {
-    names.push_back(absl::StrCat("and ", stuck.size() - names.size(), " more"));
+  const size_t omitted = OmittedCulprits(met);
+  if (stuck.size() + omitted > names.size()) {
+    names.push_back(
+        absl::StrCat("and ", stuck.size() + omitted - names.size(), " more"));
   }
   return WithCulprits(
       absl::Status(own.code(), absl::StrCat(own.message(),
                                             "; did not come to the end of "
                                             "it: ",
                                             absl::StrJoin(names, "; "))),
-      stuck);
+      stuck, omitted);
 }
 
 std::string GroupState::BarrierText(const absl::Status& status,
@@ -328,15 +330,16 @@ std::string GroupState::BarrierText(const absl::Status& status,
   const std::vector<MemberInfo> missing = CulpritsOf(status);
   if (missing.empty()) return std::string(status.message());
   std::vector<int> ranks;
-  ranks.reserve(missing.size());
-  for (const MemberInfo& member : missing) ranks.push_back(member.rank);
-  std::string more;
-  if (ranks.size() > kRanksInTextMax) {
-    more = absl::StrCat(" and ", ranks.size() - kRanksInTextMax, " more");
-    ranks.resize(kRanksInTextMax);
+  for (const MemberInfo& member : missing) {
+    if (ranks.size() < kRanksInTextMax) ranks.push_back(member.rank);
   }
+  const size_t count = missing.size() + OmittedCulprits(status);
+  const std::string more =
+      count > ranks.size()
+          ? absl::StrCat(" and ", count - ranks.size(), " more")
+          : "";
   return absl::StrCat(
-      "[Rank ", global_rank(), "]: ", missing.size() == 1 ? "Rank " : "Ranks ",
+      "[Rank ", global_rank(), "]: ", count == 1 ? "Rank " : "Ranks ",
       absl::StrJoin(ranks, ", "), more, " failed to pass monitoredBarrier in ",
       timeout.count(), " ms: ", status.message());
 }
@@ -359,7 +362,7 @@ void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
   if (status.ok()) return;
   Throw(Origin::kControl,
         WithCulprits(absl::Status(status.code(), BarrierText(status, timeout)),
-                     CulpritsOf(status)));
+                     CulpritsOf(status), OmittedCulprits(status)));
 }
 
 }  // namespace muster::internal

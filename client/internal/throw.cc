@@ -1,5 +1,6 @@
 #include "client/internal/throw.h"
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -26,14 +27,23 @@ void Throw(Origin origin, absl::Status status) {
 }
 
 absl::Status WithCulprits(absl::Status status,
-                          const std::vector<MemberInfo>& culprits) {
+                          const std::vector<MemberInfo>& culprits,
+                          size_t omitted) {
   if (culprits.empty()) return status;
   v1::Culprits proto;
   for (const MemberInfo& culprit : culprits) {
     *proto.add_members() = ToProto(culprit);
   }
+  proto.set_omitted(static_cast<int32_t>(omitted));
   v1::SetCulprits(proto, &status);
   return status;
+}
+
+size_t OmittedCulprits(const absl::Status& status) {
+  const absl::optional<v1::Culprits> proto = v1::GetCulprits(status);
+  return proto.has_value() && proto->omitted() > 0
+             ? static_cast<size_t>(proto->omitted())
+             : 0;
 }
 
 std::vector<MemberInfo> CulpritsOf(const absl::Status& status) {

@@ -3,6 +3,7 @@
 #ifndef MUSTER_CLIENT_INTERNAL_THROW_H_
 #define MUSTER_CLIENT_INTERNAL_THROW_H_
 
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -37,9 +38,12 @@ T ValueOrThrow(Origin origin, absl::StatusOr<T> value) {
 }
 
 // The members to blame, as part of a status (the protocol's payload).
+// `omitted`: how many more there are than `culprits`.
 absl::Status WithCulprits(absl::Status status,
-                          const std::vector<MemberInfo>& culprits);
+                          const std::vector<MemberInfo>& culprits,
+                          size_t omitted = 0);
 std::vector<MemberInfo> CulpritsOf(const absl::Status& status);
+size_t OmittedCulprits(const absl::Status& status);
 
 }  // namespace muster::internal
 

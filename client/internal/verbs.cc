@@ -355,6 +355,8 @@ absl::Status ReportError(StreamSession& session, const absl::Status& error,
   for (const MemberInfo& culprit : CulpritsOf(error)) {
     *request.mutable_culprits()->add_members() = ToProto(culprit);
   }
+  request.mutable_culprits()->set_omitted(
+      static_cast<int32_t>(OmittedCulprits(error)));
   return session.Call(std::move(operation), deadline).status();
 }
 

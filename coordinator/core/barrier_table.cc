@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/barrier_text.h"
-#include "coordinator/core/names.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -64,110 +63,15 @@ void BarrierTable::Clear(Instant now, Outbox& out) {
   for (auto& [key, series] : series_) {
     Changed(*series);
     for (auto& [number, instance] : series->instances) {
+      ChangedDecision(*series, number);
       if (instance.decided()) continue;
       Decide(*series, instance, BarrierOutcome::kAborted, "", now, out);
     }
   }
+  idle_.clear();
   series_.clear();
   decisions_.clear();
   decision_bytes_ = 0;
-}
-
-absl::Status BarrierTable::CheckCaller(const Call& call,
-                                       const BarrierRequest& request) const {
-  absl::Status status;
-  for (const Offer& offer :
-       {Offer{"group", request.group}, Offer{"barrier", request.barrier}}) {
-    if (!status.ok()) return status;
-    status = CheckName(limits_, "barrier", offer);
-  }
-  if (status.ok()) status = CheckParkedTime(limits_, request.timeout);
-  if (!status.ok()) return status;
-  const std::string title = BarrierTitle(request.group, request.barrier, 0);
-  if (formation_ == nullptr) {
-    return absl::AbortedError(
-        absl::StrCat(title, ": no generation has formed; rendezvous first"));
-  }
-  const Generation current = formation_->generation;
-  if (request.generation < Generation() || request.generation > current) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(title, ": generation ", request.generation.value(),
-                     " has not begun, current is ", current.value(),
-                     "; take the number that the rendezvous returned"));
-  }
-  if (request.generation != Generation() && request.generation != current) {
-    return absl::AbortedError(absl::StrCat(
-        title, ": generation ", request.generation.value(),
-        " is over, current is ", current.value(), "; rendezvous again"));
-  }
-  const int32_t size = static_cast<int32_t>(formation_->world.size());
-  const int32_t rank = request.rank.value();
-  if (rank < 0 || rank >= size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(title, ": rank ", rank, " is outside of world size ", size,
-                     " (ranks 0 to ", size - 1, ")"));
-  }
-  const Seat& seat = formation_->world[rank];
-  if (seat.member != call.member) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(title, ": rank ", rank, " of generation ", current.value(),
-                     " is held by member \"", seat.member.value(),
-                     "\", not by \"", call.member.value(), "\""));
-  }
-  if (seat.incarnation != call.incarnation) {
-    return absl::AbortedError(
-        absl::StrCat(title, ": rank ", rank, " of generation ", current.value(),
-                     " is held by incarnation ", seat.incarnation.value(),
-                     " of member \"", call.member.value(), "\", not by ",
-                     call.incarnation.value(), "; rendezvous again"));
-  }
-  // It lives, so it has joined the next generation: an arrival that is late.
-  if (const auto gone = gone_.find(request.rank); gone != gone_.end()) {
-    return absl::AbortedError(absl::StrCat(
-        title, ": rank ", rank, " ", gone->second.text, "; rendezvous again"));
-  }
-  return absl::OkStatus();
-}
-
-// The participants in ascending order; empty when they are all ranks.
-absl::StatusOr<std::vector<Rank>> BarrierTable::Participants(
-    const BarrierRequest& request) const {
-  const std::vector<Rank>* const group = groups_.RanksOf(request.group);
-  if (request.ranks.empty() && group == nullptr) return std::vector<Rank>();
-  const int32_t size = static_cast<int32_t>(formation_->world.size());
-  // A group's ranks stand in order, and were looked at when it was registered.
-  if (request.ranks.empty() &&
-      std::binary_search(group->begin(), group->end(), request.rank)) {
-    return static_cast<int32_t>(group->size()) == size ? std::vector<Rank>()
-                                                       : *group;
-  }
-  const std::string title = BarrierTitle(request.group, request.barrier, 0);
-  std::vector<Rank> ranks = request.ranks.empty() ? *group : request.ranks;
-  std::sort(ranks.begin(), ranks.end());
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks[i].value() < 0 || ranks[i].value() >= size) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          title, ": participant ", ranks[i].value(),
-          " is outside of world size ", size, " (ranks 0 to ", size - 1, ")"));
-    }
-    if (i > 0 && ranks[i] == ranks[i - 1]) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          title, ": participant ", ranks[i].value(), " is listed twice"));
-    }
-  }
-  if (!std::binary_search(ranks.begin(), ranks.end(), request.rank)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        title, ": rank ", request.rank.value(),
-        " is not among the participants ", ParticipantsText(ranks)));
-  }
-  if (group != nullptr && ranks != *group) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        title, ": ", RankText(request.rank), " expects ",
-        ParticipantsText(ranks), ", the group was registered with ",
-        ParticipantsText(*group)));
-  }
-  if (static_cast<int32_t>(ranks.size()) == size) ranks.clear();
-  return ranks;
 }
 
 absl::StatusOr<BarrierTable::Series*> BarrierTable::FindSeries(
@@ -184,6 +88,8 @@ absl::StatusOr<BarrierTable::Series*> BarrierTable::FindSeries(
       series.founder = request.rank;
       series.taken.clear();
       series.newest = 0;
+      series.past_newest = 0;
+      series.gone = CountGone(series);
     }
     return &series;
   }
@@ -197,6 +103,7 @@ absl::StatusOr<BarrierTable::Series*> BarrierTable::FindSeries(
   series->key = key;
   series->participants = participants;
   series->founder = request.rank;
+  series->gone = CountGone(*series);
   Series* const found = series.get();
   series_.emplace(std::move(key), std::move(series));
   return found;
@@ -206,18 +113,23 @@ absl::StatusOr<BarrierTable::Series*> BarrierTable::FindSeries(
 // of one that all its ranks have left equally often: all of them begin again
 // with instance 1.
 bool BarrierTable::MakeRoom() {
-  auto oldest = series_.end();
-  for (auto it = series_.begin(); it != series_.end(); ++it) {
-    if (!it->second->instances.empty() || it->second->dropped_results) continue;
-    if (oldest == series_.end() ||
-        it->second->used_at < oldest->second->used_at) {
-      oldest = it;
-    }
-  }
-  if (oldest == series_.end()) return false;
-  Changed(*oldest->second);
-  series_.erase(oldest);
+  if (idle_.empty()) return false;
+  Series& oldest = *idle_.begin()->second;
+  idle_.erase(idle_.begin());
+  Changed(oldest);
+  series_.erase(Key(oldest.key));
   return true;
+}
+
+// After anything that may have changed whether the barrier may be forgotten,
+// or when it was used.
+void BarrierTable::Relist(Series& series) {
+  const bool idle = series.instances.empty() && !series.dropped_results;
+  const uint64_t as = idle ? series.used_at : 0;
+  if (as == series.idle_as) return;
+  if (series.idle_as != 0) idle_.erase(series.idle_as);
+  if (as != 0) idle_.emplace(as, &series);
+  series.idle_as = as;
 }
 
 void BarrierTable::Arrive(const Call& call, const BarrierRequest& request,
@@ -228,13 +140,19 @@ void BarrierTable::Arrive(const Call& call, const BarrierRequest& request,
   if (!participants.ok()) return out.Fail(call.waiter, participants.status());
   absl::StatusOr<Series*> found = FindSeries(request, *participants);
   if (!found.ok()) return out.Fail(call.waiter, found.status());
-  Series& series = **found;
-  series.used_at = ++calls_;
+  (*found)->used_at = ++calls_;
+  ArriveAt(**found, *participants, call, request, now, out);
+  Relist(**found);
+}
 
+void BarrierTable::ArriveAt(Series& series,
+                            const std::vector<Rank>& participants,
+                            const Call& call, const BarrierRequest& request,
+                            Instant now, Outbox& out) {
   const auto taken = series.taken.find(request.rank);
   const int64_t number = taken == series.taken.end() ? 1 : taken->second + 1;
   if (ReplyIfOver(series, number, call, request, out)) return;
-  if (RefuseOtherParticipants(series, call, request, *participants, now, out)) {
+  if (RefuseOtherParticipants(series, call, request, participants, now, out)) {
     return;
   }
   absl::StatusOr<Instance*> opened = OpenInstance(series, number, request, now);
@@ -261,8 +179,7 @@ bool BarrierTable::ReplyIfOver(Series& series, int64_t number, const Call& call,
   if (number > series.newest || !TakesPart(series, request.rank)) return false;
   const auto it = series.instances.find(number);
   if (it == series.instances.end()) {
-    Changed(series);
-    series.taken[request.rank] = number;
+    Take(series, request.rank, number);
     ForgetDropped(series);
     out.Fail(call.waiter,
              absl::OutOfRangeError(absl::StrCat(
@@ -274,8 +191,7 @@ bool BarrierTable::ReplyIfOver(Series& series, int64_t number, const Call& call,
     return true;
   }
   if (!it->second.decided()) return false;
-  Changed(series);
-  series.taken[request.rank] = number;
+  Take(series, request.rank, number);
   out.replies.push_back(
       Reply{call.waiter, it->second.status, it->second.result});
   RetireInstances(series);
@@ -306,8 +222,8 @@ bool BarrierTable::RefuseOtherParticipants(
   Decide(series, instance, BarrierOutcome::kConflict, conflict, now, out);
   out.replies.push_back(Reply{call.waiter, instance.status, instance.result});
   if (TakesPart(series, request.rank)) {
-    int64_t& taken = series.taken[request.rank];
-    taken = std::max(taken, instance.number);
+    Take(series, request.rank,
+         std::max(series.taken[request.rank], instance.number));
   }
   RetireInstances(series);
   return true;
@@ -335,6 +251,7 @@ absl::StatusOr<BarrierTable::Instance*> BarrierTable::OpenInstance(
   instance.deadline = DeadlineAfter(now, request.timeout);
   instance.first = request.rank;
   series.newest = number;
+  series.past_newest = 0;
   deadlines_.insert({instance.deadline, {series.key, number}});
   return &instance;
 }
@@ -344,7 +261,7 @@ void BarrierTable::Settle(Series& series, Instance& instance, Instant now,
                           Outbox& out) {
   if (static_cast<int32_t>(instance.arrived.size()) == Expected(series)) {
     Decide(series, instance, BarrierOutcome::kReleased, "", now, out);
-  } else if (!instance.wait_all_ranks && AnyGone(series, instance)) {
+  } else if (!instance.wait_all_ranks && series.gone > 0) {
     Decide(series, instance, BarrierOutcome::kMemberLost, "", now, out);
   } else if (instance.deadline <= now) {
     Decide(series, instance, BarrierOutcome::kTimedOut, "", now, out);
@@ -358,6 +275,7 @@ void BarrierTable::Decide(Series& series, Instance& instance,
                           BarrierOutcome outcome, absl::string_view conflict,
                           Instant now, Outbox& out) {
   Changed(series);
+  ChangedDecision(series, instance.number);
   auto result = std::make_shared<BarrierResult>();
   result->group = series.key.first;
   result->barrier = series.key.second;
@@ -370,7 +288,9 @@ void BarrierTable::Decide(Series& series, Instance& instance,
                        ? instance.timeout
                        : now - instance.first_at;
   if (outcome != BarrierOutcome::kReleased) {
-    result->missing = Missing(series, instance, now, formation_->world.size());
+    result->missing = Missing(series, instance, now, kMissingInResultMax);
+  } else {
+    instance.past = result->expected;
   }
   instance.status = BarrierStatus(*result, conflict, formation_->generation,
                                   membership_.options().lease);
@@ -402,6 +322,7 @@ void BarrierTable::Keep(Series& series, Instance& instance) {
 
 BarrierTable::Instances::iterator BarrierTable::Drop(
     Series& series, Instances::iterator decided) {
+  ChangedDecision(series, decided->first);
   decision_bytes_ -= decided->second.bytes;
   decisions_.erase(decided->second.decided_as);
   return series.instances.erase(decided);
@@ -410,22 +331,14 @@ BarrierTable::Instances::iterator BarrierTable::Drop(
 // Drops the decisions that nobody can ask for any more, and the oldest of those
 // that are too many.
 void BarrierTable::RetireInstances(Series& series) {
-  Changed(series);
   int64_t kept = 0;
   for (auto it = series.instances.begin(); it != series.instances.end();) {
-    const Instance& instance = it->second;
+    Instance& instance = it->second;
     if (!instance.decided()) {
       ++it;
       continue;
     }
-    const auto& missing = instance.result->missing;
-    const bool all_know =
-        std::all_of(missing.begin(), missing.end(), [&](const auto& absent) {
-          if (gone_.contains(absent.rank)) return true;
-          const auto taken = series.taken.find(absent.rank);
-          return taken != series.taken.end() &&
-                 taken->second >= instance.number;
-        });
+    const bool all_know = AllPast(series, instance.number, instance.past);
     if (!all_know) ++kept;
     it = all_know ? Drop(series, it) : std::next(it);
   }
@@ -435,6 +348,7 @@ void BarrierTable::RetireInstances(Series& series) {
       continue;
     }
     it = Drop(series, it);
+    Changed(series);
     series.dropped_results = true;
     --kept;
   }
@@ -445,22 +359,33 @@ void BarrierTable::RetireInstances(Series& series) {
     oldest->dropped_results = true;
   }
   ForgetDropped(series);
+  Relist(series);
 }
 
 // Whoever could ask for a decision that is not kept has asked, or has gone: the
 // name can be used anew.
-void BarrierTable::ForgetDropped(Series& series) const {
-  if (!series.dropped_results || !series.instances.empty()) return;
-  const int32_t expected = Expected(series);
-  for (int32_t i = 0; i < expected; ++i) {
-    const Rank rank =
-        series.participants.empty() ? Rank(i) : series.participants[i];
-    const auto taken = series.taken.find(rank);
-    const bool lags =
-        taken == series.taken.end() || taken->second < series.newest;
-    if (lags && !gone_.contains(rank)) return;
+void BarrierTable::ForgetDropped(Series& series) {
+  if (!series.dropped_results || !series.instances.empty() ||
+      !AllPast(series, series.newest, series.past_newest)) {
+    return;
   }
+  Changed(series);
   series.dropped_results = false;
+}
+
+// Whether each participant has had the instance, or can call no more. `from` is
+// where to look first, and is moved on: those before it will always be so. A
+// barrier of n ranks that come one by one is not looked at n times.
+bool BarrierTable::AllPast(const Series& series, int64_t number,
+                           int32_t& from) const {
+  const int32_t expected = Expected(series);
+  for (; from < expected; ++from) {
+    const Rank rank = ParticipantAt(series, from);
+    const auto taken = series.taken.find(rank);
+    const bool lags = taken == series.taken.end() || taken->second < number;
+    if (lags && !gone_.contains(rank)) return false;
+  }
+  return true;
 }
 
 void BarrierTable::MemberDeparted(const Event& event,
@@ -471,9 +396,13 @@ void BarrierTable::MemberDeparted(const Event& event,
     return;
   }
   const Rank rank = *event.rank;
-  gone_.emplace(rank, Departure{CauseOf(event.kind), event.cause});
+  const bool first =
+      gone_.emplace(rank, Departure{CauseOf(event.kind), event.cause}).second;
+  // One that gave up its rank and goes now has no arrivals any more.
+  if (!first) return;
   for (auto& [key, series] : series_) {
     if (!TakesPart(*series, rank)) continue;
+    ++series->gone;
     std::vector<Instance*> open;
     for (auto& [number, instance] : series->instances) {
       if (!instance.decided()) open.push_back(&instance);
@@ -509,11 +438,13 @@ bool BarrierTable::Cancel(WaiterId waiter, const absl::Status& status,
   // Where the rank has gone on to a later instance, it must not come back to
   // this one: it stays missing here.
   if (taken == place.instance) --taken;
+  series.past_newest = 0;
   if (instance.arrived.empty() && instance.number == series.newest) {
     deadlines_.erase({instance.deadline, {series.key, instance.number}});
     series.instances.erase(place.instance);
     --series.newest;
   }
+  Relist(series);
   return true;
 }
 
@@ -554,12 +485,15 @@ bool BarrierTable::TakesPart(const Series& series, Rank rank) const {
                             series.participants.end(), rank);
 }
 
-bool BarrierTable::AnyGone(const Series& series,
-                           const Instance& instance) const {
-  return std::any_of(gone_.begin(), gone_.end(), [&](const auto& entry) {
-    return TakesPart(series, entry.first) &&
-           !instance.arrived.contains(entry.first);
-  });
+Rank BarrierTable::ParticipantAt(const Series& series, int32_t place) const {
+  return series.participants.empty() ? Rank(place) : series.participants[place];
+}
+
+int32_t BarrierTable::CountGone(const Series& series) const {
+  if (series.participants.empty()) return static_cast<int32_t>(gone_.size());
+  return static_cast<int32_t>(
+      std::count_if(series.participants.begin(), series.participants.end(),
+                    [&](Rank rank) { return gone_.contains(rank); }));
 }
 
 }  // namespace muster::coordinator::core

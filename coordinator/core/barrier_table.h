@@ -46,14 +46,8 @@ struct BarrierRequest {
 
 // What of one barrier survives a restart (records.h): the decisions, and who
 // has had which. Arrivals that wait for a decision are repeated by their
-// callers.
+// callers. Written anew with each decision.
 struct SeriesRecord {
-  struct Decision {
-    int64_t instance = 0;
-    absl::Status status;
-    BarrierReply result;
-  };
-
   std::string group;    // name
   std::string barrier;  // name
   bool erased = false;
@@ -62,7 +56,26 @@ struct SeriesRecord {
   int64_t newest = 0;
   bool dropped_results = false;
   std::vector<std::pair<Rank, int64_t>> taken;  // last instance of each rank
-  std::vector<Decision> decisions;              // that are kept
+};
+
+// A decision of it that is kept.
+struct DecisionRecord {
+  std::string group;     // name
+  std::string barrier;   // name
+  int64_t instance = 0;  // name
+  bool erased = false;
+  absl::Status status;
+  BarrierReply result;
+};
+
+// The last instance of a rank that came for a decision since its series was
+// written.
+struct TakenRecord {
+  std::string group;    // name
+  std::string barrier;  // name
+  Rank rank;            // name
+  bool erased = false;
+  int64_t instance = 0;
 };
 
 // BarrierTable numbers the instances of each (group, barrier) from 1: a rank's
@@ -113,10 +126,16 @@ class BarrierTable {
 
   SeriesRecord RecordOf(const std::string& group,
                         const std::string& barrier) const;
+  DecisionRecord RecordOf(const std::string& group, const std::string& barrier,
+                          int64_t instance) const;
+  TakenRecord RecordOf(const std::string& group, const std::string& barrier,
+                       Rank rank) const;
 
-  // Of a new table, after its members were restored; the formation first.
+  // Of a new table, after its members were restored; in this order.
   void RestoreFormation(FormationReply formation);
   void Restore(SeriesRecord record);
+  void Restore(DecisionRecord record);
+  void Restore(const TakenRecord& record);
 
   // Of the open instances that end first.
   std::vector<BarrierSnapshot> Snapshot(Instant now) const;
@@ -144,6 +163,7 @@ class BarrierTable {
     absl::Status status;
     int64_t bytes = 0;        // that these keep
     uint64_t decided_as = 0;  // number of the decision, of all the table's
+    int32_t past = 0;         // of AllPast
 
     bool decided() const { return result != nullptr; }
   };
@@ -159,7 +179,11 @@ class BarrierTable {
     absl::btree_map<int64_t, Instance> instances;
     int64_t newest = 0;
     bool dropped_results = false;  // a rank may lag behind what is kept
+    int32_t past_newest = 0;       // of AllPast
+    int32_t gone = 0;              // participants that are in gone_
+    absl::btree_set<Rank> apart;   // with a TakenRecord
     uint64_t used_at = 0;          // for the choice of whom to forget first
+    uint64_t idle_as = 0;          // where it stands in idle_; 0: it does not
   };
 
   struct Place {
@@ -181,6 +205,10 @@ class BarrierTable {
   absl::StatusOr<Series*> FindSeries(const BarrierRequest& request,
                                      const std::vector<Rank>& participants);
   bool MakeRoom();
+  void Relist(Series& series);
+  void ArriveAt(Series& series, const std::vector<Rank>& participants,
+                const Call& call, const BarrierRequest& request, Instant now,
+                Outbox& out);
   bool RefuseOtherParticipants(Series& series, const Call& call,
                                const BarrierRequest& request,
                                const std::vector<Rank>& participants,
@@ -198,14 +226,16 @@ class BarrierTable {
   void Keep(Series& series, Instance& instance);
   Instances::iterator Drop(Series& series, Instances::iterator decided);
   void RetireInstances(Series& series);
-  void ForgetDropped(Series& series) const;
-  void Changed(const Series& series) {
-    journal_.Series(series.key.first, series.key.second);
-  }
+  void ForgetDropped(Series& series);
+  void Changed(Series& series);
+  void ChangedDecision(const Series& series, int64_t number);
+  void Take(Series& series, Rank rank, int64_t number);
 
   int32_t Expected(const Series& series) const;
+  Rank ParticipantAt(const Series& series, int32_t place) const;
   bool TakesPart(const Series& series, Rank rank) const;
-  bool AnyGone(const Series& series, const Instance& instance) const;
+  int32_t CountGone(const Series& series) const;
+  bool AllPast(const Series& series, int64_t number, int32_t& from) const;
   std::vector<MissingRank> Missing(const Series& series,
                                    const Instance& instance, Instant now,
                                    size_t count_max) const;
@@ -226,6 +256,8 @@ class BarrierTable {
   // Of the open instances.
   absl::btree_set<std::pair<Instant, std::pair<Key, int64_t>>> deadlines_;
   uint64_t calls_ = 0;
+  // Those whose numbering may be forgotten, by used_at.
+  absl::btree_map<uint64_t, Series*> idle_;
   // The decisions that are kept, the oldest first, and what they cost.
   absl::btree_map<uint64_t, std::pair<Series*, int64_t>> decisions_;
   int64_t decision_bytes_ = 0;

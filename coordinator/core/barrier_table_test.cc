@@ -78,10 +78,10 @@ class BarrierTableTest : public testing::Test {
     }
   }
 
-  void Lose(int32_t rank) {
+  void Lose(int32_t rank, const std::string& cause = "SIGSEGV") {
     std::vector<Event> departed;
-    members_.Fail(*members_.Find(MemberId(MemberName(rank))),
-                  {.text = "SIGSEGV"}, now_, departed, notes_);
+    members_.Fail(*members_.Find(MemberId(MemberName(rank))), {.text = cause},
+                  now_, departed, notes_);
     barriers_.MemberDeparted(departed[0], DepartedError(departed[0]), now_,
                              out_);
   }
@@ -249,6 +249,39 @@ TEST_F(BarrierTableTest, OtherGroupsAreNotConcernedByALoss) {
                                          AnsweredTo(1u, StatusCode::kOk)));
 }
 
+// Of many: the first of those that are to blame, then of those that are late.
+TEST_F(BarrierTableTest, TheAnswerListsAFewAndCountsAll) {
+  Form(2, 1600);
+  Lose(1500);
+  Lose(800);
+  Arrive(3);
+  const std::vector<Reply> replies = TakeReplies();
+  ASSERT_THAT(replies, SizeIs(1));
+  EXPECT_EQ(
+      replies[0].status,
+      absl::AbortedError(
+          "barrier \"epoch_end\" #1: 1 of 1600 ranks arrived in 0ms; "
+          "missing ranks 800 (trainer-800, failed: SIGSEGV), 1500 "
+          "(trainer-1500, failed: SIGSEGV), 0 (trainer-0), 1 (trainer-1), "
+          "2 (trainer-2), 4 (trainer-4), 5 (trainer-5), 6 (trainer-6) "
+          "and 1591 more; first to arrive: rank 3"));
+  EXPECT_THAT(ResultOf(replies[0]).missing, SizeIs(kMissingInResultMax));
+  EXPECT_EQ(UnlistedOf(ResultOf(replies[0])),
+            1599 - static_cast<int32_t>(kMissingInResultMax));
+}
+
+TEST_F(BarrierTableTest, LongCausesAreListedInFullAsFarAsThereIsRoom) {
+  for (const int32_t rank : {0, 1, 2, 3, 4, 5}) {
+    Lose(rank, std::string(4000, 'x'));
+  }
+  Arrive(7);
+  const std::vector<Reply> replies = TakeReplies();
+  ASSERT_THAT(replies, SizeIs(1));
+  EXPECT_THAT(ResultOf(replies[0]).missing, SizeIs(4));
+  EXPECT_EQ(UnlistedOf(ResultOf(replies[0])), 3);
+  EXPECT_THAT(MessageOf(replies[0]), ::testing::HasSubstr(" and 3 more; "));
+}
+
 TEST_F(BarrierTableTest, ALateCallerGetsTheStoredDecisionAndIsInStepAfterIt) {
   ArriveAllBut({3}, {.timeout = 10s});
   now_ += 10s;
@@ -310,6 +343,7 @@ TEST_F(BarrierTableTest, TheOldestDecisionsGoWhenAllAreTooManyBytes) {
   restored.RestoreFormation(formation);
   for (const char* name : {"two", "six"}) {
     restored.Restore(barriers_.RecordOf("", name));
+    restored.Restore(barriers_.RecordOf("", name, 1));
   }
   EXPECT_EQ(restored.CheckInvariants(), absl::OkStatus());
   EXPECT_EQ(restored.decision_bytes(), barriers_.decision_bytes());

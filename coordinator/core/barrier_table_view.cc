@@ -1,5 +1,5 @@
-// How others see the table: descriptions and snapshots for people, records for
-// storage, and what must always hold.
+// How others see the table: descriptions and snapshots for people, and what
+// must always hold.
 
 #include <algorithm>
 
@@ -9,53 +9,38 @@
 #include "coordinator/core/progress.h"
 
 namespace muster::coordinator::core {
-namespace {
-
-// Why the holder of `seat` can arrive no more, from what is known of its
-// member after a restart; null when it can.
-std::optional<std::pair<MissingCause, std::string>> DepartureOf(
-    const Seat& seat, const Member* member) {
-  if (member == nullptr) {
-    return std::pair(MissingCause::kLost, std::string("departed long ago"));
-  }
-  if (member->incarnation != seat.incarnation) {
-    return std::pair(
-        MissingCause::kReplaced,
-        absl::StrCat("replaced by incarnation ", member->incarnation.value(),
-                     " on ", member->registration.host, ", pid ",
-                     member->registration.pid));
-  }
-  switch (member->state) {
-    case MemberState::kAlive:
-    case MemberState::kDisconnected:
-      return std::nullopt;
-    case MemberState::kLost:
-      return std::pair(MissingCause::kLost, member->cause);
-    case MemberState::kFailed:
-      return std::pair(MissingCause::kFailed, member->cause);
-    case MemberState::kLeft:
-      break;
-  }
-  return std::pair(MissingCause::kLeft, member->cause);
-}
-
-}  // namespace
-
 std::vector<MissingRank> BarrierTable::Missing(const Series& series,
                                                const Instance& instance,
                                                Instant now,
                                                size_t count_max) const {
-  std::vector<MissingRank> missing;
+  // Of more than a text names, those that are to blame for it come first.
+  std::vector<Rank> ranks;
+  std::vector<Rank> late;
+  const size_t gone_max = std::min(count_max, static_cast<size_t>(series.gone));
   const int32_t expected = Expected(series);
   auto arrived = instance.arrived.begin();
-  for (int32_t i = 0; i < expected && missing.size() < count_max; ++i) {
-    const Rank rank =
-        series.participants.empty() ? Rank(i) : series.participants[i];
+  for (int32_t i = 0; i < expected; ++i) {
+    if (ranks.size() == gone_max && ranks.size() + late.size() >= count_max) {
+      break;
+    }
+    const Rank rank = ParticipantAt(series, i);
     if (arrived != instance.arrived.end() && arrived->first == rank) {
       ++arrived;
-    } else {
-      missing.push_back(DescribeMissing(rank, now));
+      continue;
     }
+    std::vector<Rank>& list = gone_.contains(rank) ? ranks : late;
+    if (list.size() < count_max) list.push_back(rank);
+  }
+  ranks.insert(ranks.end(), late.begin(), late.end());
+  if (ranks.size() <= kRanksInTextMax) std::sort(ranks.begin(), ranks.end());
+  ranks.resize(std::min(ranks.size(), count_max));
+
+  std::vector<MissingRank> missing;
+  size_t bytes = 0;
+  for (const Rank rank : ranks) {
+    if (bytes > kMissingInResultBytes) break;
+    missing.push_back(DescribeMissing(rank, now));
+    bytes += BytesOf(missing.back());
   }
   return missing;
 }
@@ -127,7 +112,15 @@ absl::Status BarrierTable::CheckInvariants() const {
   size_t waiting = 0;
   size_t decided = 0;
   int64_t decision_bytes = 0;
+  size_t idle = 0;
   for (const auto& [key, series] : series_) {
+    if (series->gone != CountGone(*series)) {
+      return absl::InternalError(absl::StrCat(
+          BarrierTitle(key.first, key.second, series->newest), ": counts ",
+          series->gone, " participants that are gone, not ",
+          CountGone(*series)));
+    }
+    if (series->instances.empty() && !series->dropped_results) ++idle;
     for (const auto& [rank, taken] : series->taken) {
       if (gone_.contains(rank)) continue;
       if (taken > series->newest || taken < 0) {
@@ -138,6 +131,12 @@ absl::Status BarrierTable::CheckInvariants() const {
     }
     for (const auto& [number, instance] : series->instances) {
       if (instance.decided()) {
+        int32_t from = 0;
+        if (AllPast(*series, number, from)) {
+          return absl::InternalError(
+              absl::StrCat(BarrierTitle(key.first, key.second, number),
+                           " is kept for nobody"));
+        }
         ++decided;
         decision_bytes += instance.bytes;
         continue;
@@ -145,7 +144,7 @@ absl::Status BarrierTable::CheckInvariants() const {
       ++open;
       waiting += instance.arrived.size();
       if (static_cast<int32_t>(instance.arrived.size()) >= Expected(*series) ||
-          (!instance.wait_all_ranks && AnyGone(*series, instance))) {
+          (!instance.wait_all_ranks && series->gone > 0)) {
         return absl::InternalError(absl::StrCat(
             BarrierTitle(key.first, key.second, number), " should be decided"));
       }
@@ -163,77 +162,16 @@ absl::Status BarrierTable::CheckInvariants() const {
         "barriers: ", open, " open, ", deadlines_.size(), " deadlines; ",
         waiting, " arrivals, ", places_by_waiter_.size(), " waiters"));
   }
+  if (idle != idle_.size()) {
+    return absl::InternalError(absl::StrCat("barriers: ", idle, " are idle, ",
+                                            idle_.size(), " are listed"));
+  }
   if (decided != decisions_.size() || decision_bytes != decision_bytes_) {
     return absl::InternalError(absl::StrCat(
         "barriers: ", decided, " decisions of ", decision_bytes, " bytes, not ",
         decisions_.size(), " of ", decision_bytes_));
   }
   return absl::OkStatus();
-}
-
-SeriesRecord BarrierTable::RecordOf(const std::string& group,
-                                    const std::string& barrier) const {
-  SeriesRecord record;
-  record.group = group;
-  record.barrier = barrier;
-  const auto found = series_.find(Key(group, barrier));
-  if (found == series_.end()) {
-    record.erased = true;
-    return record;
-  }
-  const Series& series = *found->second;
-  record.participants = series.participants;
-  record.founder = series.founder;
-  record.dropped_results = series.dropped_results;
-  record.newest = series.newest;
-  absl::btree_map<Rank, int64_t> taken = series.taken;
-  for (auto it = series.instances.rbegin(); it != series.instances.rend();
-       ++it) {
-    const Instance& instance = it->second;
-    if (instance.decided()) {
-      record.decisions.push_back(
-          {instance.number, instance.status, instance.result});
-      continue;
-    }
-    // As if nobody had come yet.
-    if (instance.number == record.newest) --record.newest;
-    for (const auto& [rank, waiter] : instance.arrived) --taken[rank];
-  }
-  record.taken.assign(taken.begin(), taken.end());
-  record.erased = record.newest == 0;
-  return record;
-}
-
-void BarrierTable::RestoreFormation(FormationReply formation) {
-  formation_ = std::move(formation);
-  if (formation_ == nullptr) return;
-  for (size_t i = 0; i < formation_->world.size(); ++i) {
-    const Seat& seat = formation_->world[i];
-    auto departure = DepartureOf(seat, membership_.Find(seat.member));
-    if (!departure.has_value()) continue;
-    gone_.emplace(Rank(static_cast<int32_t>(i)),
-                  Departure{departure->first, std::move(departure->second)});
-  }
-}
-
-void BarrierTable::Restore(SeriesRecord record) {
-  Key key(std::move(record.group), std::move(record.barrier));
-  auto series = std::make_unique<Series>();
-  series->key = key;
-  series->participants = std::move(record.participants);
-  series->founder = record.founder;
-  series->newest = record.newest;
-  series->dropped_results = record.dropped_results;
-  series->taken.insert(record.taken.begin(), record.taken.end());
-  for (SeriesRecord::Decision& decision : record.decisions) {
-    Instance& instance = series->instances[decision.instance];
-    instance.number = decision.instance;
-    instance.first = decision.result->first_to_arrive;
-    instance.status = std::move(decision.status);
-    instance.result = std::move(decision.result);
-    Keep(*series, instance);
-  }
-  series_[std::move(key)] = std::move(series);
 }
 
 }  // namespace muster::coordinator::core

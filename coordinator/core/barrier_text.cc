@@ -74,10 +74,10 @@ absl::Status BarrierStatus(const BarrierResult& result,
     absl::StrAppend(&text, i == 0 ? "" : ", ",
                     MissingText(result.missing[i], lease));
   }
-  if (result.missing.size() > kRanksInTextMax) {
-    absl::StrAppend(&text, " and ", result.missing.size() - kRanksInTextMax,
-                    " more");
-  }
+  const size_t missing = result.missing.size() + UnlistedOf(result);
+  const size_t named = std::min(result.missing.size(), kRanksInTextMax);
+  if (missing > named)
+    absl::StrAppend(&text, " and ", missing - named, " more");
   absl::StrAppend(&text, "; first to arrive: rank ",
                   result.first_to_arrive.value());
   return result.outcome == BarrierOutcome::kTimedOut

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/btree_set.h"
@@ -39,6 +40,13 @@ class Journal {
   void Series(const std::string& group, const std::string& barrier) {
     if (on_) series.emplace(group, barrier);
   }
+  void Decision(const std::string& group, const std::string& barrier,
+                int64_t instance) {
+    if (on_) decisions.emplace(group, barrier, instance);
+  }
+  void Taken(const std::string& group, const std::string& barrier, Rank rank) {
+    if (on_) taken.emplace(group, barrier, rank);
+  }
 
   void Group(const std::string& group) {
     if (on_) groups.insert(group);
@@ -56,6 +64,8 @@ class Journal {
   absl::btree_set<std::pair<MemberId, SequenceNumber>> replies;
   bool generation = false;
   absl::btree_set<std::pair<std::string, std::string>> series;
+  absl::btree_set<std::tuple<std::string, std::string, int64_t>> decisions;
+  absl::btree_set<std::tuple<std::string, std::string, Rank>> taken;
   absl::btree_set<std::string> groups;
   absl::btree_set<std::pair<std::string, Rank>> group_ranks;
 

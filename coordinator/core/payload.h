@@ -164,18 +164,32 @@ struct BarrierResult {
   int32_t expected = 0;
   int32_t arrived = 0;
   Rank first_to_arrive;
-  Duration waited{};                 // from the first arrival to the decision
-  std::vector<MissingRank> missing;  // by rank
+  Duration waited{};  // from the first arrival to the decision
+  // Of the `expected - arrived` that are missing, those that are listed. By
+  // rank; where they are more than a text names (kRanksInTextMax), first those
+  // that can arrive no more, then the others. Every caller gets them, so they
+  // are not more than kMissingInResultMax, and what they hold is not much more
+  // than kMissingInResultBytes.
+  std::vector<MissingRank> missing;
 };
 
-// What a kept result costs.
+inline constexpr size_t kMissingInResultMax = 32;
+inline constexpr size_t kMissingInResultBytes = 16 << 10;
+
+// How many more are missing than are listed.
+inline int32_t UnlistedOf(const BarrierResult& result) {
+  return result.expected - result.arrived -
+         static_cast<int32_t>(result.missing.size());
+}
+
+// What they cost while they are kept.
+inline size_t BytesOf(const MissingRank& missing) {
+  return sizeof(missing) + missing.member.value().size() + missing.host.size() +
+         missing.cause_text.size() + missing.last_progress.size();
+}
 inline int64_t BytesOf(const BarrierResult& result) {
   size_t bytes = sizeof(result) + result.group.size() + result.barrier.size();
-  for (const MissingRank& missing : result.missing) {
-    bytes += sizeof(missing) + missing.member.value().size() +
-             missing.host.size() + missing.cause_text.size() +
-             missing.last_progress.size();
-  }
+  for (const MissingRank& missing : result.missing) bytes += BytesOf(missing);
   return static_cast<int64_t>(bytes);
 }
 

@@ -28,9 +28,10 @@ struct JobRecord {
   JobEpoch epoch;
 };
 
-using Record = std::variant<JobRecord, EntryRecord, ItemRecord, StoreRecord,
-                            MemberRecord, ReplyRecord, GenerationRecord,
-                            SeriesRecord, GroupRecord, GroupRankRecord>;
+using Record =
+    std::variant<JobRecord, EntryRecord, ItemRecord, StoreRecord, MemberRecord,
+                 ReplyRecord, GenerationRecord, SeriesRecord, DecisionRecord,
+                 TakenRecord, GroupRecord, GroupRankRecord>;
 
 // Whether a change erases the record.
 inline bool IsErased(const Record& record) {
@@ -43,6 +44,8 @@ inline bool IsErased(const Record& record) {
     bool operator()(const ReplyRecord& of) { return of.erased; }
     bool operator()(const GenerationRecord&) { return false; }
     bool operator()(const SeriesRecord& of) { return of.erased; }
+    bool operator()(const DecisionRecord& of) { return of.erased; }
+    bool operator()(const TakenRecord& of) { return of.erased; }
     bool operator()(const GroupRecord& of) { return of.erased; }
     bool operator()(const GroupRankRecord& of) { return of.erased; }
   };

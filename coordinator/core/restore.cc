@@ -64,6 +64,12 @@ std::vector<Record> Coordinator::TakeChanges() {
   for (const auto& [group, barrier] : journal_.series) {
     changes.push_back(barriers_.RecordOf(group, barrier));
   }
+  for (const auto& [group, barrier, instance] : journal_.decisions) {
+    changes.push_back(barriers_.RecordOf(group, barrier, instance));
+  }
+  for (const auto& [group, barrier, rank] : journal_.taken) {
+    changes.push_back(barriers_.RecordOf(group, barrier, rank));
+  }
   for (const std::string& key : journal_.keys) {
     changes.push_back(store_.RecordOf(key));
   }
@@ -110,6 +116,12 @@ void Coordinator::Restore(std::vector<Record> records, Instant now) {
   std::vector<SeriesRecord> series;
   TakeOut(records, series);
   for (SeriesRecord& record : series) barriers_.Restore(std::move(record));
+  std::vector<DecisionRecord> decisions;
+  TakeOut(records, decisions);
+  for (DecisionRecord& record : decisions) barriers_.Restore(std::move(record));
+  std::vector<TakenRecord> taken;
+  TakeOut(records, taken);
+  for (const TakenRecord& record : taken) barriers_.Restore(record);
 
   std::vector<ReplyRecord> replies;
   TakeOut(records, replies);

@@ -401,6 +401,14 @@ class Player {
     std::string operator()(const SeriesRecord& of) {
       return absl::StrCat("series ", of.group, " ", of.barrier);
     }
+    std::string operator()(const DecisionRecord& of) {
+      return absl::StrCat("decision ", of.group, " ", of.barrier, " ",
+                          of.instance);
+    }
+    std::string operator()(const TakenRecord& of) {
+      return absl::StrCat("taken ", of.group, " ", of.barrier, " ",
+                          of.rank.value());
+    }
     std::string operator()(const GroupRecord& of) { return "group " + of.name; }
     std::string operator()(const GroupRankRecord& of) {
       return absl::StrCat("rank ", of.rank.value(), " of ", of.group);

@@ -372,6 +372,7 @@ absl::Status StatusOf(const Answer& answer) {
   for (const core::MissingRank& missing : barrier->missing) {
     FillMember(missing, culprits.add_members());
   }
+  culprits.set_omitted(core::UnlistedOf(*barrier));
   v1::SetCulprits(culprits, &status);
   return status;
 }

@@ -118,5 +118,55 @@ TEST(LargeJobTest, ItsEndCostsEachMemberAFewEvents) {
   }
 }
 
+// All but one arrive, which is lost, or which does not come in time.
+Traffic FailedBarrier(int size, bool lost) {
+  LargeJob job(size);
+  core::BarrierRequest request;
+  request.barrier = "epoch";
+  request.timeout = seconds(5);
+  core::Outbox out;
+  // Of those that are missing when it fails, the others come for the decision.
+  const int early = lost ? size / 4 : size - 1;
+  for (int i = 0; i < early; ++i) {
+    request.rank = core::Rank(i);
+    job.coordinator().Arrive(job.CallOf(i), request, job.now(), out);
+  }
+  if (lost) {
+    job.coordinator().ReportFailure(job.CallOf(size - 1), {.text = "broken"},
+                                    job.now(), out);
+    for (int i = early; i < size - 1; ++i) {
+      request.rank = core::Rank(i);
+      job.coordinator().Arrive(job.CallOf(i), request, job.now(), out);
+    }
+  }
+  job.Advance(seconds(5), out);
+  Traffic traffic;
+  for (const core::Reply& reply : out.replies) {
+    if (reply.status.ok()) continue;
+    Answer answer;
+    answer.method = Method::kAwaitBarrier;
+    answer.status = reply.status;
+    answer.payload = reply.payload;
+    v1::Result result;
+    FillResult(answer, core::MemberId(), &result);
+    ++traffic.messages;
+    traffic.bytes += static_cast<int64_t>(result.ByteSizeLong());
+  }
+  std::cout << size << " ranks, " << (lost ? "one lost" : "one late") << ": "
+            << traffic.messages << " answers, " << traffic.bytes / 1000
+            << " kB\n";
+  return traffic;
+}
+
+TEST(LargeJobTest, AFailedBarrierTellsEachOfItsCallersAFewRanks) {
+  for (const int size : {400, 1600}) {
+    for (const bool lost : {false, true}) {
+      const Traffic traffic = FailedBarrier(size, lost);
+      EXPECT_EQ(traffic.messages, size - 1);
+      EXPECT_LE(traffic.bytes, int64_t{size} * 4000);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace muster::coordinator

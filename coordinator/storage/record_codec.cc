@@ -25,6 +25,8 @@ constexpr char kMember = 'm';
 constexpr char kReply = 'r';
 constexpr char kGeneration = 'g';
 constexpr char kSeries = 'b';
+constexpr char kDecision = 'd';
+constexpr char kTaken = 't';
 constexpr char kGroup = 'p';
 constexpr char kGroupRank = 'n';
 
@@ -91,6 +93,18 @@ struct AppendName {
     key.push_back(kSeries);
     AppendSized(record.group, key);
     key += record.barrier;
+  }
+  void operator()(const core::DecisionRecord& record) {
+    key.push_back(kDecision);
+    AppendSized(record.group, key);
+    AppendSized(record.barrier, key);
+    AppendNumber(static_cast<uint64_t>(record.instance), key);
+  }
+  void operator()(const core::TakenRecord& record) {
+    key.push_back(kTaken);
+    AppendSized(record.group, key);
+    AppendSized(record.barrier, key);
+    AppendNumber(static_cast<uint64_t>(record.rank.value()), key);
   }
   void operator()(const core::GroupRecord& record) {
     key.push_back(kGroup);
@@ -206,11 +220,19 @@ std::string Serialize(const core::SeriesRecord& record) {
     while (message.taken_size() < rank.value()) message.add_taken(0);
     message.add_taken(instance);
   }
-  for (const core::SeriesRecord::Decision& decision : record.decisions) {
-    storage::v1::Series::Decision* to = message.add_decisions();
-    FillStatus(decision.status, to->mutable_status());
-    FillBarrier(*decision.result, to->mutable_result());
-  }
+  return message.SerializeAsString();
+}
+
+std::string Serialize(const core::DecisionRecord& record) {
+  storage::v1::Decision message;
+  FillStatus(record.status, message.mutable_status());
+  FillBarrier(*record.result, message.mutable_result());
+  return message.SerializeAsString();
+}
+
+std::string Serialize(const core::TakenRecord& record) {
+  storage::v1::Taken message;
+  message.set_instance(record.instance);
   return message.SerializeAsString();
 }
 
@@ -362,11 +384,33 @@ std::optional<core::Record> DecodeSeries(absl::string_view name,
     if (message.taken(rank) == 0) continue;
     record.taken.emplace_back(core::Rank(rank), message.taken(rank));
   }
-  for (const storage::v1::Series::Decision& decision : message.decisions()) {
-    record.decisions.push_back({decision.result().instance(),
-                                StatusOf(decision.status()),
-                                BarrierOf(decision.result())});
+  return record;
+}
+
+std::optional<core::Record> DecodeDecision(absl::string_view name,
+                                           absl::string_view value) {
+  storage::v1::Decision message;
+  core::DecisionRecord record;
+  if (!TakeSized(name, record.group) || !TakeSized(name, record.barrier) ||
+      name.size() != sizeof(uint64_t) || !Parse(value, message)) {
+    return std::nullopt;
   }
+  record.instance = static_cast<int64_t>(ReadNumber(name));
+  record.status = StatusOf(message.status());
+  record.result = BarrierOf(message.result());
+  return record;
+}
+
+std::optional<core::Record> DecodeTaken(absl::string_view name,
+                                        absl::string_view value) {
+  storage::v1::Taken message;
+  core::TakenRecord record;
+  if (!TakeSized(name, record.group) || !TakeSized(name, record.barrier) ||
+      name.size() != sizeof(uint64_t) || !Parse(value, message)) {
+    return std::nullopt;
+  }
+  record.rank = core::Rank(static_cast<int32_t>(ReadNumber(name)));
+  record.instance = message.instance();
   return record;
 }
 
@@ -416,6 +460,10 @@ std::optional<core::Record> Decode(char kind, absl::string_view name,
       return DecodeGeneration(value);
     case kSeries:
       return DecodeSeries(name, value);
+    case kDecision:
+      return DecodeDecision(name, value);
+    case kTaken:
+      return DecodeTaken(name, value);
     case kGroup:
       return DecodeGroup(name, value);
     case kGroupRank:
