@@ -3,6 +3,7 @@
 #ifndef MUSTER_COORDINATOR_CORE_CALL_H_
 #define MUSTER_COORDINATOR_CORE_CALL_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "coordinator/core/ids.h"
@@ -30,6 +31,10 @@ struct Call {
   // In ascending order. Few: calls that have been parked for so long that the
   // member would run out of retained_replies if it waited for their answers.
   std::vector<SequenceNumber> unanswered;
+
+  // The message that brought these two: calls with the same number have the
+  // same, and they are looked at once. 0: none.
+  uint64_t message = 0;
 };
 
 }  // namespace muster::coordinator::core

@@ -60,12 +60,15 @@ bool Coordinator::AdmitMember(const Call& call, Instant now, Outbox& out,
 // Answers the call, now or when the first one is answered, if it is a retry.
 bool Coordinator::Replay(const Call& call, absl::string_view method,
                          Member& member, Outbox& out) {
-  const absl::Status acknowledged = member.replies.Acknowledge(
-      call.acknowledged_through, call.unanswered, limits_,
-      [&](SequenceNumber sequence) { journal_.Reply(member.id, sequence); });
-  if (!acknowledged.ok()) {
-    out.Fail(call.waiter, acknowledged);
-    return true;
+  if (call.message == 0 || call.message != member.acknowledged_by) {
+    const absl::Status acknowledged = member.replies.Acknowledge(
+        call.acknowledged_through, call.unanswered, limits_,
+        [&](SequenceNumber sequence) { journal_.Reply(member.id, sequence); });
+    if (!acknowledged.ok()) {
+      out.Fail(call.waiter, acknowledged);
+      return true;
+    }
+    member.acknowledged_by = call.message;
   }
   absl::StatusOr<ReplyCache::Entry*> entry =
       member.replies.Find(call.sequence, method, limits_);

@@ -135,6 +135,82 @@ void BM_RendezvousAndBarrier(benchmark::State& state) {
 }
 BENCHMARK(BM_RendezvousAndBarrier)->Arg(1000)->Unit(benchmark::kMillisecond);
 
+// Each of n members watches a key of its own; all keys are set at once.
+void BM_WatchesOfManyKeys(benchmark::State& state) {
+  Fixture fixture(0);
+  const int64_t watches = state.range(0);
+  std::vector<std::string> keys;
+  for (int64_t i = 0; i < watches; ++i) {
+    keys.push_back("watched-" + std::to_string(i));
+  }
+  Call call;
+  for (auto _ : state) {
+    const int64_t revision = fixture.coordinator_.Snapshot(t0).revision;
+    for (const std::string& key : keys) {
+      call.waiter = WaiterId(call.waiter.value() + 1);
+      fixture.coordinator_.Watch(
+          call, {{key, false}, revision, std::chrono::seconds(1)}, t0,
+          fixture.out_);
+    }
+    fixture.coordinator_.MultiSet(call, keys,
+                                  std::vector<std::string>(keys.size(), "v"),
+                                  t0, fixture.out_);
+    fixture.out_.Clear();
+  }
+  state.SetItemsProcessed(state.iterations() * watches);
+}
+BENCHMARK(BM_WatchesOfManyKeys)->Arg(1000)->Arg(10000);
+
+// An elastic world of n loses a member: n spares and n - 1 members wait for the
+// last one.
+void BM_ElasticJoinsWithSpares(benchmark::State& state) {
+  const int32_t seats = static_cast<int32_t>(state.range(0));
+  for (auto _ : state) {
+    Fixture fixture(2 * seats);
+    const auto join = [&](int32_t i) {
+      Call call = fixture.MemberCall(i);
+      call.waiter = WaiterId(static_cast<uint64_t>(i) + 1);
+      fixture.coordinator_.Join(call,
+                                {.timeout = std::chrono::seconds(30),
+                                 .min_world_size = seats,
+                                 .max_world_size = seats},
+                                t0, fixture.out_);
+    };
+    for (int32_t i = 0; i < seats; ++i) join(i);
+    fixture.coordinator_.ReportFailure(fixture.MemberCall(0),
+                                       {.text = "broken"}, t0, fixture.out_);
+    for (int32_t i = seats; i < 2 * seats; ++i) join(i);
+    for (int32_t i = 1; i < seats - 1; ++i) join(i);
+  }
+  state.SetItemsProcessed(state.iterations() * 3 * seats);
+}
+BENCHMARK(BM_ElasticJoinsWithSpares)
+    ->Arg(1000)
+    ->Arg(4000)
+    ->Unit(benchmark::kMillisecond);
+
+// All members of a job leave within a second.
+void BM_EndOfJob(benchmark::State& state) {
+  const int32_t members = static_cast<int32_t>(state.range(0));
+  for (auto _ : state) {
+    Fixture fixture(members);
+    for (int32_t i = 0; i < members; ++i) {
+      fixture.coordinator_.Join(fixture.MemberCall(i),
+                                {.rank = Rank(i),
+                                 .world_size = members,
+                                 .timeout = std::chrono::seconds(30)},
+                                t0, fixture.out_);
+    }
+    for (int32_t i = 0; i < members; ++i) {
+      fixture.coordinator_.Leave(
+          fixture.MemberCall(i), "finished",
+          t0 + i * Duration(std::chrono::seconds(1)) / members, fixture.out_);
+    }
+  }
+  state.SetItemsProcessed(state.iterations() * members);
+}
+BENCHMARK(BM_EndOfJob)->Arg(800)->Arg(10000)->Unit(benchmark::kMillisecond);
+
 }  // namespace
 }  // namespace muster::coordinator::core
 

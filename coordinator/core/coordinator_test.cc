@@ -83,6 +83,24 @@ class CoordinatorTest : public testing::Test {
   Outbox out_;
 };
 
+// What a message says of the answers that its sender has is looked at once, not
+// with each of its calls.
+TEST_F(CoordinatorTest, AMessageAcknowledgesOnce) {
+  Register("b");
+  coordinator_.Set(From("b", 1, 1, 1), "k", "v", now_, out_);
+  Call call = From("b", 1, 2, 2);
+  call.message = 7;
+  coordinator_.Set(call, "k", "v", now_, out_);
+  call = From("b", 1, 3, 3, 2);
+  call.message = 7;
+  coordinator_.Set(call, "k", "v", now_, out_);
+  EXPECT_EQ(coordinator_.Snapshot(now_).retained_replies, 3);
+  call.sequence = SequenceNumber(4);
+  call.message = 8;
+  coordinator_.Set(call, "k", "v", now_, out_);
+  EXPECT_EQ(coordinator_.Snapshot(now_).retained_replies, 2);
+}
+
 // Fencing.
 
 TEST_F(CoordinatorTest, AFencedCallerChangesNothing) {

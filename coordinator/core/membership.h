@@ -78,6 +78,7 @@ struct Member {
   // registration must not bring them back.
   std::deque<Incarnation> retired;
   ReplyCache replies;
+  uint64_t acknowledged_by = 0;  // the newest Call::message of those
 
   // Registered, and neither lost, failed nor left.
   bool live() const {

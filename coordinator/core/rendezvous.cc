@@ -101,7 +101,7 @@ absl::Status Rendezvous::CheckSizes(const Call& call,
 }
 
 absl::Status Rendezvous::CheckRequest(const Call& call,
-                                      const JoinRequest& request) const {
+                                      const JoinRequest& request) {
   if (!closed_.empty()) return ClosedError();
   absl::Status status = CheckForm(call, request);
   if (status.ok()) status = CheckSizes(call, request);
@@ -125,14 +125,9 @@ absl::Status Rendezvous::CheckRequest(const Call& call,
 }
 
 absl::Status Rendezvous::CheckSeat(const Call& call,
-                                   const JoinRequest& request) const {
+                                   const JoinRequest& request) {
   if (!request.rank.has_value()) {
-    for (int32_t rank = 0; rank < request.world_size; ++rank) {
-      const Seat* holder = LiveHolder(Rank(rank));
-      if (holder == nullptr || holder->member == call.member) {
-        return absl::OkStatus();
-      }
-    }
+    if (!AllSeatsHeld(call, request.world_size)) return absl::OkStatus();
     return absl::AlreadyExistsError(absl::StrCat(
         "rendezvous: all ", request.world_size, " ranks of running generation ",
         formation_->generation.value(), " are held by live members; ",
@@ -152,6 +147,27 @@ absl::Status Rendezvous::CheckSeat(const Call& call,
                      Claimant(call.member), " cannot take it"));
   }
   return absl::OkStatus();
+}
+
+// Whether live members of the running generation, others than the caller, hold
+// all ranks below `world_size`.
+bool Rendezvous::AllSeatsHeld(const Call& call, int32_t world_size) {
+  if (!running_) return false;
+  const int32_t size = static_cast<int32_t>(formation_->world.size());
+  if (world_size > size) return false;
+  const auto own = formation_->ranks.find(call.member);
+  if (own != formation_->ranks.end() && own->second.value() < world_size) {
+    return false;
+  }
+  if (seated_ == size) return true;
+  for (int32_t i = 0; i < world_size; ++i) {
+    vacant_ %= static_cast<size_t>(world_size);
+    if (LiveHolder(Rank(static_cast<int32_t>(vacant_))) == nullptr) {
+      return false;
+    }
+    ++vacant_;
+  }
+  return true;
 }
 
 bool Rendezvous::Join(const Call& call, JoinRequest request, Instant now,
@@ -190,6 +206,8 @@ bool Rendezvous::Join(const Call& call, JoinRequest request, Instant now,
   }
   members_by_waiter_.emplace(join.waiter, join.member);
   deadlines_.emplace(join.deadline, join.member);
+  queue_.emplace(join.order, join.member);
+  if (IsReturn(join)) ++returned_;
   joins_.emplace(call.member, std::move(join));
   // Where the caller supersedes itself, nobody has come or gone.
   if (terms_ == agreed) {
@@ -230,19 +248,26 @@ FormationReply Rendezvous::Settle(Instant now, Outbox& out) {
 
 // Whether a live member of the generation before is not back yet, and a
 // newcomer would have its seat.
-bool Rendezvous::AwaitsReturn() const {
-  if (formation_ == nullptr) return false;
-  int32_t returned = 0;
-  bool expected = false;
-  for (const Seat& seat : formation_->world) {
-    if (joins_.contains(seat.member)) {
-      ++returned;
-      continue;
-    }
-    const Member* member = membership_.Find(seat.member);
-    expected = expected || (member != nullptr && member->live());
+bool Rendezvous::AwaitsReturn() {
+  if (formation_ == nullptr || returned_ >= terms_.max) return false;
+  const std::vector<Seat>& world = formation_->world;
+  for (size_t i = 0; i < world.size(); ++i) {
+    away_ %= world.size();
+    if (IsAway(world[away_])) return true;
+    ++away_;
   }
-  return expected && returned < terms_.max;
+  return false;
+}
+
+// Whether the one who had the seat is alive, and has not joined again.
+bool Rendezvous::IsAway(const Seat& seat) const {
+  if (joins_.contains(seat.member)) return false;
+  const Member* member = membership_.Find(seat.member);
+  return member != nullptr && member->live();
+}
+
+bool Rendezvous::IsReturn(const PendingJoin& join) const {
+  return formation_ != nullptr && formation_->ranks.contains(join.member);
 }
 
 // The ranks of those that wait and had one in the generation before.
@@ -331,6 +356,9 @@ FormationReply Rendezvous::Form(Instant now, Outbox& out) {
   seated_ = static_cast<int64_t>(formation->world.size());
   running_ = true;
   formation_ = std::move(formation);
+  returned_ = static_cast<int32_t>(
+      std::count_if(joins_.begin(), joins_.end(),
+                    [&](const auto& join) { return IsReturn(join.second); }));
   journal_.Generation();
   for (WaiterId waiter : waiters) out.Answer(waiter, formation_);
   return formation_;
@@ -340,6 +368,8 @@ void Rendezvous::Remove(const PendingJoin& join) {
   if (join.request.rank.has_value()) claims_.erase(*join.request.rank);
   members_by_waiter_.erase(join.waiter);
   deadlines_.erase({join.deadline, join.member});
+  queue_.erase(join.order);
+  if (IsReturn(join)) --returned_;
   quota_.Release(static_cast<int64_t>(join.request.address.size()));
   const MemberId member = join.member;
   joins_.erase(member);
@@ -375,11 +405,7 @@ void Rendezvous::Close(const Call& call, absl::string_view reason,
 }
 
 const MemberId* Rendezvous::first_waiter() const {
-  const auto first = std::min_element(joins_.begin(), joins_.end(),
-                                      [](const auto& a, const auto& b) {
-                                        return a.second.order < b.second.order;
-                                      });
-  return first == joins_.end() ? nullptr : &first->first;
+  return queue_.empty() ? nullptr : &queue_.begin()->second;
 }
 
 bool Rendezvous::Abandon(const MemberId& id) {
@@ -485,7 +511,9 @@ std::optional<Instant> Rendezvous::NextDeadline() const {
 
 absl::Status Rendezvous::CheckInvariants() const {
   size_t claims = 0;
+  int32_t returns = 0;
   for (const auto& [member, join] : joins_) {
+    if (IsReturn(join)) ++returns;
     if (join.request.rank.has_value()) ++claims;
     if (TermsOf(join.request) != terms_ || join.member != member) {
       return absl::InternalError("rendezvous: a join of another world size");
@@ -499,17 +527,23 @@ absl::Status Rendezvous::CheckInvariants() const {
   const int32_t waiting = static_cast<int32_t>(joins_.size());
   if (claims != claims_.size() || joins_.size() != deadlines_.size() ||
       joins_.size() != members_by_waiter_.size() ||
+      joins_.size() != queue_.size() || returns != returned_ ||
       joins_.empty() != (terms_.max == 0) ||
       (!closed_.empty() && !joins_.empty())) {
     return absl::InternalError(
         absl::StrCat("rendezvous: ", waiting, " joins, ", claims_.size(),
-                     " claims, ", deadlines_.size(), " deadlines, world size ",
-                     Text(terms_), closed_.empty() ? "" : ", closed"));
+                     " claims, ", deadlines_.size(), " deadlines, ", returned_,
+                     " of ", returns, " returns, world size ", Text(terms_),
+                     closed_.empty() ? "" : ", closed"));
   }
   const bool open = waiting > 0 && !Held();
+  const bool awaits_return =
+      formation_ != nullptr && returns < terms_.max &&
+      std::any_of(formation_->world.begin(), formation_->world.end(),
+                  [&](const Seat& seat) { return IsAway(seat); });
   if (open != open_since_.has_value() ||
       (open && waiting >= terms_.min) != last_call_end_.has_value() ||
-      (open && waiting >= terms_.max && !AwaitsReturn())) {
+      (open && waiting >= terms_.max && !awaits_return)) {
     return absl::InternalError(absl::StrCat(
         "rendezvous: ", waiting, " joins for world size ", Text(terms_),
         last_call_end_.has_value() ? " in" : " without", " a last call"));

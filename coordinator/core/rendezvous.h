@@ -164,15 +164,18 @@ class Rendezvous {
   static Terms TermsOf(const JoinRequest& request);
   static std::string Text(const Terms& terms);
 
-  absl::Status CheckRequest(const Call& call, const JoinRequest& request) const;
+  absl::Status CheckRequest(const Call& call, const JoinRequest& request);
   absl::Status CheckForm(const Call& call, const JoinRequest& request) const;
   absl::Status CheckSizes(const Call& call, const JoinRequest& request) const;
-  absl::Status CheckSeat(const Call& call, const JoinRequest& request) const;
+  absl::Status CheckSeat(const Call& call, const JoinRequest& request);
   absl::Status ClosedError() const;
 
   // Whether those that wait must wait for the end of the running generation.
   bool Held() const { return terms_.elastic && running_; }
-  bool AwaitsReturn() const;
+  bool AwaitsReturn();
+  bool IsAway(const Seat& seat) const;
+  bool IsReturn(const PendingJoin& join) const;
+  bool AllSeatsHeld(const Call& call, int32_t world_size);
   absl::flat_hash_map<MemberId, Rank> RanksBefore() const;
   FormationReply Form(Instant now, Outbox& out);
   absl::btree_map<Rank, MemberId> SeatJoins() const;
@@ -192,7 +195,9 @@ class Rendezvous {
 
   // The forming generation.
   absl::btree_map<MemberId, PendingJoin> joins_;
-  absl::btree_map<Rank, MemberId> claims_;  // joins that ask for a rank
+  absl::btree_map<Rank, MemberId> claims_;     // joins that ask for a rank
+  absl::btree_map<uint64_t, MemberId> queue_;  // by PendingJoin::order
+  int32_t returned_ = 0;  // joins of members of the generation before
   absl::flat_hash_map<WaiterId, MemberId> members_by_waiter_;
   absl::btree_set<std::pair<Instant, MemberId>> deadlines_;
   Terms terms_;
@@ -210,6 +215,10 @@ class Rendezvous {
   FormationReply formation_;
   bool running_ = false;
   int64_t seated_ = 0;  // members of it that have not departed
+  // Seats of it, where the one that was looked for was found last. There it is
+  // looked for first, so that not every join looks at every seat.
+  size_t away_ = 0;    // a live member that is not back
+  size_t vacant_ = 0;  // nobody live
 
   std::string closed_;
 };

@@ -39,16 +39,18 @@ void StoreEngine::Watch(const Call& call, WatchRequest request, Instant now,
 
 // Ends a step that may have changed something.
 void StoreEngine::AnswerWatches(Outbox& out) {
-  for (const auto& [order, waiter] : woken_watches_) {
-    const absl::Status status =
-        data_.history().CheckComplete(seen_, revision());
-    if (status.ok()) {
-      out.Answer(waiter->id,
-                 data_.history().Collect(waiter->selector, seen_, revision()));
-    } else {
-      out.Fail(waiter->id, status);
+  if (!woken_watches_.empty()) {
+    const WatchHistory& history = data_.history();
+    const absl::Status status = history.CheckComplete(seen_, revision());
+    const WatchIndex index(history, seen_, revision());
+    for (const auto& [order, waiter] : woken_watches_) {
+      if (status.ok()) {
+        out.Answer(waiter->id, index.Collect(waiter->selector));
+      } else {
+        out.Fail(waiter->id, status);
+      }
+      waiters_.Remove(waiter);
     }
-    waiters_.Remove(waiter);
   }
   woken_watches_.clear();
   seen_ = revision();

@@ -1,6 +1,7 @@
 #include "coordinator/core/watch_history.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -13,15 +14,40 @@ namespace {
 constexpr size_t kReplyChangesMax = 1024;
 constexpr int64_t kReplyBytesMax = 1 << 20;
 
+int64_t BytesOf(const StoreChange& change) {
+  return static_cast<int64_t>(
+      change.key.size() + (change.value == nullptr ? 0 : change.value->size()));
+}
+
+// A reply that changes are added to, in their order.
+class Collector {
+ public:
+  explicit Collector(int64_t newest) { reply_.revision = newest; }
+
+  // False when the reply is full: it ends with the revision before.
+  bool Add(const std::shared_ptr<const StoreChange>& change) {
+    const bool full =
+        reply_.changes.size() >= kReplyChangesMax || bytes_ >= kReplyBytesMax;
+    if (full && change->revision != reply_.changes.back()->revision) {
+      reply_.revision = reply_.changes.back()->revision;
+      return false;
+    }
+    bytes_ += BytesOf(*change);
+    reply_.changes.push_back(change);
+    return true;
+  }
+
+  WatchReply Take() { return std::move(reply_); }
+
+ private:
+  WatchReply reply_;
+  int64_t bytes_ = 0;
+};
+
 }  // namespace
 
 bool WatchSelector::Matches(absl::string_view changed) const {
   return prefix ? absl::StartsWith(changed, key) : changed == key;
-}
-
-int64_t WatchHistory::BytesOf(const StoreChange& change) {
-  return static_cast<int64_t>(
-      change.key.size() + (change.value == nullptr ? 0 : change.value->size()));
 }
 
 void WatchHistory::Add(StoreChange change) {
@@ -57,26 +83,58 @@ absl::Status WatchHistory::CheckComplete(int64_t after, int64_t newest) const {
 
 WatchReply WatchHistory::Collect(const WatchSelector& selector, int64_t after,
                                  int64_t newest) const {
-  WatchReply reply;
-  reply.revision = newest;
-  int64_t bytes = 0;
-  auto it = std::upper_bound(changes_.begin(), changes_.end(), after,
-                             [](int64_t revision, const auto& change) {
-                               return revision < change->revision;
-                             });
-  for (; it != changes_.end(); ++it) {
-    const StoreChange& change = **it;
-    const bool full =
-        reply.changes.size() >= kReplyChangesMax || bytes >= kReplyBytesMax;
-    if (full && change.revision != reply.changes.back()->revision) {
-      reply.revision = reply.changes.back()->revision;
-      break;
-    }
-    if (!selector.Matches(change.key)) continue;
-    bytes += BytesOf(change);
-    reply.changes.push_back(*it);
+  Collector collector(newest);
+  for (auto it = FirstAfter(after); it != changes_.end(); ++it) {
+    if (selector.Matches((*it)->key) && !collector.Add(*it)) break;
   }
-  return reply;
+  return collector.Take();
+}
+
+WatchHistory::Changes::const_iterator WatchHistory::FirstAfter(
+    int64_t after) const {
+  return std::upper_bound(changes_.begin(), changes_.end(), after,
+                          [](int64_t revision, const auto& change) {
+                            return revision < change->revision;
+                          });
+}
+
+std::vector<std::shared_ptr<const StoreChange>> WatchHistory::After(
+    int64_t after) const {
+  return {FirstAfter(after), changes_.end()};
+}
+
+WatchIndex::WatchIndex(const WatchHistory& history, int64_t after,
+                       int64_t newest)
+    : newest_(newest), changes_(history.After(after)) {
+  by_key_.resize(changes_.size());
+  std::iota(by_key_.begin(), by_key_.end(), size_t{0});
+  std::stable_sort(by_key_.begin(), by_key_.end(), [&](size_t a, size_t b) {
+    return changes_[a]->key < changes_[b]->key;
+  });
+}
+
+WatchReply WatchIndex::Collect(const WatchSelector& selector) const {
+  const auto begin = std::partition_point(
+      by_key_.begin(), by_key_.end(),
+      [&](size_t place) { return changes_[place]->key < selector.key; });
+  // Those that match stand together.
+  const auto end = std::partition_point(
+      begin, by_key_.end(),
+      [&](size_t place) { return selector.Matches(changes_[place]->key); });
+  Collector collector(newest_);
+  if (static_cast<size_t>(end - begin) > changes_.size() / 2) {
+    // Most of them: a reply that gets full needs no more than its first ones.
+    for (const auto& change : changes_) {
+      if (selector.Matches(change->key) && !collector.Add(change)) break;
+    }
+    return collector.Take();
+  }
+  std::vector<size_t> places(begin, end);
+  std::sort(places.begin(), places.end());
+  for (const size_t place : places) {
+    if (!collector.Add(changes_[place])) break;
+  }
+  return collector.Take();
 }
 
 }  // namespace muster::coordinator::core

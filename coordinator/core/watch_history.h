@@ -3,10 +3,12 @@
 #ifndef MUSTER_COORDINATOR_CORE_WATCH_HISTORY_H_
 #define MUSTER_COORDINATOR_CORE_WATCH_HISTORY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -47,13 +49,34 @@ class WatchHistory {
   WatchReply Collect(const WatchSelector& selector, int64_t after,
                      int64_t newest) const;
 
+  // What Collect looks at: the changes after `after`, in their order.
+  std::vector<std::shared_ptr<const StoreChange>> After(int64_t after) const;
+
  private:
-  static int64_t BytesOf(const StoreChange& change);
+  using Changes = std::deque<std::shared_ptr<const StoreChange>>;
+
+  Changes::const_iterator FirstAfter(int64_t after) const;
 
   const Limits& limits_;
-  std::deque<std::shared_ptr<const StoreChange>> changes_;
+  Changes changes_;
   int64_t bytes_ = 0;
   int64_t forgotten_through_ = 0;  // the newest revision that was forgotten
+};
+
+// WatchIndex finds the changes of one step for many watches: of n changes that
+// n watches wait for, one each, not each watch looks at all.
+class WatchIndex {
+ public:
+  // Of the changes after `after`, up to `newest`, the store's revision.
+  WatchIndex(const WatchHistory& history, int64_t after, int64_t newest);
+
+  // As WatchHistory::Collect of these changes.
+  WatchReply Collect(const WatchSelector& selector) const;
+
+ private:
+  const int64_t newest_;
+  const std::vector<std::shared_ptr<const StoreChange>> changes_;
+  std::vector<size_t> by_key_;  // places in `changes_`
 };
 
 }  // namespace muster::coordinator::core

@@ -100,5 +100,38 @@ TEST_F(WatchHistoryTest, ALargeReplyEndsWithARevision) {
   EXPECT_EQ(second.revision, 3);
 }
 
+// Of every key and every prefix, in their order.
+TEST_F(WatchHistoryTest, AnIndexFindsWhatALookAtAllChangesDoes) {
+  const std::vector<std::string> keys = {"", "a", "ab", "abc", "b", "ba", "c"};
+  for (int64_t revision = 1; revision <= 40; ++revision) {
+    Put(keys[static_cast<size_t>(revision * 5 % 7)], revision);
+    Put(keys[static_cast<size_t>(revision * 3 % 7)], revision);
+  }
+  const WatchIndex index(history_, 10, 40);
+  for (const std::string& key : keys) {
+    for (const bool prefix : {false, true}) {
+      const WatchReply found = index.Collect({key, prefix});
+      EXPECT_EQ(found.changes, history_.Collect({key, prefix}, 10, 40).changes);
+      EXPECT_EQ(found.revision, 40);
+    }
+  }
+  EXPECT_THAT(Revisions(index.Collect({"none", false})), IsEmpty());
+}
+
+TEST_F(WatchHistoryTest, AFullReplyOfAnIndexEndsWhereOneOfAllChangesDoes) {
+  limits_.watch_history_changes = 10000;
+  for (int64_t revision = 1; revision <= 5000; ++revision) {
+    Put(revision % 3 == 0 ? "a" : "b", revision);
+  }
+  const WatchIndex index(history_, 0, 5000);
+  for (const char* key : {"a", "b", ""}) {
+    const WatchReply found = index.Collect({key, true});
+    const WatchReply expected = history_.Collect({key, true}, 0, 5000);
+    EXPECT_EQ(found.changes, expected.changes);
+    EXPECT_EQ(found.revision, expected.revision);
+    EXPECT_LT(found.revision, 5000);
+  }
+}
+
 }  // namespace
 }  // namespace muster::coordinator::core

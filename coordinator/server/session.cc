@@ -1,6 +1,7 @@
 #include "coordinator/server/session.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <utility>
 
@@ -46,6 +47,12 @@ google::protobuf::ArenaOptions Options(char* block, size_t bytes) {
   options.initial_block_size = bytes;
   options.max_block_size = 64 << 10;
   return options;
+}
+
+// A number that no other message of the process has.
+uint64_t NextMessage() {
+  static std::atomic<uint64_t> next{0};
+  return ++next;
 }
 
 bool TakesLong(const v1::StreamRequest& request) {
@@ -125,6 +132,7 @@ void Session::OnReadDone(bool ok) {
     call_.unanswered =
         SequenceNumbersOf(request_->unanswered(), context_.driver->limits());
   }
+  call_.message = NextMessage();
   status = core::CheckAcknowledged(call_.acknowledged_through);
   if (!status.ok()) return Close(status);
   next_item_ = 0;
