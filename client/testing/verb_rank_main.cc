@@ -1,0 +1,105 @@
+// One rank of the tests of what happens when a rank goes in the middle of a
+// verb. Says on standard output what it sees, one line each.
+//
+//   verb_rank VERB
+//
+// Makes the verb again and again until it fails. Of three ranks; 0 and 2 have a
+// group of their own beside.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "client/muster.h"
+#include "client/testing/say.h"
+
+namespace muster::testing {
+namespace {
+
+// A part is a stream, and takes a while.
+constexpr size_t kPart = 300'000;
+
+struct Memory {
+  std::vector<float> part = std::vector<float>(kPart, 1);
+  std::vector<float> whole = std::vector<float>(3 * kPart, 1);
+  std::vector<std::vector<float>> parts{3, part};
+  std::vector<std::vector<float>> more_parts{3, part};
+
+  std::vector<Tensor> Parts() { return {parts.begin(), parts.end()}; }
+  std::vector<Tensor> MoreParts() {
+    return {more_parts.begin(), more_parts.end()};
+  }
+  // Of a root's list.
+  std::vector<Tensor> OnRankZero() {
+    return GetRank() == 0 ? Parts() : std::vector<Tensor>();
+  }
+};
+
+// None has the rank that goes as its root.
+const std::map<std::string, std::function<void(Memory&)>>& Verbs() {
+  static const auto* const verbs =
+      new std::map<std::string, std::function<void(Memory&)>>{
+          {"all_reduce", [](Memory& m) { AllReduce(m.whole); }},
+          {"broadcast", [](Memory& m) { Broadcast(m.whole, 0); }},
+          {"reduce", [](Memory& m) { Reduce(m.whole, 0); }},
+          {"all_gather", [](Memory& m) { AllGather(m.Parts(), m.part); }},
+          {"all_gather_into_tensor",
+           [](Memory& m) { AllGatherIntoTensor(m.whole, m.part); }},
+          {"gather", [](Memory& m) { Gather(m.part, m.OnRankZero()); }},
+          {"scatter", [](Memory& m) { Scatter(m.part, m.OnRankZero()); }},
+          {"reduce_scatter",
+           [](Memory& m) { ReduceScatter(m.part, m.Parts()); }},
+          {"reduce_scatter_tensor",
+           [](Memory& m) { ReduceScatterTensor(m.part, m.whole); }},
+          {"all_to_all", [](Memory& m) { AllToAll(m.Parts(), m.MoreParts()); }},
+          {"all_to_all_single",
+           [](Memory& m) {
+             std::vector<float> out(m.whole.size());
+             AllToAllSingle(out, m.whole);
+           }},
+          {"barrier", [](Memory&) { Barrier(); }},
+          {"all_gather_object",
+           [](Memory&) {
+             std::vector<std::string> all;
+             AllGatherObject(all, std::string(kPart, 'x'));
+           }},
+          {"send_and_recv",
+           [](Memory& m) {
+             Work sent = Isend(m.part, (GetRank() + 1) % 3);
+             Recv(m.parts[0], (GetRank() + 2) % 3);
+             sent.Wait();
+           }},
+      };
+  return *verbs;
+}
+
+int Run(const std::string& verb) {
+  const std::function<void(Memory&)>& call = Verbs().at(verb);
+  InitProcessGroup({.timeout = std::chrono::minutes(30)});
+  const auto pair = NewGroup({.ranks = {{0, 2}}});
+  Memory memory;
+  call(memory);
+  Say("running");
+  try {
+    for (;;) call(memory);
+  } catch (const DistError& error) {
+    SayError(error);
+  }
+  std::vector<int32_t> sum = {GetRank() + 1};
+  AllReduce(sum, {.group = pair});
+  Say("pair sum " + std::to_string(sum[0]));
+  DestroyProcessGroup();
+  return 0;
+}
+
+}  // namespace
+}  // namespace muster::testing
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 64;
+  return muster::testing::Run(argv[1]);
+}

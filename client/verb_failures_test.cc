@@ -1,0 +1,121 @@
+// A rank is killed, or stopped, in the middle of each verb: every other rank
+// gets an error that names it, with its host and what it was last seen doing,
+// long before the group's 30 minutes; another group lives on. What happens to
+// one that is cut off from the network is in tests/laboratory.
+
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/internal/control.h"
+#include "client/internal/endpoint.h"
+#include "client/testing/processes.h"
+#include "coordinator/server/server.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "muster/v1/admin.pb.h"
+
+namespace muster {
+namespace {
+
+using coordinator::Server;
+using coordinator::ServerOptions;
+using internal::Control;
+using internal::HostName;
+using muster::testing::Process;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// The lease and a second would do on a machine that has nothing else to do.
+constexpr std::chrono::seconds kSoon(30);
+
+class VerbFailuresTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    ServerOptions options;
+    options.listen = "127.0.0.1:0";
+    // Longer than the second that a broken connection has for coming back.
+    options.lease = std::chrono::seconds(2);
+    server_ = *Server::Start(options);
+    for (int rank = 0; rank < 3; ++rank) {
+      ranks_.push_back(std::make_unique<Process>(
+          std::vector<std::string>{"client/testing/verb_rank", GetParam()},
+          std::map<std::string, std::string>{
+              {"RANK", std::to_string(rank)},
+              {"WORLD_SIZE", "3"},
+              {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+              {"MASTER_ADDR", "127.0.0.1"},
+              {"MASTER_PORT", std::to_string(server_->port())}}));
+    }
+    for (const auto& rank : ranks_) {
+      ASSERT_EQ(rank->ReadLine(kSoon), "running");
+    }
+    AwaitProgress();
+  }
+
+  // Until the coordinator has heard from all ranks what they do.
+  void AwaitProgress() {
+    const auto control = *Control::Open(
+        {.address = "127.0.0.1:" + std::to_string(server_->port())});
+    v1::GetJobRequest request;
+    request.set_job("default");
+    int known = 0;
+    while (known < 3) {
+      v1::GetJobResponse job;
+      ASSERT_TRUE(control->GetJob(request, &job).ok());
+      known = static_cast<int>(std::count_if(
+          job.members().begin(), job.members().end(),
+          [](const auto& member) { return !member.last_progress().empty(); }));
+    }
+  }
+
+  void ExpectTheOthersToNameIt(const std::string& cause) {
+    for (const size_t rank : {0, 2}) {
+      EXPECT_THAT(
+          ranks_[rank]->ReadLine(kSoon),
+          AllOf(AnyOf(StartsWith("error DistNetworkError [1] "),
+                      StartsWith("error DistBackendError [1] ")),
+                HasSubstr("rank 1 (" + HostName() + ", pid " +
+                          std::to_string(ranks_[1]->pid()) + ") " + cause),
+                HasSubstr("; last progress: group \"world\": ")))
+          << "rank " << rank;
+    }
+    for (const size_t rank : {0, 2}) {
+      EXPECT_EQ(ranks_[rank]->ReadLine(kSoon), "pair sum 4");
+      EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
+    }
+  }
+
+  std::unique_ptr<Server> server_;
+  std::vector<std::unique_ptr<Process>> ranks_;
+};
+
+TEST_P(VerbFailuresTest, AKilledRankIsNamed) {
+  ranks_[1]->Signal(SIGKILL);
+  ExpectTheOthersToNameIt("was lost: connection closed");
+}
+
+TEST_P(VerbFailuresTest, AStoppedRankIsNamed) {
+  ranks_[1]->Signal(SIGSTOP);
+  ExpectTheOthersToNameIt("was lost: no heartbeat for ");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Verbs, VerbFailuresTest,
+    ::testing::Values("all_reduce", "broadcast", "reduce", "all_gather",
+                      "all_gather_into_tensor", "gather", "scatter",
+                      "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
+                      "all_to_all_single", "barrier", "all_gather_object",
+                      "send_and_recv"),
+    [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace muster
