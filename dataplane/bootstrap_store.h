@@ -33,6 +33,10 @@ class BootstrapStore {
   // returns the sum.
   virtual absl::StatusOr<int64_t> Add(const std::string& key,
                                       int64_t delta) = 0;
+
+  // Nobody reads `key` any more, which this process has set: a store may delete
+  // it.
+  virtual void Forget(const std::string& key) {}
 };
 
 }  // namespace muster::dataplane

@@ -100,6 +100,17 @@ absl::StatusOr<int64_t> SessionBootstrap::Add(const std::string& key,
   return AddToKey(session_->stream(), full, delta, CallDeadline());
 }
 
+void SessionBootstrap::Forget(const std::string& key) {
+  const std::string full = absl::StrCat(prefix_, key);
+  {
+    MutexLock lock(mutex_);
+    const auto found = std::find(own_keys_.begin(), own_keys_.end(), full);
+    if (found == own_keys_.end()) return;
+    own_keys_.erase(found);
+  }
+  DeleteKeys(*session_, {full}, TidyDeadline());
+}
+
 bool SessionBootstrap::DeleteOwnKeys() {
   std::vector<std::string> keys;
   {

@@ -32,6 +32,8 @@ class SessionBootstrap : public dataplane::BootstrapStore {
       dataplane::Instant deadline) override;
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
 
+  void Forget(const std::string& key) override;
+
   // Deletes what this process has set: a coordinator outlives many groups.
   // False: it does not answer.
   bool DeleteOwnKeys();

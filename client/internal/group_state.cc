@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "client/errors.h"
 #include "client/internal/deadline.h"
+#include "client/internal/debugging.h"
 #include "client/internal/stream_session.h"
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
@@ -252,6 +253,11 @@ void GroupState::Shutdown() {
   }
   judge_->End();
   if (communicator != nullptr) {
+    if (CurrentDebugLevel() != DebugLevel::kOff) {
+      LOG(INFO) << "group ended: group=" << options_.name
+                << " rank=" << options_.rank
+                << " global_rank=" << global_rank();
+    }
     communicator->Abort(absl::CancelledError(
         absl::StrCat("group \"", options_.name, "\" was destroyed")));
   }

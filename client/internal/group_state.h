@@ -31,6 +31,8 @@ struct GroupStateOptions {
   // Of the group, ascending: the global rank of the group's rank r is that of
   // seat r.
   std::vector<Seat> seats;
+  // For people.
+  std::string description = {};
   // This process's in the group; -1: it is not in it.
   int rank = -1;
   // The default group: its failures are reported to the coordinator, which ends

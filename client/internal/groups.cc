@@ -12,10 +12,16 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "client/internal/deadline.h"
+#include "client/internal/debugging.h"
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
+#include "dataplane/bootstrap_store.h"
+#include "dataplane/decorators/consistency_check.h"
 #include "dataplane/decorators/metering.h"
+#include "dataplane/decorators/recording.h"
 #include "dataplane/factory.h"
+#include "dataplane/flight_recorder/flight_recorder.h"
+#include "glog/logging.h"
 
 namespace muster::internal {
 namespace {
@@ -115,6 +121,46 @@ void CheckBackend(const std::string& backend) {
   ThrowIfFailed(Origin::kControl, dataplane::CheckBackend(backend));
 }
 
+namespace {
+
+// With what the debug level, and the flight recorder, want to see of it.
+std::unique_ptr<dataplane::Backend> Watched(
+    std::unique_ptr<dataplane::Backend> backend,
+    const GroupStateOptions& options,
+    std::shared_ptr<dataplane::BootstrapStore> store) {
+  const DebugLevel level = CurrentDebugLevel();
+  const int size = static_cast<int>(options.seats.size());
+  std::vector<int> ranks;
+  ranks.reserve(options.seats.size());
+  for (const Seat& seat : options.seats) ranks.push_back(seat.rank);
+  const int global_rank = ranks[static_cast<size_t>(options.rank)];
+  if (level != DebugLevel::kOff) {
+    LOG(INFO) << "group formed: group=" << options.name
+              << " rank=" << options.rank << " global_rank=" << global_rank
+              << " size=" << size << " ranks=" << absl::StrJoin(ranks, ",")
+              << " backend=" << options.backend;
+  }
+  if (level == DebugLevel::kDetail && size > 1) {
+    backend = std::make_unique<dataplane::ConsistencyCheck>(
+        std::move(backend),
+        dataplane::ConsistencyCheckOptions{.group_name = options.name,
+                                           .rank = options.rank,
+                                           .world_size = size,
+                                           .store = std::move(store)});
+  }
+  const std::shared_ptr<dataplane::FlightRecorder> recorder = Recorder();
+  if (recorder->capacity() == 0) return backend;
+  return std::make_unique<dataplane::Recording>(
+      std::move(backend), recorder,
+      dataplane::FlightRecorder::Group{.name = options.name,
+                                       .description = options.description,
+                                       .backend = options.backend,
+                                       .ranks = std::move(ranks)},
+      [global_rank](const absl::Status&) { DumpAfterFailure(global_rank); });
+}
+
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
     GroupStateOptions options, const dataplane::BackendOptions& peers,
     std::shared_ptr<dataplane::Metrics> metrics,
@@ -129,6 +175,7 @@ absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
     backend = std::make_unique<dataplane::Metering>(*std::move(backend),
                                                     std::move(metrics));
   }
+  backend = Watched(*std::move(backend), options, peers.store);
   auto state = GroupState::Create(std::move(options), *std::move(backend),
                                   std::move(session), std::move(judge));
   live.Add(state);
@@ -345,6 +392,7 @@ Groups::Entry Groups::Connect(const Plan& plan) {
                     .timeout_name = plan.timeout_name,
                     .generation = generation,
                     .seats = SeatsOf(options_.formation, plan.ranks),
+                    .description = plan.description,
                     .rank = rank,
                     .is_world = false},
                    {.rank = rank,

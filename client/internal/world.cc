@@ -20,6 +20,7 @@
 #include "client/errors.h"
 #include "client/file_store.h"
 #include "client/internal/backoff.h"
+#include "client/internal/debugging.h"
 #include "client/internal/endpoint.h"
 #include "client/internal/logging.h"
 #include "client/internal/stream_session.h"
@@ -150,6 +151,8 @@ std::string PartingReason(const absl::Status& failure) {
 std::unique_ptr<World> World::Form(const InitProcessGroupOptions& options) {
   EnsureLogging();
   CheckOptions(options);
+  CurrentDebugLevel();
+  Recorder();
   std::unique_ptr<World> world(new World(options));
   InitPlan plan = {.rank = options.rank, .world_size = options.world_size};
   if (options.store == nullptr) {
@@ -384,6 +387,7 @@ void World::Connect(const InitPlan& plan) {
                     .timeout_name = kTimeoutName,
                     .generation = formation_.generation,
                     .seats = formation_.seats,
+                    .description = "default_pg",
                     .rank = formation_.rank},
                    {.rank = formation_.rank,
                     .world_size = static_cast<int>(formation_.seats.size()),

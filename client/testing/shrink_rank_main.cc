@@ -173,26 +173,23 @@ void FailAndReform(int cycle) {
   InitProcessGroup(kBriefVerdict);
   const int culprit = cycle % GetWorldSize();
   const Group group = NewGroup();
-  std::vector<float> values(1000, 1);
-  Barrier({.group = group});
-  if (GetRank() == culprit) {
-    group->Abort("on purpose");
-  } else {
+  // All are here; who is still in the barrier then has the error from that.
+  const auto fail = [&](const Group& failing) {
+    std::vector<float> values(1000, 1);
     try {
-      AllReduce(values, {.group = group});
+      Barrier({.group = failing});
+      if (GetRank() == culprit) failing->Abort("on purpose");
+      AllReduce(values, {.group = failing});
       Say("no error");
     } catch (const DistError&) {
     }
-    const Group smaller = ShrinkGroup({culprit}, group);
-    AllReduce(values, {.group = smaller});
+  };
+  fail(group);
+  if (GetRank() != culprit) {
+    std::vector<float> values(1000, 1);
+    AllReduce(values, {.group = ShrinkGroup({culprit}, group)});
   }
-  Barrier();
-  if (GetRank() == culprit) WorldGroup()->Abort("on purpose");
-  try {
-    AllReduce(values);
-    Say("no error");
-  } catch (const DistError&) {
-  }
+  fail(WorldGroup());
   DestroyProcessGroup();
 }
 

@@ -53,4 +53,14 @@ absl::StatusOr<int64_t> InMemoryStore::Add(const std::string& key,
   return value;
 }
 
+void InMemoryStore::Forget(const std::string& key) {
+  MutexLock lock(mutex_);
+  values_.erase(key);
+}
+
+size_t InMemoryStore::size() const {
+  MutexLock lock(mutex_);
+  return values_.size();
+}
+
 }  // namespace muster::dataplane::testing

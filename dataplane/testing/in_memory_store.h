@@ -2,6 +2,7 @@
 #define MUSTER_DATAPLANE_TESTING_IN_MEMORY_STORE_H_
 
 #include <atomic>
+#include <cstddef>
 #include <map>
 #include <string>
 #include <vector>
@@ -22,6 +23,11 @@ class InMemoryStore : public BootstrapStore {
       const std::vector<std::string>& keys, Instant deadline) override;
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
 
+  void Forget(const std::string& key) override;
+
+  // How many keys there are.
+  size_t size() const;
+
   // How many calls of each kind there were.
   int sets() const { return sets_; }
   int gets() const { return gets_; }
@@ -30,7 +36,7 @@ class InMemoryStore : public BootstrapStore {
   std::atomic<int> sets_{0};
   std::atomic<int> gets_{0};
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
   std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,0 +1,116 @@
+#include "client/internal/debugging.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/internal/throw.h"
+#include "dataplane/mutex.h"
+#include "glog/logging.h"
+
+namespace muster::internal {
+namespace {
+
+using dataplane::FlightRecorder;
+using dataplane::MutexLock;
+
+constexpr char kBufferVariable[] = "TORCH_FR_BUFFER_SIZE";
+constexpr char kFileVariable[] = "TORCH_FR_DUMP_TEMP_FILE";
+constexpr int64_t kBufferDefault = 2000;
+// A gigabyte or so.
+constexpr int64_t kBufferMax = 1'000'000;
+
+struct State {
+  dataplane::Mutex mutex;
+  std::optional<DebugLevel> level ABSL_GUARDED_BY(mutex);
+  std::shared_ptr<FlightRecorder> recorder ABSL_GUARDED_BY(mutex);
+};
+
+// Never destroyed: groups may end after it would be.
+State& TheState() {
+  static State& state = *new State;
+  return state;
+}
+
+const char* Getenv(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr || *value == '\0' ? nullptr : value;
+}
+
+}  // namespace
+
+DebugLevel DebugLevelFromEnv() {
+  for (const char* const name : {"MUSTER_DEBUG", "TORCH_DISTRIBUTED_DEBUG"}) {
+    const char* const value = Getenv(name);
+    if (value == nullptr) continue;
+    const std::string upper = absl::AsciiStrToUpper(value);
+    if (upper == "OFF") return DebugLevel::kOff;
+    if (upper == "INFO") return DebugLevel::kInfo;
+    if (upper == "DETAIL") return DebugLevel::kDetail;
+    Throw(Origin::kControl,
+          absl::InvalidArgumentError(absl::StrCat(
+              "The value of ", name, " must be OFF, INFO, or DETAIL. It is \"",
+              absl::CHexEscape(value), "\"")));
+  }
+  return DebugLevel::kOff;
+}
+
+DebugLevel CurrentDebugLevel() {
+  State& state = TheState();
+  {
+    MutexLock lock(state.mutex);
+    if (state.level.has_value()) return *state.level;
+  }
+  const DebugLevel level = DebugLevelFromEnv();
+  MutexLock lock(state.mutex);
+  if (!state.level.has_value()) state.level = level;
+  return *state.level;
+}
+
+void OverrideDebugLevel(DebugLevel level) {
+  State& state = TheState();
+  MutexLock lock(state.mutex);
+  state.level = level;
+}
+
+std::shared_ptr<FlightRecorder> Recorder() {
+  State& state = TheState();
+  MutexLock lock(state.mutex);
+  if (state.recorder == nullptr) {
+    int64_t capacity = kBufferDefault;
+    const char* const value = Getenv(kBufferVariable);
+    if (value != nullptr && (!absl::SimpleAtoi(value, &capacity) ||
+                             capacity < 0 || capacity > kBufferMax)) {
+      Throw(Origin::kControl,
+            absl::InvalidArgumentError(absl::StrCat(
+                kBufferVariable, " must be a number from 0 to ", kBufferMax,
+                ", but is \"", absl::CHexEscape(value), "\"")));
+    }
+    state.recorder =
+        std::make_shared<FlightRecorder>(static_cast<size_t>(capacity));
+  }
+  return state.recorder;
+}
+
+void DumpAfterFailure(int global_rank) {
+  const char* const prefix = Getenv(kFileVariable);
+  if (prefix == nullptr) return;
+  const std::string path = absl::StrCat(prefix, global_rank);
+  const absl::Status written = Recorder()->WriteTo(path);
+  if (written.ok()) {
+    LOG(WARNING) << "flight recorder written: rank=" << global_rank
+                 << " file=\"" << absl::CHexEscape(path) << "\"";
+  } else {
+    LOG(WARNING) << "flight recorder not written: rank=" << global_rank
+                 << " cause=\"" << absl::CHexEscape(written.message()) << "\"";
+  }
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,126 @@
+// One rank of the tests of debug levels, the flight recorder and breakpoints.
+// Says on standard output what it sees, one line each.
+//
+//   debug_rank SCENARIO
+
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/muster.h"
+#include "client/testing/say.h"
+
+namespace muster::testing {
+namespace {
+
+using std::chrono::seconds;
+
+const InitProcessGroupOptions kOptions = {.timeout = seconds(60)};
+
+std::string NameOf(DebugLevel level) {
+  return level == DebugLevel::kOff    ? "OFF"
+         : level == DebugLevel::kInfo ? "INFO"
+                                      : "DETAIL";
+}
+
+// Of one process.
+int Levels() {
+  SayProblem([] { Say(NameOf(GetDebugLevel())); });
+  SayProblem([] { InitProcessGroup(kOptions); });
+  setenv("MUSTER_DEBUG", "info", 1);
+  SayProblem([] { Say(NameOf(GetDebugLevel())); });
+  setenv("MUSTER_DEBUG", "Detail", 1);
+  Say(NameOf(GetDebugLevel()));
+  SetDebugLevelFromEnv();
+  Say(NameOf(GetDebugLevel()));
+  SetDebugLevel(DebugLevel::kOff);
+  Say(NameOf(GetDebugLevel()));
+  setenv("TORCH_FR_BUFFER_SIZE", "many", 1);
+  SayProblem([] { InitProcessGroup(kOptions); });
+  return 0;
+}
+
+// Of three ranks, at level DETAIL: what is good passes, and the first thing
+// that differs is shown on every rank.
+int Mismatch() {
+  InitProcessGroup(kOptions);
+  const auto upper = NewGroup({.ranks = {{1, 2}}});
+  std::vector<float> values(6, 1);
+  for (int i = 0; i < 5; ++i) {
+    AllReduce(values);
+    Barrier();
+  }
+  AllReduce(values, {.group = upper});
+  std::vector<std::string> names;
+  AllGatherObject(names, std::string(GetRank() + 1, 'x'));
+  MonitoredBarrier({.timeout = seconds(20)});
+  Say("good " + std::to_string(names.size()) + " " +
+      std::to_string(static_cast<int>(values[0])));
+  SayProblem([&] {
+    Tensor tensor(values.data(), {GetRank() == 1 ? 4 : 6});
+    AllReduce(tensor, {.op = ReduceOp::kMax});
+  });
+  SayProblem([] { DestroyProcessGroup(); });
+  return 0;
+}
+
+// Of three ranks, at level DETAIL: 2 does not come.
+int Missing() {
+  InitProcessGroup(kOptions);
+  Barrier();
+  if (GetRank() != 2) SayProblem([] { Barrier({.timeout = seconds(1)}); });
+  AwaitLine();
+  SayProblem([] { DestroyProcessGroup(); });
+  return 0;
+}
+
+// Of two ranks, the second of which fails.
+int Flight() {
+  InitProcessGroup(kOptions);
+  std::vector<float> values(6, 1);
+  AllReduce(values);
+  DumpFlightRecorder(std::getenv("REQUESTED"));
+  Barrier();
+  if (GetRank() == 1) WorldGroup()->Abort("on purpose");
+  SayProblem([&] { Recv(values, 1 - GetRank()); });
+  SayProblem([] { DestroyProcessGroup(); });
+  // What was there before the end still is.
+  Say(FlightRecorderJson().find("gloo:barrier") != std::string::npos
+          ? "recorded"
+          : "lost");
+  SayProblem([] { DumpFlightRecorder("/nowhere/at/all"); });
+  return 0;
+}
+
+// Of two ranks.
+int Break() {
+  InitProcessGroup(kOptions);
+  SayProblem([] { Breakpoint(2); });
+  if (GetRank() == 0) {
+    SayProblem(
+        [] { Breakpoint(0, {.timeout = std::chrono::milliseconds(1)}); });
+  }
+  Barrier();
+  Say("now");
+  AwaitLine();
+  Breakpoint(1);
+  Say("after");
+  DestroyProcessGroup();
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  const std::map<std::string, int (*)()> scenarios = {
+      {"levels", &Levels}, {"mismatch", &Mismatch}, {"missing", &Missing},
+      {"flight", &Flight}, {"break", &Break},
+  };
+  return RunScenario(scenarios, argc, argv);
+}
+
+}  // namespace
+}  // namespace muster::testing
+
+int main(int argc, char** argv) { return muster::testing::Main(argc, argv); }

@@ -1,0 +1,188 @@
+#include "dataplane/decorators/consistency_check.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "dataplane/culprit.h"
+#include "dataplane/decorators/fingerprint.h"
+
+namespace muster::dataplane {
+namespace {
+
+// How long an Abort, or the end of the group, may wait for a call to the store.
+constexpr std::chrono::milliseconds kSlice{200};
+// For the question which ranks have come.
+constexpr std::chrono::milliseconds kLook{50};
+
+}  // namespace
+
+ConsistencyCheck::ConsistencyCheck(std::unique_ptr<Backend> inner,
+                                   ConsistencyCheckOptions options)
+    : BackendDecorator(std::move(inner)),
+      options_(std::move(options)),
+      thread_([this] { Serve(); }) {}
+
+ConsistencyCheck::~ConsistencyCheck() {
+  Abort(absl::CancelledError(
+      absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+std::shared_ptr<Work> ConsistencyCheck::Start(const Collective& collective) {
+  if (IsPointToPoint(collective.kind)) return inner().Start(collective);
+  auto work = std::make_shared<PromisedWork>(collective.Describe());
+  absl::Status aborted;
+  {
+    MutexLock lock(mutex_);
+    aborted = aborted_;
+    if (aborted.ok()) {
+      jobs_.push_back({collective, work});
+      changed_.NotifyAll();
+    }
+  }
+  if (!aborted.ok()) work->Complete(aborted);
+  return work;
+}
+
+void ConsistencyCheck::Abort(absl::Status cause) {
+  std::deque<Job> jobs;
+  std::shared_ptr<PromisedWork> current;
+  {
+    MutexLock lock(mutex_);
+    if (!aborted_.ok()) return;
+    aborted_ = cause;
+    jobs.swap(jobs_);
+    current = current_;
+    changed_.NotifyAll();
+  }
+  inner().Abort(cause);
+  // Those that have not come to the inner backend.
+  if (current != nullptr) current->Complete(cause);
+  for (const Job& job : jobs) job.work->Complete(cause);
+}
+
+absl::Status ConsistencyCheck::aborted() const {
+  MutexLock lock(mutex_);
+  return aborted_;
+}
+
+void ConsistencyCheck::Serve() {
+  for (;;) {
+    Job job;
+    {
+      MutexLock lock(mutex_);
+      while (jobs_.empty() && !stopping_) changed_.Wait(mutex_);
+      if (jobs_.empty()) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+      current_ = job.work;
+    }
+    Run(job);
+  }
+}
+
+void ConsistencyCheck::Run(const Job& job) {
+  absl::Status status = Check(job.collective);
+  {
+    MutexLock lock(mutex_);
+    // From here on the inner backend completes it.
+    current_ = nullptr;
+    if (!aborted_.ok()) status = aborted_;
+  }
+  if (!status.ok()) {
+    job.work->Complete(status);
+    return;
+  }
+  Collective collective = job.collective;
+  // Whoever waits does so for the outer work.
+  collective.caller_waits = false;
+  inner()
+      .Start(collective)
+      ->OnCompletion([work = job.work](const absl::Status& result) {
+        work->Complete(result);
+      });
+}
+
+std::string ConsistencyCheck::KeyOf(uint64_t sequence, int rank) const {
+  return absl::StrCat("check/", sequence, "/", rank);
+}
+
+absl::Status ConsistencyCheck::Check(const Collective& collective) {
+  const auto label = [&](const absl::Status& status) {
+    absl::Status labelled(
+        status.code(),
+        absl::StrCat(collective.Label(), " on group \"", options_.group_name,
+                     "\": ", status.message()));
+    if (const auto culprit = CulpritRank(status)) {
+      SetCulpritRank(labelled, *culprit);
+    }
+    return labelled;
+  };
+  const Fingerprint own = Fingerprint::Of(collective, options_.world_size);
+  absl::Status status = options_.store->Set(
+      KeyOf(collective.sequence, options_.rank), own.Serialize());
+  if (!status.ok()) return label(status);
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    keys.push_back(KeyOf(collective.sequence, rank));
+  }
+  absl::StatusOr<std::vector<std::string>> all;
+  for (;;) {
+    const Instant now = Clock::now();
+    all =
+        options_.store->Get(keys, std::min(collective.deadline, now + kSlice));
+    if (all.ok()) break;
+    if (absl::Status why = aborted(); !why.ok()) return why;
+    if (!absl::IsDeadlineExceeded(all.status())) return label(all.status());
+    if (Clock::now() >= collective.deadline) {
+      return label(Missing(collective));
+    }
+  }
+  std::vector<Fingerprint> prints;
+  for (const std::string& text : *all) {
+    absl::StatusOr<Fingerprint> print = Fingerprint::Parse(text);
+    if (!print.ok()) return label(print.status());
+    prints.push_back(*std::move(print));
+  }
+  // All have come here, so all have read what was before.
+  if (collective.sequence > 1) {
+    options_.store->Forget(KeyOf(collective.sequence - 1, options_.rank));
+  }
+  status = Compare(prints);
+  return status.ok() ? status : label(status);
+}
+
+absl::Status ConsistencyCheck::Missing(const Collective& collective) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    if (!options_.store
+             ->Get({KeyOf(collective.sequence, rank)}, Clock::now() + kLook)
+             .ok()) {
+      missing.push_back(rank);
+    }
+  }
+  absl::Status status = absl::DeadlineExceededError(
+      absl::StrCat("timed out after ",
+                   absl::FormatDuration(absl::FromChrono(collective.timeout)),
+                   " waiting for ", missing.size() == 1 ? "rank " : "ranks ",
+                   absl::StrJoin(missing, ", "),
+                   " to come to it, which the debug level DETAIL checks",
+                   collective.sequence == 1 ? ": is it set there, too?" : ""));
+  if (!missing.empty()) SetCulpritRank(status, missing.front());
+  return status;
+}
+
+}  // namespace muster::dataplane

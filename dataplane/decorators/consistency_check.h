@@ -1,0 +1,76 @@
+// The check of debug level DETAIL: do all ranks run the same?
+
+#ifndef MUSTER_DATAPLANE_DECORATORS_CONSISTENCY_CHECK_H_
+#define MUSTER_DATAPLANE_DECORATORS_CONSISTENCY_CHECK_H_
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "dataplane/backend.h"
+#include "dataplane/bootstrap_store.h"
+#include "dataplane/mutex.h"
+
+namespace muster::dataplane {
+
+struct ConsistencyCheckOptions {
+  std::string group_name = {};
+  int rank = 0;
+  int world_size = 1;
+  // Where the ranks compare; keys of this group alone.
+  std::shared_ptr<BootstrapStore> store = {};
+};
+
+// ConsistencyCheck starts a collective of `inner` when every rank has come to
+// it and all want the same (Fingerprint). When they do not, it fails on every
+// rank with one error that shows what most of them run and who differs; when
+// some do not come by its deadline, with one that names them. No collective of
+// `inner` is used for it, and no rank waits for one that has failed.
+//
+// Sends and receives are not compared: they pass.
+//
+// A thread of its own waits for the other ranks. All ranks of the group must
+// have the check.
+class ConsistencyCheck : public BackendDecorator {
+ public:
+  ConsistencyCheck(std::unique_ptr<Backend> inner,
+                   ConsistencyCheckOptions options);
+  ~ConsistencyCheck() override;
+
+  std::shared_ptr<Work> Start(const Collective& collective) override;
+  void Abort(absl::Status cause) override;
+
+ private:
+  struct Job {
+    Collective collective;
+    std::shared_ptr<PromisedWork> work;
+  };
+
+  void Serve();
+  void Run(const Job& job);
+  // Waits for the other ranks and compares.
+  absl::Status Check(const Collective& collective);
+  absl::Status Missing(const Collective& collective);
+  std::string KeyOf(uint64_t sequence, int rank) const;
+  absl::Status aborted() const;
+
+  // Constant after construction.
+  const ConsistencyCheckOptions options_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  // That the thread is at; null: none.
+  std::shared_ptr<PromisedWork> current_ ABSL_GUARDED_BY(mutex_);
+  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::thread thread_;
+};
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_DECORATORS_CONSISTENCY_CHECK_H_

@@ -1,0 +1,145 @@
+#include "dataplane/decorators/consistency_check.h"
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dataplane/culprit.h"
+#include "dataplane/testing/in_memory_store.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Completes what it starts at once.
+class InstantBackend : public Backend {
+ public:
+  explicit InstantBackend(std::atomic<int>* started) : started_(started) {}
+  absl::string_view name() const override { return "instant"; }
+  absl::Span<const DeviceType> devices() const override { return {}; }
+  absl::Status Supports(const Collective&) const override {
+    return absl::OkStatus();
+  }
+  std::shared_ptr<Work> Start(const Collective& collective) override {
+    ++*started_;
+    auto work = std::make_shared<PromisedWork>(collective.Describe());
+    work->Complete(absl::OkStatus());
+    return work;
+  }
+  void Abort(absl::Status) override {}
+
+ private:
+  std::atomic<int>* const started_;
+};
+
+class ConsistencyCheckTest : public ::testing::Test {
+ protected:
+  static constexpr int kRanks = 3;
+
+  ConsistencyCheckTest() {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      checks_.push_back(std::make_unique<ConsistencyCheck>(
+          std::make_unique<InstantBackend>(&started_),
+          ConsistencyCheckOptions{.group_name = "world",
+                                  .rank = rank,
+                                  .world_size = kRanks,
+                                  .store = store_}));
+    }
+  }
+
+  Collective AllReduce(uint64_t sequence, int64_t count) {
+    Collective collective;
+    collective.kind = CollectiveKind::kAllReduce;
+    collective.tensors = {Tensor(values_.data(), {count})};
+    collective.sequence = sequence;
+    collective.timeout = std::chrono::milliseconds(300);
+    collective.deadline = Clock::now() + std::chrono::seconds(60);
+    return collective;
+  }
+
+  const std::shared_ptr<testing::InMemoryStore> store_ =
+      std::make_shared<testing::InMemoryStore>();
+  std::vector<float> values_ = std::vector<float>(100);
+  std::atomic<int> started_{0};
+  std::vector<std::unique_ptr<ConsistencyCheck>> checks_;
+};
+
+TEST_F(ConsistencyCheckTest, StartsWhenAllHaveCome) {
+  for (uint64_t sequence = 1; sequence <= 20; ++sequence) {
+    std::vector<std::shared_ptr<Work>> works;
+    works.push_back(checks_[0]->Start(AllReduce(sequence, 5)));
+    works.push_back(checks_[1]->Start(AllReduce(sequence, 5)));
+    EXPECT_FALSE(works[0]->IsCompleted());
+    works.push_back(checks_[2]->Start(AllReduce(sequence, 5)));
+    for (const auto& work : works) EXPECT_TRUE(work->Wait().ok());
+    EXPECT_EQ(works[0]->description(),
+              "all_reduce #" + std::to_string(sequence) + " float32[5] sum");
+  }
+  EXPECT_EQ(started_, 60);
+  // Those of the last, and maybe of the one before.
+  EXPECT_LE(store_->size(), 6U);
+}
+
+TEST_F(ConsistencyCheckTest, ADifferenceFailsOnEveryRankAndStartsNothing) {
+  std::vector<std::shared_ptr<Work>> works;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    works.push_back(checks_[rank]->Start(AllReduce(1, rank == 1 ? 6 : 5)));
+  }
+  for (const auto& work : works) {
+    const absl::Status status = work->Wait();
+    EXPECT_EQ(status.message(),
+              "all_reduce #1 on group \"world\": Detected mismatch between "
+              "collectives on ranks. ranks 0, 2 of 3 run all_reduce #1 "
+              "float32[5] sum; rank 1 runs all_reduce #1 float32[6] sum "
+              "(different shape)");
+    EXPECT_EQ(CulpritRank(status), 1);
+  }
+  EXPECT_EQ(started_, 0);
+}
+
+TEST_F(ConsistencyCheckTest, WhoDoesNotComeIsNamed) {
+  Collective collective = AllReduce(1, 5);
+  collective.deadline = Clock::now() + collective.timeout;
+  const auto zero = checks_[0]->Start(collective);
+  const auto one = checks_[1]->Start(collective);
+  const absl::Status status = zero->Wait();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.message(),
+            "all_reduce #1 on group \"world\": timed out after 300ms waiting "
+            "for rank 2 to come to it, which the debug level DETAIL checks: is "
+            "it set there, too?");
+  EXPECT_EQ(CulpritRank(status), 2);
+  EXPECT_EQ(one->Wait(), status);
+}
+
+TEST_F(ConsistencyCheckTest, SendsAndReceivesPass) {
+  Collective send = {.kind = CollectiveKind::kSend,
+                     .inputs = {Tensor(values_)}};
+  EXPECT_TRUE(checks_[0]->Start(send)->IsCompleted());
+  EXPECT_EQ(started_, 1);
+}
+
+TEST_F(ConsistencyCheckTest, AnAbortEndsWhatWaits) {
+  const auto first = checks_[0]->Start(AllReduce(1, 5));
+  const auto second = checks_[0]->Start(AllReduce(2, 5));
+  checks_[0]->Abort(absl::AbortedError("stop"));
+  EXPECT_EQ(first->Wait(), absl::AbortedError("stop"));
+  EXPECT_EQ(second->Wait(), absl::AbortedError("stop"));
+  EXPECT_EQ(checks_[0]->Start(AllReduce(3, 5))->Wait(),
+            absl::AbortedError("stop"));
+  // So does the end.
+  const auto third = checks_[1]->Start(AllReduce(1, 5));
+  checks_[1] = nullptr;
+  EXPECT_TRUE(absl::IsCancelled(third->Wait()));
+  EXPECT_EQ(started_, 0);
+}
+
+}  // namespace
+}  // namespace muster::dataplane

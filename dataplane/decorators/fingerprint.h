@@ -1,0 +1,46 @@
+// What ranks must agree on before they run a collective, and how they differ.
+
+#ifndef MUSTER_DATAPLANE_DECORATORS_FINGERPRINT_H_
+#define MUSTER_DATAPLANE_DECORATORS_FINGERPRINT_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dataplane/collective.h"
+
+namespace muster::dataplane {
+
+// Of one rank's side of a collective that is not a send or receive.
+struct Fingerprint {
+  // What is the same on all ranks, by what it is called in texts: "op",
+  // "sequence", "dtype", "device", "shape", "reduce op", "root". Which of them
+  // a collective has depends on its kind. (A shape may stand for several.)
+  std::map<std::string, std::string> common;
+  // Of all_to_all and all_to_all_single: elements given to each rank, and taken
+  // from each.
+  std::vector<int64_t> given;
+  std::vector<int64_t> taken;
+  // Collective::Describe().
+  std::string description;
+
+  // `collective` is valid.
+  static Fingerprint Of(const Collective& collective, int world_size);
+
+  std::string Serialize() const;
+  static absl::StatusOr<Fingerprint> Parse(absl::string_view text);
+};
+
+// OK if these, one of each rank, go together. Otherwise kInvalidArgument, the
+// same on all ranks: what most of them run, who differs, and in what. The
+// culprit is the first who does.
+absl::Status Compare(absl::Span<const Fingerprint> fingerprints);
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_DECORATORS_FINGERPRINT_H_

@@ -1,0 +1,37 @@
+#include "dataplane/decorators/recording.h"
+
+#include <memory>
+#include <utility>
+
+namespace muster::dataplane {
+
+Recording::Recording(std::unique_ptr<Backend> inner,
+                     std::shared_ptr<FlightRecorder> recorder,
+                     FlightRecorder::Group group,
+                     std::function<void(const absl::Status&)> on_failure)
+    : BackendDecorator(std::move(inner)),
+      recorder_(std::move(recorder)),
+      group_(recorder_->AddGroup(std::move(group))),
+      on_failure_(std::move(on_failure)) {}
+
+Recording::~Recording() { recorder_->RemoveGroup(group_); }
+
+std::shared_ptr<Work> Recording::Start(const Collective& collective) {
+  const int64_t record = recorder_->Add(group_, collective);
+  std::shared_ptr<Work> work = inner().Start(collective);
+  work->OnCompletion([recorder = recorder_, group = group_,
+                      record](const absl::Status& status) {
+    recorder->Complete(group, record, status);
+  });
+  return work;
+}
+
+void Recording::Abort(absl::Status cause) {
+  // Destroying a group in peace is no failure.
+  if (!absl::IsCancelled(cause) && !failed_.exchange(true) && on_failure_) {
+    on_failure_(cause);
+  }
+  inner().Abort(std::move(cause));
+}
+
+}  // namespace muster::dataplane

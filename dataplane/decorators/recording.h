@@ -1,0 +1,37 @@
+#ifndef MUSTER_DATAPLANE_DECORATORS_RECORDING_H_
+#define MUSTER_DATAPLANE_DECORATORS_RECORDING_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "dataplane/backend.h"
+#include "dataplane/flight_recorder/flight_recorder.h"
+
+namespace muster::dataplane {
+
+// Writes every collective, send and receive of `inner` to a flight recorder.
+class Recording : public BackendDecorator {
+ public:
+  // `on_failure`, if any, is called once, when the group fails, before its
+  // running collectives do.
+  Recording(std::unique_ptr<Backend> inner,
+            std::shared_ptr<FlightRecorder> recorder,
+            FlightRecorder::Group group,
+            std::function<void(const absl::Status&)> on_failure = nullptr);
+  ~Recording() override;
+
+  std::shared_ptr<Work> Start(const Collective& collective) override;
+  void Abort(absl::Status cause) override;
+
+ private:
+  const std::shared_ptr<FlightRecorder> recorder_;
+  const int64_t group_;
+  const std::function<void(const absl::Status&)> on_failure_;
+  std::atomic<bool> failed_{false};
+};
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_DECORATORS_RECORDING_H_

@@ -1,0 +1,365 @@
+#include "dataplane/flight_recorder/flight_recorder.h"
+
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace muster::dataplane {
+namespace {
+
+// Of what people read alone.
+int64_t WallClockNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// c10's names.
+absl::string_view ScalarTypeName(DataType type) {
+  constexpr std::array<absl::string_view, kDataTypeCount> kNames = {
+      "Byte",     "Char",  "Short",  "Int",  "Long",         "Half",
+      "BFloat16", "Float", "Double", "Bool", "ComplexFloat", "ComplexDouble"};
+  return kNames.at(static_cast<size_t>(type));
+}
+
+std::string ThreadName() {
+  std::array<char, 16> name = {};
+  pthread_getname_np(pthread_self(), name.data(), name.size());
+  return name.data();
+}
+
+class Object {
+ public:
+  explicit Object(std::string& json) : json_(json) { json_ += '{'; }
+  ~Object() { json_ += '}'; }
+  Object(const Object&) = delete;
+  Object& operator=(const Object&) = delete;
+
+  // What follows it is the value.
+  std::string& Key(absl::string_view name) {
+    if (!first_) json_ += ',';
+    first_ = false;
+    AppendJsonString(name, json_);
+    json_ += ':';
+    return json_;
+  }
+  void Number(absl::string_view name, int64_t value) {
+    absl::StrAppend(&Key(name), value);
+  }
+  void Bool(absl::string_view name, bool value) {
+    Key(name) += value ? "true" : "false";
+  }
+  void String(absl::string_view name, absl::string_view value) {
+    AppendJsonString(value, Key(name));
+  }
+  // A time that has not come is null.
+  void Time(absl::string_view name, int64_t ns) {
+    if (ns == 0) {
+      Key(name) += "null";
+    } else {
+      Number(name, ns);
+    }
+  }
+
+ private:
+  std::string& json_;
+  bool first_ = true;
+};
+
+}  // namespace
+
+void AppendJsonString(absl::string_view text, std::string& json) {
+  json += '"';
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      json += '\\';
+      json += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      absl::StrAppendFormat(&json, "\\u%04x", static_cast<int>(c));
+    } else {
+      json += c;
+    }
+  }
+  json += '"';
+}
+
+FlightRecorder::FlightRecorder(size_t capacity) : capacity_(capacity) {}
+
+FlightRecorder::Shapes FlightRecorder::ShapesOf(
+    const Collective::Tensors& first, const Collective::Tensors& second) {
+  Shapes shapes;
+  for (const auto* list : {&first, &second}) {
+    for (const Tensor& tensor : *list) {
+      shapes.sizes.emplace_back(tensor.shape().begin(), tensor.shape().end());
+      shapes.dtypes.push_back(tensor.data_type());
+    }
+  }
+  return shapes;
+}
+
+int64_t FlightRecorder::ElementsOf(const Entry& entry) {
+  int64_t elements = 0;
+  for (const auto& sizes : entry.inputs.sizes) {
+    int64_t count = 1;
+    for (const int64_t size : sizes) count *= size;
+    elements += count;
+  }
+  return elements;
+}
+
+int64_t FlightRecorder::AddGroup(Group group) {
+  MutexLock lock(mutex_);
+  GroupRecord record;
+  record.group = std::move(group);
+  groups_.emplace(next_group_, std::move(record));
+  return next_group_++;
+}
+
+void FlightRecorder::RemoveGroup(int64_t group) {
+  MutexLock lock(mutex_);
+  const auto found = groups_.find(group);
+  if (found == groups_.end()) return;
+  found->second.ended = true;
+  Tidy(group);
+}
+
+void FlightRecorder::Tidy(int64_t group) {
+  const auto found = groups_.find(group);
+  if (found == groups_.end() || !found->second.ended) return;
+  for (const Entry& entry : ring_) {
+    if (entry.group == group) return;
+  }
+  groups_.erase(found);
+}
+
+FlightRecorder::Entry* FlightRecorder::Find(int64_t record) {
+  if (capacity_ == 0) return nullptr;
+  const size_t place = static_cast<size_t>(record) % capacity_;
+  if (place >= ring_.size() || ring_[place].record != record) return nullptr;
+  return &ring_[place];
+}
+
+int64_t FlightRecorder::Add(int64_t group, const Collective& collective) {
+  if (capacity_ == 0) return -1;
+  Entry entry;
+  entry.group = group;
+  entry.kind = collective.kind;
+  entry.point_to_point = IsPointToPoint(collective.kind);
+  entry.inputs = ShapesOf(collective.tensors, collective.inputs);
+  entry.outputs = ShapesOf(collective.tensors, collective.outputs);
+  entry.created_ns = WallClockNs();
+  entry.timeout_ms = collective.timeout.count();
+  entry.thread_id = syscall(SYS_gettid);
+  entry.thread_name = ThreadName();
+
+  MutexLock lock(mutex_);
+  const int64_t record = next_record_++;
+  entry.record = record;
+  GroupRecord& of_group = groups_.at(group);
+  entry.op = ++of_group.op;
+  const auto sequence = static_cast<int64_t>(collective.sequence);
+  if (entry.point_to_point) {
+    of_group.point_to_point_sequence = sequence;
+  } else {
+    of_group.collective_sequence = sequence;
+    of_group.enqueued = {sequence, ElementsOf(entry)};
+  }
+  entry.collective_sequence = of_group.collective_sequence;
+  entry.point_to_point_sequence = of_group.point_to_point_sequence;
+  const bool runs = entry.point_to_point || of_group.running.empty();
+  const int64_t now_ns = entry.created_ns;
+  if (!entry.point_to_point) of_group.running.insert(record);
+  const size_t place = static_cast<size_t>(record) % capacity_;
+  if (place >= ring_.size()) {
+    ring_.push_back(std::move(entry));
+  } else {
+    const int64_t before = ring_[place].group;
+    ring_[place] = std::move(entry);
+    Tidy(before);
+  }
+  if (runs) MarkStarted(of_group, record, now_ns);
+  return record;
+}
+
+void FlightRecorder::MarkStarted(GroupRecord& group, int64_t record,
+                                 int64_t now_ns) {
+  Entry* const entry = Find(record);
+  if (entry == nullptr || entry->state != State::kScheduled) return;
+  entry->state = State::kStarted;
+  entry->started_ns = now_ns;
+  if (!entry->point_to_point) {
+    group.started = {entry->collective_sequence, ElementsOf(*entry)};
+  }
+}
+
+void FlightRecorder::Complete(int64_t group, int64_t record,
+                              const absl::Status& status) {
+  if (capacity_ == 0) return;
+  const int64_t now_ns = WallClockNs();
+  MutexLock lock(mutex_);
+  const auto found = groups_.find(group);
+  if (found == groups_.end()) return;
+  GroupRecord& of_group = found->second;
+  // It may have been overwritten.
+  if (Entry* const entry = Find(record); entry != nullptr) {
+    entry->retired = true;
+    if (status.ok()) {
+      MarkStarted(of_group, record, now_ns);
+      entry->state = State::kCompleted;
+      entry->completed_ns = now_ns;
+    } else {
+      entry->error = std::string(status.message());
+    }
+    if (status.ok() && !entry->point_to_point) {
+      of_group.completed = {entry->collective_sequence, ElementsOf(*entry)};
+    }
+  }
+  of_group.running.erase(record);
+  // Of a group that has failed nothing starts any more.
+  if (status.ok() && !of_group.running.empty()) {
+    MarkStarted(of_group, *of_group.running.begin(), now_ns);
+  }
+}
+
+void FlightRecorder::AppendEntry(const Entry& entry, std::string& json) const {
+  const GroupRecord& of_group = groups_.at(entry.group);
+  const auto shapes = [&json](Object& object, absl::string_view sizes_name,
+                              absl::string_view dtypes_name,
+                              const Shapes& value) {
+    object.Key(sizes_name);
+    absl::StrAppend(
+        &json, "[",
+        absl::StrJoin(value.sizes, ",",
+                      [](std::string* out, const std::vector<int64_t>& one) {
+                        absl::StrAppend(out, "[", absl::StrJoin(one, ","), "]");
+                      }),
+        "]");
+    object.Key(dtypes_name);
+    absl::StrAppend(&json, "[",
+                    absl::StrJoin(value.dtypes, ",",
+                                  [](std::string* out, DataType type) {
+                                    absl::StrAppend(out, "\"",
+                                                    ScalarTypeName(type), "\"");
+                                  }),
+                    "]");
+  };
+  constexpr absl::string_view kStates[] = {"scheduled", "started", "completed"};
+  Object object(json);
+  object.Number("record_id", entry.record);
+  object.Number("pg_id", entry.group);
+  object.Key("process_group") += '[';
+  AppendJsonString(of_group.group.name, json);
+  json += ',';
+  AppendJsonString(of_group.group.description, json);
+  json += ']';
+  object.Number("collective_seq_id", entry.collective_sequence);
+  object.Number("p2p_seq_id", entry.point_to_point_sequence);
+  object.Number("op_id", entry.op);
+  object.String("profiling_name", absl::StrCat(of_group.group.backend, ":",
+                                               CollectiveKindName(entry.kind)));
+  shapes(object, "input_sizes", "input_dtypes", entry.inputs);
+  shapes(object, "output_sizes", "output_dtypes", entry.outputs);
+  object.Number("time_created_ns", entry.created_ns);
+  if (entry.completed_ns > 0) {
+    absl::StrAppendFormat(
+        &object.Key("duration_ms"), "%.6f",
+        static_cast<double>(entry.completed_ns - entry.started_ns) / 1e6);
+  }
+  object.Number("timeout_ms", entry.timeout_ms);
+  object.String("state", kStates[static_cast<size_t>(entry.state)]);
+  object.Time("time_discovered_started_ns", entry.started_ns);
+  object.Time("time_discovered_completed_ns", entry.completed_ns);
+  object.Bool("retired", entry.retired);
+  object.Bool("is_p2p", entry.point_to_point);
+  object.String("thread_id", absl::StrCat(entry.thread_id));
+  object.String("thread_name", entry.thread_name);
+  object.Key("frames") += "[]";
+  if (!entry.error.empty()) object.String("error", entry.error);
+}
+
+void FlightRecorder::AppendConfig(std::string& json) const {
+  Object configs(json);
+  for (const auto& [id, of_group] : groups_) {
+    configs.Key(absl::StrCat(id));
+    Object config(json);
+    config.String("name", of_group.group.name);
+    config.String("desc", of_group.group.description);
+    config.String(
+        "ranks",
+        absl::StrCat("[", absl::StrJoin(of_group.group.ranks, ", "), "]"));
+  }
+}
+
+void FlightRecorder::AppendStatus(std::string& json) const {
+  Object statuses(json);
+  for (const auto& [id, of_group] : groups_) {
+    statuses.Key(absl::StrCat(id));
+    Object status(json);
+    const std::pair<absl::string_view, const Last*> lasts[] = {
+        {"last_enqueued", &of_group.enqueued},
+        {"last_started", &of_group.started},
+        {"last_completed", &of_group.completed}};
+    for (const auto& [name, last] : lasts) {
+      status.Number(absl::StrCat(name, "_collective"), last->sequence);
+      status.Number(absl::StrCat(name, "_numel"), last->elements);
+    }
+  }
+}
+
+std::string FlightRecorder::ToJson() const {
+  std::string json;
+  {
+    MutexLock lock(mutex_);
+    Object top(json);
+    top.String("version", "2.10");
+    top.String("comm_lib_version", "muster");
+    top.Key("nccl_comm_state") += "{}";
+    top.Key("pg_config");
+    AppendConfig(json);
+    top.Key("pg_status");
+    AppendStatus(json);
+    top.Key("entries") += '[';
+    // Oldest first.
+    const size_t oldest =
+        ring_.empty() ? 0 : static_cast<size_t>(next_record_) % ring_.size();
+    for (size_t i = 0; i < ring_.size(); ++i) {
+      if (i > 0) json += ',';
+      AppendEntry(ring_[(oldest + i) % ring_.size()], json);
+    }
+    json += ']';
+  }
+  return json;
+}
+
+absl::Status FlightRecorder::WriteTo(const std::string& path) const {
+  const std::string json = ToJson();
+  const std::string draft = absl::StrCat(path, ".", getpid(), ".tmp");
+  const auto failed = [&](absl::string_view what) {
+    absl::Status status = absl::UnavailableError(absl::StrCat(
+        "cannot ", what, " \"", path, "\": ", std::strerror(errno)));
+    std::remove(draft.c_str());
+    return status;
+  };
+  std::FILE* const file = std::fopen(draft.c_str(), "w");
+  if (file == nullptr) return failed("write");
+  const bool written =
+      std::fwrite(json.data(), 1, json.size(), file) == json.size();
+  if (std::fclose(file) != 0 || !written) return failed("write");
+  if (std::rename(draft.c_str(), path.c_str()) != 0) return failed("rename");
+  return absl::OkStatus();
+}
+
+}  // namespace muster::dataplane

@@ -1,0 +1,152 @@
+// What the collectives of this process did last.
+
+#ifndef MUSTER_DATAPLANE_FLIGHT_RECORDER_FLIGHT_RECORDER_H_
+#define MUSTER_DATAPLANE_FLIGHT_RECORDER_FLIGHT_RECORDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "dataplane/collective.h"
+#include "dataplane/instant.h"
+#include "dataplane/mutex.h"
+
+namespace muster::dataplane {
+
+// FlightRecorder keeps the last collectives, sends and receives of all groups
+// of a process, running ones and complete ones, for a look at what happened
+// before a failure. Thread-safe.
+//
+// Its JSON has the fields of c10d's flight recorder (version "2.10"), so that
+// tools which read that read this. What they mean here:
+//   state             scheduled: started by the caller; started: the one before
+//                     it in its group is complete, so that it can run;
+//                     completed
+//   time_..._ns       since 1970
+//   duration_ms       from started to completed
+//   retired           nobody works on it any more
+//   op_id             the number within its group, sends and receives counted
+//   thread_id         of the caller
+//   frames            empty
+// Besides: "error" of a failed one, which stays in the state that it had.
+class FlightRecorder {
+ public:
+  // The last `capacity` are kept; 0: none.
+  explicit FlightRecorder(size_t capacity);
+
+  struct Group {
+    std::string name = {};
+    std::string description = {};
+    std::string backend = {};
+    // By the rank in the group, in numbers of the default one.
+    std::vector<int> ranks = {};
+  };
+
+  // Returns the number of the group, for what follows.
+  int64_t AddGroup(Group group) ABSL_LOCKS_EXCLUDED(mutex_);
+  // It has ended; its entries stay.
+  void RemoveGroup(int64_t group) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // `collective` was given to the backend. Returns a number for Complete.
+  int64_t Add(int64_t group, const Collective& collective)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Complete(int64_t group, int64_t record, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  std::string ToJson() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ToJson() into a file, which is there as a whole or not at all.
+  // Errors: kUnavailable (the text names the file and what the system says).
+  absl::Status WriteTo(const std::string& path) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  size_t capacity() const { return capacity_; }
+
+ private:
+  enum class State { kScheduled, kStarted, kCompleted };
+
+  // Of a list of tensors.
+  struct Shapes {
+    std::vector<std::vector<int64_t>> sizes;
+    std::vector<DataType> dtypes;
+  };
+
+  struct Entry {
+    int64_t record = -1;
+    int64_t group = 0;
+    CollectiveKind kind = CollectiveKind::kBarrier;
+    bool point_to_point = false;
+    int64_t collective_sequence = 0;
+    int64_t point_to_point_sequence = 0;
+    int64_t op = 0;
+    Shapes inputs;
+    Shapes outputs;
+    int64_t created_ns = 0;
+    int64_t started_ns = 0;
+    int64_t completed_ns = 0;
+    int64_t timeout_ms = 0;
+    State state = State::kScheduled;
+    bool retired = false;
+    std::string error;
+    int64_t thread_id = 0;
+    std::string thread_name;
+  };
+
+  // Of the newest collective that came so far; -1: none.
+  struct Last {
+    int64_t sequence = -1;
+    int64_t elements = -1;
+  };
+
+  struct GroupRecord {
+    Group group;
+    bool ended = false;
+    int64_t collective_sequence = 0;
+    int64_t point_to_point_sequence = 0;
+    int64_t op = 0;
+    Last enqueued;
+    Last started;
+    Last completed;
+    // Records of the collectives that have not completed, in their order.
+    std::set<int64_t> running;
+  };
+
+  static Shapes ShapesOf(const Collective::Tensors& first,
+                         const Collective::Tensors& second);
+  static int64_t ElementsOf(const Entry& entry);
+  // Forgets a group that has ended when it has no entry any more.
+  void Tidy(int64_t group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Entry* Find(int64_t record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MarkStarted(GroupRecord& group, int64_t record, int64_t now_ns)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AppendEntry(const Entry& entry, std::string& json) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AppendConfig(std::string& json) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AppendStatus(std::string& json) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const size_t capacity_;
+
+  mutable Mutex mutex_;
+  int64_t next_record_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Entry of record r at r % capacity.
+  std::vector<Entry> ring_ ABSL_GUARDED_BY(mutex_);
+  // Those that have ended go when none of their entries is left.
+  std::map<int64_t, GroupRecord> groups_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Appends `text` as a JSON string, quoted.
+void AppendJsonString(absl::string_view text, std::string& json);
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_FLIGHT_RECORDER_FLIGHT_RECORDER_H_

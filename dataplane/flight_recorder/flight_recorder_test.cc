@@ -1,0 +1,206 @@
+#include "dataplane/flight_recorder/flight_recorder.h"
+
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dataplane/decorators/recording.h"
+#include "dataplane/testing/fake_backend.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace muster::dataplane {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+json Dump(const FlightRecorder& recorder) {
+  return json::parse(recorder.ToJson());
+}
+
+class RecordingTest : public ::testing::Test {
+ protected:
+  explicit RecordingTest(size_t capacity = 100)
+      : recorder_(std::make_shared<FlightRecorder>(capacity)) {
+    auto fake = std::make_unique<testing::FakeBackend>();
+    fake_ = fake.get();
+    recording_ = std::make_unique<Recording>(
+        std::move(fake), recorder_,
+        FlightRecorder::Group{.name = "tp",
+                              .description = "tensor \"parallel\"\n",
+                              .backend = "gloo",
+                              .ranks = {1, 3}},
+        [this](const absl::Status& why) {
+          failures_.push_back(std::string(why.message()));
+        });
+  }
+
+  void Start(CollectiveKind kind, uint64_t sequence) {
+    Collective collective;
+    collective.kind = kind;
+    collective.sequence = sequence;
+    collective.timeout = std::chrono::seconds(30);
+    if (kind == CollectiveKind::kSend) {
+      collective.inputs = {Tensor(floats_.data(), {2, 3})};
+    } else if (kind == CollectiveKind::kAllGatherIntoTensor) {
+      collective.inputs = {Tensor(floats_.data(), {3})};
+      collective.outputs = {Tensor(floats_.data(), {6})};
+    } else if (kind == CollectiveKind::kAllReduce) {
+      collective.tensors = {Tensor(floats_.data(), DataType::kBfloat16, {4})};
+    }
+    recording_->Start(collective)->OnCompletion([](const absl::Status&) {});
+  }
+
+  std::vector<float> floats_ = std::vector<float>(12);
+  std::shared_ptr<FlightRecorder> recorder_;
+  testing::FakeBackend* fake_;
+  std::vector<std::string> failures_;
+  std::unique_ptr<Recording> recording_;
+};
+
+TEST_F(RecordingTest, HasTheFieldsThatToolsRead) {
+  Start(CollectiveKind::kAllGatherIntoTensor, 1);
+  Start(CollectiveKind::kSend, 1);
+  Start(CollectiveKind::kAllReduce, 2);
+  fake_->works[0]->Complete(absl::OkStatus());
+  const json dump = Dump(*recorder_);
+  EXPECT_EQ(dump["version"], "2.10");
+  EXPECT_TRUE(dump.contains("comm_lib_version"));
+  EXPECT_TRUE(dump.contains("nccl_comm_state"));
+  EXPECT_EQ(dump["pg_config"]["0"]["name"], "tp");
+  EXPECT_EQ(dump["pg_config"]["0"]["desc"], "tensor \"parallel\"\n");
+  EXPECT_EQ(dump["pg_config"]["0"]["ranks"], "[1, 3]");
+  EXPECT_EQ(dump["pg_status"]["0"], json({{"last_enqueued_collective", 2},
+                                          {"last_enqueued_numel", 4},
+                                          {"last_started_collective", 2},
+                                          {"last_started_numel", 4},
+                                          {"last_completed_collective", 1},
+                                          {"last_completed_numel", 3}}));
+  ASSERT_EQ(dump["entries"].size(), 3U);
+  const json& gather = dump["entries"][0];
+  EXPECT_EQ(gather["record_id"], 0);
+  EXPECT_EQ(gather["pg_id"], 0);
+  EXPECT_EQ(gather["process_group"][0], "tp");
+  EXPECT_EQ(gather["collective_seq_id"], 1);
+  EXPECT_EQ(gather["p2p_seq_id"], 0);
+  EXPECT_EQ(gather["op_id"], 1);
+  EXPECT_EQ(gather["profiling_name"], "gloo:all_gather_into_tensor");
+  EXPECT_EQ(gather["input_sizes"], json::parse("[[3]]"));
+  EXPECT_EQ(gather["input_dtypes"], json::parse("[\"Float\"]"));
+  EXPECT_EQ(gather["output_sizes"], json::parse("[[6]]"));
+  EXPECT_EQ(gather["output_dtypes"], json::parse("[\"Float\"]"));
+  EXPECT_EQ(gather["timeout_ms"], 30'000);
+  EXPECT_EQ(gather["state"], "completed");
+  EXPECT_EQ(gather["retired"], true);
+  EXPECT_EQ(gather["is_p2p"], false);
+  EXPECT_EQ(gather["frames"], json::array());
+  EXPECT_GE(gather["duration_ms"], 0);
+  EXPECT_GE(gather["time_discovered_completed_ns"],
+            gather["time_discovered_started_ns"]);
+  EXPECT_GE(gather["time_discovered_started_ns"], gather["time_created_ns"]);
+  EXPECT_TRUE(gather.contains("thread_id"));
+  EXPECT_TRUE(gather.contains("thread_name"));
+  const json& send = dump["entries"][1];
+  EXPECT_EQ(send["is_p2p"], true);
+  EXPECT_EQ(send["p2p_seq_id"], 1);
+  EXPECT_EQ(send["collective_seq_id"], 1);
+  EXPECT_EQ(send["state"], "started");
+  EXPECT_EQ(send["op_id"], 2);
+  const json& reduce = dump["entries"][2];
+  EXPECT_EQ(reduce["input_dtypes"], json::parse("[\"BFloat16\"]"));
+  EXPECT_EQ(reduce["output_sizes"], json::parse("[[4]]"));
+  // The one before it is complete.
+  EXPECT_EQ(reduce["state"], "started");
+  EXPECT_EQ(reduce["retired"], false);
+  EXPECT_TRUE(reduce["time_discovered_completed_ns"].is_null());
+}
+
+TEST_F(RecordingTest, OneStartsWhenTheOneBeforeItIsComplete) {
+  for (uint64_t i = 1; i <= 3; ++i) Start(CollectiveKind::kAllReduce, i);
+  const auto states = [&] {
+    std::vector<std::string> states;
+    const json dump = Dump(*recorder_);
+    for (const json& entry : dump["entries"]) states.push_back(entry["state"]);
+    return states;
+  };
+  EXPECT_THAT(states(), ElementsAre("started", "scheduled", "scheduled"));
+  fake_->works[0]->Complete(absl::OkStatus());
+  EXPECT_THAT(states(), ElementsAre("completed", "started", "scheduled"));
+  fake_->works[1]->Complete(absl::UnavailableError("rank 3 is gone"));
+  recording_->Abort(absl::UnavailableError("rank 3 is gone"));
+  recording_->Abort(absl::UnavailableError("again"));
+  EXPECT_THAT(states(), ElementsAre("completed", "started", "scheduled"));
+  const json dump = Dump(*recorder_);
+  EXPECT_EQ(dump["entries"][1]["error"], "rank 3 is gone");
+  EXPECT_EQ(dump["entries"][2]["error"], "rank 3 is gone");
+  EXPECT_FALSE(dump["entries"][0].contains("error"));
+  EXPECT_THAT(failures_, ElementsAre("rank 3 is gone"));
+}
+
+TEST_F(RecordingTest, TheEndOfAGroupIsNoFailureAndItsEntriesStay) {
+  Start(CollectiveKind::kBarrier, 1);
+  fake_->works[0]->Complete(absl::OkStatus());
+  recording_->Abort(absl::CancelledError("destroyed"));
+  recording_ = nullptr;
+  EXPECT_TRUE(failures_.empty());
+  EXPECT_EQ(Dump(*recorder_)["entries"][0]["process_group"][0], "tp");
+}
+
+class SmallRecordingTest : public RecordingTest {
+ protected:
+  SmallRecordingTest() : RecordingTest(3) {}
+};
+
+TEST_F(SmallRecordingTest, TheOldestGo) {
+  for (uint64_t i = 1; i <= 5; ++i) Start(CollectiveKind::kBarrier, i);
+  json dump = Dump(*recorder_);
+  ASSERT_EQ(dump["entries"].size(), 3U);
+  EXPECT_EQ(dump["entries"][0]["record_id"], 2);
+  EXPECT_EQ(dump["entries"][2]["record_id"], 4);
+  // Those that are gone complete all the same.
+  for (int i = 0; i < 4; ++i) fake_->works[i]->Complete(absl::OkStatus());
+  dump = Dump(*recorder_);
+  EXPECT_EQ(dump["entries"][1]["state"], "completed");
+  EXPECT_EQ(dump["entries"][2]["state"], "started");
+  // And so does a group without entries.
+  recording_ = nullptr;
+  const int64_t next = recorder_->AddGroup({.name = "next"});
+  for (uint64_t i = 1; i <= 3; ++i) {
+    recorder_->Add(next, {.sequence = i});
+  }
+  EXPECT_EQ(Dump(*recorder_)["pg_config"].size(), 1U);
+}
+
+TEST(FlightRecorderTest, WithoutRoomNothingIsKept) {
+  FlightRecorder recorder(0);
+  const int64_t group = recorder.AddGroup({.name = "world"});
+  recorder.Complete(group, recorder.Add(group, {}), absl::OkStatus());
+  EXPECT_EQ(Dump(recorder)["entries"], json::array());
+  recorder.RemoveGroup(group);
+  EXPECT_TRUE(Dump(recorder)["pg_config"].empty());
+}
+
+TEST(FlightRecorderTest, AFileIsThereAsAWholeOrNotAtAll) {
+  FlightRecorder recorder(10);
+  const std::string path = ::testing::TempDir() + "/flight_0";
+  ASSERT_TRUE(recorder.WriteTo(path).ok());
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  EXPECT_EQ(text.str(), recorder.ToJson());
+  std::remove(path.c_str());
+  const std::string nowhere = ::testing::TempDir() + "/nowhere/flight_0";
+  const absl::Status status = recorder.WriteTo(nowhere);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.message(),
+            "cannot write \"" + nowhere + "\": No such file or directory");
+}
+
+}  // namespace
+}  // namespace muster::dataplane
