@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -33,12 +34,6 @@ absl::string_view ScalarTypeName(DataType type) {
       "Byte",     "Char",  "Short",  "Int",  "Long",         "Half",
       "BFloat16", "Float", "Double", "Bool", "ComplexFloat", "ComplexDouble"};
   return kNames.at(static_cast<size_t>(type));
-}
-
-std::string ThreadName() {
-  std::array<char, 16> name = {};
-  pthread_getname_np(pthread_self(), name.data(), name.size());
-  return name.data();
 }
 
 class Object {
@@ -98,24 +93,21 @@ void AppendJsonString(absl::string_view text, std::string& json) {
 
 FlightRecorder::FlightRecorder(size_t capacity) : capacity_(capacity) {}
 
-FlightRecorder::Shapes FlightRecorder::ShapesOf(
-    const Collective::Tensors& first, const Collective::Tensors& second) {
-  Shapes shapes;
-  for (const auto* list : {&first, &second}) {
-    for (const Tensor& tensor : *list) {
-      shapes.sizes.emplace_back(tensor.shape().begin(), tensor.shape().end());
-      shapes.dtypes.push_back(tensor.data_type());
-    }
-  }
-  return shapes;
+// Asked for once: a thread that is renamed keeps its first name here.
+FlightRecorder::Thread FlightRecorder::ThisThread() {
+  thread_local const Thread thread = [] {
+    Thread self;
+    self.id = syscall(SYS_gettid);
+    pthread_getname_np(pthread_self(), self.name.data(), self.name.size());
+    return self;
+  }();
+  return thread;
 }
 
 int64_t FlightRecorder::ElementsOf(const Entry& entry) {
   int64_t elements = 0;
-  for (const auto& sizes : entry.inputs.sizes) {
-    int64_t count = 1;
-    for (const int64_t size : sizes) count *= size;
-    elements += count;
+  for (const auto* list : {&entry.tensors, &entry.inputs}) {
+    for (const Tensor& tensor : *list) elements += tensor.element_count();
   }
   return elements;
 }
@@ -158,12 +150,12 @@ int64_t FlightRecorder::Add(int64_t group, const Collective& collective) {
   entry.group = group;
   entry.kind = collective.kind;
   entry.point_to_point = IsPointToPoint(collective.kind);
-  entry.inputs = ShapesOf(collective.tensors, collective.inputs);
-  entry.outputs = ShapesOf(collective.tensors, collective.outputs);
+  entry.tensors = collective.tensors;
+  entry.inputs = collective.inputs;
+  entry.outputs = collective.outputs;
   entry.created_ns = WallClockNs();
   entry.timeout_ms = collective.timeout.count();
-  entry.thread_id = syscall(SYS_gettid);
-  entry.thread_name = ThreadName();
+  entry.thread = ThisThread();
 
   MutexLock lock(mutex_);
   const int64_t record = next_record_++;
@@ -181,7 +173,7 @@ int64_t FlightRecorder::Add(int64_t group, const Collective& collective) {
   entry.point_to_point_sequence = of_group.point_to_point_sequence;
   const bool runs = entry.point_to_point || of_group.running.empty();
   const int64_t now_ns = entry.created_ns;
-  if (!entry.point_to_point) of_group.running.insert(record);
+  if (!entry.point_to_point) of_group.running.push_back(record);
   const size_t place = static_cast<size_t>(record) % capacity_;
   if (place >= ring_.size()) {
     ring_.push_back(std::move(entry));
@@ -227,33 +219,34 @@ void FlightRecorder::Complete(int64_t group, int64_t record,
       of_group.completed = {entry->collective_sequence, ElementsOf(*entry)};
     }
   }
-  of_group.running.erase(record);
+  // The first, as a rule.
+  const auto running =
+      std::find(of_group.running.begin(), of_group.running.end(), record);
+  if (running != of_group.running.end()) of_group.running.erase(running);
   // Of a group that has failed nothing starts any more.
   if (status.ok() && !of_group.running.empty()) {
-    MarkStarted(of_group, *of_group.running.begin(), now_ns);
+    MarkStarted(of_group, of_group.running.front(), now_ns);
   }
 }
 
 void FlightRecorder::AppendEntry(const Entry& entry, std::string& json) const {
   const GroupRecord& of_group = groups_.at(entry.group);
-  const auto shapes = [&json](Object& object, absl::string_view sizes_name,
-                              absl::string_view dtypes_name,
-                              const Shapes& value) {
-    object.Key(sizes_name);
-    absl::StrAppend(
-        &json, "[",
-        absl::StrJoin(value.sizes, ",",
-                      [](std::string* out, const std::vector<int64_t>& one) {
-                        absl::StrAppend(out, "[", absl::StrJoin(one, ","), "]");
-                      }),
-        "]");
-    object.Key(dtypes_name);
-    absl::StrAppend(&json, "[",
-                    absl::StrJoin(value.dtypes, ",",
-                                  [](std::string* out, DataType type) {
-                                    absl::StrAppend(out, "\"",
-                                                    ScalarTypeName(type), "\"");
-                                  }),
+  const auto shapes = [&](Object& object, absl::string_view sizes_name,
+                          absl::string_view dtypes_name,
+                          const Collective::Tensors& own) {
+    std::vector<std::string> sizes;
+    std::vector<std::string> dtypes;
+    for (const auto* list : {&entry.tensors, &own}) {
+      for (const Tensor& tensor : *list) {
+        sizes.push_back(
+            absl::StrCat("[", absl::StrJoin(tensor.shape(), ","), "]"));
+        dtypes.push_back(
+            absl::StrCat("\"", ScalarTypeName(tensor.data_type()), "\""));
+      }
+    }
+    absl::StrAppend(&object.Key(sizes_name), "[", absl::StrJoin(sizes, ","),
+                    "]");
+    absl::StrAppend(&object.Key(dtypes_name), "[", absl::StrJoin(dtypes, ","),
                     "]");
   };
   constexpr absl::string_view kStates[] = {"scheduled", "started", "completed"};
@@ -284,8 +277,8 @@ void FlightRecorder::AppendEntry(const Entry& entry, std::string& json) const {
   object.Time("time_discovered_completed_ns", entry.completed_ns);
   object.Bool("retired", entry.retired);
   object.Bool("is_p2p", entry.point_to_point);
-  object.String("thread_id", absl::StrCat(entry.thread_id));
-  object.String("thread_name", entry.thread_name);
+  object.String("thread_id", absl::StrCat(entry.thread.id));
+  object.String("thread_name", entry.thread.name.data());
   object.Key("frames") += "[]";
   if (!entry.error.empty()) object.String("error", entry.error);
 }

@@ -3,10 +3,11 @@
 #ifndef MUSTER_DATAPLANE_FLIGHT_RECORDER_FLIGHT_RECORDER_H_
 #define MUSTER_DATAPLANE_FLIGHT_RECORDER_FLIGHT_RECORDER_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,10 +73,9 @@ class FlightRecorder {
  private:
   enum class State { kScheduled, kStarted, kCompleted };
 
-  // Of a list of tensors.
-  struct Shapes {
-    std::vector<std::vector<int64_t>> sizes;
-    std::vector<DataType> dtypes;
+  struct Thread {
+    int64_t id = 0;
+    std::array<char, 16> name = {};
   };
 
   struct Entry {
@@ -86,8 +86,10 @@ class FlightRecorder {
     int64_t collective_sequence = 0;
     int64_t point_to_point_sequence = 0;
     int64_t op = 0;
-    Shapes inputs;
-    Shapes outputs;
+    // For their shapes and types: their memory may be gone.
+    Collective::Tensors tensors;
+    Collective::Tensors inputs;
+    Collective::Tensors outputs;
     int64_t created_ns = 0;
     int64_t started_ns = 0;
     int64_t completed_ns = 0;
@@ -95,8 +97,7 @@ class FlightRecorder {
     State state = State::kScheduled;
     bool retired = false;
     std::string error;
-    int64_t thread_id = 0;
-    std::string thread_name;
+    Thread thread;
   };
 
   // Of the newest collective that came so far; -1: none.
@@ -115,11 +116,10 @@ class FlightRecorder {
     Last started;
     Last completed;
     // Records of the collectives that have not completed, in their order.
-    std::set<int64_t> running;
+    std::deque<int64_t> running;
   };
 
-  static Shapes ShapesOf(const Collective::Tensors& first,
-                         const Collective::Tensors& second);
+  static Thread ThisThread();
   static int64_t ElementsOf(const Entry& entry);
   // Forgets a group that has ended when it has no entry any more.
   void Tidy(int64_t group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
