@@ -62,6 +62,9 @@ class DisagreementConformance : public BackendConformance {};
 // The same: sends and receives.
 class PointToPointConformance : public BackendConformance {};
 
+// Name of the backend, world size. Random programs.
+class ProgramConformance : public BackendConformance {};
+
 }  // namespace muster::dataplane::testing
 
 #endif  // MUSTER_DATAPLANE_TESTING_BACKEND_CONFORMANCE_H_

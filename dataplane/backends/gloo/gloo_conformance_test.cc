@@ -24,5 +24,8 @@ INSTANTIATE_TEST_SUITE_P(Gloo, PointToPointConformance,
 INSTANTIATE_TEST_SUITE_P(Gloo, DisagreementConformance,
                          Combine(Values("gloo"), Values(2, 3, 5)));
 
+INSTANTIATE_TEST_SUITE_P(Gloo, ProgramConformance,
+                         Combine(Values("gloo"), Values(1, 2, 3, 4, 5)));
+
 }  // namespace
 }  // namespace muster::dataplane::testing
