@@ -82,6 +82,15 @@ std::string TextOf(const Group& group, const Add& add) {
   return "no error";
 }
 
+TEST(CoalescingTest, WhoIsNotInTheGroupDoesNothing) {
+  Values values = {1};
+  Work work = AllReduceCoalesced({values}, {.group = LocalGroups::NonMember()});
+  EXPECT_TRUE(work.IsSuccess());
+  EXPECT_TRUE(work.GetFuture().Done());
+  work.GetFuture().Then([](const auto&) {}).Wait();
+  EXPECT_EQ(values[0], 1);
+}
+
 TEST(CoalescingTest, MixturesAndBadArgumentsStartNothing) {
   LocalGroups world(2);
   EXPECT_THAT(world.OnEachRank([](const Group& group, int rank) {

@@ -203,7 +203,7 @@ struct ShrinkGroupOptions {
 // that stay make the call, once they have seen the error, and give the same
 // ranks; the others do not, and end the group by DestroyProcessGroup if they
 // live. Ranks in the new group keep their order. The old group is ended on this
-// rank; of an exception of this call it is not, unless it is the default one.
+// rank, unless the call throws.
 //
 // A group beside the default one can be shrunk as long as this rank has not
 // reported a failure of the default group, as it does after a timeout there:
@@ -214,10 +214,12 @@ struct ShrinkGroupOptions {
 // formed anew as by DestroyProcessGroup and InitProcessGroup, with new ranks
 // from 0 on: all other groups end. If the rank that served the coordinator is
 // gone, the new rank 0 serves it, at the same address, which must be its own;
-// an external coordinator need not care. An elastic group forms again by those
-// two calls instead (kFailedPrecondition). If it throws, there is no default
-// group. Throws DistError (kInvalidArgument: no ranks, all of them, this one,
-// or none of the group's), and as NewGroup, or InitProcessGroup.
+// with an external coordinator nobody needs to. An elastic group forms again by
+// those two calls instead (kFailedPrecondition). If the new one cannot be
+// formed there is no default group.
+//
+// Throws DistError (kInvalidArgument: no ranks, all of them, this one, or none
+// of the group's), and as NewGroup, or InitProcessGroup.
 std::shared_ptr<ProcessGroup> ShrinkGroup(
     const std::vector<int>& ranks_to_exclude,
     const std::shared_ptr<ProcessGroup>& group = nullptr,

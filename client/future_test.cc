@@ -115,7 +115,7 @@ TEST(FutureTest, ContinuationsRunInTheOrderOfWorksAndOfThen) {
       EXPECT_EQ(values[i].back(), 3 * i);
       last[i].Wait();
     }
-    ASSERT_EQ(order.size(), size_t{3 * kWorks});
+    ASSERT_EQ(order.size(), static_cast<size_t>(3 * kWorks));
     for (int i = 0; i < 3 * kWorks; ++i) EXPECT_EQ(order[i], i);
   }),
               Each(IsEmpty()));

@@ -279,6 +279,18 @@ TEST(ObjectErrorsTest, BytesThatCannotBeParsedAreTheReceiversAffair) {
   EXPECT_EQ(thrown[2], thrown[0]);
 }
 
+TEST(ObjectErrorsTest, WhoIsNotInTheGroupDoesNothing) {
+  const Group group = LocalGroups::NonMember();
+  Texts list = {"what was there"};
+  BroadcastObjectList(list, 0, {.group = group});
+  AllGatherObject<std::string>(list, "a", {.group = group});
+  GatherObject<std::string>("a", &list, 0, {.group = group});
+  ScatterObjectList(list, {"a", "b"}, 0, {.group = group});
+  SendObjectList(list, 0, {.group = group});
+  EXPECT_EQ(RecvObjectList(list, 0, {.group = group}), -1);
+  EXPECT_THAT(list, ElementsAre("what was there"));
+}
+
 TEST(ObjectErrorsTest, AMemberThatLeavesEndsThem) {
   LocalGroups world(2, std::chrono::seconds(20));
   world.Leave(1);

@@ -133,17 +133,21 @@ Future<std::vector<Tensor>> Work::GetFuture() {
   }
   // On the thread that moves data: it only passes it on. What the error is may
   // take a while to find out.
-  work_->OnCompletion([state, group = group_](const absl::Status& status) {
-    state->thread()->Run([state, group, status] {
-      std::exception_ptr error;
-      try {
-        if (!status.ok()) group->ThrowFailure(status);
-      } catch (...) {
-        error = std::current_exception();
-      }
-      state->Complete(std::move(error));
-    });
-  });
+  work_->OnCompletion(
+      [state, group = group_, work = work_](const absl::Status& status) {
+        state->thread()->Run([state, group, work, status] {
+          // It is not complete before its callbacks have returned. Whoever sees
+          // the future done shall see the work complete.
+          if (state->thread()->IsThisThread()) work->Wait().IgnoreError();
+          std::exception_ptr error;
+          try {
+            if (!status.ok()) group->ThrowFailure(status);
+          } catch (...) {
+            error = std::current_exception();
+          }
+          state->Complete(std::move(error));
+        });
+      });
   return *future_;
 }
 

@@ -7,6 +7,7 @@
 //       --test_env=MUSTER_FAIL_CYCLES=100 --test_timeout=900
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstddef>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "client/testing/processes.h"
+#include "coordinator/server/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -26,8 +28,10 @@ namespace {
 using muster::testing::Process;
 using muster::testing::ReservedPort;
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
 
 constexpr std::chrono::seconds kSoon(30);
 
@@ -35,15 +39,43 @@ class ShrinkTest : public ::testing::Test {
  protected:
   void Start(const std::string& scenario, int size, int cycles = 0) {
     for (int rank = 0; rank < size; ++rank) {
-      ranks_.push_back(std::make_unique<Process>(
-          std::vector<std::string>{"client/testing/shrink_rank", scenario},
-          std::map<std::string, std::string>{
-              {"RANK", std::to_string(rank)},
-              {"WORLD_SIZE", std::to_string(size)},
-              {"MASTER_ADDR", "127.0.0.1"},
-              {"MASTER_PORT", std::to_string(port_.port())},
-              {"CYCLES", std::to_string(cycles)}}));
+      StartOne(scenario, {{"RANK", std::to_string(rank)},
+                          {"WORLD_SIZE", std::to_string(size)},
+                          {"MASTER_ADDR", "127.0.0.1"},
+                          {"MASTER_PORT", std::to_string(port_.port())},
+                          {"CYCLES", std::to_string(cycles)}});
     }
+  }
+
+  void StartOne(const std::string& scenario,
+                const std::map<std::string, std::string>& environment) {
+    ranks_.push_back(std::make_unique<Process>(
+        std::vector<std::string>{"client/testing/shrink_rank", scenario},
+        environment));
+  }
+
+  // Three ranks of the scenario "headless", whichever of them is the first.
+  void ExpectTheOthersGoOn() {
+    size_t first = 3;
+    for (size_t i = 0; i < 3; ++i) {
+      const std::string line = Line(i);
+      EXPECT_THAT(line, EndsWith(" of 3, sum 6"));
+      if (line == "world: rank 0 of 3, sum 6") first = i;
+    }
+    ASSERT_LT(first, 3U);
+    Kill(first);
+    std::vector<std::string> lines;
+    for (size_t i = 0; i < 3; ++i) {
+      if (i != first) ranks_[i]->WriteLine("go");
+    }
+    for (size_t i = 0; i < 3; ++i) {
+      if (i == first) continue;
+      EXPECT_THAT(Line(i), StartsWith("error DistNetworkError [0] "));
+      lines.push_back(Line(i));
+      EXPECT_EQ(ranks_[i]->Wait(kSoon).code, 0);
+    }
+    EXPECT_THAT(lines, UnorderedElementsAre("world: rank 0 of 2, sum 3",
+                                            "world: rank 1 of 2, sum 3"));
   }
 
   std::string Line(size_t rank) { return ranks_[rank]->ReadLine(kSoon); }
@@ -100,6 +132,32 @@ TEST_F(ShrinkTest, SurvivorsGoOnInTheSameProcesses) {
     EXPECT_EQ(Line(rank), "bye");
     EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
   }
+}
+
+TEST_F(ShrinkTest, WithAnExternalCoordinatorAnyRankMayBeGone) {
+  coordinator::ServerOptions options;
+  options.listen = "127.0.0.1:" + std::to_string(port_.port());
+  const auto server = coordinator::Server::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  for (int i = 0; i < 3; ++i) {
+    StartOne(
+        "headless",
+        {{"INIT_METHOD", "muster://127.0.0.1:" + std::to_string(port_.port()) +
+                             "/job?world_size=3"}});
+  }
+  ExpectTheOthersGoOn();
+}
+
+TEST_F(ShrinkTest, InAFileTheNewRankZeroTellsWhereItServes) {
+  const std::string path = ::testing::TempDir() + "/shrinking";
+  unlink(path.c_str());
+  for (int i = 0; i < 3; ++i) {
+    StartOne("headless",
+             {{"INIT_METHOD",
+               "file://" + path + "?world_size=3&rank=" + std::to_string(i)}});
+  }
+  ExpectTheOthersGoOn();
+  unlink(path.c_str());
 }
 
 TEST_F(ShrinkTest, ALivingRankIsLeftOutAndHearsOfIt) {

@@ -21,17 +21,16 @@ Continuations::~Continuations() { Close(); }
 
 bool Continuations::IsThisThread() const { return g_served == queue_.get(); }
 
+bool Continuations::Push(std::function<void()>& task) {
+  MutexLock lock(queue_->mutex);
+  if (queue_->closed) return false;
+  queue_->tasks.push_back(std::move(task));
+  queue_->changed.NotifyAll();
+  return true;
+}
+
 void Continuations::Run(std::function<void()> task) {
-  bool closed = false;
-  {
-    MutexLock lock(queue_->mutex);
-    closed = queue_->closed;
-    if (!closed) {
-      queue_->tasks.push_back(std::move(task));
-      queue_->changed.NotifyAll();
-    }
-  }
-  if (closed) return task();
+  if (!Push(task)) return task();
   MutexLock lock(thread_mutex_);
   if (!thread_.joinable()) {
     thread_ = std::thread([queue = queue_] { Serve(queue); });

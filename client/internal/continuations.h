@@ -42,6 +42,8 @@ class Continuations {
     bool closed ABSL_GUARDED_BY(mutex) = false;
   };
 
+  // Takes `task` over; false after Close.
+  bool Push(std::function<void()>& task);
   static void Serve(const std::shared_ptr<Queue>& queue);
 
   const std::shared_ptr<Queue> queue_;

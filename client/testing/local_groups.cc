@@ -86,6 +86,10 @@ std::vector<std::string> LocalGroups::OnEachRank(
   return thrown;
 }
 
+std::shared_ptr<ProcessGroup> LocalGroups::NonMember() {
+  return std::make_shared<ProcessGroup>(GroupState::NonMember(7));
+}
+
 void LocalGroups::Leave(int rank) { at(rank)->state()->Shutdown(); }
 
 }  // namespace muster::testing

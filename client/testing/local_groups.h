@@ -30,6 +30,9 @@ class LocalGroups {
 
   static int GlobalRank(int rank) { return 10 * rank; }
 
+  // What stands for a group that a process is not in.
+  static std::shared_ptr<ProcessGroup> NonMember();
+
   // Calls `body` once per rank, each on a thread of its own, with the rank in
   // the group. Returns what each has thrown: "" or the DistError's text.
   std::vector<std::string> OnEachRank(

@@ -25,7 +25,13 @@ using std::chrono::seconds;
 using Group = std::shared_ptr<ProcessGroup>;
 using Flags = ShrinkGroupOptions::Flags;
 
-const InitProcessGroupOptions kOptions = {.timeout = seconds(60)};
+InitProcessGroupOptions Options() {
+  const char* const method = std::getenv("INIT_METHOD");
+  return {.init_method = method == nullptr ? "" : method,
+          .timeout = seconds(60)};
+}
+
+const InitProcessGroupOptions kOptions = Options();
 // A group beside the default one waits that long for a verdict that never comes
 // when a rank aborts it.
 const InitProcessGroupOptions kBriefVerdict = {
@@ -63,6 +69,18 @@ int Survivors() {
   SayGroup("world", NewGroup());
   DestroyProcessGroup();
   Say("bye");
+  return 0;
+}
+
+// Of three ranks, of which the test kills the first.
+int Headless() {
+  InitProcessGroup(kOptions);
+  SayGroup("world", nullptr);
+  AwaitLine();
+  SayProblem([] { Barrier(); });
+  ShrinkGroup({0});
+  SayGroup("world", nullptr);
+  DestroyProcessGroup();
   return 0;
 }
 
@@ -205,9 +223,9 @@ int FailCycles() {
 
 int Main(int argc, char** argv) {
   const std::map<std::string, int (*)()> scenarios = {
-      {"survivors", &Survivors},    {"outcast", &Outcast},
-      {"errors", &Errors},          {"create_cycles", &CreateCycles},
-      {"fail_cycles", &FailCycles},
+      {"survivors", &Survivors},        {"outcast", &Outcast},
+      {"headless", &Headless},          {"errors", &Errors},
+      {"create_cycles", &CreateCycles}, {"fail_cycles", &FailCycles},
   };
   return RunScenario(scenarios, argc, argv);
 }
