@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <string>
@@ -136,6 +137,7 @@ absl::Status ConsistencyCheck::Check(const Collective& collective) {
       KeyOf(collective.sequence, options_.rank), own.Serialize());
   if (!status.ok()) return label(status);
   std::vector<std::string> keys;
+  keys.reserve(static_cast<size_t>(options_.world_size));
   for (int rank = 0; rank < options_.world_size; ++rank) {
     keys.push_back(KeyOf(collective.sequence, rank));
   }
@@ -152,6 +154,7 @@ absl::Status ConsistencyCheck::Check(const Collective& collective) {
     }
   }
   std::vector<Fingerprint> prints;
+  prints.reserve(all->size());
   for (const std::string& text : *all) {
     absl::StatusOr<Fingerprint> print = Fingerprint::Parse(text);
     if (!print.ok()) return label(print.status());

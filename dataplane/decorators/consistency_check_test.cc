@@ -89,6 +89,7 @@ TEST_F(ConsistencyCheckTest, StartsWhenAllHaveCome) {
 
 TEST_F(ConsistencyCheckTest, ADifferenceFailsOnEveryRankAndStartsNothing) {
   std::vector<std::shared_ptr<Work>> works;
+  works.reserve(kRanks);
   for (int rank = 0; rank < kRanks; ++rank) {
     works.push_back(checks_[rank]->Start(AllReduce(1, rank == 1 ? 6 : 5)));
   }

@@ -38,17 +38,15 @@ std::string CommonShape(const Collective& collective) {
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kReduce:
       return ShapesOf(collective.tensors);
+    // Of all_gather and reduce_scatter they are one for each rank.
     case CollectiveKind::kAllGather:
-      // Each rank's input is one of them.
+    case CollectiveKind::kScatter:
       return ShapesOf(collective.outputs);
     case CollectiveKind::kReduceScatter:
-      return ShapesOf(collective.inputs);
     case CollectiveKind::kGather:
     case CollectiveKind::kAllGatherIntoTensor:
     case CollectiveKind::kReduceScatterTensor:
       return ShapesOf(collective.inputs);
-    case CollectiveKind::kScatter:
-      return ShapesOf(collective.outputs);
     case CollectiveKind::kBarrier:
     case CollectiveKind::kAllToAll:
     case CollectiveKind::kAllToAllSingle:
@@ -69,6 +67,7 @@ const Tensor* AnyTensor(const Collective& collective) {
 
 std::vector<int64_t> Counts(const Collective::Tensors& tensors) {
   std::vector<int64_t> counts;
+  counts.reserve(tensors.size());
   for (const Tensor& tensor : tensors) counts.push_back(tensor.element_count());
   return counts;
 }
@@ -82,6 +81,7 @@ std::vector<int64_t> Counts(const Tensor& tensor,
   }
   const int64_t rows = tensor.shape()[0];
   std::vector<int64_t> counts;
+  counts.reserve(splits.size());
   for (const int64_t split : splits) {
     counts.push_back(rows == 0 ? 0 : tensor.element_count() / rows * split);
   }

@@ -31,8 +31,8 @@ std::vector<size_t> Counts() {
 // Values whose sum depends on the order of the operands.
 template <typename T>
 T Rough(int rank, size_t index) {
-  const auto number =
-      static_cast<float>((index * 7919 + rank * 104'729) % 4093);
+  const size_t mixed = index * 7919 + static_cast<size_t>(rank) * 104'729;
+  const auto number = static_cast<float>(mixed % 4093);
   if constexpr (std::is_same_v<T, Flag>) {
     return {static_cast<int>(number) % 3 == 0};
   } else if constexpr (std::is_integral_v<T>) {
@@ -190,6 +190,7 @@ TEST_P(FailureConformance, ALostRankFailsTheCoalescedOnce) {
   world.OnEachRank([&](Communicator& communicator) {
     std::vector<std::vector<float>> values(30, std::vector<float>(9000, 1));
     std::vector<Collective> collectives;
+    collectives.reserve(values.size());
     for (auto& one : values) {
       collectives.push_back(
           {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(one)}});
