@@ -338,7 +338,8 @@ void MeasureScale(const Bed& bed, const std::string& only,
   const std::pair<const char*, Measure> kMeasures[] = {
       {"release", &MeasureRelease},
       {"idle session", &MeasureIdleSessions},
-      {"members", &MeasureMembers}};
+      {"members", &MeasureMembers},
+      {"end of members", &MeasureEnd}};
   for (const auto& [name, measure] : kMeasures) {
     if (!absl::StrContains(name, only)) continue;
     std::cerr << "measuring " << name << "\n";

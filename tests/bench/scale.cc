@@ -178,6 +178,9 @@ class Member
     Count welcomes;
     Count answers;
     Count events;
+    Count event_bytes;
+    Count failures;
+    Count failure_bytes;  // their answers
     Count ended;
   };
 
@@ -214,10 +217,18 @@ class Member
     if (response_.has_welcome()) tally_.welcomes.Add(1);
     int answers = 0;
     for (const v1::Result& result : response_.results()) {
-      if (!result.has_status()) ++answers;
+      if (!result.has_status()) {
+        ++answers;
+      } else {
+        tally_.failure_bytes.Add(static_cast<int>(result.ByteSizeLong()));
+        tally_.failures.Add(1);
+      }
     }
     if (answers > 0) tally_.answers.Add(answers);
-    if (response_.events_size() > 0) tally_.events.Add(response_.events_size());
+    for (const v1::MemberEvent& event : response_.events()) {
+      tally_.event_bytes.Add(static_cast<int>(event.ByteSizeLong()));
+      tally_.events.Add(1);
+    }
     StartRead(&response_);
   }
 
@@ -255,6 +266,30 @@ class Members {
   int size() const { return static_cast<int>(members_.size()); }
   Member& operator[](int i) { return *members_[static_cast<size_t>(i)]; }
   Member::Tally& tally() { return tally_; }
+
+  // Makes them the ranks of a generation; the milliseconds that it takes.
+  double Form() {
+    return Time(tally_.answers, size(), [&] {
+      v1::Operation operation;
+      operation.mutable_join()->set_world_size(size());
+      operation.mutable_join()->set_without_seats(true);
+      for (int i = 0; i < size(); ++i) {
+        operation.mutable_join()->set_rank(i);
+        (*this)[i].Send(operation);
+      }
+    });
+  }
+
+  // All but the last `absent` arrive at a barrier.
+  void Arrive(const std::string& barrier, int absent = 0) {
+    v1::Operation operation;
+    operation.mutable_await_barrier()->set_generation(1);
+    operation.mutable_await_barrier()->set_name(barrier);
+    for (int i = 0; i < size() - absent; ++i) {
+      operation.mutable_await_barrier()->set_rank(i);
+      (*this)[i].Send(operation);
+    }
+  }
 
   // Milliseconds until `count` is `wanted` more than it was before `act`.
   double Time(Member::Count& count, int wanted,
@@ -330,24 +365,9 @@ std::vector<Figure> MeasureMembers(const ScaleOptions& options) {
   Members members(options);
   const int n = members.size();
   const double bytes = ResidentBytes(options.coordinator_pid) - before;
-  const double join = members.Time(members.tally().answers, n, [&] {
-    v1::Operation operation;
-    operation.mutable_join()->set_world_size(n);
-    operation.mutable_join()->set_without_seats(true);
-    for (int i = 0; i < n; ++i) {
-      operation.mutable_join()->set_rank(i);
-      members[i].Send(operation);
-    }
-  });
-  const double barrier = members.Time(members.tally().answers, n, [&] {
-    v1::Operation operation;
-    operation.mutable_await_barrier()->set_generation(1);
-    operation.mutable_await_barrier()->set_name("all");
-    for (int i = 0; i < n; ++i) {
-      operation.mutable_await_barrier()->set_rank(i);
-      members[i].Send(operation);
-    }
-  });
+  const double join = members.Form();
+  const double barrier =
+      members.Time(members.tally().answers, n, [&] { members.Arrive("all"); });
   const double failure = members.Time(members.tally().events, n - 1, [&] {
     v1::Operation operation;
     operation.mutable_report_failure()->set_error("measured");
@@ -358,6 +378,40 @@ std::vector<Figure> MeasureMembers(const ScaleOptions& options) {
           AtMost(name + "static rendezvous", join, "ms", 10'000),
           AtMost(name + "barrier", barrier, "ms", 1000),
           AtMost(name + "failure told to all", failure, "ms", 1000)};
+}
+
+std::vector<Figure> MeasureEnd(const ScaleOptions& options) {
+  Members members(options);
+  const int n = members.size();
+  members.Form();
+  Member::Tally& tally = members.tally();
+  // Half of them wait for the others, and one of those fails; then those come.
+  const int absent = n / 2;
+  const double failed = members.Time(tally.failures, n - absent, [&] {
+    members.Arrive("failed", absent);
+    v1::Operation operation;
+    operation.mutable_report_failure()->set_error("measured");
+    members[n - 1].Send(operation);
+  });
+  const double answer = static_cast<double>(tally.failure_bytes.value()) /
+                        static_cast<double>(tally.failures.value());
+  const int events = tally.events.value();
+  const int bytes = tally.event_bytes.value();
+  const double end = members.Time(tally.answers, n - 1, [&] {
+    v1::Operation operation;
+    operation.mutable_leave()->set_reason("finished");
+    for (int i = 0; i < n - 1; ++i) members[i].Send(operation);
+  });
+  const std::string name = absl::StrCat(n, " members: ");
+  return {AtMost(name + "failed barrier", failed, "ms", 1000),
+          AtMost(name + "bytes of each answer of it", answer, "B", 4000),
+          AtMost(name + "all leave", end, "ms", 2000),
+          AtMost(name + "events for each by the end",
+                 static_cast<double>(tally.events.value() - events) / n,
+                 "events", 20),
+          AtMost(name + "bytes for each by the end",
+                 static_cast<double>(tally.event_bytes.value() - bytes) / n,
+                 "B", 20'000)};
 }
 
 }  // namespace muster::bench

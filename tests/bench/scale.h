@@ -34,6 +34,10 @@ std::vector<Figure> MeasureIdleSessions(const ScaleOptions& options);
 // and how long the report of a failure takes to all of them.
 std::vector<Figure> MeasureMembers(const ScaleOptions& options);
 
+// The same members: what a barrier that fails costs, and the end of the job, in
+// which all leave: until the last one has its answer, and what each was told.
+std::vector<Figure> MeasureEnd(const ScaleOptions& options);
+
 }  // namespace muster::bench
 
 #endif  // MUSTER_TESTS_BENCH_SCALE_H_

@@ -13,7 +13,7 @@ for figure in figures:
         assert field in figure, figure
 names = " ".join(figure["name"] for figure in figures)
 for part in ("set stream/1", "one session", "processes", "release", "idle",
-             "rendezvous", "barrier", "failure"):
+             "rendezvous", "barrier", "failure", "leave", "by the end"):
     assert part in names, f"{part} is not measured"
 print(len(figures), "figures")
 PYTHON
