@@ -55,9 +55,10 @@ void Farewells::Remember(const Event& event) {
 
 void Farewells::Add(Event event, Duration pause, Instant now) {
   Remember(event);
-  pause_min_ = std::min(kFarewellPauseMax, pause);
-  if (!told_at_.has_value() || now - *told_at_ >= 2 * kFarewellPauseMax) {
+  if (!told_at_.has_value() || now - *told_at_ >= 2 * pause_max_) {
     pause_ = Duration::zero();
+    pause_max_ = std::min(kFarewellPauseMax, kFarewellPauseGrowth * pause);
+    pause_min_ = std::min(kFarewellPauseMax, pause);
   }
   if (untold_.empty()) {
     due_ = told_at_.has_value() ? std::max(now, *told_at_ + pause_) : now;
@@ -73,7 +74,7 @@ std::optional<Event> Farewells::TakeDue(Instant now) {
 std::optional<Event> Farewells::TakeUntold(Instant now) {
   if (untold_.empty()) return std::nullopt;
   told_at_ = now;
-  pause_ = std::clamp(2 * pause_, pause_min_, kFarewellPauseMax);
+  pause_ = std::clamp(2 * pause_, pause_min_, pause_max_);
   std::vector<Event> events = std::exchange(untold_, {});
   if (events.size() == 1) return std::move(events.front());
   absl::btree_set<Rank> ranks;

@@ -17,8 +17,10 @@
 
 namespace muster::coordinator::core {
 
-// The longest time for which leaves are gathered.
-inline constexpr Duration kFarewellPauseMax = std::chrono::milliseconds(100);
+// The longest time for which leaves are gathered, as a multiple of the shortest
+// and in any case.
+inline constexpr int kFarewellPauseGrowth = 10;
+inline constexpr Duration kFarewellPauseMax = std::chrono::seconds(1);
 
 // Of those that are told together so many are described, each with texts of so
 // many bytes.
@@ -30,13 +32,14 @@ inline constexpr int64_t kFarewellTextMax = 256;
 //
 // The end of a job of n members is n leaves. If each were told to all that are
 // still there, that would be n * n / 2 events. So a leave is told at once when
-// there was none for twice kFarewellPauseMax; those that follow are told
-// together, a few times in all, and to those that are there by then.
+// there was none for twice the longest pause; those that follow are told
+// together, a few times in all, and to those that are there by then. Pauses
+// grow with the members: so does what it takes to tell them.
 class Farewells {
  public:
   // A member has left the generation in which it had `event.rank`. After this
   // is told, the next ones are gathered for `pause`, for twice as long each
-  // time that some were, and for kFarewellPauseMax at most.
+  // time that some were, and for kFarewellPauseGrowth times as long at most.
   void Add(Event event, Duration pause, Instant now);
 
   // What the others are to be told now, and it is taken for told: nothing
@@ -68,7 +71,9 @@ class Farewells {
   Instant due_;  // where some are untold
   std::optional<Instant> told_at_;
   Duration pause_{};  // after told_at_
+  // By the members that there were when the first of them left.
   Duration pause_min_{};
+  Duration pause_max_{};
 
   // Of the newest generation.
   absl::btree_set<Rank> left_;

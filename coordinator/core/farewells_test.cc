@@ -236,9 +236,8 @@ TEST_P(EndOfJobTest, MembersAreToldAFewTimesEach) {
   }
   AdvanceTo(now_ + kFarewellPauseMax);
   count();
-  // 4, 8, 16, 32, 64 and 100 ms after the first, and then every 100 ms.
-  const int tellings =
-      7 + static_cast<int>(kSize * GetParam() / kFarewellPauseMax);
+  // 4, 8, 16, 32 and 40 ms after the first, and then every 40 ms.
+  const int tellings = 6 + static_cast<int>(kSize * GetParam() / 40ms);
   for (const auto& [member, told] : times) EXPECT_LE(told, tellings);
   // The one that stays has been told of all the others.
   EXPECT_EQ(ranks.at(MemberId(Name((kSize - 1) * 379 % kSize))),
