@@ -9,14 +9,11 @@
 #include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/algorithms.h"
 #include "dataplane/backends/gloo/schedules.h"
+#include "dataplane/backends/gloo/selection.h"
 #include "dataplane/reduction.h"
 
 namespace muster::dataplane::gloo_internal {
 namespace {
-
-// Up to here the time is spent on steps rather than on bytes, and two steps win
-// over the 2(n - 1) of the ring.
-constexpr size_t kPairwiseBytesMax = 128 << 10;
 
 // Every operand order below depends on ranks alone, and each element is
 // combined either once (ring) or on every rank in the same order of the same
@@ -128,13 +125,14 @@ class Ring {
   size_t Bytes(size_t count) const { return count * reduced_.element_bytes(); }
 
   void PrepareBuffers() {
-    tensor_ = exchange_.Wrap(reduced_.data(), reduced_.tensor.bytes());
+    const Path path = exchange_.PathFor(reduced_.tensor.bytes() / world_size_);
+    tensor_ = exchange_.Wrap(reduced_.data(), reduced_.tensor.bytes(), path);
     const size_t chunk_count = reduced_.count() / world_size_ + 1;
     const size_t slot_bytes = Bytes(chunk_count / segments_ + 1);
     std::byte* scratch = exchange_.Scratch(kAhead * slot_bytes);
     for (size_t i = 0; i < kAhead; ++i) {
       slots_[i] = scratch + i * slot_bytes;
-      slot_buffers_[i] = exchange_.Wrap(slots_[i], slot_bytes);
+      slot_buffers_[i] = exchange_.Wrap(slots_[i], slot_bytes, path);
     }
   }
 
@@ -276,11 +274,16 @@ absl::Status AllReduce(const Collective& collective, Exchange& exchange) {
                            Reduction(tensor.data_type(), collective.reduce_op)};
   const Reduction& reduction = reduced.reduction;
   const double factor = collective.factor;
+  const Algorithm algorithm = SelectAlgorithm(
+      CollectiveKind::kAllReduce, exchange.world_size(), tensor.bytes());
+  // Within what a note holds, and partial results are no larger than elements.
+  const bool fits_notes =
+      reduced.count() * reduction.accumulator_bytes() <= kNotePayloadBytesMax;
   if (exchange.world_size() == 1 ||
-      reduced.count() * reduction.accumulator_bytes() <= kNotePayloadBytesMax) {
+      (algorithm == Algorithm::kDoubling && fits_notes)) {
     return ReduceSmall(reduced, factor, exchange);
   }
-  if (!reduction.in_place() || tensor.bytes() <= kPairwiseBytesMax) {
+  if (algorithm != Algorithm::kRing || !reduction.in_place()) {
     return ReducePairwise(reduced, factor, exchange);
   }
   reduction.Load(reduced.data(), reduced.data(), reduced.count(), factor);

@@ -8,13 +8,10 @@
 #include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/algorithms.h"
 #include "dataplane/backends/gloo/schedules.h"
+#include "dataplane/backends/gloo/selection.h"
 
 namespace muster::dataplane::gloo_internal {
 namespace {
-
-// From here on the time is spent on moving bytes, not on waking ranks, and the
-// chain, which moves each byte once per link, wins over the tree.
-constexpr size_t kChainBytesMin = 1 << 20;
 
 // Large enough to be moved at full speed, small enough that the next rank of
 // the chain begins early.
@@ -58,7 +55,8 @@ absl::Status BroadcastStream(const Tensor& tensor, const Links& links,
   if (!agreed.ok()) return agreed;
 
   const size_t bytes = tensor.bytes();
-  const std::unique_ptr<Buffer> buffer = exchange.Wrap(tensor.data(), bytes);
+  const std::unique_ptr<Buffer> buffer =
+      exchange.Wrap(tensor.data(), bytes, exchange.PathFor(bytes));
   const auto segment_at = [bytes](size_t offset) {
     return std::min(kSegmentBytes, bytes - offset);
   };
@@ -110,7 +108,8 @@ absl::Status Broadcast(const Collective& collective, Exchange& exchange) {
   const Tensor& tensor = collective.tensors[0];
   const size_t bytes = tensor.bytes();
   const Links links =
-      bytes < kChainBytesMin
+      SelectAlgorithm(CollectiveKind::kBroadcast, exchange.world_size(),
+                      bytes) == Algorithm::kTree
           ? BinomialTree(exchange.rank(), collective.root,
                          exchange.world_size())
           : Chain(exchange.rank(), collective.root, exchange.world_size());

@@ -65,6 +65,9 @@ class FakeMesh : public Mesh {
   std::unique_ptr<Buffer> CreateBuffer(void*, size_t) override {
     return nullptr;
   }
+  std::unique_ptr<Buffer> CreateGlooBuffer(void*, size_t) override {
+    return nullptr;
+  }
   std::unique_ptr<Buffer> CreateQuietBuffer(void*, size_t) override {
     return nullptr;
   }

@@ -235,8 +235,10 @@ absl::Status Exchange::Handshake(const std::vector<int>& receivers,
   return absl::OkStatus();
 }
 
-std::unique_ptr<Buffer> Exchange::Wrap(void* data, size_t bytes) {
-  return workspace_.mesh().CreateBuffer(data, bytes);
+std::unique_ptr<Buffer> Exchange::Wrap(void* data, size_t bytes, Path path) {
+  Mesh& mesh = workspace_.mesh();
+  return path == Path::kLines ? mesh.CreateBuffer(data, bytes)
+                              : mesh.CreateGlooBuffer(data, bytes);
 }
 
 }  // namespace muster::dataplane::gloo_internal

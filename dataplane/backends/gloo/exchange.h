@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/mesh.h"
+#include "dataplane/backends/gloo/selection.h"
 #include "dataplane/collective.h"
 
 namespace muster::dataplane::gloo_internal {
@@ -84,8 +85,8 @@ class Workspace {
 //
 // Two kinds of message: notes (see NoteLane), and streams, which go from and
 // to the caller's memory without a copy and have any size. A stream may begin
-// only when a note has shown that both sides run the same collective: a
-// message longer than what its receiver announced kills the process there.
+// only when a note has shown that both sides run the same collective: through
+// Gloo, a message longer than what its receiver announced kills the process.
 class Exchange {
  public:
   Exchange(Workspace& workspace, const Collective& collective);
@@ -109,9 +110,15 @@ class Exchange {
   absl::Status Handshake(const std::vector<int>& receivers,
                          const std::vector<int>& senders);
 
-  // For streams. All of one collective's use one slot: between two ranks they
-  // come in the order in which they were sent.
-  std::unique_ptr<Buffer> Wrap(void* data, size_t bytes);
+  // For streams, which go by `path`, the same on both sides. All of one
+  // collective's use one slot: between two ranks those of one path come in the
+  // order in which they were sent.
+  std::unique_ptr<Buffer> Wrap(void* data, size_t bytes, Path path);
+
+  // For messages of `bytes` between two ranks.
+  Path PathFor(size_t bytes) const {
+    return PathOf(static_cast<CollectiveKind>(header_.kind), bytes);
+  }
   uint64_t stream_slot() const { return header_.sequence; }
   std::byte* Scratch(size_t bytes) { return workspace_.Scratch(bytes); }
 

@@ -29,6 +29,9 @@ class TapeMesh : public Mesh {
   std::unique_ptr<Buffer> CreateBuffer(void*, size_t) override {
     return nullptr;
   }
+  std::unique_ptr<Buffer> CreateGlooBuffer(void*, size_t) override {
+    return nullptr;
+  }
   std::unique_ptr<Buffer> CreateQuietBuffer(void*, size_t) override {
     return nullptr;
   }

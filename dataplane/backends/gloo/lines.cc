@@ -26,6 +26,9 @@ namespace {
 // he writes.
 constexpr int kBufferBytes = 256 << 10;
 
+// What one connection moves before it is another one's turn.
+constexpr size_t kTurnBytes = 256 << 10;
+
 constexpr std::chrono::milliseconds kLookPeriod{100};
 
 // The first bytes from whoever connects.
@@ -68,9 +71,8 @@ bool IsTemporary(int error) {
 Lines::Lines(int rank, int world_size)
     : rank_(rank),
       woken_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-      sockets_(world_size, -1),
-      settled_(world_size, false) {
-  settled_[rank] = true;
+      lines_(world_size) {
+  lines_[rank].settled = true;
 }
 
 Lines::~Lines() {
@@ -86,34 +88,35 @@ absl::StatusOr<AddressBytes> Lines::Listen(AddressBytes address) {
   listener_ = MakeSocket(address);
   socklen_t size = AddressSize(address);
   if (listener_ < 0 || bind(listener_, generic, size) != 0 ||
-      listen(listener_, static_cast<int>(sockets_.size())) != 0 ||
+      listen(listener_, static_cast<int>(lines_.size())) != 0 ||
       getsockname(listener_, generic, &size) != 0) {
     return absl::UnavailableError(
-        absl::StrCat("cannot listen for ", sockets_.size() - 1,
+        absl::StrCat("cannot listen for ", lines_.size() - 1,
                      " peers: ", std::strerror(errno)));
   }
   return address;
 }
 
 void Lines::StartConnecting(int peer, const AddressBytes& address) {
-  sockets_[peer] = MakeSocket(address);
-  if (connect(sockets_[peer], Generic(address), AddressSize(address)) == 0) {
+  lines_[peer].socket = MakeSocket(address);
+  if (connect(lines_[peer].socket, Generic(address), AddressSize(address)) ==
+      0) {
     FinishConnecting(peer);
   } else if (errno != EINPROGRESS) {
     // It listened a moment ago: it has gone.
-    ::close(std::exchange(sockets_[peer], -1));
-    settled_[peer] = true;
+    ::close(std::exchange(lines_[peer].socket, -1));
+    lines_[peer].settled = true;
   }
 }
 
 void Lines::FinishConnecting(int peer) {
-  settled_[peer] = true;
-  SendAtOnce(sockets_[peer]);
+  lines_[peer].settled = true;
+  SendAtOnce(lines_[peer].socket);
   const Hello hello = {.rank = rank_};
   // Into an empty buffer. Fails if it could not connect.
-  if (send(sockets_[peer], &hello, sizeof(hello), MSG_NOSIGNAL) !=
+  if (send(lines_[peer].socket, &hello, sizeof(hello), MSG_NOSIGNAL) !=
       sizeof(hello)) {
-    ::close(std::exchange(sockets_[peer], -1));
+    ::close(std::exchange(lines_[peer].socket, -1));
   }
 }
 
@@ -123,22 +126,22 @@ bool Lines::TakeHello(int socket) {
   if (received < 0 && IsTemporary(errno)) return false;
   const bool is_peer = received == sizeof(hello) &&
                        hello.magic == Hello().magic && hello.rank > rank_ &&
-                       hello.rank < static_cast<int>(sockets_.size()) &&
-                       !settled_[hello.rank];
+                       hello.rank < static_cast<int>(lines_.size()) &&
+                       !lines_[hello.rank].settled;
   if (!is_peer) {
     ::close(socket);
     return true;
   }
   SendAtOnce(socket);
-  sockets_[hello.rank] = socket;
-  settled_[hello.rank] = true;
+  lines_[hello.rank].socket = socket;
+  lines_[hello.rank].settled = true;
   return true;
 }
 
 std::vector<int> Lines::MissingRanks() const {
   std::vector<int> missing;
-  for (size_t peer = 0; peer < settled_.size(); ++peer) {
-    if (!settled_[peer]) missing.push_back(static_cast<int>(peer));
+  for (size_t peer = 0; peer < lines_.size(); ++peer) {
+    if (!lines_[peer].settled) missing.push_back(static_cast<int>(peer));
   }
   return missing;
 }
@@ -158,7 +161,7 @@ absl::Status Lines::Connect(const std::vector<AddressBytes>& addresses,
     std::vector<pollfd> waits = {{listener_, POLLIN, 0}};
     for (const int socket : strangers) waits.push_back({socket, POLLIN, 0});
     for (const int peer : missing) {
-      if (peer < rank_) waits.push_back({sockets_[peer], POLLOUT, 0});
+      if (peer < rank_) waits.push_back({lines_[peer].socket, POLLOUT, 0});
     }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         deadline - Clock::now());
@@ -166,7 +169,7 @@ absl::Status Lines::Connect(const std::vector<AddressBytes>& addresses,
                            static_cast<int>(std::clamp<int64_t>(
                                left.count(), 0, kLookPeriod.count())));
     if (ready <= 0) {
-      for (const int peer : missing) settled_[peer] = is_gone(peer);
+      for (const int peer : missing) lines_[peer].settled = is_gone(peer);
       missing = MissingRanks();
       if (!missing.empty() && left.count() <= 0) {
         status = absl::DeadlineExceededError(absl::StrCat(
@@ -184,8 +187,9 @@ absl::Status Lines::Connect(const std::vector<AddressBytes>& addresses,
     std::erase_if(strangers, [&](int socket) { return TakeHello(socket); });
     for (const pollfd& wait : waits) {
       if ((wait.events & POLLOUT) == 0 || wait.revents == 0) continue;
-      const auto found = std::find(sockets_.begin(), sockets_.end(), wait.fd);
-      FinishConnecting(static_cast<int>(found - sockets_.begin()));
+      for (const int peer : missing) {
+        if (lines_[peer].socket == wait.fd) FinishConnecting(peer);
+      }
     }
     missing = MissingRanks();
   }
@@ -194,66 +198,170 @@ absl::Status Lines::Connect(const std::vector<AddressBytes>& addresses,
   return status;
 }
 
-Lines::Outcome Lines::Await(int peer, short events) {
-  pollfd waits[] = {{sockets_[peer], events, 0}, {woken_, POLLIN, 0}};
-  while (poll(waits, 2, -1) < 0 && errno == EINTR) {
+void Lines::Activate(int peer) {
+  if (std::find(active_.begin(), active_.end(), peer) == active_.end()) {
+    active_.push_back(peer);
   }
-  return waits[1].revents != 0 ? Outcome::kWoken : Outcome::kDone;
+}
+
+uint64_t Lines::PostSend(int peer, const void* data, size_t bytes) {
+  Line& line = lines_[peer];
+  // Nothing is written to it.
+  line.sends.push_back(
+      {const_cast<std::byte*>(static_cast<const std::byte*>(data)), bytes});
+  Activate(peer);
+  return line.sent + line.sends.size();
+}
+
+uint64_t Lines::PostReceive(int peer, void* data, size_t bytes) {
+  Line& line = lines_[peer];
+  line.receives.push_back({static_cast<std::byte*>(data), bytes});
+  Activate(peer);
+  return line.received + line.receives.size();
+}
+
+Lines::Progress Lines::Send(Line& line) {
+  bool moved = false;
+  while (!line.sends.empty()) {
+    Part& part = line.sends.front();
+    if (part.bytes > 0) {
+      const ssize_t sent =
+          send(line.socket, part.data, std::min(part.bytes, kTurnBytes),
+               MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent < 0 && !IsTemporary(errno)) return Progress::kBroken;
+      if (sent <= 0) break;
+      moved = true;
+      part.data += sent;
+      part.bytes -= sent;
+      if (part.bytes > 0) break;  // It is the other lines' turn.
+    }
+    line.sends.pop_front();
+    ++line.sent;
+  }
+  return moved ? Progress::kMoved : Progress::kNothing;
+}
+
+Lines::Progress Lines::Receive(Line& line) {
+  bool moved = false;
+  while (!line.receives.empty()) {
+    Part& part = line.receives.front();
+    if (part.bytes > 0) {
+      const ssize_t received =
+          recv(line.socket, part.data, std::min(part.bytes, kTurnBytes),
+               MSG_DONTWAIT);
+      if (received == 0 || (received < 0 && !IsTemporary(errno))) {
+        return Progress::kBroken;
+      }
+      if (received < 0) break;
+      moved = true;
+      part.data += received;
+      part.bytes -= received;
+      if (part.bytes > 0) break;
+    }
+    line.receives.pop_front();
+    ++line.received;
+  }
+  return moved ? Progress::kMoved : Progress::kNothing;
+}
+
+Lines::Progress Lines::MoveAll() {
+  bool moved = false;
+  for (const int peer : active_) {
+    Line& line = lines_[peer];
+    for (const Progress progress : {Receive(line), Send(line)}) {
+      if (progress == Progress::kBroken) {
+        broken_peer_ = peer;
+        return progress;
+      }
+      moved |= progress == Progress::kMoved;
+    }
+  }
+  std::erase_if(active_, [this](int peer) {
+    return lines_[peer].sends.empty() && lines_[peer].receives.empty();
+  });
+  return moved ? Progress::kMoved : Progress::kNothing;
+}
+
+Lines::Outcome Lines::AwaitCounter(int peer, const uint64_t& counter,
+                                   uint64_t number) {
+  std::vector<pollfd> waits;
+  while (counter < number) {
+    switch (MoveAll()) {
+      case Progress::kBroken:
+        return Outcome::kBroken;
+      case Progress::kMoved:
+        continue;
+      case Progress::kNothing:
+        break;
+    }
+    if (counter >= number) break;
+    waits.assign({{woken_, POLLIN, 0}});
+    for (const int active : active_) {
+      const Line& line = lines_[active];
+      const int events = (line.sends.empty() ? 0 : POLLOUT) |
+                         (line.receives.empty() ? 0 : POLLIN);
+      waits.push_back({line.socket, static_cast<short>(events), 0});  // NOLINT
+    }
+    while (poll(waits.data(), waits.size(), -1) < 0 && errno == EINTR) {
+    }
+    if (waits[0].revents != 0) return Outcome::kWoken;
+  }
+  return Outcome::kDone;
+}
+
+Lines::Outcome Lines::AwaitSend(int peer, uint64_t number) {
+  return AwaitCounter(peer, lines_[peer].sent, number);
+}
+
+Lines::Outcome Lines::AwaitReceive(int peer, uint64_t number) {
+  return AwaitCounter(peer, lines_[peer].received, number);
 }
 
 Lines::Outcome Lines::Write(int peer, const void* head, size_t head_bytes,
                             const void* body, size_t body_bytes) {
+  Line& line = lines_[peer];
   // What is written to a peer that has closed its end is lost without an error,
   // while something that it sent before may still be read: this rank would have
   // done its part in a collective that has failed.
-  pollfd end = {sockets_[peer], POLLRDHUP, 0};
-  if (poll(&end, 1, 0) > 0) return Outcome::kBroken;
-  iovec parts[] = {{const_cast<void*>(head), head_bytes},
-                   {const_cast<void*>(body), body_bytes}};
-  msghdr message = {};
-  message.msg_iov = parts;
-  message.msg_iovlen = 2;
-  while (parts[0].iov_len + parts[1].iov_len > 0) {
-    if (sockets_[peer] < 0) return Outcome::kBroken;
-    ssize_t sent =
-        sendmsg(sockets_[peer], &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) {
-      if (!IsTemporary(errno)) return Outcome::kBroken;
-      if (Await(peer, POLLOUT) == Outcome::kWoken) return Outcome::kWoken;
-      continue;
-    }
-    for (iovec& part : parts) {
-      const size_t taken = std::min<size_t>(sent, part.iov_len);
-      part.iov_base = static_cast<std::byte*>(part.iov_base) + taken;
-      part.iov_len -= taken;
-      sent -= static_cast<ssize_t>(taken);
-    }
+  pollfd end = {line.socket, POLLRDHUP, 0};
+  if (line.socket < 0 || poll(&end, 1, 0) > 0) {
+    broken_peer_ = peer;
+    return Outcome::kBroken;
   }
-  return Outcome::kDone;
+  size_t sent = 0;
+  if (line.sends.empty()) {
+    // Both in one call, and normally all of them.
+    iovec parts[] = {{const_cast<void*>(head), head_bytes},
+                     {const_cast<void*>(body), body_bytes}};
+    msghdr message = {};
+    message.msg_iov = parts;
+    message.msg_iovlen = 2;
+    sent = std::max<ssize_t>(
+        0, sendmsg(line.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
+    if (sent == head_bytes + body_bytes) return Outcome::kDone;
+  }
+  const size_t sent_of_head = std::min(sent, head_bytes);
+  const size_t sent_of_body = sent - sent_of_head;
+  PostSend(peer, static_cast<const std::byte*>(head) + sent_of_head,
+           head_bytes - sent_of_head);
+  return AwaitSend(
+      peer, PostSend(peer, static_cast<const std::byte*>(body) + sent_of_body,
+                     body_bytes - sent_of_body));
 }
 
 Lines::Outcome Lines::Read(int peer, void* data, size_t bytes) {
-  auto* next = static_cast<std::byte*>(data);
-  while (bytes > 0) {
-    if (sockets_[peer] < 0) return Outcome::kBroken;
-    const ssize_t received = recv(sockets_[peer], next, bytes, MSG_DONTWAIT);
-    if (received > 0) {
-      next += received;
-      bytes -= received;
-      continue;
-    }
-    if (received == 0 || !IsTemporary(errno)) return Outcome::kBroken;
-    if (Await(peer, POLLIN) == Outcome::kWoken) return Outcome::kWoken;
-  }
-  return Outcome::kDone;
+  return AwaitReceive(peer, PostReceive(peer, data, bytes));
 }
 
 void Lines::Wake() { eventfd_write(woken_, 1); }
 
 void Lines::Close() {
-  for (int& socket : sockets_) {
-    if (socket >= 0) ::close(std::exchange(socket, -1));
+  for (Line& line : lines_) {
+    if (line.socket >= 0) ::close(std::exchange(line.socket, -1));
+    line.sends.clear();
+    line.receives.clear();
   }
+  active_.clear();
   if (listener_ >= 0) ::close(std::exchange(listener_, -1));
 }
 

@@ -86,6 +86,46 @@ TEST_F(LinesTest, MessagesOfACollectiveNeedNobodyToRead) {
   }
 }
 
+TEST_F(LinesTest, WhatIsUnderWayMovesWhileSomethingElseIsWaitedFor) {
+  Listen(3);
+  ConnectAll();
+  // More than any buffer holds, from every rank to every other one: each has
+  // to receive while it sends.
+  constexpr size_t kBytes = 16 << 20;
+  std::vector<std::future<bool>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(std::async(std::launch::async, [&, rank] {
+      const std::string own(kBytes, static_cast<char>('a' + rank));
+      std::vector<std::string> others(3, std::string(kBytes, ' '));
+      Lines& lines = *lines_[rank];
+      bool good = true;
+      for (const int peer : {(rank + 1) % 3, (rank + 2) % 3}) {
+        lines.PostSend(peer, own.data(), own.size());
+        lines.PostReceive(peer, others[peer].data(), kBytes / 2);
+        lines.PostReceive(peer, others[peer].data() + kBytes / 2, kBytes / 2);
+      }
+      for (const int peer : {(rank + 1) % 3, (rank + 2) % 3}) {
+        good &= lines.AwaitSend(peer, 1) == Outcome::kDone;
+        good &= lines.AwaitReceive(peer, 2) == Outcome::kDone;
+        good &=
+            others[peer] == std::string(kBytes, static_cast<char>('a' + peer));
+      }
+      return good;
+    }));
+  }
+  for (auto& rank : ranks) EXPECT_TRUE(rank.get());
+}
+
+TEST_F(LinesTest, TheOneThatHasEndedIsNamed) {
+  Listen(3);
+  ConnectAll();
+  lines_[2]->Close();
+  char bytes[2] = {};
+  lines_[0]->PostReceive(2, bytes, 1);
+  EXPECT_EQ(lines_[0]->Read(1, bytes + 1, 1), Outcome::kBroken);
+  EXPECT_EQ(lines_[0]->broken_peer(), 2);
+}
+
 TEST_F(LinesTest, WhatCameBeforeTheEndIsRead) {
   Listen(2);
   ConnectAll();

@@ -4,15 +4,12 @@
 #include <gloo/transport/pair.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <string>
 #include <unordered_set>
@@ -27,6 +24,7 @@
 #include "dataplane/backends/gloo/gloo_errors.h"
 #include "dataplane/backends/gloo/interface.h"
 #include "dataplane/backends/gloo/lines.h"
+#include "dataplane/backends/gloo/loop_handlers.h"
 #include "dataplane/backends/gloo/rendezvous.h"
 #include "dataplane/culprit.h"
 #include "dataplane/mutex.h"
@@ -34,8 +32,6 @@
 
 namespace muster::dataplane::gloo_internal {
 namespace {
-
-namespace transport = ::gloo::transport;
 
 // Gloo closes every connection of a context when one of its waits times out,
 // before anybody could say farewell. So its own timeouts are put out of reach,
@@ -66,68 +62,38 @@ void IgnoreBrokenPipes() {
   }
 }
 
-// Gloo takes a descriptor out of its event loop by waiting for the loop's next
-// turn, up to 10 ms later, for each connection made and each one closed. While
-// a LoopSpinner is on, turns follow each other without pause.
-class LoopSpinner : public transport::tcp::Handler {
- public:
-  explicit LoopSpinner(transport::tcp::Device& device)
-      : descriptor_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    device.registerDescriptor(descriptor_, EPOLLIN, this);
-  }
-  // After the device, whose loop calls it.
-  ~LoopSpinner() override { ::close(descriptor_); }
-
-  void On() { eventfd_write(descriptor_, 1); }
-  void Off() {
-    eventfd_t value = 0;
-    eventfd_read(descriptor_, &value);
-  }
-
-  void handleEvents(int) override {
-    // The thread that waits for the turn needs a processor more than the loop.
-    sched_yield();
-  }
-
- private:
-  const int descriptor_;
-};
-
-// Gloo's event loop passes over a connection that another thread has locked,
-// and looks again at once. So it spins while a thread posts a message to a
-// connection on which another one arrives; and if it has taken that thread's
-// processor, it spins for a whole time slice before the thread can go on.
-// With this handler, which is called in the same turns, it gives way.
-class LoopYielder : public transport::tcp::Handler {
- public:
-  explicit LoopYielder(transport::tcp::Device& device)
-      : descriptor_(epoll_create1(EPOLL_CLOEXEC)) {
-    device.registerDescriptor(descriptor_, EPOLLIN, this);
-  }
-  // After the device, whose loop calls it.
-  ~LoopYielder() override { ::close(descriptor_); }
-
-  // `socket` is a connection's. It is forgotten when it is closed.
-  void Watch(int socket) {
-    epoll_event event = {};
-    event.events = EPOLLIN;
-    epoll_ctl(descriptor_, EPOLL_CTL_ADD, socket, &event);
-  }
-
-  // Around what locks a connection.
-  void Posting(bool on) { posting_.store(on, std::memory_order_relaxed); }
-
-  void handleEvents(int) override {
-    if (posting_.load(std::memory_order_relaxed)) sched_yield();
-  }
-
- private:
-  const int descriptor_;
-  std::atomic<bool> posting_{false};
-};
-
 class GlooMesh;
 
+// Memory of a collective: moves on the lines. What has failed leaves parts
+// under way, but nobody moves them any more.
+class LineBuffer : public Buffer {
+ public:
+  LineBuffer(GlooMesh& mesh, void* data)
+      : mesh_(mesh), data_(static_cast<std::byte*>(data)) {}
+
+  absl::Status Receive(int peer, uint64_t slot, size_t offset,
+                       size_t bytes) override;
+  absl::Status Send(int peer, uint64_t slot, size_t offset,
+                    size_t bytes) override;
+  absl::Status WaitReceive(int peer) override;
+  absl::Status WaitSend(int peer) override;
+
+ private:
+  // A send or receive that was not waited for.
+  struct Posted {
+    int peer;
+    uint64_t number;
+  };
+  // The oldest with `peer`.
+  static uint64_t Take(std::deque<Posted>& posted, int peer);
+
+  GlooMesh& mesh_;
+  std::byte* const data_;
+  std::deque<Posted> sends_;
+  std::deque<Posted> receives_;
+};
+
+// Memory of sends and receives, which several threads move, and large tensors.
 class GlooBuffer : public Buffer {
  public:
   GlooBuffer(GlooMesh& mesh, void* data, size_t bytes, bool quiet);
@@ -167,6 +133,9 @@ class GlooMesh : public Mesh {
   absl::Status Open(const BackendOptions& options);
 
   std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override {
+    return std::make_unique<LineBuffer>(*this, data);
+  }
+  std::unique_ptr<Buffer> CreateGlooBuffer(void* data, size_t bytes) override {
     return std::make_unique<GlooBuffer>(*this, data, bytes, /*quiet=*/false);
   }
   std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override {
@@ -182,6 +151,7 @@ class GlooMesh : public Mesh {
 
  private:
   friend class GlooBuffer;
+  friend class LineBuffer;
 
   struct Peer {
     // Where its farewell arrives, and a receive to which it never sends: only
@@ -195,8 +165,9 @@ class GlooMesh : public Mesh {
 
   absl::Status CreateDevice(const BackendOptions& options);
   absl::Status ListenForFarewell(int peer);
-  // What a call on a line has come to.
-  absl::Status ResultOf(Lines::Outcome outcome, int peer);
+  // Does what waits for `peer` on its line.
+  template <typename Function>
+  absl::Status OnLine(int peer, Function&& function);
   // Whether its connection has ended, however.
   bool HasGone(int peer);
   void Look(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
@@ -227,6 +198,62 @@ class GlooMesh : public Mesh {
   absl::Status first_broken_ ABSL_GUARDED_BY(peers_mutex_);
 };
 
+template <typename Function>
+absl::Status GlooMesh::OnLine(int peer, Function&& function) {
+  waiting_for_.store(peer);
+  // Looked at after waiting_for_ is set and before the wait: an abort that
+  // comes later wakes it.
+  absl::Status aborted = abort_cause();
+  if (!aborted.ok()) return aborted;
+  switch (function()) {
+    case Lines::Outcome::kDone:
+      waiting_for_.store(-1);
+      return absl::OkStatus();
+    case Lines::Outcome::kWoken:
+      return abort_cause();
+    case Lines::Outcome::kBroken:
+      break;
+  }
+  return Gone(lines_.broken_peer(), /*quiet=*/false);
+}
+
+uint64_t LineBuffer::Take(std::deque<Posted>& posted, int peer) {
+  const auto oldest =
+      std::find_if(posted.begin(), posted.end(),
+                   [peer](const Posted& one) { return one.peer == peer; });
+  CHECK(oldest != posted.end()) << "nothing under way with rank " << peer;
+  const uint64_t number = oldest->number;
+  posted.erase(oldest);
+  return number;
+}
+
+absl::Status LineBuffer::Receive(int peer, uint64_t, size_t offset,
+                                 size_t bytes) {
+  absl::Status aborted = mesh_.abort_cause();
+  if (!aborted.ok()) return aborted;
+  receives_.push_back(
+      {peer, mesh_.lines_.PostReceive(peer, data_ + offset, bytes)});
+  return absl::OkStatus();
+}
+
+absl::Status LineBuffer::Send(int peer, uint64_t, size_t offset, size_t bytes) {
+  absl::Status aborted = mesh_.abort_cause();
+  if (!aborted.ok()) return aborted;
+  sends_.push_back({peer, mesh_.lines_.PostSend(peer, data_ + offset, bytes)});
+  return absl::OkStatus();
+}
+
+absl::Status LineBuffer::WaitReceive(int peer) {
+  return mesh_.OnLine(peer, [&] {
+    return mesh_.lines_.AwaitReceive(peer, Take(receives_, peer));
+  });
+}
+
+absl::Status LineBuffer::WaitSend(int peer) {
+  return mesh_.OnLine(
+      peer, [&] { return mesh_.lines_.AwaitSend(peer, Take(sends_, peer)); });
+}
+
 GlooBuffer::GlooBuffer(GlooMesh& mesh, void* data, size_t bytes, bool quiet)
     : mesh_(mesh),
       quiet_(quiet),
@@ -253,8 +280,7 @@ absl::Status GlooBuffer::Post(int peer, Function&& function) {
 template <typename Function>
 absl::Status GlooBuffer::Await(int peer, Function&& function) {
   if (!quiet_) mesh_.waiting_for_.store(peer);
-  // Looked at after waiting_for_ is set and before the wait: an abort that
-  // comes later finds the wait and wakes it.
+  // As in OnLine.
   absl::Status aborted = mesh_.abort_cause();
   if (!aborted.ok()) return aborted;
   bool done = false;
@@ -381,32 +407,15 @@ void GlooMesh::Abort(const absl::Status& cause) {
   lines_.Wake();
 }
 
-absl::Status GlooMesh::ResultOf(Lines::Outcome outcome, int peer) {
-  switch (outcome) {
-    case Lines::Outcome::kDone:
-      waiting_for_.store(-1);
-      return absl::OkStatus();
-    case Lines::Outcome::kWoken:
-      return abort_cause();
-    case Lines::Outcome::kBroken:
-      break;
-  }
-  return Gone(peer, /*quiet=*/false);
-}
-
 absl::Status GlooMesh::Write(int peer, const void* head, size_t head_bytes,
                              const void* body, size_t body_bytes) {
-  waiting_for_.store(peer);
-  absl::Status aborted = abort_cause();
-  if (!aborted.ok()) return aborted;
-  return ResultOf(lines_.Write(peer, head, head_bytes, body, body_bytes), peer);
+  return OnLine(peer, [&] {
+    return lines_.Write(peer, head, head_bytes, body, body_bytes);
+  });
 }
 
 absl::Status GlooMesh::Read(int peer, void* data, size_t bytes) {
-  waiting_for_.store(peer);
-  absl::Status aborted = abort_cause();
-  if (!aborted.ok()) return aborted;
-  return ResultOf(lines_.Read(peer, data, bytes), peer);
+  return OnLine(peer, [&] { return lines_.Read(peer, data, bytes); });
 }
 
 absl::Status GlooMesh::abort_cause() const {

@@ -59,17 +59,25 @@ class Mesh {
 
   virtual ~Mesh() = default;
 
+  // Of collectives: one thread at a time uses all of them, and Write and Read.
+  // Their bytes go on lines (lines.h), in one order for each peer, whatever
+  // their slots are; a send needs no announcement, and what they wait for shows
+  // in waiting_for().
   virtual std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) = 0;
 
-  // One for threads that wait for whatever may come: their waits do not show in
-  // waiting_for().
+  // Of collectives, too, for large tensors: through Gloo, whose thread moves
+  // them.
+  virtual std::unique_ptr<Buffer> CreateGlooBuffer(void* data,
+                                                   size_t bytes) = 0;
+
+  // Of sends and receives, through Gloo: for several threads. Their waits do
+  // not show in waiting_for().
   virtual std::unique_ptr<Buffer> CreateQuietBuffer(void* data,
                                                     size_t bytes) = 0;
 
-  // Small messages, which go beside the buffers' on connections of their own
-  // (lines.h). Bytes, in their order: writes `head` and then `body`, or waits
-  // until `bytes` have come. By the thread of a collective alone. Errors: those
-  // of Buffer's waits.
+  // Writes `head` and then `body`, or waits until `bytes` have come. On the
+  // line of `peer`, in one order with its buffers. Errors: those of Buffer's
+  // waits.
   virtual absl::Status Write(int peer, const void* head, size_t head_bytes,
                              const void* body, size_t body_bytes) = 0;
   virtual absl::Status Read(int peer, void* data, size_t bytes) = 0;

@@ -63,7 +63,8 @@ class Mover {
       if (!sent.ok()) return sent;
     }
     if (!streamed) return absl::OkStatus();
-    sent_[peer] = exchange_.Wrap(block.data, BytesOf(block));
+    sent_[peer] = exchange_.Wrap(block.data, BytesOf(block),
+                                 exchange_.PathFor(BytesOf(block)));
     return sent_[peer]->Send(peer, exchange_.stream_slot(), 0, BytesOf(block));
   }
 
@@ -79,7 +80,8 @@ class Mover {
       }
     }
     if (!streamed) return absl::OkStatus();
-    received_[peer] = exchange_.Wrap(block.data, BytesOf(block));
+    received_[peer] = exchange_.Wrap(block.data, BytesOf(block),
+                                     exchange_.PathFor(BytesOf(block)));
     return received_[peer]->Receive(peer, exchange_.stream_slot(), 0,
                                     BytesOf(block));
   }

@@ -27,6 +27,9 @@ class ScriptMesh : public Mesh {
   std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override {
     return std::make_unique<ScriptBuffer>(*this, static_cast<std::byte*>(data));
   }
+  std::unique_ptr<Buffer> CreateGlooBuffer(void* data, size_t bytes) override {
+    return CreateBuffer(data, bytes);
+  }
   std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override {
     return CreateBuffer(data, bytes);
   }

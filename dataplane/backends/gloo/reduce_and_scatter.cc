@@ -103,10 +103,12 @@ class Scatterer {
   void PrepareBuffers() {
     for (int peer = 0; peer < world_size_; ++peer) {
       if (peer == rank_ || inputs_[peer].count == 0) continue;
-      sent_[peer] = exchange_.Wrap(inputs_[peer].data,
-                                   inputs_[peer].count * element_bytes_);
+      const size_t bytes = inputs_[peer].count * element_bytes_;
+      sent_[peer] =
+          exchange_.Wrap(inputs_[peer].data, bytes, exchange_.PathFor(bytes));
     }
     if (segments_ == 0) return;
+    const Path path = exchange_.PathFor(output_.count * element_bytes_);
     const size_t segment_count = output_.count / segments_ + 1;
     const size_t slot_bytes = segment_count * element_bytes_;
     const size_t accumulators_bytes =
@@ -118,7 +120,7 @@ class Scatterer {
     accumulators_ = scratch;
     for (size_t i = 0; i < kAhead; ++i) {
       slots_[i] = scratch + accumulators_bytes + i * slot_bytes;
-      slot_buffers_[i] = exchange_.Wrap(slots_[i], slot_bytes);
+      slot_buffers_[i] = exchange_.Wrap(slots_[i], slot_bytes, path);
     }
   }
 
