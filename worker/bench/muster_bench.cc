@@ -1,6 +1,7 @@
 // muster-bench: times collectives. BenchHelpText() is its manual.
 
 #include <glog/logging.h>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +29,7 @@
 #include "worker/bench/options.h"
 #include "worker/bench/peer.h"
 #include "worker/bench/report.h"
+#include "worker/bench/tune.h"
 #include "worker/process.h"
 #include "worker/rank_environment.h"
 
@@ -103,6 +105,53 @@ int RunWorld(int nproc, const std::vector<std::string>& arguments) {
     if (!pid.ok()) return Fail(std::string(pid.status().message()));
   }
   return AwaitRanks(nproc);
+}
+
+// Runs this program again, for one operation and algorithm. The exit status.
+int RunWith(const std::string& algorithm, std::vector<std::string> arguments) {
+  setenv("MUSTER_GLOO_ALGORITHM", algorithm.c_str(), 1);
+  arguments.insert(arguments.begin(), "muster-bench");
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  pid_t pid = -1;
+  if (posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, pointers.data(),
+                  environ) != 0) {
+    return 1;
+  }
+  return AwaitRanks(1);
+}
+
+// Measures every algorithm of every operation, and prints the fastest ones.
+int Tune(const BenchOptions& options,
+         const std::vector<std::string>& arguments) {
+  const std::string file =
+      (std::filesystem::temp_directory_path() /
+       absl::StrCat("muster-bench-tune-", getpid(), ".json"))
+          .string();
+  std::string rows;
+  for (const Operation* const operation : options.operations) {
+    std::vector<TuneSample> samples;
+    for (const std::string& algorithm : AlgorithmsOf(*operation)) {
+      std::cout << "# " << algorithm << std::endl;
+      std::vector<std::string> own = {operation->name};
+      // Without the names of operations.
+      for (const std::string& argument : arguments) {
+        if (FindOperation(argument) == nullptr) own.push_back(argument);
+      }
+      own.insert(own.end(), {"--tune=0", absl::StrCat("--json=", file)});
+      const int status = RunWith(algorithm, std::move(own));
+      if (status != 0) return status;
+      absl::StatusOr<std::vector<TuneSample>> more = ReadSamples(file);
+      if (!more.ok()) return Fail(more.status().message());
+      samples.insert(samples.end(), more->begin(), more->end());
+    }
+    rows += TableRows(*operation, options.nproc, std::move(samples));
+  }
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);
+  std::cout << rows;
+  return 0;
 }
 
 // A folder of this host in which the ranks' peers meet.
@@ -282,6 +331,7 @@ int Main(const std::vector<std::string>& arguments) {
     return 0;
   }
   std::signal(SIGPIPE, SIG_IGN);
+  if (options->tune) return Tune(*options, arguments);
   if (options->nproc > 0) return RunWorld(options->nproc, arguments);
   return RunRank(*options);
 }

@@ -86,6 +86,13 @@ class BenchTest(unittest.TestCase):
                              "--blocking=0", *QUICK)
         self.assertEqual({row["wrong"] for row in rows}, {0})
 
+    def test_tuning_prints_rows_of_the_table(self):
+        done = run(BENCH, "broadcast", "--nproc=2", "--tune=1", "--maxbytes=4",
+                   *QUICK)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"\n    {CollectiveKind::kBroadcast, 2, "
+                                      r"kAnyBytes, Algorithm::k(Tree|Chain)},")
+
     def test_wrong_options_are_named(self):
         done = run(BENCH, "all_reduce", "--minbytes=x")
         self.assertEqual(done.returncode, 2)

@@ -62,6 +62,10 @@ ABSL_FLAG(std::string, peer, "",
           "program that measures the same beside each rank, with its "
           "arguments; several with commas");
 ABSL_FLAG(std::string, json, "", "file for the figures; none if empty");
+ABSL_FLAG(int, tune, 0,
+          "1: measure each algorithm that the gloo backend has for the "
+          "operations (all_reduce, broadcast), and print the fastest of each "
+          "size as rows of its table; needs --nproc");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(120),
           "how long a collective may take (duration, such as 30s)");
 
@@ -98,6 +102,7 @@ const std::vector<Option>& Options() {
       {absl::FindCommandLineFlag("backend"), "NAME", 0},
       {absl::FindCommandLineFlag("peer"), "PROGRAM", 0},
       {absl::FindCommandLineFlag("json"), "FILE", 0},
+      {absl::FindCommandLineFlag("tune"), "0|1", 0},
       {absl::FindCommandLineFlag("timeout"), "DURATION", 'T'},
   };
   return *kOptions;
@@ -281,6 +286,10 @@ absl::Status ReadFlags(BenchOptions& options) {
   options.peers =
       absl::StrSplit(absl::GetFlag(FLAGS_peer), ',', absl::SkipWhitespace());
   options.json = absl::GetFlag(FLAGS_json);
+  status.Update(ReadBool("tune", absl::GetFlag(FLAGS_tune), options.tune));
+  if (status.ok() && options.tune && options.nproc == 0) {
+    return absl::InvalidArgumentError("--tune needs --nproc");
+  }
   options.timeout = absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_timeout));
   if (status.ok() && options.timeout.count() <= 0) {
     return Wrong("timeout", "more than 0s",

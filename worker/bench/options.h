@@ -56,6 +56,9 @@ struct BenchOptions {
   // Programs that measure the same beside this one, with their arguments.
   std::vector<std::string> peers;
   std::string json;
+  // Measures the algorithms of each operation, and prints a table of the
+  // fastest.
+  bool tune = false;
   std::chrono::milliseconds timeout{0};
 };
 

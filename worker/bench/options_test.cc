@@ -86,6 +86,7 @@ TEST_F(BenchOptionsTest, ErrorsNameTheOptionAndItsValue) {
   EXPECT_EQ(ErrorOf({"barrier", "--iters=many"}),
             "--iters must be a number, got \"many\"");
   EXPECT_EQ(ErrorOf({"barrier", "--iters"}), "--iters needs a value");
+  EXPECT_EQ(ErrorOf({"barrier", "--tune=1"}), "--tune needs --nproc");
   EXPECT_THAT(ErrorOf({"barrier", "--redop=xor"}),
               HasSubstr("--redop does not know \"xor\""));
 }

@@ -1,6 +1,7 @@
 #include "worker/bench/report.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -24,6 +25,12 @@ std::string RedopName(const Case& measured) {
   return measured.operation->reduces
              ? std::string(ReduceOpName(measured.reduce_op))
              : "none";
+}
+
+// What was forced for this run, see README.md.
+std::string AlgorithmAskedFor() {
+  const char* const forced = std::getenv("MUSTER_GLOO_ALGORITHM");
+  return forced == nullptr || *forced == '\0' ? "auto" : forced;
 }
 
 std::string Columns(const std::vector<Row>& rows) {
@@ -95,7 +102,7 @@ std::string JsonText(const std::vector<Row>& rows) {
       nlohmann::json entry = {
           {"op", row.measured.operation->name},
           {"backend", figures.backend},
-          {"algorithm", "auto"},
+          {"algorithm", i == 0 ? AlgorithmAskedFor() : "auto"},
           {"ranks", row.world_size},
           {"datatype", std::string(DataTypeName(row.measured.data_type))},
           {"redop", RedopName(row.measured)},
