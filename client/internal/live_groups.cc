@@ -22,14 +22,6 @@ std::vector<std::shared_ptr<T>> Locked(
   return objects;
 }
 
-// So that who has seen the default group fail finds the others ended, too.
-std::vector<std::shared_ptr<FailureJudge>> NewestFirst(
-    const std::vector<std::weak_ptr<FailureJudge>>& references) {
-  auto judges = Locked(references);
-  std::reverse(judges.begin(), judges.end());
-  return judges;
-}
-
 template <typename T>
 void AddAndTidy(std::vector<std::weak_ptr<T>>& references,
                 const std::shared_ptr<T>& object) {
@@ -63,7 +55,7 @@ void LiveGroups::OnEvent(const MemberEvent& event) {
   {
     MutexLock lock(mutex_);
     events_.push_back(event);
-    judges = NewestFirst(judges_);
+    judges = Locked(judges_);
   }
   std::vector<FailureJudge::Ending> endings;
   for (const auto& judge : judges) endings.push_back(judge->OnEvent(event));
@@ -74,7 +66,7 @@ void LiveGroups::OnSessionOver(const absl::Status& why) {
   {
     MutexLock lock(mutex_);
     session_over_ = why;
-    judges = NewestFirst(judges_);
+    judges = Locked(judges_);
   }
   std::vector<FailureJudge::Ending> endings;
   for (const auto& judge : judges) endings.push_back(judge->OnSessionOver(why));

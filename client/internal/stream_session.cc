@@ -263,7 +263,9 @@ void StreamSession::PollFor(const PendingOperation& own) {
   }
   polling_ = false;
   ++lone_calls_;
-  if (!open_ || has_events_ || operations_.unanswered() > 0) turn_.NotifyOne();
+  if (!open_ || has_events_ || operations_.unanswered() > 0 || waits_to_poll_) {
+    turn_.NotifyOne();
+  }
 }
 
 absl::Status StreamSession::NoAnswer(const Deadline& deadline,

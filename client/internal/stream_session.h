@@ -85,10 +85,10 @@ class StreamSession {
   std::string Coordinator() const;
 
  private:
-  // How long the session's thread leaves the connection to a lone caller before
-  // it looks again; longer while it polls, or others have come after it. Events
-  // may come later by this when none does any more. (A caller that woke the
-  // thread at its end would pay for that with each call.)
+  // How long the session's thread leaves the connection to lone callers before
+  // it looks again; longer while they come. Events may come later by this when
+  // none does any more. A caller that has polled for longer wakes the thread at
+  // its end; each short call would pay for that.
   static constexpr std::chrono::milliseconds kStandBackMin{10};
   static constexpr std::chrono::milliseconds kStandBackMax{40};
 
@@ -160,6 +160,8 @@ class StreamSession {
   bool polling_ ABSL_GUARDED_BY(mutex_) = false;
   // Who polled left a message with events for the session's own thread.
   bool has_events_ ABSL_GUARDED_BY(mutex_) = false;
+  // The session's own thread wants to know when that ends.
+  bool waits_to_poll_ ABSL_GUARDED_BY(mutex_) = false;
   // Calls that were alone on the stream, and so polled for themselves or leave
   // the next one to do so.
   uint64_t lone_calls_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -190,12 +190,15 @@ absl::Status StreamSession::Serve(Connection& connection) {
   while (open_ || polling_ || writing_) {
     const bool calls_come =
         std::exchange(lone_calls_seen, lone_calls_) != lone_calls_;
-    if (!open_) {
-      turn_.Wait(mutex_);
-    } else if (polling_ || (calls_come && operations_.unanswered() == 0 &&
-                            !has_events_ && !closing_)) {
+    if (calls_come && open_ && !has_events_ && !closing_ &&
+        (polling_ || operations_.unanswered() == 0)) {
       pause = std::clamp(2 * pause, kStandBackMin, kStandBackMax);
       turn_.WaitUntil(mutex_, Clock::now() + pause);
+    } else if (polling_ || !open_) {
+      // One call for the whole pause: it waits for something.
+      waits_to_poll_ = true;
+      turn_.Wait(mutex_);
+      waits_to_poll_ = false;
     } else {
       pause = milliseconds(0);
       polling_ = true;
