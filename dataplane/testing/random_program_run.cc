@@ -28,8 +28,12 @@ Buffers<T> Beginning(const RandomProgram& program, int rank) {
     for (size_t i = 0; i < program.buffer_size; ++i) {
       const uint64_t number = (i + 1) * 2654435761U + b * 40503U +
                               static_cast<uint64_t>(rank) * 97U;
-      buffers[b].push_back(static_cast<T>(
-          static_cast<float>(static_cast<int>(number % 251) - 125)));
+      const int value = static_cast<int>(number % 251) - 125;
+      if constexpr (std::is_integral_v<T>) {
+        buffers[b].push_back(static_cast<T>(value));
+      } else {
+        buffers[b].push_back(static_cast<T>(static_cast<float>(value)));
+      }
     }
   }
   return buffers;

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "Eigen/Core"
@@ -24,12 +25,25 @@ struct Case {
   int root;
 };
 
+// SCALE of cases.py.
+template <typename T>
+T Scaled(int number) {
+  if constexpr (!std::is_integral_v<T>) {
+    return static_cast<T>(static_cast<float>(number) * 0.5F);
+  } else {
+    const uint64_t scale = sizeof(T) == 1   ? 50
+                           : sizeof(T) == 4 ? 1'000'000'007
+                                            : 4'000'000'000'000'000'037;
+    return static_cast<T>(static_cast<uint64_t>(number) * scale);
+  }
+}
+
 template <typename T>
 std::vector<T> Make(int rank, size_t count) {
   std::vector<T> numbers(count);
   for (size_t i = 0; i < count; ++i) {
-    numbers[i] = static_cast<T>(
-        static_cast<float>((i * 7 + static_cast<size_t>(rank) * 3) % 5 + 1));
+    numbers[i] = Scaled<T>(
+        static_cast<int>((i * 7 + static_cast<size_t>(rank) * 3) % 5) - 2);
   }
   return numbers;
 }

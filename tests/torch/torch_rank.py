@@ -26,8 +26,8 @@ OPS = {
 
 
 def make(rank, count, dtype):
-    numbers = (torch.arange(count) * 7 + rank * 3) % 5 + 1
-    return numbers.to(getattr(torch, dtype))
+    numbers = (torch.arange(count) * 7 + rank * 3) % 5 - 2
+    return (numbers * cases.SCALE[dtype]).to(getattr(torch, dtype))
 
 
 def run(line):
