@@ -19,7 +19,7 @@ void FuzzOne(absl::string_view input) {
             addresses.status().ToString());
     return;
   }
-  Require(static_cast<int>(addresses->size()) == world_size,
+  Require(static_cast<int>(addresses->addresses.size()) == world_size,
           "addresses of another world");
   const auto value = dataplane::gloo_internal::EncodeAddresses(*addresses);
   if (!value.ok()) return;

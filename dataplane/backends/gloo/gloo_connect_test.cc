@@ -46,7 +46,7 @@ std::string ValueOfSilentRank(const char* host, int world_size) {
   inet_pton(AF_INET, host, &address.sin_addr);
   std::memcpy(bytes.data(), &address, sizeof(address));
   return *gloo_internal::EncodeAddresses(
-      std::vector<gloo_internal::AddressBytes>(world_size, bytes));
+      {std::vector<gloo_internal::AddressBytes>(world_size, bytes)});
 }
 
 // A listening socket at 127.0.0.1, and where it is as Gloo's bytes.
@@ -152,7 +152,8 @@ TEST(GlooConnectTest, RankThatConnectsBehindOneThatDoesNotIsNotNamed) {
   const auto addresses = gloo_internal::DecodeAddresses(values->front(), 3);
   const int rank2 = socket(AF_INET, SOCK_STREAM, 0);
   ASSERT_EQ(
-      connect(rank2, reinterpret_cast<const sockaddr*>((*addresses)[2].data()),
+      connect(rank2,
+              reinterpret_cast<const sockaddr*>(addresses->addresses[2].data()),
               sizeof(sockaddr_in)),
       0);
   const absl::Status status = joined.get();

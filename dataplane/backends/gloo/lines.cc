@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "dataplane/culprit.h"
 
 namespace muster::dataplane::gloo_internal {
@@ -31,10 +33,16 @@ constexpr size_t kTurnBytes = 256 << 10;
 
 constexpr std::chrono::milliseconds kLookPeriod{100};
 
-// The first bytes from whoever connects.
+// How long it may take until `is_gone` knows of a peer that has closed its
+// sockets.
+constexpr std::chrono::seconds kClosing{5};
+
+// The first bytes of each side.
 struct Hello {
   uint32_t magic = 0x6d757374;
   int32_t rank = 0;
+  // That of the one to whom it is said: who knows it means this group.
+  uint64_t nonce = 0;
 };
 
 socklen_t AddressSize(const AddressBytes& address) {
@@ -47,9 +55,23 @@ const sockaddr* Generic(const AddressBytes& address) {
   return reinterpret_cast<const sockaddr*>(address.data());
 }
 
+bool IsOfThisProcess(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS ||
+         error == ENOMEM || error == EADDRNOTAVAIL;
+}
+
+// `what` has failed with `error`, an errno.
+absl::Status Failed(absl::string_view what, int error) {
+  const std::string text = absl::StrCat(what, ": ", std::strerror(error));
+  return IsOfThisProcess(error) ? absl::ResourceExhaustedError(text)
+                                : absl::UnavailableError(text);
+}
+
+// -1 with errno.
 int MakeSocket(const AddressBytes& address) {
   const int socket = ::socket(Generic(address)->sa_family,
                               SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (socket < 0) return socket;
   setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kBufferBytes,
              sizeof(kBufferBytes));
   setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &kBufferBytes,
@@ -66,21 +88,35 @@ bool IsTemporary(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
+uint64_t RandomNonce() {
+  uint64_t nonce = 0;
+  // Fails only if a signal comes while the machine boots.
+  while (getrandom(&nonce, sizeof(nonce), 0) < 0 && errno == EINTR) {
+  }
+  return nonce;
+}
+
 }  // namespace
 
 Lines::Lines(int rank, int world_size)
     : rank_(rank),
       woken_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      woken_error_(woken_ < 0 ? errno : 0),
+      nonce_(RandomNonce()),
       lines_(world_size) {
-  lines_[rank].settled = true;
+  lines_[rank].state = State::kSettled;
 }
 
 Lines::~Lines() {
   Close();
-  ::close(woken_);
+  if (woken_ >= 0) ::close(woken_);
 }
 
-absl::StatusOr<AddressBytes> Lines::Listen(AddressBytes address) {
+absl::StatusOr<LineAddress> Lines::Listen(AddressBytes address) {
+  const std::string what =
+      absl::StrCat("cannot listen for ", lines_.size() - 1, " peers");
+  // Nothing could end a wait.
+  if (woken_ < 0) return Failed(what, woken_error_);
   auto* const generic = reinterpret_cast<sockaddr*>(address.data());
   // The port has one place in both families.
   std::memset(address.data() + offsetof(sockaddr_in, sin_port), 0,
@@ -90,111 +126,196 @@ absl::StatusOr<AddressBytes> Lines::Listen(AddressBytes address) {
   if (listener_ < 0 || bind(listener_, generic, size) != 0 ||
       listen(listener_, static_cast<int>(lines_.size())) != 0 ||
       getsockname(listener_, generic, &size) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen for ", lines_.size() - 1,
-                     " peers: ", std::strerror(errno)));
+    return Failed(what, errno);
   }
-  return address;
+  return LineAddress{std::move(address), nonce_};
 }
 
-void Lines::StartConnecting(int peer, const AddressBytes& address) {
-  lines_[peer].socket = MakeSocket(address);
-  if (connect(lines_[peer].socket, Generic(address), AddressSize(address)) ==
-      0) {
-    FinishConnecting(peer);
-  } else if (errno != EINPROGRESS) {
-    // It listened a moment ago: it has gone.
-    ::close(std::exchange(lines_[peer].socket, -1));
-    lines_[peer].settled = true;
+absl::Status Lines::StartConnecting(int peer, const AddressBytes& address) {
+  Line& line = lines_[peer];
+  line.socket = MakeSocket(address);
+  line.state = State::kConnecting;
+  if (line.socket >= 0 &&
+      connect(line.socket, Generic(address), AddressSize(address)) == 0) {
+    return absl::OkStatus();
+  }
+  const int error = errno;
+  if (line.socket >= 0 && error == EINPROGRESS) return absl::OkStatus();
+  if (line.socket < 0 || IsOfThisProcess(error)) {
+    return Failed(absl::StrCat("rank ", rank_, " cannot connect to its peers"),
+                  error);
+  }
+  // It listened a moment ago.
+  Refused(peer);
+  return absl::OkStatus();
+}
+
+void Lines::Refused(int peer) {
+  ::close(std::exchange(lines_[peer].socket, -1));
+  lines_[peer].state = State::kRefused;
+  refused_at_ = std::min(refused_at_, Clock::now());
+}
+
+void Lines::Greet(int peer, uint64_t nonce) {
+  Line& line = lines_[peer];
+  if (line.state == State::kConnecting) {
+    SendAtOnce(line.socket);
+    const Hello hello = {.rank = rank_, .nonce = nonce};
+    // Into an empty buffer. Fails if it could not connect.
+    if (send(line.socket, &hello, sizeof(hello), MSG_NOSIGNAL) ==
+        sizeof(hello)) {
+      line.state = State::kGreeted;
+    } else {
+      Refused(peer);
+    }
+    return;
+  }
+  Hello answer;
+  const ssize_t received =
+      recv(line.socket, &answer, sizeof(answer), MSG_DONTWAIT);
+  if (received < 0 && IsTemporary(errno)) return;
+  if (received == sizeof(answer) && answer.magic == Hello().magic &&
+      answer.rank == peer && answer.nonce == nonce_) {
+    line.state = State::kSettled;
+  } else {
+    Refused(peer);
   }
 }
 
-void Lines::FinishConnecting(int peer) {
-  lines_[peer].settled = true;
-  SendAtOnce(lines_[peer].socket);
-  const Hello hello = {.rank = rank_};
-  // Into an empty buffer. Fails if it could not connect.
-  if (send(lines_[peer].socket, &hello, sizeof(hello), MSG_NOSIGNAL) !=
-      sizeof(hello)) {
-    ::close(std::exchange(lines_[peer].socket, -1));
-  }
-}
-
-bool Lines::TakeHello(int socket) {
+bool Lines::TakeHello(int socket, const std::vector<LineAddress>& addresses) {
   Hello hello;
   const ssize_t received = recv(socket, &hello, sizeof(hello), MSG_DONTWAIT);
   if (received < 0 && IsTemporary(errno)) return false;
   const bool is_peer = received == sizeof(hello) &&
-                       hello.magic == Hello().magic && hello.rank > rank_ &&
+                       hello.magic == Hello().magic && hello.nonce == nonce_ &&
+                       hello.rank > rank_ &&
                        hello.rank < static_cast<int>(lines_.size()) &&
-                       !lines_[hello.rank].settled;
+                       lines_[hello.rank].state == State::kAwaited;
   if (!is_peer) {
     ::close(socket);
     return true;
   }
   SendAtOnce(socket);
+  const Hello answer = {.rank = rank_, .nonce = addresses[hello.rank].nonce};
+  // Into an empty buffer. If it fails, so will whoever uses the line.
+  (void)send(socket, &answer, sizeof(answer), MSG_NOSIGNAL);
   lines_[hello.rank].socket = socket;
-  lines_[hello.rank].settled = true;
+  lines_[hello.rank].state = State::kSettled;
   return true;
 }
 
 std::vector<int> Lines::MissingRanks() const {
   std::vector<int> missing;
   for (size_t peer = 0; peer < lines_.size(); ++peer) {
-    if (!lines_[peer].settled) missing.push_back(static_cast<int>(peer));
+    if (lines_[peer].state != State::kSettled) {
+      missing.push_back(static_cast<int>(peer));
+    }
   }
   return missing;
 }
 
-// The lower rank of two listens. Connecting needs nothing of the peer but its
-// socket, so no order of ranks can block.
-absl::Status Lines::Connect(const std::vector<AddressBytes>& addresses,
+absl::Status Lines::CheckMissing(const std::vector<int>& missing,
+                                 Instant deadline) {
+  const Instant now = Clock::now();
+  absl::Status status;
+  if (now >= deadline) {
+    status = absl::DeadlineExceededError(
+        absl::StrCat(DescribeRanks(missing), " did not connect to this rank (",
+                     rank_, ") in time"));
+    SetCulpritRank(status, missing.front());
+    return status;
+  }
+  if (refused_at_ == Instant::max() || now < refused_at_ + kClosing) {
+    return status;
+  }
+  for (const int peer : missing) {
+    if (lines_[peer].state != State::kRefused) continue;
+    status = absl::UnavailableError(
+        absl::StrCat("rank ", peer, " refuses a connection from this rank (",
+                     rank_, "): is its process one of another run?"));
+    SetCulpritRank(status, peer);
+    return status;
+  }
+  return status;
+}
+
+absl::Status Lines::Accept(std::vector<int>& strangers) {
+  while (true) {
+    const int socket =
+        accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (socket >= 0) {
+      strangers.push_back(socket);
+    } else if (IsOfThisProcess(errno)) {
+      return Failed(absl::StrCat("rank ", rank_, " cannot accept connections"),
+                    errno);
+    } else if (errno != EINTR && errno != ECONNABORTED) {
+      return absl::OkStatus();
+    }
+  }
+}
+
+absl::Status Lines::AwaitGreetings(const std::vector<LineAddress>& addresses,
+                                   Instant until, std::vector<int>& strangers) {
+  std::vector<pollfd> waits;
+  std::vector<int> peers;
+  for (int peer = 0; peer < rank_; ++peer) {
+    const Line& line = lines_[peer];
+    if (line.state == State::kConnecting || line.state == State::kGreeted) {
+      const int events = line.state == State::kGreeted ? POLLIN : POLLOUT;
+      waits.push_back({line.socket, static_cast<short>(events), 0});  // NOLINT
+      peers.push_back(peer);
+    }
+  }
+  for (const int socket : strangers) waits.push_back({socket, POLLIN, 0});
+  waits.push_back({listener_, POLLIN, 0});
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+  const int ready = poll(waits.data(), waits.size(),
+                         static_cast<int>(std::clamp<int64_t>(
+                             left.count(), 0, kLookPeriod.count())));
+  if (ready < 0 && errno != EINTR) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "rank ", rank_, " cannot wait for its peers: ", std::strerror(errno)));
+  }
+  if (ready <= 0) return absl::OkStatus();
+  for (size_t i = 0; i < peers.size(); ++i) {
+    if (waits[i].revents != 0) Greet(peers[i], addresses[peers[i]].nonce);
+  }
+  absl::Status status;
+  if (waits.back().revents != 0) status = Accept(strangers);
+  std::erase_if(strangers,
+                [&](int socket) { return TakeHello(socket, addresses); });
+  return status;
+}
+
+// The lower rank of two listens. Connections are made, greeted and answered in
+// whatever order they get ready, so no order of ranks can block.
+absl::Status Lines::Connect(const std::vector<LineAddress>& addresses,
                             Instant deadline,
                             const std::function<bool(int peer)>& is_gone) {
-  for (int peer = 0; peer < rank_; ++peer) {
-    StartConnecting(peer, addresses[peer]);
+  absl::Status status;
+  for (int peer = 0; peer < rank_ && status.ok(); ++peer) {
+    status = StartConnecting(peer, addresses[peer].socket);
   }
   std::vector<int> strangers;
   std::vector<int> missing = MissingRanks();
-  absl::Status status;
-  while (!missing.empty() && status.ok()) {
-    std::vector<pollfd> waits = {{listener_, POLLIN, 0}};
-    for (const int socket : strangers) waits.push_back({socket, POLLIN, 0});
+  Instant next_look = std::min(deadline, Clock::now() + kLookPeriod);
+  while (status.ok() && !missing.empty()) {
+    status = AwaitGreetings(addresses, next_look, strangers);
+    missing = MissingRanks();
+    if (!status.ok() || missing.empty() || Clock::now() < next_look) continue;
     for (const int peer : missing) {
-      if (peer < rank_) waits.push_back({lines_[peer].socket, POLLOUT, 0});
-    }
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - Clock::now());
-    const int ready = poll(waits.data(), waits.size(),
-                           static_cast<int>(std::clamp<int64_t>(
-                               left.count(), 0, kLookPeriod.count())));
-    if (ready <= 0) {
-      for (const int peer : missing) lines_[peer].settled = is_gone(peer);
-      missing = MissingRanks();
-      if (!missing.empty() && left.count() <= 0) {
-        status = absl::DeadlineExceededError(absl::StrCat(
-            DescribeRanks(missing), " did not connect to this rank (", rank_,
-            ") in time"));
-        SetCulpritRank(status, missing.front());
-      }
-      continue;
-    }
-    for (int socket = 0; socket >= 0;) {
-      socket =
-          accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-      if (socket >= 0) strangers.push_back(socket);
-    }
-    std::erase_if(strangers, [&](int socket) { return TakeHello(socket); });
-    for (const pollfd& wait : waits) {
-      if ((wait.events & POLLOUT) == 0 || wait.revents == 0) continue;
-      for (const int peer : missing) {
-        if (lines_[peer].socket == wait.fd) FinishConnecting(peer);
-      }
+      if (!is_gone(peer)) continue;
+      Line& line = lines_[peer];
+      if (line.socket >= 0) ::close(std::exchange(line.socket, -1));
+      line.state = State::kSettled;
     }
     missing = MissingRanks();
+    if (!missing.empty()) status = CheckMissing(missing, deadline);
+    next_look = std::min(deadline, Clock::now() + kLookPeriod);
   }
   for (const int socket : strangers) ::close(socket);
-  ::close(std::exchange(listener_, -1));
+  if (listener_ >= 0) ::close(std::exchange(listener_, -1));
   return status;
 }
 

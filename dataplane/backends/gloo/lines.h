@@ -40,13 +40,16 @@ class Lines {
   Lines& operator=(const Lines&) = delete;
 
   // Listens at the host of `address`, and returns that with the port. Errors:
+  // kResourceExhausted (this process has no descriptor or memory left),
   // kUnavailable.
-  absl::StatusOr<AddressBytes> Listen(AddressBytes address);
+  absl::StatusOr<LineAddress> Listen(AddressBytes address);
 
-  // Connects to all peers: `addresses[r]` is where rank r listens. One that is
+  // Connects to all peers: `addresses[r]` is where rank r listens. Both sides
+  // of each have seen then that the other one is of this group. One that is
   // gone meanwhile, as `is_gone` says, is no error: its line is broken. Errors:
-  // kDeadlineExceeded, naming the ranks that did not connect.
-  absl::Status Connect(const std::vector<AddressBytes>& addresses,
+  // kDeadlineExceeded, naming the ranks that did not connect; kUnavailable,
+  // naming one that refuses this rank; kResourceExhausted as of Listen.
+  absl::Status Connect(const std::vector<LineAddress>& addresses,
                        Instant deadline,
                        const std::function<bool(int peer)>& is_gone);
 
@@ -84,10 +87,17 @@ class Lines {
     size_t bytes;
   };
 
+  enum class State {
+    kAwaited,     // the peer will connect
+    kConnecting,  // to the peer
+    kGreeted,     // its answer is awaited
+    kRefused,     // the peer has closed it, or does not listen
+    kSettled,     // it is known whether there is one
+  };
+
   struct Line {
     int socket = -1;  // -1: broken, or not there yet
-    // It is known whether there is one.
-    bool settled = false;
+    State state = State::kAwaited;
     std::deque<Part> sends;
     std::deque<Part> receives;
     // How many are done.
@@ -99,10 +109,20 @@ class Lines {
 
   // A socket that somebody has connected to this rank, not knowing yet who.
   // Returns whether that is known now, or will never be.
-  bool TakeHello(int socket);
-  void StartConnecting(int peer, const AddressBytes& address);
-  void FinishConnecting(int peer);
+  bool TakeHello(int socket, const std::vector<LineAddress>& addresses);
+  absl::Status StartConnecting(int peer, const AddressBytes& address);
+  // What comes next on a socket to `peer` that is ready for it: greets it, or
+  // reads its answer.
+  void Greet(int peer, uint64_t nonce);
+  void Refused(int peer);
+  absl::Status Accept(std::vector<int>& strangers);
+  // Waits until something happens to a connection that is being made, or
+  // `until`.
+  absl::Status AwaitGreetings(const std::vector<LineAddress>& addresses,
+                              Instant until, std::vector<int>& strangers);
   std::vector<int> MissingRanks() const;
+  // Whether Connect may go on waiting.
+  absl::Status CheckMissing(const std::vector<int>& missing, Instant deadline);
 
   void Activate(int peer);
   Progress Send(Line& line);
@@ -114,7 +134,12 @@ class Lines {
 
   const int rank_;
   const int woken_;  // an eventfd
+  // errno of it.
+  const int woken_error_;
+  const uint64_t nonce_;
   int listener_ = -1;
+  // When a peer first refused this rank.
+  Instant refused_at_ = Instant::max();
   std::vector<Line> lines_;
   // Peers with which something is under way.
   std::vector<int> active_;

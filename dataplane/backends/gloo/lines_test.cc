@@ -1,7 +1,9 @@
 #include "dataplane/backends/gloo/lines.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -32,6 +34,23 @@ AddressBytes Loopback() {
 
 bool NobodyIsGone(int) { return false; }
 
+// While it lives, this process gets no descriptor.
+class NoDescriptorsLeft {
+ public:
+  NoDescriptorsLeft() {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    // All those below the first one that is free are in use.
+    const int free = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    close(free);
+    const rlimit none = {static_cast<rlim_t>(free), before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoDescriptorsLeft() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
 Instant In(std::chrono::milliseconds time) { return Clock::now() + time; }
 
 // Ranks as objects of one process.
@@ -55,8 +74,19 @@ class LinesTest : public ::testing::Test {
     for (auto& rank : ranks) EXPECT_EQ(rank.get(), absl::OkStatus());
   }
 
+  // A socket that is connected to rank 0.
+  int ConnectStranger() {
+    const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(
+        connect(stranger,
+                reinterpret_cast<const sockaddr*>(addresses_[0].socket.data()),
+                sizeof(sockaddr_in)),
+        0);
+    return stranger;
+  }
+
   std::vector<std::unique_ptr<Lines>> lines_;
-  std::vector<AddressBytes> addresses_;
+  std::vector<LineAddress> addresses_;
 };
 
 TEST_F(LinesTest, BytesArriveInTheirOrderBetweenAllRanks) {
@@ -177,18 +207,14 @@ TEST_F(LinesTest, RankThatIsGoneIsNotWaitedFor) {
   EXPECT_EQ(lines_[0]->Read(1, &byte, 1), Outcome::kBroken);
   // Nor one that listens no more.
   EXPECT_EQ(lines_[1]->Connect(addresses_, In(std::chrono::seconds(60)),
-                               NobodyIsGone),
+                               [](int) { return true; }),
             absl::OkStatus());
   EXPECT_EQ(lines_[1]->Read(0, &byte, 1), Outcome::kBroken);
 }
 
 TEST_F(LinesTest, StrangersAreSentAway) {
   Listen(2);
-  const int stranger = socket(AF_INET, SOCK_STREAM, 0);
-  ASSERT_EQ(
-      connect(stranger, reinterpret_cast<const sockaddr*>(addresses_[0].data()),
-              sizeof(sockaddr_in)),
-      0);
+  const int stranger = ConnectStranger();
   ASSERT_EQ(send(stranger, "GET / HTTP/1.0\r\n\r\n", 18, 0), 18);
   ConnectAll();
   char byte = 0;
@@ -196,6 +222,78 @@ TEST_F(LinesTest, StrangersAreSentAway) {
   close(stranger);
   EXPECT_EQ(lines_[1]->Write(0, "x", 1, nullptr, 0), Outcome::kDone);
   EXPECT_EQ(lines_[0]->Read(1, &byte, 1), Outcome::kDone);
+}
+
+TEST_F(LinesTest, RankOfAnotherGroupTakesNobodysPlace) {
+  Listen(2);
+  // Its rank 0 has listened there before.
+  Lines other(/*rank=*/1, /*world_size=*/2);
+  const std::vector<LineAddress> others = {
+      {addresses_[0].socket, addresses_[0].nonce + 1}, {}};
+  auto refused = std::async(std::launch::async, [&] {
+    return other.Connect(others, In(std::chrono::seconds(60)), NobodyIsGone);
+  });
+  auto rank0 = std::async(std::launch::async, [&] {
+    return lines_[0]->Connect(addresses_, In(std::chrono::seconds(60)),
+                              NobodyIsGone);
+  });
+  const absl::Status status = refused.get();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(std::string(status.message()),
+            "rank 0 refuses a connection from this rank (1): is its process "
+            "one of another run?");
+  EXPECT_EQ(CulpritRank(status), 0);
+  EXPECT_EQ(lines_[1]->Connect(addresses_, In(std::chrono::seconds(60)),
+                               NobodyIsGone),
+            absl::OkStatus());
+  EXPECT_EQ(rank0.get(), absl::OkStatus());
+  char byte = 0;
+  EXPECT_EQ(lines_[1]->Write(0, "x", 1, nullptr, 0), Outcome::kDone);
+  EXPECT_EQ(lines_[0]->Read(1, &byte, 1), Outcome::kDone);
+}
+
+TEST_F(LinesTest, RankThatDoesNotAnswerIsWaitedFor) {
+  Listen(2);
+  const absl::Status status = lines_[1]->Connect(
+      addresses_, In(std::chrono::milliseconds(20)), NobodyIsGone);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(CulpritRank(status), 0);
+}
+
+TEST_F(LinesTest, WithoutDescriptorsNobodyListens) {
+  AddressBytes address = Loopback();
+  Lines lines(/*rank=*/0, /*world_size=*/4);
+  const NoDescriptorsLeft none;
+  EXPECT_EQ(lines.Listen(address).status(),
+            absl::ResourceExhaustedError(
+                "cannot listen for 3 peers: Too many open files"));
+  // Nor where Wake would not.
+  Lines later(/*rank=*/0, /*world_size=*/4);
+  EXPECT_EQ(later.Listen(address).status(),
+            absl::ResourceExhaustedError(
+                "cannot listen for 3 peers: Too many open files"));
+}
+
+TEST_F(LinesTest, RankWithoutDescriptorsBlamesNobodyElse) {
+  Listen(2);
+  const int stranger = ConnectStranger();
+  {
+    const NoDescriptorsLeft none;
+    // Neither waits for the deadline.
+    EXPECT_EQ(lines_[0]->Connect(addresses_, In(std::chrono::seconds(60)),
+                                 NobodyIsGone),
+              absl::ResourceExhaustedError("rank 0 cannot accept connections: "
+                                           "Too many open files"));
+  }
+  {
+    const NoDescriptorsLeft none;
+    EXPECT_EQ(
+        lines_[1]->Connect(addresses_, In(std::chrono::seconds(60)),
+                           NobodyIsGone),
+        absl::ResourceExhaustedError("rank 1 cannot connect to its peers: "
+                                     "Too many open files"));
+  }
+  close(stranger);
 }
 
 }  // namespace

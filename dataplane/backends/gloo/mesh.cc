@@ -333,10 +333,10 @@ absl::Status GlooMesh::Open(const BackendOptions& options) {
   }
   if (world_size() == 1) return absl::OkStatus();
 
-  std::vector<AddressBytes> published = own;
-  absl::StatusOr<AddressBytes> lines = lines_.Listen(own[rank() == 0 ? 1 : 0]);
+  absl::StatusOr<LineAddress> lines = lines_.Listen(own[rank() == 0 ? 1 : 0]);
   if (!lines.ok()) return lines.status();
-  published[rank()] = *std::move(lines);
+  Published published = {.addresses = own, .nonce = lines->nonce};
+  published.addresses[rank()] = std::move(lines->socket);
   absl::StatusOr<PeerAddresses> remote = ExchangeAddresses(published, options);
   if (!remote.ok()) return remote.status();
   absl::Status status =

@@ -114,7 +114,12 @@ class SilentPeer {
     EXPECT_EQ(getsockname(listener_, generic, &address_bytes), 0);
     AddressBytes bytes(sizeof(sockaddr_storage) + 8);
     std::memcpy(bytes.data(), &address, sizeof(address));
-    EXPECT_TRUE(store_->Set("gloo/1", *EncodeAddresses({bytes, {}})).ok());
+    const LineAddress line = *lines_.Listen(bytes);
+    EXPECT_TRUE(
+        store_
+            ->Set("gloo/1", *EncodeAddresses({.addresses = {bytes, line.socket},
+                                              .nonce = line.nonce}))
+            .ok());
   }
   ~SilentPeer() { close(listener_); }
 
@@ -122,8 +127,9 @@ class SilentPeer {
     const auto line = std::async(std::launch::async, [&] {
       const Instant deadline = Clock::now() + std::chrono::seconds(60);
       const auto values = store_->Get({"gloo/0"}, deadline);
-      return lines_.Connect({DecodeAddresses((*values)[0], 2)->at(0), {}},
-                            deadline, [](int) { return false; });
+      const auto rank0 = DecodeAddresses((*values)[0], 2);
+      return lines_.Connect({{rank0->addresses[0], rank0->nonce}, {}}, deadline,
+                            [](int) { return false; });
     });
     return ConnectOneOfTwo(0, store_, "127.0.0.9");
   }

@@ -22,10 +22,12 @@ namespace muster::dataplane::gloo_internal {
 namespace {
 
 // First byte of the value; another layout takes another.
-constexpr char kLayout = 1;
+constexpr char kLayout = 2;
 
 constexpr size_t kPortOffset = 2;
 constexpr size_t kPortBytes = 2;
+
+constexpr size_t kHostOffset = sizeof(kLayout) + sizeof(Published::nonce);
 
 // Gloo leaves what an address does not use uninitialised.
 void ClearUnused(AddressBytes& address) {
@@ -61,11 +63,10 @@ std::string DescribeRanks(const std::vector<int>& ranks) {
   return text;
 }
 
-absl::StatusOr<std::string> EncodeAddresses(
-    const std::vector<AddressBytes>& addresses) {
+absl::StatusOr<std::string> EncodeAddresses(const Published& published) {
   AddressBytes host;
   std::string ports;
-  for (const AddressBytes& address : addresses) {
+  for (const AddressBytes& address : published.addresses) {
     if (address.empty()) {  // This rank itself, without lines.
       ports.append(kPortBytes, '\0');
       continue;
@@ -84,35 +85,40 @@ absl::StatusOr<std::string> EncodeAddresses(
       return absl::InternalError("gloo pairs listen on different hosts");
     }
   }
-  std::string value(1, kLayout);
+  std::string value(kHostOffset, kLayout);
+  std::memcpy(value.data() + sizeof(kLayout), &published.nonce,
+              sizeof(published.nonce));
   value.append(host.begin(), host.end());
   value.append(ports);
   return value;
 }
 
-absl::StatusOr<std::vector<AddressBytes>> DecodeAddresses(
-    const std::string& value, int world_size) {
+absl::StatusOr<Published> DecodeAddresses(const std::string& value,
+                                          int world_size) {
   const size_t ports_bytes = static_cast<size_t>(world_size) * kPortBytes;
-  if (value.size() < 1 + kPortOffset + kPortBytes + ports_bytes ||
+  if (value.size() < kHostOffset + kPortOffset + kPortBytes + ports_bytes ||
       value[0] != kLayout) {
     return Unreadable(value, world_size);
   }
   const char* port = value.data() + value.size() - ports_bytes;
-  const AddressBytes host(value.data() + 1, port);
-  std::vector<AddressBytes> addresses(world_size, host);
-  for (AddressBytes& address : addresses) {
+  const AddressBytes host(value.data() + kHostOffset, port);
+  Published published = {.addresses =
+                             std::vector<AddressBytes>(world_size, host)};
+  std::memcpy(&published.nonce, value.data() + sizeof(kLayout),
+              sizeof(published.nonce));
+  for (AddressBytes& address : published.addresses) {
     std::memcpy(address.data() + kPortOffset, port, kPortBytes);
     port += kPortBytes;
   }
-  return addresses;
+  return published;
 }
 
-absl::StatusOr<PeerAddresses> ExchangeAddresses(
-    const std::vector<AddressBytes>& addresses, const BackendOptions& options) {
-  absl::StatusOr<std::string> own = EncodeAddresses(addresses);
+absl::StatusOr<PeerAddresses> ExchangeAddresses(const Published& published,
+                                                const BackendOptions& options) {
+  absl::StatusOr<std::string> own = EncodeAddresses(published);
   if (!own.ok()) return own.status();
-  absl::Status published = options.store->Set(KeyOf(options.rank), *own);
-  if (!published.ok()) return published;
+  absl::Status set = options.store->Set(KeyOf(options.rank), *own);
+  if (!set.ok()) return set;
 
   std::vector<int> peers;
   std::vector<std::string> keys;
@@ -150,7 +156,7 @@ absl::StatusOr<PeerAddresses> ExchangeAddresses(
   result.lines.resize(options.world_size);
   for (size_t i = 0; i < peers.size(); ++i) {
     // All have one length; another is that of another world size, too.
-    absl::StatusOr<std::vector<AddressBytes>> decoded =
+    absl::StatusOr<Published> decoded =
         (*values)[i].size() == own->size()
             ? DecodeAddresses((*values)[i], options.world_size)
             : Unreadable((*values)[i], options.world_size);
@@ -161,8 +167,9 @@ absl::StatusOr<PeerAddresses> ExchangeAddresses(
       SetCulpritRank(status, peers[i]);
       return status;
     }
-    result.pairs[peers[i]] = std::move((*decoded)[options.rank]);
-    result.lines[peers[i]] = std::move((*decoded)[peers[i]]);
+    result.pairs[peers[i]] = std::move(decoded->addresses[options.rank]);
+    result.lines[peers[i]] = {std::move(decoded->addresses[peers[i]]),
+                              decoded->nonce};
   }
   return result;
 }

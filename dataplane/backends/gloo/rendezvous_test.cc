@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -39,27 +40,29 @@ int PortOf(const AddressBytes& bytes) {
 TEST(RendezvousTest, AddressesSurviveTheirEncoding) {
   const std::vector<AddressBytes> addresses = {
       Address("10.0.0.3", 1000, 'x'), {}, Address("10.0.0.3", 65535, 'y')};
-  const auto value = EncodeAddresses(addresses);
+  const auto value =
+      EncodeAddresses({.addresses = addresses, .nonce = 0x1122334455667788});
   ASSERT_TRUE(value.ok()) << value.status();
   const auto decoded = DecodeAddresses(*value, 3);
   ASSERT_TRUE(decoded.ok()) << decoded.status();
-  EXPECT_EQ(PortOf((*decoded)[0]), 1000);
-  EXPECT_EQ(PortOf((*decoded)[2]), 65535);
-  EXPECT_EQ(std::memcmp((*decoded)[0].data() + 4, addresses[0].data() + 4, 4),
-            0);
-  EXPECT_EQ((*decoded)[0].size(), addresses[0].size());
+  const AddressBytes& first = decoded->addresses[0];
+  EXPECT_EQ(PortOf(first), 1000);
+  EXPECT_EQ(PortOf(decoded->addresses[2]), 65535);
+  EXPECT_EQ(std::memcmp(first.data() + 4, addresses[0].data() + 4, 4), 0);
+  EXPECT_EQ(first.size(), addresses[0].size());
+  EXPECT_EQ(decoded->nonce, 0x1122334455667788u);
 }
 
 TEST(RendezvousTest, ValueGrowsByTwoBytesPerRank) {
   const std::vector<AddressBytes> two(2, Address("10.0.0.3", 1000, 'x'));
   const std::vector<AddressBytes> many(66, Address("10.0.0.3", 1000, 'y'));
-  EXPECT_EQ(EncodeAddresses(many)->size() - EncodeAddresses(two)->size(),
+  EXPECT_EQ(EncodeAddresses({many})->size() - EncodeAddresses({two})->size(),
             64u * 2);
 }
 
 TEST(RendezvousTest, PairsOnDifferentHostsAreRefused) {
-  EXPECT_FALSE(EncodeAddresses(
-                   {Address("10.0.0.3", 1, 'x'), Address("10.0.0.4", 1, 'x')})
+  EXPECT_FALSE(EncodeAddresses({.addresses = {Address("10.0.0.3", 1, 'x'),
+                                              Address("10.0.0.4", 1, 'x')}})
                    .ok());
 }
 
@@ -85,12 +88,14 @@ TEST(RendezvousTest, OneSetAndOneGetPerRank) {
         own[peer] = Address("10.0.0.3", 1000 * rank + peer, 'x');
       }
       const auto remote = ExchangeAddresses(
-          own, {.rank = rank, .world_size = kWorldSize, .store = store});
+          {.addresses = own, .nonce = static_cast<uint64_t>(rank)},
+          {.rank = rank, .world_size = kWorldSize, .store = store});
       ASSERT_TRUE(remote.ok()) << remote.status();
       for (int peer = 0; peer < kWorldSize; ++peer) {
         if (peer == rank) continue;
         EXPECT_EQ(PortOf(remote->pairs[peer]), 1000 * peer + rank);
-        EXPECT_EQ(PortOf(remote->lines[peer]), 1000 * peer + peer);
+        EXPECT_EQ(PortOf(remote->lines[peer].socket), 1000 * peer + peer);
+        EXPECT_EQ(remote->lines[peer].nonce, static_cast<uint64_t>(peer));
       }
     });
   }
@@ -103,12 +108,12 @@ TEST(RendezvousTest, RanksThatDoNotComeAreNamed) {
   const auto store = std::make_shared<testing::InMemoryStore>();
   std::vector<AddressBytes> own(4, Address("10.0.0.3", 1000, 'x'));
   own[0].clear();
-  ASSERT_TRUE(store->Set("gloo/2", *EncodeAddresses(own)).ok());
+  ASSERT_TRUE(store->Set("gloo/2", *EncodeAddresses({own})).ok());
   const auto remote = ExchangeAddresses(
-      own, {.rank = 0,
-            .world_size = 4,
-            .store = store,
-            .deadline = Clock::now() + std::chrono::milliseconds(20)});
+      {own}, {.rank = 0,
+              .world_size = 4,
+              .store = store,
+              .deadline = Clock::now() + std::chrono::milliseconds(20)});
   EXPECT_EQ(remote.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(std::string(remote.status().message()),
             "2 of 4 ranks came to the rendezvous in time; missing ranks 1, 3");
@@ -120,14 +125,14 @@ TEST(RendezvousTest, RankOfAnotherWorldSizeIsNamed) {
     const auto store = std::make_shared<testing::InMemoryStore>();
     const std::vector<AddressBytes> theirs(world_size,
                                            Address("10.0.0.3", 1000, 'x'));
-    ASSERT_TRUE(store->Set("gloo/1", *EncodeAddresses(theirs)).ok());
+    ASSERT_TRUE(store->Set("gloo/1", *EncodeAddresses({theirs})).ok());
     const auto remote =
-        ExchangeAddresses({{}, Address("10.0.0.3", 1000, 'x')},
+        ExchangeAddresses({.addresses = {{}, Address("10.0.0.3", 1000, 'x')}},
                           {.rank = 0, .world_size = 2, .store = store});
     EXPECT_EQ(remote.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(std::string(remote.status().message()),
               absl::StrCat("rank 1: unreadable gloo address of ",
-                           137 + 2 * world_size,
+                           145 + 2 * world_size,
                            " bytes for a group of 2; does every rank run the "
                            "same version with the same world size?"));
     EXPECT_EQ(CulpritRank(remote.status()), 1);
@@ -143,7 +148,7 @@ TEST(RendezvousTest, StoreThatAnswersWithTooFewValuesIsAnError) {
     }
   };
   const auto remote =
-      ExchangeAddresses({{}, Address("10.0.0.3", 1000, 'x')},
+      ExchangeAddresses({.addresses = {{}, Address("10.0.0.3", 1000, 'x')}},
                         {.rank = 0,
                          .world_size = 2,
                          .store = std::make_shared<ForgetfulStore>()});
