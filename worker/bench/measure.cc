@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <memory>
+#include <new>
 #include <optional>
+#include <stdexcept>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 
 namespace muster::worker::bench {
 namespace {
@@ -85,6 +89,17 @@ int64_t CountWrong(Trial& trial) {
   return wrong[0];
 }
 
+std::unique_ptr<Trial> MakeTrial(const Case& measured, int world_size) {
+  try {
+    return std::make_unique<Trial>(measured, GetRank(), world_size);
+  } catch (const std::bad_alloc&) {
+  } catch (const std::length_error&) {
+  }
+  throw DistError(absl::ResourceExhaustedError(
+      absl::StrCat("no memory for ", measured.operation->name, " of ",
+                   measured.Bytes(world_size), " bytes; see --maxbytes")));
+}
+
 // Whoever takes his turn in the cycles.
 struct Runner {
   std::function<double(int calls)> run;
@@ -127,7 +142,8 @@ double Row::RatioTo(size_t index) const {
 Row Measure(const Case& measured, const BenchOptions& options,
             const std::vector<std::unique_ptr<Peer>>& peers) {
   Row row = {.measured = measured, .world_size = GetWorldSize()};
-  Trial trial(measured, GetRank(), row.world_size);
+  const std::unique_ptr<Trial> owned = MakeTrial(measured, row.world_size);
+  Trial& trial = *owned;
   row.figures.push_back({.backend = options.backend});
   if (options.check) row.figures[0].wrong = CountWrong(trial);
   trial.Clear();

@@ -1,6 +1,8 @@
 // muster-bench: times collectives. BenchHelpText() is its manual.
 
+#include <fcntl.h>
 #include <glog/logging.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +12,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -36,10 +40,60 @@
 namespace muster::worker::bench {
 namespace {
 
+// In the environment of ranks that RunWorld starts: the folder they share.
+constexpr const char* kWorldFolder = "MUSTER_BENCH_WORLD_FOLDER";
+
+// How long the other ranks may take to end once one has failed.
+constexpr int kEndingSeconds = 5;
+
 int Fail(absl::string_view what) {
   std::cerr << "muster-bench: " << what << std::endl;
   return 1;
 }
+
+// As Fail. Of the ranks of one RunWorld only the first one says what: the
+// others tell of the same, or of its end.
+int FailRank(absl::string_view what) {
+  const char* const folder = std::getenv(kWorldFolder);
+  if (folder != nullptr) {
+    const int said = open(absl::StrCat(folder, "/failed").c_str(),
+                          O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (said < 0 && errno == EEXIST) return 1;
+    if (said >= 0) close(said);
+  }
+  return Fail(what);
+}
+
+// A folder of this host that goes with its owner.
+class Folder {
+ public:
+  // Errors: UNAVAILABLE.
+  static absl::StatusOr<std::unique_ptr<Folder>> Create() {
+    std::error_code error;
+    std::string path =
+        (std::filesystem::temp_directory_path(error) / "muster-bench.XXXXXX")
+            .string();
+    if (error || mkdtemp(path.data()) == nullptr) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot create a folder in TMPDIR (default /tmp): ",
+                       error ? error.message() : std::strerror(errno)));
+    }
+    return std::unique_ptr<Folder>(new Folder(std::move(path)));
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit Folder(std::string path) : path_(std::move(path)) {}
+  const std::string path_;
+};
 
 Environment OwnEnvironment() {
   Environment environment;
@@ -52,19 +106,55 @@ Environment OwnEnvironment() {
   return environment;
 }
 
-// Waits for all ranks. The exit status of the first one that failed.
-int AwaitRanks(size_t ranks) {
-  int result = 0;
-  while (ranks > 0) {
-    int status = 0;
-    const pid_t pid = waitpid(-1, &status, 0);
-    if (pid < 0 && errno == EINTR) continue;
-    if (pid < 0) break;
-    --ranks;
-    if (status == 0 || result != 0) continue;
-    result = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+int ShellStatus(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// SIGCHLD, and what ends this process: AwaitRanks takes them.
+sigset_t RankSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGCHLD, SIGHUP, SIGINT, SIGTERM}) {
+    sigaddset(&signals, signal);
   }
-  return result;
+  return signals;
+}
+
+// Waits for all ranks, if one fails only a while for the others. The exit
+// status of the first one that failed. RankSignals must be blocked.
+int AwaitRanks(std::vector<pid_t> ranks) {
+  int result = 0;
+  timespec until = {};
+  const sigset_t signals = RankSignals();
+  while (true) {
+    std::vector<pid_t> running;
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (ranks[rank] == 0) continue;
+      int status = 0;
+      if (waitpid(ranks[rank], &status, WNOHANG) == 0) {
+        running.push_back(ranks[rank]);
+        continue;
+      }
+      ranks[rank] = 0;
+      if (status == 0 || result != 0) continue;
+      result = ShellStatus(status);
+      clock_gettime(CLOCK_MONOTONIC, &until);
+      until.tv_sec += kEndingSeconds;
+      // Otherwise it has spoken itself.
+      if (WIFSIGNALED(status)) {
+        Fail(absl::StrCat("rank ", rank, " was killed by ",
+                          SignalName(WTERMSIG(status))));
+      }
+    }
+    if (running.empty()) return result;
+    timespec now = {};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const timespec left = {std::max<time_t>(0, until.tv_sec - now.tv_sec), 0};
+    const int signal =
+        sigtimedwait(&signals, nullptr, result == 0 ? nullptr : &left);
+    if (signal > 0 && signal != SIGCHLD) return 128 + signal;
+    if (signal < 0 && errno == EAGAIN) return result;
+  }
 }
 
 // Starts the ranks: this program again, as one of them each.
@@ -72,7 +162,11 @@ int RunWorld(int nproc, const std::vector<std::string>& arguments) {
   // Before any thread is started. Its end is the end of every rank.
   absl::StatusOr<muster::worker::ProcessGroup> group =
       muster::worker::ProcessGroup::Create();
-  if (!group.ok()) return Fail(std::string(group.status().message()));
+  if (!group.ok()) return Fail(group.status().message());
+  absl::StatusOr<std::unique_ptr<Folder>> folder = Folder::Create();
+  if (!folder.ok()) return Fail(folder.status().message());
+  const sigset_t signals = RankSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   auto coordinator = muster::internal::EmbeddedCoordinator::Start({});
   if (!coordinator.ok()) {
     return Fail(absl::StrCat("cannot serve a coordinator: ",
@@ -87,6 +181,7 @@ int RunWorld(int nproc, const std::vector<std::string>& arguments) {
         "MUSTER_TOKEN_FILE"}) {
     environment.erase(name);
   }
+  environment[kWorldFolder] = (*folder)->path();
   // Comes after what the environment and the arguments say.
   std::vector<std::string> rank_arguments = {"muster-bench"};
   rank_arguments.insert(rank_arguments.end(), arguments.begin(),
@@ -95,6 +190,7 @@ int RunWorld(int nproc, const std::vector<std::string>& arguments) {
   const CoordinatorAddress address = {.host = "127.0.0.1",
                                       .port = (*coordinator)->port(),
                                       .job = absl::StrCat("bench-", getpid())};
+  std::vector<pid_t> ranks;
   for (int rank = 0; rank < nproc; ++rank) {
     absl::StatusOr<pid_t> pid = group->Spawn(
         {.path = "/proc/self/exe",
@@ -102,9 +198,13 @@ int RunWorld(int nproc, const std::vector<std::string>& arguments) {
          .environment = RankEnvironment(launch, address, rank, environment),
          .stdout_fd = STDOUT_FILENO,
          .stderr_fd = STDERR_FILENO});
-    if (!pid.ok()) return Fail(std::string(pid.status().message()));
+    if (!pid.ok()) return Fail(pid.status().message());
+    ranks.push_back(*pid);
   }
-  return AwaitRanks(nproc);
+  const int result = AwaitRanks(std::move(ranks));
+  // Before their folder goes.
+  group->KillAll();
+  return result;
 }
 
 // Runs this program again, for one operation and algorithm. The exit status.
@@ -119,16 +219,19 @@ int RunWith(const std::string& algorithm, std::vector<std::string> arguments) {
                   environ) != 0) {
     return 1;
   }
-  return AwaitRanks(1);
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0) {
+    if (errno != EINTR) return 1;
+  }
+  return ShellStatus(status);
 }
 
 // Measures every algorithm of every operation, and prints the fastest ones.
 int Tune(const BenchOptions& options,
          const std::vector<std::string>& arguments) {
-  const std::string file =
-      (std::filesystem::temp_directory_path() /
-       absl::StrCat("muster-bench-tune-", getpid(), ".json"))
-          .string();
+  absl::StatusOr<std::unique_ptr<Folder>> folder = Folder::Create();
+  if (!folder.ok()) return Fail(folder.status().message());
+  const std::string file = absl::StrCat((*folder)->path(), "/figures.json");
   std::string rows;
   for (const Operation* const operation : options.operations) {
     std::vector<TuneSample> samples;
@@ -148,8 +251,6 @@ int Tune(const BenchOptions& options,
     }
     rows += TableRows(*operation, options.nproc, std::move(samples));
   }
-  std::error_code ignored;
-  std::filesystem::remove(file, ignored);
   std::cout << rows;
   return 0;
 }
@@ -158,25 +259,24 @@ int Tune(const BenchOptions& options,
 class PeersFolder {
  public:
   PeersFolder() {
-    if (is_owner_) {
-      std::string pattern =
-          (std::filesystem::temp_directory_path() / "muster-bench.XXXXXX")
-              .string();
-      if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
-      GetDefaultStore()->Set("bench/peers_folder", path_);
-    } else {
+    const char* const of_world = std::getenv(kWorldFolder);
+    if (of_world != nullptr) {
+      path_ = of_world;
+    } else if (GetRank() > 0) {
       path_ = GetDefaultStore()->Get("bench/peers_folder");
+    } else {
+      absl::StatusOr<std::unique_ptr<Folder>> own = Folder::Create();
+      if (!own.ok()) throw DistError(own.status());
+      own_ = *std::move(own);
+      path_ = own_->path();
+      GetDefaultStore()->Set("bench/peers_folder", path_);
     }
-  }
-  ~PeersFolder() {
-    std::error_code ignored;
-    if (is_owner_) std::filesystem::remove_all(path_, ignored);
   }
 
   const std::string& path() const { return path_; }
 
  private:
-  const bool is_owner_ = GetRank() == 0;
+  std::unique_ptr<Folder> own_;
   std::string path_;
 };
 
@@ -226,8 +326,8 @@ class Run {
       const std::string own = absl::StrCat(folder_->path(), "/", i);
       std::error_code exists;
       std::filesystem::create_directory(own, exists);
-      auto peer =
-          Peer::Start(options_.peers[i], own, GetRank(), GetWorldSize());
+      auto peer = Peer::Start(options_.peers[i], own, GetRank(), GetWorldSize(),
+                              options_.timeout);
       if (!peer.ok()) throw DistError(peer.status());
       peers_.push_back(*std::move(peer));
     }
@@ -284,34 +384,59 @@ class Run {
   std::vector<Row> rows_;
 };
 
-int RunRank(const BenchOptions& options) {
-  bool all_right = false;
+void Join(const BenchOptions& options) {
   try {
     InitProcessGroup({.backend = options.backend, .timeout = options.timeout});
-    if (options.root >= GetWorldSize()) {
-      throw DistError(absl::InvalidArgumentError(absl::StrCat(
-          "--root must be 0 to ", GetWorldSize() - 1, ", got ", options.root)));
-    }
-    Run run(options);
-    run.MeasureAll();
-    all_right = run.AllRight();
-    if (GetRank() == 0 && !options.json.empty()) {
-      std::ofstream file(options.json);
-      file << JsonText(run.rows());
-      file.close();
-      if (!file)
-        return Fail(absl::StrCat("cannot write --json=", options.json));
-    }
-    if (GetRank() == 0) {
-      std::cout << (options.check ? all_right ? "# all results are right\n"
-                                              : "# WRONG RESULTS\n"
-                                  : "# results were not looked at\n");
-    }
-    DestroyProcessGroup();
   } catch (const DistError& error) {
-    return Fail(error.what());
+    if (std::getenv("RANK") != nullptr) throw;
+    throw DistError(absl::Status(
+        error.status().code(),
+        absl::StrCat(error.what(), "; --nproc=N starts N ranks here")));
   }
-  return all_right ? 0 : 1;
+  if (options.root >= GetWorldSize()) {
+    throw DistError(absl::InvalidArgumentError(absl::StrCat(
+        "--root must be 0 to ", GetWorldSize() - 1, ", got ", options.root)));
+  }
+}
+
+// Whether all results are right.
+bool MeasureAll(const BenchOptions& options) {
+  // Opened before all the work.
+  std::ofstream file;
+  const bool writes = GetRank() == 0 && !options.json.empty();
+  const auto check_file = [&] {
+    if (file) return;
+    throw DistError(absl::UnavailableError(
+        absl::StrCat("cannot write --json=", options.json)));
+  };
+  if (writes) {
+    file.open(options.json);
+    check_file();
+  }
+  Run run(options);
+  run.MeasureAll();
+  if (writes) {
+    file << JsonText(run.rows());
+    file.close();
+    check_file();
+  }
+  if (GetRank() == 0) {
+    std::cout << (!options.check   ? "# results were not looked at\n"
+                  : run.AllRight() ? "# all results are right\n"
+                                   : "# WRONG RESULTS\n");
+  }
+  return run.AllRight();
+}
+
+int RunRank(const BenchOptions& options) {
+  try {
+    Join(options);
+    const bool all_right = MeasureAll(options);
+    DestroyProcessGroup();
+    return all_right ? 0 : 1;
+  } catch (const DistError& error) {
+    return FailRank(error.what());
+  }
 }
 
 int Main(const std::vector<std::string>& arguments) {

@@ -20,9 +20,10 @@ ALL = ["all_reduce", "broadcast", "reduce", "all_gather",
 QUICK = ["--iters=2", "--run_cycles=2", "--warmup_iters=1"]
 
 
-def run(*command):
+def run(*command, **environment):
     return subprocess.run(command, capture_output=True, text=True,
-                          timeout=LIMIT_S, check=False)
+                          timeout=LIMIT_S, check=False,
+                          env={**os.environ, **environment})
 
 
 class BenchTest(unittest.TestCase):
@@ -30,6 +31,7 @@ class BenchTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
+        self.folder = folder.name
         self.json = os.path.join(folder.name, "figures.json")
 
     def figures(self, *command):
@@ -79,6 +81,62 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("/bin/false ended", done.stderr)
 
+    def error_of_peer(self, script, *options, status=1):
+        """What muster-bench says once of a peer that is `script`."""
+        peer = os.path.join(self.folder, "peer")
+        with open(peer, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\n" + script)
+        os.chmod(peer, 0o700)
+        temporary = os.path.join(self.folder, "tmp")
+        os.mkdir(temporary)
+        done = run(BENCH, "all_reduce", "--nproc=2", f"--peer={peer}",
+                   *options, TMPDIR=temporary)
+        self.assertEqual(done.returncode, status, done.stdout)
+        self.assertEqual(os.listdir(temporary), [])
+        self.assertEqual(done.stderr.count("muster-bench:"), 1, done.stderr)
+        return done.stderr
+
+    def test_the_end_of_one_ranks_peer_ends_all(self):
+        # The other one never answers, and does not end with its input.
+        error = self.error_of_peer("echo ready odd\n"
+                                   "[ $RANK = 1 ] && exit 0\n"
+                                   "exec sleep 1000\n")
+        self.assertIn("peer ended, after: ", error)
+
+    def test_a_peer_that_does_not_answer_is_not_waited_for(self):
+        error = self.error_of_peer("exec sleep 1000\n", "--timeout=5s")
+        self.assertIn("peer did not answer in --timeout (5000 ms)", error)
+
+    def test_a_rank_that_is_killed_ends_all(self):
+        # A peer's parent is its rank.
+        error = self.error_of_peer("[ $RANK = 1 ] && kill -KILL $PPID\n"
+                                   "exec sleep 1000\n", status=137)
+        self.assertIn("rank 1 was killed by SIGKILL", error)
+
+    def test_too_much_memory_is_an_error(self):
+        done = run(BENCH, "all_reduce", "--nproc=2", "--minbytes=1024G",
+                   "--maxbytes=1024G", "--check=0")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertEqual(done.stderr, "muster-bench: no memory for all_reduce "
+                         "of 1099511627776 bytes; see --maxbytes\n")
+
+    def test_a_file_that_cannot_be_written_is_an_error_at_once(self):
+        done = run(BENCH, "all_reduce", "--nproc=2", "--json=/no/such/file")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr, "muster-bench: cannot write "
+                         "--json=/no/such/file\n")
+        self.assertNotIn("float", done.stdout)
+
+    def test_a_folder_that_cannot_be_made_is_an_error(self):
+        done = run(BENCH, "all_reduce", "--nproc=2", TMPDIR="/no/such")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot create a folder in TMPDIR", done.stderr)
+
+    def test_without_ranks_both_ways_to_get_them_are_named(self):
+        done = run(BENCH, "all_reduce")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--nproc=N starts N ranks here", done.stderr)
+
     def test_calls_may_be_started_together(self):
         rows = self.figures(BENCH, "all_reduce", "all_to_all", "--nproc=2",
                             "--maxbytes=4", "--agg_iters=4", *QUICK)
@@ -99,7 +157,8 @@ class BenchTest(unittest.TestCase):
         self.assertIn("--minbytes must be bytes", done.stderr)
         done = run(BENCH, "broadcast", "--nproc=2", "--root=2")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("--root must be 0 to 1, got 2", done.stderr)
+        self.assertEqual(done.stderr,
+                         "muster-bench: --root must be 0 to 1, got 2\n")
 
 
 if __name__ == "__main__":

@@ -67,12 +67,14 @@ ABSL_FLAG(int, tune, 0,
           "operations (all_reduce, broadcast), and print the fastest of each "
           "size as rows of its table; needs --nproc");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(120),
-          "how long a collective may take (duration, such as 30s)");
+          "how long a collective may take, and a peer for a cycle (duration, "
+          "such as 30s)");
 
 namespace muster::worker::bench {
 namespace {
 
 constexpr int kMany = 1 << 20;
+constexpr int64_t kSizeMax = int64_t{1} << 40;
 
 struct Option {
   absl::CommandLineFlag* flag;
@@ -199,8 +201,8 @@ absl::Status ReadSize(absl::string_view name, const std::string& text,
     shift = unit == 'K' ? 10 : unit == 'M' ? 20 : unit == 'G' ? 30 : 0;
   }
   if (shift > 0) digits.remove_suffix(1);
-  if (!absl::SimpleAtoi(digits, &out) || out < 0 || out > (int64_t{1} << 40)) {
-    return Wrong(name, "bytes, or a number with K, M or G", text);
+  if (!absl::SimpleAtoi(digits, &out) || out < 0 || out > kSizeMax >> shift) {
+    return Wrong(name, "bytes, or a number with K, M or G, up to 1024G", text);
   }
   out <<= shift;
   return absl::OkStatus();
@@ -369,7 +371,8 @@ std::string BenchHelpText() {
                   "\n"
                   "Exit status: 0; 1 when a result was wrong or a collective "
                   "failed; 2 for\n"
-                  "wrong options.\n");
+                  "wrong options; 128 + N when signal N has ended a rank, or "
+                  "muster-bench.\n");
   return text;
 }
 

@@ -34,7 +34,7 @@ struct BenchOptions {
   int64_t step_bytes = 0;
   int64_t step_factor = 0;
 
-  // Calls of one cycle; 0: as many as fill `kCycleTime`.
+  // Calls of one cycle; 0: as many as take 20 ms.
   int iters = 0;
   int warmup_iters = 0;
   int run_cycles = 0;

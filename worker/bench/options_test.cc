@@ -95,7 +95,12 @@ TEST_F(BenchOptionsTest, SizesMustBeInOrder) {
   EXPECT_EQ(ErrorOf({"barrier", "--minbytes=8", "--maxbytes=4"}),
             "--maxbytes must be at least --minbytes (8), got \"4\"");
   EXPECT_EQ(ErrorOf({"barrier", "--minbytes=8X"}),
-            "--minbytes must be bytes, or a number with K, M or G, got \"8X\"");
+            "--minbytes must be bytes, or a number with K, M or G, up to "
+            "1024G, got \"8X\"");
+  // Not taken modulo 2^64.
+  EXPECT_EQ(ErrorOf({"barrier", "--minbytes=8", "--maxbytes=1099511627776G"}),
+            "--maxbytes must be bytes, or a number with K, M or G, up to "
+            "1024G, got \"1099511627776G\"");
 }
 
 TEST_F(BenchOptionsTest, HelpNamesEveryOperationAndOption) {

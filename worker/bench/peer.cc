@@ -1,10 +1,18 @@
 #include "worker/bench/peer.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <spawn.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -18,12 +26,33 @@
 namespace muster::worker::bench {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+// How long a peer may take to end once it is told to.
+constexpr std::chrono::seconds kEnding{2};
+
+// Whether something happens to `descriptor` by `deadline`.
+bool Await(int descriptor, Clock::time_point deadline) {
+  pollfd wait = {descriptor, POLLIN, 0};
+  while (true) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    const int ready =
+        poll(&wait, 1,
+             static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30)));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+    if (left.count() <= 0) return false;
+  }
+}
+
 std::vector<std::string> EnvironmentFor(const std::string& folder, int rank,
                                         int world_size) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const absl::string_view text = *entry;
     if (absl::StartsWith(text, "RANK=") ||
+        absl::StartsWith(text, "MUSTER_BENCH_FOLDER=") ||
         absl::StartsWith(text, "WORLD_SIZE=")) {
       continue;
     }
@@ -45,12 +74,17 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 
 }  // namespace
 
-Peer::Peer(std::string command, pid_t pid, std::FILE* to, std::FILE* from)
-    : command_(std::move(command)), pid_(pid), to_(to), from_(from) {}
+Peer::Peer(std::string command, std::chrono::milliseconds timeout, pid_t pid,
+           int to, int from)
+    : command_(std::move(command)),
+      timeout_(timeout),
+      pid_(pid),
+      to_(to),
+      from_(from) {}
 
-absl::StatusOr<std::unique_ptr<Peer>> Peer::Start(const std::string& command,
-                                                  const std::string& folder,
-                                                  int rank, int world_size) {
+absl::StatusOr<std::unique_ptr<Peer>> Peer::Start(
+    const std::string& command, const std::string& folder, int rank,
+    int world_size, std::chrono::milliseconds timeout) {
   std::vector<std::string> words =
       absl::StrSplit(command, ' ', absl::SkipWhitespace());
   std::vector<std::string> environment =
@@ -78,8 +112,8 @@ absl::StatusOr<std::unique_ptr<Peer>> Peer::Start(const std::string& command,
     return absl::UnavailableError(
         absl::StrCat("cannot run ", command, ": ", std::strerror(error)));
   }
-  auto peer = std::unique_ptr<Peer>(
-      new Peer(command, pid, fdopen(to[1], "w"), fdopen(from[0], "r")));
+  auto peer =
+      std::unique_ptr<Peer>(new Peer(command, timeout, pid, to[1], from[0]));
   absl::StatusOr<std::string> line = peer->ReadLine();
   if (!line.ok()) return line.status();
   absl::string_view name = *line;
@@ -92,30 +126,50 @@ absl::StatusOr<std::unique_ptr<Peer>> Peer::Start(const std::string& command,
 }
 
 Peer::~Peer() {
-  std::fclose(to_);
-  std::fclose(from_);
-  waitpid(pid_, nullptr, 0);
+  close(to_);
+  close(from_);
+  // A call of the system's that the C library may not have.
+  const int process = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+  if (process < 0 || !Await(process, Clock::now() + kEnding)) {
+    kill(pid_, SIGKILL);
+  }
+  if (process >= 0) close(process);
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
 }
 
 absl::StatusOr<std::string> Peer::ReadLine() {
-  std::string line;
-  for (int c = std::fgetc(from_); c != '\n'; c = std::fgetc(from_)) {
-    if (c == EOF) {
-      return absl::UnavailableError(
-          absl::StrCat(command_, " ended, after: ", line));
+  const Clock::time_point deadline = Clock::now() + timeout_;
+  size_t end = said_.find('\n');
+  while (end == std::string::npos) {
+    if (!Await(from_, deadline)) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(command_, " did not answer in --timeout (",
+                       timeout_.count(), " ms), after: ", said_));
     }
-    line.push_back(static_cast<char>(c));
+    std::array<char, 4096> more;
+    const ssize_t count = read(from_, more.data(), more.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      return absl::UnavailableError(
+          absl::StrCat(command_, " ended, after: ", said_));
+    }
+    said_.append(more.data(), count);
+    end = said_.find('\n');
   }
+  std::string line = said_.substr(0, end);
+  said_.erase(0, end + 1);
   return line;
 }
 
 absl::StatusOr<std::optional<double>> Peer::Run(const Case& measured,
                                                 int calls) {
-  std::fprintf(to_, "run %s %s %s %zu %d %d\n", measured.operation->name,
-               std::string(DataTypeName(measured.data_type)).c_str(),
-               std::string(ReduceOpName(measured.reduce_op)).c_str(),
-               measured.count, measured.root, calls);
-  std::fflush(to_);
+  const std::string order = absl::StrCat(
+      "run ", measured.operation->name, " ", DataTypeName(measured.data_type),
+      " ", ReduceOpName(measured.reduce_op), " ", measured.count, " ",
+      measured.root, " ", calls, "\n");
+  // Much less than a pipe holds. If it has ended, so has what it says.
+  (void)!write(to_, order.data(), order.size());
   absl::StatusOr<std::string> line = ReadLine();
   if (!line.ok()) return line.status();
   absl::string_view answer = *line;

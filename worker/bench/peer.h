@@ -3,7 +3,7 @@
 
 #include <sys/types.h>
 
-#include <cstdio>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,13 +24,15 @@ namespace muster::worker::bench {
 class Peer {
  public:
   // Starts `command`, words with spaces. `folder` is one that all ranks' peers
-  // share, to meet in. Returns when the peer has its group.
-  // Errors: UNAVAILABLE, with the peer's last words.
-  static absl::StatusOr<std::unique_ptr<Peer>> Start(const std::string& command,
-                                                     const std::string& folder,
-                                                     int rank, int world_size);
+  // share, to meet in. Returns when the peer has its group. This and each
+  // answer may take `timeout`.
+  // Errors: UNAVAILABLE, with the peer's last words; DEADLINE_EXCEEDED.
+  static absl::StatusOr<std::unique_ptr<Peer>> Start(
+      const std::string& command, const std::string& folder, int rank,
+      int world_size, std::chrono::milliseconds timeout);
 
-  // Closes its standard input and waits for its end.
+  // Closes its standard input and waits for its end; kills it if that does not
+  // come.
   ~Peer();
 
   Peer(const Peer&) = delete;
@@ -40,17 +42,22 @@ class Peer {
   const std::string& name() const { return name_; }
 
   // Seconds a call of this rank; nothing if it does not have this operation.
-  // Errors: DATA_LOSS (its result is wrong), UNAVAILABLE (it has ended).
+  // Errors: DATA_LOSS (its result is wrong), UNAVAILABLE (it has ended),
+  // DEADLINE_EXCEEDED.
   absl::StatusOr<std::optional<double>> Run(const Case& measured, int calls);
 
  private:
-  Peer(std::string command, pid_t pid, std::FILE* to, std::FILE* from);
+  Peer(std::string command, std::chrono::milliseconds timeout, pid_t pid,
+       int to, int from);
   absl::StatusOr<std::string> ReadLine();
 
   const std::string command_;
+  const std::chrono::milliseconds timeout_;
   const pid_t pid_;
-  std::FILE* const to_;
-  std::FILE* const from_;
+  const int to_;
+  const int from_;
+  // What it has said beyond the last line that was read.
+  std::string said_;
   std::string name_;
 };
 
