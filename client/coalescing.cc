@@ -10,14 +10,13 @@
 #include "client/distributed.h"
 #include "client/internal/group_state.h"
 #include "client/internal/throw.h"
+#include "dataplane/coalescing.h"
 
 namespace muster {
 namespace {
 
 using dataplane::Collective;
 using dataplane::CollectiveKind;
-using dataplane::CollectiveKindName;
-using dataplane::ReduceOpName;
 
 [[noreturn]] void Invalid(absl::string_view text) {
   internal::Throw(internal::Origin::kControl, absl::InvalidArgumentError(text));
@@ -36,18 +35,9 @@ void CheckLists(absl::string_view verb, size_t outputs, size_t inputs) {
 
 void CoalescingManager::Add(Collective collective) {
   if (!collectives_.empty()) {
-    const Collective& first = collectives_[0];
-    if (collective.kind != first.kind) {
-      Invalid(absl::StrCat("cannot coalesce ",
-                           CollectiveKindName(collective.kind), " with ",
-                           CollectiveKindName(first.kind)));
-    }
-    if (collective.reduce_op != first.reduce_op ||
-        collective.factor != first.factor) {
-      Invalid(absl::StrCat(
-          "cannot coalesce reductions by ", ReduceOpName(collective.reduce_op),
-          " and ", ReduceOpName(first.reduce_op), ", or of other factors"));
-    }
+    internal::ThrowIfFailed(
+        internal::Origin::kControl,
+        dataplane::CanCoalesceWith(collectives_[0], collective));
   }
   collectives_.push_back(std::move(collective));
 }
@@ -83,10 +73,7 @@ void CoalescingManager::ReduceScatterTensor(Tensor output, Tensor input,
 Work Coalesce(const CoalesceOptions& options,
               const std::function<void(CoalescingManager&)>& add) {
   const auto group = options.group == nullptr ? WorldGroup() : options.group;
-  if (options.timeout.count() < 0) {
-    Invalid(absl::StrCat("timeout must not be negative but was ",
-                         options.timeout.count(), " ms"));
-  }
+  internal::CheckNotNegative(options.timeout);
   CoalescingManager manager;
   add(manager);
   for (Collective& collective : manager.collectives_) {

@@ -107,8 +107,14 @@ TEST(CoalescingTest, MixturesAndBadArgumentsStartNothing) {
                        manager.AllReduce(a);
                        manager.AllReduce(b, ReduceOp::kMin);
                      }),
-              "cannot coalesce reductions by min and sum, or of other "
-              "factors");
+              "cannot coalesce reductions by min and sum");
+    EXPECT_EQ(
+        TextOf(group,
+               [&](CoalescingManager& manager) {
+                 manager.AllReduce(a, ReduceOp::kPremulSum, 0.5);
+                 manager.AllReduce(a, ReduceOp::kPremulSum, 3);
+               }),
+        "cannot coalesce reductions by premul_sum of the factors 3 and 0.5");
     EXPECT_EQ(TextOf(group,
                      [&](CoalescingManager& manager) {
                        manager.AllReduce(a);

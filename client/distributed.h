@@ -186,7 +186,9 @@ std::shared_ptr<ProcessGroup> SplitGroup(
 
 struct ShrinkGroupOptions {
   enum class Flags {
-    // What runs in the group here must be complete.
+    // Nothing fails before the call. What still runs in the group here is to
+    // be waited for first: it fails when the old group ends, as after
+    // DestroyProcessGroup, and on other ranks at its timeout.
     kDefault,
     // What runs in the group fails on all its ranks, if it has not failed yet.
     kAbort,
@@ -203,7 +205,12 @@ struct ShrinkGroupOptions {
 // that stay make the call, once they have seen the error, and give the same
 // ranks; the others do not, and end the group by DestroyProcessGroup if they
 // live. Ranks in the new group keep their order. The old group is ended on this
-// rank, unless the call throws.
+// rank, unless the call throws; then it can be made again, and meets the calls
+// of other ranks that exclude the same, however many of them have failed.
+//
+// If more are gone than were excluded, the call throws for a group beside the
+// default one as soon as the coordinator tells of it, with them in culprits();
+// for the default group when its timeout has passed.
 //
 // A group beside the default one can be shrunk as long as this rank has not
 // reported a failure of the default group, as it does after a timeout there:

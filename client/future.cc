@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "client/internal/continuations.h"
+#include "client/internal/deadline.h"
 #include "client/internal/throw.h"
 #include "glog/logging.h"
 
@@ -51,8 +52,9 @@ void FutureCore::Wait() const {
 }
 
 bool FutureCore::WaitFor(std::chrono::milliseconds timeout) const {
+  const Instant until =
+      Deadline::After(CheckNotNegative(timeout), "WaitFor").at;
   RefuseOnOwnThread();
-  const dataplane::Instant until = dataplane::Clock::now() + timeout;
   {
     MutexLock lock(mutex_);
     while (!done_) {

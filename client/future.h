@@ -109,7 +109,8 @@ class Future {
   // a continuation what that has thrown, or its future's.
   void Wait() const { state_->Wait(); }
 
-  // As Wait(), but returns false when `timeout` passes first.
+  // As Wait(), but returns false when `timeout` passes first. Throws DistError
+  // (kInvalidArgument) if that is negative.
   bool WaitFor(std::chrono::milliseconds timeout) const {
     return state_->WaitFor(timeout);
   }

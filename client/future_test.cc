@@ -3,6 +3,7 @@
 
 #include "client/future.h"
 
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -214,6 +215,39 @@ TEST(FutureTest, AfterTheEndOfTheGroupTheyRunAtOnce) {
       future.Then([&](const Tensors&) { runner = std::this_thread::get_id(); });
   EXPECT_TRUE(last.Done());
   EXPECT_EQ(runner, std::this_thread::get_id());
+}
+
+TEST(FutureTest, AnyTimeoutOfAWaitThatIsNotNegative) {
+  LocalGroups world(2, seconds(60));
+  EXPECT_THAT(world.OnEachRank([](const Group& group, int rank) {
+    std::vector<float> value(1);
+    Work work = rank == 0 ? group->Irecv(value, 10) : Work();
+    const Tensors future = work.GetFuture();
+    for (const auto& wait : std::vector<std::function<bool(milliseconds)>>{
+             [&](milliseconds timeout) { return work.WaitFor(timeout); },
+             [&](milliseconds timeout) { return future.WaitFor(timeout); }}) {
+      EXPECT_EQ(TextOf([&] { wait(milliseconds(-1)); }),
+                "timeout must not be negative but was -1 ms");
+    }
+    if (rank == 1) {
+      EXPECT_TRUE(work.WaitFor(milliseconds(0)));
+      // Not before the other one is about to wait.
+      group->Recv(value, 0, {.tag = 1});
+      return group->Send(value, 0);
+    }
+    std::vector<float> go(1);
+    Work going = group->Isend(go, 10, {.tag = 1});
+    EXPECT_TRUE(future.WaitFor(milliseconds::max()));
+    EXPECT_TRUE(work.WaitFor(milliseconds::max()));
+  }),
+              Each(IsEmpty()));
+}
+
+TEST(FutureTest, AnAbortAfterTheEndDoesNothing) {
+  LocalGroups world(1);
+  world.Leave(0);
+  world.at(0)->Abort("too late");
+  EXPECT_TRUE(world.at(0)->status().ok());
 }
 
 TEST(FutureTest, AContinuationMayEndTheGroup) {

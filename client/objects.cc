@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "client/distributed.h"
 #include "client/errors.h"
@@ -87,6 +89,65 @@ std::string TooLarge(int64_t bytes, int64_t limit) {
                       " bytes is larger than object_bytes_max (", limit, ")");
 }
 
+[[noreturn]] void ThrowBlaming(const ProcessGroup& group, int global_rank,
+                               const absl::Status& status) {
+  MemberInfo culprit{.rank = global_rank};
+  for (const Seat& seat : group.state()->options().seats) {
+    if (seat.rank != global_rank) continue;
+    culprit.member = seat.member;
+    culprit.host = seat.host;
+    culprit.pid = seat.pid;
+  }
+  Throw(Origin::kControl, WithCulprits(status, {culprit}));
+}
+
+// The sizes of the objects, and then the objects.
+std::string Concatenate(const ObjectBytes& objects) {
+  std::string all;
+  all.reserve(objects.views.size() * sizeof(int64_t) +
+              static_cast<size_t>(TotalOf(objects)));
+  for (const absl::string_view object : objects.views) {
+    const auto size = static_cast<int64_t>(object.size());
+    all.append(reinterpret_cast<const char*>(&size), sizeof(size));
+  }
+  for (const absl::string_view object : objects.views) {
+    all.append(object.data(), object.size());
+  }
+  return all;
+}
+
+// `all` comes from another rank: nothing in it is sure.
+absl::StatusOr<Bytes> TakeApart(absl::string_view all, size_t count,
+                                int64_t limit) {
+  if (all.size() / sizeof(int64_t) < count) {
+    return absl::DataLossError(
+        absl::StrCat(all.size(), " bytes have no room for the sizes of ", count,
+                     " objects"));
+  }
+  Bytes objects(count);
+  size_t at = count * sizeof(int64_t);
+  for (size_t i = 0; i < count; ++i) {
+    int64_t size = 0;
+    std::memcpy(&size, all.data() + i * sizeof(size), sizeof(size));
+    if (size > limit) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("object ", i, ": ", TooLarge(size, limit)));
+    }
+    if (size < 0 || static_cast<size_t>(size) > all.size() - at) {
+      return absl::DataLossError(absl::StrCat(
+          "object ", i, " of ", count, " is said to have ", size, " bytes, ",
+          all.size() - at, " are left of those that came"));
+    }
+    objects[i] = std::string(all.substr(at, static_cast<size_t>(size)));
+    at += static_cast<size_t>(size);
+  }
+  if (at != all.size()) {
+    return absl::DataLossError(absl::StrCat(
+        all.size() - at, " bytes came after the last of ", count, " objects"));
+  }
+  return objects;
+}
+
 // One object collective on one rank.
 class Exchange {
  public:
@@ -153,6 +214,17 @@ class Exchange {
     CheckLimit();
   }
 
+  // The objects in what the root has broadcast.
+  Bytes TakeApartOfRoot(absl::string_view all, size_t count) const {
+    absl::StatusOr<Bytes> objects = TakeApart(all, count, limit_);
+    if (objects.ok()) return *std::move(objects);
+    const int root = GlobalRank(root_);
+    ThrowBlaming(*group_, root,
+                 absl::Status(objects.status().code(),
+                              absl::StrCat(Label(), "rank ", root, ": ",
+                                           objects.status().message())));
+  }
+
   bool IsRoot() const { return group_->rank() == root_; }
   int root() const { return root_; }
   ProcessGroup& group() { return *group_; }
@@ -189,14 +261,8 @@ class Exchange {
   }
 
   [[noreturn]] void Blame(int rank, absl::string_view text) const {
-    const Seat& seat =
-        group_->state()->options().seats[static_cast<size_t>(rank)];
-    Throw(Origin::kControl,
-          WithCulprits(absl::InvalidArgumentError(absl::StrCat(Label(), text)),
-                       {{.rank = seat.rank,
-                         .member = seat.member,
-                         .host = seat.host,
-                         .pid = seat.pid}}));
+    ThrowBlaming(*group_, GlobalRank(rank),
+                 absl::InvalidArgumentError(absl::StrCat(Label(), text)));
   }
 
   // Compared with the group's first rank, so that all ranks say the same.
@@ -236,33 +302,6 @@ class Exchange {
   std::vector<Notice> notices_;
 };
 
-// The sizes of the objects, and then the objects.
-std::string Concatenate(const ObjectBytes& objects) {
-  std::string all;
-  all.reserve(objects.views.size() * sizeof(int64_t) +
-              static_cast<size_t>(TotalOf(objects)));
-  for (const absl::string_view object : objects.views) {
-    const auto size = static_cast<int64_t>(object.size());
-    all.append(reinterpret_cast<const char*>(&size), sizeof(size));
-  }
-  for (const absl::string_view object : objects.views) {
-    all.append(object.data(), object.size());
-  }
-  return all;
-}
-
-Bytes TakeApart(absl::string_view all, size_t count) {
-  Bytes objects(count);
-  size_t at = count * sizeof(int64_t);
-  for (size_t i = 0; i < count; ++i) {
-    int64_t size = 0;
-    std::memcpy(&size, all.data() + i * sizeof(size), sizeof(size));
-    objects[i] = std::string(all.substr(at, static_cast<size_t>(size)));
-    at += static_cast<size_t>(size);
-  }
-  return objects;
-}
-
 std::vector<Tensor> EmptyTensors(int count) {
   return std::vector<Tensor>(static_cast<size_t>(count),
                              Tensor(nullptr, DataType::kUint8, {0}));
@@ -274,11 +313,20 @@ std::string UnserializableObject(size_t index) {
   return absl::StrCat("object ", index, " cannot be serialized");
 }
 
-void ThrowUnparsableObject(const std::string& bytes) {
-  Throw(Origin::kControl,
-        absl::DataLossError(absl::StrCat(
-            "an object of ", bytes.size(),
-            " bytes cannot be parsed: do sender and receiver use one type?")));
+void ThrowUnparsableObject(const ObjectSource& source, size_t index,
+                           size_t bytes) {
+  const std::shared_ptr<ProcessGroup> group =
+      source.group == nullptr ? WorldGroup() : source.group;
+  const int rank = source.rank.has_value()
+                       ? *source.rank
+                       : group->state()->options().seats[index].rank;
+  ThrowBlaming(
+      *group, rank,
+      absl::DataLossError(absl::StrCat(
+          source.verb, " on group \"", group->name(), "\": object ",
+          source.rank.has_value() ? index : 0, " of rank ", rank, ", of ",
+          bytes,
+          " bytes, cannot be parsed: do sender and receiver use one type?")));
 }
 
 std::optional<Bytes> BroadcastBytes(const ObjectBytes& objects, int src,
@@ -298,7 +346,7 @@ std::optional<Bytes> BroadcastBytes(const ObjectBytes& objects, int src,
     exchange.group().Broadcast(ViewOf(all), src, exchange.Step());
   }
   if (exchange.IsRoot()) return std::nullopt;
-  return TakeApart(all, count);
+  return exchange.TakeApartOfRoot(all, count);
 }
 
 std::optional<Bytes> AllGatherBytes(const ObjectBytes& object,
@@ -395,8 +443,9 @@ std::optional<std::string> ScatterBytes(size_t outputs,
 
 namespace {
 
-// Ahead of the objects of a SendObjectList: how many, and their bytes.
-using Letterhead = std::array<int64_t, 2>;
+// Ahead of the objects of a SendObjectList: kObjectsMagic, how many, and their
+// bytes with those of the sizes.
+using Letterhead = std::array<int64_t, 3>;
 
 Tensor ViewOf(Letterhead& letterhead) {
   return {letterhead.data(), {static_cast<int64_t>(letterhead.size())}};
@@ -409,13 +458,37 @@ std::shared_ptr<ProcessGroup> GroupOf(
 
 Deadline DeadlineOf(const ObjectPointToPointOptions& options,
                     const ProcessGroup& group) {
-  if (options.timeout.count() < 0) {
-    Invalid(absl::StrCat("timeout must not be negative but was ",
-                         options.timeout.count(), " ms"));
+  return Deadline::After(CheckNotNegative(options.timeout).count() > 0
+                             ? options.timeout
+                             : group.timeout(),
+                         "ObjectPointToPointOptions::timeout");
+}
+
+// OK, or why a receiver of `count` objects of at most `limit` bytes takes
+// nothing of what `letterhead` announces.
+absl::Status CheckLetterhead(const Letterhead& letterhead, int64_t count,
+                             int64_t limit) {
+  const auto [magic, sent, bytes] = letterhead;
+  if (magic != kObjectsMagic) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sends something else than objects: it begins with ", magic));
   }
-  return Deadline::After(
-      options.timeout.count() > 0 ? options.timeout : group.timeout(),
-      "ObjectPointToPointOptions::timeout");
+  constexpr auto kSizeBytes = static_cast<int64_t>(sizeof(int64_t));
+  if (sent < 0 || bytes < 0 || sent > bytes / kSizeBytes) {
+    return absl::DataLossError(
+        absl::StrCat("announces ", sent, " objects in ", bytes, " bytes"));
+  }
+  // A list of another length is received, too, if it is no larger.
+  const int64_t objects = std::max<int64_t>(count, 1);
+  const int64_t each =
+      std::min(limit, std::numeric_limits<int64_t>::max() - kSizeBytes) +
+      kSizeBytes;
+  if (bytes > 0 && (bytes - 1) / objects >= each) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "announces ", sent, " objects in ", bytes, " bytes, taken are ", count,
+        " of at most object_bytes_max (", limit, ") bytes each"));
+  }
+  return absl::OkStatus();
 }
 
 PointToPointOptions Step(const ObjectPointToPointOptions& options,
@@ -440,7 +513,8 @@ void SendBytes(const ObjectBytes& objects, int dst,
         label, TooLarge(LargestOf(objects), options.object_bytes_max)));
   }
   std::string all = Concatenate(objects);
-  Letterhead letterhead = {static_cast<int64_t>(objects.views.size()),
+  Letterhead letterhead = {kObjectsMagic,
+                           static_cast<int64_t>(objects.views.size()),
                            static_cast<int64_t>(all.size())};
   Work first = group->Isend(ViewOf(letterhead), dst, Step(options, deadline));
   if (!all.empty()) group->Send(ViewOf(all), dst, Step(options, deadline));
@@ -452,19 +526,37 @@ std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
   const std::shared_ptr<ProcessGroup> group = GroupOf(options);
   if (group->state()->IsForOthers("recv_object_list")) return {-1, {}};
   const Deadline deadline = DeadlineOf(options, *group);
+  const int64_t limit = options.object_bytes_max;
+  if (limit < 0) {
+    Invalid(
+        absl::StrCat("object_bytes_max must not be negative but was ", limit));
+  }
   Letterhead letterhead = {};
   const int from =
       group->Recv(ViewOf(letterhead), src, Step(options, deadline));
-  const auto [sent, bytes] = letterhead;
-  std::string all(static_cast<size_t>(bytes), '\0');
+  const auto check = [&](const absl::Status& status) {
+    if (status.ok()) return;
+    ThrowBlaming(
+        *group, from,
+        absl::Status(status.code(),
+                     absl::StrCat("recv_object_list on group \"", group->name(),
+                                  "\": rank ", from, " ", status.message())));
+  };
+  check(CheckLetterhead(letterhead, static_cast<int64_t>(count), limit));
+  std::string all(static_cast<size_t>(letterhead[2]), '\0');
   // In any case, so that what comes next can be received.
   if (!all.empty()) group->Recv(ViewOf(all), from, Step(options, deadline));
-  if (static_cast<size_t>(sent) != count) {
-    Invalid(absl::StrCat("recv_object_list on group \"", group->name(),
-                         "\": rank ", from, " sends ", sent,
-                         " objects, the list has ", count));
+  if (static_cast<size_t>(letterhead[1]) != count) {
+    check(absl::InvalidArgumentError(absl::StrCat(
+        "sends ", letterhead[1], " objects, the list has ", count)));
   }
-  return {from, TakeApart(all, count)};
+  absl::StatusOr<Bytes> objects = TakeApart(all, count, limit);
+  if (!objects.ok()) {
+    check(absl::Status(
+        objects.status().code(),
+        absl::StrCat("sends bad objects: ", objects.status().message())));
+  }
+  return {from, *std::move(objects)};
 }
 
 }  // namespace muster::internal

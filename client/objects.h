@@ -53,7 +53,8 @@ struct ObjectPointToPointOptions {
   int tag = 0;
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};
-  // The sender's holds.
+  // The largest object, in bytes. Each side's holds, and bounds the memory that
+  // a receiver takes.
   int64_t object_bytes_max = int64_t{1} << 30;
 };
 
@@ -69,7 +70,21 @@ struct ObjectBytes {
 };
 
 std::string UnserializableObject(size_t index);
-[[noreturn]] void ThrowUnparsableObject(const std::string& bytes);
+
+// What a list of objects that is sent begins with.
+inline constexpr int64_t kObjectsMagic = 0x6d75737465726f62;
+
+// Where objects come from.
+struct ObjectSource {
+  const char* verb;
+  // Null is the default group.
+  std::shared_ptr<ProcessGroup> group;
+  // Global; none: the group's rank i gave the i-th.
+  std::optional<int> rank = std::nullopt;
+};
+
+[[noreturn]] void ThrowUnparsableObject(const ObjectSource& source,
+                                        size_t index, size_t bytes);
 
 template <Object T>
 ObjectBytes BytesOfObjects(absl::Span<const T> objects) {
@@ -89,19 +104,23 @@ ObjectBytes BytesOfObjects(absl::Span<const T> objects) {
 }
 
 template <Object T>
-void ParseObject(std::string bytes, T& object) {
+void ParseObject(std::string bytes, T& object, const ObjectSource& source,
+                 size_t index = 0) {
   if constexpr (std::same_as<T, std::string>) {
     object = std::move(bytes);
   } else {
-    if (!object.ParseFromString(bytes)) ThrowUnparsableObject(bytes);
+    if (!object.ParseFromString(bytes)) {
+      ThrowUnparsableObject(source, index, bytes.size());
+    }
   }
 }
 
 template <Object T>
-void ParseObjects(std::vector<std::string> bytes, std::vector<T>& objects) {
+void ParseObjects(std::vector<std::string> bytes, std::vector<T>& objects,
+                  const ObjectSource& source) {
   objects.resize(bytes.size());
   for (size_t i = 0; i < bytes.size(); ++i) {
-    ParseObject(std::move(bytes[i]), objects[i]);
+    ParseObject(std::move(bytes[i]), objects[i], source, i);
   }
 }
 
@@ -145,7 +164,8 @@ void BroadcastObjectList(std::vector<T>& object_list, int src = 0,
   auto bytes = internal::BroadcastBytes(
       internal::BytesOfObjects<T>(object_list), src, options);
   if (bytes.has_value()) {
-    internal::ParseObjects(*std::move(bytes), object_list);
+    internal::ParseObjects(*std::move(bytes), object_list,
+                           {"broadcast_object_list", options.group, src});
   }
 }
 
@@ -156,7 +176,8 @@ void AllGatherObject(std::vector<T>& object_list, const T& object,
   auto bytes = internal::AllGatherBytes(
       internal::BytesOfObjects<T>(absl::MakeConstSpan(&object, 1)), options);
   if (bytes.has_value()) {
-    internal::ParseObjects(*std::move(bytes), object_list);
+    internal::ParseObjects(*std::move(bytes), object_list,
+                           {"all_gather_object", options.group});
   }
 }
 
@@ -169,7 +190,8 @@ void GatherObject(const T& object, std::vector<T>* object_gather_list = nullptr,
       internal::BytesOfObjects<T>(absl::MakeConstSpan(&object, 1)),
       object_gather_list != nullptr, dst, options);
   if (bytes.has_value()) {
-    internal::ParseObjects(*std::move(bytes), *object_gather_list);
+    internal::ParseObjects(*std::move(bytes), *object_gather_list,
+                           {"gather_object", options.group});
   }
 }
 
@@ -184,7 +206,8 @@ void ScatterObjectList(std::vector<T>& scatter_object_output_list,
       scatter_object_output_list.size(),
       internal::BytesOfObjects<T>(scatter_object_input_list), src, options);
   if (bytes.has_value()) {
-    internal::ParseObject(*std::move(bytes), scatter_object_output_list[0]);
+    internal::ParseObject(*std::move(bytes), scatter_object_output_list[0],
+                          {"scatter_object_list", options.group, src});
   }
 }
 
@@ -194,6 +217,10 @@ void ScatterObjectList(std::vector<T>& scatter_object_output_list,
 // RecvObjectList gets as many objects as `object_list` has, from rank `src`,
 // else from whoever sends first; returns who that was. If the sender's list is
 // of another length it throws (kInvalidArgument) when it has received that.
+// What cannot be a list of these objects, or is larger than object_bytes_max
+// allows, is refused with who sent it in culprits() (kInvalidArgument,
+// kDataLoss); objects that are too large in all are not received then, nor is
+// what follows them with this tag.
 template <Object T>
 void SendObjectList(const std::vector<T>& object_list, int dst,
                     const ObjectPointToPointOptions& options = {}) {
@@ -205,7 +232,10 @@ int RecvObjectList(std::vector<T>& object_list,
                    std::optional<int> src = std::nullopt,
                    const ObjectPointToPointOptions& options = {}) {
   auto [from, bytes] = internal::RecvBytes(object_list.size(), src, options);
-  if (from >= 0) internal::ParseObjects(std::move(bytes), object_list);
+  if (from >= 0) {
+    internal::ParseObjects(std::move(bytes), object_list,
+                           {"recv_object_list", options.group, from});
+  }
   return from;
 }
 
@@ -222,7 +252,10 @@ template <Object T>
 int RecvObject(T& object, std::optional<int> src = std::nullopt,
                const ObjectPointToPointOptions& options = {}) {
   auto [from, bytes] = internal::RecvBytes(1, src, options);
-  if (from >= 0) internal::ParseObject(std::move(bytes[0]), object);
+  if (from >= 0) {
+    internal::ParseObject(std::move(bytes[0]), object,
+                          {"recv_object_list", options.group, from});
+  }
   return from;
 }
 

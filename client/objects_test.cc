@@ -54,6 +54,15 @@ struct Stubborn {
   bool mute = false;
 };
 
+// Is serialized as nothing, and parses nothing else.
+struct Picky {
+  bool SerializeToString(std::string* out) const {
+    out->clear();
+    return true;
+  }
+  bool ParseFromString(const std::string& bytes) { return bytes.empty(); }
+};
+
 class ObjectsTest : public ::testing::TestWithParam<int> {
  protected:
   int size() const { return GetParam(); }
@@ -268,15 +277,128 @@ TEST(ObjectErrorsTest, AnObjectOverTheLeastLimitIsRefusedEverywhere) {
 }
 
 TEST(ObjectErrorsTest, BytesThatCannotBeParsedAreTheReceiversAffair) {
-  const Texts thrown = Thrown([](const Group& group, int rank) {
+  Texts thrown = Thrown([](const Group& group, int rank) {
     std::vector<Stubborn> list(1);
     BroadcastObjectList(list, 10, {.group = group});
   });
+  const std::string rest =
+      ", of 1 bytes, cannot be parsed: do sender and receiver use one type?";
   EXPECT_EQ(thrown[1], "");
-  EXPECT_EQ(thrown[0],
-            "an object of 1 bytes cannot be parsed: do sender and receiver "
-            "use one type?");
+  EXPECT_EQ(
+      thrown[0],
+      "broadcast_object_list on group \"local\": object 0 of rank 10" + rest);
   EXPECT_EQ(thrown[2], thrown[0]);
+  thrown = Thrown([](const Group& group, int rank) {
+    if (rank != 1) {
+      Texts texts;
+      return AllGatherObject<std::string>(texts, "x", {.group = group});
+    }
+    std::vector<Picky> list;
+    AllGatherObject(list, Picky(), {.group = group});
+  });
+  EXPECT_EQ(thrown[1],
+            "all_gather_object on group \"local\": object 0 of rank 0" + rest);
+  thrown = Thrown([](const Group& group, int rank) {
+    if (rank == 0) {
+      SendObjectList<std::string>({"", "x"}, 20, {.group = group});
+    } else if (rank == 2) {
+      std::vector<Picky> list(2);
+      RecvObjectList(list, std::nullopt, {.group = group});
+    }
+  });
+  EXPECT_EQ(thrown[2],
+            "recv_object_list on group \"local\": object 1 of rank 0" + rest);
+}
+
+// What rank 1 throws, which receives `count` objects of at most 10 bytes, of
+// numbers that rank 0 sends.
+std::string ThrownByNumbers(std::vector<int64_t> letterhead,
+                            std::vector<int64_t> numbers, size_t count,
+                            absl::StatusCode code) {
+  LocalGroups world(2, std::chrono::seconds(20));
+  return world.OnEachRank([&](const Group& group, int rank) {
+    if (rank == 0) {
+      group->Send(letterhead, 10);
+      if (numbers.empty()) return;
+      const auto bytes = static_cast<int64_t>(8 * numbers.size());
+      return group->Send(Tensor(reinterpret_cast<char*>(numbers.data()),
+                                DataType::kUint8, {bytes}),
+                         10);
+    }
+    Texts list(count);
+    try {
+      RecvObjectList(list, std::nullopt,
+                     {.group = group, .object_bytes_max = 10});
+    } catch (const DistError& error) {
+      EXPECT_EQ(error.status().code(), code) << error.what();
+      EXPECT_EQ(error.culprits().size(), 1U);
+      EXPECT_EQ(error.culprits().at(0).rank, 0);
+      throw;
+    }
+  })[1];
+}
+
+TEST(ObjectErrorsTest, NothingThatAPeerSendsIsTrusted) {
+  constexpr int64_t kMagic = internal::kObjectsMagic;
+  constexpr int64_t kHuge = int64_t{1} << 60;
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  constexpr auto kLoss = absl::StatusCode::kDataLoss;
+  const struct {
+    std::vector<int64_t> letterhead;
+    std::vector<int64_t> numbers;
+    size_t count;
+    absl::StatusCode code;
+    std::string text;
+  } cases[] = {
+      {{7, 1, 8},
+       {},
+       1,
+       kInvalid,
+       "sends something else than objects: it begins with 7"},
+      {{kMagic, 1, -1}, {}, 1, kLoss, "announces 1 objects in -1 bytes"},
+      {{kMagic, -1, 8}, {}, 1, kLoss, "announces -1 objects in 8 bytes"},
+      {{kMagic, 1, 3}, {}, 1, kLoss, "announces 1 objects in 3 bytes"},
+      {{kMagic, 2000, 40}, {}, 1, kLoss, "announces 2000 objects in 40 bytes"},
+      {{kMagic, 1, kHuge},
+       {},
+       1,
+       kInvalid,
+       "announces 1 objects in 1152921504606846976 bytes, taken are 1 of at "
+       "most object_bytes_max (10) bytes each"},
+      {{kMagic, 1, 19},
+       {},
+       1,
+       kInvalid,
+       "announces 1 objects in 19 bytes, taken are 1 of at most "
+       "object_bytes_max (10) bytes each"},
+      {{kMagic, 2, 32},
+       {16, 0, 0, 0},
+       2,
+       kInvalid,
+       "sends bad objects: object 0: an object of 16 bytes is larger than "
+       "object_bytes_max (10)"},
+      {{kMagic, 1, 16},
+       {9, 0},
+       1,
+       kLoss,
+       "sends bad objects: object 0 of 1 is said to have 9 bytes, 8 are left "
+       "of those that came"},
+      {{kMagic, 1, 8},
+       {-1},
+       1,
+       kLoss,
+       "sends bad objects: object 0 of 1 is said to have -1 bytes, 0 are left "
+       "of those that came"},
+      {{kMagic, 1, 16},
+       {5, 0},
+       1,
+       kLoss,
+       "sends bad objects: 3 bytes came after the last of 1 objects"},
+  };
+  for (const auto& one : cases) {
+    EXPECT_EQ(ThrownByNumbers(one.letterhead, one.numbers, one.count, one.code),
+              "recv_object_list on group \"local\": rank 0 " + one.text);
+  }
 }
 
 TEST(ObjectErrorsTest, WhoIsNotInTheGroupDoesNothing) {

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "client/errors.h"
 #include "client/internal/continuations.h"
+#include "client/internal/deadline.h"
 #include "client/internal/group_state.h"
 #include "client/internal/throw.h"
 
@@ -19,16 +19,7 @@ namespace {
 
 using dataplane::Collective;
 using dataplane::CollectiveKind;
-
-std::chrono::milliseconds Checked(std::chrono::milliseconds timeout) {
-  if (timeout.count() < 0) {
-    internal::Throw(
-        internal::Origin::kControl,
-        absl::InvalidArgumentError(absl::StrCat(
-            "timeout must not be negative but was ", timeout.count(), " ms")));
-  }
-  return timeout;
-}
+using internal::CheckNotNegative;
 
 Collective::Tensors ListOf(std::vector<Tensor> tensors) {
   return {std::make_move_iterator(tensors.begin()),
@@ -40,14 +31,14 @@ Collective Reduction(CollectiveKind kind, const ReductionOptions& options) {
   collective.kind = kind;
   collective.reduce_op = options.op;
   collective.factor = options.factor;
-  collective.timeout = Checked(options.timeout);
+  collective.timeout = CheckNotNegative(options.timeout);
   return collective;
 }
 
 Collective Movement(CollectiveKind kind, std::chrono::milliseconds timeout) {
   Collective collective;
   collective.kind = kind;
-  collective.timeout = Checked(timeout);
+  collective.timeout = CheckNotNegative(timeout);
   return collective;
 }
 
@@ -84,9 +75,10 @@ void Work::Wait() {
 }
 
 bool Work::WaitFor(std::chrono::milliseconds timeout) {
+  const auto until =
+      internal::Deadline::After(CheckNotNegative(timeout), "WaitFor");
   if (work_ == nullptr) return true;
-  const absl::Status status =
-      work_->Wait(dataplane::Clock::now() + Checked(timeout));
+  const absl::Status status = work_->Wait(until.at);
   if (!work_->IsCompleted()) return false;
   if (!status.ok()) Wait();
   return true;
@@ -302,7 +294,8 @@ Work ProcessGroup::Barrier(const BarrierOptions& options) {
 }
 
 void ProcessGroup::MonitoredBarrier(const MonitoredBarrierOptions& options) {
-  state_->MonitoredBarrier(Checked(options.timeout), options.wait_all_ranks);
+  state_->MonitoredBarrier(CheckNotNegative(options.timeout),
+                           options.wait_all_ranks);
 }
 
 void ProcessGroup::Abort(const std::string& reason) { state_->Abort(reason); }

@@ -57,7 +57,7 @@ class Work {
   void Wait();
 
   // As Wait(), but returns false when `timeout` passes first; the collective
-  // goes on.
+  // goes on. Throws DistError (kInvalidArgument) if that is negative.
   bool WaitFor(std::chrono::milliseconds timeout);
 
   bool IsCompleted() const;
@@ -277,8 +277,11 @@ class ProcessGroup {
   // Ends the group on every rank, of the default group all groups: what runs
   // fails, and every later call, with an error that says that this rank has
   // aborted it, and `reason`. The other ranks hear of it within moments,
-  // whether or not they are in a collective. Without effect on a group that has
-  // ended. DestroyProcessGroup does not throw this error on this rank.
+  // whether or not they are in a collective; but those of a group beside the
+  // default one first wait InitProcessGroupOptions::verdict_timeout for word of
+  // the coordinator, which knows nothing of it, before they throw it. Without
+  // effect on a group that has ended or was destroyed. DestroyProcessGroup does
+  // not throw this error on this rank.
   void Abort(const std::string& reason = "");
 
   // OK, or the error that ended the group. Does not block.

@@ -114,7 +114,7 @@ TEST_F(ShrinkTest, SurvivorsGoOnInTheSameProcesses) {
   for (size_t rank = 1; rank < 3; ++rank) {
     EXPECT_THAT(Line(rank), StartsWith("error DistNetworkError [3] "));
     EXPECT_EQ(Line(rank),
-              "1:shrink:0: rank " + std::to_string(rank - 1) + " of 2, sum 3");
+              "1:shrink:2: rank " + std::to_string(rank - 1) + " of 2, sum 3");
     EXPECT_THAT(Line(rank), HasSubstr("group \"1\" was destroyed"));
   }
   EXPECT_EQ(Line(2), "alone: rank 0 of 1, sum 1");
@@ -171,6 +171,44 @@ TEST_F(ShrinkTest, ALivingRankIsLeftOutAndHearsOfIt) {
     const std::string place = std::to_string(rank / 2) + " of 2, sum 3";
     EXPECT_EQ(Line(rank), "group: rank " + place);
     EXPECT_EQ(Line(rank), "world: rank " + place);
+  }
+  for (const auto& rank : ranks_) EXPECT_EQ(rank->Wait(kSoon).code, 0);
+}
+
+TEST_F(ShrinkTest, OneThatIsGoneTooEndsTheCallAndTheNextOneMeets) {
+  Start("two_gone", 4);
+  for (size_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(Line(rank),
+              "group: rank " + std::to_string(rank) + " of 4, sum 10");
+  }
+  for (const size_t rank : {3, 2}) ranks_[rank]->Signal(SIGKILL);
+  for (const size_t rank : {0, 1}) ranks_[rank]->WriteLine("go");
+  for (const size_t rank : {0, 1}) {
+    EXPECT_EQ(Line(rank),
+              "1:shrink:2_3: rank " + std::to_string(rank) + " of 2, sum 3");
+  }
+  // The default group's error, which they have not looked at, is theirs.
+  for (const size_t rank : {0, 1}) {
+    ranks_[rank]->Signal(SIGKILL);
+    ranks_[rank]->Wait(kSoon);
+  }
+}
+
+TEST_F(ShrinkTest, ACallThatFailedOnOneRankAloneCanBeMadeAgain) {
+  Start("retry", 3);
+  for (size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(Line(rank),
+              "group: rank " + std::to_string(rank) + " of 3, sum 6");
+  }
+  for (int call = 0; call < 2; ++call) {
+    EXPECT_EQ(Line(0),
+              "error DistBackendError [] 1 of 2 ranks came to the rendezvous "
+              "in time; missing rank 1");
+  }
+  for (const auto& rank : ranks_) rank->WriteLine("go");
+  for (const size_t rank : {0, 1}) {
+    EXPECT_EQ(Line(rank),
+              "1:shrink:2: rank " + std::to_string(rank) + " of 2, sum 3");
   }
   for (const auto& rank : ranks_) EXPECT_EQ(rank->Wait(kSoon).code, 0);
 }

@@ -227,18 +227,8 @@ absl::Status CheckAll(const Communicator& communicator,
   if (!able.ok()) return able;
   for (size_t i = 0; i < collectives.size(); ++i) {
     const Collective& one = collectives[i];
-    absl::Status status;
-    if (one.kind != first.kind) {
-      status = absl::InvalidArgumentError(
-          absl::StrCat("cannot coalesce ", CollectiveKindName(one.kind),
-                       " with ", CollectiveKindName(first.kind)));
-    } else if (one.reduce_op != first.reduce_op || one.factor != first.factor) {
-      status = absl::InvalidArgumentError(absl::StrCat(
-          "cannot coalesce reductions by ", ReduceOpName(one.reduce_op),
-          " and ", ReduceOpName(first.reduce_op), ", or of other factors"));
-    } else {
-      status = communicator.Check(one);
-    }
+    absl::Status status = CanCoalesceWith(first, one);
+    if (status.ok()) status = communicator.Check(one);
     if (status.ok()) continue;
     return absl::Status(
         status.code(),
@@ -277,6 +267,25 @@ absl::Status CanCoalesce(CollectiveKind kind) {
   return absl::InvalidArgumentError(absl::StrCat(
       "cannot coalesce ", CollectiveKindName(kind),
       ": only all_reduce, all_gather_into_tensor, reduce_scatter_tensor"));
+}
+
+absl::Status CanCoalesceWith(const Collective& first, const Collective& next) {
+  if (next.kind != first.kind) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot coalesce ", CollectiveKindName(next.kind),
+                     " with ", CollectiveKindName(first.kind)));
+  }
+  if (next.reduce_op != first.reduce_op) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot coalesce reductions by ", ReduceOpName(next.reduce_op), " and ",
+        ReduceOpName(first.reduce_op)));
+  }
+  if (next.factor != first.factor) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot coalesce reductions by ", ReduceOpName(next.reduce_op),
+        " of the factors ", next.factor, " and ", first.factor));
+  }
+  return absl::OkStatus();
 }
 
 std::shared_ptr<Work> StartCoalesced(Communicator& communicator,

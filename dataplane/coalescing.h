@@ -17,6 +17,10 @@ namespace muster::dataplane {
 // kAllGatherIntoTensor, kReduceScatterTensor. Otherwise kInvalidArgument.
 absl::Status CanCoalesce(CollectiveKind kind);
 
+// OK if `next` can go with `first`: the same kind, reduction and factor.
+// Otherwise kInvalidArgument, with what they have.
+absl::Status CanCoalesceWith(const Collective& first, const Collective& next);
+
 // Starts `collectives`, of one such kind and one reduction, on `communicator`,
 // and returns one handle of all of them: complete when all are, with the first
 // error. If one of them is not valid, it completes with that, and nothing was

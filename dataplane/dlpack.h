@@ -2,9 +2,11 @@
 // tensor looks in memory (https://dmlc.github.io/dlpack). The client exports
 // these names as muster::dlpack, and has functions that throw.
 //
-// The structures are those of DLPack 1.0 (unchanged since 0.2 but for names);
-// they are declared here so that nobody needs its header, and the functions
-// take those of that header as well.
+// The structures are DLTensor and DLManagedTensor, which DLPack 1.0 has kept as
+// they were in 0.2 but for names. DLManagedTensorVersioned, which came with 1.0
+// and is laid out otherwise, is not taken. They are declared here so that
+// nobody needs DLPack's header, and the functions take those of that header as
+// well.
 
 #ifndef MUSTER_DATAPLANE_DLPACK_H_
 #define MUSTER_DATAPLANE_DLPACK_H_
@@ -14,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <type_traits>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "dataplane/tensor.h"
@@ -80,8 +83,15 @@ concept Managed = std::is_standard_layout_v<T> && requires(T managed) {
 class Imported {
  public:
   Imported() = default;
-  Imported(Imported&&) noexcept = default;
-  Imported& operator=(Imported&&) noexcept = default;
+  // What was moved from has no tensor any more.
+  Imported(Imported&& other) noexcept
+      : tensor_(std::exchange(other.tensor_, Tensor())),
+        managed_(std::move(other.managed_)) {}
+  Imported& operator=(Imported&& other) noexcept {
+    tensor_ = std::exchange(other.tensor_, Tensor());
+    managed_ = std::move(other.managed_);
+    return *this;
+  }
 
   // A view of its memory, which lives as long as this object does: longer than
   // the Work of every collective on it.

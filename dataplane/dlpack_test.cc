@@ -48,7 +48,13 @@ TEST(DlpackTest, AnImportedTensorIsAViewAndGivenBackOnce) {
   {
     auto imported = Import(&foreign.managed);
     ASSERT_TRUE(imported.ok()) << imported.status();
-    const Imported moved = *std::move(imported);
+    Imported first = *std::move(imported);
+    Imported moved;
+    moved = std::move(first);
+    // NOLINTNEXTLINE(bugprone-use-after-move)
+    EXPECT_EQ(first.tensor().data(), nullptr);
+    // NOLINTNEXTLINE(bugprone-use-after-move)
+    EXPECT_EQ(imported->tensor().data(), nullptr);
     EXPECT_EQ(moved.tensor().Describe(), "float32[2,3]");
     EXPECT_EQ(moved.tensor().data(), &foreign.values[2]);
     EXPECT_EQ(foreign.deletions, 0);

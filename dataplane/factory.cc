@@ -61,18 +61,11 @@ class Registry {
         "(LoadBackend, MUSTER_BACKEND_LIBRARIES)"));
   }
 
-  // The name of the backend in the library with this handle; empty: it is new.
-  std::string& NameOf(void* library) {
-    MutexLock lock(mutex_);
-    return libraries_[library];
-  }
-
  private:
   Registry() { definitions_["gloo"] = {{DeviceType::kCpu}, CreateGlooBackend}; }
 
   Mutex mutex_;
   std::map<std::string, Definition> definitions_ ABSL_GUARDED_BY(mutex_);
-  std::map<void*, std::string> libraries_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::Status Malformed(absl::string_view spec, absl::string_view why) {
@@ -182,6 +175,11 @@ absl::Status RegisterBackend(const std::string& name,
 }
 
 absl::StatusOr<std::string> LoadBackend(const std::string& path) {
+  // Of one library at a time: two threads may load the same one.
+  static Mutex* const loading = new Mutex;
+  MutexLock lock(*loading);
+  // The names of backends by their libraries' handles.
+  static auto* const loaded = new std::map<void*, std::string>;
   // Without a slash the system would look for it in places of its own.
   const std::string file =
       absl::StrContains(path, '/') ? path : absl::StrCat("./", path);
@@ -190,26 +188,37 @@ absl::StatusOr<std::string> LoadBackend(const std::string& path) {
     return absl::NotFoundError(
         absl::StrCat("backend library \"", path, "\": ", dlerror()));
   }
+  const auto refuse = [&](absl::string_view why) {
+    dlclose(library);
+    return absl::FailedPreconditionError(
+        absl::StrCat("backend library \"", path, "\" ", why));
+  };
   using Entry = const BackendPlugin* (*)();
   const auto entry =
       reinterpret_cast<Entry>(dlsym(library, kBackendPluginSymbol));
   if (entry == nullptr) {
-    dlclose(library);
-    return absl::FailedPreconditionError(
-        absl::StrCat("backend library \"", path, "\" has no ",
-                     kBackendPluginSymbol, " (MUSTER_BACKEND_PLUGIN)"));
+    return refuse(absl::StrCat("has no ", kBackendPluginSymbol,
+                               " (MUSTER_BACKEND_PLUGIN)"));
   }
-  const BackendPlugin& plugin = *entry();
+  const BackendPlugin* const given = entry();
+  if (given == nullptr) {
+    return refuse(
+        absl::StrCat("gives none: ", kBackendPluginSymbol, " returns null"));
+  }
+  const BackendPlugin& plugin = *given;
   // Nothing else of it may be looked at before.
   if (const PluginAbi own; plugin.abi != own) {
-    const std::string theirs = plugin.abi.ToString();
-    dlclose(library);
-    return absl::FailedPreconditionError(
-        absl::StrCat("backend library \"", path, "\" was built for ", theirs,
-                     ", this program for ", own.ToString()));
+    return refuse(absl::StrCat("was built for ", plugin.abi.ToString(),
+                               ", this program for ", own.ToString()));
   }
-  std::string& name = Registry::Get().NameOf(library);
-  if (!name.empty()) return name;
+  if (plugin.name == nullptr) return refuse("gives a backend without a name");
+  if (plugin.devices == nullptr && plugin.device_count > 0) {
+    return refuse(absl::StrCat("gives ", plugin.device_count,
+                               " kinds of device, and null for them"));
+  }
+  if (const auto known = loaded->find(library); known != loaded->end()) {
+    return known->second;
+  }
   const absl::Status status =
       RegisterBackend(plugin.name,
                       std::vector<DeviceType>(
@@ -220,8 +229,7 @@ absl::StatusOr<std::string> LoadBackend(const std::string& path) {
     return absl::Status(status.code(), absl::StrCat("backend library \"", path,
                                                     "\": ", status.message()));
   }
-  name = plugin.name;
-  return name;
+  return loaded->emplace(library, plugin.name).first->second;
 }
 
 absl::Status CheckBackend(absl::string_view spec) {

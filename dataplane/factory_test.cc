@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::Each;
 using testing::FakeBackend;
 using ::testing::HasSubstr;
 
@@ -166,6 +168,28 @@ TEST(FactoryTest, LibrariesThatAreNoBackends) {
   EXPECT_TRUE(absl::IsAlreadyExists(taken));
   EXPECT_THAT(std::string(taken.message()),
               HasSubstr("taken_name.so\": backend \"gloo\" is registered"));
+  const absl::Status null = load(kPlugins + std::string("null_plugin.so"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(null));
+  EXPECT_THAT(std::string(null.message()),
+              HasSubstr("gives none: muster_backend_plugin returns null"));
+  const absl::Status nameless = load(kPlugins + std::string("null_name.so"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(nameless));
+  EXPECT_THAT(std::string(nameless.message()),
+              HasSubstr("gives a backend without a name"));
+}
+
+TEST(FactoryTest, ThreadsMayLoadOneLibraryTogether) {
+  std::vector<std::string> names(8);
+  std::vector<std::thread> threads;
+  threads.reserve(names.size());
+  for (std::string& name : names) {
+    threads.emplace_back([&name] {
+      const auto loaded = LoadBackend("dataplane/examples/libstore_backend.so");
+      name = loaded.ok() ? *loaded : loaded.status().ToString();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(names, Each("store"));
 }
 
 }  // namespace

@@ -216,8 +216,9 @@ absl::Status GroupState::Explain(const absl::Status& symptom) {
 
 void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   if (IsForOthers("abort")) return;
-  const auto live = LiveCommunicator();
-  if (!status().ok()) return;
+  const auto live = communicator();
+  // Whoever aborts may come after whoever destroys it.
+  if (live == nullptr || !status().ok()) return;
   const auto member = [this](int rank) {
     const Seat& seat = options_.seats[static_cast<size_t>(rank)];
     return MemberInfo{.rank = seat.rank,

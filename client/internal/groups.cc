@@ -53,6 +53,19 @@ void CheckDistinct(const std::vector<int>& ranks, absl::string_view what) {
   }
 }
 
+// In names of shrunk groups; of more a hash.
+constexpr size_t kExcludedInNameMax = 8;
+
+// The same in every process that excludes the same ranks, whatever it has
+// excluded before.
+std::string NameOfShrunk(const std::string& group, std::vector<int> excluded) {
+  std::sort(excluded.begin(), excluded.end());
+  return absl::StrCat(group, ":shrink:",
+                      excluded.size() > kExcludedInNameMax
+                          ? HashOf(excluded)
+                          : absl::StrJoin(excluded, "_"));
+}
+
 // Ends a group; its error, and whether anybody has seen that.
 std::pair<absl::Status, bool> End(GroupState& state) {
   absl::Status error = state.status();
@@ -66,11 +79,7 @@ std::pair<absl::Status, bool> End(GroupState& state) {
 
 milliseconds CheckTimeout(milliseconds timeout, milliseconds fallback,
                           absl::string_view name) {
-  if (timeout.count() < 0) {
-    Invalid(absl::StrCat(name, " must not be negative but was ",
-                         timeout.count(), " ms"));
-  }
-  return timeout.count() == 0 ? fallback : timeout;
+  return CheckNotNegative(timeout, name).count() == 0 ? fallback : timeout;
 }
 
 std::vector<int> SurvivorsOf(const ProcessGroup& group,
@@ -308,15 +317,23 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
       CheckTimeout(options.timeout, group->timeout(), plan.timeout_name);
   plan.backend = group->backend();
   plan.description = options.description;
+  const std::string shrunk = NameOfShrunk(group->name(), ranks_to_exclude);
   {
     MutexLock lock(mutex_);
-    plan.name =
-        absl::StrCat(group->name(), ":shrink:", last_shrink_[group->name()]++);
+    // Those that formed alone are counted: a call that failed on this rank may
+    // never have been made on another.
+    const int64_t number = shrunk_[shrunk];
+    plan.name = number == 0 ? shrunk : absl::StrCat(shrunk, ":", number);
+    plan.name_is_fresh = true;
   }
   if (options.shrink_flags == ShrinkGroupOptions::Flags::kAbort) {
     AbortToShrink(*group, ranks_to_exclude);
   }
   std::shared_ptr<ProcessGroup> smaller = Form(plan);
+  {
+    MutexLock lock(mutex_);
+    ++shrunk_[shrunk];
+  }
   // Its error is why it was shrunk.
   Destroy(group).IgnoreError();
   return smaller;
@@ -355,7 +372,7 @@ Groups::Entry Groups::Connect(const Plan& plan) {
   const int64_t generation = options_.formation.generation;
   const Deadline deadline = Deadline::After(plan.timeout, plan.timeout_name);
   int64_t number = 0;
-  {
+  if (!plan.name_is_fresh) {
     MutexLock lock(mutex_);
     number = made_[{plan.name, plan.ranks}]++;
   }

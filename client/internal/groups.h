@@ -122,6 +122,9 @@ class Groups {
     std::chrono::milliseconds timeout{0};
     std::string timeout_name;
     std::string description;
+    // No group of this name was ever formed: made_ does not count it, as calls
+    // that fail on one rank alone would part it from the others.
+    bool name_is_fresh = false;
   };
 
   std::vector<int> CheckRanks(const NewGroupOptions& options) const;
@@ -138,12 +141,13 @@ class Groups {
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   // Of those that are being made, too: without a group yet.
   std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
-  // Names by counting: those of all ranks, those of one list of ranks, the
-  // splits of one group, and its shrunk ones.
+  // Names by counting: those of all ranks, those of one list of ranks, and the
+  // splits of one group.
   int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, int64_t> last_by_hash_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int64_t> last_split_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, int64_t> last_shrink_ ABSL_GUARDED_BY(mutex_);
+  // How many were formed by shrinking, by what their names begin with.
+  std::map<std::string, int64_t> shrunk_ ABSL_GUARDED_BY(mutex_);
   // How often a group of this name and these ranks was made: the same on all
   // of them.
   std::map<std::pair<std::string, std::vector<int>>, int64_t> made_

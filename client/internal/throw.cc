@@ -1,9 +1,11 @@
 #include "client/internal/throw.h"
 
+#include <chrono>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/internal/convert.h"
 #include "muster/v1/common.pb.h"
 #include "proto/muster/v1/status_wire.h"
@@ -24,6 +26,16 @@ void Throw(Origin origin, absl::Status status) {
       break;
   }
   throw DistError(std::move(status), std::move(culprits));
+}
+
+std::chrono::milliseconds CheckNotNegative(std::chrono::milliseconds timeout,
+                                           absl::string_view name) {
+  if (timeout.count() < 0) {
+    Throw(Origin::kControl,
+          absl::InvalidArgumentError(absl::StrCat(
+              name, " must not be negative but was ", timeout.count(), " ms")));
+  }
+  return timeout;
 }
 
 absl::Status WithCulprits(absl::Status status,

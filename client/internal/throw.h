@@ -3,12 +3,14 @@
 #ifndef MUSTER_CLIENT_INTERNAL_THROW_H_
 #define MUSTER_CLIENT_INTERNAL_THROW_H_
 
+#include <chrono>
 #include <cstddef>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/errors.h"
 
 namespace muster::internal {
@@ -36,6 +38,10 @@ T ValueOrThrow(Origin origin, absl::StatusOr<T> value) {
   if (!value.ok()) Throw(origin, value.status());
   return *std::move(value);
 }
+
+// `timeout`. Throws DistError (kInvalidArgument) if it is negative.
+std::chrono::milliseconds CheckNotNegative(std::chrono::milliseconds timeout,
+                                           absl::string_view name = "timeout");
 
 // The members to blame, as part of a status (the protocol's payload).
 // `omitted`: how many more there are than `culprits`.

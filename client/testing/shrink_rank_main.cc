@@ -8,8 +8,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -103,6 +105,54 @@ int Outcast() {
   SayGroup("group", smaller);
   ShrinkGroup({1}, nullptr, {.shrink_flags = Flags::kAbort});
   SayGroup("world", nullptr);
+  DestroyProcessGroup();
+  return 0;
+}
+
+// Of four ranks, of which the test kills the last two.
+int TwoGone() {
+  InitProcessGroup(kOptions);
+  const Group group = NewGroup();
+  SayGroup("group", group);
+  AwaitLine();
+  std::set<int> gone;
+  Group smaller;
+  const auto learn = [&](const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const DistError& error) {
+      const size_t before = gone.size();
+      for (const MemberInfo& member : error.culprits()) {
+        gone.insert(member.rank);
+      }
+      if (gone.size() == before) throw;
+    }
+  };
+  learn([&] { Barrier({.group = group}); });
+  while (smaller == nullptr) {
+    learn([&] { smaller = ShrinkGroup({gone.begin(), gone.end()}, group); });
+  }
+  SayGroup(smaller->name(), smaller);
+  DestroyProcessGroup(smaller);
+  return 0;
+}
+
+// Of three ranks: the first makes calls alone that fail, and then one with the
+// second, which has made none.
+int Retry() {
+  InitProcessGroup(kOptions);
+  const Group group = NewGroup();
+  SayGroup("group", group);
+  if (GetRank() == 0) {
+    const ShrinkGroupOptions brief = {.timeout = milliseconds(500)};
+    SayProblem([&] { ShrinkGroup({1}, group, brief); });
+    SayProblem([&] { ShrinkGroup({2}, group, brief); });
+  }
+  AwaitLine();
+  if (GetRank() < 2) {
+    const Group smaller = ShrinkGroup({2}, group);
+    SayGroup(smaller->name(), smaller);
+  }
   DestroyProcessGroup();
   return 0;
 }
@@ -225,6 +275,7 @@ int Main(int argc, char** argv) {
   const std::map<std::string, int (*)()> scenarios = {
       {"survivors", &Survivors},        {"outcast", &Outcast},
       {"headless", &Headless},          {"errors", &Errors},
+      {"two_gone", &TwoGone},           {"retry", &Retry},
       {"create_cycles", &CreateCycles}, {"fail_cycles", &FailCycles},
   };
   return RunScenario(scenarios, argc, argv);

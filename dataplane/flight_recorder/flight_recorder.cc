@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -339,14 +340,21 @@ std::string FlightRecorder::ToJson() const {
 
 absl::Status FlightRecorder::WriteTo(const std::string& path) const {
   const std::string json = ToJson();
-  const std::string draft = absl::StrCat(path, ".", getpid(), ".tmp");
+  // No two writers have one draft: not two threads of this process, nor two
+  // processes of one number in different containers.
+  static std::atomic<int64_t> drafts = 0;
+  std::string draft;
+  std::FILE* file = nullptr;
+  do {
+    draft = absl::StrCat(path, ".", getpid(), ".", drafts++, ".tmp");
+    file = std::fopen(draft.c_str(), "wx");
+  } while (file == nullptr && errno == EEXIST);
   const auto failed = [&](absl::string_view what) {
     absl::Status status = absl::UnavailableError(absl::StrCat(
         "cannot ", what, " \"", path, "\": ", std::strerror(errno)));
     std::remove(draft.c_str());
     return status;
   };
-  std::FILE* const file = std::fopen(draft.c_str(), "w");
   if (file == nullptr) return failed("write");
   const bool written =
       std::fwrite(json.data(), 1, json.size(), file) == json.size();

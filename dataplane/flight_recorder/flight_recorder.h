@@ -63,7 +63,8 @@ class FlightRecorder {
 
   std::string ToJson() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // ToJson() into a file, which is there as a whole or not at all.
+  // ToJson() into a file, which is there as a whole or not at all, of
+  // whichever of several writers is the last.
   // Errors: kUnavailable (the text names the file and what the system says).
   absl::Status WriteTo(const std::string& path) const
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,10 +1,12 @@
 #include "dataplane/flight_recorder/flight_recorder.h"
 
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -194,6 +196,21 @@ TEST(FlightRecorderTest, AFileIsThereAsAWholeOrNotAtAll) {
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
   EXPECT_EQ(text.str(), recorder.ToJson());
+  std::remove(path.c_str());
+  // Whoever is the last of several has written it.
+  std::vector<std::thread> writers;
+  std::atomic<int> failed{0};
+  writers.reserve(4);
+  for (int i = 0; i < 4; ++i) {
+    writers.emplace_back([&] {
+      for (int n = 0; n < 100; ++n) failed += !recorder.WriteTo(path).ok();
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(failed, 0);
+  std::stringstream again;
+  again << std::ifstream(path).rdbuf();
+  EXPECT_EQ(again.str(), recorder.ToJson());
   std::remove(path.c_str());
   const std::string nowhere = ::testing::TempDir() + "/nowhere/flight_0";
   const absl::Status status = recorder.WriteTo(nowhere);

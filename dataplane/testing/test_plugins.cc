@@ -24,4 +24,13 @@ muster_backend_plugin() {
       {.interface = 1000}, nullptr, nullptr, 0, nullptr};
   return &plugin;
 }
+#elif TEST_PLUGIN == 3  // gives none
+extern "C" __attribute__((visibility("default")))
+const muster::dataplane::BackendPlugin*
+muster_backend_plugin() {
+  return nullptr;
+}
+#elif TEST_PLUGIN == 4  // has no name
+MUSTER_BACKEND_PLUGIN(nullptr, muster::dataplane::Create,
+                      muster::dataplane::DeviceType::kCpu)
 #endif
