@@ -23,6 +23,12 @@ class BootstrapStore {
   virtual absl::Status Set(const std::string& key,
                            const std::string& value) = 0;
 
+  // As Set, but gives up at `deadline`: kDeadlineExceeded. May be called again.
+  virtual absl::Status SetBy(const std::string& key, const std::string& value,
+                             Instant deadline) {
+    return Set(key, value);
+  }
+
   // Waits until all of `keys` are set, and returns their values in that order.
   // kDeadlineExceeded, naming missing keys, when `deadline` passes first. One
   // request to the store, however many the keys.
@@ -35,8 +41,8 @@ class BootstrapStore {
                                       int64_t delta) = 0;
 
   // Nobody reads `key` any more, which this process has set: a store may delete
-  // it.
-  virtual void Forget(const std::string& key) {}
+  // it, and gives up at `deadline`.
+  virtual void Forget(const std::string& key, Instant deadline) {}
 };
 
 }  // namespace muster::dataplane

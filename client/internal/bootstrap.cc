@@ -29,6 +29,13 @@ Deadline CallDeadline() {
                          "forms");
 }
 
+Deadline Until(dataplane::Instant deadline) {
+  return Deadline::After(
+      std::max(milliseconds(1),
+               std::chrono::ceil<milliseconds>(deadline - Clock::now())),
+      "what was left for a store call of the group");
+}
+
 Deadline TidyDeadline() {
   return Deadline::After(std::chrono::seconds(2), "2s for tidying up");
 }
@@ -71,6 +78,19 @@ absl::Status SessionBootstrap::Set(const std::string& key,
   return SetKey(session_->stream(), full, value, CallDeadline());
 }
 
+absl::Status SessionBootstrap::SetBy(const std::string& key,
+                                     const std::string& value,
+                                     dataplane::Instant deadline) {
+  const std::string full = absl::StrCat(prefix_, key);
+  {
+    MutexLock lock(mutex_);
+    if (own_keys_.empty() || own_keys_.back() != full) {
+      own_keys_.push_back(full);
+    }
+  }
+  return SetKey(session_->stream(), full, value, Until(deadline));
+}
+
 absl::StatusOr<std::vector<std::string>> SessionBootstrap::Get(
     const std::vector<std::string>& keys, dataplane::Instant deadline) {
   const std::vector<std::string> full = Prefixed(prefix_, keys);
@@ -100,7 +120,8 @@ absl::StatusOr<int64_t> SessionBootstrap::Add(const std::string& key,
   return AddToKey(session_->stream(), full, delta, CallDeadline());
 }
 
-void SessionBootstrap::Forget(const std::string& key) {
+void SessionBootstrap::Forget(const std::string& key,
+                              dataplane::Instant deadline) {
   const std::string full = absl::StrCat(prefix_, key);
   {
     MutexLock lock(mutex_);
@@ -108,7 +129,7 @@ void SessionBootstrap::Forget(const std::string& key) {
     if (found == own_keys_.end()) return;
     own_keys_.erase(found);
   }
-  DeleteKeys(*session_, {full}, TidyDeadline());
+  DeleteKeys(*session_, {full}, Until(deadline));
 }
 
 bool SessionBootstrap::DeleteOwnKeys() {

@@ -27,12 +27,14 @@ class SessionBootstrap : public dataplane::BootstrapStore {
                    std::function<absl::Status()> broken);
 
   absl::Status Set(const std::string& key, const std::string& value) override;
+  absl::Status SetBy(const std::string& key, const std::string& value,
+                     dataplane::Instant deadline) override;
   absl::StatusOr<std::vector<std::string>> Get(
       const std::vector<std::string>& keys,
       dataplane::Instant deadline) override;
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
 
-  void Forget(const std::string& key) override;
+  void Forget(const std::string& key, dataplane::Instant deadline) override;
 
   // Deletes what this process has set: a coordinator outlives many groups.
   // False: it does not answer.

@@ -20,8 +20,16 @@ namespace {
 
 // How long an Abort, or the end of the group, may wait for a call to the store.
 constexpr std::chrono::milliseconds kSlice{200};
+// The same for a call that writes, which is not made in vain again where the
+// store is far.
+constexpr std::chrono::milliseconds kTell{1000};
 // For the question which ranks have come.
 constexpr std::chrono::milliseconds kLook{50};
+constexpr size_t kMissingNamed = 8;
+
+std::string TimeoutOf(const Collective& collective) {
+  return absl::FormatDuration(absl::FromChrono(collective.timeout));
+}
 
 }  // namespace
 
@@ -133,9 +141,21 @@ absl::Status ConsistencyCheck::Check(const Collective& collective) {
     return labelled;
   };
   const Fingerprint own = Fingerprint::Of(collective, options_.world_size);
-  absl::Status status = options_.store->Set(
-      KeyOf(collective.sequence, options_.rank), own.Serialize());
-  if (!status.ok()) return label(status);
+  const std::string own_text = own.Serialize();
+  for (;;) {
+    const absl::Status told = options_.store->SetBy(
+        KeyOf(collective.sequence, options_.rank), own_text,
+        std::min(collective.deadline, Clock::now() + kTell));
+    if (told.ok()) break;
+    if (absl::Status why = aborted(); !why.ok()) return why;
+    if (!absl::IsDeadlineExceeded(told)) return label(told);
+    if (Clock::now() >= collective.deadline) {
+      return label(absl::DeadlineExceededError(
+          absl::StrCat("timed out after ", TimeoutOf(collective),
+                       " telling the other ranks of it, which the debug level "
+                       "DETAIL does: the store does not answer")));
+    }
+  }
   std::vector<std::string> keys;
   keys.reserve(static_cast<size_t>(options_.world_size));
   for (int rank = 0; rank < options_.world_size; ++rank) {
@@ -162,28 +182,30 @@ absl::Status ConsistencyCheck::Check(const Collective& collective) {
   }
   // All have come here, so all have read what was before.
   if (collective.sequence > 1) {
-    options_.store->Forget(KeyOf(collective.sequence - 1, options_.rank));
+    options_.store->Forget(KeyOf(collective.sequence - 1, options_.rank),
+                           std::min(collective.deadline, Clock::now() + kTell));
   }
-  status = Compare(prints);
+  const absl::Status status = Compare(prints);
   return status.ok() ? status : label(status);
 }
 
 absl::Status ConsistencyCheck::Missing(const Collective& collective) {
   std::vector<int> missing;
-  for (int rank = 0; rank < options_.world_size; ++rank) {
+  // One call each, and for each that is missing the whole of kLook.
+  int rank = 0;
+  for (; rank < options_.world_size && missing.size() < kMissingNamed; ++rank) {
     if (!options_.store
              ->Get({KeyOf(collective.sequence, rank)}, Clock::now() + kLook)
              .ok()) {
       missing.push_back(rank);
     }
   }
-  absl::Status status = absl::DeadlineExceededError(
-      absl::StrCat("timed out after ",
-                   absl::FormatDuration(absl::FromChrono(collective.timeout)),
-                   " waiting for ", missing.size() == 1 ? "rank " : "ranks ",
-                   absl::StrJoin(missing, ", "),
-                   " to come to it, which the debug level DETAIL checks",
-                   collective.sequence == 1 ? ": is it set there, too?" : ""));
+  absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+      "timed out after ", TimeoutOf(collective), " waiting for ",
+      missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
+      rank < options_.world_size ? " and maybe more" : "",
+      " to come to it, which the debug level DETAIL checks",
+      collective.sequence == 1 ? ": is it set there, too?" : ""));
   if (!missing.empty()) SetCulpritRank(status, missing.front());
   return status;
 }

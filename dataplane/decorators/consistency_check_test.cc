@@ -120,6 +120,53 @@ TEST_F(ConsistencyCheckTest, WhoDoesNotComeIsNamed) {
   EXPECT_EQ(one->Wait(), status);
 }
 
+TEST_F(ConsistencyCheckTest, OfManyThatDoNotComeAFewAreNamed) {
+  ConsistencyCheck check(
+      std::make_unique<InstantBackend>(&started_),
+      {.group_name = "world", .rank = 0, .world_size = 1000, .store = store_});
+  Collective collective = AllReduce(1, 5);
+  collective.deadline = Clock::now() + collective.timeout;
+  const absl::Status status = check.Start(collective)->Wait();
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("waiting for ranks 1, 2, 3, 4, 5, 6, 7, 8 and maybe "
+                        "more to come"));
+  EXPECT_LT(store_->gets(), 20);
+}
+
+// Does not answer.
+class SilentStore : public testing::InMemoryStore {
+ public:
+  absl::Status Set(const std::string&, const std::string&) override {
+    return absl::UnimplementedError("has no deadline");
+  }
+  absl::Status SetBy(const std::string&, const std::string&,
+                     Instant deadline) override {
+    return Get({"what nobody sets"}, deadline).status();
+  }
+};
+
+TEST_F(ConsistencyCheckTest, AStoreThatDoesNotAnswerHoldsUpNothingForLong) {
+  ConsistencyCheck check(std::make_unique<InstantBackend>(&started_),
+                         {.group_name = "world",
+                          .rank = 0,
+                          .world_size = 2,
+                          .store = std::make_shared<SilentStore>()});
+  Collective collective = AllReduce(1, 5);
+  collective.deadline = Clock::now() + collective.timeout;
+  const absl::Status status = check.Start(collective)->Wait();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.message(),
+            "all_reduce #1 on group \"world\": timed out after 300ms telling "
+            "the other ranks of it, which the debug level DETAIL does: the "
+            "store does not answer");
+  // Nor the end of the group: longer than the test may take.
+  collective.sequence = 2;
+  collective.deadline = Clock::now() + std::chrono::hours(1);
+  const auto work = check.Start(collective);
+  check.Abort(absl::AbortedError("stop"));
+  EXPECT_EQ(work->Wait(), absl::AbortedError("stop"));
+}
+
 TEST_F(ConsistencyCheckTest, SendsAndReceivesPass) {
   Collective send = {.kind = CollectiveKind::kSend,
                      .inputs = {Tensor(values_)}};

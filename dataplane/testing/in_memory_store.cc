@@ -53,7 +53,7 @@ absl::StatusOr<int64_t> InMemoryStore::Add(const std::string& key,
   return value;
 }
 
-void InMemoryStore::Forget(const std::string& key) {
+void InMemoryStore::Forget(const std::string& key, Instant) {
   MutexLock lock(mutex_);
   values_.erase(key);
 }

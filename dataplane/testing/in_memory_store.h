@@ -23,7 +23,7 @@ class InMemoryStore : public BootstrapStore {
       const std::vector<std::string>& keys, Instant deadline) override;
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override;
 
-  void Forget(const std::string& key) override;
+  void Forget(const std::string& key, Instant deadline) override;
 
   // How many keys there are.
   size_t size() const;
