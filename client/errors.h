@@ -45,7 +45,8 @@ class DistError : public std::runtime_error {
   const absl::Status& status() const noexcept;
 
   // The members that caused the failure, in rank order; empty when nobody else
-  // did, or nobody is known.
+  // did, or nobody is known. Of very many (more than 32 at a barrier) it is
+  // some, first those that are gone; what() says how many more there are.
   const std::vector<MemberInfo>& culprits() const noexcept;
 
  private:

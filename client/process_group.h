@@ -266,11 +266,10 @@ class ProcessGroup {
   Work Barrier(const BarrierOptions& options = {});
 
   // A barrier that the coordinator decides: when ranks are missing, every rank
-  // gets an error that names all of them. Always synchronous. A rank that is
-  // late does not end the group.
-  // Throws DistError: kDeadlineExceeded (ranks are missing: culprits()),
-  // kAborted (a rank is gone), kInvalidArgument (arguments that conflict with
-  // another rank's).
+  // gets an error that counts all of them and names up to 32. Always
+  // synchronous. A rank that is late does not end the group. Throws DistError:
+  // kDeadlineExceeded (ranks are missing: culprits()), kAborted (a rank is
+  // gone), kInvalidArgument (arguments that conflict with another rank's).
   // Throws DistNetworkError (the coordinator does not answer).
   void MonitoredBarrier(const MonitoredBarrierOptions& options = {});
 

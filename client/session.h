@@ -54,6 +54,8 @@ struct MemberEvent {
   // nobody: the report had a text only (`member.cause`).
   absl::StatusCode code = absl::StatusCode::kOk;
   std::vector<MemberInfo> culprits;
+  // How many more are to blame than are listed: anybody may be.
+  int culprits_omitted = 0;
   // kWaiting: how many wait; `member` has waited for longest. They get seats
   // when a generation forms that has room, which this member can bring about by
   // Session::Join. Told when the first begins to wait, when a generation forms
@@ -62,7 +64,7 @@ struct MemberEvent {
   // kLeft: members that leave soon after one another are told in one event.
   // Then this is all of them, `member` too, in ascending order; else empty.
   std::vector<RankRange> left_ranks;
-  // The first of those, at most 8, with cause and last progress.
+  // Some of those, at most 8, with cause and last progress.
   std::vector<MemberInfo> left_members;
 };
 
@@ -122,8 +124,10 @@ struct SessionOptions {
   // After this long without a connection the session is over, and status()
   // says so. 0: it tries to reconnect for as long as it lives.
   std::chrono::milliseconds give_up_after{0};
-  // Called on the session's own thread, in the coordinator's order. Must not
-  // block, and must not call or destroy the session.
+  // Called on the session's own thread, in the coordinator's order: that in
+  // which members went, but that a new connection begins with all that left
+  // this generation, the event that ended it, and who waits, told before or
+  // not. Must not block, and must not call or destroy the session.
   std::function<void(const MemberEvent&)> on_event = nullptr;
   // Called once, on the session's own thread, when the session is over for
   // another reason than Leave and Close; the same rules.
@@ -252,7 +256,7 @@ class Session {
 
   // Arrives at a monitored barrier of the formed generation and waits for the
   // coordinator's decision, which is the same on every rank.
-  // Throws DistError: kDeadlineExceeded (ranks are missing, all are in
+  // Throws DistError: kDeadlineExceeded (ranks are missing: see
   // culprits()), kAborted (a participant is gone, or the generation is over),
   // kInvalidArgument (arguments that conflict with another rank's; the text
   // names both), kFailedPrecondition (no rank before Join).

@@ -1,5 +1,6 @@
 #include "client/internal/convert.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,7 @@ MemberEvent FromProto(const v1::MemberEvent& proto) {
   for (const v1::MemberInfo& culprit : proto.culprits().members()) {
     event.culprits.push_back(FromProto(culprit));
   }
+  event.culprits_omitted = std::max(0, proto.culprits().omitted());
   event.left_ranks = RangesFrom(proto.together());
   for (const v1::MemberInfo& member : proto.together().members()) {
     event.left_members.push_back(FromProto(member));

@@ -35,5 +35,14 @@ TEST(ConvertTest, RangesThatNobodyCanMeanAreLeftOut) {
   EXPECT_THAT(RangesOf({3}), IsEmpty());
 }
 
+TEST(ConvertTest, AnEventKnowsThatNotAllCulpritsAreListed) {
+  v1::MemberEvent proto;
+  proto.mutable_culprits()->add_members()->set_rank(3);
+  proto.mutable_culprits()->set_omitted(28);
+  EXPECT_EQ(FromProto(proto).culprits_omitted, 28);
+  proto.mutable_culprits()->set_omitted(-1);
+  EXPECT_EQ(FromProto(proto).culprits_omitted, 0);
+}
+
 }  // namespace
 }  // namespace muster::internal

@@ -57,8 +57,9 @@ void LogGroupFailure(const std::string& group, int64_t generation, int rank,
                << absl::StrJoin(
                       culprits.begin(),
                       culprits.begin() + static_cast<ptrdiff_t>(shown), ",")
-               << (shown < culprits.size() ? ",..." : "") << " cause=\""
-               << absl::CHexEscape(why.message()) << "\"";
+               << (shown < culprits.size() || OmittedCulprits(why) > 0 ? ",..."
+                                                                       : "")
+               << " cause=\"" << absl::CHexEscape(why.message()) << "\"";
 }
 
 }  // namespace
@@ -155,10 +156,11 @@ bool FailureJudge::Includes(int rank) const {
 bool FailureJudge::Concerns(const MemberEvent& event) const {
   if (event.code == absl::StatusCode::kOk) return Includes(event.member.rank);
   // A report: who makes it is not to blame for it.
-  return IsWorld() || std::any_of(event.culprits.begin(), event.culprits.end(),
-                                  [&](const MemberInfo& member) {
-                                    return Includes(member.rank);
-                                  });
+  // Where not all are listed, it may be anybody.
+  return IsWorld() || event.culprits_omitted > 0 ||
+         std::any_of(
+             event.culprits.begin(), event.culprits.end(),
+             [&](const MemberInfo& member) { return Includes(member.rank); });
 }
 
 int FailureJudge::GlobalRank(int rank) const {
@@ -210,7 +212,8 @@ absl::Status FailureJudge::Verdict(const MemberEvent& event,
   if (event.code != absl::StatusCode::kOk) {
     // The reporter's own words, which are complete.
     return WithCulprits(absl::Status(event.code, event.member.cause),
-                        event.culprits);
+                        event.culprits,
+                        static_cast<size_t>(event.culprits_omitted));
   }
   std::string text = absl::StrCat(label, ": ", DescribeMember(event.member),
                                   " ", Fate(event.kind));
@@ -377,7 +380,14 @@ void FailureJudge::AwaitOthersGone(std::chrono::milliseconds timeout) {
       if (rank != group_.rank && !gone.Has(rank) && !blamed(rank)) break;
       ++seat;
     }
-    if (seat == group_.seats.size()) return;
+    // Culprits that are not listed may be any of those that are still here.
+    size_t here = 0;
+    const size_t omitted = OmittedCulprits(final_);
+    for (size_t i = seat; i < group_.seats.size() && here <= omitted; ++i) {
+      const int rank = group_.seats[i].rank;
+      if (rank != group_.rank && !gone.Has(rank) && !blamed(rank)) ++here;
+    }
+    if (here <= omitted) return;
     changed_.WaitUntil(mutex_, until);
   }
 }

@@ -116,11 +116,27 @@ class FailureJudge {
   absl::Status Decide(const absl::Status& symptom) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waits until all other members of the group are gone, in peace or not, but
-  // for those to blame: who is stuck does not come to its end.
+  // for those to blame: who is stuck does not come to its end. As many as are
+  // to blame but not listed may be any.
   void AwaitOthersGone(std::chrono::milliseconds timeout)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  // Who of a generation has gone.
+  struct Gone {
+    std::vector<bool> ranks;              // whether in peace or not
+    std::vector<bool> left;               // in peace
+    std::map<int, MemberInfo> described;  // of those some, by rank
+
+    void Add(const MemberEvent& event);
+    bool Has(int rank) const { return At(ranks, rank); }
+    bool HasLeft(int rank) const { return At(left, rank); }
+
+   private:
+    static bool At(const std::vector<bool>& ranks, int rank);
+    static void Mark(std::vector<bool>& ranks, int rank);
+  };
+
   bool IsWorld() const { return options_.ranks.empty(); }
   bool Includes(int rank) const;
   // Whether a member of the group is to blame for it, or left.
@@ -139,21 +155,6 @@ class FailureJudge {
   std::string Label() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AwaitVerdict(const absl::Status& symptom, int culprit)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Who of a generation has gone.
-  struct Gone {
-    std::vector<bool> ranks;              // whether in peace or not
-    std::vector<bool> left;               // in peace
-    std::map<int, MemberInfo> described;  // of those some, by rank
-
-    void Add(const MemberEvent& event);
-    bool Has(int rank) const { return At(ranks, rank); }
-    bool HasLeft(int rank) const { return At(left, rank); }
-
-   private:
-    static bool At(const std::vector<bool>& ranks, int rank);
-    static void Mark(std::vector<bool>& ranks, int rank);
-  };
-
   // Whether the rank of the group has left in peace, and as what it is known.
   bool HasLeft(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   MemberInfo WhoLeft(int64_t generation, int rank) const

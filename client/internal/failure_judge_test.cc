@@ -155,6 +155,16 @@ TEST_F(SubgroupJudgeTest, WhoReportsIsNotToBlame) {
   EXPECT_THAT(Ranks(aborted_), ElementsAre(2, 1));
 }
 
+// Of sixty that are stuck it lists some.
+TEST_F(SubgroupJudgeTest, WhereNotAllCulpritsAreListedItMayBeAnybody) {
+  MemberEvent report = Report(4, "sixty ranks are stuck", {6, 7, 8});
+  report.culprits_omitted = 57;
+  judge_.OnEvent(report);
+  EXPECT_EQ(judge_.Known(kGeneration), aborted_);
+  EXPECT_THAT(Ranks(aborted_), ElementsAre(6, 7, 8));
+  EXPECT_EQ(OmittedCulprits(aborted_), 57u);
+}
+
 TEST_F(SubgroupJudgeTest, ASymptomsRankIsTheGroups) {
   const absl::Status why = judge_.Decide(ClosedBy(1));
   EXPECT_THAT(Ranks(why), ElementsAre(3));
@@ -361,6 +371,16 @@ TEST_F(FailureJudgeTest, DoesNotWaitForWhoIsToBlame) {
   judge_->OnEvent(Report(0, "rank 3 is stuck", {3}));
   judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 2, "finished"));
   // Returns at once; the test would not survive the timeout.
+  judge_->AwaitOthersGone(std::chrono::hours(1));
+}
+
+TEST_F(FailureJudgeTest, DoesNotWaitForAsManyAsAreToBlameButNotListed) {
+  Begin();
+  MemberEvent report = Report(0, "two ranks are stuck", {3});
+  report.culprits_omitted = 1;
+  judge_->OnEvent(report);
+  judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
+  // It may be rank 2.
   judge_->AwaitOthersGone(std::chrono::hours(1));
 }
 

@@ -119,6 +119,33 @@ TEST_F(BarrierRecordsTest, ALateCallerWritesWhatItHasTaken) {
   EXPECT_EQ(stored_.count("7b"), 1u);
 }
 
+// Nothing of the decision, which all have had when it is made.
+TEST_F(BarrierRecordsTest, ABarrierThatAllReachWritesItsNumberAlone) {
+  for (int round = 0; round < 3; ++round) {
+    for (int32_t rank = 0; rank < kSize; ++rank) {
+      Arrive(rank, coordinator_, "b", 30s);
+    }
+    const Written released = Take();
+    EXPECT_EQ(released.series, 1);
+    EXPECT_EQ(released.decisions, 0);
+    EXPECT_EQ(released.taken, 0);
+  }
+}
+
+// And what was not is not: the decision about "open" comes with the end.
+TEST_F(BarrierRecordsTest, WhatWasWrittenIsErased) {
+  Arrive(0, coordinator_);
+  Arrive(0, coordinator_, "open", 30s);
+  EXPECT_EQ(Take().decisions, 1);
+  for (int32_t i = 0; i < kSize; ++i) {
+    coordinator_.Leave(CallOf(i), "done", now_, out_);
+  }
+  EXPECT_EQ(Take().decisions, 1);
+  for (const auto& [name, record] : stored_) {
+    EXPECT_FALSE(std::holds_alternative<DecisionRecord>(record)) << name;
+  }
+}
+
 TEST_F(BarrierRecordsTest, ADepartureWritesNoBarrier) {
   for (int i = 0; i < 20; ++i) {
     Arrive(0, coordinator_, "b" + std::to_string(i));

@@ -63,9 +63,10 @@ void BarrierTable::Clear(Instant now, Outbox& out) {
   for (auto& [key, series] : series_) {
     Changed(*series);
     for (auto& [number, instance] : series->instances) {
-      ChangedDecision(*series, number);
-      if (instance.decided()) continue;
-      Decide(*series, instance, BarrierOutcome::kAborted, "", now, out);
+      if (!instance.decided()) {
+        Decide(*series, instance, BarrierOutcome::kAborted, "", now, out);
+      }
+      Forgotten(*series, instance);
     }
   }
   idle_.clear();
@@ -275,7 +276,7 @@ void BarrierTable::Decide(Series& series, Instance& instance,
                           BarrierOutcome outcome, absl::string_view conflict,
                           Instant now, Outbox& out) {
   Changed(series);
-  ChangedDecision(series, instance.number);
+  Decided(series, instance);
   auto result = std::make_shared<BarrierResult>();
   result->group = series.key.first;
   result->barrier = series.key.second;
@@ -322,7 +323,7 @@ void BarrierTable::Keep(Series& series, Instance& instance) {
 
 BarrierTable::Instances::iterator BarrierTable::Drop(
     Series& series, Instances::iterator decided) {
-  ChangedDecision(series, decided->first);
+  Forgotten(series, decided->second);
   decision_bytes_ -= decided->second.bytes;
   decisions_.erase(decided->second.decided_as);
   return series.instances.erase(decided);

@@ -164,6 +164,7 @@ class BarrierTable {
     int64_t bytes = 0;        // that these keep
     uint64_t decided_as = 0;  // number of the decision, of all the table's
     int32_t past = 0;         // of AllPast
+    bool unwritten = false;   // not journaled before the decision
 
     bool decided() const { return result != nullptr; }
   };
@@ -228,7 +229,8 @@ class BarrierTable {
   void RetireInstances(Series& series);
   void ForgetDropped(Series& series);
   void Changed(Series& series);
-  void ChangedDecision(const Series& series, int64_t number);
+  void Decided(const Series& series, Instance& instance);
+  void Forgotten(const Series& series, const Instance& instance);
   void Take(Series& series, Rank rank, int64_t number);
 
   int32_t Expected(const Series& series) const;

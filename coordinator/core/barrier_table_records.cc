@@ -58,8 +58,20 @@ void BarrierTable::Changed(Series& series) {
   series.apart.clear();
 }
 
-void BarrierTable::ChangedDecision(const Series& series, int64_t number) {
-  journal_.Decision(series.key.first, series.key.second, number);
+void BarrierTable::Decided(const Series& series, Instance& instance) {
+  instance.unwritten =
+      journal_.Decision(series.key.first, series.key.second, instance.number);
+}
+
+// A decision that nobody needs any more by the end of its step, as that of a
+// barrier that all reached, leaves no trace.
+void BarrierTable::Forgotten(const Series& series, const Instance& instance) {
+  const auto& [group, barrier] = series.key;
+  if (instance.unwritten &&
+      journal_.ForgetDecision(group, barrier, instance.number)) {
+    return;
+  }
+  journal_.Decision(group, barrier, instance.number);
 }
 
 SeriesRecord BarrierTable::RecordOf(const std::string& group,

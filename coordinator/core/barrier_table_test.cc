@@ -502,5 +502,19 @@ TEST_F(BarrierTableTest, AWithdrawnArrivalCanBeMadeAgain) {
   EXPECT_EQ(ResultOf(replies[8]).instance, 1);
 }
 
+// It has had the instance that was the newest one once.
+TEST_F(BarrierTableTest, ALaggardKeepsTheNameThroughLaterInstances) {
+  limits_.decided_barrier_bytes = 0;
+  Arrive(0, {.timeout = 0s});
+  for (int32_t rank = 1; rank < 7; ++rank) Arrive(rank, {.timeout = 0s});
+  Arrive(0, {.timeout = 0s});  // #2
+  Arrive(7, {.timeout = 0s});  // for #1
+  Arrive(7, {.timeout = 0s});  // for #2
+  TakeReplies();
+  // Ranks 1 to 6 have not had #2.
+  Arrive(1, {.ranks = {Rank(1), Rank(7)}});
+  EXPECT_THAT(TakeReplies(), SizeIs(1));
+}
+
 }  // namespace
 }  // namespace muster::coordinator::core

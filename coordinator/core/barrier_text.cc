@@ -76,8 +76,9 @@ absl::Status BarrierStatus(const BarrierResult& result,
   }
   const size_t missing = result.missing.size() + UnlistedOf(result);
   const size_t named = std::min(result.missing.size(), kRanksInTextMax);
-  if (missing > named)
+  if (missing > named) {
     absl::StrAppend(&text, " and ", missing - named, " more");
+  }
   absl::StrAppend(&text, "; first to arrive: rank ",
                   result.first_to_arrive.value());
   return result.outcome == BarrierOutcome::kTimedOut

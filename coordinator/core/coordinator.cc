@@ -203,7 +203,7 @@ void Coordinator::TellAgain(const Call& call, std::optional<Event> event,
   out.events.push_back(
       Publication{std::make_shared<const std::vector<MemberId>>(
                       std::vector<MemberId>{call.member}),
-                  *std::move(event)});
+                  *std::move(event), /*again=*/true});
 }
 
 void Coordinator::Heartbeat(const Call& call,
@@ -391,14 +391,14 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
       published.push_back(std::move(event));
     }
   }
-  // In the order in which they went, up to the end of the generation.
-  const bool over =
-      std::any_of(published.begin(), published.end(),
-                  [](const Event& event) { return event.generation_over; });
-  Tell(over ? farewells_.TakeUntold(now) : farewells_.TakeDue(now), out);
+  // In the order in which they went: before what is told at once. Where only
+  // members that failed listen, there is nothing to gather.
+  const bool gather = published.empty() && membership_.live() > 0;
+  Tell(gather ? farewells_.TakeDue(now) : farewells_.TakeUntold(now), out);
   if (membership_.live() == 0) {
     barriers_.Clear(now, out);
     groups_.Clear();
+    farewells_.Reset();
   }
   Publish(std::move(published), out);
   SettleRendezvous(now, out);
@@ -409,9 +409,10 @@ void Coordinator::Tell(std::optional<Event> event, Outbox& out) {
   if (event.has_value()) Publish(std::vector<Event>{*std::move(event)}, out);
 }
 
-// To all who listen. Not to the one that it is about when it was replaced or
-// gave up its rank: it is alive, and knows. Who reported a failure is told of
-// that too, because another's report may have come first.
+// To all who listen. Not to the one that it is about when it was replaced, gave
+// up its rank or has come back: it is alive, and knows. Who reported a failure
+// is told of that too, because another's report may have come first; and who
+// left with others and has come back is told of all of them, itself too.
 void Coordinator::Publish(std::vector<Event> events, Outbox& out) {
   if (events.empty()) return;
   const auto everybody =

@@ -94,7 +94,8 @@ absl::Status Coordinator::CheckInvariants() const {
   for (const absl::Status& status :
        {membership_.CheckInvariants(), store_.CheckInvariants(),
         rendezvous_.CheckInvariants(), groups_.CheckInvariants(),
-        barriers_.CheckInvariants()}) {
+        barriers_.CheckInvariants(),
+        farewells_.CheckInvariants(rendezvous_.generation())}) {
     if (!status.ok()) return status;
   }
   const int64_t parked =

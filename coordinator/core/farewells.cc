@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/core/limits.h"
 
 namespace muster::coordinator::core {
@@ -31,7 +32,7 @@ std::vector<uint32_t> RangesOf(const absl::btree_set<Rank>& ranks) {
   return ranges;
 }
 
-// One event for all of `ranks`; `described` are the first of them.
+// One event for all of `ranks`; `described` are some of them.
 Event Together(const absl::btree_set<Rank>& ranks,
                std::vector<Event> described) {
   auto together = std::make_shared<LeftTogether>();
@@ -54,7 +55,6 @@ void Farewells::Remember(const Event& event) {
 }
 
 void Farewells::Add(Event event, Duration pause, Instant now) {
-  Remember(event);
   if (!told_at_.has_value() || now - *told_at_ >= 2 * pause_max_) {
     pause_ = Duration::zero();
     pause_max_ = std::min(kFarewellPauseMax, kFarewellPauseGrowth * pause);
@@ -76,6 +76,7 @@ std::optional<Event> Farewells::TakeUntold(Instant now) {
   told_at_ = now;
   pause_ = std::clamp(2 * pause_, pause_min_, pause_max_);
   std::vector<Event> events = std::exchange(untold_, {});
+  for (const Event& event : events) Remember(event);
   if (events.size() == 1) return std::move(events.front());
   absl::btree_set<Rank> ranks;
   std::vector<Event> described;
@@ -105,6 +106,15 @@ void Farewells::Reset() {
   all_.reset();
 }
 
-void Farewells::Restore(Event event) { Remember(event); }
+absl::Status Farewells::CheckInvariants(Generation newest) const {
+  for (const Event& event : untold_) {
+    if (event.generation == newest) continue;
+    return absl::InternalError(
+        absl::StrCat("farewells: nobody was told that ", event.member.value(),
+                     " left generation ", event.generation.value(),
+                     " before generation ", newest.value(), " began"));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace muster::coordinator::core

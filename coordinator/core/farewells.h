@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "absl/status/status.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/outbox.h"
@@ -52,17 +53,19 @@ class Farewells {
   // When TakeDue has something; none: nothing is untold.
   std::optional<Instant> NextDeadline() const;
 
-  // All that have left the generation, told or not, for who may have missed it;
-  // none: nobody has.
+  // All of the generation that the others have been told of, for who may have
+  // missed it; none: nobody. It will be told of the rest with the others.
   std::optional<Event> All();
 
   // A new generation begins. Nothing may be untold.
   void Reset();
 
   // Of new farewells, after a restart: a member that has left the newest
-  // generation. All of them may have been told, and those that come back will
-  // ask for All.
-  void Restore(Event event);
+  // generation. It is taken for told: those that come back will ask for All.
+  void Restore(const Event& event) { Remember(event); }
+
+  // `newest`: the generation that they are of. Possible errors: INTERNAL.
+  absl::Status CheckInvariants(Generation newest) const;
 
  private:
   void Remember(const Event& event);
@@ -75,9 +78,9 @@ class Farewells {
   Duration pause_min_{};
   Duration pause_max_{};
 
-  // Of the newest generation.
+  // Of the newest generation, those that are told.
   absl::btree_set<Rank> left_;
-  std::vector<Event> described_;  // the first that left, of all
+  std::vector<Event> described_;  // some of them
   std::optional<Event> all_;      // what All returns; none: not made yet
 };
 

@@ -14,6 +14,7 @@
 namespace muster::coordinator::core {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Le;
@@ -142,32 +143,115 @@ TEST_F(FarewellsTest, NobodyIsForgottenWhenAGenerationEnds) {
   EXPECT_TRUE(told[1].event.generation_over);
 }
 
+// Also when the generation is over: a leave comes before what came after it.
+TEST_F(FarewellsTest, WhatIsToldAtOnceDoesNotOvertakeALeave) {
+  Form(6);
+  coordinator_.ReportFailure(From(Name(5), 1, 1), {.text = "broken"}, now_,
+                             out_);
+  Leave(4);
+  Leave(3);
+  TakeEvents();
+  coordinator_.ReportFailure(From(Name(2), 1, 1), {.text = "me too"}, now_,
+                             out_);
+  const std::vector<Publication> told = TakeEvents();
+  ASSERT_THAT(told, SizeIs(2));
+  EXPECT_THAT(RanksOf(told[0].event), UnorderedElementsAre(3));
+  EXPECT_EQ(told[1].event.kind, EventKind::kFailed);
+  EXPECT_FALSE(told[1].event.generation_over);
+}
+
+TEST_F(FarewellsTest, NobodyIsForgottenWhenTheNextGenerationForms) {
+  Form(5);
+  coordinator_.ReportFailure(From(Name(4), 1, 1), {.text = "broken"}, now_,
+                             out_);
+  Leave(3);
+  for (const int32_t i : {0, 1}) Join(i, 3);
+  Leave(2);
+  TakeEvents();
+  Register(7, coordinator_);
+  coordinator_.Join(From(Name(7), 1, 1),
+                    {.rank = Rank(2), .world_size = 3, .timeout = 30s}, now_,
+                    out_);
+  ASSERT_EQ(coordinator_.Snapshot(now_).generation, Generation(2));
+  const std::vector<Publication> told = TakeEvents();
+  ASSERT_THAT(told, SizeIs(1));
+  EXPECT_EQ(told[0].event.generation, Generation(1));
+  EXPECT_THAT(RanksOf(told[0].event), UnorderedElementsAre(2));
+}
+
+// Of whoever failed nobody waits for what may come.
+TEST_F(FarewellsTest, NothingIsPendingWhenAllHaveGone) {
+  Form(4);
+  coordinator_.ReportFailure(From(Name(3), 1, 1), {.text = "broken"}, now_,
+                             out_);
+  for (const int32_t i : {0, 1, 2}) Leave(i);
+  std::set<int32_t> left;
+  for (const Publication& told : TakeEvents()) {
+    if (told.event.kind != EventKind::kLeft) continue;
+    EXPECT_THAT(*told.audience, Contains(MemberId("m3")));
+    for (const int32_t rank : RanksOf(told.event)) {
+      EXPECT_TRUE(left.insert(rank).second);
+    }
+  }
+  EXPECT_THAT(left, UnorderedElementsAre(0, 1, 2));
+}
+
+// Each at the end of its own grace, and not later.
 TEST_F(FarewellsTest, LossesAreToldAtOnceAndOneByOne) {
   Form(4);
+  std::vector<Instant> lost_at;
   for (const int32_t i : {1, 2, 3}) {
     coordinator_.Disconnected(MemberId(Name(i)), Incarnation(1), now_, out_);
+    lost_at.push_back(now_ + options_.membership.reconnect_grace);
+    now_ += 1ms;
   }
-  AdvanceTo(now_ + 1s);
-  const std::vector<Publication> told = TakeEvents();
-  ASSERT_THAT(told, SizeIs(3));
-  for (const Publication& one : told) {
-    EXPECT_EQ(one.event.kind, EventKind::kLost);
-    EXPECT_EQ(one.event.together, nullptr);
+  for (const Instant at : lost_at) {
+    AdvanceTo(at - 1ns);
+    EXPECT_THAT(TakeEvents(), IsEmpty());
+    AdvanceTo(at);
+    const std::vector<Publication> told = TakeEvents();
+    ASSERT_THAT(told, SizeIs(1));
+    EXPECT_EQ(told[0].event.kind, EventKind::kLost);
+    EXPECT_EQ(told[0].event.together, nullptr);
   }
 }
 
-// It may have missed some of them.
+// It may have missed some of them; of the others it is told once, in its turn.
 TEST_F(FarewellsTest, WhoRegistersAgainIsToldOfAllThatLeft) {
-  Form(5);
+  Form(6);
+  Leave(5);
   Leave(4);
+  AdvanceTo(now_ + kFarewellPauseMax);
   Leave(3);
   Leave(1);
   TakeEvents();
   Register(0, coordinator_);
-  const std::vector<Publication> told = TakeEvents();
+  std::vector<Publication> told = TakeEvents();
   ASSERT_THAT(told, SizeIs(1));
   EXPECT_THAT(*told[0].audience, ElementsAre(MemberId("m0")));
-  EXPECT_THAT(RanksOf(told[0].event), UnorderedElementsAre(1, 3, 4));
+  EXPECT_TRUE(told[0].again);
+  const std::set<int32_t> again = RanksOf(told[0].event);
+  AdvanceTo(now_ + kFarewellPauseMax);
+  told = TakeEvents();
+  ASSERT_THAT(told, SizeIs(1));
+  EXPECT_FALSE(told[0].again);
+  const std::set<int32_t> later = RanksOf(told[0].event);
+  EXPECT_THAT(later, UnorderedElementsAre(1));
+  EXPECT_THAT(again, UnorderedElementsAre(3, 4, 5));
+}
+
+TEST_F(FarewellsTest, WhatEndedAGenerationIsToldAgain) {
+  Form(3);
+  coordinator_.ReportFailure(From(Name(1), 1, 1), {.text = "broken"}, now_,
+                             out_);
+  std::vector<Publication> told = TakeEvents();
+  ASSERT_THAT(told, SizeIs(1));
+  EXPECT_FALSE(told[0].again);
+  Register(0, coordinator_);
+  told = TakeEvents();
+  ASSERT_THAT(told, SizeIs(1));
+  EXPECT_EQ(told[0].event.kind, EventKind::kFailed);
+  EXPECT_TRUE(told[0].again);
 }
 
 TEST_F(FarewellsTest, ARestartForgetsNobodyThatLeft) {
@@ -182,6 +266,25 @@ TEST_F(FarewellsTest, ARestartForgetsNobodyThatLeft) {
   ASSERT_THAT(told, SizeIs(3));
   for (const Publication& one : told) {
     EXPECT_THAT(RanksOf(one.event), UnorderedElementsAre(3, 4));
+  }
+}
+
+// Nor one whose record is gone: it has come back with another incarnation.
+TEST_F(FarewellsTest, ARestartForgetsNobodyThatLeftAndCameBack) {
+  Form(5);
+  Leave(4);
+  Leave(3);
+  coordinator_.Register(From(Name(3), 2, 1), {.host = "other"}, now_, out_);
+  Coordinator next(CoordinatorEpoch(78), options_);
+  next.Restore(coordinator_.TakeChanges(), now_);
+  TakeEvents();
+  Register(0, next);
+  const std::vector<Publication> told = TakeEvents();
+  ASSERT_THAT(told, SizeIs(1));
+  EXPECT_THAT(RanksOf(told[0].event), UnorderedElementsAre(3, 4));
+  for (const Event& event : told[0].event.together->described) {
+    EXPECT_EQ(event.incarnation, Incarnation(1));
+    EXPECT_EQ(event.host, "host");
   }
 }
 

@@ -40,9 +40,15 @@ class Journal {
   void Series(const std::string& group, const std::string& barrier) {
     if (on_) series.emplace(group, barrier);
   }
-  void Decision(const std::string& group, const std::string& barrier,
+  // Returns whether it was not there yet.
+  bool Decision(const std::string& group, const std::string& barrier,
                 int64_t instance) {
-    if (on_) decisions.emplace(group, barrier, instance);
+    return on_ && decisions.emplace(group, barrier, instance).second;
+  }
+  // Returns whether it was there: then it has never been written.
+  bool ForgetDecision(const std::string& group, const std::string& barrier,
+                      int64_t instance) {
+    return decisions.erase({group, barrier, instance}) > 0;
   }
   void Taken(const std::string& group, const std::string& barrier, Rank rank) {
     if (on_) taken.emplace(group, barrier, rank);

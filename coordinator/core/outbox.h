@@ -68,7 +68,7 @@ struct LeftTogether {
   // Their ranks as ranges in ascending order, two numbers each: how many ranks
   // lie before it, after the end of the range before; and how many it has.
   std::vector<uint32_t> ranges;
-  // The first of them, in the order in which they left; their texts are cut.
+  // Some of them; their texts are cut.
   std::vector<Event> described;
 };
 
@@ -76,6 +76,8 @@ struct Publication {
   // One vector for all events of one step.
   std::shared_ptr<const std::vector<MemberId>> audience;
   Event event;
+  // For a member that registers again, and may have missed it.
+  bool again = false;
 };
 
 enum class NoticeKind {

@@ -34,6 +34,20 @@ void ResolveFormation(const FormationReply& newest, ReplyRecord& record) {
   record.payload = std::monostate();
 }
 
+// The leave of a member that only its seat is known of.
+Event LeftEarlier(Generation generation, Rank rank, const Seat& seat) {
+  Event event;
+  event.kind = EventKind::kLeft;
+  event.member = seat.member;
+  event.incarnation = seat.incarnation;
+  event.rank = rank;
+  event.host = seat.host;
+  event.pid = seat.pid;
+  event.cause = "left before the coordinator was restarted";
+  event.generation = generation;
+  return event;
+}
+
 }  // namespace
 
 std::vector<Record> Coordinator::TakeChanges() {
@@ -83,6 +97,26 @@ std::vector<Record> Coordinator::TakeChanges() {
   return changes;
 }
 
+// Who has left the newest generation, from its seats: a member may have come
+// back with a new incarnation, or be forgotten.
+void Coordinator::RestoreFarewells(Instant now) {
+  const FormationReply formation = rendezvous_.formation();
+  if (formation == nullptr) return;
+  for (size_t i = 0; i < formation->world.size(); ++i) {
+    const Seat& seat = formation->world[i];
+    const Member* const member = membership_.Find(seat.member);
+    if (member != nullptr && member->incarnation == seat.incarnation) {
+      if (member->state == MemberState::kLeft && member->rank.has_value()) {
+        farewells_.Restore(membership_.LeftEvent(*member, now));
+      }
+    } else if (rendezvous_.running()) {
+      // In peace: anything else would have ended the generation.
+      farewells_.Restore(LeftEarlier(formation->generation,
+                                     Rank(static_cast<int32_t>(i)), seat));
+    }
+  }
+}
+
 void Coordinator::Restore(std::vector<Record> records, Instant now) {
   std::vector<MemberRecord> members;
   TakeOut(records, members);
@@ -99,12 +133,7 @@ void Coordinator::Restore(std::vector<Record> records, Instant now) {
                         std::move(record.closed));
     generation_end_ = std::move(record.end);
   }
-  for (const auto& [id, member] : membership_.members()) {
-    if (member.state == MemberState::kLeft && member.rank.has_value() &&
-        member.generation == rendezvous_.generation()) {
-      farewells_.Restore(membership_.LeftEvent(member, now));
-    }
-  }
+  RestoreFarewells(now);
 
   std::vector<GroupRecord> groups;
   TakeOut(records, groups);

@@ -279,10 +279,10 @@ void Job::Collect(core::Outbox& out, const Sink* sink, Outcome& outcome) {
   for (core::Reply& reply : out.replies) CollectParked(reply, sink, outcome);
   for (core::Publication& publication : out.events) {
     const auto& together = publication.event.together;
-    outcome.events.insert(
-        outcome.events.end(),
-        together == nullptr ? size_t{1} : static_cast<size_t>(together->count),
-        publication.event.kind);
+    if (!publication.again) {
+      outcome.events.emplace_back(publication.event.kind,
+                                  together == nullptr ? 1 : together->count);
+    }
     const auto event =
         std::make_shared<const core::Event>(std::move(publication.event));
     for (const core::MemberId& member : *publication.audience) {
@@ -373,8 +373,8 @@ void Job::Finish(const std::shared_ptr<Sink>& sink, Outcome outcome) {
     last = d.sink.get();
   }
   for (const Broadcast& b : outcome.broadcasts) b.sink->Flush();
-  for (const core::EventKind kind : outcome.events) {
-    options_.metrics->CountEvent(kind);
+  for (const auto& [kind, count] : outcome.events) {
+    options_.metrics->CountEvent(kind, count);
   }
   for (const core::Notice& notice : outcome.notices) {
     options_.metrics->CountNotice(notice);

@@ -166,7 +166,8 @@ class Job : public std::enable_shared_from_this<Job> {
     std::vector<Answer> own;  // of the sink that made the step
     std::vector<Delivery> deliveries;
     std::vector<Broadcast> broadcasts;
-    std::vector<core::EventKind> events;
+    // What was told for the first time, and of how many members.
+    std::vector<std::pair<core::EventKind, int64_t>> events;
     std::vector<core::Notice> notices;
     bool rearm = false;
     core::Instant deadline;

@@ -295,8 +295,9 @@ void Metrics::CountNotice(const core::Notice& notice) {
   families_->barrier_waits[outcome]->Observe(Seconds(notice.duration));
 }
 
-void Metrics::CountEvent(core::EventKind kind) {
-  families_->events[static_cast<int>(kind)]->Increment();
+void Metrics::CountEvent(core::EventKind kind, int64_t count) {
+  families_->events[static_cast<int>(kind)]->Increment(
+      static_cast<double>(count));
 }
 
 void Metrics::CountCommit(core::Duration took, int64_t steps, int64_t records) {

@@ -53,7 +53,7 @@ class Metrics {
   void CountBatch(int64_t operations);
 
   void CountNotice(const core::Notice& notice);
-  void CountEvent(core::EventKind kind);
+  void CountEvent(core::EventKind kind, int64_t count);
 
   // One write to the storage.
   void CountCommit(core::Duration took, int64_t steps, int64_t records);

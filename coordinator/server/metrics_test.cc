@@ -123,7 +123,9 @@ TEST(MetricsTest, NoticesAndEventsAreCountedByOutcomeAndKind) {
   metrics.CountNotice(
       {core::NoticeKind::kGenerationFormed, "", std::chrono::milliseconds(3)});
   metrics.CountNotice({core::NoticeKind::kMemberRegistered, "", {}});
-  metrics.CountEvent(core::EventKind::kFailed);
+  metrics.CountEvent(core::EventKind::kFailed, 1);
+  metrics.CountEvent(core::EventKind::kLeft, 3);
+  metrics.CountEvent(core::EventKind::kLeft, 1);
   const std::string text = metrics.Scrape();
   EXPECT_THAT(text, HasSubstr("muster_coordinator_barriers_total{outcome="
                               "\"timed_out\"} 1\n"));
@@ -133,6 +135,8 @@ TEST(MetricsTest, NoticesAndEventsAreCountedByOutcomeAndKind) {
               HasSubstr("muster_coordinator_rendezvous_seconds_count 1\n"));
   EXPECT_THAT(text, HasSubstr("muster_coordinator_events_total{kind="
                               "\"failed\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("muster_coordinator_events_total{kind="
+                              "\"left\"} 4\n"));
 }
 
 TEST(MetricsTest, GaugesAreReadAtTheScrape) {

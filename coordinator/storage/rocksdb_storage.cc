@@ -28,7 +28,7 @@ namespace {
 constexpr char kFormatKey[] =
     "\xff"
     "format";
-constexpr char kFormat[] = "muster 1";
+constexpr char kFormat[] = "muster 2";
 
 // The whole state also lies in the coordinator's memory, so the database needs
 // no cache: it is written, and read once.

@@ -173,12 +173,12 @@ TEST_F(RocksDbStorageTest, AnotherFormatIsRefused) {
   ASSERT_TRUE(storage
                   ->Write({{"\xff"
                             "format",
-                            "muster 2"}})
+                            "muster 3"}})
                   .ok());
   storage.reset();
   const auto reopened = OpenRocksDb(path_);
   EXPECT_EQ(reopened.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(reopened.status().message(), HasSubstr("muster 2"));
+  EXPECT_THAT(reopened.status().message(), HasSubstr("muster 3"));
 }
 
 TEST_F(RocksDbStorageTest, AFolderThatCannotBeMadeIsAnErrorThatNamesIt) {

@@ -71,6 +71,7 @@ void SimChecker::Restart(core::CoordinatorEpoch epoch) {
   registered_.clear();
   fenced_.clear();
   leaves_.clear();
+  left_.clear();
   farewells_.clear();
   closed_ = false;
   running_ = false;
@@ -78,7 +79,7 @@ void SimChecker::Restart(core::CoordinatorEpoch epoch) {
 
 void SimChecker::Resume(core::Instant now) {
   waiting_.clear();
-  // Whoever comes back is told of all that left.
+  // Whoever comes back is told of all of left_.
   leaves_.clear();
   store_.Resume(now);
   history_begin_ = store_.revision();

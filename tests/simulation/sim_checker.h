@@ -154,7 +154,10 @@ class SimChecker {
                    core::Instant now);
   void NoteLeave(const core::Notice& notice, core::Instant now);
   void ObserveFarewell(const core::Event& event, core::Instant now);
-  void CheckLeaves(core::Instant now, bool anybody);
+  void CheckLeaves(core::Instant now,
+                   const std::set<core::MemberId>& listeners);
+  void CheckToldBefore(const core::Event& event);
+  void CheckOrder(const core::Event& event);
   void CheckToldAgain(const Request& request, const core::Outbox& out,
                       const core::JobSnapshot& job);
   void Acknowledge(const core::Call& call, Acknowledged& known);
@@ -201,6 +204,7 @@ class SimChecker {
     bool excused = false;  // there was nobody to tell
   };
   std::map<Registration, Leave> leaves_;
+  std::set<Registration> left_;       // the newest generation, told or not
   std::set<Registration> farewells_;  // those that they have been told of
   core::Instant left_told_at_;
   bool closed_ = false;   // in the current epoch

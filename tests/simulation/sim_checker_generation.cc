@@ -263,6 +263,7 @@ void SimChecker::ObserveBarrier(const Waiting& waiting,
 void SimChecker::NoteLeave(const core::Notice& notice, core::Instant now) {
   const bool alone = now - left_told_at_ >= 2 * core::kFarewellPauseMax;
   leaves_.emplace(IncarnationOf(notice), Leave{now, alone, false});
+  left_.insert(IncarnationOf(notice));
 }
 
 // Those that left are told of together, once.
@@ -277,11 +278,14 @@ void SimChecker::ObserveFarewell(const core::Event& event, core::Instant now) {
   }
 }
 
-void SimChecker::CheckLeaves(core::Instant now, bool anybody) {
-  if (!anybody) left_told_at_ = now;
+void SimChecker::CheckLeaves(core::Instant now,
+                             const std::set<core::MemberId>& listeners) {
+  if (listeners.empty()) left_told_at_ = now;
   for (auto it = leaves_.begin(); it != leaves_.end();) {
     Leave& leave = it->second;
-    leave.excused = leave.excused || !anybody;
+    // One that has come back may be the only one.
+    const size_t itself = listeners.count(it->first.first);
+    leave.excused = leave.excused || listeners.size() == itself;
     const bool late =
         now - leave.since > core::kFarewellPauseMax + late_ || leave.at_once;
     if (late && !leave.excused) {
@@ -292,24 +296,54 @@ void SimChecker::CheckLeaves(core::Instant now, bool anybody) {
   }
 }
 
+// A leave is told before the loss or failure of another that came after it.
+void SimChecker::CheckOrder(const core::Event& event) {
+  for (const auto& [who, leave] : leaves_) {
+    if (leave.excused || who.first == event.member) continue;
+    Fail(absl::StrCat("I6: the others hear what became of ",
+                      event.member.value(), " before they hear that ",
+                      who.first.value(), " left"));
+  }
+}
+
+// What is told again was told, or nobody was there.
+void SimChecker::CheckToldBefore(const core::Event& event) {
+  for (const Registration& told : LeftIn(event)) {
+    const auto leave = leaves_.find(told);
+    if (leave != leaves_.end() && !leave->second.excused) {
+      Fail(absl::StrCat("I6: the leave of ", told.first.value(),
+                        " will be told twice"));
+    }
+  }
+}
+
 // Who registers again is told of all that left its generation.
 void SimChecker::CheckToldAgain(const Request& request, const core::Outbox& out,
                                 const core::JobSnapshot& job) {
-  std::set<Registration> left;
+  std::set<Registration> known;
   bool seated = false;
   for (const core::MemberSnapshot& member : job.members) {
     if (!member.rank.has_value()) continue;
     if (member.state == core::MemberState::kLeft) {
-      left.emplace(member.id, member.incarnation);
+      known.emplace(member.id, member.incarnation);
     }
     seated = seated ||
              (member.id == request.call.member &&
               member.incarnation == request.call.incarnation && IsLive(member));
   }
   if (!seated) return;
+  // What nobody was told of yet comes in its turn. Of a generation that is over
+  // a restart knows those whose records it has.
+  std::set<Registration> left;
+  for (const Registration& gone : left_) {
+    if (!leaves_.contains(gone) &&
+        (job.generation_running || known.contains(gone))) {
+      left.insert(gone);
+    }
+  }
   for (const core::Publication& publication : out.events) {
     if (publication.event.kind != core::EventKind::kLeft ||
-        publication.audience->front() != request.call.member) {
+        !publication.again) {
       continue;
     }
     for (const Registration& told : LeftIn(publication.event)) left.erase(told);
@@ -342,6 +376,7 @@ void SimChecker::CheckEvents(const core::Outbox& out,
   };
   int64_t untold = 0;
   for (const core::Notice& notice : out.notices) {
+    if (notice.kind == core::NoticeKind::kGenerationFormed) left_.clear();
     if (!IsDeparture(notice)) continue;
     if (notice.kind == core::NoticeKind::kMemberLeft) {
       NoteLeave(notice, now);
@@ -362,10 +397,12 @@ void SimChecker::CheckEvents(const core::Outbox& out,
     }
     const bool left = event.kind == core::EventKind::kLeft &&
                       !absl::StartsWith(event.cause, "gave up");
-    if (registers && audience == std::set<core::MemberId>{
-                                     subject->second.request.call.member}) {
-      if (!left) continue;
-      for (const Registration& told : LeftIn(event)) leaves_.erase(told);
+    if (publication.again) {
+      if (!registers || audience != std::set<core::MemberId>{
+                                        subject->second.request.call.member}) {
+        Fail("I6: somebody is told again who did not ask");
+      }
+      if (left) CheckToldBefore(event);
       continue;
     }
     if (event.together != nullptr) {
@@ -387,10 +424,11 @@ void SimChecker::CheckEvents(const core::Outbox& out,
     if (left) {
       ObserveFarewell(event, now);
     } else {
+      CheckOrder(event);
       --untold;
     }
   }
-  CheckLeaves(now, !listeners.empty());
+  CheckLeaves(now, listeners);
   if (registers) CheckToldAgain(subject->second.request, out, job);
   if (untold != 0) Fail(absl::StrCat("I6: ", untold, " departures untold"));
 }
