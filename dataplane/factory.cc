@@ -139,6 +139,20 @@ absl::StatusOr<Choice> Choose(absl::string_view spec) {
   return choice;
 }
 
+absl::Status CheckOptions(const BackendOptions& options) {
+  if (options.rank < 0 || options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("argument rank: ", options.rank, " is not in a group of ",
+                     options.world_size));
+  }
+  if (options.store == nullptr && options.world_size > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("argument store: a group of ", options.world_size,
+                     " needs one to meet in"));
+  }
+  return absl::OkStatus();
+}
+
 bool IsName(const std::string& name) {
   return !name.empty() && name.size() <= kNameBytesMax &&
          std::all_of(name.begin(), name.end(), [](char c) {
@@ -240,6 +254,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
     absl::string_view spec, const BackendOptions& options) {
   absl::StatusOr<Choice> choice = Choose(spec);
   if (!choice.ok()) return choice.status();
+  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
   if (choice->assignments.empty()) return choice->single.factory(options);
   PerDevice::Map by_device;
   std::map<std::string, std::shared_ptr<Backend>> made;

@@ -18,6 +18,7 @@ namespace muster::dataplane {
 
 // Joins the group that the options describe and returns this rank's backend,
 // connected to every peer. Blocks until then, at most until options.deadline.
+// The rank is in the group, and a group of several has a store.
 using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>(
     const BackendOptions& options)>;
 

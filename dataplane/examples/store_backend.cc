@@ -224,10 +224,6 @@ class StoreBackend : public Backend {
 };
 
 absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options) {
-  if (options.store == nullptr && options.world_size > 1) {
-    return absl::InvalidArgumentError(
-        "argument store: the store backend needs one");
-  }
   return std::make_unique<StoreBackend>(options);
 }
 

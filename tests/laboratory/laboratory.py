@@ -214,17 +214,10 @@ class Laboratory:
             [program, f"--listen={self.hosts[0].address}:{port}",
              "--http_listen=", "--insecure", *options],
             stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 30
-        while True:
-            done = subprocess.run(
-                ["ip", "netns", "exec", self.hosts[0].name, "bash", "-c",
-                 f"exec 3<>/dev/tcp/{self.hosts[0].address}/{port}"],
-                capture_output=True, check=False)
-            if done.returncode == 0:
-                return f"{self.hosts[0].address}:{port}"
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("the coordinator did not start")
-            time.sleep(0.05)
+        line = process.stdout.readline()
+        if not line.startswith("listening "):
+            raise RuntimeError(f"the coordinator did not start: {line!r}")
+        return f"{self.hosts[0].address}:{port}"
 
     def __enter__(self):
         return self

@@ -60,16 +60,6 @@ class GlooBackend : public Backend {
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
     const BackendOptions& options) {
-  if (options.rank < 0 || options.rank >= options.world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argument rank: ", options.rank, " is not in a group of ",
-                     options.world_size));
-  }
-  if (options.store == nullptr && options.world_size > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argument store: a group of ", options.world_size,
-                     " needs one to meet in"));
-  }
   absl::StatusOr<std::unique_ptr<gloo_internal::Mesh>> mesh =
       gloo_internal::Mesh::Connect(options);
   if (!mesh.ok()) return mesh.status();

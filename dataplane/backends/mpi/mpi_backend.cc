@@ -284,16 +284,6 @@ class MpiBackend : public Backend {
 };
 
 absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options) {
-  if (options.rank < 0 || options.rank >= options.world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argument rank: ", options.rank, " is not in a group of ",
-                     options.world_size));
-  }
-  if (options.store == nullptr && options.world_size > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("argument store: a group of ", options.world_size,
-                     " needs one to meet in"));
-  }
   if (absl::Status status = InitializeMpi(); !status.ok()) return status;
   const absl::StatusOr<MPI_Comm> comm = Meet(options);
   if (!comm.ok()) return comm.status();
