@@ -275,12 +275,11 @@ class ProcessGroup {
 
   // Ends the group on every rank, of the default group all groups: what runs
   // fails, and every later call, with an error that says that this rank has
-  // aborted it, and `reason`. The other ranks hear of it within moments,
-  // whether or not they are in a collective; but those of a group beside the
-  // default one first wait InitProcessGroupOptions::verdict_timeout for word of
-  // the coordinator, which knows nothing of it, before they throw it. Without
-  // effect on a group that has ended or was destroyed. DestroyProcessGroup does
-  // not throw this error on this rank.
+  // aborted it, and `reason`. The other ranks hear of it within 100 ms; those
+  // of a group beside the default one over its backend (gloo), in what they run
+  // there or at their next call. To blame is this rank. Without effect on a
+  // group that has ended or was destroyed. DestroyProcessGroup does not throw
+  // this error on this rank.
   void Abort(const std::string& reason = "");
 
   // OK, or the error that ended the group. Does not block.

@@ -6,6 +6,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace muster::dataplane {
 
@@ -20,6 +21,16 @@ std::optional<int> CulpritRank(const absl::Status& status) {
     return std::nullopt;
   }
   return rank;
+}
+
+void SetVerdict(absl::Status& status, absl::string_view bytes) {
+  status.SetPayload(kVerdictUrl, absl::Cord(bytes.substr(0, kVerdictBytesMax)));
+}
+
+std::optional<std::string> Verdict(const absl::Status& status) {
+  const auto payload = status.GetPayload(kVerdictUrl);
+  if (!payload.has_value()) return std::nullopt;
+  return std::string(*payload);
 }
 
 }  // namespace muster::dataplane

@@ -1,9 +1,12 @@
 #ifndef MUSTER_DATAPLANE_CULPRIT_H_
 #define MUSTER_DATAPLANE_CULPRIT_H_
 
+#include <cstddef>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace muster::dataplane {
 
@@ -16,6 +19,19 @@ void SetCulpritRank(absl::Status& status, int rank);
 
 // Nothing when the error has no culprit or none is known.
 std::optional<int> CulpritRank(const absl::Status& status);
+
+// An error with this payload is no symptom of something else but what a rank
+// has decided for the whole group: a backend that tells it to other ranks gives
+// it to them word for word, and they end with it at once.
+inline constexpr char kVerdictUrl[] = "muster/verdict";
+inline constexpr size_t kVerdictBytesMax = 128;
+
+// `bytes`, at most kVerdictBytesMax, are for whoever made the error: they reach
+// the other ranks as they are.
+void SetVerdict(absl::Status& status, absl::string_view bytes);
+
+// The bytes; nothing when the error is no verdict.
+std::optional<std::string> Verdict(const absl::Status& status);
 
 }  // namespace muster::dataplane
 

@@ -1,5 +1,7 @@
 #include "dataplane/culprit.h"
 
+#include <string>
+
 #include "absl/strings/cord.h"
 #include "gtest/gtest.h"
 
@@ -19,6 +21,15 @@ TEST(CulpritTest, UnreadablePayloadIsNoRank) {
   absl::Status status = absl::UnavailableError("gone");
   status.SetPayload(kCulpritRankUrl, absl::Cord("twelve"));
   EXPECT_EQ(CulpritRank(status), std::nullopt);
+}
+
+TEST(CulpritTest, AVerdictTravelsWithTheStatus) {
+  absl::Status status = absl::AbortedError("enough");
+  EXPECT_EQ(Verdict(status), std::nullopt);
+  SetVerdict(status, "");
+  EXPECT_EQ(Verdict(status), "");
+  SetVerdict(status, std::string(kVerdictBytesMax + 1, 'x'));
+  EXPECT_EQ(Verdict(status), std::string(kVerdictBytesMax, 'x'));
 }
 
 }  // namespace

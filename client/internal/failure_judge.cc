@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "client/internal/throw.h"
 #include "dataplane/culprit.h"
@@ -63,6 +65,18 @@ void LogGroupFailure(const std::string& group, int64_t generation, int rank,
 }
 
 }  // namespace
+
+absl::Status AsVerdict(absl::Status why, const std::vector<int>& culprits) {
+  // "2,3,7", and how many more there are.
+  const size_t listed = std::min(culprits.size(), kRanksInTextMax);
+  dataplane::SetVerdict(
+      why,
+      absl::StrCat(
+          absl::StrJoin(culprits.begin(),
+                        culprits.begin() + static_cast<ptrdiff_t>(listed), ","),
+          "+", culprits.size() - listed));
+  return why;
+}
 
 std::string DescribeMember(const MemberInfo& member) {
   std::string text = absl::StrCat("rank ", member.rank);
@@ -251,6 +265,27 @@ absl::Status FailureJudge::WithSeat(const absl::Status& symptom,
   return absl::Status(symptom.code(), symptom.message());
 }
 
+absl::Status FailureJudge::Decision(const absl::Status& verdict) const {
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(dataplane::Verdict(verdict).value_or(""), '+');
+  std::vector<MemberInfo> culprits;
+  for (const absl::string_view part : absl::StrSplit(parts.first, ',')) {
+    int rank = -1;
+    if (!absl::SimpleAtoi(part, &rank)) continue;
+    for (const Seat& seat : group_.seats) {
+      if (seat.rank != rank) continue;
+      culprits.push_back({.rank = seat.rank,
+                          .member = seat.member,
+                          .host = seat.host,
+                          .pid = seat.pid});
+    }
+  }
+  size_t omitted = 0;
+  if (!absl::SimpleAtoi(parts.second, &omitted)) omitted = 0;
+  return WithCulprits(absl::Status(verdict.code(), verdict.message()), culprits,
+                      omitted);
+}
+
 absl::Status FailureJudge::Departure(const absl::Status& symptom,
                                      int culprit) const {
   MemberEvent event;
@@ -333,10 +368,14 @@ absl::Status FailureJudge::Decide(const absl::Status& symptom) {
   if (!final_.ok()) return final_;
   deciding_ = true;
   const int culprit = GlobalRank(dataplane::CulpritRank(symptom).value_or(-1));
-  if (final_.ok()) {
+  const bool decided = dataplane::Verdict(symptom).has_value();
+  // Of the default group the coordinator tells it, if it can be reached.
+  if (!decided ||
+      (IsWorld() && group_.connected != nullptr && group_.connected())) {
     failed_label_ = HeadOf(symptom.message());
     AwaitVerdict(symptom, culprit);
   }
+  if (final_.ok() && decided) Finish(Decision(symptom));
   if (final_.ok() && culprit >= 0 && HasLeft(culprit)) {
     Finish(Departure(symptom, culprit));
   }

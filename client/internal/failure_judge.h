@@ -32,6 +32,9 @@ namespace muster::internal {
 // the explanation when its connections then break. What ended the group is
 // logged once.
 //
+// An error with which a rank aborts the group (AsVerdict) needs no other
+// verdict, unless it is the default group, where the coordinator tells it.
+//
 // Each group has a judge of its own. A group beside the default one ends when
 // one of its own members is to blame, whether or not that was what ended the
 // generation; others may come and go. It reports nothing: a report would end
@@ -148,6 +151,9 @@ class FailureJudge {
   // An error with this rank's neighbour, or whoever it is, named in full.
   absl::Status WithSeat(const absl::Status& symptom, int culprit) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What another rank, or this one, has decided for the group.
+  absl::Status Decision(const absl::Status& verdict) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Departure(const absl::Status& symptom, int culprit) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CoordinatorGone(const absl::Status& why) const
@@ -183,6 +189,10 @@ class FailureJudge {
   bool deciding_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status final_ ABSL_GUARDED_BY(mutex_);
 };
+
+// `why` as the error with which a group ends on every rank that hears of it,
+// word for word; to blame are these global ranks of the group.
+absl::Status AsVerdict(absl::Status why, const std::vector<int>& culprits);
 
 // "rank 2 (trainer-2, pid 4711)".
 std::string DescribeMember(const MemberInfo& member);

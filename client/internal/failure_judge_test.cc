@@ -148,6 +148,49 @@ TEST_F(SubgroupJudgeTest, AMemberEndsItWhateverHasEndedTheGeneration) {
   EXPECT_THAT(Ranks(aborted_), ElementsAre(3));
 }
 
+// As the data plane brings it: with the culprit's rank in the group.
+absl::Status Verdict(const std::vector<int>& culprits) {
+  absl::Status verdict = AsVerdict(
+      absl::AbortedError("group \"odd\": aborted by rank 1: enough"), culprits);
+  dataplane::SetCulpritRank(verdict, 0);
+  return verdict;
+}
+
+TEST_F(SubgroupJudgeTest, WhatARankHasDecidedIsTheEndWordForWordAndAtOnce) {
+  judge_.OnEvent(Event(MemberEvent::Kind::kLeft, 1, "finished"));
+  const absl::Status error = judge_.Decide(Verdict({1, 3}));
+  EXPECT_EQ(error.message(), "group \"odd\": aborted by rank 1: enough");
+  EXPECT_TRUE(absl::IsAborted(error));
+  ASSERT_THAT(Ranks(error), ElementsAre(1, 3));
+  EXPECT_EQ(CulpritsOf(error)[1].host, "host-3");
+  EXPECT_EQ(OmittedCulprits(error), 0u);
+}
+
+TEST_F(SubgroupJudgeTest, OfManyThatADecisionBlamesSomeAreListed) {
+  const absl::Status error =
+      judge_.Decide(Verdict({3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
+  EXPECT_THAT(Ranks(error), ElementsAre(3));
+  EXPECT_EQ(OmittedCulprits(error), 2u);
+}
+
+TEST_F(FailureJudgeTest, ADecisionOnTheDefaultGroupIsTheCoordinatorsToTell) {
+  Begin();
+  std::thread decides([&] {
+    EXPECT_EQ(judge_->Decide(Verdict({0})).message(), "out of memory");
+  });
+  judge_->OnEvent(Report(0, "out of memory", {0}));
+  decides.join();
+  EXPECT_TRUE(accused_.ok());
+}
+
+TEST_F(FailureJudgeTest, ADecisionStandsWhileTheCoordinatorIsOutOfReach) {
+  connected_ = false;
+  Begin();
+  EXPECT_EQ(judge_->Decide(Verdict({0})).message(),
+            "group \"odd\": aborted by rank 1: enough");
+  EXPECT_TRUE(accused_.ok());
+}
+
 TEST_F(SubgroupJudgeTest, WhoReportsIsNotToBlame) {
   judge_.OnEvent(Report(3, "all_reduce #5 on group \"world\"", {2}));
   EXPECT_TRUE(judge_.Known(kGeneration).ok());

@@ -17,6 +17,7 @@
 #include "client/internal/verbs.h"
 #include "dataplane/coalescing.h"
 #include "dataplane/collective.h"
+#include "dataplane/culprit.h"
 #include "glog/logging.h"
 
 namespace muster::internal {
@@ -229,13 +230,19 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   if (culprits.empty()) culprits = {rank()};
   std::sort(culprits.begin(), culprits.end());
   std::vector<MemberInfo> blamed;
-  blamed.reserve(culprits.size());
-  for (const int culprit : culprits) blamed.push_back(member(culprit));
-  const absl::Status why = WithCulprits(
+  std::vector<int> global_ranks;
+  for (const int culprit : culprits) {
+    blamed.push_back(member(culprit));
+    global_ranks.push_back(blamed.back().rank);
+  }
+  absl::Status why = WithCulprits(
       absl::AbortedError(absl::StrCat(
           "group \"", options_.name, "\": aborted by ",
           DescribeMember(member(rank())), reason.empty() ? "" : ": ", reason)),
       blamed);
+  // The backend tells it to the other ranks.
+  why = AsVerdict(std::move(why), global_ranks);
+  dataplane::SetCulpritRank(why, culprits.front());
   if (options_.is_world) {
     // Its event ends the group on all ranks, this one included.
     ReportError(session_->stream(), why, SettleDeadline()).IgnoreError();

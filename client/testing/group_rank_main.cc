@@ -241,16 +241,40 @@ int Many() {
   return 0;
 }
 
-// Of three ranks: 1 aborts a group of 0 and 1, and then the default one.
+// "at 4711": milliseconds of a clock that all processes share.
+void SayTime() {
+  Say("at " +
+      std::to_string(std::chrono::duration_cast<milliseconds>(
+                         std::chrono::steady_clock::now().time_since_epoch())
+                         .count()));
+}
+
+// Rank 1 aborts the group, in which 0 waits for 1, and 2 for 0.
+void AbortWhileTheOthersWait(const Group& group, const std::string& reason) {
+  std::vector<int> value = {0};
+  if (GetRank() == 1) {
+    Recv(value, 0, {.group = group});
+    Recv(value, 2, {.group = group});
+    SayTime();
+    group->Abort(reason);
+    SayProblem([&] { Sum(group); });
+    return;
+  }
+  Send(value, 1, {.group = group});
+  SayProblem([&] { Recv(value, GetRank() == 0 ? 1 : 0, {.group = group}); });
+  SayTime();
+}
+
+// Of four ranks: 1 aborts a group without 3, and then the default one.
 int Abort() {
-  InitProcessGroup(kOptions);
-  const Group pair = NewGroup({.ranks = {{0, 1}}});
-  if (GetRank() == 1) pair->Abort("no more");
-  if (GetRank() < 2) SayProblem([&] { Sum(pair); });
-  pair->Abort("once is enough");
+  // There is no other verdict to wait for.
+  InitProcessGroup({.timeout = seconds(60), .verdict_timeout = seconds(60)});
+  const Group some = NewGroup({.ranks = {{0, 1, 2}}});
+  if (GetRank() < 3) AbortWhileTheOthersWait(some, "no more");
+  some->Abort("once is enough");
   SaySum("world", nullptr);
-  if (GetRank() == 1) WorldGroup()->Abort("out of memory");
-  SayProblem([] { Sum(nullptr); });
+  if (GetRank() < 3) AbortWhileTheOthersWait(WorldGroup(), "out of memory");
+  if (GetRank() == 3) SayProblem([] { Sum(nullptr); });
   SayProblem([] { DestroyProcessGroup(); });
   return 0;
 }

@@ -267,7 +267,8 @@ absl::Status Engine::FindFailure(Instant now) {
   mutex_.Unlock();
   absl::Status gone = mesh_->CheckPeers();
   mutex_.Lock();
-  if (gone.ok()) return gone;
+  // Who went by a verdict does not want it to end.
+  if (gone.ok() || Verdict(gone).has_value()) return gone;
   std::string label;
   if (!jobs_.empty()) {
     label = LabelOf(jobs_.front().collective);

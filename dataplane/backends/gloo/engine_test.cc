@@ -243,6 +243,22 @@ TEST_F(EngineTest, CollectiveHasItsGraceAfterAPeerIsGone) {
                               "barrier #7 on group \"g\": rank 1 is gone"));
 }
 
+TEST_F(EngineTest, AVerdictNeedsNoGraceAndNoLabel) {
+  absl::Status verdict = absl::AbortedError("aborted by rank 1: enough");
+  SetVerdict(verdict, "");
+  const auto work = StartBarrier(/*caller_waits=*/false);
+  int looks = 0;
+  {
+    MutexLock lock(network_->mutex);
+    network_->gone = verdict;
+    looks = network_->looks;
+  }
+  EXPECT_EQ(work->Wait(), verdict);
+  MutexLock lock(network_->mutex);
+  // One may have been under way.
+  EXPECT_LE(network_->looks, looks + 2);
+}
+
 TEST_F(EngineTest, PeerMayLeaveOnceItHasSentItsNote) {
   {
     MutexLock lock(network_->mutex);

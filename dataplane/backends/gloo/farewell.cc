@@ -22,10 +22,11 @@ constexpr char kOriginUrl[] = "muster/failure_origin";
 struct Layout {
   uint32_t mark;
   int32_t code;
-  int32_t culprit;  // -1: none
-  int32_t origin;   // -1: the sender
+  int32_t culprit;        // -1: none
+  int32_t origin;         // -1: the sender
+  int32_t verdict_bytes;  // of the text's beginning; -1: it is no verdict
   uint32_t text_bytes;
-  char text[512 - 20];
+  char text[512 - 24];
 };
 static_assert(sizeof(Layout) == sizeof(FarewellBytes));
 
@@ -36,7 +37,8 @@ Layout LayoutOf(const FarewellBytes& bytes) {
 }
 
 bool IsFarewell(const Layout& layout) {
-  return layout.mark == kMark && layout.text_bytes <= sizeof(layout.text);
+  return layout.mark == kMark && layout.text_bytes <= sizeof(layout.text) &&
+         layout.verdict_bytes <= static_cast<int64_t>(layout.text_bytes);
 }
 
 bool IsPeaceful(const Layout& layout) {
@@ -52,9 +54,13 @@ FarewellBytes EncodeFarewell(const absl::Status& reason) {
   layout.code = static_cast<int32_t>(reason.code());
   layout.culprit = CulpritRank(reason).value_or(-1);
   layout.origin = -1;
+  layout.verdict_bytes = -1;
   std::string text(reason.message());
   const auto origin = reason.GetPayload(kOriginUrl);
-  if (origin.has_value() && origin->size() >= sizeof(layout.origin)) {
+  if (const auto verdict = Verdict(reason); verdict.has_value()) {
+    layout.verdict_bytes = static_cast<int32_t>(verdict->size());
+    text = *verdict + text;
+  } else if (origin.has_value() && origin->size() >= sizeof(layout.origin)) {
     const std::string payload(*origin);
     std::memcpy(&layout.origin, payload.data(), sizeof(layout.origin));
     text = payload.substr(sizeof(layout.origin));
@@ -86,14 +92,22 @@ absl::Status InterpretFarewell(int peer, const FarewellBytes& bytes,
     SetCulpritRank(status, peer);
     return status;
   }
+  const auto code = static_cast<absl::StatusCode>(layout.code);
   const int32_t origin = layout.origin >= 0 ? layout.origin : peer;
   const std::string text(layout.text, layout.text_bytes);
-  status = absl::Status(static_cast<absl::StatusCode>(layout.code),
-                        absl::StrCat("rank ", origin, " failed: ", text));
-  status.SetPayload(
-      kOriginUrl, absl::Cord(std::string(reinterpret_cast<const char*>(&origin),
-                                         sizeof(origin)) +
-                             text));
+  if (layout.verdict_bytes >= 0) {
+    const auto bytes = static_cast<size_t>(layout.verdict_bytes);
+    status = absl::Status(code, text.substr(bytes));
+    SetVerdict(status, text.substr(0, bytes));
+  } else {
+    status =
+        absl::Status(code, absl::StrCat("rank ", origin, " failed: ", text));
+    status.SetPayload(
+        kOriginUrl,
+        absl::Cord(std::string(reinterpret_cast<const char*>(&origin),
+                               sizeof(origin)) +
+                   text));
+  }
   SetCulpritRank(status, layout.culprit >= 0 ? layout.culprit : peer);
   return status;
 }

@@ -21,6 +21,7 @@ FarewellBytes EncodeFarewell(const absl::Status& reason);
 //   left in peace: kUnavailable, the peer left; it is the culprit
 //   an error:      that code and text, and the culprit that the peer named, or
 //                  the peer itself
+//   a verdict:     that error, word for word
 absl::Status InterpretFarewell(int peer, const FarewellBytes& bytes,
                                absl::string_view transport_error);
 

@@ -50,6 +50,22 @@ TEST(FarewellTest, TextDoesNotGrowFromRankToRank) {
   EXPECT_EQ(CulpritRank(status), 1);
 }
 
+TEST(FarewellTest, AVerdictIsPassedOnWordForWord) {
+  absl::Status status = absl::AbortedError("aborted by rank 1: enough");
+  SetVerdict(status, "1,4");
+  SetCulpritRank(status, 4);
+  for (int rank = 1; rank < 4; ++rank) {
+    status = InterpretFarewell(rank, EncodeFarewell(status), "");
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(std::string(status.message()), "aborted by rank 1: enough");
+    EXPECT_EQ(Verdict(status), "1,4");
+    EXPECT_EQ(CulpritRank(status), 4);
+  }
+  EXPECT_EQ(Verdict(InterpretFarewell(
+                3, EncodeFarewell(absl::AbortedError("no verdict")), "")),
+            std::nullopt);
+}
+
 TEST(FarewellTest, LongTextIsCutAndRubbishIsNoFarewell) {
   const absl::Status status = InterpretFarewell(
       3, EncodeFarewell(absl::AbortedError(std::string(5000, 'x'))), "");

@@ -4,6 +4,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "dataplane/culprit.h"
 
 namespace muster::dataplane::gloo_internal {
 
@@ -16,6 +17,7 @@ std::string WithoutSourcePosition(absl::string_view text) {
 }
 
 absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
+  if (Verdict(status).has_value()) return status;
   absl::Status result(status.code(),
                       absl::StrCat(prefix, ": ", status.message()));
   status.ForEachPayload([&](absl::string_view url, const absl::Cord& value) {

@@ -25,7 +25,7 @@ absl::Status Guard(Function&& function) {
 // Gloo's texts begin with where in Gloo they were made: "[./a/b.cc:12] text".
 std::string WithoutSourcePosition(absl::string_view text);
 
-// A status with text in front and its payload kept.
+// A status with text in front and its payload kept; a verdict as it is.
 absl::Status Prefixed(absl::string_view prefix, const absl::Status& status);
 
 }  // namespace muster::dataplane::gloo_internal
