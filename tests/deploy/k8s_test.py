@@ -1,0 +1,259 @@
+#!/usr/bin/python3
+"""What deploy/k8s renders to: objects that Kubernetes would take, that fit
+together, and that say what the programs understand.
+
+Usage: k8s_test.py COORDINATOR MUSTER_RUN MUSTERCTL
+kubectl, python3-kubernetes and python3-yaml are Debian's.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+import k8s_schema
+import manifests
+from manifests import (EXAMPLES, OVERLAYS, container, environment, job_spec,
+                       of_kind, only, pod_templates, port_number, seconds)
+
+COORDINATOR, MUSTER_RUN, MUSTERCTL = [
+    os.path.abspath(path) for path in sys.argv[1:4]]
+
+
+def selects(selector, labels):
+    return selector.items() <= labels.items()
+
+
+class RenderedTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.rendered = {folder: manifests.render(folder)
+                        for folder in OVERLAYS + EXAMPLES}
+        cls.everything = [(folder, thing)
+                          for folder, things in cls.rendered.items()
+                          for thing in things]
+
+    def templates(self, folders):
+        for folder in folders:
+            for template in pod_templates(self.rendered[folder]):
+                yield folder, template
+
+    def test_every_folder_is_looked_at(self):
+        found = {os.path.relpath(folder, manifests.K8S)
+                 for folder, _, files in os.walk(manifests.K8S)
+                 if "kustomization.yaml" in files}
+        self.assertEqual(found, set(OVERLAYS + EXAMPLES))
+        for folder, things in self.rendered.items():
+            self.assertTrue(things, folder)
+
+    def test_every_object_fits_its_schema(self):
+        for folder, thing in self.everything:
+            with self.subTest(folder=folder):
+                k8s_schema.check(thing)
+                self.assertEqual(thing["metadata"].get("namespace", "muster"),
+                                 "muster")
+
+    def test_the_schema_knows_wrong_objects(self):
+        tls = self.rendered["overlays/tls"]
+        stateful = only(of_kind(tls, "StatefulSet"))
+        spec = stateful["spec"]["template"]["spec"]
+        certificate = of_kind(tls, "Certificate")[0]
+        wrong = {
+            "there is no field replica": {
+                **stateful, "spec": {**stateful["spec"], "replica": 1}},
+            "`selector`, must not be `None`": {
+                **stateful, "spec": {
+                    k: v for k, v in stateful["spec"].items()
+                    if k != "selector"}},
+            "'30' is no int": {**stateful, "spec": {
+                **stateful["spec"], "template": {"spec": {
+                    **spec, "terminationGracePeriodSeconds": "30"}}}},
+            "secretName is missing": {
+                **certificate, "spec": {
+                    k: v for k, v in certificate["spec"].items()
+                    if k != "secretName"}},
+            "there is no \\('apps/v2'": {**stateful, "apiVersion": "apps/v2"},
+        }
+        for text, thing in wrong.items():
+            with self.subTest(text), self.assertRaisesRegex(ValueError, text):
+                k8s_schema.check(thing)
+
+    def test_pods_are_restricted(self):
+        for folder, template in self.templates(OVERLAYS + EXAMPLES):
+            with self.subTest(folder):
+                pod = template["spec"]
+                self.assertFalse(pod["automountServiceAccountToken"])
+                self.assertFalse(pod["enableServiceLinks"])
+                self.assertEqual(pod["serviceAccountName"], "muster")
+                self.assertTrue(pod["securityContext"]["runAsNonRoot"])
+                self.assertGreater(pod["securityContext"]["runAsUser"], 1000)
+                self.assertEqual(pod["securityContext"]["seccompProfile"],
+                                 {"type": "RuntimeDefault"})
+                self.assertEqual(container(template)["securityContext"], {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"]}})
+                self.assertIn("memory",
+                              container(template)["resources"]["limits"])
+
+    def test_volumes_and_ports_are_named_as_they_are(self):
+        for folder, template in self.templates(OVERLAYS + EXAMPLES):
+            with self.subTest(folder):
+                volumes = {v["name"] for v in template["spec"].get("volumes", [])}
+                mounts = {m["name"] for m in container(template)["volumeMounts"]}
+                self.assertEqual(mounts, volumes | (mounts & {"data"}))
+                for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                    get = container(template).get(probe, {}).get("httpGet")
+                    if get:
+                        self.assertEqual(port_number(template, get["port"]), 7071)
+
+    def test_services_and_policies_select_pods(self):
+        for folder in OVERLAYS[:3]:
+            template = only(pod_templates(self.rendered[folder]))
+            labels = template["metadata"]["labels"]
+            stateful = only(of_kind(self.rendered[folder], "StatefulSet"))
+            services = of_kind(self.rendered[folder], "Service")
+            self.assertIn(stateful["spec"]["serviceName"],
+                          [s["metadata"]["name"] for s in services])
+            for service in services:
+                self.assertTrue(selects(service["spec"]["selector"], labels))
+                for port in service["spec"]["ports"]:
+                    self.assertEqual(port_number(template, port["targetPort"]),
+                                     port["port"])
+            budget = only(of_kind(self.rendered[folder], "PodDisruptionBudget"))
+            self.assertTrue(selects(budget["spec"]["selector"]["matchLabels"],
+                                    labels))
+            policies = {p["metadata"]["name"]: p["spec"] for p in
+                        of_kind(self.rendered[folder], "NetworkPolicy")}
+            self.assertTrue(selects(policies["muster-coordinator"][
+                "podSelector"]["matchLabels"], labels))
+            for example in EXAMPLES:
+                worker = job_spec(self.rendered[example])["template"][
+                    "metadata"]["labels"]
+                self.assertTrue(selects(policies["muster-worker"][
+                    "podSelector"]["matchLabels"], worker))
+                rule = policies["muster-coordinator"]["ingress"][0]
+                self.assertTrue(selects(
+                    rule["from"][0]["podSelector"]["matchLabels"], worker))
+
+    def test_coordinators_flags_are_real_and_fit_the_ports(self):
+        flags = manifests.flags_of(COORDINATOR)
+        for folder, template in self.templates(OVERLAYS):
+            with self.subTest(folder):
+                self.assertEqual(container(template)["command"],
+                                 ["muster-coordinator"])
+                env = environment(template)
+                for name in env:
+                    self.assertIn(
+                        name.replace("MUSTER_COORDINATOR_", "").lower(), flags)
+                for flag, port in (("LISTEN", "grpc"), ("HTTP_LISTEN", "http")):
+                    number = env["MUSTER_COORDINATOR_" + flag].split(":")[1]
+                    self.assertEqual(int(number), port_number(template, port))
+                drain = re.search(r"default (\w+)$", flags["drain_timeout"])[1]
+                self.assertGreater(
+                    template["spec"]["terminationGracePeriodSeconds"],
+                    seconds(drain))
+
+    def test_workers_variables_are_real_and_fit_the_job(self):
+        flags = manifests.flags_of(MUSTER_RUN)
+        sdk = subprocess.run([MUSTERCTL, "help"], check=True, text=True,
+                             capture_output=True).stdout
+        for folder in EXAMPLES:
+            with self.subTest(folder):
+                job = job_spec(self.rendered[folder])
+                template = job["template"]
+                env = environment(template)
+                for name in env:
+                    option = name.replace("MUSTER_", "").lower()
+                    self.assertTrue(option in flags or name in sdk or
+                                    name == "MUSTER_HTTP_ADDRESS", name)
+                self.assertEqual(int(env["MUSTER_NNODES"]), job["completions"])
+                self.assertEqual(job["parallelism"], job["completions"])
+                self.assertEqual(job["completionMode"], "Indexed")
+                self.assertEqual(
+                    env["MUSTER_NODE_RANK"], "metadata.annotations"
+                    "['batch.kubernetes.io/job-completion-index']")
+                ports = [(p["name"], p["containerPort"])
+                         for p in container(template)["ports"]]
+                self.assertEqual(ports, [
+                    (f"metrics-{k}", 9400 + k)
+                    for k in range(int(env["MUSTER_NPROC_PER_NODE"]))])
+                self.assertGreater(
+                    template["spec"]["terminationGracePeriodSeconds"],
+                    seconds(env["MUSTER_STOP_GRACE"]) + 10)
+                self.assertEqual(env["MUSTER_RDZV_ENDPOINT"],
+                                 "muster-coordinator:7070")
+
+    def test_gpus_are_as_many_as_ranks(self):
+        for folder in ("examples/indexed-job-gpu", "examples/jobset-gpu"):
+            template = job_spec(self.rendered[folder])["template"]
+            self.assertEqual(
+                str(container(template)["resources"]["limits"]["nvidia.com/gpu"]),
+                environment(template)["MUSTER_NPROC_PER_NODE"])
+
+    def test_certificates_are_those_that_pods_mount(self):
+        tls = self.rendered["overlays/tls"]
+        certificates = {c["spec"]["secretName"]: c["spec"]
+                        for c in of_kind(tls, "Certificate")}
+        issuers = {i["metadata"]["name"] for i in of_kind(tls, "Issuer")}
+        for certificate in certificates.values():
+            self.assertIn(certificate["issuerRef"]["name"], issuers)
+
+        def secrets(template):
+            return {v["secret"]["secretName"]
+                    for v in template["spec"].get("volumes", [])
+                    if "secret" in v}
+        self.assertEqual(secrets(only(pod_templates(tls))),
+                         {"muster-coordinator-tls", "muster-tokens"})
+        worker = job_spec(self.rendered["examples/indexed-job"])["template"]
+        self.assertEqual(secrets(worker), {"muster-client-tls", "muster-token"})
+        self.assertLess({"muster-coordinator-tls", "muster-client-tls"},
+                        set(certificates))
+        host = environment(worker)["MUSTER_RDZV_ENDPOINT"].split(":")[0]
+        self.assertIn(host, certificates["muster-coordinator-tls"]["dnsNames"])
+        plain = job_spec(
+            self.rendered["examples/indexed-job-development"])["template"]
+        self.assertFalse(secrets(plain))
+        self.assertNotIn("MUSTER_TLS_CA", environment(plain))
+
+    def test_monitors_find_their_ports(self):
+        objects = self.rendered["overlays/prometheus-operator"]
+        service_monitor = only(of_kind(objects, "ServiceMonitor"))["spec"]
+        found = [s for s in of_kind(self.rendered["base"], "Service")
+                 if selects(service_monitor["selector"]["matchLabels"],
+                            s["metadata"]["labels"])]
+        ports = [p["name"] for p in only(found)["spec"]["ports"]]
+        self.assertIn(only(service_monitor["endpoints"])["port"], ports)
+        pod_monitor = only(of_kind(objects, "PodMonitor"))["spec"]
+        watched = [e["port"] for e in pod_monitor["podMetricsEndpoints"]]
+        for endpoint in pod_monitor["podMetricsEndpoints"]:
+            self.assertEqual(
+                [r["targetLabel"] for r in endpoint["relabelings"]],
+                ["muster_job", "instance"])
+        allowed = only(of_kind(objects, "NetworkPolicy"))["spec"][
+            "ingress"][0]["ports"]
+        for folder in EXAMPLES:
+            template = job_spec(self.rendered[folder])["template"]
+            self.assertTrue(selects(pod_monitor["selector"]["matchLabels"],
+                                    template["metadata"]["labels"]))
+            for port in container(template)["ports"]:
+                self.assertIn(port["name"], watched)
+                self.assertTrue(any(
+                    p["port"] <= port["containerPort"] <= p.get(
+                        "endPort", p["port"]) for p in allowed))
+
+    def test_rules_are_those_of_prometheus(self):
+        written = subprocess.run(
+            [os.path.join(manifests.K8S, "write_rules")], check=True,
+            capture_output=True, text=True).stdout
+        path = os.path.join(manifests.K8S,
+                            "overlays/prometheus-operator/rules.yaml")
+        with open(path, encoding="utf-8") as there:
+            self.assertEqual(there.read(), written,
+                             f"deploy/k8s/write_rules >{path}")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
