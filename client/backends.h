@@ -14,10 +14,10 @@ namespace muster {
 // Adds a backend to this process, for good: from then on it can be named in
 // InitProcessGroupOptions::backend and NewGroupOptions::backend, alone or for
 // some devices ("cpu:mine,cuda:nccl"). All ranks of a group need it.
-// dataplane/backend.h says what one has to do; dataplane/examples/store_backend.cc
-// is one. Thread-safe.
-// Throws DistError: kInvalidArgument (`name` is not of 1 to 64 lower-case
-// letters, digits, `_` and `-`; no devices; no factory), kAlreadyExists.
+// dataplane/backend.h says what one has to do;
+// dataplane/examples/store_backend.cc is one. Thread-safe. Throws DistError:
+// kInvalidArgument (`name` is not of 1 to 64 lower-case letters, digits, `_`
+// and `-`; no devices; no factory), kAlreadyExists.
 void RegisterBackend(const std::string& name,
                      const std::vector<dataplane::DeviceType>& devices,
                      dataplane::BackendFactory factory);
@@ -35,6 +35,7 @@ std::string LoadBackend(const std::string& path);
 bool IsBackendAvailable(const std::string& name);
 
 inline bool IsGlooAvailable() { return IsBackendAvailable("gloo"); }
+inline bool IsNcclAvailable() { return IsBackendAvailable("nccl"); }
 inline bool IsMpiAvailable() { return IsBackendAvailable("mpi"); }
 inline bool IsUccAvailable() { return IsBackendAvailable("ucc"); }
 inline bool IsXcclAvailable() { return IsBackendAvailable("xccl"); }

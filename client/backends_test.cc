@@ -52,6 +52,7 @@ std::string Problem(const std::function<void()>& run) {
 
 TEST(BackendsTest, WhatIsAvailable) {
   EXPECT_TRUE(IsGlooAvailable());
+  EXPECT_FALSE(IsNcclAvailable());
   EXPECT_FALSE(IsMpiAvailable());
   EXPECT_FALSE(IsUccAvailable());
   EXPECT_FALSE(IsXcclAvailable());

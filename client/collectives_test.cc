@@ -59,14 +59,17 @@ TEST_F(CollectivesTest, BadArgumentsAndUnfinishedWorksSaySo) {
     Process& process = *ranks_[rank];
     EXPECT_EQ(process.ReadLine(kSoon),
               "error DistError [] send #1 on group \"world\": argument peer: "
-              "invalid destination rank: destination rank should not be the "
+              "Invalid destination rank: destination rank should not be the "
               "same as the rank of the current process, got " +
                   std::to_string(rank));
+    EXPECT_EQ(process.ReadLine(kSoon),
+              "error DistError [] recv on group \"world\": Invalid source "
+              "rank: -1");
     EXPECT_EQ(process.ReadLine(kSoon),
               "error DistError [] p2p_op_list must not be empty");
     EXPECT_EQ(process.ReadLine(kSoon),
               "error DistError [] reduce #1 on group \"world\": argument "
-              "reduce_op: cannot use ReduceOp.BAND with non-integral dtype, "
+              "reduce_op: Cannot use ReduceOp.BAND with non-integral dtype, "
               "got float32[2]");
     EXPECT_EQ(process.ReadLine(kSoon),
               "error DistError [] Work needs to be completed before calling "

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,9 +14,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/errors.h"
+#include "client/internal/group_state.h"
 #include "client/internal/throw.h"
 #include "client/internal/world.h"
 #include "dataplane/mutex.h"
@@ -255,6 +258,25 @@ std::vector<int> GetProcessGroupRanks(
   return group->ranks();
 }
 
+bool IsTorchElasticLaunched() {
+  return std::getenv("TORCHELASTIC_RUN_ID") != nullptr;
+}
+
+int GetNodeLocalRank(std::optional<int> fallback_rank) {
+  const char* const text = std::getenv("LOCAL_RANK");
+  int rank = 0;
+  if (text != nullptr) {
+    if (absl::SimpleAtoi(text, &rank)) return rank;
+    Invalid(absl::StrCat(
+        "environment variable LOCAL_RANK must be a number but was \"", text,
+        "\""));
+  }
+  if (fallback_rank.has_value()) return *fallback_rank;
+  Invalid(
+      "LOCAL_RANK is not in the environment. Consider passing fallback_rank "
+      "to allow `get_node_local_rank` to work without a launcher");
+}
+
 MeshWorld DefaultMeshWorld() {
   const std::shared_ptr<ProcessGroup> group = WorldGroup();
   MeshWorld mesh;
@@ -277,6 +299,7 @@ MeshWorld DefaultMeshWorld() {
 DeviceMesh InitDeviceMesh(const std::string& device_type,
                           const std::vector<int64_t>& shape,
                           const DeviceMeshOptions& options) {
+  if (!IsInitialized()) InitProcessGroup();
   return DeviceMesh::Init(DefaultMeshWorld(), device_type, shape, options);
 }
 
@@ -288,11 +311,13 @@ Work AllReduce(Tensor tensor, const AllReduceOptions& options) {
   return Resolve(options.group)->AllReduce(std::move(tensor), options);
 }
 
-Work Broadcast(Tensor tensor, int src, const BroadcastOptions& options) {
+Work Broadcast(Tensor tensor, std::optional<int> src,
+               const BroadcastOptions& options) {
   return Resolve(options.group)->Broadcast(std::move(tensor), src, options);
 }
 
-Work Reduce(Tensor tensor, int dst, const ReduceOptions& options) {
+Work Reduce(Tensor tensor, std::optional<int> dst,
+            const ReduceOptions& options) {
   return Resolve(options.group)->Reduce(std::move(tensor), dst, options);
 }
 
@@ -308,14 +333,14 @@ Work AllGatherIntoTensor(Tensor output, Tensor input,
       ->AllGatherIntoTensor(std::move(output), std::move(input), options);
 }
 
-Work Gather(Tensor tensor, std::vector<Tensor> gather_list, int dst,
-            const GatherOptions& options) {
+Work Gather(Tensor tensor, std::vector<Tensor> gather_list,
+            std::optional<int> dst, const GatherOptions& options) {
   return Resolve(options.group)
       ->Gather(std::move(tensor), std::move(gather_list), dst, options);
 }
 
-Work Scatter(Tensor tensor, std::vector<Tensor> scatter_list, int src,
-             const ScatterOptions& options) {
+Work Scatter(Tensor tensor, std::vector<Tensor> scatter_list,
+             std::optional<int> src, const ScatterOptions& options) {
   return Resolve(options.group)
       ->Scatter(std::move(tensor), std::move(scatter_list), src, options);
 }
@@ -346,7 +371,7 @@ Work AllToAllSingle(Tensor output, Tensor input,
       ->AllToAllSingle(std::move(output), std::move(input), options);
 }
 
-void Send(Tensor tensor, int dst, const SendOptions& options) {
+void Send(Tensor tensor, std::optional<int> dst, const SendOptions& options) {
   Resolve(options.group)->Send(std::move(tensor), dst, options);
 }
 
@@ -354,7 +379,7 @@ int Recv(Tensor tensor, std::optional<int> src, const RecvOptions& options) {
   return Resolve(options.group)->Recv(std::move(tensor), src, options);
 }
 
-Work Isend(Tensor tensor, int dst, const SendOptions& options) {
+Work Isend(Tensor tensor, std::optional<int> dst, const SendOptions& options) {
   return Resolve(options.group)->Isend(std::move(tensor), dst, options);
 }
 
@@ -374,13 +399,17 @@ std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
           Origin::kControl,
           absl::InvalidArgumentError("All ops need to use the same group."));
     }
+    (void)group->state()->GroupRankOf({op.peer, op.group_peer}, "peer");
   }
   std::vector<Work> works;
   works.reserve(p2p_op_list.size());
   for (const P2POp& op : p2p_op_list) {
-    works.push_back(op.op == P2POp::Kind::kIsend
-                        ? group->Isend(op.tensor, op.peer, {.tag = op.tag})
-                        : group->Irecv(op.tensor, op.peer, {.tag = op.tag}));
+    works.push_back(
+        op.op == P2POp::Kind::kIsend
+            ? group->Isend(op.tensor, op.peer,
+                           {.tag = op.tag, .group_dst = op.group_peer})
+            : group->Irecv(op.tensor, op.peer,
+                           {.tag = op.tag, .group_src = op.group_peer}));
   }
   return works;
 }

@@ -241,11 +241,21 @@ int GetGlobalRank(const std::shared_ptr<ProcessGroup>& group, int group_rank);
 std::vector<int> GetProcessGroupRanks(
     const std::shared_ptr<ProcessGroup>& group = nullptr);
 
+// Whether a launcher has started this process: muster-run, or torchrun.
+bool IsTorchElasticLaunched();
+
+// The rank of this process on its host, as the launcher says in LOCAL_RANK; if
+// that does not, `fallback_rank`.
+// Throws DistError (kInvalidArgument): there is neither, or LOCAL_RANK is no
+// number.
+int GetNodeLocalRank(std::optional<int> fallback_rank = std::nullopt);
+
 // The default group for the functions of DeviceMesh, whose groups are made with
 // NewGroup: one for each line of a dimension, in the order of the mesh.
 MeshWorld DefaultMeshWorld();
 
-// DeviceMesh::Init on the default group. All its ranks must make the call.
+// DeviceMesh::Init on the default group, which is formed by InitProcessGroup()
+// if there is none. All its ranks must make the call.
 DeviceMesh InitDeviceMesh(const std::string& device_type,
                           const std::vector<int64_t>& shape,
                           const DeviceMeshOptions& options = {});
@@ -260,15 +270,19 @@ std::string GetDebugAddress();
 
 // As the methods of ProcessGroup.
 Work AllReduce(Tensor tensor, const AllReduceOptions& options = {});
-Work Broadcast(Tensor tensor, int src, const BroadcastOptions& options = {});
-Work Reduce(Tensor tensor, int dst, const ReduceOptions& options = {});
+Work Broadcast(Tensor tensor, std::optional<int> src,
+               const BroadcastOptions& options = {});
+Work Reduce(Tensor tensor, std::optional<int> dst,
+            const ReduceOptions& options = {});
 Work AllGather(std::vector<Tensor> tensor_list, Tensor tensor,
                const AllGatherOptions& options = {});
 Work AllGatherIntoTensor(Tensor output, Tensor input,
                          const AllGatherOptions& options = {});
-Work Gather(Tensor tensor, std::vector<Tensor> gather_list = {}, int dst = 0,
+Work Gather(Tensor tensor, std::vector<Tensor> gather_list = {},
+            std::optional<int> dst = std::nullopt,
             const GatherOptions& options = {});
-Work Scatter(Tensor tensor, std::vector<Tensor> scatter_list = {}, int src = 0,
+Work Scatter(Tensor tensor, std::vector<Tensor> scatter_list = {},
+             std::optional<int> src = std::nullopt,
              const ScatterOptions& options = {});
 Work ReduceScatter(Tensor output, std::vector<Tensor> input_list,
                    const ReduceScatterOptions& options = {});
@@ -279,18 +293,21 @@ Work AllToAll(std::vector<Tensor> output_tensor_list,
               const AllToAllOptions& options = {});
 Work AllToAllSingle(Tensor output, Tensor input,
                     const AllToAllSingleOptions& options = {});
-void Send(Tensor tensor, int dst, const SendOptions& options = {});
+void Send(Tensor tensor, std::optional<int> dst,
+          const SendOptions& options = {});
 int Recv(Tensor tensor, std::optional<int> src = std::nullopt,
          const RecvOptions& options = {});
-Work Isend(Tensor tensor, int dst, const SendOptions& options = {});
+Work Isend(Tensor tensor, std::optional<int> dst,
+           const SendOptions& options = {});
 Work Irecv(Tensor tensor, std::optional<int> src = std::nullopt,
            const RecvOptions& options = {});
 Work Barrier(const BarrierOptions& options = {});
 void MonitoredBarrier(const MonitoredBarrierOptions& options = {});
 
 // Starts all of `p2p_op_list`, in its order, and returns a handle for each. All
-// must have one group. Throws DistError (kInvalidArgument) before anything is
-// started if they do not, or if there are none.
+// must have one group, and each a peer in it. Throws DistError
+// (kInvalidArgument) before anything is started if they do not, or if there are
+// none.
 std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list);
 
 }  // namespace muster

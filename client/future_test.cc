@@ -166,7 +166,7 @@ TEST(FutureTest, AFailedCollectiveIsTheErrorOfItsFuture) {
     bad = group->AllReduce(values, {.op = ReduceOp::kBand, .async_op = true});
     const Tensors refused = bad.GetFuture();
     EXPECT_THAT(TextOf([&] { refused.Wait(); }),
-                HasSubstr("cannot use ReduceOp.BAND"));
+                HasSubstr("Cannot use ReduceOp.BAND"));
     Work work = group->Irecv(values, 10 - 10 * rank);
     const Tensors future = work.GetFuture();
     if (rank == 1) {

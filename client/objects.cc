@@ -180,9 +180,9 @@ class Exchange {
     if (fault_.empty()) fault_ = std::move(fault);
   }
 
-  void SetRoot(int global_rank) {
+  void SetRoot(const RankArgument& rank, absl::string_view name) {
     try {
-      root_ = group_->state()->GroupRankOf(global_rank);
+      root_ = group_->state()->GroupRankOf(OrZero(rank), name);
       // That of the default group leaves it to the data plane.
       (void)group_->state()->GlobalRankOf(root_);
     } catch (const DistError& error) {
@@ -231,9 +231,13 @@ class Exchange {
   const std::vector<Notice>& notices() const { return notices_; }
 
   // Of the next collective: what is left of the time.
-  CollectiveOptions Step() const {
-    return {.timeout =
-                std::max(deadline_.Remaining(Clock::now()), milliseconds(1))};
+  milliseconds Left() const {
+    return std::max(deadline_.Remaining(Clock::now()), milliseconds(1));
+  }
+  CollectiveOptions Step() const { return {.timeout = Left()}; }
+  // Of one from the root.
+  SourceOptions StepOfRoot() const {
+    return {.timeout = Left(), .group_src = root_};
   }
 
  private:
@@ -317,9 +321,10 @@ void ThrowUnparsableObject(const ObjectSource& source, size_t index,
                            size_t bytes) {
   const std::shared_ptr<ProcessGroup> group =
       source.group == nullptr ? WorldGroup() : source.group;
-  const int rank = source.rank.has_value()
-                       ? *source.rank
-                       : group->state()->options().seats[index].rank;
+  const internal::GroupState& state = *group->state();
+  const int rank = state.GlobalRankOf(
+      source.rank.has_value() ? state.GroupRankOf(OrZero(*source.rank), "src")
+                              : static_cast<int>(index));
   ThrowBlaming(
       *group, rank,
       absl::DataLossError(absl::StrCat(
@@ -329,11 +334,12 @@ void ThrowUnparsableObject(const ObjectSource& source, size_t index,
           " bytes, cannot be parsed: do sender and receiver use one type?")));
 }
 
-std::optional<Bytes> BroadcastBytes(const ObjectBytes& objects, int src,
+std::optional<Bytes> BroadcastBytes(const ObjectBytes& objects,
+                                    const RankArgument& src,
                                     const ObjectOptions& options) {
   Exchange exchange(Verb::kBroadcast, options);
   if (exchange.IsForOthers()) return std::nullopt;
-  exchange.SetRoot(src);
+  exchange.SetRoot(src, "src");
   const size_t count = objects.views.size();
   exchange.Agree(count, exchange.IsRoot() ? &objects : nullptr);
   const Notice& root = exchange.notices()[static_cast<size_t>(exchange.root())];
@@ -343,7 +349,7 @@ std::optional<Bytes> BroadcastBytes(const ObjectBytes& objects, int src,
                                           static_cast<size_t>(root.total),
                                       '\0');
   if (!all.empty()) {
-    exchange.group().Broadcast(ViewOf(all), src, exchange.Step());
+    exchange.group().Broadcast(ViewOf(all), {}, exchange.StepOfRoot());
   }
   if (exchange.IsRoot()) return std::nullopt;
   return exchange.TakeApartOfRoot(all, count);
@@ -369,10 +375,11 @@ std::optional<Bytes> AllGatherBytes(const ObjectBytes& object,
 // All_to_all of which all but one column is empty: gather and scatter of the
 // data plane want equal sizes.
 std::optional<Bytes> GatherBytes(const ObjectBytes& object, bool has_list,
-                                 int dst, const ObjectOptions& options) {
+                                 const RankArgument& dst,
+                                 const ObjectOptions& options) {
   Exchange exchange(Verb::kGather, options);
   if (exchange.IsForOthers()) return std::nullopt;
-  exchange.SetRoot(dst);
+  exchange.SetRoot(dst, "dst");
   if (exchange.IsRoot() && !has_list) {
     exchange.SetFault(
         "Argument ``object_gather_list`` must be specified on destination "
@@ -401,11 +408,12 @@ std::optional<Bytes> GatherBytes(const ObjectBytes& object, bool has_list,
 }
 
 std::optional<std::string> ScatterBytes(size_t outputs,
-                                        const ObjectBytes& objects, int src,
+                                        const ObjectBytes& objects,
+                                        const RankArgument& src,
                                         const ObjectOptions& options) {
   Exchange exchange(Verb::kScatter, options);
   if (exchange.IsForOthers()) return std::nullopt;
-  exchange.SetRoot(src);
+  exchange.SetRoot(src, "src");
   const int size = exchange.group().size();
   if (outputs == 0) {
     exchange.SetFault(
@@ -432,7 +440,8 @@ std::optional<std::string> ScatterBytes(size_t outputs,
     }
   }
   std::vector<int64_t> my_size(1);
-  exchange.group().Scatter(my_size, std::move(size_list), src, exchange.Step());
+  exchange.group().Scatter(my_size, std::move(size_list), {},
+                           exchange.StepOfRoot());
   std::string mine(static_cast<size_t>(my_size[0]), '\0');
   std::vector<Tensor> taken = EmptyTensors(size);
   taken[static_cast<size_t>(exchange.root())] = ViewOf(mine);
@@ -451,17 +460,14 @@ Tensor ViewOf(Letterhead& letterhead) {
   return {letterhead.data(), {static_cast<int64_t>(letterhead.size())}};
 }
 
-std::shared_ptr<ProcessGroup> GroupOf(
-    const ObjectPointToPointOptions& options) {
-  return options.group == nullptr ? WorldGroup() : options.group;
+Deadline DeadlineOf(milliseconds timeout, const ProcessGroup& group) {
+  return Deadline::After(
+      CheckNotNegative(timeout).count() > 0 ? timeout : group.timeout(),
+      "timeout of ObjectSendOptions or ObjectRecvOptions");
 }
 
-Deadline DeadlineOf(const ObjectPointToPointOptions& options,
-                    const ProcessGroup& group) {
-  return Deadline::After(CheckNotNegative(options.timeout).count() > 0
-                             ? options.timeout
-                             : group.timeout(),
-                         "ObjectPointToPointOptions::timeout");
+milliseconds Left(const Deadline& deadline) {
+  return std::max(deadline.Remaining(Clock::now()), milliseconds(1));
 }
 
 // OK, or why a receiver of `count` objects of at most `limit` bytes takes
@@ -491,20 +497,14 @@ absl::Status CheckLetterhead(const Letterhead& letterhead, int64_t count,
   return absl::OkStatus();
 }
 
-PointToPointOptions Step(const ObjectPointToPointOptions& options,
-                         const Deadline& deadline) {
-  return {
-      .tag = options.tag,
-      .timeout = std::max(deadline.Remaining(Clock::now()), milliseconds(1))};
-}
-
 }  // namespace
 
-void SendBytes(const ObjectBytes& objects, int dst,
-               const ObjectPointToPointOptions& options) {
-  const std::shared_ptr<ProcessGroup> group = GroupOf(options);
+void SendBytes(const ObjectBytes& objects, std::optional<int> dst,
+               const ObjectSendOptions& options) {
+  const std::shared_ptr<ProcessGroup> group =
+      options.group == nullptr ? WorldGroup() : options.group;
   if (group->state()->IsForOthers("send_object_list")) return;
-  const Deadline deadline = DeadlineOf(options, *group);
+  const Deadline deadline = DeadlineOf(options.timeout, *group);
   const std::string label =
       absl::StrCat("send_object_list on group \"", group->name(), "\": ");
   if (!objects.fault.empty()) Invalid(absl::StrCat(label, objects.fault));
@@ -516,24 +516,32 @@ void SendBytes(const ObjectBytes& objects, int dst,
   Letterhead letterhead = {kObjectsMagic,
                            static_cast<int64_t>(objects.views.size()),
                            static_cast<int64_t>(all.size())};
-  Work first = group->Isend(ViewOf(letterhead), dst, Step(options, deadline));
-  if (!all.empty()) group->Send(ViewOf(all), dst, Step(options, deadline));
+  const auto step = [&]() -> SendOptions {
+    return {.tag = options.tag,
+            .timeout = Left(deadline),
+            .group_dst = options.group_dst};
+  };
+  Work first = group->Isend(ViewOf(letterhead), dst, step());
+  if (!all.empty()) group->Send(ViewOf(all), dst, step());
   first.Wait();
 }
 
 std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
-                                const ObjectPointToPointOptions& options) {
-  const std::shared_ptr<ProcessGroup> group = GroupOf(options);
+                                const ObjectRecvOptions& options) {
+  const std::shared_ptr<ProcessGroup> group =
+      options.group == nullptr ? WorldGroup() : options.group;
   if (group->state()->IsForOthers("recv_object_list")) return {-1, {}};
-  const Deadline deadline = DeadlineOf(options, *group);
+  const Deadline deadline = DeadlineOf(options.timeout, *group);
   const int64_t limit = options.object_bytes_max;
   if (limit < 0) {
     Invalid(
         absl::StrCat("object_bytes_max must not be negative but was ", limit));
   }
   Letterhead letterhead = {};
-  const int from =
-      group->Recv(ViewOf(letterhead), src, Step(options, deadline));
+  const int from = group->Recv(ViewOf(letterhead), src,
+                               {.tag = options.tag,
+                                .timeout = Left(deadline),
+                                .group_src = options.group_src});
   const auto check = [&](const absl::Status& status) {
     if (status.ok()) return;
     ThrowBlaming(
@@ -545,7 +553,10 @@ std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
   check(CheckLetterhead(letterhead, static_cast<int64_t>(count), limit));
   std::string all(static_cast<size_t>(letterhead[2]), '\0');
   // In any case, so that what comes next can be received.
-  if (!all.empty()) group->Recv(ViewOf(all), from, Step(options, deadline));
+  if (!all.empty()) {
+    group->Recv(ViewOf(all), from,
+                {.tag = options.tag, .timeout = Left(deadline)});
+  }
   if (static_cast<size_t>(letterhead[1]) != count) {
     check(absl::InvalidArgumentError(absl::StrCat(
         "sends ", letterhead[1], " objects, the list has ", count)));

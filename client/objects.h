@@ -47,8 +47,24 @@ struct ObjectOptions {
   int64_t object_bytes_max = int64_t{1} << 30;
 };
 
+// Of what one rank gives to all, or gets from all: the same, and that rank's
+// number in the group, instead of the argument `src` or `dst`.
+struct ObjectSourceOptions {
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  std::chrono::milliseconds timeout{0};
+  int64_t object_bytes_max = int64_t{1} << 30;
+  std::optional<int> group_src = std::nullopt;
+};
+
+struct ObjectDestinationOptions {
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  std::chrono::milliseconds timeout{0};
+  int64_t object_bytes_max = int64_t{1} << 30;
+  std::optional<int> group_dst = std::nullopt;
+};
+
 // Of sends and receives.
-struct ObjectPointToPointOptions {
+struct ObjectSendOptions {
   // Not negative. A send meets a receive of the same tag.
   int tag = 0;
   std::shared_ptr<ProcessGroup> group = nullptr;
@@ -56,6 +72,15 @@ struct ObjectPointToPointOptions {
   // The largest object, in bytes. Each side's holds, and bounds the memory that
   // a receiver takes.
   int64_t object_bytes_max = int64_t{1} << 30;
+  std::optional<int> group_dst = std::nullopt;
+};
+
+struct ObjectRecvOptions {
+  int tag = 0;
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  std::chrono::milliseconds timeout{0};
+  int64_t object_bytes_max = int64_t{1} << 30;
+  std::optional<int> group_src = std::nullopt;
 };
 
 namespace internal {
@@ -79,8 +104,8 @@ struct ObjectSource {
   const char* verb;
   // Null is the default group.
   std::shared_ptr<ProcessGroup> group;
-  // Global; none: the group's rank i gave the i-th.
-  std::optional<int> rank = std::nullopt;
+  // None: the group's rank i gave the i-th.
+  std::optional<RankArgument> rank = std::nullopt;
 };
 
 [[noreturn]] void ThrowUnparsableObject(const ObjectSource& source,
@@ -127,21 +152,22 @@ void ParseObjects(std::vector<std::string> bytes, std::vector<T>& objects,
 // The functions below on bytes. Nothing comes where there is nothing to write:
 // on the source, on ranks that are not the destination, on who is not a member.
 std::optional<std::vector<std::string>> BroadcastBytes(
-    const ObjectBytes& objects, int src, const ObjectOptions& options);
+    const ObjectBytes& objects, const RankArgument& src,
+    const ObjectOptions& options);
 std::optional<std::vector<std::string>> AllGatherBytes(
     const ObjectBytes& object, const ObjectOptions& options);
 std::optional<std::vector<std::string>> GatherBytes(
-    const ObjectBytes& object, bool has_list, int dst,
+    const ObjectBytes& object, bool has_list, const RankArgument& dst,
     const ObjectOptions& options);
 std::optional<std::string> ScatterBytes(size_t outputs,
-                                        const ObjectBytes& objects, int src,
+                                        const ObjectBytes& objects,
+                                        const RankArgument& src,
                                         const ObjectOptions& options);
-void SendBytes(const ObjectBytes& objects, int dst,
-               const ObjectPointToPointOptions& options);
+void SendBytes(const ObjectBytes& objects, std::optional<int> dst,
+               const ObjectSendOptions& options);
 // The rank that they have come from, or -1.
 std::pair<int, std::vector<std::string>> RecvBytes(
-    size_t count, std::optional<int> src,
-    const ObjectPointToPointOptions& options);
+    size_t count, std::optional<int> src, const ObjectRecvOptions& options);
 
 }  // namespace internal
 
@@ -154,18 +180,22 @@ std::pair<int, std::vector<std::string>> RecvBytes(
 // same. All ranks of the group throw then, nothing was sent, and the group is
 // as before; but bytes that a receiver cannot parse (kDataLoss) are its alone.
 //
-// Ranks are global. On who is not in the group they warn and do nothing.
+// Ranks are global, or in the group where the options give them; without both
+// it is global rank 0. On who is not in the group they warn and do nothing.
 
 // `object_list` becomes that of rank `src`. It has the same length on all
 // ranks.
 template <Object T>
-void BroadcastObjectList(std::vector<T>& object_list, int src = 0,
-                         const ObjectOptions& options = {}) {
+void BroadcastObjectList(std::vector<T>& object_list,
+                         std::optional<int> src = std::nullopt,
+                         const ObjectSourceOptions& options = {}) {
+  const internal::RankArgument from = {src, options.group_src};
   auto bytes = internal::BroadcastBytes(
-      internal::BytesOfObjects<T>(object_list), src, options);
+      internal::BytesOfObjects<T>(object_list), from,
+      {options.group, options.timeout, options.object_bytes_max});
   if (bytes.has_value()) {
     internal::ParseObjects(*std::move(bytes), object_list,
-                           {"broadcast_object_list", options.group, src});
+                           {"broadcast_object_list", options.group, from});
   }
 }
 
@@ -185,10 +215,12 @@ void AllGatherObject(std::vector<T>& object_list, const T& object,
 // `object_gather_list`, which is null on the others.
 template <Object T>
 void GatherObject(const T& object, std::vector<T>* object_gather_list = nullptr,
-                  int dst = 0, const ObjectOptions& options = {}) {
+                  std::optional<int> dst = std::nullopt,
+                  const ObjectDestinationOptions& options = {}) {
   auto bytes = internal::GatherBytes(
       internal::BytesOfObjects<T>(absl::MakeConstSpan(&object, 1)),
-      object_gather_list != nullptr, dst, options);
+      object_gather_list != nullptr, {dst, options.group_dst},
+      {options.group, options.timeout, options.object_bytes_max});
   if (bytes.has_value()) {
     internal::ParseObjects(*std::move(bytes), *object_gather_list,
                            {"gather_object", options.group});
@@ -201,13 +233,16 @@ void GatherObject(const T& object, std::vector<T>* object_gather_list = nullptr,
 template <Object T>
 void ScatterObjectList(std::vector<T>& scatter_object_output_list,
                        const std::vector<T>& scatter_object_input_list = {},
-                       int src = 0, const ObjectOptions& options = {}) {
+                       std::optional<int> src = std::nullopt,
+                       const ObjectSourceOptions& options = {}) {
+  const internal::RankArgument from = {src, options.group_src};
   auto bytes = internal::ScatterBytes(
       scatter_object_output_list.size(),
-      internal::BytesOfObjects<T>(scatter_object_input_list), src, options);
+      internal::BytesOfObjects<T>(scatter_object_input_list), from,
+      {options.group, options.timeout, options.object_bytes_max});
   if (bytes.has_value()) {
     internal::ParseObject(*std::move(bytes), scatter_object_output_list[0],
-                          {"scatter_object_list", options.group, src});
+                          {"scatter_object_list", options.group, from});
   }
 }
 
@@ -222,27 +257,28 @@ void ScatterObjectList(std::vector<T>& scatter_object_output_list,
 // kDataLoss); objects that are too large in all are not received then, nor is
 // what follows them with this tag.
 template <Object T>
-void SendObjectList(const std::vector<T>& object_list, int dst,
-                    const ObjectPointToPointOptions& options = {}) {
+void SendObjectList(const std::vector<T>& object_list, std::optional<int> dst,
+                    const ObjectSendOptions& options = {}) {
   internal::SendBytes(internal::BytesOfObjects<T>(object_list), dst, options);
 }
 
 template <Object T>
 int RecvObjectList(std::vector<T>& object_list,
                    std::optional<int> src = std::nullopt,
-                   const ObjectPointToPointOptions& options = {}) {
+                   const ObjectRecvOptions& options = {}) {
   auto [from, bytes] = internal::RecvBytes(object_list.size(), src, options);
   if (from >= 0) {
     internal::ParseObjects(std::move(bytes), object_list,
-                           {"recv_object_list", options.group, from});
+                           {"recv_object_list", options.group,
+                            internal::RankArgument{.global = from}});
   }
   return from;
 }
 
 // The same of one object.
 template <Object T>
-void SendObject(const T& object, int dst,
-                const ObjectPointToPointOptions& options = {}) {
+void SendObject(const T& object, std::optional<int> dst,
+                const ObjectSendOptions& options = {}) {
   internal::SendBytes(
       internal::BytesOfObjects<T>(absl::MakeConstSpan(&object, 1)), dst,
       options);
@@ -250,11 +286,12 @@ void SendObject(const T& object, int dst,
 
 template <Object T>
 int RecvObject(T& object, std::optional<int> src = std::nullopt,
-               const ObjectPointToPointOptions& options = {}) {
+               const ObjectRecvOptions& options = {}) {
   auto [from, bytes] = internal::RecvBytes(1, src, options);
   if (from >= 0) {
     internal::ParseObject(std::move(bytes[0]), object,
-                          {"recv_object_list", options.group, from});
+                          {"recv_object_list", options.group,
+                           internal::RankArgument{.global = from}});
   }
   return from;
 }

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "client/errors.h"
 #include "client/internal/continuations.h"
 #include "client/internal/deadline.h"
@@ -26,7 +28,8 @@ Collective::Tensors ListOf(std::vector<Tensor> tensors) {
           std::make_move_iterator(tensors.end())};
 }
 
-Collective Reduction(CollectiveKind kind, const ReductionOptions& options) {
+template <typename Options>
+Collective Reduction(CollectiveKind kind, const Options& options) {
   Collective collective;
   collective.kind = kind;
   collective.reduce_op = options.op;
@@ -171,19 +174,19 @@ Work ProcessGroup::AllReduce(Tensor tensor, const AllReduceOptions& options) {
   return state_->Run(std::move(collective), options.async_op);
 }
 
-Work ProcessGroup::Broadcast(Tensor tensor, int src,
+Work ProcessGroup::Broadcast(Tensor tensor, std::optional<int> src,
                              const BroadcastOptions& options) {
   Collective collective = Movement(CollectiveKind::kBroadcast, options.timeout);
   collective.tensors.push_back(std::move(tensor));
-  collective.root = state_->GroupRankOf(src);
+  collective.root = state_->GroupRankOf({src, options.group_src}, "src");
   return state_->Run(std::move(collective), options.async_op);
 }
 
-Work ProcessGroup::Reduce(Tensor tensor, int dst,
+Work ProcessGroup::Reduce(Tensor tensor, std::optional<int> dst,
                           const ReduceOptions& options) {
   Collective collective = Reduction(CollectiveKind::kReduce, options);
   collective.tensors.push_back(std::move(tensor));
-  collective.root = state_->GroupRankOf(dst);
+  collective.root = state_->GroupRankOf({dst, options.group_dst}, "dst");
   return state_->Run(std::move(collective), options.async_op);
 }
 
@@ -205,20 +208,24 @@ Work ProcessGroup::AllGatherIntoTensor(Tensor output, Tensor input,
 }
 
 Work ProcessGroup::Gather(Tensor tensor, std::vector<Tensor> gather_list,
-                          int dst, const GatherOptions& options) {
+                          std::optional<int> dst,
+                          const GatherOptions& options) {
   Collective collective = Movement(CollectiveKind::kGather, options.timeout);
   collective.inputs.push_back(std::move(tensor));
   collective.outputs = ListOf(std::move(gather_list));
-  collective.root = state_->GroupRankOf(dst);
+  collective.root =
+      state_->GroupRankOf(internal::OrZero({dst, options.group_dst}), "dst");
   return state_->Run(std::move(collective), options.async_op);
 }
 
 Work ProcessGroup::Scatter(Tensor tensor, std::vector<Tensor> scatter_list,
-                           int src, const ScatterOptions& options) {
+                           std::optional<int> src,
+                           const ScatterOptions& options) {
   Collective collective = Movement(CollectiveKind::kScatter, options.timeout);
   collective.inputs = ListOf(std::move(scatter_list));
   collective.outputs.push_back(std::move(tensor));
-  collective.root = state_->GroupRankOf(src);
+  collective.root =
+      state_->GroupRankOf(internal::OrZero({src, options.group_src}), "src");
   return state_->Run(std::move(collective), options.async_op);
 }
 
@@ -259,7 +266,8 @@ Work ProcessGroup::AllToAllSingle(Tensor output, Tensor input,
   return state_->Run(std::move(collective), options.async_op);
 }
 
-void ProcessGroup::Send(Tensor tensor, int dst, const SendOptions& options) {
+void ProcessGroup::Send(Tensor tensor, std::optional<int> dst,
+                        const SendOptions& options) {
   Isend(std::move(tensor), dst, options).Wait();
 }
 
@@ -270,10 +278,11 @@ int ProcessGroup::Recv(Tensor tensor, std::optional<int> src,
   return work.SourceRank();
 }
 
-Work ProcessGroup::Isend(Tensor tensor, int dst, const SendOptions& options) {
+Work ProcessGroup::Isend(Tensor tensor, std::optional<int> dst,
+                         const SendOptions& options) {
   Collective collective = Movement(CollectiveKind::kSend, options.timeout);
   collective.inputs.push_back(std::move(tensor));
-  collective.peer = state_->GroupRankOf(dst);
+  collective.peer = state_->GroupRankOf({dst, options.group_dst}, "dst");
   collective.tag = options.tag;
   return state_->Run(std::move(collective), /*async_op=*/true);
 }
@@ -282,8 +291,17 @@ Work ProcessGroup::Irecv(Tensor tensor, std::optional<int> src,
                          const RecvOptions& options) {
   Collective collective = Movement(CollectiveKind::kRecv, options.timeout);
   collective.outputs.push_back(std::move(tensor));
-  collective.peer =
-      src.has_value() ? state_->GroupRankOf(*src) : dataplane::kAnyPeer;
+  collective.peer = dataplane::kAnyPeer;
+  if (src.has_value() || options.group_src.has_value()) {
+    collective.peer = state_->GroupRankOf({src, options.group_src}, "src");
+    // What the data plane takes for any rank.
+    if (collective.peer < 0 && rank() >= 0) {
+      internal::Throw(internal::Origin::kControl,
+                      absl::InvalidArgumentError(absl::StrCat(
+                          "recv on group \"", name(),
+                          "\": Invalid source rank: ", collective.peer)));
+    }
+  }
   collective.tag = options.tag;
   return state_->Run(std::move(collective), /*async_op=*/true);
 }

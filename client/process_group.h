@@ -25,7 +25,15 @@ using dataplane::ReduceOp;
 using dataplane::Tensor;
 
 namespace internal {
+
 class GroupState;
+
+// A rank as a caller names it: the global one, or the rank in the group.
+struct RankArgument {
+  std::optional<int> global = std::nullopt;
+  std::optional<int> in_group = std::nullopt;
+};
+
 }  // namespace internal
 
 class ProcessGroup;
@@ -107,12 +115,30 @@ struct CollectiveOptions {
   bool async_op = false;
 };
 
-using BroadcastOptions = CollectiveOptions;
 using BarrierOptions = CollectiveOptions;
 using AllGatherOptions = CollectiveOptions;
-using GatherOptions = CollectiveOptions;
-using ScatterOptions = CollectiveOptions;
 using AllToAllOptions = CollectiveOptions;
+
+// Of those that one rank gives to all: its rank in the group, instead of the
+// argument `src`.
+struct SourceOptions {
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  std::chrono::milliseconds timeout{0};
+  bool async_op = false;
+  std::optional<int> group_src = std::nullopt;
+};
+
+using BroadcastOptions = SourceOptions;
+using ScatterOptions = SourceOptions;
+
+// Of those that one rank gets from all: its rank in the group, instead of the
+// argument `dst`.
+struct GatherOptions {
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  std::chrono::milliseconds timeout{0};
+  bool async_op = false;
+  std::optional<int> group_dst = std::nullopt;
+};
 
 // Of those that reduce.
 struct ReductionOptions {
@@ -125,8 +151,17 @@ struct ReductionOptions {
 };
 
 using AllReduceOptions = ReductionOptions;
-using ReduceOptions = ReductionOptions;
 using ReduceScatterOptions = ReductionOptions;
+
+struct ReduceOptions {
+  ReduceOp op = ReduceOp::kSum;
+  double factor = 1;
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  std::chrono::milliseconds timeout{0};
+  bool async_op = false;
+  // The rank in the group that gets the result, instead of the argument `dst`.
+  std::optional<int> group_dst = std::nullopt;
+};
 
 struct AllToAllSingleOptions {
   // How much of dimension 0 comes from, and goes to, each rank. Empty: equal
@@ -138,16 +173,21 @@ struct AllToAllSingleOptions {
   bool async_op = false;
 };
 
-// Of sends and receives. A send meets a receive of the same tag, which is not
-// negative.
-struct PointToPointOptions {
+// A send meets a receive of the same tag, which is not negative. `group_dst`
+// and `group_src` are ranks in the group, instead of the argument.
+struct SendOptions {
   int tag = 0;
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};
+  std::optional<int> group_dst = std::nullopt;
 };
 
-using SendOptions = PointToPointOptions;
-using RecvOptions = PointToPointOptions;
+struct RecvOptions {
+  int tag = 0;
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  std::chrono::milliseconds timeout{0};
+  std::optional<int> group_src = std::nullopt;
+};
 
 // One send or receive of BatchIsendIrecv.
 struct P2POp {
@@ -155,10 +195,12 @@ struct P2POp {
 
   Kind op = Kind::kIsend;
   Tensor tensor = {};
-  // A global rank: where to, or where from.
-  int peer = 0;
+  // Where to, or where from: a global rank, or `group_peer`.
+  std::optional<int> peer = std::nullopt;
   std::shared_ptr<ProcessGroup> group = nullptr;
   int tag = 0;
+  // A rank in the group.
+  std::optional<int> group_peer = std::nullopt;
 };
 
 struct MonitoredBarrierOptions {
@@ -178,7 +220,11 @@ struct MonitoredBarrierOptions {
 // same error, which names the rank, its host, the cause and what it was last
 // seen doing. Groups that the peer is not in go on.
 //
-// Ranks that are arguments or results are global: of the default group.
+// Ranks that are arguments or results are global: of the default group. Where
+// one is wanted, the rank in the group may be given instead, as `group_src`,
+// `group_dst` or `group_peer` of the options, with none (`{}`) for the
+// argument. Both of them, or none where one is needed, throw DistError
+// (kInvalidArgument), as does a rank that is not in the group.
 // In lists of tensors, number r belongs to the group's rank r.
 //
 // In the methods `group` of the options is ignored.
@@ -202,11 +248,13 @@ class ProcessGroup {
   Work AllReduce(Tensor tensor, const AllReduceOptions& options = {});
 
   // `tensor` becomes that of rank `src`.
-  Work Broadcast(Tensor tensor, int src, const BroadcastOptions& options = {});
+  Work Broadcast(Tensor tensor, std::optional<int> src,
+                 const BroadcastOptions& options = {});
 
   // `tensor` of rank `dst` becomes the reduction of all ranks' tensors; those
   // of the others stay as they are.
-  Work Reduce(Tensor tensor, int dst, const ReduceOptions& options = {});
+  Work Reduce(Tensor tensor, std::optional<int> dst,
+              const ReduceOptions& options = {});
 
   // Every rank gets all ranks' `tensor`s, in `tensor_list`. Sizes may differ
   // from rank to rank; all ranks must know them.
@@ -219,15 +267,17 @@ class ProcessGroup {
   Work AllGatherIntoTensor(Tensor output, Tensor input,
                            const AllGatherOptions& options = {});
 
-  // Rank `dst` gets all ranks' `tensor`s, of one size, in `gather_list`, which
-  // the others leave empty.
-  Work Gather(Tensor tensor, std::vector<Tensor> gather_list = {}, int dst = 0,
+  // Rank `dst` (none: 0) gets all ranks' `tensor`s, of one size, in
+  // `gather_list`, which the others leave empty.
+  Work Gather(Tensor tensor, std::vector<Tensor> gather_list = {},
+              std::optional<int> dst = std::nullopt,
               const GatherOptions& options = {});
 
-  // Every rank's `tensor` becomes its part of `scatter_list` of rank `src`,
-  // which the others leave empty. All of one size.
+  // Every rank's `tensor` becomes its part of `scatter_list` of rank `src`
+  // (none: 0), which the others leave empty. All of one size.
   Work Scatter(Tensor tensor, std::vector<Tensor> scatter_list = {},
-               int src = 0, const ScatterOptions& options = {});
+               std::optional<int> src = std::nullopt,
+               const ScatterOptions& options = {});
 
   // `output` becomes the reduction of all ranks' `input_list` at this rank's
   // number. Sizes may differ from number to number.
@@ -253,12 +303,14 @@ class ProcessGroup {
   // tag between two ranks keep theirs. Sizes and types must be equal.
   //
   // Send returns when the tensor may be used again. Recv returns the rank that
-  // it has come from; without `src` that is whoever sends first. Isend and
-  // Irecv return at once.
-  void Send(Tensor tensor, int dst, const SendOptions& options = {});
+  // it has come from; without `src` and `group_src` that is whoever sends
+  // first. Isend and Irecv return at once.
+  void Send(Tensor tensor, std::optional<int> dst,
+            const SendOptions& options = {});
   int Recv(Tensor tensor, std::optional<int> src = std::nullopt,
            const RecvOptions& options = {});
-  Work Isend(Tensor tensor, int dst, const SendOptions& options = {});
+  Work Isend(Tensor tensor, std::optional<int> dst,
+             const SendOptions& options = {});
   Work Irecv(Tensor tensor, std::optional<int> src = std::nullopt,
              const RecvOptions& options = {});
 

@@ -97,7 +97,7 @@ absl::Status CheckTensors(const Collective& collective) {
       if (first == nullptr) first = &tensor;
       if (tensor.data_type() != first->data_type()) {
         return Invalid(At(list.name, i),
-                       "invalid usage of tensors with different dtypes: found ",
+                       "Invalid usage of tensors with different dtypes: Found ",
                        DataTypeName(first->data_type()), " and ",
                        DataTypeName(tensor.data_type()));
       }
@@ -128,10 +128,10 @@ std::string WhyNotReduced(const Collective& collective, DataType type) {
       return "";
     case ReduceOp::kAvg:
       if (type != DataType::kBool) return "";
-      return "cannot use ReduceOp.AVG with boolean inputs";
+      return "Cannot use ReduceOp.AVG with boolean inputs";
     case ReduceOp::kPremulSum:
       if (!IsIntegral(type)) return "";
-      return "cannot use ReduceOp.PREMUL_SUM with integral dtype";
+      return "Cannot use ReduceOp.PREMUL_SUM with integral dtype";
     case ReduceOp::kMin:
     case ReduceOp::kMax:
     case ReduceOp::kProduct:
@@ -143,7 +143,7 @@ std::string WhyNotReduced(const Collective& collective, DataType type) {
     case ReduceOp::kBor:
     case ReduceOp::kBxor:
       if (IsIntegral(type)) return "";
-      return absl::StrCat("cannot use ReduceOp.",
+      return absl::StrCat("Cannot use ReduceOp.",
                           absl::AsciiStrToUpper(ReduceOpName(op)),
                           " with non-integral dtype");
   }
@@ -213,17 +213,17 @@ absl::Status CheckRootsList(const Collective& collective, bool is_root,
   const absl::string_view role = gathers ? "destination" : "source";
   if (!is_root && !list.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("argument ``", theirs, "`` must NOT be specified on non-",
+        absl::StrCat("Argument ``", theirs, "`` must NOT be specified on non-",
                      role, " ranks, got ", list.size(), " tensors"));
   }
   if (!is_root) return absl::OkStatus();
   if (list.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "argument ``", theirs, "`` must be specified on ", role, " rank"));
+        "Argument ``", theirs, "`` must be specified on ", role, " rank"));
   }
   if (static_cast<int>(list.size()) != world_size) {
     const absl::string_view put = gathers ? "output" : "input";
-    return Invalid(name, "incorrect ", put, " list size ", list.size(), ". ",
+    return Invalid(name, "Incorrect ", put, " list size ", list.size(), ". ",
                    gathers ? "Output" : "Input", " list size should be ",
                    world_size, ", same as size of the process group");
   }
@@ -289,13 +289,13 @@ absl::Status CheckSplits(absl::string_view list, absl::string_view splits_name,
   if (splits.empty()) {
     if (rows % world_size == 0) return absl::OkStatus();
     return Invalid(list,
-                   "tensor's dim 0 does not divide equally across group size "
+                   "Tensor's dim 0 does not divide equally across group size "
                    "(",
                    tensor.Describe(), " among ", world_size, " ranks)");
   }
   if (static_cast<int>(splits.size()) != world_size) {
     return Invalid(splits_name,
-                   "number of tensor splits not equal to group size (got ",
+                   "Number of tensor splits not equal to group size (got ",
                    splits.size(), " for ", world_size, " ranks)");
   }
   int64_t sum = 0;
@@ -306,7 +306,7 @@ absl::Status CheckSplits(absl::string_view list, absl::string_view splits_name,
   }
   if (sum == rows) return absl::OkStatus();
   return Invalid(splits_name,
-                 "split sizes doesn't match total dim 0 size (sum ", sum,
+                 "Split sizes doesn't match total dim 0 size (sum ", sum,
                  ", got ", tensor.Describe(), ")");
 }
 
@@ -343,18 +343,18 @@ absl::Status ValidatePointToPoint(const Collective& collective, int rank,
   const bool sends = collective.kind == CollectiveKind::kSend;
   const absl::string_view end = sends ? "destination" : "source";
   if (collective.tag < 0) {
-    return Invalid("tag", "tag must be nonnegative, got ", collective.tag);
+    return Invalid("tag", "Tag must be nonnegative, got ", collective.tag);
   }
   if (!sends && collective.peer == kAnyPeer) {
     if (world_size > 1) return absl::OkStatus();
-    return Invalid("peer", "invalid source rank: there is no other rank");
+    return Invalid("peer", "Invalid source rank: there is no other rank");
   }
   if (collective.peer < 0 || collective.peer >= world_size) {
-    return Invalid("peer", "invalid ", end, " rank: ", collective.peer,
+    return Invalid("peer", "Invalid ", end, " rank: ", collective.peer,
                    ", must be from 0 to ", world_size - 1);
   }
   if (collective.peer != rank) return absl::OkStatus();
-  return Invalid("peer", "invalid ", end, " rank: ", end,
+  return Invalid("peer", "Invalid ", end, " rank: ", end,
                  " rank should not be the same as the rank of the current "
                  "process, got ",
                  collective.peer);

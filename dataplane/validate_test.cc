@@ -89,19 +89,19 @@ TEST(ValidateTest, OperationsWithoutMeaningForATypeAreErrors) {
   EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
                        .tensors = {Tensor(flags, {2})},
                        .reduce_op = ReduceOp::kAvg}),
-            "argument reduce_op: cannot use ReduceOp.AVG with boolean inputs, "
+            "argument reduce_op: Cannot use ReduceOp.AVG with boolean inputs, "
             "got bool[2]");
   float values[2] = {};
   EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
                        .tensors = {Tensor(values, {2})},
                        .reduce_op = ReduceOp::kBand}),
-            "argument reduce_op: cannot use ReduceOp.BAND with non-integral "
+            "argument reduce_op: Cannot use ReduceOp.BAND with non-integral "
             "dtype, got float32[2]");
   int16_t integers[2] = {};
   EXPECT_EQ(ProblemOf({.kind = CollectiveKind::kAllReduce,
                        .tensors = {Tensor(integers, {2})},
                        .reduce_op = ReduceOp::kPremulSum}),
-            "argument reduce_op: cannot use ReduceOp.PREMUL_SUM with integral "
+            "argument reduce_op: Cannot use ReduceOp.PREMUL_SUM with integral "
             "dtype, got int16[2]");
 }
 
@@ -163,8 +163,8 @@ TEST_F(ValidateListsTest, AllGather) {
                     [&](Collective& c) {
                       c.outputs[1] = Tensor(memory_, DataType::kInt32, {4});
                     }),
-            "argument outputs[1]: invalid usage of tensors with different "
-            "dtypes: found float32 and int32");
+            "argument outputs[1]: Invalid usage of tensors with different "
+            "dtypes: Found float32 and int32");
   EXPECT_EQ(
       Spoiled(kAllGather,
               [&](Collective& c) {
@@ -193,13 +193,13 @@ TEST_F(ValidateListsTest, AllGatherIntoTensor) {
 
 TEST_F(ValidateListsTest, Gather) {
   EXPECT_EQ(Spoiled(kGather, [](Collective& c) { c.outputs.clear(); }),
-            "argument ``gather_list`` must be specified on destination rank");
+            "Argument ``gather_list`` must be specified on destination rank");
   EXPECT_EQ(Spoiled(
                 kGather, [&](Collective& c) { c.outputs = {five_}; }, 1),
-            "argument ``gather_list`` must NOT be specified on non-destination "
+            "Argument ``gather_list`` must NOT be specified on non-destination "
             "ranks, got 1 tensors");
   EXPECT_EQ(Spoiled(kGather, [](Collective& c) { c.outputs.pop_back(); }),
-            "argument outputs: incorrect output list size 1. Output list size "
+            "argument outputs: Incorrect output list size 1. Output list size "
             "should be 2, same as size of the process group");
   EXPECT_EQ(Spoiled(kGather, [&](Collective& c) { c.outputs[1] = five_; }),
             "argument outputs[1]: invalid tensor size at index 1 (expected "
@@ -208,13 +208,13 @@ TEST_F(ValidateListsTest, Gather) {
 
 TEST_F(ValidateListsTest, Scatter) {
   EXPECT_EQ(Spoiled(kScatter, [](Collective& c) { c.inputs.clear(); }),
-            "argument ``scatter_list`` must be specified on source rank");
+            "Argument ``scatter_list`` must be specified on source rank");
   EXPECT_EQ(Spoiled(
                 kScatter, [&](Collective& c) { c.inputs = {five_}; }, 1),
-            "argument ``scatter_list`` must NOT be specified on non-source "
+            "Argument ``scatter_list`` must NOT be specified on non-source "
             "ranks, got 1 tensors");
   EXPECT_EQ(Spoiled(kScatter, [](Collective& c) { c.inputs.pop_back(); }),
-            "argument inputs: incorrect input list size 1. Input list size "
+            "argument inputs: Incorrect input list size 1. Input list size "
             "should be 2, same as size of the process group");
 }
 
@@ -236,7 +236,7 @@ TEST_F(ValidateListsTest, ReduceScatter) {
   EXPECT_EQ(
       Spoiled(kReduceScatter,
               [](Collective& c) { c.reduce_op = ReduceOp::kBand; }),
-      "argument reduce_op: cannot use ReduceOp.BAND with non-integral dtype, "
+      "argument reduce_op: Cannot use ReduceOp.BAND with non-integral dtype, "
       "got float32[4]");
 }
 
@@ -258,7 +258,7 @@ TEST_F(ValidateListsTest, AllToAll) {
 TEST_F(ValidateListsTest, AllToAllSingle) {
   EXPECT_EQ(
       Spoiled(kAllToAllSingle, [&](Collective& c) { c.inputs = {five_}; }),
-      "argument inputs[0]: tensor's dim 0 does not divide equally across group "
+      "argument inputs[0]: Tensor's dim 0 does not divide equally across group "
       "size (float32[5] among 2 ranks)");
   const auto with_splits = [&](std::vector<int64_t> input,
                                std::vector<int64_t> output) {
@@ -270,10 +270,10 @@ TEST_F(ValidateListsTest, AllToAllSingle) {
   EXPECT_EQ(with_splits({4, 4}, {4, 4}), "");
   EXPECT_EQ(with_splits({0, 8}, {0, 8}), "");
   EXPECT_EQ(with_splits({8}, {}),
-            "argument input_splits: number of tensor splits not equal to group "
+            "argument input_splits: Number of tensor splits not equal to group "
             "size (got 1 for 2 ranks)");
   EXPECT_EQ(with_splits({}, {3, 4}),
-            "argument output_splits: split sizes doesn't match total dim 0 "
+            "argument output_splits: Split sizes doesn't match total dim 0 "
             "size (sum 7, got float32[8])");
   EXPECT_EQ(with_splits({9, -1}, {}), "argument input_splits[1]: bad value -1");
   EXPECT_EQ(with_splits({3, 5}, {}),

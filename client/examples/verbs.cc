@@ -228,6 +228,10 @@ void Groups(int rank) {
   Ints values = {rank};
   muster::AllReduce(values, {.group = odd});  // nothing on the even ones
   Expect("NewGroup", values, {rank % 2 == 0 ? rank : 4});
+  // Its second rank is global rank 3.
+  values = {rank};
+  muster::Broadcast(values, {}, {.group = odd, .group_src = 1});
+  Expect("Broadcast, group_src", values, {rank % 2 == 0 ? rank : 3});
 
   const muster::DeviceMesh mesh =
       muster::InitDeviceMesh("cpu", {2, 2}, {.dim_names = {"dp", "tp"}});

@@ -33,6 +33,11 @@ Deadline SettleDeadline() {
 
 }  // namespace
 
+RankArgument OrZero(RankArgument rank) {
+  if (!rank.global.has_value() && !rank.in_group.has_value()) rank.global = 0;
+  return rank;
+}
+
 std::vector<Seat> SeatsOf(const Formation& formation,
                           const std::vector<int>& ranks) {
   std::vector<Seat> seats;
@@ -141,6 +146,25 @@ int GroupState::GroupRankOf(int global_rank) const {
         absl::InvalidArgumentError(absl::StrCat("Global rank ", global_rank,
                                                 " is not part of group \"",
                                                 options_.name, "\"")));
+}
+
+int GroupState::GroupRankOf(const RankArgument& rank,
+                            absl::string_view name) const {
+  if (rank.global.has_value() && rank.in_group.has_value()) {
+    Throw(Origin::kControl,
+          absl::InvalidArgumentError(absl::StrCat(
+              "Can't specify both group_rank and global_rank: ", name, " is ",
+              *rank.global, " and group_", name, " is ", *rank.in_group)));
+  }
+  if (!rank.global.has_value() && !rank.in_group.has_value()) {
+    Throw(Origin::kControl,
+          absl::InvalidArgumentError(
+              absl::StrCat("Must specify global_rank or group_rank: neither ",
+                           name, " nor group_", name, " is given")));
+  }
+  if (rank.global.has_value()) return GroupRankOf(*rank.global);
+  if (is_member()) (void)GlobalRankOf(*rank.in_group);
+  return is_member() ? *rank.in_group : -1;
 }
 
 int GroupState::GlobalRankOf(int group_rank) const {

@@ -40,6 +40,9 @@ struct GroupStateOptions {
   bool is_world = true;
 };
 
+// With rank 0 for none.
+RankArgument OrZero(RankArgument rank);
+
 // The seats of these ranks of the formation, which are ascending.
 std::vector<Seat> SeatsOf(const Formation& formation,
                           const std::vector<int>& ranks);
@@ -89,6 +92,9 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // Between global ranks, which users see, and the group's own. Throw DistError
   // (kInvalidArgument): it is not in the group.
   int GroupRankOf(int global_rank) const;
+  // The same of an argument `name`, of which exactly one is to be given; -1
+  // when this process is not a member.
+  int GroupRankOf(const RankArgument& rank, absl::string_view name) const;
   int GlobalRankOf(int group_rank) const;
 
   bool is_member() const { return options_.rank >= 0; }

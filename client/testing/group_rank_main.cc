@@ -279,9 +279,8 @@ int Abort() {
   return 0;
 }
 
-// Of four ranks.
+// Of four ranks. There is no default group before.
 int Mesh() {
-  InitProcessGroup(kOptions);
   const DeviceMesh mesh =
       InitDeviceMesh("cpu", {2, 2}, {.dim_names = {"dp", "tp"}});
   SaySum("dp", mesh.GetGroup("dp"));

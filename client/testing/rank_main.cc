@@ -265,6 +265,7 @@ int VerbErrors() {
   InitProcessGroup(g_options);
   std::vector<float> values(2);
   SayProblem([&] { Send(values, GetRank()); });
+  SayProblem([&] { Recv(values, -1); });
   SayProblem([] { BatchIsendIrecv({}); });
   SayProblem([&] { Reduce(values, 0, {.op = ReduceOp::kBand}); });
   Work unfinished = Irecv(values, 1 - GetRank(), {.timeout = seconds(1)});

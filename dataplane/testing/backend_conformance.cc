@@ -92,7 +92,7 @@ TEST_P(BackendConformance, BadArgumentsFailTheirCallAloneAndTakeANumber) {
     EXPECT_EQ(meaningless->Wait().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(meaningless->status().message()),
                 HasSubstr("all_reduce #2 on group \"world\": argument "
-                          "reduce_op: cannot use ReduceOp.BXOR"));
+                          "reduce_op: Cannot use ReduceOp.BXOR"));
     const auto on_gpu = communicator.Start(
         {.kind = CollectiveKind::kAllReduce,
          .tensors = {Tensor(values.data(), {4}, {DeviceType::kCuda, 1})}});

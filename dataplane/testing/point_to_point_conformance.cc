@@ -190,15 +190,15 @@ TEST_P(PointToPointConformance, BadArgumentsFailTheirCallAlone) {
     return std::string(work->status().message());
   };
   EXPECT_EQ(text_of(Send(communicator, Tensor(&value, {1}), 1)),
-            "send #1 on group \"world\": argument peer: invalid destination "
+            "send #1 on group \"world\": argument peer: Invalid destination "
             "rank: destination rank should not be the same as the rank of the "
             "current process, got 1");
   EXPECT_THAT(text_of(Receive(communicator, Tensor(&value, {1}), 1)),
-              HasSubstr("invalid source rank: source rank should not be"));
+              HasSubstr("Invalid source rank: source rank should not be"));
   EXPECT_THAT(text_of(Send(communicator, Tensor(&value, {1}), -1)),
-              HasSubstr("invalid destination rank: -1, must be from 0 to"));
+              HasSubstr("Invalid destination rank: -1, must be from 0 to"));
   EXPECT_EQ(text_of(Receive(communicator, Tensor(&value, {1}), 0, -7)),
-            "recv #4 on group \"world\": argument tag: tag must be "
+            "recv #4 on group \"world\": argument tag: Tag must be "
             "nonnegative, got -7");
   EXPECT_TRUE(communicator.status().ok());
 }

@@ -366,10 +366,12 @@ std::vector<Work> Trial::Call(bool wait) {
       work = AllReduce(One(output_), reduction);
       break;
     case Verb::kBroadcast:
-      work = Broadcast(One(output_), case_.root, options);
+      work = Broadcast(One(output_), case_.root, {.async_op = async});
       break;
     case Verb::kReduce:
-      work = Reduce(One(output_), case_.root, reduction);
+      work = Reduce(
+          One(output_), case_.root,
+          {.op = reduction.op, .factor = reduction.factor, .async_op = async});
       break;
     case Verb::kAllGather:
       work = AllGather(Parts(output_), One(input_), options);
@@ -380,12 +382,12 @@ std::vector<Work> Trial::Call(bool wait) {
     case Verb::kGather:
       work =
           Gather(One(input_), is_root ? Parts(output_) : std::vector<Tensor>(),
-                 case_.root, options);
+                 case_.root, {.async_op = async});
       break;
     case Verb::kScatter:
       work =
           Scatter(One(output_), is_root ? Parts(input_) : std::vector<Tensor>(),
-                  case_.root, options);
+                  case_.root, {.async_op = async});
       break;
     case Verb::kReduceScatter:
       work = ReduceScatter(One(output_), Parts(input_), reduction);
