@@ -11,10 +11,24 @@ dlpack::Imported internal::ImportOrThrow(dlpack::DLManagedTensor* managed) {
   return ValueOrThrow(Origin::kControl, dlpack::ImportManaged(managed));
 }
 
+dlpack::Imported internal::ImportOrThrow(
+    dlpack::DLManagedTensorVersioned* managed,
+    const dlpack::ImportOptions& options) {
+  return ValueOrThrow(Origin::kControl,
+                      dlpack::ImportManaged(managed, options));
+}
+
 dlpack::DLManagedTensor* ToDLPack(const Tensor& tensor,
                                   std::shared_ptr<void> owner) {
   return internal::ValueOrThrow(internal::Origin::kControl,
                                 dlpack::Export(tensor, std::move(owner)));
+}
+
+dlpack::DLManagedTensorVersioned* ToDLPackVersioned(
+    const Tensor& tensor, std::shared_ptr<void> owner) {
+  return internal::ValueOrThrow(
+      internal::Origin::kControl,
+      dlpack::ExportVersioned(tensor, std::move(owner)));
 }
 
 }  // namespace muster

@@ -1,7 +1,8 @@
 // Tensors of other libraries, and for them, by DLPack: of PyTorch, JAX, NumPy,
 // TVM and others, without a copy.
 //
-//   // From a capsule of Python's "dltensor", for instance.
+//   // From a capsule of Python's "dltensor" or "dltensor_versioned", for
+//   // instance.
 //   muster::dlpack::Imported gradients = muster::FromDLPack(managed);
 //   muster::AllReduce(gradients.tensor());
 
@@ -19,18 +20,28 @@ namespace dlpack = dataplane::dlpack;
 
 namespace internal {
 dlpack::Imported ImportOrThrow(dlpack::DLManagedTensor* managed);
+dlpack::Imported ImportOrThrow(dlpack::DLManagedTensorVersioned* managed,
+                               const dlpack::ImportOptions& options);
 }  // namespace internal
 
-// Takes `managed` over, a DLManagedTensor: this library's or that of DLPack's
-// header. The result is a view of its memory, and calls its deleter when it is
-// destroyed: after every collective on it, and not while one runs.
-// Throws DistError (kInvalidArgument: not contiguous, not aligned, or of a
-// device or an element type that tensors do not have here; the text says
-// which); then it is still the caller's.
+// Takes `managed` over, a DLManagedTensor or, of DLPack 1.x, a
+// DLManagedTensorVersioned: this library's or that of DLPack's header. The
+// result is a view of its memory, and calls its deleter when it is destroyed:
+// after every collective on it, and not while one runs.
+// Throws DistError (kInvalidArgument: not contiguous, not aligned, of a device
+// or an element type that tensors do not have here, of another version, or
+// read-only unless `options` allow that; the text says which); then it is still
+// the caller's.
 template <dlpack::Managed T>
 dlpack::Imported FromDLPack(T* managed) {
   return internal::ImportOrThrow(
       reinterpret_cast<dlpack::DLManagedTensor*>(managed));
+}
+template <dlpack::ManagedVersioned T>
+dlpack::Imported FromDLPack(T* managed,
+                            const dlpack::ImportOptions& options = {}) {
+  return internal::ImportOrThrow(
+      reinterpret_cast<dlpack::DLManagedTensorVersioned*>(managed), options);
 }
 
 // `tensor` for another library, which calls the deleter once when it is done
@@ -39,6 +50,10 @@ dlpack::Imported FromDLPack(T* managed) {
 // Throws DistError (kInvalidArgument): a bad tensor.
 dlpack::DLManagedTensor* ToDLPack(const Tensor& tensor,
                                   std::shared_ptr<void> owner = nullptr);
+
+// The same for who wants DLPack 1.0 or a later 1.x.
+dlpack::DLManagedTensorVersioned* ToDLPackVersioned(
+    const Tensor& tensor, std::shared_ptr<void> owner = nullptr);
 
 }  // namespace muster
 

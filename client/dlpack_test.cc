@@ -34,6 +34,15 @@ TEST(DlpackTest, ATensorGoesOutAndComesBackIntoACollective) {
       EXPECT_THAT(*alive.lock(), ElementsAre(3, 3, 3));
     }
     EXPECT_TRUE(alive.expired());
+
+    values = std::make_shared<std::vector<float>>(3, rank + 1.0F);
+    {
+      const dlpack::Imported imported =
+          FromDLPack(ToDLPackVersioned(*values, values));
+      group->AllReduce(imported.tensor());
+    }
+    EXPECT_THAT(*values, ElementsAre(3, 3, 3));
+    EXPECT_EQ(values.use_count(), 1);
   }),
               Each(IsEmpty()));
 }
@@ -45,6 +54,11 @@ TEST(DlpackTest, ErrorsAreExceptions) {
   EXPECT_THROW(FromDLPack(managed), DistError);
   managed->deleter(managed);
   EXPECT_THROW(ToDLPack(Tensor(values.data(), {-1})), DistError);
+  EXPECT_THROW(ToDLPackVersioned(Tensor(values.data(), {-1})), DistError);
+  dlpack::DLManagedTensorVersioned* const versioned = ToDLPackVersioned(values);
+  versioned->flags = dlpack::kReadOnly;
+  EXPECT_THROW(FromDLPack(versioned), DistError);
+  FromDLPack(versioned, {.allow_read_only = true});
 }
 
 }  // namespace

@@ -19,7 +19,9 @@ namespace {
 static_assert(sizeof(void*) != 8 ||
               (sizeof(DLTensor) == 48 && offsetof(DLTensor, shape) == 24 &&
                offsetof(DLTensor, byte_offset) == 40 &&
-               sizeof(DLManagedTensor) == 64));
+               sizeof(DLManagedTensor) == 64 &&
+               sizeof(DLManagedTensorVersioned) == 80 &&
+               offsetof(DLManagedTensorVersioned, flags) == 24));
 
 struct TypePair {
   DataType ours;
@@ -115,22 +117,7 @@ absl::Status CheckContiguous(const DLTensor& tensor,
   return absl::OkStatus();
 }
 
-// What an exported tensor keeps.
-struct Exported {
-  DLManagedTensor managed = {};
-  std::vector<int64_t> shape;
-  std::shared_ptr<void> owner;
-};
-
-}  // namespace
-
-void Imported::Deleter::operator()(DLManagedTensor* managed) const {
-  if (managed->deleter != nullptr) managed->deleter(managed);
-}
-
-absl::StatusOr<Imported> ImportManaged(DLManagedTensor* managed) {
-  if (managed == nullptr) return Invalid("null");
-  const DLTensor& theirs = managed->dl_tensor;
+absl::StatusOr<Tensor> ViewOf(const DLTensor& theirs) {
   const absl::StatusOr<DataType> type = TypeOf(theirs.dtype);
   if (!type.ok()) return type.status();
   const absl::StatusOr<Device> device = DeviceOf(theirs.device);
@@ -145,27 +132,35 @@ absl::StatusOr<Imported> ImportManaged(DLManagedTensor* managed) {
       theirs.data == nullptr
           ? nullptr
           : static_cast<std::byte*>(theirs.data) + theirs.byte_offset;
-  Imported imported;
-  imported.tensor_ = Tensor(data, *type, shape, *device);
-  const absl::Status valid = imported.tensor_.Validate();
+  Tensor tensor(data, *type, shape, *device);
+  const absl::Status valid = tensor.Validate();
   if (!valid.ok()) return Invalid(valid.message());
   const absl::Status contiguous = CheckContiguous(theirs, shape);
   if (!contiguous.ok()) return contiguous;
-  imported.managed_.reset(managed);
-  return imported;
+  return tensor;
 }
 
-absl::StatusOr<DLManagedTensor*> Export(const Tensor& tensor,
-                                        std::shared_ptr<void> owner) {
+// What an exported tensor keeps.
+template <typename M>
+struct Exported {
+  M managed = {};
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;
+  std::shared_ptr<void> owner;
+};
+
+template <typename M>
+absl::StatusOr<Exported<M>*> ExportAs(const Tensor& tensor,
+                                      std::shared_ptr<void> owner) {
   const absl::Status valid = tensor.Validate();
   if (!valid.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("argument tensor: ", valid.message()));
   }
-  auto exported = std::make_unique<Exported>();
+  auto exported = std::make_unique<Exported<M>>();
   exported->shape.assign(tensor.shape().begin(), tensor.shape().end());
   exported->owner = std::move(owner);
-  DLManagedTensor& managed = exported->managed;
+  M& managed = exported->managed;
   DLTensor& theirs = managed.dl_tensor;
   theirs.data = tensor.data();
   theirs.device = tensor.device().type == DeviceType::kCpu
@@ -175,10 +170,70 @@ absl::StatusOr<DLManagedTensor*> Export(const Tensor& tensor,
   theirs.dtype = kTypes[static_cast<size_t>(tensor.data_type())].theirs;
   theirs.shape = exported->shape.data();
   managed.manager_ctx = exported.get();
-  managed.deleter = [](DLManagedTensor* self) {
-    delete static_cast<Exported*>(self->manager_ctx);
+  managed.deleter = [](M* self) {
+    delete static_cast<Exported<M>*>(self->manager_ctx);
   };
-  return &exported.release()->managed;
+  return exported.release();
+}
+
+}  // namespace
+
+template <typename M>
+absl::StatusOr<Imported> Imported::Import(M* managed) {
+  absl::StatusOr<Tensor> view = ViewOf(managed->dl_tensor);
+  if (!view.ok()) return view.status();
+  Imported imported;
+  imported.tensor_ = *std::move(view);
+  const auto give_back = [](void* given) {
+    M* const back = static_cast<M*>(given);
+    if (back->deleter != nullptr) back->deleter(back);
+  };
+  imported.managed_ = decltype(imported.managed_)(managed, {give_back});
+  return imported;
+}
+
+absl::StatusOr<Imported> ImportManaged(DLManagedTensor* managed) {
+  if (managed == nullptr) return Invalid("null");
+  return Imported::Import(managed);
+}
+
+absl::StatusOr<Imported> ImportManaged(DLManagedTensorVersioned* managed,
+                                       const ImportOptions& options) {
+  if (managed == nullptr) return Invalid("null");
+  // Of another one nothing else may be looked at.
+  if (managed->version.major != kMajorVersion) {
+    return Invalid("DLPack ", managed->version.major, ".",
+                   managed->version.minor, ", must be ", kMajorVersion, ".x");
+  }
+  if ((managed->flags & kReadOnly) != 0 && !options.allow_read_only) {
+    return Invalid(
+        "the tensor is read-only, and collectives may write to theirs: set "
+        "allow_read_only for one that is only read");
+  }
+  return Imported::Import(managed);
+}
+
+absl::StatusOr<DLManagedTensor*> Export(const Tensor& tensor,
+                                        std::shared_ptr<void> owner) {
+  const auto exported = ExportAs<DLManagedTensor>(tensor, std::move(owner));
+  if (!exported.ok()) return exported.status();
+  return &(*exported)->managed;
+}
+
+absl::StatusOr<DLManagedTensorVersioned*> ExportVersioned(
+    const Tensor& tensor, std::shared_ptr<void> owner) {
+  const auto exported =
+      ExportAs<DLManagedTensorVersioned>(tensor, std::move(owner));
+  if (!exported.ok()) return exported.status();
+  Exported<DLManagedTensorVersioned>& made = **exported;
+  made.managed.version = {kMajorVersion, 0};
+  // Later versions of 1.x want them.
+  made.strides.assign(made.shape.size(), 1);
+  for (size_t i = made.strides.size(); i-- > 1;) {
+    made.strides[i - 1] = made.strides[i] * made.shape[i];
+  }
+  made.managed.dl_tensor.strides = made.strides.data();
+  return &made.managed;
 }
 
 }  // namespace muster::dataplane::dlpack

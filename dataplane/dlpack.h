@@ -2,9 +2,8 @@
 // tensor looks in memory (https://dmlc.github.io/dlpack). The client exports
 // these names as muster::dlpack, and has functions that throw.
 //
-// The structures are DLTensor and DLManagedTensor, which DLPack 1.0 has kept as
-// they were in 0.2 but for names. DLManagedTensorVersioned, which came with 1.0
-// and is laid out otherwise, is not taken. They are declared here so that
+// A managed tensor is a DLManagedTensor, as it has been since DLPack 0.2, or a
+// DLManagedTensorVersioned, which came with 1.0. They are declared here so that
 // nobody needs DLPack's header, and the functions take those of that header as
 // well.
 
@@ -70,13 +69,60 @@ struct DLManagedTensor {
   void (*deleter)(DLManagedTensor* self);
 };
 
-// DLManagedTensor, this one or that of DLPack's header.
+struct DLPackVersion {
+  uint32_t major;
+  uint32_t minor;
+};
+
+// The only one that is known: another one may be laid out otherwise.
+inline constexpr uint32_t kMajorVersion = 1;
+
+// Of DLManagedTensorVersioned::flags: nobody may write to the tensor.
+inline constexpr uint64_t kReadOnly = 1;
+
+// The same with what it is. In capsules of Python: "dltensor_versioned".
+struct DLManagedTensorVersioned {
+  DLPackVersion version;
+  void* manager_ctx;
+  // Called once by whoever uses it last. May be null.
+  void (*deleter)(DLManagedTensorVersioned* self);
+  uint64_t flags;
+  DLTensor dl_tensor;
+};
+
+namespace dlpack_internal {
 template <typename T>
-concept Managed = std::is_standard_layout_v<T> && requires(T managed) {
+concept AnyManaged = std::is_standard_layout_v<T> && requires(T managed) {
   managed.dl_tensor.byte_offset;
   managed.manager_ctx;
   managed.deleter(&managed);
-} && sizeof(T) == sizeof(DLManagedTensor);
+};
+
+// Calls a managed tensor's deleter, whichever structure it is.
+struct GiveBack {
+  void operator()(void* managed) const { call(managed); }
+  void (*call)(void* managed) = nullptr;
+};
+}  // namespace dlpack_internal
+
+// DLManagedTensor, this one or that of DLPack's header.
+template <typename T>
+concept Managed = dlpack_internal::AnyManaged<T> &&
+                  sizeof(T) == sizeof(DLManagedTensor);
+
+// DLManagedTensorVersioned, this one or that of DLPack's header.
+template <typename T>
+concept ManagedVersioned = dlpack_internal::AnyManaged<T> &&
+    requires(T managed) {
+  managed.version.major;
+  managed.flags;
+} && sizeof(T) == sizeof(DLManagedTensorVersioned);
+
+struct ImportOptions {
+  // Also takes a tensor that must not be written, as JAX's. Use it for what a
+  // collective reads alone: nothing here keeps one from writing to it.
+  bool allow_read_only = false;
+};
 
 // Imported holds a tensor of another library, and gives it back by calling the
 // deleter when it is destroyed. Movable.
@@ -99,26 +145,36 @@ class Imported {
 
  private:
   friend absl::StatusOr<Imported> ImportManaged(DLManagedTensor* managed);
+  friend absl::StatusOr<Imported> ImportManaged(
+      DLManagedTensorVersioned* managed, const ImportOptions& options);
 
-  struct Deleter {
-    void operator()(DLManagedTensor* managed) const;
-  };
+  template <typename M>
+  static absl::StatusOr<Imported> Import(M* managed);
 
   Tensor tensor_;
-  std::unique_ptr<DLManagedTensor, Deleter> managed_;
+  std::unique_ptr<void, dlpack_internal::GiveBack> managed_;
 };
 
 // Takes `managed` over. It must be contiguous and row-major (strides of
 // dimensions of one element do not matter), on the CPU or a CUDA device (CUDA's
 // host memory counts as the CPU), aligned to its elements, and of a type that
-// tensors have here, with one lane.
+// tensors have here, with one lane; with a version it must be 1, and the tensor
+// may be written unless `options` say otherwise.
 // Errors: kInvalidArgument, saying which of this it is not; then it is still
 // the caller's, and its deleter was not called.
 absl::StatusOr<Imported> ImportManaged(DLManagedTensor* managed);
+absl::StatusOr<Imported> ImportManaged(DLManagedTensorVersioned* managed,
+                                       const ImportOptions& options = {});
 
 template <Managed T>
 absl::StatusOr<Imported> Import(T* managed) {
   return ImportManaged(reinterpret_cast<DLManagedTensor*>(managed));
+}
+
+template <ManagedVersioned T>
+absl::StatusOr<Imported> Import(T* managed, const ImportOptions& options = {}) {
+  return ImportManaged(reinterpret_cast<DLManagedTensorVersioned*>(managed),
+                       options);
 }
 
 // `tensor` for another library, which calls the deleter once when it is done
@@ -127,6 +183,10 @@ absl::StatusOr<Imported> Import(T* managed) {
 // Errors: kInvalidArgument (Tensor::Validate).
 absl::StatusOr<DLManagedTensor*> Export(const Tensor& tensor,
                                         std::shared_ptr<void> owner = nullptr);
+
+// The same for who wants DLPack 1.0 or a later 1.x.
+absl::StatusOr<DLManagedTensorVersioned*> ExportVersioned(
+    const Tensor& tensor, std::shared_ptr<void> owner = nullptr);
 
 }  // namespace muster::dataplane::dlpack
 

@@ -122,8 +122,9 @@ TEST(DlpackTest, WhatCannotBeUsedStaysTheCallers) {
   EXPECT_EQ(foreign.Error(), "argument managed: shape is null, ndim is 2");
   tensor.ndim = -1;
   EXPECT_EQ(foreign.Error(), "argument managed: ndim is negative: -1");
-  EXPECT_EQ(ImportManaged(nullptr).status().message(),
-            "argument managed: null");
+  EXPECT_EQ(
+      ImportManaged(static_cast<DLManagedTensor*>(nullptr)).status().message(),
+      "argument managed: null");
   EXPECT_EQ(foreign.deletions, 0);
 }
 
@@ -202,6 +203,104 @@ TEST(DlpackTest, TheStructuresOfItsHeaderAreTakenToo) {
   theirs.dl_tensor.dtype = {kDLInt, 16, 1};
   theirs.dl_tensor.shape = &shape;
   EXPECT_EQ(Import(&theirs)->tensor().Describe(), "int16[5]");
+}
+
+// The same of DLPack 1.x, with the structures of its header.
+struct TheirVersionedTensor {
+  DLPackVersion version = {1, 1};
+  void* manager_ctx = nullptr;
+  void (*deleter)(TheirVersionedTensor*) = [](TheirVersionedTensor* self) {
+    ++*static_cast<int*>(self->manager_ctx);
+  };
+  uint64_t flags = 0;
+  TheirTensor dl_tensor = {};
+};
+
+class VersionedTest : public ::testing::Test {
+ protected:
+  VersionedTest() {
+    theirs_.manager_ctx = &deletions_;
+    theirs_.dl_tensor.data = values_.data();
+    theirs_.dl_tensor.device = {kDLCPU, 0};
+    theirs_.dl_tensor.ndim = 1;
+    theirs_.dl_tensor.dtype = {kDLInt, 16, 1};
+    theirs_.dl_tensor.shape = &shape_;
+  }
+
+  std::vector<int16_t> values_ = std::vector<int16_t>(5);
+  int64_t shape_ = 5;
+  int deletions_ = 0;
+  TheirVersionedTensor theirs_;
+};
+
+TEST_F(VersionedTest, IsTakenAndGivenBackOnce) {
+  {
+    auto imported = Import(&theirs_);
+    ASSERT_TRUE(imported.ok()) << imported.status();
+    const Imported moved = *std::move(imported);
+    EXPECT_EQ(moved.tensor().Describe(), "int16[5]");
+    EXPECT_EQ(moved.tensor().data(), values_.data());
+    EXPECT_EQ(deletions_, 0);
+  }
+  EXPECT_EQ(deletions_, 1);
+  theirs_.deleter = nullptr;
+  EXPECT_TRUE(Import(&theirs_).ok());
+}
+
+TEST_F(VersionedTest, AnotherMajorVersionIsNotLookedInto) {
+  theirs_.version = {2, 3};
+  theirs_.dl_tensor.ndim = -1;
+  EXPECT_EQ(Import(&theirs_).status().message(),
+            "argument managed: DLPack 2.3, must be 1.x");
+  theirs_.version = {1, 9};
+  EXPECT_EQ(Import(&theirs_).status().message(),
+            "argument managed: ndim is negative: -1");
+  EXPECT_EQ(ImportManaged(static_cast<DLManagedTensorVersioned*>(nullptr))
+                .status()
+                .message(),
+            "argument managed: null");
+  EXPECT_EQ(deletions_, 0);
+}
+
+TEST_F(VersionedTest, WhatMustNotBeWrittenIsTakenWhereThatIsSaid) {
+  // Also: it is a copy.
+  theirs_.flags = kReadOnly | 2;
+  EXPECT_EQ(Import(&theirs_).status().message(),
+            "argument managed: the tensor is read-only, and collectives may "
+            "write to theirs: set allow_read_only for one that is only read");
+  EXPECT_EQ(deletions_, 0);
+  EXPECT_TRUE(Import(&theirs_, {.allow_read_only = true}).ok());
+  EXPECT_EQ(deletions_, 1);
+  theirs_.flags = 2;
+  EXPECT_TRUE(Import(&theirs_).ok());
+}
+
+TEST_F(VersionedTest, EveryTypeGoesOutWithItsVersionAndStrides) {
+  alignas(16) char memory[128];
+  for (int i = 0; i < kDataTypeCount; ++i) {
+    const Tensor tensor(memory, static_cast<DataType>(i), {2, 1, 4});
+    auto owner = std::make_shared<int>(1);
+    const std::weak_ptr<int> alive = owner;
+    DLManagedTensorVersioned* const exported =
+        *ExportVersioned(tensor, std::move(owner));
+    EXPECT_EQ(exported->version.major, 1U);
+    EXPECT_EQ(exported->version.minor, 0U);
+    EXPECT_EQ(exported->flags, 0U);
+    EXPECT_THAT(absl::MakeConstSpan(exported->dl_tensor.strides, 3),
+                ElementsAre(4, 4, 1));
+    {
+      const auto imported = Import(exported);
+      ASSERT_TRUE(imported.ok()) << imported.status();
+      EXPECT_EQ(imported->tensor().Describe(), tensor.Describe());
+      EXPECT_FALSE(alive.expired());
+    }
+    EXPECT_TRUE(alive.expired());
+  }
+  DLManagedTensorVersioned* const scalar =
+      *ExportVersioned(Tensor(memory, DataType::kInt8, {}));
+  EXPECT_EQ(scalar->dl_tensor.ndim, 0);
+  scalar->deleter(scalar);
+  EXPECT_FALSE(ExportVersioned(Tensor(memory, DataType::kInt8, {-1})).ok());
 }
 
 }  // namespace
