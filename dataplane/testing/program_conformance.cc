@@ -1,5 +1,6 @@
-// Random programs against their simulation. What fails says its seed; more of
-// them, or that one again:
+// Random programs against their simulation. Every run has the seeds 1 to 24 for
+// each world size, so every element type twice. What fails says its seed; more
+// of them, or that one again:
 //
 //   ./dev test //dataplane/backends/gloo:gloo_conformance_test
 //       --test_filter='*Program*' --test_env=MUSTER_PROGRAM_SEED=1000
@@ -23,7 +24,7 @@ uint64_t NumberOf(const char* variable, uint64_t fallback) {
 
 TEST_P(ProgramConformance, RandomProgramsGiveWhatTheirSimulationGives) {
   const uint64_t first = NumberOf("MUSTER_PROGRAM_SEED", 1);
-  const uint64_t programs = NumberOf("MUSTER_PROGRAMS", 12);
+  const uint64_t programs = NumberOf("MUSTER_PROGRAMS", 24);
   for (uint64_t seed = first; seed < first + programs; ++seed) {
     const RandomProgram program(seed, world_size());
     const std::string problem = RunProgram(program, backend());

@@ -1,21 +1,43 @@
 #include "dataplane/testing/random_program.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dataplane/testing/reference.h"
 
 namespace muster::dataplane::testing {
 namespace {
 
 constexpr size_t kInstructions = 40;
+// The first of those that are the tag of one instruction alone.
+constexpr int kOwnTag = 100;
+constexpr size_t kCoalescedMax = 6;
 
-// Makes instructions whose slices fit.
+bool IsInteger(DataType type) {
+  return static_cast<int>(type) <= static_cast<int>(DataType::kInt64);
+}
+
+// What is known of floating-point numbers: none is larger than `largest`, and
+// all are multiples of `step`.
+struct Range {
+  double largest = kBeginningMax;
+  double step = 1;
+
+  void Include(const Range& other) {
+    largest = std::max(largest, other.largest);
+    step = std::min(step, other.step);
+  }
+};
+
+// Makes instructions whose slices fit, and whose results are exact.
 class Generator {
  public:
   Generator(uint64_t seed, int world_size)
@@ -42,33 +64,165 @@ class Generator {
     return groups;
   }
 
-  Instruction Next(const RandomProgram& program) {
-    Instruction next;
-    next.group = Below(program.groups.size());
-    size_ = program.groups[next.group].size();
+  void Begin(const RandomProgram& program) {
+    type_ = program.type;
     buffers_ = program.buffer_count;
     room_ = program.buffer_size;
+    ranges_.assign(static_cast<size_t>(world_), std::vector<Range>(buffers_));
+  }
+
+  // One instruction, or several that go together.
+  std::vector<Instruction> Next(const RandomProgram& program) {
+    Instruction next;
+    next.group = Below(program.groups.size());
+    group_ = &program.groups[next.group];
+    size_ = group_->size();
     next.kind = static_cast<CollectiveKind>(Below(kCollectiveKindCount));
     if (next.kind == CollectiveKind::kRecv) next.kind = CollectiveKind::kSend;
     // Nobody sends to himself.
     if (next.kind == CollectiveKind::kSend && size_ == 1) {
       next.kind = CollectiveKind::kBarrier;
     }
-    next.op = Any(OpsOf(program.type));
     next.root = static_cast<int>(Below(size_));
     next.waits = Below(3) == 0;
-    Fill(next);
-    return next;
+    if (next.kind == CollectiveKind::kGather && Below(2) == 0) {
+      next.from_any = true;
+      next.tag = ++last_own_tag_;
+    }
+    Instruction first = next;
+    Fill(first);
+    if (IsReduction(first.kind)) {
+      const std::vector<ReduceOp> ops = ExactOps(first);
+      // Its numbers have become too many to add.
+      if (ops.empty()) return {};
+      first.op = next.op = Any(ops);
+    }
+    Note(first);
+    std::vector<Instruction> together = {std::move(first)};
+    const bool coalesces = next.kind == CollectiveKind::kAllReduce ||
+                           next.kind == CollectiveKind::kAllGatherIntoTensor ||
+                           next.kind == CollectiveKind::kReduceScatterTensor;
+    while (coalesces && together.size() < kCoalescedMax && Below(3) != 0) {
+      Instruction more = next;
+      Fill(more);
+      if (!IsApart(together, more) || !IsExact(more)) break;
+      Note(more);
+      together.back().with_next = true;
+      together.push_back(std::move(more));
+    }
+    return together;
   }
 
  private:
   static std::vector<ReduceOp> OpsOf(DataType type) {
     using enum ReduceOp;
-    // The sum of others would depend on the order.
-    if (type == DataType::kFloat32 || type == DataType::kFloat16) {
-      return {kMin, kMax};
+    switch (type) {
+      case DataType::kFloat16:
+      case DataType::kBfloat16:
+      case DataType::kFloat32:
+      case DataType::kFloat64:
+        return {kSum, kAvg, kMin, kMax, kProduct, kPremulSum};
+      case DataType::kComplex64:
+      case DataType::kComplex128:
+        return {kSum, kAvg, kPremulSum};
+      case DataType::kBool:
+        return {kSum, kMin, kMax, kProduct, kBand, kBor, kBxor};
+      default:
+        return {kSum, kAvg, kMin, kMax, kProduct, kBand, kBor, kBxor};
     }
-    return {kSum, kAvg, kMin, kMax, kProduct, kBand, kBor, kBxor};
+  }
+
+  // Those that give the same in any order.
+  std::vector<ReduceOp> ExactOps(const Instruction& of) const {
+    std::vector<ReduceOp> ops = OpsOf(type_);
+    const Range inputs = RangeOf(of);
+    std::erase_if(
+        ops, [&](ReduceOp op) { return !Reduced(op, inputs).has_value(); });
+    return ops;
+  }
+
+  bool IsExact(const Instruction& of) const {
+    return !IsReduction(of.kind) || Reduced(of.op, RangeOf(of)).has_value();
+  }
+
+  bool Fits(const Range& range) const {
+    // 16 bit numbers are reduced in float32, and rounded at the end. A digit
+    // less, since that may round up.
+    const bool is_double =
+        type_ == DataType::kFloat64 || type_ == DataType::kComplex128;
+    return range.largest / range.step <= std::ldexp(1, is_double ? 52 : 23) &&
+           range.step >= std::ldexp(1, -14);
+  }
+
+  // What comes of such numbers; none if that might depend on the order.
+  std::optional<Range> Reduced(ReduceOp op, Range range) const {
+    const auto size = static_cast<double>(size_);
+    if (IsInteger(type_) || type_ == DataType::kBool) return range;
+    if (op == ReduceOp::kMin || op == ReduceOp::kMax) return range;
+    if (op == ReduceOp::kProduct) {
+      range.largest = std::pow(range.largest, size);
+      range.step = std::pow(range.step, size);
+    } else {
+      range.largest *= size;
+    }
+    if (op == ReduceOp::kPremulSum) {
+      range.largest *= FactorOf(static_cast<int>(size_) - 1);
+      range.step /= 2;
+    }
+    if (!Fits(range)) return std::nullopt;
+    if (op == ReduceOp::kAvg) {
+      if ((size_ & (size_ - 1)) != 0) return std::nullopt;
+      range.largest /= size;
+      range.step /= size;
+    }
+    const bool overflows =
+        type_ == DataType::kFloat16 && range.largest > 60'000;
+    if (overflows || !Fits(range)) return std::nullopt;
+    return range;
+  }
+
+  Range& RangeAt(size_t rank, const Slice& slice) {
+    return ranges_[static_cast<size_t>((*group_)[rank])][slice.buffer];
+  }
+
+  // Of all that it reads.
+  Range RangeOf(const Instruction& of) const {
+    Range all;
+    for (size_t rank = 0; rank < of.inputs.size(); ++rank) {
+      for (const Slice& slice : of.inputs[rank]) {
+        all.Include(
+            ranges_[static_cast<size_t>((*group_)[rank])][slice.buffer]);
+      }
+    }
+    return all;
+  }
+
+  // What it writes is there now.
+  void Note(const Instruction& done) {
+    Range result = RangeOf(done);
+    if (IsReduction(done.kind)) result = *Reduced(done.op, result);
+    for (const auto* lists : {&done.inputs, &done.outputs}) {
+      for (size_t rank = 0; rank < lists->size(); ++rank) {
+        for (const Slice& slice : (*lists)[rank]) {
+          RangeAt(rank, slice).Include(result);
+        }
+      }
+    }
+  }
+
+  // Whether no rank reads or writes the same in `one` as in `others`.
+  static bool IsApart(const std::vector<Instruction>& others,
+                      const Instruction& one) {
+    for (const Instruction& other : others) {
+      for (size_t rank = 0; rank < one.inputs.size(); ++rank) {
+        for (const Slice& a : other.TouchedBy(rank)) {
+          for (const Slice& b : one.TouchedBy(rank)) {
+            if (a.Overlaps(b)) return false;
+          }
+        }
+      }
+    }
+    return true;
   }
 
   // Often small, now and then nothing.
@@ -171,12 +325,23 @@ class Generator {
 
   std::mt19937_64 random_;
   const int world_;
-  size_t size_ = 1;  // of the instruction's group
+  DataType type_ = DataType::kInt32;
+  const std::vector<int>* group_ = nullptr;  // the instruction's
+  size_t size_ = 1;                          // of that
   size_t buffers_ = 0;
   size_t room_ = 0;
+  int last_own_tag_ = kOwnTag;
+  // By rank of the world and buffer.
+  std::vector<std::vector<Range>> ranges_;
 };
 
 }  // namespace
+
+std::vector<Slice> Instruction::TouchedBy(size_t rank) const {
+  std::vector<Slice> slices = inputs[rank];
+  slices.insert(slices.end(), outputs[rank].begin(), outputs[rank].end());
+  return slices;
+}
 
 std::string Instruction::Describe() const {
   std::string text = absl::StrCat(CollectiveKindName(kind), " on group ", group,
@@ -184,7 +349,9 @@ std::string Instruction::Describe() const {
   if (kind == CollectiveKind::kSend) {
     absl::StrAppend(&text, " to ", peer, " tag ", tag);
   }
-  absl::StrAppend(&text, waits ? ", waits" : "", ":");
+  if (from_any) absl::StrAppend(&text, " from any, tag ", tag);
+  absl::StrAppend(&text, with_next ? ", with the next" : "",
+                  waits ? ", waits" : "", ":");
   for (size_t rank = 0; rank < inputs.size(); ++rank) {
     absl::StrAppend(&text, " ", rank, ":");
     for (const auto* list : {&inputs[rank], &outputs[rank]}) {
@@ -200,15 +367,16 @@ std::string Instruction::Describe() const {
 
 RandomProgram::RandomProgram(uint64_t seed, int world_size) {
   Generator generator(seed, world_size);
-  using enum DataType;
-  type = generator.Any<DataType>(
-      {kUint8, kInt8, kInt16, kInt32, kInt64, kFloat16, kFloat32});
+  type = static_cast<DataType>(seed % kDataTypeCount);
   buffer_count = 3 + generator.Below(6);
   // Now and then beyond all that is small.
   buffer_size = generator.Below(8) == 0 ? 200'000 : 1 + generator.Below(20'000);
   groups = generator.Groups();
+  generator.Begin(*this);
   for (size_t i = 0; i < kInstructions; ++i) {
-    instructions.push_back(generator.Next(*this));
+    for (Instruction& next : generator.Next(*this)) {
+      instructions.push_back(std::move(next));
+    }
   }
 }
 

@@ -16,7 +16,15 @@ struct Slice {
   size_t buffer = 0;
   size_t begin = 0;
   size_t count = 0;
+
+  bool Overlaps(const Slice& other) const {
+    return buffer == other.buffer && begin < other.begin + other.count &&
+           other.begin < begin + count;
+  }
 };
+
+// No number of a buffer is larger in the beginning.
+inline constexpr int kBeginningMax = 125;
 
 // One instruction: what the ranks of one group do together.
 struct Instruction {
@@ -27,12 +35,21 @@ struct Instruction {
   // Of a send: rank `root` of the group sends to `peer`.
   int peer = 0;
   int tag = 0;
+  // A kGather whose root receives from any rank, with `tag`, what the others
+  // send it.
+  bool from_any = false;
+  // It is started together with the next one, which is of the same kind, group
+  // and operation.
+  bool with_next = false;
   // Who waits for it at once. The others do when something else needs what it
   // reads or writes, or at the end.
   bool waits = false;
   // By rank in the group, and there in the order of the collective's lists.
   std::vector<std::vector<Slice>> inputs = {};  // or what it works on in place
   std::vector<std::vector<Slice>> outputs = {};
+
+  // What rank `rank` of the group reads or writes.
+  std::vector<Slice> TouchedBy(size_t rank) const;
 
   std::string Describe() const;
 };
@@ -42,8 +59,11 @@ struct Instruction {
 // are the outputs of earlier ones: so what comes too early, too late, from
 // somebody else or in another order shows. Equal seeds make equal programs.
 //
-// All results are exact: reductions are of integers, or choose one of the
-// operands.
+// Some gathers are made of receives from any rank, and some collectives are
+// coalesced. The type is the seed's: twelve in a row have all types.
+//
+// All results are exact, whatever the order of the operands: sums and products
+// of floating point stay where each partial result has a number of its own.
 struct RandomProgram {
   RandomProgram(uint64_t seed, int world_size);
 

@@ -1,5 +1,7 @@
 // A random program, simulated and run.
 
+#include <algorithm>
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,11 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "Eigen/Core"
 #include "absl/strings/str_cat.h"
+#include "dataplane/coalescing.h"
 #include "dataplane/communicator.h"
 #include "dataplane/testing/local_world.h"
 #include "dataplane/testing/random_program.h"
+#include "dataplane/testing/reference.h"
 
 namespace muster::dataplane::testing {
 namespace {
@@ -28,9 +31,17 @@ Buffers<T> Beginning(const RandomProgram& program, int rank) {
     for (size_t i = 0; i < program.buffer_size; ++i) {
       const uint64_t number = (i + 1) * 2654435761U + b * 40503U +
                               static_cast<uint64_t>(rank) * 97U;
-      const int value = static_cast<int>(number % 251) - 125;
+      constexpr int kNumbers = 2 * kBeginningMax + 1;
+      const int value = static_cast<int>(number % kNumbers) - kBeginningMax;
       if constexpr (std::is_integral_v<T>) {
         buffers[b].push_back(static_cast<T>(value));
+      } else if constexpr (std::is_same_v<T, Flag>) {
+        buffers[b].push_back({number % 3 != 0});
+      } else if constexpr (kIsComplex<T>) {
+        using Part = typename T::value_type;
+        const int other = static_cast<int>(number % 31);
+        buffers[b].push_back(
+            {static_cast<Part>(value), static_cast<Part>(other)});
       } else {
         buffers[b].push_back(static_cast<T>(static_cast<float>(value)));
       }
@@ -157,42 +168,88 @@ class Simulation {
     return {first, first + static_cast<ptrdiff_t>(slices[number].count)};
   }
 
+  // Of integers: wraps.
   static T Pair(ReduceOp op, T a, T b) {
-    if (op == ReduceOp::kMin) return b < a ? b : a;
-    if (op == ReduceOp::kMax) return a < b ? b : a;
-    if constexpr (std::is_integral_v<T>) {
-      const auto x = static_cast<uint64_t>(a);
-      const auto y = static_cast<uint64_t>(b);
-      switch (op) {
-        case ReduceOp::kProduct:
-          return static_cast<T>(x * y);
-        case ReduceOp::kBand:
-          return static_cast<T>(x & y);
-        case ReduceOp::kBor:
-          return static_cast<T>(x | y);
-        case ReduceOp::kBxor:
-          return static_cast<T>(x ^ y);
-        default:
-          return static_cast<T>(x + y);
+    const auto x = static_cast<uint64_t>(a);
+    const auto y = static_cast<uint64_t>(b);
+    switch (op) {
+      case ReduceOp::kMin:
+        return std::min(a, b);
+      case ReduceOp::kMax:
+        return std::max(a, b);
+      case ReduceOp::kProduct:
+        return static_cast<T>(x * y);
+      case ReduceOp::kBand:
+        return static_cast<T>(x & y);
+      case ReduceOp::kBor:
+        return static_cast<T>(x | y);
+      case ReduceOp::kBxor:
+        return static_cast<T>(x ^ y);
+      default:
+        return static_cast<T>(x + y);
+    }
+  }
+
+  // Of the values of one element.
+  static T ReducedInteger(const std::vector<T>& of, ReduceOp op) {
+    T result = of[0];
+    for (size_t rank = 1; rank < of.size(); ++rank) {
+      result = Pair(op, result, of[rank]);
+    }
+    if (op != ReduceOp::kAvg) return result;
+    return static_cast<T>(static_cast<int64_t>(result) /
+                          static_cast<int64_t>(of.size()));
+  }
+
+  static T ReducedFlag(const std::vector<T>& of, ReduceOp op) {
+    T result = of[0];
+    for (size_t rank = 1; rank < of.size(); ++rank) {
+      result = {ExpectedFlag(op, result.value, of[rank].value)};
+    }
+    return result;
+  }
+
+  // In float64, where it is exact, and rounded once.
+  static T ReducedFloat(const std::vector<T>& of, ReduceOp op) {
+    using Wide =
+        std::conditional_t<kIsComplex<T>, std::complex<double>, double>;
+    Wide result = 0;
+    for (size_t rank = 0; rank < of.size(); ++rank) {
+      auto value = static_cast<Wide>(Exact(of[rank]));
+      if (op == ReduceOp::kPremulSum) value *= FactorOf(static_cast<int>(rank));
+      if (rank == 0) {
+        result = value;
+      } else if (op == ReduceOp::kProduct) {
+        result *= value;
+      } else if (op != ReduceOp::kMin && op != ReduceOp::kMax) {
+        result += value;
+      } else if constexpr (!kIsComplex<T>) {
+        result = op == ReduceOp::kMin ? std::min(result, value)
+                                      : std::max(result, value);
       }
     }
-    return a;
+    if (op == ReduceOp::kAvg) result /= static_cast<double>(of.size());
+    if constexpr (kIsNarrow<T>) {
+      return static_cast<T>(static_cast<float>(result));
+    } else {
+      return static_cast<T>(result);
+    }
   }
 
   static std::vector<T> Reduced(const std::vector<std::vector<T>>& of,
                                 ReduceOp op) {
-    std::vector<T> result = of[0];
-    for (size_t rank = 1; rank < of.size(); ++rank) {
-      for (size_t i = 0; i < result.size(); ++i) {
-        result[i] = Pair(op, result[i], of[rank][i]);
+    std::vector<T> result(of[0].size());
+    std::vector<T> element(of.size());
+    for (size_t i = 0; i < result.size(); ++i) {
+      for (size_t rank = 0; rank < of.size(); ++rank) {
+        element[rank] = of[rank][i];
       }
-    }
-    if constexpr (std::is_integral_v<T>) {
-      if (op == ReduceOp::kAvg) {
-        for (T& value : result) {
-          value = static_cast<T>(static_cast<int64_t>(value) /
-                                 static_cast<int64_t>(of.size()));
-        }
+      if constexpr (std::is_same_v<T, Flag>) {
+        result[i] = ReducedFlag(element, op);
+      } else if constexpr (std::is_integral_v<T>) {
+        result[i] = ReducedInteger(element, op);
+      } else {
+        result[i] = ReducedFloat(element, op);
       }
     }
     return result;
@@ -226,17 +283,17 @@ class Runner {
     std::vector<Slice> touches;
   };
 
-  static bool Overlap(const Slice& a, const Slice& b) {
-    return a.buffer == b.buffer && a.begin < b.begin + b.count &&
-           b.begin < a.begin + a.count;
+  void Finish(Work& work) {
+    const absl::Status status = work.Wait();
+    if (!status.ok()) Report(work, status.ToString());
+  }
+
+  void Report(const Work& work, const std::string& text) {
+    if (problem.empty()) problem = absl::StrCat(work.description(), ": ", text);
   }
 
   void FinishFirst() {
-    const absl::Status status = running_.front().work->Wait();
-    if (!status.ok() && problem.empty()) {
-      problem = absl::StrCat(running_.front().work->description(), ": ",
-                             status.ToString());
-    }
+    Finish(*running_.front().work);
     running_.erase(running_.begin());
   }
 
@@ -246,7 +303,7 @@ class Runner {
     for (size_t i = 0; i < running_.size(); ++i) {
       for (const Slice& a : running_[i].touches) {
         for (const Slice& b : slices) {
-          if (Overlap(a, b)) count = i + 1;
+          if (a.Overlaps(b)) count = i + 1;
         }
       }
     }
@@ -280,8 +337,12 @@ class Runner {
     const auto rank = static_cast<size_t>(group.rank());
     const std::vector<Slice>& inputs = instruction.inputs[rank];
     const std::vector<Slice>& outputs = instruction.outputs[rank];
+    const std::vector<Slice> touches = instruction.TouchedBy(rank);
+    FinishWhatTouches(touches);
+    if (instruction.from_any) return GatherFromAny(instruction, group);
     Collective collective{.kind = instruction.kind,
                           .reduce_op = instruction.op,
+                          .factor = FactorOf(group.rank()),
                           .root = instruction.root,
                           .peer = instruction.peer,
                           .tag = instruction.tag};
@@ -307,23 +368,85 @@ class Runner {
         collective.inputs = Tensors(inputs);
         collective.outputs = Tensors(outputs);
     }
-    std::vector<Slice> touches = inputs;
-    touches.insert(touches.end(), outputs.begin(), outputs.end());
-    FinishWhatTouches(touches);
     collective.caller_waits = instruction.waits;
-    running_.push_back({group.Start(std::move(collective)), touches});
+    if (instruction.with_next || !together_.empty()) {
+      together_.push_back(std::move(collective));
+      touched_together_.insert(touched_together_.end(), touches.begin(),
+                               touches.end());
+      if (instruction.with_next) return;
+      running_.push_back({StartCoalesced(group, std::exchange(together_, {})),
+                          std::exchange(touched_together_, {})});
+    } else {
+      running_.push_back({group.Start(std::move(collective)), touches});
+    }
     // The order of the wait does not matter to what came before.
     while (instruction.waits && !running_.empty()) FinishFirst();
+  }
+
+  // What comes first goes first where it belongs: each says whose it is.
+  void GatherFromAny(const Instruction& instruction, Communicator& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    const Slice& own = instruction.inputs[rank][0];
+    if (group.rank() != instruction.root) {
+      running_.push_back({group.Start({.kind = CollectiveKind::kSend,
+                                       .inputs = {TensorOf(own)},
+                                       .peer = instruction.root,
+                                       .tag = instruction.tag}),
+                          {own}});
+      return;
+    }
+    const std::vector<Slice>& outputs = instruction.outputs[rank];
+    const auto put = [&](const T* from, const Slice& to) {
+      std::copy_n(from, to.count, buffers[to.buffer].data() + to.begin);
+    };
+    std::vector<std::vector<T>> arriving(outputs.size() - 1,
+                                         std::vector<T>(own.count));
+    std::vector<std::shared_ptr<Work>> works;
+    for (std::vector<T>& one : arriving) {
+      works.push_back(
+          group.Start({.kind = CollectiveKind::kRecv,
+                       .outputs = {Tensor(one.data(), program_.type,
+                                          {static_cast<int64_t>(own.count)})},
+                       .peer = kAnyPeer,
+                       .tag = instruction.tag}));
+    }
+    std::vector<bool> heard(outputs.size());
+    heard[rank] = true;
+    put(buffers[own.buffer].data() + own.begin, outputs[rank]);
+    for (size_t i = 0; i < works.size(); ++i) {
+      Finish(*works[i]);
+      const int source = works[i]->source_rank();
+      const auto from = static_cast<size_t>(source);
+      if (source < 0 || from >= heard.size() || heard[from]) {
+        return Report(*works[i], absl::StrCat("is from rank ", source));
+      }
+      heard[from] = true;
+      put(arriving[i].data(), outputs[from]);
+    }
   }
 
   const RandomProgram& program_;
   const std::vector<Communicator*> at_;
   std::vector<Running> running_;
+  // What is coalesced with the next instruction.
+  std::vector<Collective> together_;
+  std::vector<Slice> touched_together_;
 
  public:
   Buffers<T> buffers;
   std::string problem;
 };
+
+template <typename T>
+std::string Text(T value) {
+  if constexpr (std::is_same_v<T, Flag>) {
+    return value.value ? "true" : "false";
+  } else if constexpr (kIsComplex<T>) {
+    return absl::StrCat("(", value.real(), ", ", value.imag(), ")");
+  } else {
+    return absl::StrCat(Exact(value));
+  }
+}
 
 template <typename T>
 std::string RunAs(const RandomProgram& program, const std::string& backend) {
@@ -363,8 +486,8 @@ std::string RunAs(const RandomProgram& program, const std::string& backend) {
       for (size_t i = 0; i < actual.size(); ++i) {
         if (actual[i] == expected[i]) continue;
         return absl::StrCat("rank ", rank, " buffer ", b, " element ", i,
-                            " is ", static_cast<double>(actual[i]), ", not ",
-                            static_cast<double>(expected[i]));
+                            " is ", Text(actual[i]), ", not ",
+                            Text(expected[i]));
       }
     }
   }
@@ -375,22 +498,10 @@ std::string RunAs(const RandomProgram& program, const std::string& backend) {
 
 std::string RunProgram(const RandomProgram& program,
                        const std::string& backend) {
-  switch (program.type) {
-    case DataType::kUint8:
-      return RunAs<uint8_t>(program, backend);
-    case DataType::kInt8:
-      return RunAs<int8_t>(program, backend);
-    case DataType::kInt16:
-      return RunAs<int16_t>(program, backend);
-    case DataType::kInt64:
-      return RunAs<int64_t>(program, backend);
-    case DataType::kFloat16:
-      return RunAs<Eigen::half>(program, backend);
-    case DataType::kFloat32:
-      return RunAs<float>(program, backend);
-    default:
-      return RunAs<int32_t>(program, backend);
-  }
+  std::string problem;
+  WithTypeOf(program.type,
+             [&]<typename T>(T) { problem = RunAs<T>(program, backend); });
+  return problem;
 }
 
 }  // namespace muster::dataplane::testing
