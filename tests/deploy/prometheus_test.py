@@ -5,8 +5,10 @@ alert is shown to fire and not to, and has a section in the runbook.
 Usage: prometheus_test.py; promtool is Debian's (package prometheus).
 """
 
+import json
 import os
 import subprocess
+import tempfile
 import unittest
 
 import yaml
@@ -59,6 +61,54 @@ class PrometheusTest(unittest.TestCase):
                 self.assertEqual(
                     rule["annotations"]["runbook_url"],
                     f"deploy/README.md#{rule['alert'].lower()}")
+
+
+def member(address, state="ALIVE", host="host"):
+    return {"debug_address": address, "host": host,
+            "state": "MEMBER_STATE_" + state}
+
+
+class WorkerTargetsTest(unittest.TestCase):
+    """With a musterctl that prints what it is told to."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out = os.path.join(folder.name, "workers.json")
+        self.musterctl = os.path.join(folder.name, "musterctl")
+
+    def run_with(self, script):
+        """Its exit status, and the file that it left."""
+        with open(self.musterctl, "w", encoding="utf-8") as out:
+            out.write("#!/bin/sh\n" + script)
+        os.chmod(self.musterctl, 0o755)
+        done = subprocess.run(
+            [os.path.join(DEPLOY, "prometheus/worker_targets"),
+             f"--musterctl={self.musterctl}", f"--out={self.out}"],
+            check=False, capture_output=True, text=True)
+        return done.returncode, load(self.out)
+
+    def test_present_members_become_targets_by_job(self):
+        jobs = {"jobs": [{"job": "a"}, {"job": "ended"}]}
+        members = {"members": [
+            member("10.0.0.1:9400"), member("10.0.0.2:9400", "DISCONNECTED"),
+            member("10.0.0.3:9400", "LOST"), member("10.0.0.4:9400", "LEFT"),
+            member("0.0.0.0:9401"), member("[::]:9402"), member("")]}
+        status, written = self.run_with(
+            f"case \"$*\" in\n'jobs --json') echo '{json.dumps(jobs)}';;\n"
+            f"'members a --json') echo '{json.dumps(members)}';;\n"
+            "*) exit 1;;\nesac\n")
+        self.assertEqual(status, 0)
+        self.assertEqual(written, [{
+            "labels": {"muster_job": "a"},
+            "targets": ["10.0.0.1:9400", "10.0.0.2:9400", "host:9401",
+                        "host:9402"]}])
+
+    def test_targets_stay_when_the_coordinator_does_not_answer(self):
+        before = [{"targets": ["10.0.0.1:9400"], "labels": {"muster_job": "a"}}]
+        with open(self.out, "w", encoding="utf-8") as out:
+            json.dump(before, out)
+        self.assertEqual(self.run_with("exit 1\n"), (1, before))
 
 
 if __name__ == "__main__":
