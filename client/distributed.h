@@ -208,9 +208,10 @@ struct ShrinkGroupOptions {
 // rank, unless the call throws; then it can be made again, and meets the calls
 // of other ranks that exclude the same, however many of them have failed.
 //
-// If more are gone than were excluded, the call throws for a group beside the
-// default one as soon as the coordinator tells of it, with them in culprits();
-// for the default group when its timeout has passed.
+// If more are gone than were excluded, the call throws as soon as the
+// coordinator tells of it, with them in culprits(). For the default group it
+// cannot when it has gone with them, nor this rank when it has reported a
+// failure (below): then it throws when its timeout has passed.
 //
 // A group beside the default one can be shrunk as long as this rank has not
 // reported a failure of the default group, as it does after a timeout there:

@@ -194,6 +194,36 @@ TEST_F(ShrinkTest, OneThatIsGoneTooEndsTheCallAndTheNextOneMeets) {
   }
 }
 
+TEST_F(ShrinkTest, OfTwoThatDieTogetherOneAloneCannotBeExcluded) {
+  Start("together", 5);
+  for (size_t rank = 0; rank < 5; ++rank) Line(rank);
+  for (const size_t rank : {3, 4}) ranks_[rank]->Signal(SIGKILL);
+  const std::vector<size_t> living = {0, 1, 2};
+  for (const size_t rank : living) ranks_[rank]->WriteLine("go");
+  for (const size_t rank : living) {
+    EXPECT_THAT(Line(rank), StartsWith("error DistNetworkError ["));
+    ranks_[rank]->WriteLine("3");
+  }
+  for (const size_t rank : living) {
+    EXPECT_THAT(
+        Line(rank),
+        AllOf(StartsWith("error DistNetworkError [4] group \"world\" cannot be "
+                         "shrunk without 3 alone, more are gone: rank 4 ("),
+              HasSubstr("): connection closed")));
+  }
+  // Not at once: those that stay wait for each other.
+  ranks_[0]->WriteLine("234");
+  ranks_[2]->WriteLine("234");
+  EXPECT_EQ(Line(2), "bye");
+  ranks_[1]->WriteLine("234");
+  for (const size_t rank : {0, 1}) {
+    EXPECT_EQ(Line(rank),
+              "world: rank " + std::to_string(rank) + " of 2, sum 3");
+    EXPECT_EQ(Line(rank), "bye");
+  }
+  for (const size_t rank : living) EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
+}
+
 TEST_F(ShrinkTest, ACallThatFailedOnOneRankAloneCanBeMadeAgain) {
   Start("retry", 3);
   for (size_t rank = 0; rank < 3; ++rank) {

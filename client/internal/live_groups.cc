@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,22 @@ void AddAndTidy(std::vector<std::weak_ptr<T>>& references,
                      [](const std::weak_ptr<T>& it) { return it.expired(); }),
       references.end());
   references.push_back(object);
+}
+
+// Whether the event is, or lists, the departure of this rank; who that was.
+std::optional<MemberInfo> DepartureOf(const MemberEvent& event, int rank) {
+  if (event.kind == MemberEvent::Kind::kWaiting) return std::nullopt;
+  if (event.member.rank == rank) return event.member;
+  if (event.kind != MemberEvent::Kind::kLeft) return std::nullopt;
+  for (const MemberInfo& member : event.left_members) {
+    if (member.rank == rank) return member;
+  }
+  for (const RankRange& range : event.left_ranks) {
+    if (rank >= range.first && rank < range.first + range.count) {
+      return MemberInfo{.rank = rank, .cause = event.member.cause};
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -70,6 +87,26 @@ void LiveGroups::OnSessionOver(const absl::Status& why) {
   }
   std::vector<FailureJudge::Ending> endings;
   for (const auto& judge : judges) endings.push_back(judge->OnSessionOver(why));
+}
+
+LiveGroups::Absent LiveGroups::AbsentOf(int64_t generation,
+                                        const std::vector<int>& ranks) const {
+  Absent absent;
+  MutexLock lock(mutex_);
+  for (const int rank : ranks) {
+    for (const MemberEvent& event : events_) {
+      if (event.generation != generation) continue;
+      std::optional<MemberInfo> member = DepartureOf(event, rank);
+      if (!member.has_value()) continue;
+      if (event.kind == MemberEvent::Kind::kFailed) {
+        absent.reported.push_back(rank);
+      } else {
+        absent.gone.push_back(*std::move(member));
+      }
+      break;
+    }
+  }
+  return absent;
 }
 
 std::vector<GroupProgress> LiveGroups::Progress() const {

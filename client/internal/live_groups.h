@@ -5,6 +5,7 @@
 #define MUSTER_CLIENT_INTERNAL_LIVE_GROUPS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -37,6 +38,15 @@ class LiveGroups {
   void OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnSessionOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<GroupProgress> Progress() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Who of these ranks of the generation has left or was lost, and who has
+  // reported a failure: it may live, but the coordinator answers it no more.
+  struct Absent {
+    std::vector<MemberInfo> gone;
+    std::vector<int> reported;
+  };
+  Absent AbsentOf(int64_t generation, const std::vector<int>& ranks) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   mutable dataplane::Mutex mutex_;

@@ -84,6 +84,31 @@ TEST(LiveGroupsTest, HeartbeatsCarryTheProgressOfTheGroupsThatLive) {
   EXPECT_EQ(progress[1].group, "other");
 }
 
+TEST(LiveGroupsTest, WhoIsGoneOfSomeRanksAndWhoHasReported) {
+  LiveGroups live;
+  live.OnEvent(Lost(3));
+  MemberEvent left = Lost(5);
+  left.kind = MemberEvent::Kind::kLeft;
+  left.left_ranks = {{.first = 6, .count = 2}};
+  live.OnEvent(left);
+  MemberEvent reported = Lost(1);
+  reported.kind = MemberEvent::Kind::kFailed;
+  live.OnEvent(reported);
+  reported.kind = MemberEvent::Kind::kLeft;
+  live.OnEvent(reported);
+  MemberEvent waits = Lost(0);
+  waits.kind = MemberEvent::Kind::kWaiting;
+  live.OnEvent(waits);
+  MemberEvent earlier = Lost(2);
+  earlier.generation = 0;
+  live.OnEvent(earlier);
+  const LiveGroups::Absent absent = live.AbsentOf(1, {0, 1, 2, 3, 7, 8});
+  ASSERT_EQ(absent.gone.size(), 2U);
+  EXPECT_EQ(absent.gone[0].rank, 3);
+  EXPECT_EQ(absent.gone[1].rank, 7);
+  EXPECT_EQ(absent.reported, std::vector<int>{1});
+}
+
 TEST(LiveGroupsTest, NoMoreThanTheCoordinatorTakes) {
   LiveGroups live;
   std::vector<std::shared_ptr<GroupState>> groups;

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/errors.h"
 #include "client/file_store.h"
@@ -57,6 +58,9 @@ constexpr char kMeetingKey[] = "muster/coordinator";
 // How often and how long it is tried, since both may have changed meanwhile.
 constexpr milliseconds kMeetingInterval{5};
 constexpr milliseconds kMeetingAttempt = seconds(2);
+
+// How often those that wait for all that stay in a group look who is gone.
+constexpr milliseconds kSurvivorsLook{100};
 
 [[noreturn]] void Invalid(absl::string_view text) {
   Throw(Origin::kControl, absl::InvalidArgumentError(text));
@@ -139,6 +143,26 @@ const std::string& ProcessName() {
 // One that was never reached has had the whole timeout.
 bool IsTransient(const absl::Status& status, bool connected) {
   return absl::IsAborted(status) || (connected && absl::IsUnavailable(status));
+}
+
+// Those of the ranks that stay in a group.
+[[noreturn]] void ThrowGone(const std::vector<MemberInfo>& gone,
+                            const std::string& excluded) {
+  std::vector<std::string> names;
+  for (const MemberInfo& member : gone) {
+    if (names.size() == kRanksInTextMax) break;
+    names.push_back(absl::StrCat(DescribeMember(member), ": ", member.cause));
+  }
+  if (gone.size() > names.size()) {
+    names.push_back(absl::StrCat("and ", gone.size() - names.size(), " more"));
+  }
+  Throw(
+      Origin::kBackend,
+      WithCulprits(
+          absl::UnavailableError(absl::StrCat(
+              "group \"", kGroupName, "\" cannot be shrunk without ", excluded,
+              " alone, more are gone: ", absl::StrJoin(names, "; "))),
+          gone));
 }
 
 std::string PartingReason(const absl::Status& failure) {
@@ -420,6 +444,48 @@ void World::Connect(const InitPlan& plan) {
                                              .key_prefix = prefix});
 }
 
+// Over the old group's coordinator, while there is one: it knows who is gone
+// and will not come to the rendezvous of the new one.
+void World::AwaitSurvivors(const std::vector<int>& survivors,
+                           const std::string& excluded,
+                           const Deadline& deadline) {
+  StreamSession& stream = session_->stream();
+  const auto key_of = [&](int rank) {
+    return absl::StrCat(GroupPrefix(), formation_.generation, "/shrink/",
+                        excluded, "/", rank);
+  };
+  // Refused when this rank has reported a failure: then nobody waits for it.
+  if (!SetKey(stream, key_of(formation_.rank), "", deadline).ok()) return;
+  for (;;) {
+    // Before the question who has come: who leaves has.
+    const LiveGroups::Absent absent =
+        live_->AbsentOf(formation_.generation, survivors);
+    std::vector<std::string> keys;
+    for (const int rank : survivors) {
+      if (!std::binary_search(absent.reported.begin(), absent.reported.end(),
+                              rank)) {
+        keys.push_back(key_of(rank));
+      }
+    }
+    const milliseconds slice = std::clamp(deadline.Remaining(Clock::now()),
+                                          milliseconds(1), kSurvivorsLook);
+    const absl::Status met =
+        GetKeys(stream, keys, Deadline::After(slice, "one look")).status();
+    // Or the coordinator is no more.
+    if (!absl::IsDeadlineExceeded(met)) return;
+    if (!absent.gone.empty()) ThrowGone(absent.gone, excluded);
+    if (deadline.Passed(Clock::now())) {
+      Throw(Origin::kControl,
+            absl::DeadlineExceededError(
+                absl::StrCat("group \"", kGroupName,
+                             "\": not all ranks that stay came to "
+                             "shrink it without ",
+                             excluded, " in ", FormatDuration(deadline.timeout),
+                             " ", deadline.Blame())));
+    }
+  }
+}
+
 InitProcessGroupOptions World::PrepareToShrink(
     const std::vector<int>& ranks_to_exclude,
     const ShrinkGroupOptions& options) {
@@ -431,8 +497,9 @@ InitProcessGroupOptions World::PrepareToShrink(
               "again by DestroyProcessGroup and InitProcessGroup"));
   }
   InitProcessGroupOptions smaller = options_;
-  smaller.timeout = CheckTimeout(options.timeout, options_.timeout,
-                                 "ShrinkGroupOptions::timeout");
+  const std::string timeout_name = "ShrinkGroupOptions::timeout";
+  smaller.timeout =
+      CheckTimeout(options.timeout, options_.timeout, timeout_name);
   smaller.world_size = static_cast<int>(survivors.size());
   smaller.rank = static_cast<int>(
       std::find(survivors.begin(), survivors.end(), group_->rank()) -
@@ -440,6 +507,10 @@ InitProcessGroupOptions World::PrepareToShrink(
   if (options.shrink_flags == ShrinkGroupOptions::Flags::kAbort) {
     AbortToShrink(*group_, ranks_to_exclude);
   }
+  std::vector<int> excluded = ranks_to_exclude;
+  std::sort(excluded.begin(), excluded.end());
+  AwaitSurvivors(survivors, absl::StrJoin(excluded, ","),
+                 Deadline::After(smaller.timeout, timeout_name));
   return smaller;
 }
 

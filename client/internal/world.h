@@ -43,8 +43,9 @@ class World {
   void Destroy();
 
   // The options of the group without some of its ranks, as ShrinkGroup takes
-  // them. Throws DistError (kInvalidArgument, kFailedPrecondition). Then aborts
-  // the group, if that is wanted.
+  // them, once all that stay have come to the same call. Aborts the group, if
+  // that is wanted, and does not wait for them then. Throws what ShrinkGroup
+  // throws while there is still the old group.
   InitProcessGroupOptions PrepareToShrink(
       const std::vector<int>& ranks_to_exclude,
       const ShrinkGroupOptions& options);
@@ -66,6 +67,8 @@ class World {
   std::string LocalAddress(const InitPlan& plan) const;
   FailureJudge::Options Judging(const InitPlan& plan) const;
   void Connect(const InitPlan& plan);
+  void AwaitSurvivors(const std::vector<int>& survivors,
+                      const std::string& excluded, const Deadline& deadline);
   bool ServesOthers() const;
   void EndMeeting() noexcept;
 

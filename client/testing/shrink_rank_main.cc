@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -34,10 +35,6 @@ InitProcessGroupOptions Options() {
 }
 
 const InitProcessGroupOptions kOptions = Options();
-// A group beside the default one waits that long for a verdict that never comes
-// when a rank aborts it.
-const InitProcessGroupOptions kBriefVerdict = {
-    .timeout = seconds(60), .verdict_timeout = milliseconds(200)};
 
 // "NAME: rank 1 of 2, sum 3": of the ranks in the group, from 1.
 void SayGroup(const std::string& name, const Group& group) {
@@ -134,6 +131,30 @@ int TwoGone() {
   }
   SayGroup(smaller->name(), smaller);
   DestroyProcessGroup(smaller);
+  return 0;
+}
+
+// Of five ranks, of which the test kills the last two at once. Each call has
+// the ranks of the next line that the test writes as those to exclude, until
+// one does not throw; who is among them ends the group.
+int Together() {
+  InitProcessGroup({.timeout = std::chrono::minutes(30)});
+  SayGroup("world", nullptr);
+  AwaitLine();
+  SayProblem([] { Barrier(); });
+  for (;;) {
+    std::vector<int> excluded;
+    for (const char digit : AwaitLine()) excluded.push_back(digit - '0');
+    if (std::count(excluded.begin(), excluded.end(), GetRank()) > 0) break;
+    try {
+      SayGroup("world", ShrinkGroup(excluded));
+      break;
+    } catch (const DistError& error) {
+      SayError(error);
+    }
+  }
+  DestroyProcessGroup();
+  Say("bye");
   return 0;
 }
 
@@ -238,7 +259,7 @@ int CreateCycles() {
 // A failure in the default group, by one rank after the other, and in one
 // beside it, which is shrunk; then both form again.
 void FailAndReform(int cycle) {
-  InitProcessGroup(kBriefVerdict);
+  InitProcessGroup(kOptions);
   const int culprit = cycle % GetWorldSize();
   const Group group = NewGroup();
   // All are here; who is still in the barrier then has the error from that.
@@ -273,10 +294,11 @@ int FailCycles() {
 
 int Main(int argc, char** argv) {
   const std::map<std::string, int (*)()> scenarios = {
-      {"survivors", &Survivors},        {"outcast", &Outcast},
-      {"headless", &Headless},          {"errors", &Errors},
-      {"two_gone", &TwoGone},           {"retry", &Retry},
-      {"create_cycles", &CreateCycles}, {"fail_cycles", &FailCycles},
+      {"survivors", &Survivors},    {"outcast", &Outcast},
+      {"headless", &Headless},      {"errors", &Errors},
+      {"two_gone", &TwoGone},       {"retry", &Retry},
+      {"together", &Together},      {"create_cycles", &CreateCycles},
+      {"fail_cycles", &FailCycles},
   };
   return RunScenario(scenarios, argc, argv);
 }
