@@ -24,6 +24,7 @@ using muster::testing::Process;
 using muster::testing::ReservedPort;
 using nlohmann::json;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -95,6 +96,28 @@ TEST_F(DebugTest, DetailShowsOnEveryRankWhatMostRunAndWhoDiffers) {
                         "shape)")));
     EXPECT_EQ(Line(rank), "no error");
   }
+  ExpectExits();
+}
+
+TEST_F(DebugTest, DetailTellsTheOthersWhatARankIsRefused) {
+  Start("refusal", 3, {{"MUSTER_DEBUG", "DETAIL"}});
+  const std::string why =
+      ": argument inputs[0]: input tensor must be the same size as output size "
+      "times world size, got float32[6] for float32[3] and 3 ranks";
+  EXPECT_THAT(Line(1),
+              AllOf(StartsWith("error DistError [] "), HasSubstr(why)));
+  for (const size_t rank : {0, 2}) {
+    EXPECT_THAT(
+        Line(rank),
+        AllOf(StartsWith("error DistBackendError [1] reduce_scatter_tensor #1 "
+                         "on group \"world\": rank 1 refused "
+                         "reduce_scatter_tensor #1 "),
+              HasSubstr(why)));
+  }
+  for (const auto& rank : ranks_) rank->WriteLine("go");
+  for (const size_t rank : {0, 2}) EXPECT_EQ(Line(rank), "no error");
+  // It may have heard of the end of the group by then.
+  EXPECT_THAT(Line(1), AnyOf("no error", HasSubstr(": rank 1 refused ")));
   ExpectExits();
 }
 

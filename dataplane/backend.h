@@ -72,6 +72,11 @@ class Backend {
   // is complete, and no longer, failed or not.
   virtual std::shared_ptr<Work> Start(const Collective& collective) = 0;
 
+  // `collective`, not a send or receive, is not started here, because of `why`:
+  // its arguments are bad. The other ranks may have started it. May take a
+  // second.
+  virtual void Refused(const Collective& collective, const absl::Status& why) {}
+
   // Ends every started collective with `cause`, soon and without its peers'
   // help, closes the connections, and makes every later Start fail with the
   // first `cause` given. Does not block; may be called from a Work's callback.
@@ -95,6 +100,9 @@ class BackendDecorator : public Backend {
   size_t fusable_bytes() const override { return inner_->fusable_bytes(); }
   std::shared_ptr<Work> Start(const Collective& collective) override {
     return inner_->Start(collective);
+  }
+  void Refused(const Collective& collective, const absl::Status& why) override {
+    inner_->Refused(collective, why);
   }
   void Abort(absl::Status cause) override { inner_->Abort(std::move(cause)); }
 

@@ -55,6 +55,7 @@ std::shared_ptr<Work> Communicator::Start(Collective collective) {
 
   const absl::Status valid = Check(collective);
   if (!valid.ok()) {
+    if (!IsPointToPoint(collective.kind)) backend_->Refused(collective, valid);
     return FailedWork(
         std::move(description),
         absl::Status(

@@ -62,8 +62,13 @@ TEST_F(CommunicatorTest, BadArgumentsTakeANumberButDoNotReachTheBackend) {
             "all_reduce #1 on group \"g\": argument tensors: all_reduce takes "
             "1 tensor, got 0");
   EXPECT_TRUE(backend_->started.empty());
+  // But it hears of it, for others that have started it.
+  ASSERT_EQ(backend_->refused.size(), 1u);
+  EXPECT_EQ(backend_->refused[0].sequence, 1u);
   (void)StartAllReduce();
   EXPECT_EQ(backend_->started[0].sequence, 2u);
+  (void)communicator_.Start({.kind = CollectiveKind::kSend});
+  EXPECT_EQ(backend_->refused.size(), 1u);
   EXPECT_TRUE(communicator_.status().ok());
 }
 

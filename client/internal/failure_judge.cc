@@ -345,6 +345,8 @@ absl::Status FailureJudge::Known(int64_t generation) const {
 void FailureJudge::AwaitVerdict(const absl::Status& symptom, int culprit) {
   // Nobody else has to do with it: no verdict will come.
   if (culprit < 0 && !absl::IsUnavailable(symptom)) return;
+  // Ranks that do not run the same are no symptom of anything.
+  if (absl::IsInvalidArgument(symptom)) return;
   Instant until = Clock::now() + options_.verdict_timeout;
   bool prolonged = false;
   while (final_.ok() && (culprit < 0 || !HasLeft(culprit))) {

@@ -191,6 +191,15 @@ TEST_F(FailureJudgeTest, ADecisionStandsWhileTheCoordinatorIsOutOfReach) {
   EXPECT_TRUE(accused_.ok());
 }
 
+TEST_F(FailureJudgeTest, RanksThatDoNotRunTheSameAreNoSymptom) {
+  Begin();
+  absl::Status symptom = absl::InvalidArgumentError("rank 2 runs barrier #5");
+  dataplane::SetCulpritRank(symptom, 2);
+  // Without the minute for a verdict.
+  EXPECT_THAT(Ranks(judge_->Decide(symptom)), ElementsAre(2));
+  EXPECT_FALSE(accused_.ok());
+}
+
 TEST_F(SubgroupJudgeTest, WhoReportsIsNotToBlame) {
   judge_.OnEvent(Report(3, "all_reduce #5 on group \"world\"", {2}));
   EXPECT_TRUE(judge_.Known(kGeneration).ok());

@@ -26,6 +26,17 @@ std::string NameOf(DebugLevel level) {
                                       : "DETAIL";
 }
 
+// Of three ranks, at level DETAIL: one makes a call that is refused.
+int Refusal() {
+  InitProcessGroup(kOptions);
+  std::vector<float> whole(6, 1);
+  std::vector<float> part(GetRank() == 1 ? 3 : 2);
+  SayProblem([&] { ReduceScatterTensor(part, whole); });
+  AwaitLine();
+  SayProblem([] { DestroyProcessGroup(); });
+  return 0;
+}
+
 // Of one process.
 int Levels() {
   SayProblem([] { Say(NameOf(GetDebugLevel())); });
@@ -114,8 +125,8 @@ int Break() {
 
 int Main(int argc, char** argv) {
   const std::map<std::string, int (*)()> scenarios = {
-      {"levels", &Levels}, {"mismatch", &Mismatch}, {"missing", &Missing},
-      {"flight", &Flight}, {"break", &Break},
+      {"levels", &Levels},   {"mismatch", &Mismatch}, {"refusal", &Refusal},
+      {"missing", &Missing}, {"flight", &Flight},     {"break", &Break},
   };
   return RunScenario(scenarios, argc, argv);
 }

@@ -66,6 +66,19 @@ std::shared_ptr<Work> ConsistencyCheck::Start(const Collective& collective) {
   return work;
 }
 
+void ConsistencyCheck::Refused(const Collective& collective,
+                               const absl::Status& why) {
+  inner().Refused(collective, why);
+  if (!aborted().ok()) return;
+  // At once: the process may end by this error. The others have a timeout if it
+  // cannot be told.
+  options_.store
+      ->SetBy(KeyOf(collective.sequence, options_.rank),
+              Fingerprint::Refusal(collective, why.message()).Serialize(),
+              Clock::now() + kTell)
+      .IgnoreError();
+}
+
 void ConsistencyCheck::Abort(absl::Status cause) {
   std::deque<Job> jobs;
   std::shared_ptr<PromisedWork> current;

@@ -30,6 +30,9 @@ struct ConsistencyCheckOptions {
 // some do not come by its deadline, with one that names them. No collective of
 // `inner` is used for it, and no rank waits for one that has failed.
 //
+// A rank whose arguments are refused says so, and the others fail with that
+// when all have come.
+//
 // Sends and receives are not compared: they pass.
 //
 // A thread of its own waits for the other ranks. All ranks of the group must
@@ -41,6 +44,7 @@ class ConsistencyCheck : public BackendDecorator {
   ~ConsistencyCheck() override;
 
   std::shared_ptr<Work> Start(const Collective& collective) override;
+  void Refused(const Collective& collective, const absl::Status& why) override;
   void Abort(absl::Status cause) override;
 
  private:

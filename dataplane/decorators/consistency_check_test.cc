@@ -105,6 +105,33 @@ TEST_F(ConsistencyCheckTest, ADifferenceFailsOnEveryRankAndStartsNothing) {
   EXPECT_EQ(started_, 0);
 }
 
+TEST_F(ConsistencyCheckTest, ARefusalFailsOnTheOthersAtOnce) {
+  const auto first = checks_[0]->Start(AllReduce(1, 5));
+  const auto last = checks_[2]->Start(AllReduce(1, 5));
+  checks_[1]->Refused(AllReduce(1, 5), absl::InvalidArgumentError("no tensor"));
+  for (const auto& work : {first, last}) {
+    const absl::Status status = work->Wait();
+    EXPECT_EQ(status.message(),
+              "all_reduce #1 on group \"world\": rank 1 refused all_reduce #1 "
+              "float32[5] sum: no tensor");
+    EXPECT_EQ(CulpritRank(status), 1);
+  }
+  EXPECT_EQ(started_, 0);
+}
+
+// Who handles the error of a call that is bad everywhere goes on.
+TEST_F(ConsistencyCheckTest, WhatAllRefuseDisturbsNothing) {
+  for (const auto& check : checks_) {
+    check->Refused(AllReduce(1, 5), absl::InvalidArgumentError("no tensor"));
+  }
+  std::vector<std::shared_ptr<Work>> works;
+  works.reserve(kRanks);
+  for (const auto& check : checks_) {
+    works.push_back(check->Start(AllReduce(2, 5)));
+  }
+  for (const auto& work : works) EXPECT_TRUE(work->Wait().ok());
+}
+
 TEST_F(ConsistencyCheckTest, WhoDoesNotComeIsNamed) {
   Collective collective = AllReduce(1, 5);
   collective.deadline = Clock::now() + collective.timeout;

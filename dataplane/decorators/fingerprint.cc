@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -19,6 +20,8 @@ namespace {
 // What a text shows of ranks that differ, and of ranks that do not.
 constexpr size_t kDifferingShown = 4;
 constexpr size_t kRanksShown = 8;
+
+constexpr char kRefused[] = "refused";
 
 std::string ShapeOf(const Tensor& tensor) {
   return absl::StrCat("[", absl::StrJoin(tensor.shape(), ","), "]");
@@ -114,6 +117,26 @@ std::string Differences(const Fingerprint& a, const Fingerprint& b) {
     }
   }
   return absl::StrJoin(names, ", ");
+}
+
+// Some do not run it at all.
+absl::Status FindRefusals(absl::Span<const Fingerprint> fingerprints) {
+  std::vector<size_t> refusing;
+  for (size_t rank = 0; rank < fingerprints.size(); ++rank) {
+    if (fingerprints[rank].common.contains(kRefused)) refusing.push_back(rank);
+  }
+  if (refusing.empty()) return absl::OkStatus();
+  const Fingerprint& first = fingerprints[refusing[0]];
+  std::string text =
+      absl::StrCat("rank ", refusing[0], " refused ", first.description, ": ",
+                   first.common.at(kRefused));
+  if (refusing.size() > 1) {
+    refusing.erase(refusing.begin());
+    absl::StrAppend(&text, "; so did ", JoinRanks(refusing));
+  }
+  absl::Status status = absl::InvalidArgumentError(text);
+  SetCulpritRank(status, static_cast<int>(&first - fingerprints.data()));
+  return status;
 }
 
 // Differing in what all ranks have alike.
@@ -220,6 +243,14 @@ Fingerprint Fingerprint::Of(const Collective& collective, int world_size) {
   return print;
 }
 
+Fingerprint Fingerprint::Refusal(const Collective& collective,
+                                 absl::string_view why) {
+  Fingerprint print;
+  print.description = collective.Describe();
+  print.common[kRefused] = absl::CHexEscape(why);
+  return print;
+}
+
 std::string Fingerprint::Serialize() const {
   std::string text = absl::StrCat(description, "\n", absl::StrJoin(given, ","),
                                   "\n", absl::StrJoin(taken, ","));
@@ -252,7 +283,8 @@ absl::StatusOr<Fingerprint> Fingerprint::Parse(absl::string_view text) {
 }
 
 absl::Status Compare(absl::Span<const Fingerprint> fingerprints) {
-  absl::Status status = CompareCommon(fingerprints);
+  absl::Status status = FindRefusals(fingerprints);
+  if (status.ok()) status = CompareCommon(fingerprints);
   return status.ok() ? ComparePairs(fingerprints) : status;
 }
 

@@ -21,6 +21,7 @@ struct Fingerprint {
   // What is the same on all ranks, by what it is called in texts: "op",
   // "sequence", "dtype", "device", "shape", "reduce op", "root". Which of them
   // a collective has depends on its kind. (A shape may stand for several.)
+  // "refused", on one line: why the rank does not run it, and nothing else.
   std::map<std::string, std::string> common;
   // Of all_to_all and all_to_all_single: elements given to each rank, and taken
   // from each.
@@ -32,13 +33,17 @@ struct Fingerprint {
   // `collective` is valid.
   static Fingerprint Of(const Collective& collective, int world_size);
 
+  // Of a rank that does not run `collective`, because of `why`.
+  static Fingerprint Refusal(const Collective& collective,
+                             absl::string_view why);
+
   std::string Serialize() const;
   static absl::StatusOr<Fingerprint> Parse(absl::string_view text);
 };
 
 // OK if these, one of each rank, go together. Otherwise kInvalidArgument, the
-// same on all ranks: what most of them run, who differs, and in what. The
-// culprit is the first who does.
+// same on all ranks: who refuses, and why; or what most of them run, who
+// differs, and in what. The culprit is the first who does.
 absl::Status Compare(absl::Span<const Fingerprint> fingerprints);
 
 }  // namespace muster::dataplane

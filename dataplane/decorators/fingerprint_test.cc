@@ -49,6 +49,23 @@ std::string Text(const std::vector<Collective>& collectives) {
   return std::string(Compared(collectives).message());
 }
 
+TEST(FingerprintTest, WhoRefusesIsNamedWithItsReason) {
+  const Fingerprint good = Fingerprint::Of(AllReduce(Floats({8})), 3);
+  const auto refusal = Fingerprint::Parse(
+      Fingerprint::Refusal(AllReduce(Floats({8})), "bad\nroot=7").Serialize());
+  ASSERT_TRUE(refusal.ok()) << refusal.status();
+  absl::Status status = Compare({{good, *refusal, good}});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "rank 1 refused all_reduce #12 float32[8] sum: bad\\nroot=7");
+  EXPECT_EQ(CulpritRank(status), 1);
+  status = Compare({{good, *refusal, *refusal}});
+  EXPECT_EQ(
+      status.message(),
+      "rank 1 refused all_reduce #12 float32[8] sum: bad\\nroot=7; so did "
+      "rank 2");
+}
+
 TEST(FingerprintTest, TheMajorityIsShownAndWhoDiffers) {
   const Collective good = AllReduce(Floats({8}));
   const absl::Status status =

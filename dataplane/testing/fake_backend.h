@@ -23,6 +23,9 @@ class FakeBackend : public Backend {
     works.push_back(std::make_shared<PromisedWork>(collective.Describe()));
     return works.back();
   }
+  void Refused(const Collective& collective, const absl::Status&) override {
+    refused.push_back(collective);
+  }
   void Abort(absl::Status cause) override {
     aborts.push_back(cause);
     for (const auto& work : works) work->Complete(cause);
@@ -30,6 +33,7 @@ class FakeBackend : public Backend {
 
   absl::Status supports;
   std::vector<Collective> started;
+  std::vector<Collective> refused;
   std::vector<std::shared_ptr<PromisedWork>> works;
   std::vector<absl::Status> aborts;
 };
