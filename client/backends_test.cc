@@ -24,6 +24,7 @@ namespace {
 using muster::testing::Process;
 using muster::testing::ReservedPort;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
@@ -113,7 +114,8 @@ INSTANTIATE_TEST_SUITE_P(Specs, StoreBackendTest,
 
 class Mpirun {
  public:
-  Mpirun(int size, const std::string& what)
+  Mpirun(int size, const std::string& what,
+         const std::map<std::string, std::string>& more = {})
       : process_({"/usr/bin/env", "mpirun", "--oversubscribe", "-n",
                   std::to_string(size), kRank, "mpi", what},
                  [&] {
@@ -123,6 +125,7 @@ class Mpirun {
                    environment["HOME"] = ::testing::TempDir();
                    // Where the names of sockets are short.
                    environment["TMPDIR"] = "/tmp";
+                   environment.insert(more.begin(), more.end());
                    return environment;
                  }()) {}
 
@@ -171,6 +174,41 @@ TEST(MpirunTest, ATimeoutEndsTheGroup) {
                                    Me(1) + "mpi sum 2.000000 root 1",
                                    Me(0) + "done", late, late, Me(1) + "done"));
   EXPECT_EQ(mpirun.Wait().signal, 0);
+}
+
+// Their numbers in MPI differ, so MPI alone would wait for ever.
+TEST(MpirunTest, ProcessesOfTwoMpirunsAreNoGroup) {
+  const ReservedPort first;
+  const ReservedPort second;
+  const std::map<std::string, std::string> ports = {
+      {"PORT_1", std::to_string(first.port())},
+      {"PORT_2", std::to_string(second.port())}};
+  std::map<std::string, std::string> of_second = ports;
+  of_second["SECOND"] = "yes";
+  Mpirun one(2, "strangers", ports);
+  Mpirun other(2, "strangers", of_second);
+  for (Mpirun* const mpirun : {&one, &other}) {
+    for (const std::string& line : mpirun->Lines(2)) {
+      // In the words of the rank that found it, or of the coordinator.
+      EXPECT_THAT(line,
+                  AllOf(StartsWith("error DistBackendError ["),
+                        HasSubstr("the processes of group \"world\" are "
+                                  "not those of one mpirun: rank 0, which "
+                                  "is rank 0 of MPI, does not reach rank "
+                                  "1 by MPI")));
+    }
+    EXPECT_EQ(mpirun->Wait().code, 0);
+  }
+}
+
+// MPI would wait for it in MPI_Init already.
+TEST(MpirunTest, WhoDoesNotComeIsNamedWhenTheTimeoutHasPassed) {
+  Mpirun mpirun(2, "alone");
+  EXPECT_THAT(mpirun.Lines(1),
+              ElementsAre(HasSubstr(
+                  "1 of 2 ranks came to the rendezvous in time; missing rank "
+                  "1")));
+  EXPECT_EQ(mpirun.Wait().code, 0);
 }
 
 }  // namespace

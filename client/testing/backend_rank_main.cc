@@ -206,7 +206,42 @@ void BeLate() {
   SayProblem([&] { AllReduce(value); });
 }
 
+// Of two mpiruns with two processes each: each of the first one's forms a group
+// with one of the second's.
+int MeetStrangers(const std::string& backend) {
+  const bool is_second = getenv("SECOND") != nullptr;
+  const int mine = std::atoi(getenv("OMPI_COMM_WORLD_RANK"));
+  setenv("RANK", std::to_string(mine).c_str(), 1);
+  setenv("WORLD_SIZE", "2", 1);
+  setenv("MASTER_PORT", getenv((mine == 0) == is_second ? "PORT_2" : "PORT_1"),
+         1);
+  SayProblem([&] {
+    InitProcessGroup({.backend = backend, .timeout = std::chrono::seconds(20)});
+  });
+  return 0;
+}
+
+// Of two ranks: the second does not come to a group.
+int MeetAlone(const std::string& backend) {
+  setenv("RANK", getenv("OMPI_COMM_WORLD_RANK"), 1);
+  setenv("WORLD_SIZE", getenv("OMPI_COMM_WORLD_SIZE"), 1);
+  InitProcessGroup({.timeout = std::chrono::seconds(60)});
+  if (GetRank() == 0) {
+    SayProblem([&] {
+      NewGroup({.ranks = {{0, 1}},
+                .timeout = std::chrono::seconds(1),
+                .backend = backend,
+                .use_local_synchronization = true});
+    });
+  }
+  Barrier();
+  DestroyProcessGroup();
+  return 0;
+}
+
 int Run(const std::string& backend, const std::string& what) {
+  if (what == "strangers") return MeetStrangers(backend);
+  if (what == "alone") return MeetAlone(backend);
   // mpirun has names of its own.
   if (const char* rank = getenv("OMPI_COMM_WORLD_RANK")) {
     setenv("RANK", rank, 1);

@@ -26,10 +26,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "dataplane/backend.h"
+#include "dataplane/backends/mpi/meeting.h"
 #include "dataplane/backends/mpi/mpi_reduction.h"
 #include "dataplane/backends/mpi/operation.h"
 #include "dataplane/collective.h"
@@ -72,58 +72,6 @@ absl::Status InitializeMpi() {
     return absl::OkStatus();
   }();
   return status;
-}
-
-// MPI's communicator of the group's ranks, in their order.
-absl::StatusOr<MPI_Comm> Meet(const BackendOptions& options) {
-  int own = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &own);
-  std::vector<int> members = {own};
-  if (options.world_size > 1) {
-    const absl::Status told = options.store->Set(
-        absl::StrCat("mpi/", options.rank), absl::StrCat(own));
-    if (!told.ok()) return told;
-    std::vector<std::string> keys;
-    for (int rank = 0; rank < options.world_size; ++rank) {
-      keys.push_back(absl::StrCat("mpi/", rank));
-    }
-    const auto values = options.store->Get(keys, options.deadline);
-    if (!values.ok()) return values.status();
-    members.clear();
-    for (const std::string& value : *values) {
-      int member = -1;
-      if (!absl::SimpleAtoi(value, &member)) {
-        return absl::InternalError(absl::StrCat("MPI rank \"", value, "\""));
-      }
-      members.push_back(member);
-    }
-  }
-  // Each was started by an mpirun of its own, or by none.
-  for (size_t rank = 1; rank < members.size(); ++rank) {
-    if (std::count(members.begin(), members.end(), members[rank]) == 1) {
-      continue;
-    }
-    return absl::FailedPreconditionError(
-        absl::StrCat("the processes are not those of one mpirun: rank ", rank,
-                     " of group \"", options.group_name, "\" is rank ",
-                     members[rank], " of MPI, as another one is"));
-  }
-  MPI_Group world = MPI_GROUP_NULL;
-  MPI_Group group = MPI_GROUP_NULL;
-  MPI_Comm_group(MPI_COMM_WORLD, &world);
-  MPI_Group_incl(world, static_cast<int>(members.size()), members.data(),
-                 &group);
-  MPI_Comm comm = MPI_COMM_NULL;
-  // All of the group come here with the same name, and others with another one
-  // may do so at the same time.
-  const int tag =
-      static_cast<int>(std::hash<std::string>()(options.group_name) % 32768);
-  const int code = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &comm);
-  MPI_Group_free(&group);
-  MPI_Group_free(&world);
-  if (code != MPI_SUCCESS) return ErrorOf(code, "MPI_Comm_create_group");
-  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-  return comm;
 }
 
 class MpiBackend : public Backend {
@@ -284,6 +232,7 @@ class MpiBackend : public Backend {
 };
 
 absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options) {
+  if (absl::Status status = AwaitAll(options); !status.ok()) return status;
   if (absl::Status status = InitializeMpi(); !status.ok()) return status;
   const absl::StatusOr<MPI_Comm> comm = Meet(options);
   if (!comm.ok()) return comm.status();
