@@ -23,57 +23,99 @@ namespace {
 // A part is a stream, and takes a while.
 constexpr size_t kPart = 300'000;
 
+// Small enough to travel with others.
+constexpr size_t kSmall = 300;
+
 struct Memory {
   std::vector<float> part = std::vector<float>(kPart, 1);
   std::vector<float> whole = std::vector<float>(3 * kPart, 1);
   std::vector<std::vector<float>> parts{3, part};
   std::vector<std::vector<float>> more_parts{3, part};
+  std::vector<std::vector<float>> small{3, std::vector<float>(kSmall, 1)};
+  std::vector<std::vector<float>> large{3, std::vector<float>(3 * kSmall, 1)};
+  const std::string object = std::string(kPart, 'x');
+  std::vector<std::string> objects{3, object};
 
   std::vector<Tensor> Parts() { return {parts.begin(), parts.end()}; }
   std::vector<Tensor> MoreParts() {
     return {more_parts.begin(), more_parts.end()};
   }
+  std::vector<Tensor> Small() { return {small.begin(), small.end()}; }
+  std::vector<Tensor> Large() { return {large.begin(), large.end()}; }
   // Of a root's list.
   std::vector<Tensor> OnRankZero() {
     return GetRank() == 0 ? Parts() : std::vector<Tensor>();
   }
 };
 
+// To the next rank and from the one before: rank 0 begins.
+void PassOn(Memory& m) {
+  const int next = (GetRank() + 1) % 3;
+  const int previous = (GetRank() + 2) % 3;
+  if (GetRank() == 0) SendObjectList(m.objects, next);
+  RecvObjectList(m.objects, previous);
+  if (GetRank() != 0) SendObjectList(m.objects, next);
+}
+
 // None has the rank that goes as its root.
 const std::map<std::string, std::function<void(Memory&)>>& Verbs() {
-  static const auto* const verbs =
-      new std::map<std::string, std::function<void(Memory&)>>{
-          {"all_reduce", [](Memory& m) { AllReduce(m.whole); }},
-          {"broadcast", [](Memory& m) { Broadcast(m.whole, 0); }},
-          {"reduce", [](Memory& m) { Reduce(m.whole, 0); }},
-          {"all_gather", [](Memory& m) { AllGather(m.Parts(), m.part); }},
-          {"all_gather_into_tensor",
-           [](Memory& m) { AllGatherIntoTensor(m.whole, m.part); }},
-          {"gather", [](Memory& m) { Gather(m.part, m.OnRankZero()); }},
-          {"scatter", [](Memory& m) { Scatter(m.part, m.OnRankZero()); }},
-          {"reduce_scatter",
-           [](Memory& m) { ReduceScatter(m.part, m.Parts()); }},
-          {"reduce_scatter_tensor",
-           [](Memory& m) { ReduceScatterTensor(m.part, m.whole); }},
-          {"all_to_all", [](Memory& m) { AllToAll(m.Parts(), m.MoreParts()); }},
-          {"all_to_all_single",
-           [](Memory& m) {
-             std::vector<float> out(m.whole.size());
-             AllToAllSingle(out, m.whole);
-           }},
-          {"barrier", [](Memory&) { Barrier(); }},
-          {"all_gather_object",
-           [](Memory&) {
-             std::vector<std::string> all;
-             AllGatherObject(all, std::string(kPart, 'x'));
-           }},
-          {"send_and_recv",
-           [](Memory& m) {
-             Work sent = Isend(m.part, (GetRank() + 1) % 3);
-             Recv(m.parts[0], (GetRank() + 2) % 3);
-             sent.Wait();
-           }},
-      };
+  static const auto* const verbs = new std::map<std::string,
+                                                std::function<void(Memory&)>>{
+      {"all_reduce", [](Memory& m) { AllReduce(m.whole); }},
+      {"broadcast", [](Memory& m) { Broadcast(m.whole, 0); }},
+      {"reduce", [](Memory& m) { Reduce(m.whole, 0); }},
+      {"all_gather", [](Memory& m) { AllGather(m.Parts(), m.part); }},
+      {"all_gather_into_tensor",
+       [](Memory& m) { AllGatherIntoTensor(m.whole, m.part); }},
+      {"gather", [](Memory& m) { Gather(m.part, m.OnRankZero()); }},
+      {"scatter", [](Memory& m) { Scatter(m.part, m.OnRankZero()); }},
+      {"reduce_scatter", [](Memory& m) { ReduceScatter(m.part, m.Parts()); }},
+      {"reduce_scatter_tensor",
+       [](Memory& m) { ReduceScatterTensor(m.part, m.whole); }},
+      {"all_to_all", [](Memory& m) { AllToAll(m.Parts(), m.MoreParts()); }},
+      {"all_to_all_single",
+       [](Memory& m) {
+         std::vector<float> out(m.whole.size());
+         AllToAllSingle(out, m.whole);
+       }},
+      {"barrier", [](Memory&) { Barrier(); }},
+      {"all_reduce_coalesced",
+       [](Memory& m) { AllReduceCoalesced(m.Large()); }},
+      {"all_gather_into_tensor_coalesced",
+       [](Memory& m) { AllGatherIntoTensorCoalesced(m.Large(), m.Small()); }},
+      {"reduce_scatter_tensor_coalesced",
+       [](Memory& m) { ReduceScatterTensorCoalesced(m.Small(), m.Large()); }},
+      {"all_gather_object",
+       [](Memory& m) { AllGatherObject(m.objects, m.object); }},
+      {"broadcast_object_list",
+       [](Memory& m) { BroadcastObjectList(m.objects, 0); }},
+      {"gather_object",
+       [](Memory& m) {
+         GatherObject(m.object, GetRank() == 0 ? &m.objects : nullptr);
+       }},
+      {"scatter_object_list",
+       [](Memory& m) {
+         std::vector<std::string> mine(1);
+         ScatterObjectList(mine, m.objects);
+       }},
+      {"send_and_recv_object_list", &PassOn},
+      {"batch_isend_irecv",
+       [](Memory& m) {
+         auto works = BatchIsendIrecv({{.op = P2POp::Kind::kIsend,
+                                        .tensor = m.part,
+                                        .peer = (GetRank() + 1) % 3},
+                                       {.op = P2POp::Kind::kIrecv,
+                                        .tensor = m.parts[0],
+                                        .peer = (GetRank() + 2) % 3}});
+         for (Work& work : works) work.Wait();
+       }},
+      {"send_and_recv",
+       [](Memory& m) {
+         Work sent = Isend(m.part, (GetRank() + 1) % 3);
+         Recv(m.parts[0], (GetRank() + 2) % 3);
+         sent.Wait();
+       }},
+  };
   return *verbs;
 }
 

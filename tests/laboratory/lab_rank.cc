@@ -23,6 +23,7 @@ namespace {
 
 // Enough to be under way for a while.
 constexpr size_t kCount = 256 << 10;
+constexpr int64_t kSmall = 1 << 10;
 
 std::vector<Tensor> PartsOf(std::vector<float>& values) {
   const int size = GetWorldSize();
@@ -35,6 +36,52 @@ std::vector<Tensor> PartsOf(std::vector<float>& values) {
   return parts;
 }
 
+// The same part of several tensors, each as small as it travels with others.
+std::vector<Tensor> SomeOf(std::vector<float>& values, int64_t count) {
+  std::vector<Tensor> some;
+  for (int64_t i = 0; i < 3; ++i) {
+    some.emplace_back(values.data() + i * count,
+                      std::initializer_list<int64_t>{count});
+  }
+  return some;
+}
+
+// Those with objects, in which the last rank is waited for, too.
+std::map<std::string, std::function<void()>> ObjectVerbs() {
+  static const std::string object(kCount, 'x');
+  static std::vector<std::string> objects(GetWorldSize(), object);
+  static const int last = GetWorldSize() - 1;
+  static const bool is_last = GetRank() == last;
+  return {
+      {"all_gather_object", [] { AllGatherObject(objects, object); }},
+      {"broadcast_object_list",
+       [] {
+         BroadcastObjectList(objects, last);
+         Barrier();
+       }},
+      {"gather_object",
+       [] {
+         GatherObject(object, is_last ? &objects : nullptr, last);
+         Barrier();
+       }},
+      {"scatter_object_list",
+       [] {
+         std::vector<std::string> mine(1);
+         ScatterObjectList(mine, objects, last);
+         Barrier();
+       }},
+      {"send_object",
+       [] {
+         std::string received;
+         if (is_last) {
+           for (int peer = 0; peer < last; ++peer) SendObject(object, peer);
+         } else {
+           RecvObject(received, last);
+         }
+       }},
+  };
+}
+
 // A verb's calls, in which the last rank has a part and is waited for.
 std::function<void()> VerbOf(const std::string& name) {
   static std::vector<float> one(kCount);
@@ -42,7 +89,7 @@ std::function<void()> VerbOf(const std::string& name) {
   static std::vector<float> other(all.size());
   static const int last = GetWorldSize() - 1;
   static const bool is_last = GetRank() == last;
-  const std::map<std::string, std::function<void()>> verbs = {
+  std::map<std::string, std::function<void()>> verbs = {
       {"all_reduce", [] { AllReduce(one); }},
       {"all_reduce_small", [] { AllReduce(std::span<float>(one.data(), 4)); }},
       // Those behind its root wait for its acknowledgement.
@@ -67,8 +114,22 @@ std::function<void()> VerbOf(const std::string& name) {
          Scatter(one, is_last ? PartsOf(all) : std::vector<Tensor>(), last);
          Barrier();
        }},
+      {"all_gather_into_tensor", [] { AllGatherIntoTensor(all, one); }},
       {"reduce_scatter", [] { ReduceScatter(one, PartsOf(all)); }},
+      {"reduce_scatter_tensor", [] { ReduceScatterTensor(one, all); }},
       {"all_to_all", [] { AllToAll(PartsOf(other), PartsOf(all)); }},
+      {"all_to_all_single", [] { AllToAllSingle(other, all); }},
+      {"all_reduce_coalesced", [] { AllReduceCoalesced(SomeOf(all, kSmall)); }},
+      {"all_gather_into_tensor_coalesced",
+       [] {
+         AllGatherIntoTensorCoalesced(SomeOf(all, GetWorldSize() * kSmall),
+                                      SomeOf(one, kSmall));
+       }},
+      {"reduce_scatter_tensor_coalesced",
+       [] {
+         ReduceScatterTensorCoalesced(SomeOf(one, kSmall),
+                                      SomeOf(all, GetWorldSize() * kSmall));
+       }},
       {"barrier", [] { Barrier(); }},
       {"send",
        [] {
@@ -78,7 +139,21 @@ std::function<void()> VerbOf(const std::string& name) {
            Recv(one, last);
          }
        }},
+      {"batch_isend_irecv",
+       [] {
+         const int size = GetWorldSize();
+         for (Work& work :
+              BatchIsendIrecv({{.op = P2POp::Kind::kIsend,
+              .tensor = one,
+              .peer = (GetRank() + 1) % size},
+                               {.op = P2POp::Kind::kIrecv,
+                               .tensor = PartsOf(all)[0],
+                               .peer = (GetRank() + size - 1) % size}})) {
+           work.Wait();
+         }
+       }},
   };
+  verbs.merge(ObjectVerbs());
   return verbs.at(name);
 }
 

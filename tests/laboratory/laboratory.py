@@ -228,6 +228,9 @@ class Laboratory:
         for process in self.processes:
             process.communicate()
         for host in self.hosts:
+            if self.relay is None:
+                # A namespace takes its links along, but not at once.
+                run("ip", "link", "del", f"port-{host.name}")
             run("ip", "netns", "del", host.name)
         if self.relay is None:
             run("ip", "link", "del", "switch")
