@@ -224,6 +224,29 @@ TEST_F(ShrinkTest, OfTwoThatDieTogetherOneAloneCannotBeExcluded) {
   for (const size_t rank : living) EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
 }
 
+// Rank 0, which serves the coordinator, does not stay ten seconds for it.
+TEST_F(ShrinkTest, OneThatIsStuckAndLeftOutHoldsUpNobody) {
+  Start("together", 5);
+  for (size_t rank = 0; rank < 5; ++rank) Line(rank);
+  for (const size_t rank : {3, 4}) ranks_[rank]->Signal(SIGKILL);
+  for (const size_t rank : {0, 1, 2}) {
+    ranks_[rank]->WriteLine("go");
+    EXPECT_THAT(Line(rank), StartsWith("error DistNetworkError ["));
+  }
+  ranks_[2]->Signal(SIGSTOP);
+  const auto before = std::chrono::steady_clock::now();
+  for (const size_t rank : {0, 1}) ranks_[rank]->WriteLine("234");
+  for (const size_t rank : {0, 1}) {
+    EXPECT_EQ(Line(rank),
+              "world: rank " + std::to_string(rank) + " of 2, sum 3");
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(8));
+  for (const size_t rank : {0, 1}) {
+    EXPECT_EQ(Line(rank), "bye");
+    EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
+  }
+}
+
 TEST_F(ShrinkTest, ACallThatFailedOnOneRankAloneCanBeMadeAgain) {
   Start("retry", 3);
   for (size_t rank = 0; rank < 3; ++rank) {

@@ -46,6 +46,9 @@ constexpr char kTimeoutName[] = "InitProcessGroupOptions::timeout";
 // tell them who is missing.
 constexpr milliseconds kServerPatience = seconds(1);
 constexpr milliseconds kFarewellTimeout = seconds(10);
+// The same of a group that has failed and is shrunk: those that stay leave
+// right away, the others have had the error, or are stuck.
+constexpr milliseconds kOutcastTimeout = seconds(1);
 // Everybody has left by then, or has had the time to.
 constexpr milliseconds kDrainTimeout{200};
 // An embedded coordinator that cannot be reached is not started again.
@@ -194,7 +197,8 @@ std::unique_ptr<World> World::Form(const InitProcessGroupOptions& options) {
 
 World::World(const InitProcessGroupOptions& options)
     : options_(options),
-      deadline_(Deadline::After(options.timeout, kTimeoutName)) {}
+      deadline_(Deadline::After(options.timeout, kTimeoutName)),
+      farewell_timeout_(kFarewellTimeout) {}
 
 World::~World() {
   // First, so that none of its callbacks runs while the rest goes.
@@ -511,6 +515,7 @@ InitProcessGroupOptions World::PrepareToShrink(
   std::sort(excluded.begin(), excluded.end());
   AwaitSurvivors(survivors, absl::StrJoin(excluded, ","),
                  Deadline::After(smaller.timeout, timeout_name));
+  if (!state_->status().ok()) farewell_timeout_ = kOutcastTimeout;
   return smaller;
 }
 
@@ -543,7 +548,7 @@ void World::Destroy() {
     unseen = unseen.ok() ? others.unseen : state_->Explain(unseen);
   }
   if (coordinator_ == nullptr) bootstrap_->DeleteOwnKeys();
-  if (ServesOthers()) judge_->AwaitOthersGone(kFarewellTimeout);
+  if (ServesOthers()) judge_->AwaitOthersGone(farewell_timeout_);
   session_->Leave(PartingReason(state_->status()));
   session_->Close();
   state_->Shutdown();

@@ -4,6 +4,7 @@
 #ifndef MUSTER_CLIENT_INTERNAL_WORLD_H_
 #define MUSTER_CLIENT_INTERNAL_WORLD_H_
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -74,6 +75,8 @@ class World {
 
   const InitProcessGroupOptions options_;
   const Deadline deadline_;
+  // How long rank 0 stays for the others when it serves the coordinator.
+  std::chrono::milliseconds farewell_timeout_;
   Formation formation_;
   std::unique_ptr<Telemetry> telemetry_;
   std::unique_ptr<EmbeddedCoordinator> coordinator_;
