@@ -149,6 +149,11 @@ class DashboardsTest(unittest.TestCase):
                    "Prometheus has read the coordinator", SECONDS)
         # Counts are seen to grow from here on.
         cls.start_jobs(grpc, env, f"{folder}/prometheus/targets/workers.json")
+        # What the dashboards' variables are to choose from.
+        wait_until(lambda: cls.prometheus.finite(
+            'muster_dataplane_collectives_total'
+            '{muster_job="training", op="all_reduce"}'),
+                   "Prometheus has read the workers", SECONDS)
 
     @classmethod
     def start_jobs(cls, grpc, env, targets):
@@ -201,9 +206,8 @@ class DashboardsTest(unittest.TestCase):
             metric, label = re.fullmatch(r"label_values\((.*), (\w+)\)",
                                          variable["query"]).groups()
             metric = self.put_in(metric, values)
-            found = wait_until(
-                lambda m=metric, l=label: self.prometheus.label_values(m, l),
-                f"${name} has a value", SECONDS)
+            found = self.prometheus.label_values(metric, label)
+            self.assertTrue(found, f"${name} has no value")
             if "training" in found:
                 found = ["training"]  # The other job is over.
             values[name] = "|".join(found)
