@@ -1,14 +1,16 @@
 #!/usr/bin/python3
 """Containers of deploy/k8s as processes: a coordinator and its workers start
-with the commands and variables of their pods, answer their probes, and end
-within their pods' grace.
+with the commands and variables of their pods, wait for a name that DNS does not
+know yet, answer their probes, and end within their pods' grace.
 
 Usage: k8s_run_test.py COORDINATOR MUSTER_RUN TRAIN
+Needs root or a user namespace, for an /etc/hosts of the pods' own.
 """
 
 import hashlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +32,13 @@ INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 def openssl(folder, *arguments):
     subprocess.run(["openssl", *arguments], cwd=folder, check=True,
                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def with_hosts(path, command):
+    """`command` where the file at `path` is /etc/hosts: the pods' DNS."""
+    as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
+    return ["unshare", "--mount", *as_root, "sh", "-c",
+            'mount --bind "$0" /etc/hosts && exec "$@"', path, *command]
 
 
 def write_secrets(folder, dns_names):
@@ -94,7 +103,10 @@ class RunTest(unittest.TestCase):
         return program, template, *(f"127.0.0.1:{p}" for p in ports.groups())
 
     def start_workers(self, processes, example, grpc):
-        """One process a pod, and the pods' template."""
+        """One process a pod, and the pods' template.
+
+        The name of the coordinator is known when each has asked for it in vain.
+        """
         folder = processes.folder.name
         job = job_spec(manifests.render(example))
         template = job["template"]
@@ -107,22 +119,23 @@ class RunTest(unittest.TestCase):
             out.write(f"#!/bin/sh\nexec {TRAIN} --epochs=100000 "
                       "--hidden_units=16\n")
         os.chmod(out.name, 0o755)
+        hosts = shutil.copy("/etc/hosts", f"{folder}/hosts")
         pods = []
         for index in range(job["completions"]):
             env = environment(template, {INDEX: str(index),
                                          "status.podIP": self.pod_ip(index)})
             env = mounted(template, env, folder)
-            # There is no DNS here: the service's address, by its name.
             host = env["MUSTER_RDZV_ENDPOINT"].split(":")[0]
-            env["MUSTER_RDZV_ENDPOINT"] = grpc
-            env["MUSTER_TLS_SERVER_NAME"] = host
-            if "MUSTER_TLS_CA" not in env:
-                del env["MUSTER_TLS_SERVER_NAME"]
+            env["MUSTER_RDZV_ENDPOINT"] = f"{host}:{grpc.split(':')[1]}"
             env["PATH"] = f"{programs}:{os.environ['PATH']}"
             worker = container(template)
-            pods.append(processes.start(
-                [f"{programs}/{worker['command'][0]}", *worker["command"][1:],
-                 *worker["args"]], env))
+            pods.append(processes.start(with_hosts(
+                hosts, [*worker["command"], *worker["args"]]), env))
+        for pod in pods:
+            pod.wait_for_line(
+                f"coordinator not reached: .*cannot resolve .*{host}", SECONDS)
+        with open(hosts, "a", encoding="utf-8") as out:
+            out.write(f"127.0.0.1 {host}\n")
         return pods, template
 
     @staticmethod
