@@ -31,23 +31,34 @@ struct MemberInfo {
   std::string debug_address = {};
 };
 
+// The ranks from `first` to first + count - 1.
+struct RankRange {
+  int first = 0;
+  int count = 0;
+};
+
 // The root of all that the SDK throws. As such: a failed barrier, a failed
 // rendezvous, a bad argument, a call on a group that does not exist.
 //
-// what() is the text for people. Programs look at status().code() and at
-// culprits().
+// what() is the text for people. Programs look at status().code(), culprits()
+// and culprit_ranks().
 class DistError : public std::runtime_error {
  public:
-  // `status` must not be OK.
-  explicit DistError(absl::Status status,
-                     std::vector<MemberInfo> culprits = {});
+  // `status` must not be OK. `others`: who is to blame beside `culprits`, of
+  // whom nothing but the rank is known.
+  explicit DistError(absl::Status status, std::vector<MemberInfo> culprits = {},
+                     const std::vector<RankRange>& others = {});
 
   const absl::Status& status() const noexcept;
 
   // The members that caused the failure, in rank order; empty when nobody else
   // did, or nobody is known. Of very many (more than 32 at a barrier) it is
-  // some, first those that are gone; what() says how many more there are.
+  // some, first those that are gone.
   const std::vector<MemberInfo>& culprits() const noexcept;
+
+  // The ranks of all members that caused the failure, ascending, in the world
+  // group; also of those that are too many for culprits().
+  const std::vector<int>& culprit_ranks() const noexcept;
 
  private:
   struct Detail;

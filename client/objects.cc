@@ -98,7 +98,7 @@ std::string TooLarge(int64_t bytes, int64_t limit) {
     culprit.host = seat.host;
     culprit.pid = seat.pid;
   }
-  Throw(Origin::kControl, WithCulprits(status, {culprit}));
+  Throw(Origin::kControl, WithCulprits(status, {{culprit}}));
 }
 
 // The sizes of the objects, and then the objects.

@@ -20,12 +20,6 @@ namespace internal {
 class StreamSession;
 }  // namespace internal
 
-// The ranks from `first` to first + count - 1.
-struct RankRange {
-  int first = 0;
-  int count = 0;
-};
-
 // What became of a member of the job: of another one, or of this one when it
 // reported a failure. Or that members wait for the next generation.
 struct MemberEvent {
@@ -54,8 +48,8 @@ struct MemberEvent {
   // nobody: the report had a text only (`member.cause`).
   absl::StatusCode code = absl::StatusCode::kOk;
   std::vector<MemberInfo> culprits;
-  // How many more are to blame than are listed: anybody may be.
-  int culprits_omitted = 0;
+  // The ranks of all others that are to blame.
+  std::vector<RankRange> other_culprits;
   // kWaiting: how many wait; `member` has waited for longest. They get seats
   // when a generation forms that has room, which this member can bring about by
   // Session::Join. Told when the first begins to wait, when a generation forms

@@ -1,6 +1,5 @@
 #include "client/internal/convert.h"
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -41,17 +40,28 @@ MemberInfo FromProto(const v1::MemberInfo& proto) {
           .debug_address = proto.debug_address()};
 }
 
-std::vector<RankRange> RangesFrom(const v1::LeftTogether& proto) {
+std::vector<RankRange> FromProto(const Ranges& proto) {
   std::vector<RankRange> ranges;
   int64_t end = 0;  // of the last range
-  for (int i = 0; i + 1 < proto.ranges_size(); i += 2) {
-    const int64_t first = end + proto.ranges(i);
-    end = first + proto.ranges(i + 1);
+  for (int i = 0; i + 1 < proto.size(); i += 2) {
+    const int64_t first = end + proto.Get(i);
+    end = first + proto.Get(i + 1);
     if (end > kRanksMax) break;  // nonsense
     ranges.push_back({.first = static_cast<int>(first),
-                      .count = static_cast<int>(proto.ranges(i + 1))});
+                      .count = static_cast<int>(proto.Get(i + 1))});
   }
   return ranges;
+}
+
+Ranges ToProto(const std::vector<RankRange>& ranges) {
+  Ranges proto;
+  int end = 0;
+  for (const RankRange& range : ranges) {
+    proto.Add(static_cast<uint32_t>(range.first - end));
+    proto.Add(static_cast<uint32_t>(range.count));
+    end = range.first + range.count;
+  }
+  return proto;
 }
 
 MemberEvent FromProto(const v1::MemberEvent& proto) {
@@ -81,8 +91,8 @@ MemberEvent FromProto(const v1::MemberEvent& proto) {
   for (const v1::MemberInfo& culprit : proto.culprits().members()) {
     event.culprits.push_back(FromProto(culprit));
   }
-  event.culprits_omitted = std::max(0, proto.culprits().omitted());
-  event.left_ranks = RangesFrom(proto.together());
+  event.other_culprits = FromProto(proto.culprits().others());
+  event.left_ranks = FromProto(proto.together().ranges());
   for (const v1::MemberInfo& member : proto.together().members()) {
     event.left_members.push_back(FromProto(member));
   }

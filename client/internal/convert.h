@@ -4,12 +4,14 @@
 #define MUSTER_CLIENT_INTERNAL_CONVERT_H_
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "client/errors.h"
 #include "client/session.h"
 #include "google/protobuf/duration.pb.h"
+#include "google/protobuf/repeated_field.h"
 #include "muster/v1/membership.pb.h"
 
 namespace muster::internal {
@@ -19,7 +21,12 @@ google::protobuf::Duration ToProto(std::chrono::milliseconds duration);
 MemberInfo FromProto(const v1::MemberInfo& proto);
 v1::MemberInfo ToProto(const MemberInfo& member);
 MemberEvent FromProto(const v1::MemberEvent& proto);
-std::vector<RankRange> RangesFrom(const v1::LeftTogether& proto);
+
+// As Culprits.others has them: ascending. Those that nobody can mean are left
+// out.
+using Ranges = google::protobuf::RepeatedField<uint32_t>;
+std::vector<RankRange> FromProto(const Ranges& proto);
+Ranges ToProto(const std::vector<RankRange>& ranges);
 
 v1::HeartbeatRequest ToHeartbeat(const std::vector<GroupProgress>& groups);
 

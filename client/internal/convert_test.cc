@@ -13,13 +13,13 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
+using ::testing::SizeIs;
 
 std::vector<std::pair<int, int>> RangesOf(
     const std::vector<uint32_t>& numbers) {
-  v1::LeftTogether proto;
-  for (const uint32_t number : numbers) proto.add_ranges(number);
+  const Ranges proto(numbers.begin(), numbers.end());
   std::vector<std::pair<int, int>> ranges;
-  for (const RankRange& range : RangesFrom(proto)) {
+  for (const RankRange& range : FromProto(proto)) {
     ranges.emplace_back(range.first, range.count);
   }
   return ranges;
@@ -35,13 +35,22 @@ TEST(ConvertTest, RangesThatNobodyCanMeanAreLeftOut) {
   EXPECT_THAT(RangesOf({3}), IsEmpty());
 }
 
-TEST(ConvertTest, AnEventKnowsThatNotAllCulpritsAreListed) {
+TEST(ConvertTest, RangesComeBack) {
+  const Ranges proto =
+      ToProto({{.first = 0, .count = 2}, {.first = 7, .count = 1}});
+  EXPECT_THAT(proto, ElementsAre(0u, 2u, 5u, 1u));
+}
+
+TEST(ConvertTest, AnEventHasTheRanksOfAllCulprits) {
   v1::MemberEvent proto;
   proto.mutable_culprits()->add_members()->set_rank(3);
-  proto.mutable_culprits()->set_omitted(28);
-  EXPECT_EQ(FromProto(proto).culprits_omitted, 28);
-  proto.mutable_culprits()->set_omitted(-1);
-  EXPECT_EQ(FromProto(proto).culprits_omitted, 0);
+  proto.mutable_culprits()->add_others(5);
+  proto.mutable_culprits()->add_others(20);
+  const MemberEvent event = FromProto(proto);
+  ASSERT_THAT(event.culprits, SizeIs(1));
+  ASSERT_THAT(event.other_culprits, SizeIs(1));
+  EXPECT_EQ(event.other_culprits[0].first, 5);
+  EXPECT_EQ(event.other_culprits[0].count, 20);
 }
 
 }  // namespace

@@ -48,33 +48,35 @@ absl::string_view Fate(MemberEvent::Kind kind) {
 // The one line that a rank's log has about the end of a group.
 void LogGroupFailure(const std::string& group, int64_t generation, int rank,
                      const absl::Status& why) {
-  std::vector<int> culprits;
-  for (const MemberInfo& member : CulpritsOf(why)) {
-    culprits.push_back(member.rank);
+  const Culprits culprits = CulpritsOf(why);
+  std::vector<int> shown;
+  for (const MemberInfo& member : culprits.members) {
+    if (shown.size() < kRanksInTextMax) shown.push_back(member.rank);
   }
-  const size_t shown = std::min(culprits.size(), kRanksInTextMax);
   LOG(WARNING) << "group failed: group=" << group
                << " generation=" << generation << " rank=" << rank
-               << " culprits="
-               << absl::StrJoin(
-                      culprits.begin(),
-                      culprits.begin() + static_cast<ptrdiff_t>(shown), ",")
-               << (shown < culprits.size() || OmittedCulprits(why) > 0 ? ",..."
-                                                                       : "")
-               << " cause=\"" << absl::CHexEscape(why.message()) << "\"";
+               << " culprits=" << absl::StrJoin(shown, ",")
+               << (shown.size() < culprits.size() ? ",..." : "") << " cause=\""
+               << absl::CHexEscape(why.message()) << "\"";
 }
 
 }  // namespace
 
-absl::Status AsVerdict(absl::Status why, const std::vector<int>& culprits) {
-  // "2,3,7", and how many more there are.
-  const size_t listed = std::min(culprits.size(), kRanksInTextMax);
-  dataplane::SetVerdict(
-      why,
-      absl::StrCat(
-          absl::StrJoin(culprits.begin(),
-                        culprits.begin() + static_cast<ptrdiff_t>(listed), ","),
-          "+", culprits.size() - listed));
+absl::Status AsVerdict(absl::Status why, std::vector<int> culprits) {
+  std::sort(culprits.begin(), culprits.end());
+  // "2-5,7"
+  std::string text;
+  for (size_t i = 0; i < culprits.size();) {
+    const int first = culprits[i];
+    int last = first;
+    while (++i < culprits.size() && culprits[i] <= last + 1) last = culprits[i];
+    const std::string range =
+        absl::StrCat(text.empty() ? "" : ",", first,
+                     last == first ? "" : absl::StrCat("-", last));
+    if (text.size() + range.size() > dataplane::kVerdictBytesMax) break;
+    text += range;
+  }
+  dataplane::SetVerdict(why, text);
   return why;
 }
 
@@ -170,11 +172,10 @@ bool FailureJudge::Includes(int rank) const {
 bool FailureJudge::Concerns(const MemberEvent& event) const {
   if (event.code == absl::StatusCode::kOk) return Includes(event.member.rank);
   // A report: who makes it is not to blame for it.
-  // Where not all are listed, it may be anybody.
-  return IsWorld() || event.culprits_omitted > 0 ||
-         std::any_of(
-             event.culprits.begin(), event.culprits.end(),
-             [&](const MemberInfo& member) { return Includes(member.rank); });
+  const Culprits culprits{event.culprits, event.other_culprits};
+  return IsWorld() ||
+         std::any_of(options_.ranks.begin(), options_.ranks.end(),
+                     [&](int rank) { return culprits.Include(rank); });
 }
 
 int FailureJudge::GlobalRank(int rank) const {
@@ -226,8 +227,7 @@ absl::Status FailureJudge::Verdict(const MemberEvent& event,
   if (event.code != absl::StatusCode::kOk) {
     // The reporter's own words, which are complete.
     return WithCulprits(absl::Status(event.code, event.member.cause),
-                        event.culprits,
-                        static_cast<size_t>(event.culprits_omitted));
+                        {event.culprits, event.other_culprits});
   }
   std::string text = absl::StrCat(label, ": ", DescribeMember(event.member),
                                   " ", Fate(event.kind));
@@ -242,7 +242,7 @@ absl::Status FailureJudge::Verdict(const MemberEvent& event,
   const bool reported = event.kind == MemberEvent::Kind::kFailed;
   return WithCulprits(
       reported ? absl::AbortedError(text) : absl::UnavailableError(text),
-      {event.member});
+      {{event.member}});
 }
 
 absl::Status FailureJudge::WithSeat(const absl::Status& symptom,
@@ -260,30 +260,36 @@ absl::Status FailureJudge::WithSeat(const absl::Status& symptom,
         absl::Status(symptom.code(),
                      absl::StrCat(symptom.message(), "; ", whose, culprit,
                                   " is pid ", seat.pid, " on ", seat.host)),
-        {member});
+        {{member}});
   }
   return absl::Status(symptom.code(), symptom.message());
 }
 
 absl::Status FailureJudge::Decision(const absl::Status& verdict) const {
-  const std::pair<std::string, std::string> parts =
-      absl::StrSplit(dataplane::Verdict(verdict).value_or(""), '+');
-  std::vector<MemberInfo> culprits;
-  for (const absl::string_view part : absl::StrSplit(parts.first, ',')) {
-    int rank = -1;
-    if (!absl::SimpleAtoi(part, &rank)) continue;
+  const std::string text = dataplane::Verdict(verdict).value_or("");
+  Culprits culprits;
+  for (const absl::string_view range : absl::StrSplit(text, ',')) {
+    const std::vector<absl::string_view> ends = absl::StrSplit(range, '-');
+    int first = -1;
+    int last = -1;
+    if (!absl::SimpleAtoi(ends.front(), &first) ||
+        !absl::SimpleAtoi(ends.back(), &last)) {
+      continue;
+    }
     for (const Seat& seat : group_.seats) {
-      if (seat.rank != rank) continue;
-      culprits.push_back({.rank = seat.rank,
-                          .member = seat.member,
-                          .host = seat.host,
-                          .pid = seat.pid});
+      if (seat.rank < first || seat.rank > last) continue;
+      if (culprits.members.size() < kRanksInTextMax) {
+        culprits.members.push_back({.rank = seat.rank,
+                                    .member = seat.member,
+                                    .host = seat.host,
+                                    .pid = seat.pid});
+      } else {
+        culprits.others.push_back({.first = seat.rank, .count = 1});
+      }
     }
   }
-  size_t omitted = 0;
-  if (!absl::SimpleAtoi(parts.second, &omitted)) omitted = 0;
-  return WithCulprits(absl::Status(verdict.code(), verdict.message()), culprits,
-                      omitted);
+  return WithCulprits(absl::Status(verdict.code(), verdict.message()),
+                      culprits);
 }
 
 absl::Status FailureJudge::Departure(const absl::Status& symptom,
@@ -410,25 +416,15 @@ void FailureJudge::AwaitOthersGone(std::chrono::milliseconds timeout) {
   // All seats before it are gone. Nobody comes back.
   size_t seat = 0;
   while (session_over_.ok() && Clock::now() < until) {
-    const std::vector<MemberInfo> culprits = CulpritsOf(final_);
-    const auto blamed = [&](int rank) {
-      return std::any_of(
-          culprits.begin(), culprits.end(),
-          [&](const MemberInfo& culprit) { return culprit.rank == rank; });
-    };
+    const Culprits culprits = CulpritsOf(final_);
     while (seat < group_.seats.size()) {
       const int rank = group_.seats[seat].rank;
-      if (rank != group_.rank && !gone.Has(rank) && !blamed(rank)) break;
+      if (rank != group_.rank && !gone.Has(rank) && !culprits.Include(rank)) {
+        break;
+      }
       ++seat;
     }
-    // Culprits that are not listed may be any of those that are still here.
-    size_t here = 0;
-    const size_t omitted = OmittedCulprits(final_);
-    for (size_t i = seat; i < group_.seats.size() && here <= omitted; ++i) {
-      const int rank = group_.seats[i].rank;
-      if (rank != group_.rank && !gone.Has(rank) && !blamed(rank)) ++here;
-    }
-    if (here <= omitted) return;
+    if (seat == group_.seats.size()) return;
     changed_.WaitUntil(mutex_, until);
   }
 }

@@ -119,8 +119,7 @@ class FailureJudge {
   absl::Status Decide(const absl::Status& symptom) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waits until all other members of the group are gone, in peace or not, but
-  // for those to blame: who is stuck does not come to its end. As many as are
-  // to blame but not listed may be any.
+  // for those to blame: who is stuck does not come to its end.
   void AwaitOthersGone(std::chrono::milliseconds timeout)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -192,7 +191,7 @@ class FailureJudge {
 
 // `why` as the error with which a group ends on every rank that hears of it,
 // word for word; to blame are these global ranks of the group.
-absl::Status AsVerdict(absl::Status why, const std::vector<int>& culprits);
+absl::Status AsVerdict(absl::Status why, std::vector<int> culprits);
 
 // "rank 2 (trainer-2, pid 4711)".
 std::string DescribeMember(const MemberInfo& member);

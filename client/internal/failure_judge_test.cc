@@ -58,7 +58,7 @@ absl::Status ClosedBy(int rank) {
 
 std::vector<int> Ranks(const absl::Status& status) {
   std::vector<int> ranks;
-  for (const MemberInfo& member : CulpritsOf(status)) {
+  for (const MemberInfo& member : CulpritsOf(status).members) {
     ranks.push_back(member.rank);
   }
   return ranks;
@@ -162,15 +162,38 @@ TEST_F(SubgroupJudgeTest, WhatARankHasDecidedIsTheEndWordForWordAndAtOnce) {
   EXPECT_EQ(error.message(), "group \"odd\": aborted by rank 1: enough");
   EXPECT_TRUE(absl::IsAborted(error));
   ASSERT_THAT(Ranks(error), ElementsAre(1, 3));
-  EXPECT_EQ(CulpritsOf(error)[1].host, "host-3");
-  EXPECT_EQ(OmittedCulprits(error), 0u);
+  EXPECT_EQ(CulpritsOf(error).members[1].host, "host-3");
 }
 
-TEST_F(SubgroupJudgeTest, OfManyThatADecisionBlamesSomeAreListed) {
-  const absl::Status error =
-      judge_.Decide(Verdict({3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
-  EXPECT_THAT(Ranks(error), ElementsAre(3));
-  EXPECT_EQ(OmittedCulprits(error), 2u);
+TEST_F(FailureJudgeTest, OfManyThatADecisionBlamesSomeAreDescribed) {
+  FailureJudge::Options options;
+  std::vector<int> culprits;
+  FailureJudge::Group group;
+  group.name = "many";
+  group.generation = kGeneration;
+  group.rank = 50;
+  for (int rank = 0; rank <= 50; ++rank) {
+    options.ranks.push_back(rank);
+    group.seats.push_back({.rank = rank, .host = "host"});
+    if (rank < 20 || rank == 40) culprits.push_back(rank);
+  }
+  FailureJudge judge(options);
+  judge.Begin(group);
+  const Culprits found = CulpritsOf(judge.Decide(Verdict(culprits)));
+  EXPECT_EQ(found.members.size(), 8u);
+  EXPECT_EQ(found.size(), 21u);
+  for (const int rank : culprits) EXPECT_TRUE(found.Include(rank)) << rank;
+}
+
+TEST(VerdictTest, NamesAsManyRanksAsHaveRoom) {
+  std::vector<int> even;
+  for (int rank = 1000; rank < 2000; rank += 2) even.push_back(rank);
+  const auto text = dataplane::Verdict(AsVerdict(absl::AbortedError(""), even));
+  ASSERT_TRUE(text.has_value());
+  EXPECT_THAT(*text, StartsWith("1000,1002,1004,"));
+  EXPECT_LE(text->size(), dataplane::kVerdictBytesMax);
+  EXPECT_EQ(dataplane::Verdict(AsVerdict(absl::AbortedError(""), {5, 3, 4})),
+            "3-5");
 }
 
 TEST_F(FailureJudgeTest, ADecisionOnTheDefaultGroupIsTheCoordinatorsToTell) {
@@ -207,14 +230,17 @@ TEST_F(SubgroupJudgeTest, WhoReportsIsNotToBlame) {
   EXPECT_THAT(Ranks(aborted_), ElementsAre(2, 1));
 }
 
-// Of sixty that are stuck it lists some.
-TEST_F(SubgroupJudgeTest, WhereNotAllCulpritsAreListedItMayBeAnybody) {
+// Of sixty that are stuck it describes some.
+TEST_F(SubgroupJudgeTest, CulpritsOfWhomOnlyTheRankIsKnownEndTheirGroups) {
   MemberEvent report = Report(4, "sixty ranks are stuck", {6, 7, 8});
-  report.culprits_omitted = 57;
+  report.other_culprits = {{.first = 9, .count = 57}};
+  judge_.OnEvent(report);
+  EXPECT_TRUE(judge_.Known(kGeneration).ok());
+  report.other_culprits = {{.first = 2, .count = 2}};
   judge_.OnEvent(report);
   EXPECT_EQ(judge_.Known(kGeneration), aborted_);
   EXPECT_THAT(Ranks(aborted_), ElementsAre(6, 7, 8));
-  EXPECT_EQ(OmittedCulprits(aborted_), 57u);
+  EXPECT_EQ(CulpritsOf(aborted_).size(), 5u);
 }
 
 TEST_F(SubgroupJudgeTest, ASymptomsRankIsTheGroups) {
@@ -426,13 +452,12 @@ TEST_F(FailureJudgeTest, DoesNotWaitForWhoIsToBlame) {
   judge_->AwaitOthersGone(std::chrono::hours(1));
 }
 
-TEST_F(FailureJudgeTest, DoesNotWaitForAsManyAsAreToBlameButNotListed) {
+TEST_F(FailureJudgeTest, DoesNotWaitForCulpritsOfWhomOnlyTheRankIsKnown) {
   Begin();
   MemberEvent report = Report(0, "two ranks are stuck", {3});
-  report.culprits_omitted = 1;
+  report.other_culprits = {{.first = 2, .count = 1}};
   judge_->OnEvent(report);
   judge_->OnEvent(Event(MemberEvent::Kind::kLeft, 0, "finished"));
-  // It may be rank 2.
   judge_->AwaitOthersGone(std::chrono::hours(1));
 }
 

@@ -263,7 +263,7 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
       absl::AbortedError(absl::StrCat(
           "group \"", options_.name, "\": aborted by ",
           DescribeMember(member(rank())), reason.empty() ? "" : ": ", reason)),
-      blamed);
+      {blamed});
   // The backend tells it to the other ranks.
   why = AsVerdict(std::move(why), global_ranks);
   dataplane::SetCulpritRank(why, culprits.front());
@@ -341,37 +341,35 @@ absl::Status GroupState::NameTheStuck(const absl::Status& own) {
       AwaitBarrier(session_->stream(), options_.name, "muster/after-timeout",
                    options_.generation, global_rank(),
                    /*wait_all_ranks=*/true, SettleDeadline());
-  const std::vector<MemberInfo> stuck = CulpritsOf(met);
+  const Culprits stuck = CulpritsOf(met);
   if (met.ok() || stuck.empty()) return own;
   std::vector<std::string> names;
-  for (const MemberInfo& member : stuck) {
+  for (const MemberInfo& member : stuck.members) {
     if (names.size() == kRanksInTextMax) break;
     names.push_back(absl::StrCat(
         DescribeMember(member), ", last progress: ",
         member.last_progress.empty() ? "none reported" : member.last_progress));
   }
-  const size_t omitted = OmittedCulprits(met);
-  if (stuck.size() + omitted > names.size()) {
-    names.push_back(
-        absl::StrCat("and ", stuck.size() + omitted - names.size(), " more"));
+  if (stuck.size() > names.size()) {
+    names.push_back(absl::StrCat("and ", stuck.size() - names.size(), " more"));
   }
   return WithCulprits(
       absl::Status(own.code(), absl::StrCat(own.message(),
                                             "; did not come to the end of "
                                             "it: ",
                                             absl::StrJoin(names, "; "))),
-      stuck, omitted);
+      stuck);
 }
 
 std::string GroupState::BarrierText(const absl::Status& status,
                                     milliseconds timeout) const {
-  const std::vector<MemberInfo> missing = CulpritsOf(status);
+  const Culprits missing = CulpritsOf(status);
   if (missing.empty()) return std::string(status.message());
   std::vector<int> ranks;
-  for (const MemberInfo& member : missing) {
+  for (const MemberInfo& member : missing.members) {
     if (ranks.size() < kRanksInTextMax) ranks.push_back(member.rank);
   }
-  const size_t count = missing.size() + OmittedCulprits(status);
+  const size_t count = missing.size();
   const std::string more =
       count > ranks.size()
           ? absl::StrCat(" and ", count - ranks.size(), " more")
@@ -400,7 +398,7 @@ void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
   if (status.ok()) return;
   Throw(Origin::kControl,
         WithCulprits(absl::Status(status.code(), BarrierText(status, timeout)),
-                     CulpritsOf(status), OmittedCulprits(status)));
+                     CulpritsOf(status)));
 }
 
 }  // namespace muster::internal

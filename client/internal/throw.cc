@@ -1,7 +1,7 @@
 #include "client/internal/throw.h"
 
+#include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -13,19 +13,19 @@
 namespace muster::internal {
 
 void Throw(Origin origin, absl::Status status) {
-  std::vector<MemberInfo> culprits = CulpritsOf(status);
+  auto [culprits, others] = CulpritsOf(status);
   if (absl::IsUnavailable(status)) {
-    throw DistNetworkError(std::move(status), std::move(culprits));
+    throw DistNetworkError(std::move(status), std::move(culprits), others);
   }
   switch (origin) {
     case Origin::kStore:
-      throw DistStoreError(std::move(status), std::move(culprits));
+      throw DistStoreError(std::move(status), std::move(culprits), others);
     case Origin::kBackend:
-      throw DistBackendError(std::move(status), std::move(culprits));
+      throw DistBackendError(std::move(status), std::move(culprits), others);
     case Origin::kControl:
       break;
   }
-  throw DistError(std::move(status), std::move(culprits));
+  throw DistError(std::move(status), std::move(culprits), others);
 }
 
 std::chrono::milliseconds CheckNotNegative(std::chrono::milliseconds timeout,
@@ -38,33 +38,41 @@ std::chrono::milliseconds CheckNotNegative(std::chrono::milliseconds timeout,
   return timeout;
 }
 
-absl::Status WithCulprits(absl::Status status,
-                          const std::vector<MemberInfo>& culprits,
-                          size_t omitted) {
+size_t Culprits::size() const {
+  size_t size = members.size();
+  for (const RankRange& range : others) {
+    size += static_cast<size_t>(range.count);
+  }
+  return size;
+}
+
+bool Culprits::Include(int rank) const {
+  return std::any_of(members.begin(), members.end(),
+                     [&](const MemberInfo& m) { return m.rank == rank; }) ||
+         std::any_of(others.begin(), others.end(), [&](const RankRange& range) {
+           return rank >= range.first && rank - range.first < range.count;
+         });
+}
+
+absl::Status WithCulprits(absl::Status status, const Culprits& culprits) {
   if (culprits.empty()) return status;
   v1::Culprits proto;
-  for (const MemberInfo& culprit : culprits) {
-    *proto.add_members() = ToProto(culprit);
+  for (const MemberInfo& member : culprits.members) {
+    *proto.add_members() = ToProto(member);
   }
-  proto.set_omitted(static_cast<int32_t>(omitted));
+  *proto.mutable_others() = ToProto(culprits.others);
   v1::SetCulprits(proto, &status);
   return status;
 }
 
-size_t OmittedCulprits(const absl::Status& status) {
-  const absl::optional<v1::Culprits> proto = v1::GetCulprits(status);
-  return proto.has_value() && proto->omitted() > 0
-             ? static_cast<size_t>(proto->omitted())
-             : 0;
-}
-
-std::vector<MemberInfo> CulpritsOf(const absl::Status& status) {
-  std::vector<MemberInfo> culprits;
+Culprits CulpritsOf(const absl::Status& status) {
+  Culprits culprits;
   const absl::optional<v1::Culprits> proto = v1::GetCulprits(status);
   if (!proto.has_value()) return culprits;
   for (const v1::MemberInfo& member : proto->members()) {
-    culprits.push_back(FromProto(member));
+    culprits.members.push_back(FromProto(member));
   }
+  culprits.others = FromProto(proto->others());
   return culprits;
 }
 

@@ -43,13 +43,20 @@ T ValueOrThrow(Origin origin, absl::StatusOr<T> value) {
 std::chrono::milliseconds CheckNotNegative(std::chrono::milliseconds timeout,
                                            absl::string_view name = "timeout");
 
-// The members to blame, as part of a status (the protocol's payload).
-// `omitted`: how many more there are than `culprits`.
-absl::Status WithCulprits(absl::Status status,
-                          const std::vector<MemberInfo>& culprits,
-                          size_t omitted = 0);
-std::vector<MemberInfo> CulpritsOf(const absl::Status& status);
-size_t OmittedCulprits(const absl::Status& status);
+// Whom a status blames.
+struct Culprits {
+  std::vector<MemberInfo> members;
+  // All others, of whom only the rank is known.
+  std::vector<RankRange> others = {};
+
+  bool empty() const { return members.empty() && others.empty(); }
+  size_t size() const;
+  bool Include(int rank) const;
+};
+
+// As part of the status (the protocol's payload).
+absl::Status WithCulprits(absl::Status status, const Culprits& culprits);
+Culprits CulpritsOf(const absl::Status& status);
 
 }  // namespace muster::internal
 

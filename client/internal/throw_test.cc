@@ -35,14 +35,16 @@ TEST(ThrowTest, NoAnswerIsANetworkErrorWhereverItComesFrom) {
 }
 
 TEST(ThrowTest, CarriesStatusTextAndCulprits) {
-  const absl::Status status = WithCulprits(absl::AbortedError("barrier failed"),
-                                           {{.rank = 2,
-                                             .member = "b",
-                                             .host = "h",
-                                             .pid = 7,
-                                             .cause = "lost",
-                                             .last_progress = "all_reduce #4",
-                                             .debug_address = "h:1"}});
+  const absl::Status status =
+      WithCulprits(absl::AbortedError("barrier failed"),
+                   {{{.rank = 2,
+                      .member = "b",
+                      .host = "h",
+                      .pid = 7,
+                      .cause = "lost",
+                      .last_progress = "all_reduce #4",
+                      .debug_address = "h:1"}},
+                    {{.first = 0, .count = 2}, {.first = 9, .count = 3}}});
   try {
     Throw(Origin::kControl, status);
   } catch (const DistError& error) {
@@ -53,6 +55,7 @@ TEST(ThrowTest, CarriesStatusTextAndCulprits) {
     EXPECT_EQ(error.culprits()[0].host, "h");
     EXPECT_EQ(error.culprits()[0].pid, 7);
     EXPECT_EQ(error.culprits()[0].last_progress, "all_reduce #4");
+    EXPECT_EQ(error.culprit_ranks(), (std::vector<int>{0, 1, 2, 9, 10, 11}));
   }
 }
 

@@ -352,11 +352,8 @@ absl::Status ReportError(StreamSession& session, const absl::Status& error,
   v1::ReportFailureRequest& request = *operation.mutable_report_failure();
   request.set_error(v1::ToWire(error).message());
   request.set_code(static_cast<int>(error.code()));
-  for (const MemberInfo& culprit : CulpritsOf(error)) {
-    *request.mutable_culprits()->add_members() = ToProto(culprit);
-  }
-  request.mutable_culprits()->set_omitted(
-      static_cast<int32_t>(OmittedCulprits(error)));
+  const absl::optional<v1::Culprits> culprits = v1::GetCulprits(error);
+  if (culprits.has_value()) *request.mutable_culprits() = *culprits;
   return session.Call(std::move(operation), deadline).status();
 }
 

@@ -165,7 +165,7 @@ bool IsTransient(const absl::Status& status, bool connected) {
           absl::UnavailableError(absl::StrCat(
               "group \"", kGroupName, "\" cannot be shrunk without ", excluded,
               " alone, more are gone: ", absl::StrJoin(names, "; "))),
-          gone));
+          {gone}));
 }
 
 std::string PartingReason(const absl::Status& failure) {

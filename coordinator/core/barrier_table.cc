@@ -289,7 +289,8 @@ void BarrierTable::Decide(Series& series, Instance& instance,
                        ? instance.timeout
                        : now - instance.first_at;
   if (outcome != BarrierOutcome::kReleased) {
-    result->missing = Missing(series, instance, now, kMissingInResultMax);
+    result->missing =
+        Missing(series, instance, now, kMissingInResultMax, &result->others);
   } else {
     instance.past = result->expected;
   }

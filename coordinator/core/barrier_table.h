@@ -238,9 +238,11 @@ class BarrierTable {
   bool TakesPart(const Series& series, Rank rank) const;
   int32_t CountGone(const Series& series) const;
   bool AllPast(const Series& series, int64_t number, int32_t& from) const;
+  // Descriptions of up to `count_max`; the ranks of all others go to `others`,
+  // if it is not null.
   std::vector<MissingRank> Missing(const Series& series,
                                    const Instance& instance, Instant now,
-                                   size_t count_max) const;
+                                   size_t count_max, RankRanges* others) const;
   MissingRank DescribeMissing(Rank rank, Instant now) const;
   std::string ParticipantsText(const std::vector<Rank>& participants) const;
   std::string RankText(Rank rank) const;

@@ -250,7 +250,7 @@ TEST_F(BarrierTableTest, OtherGroupsAreNotConcernedByALoss) {
 }
 
 // Of many: the first of those that are to blame, then of those that are late.
-TEST_F(BarrierTableTest, TheAnswerListsAFewAndCountsAll) {
+TEST_F(BarrierTableTest, TheAnswerDescribesAFewAndHasTheRanksOfAll) {
   Form(2, 1600);
   Lose(1500);
   Lose(800);
@@ -264,10 +264,13 @@ TEST_F(BarrierTableTest, TheAnswerListsAFewAndCountsAll) {
           "missing ranks 800 (trainer-800, failed: SIGSEGV), 1500 "
           "(trainer-1500, failed: SIGSEGV), 0 (trainer-0), 1 (trainer-1), "
           "2 (trainer-2), 4 (trainer-4), 5 (trainer-5), 6 (trainer-6) "
-          "and 1591 more; first to arrive: rank 3"));
-  EXPECT_THAT(ResultOf(replies[0]).missing, SizeIs(kMissingInResultMax));
-  EXPECT_EQ(UnlistedOf(ResultOf(replies[0])),
-            1599 - static_cast<int32_t>(kMissingInResultMax));
+          "and 1591 more (7-799, 801-1499, 1501-1599); first to arrive: "
+          "rank 3"));
+  ASSERT_THAT(ResultOf(replies[0]).missing, SizeIs(kMissingInResultMax));
+  // Two that are gone, then 0 to 2 and 4 to 30.
+  EXPECT_EQ(ResultOf(replies[0]).missing.back().rank, Rank(30));
+  EXPECT_THAT(ResultOf(replies[0]).others,
+              ElementsAre(31u, 769u, 1u, 699u, 1u, 99u));
 }
 
 TEST_F(BarrierTableTest, LongCausesAreListedInFullAsFarAsThereIsRoom) {
@@ -278,8 +281,9 @@ TEST_F(BarrierTableTest, LongCausesAreListedInFullAsFarAsThereIsRoom) {
   const std::vector<Reply> replies = TakeReplies();
   ASSERT_THAT(replies, SizeIs(1));
   EXPECT_THAT(ResultOf(replies[0]).missing, SizeIs(4));
-  EXPECT_EQ(UnlistedOf(ResultOf(replies[0])), 3);
-  EXPECT_THAT(MessageOf(replies[0]), ::testing::HasSubstr(" and 3 more; "));
+  EXPECT_THAT(ResultOf(replies[0]).others, ElementsAre(4u, 3u));
+  EXPECT_THAT(MessageOf(replies[0]),
+              ::testing::HasSubstr(" and 3 more (4-6); "));
 }
 
 TEST_F(BarrierTableTest, ALateCallerGetsTheStoredDecisionAndIsInStepAfterIt) {

@@ -3,24 +3,28 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/barrier_table.h"
 #include "coordinator/core/barrier_text.h"
 #include "coordinator/core/progress.h"
 
 namespace muster::coordinator::core {
+
 std::vector<MissingRank> BarrierTable::Missing(const Series& series,
                                                const Instance& instance,
-                                               Instant now,
-                                               size_t count_max) const {
+                                               Instant now, size_t count_max,
+                                               RankRanges* others) const {
   // Of more than a text names, those that are to blame for it come first.
   std::vector<Rank> ranks;
   std::vector<Rank> late;
+  std::vector<Rank> all;
   const size_t gone_max = std::min(count_max, static_cast<size_t>(series.gone));
   const int32_t expected = Expected(series);
   auto arrived = instance.arrived.begin();
   for (int32_t i = 0; i < expected; ++i) {
-    if (ranks.size() == gone_max && ranks.size() + late.size() >= count_max) {
+    if (others == nullptr && ranks.size() == gone_max &&
+        ranks.size() + late.size() >= count_max) {
       break;
     }
     const Rank rank = ParticipantAt(series, i);
@@ -28,6 +32,7 @@ std::vector<MissingRank> BarrierTable::Missing(const Series& series,
       ++arrived;
       continue;
     }
+    if (others != nullptr) all.push_back(rank);
     std::vector<Rank>& list = gone_.contains(rank) ? ranks : late;
     if (list.size() < count_max) list.push_back(rank);
   }
@@ -41,6 +46,12 @@ std::vector<MissingRank> BarrierTable::Missing(const Series& series,
     if (bytes > kMissingInResultBytes) break;
     missing.push_back(DescribeMissing(rank, now));
     bytes += BytesOf(missing.back());
+  }
+  if (others != nullptr) {
+    const absl::flat_hash_set<Rank> described(
+        ranks.begin(), ranks.begin() + static_cast<ptrdiff_t>(missing.size()));
+    std::erase_if(all, [&](Rank rank) { return described.contains(rank); });
+    *others = RangesOf(all);
   }
   return missing;
 }
@@ -101,7 +112,8 @@ std::vector<BarrierSnapshot> BarrierTable::Snapshot(Instant now) const {
     snapshot.wait_all_ranks = instance.wait_all_ranks;
     snapshot.open_for = now - instance.first_at;
     snapshot.remaining = std::max(deadline - now, Duration::zero());
-    snapshot.missing = Missing(series, instance, now, kMissingInSnapshotMax);
+    snapshot.missing =
+        Missing(series, instance, now, kMissingInSnapshotMax, nullptr);
     snapshots.push_back(std::move(snapshot));
   }
   return snapshots;

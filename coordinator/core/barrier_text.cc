@@ -1,9 +1,11 @@
 #include "coordinator/core/barrier_text.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/limits.h"
+#include "coordinator/core/rank_ranges.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -22,6 +24,20 @@ absl::string_view CauseName(MissingCause cause) {
       return "replaced";
   }
   return "unknown";
+}
+
+// `1590 more (6-799, 801-1599)`: who is missing beside those that a text names.
+// Empty: nobody.
+std::string UnnamedText(const BarrierResult& result) {
+  std::vector<Rank> ranks;
+  for (size_t i = kRanksInTextMax; i < result.missing.size(); ++i) {
+    ranks.push_back(result.missing[i].rank);
+  }
+  ForEachRank(result.others, [&](Rank rank) { ranks.push_back(rank); });
+  if (ranks.empty()) return "";
+  std::sort(ranks.begin(), ranks.end());
+  return absl::StrCat(ranks.size(), " more (",
+                      RangesText(RangesOf(ranks), kRanksInTextMax), ")");
 }
 
 }  // namespace
@@ -74,10 +90,8 @@ absl::Status BarrierStatus(const BarrierResult& result,
     absl::StrAppend(&text, i == 0 ? "" : ", ",
                     MissingText(result.missing[i], lease));
   }
-  const size_t missing = result.missing.size() + UnlistedOf(result);
-  const size_t named = std::min(result.missing.size(), kRanksInTextMax);
-  if (missing > named) {
-    absl::StrAppend(&text, " and ", missing - named, " more");
+  if (const std::string more = UnnamedText(result); !more.empty()) {
+    absl::StrAppend(&text, " and ", more);
   }
   absl::StrAppend(&text, "; first to arrive: rank ",
                   result.first_to_arrive.value());

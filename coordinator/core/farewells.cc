@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/limits.h"
+#include "coordinator/core/rank_ranges.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -17,27 +18,12 @@ Event Described(const Event& event) {
   return described;
 }
 
-// The ranks of LeftTogether.
-std::vector<uint32_t> RangesOf(const absl::btree_set<Rank>& ranks) {
-  std::vector<uint32_t> ranges;
-  int32_t end = 0;  // of the last range
-  for (const Rank rank : ranks) {
-    if (ranges.empty() || rank.value() != end) {
-      ranges.push_back(static_cast<uint32_t>(rank.value() - end));
-      ranges.push_back(0);
-    }
-    ++ranges.back();
-    end = rank.value() + 1;
-  }
-  return ranges;
-}
-
 // One event for all of `ranks`; `described` are some of them.
 Event Together(const absl::btree_set<Rank>& ranks,
                std::vector<Event> described) {
   auto together = std::make_shared<LeftTogether>();
   together->count = static_cast<int32_t>(ranks.size());
-  together->ranges = RangesOf(ranks);
+  together->ranks = RangesOf(ranks);
   Event event = described.front();
   together->described = std::move(described);
   event.together = std::move(together);

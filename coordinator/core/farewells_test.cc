@@ -24,13 +24,8 @@ using ::testing::UnorderedElementsAre;
 std::set<int32_t> RanksOf(const Event& event) {
   if (event.together == nullptr) return {event.rank->value()};
   std::set<int32_t> ranks;
-  int32_t end = 0;
-  const std::vector<uint32_t>& ranges = event.together->ranges;
-  for (size_t i = 0; i < ranges.size(); i += 2) {
-    const int32_t first = end + static_cast<int32_t>(ranges[i]);
-    end = first + static_cast<int32_t>(ranges[i + 1]);
-    for (int32_t rank = first; rank < end; ++rank) ranks.insert(rank);
-  }
+  ForEachRank(event.together->ranks,
+              [&](Rank rank) { ranks.insert(rank.value()); });
   return ranks;
 }
 
@@ -307,7 +302,7 @@ TEST_F(FarewellsTest, OfManyAFewAreDescribedAndTheirTextsAreCut) {
   ASSERT_THAT(told, SizeIs(1));
   const LeftTogether& together = *told[0].event.together;
   EXPECT_EQ(together.count, 50);
-  EXPECT_THAT(together.ranges, ElementsAre(0u, 50u));
+  EXPECT_THAT(together.ranks, ElementsAre(0u, 50u));
   EXPECT_THAT(together.described, SizeIs(kDescribedFarewellsMax));
   for (const Event& event : together.described) {
     EXPECT_THAT(event.cause.size(), Le(kFarewellTextMax));

@@ -15,6 +15,7 @@
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/payload.h"
+#include "coordinator/core/rank_ranges.h"
 
 namespace muster::coordinator::core {
 
@@ -65,9 +66,7 @@ struct Event {
 // Members that left one generation soon after one another (Farewells).
 struct LeftTogether {
   int32_t count = 0;
-  // Their ranks as ranges in ascending order, two numbers each: how many ranks
-  // lie before it, after the end of the range before; and how many it has.
-  std::vector<uint32_t> ranges;
+  RankRanges ranks;
   // Some of them; their texts are cut.
   std::vector<Event> described;
 };

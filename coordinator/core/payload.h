@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
+#include "coordinator/core/rank_ranges.h"
 
 namespace muster::coordinator::core {
 
@@ -165,22 +166,18 @@ struct BarrierResult {
   int32_t arrived = 0;
   Rank first_to_arrive;
   Duration waited{};  // from the first arrival to the decision
-  // Of the `expected - arrived` that are missing, those that are listed. By
+  // Of the `expected - arrived` that are missing, those that are described. By
   // rank; where they are more than a text names (kRanksInTextMax), first those
   // that can arrive no more, then the others. Every caller gets them, so they
   // are not more than kMissingInResultMax, and what they hold is not much more
   // than kMissingInResultBytes.
   std::vector<MissingRank> missing;
+  // All others that are missing.
+  RankRanges others;
 };
 
 inline constexpr size_t kMissingInResultMax = 32;
 inline constexpr size_t kMissingInResultBytes = 16 << 10;
-
-// How many more are missing than are listed.
-inline int32_t UnlistedOf(const BarrierResult& result) {
-  return result.expected - result.arrived -
-         static_cast<int32_t>(result.missing.size());
-}
 
 // What they cost while they are kept.
 inline size_t BytesOf(const MissingRank& missing) {
@@ -190,6 +187,7 @@ inline size_t BytesOf(const MissingRank& missing) {
 inline int64_t BytesOf(const BarrierResult& result) {
   size_t bytes = sizeof(result) + result.group.size() + result.barrier.size();
   for (const MissingRank& missing : result.missing) bytes += BytesOf(missing);
+  bytes += sizeof(result.others[0]) * result.others.size();
   return static_cast<int64_t>(bytes);
 }
 

@@ -150,7 +150,7 @@ std::string TextOf(const Publication& publication) {
                   " pid ", event.pid, ": ", event.cause);
   if (event.together != nullptr) {
     absl::StrAppend(&text, " (", event.together->count,
-                    " together: ", absl::StrJoin(event.together->ranges, ","),
+                    " together: ", absl::StrJoin(event.together->ranks, ","),
                     ")");
   }
   if (event.waiting > 0) absl::StrAppend(&text, " (", event.waiting, " wait)");

@@ -372,9 +372,15 @@ absl::Status StatusOf(const Answer& answer) {
   for (const core::MissingRank& missing : barrier->missing) {
     FillMember(missing, culprits.add_members());
   }
-  culprits.set_omitted(core::UnlistedOf(*barrier));
+  culprits.mutable_others()->Add(barrier->others.begin(),
+                                 barrier->others.end());
   v1::SetCulprits(culprits, &status);
   return status;
+}
+
+// About.
+int64_t RangesBytes(const core::RankRanges& ranges) {
+  return 2 * static_cast<int64_t>(ranges.size());
 }
 
 int64_t PayloadBytes(const core::Payload& payload) {
@@ -419,7 +425,8 @@ int64_t PayloadBytes(const core::Payload& payload) {
     }
     int64_t operator()(const core::BarrierReply& r) const {
       if (r == nullptr) return 0;
-      return kMember * static_cast<int64_t>(r->missing.size());
+      return kMember * static_cast<int64_t>(r->missing.size()) +
+             RangesBytes(r->others);
     }
     int64_t operator()(const core::GroupsReply& r) const {
       return 3 * static_cast<int64_t>(r.registered.size());
@@ -481,8 +488,7 @@ int64_t EventBytes(const core::Event& event) {
     bytes += static_cast<int64_t>(value.size());
   });
   if (event.together != nullptr) {
-    constexpr int64_t kRangeEnd = 2;
-    bytes += kRangeEnd * static_cast<int64_t>(event.together->ranges.size());
+    bytes += RangesBytes(event.together->ranks);
     for (const core::Event& left : event.together->described) {
       bytes += EventBytes(left);
     }
@@ -497,8 +503,8 @@ void FillEvent(const core::Event& event, v1::MemberEvent* message) {
   message->set_members_waiting(event.waiting);
   if (event.together != nullptr) {
     v1::LeftTogether& together = *message->mutable_together();
-    const std::vector<uint32_t>& ranges = event.together->ranges;
-    together.mutable_ranges()->Add(ranges.begin(), ranges.end());
+    const core::RankRanges& ranks = event.together->ranks;
+    together.mutable_ranges()->Add(ranks.begin(), ranks.end());
     for (const core::Event& left : event.together->described) {
       FillMember(left, together.add_members());
     }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@
 #include "coordinator/core/outbox.h"
 #include "gtest/gtest.h"
 #include "muster/v1/membership.pb.h"
+#include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {
 namespace {
@@ -112,10 +114,28 @@ TEST(LargeJobTest, ItsEndCostsEachMemberAFewEvents) {
     for (const auto time : {milliseconds(50), milliseconds(1000)}) {
       const Traffic traffic = EndOfJob(size, time);
       EXPECT_LE(traffic.messages, 12 * size);
-      // Of each of the others its rank, in a byte or two, and the words of some.
+      // Of each of the others its rank, in a byte or two, and the words of
+      // some.
       EXPECT_LE(traffic.bytes, int64_t{size} * (size * 5 / 4 + 5000));
     }
   }
+}
+
+std::set<int64_t> CulpritRanks(const v1::Result& result) {
+  const absl::optional<v1::Culprits> culprits =
+      v1::GetCulprits(v1::FromWire(result.status()));
+  std::set<int64_t> ranks;
+  if (!culprits.has_value()) return ranks;
+  for (const v1::MemberInfo& member : culprits->members()) {
+    ranks.insert(member.rank());
+  }
+  int64_t rank = 0;
+  for (int i = 0; i + 1 < culprits->others_size(); i += 2) {
+    rank += culprits->others(i);
+    const int64_t end = rank + culprits->others(i + 1);
+    while (rank < end) ranks.insert(rank++);
+  }
+  return ranks;
 }
 
 // All but one arrive, which is lost, or which does not come in time.
@@ -140,6 +160,8 @@ Traffic FailedBarrier(int size, bool lost) {
     }
   }
   job.Advance(seconds(5), out);
+  std::set<int64_t> missing;
+  for (int i = early; i < size; ++i) missing.insert(i);
   Traffic traffic;
   for (const core::Reply& reply : out.replies) {
     if (reply.status.ok()) continue;
@@ -149,6 +171,7 @@ Traffic FailedBarrier(int size, bool lost) {
     answer.payload = reply.payload;
     v1::Result result;
     FillResult(answer, core::MemberId(), &result);
+    EXPECT_EQ(CulpritRanks(result), missing);
     ++traffic.messages;
     traffic.bytes += static_cast<int64_t>(result.ByteSizeLong());
   }
@@ -158,7 +181,7 @@ Traffic FailedBarrier(int size, bool lost) {
   return traffic;
 }
 
-TEST(LargeJobTest, AFailedBarrierTellsEachOfItsCallersAFewRanks) {
+TEST(LargeJobTest, AFailedBarrierTellsEachOfItsCallersWhoIsMissingInShort) {
   for (const int size : {400, 1600}) {
     for (const bool lost : {false, true}) {
       const Traffic traffic = FailedBarrier(size, lost);

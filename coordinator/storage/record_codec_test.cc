@@ -242,6 +242,7 @@ TEST(RecordCodecTest, ADecisionComesBack) {
   missing.host = "host-b";
   missing.cause_text = "no heartbeat";
   result->missing = {missing};
+  result->others = {3, 4, 5, 600};
   core::DecisionRecord record;
   record.group = "world";
   record.barrier = "epoch";
@@ -255,6 +256,7 @@ TEST(RecordCodecTest, ADecisionComesBack) {
   EXPECT_EQ(back.status, absl::DeadlineExceededError("late"));
   EXPECT_EQ(back.result->instance, 300);
   EXPECT_EQ(back.result->missing[0].host, "host-b");
+  EXPECT_EQ(back.result->others, result->others);
 }
 
 TEST(RecordCodecTest, WhatARankHasTakenComesBack) {

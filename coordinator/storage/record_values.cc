@@ -96,6 +96,7 @@ void FillBarrier(const core::BarrierResult& result,
     missing->set_last_progress(rank.last_progress);
     missing->set_last_heard_ago_ns(rank.last_heard_ago.count());
   }
+  message->mutable_others()->Add(result.others.begin(), result.others.end());
 }
 
 core::BarrierReply BarrierOf(const storage::v1::Barrier& message) {
@@ -119,6 +120,7 @@ core::BarrierReply BarrierOf(const storage::v1::Barrier& message) {
     rank.last_progress = missing.last_progress();
     rank.last_heard_ago = core::Duration(missing.last_heard_ago_ns());
   }
+  result->others.assign(message.others().begin(), message.others().end());
   return result;
 }
 

@@ -1,8 +1,12 @@
 #include "proto/muster/v1/status_wire.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
@@ -88,6 +92,45 @@ absl::Status Make(int code, absl::string_view message, const WireStatus& wire) {
   return status;
 }
 
+// Those of `culprits` that are described after the first `kept`, and those that
+// are not, without any member.
+Culprits OthersOf(const Culprits& culprits, int kept) {
+  Culprits others;
+  others.set_omitted(culprits.omitted());
+  std::vector<std::pair<int64_t, int64_t>> ranges;  // first, end
+  int64_t end = 0;
+  for (int i = 0; i + 1 < culprits.others_size(); i += 2) {
+    const int64_t first = end + culprits.others(i);
+    end = first + culprits.others(i + 1);
+    // Of nonsense nobody can be meant.
+    if (end > std::numeric_limits<int32_t>::max()) break;
+    ranges.emplace_back(first, end);
+  }
+  for (int i = kept; i < culprits.members_size(); ++i) {
+    const int64_t rank = culprits.members(i).rank();
+    if (rank >= 0) {
+      ranges.emplace_back(rank, rank + 1);
+    } else {
+      others.set_omitted(others.omitted() + 1);
+    }
+  }
+  std::sort(ranges.begin(), ranges.end());
+  end = 0;
+  for (const auto& [first, range_end] : ranges) {
+    if (range_end <= end) continue;
+    const int64_t start = std::max(first, end);
+    if (others.others_size() == 0 || start > end) {
+      others.add_others(static_cast<uint32_t>(start - end));
+      others.add_others(0);
+    }
+    const int last = others.others_size() - 1;
+    others.set_others(
+        last, others.others(last) + static_cast<uint32_t>(range_end - start));
+    end = range_end;
+  }
+  return others;
+}
+
 }  // namespace
 
 WireStatus ToWire(const absl::Status& status) {
@@ -139,17 +182,31 @@ absl::Status FromGrpc(const grpc::Status& status) {
 }
 
 Culprits FitCulprits(const Culprits& culprits, size_t bytes_max) {
-  Culprits fitting;
-  // The room of `omitted` itself.
-  size_t used = 8;
+  if (culprits.ByteSizeLong() <= bytes_max) return culprits;
+  // Without any member: the most that the ranges can need.
+  const size_t for_ranges =
+      std::min(bytes_max / 4, OthersOf(culprits, 0).ByteSizeLong());
+  int kept = 0;
+  // Of the tag and the length of `others`.
+  size_t used = for_ranges + 8;
   for (const MemberInfo& member : culprits.members()) {
     // Tag and length take four bytes for any member that fits at all.
     used += member.ByteSizeLong() + 4;
     if (used > bytes_max) break;
-    *fitting.add_members() = member;
+    ++kept;
   }
-  fitting.set_omitted(culprits.omitted() + culprits.members_size() -
-                      fitting.members_size());
+  Culprits fitting = OthersOf(culprits, kept);
+  // Numbers above 127 take two bytes or more; a range has two.
+  while (fitting.ByteSizeLong() > for_ranges + 8 && fitting.others_size() > 1) {
+    const int pairs = fitting.others_size() / 2;
+    const int dropped = std::max(1, pairs / 16);
+    for (int i = 2 * (pairs - dropped); i < 2 * pairs; i += 2) {
+      fitting.set_omitted(fitting.omitted() +
+                          static_cast<int32_t>(fitting.others(i + 1)));
+    }
+    fitting.mutable_others()->Truncate(2 * (pairs - dropped));
+  }
+  for (int i = 0; i < kept; ++i) *fitting.add_members() = culprits.members(i);
   return fitting;
 }
 

@@ -21,8 +21,8 @@ WireStatus ToWire(const absl::Status& status);
 absl::Status FromWire(const WireStatus& wire);
 
 // Keeps within the 8 KiB of trailing metadata that gRPC clients accept by
-// default: a longer message is cut at its end, Culprits lose their last
-// members and count them in `omitted`, other payloads that do not fit are left
+// default: a longer message is cut at its end, of Culprits' last members only
+// the ranks are left (FitCulprits), other payloads that do not fit are left
 // out.
 grpc::Status ToGrpc(const absl::Status& status);
 
@@ -30,8 +30,9 @@ grpc::Status ToGrpc(const absl::Status& status);
 // code and message are all there is.
 absl::Status FromGrpc(const grpc::Status& status);
 
-// As many of the first members as serialize within `bytes_max`; `omitted`
-// counts the others.
+// As many of the first members as serialize within `bytes_max` together with
+// the ranks of all others; where these need more than a quarter of it, as many
+// of the lowest as fit, and the number of the rest. `bytes_max` is at least 64.
 Culprits FitCulprits(const Culprits& culprits, size_t bytes_max);
 
 // The Culprits payload. `status` must not be OK.

@@ -1,6 +1,8 @@
 #include "proto/muster/v1/status_wire.h"
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
@@ -10,6 +12,8 @@
 namespace muster::v1 {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 absl::Status MissingRanks(int count) {
@@ -69,12 +73,61 @@ TEST(StatusWireTest, TenThousandCulpritsFitTheTrailers) {
   EXPECT_LE(grpc_status.error_details().size(), 4'000u);
   const absl::optional<Culprits> culprits = GetCulprits(FromGrpc(grpc_status));
   ASSERT_TRUE(culprits.has_value());
-  EXPECT_GT(culprits->members_size(), 40);
+  const int described = culprits->members_size();
+  EXPECT_GT(described, 40);
   EXPECT_EQ(culprits->members(0).rank(), 0);
-  EXPECT_EQ(culprits->members_size() + culprits->omitted(), 10'000);
+  EXPECT_THAT(culprits->others(), ElementsAre(described, 10'000 - described));
+  EXPECT_EQ(culprits->omitted(), 0);
   // A stream's result is no trailer: everything travels.
   EXPECT_EQ(GetCulprits(FromWire(ToWire(MissingRanks(10'000))))->members_size(),
             10'000);
+}
+
+Culprits EveryOther(int count) {
+  Culprits culprits;
+  for (int i = 0; i < count; ++i) culprits.add_members()->set_rank(2 * i + 1);
+  return culprits;
+}
+
+TEST(StatusWireTest, WhoeverIsNotDescribedHasARank) {
+  Culprits culprits = EveryOther(30);
+  for (MemberInfo& member : *culprits.mutable_members()) {
+    member.set_cause(std::string(100, 'x'));
+  }
+  for (const uint32_t number : {4, 2, 56, 3}) culprits.add_others(number);
+  const Culprits fitting = FitCulprits(culprits, 420);
+  ASSERT_EQ(fitting.members_size(), 3);
+  // 7, 9, ... 59 and 4, 5, 62, 63, 64.
+  std::vector<uint32_t> expected = {4, 2, 1, 1};
+  for (int rank = 9; rank <= 59; rank += 2) {
+    expected.push_back(1);
+    expected.push_back(1);
+  }
+  expected.push_back(2);
+  expected.push_back(3);
+  EXPECT_THAT(fitting.others(), ElementsAreArray(expected));
+  EXPECT_EQ(fitting.omitted(), 0);
+}
+
+TEST(StatusWireTest, RangesWithoutRoomAreCounted) {
+  const Culprits fitting = FitCulprits(EveryOther(10'000), 4'000);
+  EXPECT_LE(fitting.ByteSizeLong(), 4'000u);
+  EXPECT_GT(fitting.members_size(), 400);
+  EXPECT_GT(fitting.others_size(), 800);
+  EXPECT_EQ(fitting.others(0), 2 * fitting.members_size() + 1u);
+  EXPECT_EQ(
+      fitting.members_size() + fitting.others_size() / 2 + fitting.omitted(),
+      10'000);
+}
+
+TEST(StatusWireTest, RangesOfNonsenseAreLeftOut) {
+  Culprits culprits = EveryOther(100);
+  for (const uint32_t number : {300u, 1u, 4'294'967'295u, 4'294'967'295u}) {
+    culprits.add_others(number);
+  }
+  const Culprits fitting = FitCulprits(culprits, 64);
+  EXPECT_LE(fitting.ByteSizeLong(), 64u);
+  EXPECT_LE(fitting.omitted(), 101);
 }
 
 TEST(StatusWireTest, LongMessageIsCutBetweenCharacters) {
