@@ -30,8 +30,9 @@ COORDINATOR, MUSTER_RUN, MUSTERCTL, TRAIN, VERBS = [
 DEPLOY = os.path.join(HERE, "..", "..", "deploy")
 # Only a machine that stands still takes this long.
 SECONDS = 120
-# What Grafana puts in for its own variables.
-INTERVALS = {"$__rate_interval": "20s", "$__range": "5m"}
+# What Grafana puts in for its own variables: longer than the test lasts, so that
+# what happened once is still seen.
+INTERVALS = {"$__rate_interval": "5m", "$__range": "5m"}
 METRIC = re.compile(r"\b(?:muster|process|instance:|job:)_?[a-z][a-z0-9_:]*")
 # Labels that begin like metrics.
 LABELS = {"muster_job"}
