@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -399,27 +400,55 @@ void Join(const BenchOptions& options) {
   }
 }
 
+// The file of the figures. Opened before all the work; what was there before
+// stays if that fails.
+class FiguresFile {
+ public:
+  explicit FiguresFile(const std::string& path)
+      : path_(path),
+        // A pipe or a terminal cannot be replaced.
+        is_replaced_(!std::filesystem::exists(path) ||
+                     std::filesystem::is_regular_file(path)),
+        written_path_(is_replaced_ ? path + ".part" : path),
+        file_(written_path_) {
+    if (!file_) Fail();
+  }
+  ~FiguresFile() {
+    std::error_code ignored;
+    if (is_replaced_) std::filesystem::remove(written_path_, ignored);
+  }
+  FiguresFile(const FiguresFile&) = delete;
+  FiguresFile& operator=(const FiguresFile&) = delete;
+
+  void Write(const std::string& text) {
+    file_ << text;
+    file_.close();
+    std::error_code error;
+    if (file_ && is_replaced_) {
+      std::filesystem::rename(written_path_, path_, error);
+    }
+    if (!file_ || error) Fail();
+  }
+
+ private:
+  [[noreturn]] void Fail() const {
+    throw DistError(
+        absl::UnavailableError(absl::StrCat("cannot write --json=", path_)));
+  }
+
+  const std::string path_;
+  const bool is_replaced_;
+  const std::string written_path_;
+  std::ofstream file_;
+};
+
 // Whether all results are right.
 bool MeasureAll(const BenchOptions& options) {
-  // Opened before all the work.
-  std::ofstream file;
-  const bool writes = GetRank() == 0 && !options.json.empty();
-  const auto check_file = [&] {
-    if (file) return;
-    throw DistError(absl::UnavailableError(
-        absl::StrCat("cannot write --json=", options.json)));
-  };
-  if (writes) {
-    file.open(options.json);
-    check_file();
-  }
+  std::optional<FiguresFile> file;
+  if (GetRank() == 0 && !options.json.empty()) file.emplace(options.json);
   Run run(options);
   run.MeasureAll();
-  if (writes) {
-    file << JsonText(run.rows());
-    file.close();
-    check_file();
-  }
+  if (file.has_value()) file->Write(JsonText(run.rows()));
   if (GetRank() == 0) {
     std::cout << (!options.check   ? "# results were not looked at\n"
                   : run.AllRight() ? "# all results are right\n"

@@ -3,6 +3,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -126,6 +127,25 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(done.stderr, "muster-bench: cannot write "
                          "--json=/no/such/file\n")
         self.assertNotIn("float", done.stdout)
+
+    def test_old_figures_stay_until_there_are_new_ones(self):
+        with open(self.json, "w", encoding="utf-8") as file:
+            file.write("old")
+        command = [BENCH, "all_reduce", "--nproc=2", f"--json={self.json}"]
+        done = run(*command, "--minbytes=1024G", "--maxbytes=1024G",
+                   "--check=0")
+        self.assertEqual(done.returncode, 1)
+        with open(self.json, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "old")
+        self.assertEqual(len(self.figures(BENCH, "all_reduce", "--nproc=2",
+                                          "--maxbytes=4", *QUICK)), 1)
+        self.assertEqual(os.listdir(self.folder), ["figures.json"])
+
+    def test_what_is_no_file_is_written_to(self):
+        done = run(BENCH, "all_reduce", "--nproc=2", "--maxbytes=4",
+                   "--json=/dev/null", *QUICK)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(stat.S_ISCHR(os.stat("/dev/null").st_mode))
 
     def test_a_folder_that_cannot_be_made_is_an_error(self):
         done = run(BENCH, "all_reduce", "--nproc=2", TMPDIR="/no/such")
