@@ -31,21 +31,40 @@ absl::Status Channel::Post(const Message& message, const void* payload,
   }
   posted.buffer =
       mesh_.CreateQuietBuffer(posted.memory.data(), posted.memory.size());
-  return PostBuffer(std::move(posted), kPointToPointSlot,
-                    sizeof(message) + bytes);
+  posted.slot = kPointToPointSlot;
+  posted.bytes = sizeof(message) + bytes;
+  return PostBuffer(std::move(posted));
 }
 
 absl::Status Channel::PostTensor(uint64_t slot, void* data, size_t bytes) {
   Posted posted;
   posted.buffer = mesh_.CreateQuietBuffer(data, bytes);
-  return PostBuffer(std::move(posted), slot, bytes);
+  posted.slot = slot;
+  posted.bytes = bytes;
+  return PostBuffer(std::move(posted));
 }
 
-absl::Status Channel::PostBuffer(Posted posted, uint64_t slot, size_t bytes) {
-  absl::Status status = posted.buffer->Send(peer_, slot, 0, bytes);
+absl::Status Channel::PostBuffer(Posted posted) {
+  MutexLock lock(mutex_);
+  if (open_) {
+    absl::Status status =
+        posted.buffer->Send(peer_, posted.slot, 0, posted.bytes);
+    if (!status.ok()) return status;
+  }
+  posted_.push_back(std::move(posted));
+  if (open_) changed_.NotifyOne();
+  return absl::OkStatus();
+}
+
+absl::Status Channel::Open() {
+  absl::Status status = mesh_.OpenQuiet(peer_);
   if (!status.ok()) return status;
   MutexLock lock(mutex_);
-  posted_.push_back(std::move(posted));
+  for (const Posted& posted : posted_) {
+    status = posted.buffer->Send(peer_, posted.slot, 0, posted.bytes);
+    if (!status.ok()) return status;
+  }
+  open_ = true;
   changed_.NotifyOne();
   return absl::OkStatus();
 }
@@ -56,7 +75,7 @@ absl::Status Channel::Announce(int slot) {
 }
 
 void Channel::RunReader() {
-  absl::Status status;
+  absl::Status status = Open();
   int announced = 0;
   while (announced < kDepth && status.ok()) {
     status = Announce(announced);
@@ -89,8 +108,8 @@ void Channel::RunReaper() {
     uint64_t ticket = 0;
     {
       MutexLock lock(mutex_);
-      while (posted_.empty() && !joining_) changed_.Wait(mutex_);
-      if (posted_.empty()) return;
+      while ((posted_.empty() || !open_) && !joining_) changed_.Wait(mutex_);
+      if (posted_.empty() || !open_) return;
       buffer = posted_.front().buffer.get();
       ticket = posted_.front().ticket;
     }

@@ -60,7 +60,8 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
 
   // Posts a message; `payload` is copied. `ticket` 0: nobody wants to know.
-  // Does not block. Not after Join.
+  // Does not block: what is posted before there is a connection, which the
+  // reader makes, leaves when there is. Not after Join.
   absl::Status Post(const Message& message, const void* payload, size_t bytes,
                     uint64_t ticket);
 
@@ -79,10 +80,14 @@ class Channel {
   struct Posted {
     std::vector<std::byte> memory;
     std::unique_ptr<Buffer> buffer;
+    uint64_t slot = 0;
+    size_t bytes = 0;
     uint64_t ticket = 0;
   };
 
-  absl::Status PostBuffer(Posted posted, uint64_t slot, size_t bytes);
+  absl::Status PostBuffer(Posted posted);
+  // Makes the connection, and sends what was posted before.
+  absl::Status Open();
   absl::Status Announce(int slot);
   void RunReader();
   void RunReaper();
@@ -99,6 +104,7 @@ class Channel {
   Mutex mutex_;
   CondVar changed_;
   std::deque<Posted> posted_ ABSL_GUARDED_BY(mutex_);
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;
   bool joining_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Last: they use the others.

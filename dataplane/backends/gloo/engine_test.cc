@@ -72,6 +72,7 @@ class FakeMesh : public Mesh {
     return nullptr;
   }
 
+  absl::Status OpenQuiet(int) override { return absl::OkStatus(); }
   // The peer answers with what it was sent: the same collective.
   absl::Status Write(int peer, const void* head, size_t head_bytes, const void*,
                      size_t) override {

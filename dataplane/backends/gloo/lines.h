@@ -4,13 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "dataplane/backends/gloo/rendezvous.h"
-#include "dataplane/instant.h"
 
 namespace muster::dataplane::gloo_internal {
 
@@ -33,25 +29,15 @@ class Lines {
     kBroken,
   };
 
-  Lines(int rank, int world_size);
+  explicit Lines(int world_size);
   ~Lines();
 
   Lines(const Lines&) = delete;
   Lines& operator=(const Lines&) = delete;
 
-  // Listens at the host of `address`, and returns that with the port. Errors:
-  // kResourceExhausted (this process has no descriptor or memory left),
-  // kUnavailable.
-  absl::StatusOr<LineAddress> Listen(AddressBytes address);
-
-  // Connects to all peers: `addresses[r]` is where rank r listens. Both sides
-  // of each have seen then that the other one is of this group. One that is
-  // gone meanwhile, as `is_gone` says, is no error: its line is broken. Errors:
-  // kDeadlineExceeded, naming the ranks that did not connect; kUnavailable,
-  // naming one that refuses this rank; kResourceExhausted as of Listen.
-  absl::Status Connect(const std::vector<LineAddress>& addresses,
-                       Instant deadline,
-                       const std::function<bool(int peer)>& is_gone);
+  // Before anything else: the connected sockets, by rank; -1 at this one. Owns
+  // them from now on. kResourceExhausted: no descriptor is left for Wake.
+  absl::Status Take(const std::vector<int>& sockets);
 
   // Queues `bytes` to be sent to `peer`, or to be received from it. Returns the
   // number of this send, or receive: those with one peer end in their order.
@@ -87,17 +73,8 @@ class Lines {
     size_t bytes;
   };
 
-  enum class State {
-    kAwaited,     // the peer will connect
-    kConnecting,  // to the peer
-    kGreeted,     // its answer is awaited
-    kRefused,     // the peer has closed it, or does not listen
-    kSettled,     // it is known whether there is one
-  };
-
   struct Line {
-    int socket = -1;  // -1: broken, or not there yet
-    State state = State::kAwaited;
+    int socket = -1;  // -1: not there
     std::deque<Part> sends;
     std::deque<Part> receives;
     // How many are done.
@@ -107,23 +84,6 @@ class Lines {
 
   enum class Progress { kMoved, kNothing, kBroken };
 
-  // A socket that somebody has connected to this rank, not knowing yet who.
-  // Returns whether that is known now, or will never be.
-  bool TakeHello(int socket, const std::vector<LineAddress>& addresses);
-  absl::Status StartConnecting(int peer, const AddressBytes& address);
-  // What comes next on a socket to `peer` that is ready for it: greets it, or
-  // reads its answer.
-  void Greet(int peer, uint64_t nonce);
-  void Refused(int peer);
-  absl::Status Accept(std::vector<int>& strangers);
-  // Waits until something happens to a connection that is being made, or
-  // `until`.
-  absl::Status AwaitGreetings(const std::vector<LineAddress>& addresses,
-                              Instant until, std::vector<int>& strangers);
-  std::vector<int> MissingRanks() const;
-  // Whether Connect may go on waiting.
-  absl::Status CheckMissing(const std::vector<int>& missing, Instant deadline);
-
   void Activate(int peer);
   Progress Send(Line& line);
   Progress Receive(Line& line);
@@ -132,14 +92,9 @@ class Lines {
   // Moves until `counter` is beyond `number`.
   Outcome AwaitCounter(int peer, const uint64_t& counter, uint64_t number);
 
-  const int rank_;
   const int woken_;  // an eventfd
   // errno of it.
   const int woken_error_;
-  const uint64_t nonce_;
-  int listener_ = -1;
-  // When a peer first refused this rank.
-  Instant refused_at_ = Instant::max();
   std::vector<Line> lines_;
   // Peers with which something is under way.
   std::vector<int> active_;

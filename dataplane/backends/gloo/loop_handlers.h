@@ -1,7 +1,7 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_LOOP_HANDLERS_H_
 #define MUSTER_DATAPLANE_BACKENDS_GLOO_LOOP_HANDLERS_H_
 
-// Part of mesh.cc alone: what runs in the turns of Gloo's event loop.
+// Part of pairs.h alone: what runs in the turns of Gloo's event loop.
 
 #include <gloo/transport/tcp/device.h>
 #include <sched.h>
@@ -10,6 +10,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
+
+#include "absl/base/thread_annotations.h"
+#include "dataplane/mutex.h"
 
 namespace muster::dataplane::gloo_internal {
 
@@ -33,13 +37,32 @@ class LoopSpinner : public transport::tcp::Handler {
     eventfd_read(descriptor_, &value);
   }
 
+  // Calls `function` in a turn of the loop, and waits for that. While it is on.
+  void Run(const std::function<void()>& function) {
+    MutexLock lock(mutex_);
+    while (task_ != nullptr) changed_.Wait(mutex_);
+    task_ = &function;
+    while (task_ == &function) changed_.Wait(mutex_);
+  }
+
   void handleEvents(int) override {
+    {
+      MutexLock lock(mutex_);
+      if (task_ != nullptr) {
+        (*task_)();
+        task_ = nullptr;
+        changed_.NotifyAll();
+      }
+    }
     // The thread that waits for the turn needs a processor more than the loop.
     sched_yield();
   }
 
  private:
   const int descriptor_;
+  Mutex mutex_;
+  CondVar changed_;
+  const std::function<void()>* task_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
 // Gloo's event loop passes over a connection that another thread has locked,

@@ -1,8 +1,6 @@
 #include "dataplane/backends/gloo/mesh.h"
 
 #include <gloo/transport/context.h>
-#include <gloo/transport/pair.h>
-#include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <signal.h>
 
@@ -11,6 +9,7 @@
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -19,12 +18,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "dataplane/backends/gloo/connect.h"
 #include "dataplane/backends/gloo/farewell.h"
+#include "dataplane/backends/gloo/farewells.h"
 #include "dataplane/backends/gloo/gloo_errors.h"
-#include "dataplane/backends/gloo/interface.h"
+#include "dataplane/backends/gloo/greeter.h"
 #include "dataplane/backends/gloo/lines.h"
-#include "dataplane/backends/gloo/loop_handlers.h"
+#include "dataplane/backends/gloo/pairs.h"
 #include "dataplane/backends/gloo/rendezvous.h"
 #include "dataplane/culprit.h"
 #include "dataplane/mutex.h"
@@ -33,23 +32,14 @@
 namespace muster::dataplane::gloo_internal {
 namespace {
 
-// Gloo closes every connection of a context when one of its waits times out,
-// before anybody could say farewell. So its own timeouts are put out of reach,
-// and whoever owns the deadline calls Mesh::Abort.
+// Gloo closes every connection of a context when one of its waits times out.
+// So its timeouts are out of reach, and whoever owns the deadline calls
+// Mesh::Abort.
 constexpr std::chrono::milliseconds kNever = std::chrono::hours(24 * 365 * 10);
 
-// How long the end of a connection may take to reach all of its buffers, once
-// one of them has reported it.
+// How long the end of a peer may take to be seen on all connections, once it
+// is seen on one.
 constexpr std::chrono::milliseconds kClosing = std::chrono::seconds(5);
-
-// How long leaving waits for peers that are only just joining and have not yet
-// announced that they receive a farewell.
-constexpr std::chrono::milliseconds kFarewellPatience{500};
-
-// Slots of Buffers are below: collectives number theirs from 1, sends and
-// receives from kPointToPointSlot.
-constexpr uint64_t kFarewellSlot = ~uint64_t{0};
-constexpr uint64_t kTripwireSlot = ~uint64_t{0} - 1;
 
 // A connection that the peer has closed answers a write with SIGPIPE, whose
 // default kills the process, and Gloo writes without MSG_NOSIGNAL.
@@ -126,9 +116,12 @@ class GlooMesh : public Mesh {
  public:
   explicit GlooMesh(const BackendOptions& options)
       : Mesh(options.rank, options.world_size),
-        lines_(options.rank, options.world_size),
-        peers_(options.world_size) {}
-  ~GlooMesh() override;
+        greeter_(options.rank, options.world_size),
+        pairs_(options.rank, options.world_size, greeter_),
+        lines_(options.world_size),
+        farewells_(options.world_size),
+        how_gone_(options.world_size) {}
+  ~GlooMesh() override { greeter_.Stop(); }
 
   absl::Status Open(const BackendOptions& options);
 
@@ -141,6 +134,7 @@ class GlooMesh : public Mesh {
   std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override {
     return std::make_unique<GlooBuffer>(*this, data, bytes, /*quiet=*/true);
   }
+  absl::Status OpenQuiet(int peer) override;
   absl::Status Write(int peer, const void* head, size_t head_bytes,
                      const void* body, size_t body_bytes) override;
   absl::Status Read(int peer, void* data, size_t bytes) override;
@@ -153,47 +147,36 @@ class GlooMesh : public Mesh {
   friend class GlooBuffer;
   friend class LineBuffer;
 
-  struct Peer {
-    // Where its farewell arrives, and a receive to which it never sends: only
-    // the end of the connection ends that one.
-    FarewellBytes farewell = {};
-    std::unique_ptr<transport::UnboundBuffer> farewell_buffer;
-    std::unique_ptr<transport::UnboundBuffer> tripwire;
-    bool gone = false;
-    absl::Status how;  // it went
-  };
-
-  absl::Status CreateDevice(const BackendOptions& options);
-  absl::Status ListenForFarewell(int peer);
+  // Makes the pair with `peer`, unless that was done.
+  absl::Status OpenPair(int peer, bool quiet);
   // Does what waits for `peer` on its line.
   template <typename Function>
   absl::Status OnLine(int peer, Function&& function);
-  // Whether its connection has ended, however.
-  bool HasGone(int peer);
+  // Looks whether `peer` has gone, and how.
   void Look(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
-  // How `peer`, whose connection has just failed, went.
-  absl::Status Gone(int peer, bool quiet);
-  void NoteGone(int peer, const std::string& transport_error)
+  void NoteGone(int peer, const Farewells::End& end)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(peers_mutex_);
+  // How `peer` went, one of whose connections has just failed: its pair with
+  // `failure`, or its line.
+  absl::Status Gone(int peer, bool quiet, const absl::Status& failure);
 
-  // Constant once open. Destroyed from below: the device's handlers after it,
-  // the context before it.
-  std::unique_ptr<LoopSpinner> spinner_;
-  std::unique_ptr<LoopYielder> yielder_;
-  std::shared_ptr<transport::tcp::Device> device_;
-  std::shared_ptr<transport::Context> context_;
-
+  // Destroyed from below. The greeter's thread, which uses the pairs, ends
+  // before.
+  Greeter greeter_;
+  Pairs pairs_;
   Lines lines_;
+  Farewells farewells_;
+  // All lines are there.
+  bool connected_ = false;
 
   mutable Mutex mutex_;
   absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
   // Those whose waiters an abort must wake.
   std::unordered_set<GlooBuffer*> buffers_ ABSL_GUARDED_BY(mutex_);
 
-  // Held while looking at a peer's farewell; may wait a moment for its end.
-  // Taken before mutex_.
   Mutex peers_mutex_;
-  std::vector<Peer> peers_ ABSL_GUARDED_BY(peers_mutex_);
+  // By rank: how it went, or OK.
+  std::vector<absl::Status> how_gone_ ABSL_GUARDED_BY(peers_mutex_);
   // How the first peer went that did not leave in peace.
   absl::Status first_broken_ ABSL_GUARDED_BY(peers_mutex_);
 };
@@ -214,7 +197,7 @@ absl::Status GlooMesh::OnLine(int peer, Function&& function) {
     case Lines::Outcome::kBroken:
       break;
   }
-  return Gone(lines_.broken_peer(), /*quiet=*/false);
+  return Gone(lines_.broken_peer(), /*quiet=*/false, absl::OkStatus());
 }
 
 uint64_t LineBuffer::Take(std::deque<Posted>& posted, int peer) {
@@ -257,7 +240,7 @@ absl::Status LineBuffer::WaitSend(int peer) {
 GlooBuffer::GlooBuffer(GlooMesh& mesh, void* data, size_t bytes, bool quiet)
     : mesh_(mesh),
       quiet_(quiet),
-      buffer_(mesh.context_->createUnboundBuffer(data, bytes)) {
+      buffer_(mesh.pairs_.context().createUnboundBuffer(data, bytes)) {
   MutexLock lock(mesh_.mutex_);
   mesh_.buffers_.insert(this);
 }
@@ -271,10 +254,12 @@ template <typename Function>
 absl::Status GlooBuffer::Post(int peer, Function&& function) {
   absl::Status aborted = mesh_.abort_cause();
   if (!aborted.ok()) return aborted;
-  mesh_.yielder_->Posting(true);
-  const bool posted = Guard(function).ok();
-  mesh_.yielder_->Posting(false);
-  return posted ? absl::OkStatus() : mesh_.Gone(peer, quiet_);
+  absl::Status opened = mesh_.OpenPair(peer, quiet_);
+  if (!opened.ok()) return opened;
+  mesh_.pairs_.Posting(true);
+  absl::Status posted = Guard(function);
+  mesh_.pairs_.Posting(false);
+  return posted.ok() ? posted : mesh_.Gone(peer, quiet_, posted);
 }
 
 template <typename Function>
@@ -288,7 +273,7 @@ absl::Status GlooBuffer::Await(int peer, Function&& function) {
   // If the connection ends right after what is waited for, Gloo may report its
   // end first; but only to who was waiting already.
   if (!waited.ok()) waited = Guard([&] { done = function(); });
-  if (!waited.ok()) return mesh_.Gone(peer, quiet_);
+  if (!waited.ok()) return mesh_.Gone(peer, quiet_, waited);
   if (!done) return mesh_.abort_cause();
   if (!quiet_) mesh_.waiting_for_.store(-1);
   return absl::OkStatus();
@@ -314,89 +299,42 @@ absl::Status GlooBuffer::WaitSend(int peer) {
 
 absl::Status GlooMesh::Open(const BackendOptions& options) {
   IgnoreBrokenPipes();
-  absl::Status created = CreateDevice(options);
-  if (!created.ok()) return created;
-
-  std::vector<AddressBytes> own(world_size());
-  absl::Status listening = Guard([&] {
-    context_ = device_->createContext(rank(), world_size());
-    context_->setTimeout(kNever);
-    for (int peer = 0; peer < world_size(); ++peer) {
-      if (peer == rank()) continue;
-      own[peer] = context_->createPair(peer)->address().bytes();
-    }
-  });
-  if (!listening.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen for ", world_size() - 1,
-                     " peers: ", WithoutSourcePosition(listening.message())));
-  }
+  absl::StatusOr<AddressBytes> host = pairs_.Start(options);
+  if (!host.ok()) return host.status();
   if (world_size() == 1) return absl::OkStatus();
-
-  absl::StatusOr<LineAddress> lines = lines_.Listen(own[rank() == 0 ? 1 : 0]);
-  if (!lines.ok()) return lines.status();
-  Published published = {.addresses = own, .nonce = lines->nonce};
-  published.addresses[rank()] = std::move(lines->socket);
-  absl::StatusOr<PeerAddresses> remote = ExchangeAddresses(published, options);
-  if (!remote.ok()) return remote.status();
-  absl::Status status =
-      ConnectPairs(*context_, own, remote->pairs, options.deadline,
-                   [this](bool on) { on ? spinner_->On() : spinner_->Off(); });
-  if (status.ok()) {
-    for (const int socket : FindSockets(own, remote->pairs)) {
-      yielder_->Watch(socket);
-    }
-  }
-  for (int peer = 0; peer < world_size() && status.ok(); ++peer) {
-    if (peer != rank()) status = ListenForFarewell(peer);
-  }
-  if (status.ok()) {
-    status = lines_.Connect(remote->lines, options.deadline,
-                            [this](int peer) { return HasGone(peer); });
-  }
-  return status;
-}
-
-absl::Status GlooMesh::CreateDevice(const BackendOptions& options) {
-  absl::StatusOr<NetworkChoice> network = ChooseNetwork(options);
-  if (!network.ok()) return network.status();
-  transport::tcp::attr attributes;
-  attributes.iface = network->interface_name;
-  attributes.hostname = network->address;
-  absl::Status created = Guard([&] {
-    device_ = std::dynamic_pointer_cast<transport::tcp::Device>(
-        transport::tcp::CreateDevice(attributes));
-    if (device_ == nullptr) return;
-    spinner_ = std::make_unique<LoopSpinner>(*device_);
-    yielder_ = std::make_unique<LoopYielder>(*device_);
+  absl::StatusOr<RankAddress> own = greeter_.Listen(*std::move(host));
+  if (!own.ok()) return own.status();
+  absl::StatusOr<std::vector<RankAddress>> addresses =
+      ExchangeAddresses(*own, options);
+  if (!addresses.ok()) return addresses.status();
+  absl::StatusOr<Greeter::Sockets> sockets =
+      greeter_.Connect(*addresses, options.deadline);
+  if (!sockets.ok()) return sockets.status();
+  absl::Status taken = lines_.Take(sockets->lines);
+  taken.Update(farewells_.Take(sockets->farewells));
+  if (!taken.ok()) return taken;
+  greeter_.Serve([this](int peer, const AddressBytes& theirs) {
+    return pairs_.Answer(peer, theirs);
   });
-  if (!created.ok() || device_ == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot use the network at ",
-                     network->interface_name.empty()
-                         ? absl::StrCat("address ", network->address)
-                         : absl::StrCat("interface ", network->interface_name),
-                     ": ", WithoutSourcePosition(created.message())));
-  }
+  connected_ = true;
   return absl::OkStatus();
 }
 
-absl::Status GlooMesh::ListenForFarewell(int peer) {
-  MutexLock lock(peers_mutex_);
-  Peer& state = peers_[peer];
-  absl::Status posted = Guard([&] {
-    state.farewell_buffer = context_->createUnboundBuffer(
-        state.farewell.data(), state.farewell.size());
-    state.farewell_buffer->recv(peer, kFarewellSlot);
-    state.tripwire = context_->createUnboundBuffer(nullptr, 0);
-    state.tripwire->recv(peer, kTripwireSlot);
-  });
-  if (posted.ok()) return posted;
-  absl::Status status = absl::UnavailableError(absl::StrCat(
-      "rank ", peer,
-      " closed its connection: ", WithoutSourcePosition(posted.message())));
-  SetCulpritRank(status, peer);
-  return status;
+absl::Status GlooMesh::OpenPair(int peer, bool quiet) {
+  if (pairs_.IsOpen(peer)) return absl::OkStatus();
+  if (!quiet) waiting_for_.store(peer);
+  // As in OnLine.
+  absl::Status aborted = abort_cause();
+  if (!aborted.ok()) return aborted;
+  absl::Status opened = pairs_.Open(peer);
+  if (absl::IsResourceExhausted(opened)) return opened;
+  if (!opened.ok()) return Gone(peer, quiet, opened);
+  if (!quiet) waiting_for_.store(-1);
+  return opened;
+}
+
+absl::Status GlooMesh::OpenQuiet(int peer) {
+  return OpenPair(peer, /*quiet=*/true);
 }
 
 void GlooMesh::Abort(const absl::Status& cause) {
@@ -405,6 +343,9 @@ void GlooMesh::Abort(const absl::Status& cause) {
   abort_cause_ = cause;
   for (GlooBuffer* buffer : buffers_) buffer->WakeWaiters();
   lines_.Wake();
+  farewells_.Wake();
+  greeter_.Wake();
+  pairs_.Abort();
 }
 
 absl::Status GlooMesh::Write(int peer, const void* head, size_t head_bytes,
@@ -430,98 +371,50 @@ absl::Status GlooMesh::CheckPeers() {
 }
 
 void GlooMesh::Look(int peer) {
-  Peer& state = peers_[peer];
-  if (state.gone || state.tripwire == nullptr) return;
-  // A wait that is aborted before it begins does not block: it throws if the
-  // connection has ended and returns otherwise.
-  state.tripwire->abortWaitRecv();
-  const absl::Status status =
-      Guard([&] { state.tripwire->waitRecv(nullptr, kNever); });
-  if (!status.ok()) NoteGone(peer, WithoutSourcePosition(status.message()));
+  if (!how_gone_[peer].ok()) return;
+  const std::optional<Farewells::End> end = farewells_.Look(peer);
+  if (end.has_value()) NoteGone(peer, *end);
 }
 
-bool GlooMesh::HasGone(int peer) {
-  MutexLock lock(peers_mutex_);
-  Look(peer);
-  return peers_[peer].gone;
-}
-
-absl::Status GlooMesh::Gone(int peer, bool quiet) {
+absl::Status GlooMesh::Gone(int peer, bool quiet, const absl::Status& failure) {
   // So that a deadline that passes meanwhile names it.
   if (!quiet) waiting_for_.store(peer);
   absl::Status aborted = abort_cause();
   if (!aborted.ok()) return aborted;
+  const std::optional<Farewells::End> end =
+      farewells_.AwaitEnd(peer, Clock::now() + kClosing);
+  aborted = abort_cause();
+  if (!aborted.ok()) return aborted;
   // A peer that went earlier may be the reason why this one went.
   absl::Status first = CheckPeers();
   if (!first.ok()) return first;
-  MutexLock lock(peers_mutex_);
-  Peer& state = peers_[peer];
-  if (!state.gone) {
-    const absl::Status status =
-        Guard([&] { state.tripwire->waitRecv(nullptr, kClosing); });
-    NoteGone(peer, WithoutSourcePosition(status.message()));
+  if (!end.has_value()) {
+    absl::Status status = absl::UnavailableError(absl::StrCat(
+        "rank ", peer,
+        " closed a connection: ", WithoutSourcePosition(failure.message())));
+    SetCulpritRank(status, peer);
+    return status;
   }
-  return first_broken_.ok() ? state.how : first_broken_;
+  MutexLock lock(peers_mutex_);
+  return how_gone_[peer];
 }
 
-void GlooMesh::NoteGone(int peer, const std::string& transport_error) {
-  Peer& state = peers_[peer];
-  state.gone = true;
-  // Returns at once: the farewell has come, or the connection's end is
-  // reported here too. Only then may its bytes be looked at.
-  (void)Guard([&] { state.farewell_buffer->waitRecv(nullptr, kClosing); });
-  state.how = InterpretFarewell(peer, state.farewell, transport_error);
-  if (first_broken_.ok() && !LeftInPeace(state.farewell)) {
-    first_broken_ = state.how;
+void GlooMesh::NoteGone(int peer, const Farewells::End& end) {
+  how_gone_[peer] = InterpretFarewell(peer, end.farewell, end.text);
+  if (first_broken_.ok() && !LeftInPeace(end.farewell)) {
+    first_broken_ = how_gone_[peer];
   }
 }
 
 void GlooMesh::Close(const absl::Status& farewell) {
+  pairs_.Abort();
+  greeter_.Stop();
   // One that never opened has nobody to take leave of.
-  if (context_ == nullptr || world_size() == 1) return;
-  FarewellBytes bytes = EncodeFarewell(farewell);
-  const Instant give_up = Clock::now() + kFarewellPatience;
-  MutexLock lock(peers_mutex_);
-  std::vector<std::unique_ptr<transport::UnboundBuffer>> sent(world_size());
-  for (int peer = 0; peer < world_size(); ++peer) {
-    if (peers_[peer].tripwire == nullptr || peers_[peer].gone) continue;
-    auto buffer = context_->createUnboundBuffer(bytes.data(), bytes.size());
-    if (Guard([&] { buffer->send(peer, kFarewellSlot); }).ok()) {
-      sent[peer] = std::move(buffer);
-    }
-  }
-  // Normally they have left already.
-  for (const auto& buffer : sent) {
-    if (buffer == nullptr) continue;
-    (void)Guard([&] {
-      buffer->waitSend(std::max(
-          std::chrono::milliseconds(1),
-          std::chrono::duration_cast<std::chrono::milliseconds>(give_up -
-                                                                Clock::now())));
-    });
-  }
-  sent.clear();
-  spinner_->On();
-  for (int peer = 0; peer < world_size(); ++peer) {
-    // Destroyed, not closed: close() resets the connection, and a farewell
-    // that is still on its way is lost with it.
-    if (peer != rank()) context_->getPair(peer).reset();
-    peers_[peer].tripwire.reset();
-    peers_[peer].farewell_buffer.reset();
-  }
-  // After the farewells: whoever sees its line end looks for one.
+  if (!connected_) return;
+  // First the farewells: whoever sees another connection end looks for one.
+  farewells_.Close(EncodeFarewell(farewell));
+  pairs_.Close();
   lines_.Close();
-  spinner_->Off();
-}
-
-GlooMesh::~GlooMesh() {
-  if (spinner_ != nullptr) spinner_->On();
-  {
-    MutexLock lock(peers_mutex_);
-    peers_.clear();
-  }
-  context_.reset();
-  device_.reset();
 }
 
 }  // namespace

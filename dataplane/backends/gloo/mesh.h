@@ -43,17 +43,17 @@ class Buffer {
   virtual absl::Status WaitSend(int peer) = 0;
 };
 
-// Mesh is one rank's connections to all other ranks of its group, over Gloo's
-// TCP transport: the only thing here that knows Gloo. Every exception of Gloo
-// ends in it as a Status.
+// Mesh is one rank's connections to all other ranks of its group: a line to
+// each, one for a farewell, and a pair of Gloo's to those for whom Gloo is
+// used.
 //
-// Besides data, each connection carries at most one farewell in each
-// direction, so that a rank which ends because of an error tells its peers the
-// culprit, and one which leaves in peace is not taken for dead.
+// Each rank says at most one farewell to each other, so that one which ends
+// because of an error tells its peers the culprit, and one which leaves in
+// peace is not taken for dead.
 class Mesh {
  public:
-  // Joins the group: publishes this rank's addresses, gets those of the
-  // others, connects to all of them. See CreateBackend for the errors.
+  // Joins the group: publishes this rank's address, gets those of the others,
+  // connects to all of them. See CreateBackend for the errors.
   static absl::StatusOr<std::unique_ptr<Mesh>> Connect(
       const BackendOptions& options);
 
@@ -71,9 +71,13 @@ class Mesh {
                                                    size_t bytes) = 0;
 
   // Of sends and receives, through Gloo: for several threads. Their waits do
-  // not show in waiting_for().
+  // not show in waiting_for(). Not before OpenQuiet.
   virtual std::unique_ptr<Buffer> CreateQuietBuffer(void* data,
                                                     size_t bytes) = 0;
+
+  // Makes the connection of quiet buffers with `peer`, and waits for it.
+  // Errors: those of Buffer's waits.
+  virtual absl::Status OpenQuiet(int peer) = 0;
 
   // Writes `head` and then `body`, or waits until `bytes` have come. On the
   // line of `peer`, in one order with its buffers. Errors: those of Buffer's

@@ -2,16 +2,12 @@
 
 #include "dataplane/backends/gloo/mesh.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -20,7 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "dataplane/backends/gloo/lines.h"
+#include "dataplane/backends/gloo/greeter.h"
 #include "dataplane/backends/gloo/rendezvous.h"
 #include "dataplane/testing/directory_store.h"
 #include "dataplane/testing/in_memory_store.h"
@@ -98,66 +94,36 @@ TEST(MeshTest, WhatWasSentBeforeTheFarewellAndItselfReachAPeerThatIsBehind) {
   std::filesystem::remove_all(directory);
 }
 
-// Rank 1, which listens, so that rank 0 with its greater address has connected
-// to it, and goes no further than its line: it does not announce that it
-// receives a farewell.
+// Rank 1, as sockets alone.
 class SilentPeer {
  public:
-  SilentPeer() {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
-    auto* const generic = reinterpret_cast<sockaddr*>(&address);
-    socklen_t address_bytes = sizeof(address);
-    EXPECT_EQ(bind(listener_, generic, sizeof(address)), 0);
-    EXPECT_EQ(listen(listener_, 1), 0);
-    EXPECT_EQ(getsockname(listener_, generic, &address_bytes), 0);
-    AddressBytes bytes(sizeof(sockaddr_storage) + 8);
-    std::memcpy(bytes.data(), &address, sizeof(address));
-    const LineAddress line = *lines_.Listen(bytes);
-    EXPECT_TRUE(
-        store_
-            ->Set("gloo/1", *EncodeAddresses({.addresses = {bytes, line.socket},
-                                              .nonce = line.nonce}))
-            .ok());
-  }
-  ~SilentPeer() { close(listener_); }
+  ~SilentPeer() { HangUp(); }
 
   absl::StatusOr<std::unique_ptr<Mesh>> ConnectRank0() {
-    const auto line = std::async(std::launch::async, [&] {
-      const Instant deadline = Clock::now() + std::chrono::seconds(60);
-      const auto values = store_->Get({"gloo/0"}, deadline);
-      const auto rank0 = DecodeAddresses((*values)[0], 2);
-      return lines_.Connect({{rank0->addresses[0], rank0->nonce}, {}}, deadline,
-                            [](int) { return false; });
+    auto mesh = std::async(std::launch::async, [&] {
+      return ConnectOneOfTwo(0, store_, "127.0.0.1");
     });
-    return ConnectOneOfTwo(0, store_, "127.0.0.9");
+    const Instant deadline = Clock::now() + std::chrono::seconds(60);
+    const auto values = store_->Get({"gloo/0"}, deadline);
+    const RankAddress rank0 = *DecodeAddress((*values)[0], 2);
+    const RankAddress own = *greeter_.Listen(rank0.socket);
+    EXPECT_TRUE(store_->Set("gloo/1", EncodeAddress(own, 2)).ok());
+    const auto sockets = greeter_.Connect({rank0, own}, deadline);
+    EXPECT_TRUE(sockets.ok()) << sockets.status();
+    sockets_ = {sockets->lines[0], sockets->farewells[0]};
+    return mesh.get();
   }
 
   void HangUp() {
-    close(accept(listener_, nullptr, nullptr));
-    lines_.Close();
+    for (const int socket : std::exchange(sockets_, {})) close(socket);
   }
 
  private:
-  const int listener_ = socket(AF_INET, SOCK_STREAM, 0);
-  Lines lines_{/*rank=*/1, /*world_size=*/2};
+  Greeter greeter_{/*rank=*/1, /*world_size=*/2};
+  std::vector<int> sockets_;
   const std::shared_ptr<testing::InMemoryStore> store_ =
       std::make_shared<testing::InMemoryStore>();
 };
-
-TEST(MeshTest, LeavingWaitsAWhileForAPeerThatIsStillJoining) {
-  SilentPeer peer;
-  const auto mesh = peer.ConnectRank0();
-  ASSERT_TRUE(mesh.ok()) << mesh.status();
-  const auto leaving = std::async(std::launch::async, [&] {
-    (*mesh)->Close(absl::AbortedError("on purpose"));
-  });
-  EXPECT_EQ(leaving.wait_for(std::chrono::milliseconds(50)),
-            std::future_status::timeout);
-  // But it ends, without the peer.
-  leaving.wait();
-}
 
 TEST(MeshTest, RankThatFailedStaysTheOneWaitedFor) {
   // A deadline that passes while the failure is looked into shall name it.

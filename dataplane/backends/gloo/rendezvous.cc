@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -22,23 +23,15 @@ namespace muster::dataplane::gloo_internal {
 namespace {
 
 // First byte of the value; another layout takes another.
-constexpr char kLayout = 2;
+constexpr char kLayout = 3;
 
-constexpr size_t kPortOffset = 2;
-constexpr size_t kPortBytes = 2;
-
-constexpr size_t kHostOffset = sizeof(kLayout) + sizeof(Published::nonce);
-
-// Gloo leaves what an address does not use uninitialised.
-void ClearUnused(AddressBytes& address) {
-  const size_t storage_bytes = sizeof(sockaddr_storage);
-  if (address.size() < storage_bytes) return;
-  sa_family_t family = 0;
-  std::memcpy(&family, address.data(), sizeof(family));
-  const size_t used_bytes = family == AF_INET ? offsetof(sockaddr_in, sin_zero)
-                                              : sizeof(sockaddr_in6);
-  std::memset(address.data() + used_bytes, 0, storage_bytes - used_bytes);
-}
+// Before the socket address.
+struct Head {
+  char layout = kLayout;
+  char unused[3] = {};
+  int32_t world_size = 0;
+  uint64_t nonce = 0;
+};
 
 absl::Status Unreadable(const std::string& value, int world_size) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -50,6 +43,12 @@ absl::Status Unreadable(const std::string& value, int world_size) {
 std::string KeyOf(int rank) { return absl::StrCat("gloo/", rank); }
 
 }  // namespace
+
+size_t AddressSize(const AddressBytes& address) {
+  sa_family_t family = 0;
+  std::memcpy(&family, address.data(), sizeof(family));
+  return family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+}
 
 std::string DescribeRanks(const std::vector<int>& ranks) {
   constexpr size_t kShownMax = 8;
@@ -63,61 +62,33 @@ std::string DescribeRanks(const std::vector<int>& ranks) {
   return text;
 }
 
-absl::StatusOr<std::string> EncodeAddresses(const Published& published) {
-  AddressBytes host;
-  std::string ports;
-  for (const AddressBytes& address : published.addresses) {
-    if (address.empty()) {  // This rank itself, without lines.
-      ports.append(kPortBytes, '\0');
-      continue;
-    }
-    if (address.size() < kPortOffset + kPortBytes) {
-      return absl::InternalError(
-          absl::StrCat("gloo address of ", address.size(), " bytes"));
-    }
-    AddressBytes without_port = address;
-    const auto port = without_port.begin() + kPortOffset;
-    ports.append(port, port + kPortBytes);
-    std::fill(port, port + kPortBytes, '\0');
-    ClearUnused(without_port);
-    if (host.empty()) host = without_port;
-    if (host != without_port) {
-      return absl::InternalError("gloo pairs listen on different hosts");
-    }
-  }
-  std::string value(kHostOffset, kLayout);
-  std::memcpy(value.data() + sizeof(kLayout), &published.nonce,
-              sizeof(published.nonce));
-  value.append(host.begin(), host.end());
-  value.append(ports);
+std::string EncodeAddress(const RankAddress& address, int world_size) {
+  const Head head = {.world_size = world_size, .nonce = address.nonce};
+  std::string value(reinterpret_cast<const char*>(&head), sizeof(head));
+  value.append(address.socket.data(), AddressSize(address.socket));
   return value;
 }
 
-absl::StatusOr<Published> DecodeAddresses(const std::string& value,
+absl::StatusOr<RankAddress> DecodeAddress(const std::string& value,
                                           int world_size) {
-  const size_t ports_bytes = static_cast<size_t>(world_size) * kPortBytes;
-  if (value.size() < kHostOffset + kPortOffset + kPortBytes + ports_bytes ||
-      value[0] != kLayout) {
+  Head head;
+  if (value.size() < sizeof(head) + sizeof(sockaddr_in)) {
     return Unreadable(value, world_size);
   }
-  const char* port = value.data() + value.size() - ports_bytes;
-  const AddressBytes host(value.data() + kHostOffset, port);
-  Published published = {.addresses =
-                             std::vector<AddressBytes>(world_size, host)};
-  std::memcpy(&published.nonce, value.data() + sizeof(kLayout),
-              sizeof(published.nonce));
-  for (AddressBytes& address : published.addresses) {
-    std::memcpy(address.data() + kPortOffset, port, kPortBytes);
-    port += kPortBytes;
+  std::memcpy(&head, value.data(), sizeof(head));
+  RankAddress address = {.socket = {value.begin() + sizeof(head), value.end()},
+                         .nonce = head.nonce};
+  if (head.layout != kLayout || head.world_size != world_size ||
+      address.socket.size() != AddressSize(address.socket)) {
+    return Unreadable(value, world_size);
   }
-  return published;
+  return address;
 }
 
-absl::StatusOr<PeerAddresses> ExchangeAddresses(const Published& published,
-                                                const BackendOptions& options) {
-  absl::StatusOr<std::string> own = EncodeAddresses(published);
-  if (!own.ok()) return own.status();
-  absl::Status set = options.store->Set(KeyOf(options.rank), *own);
+absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
+    const RankAddress& own, const BackendOptions& options) {
+  absl::Status set = options.store->Set(KeyOf(options.rank),
+                                        EncodeAddress(own, options.world_size));
   if (!set.ok()) return set;
 
   std::vector<int> peers;
@@ -151,15 +122,10 @@ absl::StatusOr<PeerAddresses> ExchangeAddresses(const Published& published,
                                             values->size(), " values for ",
                                             peers.size(), " keys"));
   }
-  PeerAddresses result;
-  result.pairs.resize(options.world_size);
-  result.lines.resize(options.world_size);
+  std::vector<RankAddress> addresses(options.world_size);
   for (size_t i = 0; i < peers.size(); ++i) {
-    // All have one length; another is that of another world size, too.
-    absl::StatusOr<Published> decoded =
-        (*values)[i].size() == own->size()
-            ? DecodeAddresses((*values)[i], options.world_size)
-            : Unreadable((*values)[i], options.world_size);
+    absl::StatusOr<RankAddress> decoded =
+        DecodeAddress((*values)[i], options.world_size);
     if (!decoded.ok()) {
       absl::Status status(
           decoded.status().code(),
@@ -167,11 +133,9 @@ absl::StatusOr<PeerAddresses> ExchangeAddresses(const Published& published,
       SetCulpritRank(status, peers[i]);
       return status;
     }
-    result.pairs[peers[i]] = std::move(decoded->addresses[options.rank]);
-    result.lines[peers[i]] = {std::move(decoded->addresses[peers[i]]),
-                              decoded->nonce};
+    addresses[peers[i]] = *std::move(decoded);
   }
-  return result;
+  return addresses;
 }
 
 }  // namespace muster::dataplane::gloo_internal

@@ -1,6 +1,7 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_RENDEZVOUS_H_
 #define MUSTER_DATAPLANE_BACKENDS_GLOO_RENDEZVOUS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,47 +12,32 @@
 
 namespace muster::dataplane::gloo_internal {
 
-// One pair's listening address as Gloo's bytes: a socket address with its port
-// at bytes 2 and 3, then a sequence number.
+// A socket address, and behind it what is of no meaning here: Gloo's have a
+// sequence number there.
 using AddressBytes = std::vector<char>;
 
-// What a rank publishes.
-struct Published {
-  // `addresses[r]` is where it waits for rank r; at its own rank where its
-  // lines are, or empty.
-  std::vector<AddressBytes> addresses = {};
-  // See LineAddress.
-  uint64_t nonce = 0;
-};
+// How many bytes of it are the socket address, of which it has the family.
+size_t AddressSize(const AddressBytes& address);
 
-// Where a rank waits for lines, and a number by which it knows those who mean
-// this very group: a port may have been another group's before.
-struct LineAddress {
+// Where a rank waits for its peers, and a number by which it knows those who
+// mean this very group: a port may have been another group's before.
+struct RankAddress {
   AddressBytes socket = {};
   uint64_t nonce = 0;
 };
 
-// The one value of a rank: the nonce, its host's address once, and a port per
-// pair. Fails if they are not on one host.
-absl::StatusOr<std::string> EncodeAddresses(const Published& published);
+// The one value of a rank of a group of `world_size`.
+std::string EncodeAddress(const RankAddress& address, int world_size);
 
 // The inverse. kInvalidArgument if `value` is not that of a group of
 // `world_size`.
-absl::StatusOr<Published> DecodeAddresses(const std::string& value,
+absl::StatusOr<RankAddress> DecodeAddress(const std::string& value,
                                           int world_size);
 
-// Where peers are, by rank; empty at this rank.
-struct PeerAddresses {
-  // Where rank r waits for this one.
-  std::vector<AddressBytes> pairs;
-  // Where it waits for lines.
-  std::vector<LineAddress> lines;
-};
-
-// Publishes `published` and returns where the peers are. One Set and one Get.
-// Errors name the ranks that did not come.
-absl::StatusOr<PeerAddresses> ExchangeAddresses(const Published& published,
-                                                const BackendOptions& options);
+// Publishes `own` and returns where the peers are, by rank; empty at this one.
+// One Set and one Get. Errors name the ranks that did not come.
+absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
+    const RankAddress& own, const BackendOptions& options);
 
 // "rank 3", "ranks 3, 5", at most 8 of them and then "and 120 more".
 std::string DescribeRanks(const std::vector<int>& ranks);

@@ -1,0 +1,413 @@
+#include "dataplane/backends/gloo/greeter.h"
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/backends/gloo/socket.h"
+#include "dataplane/culprit.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+// The first bytes of each side.
+constexpr uint32_t kHelloMagic = 0x6d757374;
+struct Hello {
+  uint32_t magic = kHelloMagic;  // and what the connection is for
+  int32_t rank = 0;
+  // That of the one to whom it is said: who knows it means this group.
+  uint64_t nonce = 0;
+};
+
+// A question and its answer.
+struct Question {
+  uint32_t magic = 0x6d757371;
+  int32_t rank = 0;
+  uint64_t nonce = 0;
+  uint64_t address_bytes = 0;
+  char address[256] = {};
+
+  static Question Of(int rank, uint64_t nonce, const AddressBytes& address) {
+    Question question;
+    question.rank = rank;
+    question.nonce = nonce;
+    question.address_bytes = std::min(address.size(), sizeof(question.address));
+    std::copy_n(address.data(), question.address_bytes, question.address);
+    return question;
+  }
+
+  // Whether it is one, and to the rank of that nonce.
+  bool IsFor(uint64_t own_nonce) const {
+    return magic == Question().magic && nonce == own_nonce &&
+           address_bytes >= sizeof(sockaddr_storage) &&
+           address_bytes <= sizeof(address);
+  }
+
+  AddressBytes Address() const { return {address, address + address_bytes}; }
+};
+
+// When a server that had no descriptor left tries again.
+constexpr std::chrono::milliseconds kNoDescriptors{100};
+
+uint64_t RandomNonce() {
+  uint64_t nonce = 0;
+  // Fails only if a signal comes while the machine boots.
+  while (getrandom(&nonce, sizeof(nonce), 0) < 0 && errno == EINTR) {
+  }
+  return nonce;
+}
+
+}  // namespace
+
+Greeter::Greeter(int rank, int world_size)
+    : rank_(rank),
+      woken_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      woken_error_(woken_ < 0 ? errno : 0),
+      nonce_(RandomNonce()),
+      world_size_(world_size) {
+  for (auto& connections : connections_) {
+    connections.resize(world_size);
+    connections[rank].state = State::kSettled;
+  }
+}
+
+Greeter::~Greeter() {
+  Stop();
+  for (const auto& connections : connections_) {
+    for (const Connection& connection : connections) {
+      if (connection.socket >= 0) ::close(connection.socket);
+    }
+  }
+  if (woken_ >= 0) ::close(woken_);
+}
+
+absl::StatusOr<RankAddress> Greeter::Listen(AddressBytes address) {
+  const std::string what =
+      absl::StrCat("cannot listen for ", world_size_ - 1, " peers");
+  // Nothing could end a wait.
+  if (woken_ < 0) return Failed(what, woken_error_);
+  auto* const generic = reinterpret_cast<sockaddr*>(address.data());
+  // The port has one place in both families.
+  std::memset(address.data() + offsetof(sockaddr_in, sin_port), 0,
+              sizeof(in_port_t));
+  listener_ = MakeSocket(address);
+  auto size = static_cast<socklen_t>(AddressSize(address));
+  if (listener_ < 0 || bind(listener_, generic, size) != 0 ||
+      listen(listener_, kConnectionKinds * world_size_) != 0 ||
+      getsockname(listener_, generic, &size) != 0) {
+    return Failed(what, errno);
+  }
+  return RankAddress{std::move(address), nonce_};
+}
+
+absl::Status Greeter::StartConnecting(int kind, int peer) {
+  const AddressBytes& address = addresses_[peer].socket;
+  Connection& connection = connections_[kind][peer];
+  connection.socket = MakeSocket(address);
+  connection.state = State::kConnecting;
+  if (connection.socket >= 0 &&
+      connect(connection.socket, Generic(address), AddressSize(address)) == 0) {
+    return absl::OkStatus();
+  }
+  const int error = errno;
+  if (connection.socket >= 0 && error == EINPROGRESS) return absl::OkStatus();
+  if (connection.socket < 0 || IsOfThisProcess(error)) {
+    return Failed(absl::StrCat("rank ", rank_, " cannot connect to its peers"),
+                  error);
+  }
+  connection.Refused(error);
+  return absl::OkStatus();
+}
+
+void Greeter::Connection::Refused(int reason) {
+  ::close(std::exchange(socket, -1));
+  state = State::kRefused;
+  error = reason;
+}
+
+void Greeter::Greet(int kind, int peer) {
+  Connection& connection = connections_[kind][peer];
+  if (connection.state == State::kConnecting) {
+    SendAtOnce(connection.socket);
+    const Hello hello = {.magic = kHelloMagic + kind,
+                         .rank = rank_,
+                         .nonce = addresses_[peer].nonce};
+    // Into an empty buffer. Fails if it could not connect.
+    if (send(connection.socket, &hello, sizeof(hello), MSG_NOSIGNAL) ==
+        sizeof(hello)) {
+      connection.state = State::kGreeted;
+    } else {
+      connection.Refused(errno);
+    }
+    return;
+  }
+  Hello answer;
+  const ssize_t received =
+      recv(connection.socket, &answer, sizeof(answer), MSG_DONTWAIT);
+  if (received < 0 && IsTemporary(errno)) return;
+  if (received == sizeof(answer) && answer.magic == kHelloMagic + kind &&
+      answer.rank == peer && answer.nonce == nonce_) {
+    connection.state = State::kSettled;
+  } else {
+    connection.Refused(0);
+  }
+}
+
+bool Greeter::TakeHello(int socket) {
+  Hello hello;
+  const ssize_t received = recv(socket, &hello, sizeof(hello), MSG_DONTWAIT);
+  if (received < 0 && IsTemporary(errno)) return false;
+  // Of anything else it is no kind.
+  const uint32_t kind = hello.magic - kHelloMagic;
+  const bool is_peer = received == sizeof(hello) && kind < kConnectionKinds &&
+                       hello.nonce == nonce_ && hello.rank > rank_ &&
+                       hello.rank < world_size_ &&
+                       connections_[kind][hello.rank].state == State::kAwaited;
+  if (!is_peer) {
+    ::close(socket);
+    return true;
+  }
+  SendAtOnce(socket);
+  const Hello answer = {.magic = hello.magic,
+                        .rank = rank_,
+                        .nonce = addresses_[hello.rank].nonce};
+  // Into an empty buffer. If it fails, so will whoever uses the socket.
+  (void)send(socket, &answer, sizeof(answer), MSG_NOSIGNAL);
+  connections_[kind][hello.rank] = {.socket = socket, .state = State::kSettled};
+  return true;
+}
+
+std::vector<int> Greeter::MissingRanks() const {
+  std::vector<int> missing;
+  for (int peer = 0; peer < world_size_; ++peer) {
+    bool settled = true;
+    for (const auto& connections : connections_) {
+      settled &= connections[peer].state == State::kSettled;
+    }
+    if (!settled) missing.push_back(peer);
+  }
+  return missing;
+}
+
+absl::Status Greeter::CheckMissing(const std::vector<int>& missing,
+                                   Instant deadline) const {
+  absl::Status status;
+  for (const int peer : missing) {
+    for (const auto& connections : connections_) {
+      const Connection& connection = connections[peer];
+      if (connection.state != State::kRefused) continue;
+      status = absl::UnavailableError(
+          connection.error != 0
+              ? absl::StrCat("cannot connect to rank ", peer, ": ",
+                             std::strerror(connection.error))
+              : absl::StrCat("rank ", peer,
+                             " refuses a connection from this rank (", rank_,
+                             "): is its process one of another run?"));
+      SetCulpritRank(status, peer);
+      return status;
+    }
+  }
+  if (missing.empty() || Clock::now() < deadline) return status;
+  status = absl::DeadlineExceededError(absl::StrCat(
+      DescribeRanks(missing), " did not connect to this rank (", rank_,
+      ") in time; ", world_size_ - 1 - static_cast<int>(missing.size()), " of ",
+      world_size_ - 1, " peers did"));
+  SetCulpritRank(status, missing.front());
+  return status;
+}
+
+absl::Status Greeter::Accept(std::vector<int>& strangers) {
+  while (true) {
+    const int socket =
+        accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (socket >= 0) {
+      strangers.push_back(socket);
+    } else if (IsOfThisProcess(errno)) {
+      return Failed(absl::StrCat("rank ", rank_, " cannot accept connections"),
+                    errno);
+    } else if (errno != EINTR && errno != ECONNABORTED) {
+      return absl::OkStatus();
+    }
+  }
+}
+
+absl::Status Greeter::AwaitGreetings(Instant deadline,
+                                     std::vector<int>& strangers) {
+  std::vector<pollfd> waits;
+  std::vector<std::pair<int, int>> greeted;
+  for (int kind = 0; kind < kConnectionKinds; ++kind) {
+    for (int peer = 0; peer < rank_; ++peer) {
+      const auto& [socket, state, error] = connections_[kind][peer];
+      if (state != State::kConnecting && state != State::kGreeted) continue;
+      const int events = state == State::kGreeted ? POLLIN : POLLOUT;
+      waits.push_back({socket, static_cast<short>(events), 0});  // NOLINT
+      greeted.emplace_back(kind, peer);
+    }
+  }
+  for (const int socket : strangers) waits.push_back({socket, POLLIN, 0});
+  waits.push_back({listener_, POLLIN, 0});
+  const int ready = poll(waits.data(), waits.size(), PollTimeout(deadline));
+  if (ready < 0 && errno != EINTR) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "rank ", rank_, " cannot wait for its peers: ", std::strerror(errno)));
+  }
+  if (ready <= 0) return absl::OkStatus();
+  for (size_t i = 0; i < greeted.size(); ++i) {
+    if (waits[i].revents != 0) Greet(greeted[i].first, greeted[i].second);
+  }
+  absl::Status status;
+  if (waits.back().revents != 0) status = Accept(strangers);
+  std::erase_if(strangers, [&](int socket) { return TakeHello(socket); });
+  return status;
+}
+
+// The lower rank of two listens. Connections are made, greeted and answered in
+// whatever order they get ready, so no order of ranks can block.
+absl::Status Greeter::ConnectSockets(Instant deadline) {
+  absl::Status status;
+  for (int peer = 0; peer < rank_ && status.ok(); ++peer) {
+    for (int kind = 0; kind < kConnectionKinds && status.ok(); ++kind) {
+      status = StartConnecting(kind, peer);
+    }
+  }
+  std::vector<int> strangers;
+  std::vector<int> missing = MissingRanks();
+  if (status.ok()) status = CheckMissing(missing, Instant::max());
+  while (status.ok() && !missing.empty()) {
+    status = AwaitGreetings(deadline, strangers);
+    missing = MissingRanks();
+    if (status.ok()) status = CheckMissing(missing, deadline);
+  }
+  for (const int socket : strangers) ::close(socket);
+  return status;
+}
+
+absl::StatusOr<Greeter::Sockets> Greeter::Connect(
+    const std::vector<RankAddress>& addresses, Instant deadline) {
+  addresses_ = addresses;
+  absl::Status status = ConnectSockets(deadline);
+  if (!status.ok()) return status;
+  Sockets sockets;
+  for (Connection& connection : connections_[kLine]) {
+    sockets.lines.push_back(std::exchange(connection.socket, -1));
+  }
+  for (Connection& connection : connections_[kFarewell]) {
+    sockets.farewells.push_back(std::exchange(connection.socket, -1));
+  }
+  return sockets;
+}
+
+void Greeter::Serve(Answer answer) {
+  answer_ = std::move(answer);
+  server_ = std::thread([this] { RunServer(); });
+}
+
+bool Greeter::TakeQuestion(int socket) const {
+  Question question;
+  const ssize_t received =
+      recv(socket, &question, sizeof(question), MSG_DONTWAIT);
+  if (received < 0 && IsTemporary(errno)) return false;
+  if (received == sizeof(question) && question.IsFor(nonce_) &&
+      question.rank >= 0 && question.rank < world_size_ &&
+      question.rank != rank_) {
+    const AddressBytes address = answer_(question.rank, question.Address());
+    if (!address.empty()) {
+      const Question answer =
+          Question::Of(rank_, addresses_[question.rank].nonce, address);
+      // Into an empty buffer. If it fails, so will the one who asks.
+      (void)send(socket, &answer, sizeof(answer), MSG_NOSIGNAL);
+    }
+  }
+  ::close(socket);
+  return true;
+}
+
+void Greeter::RunServer() {
+  std::vector<int> strangers;
+  while (true) {
+    std::vector<pollfd> waits = {{woken_, POLLIN, 0}, {listener_, POLLIN, 0}};
+    for (const int socket : strangers) waits.push_back({socket, POLLIN, 0});
+    if (poll(waits.data(), waits.size(), -1) < 0 && errno != EINTR) break;
+    if (waits[0].revents != 0) break;
+    if (waits[1].revents != 0 && !Accept(strangers).ok()) {
+      // Who asks waits until there are descriptors again.
+      (void)poll(waits.data(), 1, static_cast<int>(kNoDescriptors.count()));
+    }
+    std::erase_if(strangers, [&](int socket) { return TakeQuestion(socket); });
+  }
+  for (const int socket : strangers) ::close(socket);
+  ::close(std::exchange(listener_, -1));
+}
+
+bool Greeter::AwaitSocket(int socket, int events) const {
+  pollfd waits[] = {{woken_, POLLIN, 0},
+                    {socket, static_cast<short>(events), 0}};  // NOLINT
+  while (poll(waits, 2, -1) < 0 && errno == EINTR) {
+  }
+  return waits[0].revents == 0;
+}
+
+absl::Status Greeter::CannotAsk(int peer, int error) const {
+  absl::Status status =
+      Failed(absl::StrCat("cannot open a connection to rank ", peer), error);
+  if (absl::IsUnavailable(status)) SetCulpritRank(status, peer);
+  return status;
+}
+
+absl::StatusOr<AddressBytes> Greeter::Ask(int peer,
+                                          const AddressBytes& own) const {
+  const RankAddress& address = addresses_[peer];
+  const int socket = MakeSocket(address.socket);
+  if (socket < 0) return CannotAsk(peer, errno);
+  struct Closer {
+    ~Closer() { ::close(socket); }
+    const int socket;
+  } const closer = {socket};
+  if (connect(socket, Generic(address.socket), AddressSize(address.socket)) !=
+          0 &&
+      errno != EINPROGRESS) {
+    return CannotAsk(peer, errno);
+  }
+  const absl::Status woken = absl::CancelledError("woken");
+  if (!AwaitSocket(socket, POLLOUT)) return woken;
+  const Question question = Question::Of(rank_, address.nonce, own);
+  if (send(socket, &question, sizeof(question), MSG_NOSIGNAL) !=
+      sizeof(question)) {
+    return CannotAsk(peer, errno);
+  }
+  Question answer;
+  if (!AwaitSocket(socket, POLLIN)) return woken;
+  const ssize_t received = recv(socket, &answer, sizeof(answer), MSG_DONTWAIT);
+  if (received != sizeof(answer) || answer.rank != peer ||
+      !answer.IsFor(nonce_)) {
+    return CannotAsk(peer, received < 0 ? errno : ECONNRESET);
+  }
+  return answer.Address();
+}
+
+void Greeter::Wake() {
+  if (woken_ >= 0) eventfd_write(woken_, 1);
+}
+
+void Greeter::Stop() {
+  Wake();
+  if (server_.joinable()) server_.join();
+  if (listener_ >= 0) ::close(std::exchange(listener_, -1));
+}
+
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,125 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_GREETER_H_
+#define MUSTER_DATAPLANE_BACKENDS_GLOO_GREETER_H_
+
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/backends/gloo/rendezvous.h"
+#include "dataplane/instant.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// Greeter is where a rank of a group is found: the one socket on which it
+// listens. First it connects the rank to all others, and sees to it that both
+// sides are of this group; later it answers what they ask.
+class Greeter {
+ public:
+  Greeter(int rank, int world_size);
+  ~Greeter();
+
+  Greeter(const Greeter&) = delete;
+  Greeter& operator=(const Greeter&) = delete;
+
+  // Listens at the host of `address`, and returns that with the port. Errors:
+  // kResourceExhausted (this process has no descriptor or memory left),
+  // kUnavailable.
+  absl::StatusOr<RankAddress> Listen(AddressBytes address);
+
+  // Two connections to each peer: see Lines and Farewells. By rank, -1 at this
+  // one.
+  struct Sockets {
+    std::vector<int> lines = {};
+    std::vector<int> farewells = {};
+  };
+
+  // Connects to all peers, `addresses[r]` being that of rank r. Errors:
+  // kDeadlineExceeded, naming the ranks that did not connect; kUnavailable,
+  // naming one that does not listen or refuses this rank; kResourceExhausted as
+  // of Listen.
+  absl::StatusOr<Sockets> Connect(const std::vector<RankAddress>& addresses,
+                                  Instant deadline);
+
+  // Says where this rank waits for `peer`, which has said the same. An empty
+  // answer is none.
+  using Answer =
+      std::function<AddressBytes(int peer, const AddressBytes& theirs)>;
+
+  // After Connect: answers, on a thread of its own, until Stop.
+  void Serve(Answer answer);
+
+  // Tells `peer` an address and returns its answer. After Connect, from any
+  // thread. Errors: kUnavailable naming the peer; kCancelled after Wake;
+  // kResourceExhausted as of Listen.
+  absl::StatusOr<AddressBytes> Ask(int peer, const AddressBytes& own) const;
+
+  // Ends what waits, and everything later. From any thread; does not block.
+  void Wake();
+
+  // The same, and ends the thread and listens no more. Not while somebody asks.
+  void Stop();
+
+ private:
+  enum class State {
+    kAwaited,     // the peer will connect
+    kConnecting,  // to the peer
+    kGreeted,     // its answer is awaited
+    kRefused,     // the peer has closed it, or does not listen
+    kSettled,
+  };
+
+  // What a connection is for.
+  enum Kind { kLine, kFarewell, kConnectionKinds };
+
+  struct Connection {
+    int socket = -1;
+    State state = State::kAwaited;
+    // Of kRefused: an errno, or 0.
+    int error = 0;
+
+    void Refused(int reason);
+  };
+
+  // A socket that somebody has connected to this rank, not knowing yet who.
+  // Returns whether that is known now, or will never be.
+  bool TakeHello(int socket);
+  bool TakeQuestion(int socket) const;
+  absl::Status StartConnecting(int kind, int peer);
+  // What comes next on a socket to `peer` that is ready for it: greets it, or
+  // reads its answer.
+  void Greet(int kind, int peer);
+  absl::Status Accept(std::vector<int>& strangers);
+  // Waits until something happens to a connection that is being made, or
+  // `deadline`.
+  absl::Status AwaitGreetings(Instant deadline, std::vector<int>& strangers);
+  std::vector<int> MissingRanks() const;
+  // Whether Connect may go on waiting.
+  absl::Status CheckMissing(const std::vector<int>& missing,
+                            Instant deadline) const;
+  absl::Status ConnectSockets(Instant deadline);
+  void RunServer();
+  // Waits for `events` on a socket. False after Wake.
+  bool AwaitSocket(int socket, int events) const;
+  absl::Status CannotAsk(int peer, int error) const;
+
+  const int rank_;
+  const int woken_;  // an eventfd
+  // errno of it.
+  const int woken_error_;
+  const uint64_t nonce_;
+  const int world_size_;
+  int listener_ = -1;
+  std::vector<Connection> connections_[kConnectionKinds];
+  // Constant after Connect.
+  std::vector<RankAddress> addresses_;
+  // Of the server.
+  Answer answer_;
+  std::thread server_;
+};
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_GLOO_GREETER_H_

@@ -1,0 +1,257 @@
+#include "dataplane/backends/gloo/greeter.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/backends/gloo/rendezvous.h"
+#include "dataplane/culprit.h"
+#include "dataplane/instant.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::gloo_internal {
+namespace {
+
+using Sockets = Greeter::Sockets;
+
+AddressBytes Loopback() {
+  AddressBytes bytes(sizeof(sockaddr_storage));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+  std::memcpy(bytes.data(), &address, sizeof(address));
+  return bytes;
+}
+
+// While it lives, this process gets no descriptor.
+class NoDescriptorsLeft {
+ public:
+  NoDescriptorsLeft() {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    // All those below the first one that is free are in use.
+    const int free = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    close(free);
+    const rlimit none = {static_cast<rlim_t>(free), before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoDescriptorsLeft() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_ = {};
+};
+
+void CloseAll(const Sockets& sockets) {
+  for (const auto* list : {&sockets.lines, &sockets.farewells}) {
+    for (const int socket : *list) {
+      if (socket >= 0) close(socket);
+    }
+  }
+}
+
+// Ranks as objects of one process.
+class GreeterTest : public ::testing::Test {
+ protected:
+  void Listen(int world_size) {
+    for (int rank = 0; rank < world_size; ++rank) {
+      greeters_.push_back(std::make_unique<Greeter>(rank, world_size));
+      addresses_.push_back(*greeters_[rank]->Listen(Loopback()));
+    }
+  }
+
+  absl::StatusOr<Sockets> Connect(int rank, std::chrono::milliseconds timeout) {
+    return greeters_[rank]->Connect(addresses_, Clock::now() + timeout);
+  }
+
+  std::vector<Sockets> ConnectAll() {
+    std::vector<std::future<absl::StatusOr<Sockets>>> ranks;
+    for (size_t rank = 0; rank < greeters_.size(); ++rank) {
+      ranks.push_back(std::async(std::launch::async, [this, rank] {
+        return Connect(static_cast<int>(rank), std::chrono::seconds(60));
+      }));
+    }
+    std::vector<Sockets> all;
+    for (auto& rank : ranks) {
+      auto sockets = rank.get();
+      EXPECT_TRUE(sockets.ok()) << sockets.status();
+      all.push_back(*std::move(sockets));
+    }
+    return all;
+  }
+
+  // A socket that is connected to rank 0.
+  int ConnectStranger() {
+    const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(
+        connect(stranger,
+                reinterpret_cast<const sockaddr*>(addresses_[0].socket.data()),
+                sizeof(sockaddr_in)),
+        0);
+    return stranger;
+  }
+
+  std::vector<std::unique_ptr<Greeter>> greeters_;
+  std::vector<RankAddress> addresses_;
+};
+
+TEST_F(GreeterTest, EveryRankIsConnectedToEveryOther) {
+  Listen(4);
+  const std::vector<Sockets> all = ConnectAll();
+  for (int rank = 0; rank < 4; ++rank) {
+    for (const auto list : {&Sockets::lines, &Sockets::farewells}) {
+      EXPECT_EQ((all[rank].*list)[rank], -1);
+      for (int peer = 0; peer < 4; ++peer) {
+        if (peer == rank) continue;
+        const char name = static_cast<char>(10 * rank + peer);
+        EXPECT_EQ(send((all[rank].*list)[peer], &name, 1, 0), 1);
+        char received = 0;
+        EXPECT_EQ(recv((all[peer].*list)[rank], &received, 1, 0), 1);
+        EXPECT_EQ(received, name);
+      }
+    }
+  }
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, RanksThatDoNotConnectAreNamed) {
+  Listen(3);
+  const absl::Status status =
+      Connect(0, std::chrono::milliseconds(20)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(std::string(status.message()),
+            "ranks 1, 2 did not connect to this rank (0) in time; 0 of 2 peers "
+            "did");
+  EXPECT_EQ(CulpritRank(status), 1);
+}
+
+TEST_F(GreeterTest, RankThatDoesNotListenIsNamedAtOnce) {
+  Listen(2);
+  greeters_[0].reset();
+  const absl::Status status = Connect(1, std::chrono::seconds(60)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(std::string(status.message()),
+            "cannot connect to rank 0: Connection refused");
+  EXPECT_EQ(CulpritRank(status), 0);
+}
+
+TEST_F(GreeterTest, RankThatDoesNotAnswerIsWaitedFor) {
+  Listen(2);
+  const absl::Status status =
+      Connect(1, std::chrono::milliseconds(20)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(CulpritRank(status), 0);
+}
+
+TEST_F(GreeterTest, StrangersAreSentAway) {
+  Listen(2);
+  const int stranger = ConnectStranger();
+  ASSERT_EQ(send(stranger, "GET / HTTP/1.0\r\n\r\n", 18, 0), 18);
+  const std::vector<Sockets> all = ConnectAll();
+  char byte = 0;
+  EXPECT_LE(recv(stranger, &byte, 1, 0), 0);
+  close(stranger);
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, RankOfAnotherGroupTakesNobodysPlace) {
+  Listen(2);
+  // Its rank 0 has listened there before.
+  Greeter other(/*rank=*/1, /*world_size=*/2);
+  const std::vector<RankAddress> others = {
+      {addresses_[0].socket, addresses_[0].nonce + 1}, {}};
+  auto rank0 = std::async(std::launch::async,
+                          [&] { return Connect(0, std::chrono::seconds(60)); });
+  const absl::Status status =
+      other.Connect(others, Clock::now() + std::chrono::seconds(60)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(std::string(status.message()),
+            "rank 0 refuses a connection from this rank (1): is its process "
+            "one of another run?");
+  EXPECT_EQ(CulpritRank(status), 0);
+  const auto rank1 = Connect(1, std::chrono::seconds(60));
+  ASSERT_TRUE(rank1.ok()) << rank1.status();
+  CloseAll(*rank1);
+  CloseAll(*rank0.get());
+}
+
+TEST_F(GreeterTest, WithoutDescriptorsNobodyListens) {
+  Greeter greeter(/*rank=*/0, /*world_size=*/4);
+  const NoDescriptorsLeft none;
+  const absl::Status expected = absl::ResourceExhaustedError(
+      "cannot listen for 3 peers: Too many open files");
+  EXPECT_EQ(greeter.Listen(Loopback()).status(), expected);
+  // Nor where Wake would not.
+  Greeter later(/*rank=*/0, /*world_size=*/4);
+  EXPECT_EQ(later.Listen(Loopback()).status(), expected);
+}
+
+TEST_F(GreeterTest, RankWithoutDescriptorsBlamesNobodyElse) {
+  Listen(2);
+  const int stranger = ConnectStranger();
+  const NoDescriptorsLeft none;
+  // Neither waits for the deadline.
+  EXPECT_EQ(Connect(0, std::chrono::seconds(60)).status(),
+            absl::ResourceExhaustedError(
+                "rank 0 cannot accept connections: Too many open files"));
+  EXPECT_EQ(Connect(1, std::chrono::seconds(60)).status(),
+            absl::ResourceExhaustedError(
+                "rank 1 cannot connect to its peers: Too many open files"));
+  close(stranger);
+}
+
+TEST_F(GreeterTest, QuestionsAreAnsweredUntilItStops) {
+  Listen(2);
+  const std::vector<Sockets> all = ConnectAll();
+  AddressBytes own = Loopback();
+  own[4] = 'q';
+  AddressBytes theirs = Loopback();
+  theirs[4] = 'a';
+  greeters_[0]->Serve([&](int peer, const AddressBytes& address) {
+    EXPECT_EQ(peer, 1);
+    EXPECT_EQ(address, own);
+    return theirs;
+  });
+  // Who says nothing, or something else, holds up nobody.
+  const int silent = ConnectStranger();
+  const int stranger = ConnectStranger();
+  ASSERT_EQ(send(stranger, "GET / HTTP/1.0\r\n\r\n", 18, 0), 18);
+  for (int i = 0; i < 3; ++i) {
+    const auto answer = greeters_[1]->Ask(0, own);
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(*answer, theirs);
+  }
+  greeters_[0]->Stop();
+  const absl::Status status = greeters_[1]->Ask(0, own).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(std::string(status.message()),
+            "cannot open a connection to rank 0: Connection refused");
+  EXPECT_EQ(CulpritRank(status), 0);
+  close(silent);
+  close(stranger);
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, WakeEndsAQuestion) {
+  Listen(2);
+  const std::vector<Sockets> all = ConnectAll();
+  // Rank 0 listens, but does not serve.
+  auto asking = std::async(std::launch::async,
+                           [&] { return greeters_[1]->Ask(0, Loopback()); });
+  greeters_[1]->Wake();
+  EXPECT_TRUE(absl::IsCancelled(asking.get().status()));
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+}  // namespace
+}  // namespace muster::dataplane::gloo_internal

@@ -1,0 +1,38 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_SOCKET_H_
+#define MUSTER_DATAPLANE_BACKENDS_GLOO_SOCKET_H_
+
+#include <sys/socket.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "dataplane/backends/gloo/rendezvous.h"
+#include "dataplane/instant.h"
+
+namespace muster::dataplane::gloo_internal {
+
+// What the sockets of this folder have in common.
+
+const sockaddr* Generic(const AddressBytes& address);
+
+// Of the address's family, not blocking. -1 with errno.
+int MakeSocket(const AddressBytes& address);
+
+// Small messages do not wait for others.
+void SendAtOnce(int socket);
+
+// For poll, which ends by `deadline`, or after an hour.
+int PollTimeout(Instant deadline);
+
+// Of an errno: the call may be made again, later.
+bool IsTemporary(int error);
+
+// Of an errno: this process has no descriptor, port or memory left.
+bool IsOfThisProcess(int error);
+
+// `what` has failed with `error`, an errno: kResourceExhausted if that is of
+// this process, else kUnavailable.
+absl::Status Failed(absl::string_view what, int error);
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_GLOO_SOCKET_H_
