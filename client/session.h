@@ -50,6 +50,9 @@ struct MemberEvent {
   std::vector<MemberInfo> culprits;
   // The ranks of all others that are to blame.
   std::vector<RankRange> other_culprits;
+  // How many more there are of whom nothing is known: anybody may be one. 0
+  // but for a coordinator or a report of another make.
+  int unknown_culprits = 0;
   // kWaiting: how many wait; `member` has waited for longest. They get seats
   // when a generation forms that has room, which this member can bring about by
   // Session::Join. Told when the first begins to wait, when a generation forms

@@ -1,5 +1,6 @@
 #include "client/internal/convert.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace muster::internal {
 namespace {
 
 // More than any world has.
-constexpr int64_t kRanksMax = 1 << 24;
+constexpr int64_t kRanksMax = 1 << 20;
 
 }  // namespace
 
@@ -92,6 +93,7 @@ MemberEvent FromProto(const v1::MemberEvent& proto) {
     event.culprits.push_back(FromProto(culprit));
   }
   event.other_culprits = FromProto(proto.culprits().others());
+  event.unknown_culprits = std::max(0, proto.culprits().omitted());
   event.left_ranks = FromProto(proto.together().ranges());
   for (const v1::MemberInfo& member : proto.together().members()) {
     event.left_members.push_back(FromProto(member));

@@ -51,6 +51,11 @@ TEST(ConvertTest, AnEventHasTheRanksOfAllCulprits) {
   ASSERT_THAT(event.other_culprits, SizeIs(1));
   EXPECT_EQ(event.other_culprits[0].first, 5);
   EXPECT_EQ(event.other_culprits[0].count, 20);
+  EXPECT_EQ(event.unknown_culprits, 0);
+  proto.mutable_culprits()->set_omitted(28);
+  EXPECT_EQ(FromProto(proto).unknown_culprits, 28);
+  proto.mutable_culprits()->set_omitted(-1);
+  EXPECT_EQ(FromProto(proto).unknown_culprits, 0);
 }
 
 }  // namespace

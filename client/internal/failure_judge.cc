@@ -173,7 +173,7 @@ bool FailureJudge::Concerns(const MemberEvent& event) const {
   if (event.code == absl::StatusCode::kOk) return Includes(event.member.rank);
   // A report: who makes it is not to blame for it.
   const Culprits culprits{event.culprits, event.other_culprits};
-  return IsWorld() ||
+  return IsWorld() || event.unknown_culprits > 0 ||
          std::any_of(options_.ranks.begin(), options_.ranks.end(),
                      [&](int rank) { return culprits.Include(rank); });
 }

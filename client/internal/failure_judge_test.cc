@@ -243,6 +243,13 @@ TEST_F(SubgroupJudgeTest, CulpritsOfWhomOnlyTheRankIsKnownEndTheirGroups) {
   EXPECT_EQ(CulpritsOf(aborted_).size(), 5u);
 }
 
+TEST_F(SubgroupJudgeTest, WhereNotAllCulpritsAreKnownItMayBeAnybody) {
+  MemberEvent report = Report(4, "sixty ranks are stuck", {6, 7, 8});
+  report.unknown_culprits = 57;
+  judge_.OnEvent(report);
+  EXPECT_EQ(judge_.Known(kGeneration), aborted_);
+}
+
 TEST_F(SubgroupJudgeTest, ASymptomsRankIsTheGroups) {
   const absl::Status why = judge_.Decide(ClosedBy(1));
   EXPECT_THAT(Ranks(why), ElementsAre(3));

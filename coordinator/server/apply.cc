@@ -33,7 +33,8 @@ std::vector<core::GroupProgress> ProgressOf(
 core::FailureReport ReportOf(const v1::ReportFailureRequest& request) {
   core::FailureReport report;
   report.text = request.error();
-  if (request.code() == 0 && request.culprits().members().empty()) {
+  if (request.code() == 0 && request.culprits().members().empty() &&
+      request.culprits().others().empty()) {
     return report;
   }
   v1::WireStatus verdict;
@@ -374,6 +375,11 @@ absl::Status StatusOf(const Answer& answer) {
   }
   culprits.mutable_others()->Add(barrier->others.begin(),
                                  barrier->others.end());
+  // Of a decision that was stored before there were ranges.
+  int32_t unknown = barrier->expected - barrier->arrived -
+                    static_cast<int32_t>(barrier->missing.size());
+  core::ForEachRank(barrier->others, [&](core::Rank) { --unknown; });
+  culprits.set_omitted(std::max(0, unknown));
   v1::SetCulprits(culprits, &status);
   return status;
 }

@@ -23,11 +23,16 @@ void FuzzOne(absl::string_view input) {
       Require(v1::FromGrpc(trailers).code() == status.code(),
               "a code that changes on its way");
       if (const auto culprits = v1::GetCulprits(status)) {
-        Require(
-            static_cast<int>(
-                v1::FitCulprits(*culprits, 100).SerializeAsString().size()) <=
-                110,
-            "culprits that do not fit");
+        const v1::Culprits fitting = v1::FitCulprits(*culprits, 100);
+        Require(fitting.SerializeAsString().size() <= 110,
+                "culprits that do not fit");
+        Require(fitting.others_size() % 2 == 0 && fitting.omitted() >= 0,
+                "ranges that nobody can mean");
+        for (int i = 0; i + 1 < fitting.others_size(); i += 2) {
+          Require(
+              fitting.others(i + 1) > 0 && (i == 0 || fitting.others(i) > 0),
+              "ranges that are not merged");
+        }
       }
     }
   }

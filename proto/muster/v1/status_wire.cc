@@ -92,43 +92,82 @@ absl::Status Make(int code, absl::string_view message, const WireStatus& wire) {
   return status;
 }
 
-// Those of `culprits` that are described after the first `kept`, and those that
-// are not, without any member.
-Culprits OthersOf(const Culprits& culprits, int kept) {
-  Culprits others;
-  others.set_omitted(culprits.omitted());
-  std::vector<std::pair<int64_t, int64_t>> ranges;  // first, end
+// As many ranges, and members without a place of their own, are put in order;
+// whoever sends more must not make work.
+constexpr int kSortedMax = 1 << 16;
+
+// Ranks as [first, end).
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+
+size_t VarintBytes(uint64_t value) {
+  size_t bytes = 1;
+  for (; value >= 0x80; value >>= 7) ++bytes;
+  return bytes;
+}
+
+void Omit(int64_t count, Culprits& culprits) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  culprits.set_omitted(static_cast<int32_t>(
+      std::min(kMax, std::max<int64_t>(0, culprits.omitted()) + count)));
+}
+
+// The ranks of `others`, merged with those of the members from `kept` on; who
+// has no rank, or comes after very many, is counted in `fitting`.
+Ranges OthersOf(const Culprits& culprits, int kept, Culprits& fitting) {
+  // Of nonsense nobody can be meant.
+  constexpr int64_t kRankEnd = std::numeric_limits<int32_t>::max();
+  Ranges ranges;
   int64_t end = 0;
   for (int i = 0; i + 1 < culprits.others_size(); i += 2) {
     const int64_t first = end + culprits.others(i);
     end = first + culprits.others(i + 1);
-    // Of nonsense nobody can be meant.
-    if (end > std::numeric_limits<int32_t>::max()) break;
-    ranges.emplace_back(first, end);
+    if (end > kRankEnd) break;
+    if (i < 2 * kSortedMax) {
+      ranges.emplace_back(first, end);
+    } else {
+      Omit(end - first, fitting);
+    }
   }
   for (int i = kept; i < culprits.members_size(); ++i) {
     const int64_t rank = culprits.members(i).rank();
-    if (rank >= 0) {
+    if (rank >= 0 && i < kSortedMax) {
       ranges.emplace_back(rank, rank + 1);
     } else {
-      others.set_omitted(others.omitted() + 1);
+      Omit(1, fitting);
     }
   }
   std::sort(ranges.begin(), ranges.end());
-  end = 0;
+  Ranges merged;
   for (const auto& [first, range_end] : ranges) {
-    if (range_end <= end) continue;
-    const int64_t start = std::max(first, end);
-    if (others.others_size() == 0 || start > end) {
-      others.add_others(static_cast<uint32_t>(start - end));
-      others.add_others(0);
+    if (!merged.empty() && first <= merged.back().second) {
+      merged.back().second = std::max(merged.back().second, range_end);
+    } else if (first < range_end) {
+      merged.emplace_back(first, range_end);
     }
-    const int last = others.others_size() - 1;
-    others.set_others(
-        last, others.others(last) + static_cast<uint32_t>(range_end - start));
-    end = range_end;
   }
-  return others;
+  return merged;
+}
+
+// Appends as many of `ranges` as take `bytes_max` bytes, and counts the rest.
+// Returns what they take.
+size_t AddRanges(const Ranges& ranges, size_t bytes_max, Culprits* culprits) {
+  size_t bytes = 0;
+  int64_t end = 0;
+  for (const auto& [first, range_end] : ranges) {
+    const auto gap = static_cast<uint32_t>(first - end);
+    const auto count = static_cast<uint32_t>(range_end - first);
+    bytes += VarintBytes(gap) + VarintBytes(count);
+    end = range_end;
+    if (culprits == nullptr) continue;
+    if (bytes > bytes_max) {
+      // Nor any after it: gaps count from the one before.
+      Omit(count, *culprits);
+      continue;
+    }
+    culprits->add_others(gap);
+    culprits->add_others(count);
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -182,31 +221,33 @@ absl::Status FromGrpc(const grpc::Status& status) {
 }
 
 Culprits FitCulprits(const Culprits& culprits, size_t bytes_max) {
-  if (culprits.ByteSizeLong() <= bytes_max) return culprits;
-  // Without any member: the most that the ranges can need.
-  const size_t for_ranges =
-      std::min(bytes_max / 4, OthersOf(culprits, 0).ByteSizeLong());
+  if (culprits.others_size() == 0 && culprits.omitted() >= 0 &&
+      culprits.ByteSizeLong() <= bytes_max) {
+    return culprits;
+  }
+  // Of `omitted`, and of the tag and the length of `others`.
+  constexpr size_t kFrame = 16;
+  Culprits counted;
+  const size_t all_ranges =
+      AddRanges(OthersOf(culprits, 0, counted), 0, nullptr);
+  // A rank is worth more than a description, and some descriptions are worth
+  // some ranks.
+  const size_t for_members =
+      std::max(bytes_max / 4,
+               bytes_max - std::min(bytes_max - kFrame, all_ranges) - kFrame);
+  Culprits fitting;
+  Omit(std::max(0, culprits.omitted()), fitting);
+  size_t used = kFrame;
   int kept = 0;
-  // Of the tag and the length of `others`.
-  size_t used = for_ranges + 8;
-  for (const MemberInfo& member : culprits.members()) {
+  for (; kept < culprits.members_size(); ++kept) {
     // Tag and length take four bytes for any member that fits at all.
-    used += member.ByteSizeLong() + 4;
-    if (used > bytes_max) break;
-    ++kept;
+    const size_t bytes = culprits.members(kept).ByteSizeLong() + 4;
+    if (used + bytes > for_members + kFrame) break;
+    used += bytes;
+    *fitting.add_members() = culprits.members(kept);
   }
-  Culprits fitting = OthersOf(culprits, kept);
-  // Numbers above 127 take two bytes or more; a range has two.
-  while (fitting.ByteSizeLong() > for_ranges + 8 && fitting.others_size() > 1) {
-    const int pairs = fitting.others_size() / 2;
-    const int dropped = std::max(1, pairs / 16);
-    for (int i = 2 * (pairs - dropped); i < 2 * pairs; i += 2) {
-      fitting.set_omitted(fitting.omitted() +
-                          static_cast<int32_t>(fitting.others(i + 1)));
-    }
-    fitting.mutable_others()->Truncate(2 * (pairs - dropped));
-  }
-  for (int i = 0; i < kept; ++i) *fitting.add_members() = culprits.members(i);
+  AddRanges(OthersOf(culprits, kept, fitting),
+            bytes_max - std::min(bytes_max, used), &fitting);
   return fitting;
 }
 

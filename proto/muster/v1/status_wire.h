@@ -31,8 +31,10 @@ grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 
 // As many of the first members as serialize within `bytes_max` together with
-// the ranks of all others; where these need more than a quarter of it, as many
-// of the lowest as fit, and the number of the rest. `bytes_max` is at least 64.
+// the ranks of all others; where these need more than three quarters of it, as
+// many of the lowest as fit, and the number of the rest. Ranges come out in
+// order, and nonsense among them is left out. `bytes_max` is at least 64. Takes
+// time in proportion to what came and to `bytes_max`.
 Culprits FitCulprits(const Culprits& culprits, size_t bytes_max);
 
 // The Culprits payload. `status` must not be OK.

@@ -1,8 +1,9 @@
 #include "proto/muster/v1/status_wire.h"
 
 #include <cstdint>
+#include <limits>
+#include <set>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
@@ -13,7 +14,6 @@ namespace muster::v1 {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 absl::Status MissingRanks(int count) {
@@ -89,35 +89,66 @@ Culprits EveryOther(int count) {
   return culprits;
 }
 
+// The ranks of `culprits`.
+std::set<int64_t> RanksOf(const Culprits& culprits) {
+  std::set<int64_t> ranks;
+  for (const MemberInfo& member : culprits.members()) {
+    ranks.insert(member.rank());
+  }
+  int64_t rank = 0;
+  for (int i = 0; i + 1 < culprits.others_size(); i += 2) {
+    rank += culprits.others(i);
+    for (uint32_t n = 0; n < culprits.others(i + 1); ++n) ranks.insert(rank++);
+  }
+  return ranks;
+}
+
 TEST(StatusWireTest, WhoeverIsNotDescribedHasARank) {
   Culprits culprits = EveryOther(30);
   for (MemberInfo& member : *culprits.mutable_members()) {
     member.set_cause(std::string(100, 'x'));
   }
+  // Out of order with the members': 4, 5, 62, 63, 64.
   for (const uint32_t number : {4, 2, 56, 3}) culprits.add_others(number);
-  const Culprits fitting = FitCulprits(culprits, 420);
-  ASSERT_EQ(fitting.members_size(), 3);
-  // 7, 9, ... 59 and 4, 5, 62, 63, 64.
-  std::vector<uint32_t> expected = {4, 2, 1, 1};
-  for (int rank = 9; rank <= 59; rank += 2) {
-    expected.push_back(1);
-    expected.push_back(1);
+  const std::set<int64_t> all = RanksOf(culprits);
+  for (const size_t bytes_max : {200u, 420u, 2000u, 4000u}) {
+    const Culprits fitting = FitCulprits(culprits, bytes_max);
+    EXPECT_LE(fitting.ByteSizeLong(), bytes_max);
+    EXPECT_EQ(RanksOf(fitting), all) << bytes_max;
+    EXPECT_EQ(fitting.omitted(), 0);
   }
-  expected.push_back(2);
-  expected.push_back(3);
-  EXPECT_THAT(fitting.others(), ElementsAreArray(expected));
+  EXPECT_EQ(FitCulprits(culprits, 420).members_size(), 3);
+}
+
+TEST(StatusWireTest, RangesWithRoomAreNotLeftOut) {
+  // 1,468 ranges take 2,936 bytes.
+  const Culprits fitting = FitCulprits(EveryOther(1'500), 4'000);
+  EXPECT_LE(fitting.ByteSizeLong(), 4'000u);
   EXPECT_EQ(fitting.omitted(), 0);
+  EXPECT_EQ(RanksOf(fitting), RanksOf(EveryOther(1'500)));
 }
 
 TEST(StatusWireTest, RangesWithoutRoomAreCounted) {
   const Culprits fitting = FitCulprits(EveryOther(10'000), 4'000);
   EXPECT_LE(fitting.ByteSizeLong(), 4'000u);
-  EXPECT_GT(fitting.members_size(), 400);
-  EXPECT_GT(fitting.others_size(), 800);
-  EXPECT_EQ(fitting.others(0), 2 * fitting.members_size() + 1u);
+  EXPECT_GT(fitting.members_size(), 100);
+  EXPECT_GT(fitting.others_size(), 2'000);
   EXPECT_EQ(
       fitting.members_size() + fitting.others_size() / 2 + fitting.omitted(),
       10'000);
+}
+
+TEST(StatusWireTest, MoreThanAnyAnswerHoldsMakesLittleWork) {
+  Culprits culprits;
+  culprits.mutable_others()->Resize(20'000'000, 1);
+  culprits.set_omitted(std::numeric_limits<int32_t>::max());
+  const Culprits fitting = FitCulprits(culprits, 64 << 10);
+  EXPECT_LE(fitting.ByteSizeLong(), size_t{64} << 10);
+  EXPECT_GT(fitting.others_size(), 60'000);
+  EXPECT_EQ(fitting.omitted(), std::numeric_limits<int32_t>::max());
+  culprits.set_omitted(-7);
+  EXPECT_EQ(FitCulprits(culprits, 64 << 10).omitted(),
+            10'000'000 - fitting.others_size() / 2);
 }
 
 TEST(StatusWireTest, RangesOfNonsenseAreLeftOut) {
