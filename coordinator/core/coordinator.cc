@@ -179,6 +179,7 @@ void Coordinator::Register(const Call& call, Registration registration,
       membership_.Register(call, std::move(registration), now, departed, out);
   if (!registered.ok()) return out.Fail(call.waiter, registered.status());
   HandleDepartures(departed, now, out);
+  rendezvous_.MemberReturned(call.member, out);
   RegisterReply reply;
   reply.epoch = epoch_;
   reply.lease = membership_.options().lease;

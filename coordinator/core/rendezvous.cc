@@ -138,15 +138,51 @@ absl::Status Rendezvous::CheckSeat(const Call& call,
         "rendezvous: rank ", request.rank->value(), " is claimed twice: by ",
         Claimant(claim->second), " and by ", Claimant(call.member)));
   }
-  const Seat* holder = LiveHolder(*request.rank);
-  if (holder != nullptr && holder->member != call.member) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("rendezvous: rank ", request.rank->value(),
-                     " of running generation ", formation_->generation.value(),
-                     " is held by live ", Claimant(holder->member), "; ",
-                     Claimant(call.member), " cannot take it"));
+  const Seat* holder = OtherHolder(*request.rank, call.member);
+  // One whose connection is down may be gone: who claims its rank, maybe the
+  // same process started again, waits until that is known.
+  if (holder == nullptr ||
+      membership_.Find(holder->member)->state == MemberState::kDisconnected) {
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return HeldError(*holder, *request.rank, call.member);
+}
+
+// Who holds `rank` in the running generation; null: nobody else than `member`.
+const Seat* Rendezvous::OtherHolder(Rank rank, const MemberId& member) const {
+  const Seat* const holder = LiveHolder(rank);
+  return holder == nullptr || holder->member == member ? nullptr : holder;
+}
+
+absl::Status Rendezvous::HeldError(const Seat& holder, Rank rank,
+                                   const MemberId& claimant) const {
+  return absl::AlreadyExistsError(absl::StrCat(
+      "rendezvous: rank ", rank.value(), " of running generation ",
+      formation_->generation.value(), " is held by live ",
+      Claimant(holder.member), "; ", Claimant(claimant), " cannot take it"));
+}
+
+// Whether somebody waits for the loss of a member whose connection is down.
+bool Rendezvous::AwaitsLoss() const {
+  return contests_ > 0 &&
+         std::any_of(joins_.begin(), joins_.end(), [&](const auto& entry) {
+           const PendingJoin& join = entry.second;
+           return join.contests &&
+                  OtherHolder(*join.request.rank, join.member) != nullptr;
+         });
+}
+
+void Rendezvous::MemberReturned(const MemberId& id, Outbox& out) {
+  if (contests_ == 0 || formation_ == nullptr) return;
+  const auto seat = formation_->ranks.find(id);
+  if (seat == formation_->ranks.end()) return;
+  const auto claim = claims_.find(seat->second);
+  if (claim == claims_.end()) return;
+  const Seat* const holder = OtherHolder(seat->second, claim->second);
+  const PendingJoin& join = joins_.at(claim->second);
+  if (holder == nullptr || holder->member != id || !join.contests) return;
+  out.Fail(join.waiter, HeldError(*holder, seat->second, join.member));
+  Remove(join);
 }
 
 // Whether live members of the running generation, others than the caller, hold
@@ -201,6 +237,8 @@ bool Rendezvous::Join(const Call& call, JoinRequest request, Instant now,
   join.order = next_order_++;
   join.deadline = DeadlineAfter(now, join.request.timeout);
   if (join.request.rank.has_value()) {
+    join.contests = OtherHolder(*join.request.rank, join.member) != nullptr;
+    contests_ += join.contests ? 1 : 0;
     claims_.emplace(*join.request.rank, join.member);
     gave_up_.erase(*join.request.rank);
   }
@@ -232,6 +270,7 @@ FormationReply Rendezvous::Settle(Instant now, Outbox& out) {
     last_call_end_.reset();
     return nullptr;
   }
+  if (AwaitsLoss()) return nullptr;
   const bool begins = !last_call_end_.has_value();
   if (begins) last_call_end_ = DeadlineAfter(now, terms_.last_call);
   if (*last_call_end_ <= now || (waiting >= terms_.max && !AwaitsReturn())) {
@@ -370,6 +409,7 @@ void Rendezvous::Remove(const PendingJoin& join) {
   deadlines_.erase({join.deadline, join.member});
   queue_.erase(join.order);
   if (IsReturn(join)) --returned_;
+  if (join.contests) --contests_;
   quota_.Release(static_cast<int64_t>(join.request.address.size()));
   const MemberId member = join.member;
   joins_.erase(member);

@@ -104,6 +104,10 @@ class Rendezvous {
   // departure does that; true when it did.
   bool MemberDeparted(const Event& event, Outbox& out);
 
+  // The connection of a member is back: who waited for its loss, to have its
+  // rank, is refused.
+  void MemberReturned(const MemberId& member, Outbox& out);
+
   // Frees the seat that `waiter` holds and fails the call with `status`; false
   // when it does not wait here.
   bool Cancel(WaiterId waiter, const absl::Status& status, Outbox& out);
@@ -149,6 +153,9 @@ class Rendezvous {
     JoinRequest request;
     uint64_t order = 0;
     Instant deadline;
+    // Its rank was held by a member whose connection was down: the two may be
+    // one and the same, started again.
+    bool contests = false;
   };
 
   // What all that wait must agree about.
@@ -173,6 +180,10 @@ class Rendezvous {
   // Whether those that wait must wait for the end of the running generation.
   bool Held() const { return terms_.elastic && running_; }
   bool AwaitsReturn();
+  bool AwaitsLoss() const;
+  const Seat* OtherHolder(Rank rank, const MemberId& member) const;
+  absl::Status HeldError(const Seat& holder, Rank rank,
+                         const MemberId& claimant) const;
   bool IsAway(const Seat& seat) const;
   bool IsReturn(const PendingJoin& join) const;
   bool AllSeatsHeld(const Call& call, int32_t world_size);
@@ -198,6 +209,7 @@ class Rendezvous {
   absl::btree_map<Rank, MemberId> claims_;     // joins that ask for a rank
   absl::btree_map<uint64_t, MemberId> queue_;  // by PendingJoin::order
   int32_t returned_ = 0;  // joins of members of the generation before
+  int32_t contests_ = 0;  // joins that contest a rank
   absl::flat_hash_map<WaiterId, MemberId> members_by_waiter_;
   absl::btree_set<std::pair<Instant, MemberId>> deadlines_;
   Terms terms_;

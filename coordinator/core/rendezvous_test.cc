@@ -216,6 +216,56 @@ TEST_F(RendezvousTest, TheRankOfALiveMemberCannotBeTaken) {
                      "join")));
 }
 
+// It may be gone, and the claimant be the same process, started again.
+TEST_F(RendezvousTest, WhoClaimsTheRankOfADisconnectedMemberWaitsForItsLoss) {
+  Join("a", 0, 2);
+  Join("b", 1, 2);
+  TakeReplies();
+  members_.Disconnected(MemberId("b"), Incarnation(1), now_, notes_);
+  Join("c", 1, 2);
+  EXPECT_THAT(TakeReplies(), IsEmpty());
+  EXPECT_TRUE(Fail("b"));
+  Join("a", 0, 2);
+  EXPECT_THAT(TakeReplies(), ElementsAre(AnsweredTo(4u, StatusCode::kOk),
+                                         AnsweredTo(3u, StatusCode::kOk)));
+  EXPECT_EQ(World(), "ac");
+}
+
+TEST_F(RendezvousTest, WhoClaimsTheRankOfOneThatComesBackIsRefusedThen) {
+  Join("a", 0, 2);
+  Join("b", 1, 2);
+  TakeReplies();
+  members_.Disconnected(MemberId("b"), Incarnation(1), now_, notes_);
+  Join("c", 1, 2);
+  std::vector<Event> departed;
+  ASSERT_TRUE(members_
+                  .Register(From("b", 1, 9), {.host = "host-b", .pid = 2}, now_,
+                            departed, notes_)
+                  .ok());
+  rendezvous_.MemberReturned(MemberId("a"), out_);
+  EXPECT_THAT(TakeReplies(), IsEmpty());
+  rendezvous_.MemberReturned(MemberId("b"), out_);
+  EXPECT_THAT(
+      TakeReplies(),
+      ElementsAre(FailedWith(
+          3u, StatusCode::kAlreadyExists,
+          "rendezvous: rank 1 of running generation 1 is held by live member "
+          "\"b\" (host-b, pid 2); member \"c\" (host-c, pid 3) cannot take "
+          "it")));
+  EXPECT_EQ(World(), "ab");
+}
+
+TEST_F(RendezvousTest, AWorldOfOneIsNotTakenFromADisconnectedMember) {
+  Join("a", 0, 1);
+  TakeReplies();
+  members_.Disconnected(MemberId("a"), Incarnation(1), now_, notes_);
+  Join("b", 0, 1);
+  EXPECT_THAT(TakeReplies(), IsEmpty());
+  EXPECT_EQ(World(), "a");
+  EXPECT_TRUE(Fail("a"));
+  EXPECT_EQ(World(), "b");
+}
+
 TEST_F(RendezvousTest, TimeoutListsTheMissingRanks) {
   Join("a", 0, 4);
   Join("b", std::nullopt, 4);
