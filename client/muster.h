@@ -13,6 +13,7 @@
 #include "client/file_store.h"
 #include "client/future.h"
 #include "client/hash_store.h"
+#include "client/launch.h"
 #include "client/objects.h"
 #include "client/process_group.h"
 #include "client/session.h"

@@ -5,13 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "client/launch.h"
 #include "worker/process.h"
 
 namespace muster::worker {
-
-// The exit status with which a program says that it ends because another rank
-// failed (EX_TEMPFAIL of sysexits.h).
-inline constexpr int kExitPeerFailed = 75;
 
 // One rank's end, in the order in which the ranks ended.
 struct RankExit {

@@ -19,10 +19,11 @@ namespace {
 // thread until it is dropped.
 constexpr int kThreads = 4;
 constexpr int kIdleSeconds = 1;
+constexpr size_t kBodyBytesMax = 4096;
 
 class HttplibServer final : public HttpServer {
  public:
-  explicit HttplibServer(const std::vector<HttpPage>& pages) {
+  HttplibServer(const std::vector<HttpPage>& pages, const HttpGuard& may) {
     server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
     // One request a connection, and idle ones are dropped soon: stop() waits
     // for every connection that is open.
@@ -37,10 +38,23 @@ class HttplibServer final : public HttpServer {
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
       fcntl(socket, F_SETFD, FD_CLOEXEC);
     });
+    server_.set_payload_max_length(kBodyBytesMax);
     for (const HttpPage& page : pages) {
-      server_.Get(page.path, [page](const httplib::Request&,
-                                    httplib::Response& response) {
+      server_.Get(page.path, [page, may](const httplib::Request& request,
+                                         httplib::Response& response) {
+        if (!LetIn(page, may, request, response)) return;
         response.set_content(page.render(), page.content_type.c_str());
+      });
+      if (page.accept == nullptr) continue;
+      server_.Post(page.path, [page, may](const httplib::Request& request,
+                                          httplib::Response& response) {
+        if (!LetIn(page, may, request, response)) return;
+        const absl::Status status = page.accept(request.body);
+        if (status.ok()) {
+          response.set_content(page.render(), page.content_type.c_str());
+        } else {
+          Refuse(400, status, response);
+        }
       });
     }
   }
@@ -69,6 +83,25 @@ class HttplibServer final : public HttpServer {
   int port() const override { return port_; }
 
  private:
+  static void Refuse(int code, const absl::Status& status,
+                     httplib::Response& response) {
+    response.status = code;
+    response.set_content(absl::StrCat(status.message(), "\n"), "text/plain");
+  }
+
+  static bool LetIn(const HttpPage& page, const HttpGuard& may,
+                    const httplib::Request& request,
+                    httplib::Response& response) {
+    if (!page.guarded || may == nullptr) return true;
+    const absl::Status status = may(request.get_header_value("Authorization"));
+    if (status.ok()) return true;
+    if (absl::IsUnauthenticated(status)) {
+      response.set_header("WWW-Authenticate", "Bearer");
+    }
+    Refuse(absl::IsUnauthenticated(status) ? 401 : 403, status, response);
+    return false;
+  }
+
   httplib::Server server_;
   int port_ = -1;
   std::thread thread_;
@@ -77,12 +110,13 @@ class HttplibServer final : public HttpServer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
-    const std::string& address, int port, const std::vector<HttpPage>& pages) {
+    const std::string& address, int port, const std::vector<HttpPage>& pages,
+    const HttpGuard& may) {
   if (port < 0 || port > 65535) {
     return absl::InvalidArgumentError(
         absl::StrCat("HTTP port must be 0 to 65535, got ", port));
   }
-  auto server = std::make_unique<HttplibServer>(pages);
+  auto server = std::make_unique<HttplibServer>(pages, may);
   const int error = server->Listen(address, port);
   if (error != 0) {
     return absl::UnavailableError(

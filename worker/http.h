@@ -6,16 +6,27 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace muster::worker {
 
-// One page that an HttpServer serves to GET.
+// One page that an HttpServer serves.
 struct HttpPage {
   std::string path;  // "/metrics"
   std::string content_type;
   std::function<std::string()> render;  // called from any thread
+  // Takes the body of a POST; null: only GET is allowed. An error becomes
+  // status 400 with its text; else the page is answered.
+  std::function<absl::Status(const std::string& body)> accept = nullptr;
+  // Only for those whom HttpServer's `may` lets in.
+  bool guarded = false;
 };
+
+// Whether a request may have guarded pages, by its Authorization header (empty:
+// it has none). An error becomes status 401 (UNAUTHENTICATED) or 403, with its
+// text.
+using HttpGuard = std::function<absl::Status(const std::string& header)>;
 
 // HttpServer serves a fixed set of pages. Thread-safe.
 class HttpServer {
@@ -24,7 +35,8 @@ class HttpServer {
   // Errors: INVALID_ARGUMENT (port out of range), UNAVAILABLE (cannot listen;
   //   the text names the address and the cause).
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
-      const std::string& address, int port, const std::vector<HttpPage>& pages);
+      const std::string& address, int port, const std::vector<HttpPage>& pages,
+      const HttpGuard& may = nullptr);
 
   // Stops; an idle connection may delay it by a second.
   virtual ~HttpServer() = default;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/option_values.h"
 
 namespace muster::worker {
 
@@ -18,22 +19,48 @@ struct LaunchOptions {
   bool help = false;
   bool version = false;
 
-  // Hosts of the job, and which of them this is.
-  int nnodes = 1;
-  int node_rank = 0;
-  // Ranks on this host, the same number on every host.
+  // How many hosts may take part. Each has a muster-run, which find each other
+  // on the coordinator (Agent) unless there can be only one.
+  NodeCount nnodes;
+  // Which of them this is; -1: the rendezvous gives it a number.
+  int node_rank = -1;
+  // Ranks on this host; others may have more or fewer.
   int nproc_per_node = 1;
 
   // Where an external coordinator listens. Without a host, muster-run serves
   // one itself.
   std::string rendezvous_host;
   int rendezvous_port = 0;
+  // The coordinator is served at that address by the muster-run with
+  // node_rank 0.
+  bool rendezvous_on_node_0 = false;
   // The job's name on the coordinator. Empty: muster-run makes one up.
   std::string rendezvous_id;
+  RendezvousTimes rendezvous_times;
+
+  // How often the ranks are started again after a failure.
+  int max_restarts = 0;
+  enum class Restart {
+    kAll,   // all ranks of all hosts
+    kRank,  // the one that failed; the others recover by themselves
+    kNone,  // none: the others go on without it
+  };
+  Restart restart = Restart::kAll;
 
   std::string role;
-  // Folder for a copy of every rank's output; empty for none.
+  // Folder for the ranks' output; empty for none.
   std::string log_dir;
+  // What goes there and not to muster-run's own output, or also there.
+  Streams redirects;
+  Streams tee;
+  // The local ranks whose output muster-run prints; empty for all.
+  std::vector<int> local_ranks_filter;
+  // This host's name or address for the others; empty: its host name.
+  std::string local_addr;
+  // Signals that are passed on to the ranks.
+  std::vector<int> signals;
+  // Which CPUs a rank may use; empty for all.
+  std::string numa_binding;
   // After a rank failed, how long the others may take to end by themselves.
   std::chrono::milliseconds failure_grace{0};
   // Between SIGTERM and SIGKILL.
@@ -42,7 +69,8 @@ struct LaunchOptions {
   // The program and its arguments.
   std::vector<std::string> command;
 
-  int world_size() const { return nnodes * nproc_per_node; }
+  // More than one host takes part, or may.
+  bool several_hosts() const { return nnodes.max > 1; }
 };
 
 // Reads the options of muster-run. `arguments` is argv without argv[0]; the

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,8 +37,11 @@ std::string ErrorOf(const Arguments& arguments,
 TEST(LaunchOptionsTest, ProgramAloneRunsOneRankStandalone) {
   const auto options = Parse({"./train"});
   ASSERT_TRUE(options.ok()) << options.status();
-  EXPECT_EQ(options->world_size(), 1);
+  EXPECT_EQ(options->nproc_per_node, 1);
+  EXPECT_FALSE(options->several_hosts());
   EXPECT_EQ(options->rendezvous_host, "");
+  EXPECT_EQ(options->max_restarts, 0);
+  EXPECT_THAT(options->signals, ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));
   EXPECT_THAT(options->command, ElementsAre("./train"));
 }
 
@@ -71,7 +75,9 @@ TEST(LaunchOptionsTest, ExternalCoordinatorWithTwoHosts) {
   EXPECT_EQ(options->rendezvous_host, "coordinator");
   EXPECT_EQ(options->rendezvous_port, 7070);
   EXPECT_EQ(options->rendezvous_id, "job7");
-  EXPECT_EQ(options->world_size(), 8);
+  EXPECT_EQ(options->nnodes.min, 2);
+  EXPECT_EQ(options->nnodes.max, 2);
+  EXPECT_EQ(options->node_rank, 1);
 }
 
 TEST(LaunchOptionsTest, EndpointHasADefaultPortAndKnowsIpv6) {
@@ -106,11 +112,19 @@ TEST(LaunchOptionsTest, EnvironmentStandsForOptionsThatAreNotGiven) {
 
 TEST(LaunchOptionsTest, WrongValueIsAnErrorThatNamesOptionAndValue) {
   EXPECT_EQ(ErrorOf({"--nproc-per-node=four", "p"}),
-            "--nproc-per-node must be a number, got \"four\"");
-  EXPECT_EQ(ErrorOf({"p"}, {{"PET_NPROC_PER_NODE", "gpu"}}),
-            "PET_NPROC_PER_NODE must be a number, got \"gpu\"");
-  EXPECT_EQ(ErrorOf({"--nproc-per-node=0", "p"}),
-            "--nproc-per-node must be 1 to 1024, got 0");
+            "--nproc-per-node must be 1 to 1024, auto, cpu or gpu, got "
+            "\"four\"");
+  EXPECT_EQ(ErrorOf({"p"}, {{"PET_MAX_RESTARTS", "many"}}),
+            "PET_MAX_RESTARTS must be a number, got \"many\"");
+  EXPECT_EQ(ErrorOf({"--max-restarts=-1", "p"}),
+            "--max-restarts must be 0 to 1000000, got -1");
+  EXPECT_EQ(ErrorOf({"--restart=some", "p"}),
+            "--restart must be one of all, rank, none, got \"some\"");
+  EXPECT_EQ(ErrorOf({"--rdzv-backend=etcd", "p"}),
+            "--rdzv-backend must be one of static, c10d, muster, got \"etcd\"");
+  EXPECT_EQ(ErrorOf({"--numa-binding=all", "p"}),
+            "--numa-binding must be one of node, socket, exclusive, "
+            "core-complex, got \"all\"");
   EXPECT_EQ(ErrorOf({"--nnodes=2", "--node-rank=2", "p"}),
             "--node-rank must be 0 to 1, got 2");
   EXPECT_EQ(ErrorOf({"--stop-grace=10", "p"}),
@@ -119,6 +133,27 @@ TEST(LaunchOptionsTest, WrongValueIsAnErrorThatNamesOptionAndValue) {
             "--stop-grace must be 0s to 24h, got -1s");
   EXPECT_EQ(ErrorOf({"--standalone=maybe", "p"}),
             "--standalone must be true or false, got \"maybe\"");
+}
+
+TEST(LaunchOptionsTest, AJobOfItsOwnHostsIsServedByNodeRankZero) {
+  const auto options =
+      Parse({"--nnodes=2", "--node-rank=1", "--master-addr=host-a",
+             "--master-port=1234", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->rendezvous_on_node_0);
+  EXPECT_EQ(options->rendezvous_host, "host-a");
+  EXPECT_EQ(options->rendezvous_port, 1234);
+  EXPECT_EQ(options->rendezvous_id, "default");
+}
+
+TEST(LaunchOptionsTest, ALogFolderAloneGetsACopyOfEverything) {
+  auto options = Parse({"--log-dir=logs", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->tee.HasOut(0) && options->tee.HasErr(0));
+  options = Parse({"--log-dir=logs", "--redirects=2", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->tee.empty());
+  EXPECT_TRUE(options->redirects.HasErr(0));
 }
 
 TEST(LaunchOptionsTest, WrongEndpointIsAnError) {
@@ -133,8 +168,25 @@ TEST(LaunchOptionsTest, WrongEndpointIsAnError) {
 
 TEST(LaunchOptionsTest, WhatDoesNotFitTogetherIsAnError) {
   EXPECT_EQ(ErrorOf({"--nnodes=2", "p"}),
-            "--nnodes=2 needs --rdzv-endpoint: a coordinator that every host "
-            "reaches");
+            "--nnodes=2 needs --rdzv-endpoint, a coordinator that every host "
+            "reaches, or --master-addr, the host of node rank 0");
+  EXPECT_EQ(ErrorOf({"--nnodes=2", "--standalone", "p"}),
+            "--standalone and --nnodes=2 exclude each other");
+  EXPECT_EQ(ErrorOf({"--nnodes=2", "--master-addr=h", "p"}),
+            "--master-addr=h needs --node-rank: number 0 serves the "
+            "coordinator");
+  EXPECT_THAT(ErrorOf({"--nnodes=1:2", "--node-rank=0", "--rdzv-endpoint=h",
+                       "--rdzv-id=j", "p"}),
+              HasSubstr("--node-rank=0 and --nnodes=1:2 exclude each other"));
+  EXPECT_EQ(ErrorOf({"--nnodes=2", "--restart=rank", "--rdzv-endpoint=h",
+                     "--rdzv-id=j", "p"}),
+            "--restart=rank and --nnodes=2 exclude each other");
+  EXPECT_EQ(ErrorOf({"--restart=none", "--max-restarts=3", "p"}),
+            "--restart=none and --max-restarts=3 exclude each other");
+  EXPECT_EQ(ErrorOf({"--tee=3", "p"}),
+            "--tee=3 needs --log-dir: the folder of the output");
+  EXPECT_EQ(ErrorOf({"--local-ranks-filter=0,1", "p"}),
+            "--local-ranks-filter must be of 0 to 0, got 1");
   EXPECT_EQ(ErrorOf({"--standalone", "--rdzv-endpoint=h:1", "p"}),
             "--standalone and --rdzv-endpoint=h:1 exclude each other");
   EXPECT_EQ(ErrorOf({"--rdzv-endpoint=h:1", "p"}),
@@ -177,6 +229,7 @@ TEST(LaunchOptionsTest, HelpTextFitsATerminalAndNamesEveryOption) {
   for (const char* option :
        {"--standalone\n", "--nproc-per-node=N", "--rdzv-endpoint=HOST:PORT",
         "--rdzv-id=JOB", "--nnodes=N", "--node-rank=K", "--role=NAME",
+        "--max-restarts=N", "--redirects=STREAMS", "--numa-binding=WHAT",
         "--log-dir=FOLDER", "--failure-grace=DURATION",
         "--stop-grace=DURATION"}) {
     EXPECT_THAT(text, HasSubstr(option));

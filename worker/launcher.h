@@ -2,17 +2,17 @@
 #define MUSTER_WORKER_LAUNCHER_H_
 
 #include "worker/launch_options.h"
-#include "worker/process.h"
 #include "worker/rank_environment.h"
 
 namespace muster::worker {
 
-// Runs the ranks of this host to their end and returns muster-run's exit
-// status. Call it on the thread that made `group`, with SIGINT, SIGTERM,
-// SIGHUP, SIGQUIT and SIGCHLD blocked in every thread. Prints the ranks' lines
-// and its own summary.
+// Runs the ranks of this host, attempt after attempt, to the end of the job,
+// and returns muster-run's exit status. With several hosts it meets the others
+// before each attempt (Hosts). Call it on the main thread, with
+// options.signals and SIGCHLD blocked in every thread. Prints the ranks' lines
+// and what it does itself.
 int Launch(const LaunchOptions& options, const CoordinatorAddress& coordinator,
-           const Environment& environment, ProcessGroup& group);
+           const Environment& environment);
 
 }  // namespace muster::worker
 

@@ -4,6 +4,7 @@
 #include <glog/logging.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -19,7 +20,6 @@
 #include "client/version.h"
 #include "worker/launch_options.h"
 #include "worker/launcher.h"
-#include "worker/process.h"
 #include "worker/rank_environment.h"
 
 namespace {
@@ -28,6 +28,8 @@ using ::muster::internal::EmbeddedCoordinator;
 using ::muster::worker::CoordinatorAddress;
 using ::muster::worker::Environment;
 using ::muster::worker::LaunchOptions;
+
+constexpr std::chrono::seconds kDrainTime(2);
 
 Environment OwnEnvironment() {
   Environment environment;
@@ -49,12 +51,12 @@ void OpenStandardDescriptors() {
   if (fd >= 0) close(fd);
 }
 
-void BlockSignals() {
+// In this thread and all that it starts.
+void BlockSignals(const std::vector<int>& handled) {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD}) {
-    sigaddset(&signals, signal);
-  }
+  for (const int signal : handled) sigaddset(&signals, signal);
+  sigaddset(&signals, SIGCHLD);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   // An ignored SIGCHLD, which a parent may hand down, would lose the ranks'
   // exit statuses.
@@ -71,15 +73,23 @@ std::unique_ptr<EmbeddedCoordinator> ServeCoordinator(
     std::random_device random;
     address.job = absl::StrFormat("standalone-%08x", random());
   }
-  if (!address.host.empty()) return nullptr;
-  auto coordinator = EmbeddedCoordinator::Start({});
+  const bool serves = address.host.empty() ||
+                      (options.rendezvous_on_node_0 && options.node_rank == 0);
+  if (!serves) return nullptr;
+  muster::internal::EmbeddedCoordinatorOptions embedded;
+  if (options.rendezvous_on_node_0) {
+    embedded.listen = absl::StrFormat("[::]:%d", address.port);
+  }
+  auto coordinator = EmbeddedCoordinator::Start(embedded);
   if (!coordinator.ok()) {
     std::fprintf(stderr, "muster-run: cannot serve a coordinator: %s\n",
                  std::string(coordinator.status().message()).c_str());
     std::exit(1);
   }
-  address.host = "127.0.0.1";
-  address.port = (*coordinator)->port();
+  if (address.host.empty()) {
+    address.host = "127.0.0.1";
+    address.port = (*coordinator)->port();
+  }
   return *std::move(coordinator);
 }
 
@@ -87,7 +97,6 @@ std::unique_ptr<EmbeddedCoordinator> ServeCoordinator(
 
 int main(int argc, char** argv) {
   OpenStandardDescriptors();
-  BlockSignals();
   Environment environment = OwnEnvironment();
   const auto options = muster::worker::ParseLaunchOptions(
       std::vector<std::string>(argv + 1, argv + argc), environment);
@@ -104,27 +113,28 @@ int main(int argc, char** argv) {
     std::printf("muster-run %s\n", muster::kVersion);
     return 0;
   }
-  // Before any thread is started.
-  auto group = muster::worker::ProcessGroup::Create();
-  if (!group.ok()) {
-    std::fprintf(stderr, "muster-run: %s\n",
-                 std::string(group.status().message()).c_str());
-    return 1;
-  }
+  BlockSignals(options->signals);
   FLAGS_logtostderr = true;
   // What a coordinator of our own sees of a failure, the ranks say with more
-  // of its circumstances.
-  FLAGS_minloglevel = google::GLOG_ERROR;
+  // of its circumstances. Of another one it is to be seen whether it answers.
+  FLAGS_minloglevel =
+      options->several_hosts() ? google::GLOG_WARNING : google::GLOG_ERROR;
   google::InitGoogleLogging(argv[0]);
   CoordinatorAddress address;
   const auto coordinator = ServeCoordinator(*options, address);
-  if (coordinator != nullptr) {
-    // It speaks plain text, and on loopback alone.
+  if (coordinator != nullptr || options->rendezvous_on_node_0) {
+    // A muster-run's coordinator speaks plain text and knows no tokens.
     for (const char* const name :
          {"MUSTER_TLS_CA", "MUSTER_TLS_CERT", "MUSTER_TLS_KEY", "MUSTER_TOKEN",
           "MUSTER_TOKEN_FILE"}) {
       environment.erase(name);
+      unsetenv(name);
     }
   }
-  return muster::worker::Launch(*options, address, environment, *group);
+  const int status = muster::worker::Launch(*options, address, environment);
+  // The other hosts may still be about to leave.
+  if (coordinator != nullptr && options->rendezvous_on_node_0) {
+    coordinator->Drain(kDrainTime);
+  }
+  return status;
 }

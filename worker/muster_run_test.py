@@ -149,11 +149,35 @@ class OutputTest(MusterRunTest):
                               f"--log-dir={folder}/logs", "--rdzv-id=job7")
             self.assertEqual(run.finish()[0], 0)
             for rank in range(2):
-                base = f"{folder}/logs/job7/{rank}"
+                base = f"{folder}/logs/job7/attempt_0/{rank}"
                 with open(f"{base}/stdout.log", encoding="utf-8") as file:
                     self.assertEqual(file.read(), f"out {rank}\n")
                 with open(f"{base}/stderr.log", encoding="utf-8") as file:
                     self.assertEqual(file.read(), "err\n")
+
+    def test_redirects_and_tee_choose_streams_by_rank(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = self.launch('echo out; echo err >&2', f"--log-dir={folder}",
+                              "--rdzv-id=j", "--redirects=0:3,1:1", "--tee=1:2")
+            status, out, err = run.finish()
+            self.assertEqual((status, out, err), (0, "", "[1]: err\n"))
+            found = sorted(
+                (os.path.relpath(os.path.join(base, name), folder),
+                 os.path.getsize(os.path.join(base, name)))
+                for base, _, names in os.walk(folder) for name in names)
+            self.assertEqual(found, [("j/attempt_0/0/stderr.log", 4),
+                                     ("j/attempt_0/0/stdout.log", 4),
+                                     ("j/attempt_0/1/stderr.log", 4),
+                                     ("j/attempt_0/1/stdout.log", 4)])
+
+    def test_filtered_ranks_print_nothing_and_are_still_quoted(self):
+        run = self.launch('echo out $RANK; echo why >&2; [ $RANK != 1 ]',
+                          "--local-ranks-filter=0,2", nproc=3)
+        status, out, err = run.finish()
+        self.assertEqual(status, 1)
+        self.assertEqual(sorted(out.splitlines()), ["[0]: out 0", "[2]: out 2"])
+        self.assertNotIn("[1]: why", err)
+        self.assertIn("last lines on standard error:\n    why\n", err)
 
     def test_log_dir_that_cannot_be_made_is_an_error(self):
         with tempfile.NamedTemporaryFile() as file:
@@ -166,17 +190,34 @@ class OutputTest(MusterRunTest):
 
 class EnvironmentTest(MusterRunTest):
 
-    def test_ranks_of_the_second_host_follow_the_first(self):
+    def test_ranks_find_the_coordinator_that_was_named(self):
         run = self.launch(
             'echo $RANK $LOCAL_RANK $WORLD_SIZE $GROUP_RANK $MASTER_ADDR '
             '$MASTER_PORT $TORCHELASTIC_RUN_ID $TORCHELASTIC_USE_AGENT_STORE',
-            "--rdzv-endpoint=192.0.2.7:7171", "--rdzv-id=job7", "--nnodes=2",
-            "--node-rank=1")
+            "--rdzv-endpoint=192.0.2.7:7171", "--rdzv-id=job7")
         status, out, err = run.finish()
         self.assertEqual(status, 0, err)
         self.assertEqual(sorted(out.splitlines()), [
-            "[2]: 2 0 4 1 192.0.2.7 7171 job7 True",
-            "[3]: 3 1 4 1 192.0.2.7 7171 job7 True"])
+            "[0]: 0 0 2 0 192.0.2.7 7171 job7 True",
+            "[1]: 1 1 2 0 192.0.2.7 7171 job7 True"])
+
+    def test_ranks_run_on_the_cpus_of_their_binding(self):
+        allowed = sorted(os.sched_getaffinity(0))
+        run = self.launch("grep Cpus_allowed_list /proc/self/status",
+                          "--numa-binding=exclusive", nproc=1)
+        status, out, err = run.finish()
+        self.assertEqual(status, 0, err)
+        cpus = []
+        for part in out.split()[-1].split(","):
+            first, _, last = part.partition("-")
+            cpus += range(int(first), int(last or first) + 1)
+        self.assertTrue(set(cpus) <= set(allowed), (cpus, allowed))
+        result = subprocess.run(
+            [MUSTER_RUN, "--numa-binding=exclusive",
+             f"--nproc-per-node={len(allowed) + 1}", "--", "true"],
+            timeout=LIMIT_S, capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("cores that may be used, for", result.stderr)
 
     def test_arguments_arrive_as_they_were_given(self):
         run = self.launch('printf "<%s>" "$@"; echo', nproc=1,
@@ -238,7 +279,8 @@ class ProgramTest(MusterRunTest):
     def test_wrong_option_gives_2(self):
         result = self.run_program("--nproc-per-node=many", "--", "true")
         self.assertEqual(result.returncode, 2)
-        self.assertIn('--nproc-per-node must be a number, got "many"',
+        self.assertIn('--nproc-per-node must be 1 to 1024, auto, cpu or gpu, '
+                      'got "many"',
                       result.stderr)
 
     def test_help_lists_the_options_and_succeeds(self):
@@ -345,7 +387,115 @@ class FailureTest(MusterRunTest):
         self.assert_nothing_is_left(run)
 
 
+    def test_error_file_is_quoted(self):
+        run = self.launch(
+            'echo \'{"message": {"message": "out of grain"}}\' '
+            '>$TORCHELASTIC_ERROR_FILE; dirname $TORCHELASTIC_ERROR_FILE; '
+            'exit 9', nproc=1)
+        status, out, err = run.finish()
+        self.assertEqual(status, 9)
+        self.assertIn("exited with status 9: out of grain\n", err)
+        self.assertFalse(os.path.exists(out.split()[-1]), "it is left")
+
+
+class RestartTest(MusterRunTest):
+
+    def test_all_ranks_start_again_as_often_as_they_may(self):
+        run = self.launch(
+            'echo $RANK: $TORCHELASTIC_RESTART_COUNT of '
+            '$TORCHELASTIC_MAX_RESTARTS; '
+            '[ $TORCHELASTIC_RESTART_COUNT = 2 -o $RANK = 0 ] || exit 6',
+            "--max-restarts=2")
+        status, out, err = run.finish()
+        self.assertEqual(status, 0, err)
+        self.assertEqual(
+            sorted(out.splitlines()),
+            [f"[{r}]: {r}: {k} of 2" for r in range(2) for k in range(3)])
+        self.assertEqual(err.count("first failure: rank 1 "), 2)
+        self.assertIn("starting all ranks again, restart 2 of 2\n", err)
+
+    def test_no_more_often_and_logs_are_kept_apart(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = self.launch('echo $TORCHELASTIC_RESTART_COUNT; exit 3',
+                              "--max-restarts=1", f"--log-dir={folder}",
+                              "--rdzv-id=j", nproc=1)
+            status, out, _ = run.finish()
+            self.assertEqual((status, out), (3, "[0]: 0\n[0]: 1\n"))
+            for attempt in range(2):
+                with open(f"{folder}/j/attempt_{attempt}/0/stdout.log",
+                          encoding="utf-8") as file:
+                    self.assertEqual(file.read(), f"{attempt}\n")
+
+    def test_only_the_failed_rank_with_restart_rank(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = self.launch(
+                f'echo $RANK $TORCHELASTIC_RESTART_COUNT; '
+                f'if [ $RANK$TORCHELASTIC_RESTART_COUNT = 11 ]; then '
+                f'touch {folder}/go; fi; '
+                f'[ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || exit 8; '
+                f'until [ -e {folder}/go ]; do :; done',
+                "--max-restarts=1", "--restart=rank")
+            status, out, err = run.finish()
+        self.assertEqual(status, 0, err)
+        self.assertEqual(sorted(out.splitlines()),
+                         ["[0]: 0 0", "[1]: 1 0", "[1]: 1 1"])
+        self.assertRegex(err, r"rank 1 \(pid \d+\) exited with status 8; "
+                         r"starting it again, restart 1 of 1\n")
+
+    def test_a_rank_that_fails_too_often_ends_the_job(self):
+        run = self.launch('[ $RANK = 1 ] && exit 8; exec sleep 1000',
+                          "--max-restarts=2", "--restart=rank",
+                          "--failure-grace=0s")
+        status, _, err = run.finish()
+        self.assertEqual(status, 8)
+        self.assertEqual(err.count("starting it again"), 2)
+        self.assertIn("first failure: rank 1 ", err)
+        self.assert_nothing_is_left(run)
+
+    def test_the_others_go_on_with_restart_none(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = self.launch(
+                f'[ $RANK = 1 ] && exit 8; until [ -e {folder}/go ]; do :; '
+                'done', "--restart=none", "--failure-grace=0s")
+            while b"the others go on" not in run.process.stderr.readline():
+                pass
+            with open(f"{folder}/go", "w", encoding="utf-8"):
+                pass
+            self.assertEqual(run.finish()[0], 0)
+        run = self.launch('exit 8', "--restart=none")
+        status, _, err = run.finish()
+        self.assertEqual(status, 8)
+        self.assertIn("first failure: rank ", err)
+
+    def test_a_signal_ends_it_between_attempts_too(self):
+        run = self.launch('exit 1', "--max-restarts=1000000", nproc=1)
+        line = b""
+        while b"restart 3 of" not in line:
+            line = run.process.stderr.readline()
+        run.process.terminate()
+        status, _, err = run.finish()
+        self.assertEqual(status, 143, err)
+        self.assertIn("stopped by SIGTERM", err)
+
+
 class SignalTest(MusterRunTest):
+
+    def test_only_the_signals_to_handle_are_passed_on(self):
+        run = self.launch(
+            'trap "echo got USR1; exit 0" USR1; echo ready; '
+            'while :; do sleep 0.01; done',
+            "--signals-to-handle=SIGUSR1", nproc=1)
+        run.read_until("ready\n")
+        run.process.send_signal(signal.SIGUSR1)
+        status, out, err = run.finish()
+        self.assertEqual(status, 128 + signal.SIGUSR1, err)
+        self.assertIn("[0]: got USR1\n", out)
+        run = self.launch('echo ready; exec sleep 1000',
+                          "--signals-to-handle=SIGUSR1", nproc=1)
+        run.read_until("ready\n")
+        run.process.terminate()
+        self.assertEqual(run.finish()[0], -signal.SIGTERM)
+        self.assert_nothing_is_left(run)
 
     def test_signals_are_passed_on(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP,

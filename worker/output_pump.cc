@@ -36,6 +36,12 @@ bool WriteAll(int fd, absl::string_view text) {
   return true;
 }
 
+void Signal(int event_fd) {
+  const uint64_t one = 1;
+  const ssize_t ignored = write(event_fd, &one, sizeof(one));
+  (void)ignored;
+}
+
 }  // namespace
 
 struct OutputPump::Stream {
@@ -52,15 +58,28 @@ struct OutputPump::Stream {
   int log_fd;
 };
 
-OutputPump::OutputPump() : done_fd_(eventfd(0, EFD_CLOEXEC)) {}
+OutputPump::OutputPump()
+    : news_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      done_fd_(eventfd(0, EFD_CLOEXEC)) {}
 
 OutputPump::~OutputPump() {
   Join();
+  close(news_fd_);
   close(done_fd_);
 }
 
+void OutputPump::Finish() {
+  {
+    dataplane::MutexLock lock(mutex_);
+    news_.finished = true;
+  }
+  Signal(news_fd_);
+}
+
 void OutputPump::Join() {
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  Finish();
+  thread_.join();
 }
 
 absl::StatusOr<int> OutputPump::Add(const std::string& prefix, int sink,
@@ -83,6 +102,11 @@ absl::StatusOr<int> OutputPump::Add(const std::string& prefix, int sink,
         absl::StrCat("cannot make a pipe: ", std::strerror(error)));
   }
   streams_.push_back(std::make_unique<Stream>(prefix, ends[0], sink, log_fd));
+  {
+    dataplane::MutexLock lock(mutex_);
+    news_.streams.push_back(streams_.back().get());
+  }
+  Signal(news_fd_);
   return ends[1];
 }
 
@@ -95,8 +119,9 @@ const std::deque<std::string>& OutputPump::tail(size_t index) const {
 }
 
 void OutputPump::Print(Stream& stream, const std::string& text) {
-  if (text.empty() || std::count(broken_sinks_.begin(), broken_sinks_.end(),
-                                 stream.sink) != 0) {
+  if (text.empty() || stream.sink < 0 ||
+      std::count(broken_sinks_.begin(), broken_sinks_.end(), stream.sink) !=
+          0) {
     return;
   }
   // A reader that went away is no reason to end the job.
@@ -105,17 +130,28 @@ void OutputPump::Print(Stream& stream, const std::string& text) {
 
 void OutputPump::Run() {
   std::vector<char> buffer(kReadBytes);
+  std::vector<Stream*> streams;
   while (true) {
+    uint64_t ignored = 0;
+    (void)!read(news_fd_, &ignored, sizeof(ignored));
+    bool finished = false;
+    {
+      dataplane::MutexLock lock(mutex_);
+      streams.insert(streams.end(), news_.streams.begin(), news_.streams.end());
+      news_.streams.clear();
+      finished = news_.finished;
+    }
     std::vector<pollfd> ready;
     std::vector<Stream*> polled;
-    for (const auto& stream : streams_) {
+    for (Stream* const stream : streams) {
       if (stream->fd < 0) continue;
       ready.push_back({stream->fd, POLLIN, 0});
-      polled.push_back(stream.get());
+      polled.push_back(stream);
     }
-    if (ready.empty()) break;
+    if (ready.empty() && finished) break;
+    ready.push_back({news_fd_, POLLIN, 0});
     poll(ready.data(), ready.size(), -1);
-    for (size_t i = 0; i < ready.size(); ++i) {
+    for (size_t i = 0; i < polled.size(); ++i) {
       if (ready[i].revents == 0) continue;
       Stream& stream = *polled[i];
       const ssize_t count = read(stream.fd, buffer.data(), buffer.size());
@@ -138,9 +174,7 @@ void OutputPump::Run() {
       }
     }
   }
-  const uint64_t one = 1;
-  const ssize_t ignored = write(done_fd_, &one, sizeof(one));
-  (void)ignored;
+  Signal(done_fd_);
 }
 
 }  // namespace muster::worker

@@ -1,13 +1,16 @@
 #ifndef MUSTER_WORKER_OUTPUT_PUMP_H_
 #define MUSTER_WORKER_OUTPUT_PUMP_H_
 
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "dataplane/mutex.h"
 #include "worker/line_prefixer.h"
 
 namespace muster::worker {
@@ -25,19 +28,25 @@ class OutputPump {
   OutputPump& operator=(const OutputPump&) = delete;
 
   // Adds a stream and returns the descriptor to write to, which the caller
-  // closes. What comes is printed to the descriptor `sink`, and as it is to
-  // the file `log_path` unless that is empty. Before Start.
+  // closes. What comes is printed to the descriptor `sink` unless that is -1,
+  // and as it is to the file `log_path` unless that is empty.
   // Errors: RESOURCE_EXHAUSTED (no descriptor left), FAILED_PRECONDITION (the
   //   file cannot be written; the text names it).
   absl::StatusOr<int> Add(const std::string& prefix, int sink,
                           const std::string& log_path);
 
+  // How many streams were added.
+  size_t size() const { return streams_.size(); }
+
   void Start();
 
-  // Readable when every stream has ended and was printed.
+  // No stream is added any more.
+  void Finish();
+
+  // After Finish: readable when every stream has ended and was printed.
   int done_fd() const { return done_fd_; }
 
-  // Waits for the end of every stream.
+  // Finish, and waits for the end of every stream.
   void Join();
 
   // The last lines of the `index`th stream added. After Join.
@@ -49,7 +58,17 @@ class OutputPump {
   void Run();
   void Print(Stream& stream, const std::string& text);
 
+  // What the thread has not seen yet.
+  struct News {
+    std::vector<Stream*> streams;
+    bool finished = false;
+  };
+
+  // Of the caller's thread; the other one knows the streams by pointers.
   std::vector<std::unique_ptr<Stream>> streams_;
+  dataplane::Mutex mutex_;
+  News news_ ABSL_GUARDED_BY(mutex_);
+  const int news_fd_;
   const int done_fd_;
   // Sinks that cannot be written any more. Used by the thread alone.
   std::vector<int> broken_sinks_;

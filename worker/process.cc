@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -58,6 +59,8 @@ struct ChildPlan {
   int error_fd;
   pid_t group;
   pid_t parent;
+  const cpu_set_t* cpus;  // null: as the parent's
+  size_t cpus_bytes;
 };
 
 // Reports errno through `error_fd`. Only async-signal-safe calls: other
@@ -73,6 +76,10 @@ struct ChildPlan {
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail();
   // The parent may have died before the line above.
   if (getppid() != plan.parent) _exit(127);
+  if (plan.cpus != nullptr &&
+      sched_setaffinity(0, plan.cpus_bytes, plan.cpus) != 0) {
+    fail();
+  }
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action = {};
     action.sa_handler = SIG_DFL;
@@ -91,6 +98,34 @@ struct ChildPlan {
   fail();
   _exit(127);
 }
+
+// As sched_setaffinity wants it.
+class CpuSet {
+ public:
+  explicit CpuSet(const std::vector<int>& cpus) {
+    if (cpus.empty()) return;
+    const size_t count =
+        static_cast<size_t>(*std::max_element(cpus.begin(), cpus.end())) + 1;
+    set_ = CPU_ALLOC(count);
+    bytes_ = CPU_ALLOC_SIZE(count);
+    CPU_ZERO_S(bytes_, set_);
+    for (const int cpu : cpus) {
+      CPU_SET_S(static_cast<size_t>(cpu), bytes_, set_);
+    }
+  }
+  ~CpuSet() {
+    if (set_ != nullptr) CPU_FREE(set_);
+  }
+  CpuSet(const CpuSet&) = delete;
+  CpuSet& operator=(const CpuSet&) = delete;
+
+  const cpu_set_t* get() const { return set_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  cpu_set_t* set_ = nullptr;
+  size_t bytes_ = 0;
+};
 
 std::vector<char*> Pointers(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
@@ -147,7 +182,8 @@ absl::StatusOr<ProcessGroup> ProcessGroup::Create() {
     return ErrnoError(absl::StatusCode::kResourceExhausted,
                       "cannot make a pipe", errno);
   }
-  const pid_t guard = fork();
+  // Not fork(): see Spawn.
+  const pid_t guard = _Fork();
   if (guard < 0) {
     const int error = errno;
     close(ends[0]);
@@ -186,9 +222,17 @@ absl::StatusOr<pid_t> ProcessGroup::Spawn(const Program& program) {
     return ErrnoError(absl::StatusCode::kResourceExhausted,
                       "cannot make a pipe", errno);
   }
-  const ChildPlan plan = {
-      program.path.c_str(), argv.data(), envp.data(), program.stdout_fd,
-      program.stderr_fd,    ends[1],     guard_,      getpid()};
+  const CpuSet cpus(program.cpus);
+  const ChildPlan plan = {.path = program.path.c_str(),
+                          .argv = argv.data(),
+                          .envp = envp.data(),
+                          .stdout_fd = program.stdout_fd,
+                          .stderr_fd = program.stderr_fd,
+                          .error_fd = ends[1],
+                          .group = guard_,
+                          .parent = getpid(),
+                          .cpus = cpus.get(),
+                          .cpus_bytes = cpus.bytes()};
   // Not fork(): the handlers that libraries install for it (gRPC) must not run.
   const pid_t pid = _Fork();
   if (pid == 0) RunChild(plan);

@@ -34,8 +34,8 @@ std::string SignalName(int signal);
 // gone, however that happened.
 class ProcessGroup {
  public:
-  // Forks the guard. Call it before any thread is started, from the thread
-  // that will call Spawn: the kernel ties a rank's life to that thread.
+  // Forks the guard. Call it from the thread that will call Spawn: the kernel
+  // ties a rank's life to that thread.
   // Errors: RESOURCE_EXHAUSTED (no process or descriptor left).
   static absl::StatusOr<ProcessGroup> Create();
 
@@ -50,6 +50,8 @@ class ProcessGroup {
     Environment environment;
     int stdout_fd = -1;
     int stderr_fd = -1;
+    // Those that it may run on; empty: as this process.
+    std::vector<int> cpus = {};
   };
 
   // Starts a process in the group, with an empty standard input, all signals

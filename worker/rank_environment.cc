@@ -5,17 +5,17 @@
 namespace muster::worker {
 
 Environment RankEnvironment(const LaunchOptions& options,
+                            const Assignment& assignment,
                             const CoordinatorAddress& coordinator,
-                            int local_rank, Environment inherited) {
+                            int local_rank, const std::string& error_file,
+                            Environment inherited) {
   Environment& env = inherited;
-  // Every host starts the same number of ranks, so ranks follow from it.
-  const int rank = options.node_rank * options.nproc_per_node + local_rank;
-  env["RANK"] = absl::StrCat(rank);
+  env["RANK"] = absl::StrCat(assignment.first_rank + local_rank);
   env["LOCAL_RANK"] = absl::StrCat(local_rank);
-  env["WORLD_SIZE"] = absl::StrCat(options.world_size());
+  env["WORLD_SIZE"] = absl::StrCat(assignment.world_size);
   env["LOCAL_WORLD_SIZE"] = absl::StrCat(options.nproc_per_node);
-  env["GROUP_RANK"] = absl::StrCat(options.node_rank);
-  env["GROUP_WORLD_SIZE"] = absl::StrCat(options.nnodes);
+  env["GROUP_RANK"] = absl::StrCat(assignment.group_rank);
+  env["GROUP_WORLD_SIZE"] = absl::StrCat(assignment.group_world_size);
   env["ROLE_NAME"] = options.role;
   env["ROLE_RANK"] = env["RANK"];
   env["ROLE_WORLD_SIZE"] = env["WORLD_SIZE"];
@@ -24,8 +24,9 @@ Environment RankEnvironment(const LaunchOptions& options,
   env["TORCHELASTIC_RUN_ID"] = coordinator.job;
   // Rank 0 must not serve a coordinator of its own.
   env["TORCHELASTIC_USE_AGENT_STORE"] = "True";
-  env["TORCHELASTIC_RESTART_COUNT"] = "0";
-  env["TORCHELASTIC_MAX_RESTARTS"] = "0";
+  env["TORCHELASTIC_RESTART_COUNT"] = absl::StrCat(assignment.restarts);
+  env["TORCHELASTIC_MAX_RESTARTS"] = absl::StrCat(options.max_restarts);
+  env["TORCHELASTIC_ERROR_FILE"] = error_file;
   // A job name from outside would take precedence over the run's.
   env.erase("MUSTER_JOB");
   // Several ranks with a thread per core each would get in each other's way.

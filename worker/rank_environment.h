@@ -14,11 +14,23 @@ struct CoordinatorAddress {
   std::string job;
 };
 
+// What the hosts agreed on: the same for all but for the first two.
+struct Assignment {
+  int group_rank = 0;  // which host this is
+  int first_rank = 0;  // of this host's ranks
+  int group_world_size = 1;
+  int world_size = 1;
+  // How often the job's ranks were started again after a failure.
+  int restarts = 0;
+};
+
 // The environment of the rank `local_rank` of this host: `inherited`, with
-// torchrun's variables set.
+// torchrun's variables set. `error_file`: TORCHELASTIC_ERROR_FILE.
 Environment RankEnvironment(const LaunchOptions& options,
+                            const Assignment& assignment,
                             const CoordinatorAddress& coordinator,
-                            int local_rank, Environment inherited);
+                            int local_rank, const std::string& error_file,
+                            Environment inherited);
 
 }  // namespace muster::worker
 

@@ -12,46 +12,54 @@ using ::testing::Not;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
-LaunchOptions TwoHostsOfThree() {
+LaunchOptions ThreeRanks() {
   LaunchOptions options;
-  options.nnodes = 2;
-  options.node_rank = 1;
   options.nproc_per_node = 3;
+  options.max_restarts = 4;
   options.role = "trainer";
   return options;
 }
 
+// The other host has two ranks.
+const Assignment kSecondOfTwo = {.group_rank = 1,
+                                 .first_rank = 2,
+                                 .group_world_size = 2,
+                                 .world_size = 5,
+                                 .restarts = 1};
 const CoordinatorAddress kCoordinator = {"10.0.0.7", 7070, "job7"};
 
 TEST(RankEnvironmentTest, HoldsTorchrunsVariables) {
   EXPECT_THAT(
-      RankEnvironment(TwoHostsOfThree(), kCoordinator, 2, {}),
+      RankEnvironment(ThreeRanks(), kSecondOfTwo, kCoordinator, 2, "/e.json",
+                      {}),
       UnorderedElementsAre(
-          Pair("RANK", "5"), Pair("LOCAL_RANK", "2"), Pair("WORLD_SIZE", "6"),
+          Pair("RANK", "4"), Pair("LOCAL_RANK", "2"), Pair("WORLD_SIZE", "5"),
           Pair("LOCAL_WORLD_SIZE", "3"), Pair("GROUP_RANK", "1"),
-          Pair("GROUP_WORLD_SIZE", "2"), Pair("ROLE_RANK", "5"),
-          Pair("ROLE_NAME", "trainer"), Pair("ROLE_WORLD_SIZE", "6"),
+          Pair("GROUP_WORLD_SIZE", "2"), Pair("ROLE_RANK", "4"),
+          Pair("ROLE_NAME", "trainer"), Pair("ROLE_WORLD_SIZE", "5"),
           Pair("MASTER_ADDR", "10.0.0.7"), Pair("MASTER_PORT", "7070"),
           Pair("TORCHELASTIC_RUN_ID", "job7"),
           Pair("TORCHELASTIC_USE_AGENT_STORE", "True"),
-          Pair("TORCHELASTIC_RESTART_COUNT", "0"),
-          Pair("TORCHELASTIC_MAX_RESTARTS", "0"), Pair("OMP_NUM_THREADS", "1"),
-          Pair("MUSTER_HTTP_PORT", "0")));
+          Pair("TORCHELASTIC_RESTART_COUNT", "1"),
+          Pair("TORCHELASTIC_MAX_RESTARTS", "4"),
+          Pair("TORCHELASTIC_ERROR_FILE", "/e.json"),
+          Pair("OMP_NUM_THREADS", "1"), Pair("MUSTER_HTTP_PORT", "0")));
 }
 
 TEST(RankEnvironmentTest, OverridesAnOuterLaunchAndKeepsTheRest) {
-  const Environment env = RankEnvironment(TwoHostsOfThree(), kCoordinator, 0,
-                                          {{"RANK", "77"},
-                                           {"MUSTER_JOB", "outer"},
-                                           {"GLOO_SOCKET_IFNAME", "eth0"}});
-  EXPECT_THAT(env, Contains(Pair("RANK", "3")));
+  const Environment env =
+      RankEnvironment(ThreeRanks(), kSecondOfTwo, kCoordinator, 0, "",
+                      {{"RANK", "77"},
+                       {"MUSTER_JOB", "outer"},
+                       {"GLOO_SOCKET_IFNAME", "eth0"}});
+  EXPECT_THAT(env, Contains(Pair("RANK", "2")));
   EXPECT_THAT(env, Contains(Pair("GLOO_SOCKET_IFNAME", "eth0")));
   EXPECT_THAT(env, Not(Contains(Key("MUSTER_JOB"))));
 }
 
 TEST(RankEnvironmentTest, ThreadsAndHttpPortOfTheUserStay) {
   const Environment env =
-      RankEnvironment(TwoHostsOfThree(), kCoordinator, 0,
+      RankEnvironment(ThreeRanks(), kSecondOfTwo, kCoordinator, 0, "",
                       {{"OMP_NUM_THREADS", "8"}, {"MUSTER_HTTP_PORT", ""}});
   EXPECT_THAT(env, Contains(Pair("OMP_NUM_THREADS", "8")));
   EXPECT_THAT(env, Contains(Pair("MUSTER_HTTP_PORT", "")));
@@ -59,7 +67,7 @@ TEST(RankEnvironmentTest, ThreadsAndHttpPortOfTheUserStay) {
 
 TEST(RankEnvironmentTest, ASingleRankMayUseEveryCore) {
   LaunchOptions options;
-  EXPECT_THAT(RankEnvironment(options, kCoordinator, 0, {}),
+  EXPECT_THAT(RankEnvironment(options, {}, kCoordinator, 0, "", {}),
               Not(Contains(Key("OMP_NUM_THREADS"))));
 }
 

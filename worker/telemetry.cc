@@ -7,26 +7,42 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "worker/debug_pages.h"
 #include "worker/http.h"
 #include "worker/metrics.h"
+#include "worker/stacks.h"
 
 namespace muster::worker {
 namespace {
 
-constexpr char kIndex[] =
-    "<!doctype html><title>muster worker</title><h1>muster worker</h1>"
-    "<p><a href=\"/metrics\">metrics</a></p>"
-    "<p><a href=\"/healthz\">health</a></p>\n";
+// "links to": every page, in their order.
+std::string Index(const std::vector<HttpPage>& pages) {
+  std::string html =
+      "<!doctype html><title>muster worker</title><h1>muster worker</h1>\n";
+  for (const HttpPage& page : pages) {
+    absl::StrAppend(&html, "<p><a href=\"", page.path, "\">",
+                    page.path.substr(1), "</a></p>\n");
+  }
+  return html;
+}
 
 class HttpTelemetry final : public Telemetry {
  public:
   absl::Status Listen(const TelemetryOptions& options) {
+    std::vector<HttpPage> pages = {
+        {"/metrics", "text/plain; version=0.0.4; charset=utf-8",
+         [this] { return metrics_->Render(); }},
+        {"/healthz", "text/plain", [] { return std::string("ok\n"); }},
+        {"/debug/stacks", "text/plain", StacksOfAllThreads},
+        {"/debug/environment", "application/json", EnvironmentJson},
+        {"/debug/log", "application/json", LogJson, SetLog}};
+    for (const HttpPage& page : options.debug_pages) pages.push_back(page);
+    for (HttpPage& page : pages) {
+      page.guarded = absl::StartsWith(page.path, "/debug/");
+    }
+    pages.push_back({"/", "text/html", [html = Index(pages)] { return html; }});
     absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(
-        options.address, options.port,
-        {{"/metrics", "text/plain; version=0.0.4; charset=utf-8",
-          [this] { return metrics_->Render(); }},
-         {"/healthz", "text/plain", [] { return std::string("ok\n"); }},
-         {"/", "text/html", [] { return std::string(kIndex); }}});
+        options.address, options.port, pages, options.may_debug);
     if (!server.ok()) {
       return absl::Status(
           server.status().code(),

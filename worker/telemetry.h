@@ -4,9 +4,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "dataplane/metrics.h"
+#include "worker/http.h"
 
 namespace muster::worker {
 
@@ -16,6 +18,10 @@ struct TelemetryOptions {
   std::string address = "127.0.0.1";
   // 0 takes any free port.
   int port = 0;
+  // Pages below /debug/ beside those of this process that every one has.
+  std::vector<HttpPage> debug_pages = {};
+  // Whether a request may have the pages below /debug/; null: all may.
+  HttpGuard may_debug = nullptr;
 };
 
 // Reads MUSTER_HTTP_PORT and MUSTER_HTTP_ADDRESS. Nothing when
@@ -24,8 +30,9 @@ struct TelemetryOptions {
 absl::StatusOr<std::optional<TelemetryOptions>> TelemetryOptionsFromEnv();
 
 // Telemetry is what one worker process shows of itself over HTTP: /metrics
-// (Prometheus text), /healthz ("ok" while the process can answer) and / (links
-// to both). Thread-safe.
+// (Prometheus text), /healthz ("ok" while the process can answer), and below
+// /debug/ the stacks of its threads, its environment and its log level, which
+// can be set there. / links to all. Thread-safe.
 class Telemetry {
  public:
   // Listens and serves when it returns.

@@ -57,6 +57,59 @@ TEST(TelemetryTest, ServesMetricsHealthAndLinksOnLoopback) {
   EXPECT_EQ(unknown->status, 404);
 }
 
+TEST(TelemetryTest, DebugPagesAreReadAndSet) {
+  int level = 0;
+  TelemetryOptions options;
+  options.debug_pages = {
+      {"/debug/extra", "text/plain", [&] { return absl::StrCat(level, "\n"); },
+       [&](const std::string& body) {
+         level = static_cast<int>(body.size());
+         return body == "bad" ? absl::InvalidArgumentError("is bad")
+                              : absl::OkStatus();
+       }}};
+  const auto telemetry = Telemetry::Start(options);
+  ASSERT_TRUE(telemetry.ok()) << telemetry.status();
+  httplib::Client client("127.0.0.1", PortOf(**telemetry));
+  EXPECT_THAT(client.Get("/debug/stacks")->body, HasSubstr("thread "));
+  EXPECT_THAT(client.Get("/debug/environment")->body, HasSubstr("\"PATH\""));
+  EXPECT_THAT(client.Get("/debug/log")->body, HasSubstr("\"v\": 0"));
+  EXPECT_THAT(client.Get("/")->body, HasSubstr("href=\"/debug/extra\""));
+  EXPECT_EQ(client.Get("/debug/extra")->body, "0\n");
+  EXPECT_EQ(client.Post("/debug/extra", "four", "text/plain")->body, "4\n");
+  const auto refused = client.Post("/debug/extra", "bad", "text/plain");
+  EXPECT_EQ(refused->status, 400);
+  EXPECT_EQ(refused->body, "is bad\n");
+  EXPECT_EQ(client.Post("/metrics", "x", "text/plain")->status, 404);
+  EXPECT_EQ(
+      client.Post("/debug/log", std::string(5000, 'x'), "text/plain")->status,
+      413);
+}
+
+TEST(TelemetryTest, WhoMayNotDebugStillSeesMetrics) {
+  TelemetryOptions options;
+  options.may_debug = [](const std::string& header) {
+    if (header == "Bearer grain") return absl::OkStatus();
+    return header.empty() ? absl::PermissionDeniedError("nobody may")
+                          : absl::UnauthenticatedError("not with that");
+  };
+  const auto telemetry = Telemetry::Start(options);
+  ASSERT_TRUE(telemetry.ok()) << telemetry.status();
+  httplib::Client client("127.0.0.1", PortOf(**telemetry));
+  for (const char* page : {"/debug/stacks", "/debug/environment"}) {
+    const auto denied = client.Get(page);
+    EXPECT_EQ(denied->status, 403);
+    EXPECT_EQ(denied->body, "nobody may\n");
+    const auto wrong = client.Get(page, {{"Authorization", "Bearer chaff"}});
+    EXPECT_EQ(wrong->status, 401);
+    EXPECT_EQ(wrong->get_header_value("WWW-Authenticate"), "Bearer");
+    EXPECT_EQ(client.Get(page, {{"Authorization", "Bearer grain"}})->status,
+              200);
+  }
+  EXPECT_EQ(client.Post("/debug/log", "{}", "text/plain")->status, 403);
+  EXPECT_EQ(client.Get("/metrics")->status, 200);
+  EXPECT_EQ(client.Get("/healthz")->status, 200);
+}
+
 TEST(TelemetryTest, PortInUseIsAnErrorThatNamesIt) {
   const auto first = StartOrDie();
   const int port = PortOf(*first);

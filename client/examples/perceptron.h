@@ -57,6 +57,7 @@ class Sgd {
   void Step(std::span<const float> gradient, std::span<float> parameters);
 
   void set_learning_rate(float rate) { learning_rate_ = rate; }
+  std::span<float> velocity() { return velocity_; }
 
  private:
   float learning_rate_;

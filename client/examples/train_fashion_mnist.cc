@@ -18,6 +18,7 @@
 #include <fstream>
 #include <iomanip>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -31,6 +32,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "client/examples/checkpoint.h"
 #include "client/examples/fashion_mnist.h"
 #include "client/examples/trainer.h"
 #include "client/muster.h"
@@ -55,6 +57,14 @@ ABSL_FLAG(std::string, loss_curve, "",
           "file for the loss of every step, one a line; written by rank 0");
 ABSL_FLAG(std::string, report, "",
           "file for the results as JSON; written by rank 0");
+ABSL_FLAG(std::string, checkpoint, "",
+          "file to begin with if it is there, and to write every "
+          "--checkpoint_steps steps; by rank 0");
+ABSL_FLAG(int, checkpoint_steps, 100, "steps between two checkpoints");
+ABSL_FLAG(std::string, on_failure, "exit",
+          "when other ranks are gone: exit; shrink: go on in this process with "
+          "those that are left; reform: go on in this process and wait for the "
+          "others to come again (muster-run --restart=rank)");
 ABSL_FLAG(std::string, linger_file, "",
           "at the end, wait for this file to appear, so that metrics can be "
           "read until then");
@@ -64,8 +74,9 @@ ABSL_FLAG(absl::Duration, linger, absl::Seconds(30),
 namespace muster::examples {
 namespace {
 
-constexpr int kExitPeerFailed = 75;
 constexpr int kCompareSteps = 200;
+// For those that are left to find each other.
+constexpr std::chrono::seconds kRecoveryTimeout(60);
 
 struct Dataset {
   LabelledImages train;
@@ -94,6 +105,12 @@ TrainingSettings SettingsFromFlags() {
   check(settings.momentum >= 0 && settings.momentum < 1, "momentum",
         "0 or more and less than 1");
   check(settings.max_steps >= 0, "max_steps", "0 or more");
+  check(absl::GetFlag(FLAGS_checkpoint_steps) >= 1, "checkpoint_steps",
+        "1 or more");
+  const std::string on_failure = absl::GetFlag(FLAGS_on_failure);
+  check(
+      on_failure == "exit" || on_failure == "shrink" || on_failure == "reform",
+      "on_failure", "exit, shrink or reform");
   return settings;
 }
 
@@ -170,35 +187,107 @@ void Linger(const std::string& file) {
   }
 }
 
-int Train(const Dataset& dataset, const TrainingSettings& settings) {
+// The largest batch up to --global_batch that the ranks can share.
+TrainingSettings ForThisWorld(TrainingSettings settings) {
+  if (absl::GetFlag(FLAGS_on_failure) == "shrink") {
+    settings.global_batch -= settings.global_batch % GetWorldSize();
+  }
+  return settings;
+}
+
+// Until the end of the training. On a failure `trainer` is as far as it came.
+std::vector<EpochResult> TrainOn(Trainer& trainer, const int epochs) {
   const bool speaks = GetRank() == 0;
-  const auto start = std::chrono::steady_clock::now();
-  Trainer trainer(settings, dataset.train, dataset.test);
+  const std::string checkpoint = absl::GetFlag(FLAGS_checkpoint);
+  const auto every = static_cast<size_t>(absl::GetFlag(FLAGS_checkpoint_steps));
   ProgressBar bar(speaks);
-  std::vector<EpochResult> epochs;
-  for (int i = 1; i <= settings.epochs && !trainer.done(); ++i) {
-    epochs.push_back(trainer.RunEpoch(
-        i, [&](const Trainer::Progress& progress) { bar.Show(progress); }));
+  std::vector<EpochResult> results;
+  while (trainer.epoch() <= epochs && !trainer.done()) {
+    results.push_back(trainer.RunEpoch([&](const Trainer::Progress& progress) {
+      bar.Show(progress);
+      if (speaks && !checkpoint.empty() &&
+          trainer.losses().size() % every == 0) {
+        WriteCheckpoint(checkpoint, trainer.state());
+      }
+    }));
     bar.Clear();
-    const EpochResult& epoch = epochs.back();
+    const EpochResult& epoch = results.back();
     if (!speaks) continue;
     std::printf(
         "epoch %d/%d: loss %.4f, test accuracy %.2f %%, %.0f images/s, "
         "%.1f s\n",
-        i, settings.epochs, epoch.loss, 100 * epoch.test_accuracy,
+        epoch.epoch, epochs, epoch.loss, 100 * epoch.test_accuracy,
         epoch.images_per_second, epoch.train_seconds);
   }
-  const bool equal = trainer.ParametersAreEqual();
-  if (speaks) {
+  return results;
+}
+
+// A default group without those that `error` blames, or with others in their
+// places. More may fail meanwhile.
+void Recover(DistError error) {
+  const bool shrinks = absl::GetFlag(FLAGS_on_failure) == "shrink";
+  while (true) {
+    if (absl::GetFlag(FLAGS_on_failure) == "exit" ||
+        error.culprit_ranks().empty()) {
+      throw error;
+    }
+    std::fprintf(stderr, "rank %d: %s\n", GetRank(), error.what());
+    try {
+      if (shrinks) {
+        ShrinkGroup(error.culprit_ranks(), nullptr,
+                    {.timeout = kRecoveryTimeout});
+      } else {
+        DestroyProcessGroup();
+        InitProcessGroup();
+      }
+      return;
+    } catch (const DistError& next) {
+      // Without a group nobody can be excluded from it.
+      if (!IsInitialized() && shrinks) throw;
+      error = next;
+    }
+  }
+}
+
+int Train(const Dataset& dataset, const TrainingSettings& settings) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::string checkpoint = absl::GetFlag(FLAGS_checkpoint);
+  TrainingState state;
+  if (!checkpoint.empty() && GetRank() == 0) {
+    state = ReadCheckpoint(checkpoint).value_or(TrainingState());
+  }
+  std::vector<EpochResult> epochs;
+  std::unique_ptr<Trainer> trainer;
+  bool equal = false;
+  while (true) {
+    try {
+      trainer = std::make_unique<Trainer>(ForThisWorld(settings), dataset.train,
+                                          dataset.test, state);
+      if (GetRank() == 0 && !trainer->losses().empty()) {
+        std::printf("going on after %zu steps, in epoch %d, on %d ranks\n",
+                    trainer->losses().size(), trainer->epoch(), GetWorldSize());
+      }
+      const std::vector<EpochResult> results =
+          TrainOn(*trainer, settings.epochs);
+      epochs.insert(epochs.end(), results.begin(), results.end());
+      equal = trainer->ParametersAreEqual();
+      break;
+    } catch (const DistError& error) {
+      if (trainer != nullptr) state = trainer->state();
+      trainer.reset();
+      Recover(error);
+    }
+  }
+  if (GetRank() == 0) {
     const std::chrono::duration<double> elapsed =
         std::chrono::steady_clock::now() - start;
     std::printf("parameters are %s on %d ranks; %.1f s in all\n",
                 equal ? "bitwise equal" : "NOT EQUAL", GetWorldSize(),
                 elapsed.count());
     const std::string curve = absl::GetFlag(FLAGS_loss_curve);
-    if (!curve.empty()) WriteLossCurve(curve, trainer.losses());
+    if (!curve.empty()) WriteLossCurve(curve, trainer->losses());
     const std::string report = absl::GetFlag(FLAGS_report);
-    if (!report.empty()) WriteReport(report, epochs, equal);
+    if (!report.empty() && !epochs.empty()) WriteReport(report, epochs, equal);
   }
   const std::string linger_file = absl::GetFlag(FLAGS_linger_file);
   if (!linger_file.empty()) Linger(linger_file);
@@ -209,8 +298,8 @@ int Train(const Dataset& dataset, const TrainingSettings& settings) {
 std::vector<float> LossCurve(const Dataset& dataset,
                              const TrainingSettings& settings) {
   Trainer trainer(settings, dataset.train, dataset.test);
-  for (int epoch = 1; epoch <= settings.epochs && !trainer.done(); ++epoch) {
-    trainer.RunEpoch(epoch, [](const Trainer::Progress&) {});
+  while (trainer.epoch() <= settings.epochs && !trainer.done()) {
+    trainer.RunEpoch([](const Trainer::Progress&) {});
   }
   return trainer.losses();
 }
@@ -288,11 +377,6 @@ int Run() {
   return status;
 }
 
-// 75 when it is others who failed.
-int ExitStatusOf(const DistError& error) {
-  return error.culprits().empty() ? 1 : kExitPeerFailed;
-}
-
 void PrintHelp() {
   std::printf(
       "Trains a perceptron on Fashion-MNIST with all ranks of a job; started "
@@ -306,18 +390,6 @@ void PrintHelp() {
   for (const auto& [name, flag] : flags) {
     std::printf("  --%s  %s; default %s\n", name.c_str(), flag->Help().c_str(),
                 flag->DefaultValue().c_str());
-  }
-}
-
-int Main() {
-  try {
-    return Run();
-  } catch (const DistError& error) {
-    std::fprintf(stderr, "train_fashion_mnist: %s\n", error.what());
-    return ExitStatusOf(error);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "train_fashion_mnist: %s\n", error.what());
-    return 1;
   }
 }
 
@@ -344,5 +416,5 @@ int main(int argc, char** argv) {
   }
   // Line by line into the launcher's pipe, too.
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  return muster::examples::Main();
+  return muster::Record(muster::examples::Run);
 }

@@ -6,9 +6,11 @@ train_fashion_mnist_test.py MUSTER_RUN TRAIN_FASHION_MNIST
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 MUSTER_RUN = TRAIN = ""
@@ -84,6 +86,75 @@ class TrainTest(unittest.TestCase):
                             "--hidden_units=16")
         self.assertEqual(result.returncode, 1, result.stdout)
         self.assertIn("DIFFERENT loss curves", result.stdout)
+
+    def test_a_run_that_resumes_ends_as_one_that_was_not_disturbed(self):
+        checkpoint = os.path.join(self.folder, "checkpoint")
+        whole = self.curve("whole", 2)
+        self.curve("half", 2, f"--checkpoint={checkpoint}",
+                   "--checkpoint_steps=10", "--max_steps=27")
+        self.assertEqual(
+            self.curve("rest", 2, f"--checkpoint={checkpoint}"), whole)
+
+    def test_a_checkpoint_of_another_model_is_an_error(self):
+        checkpoint = os.path.join(self.folder, "checkpoint")
+        self.curve("first", 2, f"--checkpoint={checkpoint}",
+                   "--checkpoint_steps=10")
+        result = self.train(2, *SHORT, f"--checkpoint={checkpoint}",
+                            "--hidden_units=17")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("parameters, this model", result.stderr)
+
+    def disturbed(self, launcher_options, *options):
+        """Kills rank 2 of 3 after the first checkpoint; returns the output."""
+        checkpoint = os.path.join(self.folder, "checkpoint")
+        curve = os.path.join(self.folder, "curve")
+        process = subprocess.Popen(
+            [MUSTER_RUN, "--standalone", "--nproc-per-node=3",
+             *launcher_options, "--", TRAIN, "--epochs=1", "--max_steps=900",
+             "--global_batch=48", "--hidden_units=16", "--checkpoint_steps=10",
+             f"--checkpoint={checkpoint}", f"--loss_curve={curve}", *options],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        deadline = time.monotonic() + LIMIT_S
+        while not os.path.exists(checkpoint):
+            self.assertLess(time.monotonic(), deadline)
+            os.sched_yield()
+        os.kill(self.rank_of(process.pid, 2), signal.SIGKILL)
+        out, _ = process.communicate(timeout=LIMIT_S)
+        self.assertEqual(process.returncode, 0, out)
+        self.assertIn("was killed by signal 9", out)
+        self.assertRegex(out, r"going on after \d+ steps, in epoch 1")
+        with open(curve, encoding="utf-8") as file:
+            losses = [float(line) for line in file]
+        self.assertEqual(len(losses), 900, out)
+        self.assertLess(sum(losses[-50:]) / 50, 0.75, out)
+        return out
+
+    def rank_of(self, launcher, rank):
+        with open(f"/proc/{launcher}/task/{launcher}/children",
+                  encoding="utf-8") as file:
+            children = file.read().split()
+        for pid in children:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if f"RANK={rank}".encode() in file.read().split(b"\0"):
+                    return int(pid)
+        raise AssertionError(f"no rank {rank} among {children}")
+
+    def test_all_ranks_start_again_from_the_checkpoint(self):
+        out = self.disturbed(["--max-restarts=1"])
+        self.assertIn("on 3 ranks", out)
+
+    def test_ranks_go_on_in_process_with_a_new_one(self):
+        out = self.disturbed(["--max-restarts=1", "--restart=rank"],
+                             "--on_failure=reform")
+        self.assertIn("bitwise equal on 3 ranks", out)
+        self.assertEqual(out.count("metrics: http"), 4, out)
+
+    def test_ranks_go_on_in_process_with_fewer(self):
+        out = self.disturbed(["--restart=none"], "--on_failure=shrink")
+        self.assertIn("bitwise equal on 2 ranks", out)
 
     def test_damaged_data_set_is_named(self):
         for name in os.listdir(DATA):

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "client/muster.h"
 
@@ -19,7 +20,7 @@ constexpr size_t kTestBatch = 500;
 }  // namespace
 
 Trainer::Trainer(const TrainingSettings& settings, const LabelledImages& train,
-                 const LabelledImages& test)
+                 const LabelledImages& test, TrainingState state)
     : settings_(settings),
       train_(train),
       test_(test),
@@ -30,9 +31,25 @@ Trainer::Trainer(const TrainingSettings& settings, const LabelledImages& train,
       model_(kImagePixels, settings.hidden_units, kClasses, settings.seed),
       sgd_(model_.parameter_count(), settings.learning_rate, settings.momentum),
       gradient_(model_.parameter_count() + 1) {
-  // The seed makes them equal already; a program that loads a checkpoint on
-  // one rank needs this.
-  Broadcast(Tensor(model_.parameters()), 0);
+  ShareNewest(state, model_.parameter_count());
+  // Without one the seed makes all ranks begin alike.
+  if (state.parameters.empty()) return;
+  std::copy(state.parameters.begin(), state.parameters.end(),
+            model_.parameters().begin());
+  std::copy(state.velocity.begin(), state.velocity.end(),
+            sgd_.velocity().begin());
+  losses_ = std::move(state.losses);
+  epoch_ = state.epoch;
+  step_ = state.step;
+}
+
+TrainingState Trainer::state() {
+  return {
+      .epoch = epoch_,
+      .step = step_,
+      .parameters = {model_.parameters().begin(), model_.parameters().end()},
+      .velocity = {sgd_.velocity().begin(), sgd_.velocity().end()},
+      .losses = losses_};
 }
 
 void Trainer::Load(const LabelledImages& images,
@@ -82,32 +99,35 @@ bool Trainer::done() const {
          losses_.size() >= static_cast<size_t>(settings_.max_steps);
 }
 
-EpochResult Trainer::RunEpoch(int epoch, const OnStep& on_step) {
+EpochResult Trainer::RunEpoch(const OnStep& on_step) {
   const auto start = std::chrono::steady_clock::now();
-  sampler_.SetEpoch(epoch - 1);
+  sampler_.SetEpoch(epoch_ - 1);
   // Large steps first, small ones to settle.
   sgd_.set_learning_rate(settings_.learning_rate *
-                         static_cast<float>(settings_.epochs - epoch + 1) /
+                         static_cast<float>(settings_.epochs - epoch_ + 1) /
                          static_cast<float>(settings_.epochs));
   const int steps = static_cast<int>(sampler_.steps_per_epoch());
   const size_t first = losses_.size();
-  for (int step = 0; step < steps && !done(); ++step) {
-    losses_.push_back(Step(sampler_.Batch(static_cast<size_t>(step))));
-    on_step({.epoch = epoch,
-             .step = step + 1,
+  while (step_ < steps && !done()) {
+    losses_.push_back(Step(sampler_.Batch(static_cast<size_t>(step_))));
+    ++step_;
+    on_step({.epoch = epoch_,
+             .step = step_,
              .steps = steps,
              .loss = losses_.back()});
   }
   const std::chrono::duration<double> elapsed =
       std::chrono::steady_clock::now() - start;
   const auto made = static_cast<double>(losses_.size() - first);
-  EpochResult result = {.epoch = epoch};
+  EpochResult result = {.epoch = epoch_};
   result.train_seconds = elapsed.count();
   result.loss = std::accumulate(losses_.begin() + static_cast<ptrdiff_t>(first),
                                 losses_.end(), 0.0) /
                 std::max(made, 1.0);
   result.images_per_second = made * settings_.global_batch / elapsed.count();
   result.test_accuracy = TestAccuracy();
+  ++epoch_;
+  step_ = 0;
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "client/examples/checkpoint.h"
 #include "client/examples/distributed_sampler.h"
 #include "client/examples/fashion_mnist.h"
 #include "client/examples/perceptron.h"
@@ -38,9 +39,12 @@ struct EpochResult {
 // the gradients, and every rank makes the same step.
 class Trainer {
  public:
-  // The images must outlive it. Throws std::invalid_argument (settings).
+  // Begins with `state`, or, where no rank has one, anew: ranks may have made
+  // different numbers of steps, and new ones none (ShareNewest). Collective.
+  // The images must outlive it. Throws std::invalid_argument (settings),
+  // std::runtime_error (a state of another model).
   Trainer(const TrainingSettings& settings, const LabelledImages& train,
-          const LabelledImages& test);
+          const LabelledImages& test, TrainingState state = {});
 
   // Called on every rank after each step.
   struct Progress {
@@ -51,9 +55,15 @@ class Trainer {
   };
   using OnStep = std::function<void(const Progress&)>;
 
-  // Trains epoch 1 to settings.epochs and counts how many test images come out
-  // right. Collective.
-  EpochResult RunEpoch(int epoch, const OnStep& on_step);
+  // Trains the rest of epoch(), which then is the next one, and counts how many
+  // test images come out right. Collective.
+  EpochResult RunEpoch(const OnStep& on_step);
+
+  // The epoch that runs, or comes next; from 1.
+  int epoch() const { return epoch_; }
+
+  // After the last step that was made, also when an exception ended RunEpoch.
+  TrainingState state();
 
   // Whether max_steps is reached.
   bool done() const;
@@ -77,6 +87,8 @@ class Trainer {
   DistributedSampler sampler_;
   Perceptron model_;
   Sgd sgd_;
+  int epoch_ = 1;
+  int step_ = 0;  // of the epoch, the next one
   // The gradient, and after it the loss: one collective carries both.
   std::vector<float> gradient_;
   std::vector<float> losses_;

@@ -90,29 +90,6 @@ bool KeyFits(const std::string& certificates, const std::string& key) {
   return fits;
 }
 
-absl::StatusOr<std::string> Token(const SessionOptions& options) {
-  if (!options.use_token) return std::string();
-  std::string token = options.token;
-  if (token.empty() && !options.token_file.empty()) {
-    absl::StatusOr<std::string> content =
-        ReadFile("token_file", options.token_file);
-    if (!content.ok()) return content.status();
-    token = std::string(absl::StripAsciiWhitespace(*content));
-    if (token.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("token_file \"", options.token_file, "\": is empty"));
-    }
-  }
-  // The transport would end the process for a line break in a header.
-  if (token.size() > kTokenBytesMax ||
-      !std::all_of(token.begin(), token.end(), absl::ascii_isgraph)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "token of ", token.size(), " bytes is malformed: 1 to ", kTokenBytesMax,
-        " visible ASCII characters without spaces"));
-  }
-  return token;
-}
-
 absl::Status CheckTokenIsSafe(const SessionOptions& options,
                               const Endpoint& endpoint) {
   if (options.insecure || endpoint.host == "localhost" ||
@@ -172,12 +149,35 @@ absl::Status TakeSecurityFromEnvironment(
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> TokenOf(const SessionOptions& options) {
+  if (!options.use_token) return std::string();
+  std::string token = options.token;
+  if (token.empty() && !options.token_file.empty()) {
+    absl::StatusOr<std::string> content =
+        ReadFile("token_file", options.token_file);
+    if (!content.ok()) return content.status();
+    token = std::string(absl::StripAsciiWhitespace(*content));
+    if (token.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token_file \"", options.token_file, "\": is empty"));
+    }
+  }
+  // The transport would end the process for a line break in a header.
+  if (token.size() > kTokenBytesMax ||
+      !std::all_of(token.begin(), token.end(), absl::ascii_isgraph)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "token of ", token.size(), " bytes is malformed: 1 to ", kTokenBytesMax,
+        " visible ASCII characters without spaces"));
+  }
+  return token;
+}
+
 absl::StatusOr<ChannelSecurity> LoadChannelSecurity(
     const SessionOptions& options, const Endpoint& endpoint) {
   absl::Status status = CheckTls(options);
   if (!status.ok()) return status;
   ChannelSecurity security;
-  const absl::StatusOr<std::string> token = Token(options);
+  const absl::StatusOr<std::string> token = TokenOf(options);
   if (!token.ok()) return token.status();
   if (!token->empty()) security.authorization = absl::StrCat("Bearer ", *token);
   if (options.tls_ca.empty()) {

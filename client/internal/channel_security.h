@@ -32,6 +32,10 @@ absl::Status TakeSecurityFromEnvironment(
     const std::function<const char*(const char* name)>& environment,
     SessionOptions& options);
 
+// The token that `options` mean, read anew; empty: none.
+// Errors: kInvalidArgument (the file, or what it has; never the token).
+absl::StatusOr<std::string> TokenOf(const SessionOptions& options);
+
 // Reads the files.
 // Errors: kInvalidArgument (a file, or options that do not fit together; the
 //   text names option and path, and never a token).

@@ -1,11 +1,112 @@
 #include "client/internal/telemetry.h"
 
-#include <memory>
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/internal/channel_security.h"
+#include "client/internal/debugging.h"
+#include "client/internal/endpoint.h"
+#include "dataplane/mutex.h"
 #include "worker/telemetry.h"
 
 namespace muster::internal {
+
+// Where the groups of this process are; asked from the server's threads.
+class Telemetry::Groups {
+ public:
+  void Set(std::function<std::vector<GroupProgress>()> progress) {
+    dataplane::MutexLock lock(mutex_);
+    progress_ = std::move(progress);
+  }
+
+  std::string Json() const {
+    nlohmann::json json = nlohmann::json::array();
+    for (const GroupProgress& group : Progress()) {
+      json.push_back({{"group", group.group},
+                      {"last_enqueued", group.last_enqueued},
+                      {"last_completed", group.last_completed},
+                      {"current", group.current},
+                      {"running_for_ms", group.running_for.count()}});
+    }
+    return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) +
+           "\n";
+  }
+
+ private:
+  std::vector<GroupProgress> Progress() const {
+    std::function<std::vector<GroupProgress>()> progress;
+    {
+      dataplane::MutexLock lock(mutex_);
+      progress = progress_;
+    }
+    return progress == nullptr ? std::vector<GroupProgress>() : progress();
+  }
+
+  mutable dataplane::Mutex mutex_;
+  std::function<std::vector<GroupProgress>()> progress_ ABSL_GUARDED_BY(mutex_);
+};
+
+namespace {
+
+const char* FromEnvironment(const char* name) { return std::getenv(name); }
+
+// Takes the same time wherever the two differ.
+bool Same(const std::string& a, const std::string& b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    difference |=
+        static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
+  }
+  return difference == 0;
+}
+
+absl::Status MayDebug(const std::string& header) {
+  SessionOptions options;
+  absl::Status status = TakeSecurityFromEnvironment(FromEnvironment, options);
+  if (!status.ok()) return status;
+  const absl::StatusOr<std::string> token = TokenOf(options);
+  if (!token.ok()) return token.status();
+  if (token->empty()) {
+    return absl::PermissionDeniedError(
+        "beyond loopback these pages want the job's token, and this process "
+        "has none (MUSTER_TOKEN, MUSTER_TOKEN_FILE)");
+  }
+  if (Same(header, absl::StrCat("Bearer ", *token))) return absl::OkStatus();
+  return absl::UnauthenticatedError(
+      "these pages want the job's token: Authorization: Bearer TOKEN");
+}
+
+std::string LevelJson() {
+  constexpr const char* kNames[] = {"OFF", "INFO", "DETAIL"};
+  return absl::StrCat("{\"debug_level\": \"",
+                      kNames[static_cast<int>(CurrentDebugLevel())], "\"}\n");
+}
+
+absl::Status SetLevel(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  const auto level =
+      json.is_object() && json.size() == 1 && json.contains("debug_level")
+          ? json["debug_level"]
+          : nlohmann::json();
+  if (level == "OFF") {
+    OverrideDebugLevel(DebugLevel::kOff);
+  } else if (level == "INFO") {
+    OverrideDebugLevel(DebugLevel::kInfo);
+  } else if (level == "DETAIL") {
+    OverrideDebugLevel(DebugLevel::kDetail);
+  } else {
+    return absl::InvalidArgumentError(
+        "the body must be {\"debug_level\": \"OFF\"}, \"INFO\" or \"DETAIL\"");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(
     std::optional<int> port) {
@@ -17,15 +118,25 @@ absl::StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(
     (*options)->port = *port;
   }
   if (!options->has_value()) return nullptr;
+  const auto groups = std::make_shared<Groups>();
+  worker::TelemetryOptions& chosen = **options;
+  chosen.debug_pages = {
+      {"/debug/groups", "application/json",
+       [groups] { return groups->Json(); }},
+      {"/debug/flight_recorder", "application/json",
+       [] { return Recorder()->ToJson(); }},
+      {"/debug/level", "application/json", LevelJson, SetLevel}};
+  if (!IsLoopback(chosen.address)) chosen.may_debug = MayDebug;
   absl::StatusOr<std::unique_ptr<worker::Telemetry>> server =
-      worker::Telemetry::Start(**std::move(options));
+      worker::Telemetry::Start(chosen);
   if (!server.ok()) return server.status();
-  return std::unique_ptr<Telemetry>(
-      new Telemetry(std::shared_ptr<worker::Telemetry>(*std::move(server))));
+  return std::unique_ptr<Telemetry>(new Telemetry(
+      groups, std::shared_ptr<worker::Telemetry>(*std::move(server))));
 }
 
-Telemetry::Telemetry(std::shared_ptr<worker::Telemetry> server)
-    : server_(std::move(server)) {}
+Telemetry::Telemetry(std::shared_ptr<Groups> groups,
+                     std::shared_ptr<worker::Telemetry> server)
+    : groups_(std::move(groups)), server_(std::move(server)) {}
 
 const std::string& Telemetry::address() const { return server_->address(); }
 
@@ -35,6 +146,11 @@ std::shared_ptr<dataplane::Metrics> Telemetry::metrics() const {
 
 void Telemetry::SetRank(int rank, int world_size) {
   server_->SetRank(rank, world_size);
+}
+
+void Telemetry::SetProgress(
+    std::function<std::vector<GroupProgress>()> progress) {
+  groups_->Set(std::move(progress));
 }
 
 }  // namespace muster::internal

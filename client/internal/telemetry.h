@@ -3,11 +3,14 @@
 #ifndef MUSTER_CLIENT_INTERNAL_TELEMETRY_H_
 #define MUSTER_CLIENT_INTERNAL_TELEMETRY_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/session.h"
 #include "dataplane/metrics.h"
 
 namespace muster::worker {
@@ -16,7 +19,8 @@ class Telemetry;
 
 namespace muster::internal {
 
-// Serves while it lives.
+// Serves while it lives. Beyond loopback the pages below /debug/ want the token
+// that the process itself shows the coordinator; without one nobody gets them.
 class Telemetry {
  public:
   // On `port` (0: any free one); without one on MUSTER_HTTP_PORT; without that
@@ -34,9 +38,16 @@ class Telemetry {
 
   void SetRank(int rank, int world_size);
 
- private:
-  explicit Telemetry(std::shared_ptr<worker::Telemetry> server);
+  // What /debug/groups shows from now on.
+  void SetProgress(std::function<std::vector<GroupProgress>()> progress);
 
+ private:
+  class Groups;
+
+  Telemetry(std::shared_ptr<Groups> groups,
+            std::shared_ptr<worker::Telemetry> server);
+
+  const std::shared_ptr<Groups> groups_;
   const std::shared_ptr<worker::Telemetry> server_;
 };
 

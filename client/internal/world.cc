@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -213,8 +214,20 @@ World::~World() {
   if (state_ != nullptr) state_->Shutdown();
 }
 
-std::string World::debug_address() const {
-  return telemetry_ == nullptr ? "" : telemetry_->address();
+std::string World::debug_address() const { return debug_address_; }
+
+// Where others find the telemetry: none can connect to "any address".
+std::string World::DebugAddress(const InitPlan& plan) const {
+  if (telemetry_ == nullptr) return "";
+  const std::string& address = telemetry_->address();
+  const size_t colon = address.rfind(':');
+  const std::string host = address.substr(0, colon);
+  if (host != "0.0.0.0" && host != "[::]") return address;
+  const absl::StatusOr<std::string> local = LocalAddressTowards(plan.endpoint);
+  if (!local.ok()) return address;
+  return absl::StrContains(*local, ':')
+             ? absl::StrCat("[", *local, "]", address.substr(colon))
+             : absl::StrCat(*local, address.substr(colon));
 }
 
 void World::MeetInFile(const InitPlan& plan) {
@@ -345,7 +358,7 @@ Formation World::TryToJoin(const InitPlan& plan) {
         std::min(session.connect_timeout, kMeetingAttempt);
   }
   session.connect_timeout_name = kTimeoutName;
-  session.debug_address = debug_address();
+  session.debug_address = debug_address_ = DebugAddress(plan);
   if (plan.embedded) {
     session.coordinator_note = "embedded in rank 0";
     // Rank 0 knows none.
@@ -359,6 +372,7 @@ Formation World::TryToJoin(const InitPlan& plan) {
     live->OnSessionOver(why);
   };
   session.progress = [live = live_] { return live->Progress(); };
+  if (telemetry_ != nullptr) telemetry_->SetProgress(session.progress);
   session_ = Session::Connect(std::move(session));
   const milliseconds patience =
       coordinator_ == nullptr ? milliseconds(0) : kServerPatience;

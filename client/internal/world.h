@@ -59,6 +59,7 @@ class World {
  private:
   explicit World(const InitProcessGroupOptions& options);
 
+  std::string DebugAddress(const InitPlan& plan) const;
   void MeetInFile(const InitPlan& plan);
   void FormGroup(InitPlan plan);
   void ServeCoordinator(InitPlan& plan);
@@ -83,6 +84,7 @@ class World {
   // In which rank 0 tells the others where it serves the coordinator; null:
   // they have been told.
   std::shared_ptr<Store> meeting_;
+  std::string debug_address_;
   std::shared_ptr<LiveGroups> live_;
   std::shared_ptr<FailureJudge> judge_;
   std::shared_ptr<Session> session_;

@@ -68,9 +68,10 @@ void FuzzOne(absl::string_view input) {
       const auto options = worker::ParseLaunchOptions(words, {});
       IsClear(options.status());
       if (!options.ok() || options->help || options->version) return;
-      Require(options->nnodes >= 1 && options->nproc_per_node >= 1 &&
-                  options->node_rank >= 0 &&
-                  options->node_rank < options->nnodes &&
+      Require(options->nnodes.min >= 1 &&
+                  options->nnodes.max >= options->nnodes.min &&
+                  options->nproc_per_node >= 1 && options->node_rank >= -1 &&
+                  options->node_rank < options->nnodes.max &&
                   !options->command.empty(),
               "options that start nothing");
       return;

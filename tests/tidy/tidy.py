@@ -37,7 +37,8 @@ MAY_INCLUDE = [
     ("worker/telemetry", ["worker/", "dataplane/metrics.h"]),
     ("worker/metrics", ["worker/", "client/version.h", "dataplane/metrics.h"]),
     ("worker/http", ["worker/"]),
-    ("worker/", ["worker/", "client/", "dataplane/metrics.h"]),
+    ("worker/", ["worker/", "client/", "dataplane/metrics.h",
+                 "dataplane/mutex.h"]),
     ("client/internal/embedded_coordinator.cc",
      ["client/", "coordinator/server/server.h"]),
     ("client/internal/telemetry.cc",
@@ -64,7 +65,8 @@ LIBRARIES = [
      r"client/internal/|client/tools/|tests/|"
      r"client/[a-z_]*_test\.cc).*"),
     (r"prometheus/", r"^(coordinator/server|worker)/metrics\.cc$"),
-    (r"httplib\.h", r"^(coordinator/server|worker)/http\.cc$|.*_test\.cc$"),
+    (r"httplib\.h", r"^(coordinator/server|worker)/http\.cc$|"
+     r"^client/tools/fetch\.cc$|.*_test\.cc$"),
     (r"gloo/", r"^(dataplane/backends/gloo/.*\.(cc|h)|"
                r"tests/bench/gloo_peer\.cc)$"),
     (r"mpi\.h", r"^dataplane/backends/mpi/.*"),

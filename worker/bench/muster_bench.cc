@@ -193,12 +193,14 @@ int RunWorld(int nproc, const std::vector<std::string>& arguments) {
                                       .job = absl::StrCat("bench-", getpid())};
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < nproc; ++rank) {
-    absl::StatusOr<pid_t> pid = group->Spawn(
-        {.path = "/proc/self/exe",
-         .arguments = rank_arguments,
-         .environment = RankEnvironment(launch, address, rank, environment),
-         .stdout_fd = STDOUT_FILENO,
-         .stderr_fd = STDERR_FILENO});
+    absl::StatusOr<pid_t> pid =
+        group->Spawn({.path = "/proc/self/exe",
+                      .arguments = rank_arguments,
+                      .environment = RankEnvironment(
+                          launch, {.world_size = nproc}, address, rank,
+                          /*error_file=*/"", environment),
+                      .stdout_fd = STDOUT_FILENO,
+                      .stderr_fd = STDERR_FILENO});
     if (!pid.ok()) return Fail(pid.status().message());
     ranks.push_back(*pid);
   }

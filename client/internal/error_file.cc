@@ -1,0 +1,56 @@
+#include "client/internal/error_file.h"
+
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::internal {
+namespace {
+
+constexpr size_t kFileBytesMax = 1 << 20;
+constexpr size_t kMessageBytesMax = 400;
+
+}  // namespace
+
+std::string ReadErrorFile(const std::string& path) {
+  if (path.empty()) return "";
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return "";
+  std::string text(kFileBytesMax, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  // Without exceptions: what cannot be read is "discarded".
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object() || !json.contains("message")) return "";
+  const nlohmann::json* message = &json["message"];
+  if (message->is_object() && message->contains("message")) {
+    message = &(*message)["message"];
+  }
+  if (!message->is_string()) return "";
+  std::string line = message->get<std::string>();
+  line = line.substr(0, line.find('\n'));
+  if (line.size() > kMessageBytesMax) line.resize(kMessageBytesMax);
+  return line;
+}
+
+void WriteErrorFile(const std::string& path, const std::string& message) {
+  if (path.empty()) return;
+  nlohmann::json json;
+  json["message"]["message"] = message;
+  json["message"]["extraInfo"]["timestamp"] = absl::StrCat(std::time(nullptr));
+  // Whole or not at all: the launcher may look at any time.
+  const std::string part = absl::StrCat(path, ".part");
+  std::ofstream file(part, std::ios::binary);
+  file << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+       << "\n";
+  file.close();
+  if (!file || std::rename(part.c_str(), path.c_str()) != 0) {
+    std::remove(part.c_str());
+  }
+}
+
+}  // namespace muster::internal

@@ -1,0 +1,22 @@
+// What a rank says of its failure in a file, as torchelastic's workers do.
+
+#ifndef MUSTER_CLIENT_INTERNAL_ERROR_FILE_H_
+#define MUSTER_CLIENT_INTERNAL_ERROR_FILE_H_
+
+#include <string>
+
+namespace muster::internal {
+
+// The message in the file that TORCHELASTIC_ERROR_FILE names, which is
+//   {"message": {"message": TEXT, "extraInfo": {"timestamp": "SECONDS", ...}}}
+// or has TEXT as "message" itself. Its first line, cut to 400 bytes. Empty:
+// there is no such file, or nothing like that in it.
+std::string ReadErrorFile(const std::string& path);
+
+// Writes one with `message` and this time, unless `path` is empty. An error is
+// of no interest: the launcher quotes standard error then.
+void WriteErrorFile(const std::string& path, const std::string& message);
+
+}  // namespace muster::internal
+
+#endif  // MUSTER_CLIENT_INTERNAL_ERROR_FILE_H_

@@ -1,0 +1,51 @@
+#include "client/internal/error_file.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+namespace muster::internal {
+namespace {
+
+std::string Path() {
+  return ::testing::TempDir() + "/" +
+         ::testing::UnitTest::GetInstance()->current_test_info()->name() +
+         ".json";
+}
+
+std::string Read(const std::string& text) {
+  std::ofstream(Path()) << text;
+  return ReadErrorFile(Path());
+}
+
+TEST(ErrorFileTest, WhatIsWrittenIsRead) {
+  WriteErrorFile(Path(), "no space \"left\" \xff");
+  EXPECT_EQ(ReadErrorFile(Path()), "no space \"left\" \xEF\xBF\xBD");
+}
+
+TEST(ErrorFileTest, BothFormsOfTorchelasticsMessagesAreRead) {
+  EXPECT_EQ(Read(R"({"message": {"message": "ValueError: x\nmore",
+                     "extraInfo": {"py_callstack": "..."}}})"),
+            "ValueError: x");
+  EXPECT_EQ(Read(R"({"message": "plain"})"), "plain");
+}
+
+TEST(ErrorFileTest, NonsenseSaysNothing) {
+  for (const char* text : {"", "{", "[]", "{}", R"({"message": 3})",
+                           R"({"message": {"message": []}})", "\xff"}) {
+    EXPECT_EQ(Read(text), "") << text;
+  }
+  EXPECT_EQ(ReadErrorFile("/no/such/file"), "");
+  EXPECT_EQ(ReadErrorFile(""), "");
+  EXPECT_EQ(Read("{\"message\": \"" + std::string(2000, 'x') + "\"}").size(),
+            400u);
+}
+
+TEST(ErrorFileTest, AFileThatCannotBeWrittenIsNoError) {
+  WriteErrorFile("/no/such/folder/error.json", "x");
+  WriteErrorFile("", "x");
+}
+
+}  // namespace
+}  // namespace muster::internal

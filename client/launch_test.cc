@@ -1,0 +1,181 @@
+// Spawn and Record, with real processes. Without threads: Spawn forks.
+
+#include "client/launch.h"
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/internal/error_file.h"
+#include "client/muster.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr SpawnOptions kAtOnce = {.failure_grace = milliseconds(0),
+                                  .stop_grace = seconds(20)};
+
+template <typename Call>
+std::string ErrorOf(Call call, absl::StatusCode code) {
+  try {
+    call();
+  } catch (const DistError& error) {
+    EXPECT_EQ(error.status().code(), code);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(SpawnTest, EachProcessHasAnIndexAndItsOwnId) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const auto spawned = SpawnAsync(
+      [&](int index) {
+        const int32_t line[2] = {index, getpid()};
+        EXPECT_EQ(write(ends[1], line, sizeof(line)), ssize_t{sizeof(line)});
+      },
+      3);
+  EXPECT_TRUE(spawned->Join());
+  int32_t lines[3][2];
+  ASSERT_EQ(read(ends[0], lines, sizeof(lines)), ssize_t{sizeof(lines)});
+  for (const auto& [index, pid] : lines) {
+    EXPECT_EQ(pid, spawned->pids()[static_cast<size_t>(index)]);
+  }
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST(SpawnTest, RanksFormAGroup) {
+  Spawn(
+      [](int index) {
+        // The parent's number makes the port's name unique on this host.
+        InitProcessGroup({.init_method = "file://" + ::testing::TempDir() +
+                                         "/spawn-" + std::to_string(getppid()),
+                          .world_size = 3,
+                          .rank = index});
+        std::vector<float> sum = {static_cast<float>(index)};
+        AllReduce(Tensor(sum));
+        DestroyProcessGroup();
+        if (sum[0] != 3.0F) throw std::runtime_error("wrong sum");
+      },
+      3);
+}
+
+TEST(SpawnTest, WhatAProcessThrowsIsThrown) {
+  const auto call = [] {
+    Spawn(
+        [](int index) {
+          if (index == 1) throw std::runtime_error("no grain");
+          while (true) pause();
+        },
+        3, kAtOnce);
+  };
+  EXPECT_THAT(ErrorOf(call, absl::StatusCode::kAborted),
+              ::testing::MatchesRegex(
+                  "Spawn: process 1 \\(pid [0-9]+\\) threw: no grain"));
+}
+
+TEST(SpawnTest, TheCulpritIsWhoDoesNotBlameOthers) {
+  const auto call = [] {
+    Spawn(
+        [](int index) {
+          if (index == 2) kill(getpid(), SIGKILL);
+          throw DistError(absl::AbortedError("rank 2 is gone"), {{.rank = 2}});
+        },
+        3);
+  };
+  try {
+    call();
+    FAIL() << "nothing was thrown";
+  } catch (const DistError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("was killed by signal 9 (SIGKILL)"));
+    EXPECT_THAT(error.culprit_ranks(), ElementsAre(2));
+  }
+}
+
+TEST(SpawnTest, ATimeoutOfJoinIsNoFailure) {
+  const auto spawned = SpawnAsync([](int) { pause(); }, 1, kAtOnce);
+  EXPECT_FALSE(spawned->Join(milliseconds(1)));
+  EXPECT_EQ(kill(spawned->pids()[0], 0), 0);
+  const int pid = spawned->pids()[0];
+  kill(pid, SIGTERM);
+  EXPECT_THAT(ErrorOf([&] { spawned->Join(); }, absl::StatusCode::kAborted),
+              HasSubstr("process 0 (pid " + std::to_string(pid) +
+                        ") was killed by signal 15 (SIGTERM)"));
+}
+
+TEST(SpawnTest, TheDestructorLeavesNobody) {
+  int pid = 0;
+  {
+    const auto spawned = SpawnAsync([](int) { pause(); }, 1);
+    pid = spawned->pids()[0];
+  }
+  EXPECT_EQ(kill(pid, 0), -1);
+}
+
+TEST(SpawnTest, ArgumentsAreChecked) {
+  for (const int nprocs : {-1, 0, 1025}) {
+    EXPECT_EQ(ErrorOf([&] { Spawn([](int) {}, nprocs); },
+                      absl::StatusCode::kInvalidArgument),
+              "Spawn: nprocs must be 1 to 1024, got " + std::to_string(nprocs));
+  }
+  std::thread other([] {
+    EXPECT_EQ(ErrorOf([] { Spawn([](int) {}, 1); },
+                      absl::StatusCode::kFailedPrecondition),
+              "Spawn: this process has 2 threads, and a fork would have only "
+              "one of them; call it before all else");
+  });
+  other.join();
+}
+
+class RecordTest : public ::testing::Test {
+ protected:
+  RecordTest() { setenv("TORCHELASTIC_ERROR_FILE", path_.c_str(), 1); }
+  ~RecordTest() override { unsetenv("TORCHELASTIC_ERROR_FILE"); }
+
+  const std::string path_ =
+      ::testing::TempDir() + "/" +
+      ::testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+TEST_F(RecordTest, GoodEndsAndOwnStatusesPass) {
+  EXPECT_EQ(Record([] { return 0; }), 0);
+  EXPECT_EQ(Record([] { return 3; }), 3);
+  EXPECT_EQ(internal::ReadErrorFile(path_), "");
+}
+
+TEST_F(RecordTest, WhatIsThrownIsLeftInTheErrorFile) {
+  EXPECT_EQ(Record([]() -> int { throw std::runtime_error("no grain"); }), 1);
+  EXPECT_EQ(internal::ReadErrorFile(path_), "no grain");
+  EXPECT_EQ(Record([]() -> int { throw 3; }), 1);
+  EXPECT_EQ(internal::ReadErrorFile(path_),
+            "an exception that is no std::exception");
+}
+
+TEST_F(RecordTest, WhoLostAPeerSaysSo) {
+  EXPECT_EQ(Record([]() -> int {
+              throw DistError(absl::AbortedError("rank 2"), {{.rank = 2}});
+            }),
+            kExitPeerFailed);
+  EXPECT_EQ(Record([]() -> int { throw DistError(absl::AbortedError("x")); }),
+            1);
+}
+
+}  // namespace
+}  // namespace muster

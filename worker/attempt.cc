@@ -1,0 +1,441 @@
+#include "worker/attempt.h"
+
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/internal/error_file.h"
+#include "worker/numa.h"
+
+namespace muster::worker {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// After SIGKILL a process ends at once, unless the kernel holds it.
+constexpr std::chrono::seconds kKillTime(10);
+
+}  // namespace
+
+void Say(const std::string& text) {
+  const std::string line = absl::StrCat("muster-run: ", text, "\n");
+  const ssize_t ignored = write(STDERR_FILENO, line.data(), line.size());
+  (void)ignored;
+}
+
+std::string HostName() {
+  char name[256] = "unknown";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+namespace {
+
+// Tokens of what epoll watches; ranks are their index.
+constexpr uint64_t kSignalToken = ~uint64_t{0};
+constexpr uint64_t kOutputToken = kSignalToken - 1;
+constexpr uint64_t kWakeToken = kSignalToken - 2;
+
+std::string Seconds(std::chrono::milliseconds duration) {
+  return absl::StrFormat("%.1fs",
+                         static_cast<double>(duration.count()) / 1000.0);
+}
+
+}  // namespace
+
+Attempt::Attempt(const Setting& setting, const Assignment& assignment)
+    : setting_(setting), options_(setting.options), assignment_(assignment) {}
+
+Attempt::~Attempt() {
+  for (const Rank& rank : ranks_) {
+    if (rank.pidfd >= 0) close(rank.pidfd);
+  }
+  if (epoll_fd_ >= 0) close(epoll_fd_);
+  std::error_code ignored;
+  if (!scratch_.empty()) std::filesystem::remove_all(scratch_, ignored);
+}
+
+void Attempt::Watch(int fd, uint64_t token) const {
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u64 = token;
+  epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+}
+
+absl::StatusOr<std::string> Attempt::MakeFolder(const std::string& root,
+                                                const Rank& rank) const {
+  const std::string folder =
+      absl::StrCat(root, "/", setting_.coordinator.job, "/attempt_",
+                   assignment_.restarts + rank.restarts, "/", rank.rank, "/");
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error) {
+    std::filesystem::remove(folder + "error.json", error);
+    return folder;
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "cannot make the folder \"", folder,
+      options_.log_dir.empty() ? "\": " : "\" (--log-dir): ", error.message()));
+}
+
+absl::Status Attempt::StartRank(Rank& rank) {
+  const int local_rank = LocalRank(rank);
+  const absl::StatusOr<std::string> folder =
+      MakeFolder(options_.log_dir.empty() ? scratch_ : options_.log_dir, rank);
+  if (!folder.ok()) return folder.status();
+  rank.error_file = *folder + "error.json";
+  const std::string prefix = absl::StrCat("[", rank.rank, "]: ");
+  const std::vector<int>& filter = options_.local_ranks_filter;
+  const bool shown =
+      filter.empty() ||
+      std::binary_search(filter.begin(), filter.end(), local_rank);
+  // Returns the descriptor to write to.
+  const auto add = [&](int sink, const char* name, bool redirected, bool teed) {
+    return output_.Add(prefix, shown && !redirected ? sink : -1,
+                       redirected || teed ? *folder + name : "");
+  };
+  absl::StatusOr<int> out =
+      add(STDOUT_FILENO, "stdout.log", options_.redirects.HasOut(local_rank),
+          options_.tee.HasOut(local_rank));
+  if (!out.ok()) return out.status();
+  absl::StatusOr<int> err =
+      add(STDERR_FILENO, "stderr.log", options_.redirects.HasErr(local_rank),
+          options_.tee.HasErr(local_rank));
+  if (!err.ok()) {
+    close(*out);
+    return err.status();
+  }
+  rank.error_stream = output_.size() - 1;
+  Assignment assignment = assignment_;
+  assignment.restarts += rank.restarts;
+  absl::StatusOr<pid_t> pid = group_->Spawn(
+      {.path = program_,
+       .arguments = options_.command,
+       .environment =
+           RankEnvironment(options_, assignment, setting_.coordinator,
+                           local_rank, rank.error_file, setting_.environment),
+       .stdout_fd = *out,
+       .stderr_fd = *err,
+       .cpus = cpus_.empty() ? std::vector<int>()
+                             : cpus_[static_cast<size_t>(local_rank)]});
+  close(*out);
+  close(*err);
+  if (!pid.ok()) return pid.status();
+  // glibc's wrapper has no C linkage in C++ (2.36).
+  const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, *pid, 0));
+  if (pidfd < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot watch a process: ", std::strerror(errno)));
+  }
+  rank.pid = *pid;
+  rank.pidfd = pidfd;
+  rank.ended = false;
+  Watch(pidfd, static_cast<uint64_t>(local_rank));
+  return absl::OkStatus();
+}
+
+absl::Status Attempt::Start() {
+  absl::Status status = StartAll();
+  if (status.ok()) {
+    output_.Start();
+  } else if (group_.has_value()) {
+    group_->KillAll();
+  }
+  return status;
+}
+
+absl::Status Attempt::StartAll() {
+  const auto path = setting_.environment.find("PATH");
+  absl::StatusOr<std::string> program = FindProgram(
+      options_.command[0],
+      path == setting_.environment.end() ? "/usr/bin:/bin" : path->second);
+  if (!program.ok()) return program.status();
+  program_ = *std::move(program);
+  if (options_.log_dir.empty()) {
+    std::string name =
+        (std::filesystem::temp_directory_path() / "muster-run.XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "cannot make a folder \"", name, "\": ", std::strerror(errno)));
+    }
+    scratch_ = std::move(name);
+  }
+  if (!options_.numa_binding.empty()) {
+    auto cpus = BindRanks(options_.numa_binding, options_.nproc_per_node,
+                          ReadTopology("", AllowedCpus()));
+    if (!cpus.ok()) return cpus.status();
+    cpus_ = *std::move(cpus);
+  }
+  absl::StatusOr<ProcessGroup> group = ProcessGroup::Create();
+  if (!group.ok()) return group.status();
+  group_.emplace(*std::move(group));
+  epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_fd_ < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot watch processes: ", std::strerror(errno)));
+  }
+  Watch(setting_.signal_fd, kSignalToken);
+  Watch(output_.done_fd(), kOutputToken);
+  if (setting_.wake_fd >= 0) Watch(setting_.wake_fd, kWakeToken);
+  ranks_.resize(static_cast<size_t>(options_.nproc_per_node));
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    ranks_[i].rank = assignment_.first_rank + static_cast<int>(i);
+    absl::Status status = StartRank(ranks_[i]);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+bool Attempt::AllEnded() const {
+  return std::all_of(ranks_.begin(), ranks_.end(),
+                     [](const Rank& rank) { return rank.ended; });
+}
+
+int Attempt::TimeoutMs() const {
+  if (!deadline_.has_value()) return -1;
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - Clock::now());
+  return static_cast<int>(std::max<int64_t>(0, left.count()));
+}
+
+void Attempt::Fail() {
+  phase_ = Phase::kFailing;
+  deadline_ = Clock::now() + options_.failure_grace;
+}
+
+void Attempt::Stop(int signal) {
+  phase_ = Phase::kStopping;
+  deadline_ = Clock::now() + options_.stop_grace;
+  group_->Signal(signal);
+}
+
+void Attempt::Kill() {
+  phase_ = Phase::kKilling;
+  deadline_ = Clock::now() + kKillTime;
+  group_->Signal(SIGKILL);
+}
+
+void Attempt::Interrupt(const std::string& reason, bool soon) {
+  if (phase_ != Phase::kRunning) return;
+  interrupted_ = true;
+  Say(reason);
+  if (soon) {
+    Stop(SIGTERM);
+  } else {
+    Fail();
+  }
+}
+
+void Attempt::OnSignal() {
+  signalfd_siginfo info;
+  while (read(setting_.signal_fd, &info, sizeof(info)) == sizeof(info)) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) {
+      std::vector<pid_t> pids;
+      for (const Rank& rank : ranks_) pids.push_back(rank.pid);
+      group_->ReapOrphans(pids);
+      continue;
+    }
+    if (swept_) {
+      // Only the output is left, and nobody reads it.
+      std::_Exit(128 + signal);
+    }
+    if (stop_signal_ == 0 && phase_ == Phase::kRunning) {
+      stop_signal_ = signal;
+      Say(absl::StrCat(
+          "got ", SignalName(signal), ", passing it on; ranks have ",
+          Seconds(options_.stop_grace), " to end (once more kills them now)"));
+      Stop(signal);
+    } else if (phase_ == Phase::kFailing) {
+      stop_signal_ = signal;
+      Stop(signal);
+    } else {
+      Say(absl::StrCat("got ", SignalName(signal), ", killing all ranks"));
+      Kill();
+    }
+  }
+}
+
+void Attempt::OnRankEnd(Rank& rank) {
+  siginfo_t info = {};
+  if (waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED) != 0) return;
+  rank.ended = true;
+  epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, rank.pidfd, nullptr);
+  ExitStatus status;
+  if (info.si_code == CLD_EXITED) {
+    status.code = info.si_status;
+  } else {
+    status.signal = info.si_status;
+    status.core_dumped = info.si_code == CLD_DUMPED;
+  }
+  close(rank.pidfd);
+  rank.pidfd = -1;
+  if (!status.ok() && phase_ == Phase::kRunning && RestartRank(rank, status)) {
+    return;
+  }
+  const bool lasts = options_.restart == LaunchOptions::Restart::kNone;
+  const bool told =
+      phase_ == Phase::kStopping || phase_ == Phase::kKilling || interrupted_;
+  exits_.push_back({rank.rank, rank.pid, status, told});
+  if (!status.ok() && phase_ == Phase::kRunning) {
+    Say(absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, ") ",
+                     Describe(status),
+                     lasts && !AllEnded() ? "; the others go on" : ""));
+    if (!lasts) Fail();
+  }
+}
+
+// --restart=rank.
+bool Attempt::RestartRank(Rank& rank, const ExitStatus& status) {
+  int restarts = 0;
+  for (const Rank& each : ranks_) restarts += each.restarts;
+  if (options_.restart != LaunchOptions::Restart::kRank ||
+      restarts >= options_.max_restarts) {
+    return false;
+  }
+  Say(absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, ") ",
+                   Describe(status), "; starting it again, restart ",
+                   restarts + 1, " of ", options_.max_restarts));
+  ++rank.restarts;
+  const absl::Status started = StartRank(rank);
+  if (started.ok()) return true;
+  rank.ended = true;
+  Say(std::string(started.message()));
+  return false;
+}
+
+void Attempt::OnDeadline() {
+  switch (phase_) {
+    case Phase::kRunning:
+      break;
+    case Phase::kFailing:
+      Say("sending SIGTERM to the other ranks");
+      Stop(SIGTERM);
+      break;
+    case Phase::kStopping:
+      Say(absl::StrCat("ranks still run ", Seconds(options_.stop_grace),
+                       " after they were told to stop, killing them"));
+      Kill();
+      break;
+    case Phase::kKilling:
+      for (Rank& rank : ranks_) {
+        if (rank.ended) continue;
+        Say(absl::StrCat("rank ", rank.rank, " (pid ", rank.pid,
+                         ") does not end after SIGKILL; leaving it"));
+        exits_.push_back({rank.rank, rank.pid, {.signal = SIGKILL}, true});
+        rank.ended = true;
+      }
+      break;
+  }
+}
+
+void Attempt::HandleEvents() {
+  epoll_event events[64];
+  const int count = epoll_wait(epoll_fd_, events, 64, TimeoutMs());
+  // In the order in which things happened: epoll keeps it, which is how the
+  // first rank to end is known among several.
+  for (int i = 0; i < count; ++i) {
+    const uint64_t token = events[i].data.u64;
+    if (token == kOutputToken) {
+      output_done_ = true;
+      epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, output_.done_fd(), nullptr);
+    } else if (token == kSignalToken) {
+      OnSignal();
+    } else if (token == kWakeToken) {
+      uint64_t ignored = 0;
+      if (read(setting_.wake_fd, &ignored, sizeof(ignored)) > 0) {
+        setting_.on_wake();
+      }
+    } else {
+      OnRankEnd(ranks_[token]);
+    }
+  }
+  if (deadline_.has_value() && Clock::now() >= *deadline_) OnDeadline();
+}
+
+Outcome Attempt::Supervise() {
+  while (!AllEnded()) HandleEvents();
+  // What the ranks left running holds their pipes open; then the output ends.
+  deadline_.reset();
+  group_->KillAll();
+  swept_ = true;
+  output_.Finish();
+  while (!output_done_) HandleEvents();
+  output_.Join();
+  return Report();
+}
+
+Outcome Attempt::Report() const {
+  Outcome outcome;
+  outcome.signal = stop_signal_;
+  const size_t first = FirstFailure(exits_);
+  const bool failed = first < exits_.size() && !exits_[first].told_to_stop;
+  outcome.interrupted = interrupted_ && !failed;
+  const bool some_succeeded =
+      std::any_of(exits_.begin(), exits_.end(),
+                  [](const RankExit& exit) { return exit.status.ok(); });
+  if (first == exits_.size() ||
+      (options_.restart == LaunchOptions::Restart::kNone && some_succeeded)) {
+    outcome.succeeded = !interrupted_ && stop_signal_ == 0;
+    return outcome;
+  }
+  // Of ranks that were told to stop because of something else, nobody cares
+  // how they did.
+  if (!failed && (stop_signal_ != 0 || interrupted_)) return outcome;
+  const ExitStatus& status = exits_[first].status;
+  outcome.status = status.shell_status();
+  outcome.lost_peer = status.signal == 0 && status.code == kExitPeerFailed;
+  outcome.failure = DescribeFailure(first);
+  return outcome;
+}
+
+std::string Attempt::DescribeFailure(size_t first) const {
+  const RankExit& failure = exits_[first];
+  const Rank& rank = RankOf(failure);
+  std::string text = absl::StrCat(
+      "rank ", failure.rank, " (local rank ", LocalRank(rank), ", pid ",
+      failure.pid, ") on host ", HostName(), " ",
+      failure.told_to_stop ? "hung until it " : "", Describe(failure.status));
+  const std::string message = internal::ReadErrorFile(rank.error_file);
+  if (!message.empty()) absl::StrAppend(&text, ": ", message);
+  const std::string others = DescribeOthers(exits_, first);
+  if (!others.empty()) absl::StrAppend(&text, "\n  then: ", others);
+  const std::deque<std::string>& tail = output_.tail(rank.error_stream);
+  absl::StrAppend(&text, tail.empty()
+                             ? "\n  it printed nothing on standard error"
+                             : "\n  its last lines on standard error:");
+  for (const std::string& line : tail) {
+    absl::StrAppend(&text, "\n    ", line);
+  }
+  const size_t witness = FirstWitness(exits_);
+  if (witness < exits_.size() && witness != first) {
+    const std::deque<std::string>& seen =
+        output_.tail(RankOf(exits_[witness]).error_stream);
+    if (!seen.empty()) {
+      absl::StrAppend(&text, "\n  rank ", exits_[witness].rank,
+                      " saw: ", seen.back());
+    }
+  }
+  return text;
+}
+
+}  // namespace muster::worker

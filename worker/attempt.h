@@ -1,0 +1,143 @@
+#ifndef MUSTER_WORKER_ATTEMPT_H_
+#define MUSTER_WORKER_ATTEMPT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/failure.h"
+#include "worker/launch_options.h"
+#include "worker/output_pump.h"
+#include "worker/process.h"
+#include "worker/rank_environment.h"
+
+namespace muster::worker {
+
+// Prints a line of muster-run's own to standard error, in one write.
+void Say(const std::string& text);
+
+// This host's name.
+std::string HostName();
+
+// How an attempt ended.
+struct Outcome {
+  // Every rank exited with 0.
+  bool succeeded = false;
+  // Interrupt was called before any rank failed.
+  bool interrupted = false;
+  // The signal that told muster-run to stop; 0: none did.
+  int signal = 0;
+  // The exit status of the first failure, as shells count.
+  int status = 0;
+  // All that failed said that they had lost a peer: the cause is elsewhere.
+  bool lost_peer = false;
+  // The first failure, for people: rank, host, how it ended, its last lines.
+  std::string failure;
+};
+
+// One attempt of the ranks of this host, from their start to their end. All
+// calls are made on one thread, on which no other attempt is in progress.
+class Attempt {
+ public:
+  struct Setting {
+    const LaunchOptions& options;
+    const CoordinatorAddress& coordinator;
+    const Environment& environment;
+    // A signalfd of options.signals and SIGCHLD, which are blocked in every
+    // thread.
+    int signal_fd = -1;
+    // Readable when `on_wake` shall be called; -1: never.
+    int wake_fd = -1;
+    std::function<void()> on_wake = nullptr;
+  };
+
+  explicit Attempt(const Setting& setting, const Assignment& assignment);
+  ~Attempt();
+
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+
+  // Starts every rank. On an error none is left.
+  // Errors: NOT_FOUND, PERMISSION_DENIED (the program), FAILED_PRECONDITION
+  //   (--log-dir), RESOURCE_EXHAUSTED (no process or descriptor left).
+  absl::Status Start();
+
+  // Until every rank has ended and all output is printed.
+  Outcome Supervise();
+
+  // The ranks shall end, because of `reason`. They have --failure-grace to do
+  // that by themselves where `soon` is false, then SIGTERM and --stop-grace.
+  // For on_wake.
+  void Interrupt(const std::string& reason, bool soon);
+
+ private:
+  // What is happening; each phase but the first has a deadline.
+  enum class Phase { kRunning, kFailing, kStopping, kKilling };
+
+  struct Rank {
+    int rank = 0;
+    pid_t pid = 0;
+    int pidfd = -1;
+    bool ended = false;
+    // How often it was started again by itself.
+    int restarts = 0;
+    size_t error_stream = 0;
+    std::string error_file;
+  };
+
+  absl::Status StartAll();
+  absl::Status StartRank(Rank& rank);
+  // The folder of a rank's output and error file, with a slash; made anew.
+  absl::StatusOr<std::string> MakeFolder(const std::string& root,
+                                         const Rank& rank) const;
+  void Watch(int fd, uint64_t token) const;
+  // Waits for events or the deadline, and handles them.
+  void HandleEvents();
+  void OnSignal();
+  void OnRankEnd(Rank& rank);
+  bool RestartRank(Rank& rank, const ExitStatus& status);
+  void OnDeadline();
+  void Fail();
+  void Stop(int signal);
+  void Kill();
+  bool AllEnded() const;
+  int TimeoutMs() const;
+  Outcome Report() const;
+  std::string DescribeFailure(size_t first) const;
+  int LocalRank(const Rank& rank) const {
+    return rank.rank - assignment_.first_rank;
+  }
+  const Rank& RankOf(const RankExit& exit) const {
+    return ranks_[static_cast<size_t>(exit.rank - assignment_.first_rank)];
+  }
+
+  const Setting setting_;
+  const LaunchOptions& options_;
+  const Assignment assignment_;
+  std::optional<ProcessGroup> group_;
+  OutputPump output_;
+  std::string program_;
+  // Of error files, where there is no --log-dir; removed at the end.
+  std::string scratch_;
+  std::vector<Rank> ranks_;
+  // By local rank; empty without --numa-binding.
+  std::vector<std::vector<int>> cpus_;
+  int epoll_fd_ = -1;
+  Phase phase_ = Phase::kRunning;
+  std::optional<std::chrono::steady_clock::time_point> deadline_;
+  int stop_signal_ = 0;
+  bool interrupted_ = false;
+  std::vector<RankExit> exits_;
+  bool swept_ = false;
+  bool output_done_ = false;
+};
+
+}  // namespace muster::worker
+
+#endif  // MUSTER_WORKER_ATTEMPT_H_

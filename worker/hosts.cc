@@ -1,0 +1,271 @@
+#include "worker/hosts.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/errors.h"
+#include "client/session.h"
+#include "client/store.h"
+#include "worker/attempt.h"
+
+namespace muster::worker {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Whoever takes a place that a host of its number had a moment ago may come
+// before the coordinator knows that it is gone.
+constexpr std::chrono::seconds kTakenTime(20);
+constexpr std::chrono::milliseconds kTakenPause(500);
+// Hosts may be days apart at the end of an attempt; a barrier takes a day at
+// most.
+constexpr std::chrono::hours kFinishTime(23);
+
+std::string Fate(const MemberEvent& event) {
+  switch (event.kind) {
+    case MemberEvent::Kind::kLeft:
+      // Who joins again is told as one that left its generation.
+      return event.generation_ended ? "starts again" : "left";
+    case MemberEvent::Kind::kFailed:
+      return "failed";
+    case MemberEvent::Kind::kReplaced:
+      return "was replaced";
+    default:
+      return "was lost";
+  }
+}
+
+// A call of the SDK, without exceptions.
+template <typename Call>
+absl::Status Try(Call call) {
+  try {
+    call();
+    return absl::OkStatus();
+  } catch (const DistError& error) {
+    return error.status();
+  }
+}
+
+}  // namespace
+
+Hosts::Hosts(const LaunchOptions& options,
+             const CoordinatorAddress& coordinator, std::function<void()> wake)
+    : options_(options), coordinator_(coordinator), wake_(std::move(wake)) {}
+
+Hosts::~Hosts() {
+  if (const auto session = this->session()) session->Close();
+}
+
+std::shared_ptr<Session> Hosts::session() const {
+  dataplane::MutexLock lock(mutex_);
+  return session_;
+}
+
+absl::Status Hosts::Connect() {
+  SessionOptions options;
+  options.address =
+      absl::StrContains(coordinator_.host, ':')
+          ? absl::StrCat("[", coordinator_.host, "]:", coordinator_.port)
+          : absl::StrCat(coordinator_.host, ":", coordinator_.port);
+  options.job = absl::StrCat(coordinator_.job, ".agents");
+  const std::string host =
+      options_.local_addr.empty() ? HostName() : options_.local_addr;
+  options.member = absl::StrCat(host, "-", getpid());
+  options.connect_timeout = options_.rendezvous_times.join_timeout;
+  options.connect_timeout_name = "--rdzv-conf join_timeout";
+  options.on_event = [this](const MemberEvent& event) { OnEvent(event); };
+  std::shared_ptr<Session> session;
+  absl::Status status = Try([&] { session = Session::Connect(options); });
+  if (!status.ok()) return status;
+  dataplane::MutexLock lock(mutex_);
+  if (left_) return absl::CancelledError("left");
+  session_ = std::move(session);
+  return absl::OkStatus();
+}
+
+void Hosts::OnEvent(const MemberEvent& event) {
+  const std::string& host = event.member.member;
+  {
+    dataplane::MutexLock lock(mutex_);
+    if (event.kind == MemberEvent::Kind::kWaiting) {
+      joined_generation_ = event.generation;
+      joined_ = {.why = absl::StrCat(event.waiting,
+                                     event.waiting == 1
+                                         ? " more host waits to take part ("
+                                         : " more hosts wait to take part (",
+                                     host, ")"),
+                 .joined = true};
+    } else if (event.generation > over_generation_ ||
+               (event.generation == over_generation_ && !over_.failed)) {
+      over_generation_ = event.generation;
+      over_.failed = event.kind == MemberEvent::Kind::kFailed;
+      over_.why = over_.failed ? event.member.cause
+                               : absl::StrCat("host ", event.member.rank, " (",
+                                              host, ") ", Fate(event), ": ",
+                                              event.member.cause);
+    }
+  }
+  wake_();
+}
+
+std::optional<Hosts::Change> Hosts::change() const {
+  dataplane::MutexLock lock(mutex_);
+  if (generation_ == 0) return std::nullopt;
+  if (over_generation_ == generation_) return over_;
+  if (joined_generation_ == generation_ && hosts_ < options_.nnodes.max) {
+    return joined_;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<Formation> Hosts::Join(Session& session) {
+  JoinOptions join;
+  join.rank = options_.node_rank;
+  join.timeout = options_.rendezvous_times.join_timeout;
+  join.timeout_name = "--rdzv-conf join_timeout";
+  if (options_.nnodes.min == options_.nnodes.max) {
+    join.world_size = options_.nnodes.max;
+  } else {
+    join.min_world_size = options_.nnodes.min;
+    join.max_world_size = options_.nnodes.max;
+    join.last_call = options_.rendezvous_times.last_call;
+  }
+  const auto until = dataplane::Clock::now() + kTakenTime;
+  Formation formation;
+  while (true) {
+    absl::Status status = Try([&] { formation = session.Join(join); });
+    if (status.ok()) return formation;
+    if (!absl::IsAlreadyExists(status)) return status;
+    dataplane::MutexLock lock(mutex_);
+    if (left_ || dataplane::Clock::now() >= until) return status;
+    pause_.WaitUntil(mutex_, dataplane::Clock::now() + kTakenPause);
+  }
+}
+
+absl::StatusOr<Hosts::Meeting> Hosts::Meet(const Report& report) {
+  const auto until =
+      dataplane::Clock::now() + options_.rendezvous_times.join_timeout;
+  while (true) {
+    if (const auto old = session(); old == nullptr || !old->status().ok()) {
+      absl::Status status = Connect();
+      if (!status.ok()) return status;
+    }
+    const std::shared_ptr<Session> session = this->session();
+    absl::StatusOr<Formation> formation = Join(*session);
+    absl::StatusOr<Meeting> meeting =
+        formation.ok() ? Exchange(session, *formation, report)
+                       : absl::StatusOr<Meeting>(formation.status());
+    // A host went before all had met, or the coordinator lost its state.
+    if (!absl::IsAborted(meeting.status()) ||
+        dataplane::Clock::now() >= until) {
+      return meeting;
+    }
+    dataplane::MutexLock lock(mutex_);
+    if (left_) return meeting;
+  }
+}
+
+absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
+    const std::shared_ptr<Session>& session, const Formation& formation,
+    const Report& report) {
+  const auto key = [&](int rank) {
+    return absl::StrCat("hosts/", formation.generation, "/", rank);
+  };
+  nlohmann::json own;
+  own["nproc"] = options_.nproc_per_node;
+  own["restarts"] = report.restarts;
+  own["failure"] = report.failure;
+  CoordinatorStore store(session);
+  std::vector<std::string> values;
+  absl::Status status = Try([&] {
+    // Gone with this host's session.
+    store.Set(
+        key(formation.rank),
+        own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+        {.ephemeral = true});
+    session->AwaitBarrier(
+        {.name = "hosts", .timeout = options_.rendezvous_times.join_timeout});
+    std::vector<std::string> keys;
+    for (int i = 0; i < formation.world_size; ++i) keys.push_back(key(i));
+    values = store.MultiGet(keys);
+  });
+  if (!status.ok()) return status;
+
+  Meeting meeting;
+  Assignment& assignment = meeting.assignment;
+  assignment.group_rank = formation.rank;
+  assignment.group_world_size = formation.world_size;
+  assignment.world_size = 0;
+  for (int i = 0; i < formation.world_size; ++i) {
+    const nlohmann::json json =
+        nlohmann::json::parse(values[static_cast<size_t>(i)], nullptr, false);
+    if (!json.is_object()) {
+      return absl::InternalError(absl::StrCat("host ", i, " says \"",
+                                              values[static_cast<size_t>(i)],
+                                              "\" under ", key(i)));
+    }
+    if (i == formation.rank) assignment.first_rank = assignment.world_size;
+    assignment.world_size += json.value("nproc", 0);
+    assignment.restarts =
+        std::max(assignment.restarts, json.value("restarts", 0));
+    if (meeting.failure.empty()) meeting.failure = json.value("failure", "");
+  }
+  dataplane::MutexLock lock(mutex_);
+  generation_ = formation.generation;
+  hosts_ = formation.world_size;
+  return meeting;
+}
+
+absl::Status Hosts::AwaitOthers() {
+  const std::shared_ptr<Session> session = this->session();
+  absl::Status status;
+  do {
+    status = Try([&] {
+      session->AwaitBarrier({.name = "finished",
+                             .timeout = kFinishTime,
+                             .wait_all_ranks = false});
+    });
+  } while (absl::IsDeadlineExceeded(status));
+  // Nobody knows of the others any more; this host's ranks have succeeded.
+  if (!session->status().ok()) return absl::OkStatus();
+  if (!status.ok()) return absl::AbortedError(status.message());
+  if (options_.nnodes.min != options_.nnodes.max) {
+    // Whoever waits for a place, or comes later, must not begin once more.
+    const absl::Status ignored =
+        Try([&] { session->CloseRendezvous(std::string(kFinished)); });
+  }
+  return absl::OkStatus();
+}
+
+void Hosts::GiveUp(const std::string& failure) {
+  const std::shared_ptr<Session> session = this->session();
+  if (session == nullptr) return;
+  const absl::Status ignored = Try([&] {
+    if (options_.nnodes.min != options_.nnodes.max) {
+      session->CloseRendezvous(failure);
+    }
+    session->ReportFailure(failure);
+  });
+}
+
+void Hosts::Leave(const std::string& reason) {
+  std::shared_ptr<Session> session;
+  {
+    dataplane::MutexLock lock(mutex_);
+    left_ = true;
+    session = session_;
+    pause_.NotifyAll();
+  }
+  if (session == nullptr) return;
+  session->Leave(reason);
+  session->Close();
+}
+
+}  // namespace muster::worker

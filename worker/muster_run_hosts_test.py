@@ -1,0 +1,317 @@
+#!/usr/bin/env python3
+"""Several muster-runs, which find each other on a coordinator.
+
+All are processes of this host, each stands for another one. Waits on what can
+be seen, never for a time to pass.
+"""
+
+import concurrent.futures
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+COORDINATOR = ""
+MUSTER_RUN = ""
+# No wait of this test is longer; a test that comes here fails.
+LIMIT_S = 60
+
+
+class Process:
+    """A process whose output is kept and can be waited for."""
+
+    def __init__(self, command, **popen):
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, **popen)
+        self.lines = []
+        self.changed = threading.Condition()
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(line)
+                self.changed.notify_all()
+        with self.changed:
+            self.lines.append(None)
+            self.changed.notify_all()
+
+    def text(self):
+        with self.changed:
+            return "".join(line for line in self.lines if line is not None)
+
+    def wait_for(self, pattern, count=1):
+        """Returns the match of the `count`th line with `pattern`."""
+        deadline = time.monotonic() + LIMIT_S
+        with self.changed:
+            while True:
+                found = [match for match in
+                         (re.search(pattern, line) for line in self.lines
+                          if line is not None) if match]
+                if len(found) >= count:
+                    return found[count - 1]
+                left = deadline - time.monotonic()
+                if left <= 0 or None in self.lines:
+                    break
+                self.changed.wait(left)
+        raise AssertionError(f"no {pattern!r} ({count}) in:\n{self.text()}")
+
+    def finish(self):
+        """Returns (exit status, output)."""
+        status = self.process.wait(timeout=LIMIT_S)
+        self.reader.join(LIMIT_S)
+        return status, self.text()
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.reader.join(LIMIT_S)
+        self.process.stdout.close()
+
+
+class HostsTest(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.hosts = 0
+
+    def start_coordinator(self):
+        coordinator = Process([COORDINATOR, "--listen=127.0.0.1:0",
+                               "--http_listen=127.0.0.1:0"])
+        self.addCleanup(coordinator.end)
+        match = coordinator.wait_for(r"listening.*?127\.0\.0\.1:(\d+)")
+        return f"127.0.0.1:{match.group(1)}"
+
+    def host(self, script, *options, endpoint=None, nproc=1):
+        self.hosts += 1
+        command = [MUSTER_RUN, f"--nproc-per-node={nproc}",
+                   f"--local-addr=host{self.hosts}", *options]
+        if endpoint is not None:
+            command += [f"--rdzv-endpoint={endpoint}", "--rdzv-id=job"]
+        host = Process([*command, "--", "bash", "-c", script, "rank"])
+        self.addCleanup(host.end)
+        return host
+
+    def touch(self, name):
+        with open(f"{self.folder}/{name}", "w", encoding="utf-8"):
+            pass
+
+    def until(self, name):
+        """A script that ends when touch(name) was called."""
+        return f"until [ -e {self.folder}/{name} ]; do sleep 0.02; done"
+
+    def assert_good_end(self, *hosts):
+        for host in hosts:
+            status, text = host.finish()
+            self.assertEqual(status, 0, text)
+
+    def test_hosts_number_themselves_and_may_have_other_numbers_of_ranks(self):
+        endpoint = self.start_coordinator()
+        script = ('echo $RANK $LOCAL_RANK of $WORLD_SIZE, host $GROUP_RANK of '
+                  '$GROUP_WORLD_SIZE')
+        hosts = [self.host(script, "--nnodes=3", endpoint=endpoint, nproc=n)
+                 for n in (1, 3, 2)]
+        ranks = []
+        for host in hosts:
+            status, text = host.finish()
+            self.assertEqual(status, 0, text)
+            ranks += re.findall(r"^\[(\d)\]: \1 \d of 6, host \d of 3$", text,
+                                re.M)
+        self.assertEqual(sorted(ranks), list("012345"))
+
+    def test_node_rank_claims_the_place(self):
+        endpoint = self.start_coordinator()
+        hosts = [self.host("echo $RANK $GROUP_RANK", "--nnodes=2",
+                           f"--node-rank={k}", endpoint=endpoint)
+                 for k in (1, 0)]
+        for host, rank in zip(hosts, "10"):
+            status, text = host.finish()
+            self.assertEqual(status, 0, text)
+            self.assertIn(f"[{rank}]: {rank} {rank}\n", text)
+
+    def test_the_same_node_rank_twice_is_an_error_that_names_both(self):
+        endpoint = self.start_coordinator()
+        first = self.host("true", "--nnodes=2", "--node-rank=0",
+                          endpoint=endpoint)
+        second = self.host("true", "--nnodes=2", "--node-rank=0",
+                           endpoint=endpoint)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            ends = [pool.submit(host.finish) for host in (first, second)]
+            done, _ = concurrent.futures.wait(
+                ends, timeout=LIMIT_S,
+                return_when=concurrent.futures.FIRST_COMPLETED)
+            first.process.terminate()
+            second.process.terminate()
+        status, text = next(iter(done)).result()
+        self.assertEqual(status, 1, text)
+        self.assertIn('member "host1-', text)
+        self.assertIn('member "host2-', text)
+
+    def test_a_failure_restarts_the_ranks_of_all_hosts_once(self):
+        endpoint = self.start_coordinator()
+        script = ('echo try $TORCHELASTIC_RESTART_COUNT; '
+                  'if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then '
+                  f'if [ $RANK = 2 ]; then {self.until("fail")}; exit 5; fi; '
+                  'exec sleep 1000; fi; exit 0')
+        hosts = [self.host(script, "--nnodes=2", "--max-restarts=1",
+                           "--failure-grace=100ms", endpoint=endpoint, nproc=2)
+                 for _ in range(2)]
+        for host in hosts:
+            host.wait_for(r"try 0", count=2)
+        self.touch("fail")
+        self.assert_good_end(*hosts)
+        failed = [h for h in hosts if "\nmuster-run: first failure:" in h.text()]
+        self.assertEqual(len(failed), 1, hosts[0].text() + hosts[1].text())
+        for host in hosts:
+            self.assertEqual(len(re.findall("try 0", host.text())), 2)
+            self.assertEqual(len(re.findall("try 1", host.text())), 2)
+            self.assertRegex(host.text(), r"restart 1 of 1 after a failure: "
+                             r"rank 2 \(local rank 0, pid \d+\) on host ")
+
+    def test_a_failure_too_many_ends_the_job_on_all_hosts(self):
+        endpoint = self.start_coordinator()
+        script = (f'echo up; [ $RANK = 1 ] && {{ {self.until("fail")}; '
+                  'echo my reason >&2; exit 5; }; exec sleep 1000')
+        hosts = [self.host(script, "--nnodes=2", "--failure-grace=100ms",
+                           endpoint=endpoint) for _ in range(2)]
+        for host in hosts:
+            host.wait_for("up")
+        self.touch("fail")
+        ends = sorted(host.finish() for host in hosts)
+        self.assertEqual([status for status, _ in ends], [5, 75], ends)
+        self.assertIn("the job failed on another host; first failure: rank 1 ",
+                      ends[1][1])
+        self.assertIn("my reason", ends[1][1])
+
+    def test_who_lost_a_peer_waits_for_the_one_with_the_cause(self):
+        endpoint = self.start_coordinator()
+        script = (f'echo up; if [ $RANK = 0 ]; then {self.until("lose")}; '
+                  f'exit 75; fi; {self.until("fail")}; exit 7')
+        hosts = [self.host(script, "--nnodes=2", f"--node-rank={k}",
+                           "--failure-grace=30s", endpoint=endpoint)
+                 for k in range(2)]
+        for host in hosts:
+            host.wait_for("up")
+        self.touch("lose")
+        hosts[0].wait_for("exited with status 75")
+        self.touch("fail")
+        ends = sorted(host.finish() for host in hosts)
+        self.assertEqual([status for status, _ in ends], [7, 75], ends)
+        self.assertIn("first failure: rank 1 ", ends[1][1])
+
+    def test_a_host_that_is_killed_and_comes_back_costs_no_restart(self):
+        endpoint = self.start_coordinator()
+        script = (f'echo try $TORCHELASTIC_RESTART_COUNT of $WORLD_SIZE; '
+                  f'{self.until("end")}')
+        options = ("--nnodes=2", "--failure-grace=100ms")
+        first = self.host(script, *options, endpoint=endpoint)
+        second = self.host(script, *options, endpoint=endpoint)
+        for host in (first, second):
+            host.wait_for("try 0 of 2")
+        second.process.kill()
+        first.wait_for(r"host \d \(host2-\d+\) was lost: .*; starting all ranks "
+                       r"again")
+        third = self.host(script, *options, endpoint=endpoint)
+        third.wait_for("try 0 of 2")
+        first.wait_for("try 0 of 2", count=2)
+        self.touch("end")
+        self.assert_good_end(first, third)
+
+    def test_hosts_come_and_go_while_the_job_runs(self):
+        endpoint = self.start_coordinator()
+        script = f'echo world $WORLD_SIZE; {self.until("end")}'
+        options = ("--nnodes=1:3", "--rdzv-conf=last_call_timeout=0.2",
+                   "--failure-grace=100ms")
+        first = self.host(script, *options, endpoint=endpoint)
+        first.wait_for("world 1")
+        second = self.host(script, *options, endpoint=endpoint)
+        first.wait_for("world 2")
+        second.wait_for("world 2")
+        second.process.send_signal(signal.SIGTERM)
+        status, text = second.finish()
+        self.assertEqual(status, 128 + signal.SIGTERM, text)
+        first.wait_for("world 1", count=2)
+        self.touch("end")
+        self.assert_good_end(first)
+        # The job is over; who comes late does not begin it again.
+        late = self.host(script, *options, endpoint=endpoint)
+        status, text = late.finish()
+        self.assertEqual(status, 0, text)
+        self.assertIn("finished", text)
+        self.assertNotIn("world", text)
+
+    def test_a_spare_host_takes_the_place_of_one_that_goes(self):
+        endpoint = self.start_coordinator()
+        script = f'echo world $WORLD_SIZE; {self.until("end")}'
+        options = ("--nnodes=1:2", "--rdzv-conf=last_call_timeout=20",
+                   "--failure-grace=100ms")
+        hosts = [self.host(script, *options, endpoint=endpoint)
+                 for _ in range(2)]
+        for host in hosts:
+            host.wait_for("world 2")
+        spare = self.host(script, *options, endpoint=endpoint)
+        hosts[1].process.kill()
+        spare.wait_for("world 2")
+        hosts[0].wait_for("world 2", count=2)
+        self.touch("end")
+        self.assert_good_end(hosts[0], spare)
+
+    def test_a_host_that_is_done_takes_part_in_a_restart(self):
+        endpoint = self.start_coordinator()
+        script = (f'echo try $TORCHELASTIC_RESTART_COUNT; '
+                  f'if [ $TORCHELASTIC_RESTART_COUNT$RANK = 01 ]; then '
+                  f'{self.until("fail")}; exit 9; fi')
+        hosts = [self.host(script, "--nnodes=2", "--max-restarts=1",
+                           endpoint=endpoint) for _ in range(2)]
+        for host in hosts:
+            host.wait_for("try 0")
+        self.touch("fail")
+        for host in hosts:
+            host.wait_for("try 1")
+        self.assert_good_end(*hosts)
+
+    def test_a_signal_ends_the_wait_for_other_hosts(self):
+        endpoint = self.start_coordinator()
+        host = self.host("true", "--nnodes=2", endpoint=endpoint)
+        with socket.create_connection(endpoint.split(":"), timeout=LIMIT_S):
+            pass
+        host.process.send_signal(signal.SIGTERM)
+        status, text = host.finish()
+        self.assertIn(status, (143, -signal.SIGTERM), text)
+
+    def test_hosts_that_do_not_come_are_counted(self):
+        endpoint = self.start_coordinator()
+        host = self.host("true", "--nnodes=3", "--rdzv-conf=join_timeout=0.3",
+                         endpoint=endpoint)
+        status, text = host.finish()
+        self.assertEqual(status, 1, text)
+        self.assertIn("1 of 3", text)
+        self.assertIn("join_timeout", text)
+
+    def test_node_rank_zero_serves_the_coordinator(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        hosts = [self.host("echo $RANK $MASTER_ADDR $MASTER_PORT", "--nnodes=2",
+                           f"--node-rank={k}", "--master-addr=127.0.0.1",
+                           f"--master-port={port}") for k in (1, 0)]
+        for host, rank in zip(hosts, "10"):
+            status, text = host.finish()
+            self.assertEqual(status, 0, text)
+            self.assertIn(f"[{rank}]: {rank} 127.0.0.1 {port}\n", text)
+
+
+if __name__ == "__main__":
+    COORDINATOR = os.path.abspath(sys.argv.pop(1))
+    MUSTER_RUN = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=2)
