@@ -51,6 +51,9 @@ constexpr Option kOptions[] = {
     {"--interval", "DURATION", "between two looks (2s)"},
     {"--count", "N", "end after N looks; 0: when it is interrupted"},
     {"--reason", "TEXT", "why, for people"},
+    {"--stuck-after", "DURATION", "what takes longer than this is stuck (5s)"},
+    {"--stacks", "", "also the stacks of those that are to blame"},
+    {"--output", "FILE", "where to write it; without it standard output"},
 };
 
 struct Command {
@@ -75,6 +78,25 @@ const std::vector<Command>& Commands() {
        1,
        {"--interval", "--count"},
        "the jobs, or one with its members and barriers, again and again"},
+      {"diagnose",
+       "[JOB]",
+       0,
+       1,
+       {"--stuck-after", "--interval", "--stacks"},
+       "which rank keeps which collective from going on, and why; exit status "
+       "3 when something is stuck"},
+      {"flight-recorder",
+       "[JOB]",
+       0,
+       1,
+       {"--output"},
+       "the flight recorders of all ranks, merged, as JSON"},
+      {"trace",
+       "[JOB]",
+       0,
+       1,
+       {"--output"},
+       "the same as a trace for Perfetto or chrome://tracing"},
       {"kv get", "KEY", 1, 1, {"--wait"}, "print the value of a key"},
       {"kv set",
        "KEY VALUE",
@@ -277,6 +299,11 @@ absl::Status Assign(const std::string& name, const std::string& value,
   if (name == "--coordinator") options.coordinator = value;
   if (name == "--job") options.job = value;
   if (name == "--reason") options.reason = value;
+  if (name == "--stacks") options.stacks = true;
+  if (name == "--output") options.output = value;
+  if (name == "--stuck-after") {
+    return Take(ParseMilliseconds(name, value), options.stuck_after);
+  }
   if (name == "--after") return Take(ParseNumber(name, value), options.after);
   if (name == "--count") return Take(ParseNumber(name, value), options.count);
   if (name == "--wait") {

@@ -40,6 +40,9 @@ struct CtlOptions {
   std::chrono::milliseconds interval = std::chrono::seconds(2);  // top
   int64_t count = 0;   // top; 0: until a signal
   std::string reason;  // drain
+  std::chrono::milliseconds stuck_after = std::chrono::seconds(5);  // diagnose
+  bool stacks = false;                                              // diagnose
+  std::string output;  // flight-recorder, trace; empty: standard output
 };
 
 // Reads what stands after the program's name. Options may stand anywhere; "--"

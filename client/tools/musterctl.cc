@@ -3,15 +3,19 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <iostream>
 #include <iterator>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "client/internal/channel_security.h"
 #include "client/internal/control.h"
 #include "client/internal/convert.h"
@@ -26,6 +31,9 @@
 #include "client/session.h"
 #include "client/tools/ctl_options.h"
 #include "client/tools/ctl_text.h"
+#include "client/tools/diagnosis.h"
+#include "client/tools/fetch.h"
+#include "client/tools/recorders.h"
 #include "client/version.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/util/json_util.h"
@@ -36,6 +44,11 @@ namespace muster::tools {
 namespace {
 
 constexpr int kMisuse = 2;
+constexpr int kStuck = 3;
+
+// For a page of a worker, which is there at once if it comes at all.
+constexpr std::chrono::milliseconds kPageTime = std::chrono::seconds(2);
+constexpr size_t kFetchersMax = 64;
 
 // How many keys one call of kv list asks for.
 constexpr int kKeysPerCall = 256;
@@ -57,18 +70,26 @@ std::string Json(const google::protobuf::Message& message) {
 
 class Ctl {
  public:
-  Ctl(const CtlOptions& options, std::unique_ptr<internal::Control> control)
-      : options_(options), control_(std::move(control)) {}
+  // `authorization`: of the pages of workers.
+  Ctl(const CtlOptions& options, std::unique_ptr<internal::Control> control,
+      std::string authorization)
+      : options_(options),
+        control_(std::move(control)),
+        authorization_(std::move(authorization)) {}
+
+  // Whether diagnose found something.
+  bool stuck() const { return stuck_; }
 
   absl::Status Run() {
     const std::map<std::string, absl::Status (Ctl::*)()> commands = {
         {"status", &Ctl::Status},     {"jobs", &Ctl::Jobs},
         {"members", &Ctl::Members},   {"groups", &Ctl::Groups},
         {"barriers", &Ctl::Barriers}, {"top", &Ctl::Top},
-        {"kv get", &Ctl::Get},        {"kv set", &Ctl::Set},
-        {"kv list", &Ctl::List},      {"kv watch", &Ctl::Watch},
-        {"kv delete", &Ctl::Delete},  {"close", &Ctl::Close},
-        {"drain", &Ctl::Drain},
+        {"diagnose", &Ctl::Diagnose}, {"flight-recorder", &Ctl::FlightRecorder},
+        {"trace", &Ctl::Trace},       {"kv get", &Ctl::Get},
+        {"kv set", &Ctl::Set},        {"kv list", &Ctl::List},
+        {"kv watch", &Ctl::Watch},    {"kv delete", &Ctl::Delete},
+        {"close", &Ctl::Close},       {"drain", &Ctl::Drain},
     };
     absl::Status status = (this->*commands.at(options_.command))();
     if (status.ok() && !written_) {
@@ -173,6 +194,133 @@ class Ctl {
     const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
     if (job.ok()) Print(*job, BarriersText(*job));
     return job.status();
+  }
+
+  absl::Status Diagnose() {
+    const absl::StatusOr<v1::GetJobResponse> earlier = LookAtJob();
+    if (!earlier.ok()) return earlier.status();
+    if (Interrupted(options_.interval)) return absl::OkStatus();
+    const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
+    if (!job.ok()) return job.status();
+    const DiagnosisOptions limits = {.stuck_after = options_.stuck_after};
+    Answers answers;
+    for (const auto& [rank, fetched] :
+         FetchAll(*job, RanksToAsk(*job, &*earlier, limits), "/healthz")) {
+      if (!absl::IsInvalidArgument(fetched.status)) {
+        answers[rank] = fetched.answer;
+      }
+    }
+    const Diagnosis diagnosis =
+        tools::Diagnose(*job, &*earlier, answers, limits);
+    Print(options_.json ? DiagnosisJson(*job, diagnosis)
+                        : DiagnosisText(*job, diagnosis));
+    if (options_.stacks) PrintStacks(*job, diagnosis);
+    stuck_ = !diagnosis.healthy();
+    return absl::OkStatus();
+  }
+
+  void PrintStacks(const v1::GetJobResponse& job, const Diagnosis& diagnosis) {
+    std::set<int> ranks;
+    for (const StuckGroup& group : diagnosis.groups) {
+      for (const Culprit& culprit : group.culprits) ranks.insert(culprit.rank);
+    }
+    for (const auto& [rank, fetched] :
+         FetchAll(job, {ranks.begin(), ranks.end()}, "/debug/stacks")) {
+      std::string text = absl::StrCat("\nstacks of rank ", rank, ": ",
+                                      Harmless(fetched.status.message()), "\n");
+      if (fetched.status.ok()) {
+        for (const absl::string_view line :
+             absl::StrSplit(fetched.body, '\n')) {
+          absl::StrAppend(&text, Harmless(line), "\n");
+        }
+      }
+      Print(text);
+    }
+  }
+
+  // A page of each of `ranks`, asked at once.
+  std::map<int, Fetched> FetchAll(const v1::GetJobResponse& job,
+                                  const std::vector<int>& ranks,
+                                  const std::string& path) {
+    std::map<int, std::string> addresses;
+    for (const v1::MemberInfo& member : job.members()) {
+      if (std::find(ranks.begin(), ranks.end(), member.rank()) != ranks.end()) {
+        addresses[member.rank()] = member.debug_address();
+      }
+    }
+    std::map<int, Fetched> pages;
+    std::vector<std::thread> threads;
+    for (const auto& [rank, address] : addresses) pages[rank];
+    for (auto& [rank, fetched] : pages) {
+      threads.emplace_back([&, rank = rank, page = &fetched] {
+        *page = Fetch(addresses.at(rank), path, authorization_,
+                      std::min(options_.timeout, kPageTime));
+      });
+      // Enough at a time for any host.
+      if (threads.size() == kFetchersMax) JoinAll(threads);
+    }
+    JoinAll(threads);
+    return pages;
+  }
+
+  static void JoinAll(std::vector<std::thread>& threads) {
+    for (std::thread& thread : threads) thread.join();
+    threads.clear();
+  }
+
+  absl::StatusOr<Recorders> Collect(std::string& name) {
+    const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
+    if (!job.ok()) return job.status();
+    name = job->summary().job();
+    std::vector<int> ranks;
+    for (const v1::MemberInfo& member : job->members()) {
+      if (member.rank() >= 0) ranks.push_back(member.rank());
+    }
+    Recorders recorders;
+    for (auto& [rank, fetched] :
+         FetchAll(*job, ranks, "/debug/flight_recorder")) {
+      if (fetched.status.ok()) {
+        recorders.by_rank[rank] = std::move(fetched.body);
+      } else {
+        recorders.missing[rank] = std::string(fetched.status.message());
+      }
+    }
+    if (!recorders.missing.empty()) {
+      fprintf(stderr,
+              "musterctl: %zu of %zu ranks did not answer; rank %d: %s\n",
+              recorders.missing.size(), ranks.size(),
+              recorders.missing.begin()->first,
+              Harmless(recorders.missing.begin()->second).c_str());
+    }
+    return recorders;
+  }
+
+  absl::Status FlightRecorder() {
+    std::string job;
+    const absl::StatusOr<Recorders> recorders = Collect(job);
+    return recorders.ok() ? Write(MergedJson(job, *recorders))
+                          : recorders.status();
+  }
+
+  absl::Status Trace() {
+    std::string job;
+    const absl::StatusOr<Recorders> recorders = Collect(job);
+    return recorders.ok() ? Write(TraceJson(job, *recorders))
+                          : recorders.status();
+  }
+
+  // To --output.
+  absl::Status Write(const std::string& text) {
+    if (options_.output.empty()) {
+      Print(text);
+      return absl::OkStatus();
+    }
+    std::ofstream file(options_.output, std::ios::binary);
+    file << text;
+    file.close();
+    if (file) return absl::OkStatus();
+    return absl::UnavailableError(
+        absl::StrCat("cannot write \"", options_.output, "\""));
   }
 
   absl::StatusOr<std::string> TopText() {
@@ -374,7 +522,9 @@ class Ctl {
 
   const CtlOptions& options_;
   const std::unique_ptr<internal::Control> control_;
+  const std::string authorization_;
   bool written_ = true;
+  bool stuck_ = false;
 };
 
 int Fail(const absl::Status& status, int code) {
@@ -415,8 +565,13 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<internal::Control>> control =
       internal::Control::Open(session);
   if (!control.ok()) return Fail(control.status(), kMisuse);
-  status = Ctl(*options, *std::move(control)).Run();
-  return status.ok() ? EXIT_SUCCESS : Fail(status, EXIT_FAILURE);
+  const absl::StatusOr<std::string> token = internal::TokenOf(session);
+  if (!token.ok()) return Fail(token.status(), kMisuse);
+  Ctl ctl(*options, *std::move(control),
+          token->empty() ? "" : absl::StrCat("Bearer ", *token));
+  status = ctl.Run();
+  if (!status.ok()) return Fail(status, EXIT_FAILURE);
+  return ctl.stuck() ? kStuck : EXIT_SUCCESS;
 }
 
 }  // namespace

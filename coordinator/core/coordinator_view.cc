@@ -11,6 +11,7 @@ namespace muster::coordinator::core {
 JobSnapshot Coordinator::Snapshot(Instant now) const {
   JobSnapshot job;
   job.epoch = epoch_;
+  job.lease = membership_.options().lease;
   for (const auto& [id, member] : membership_.members()) {
     MemberSnapshot snapshot;
     snapshot.id = id;
@@ -24,6 +25,8 @@ JobSnapshot Coordinator::Snapshot(Instant now) const {
     snapshot.cause = member.cause;
     snapshot.last_progress =
         DescribeProgress(member.progress, now - member.progress_at);
+    snapshot.progress = member.progress;
+    snapshot.progress_age = now - member.progress_at;
     job.members.push_back(std::move(snapshot));
     job.retained_replies += member.replies.size();
   }

@@ -15,6 +15,7 @@
 #include "coordinator/core/instant.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/payload.h"
+#include "coordinator/core/progress.h"
 
 namespace muster::coordinator::core {
 
@@ -32,6 +33,8 @@ struct MemberSnapshot {
   Duration heard_ago{};
   std::string cause;          // of its departure
   std::string last_progress;  // DescribeProgress
+  std::vector<GroupProgress> progress;
+  Duration progress_age{};  // of `progress`
 };
 
 struct BarrierSnapshot {
@@ -55,6 +58,7 @@ struct GroupSnapshot {
 };
 
 struct JobSnapshot {
+  Duration lease{};
   CoordinatorEpoch epoch;
   std::vector<MemberSnapshot> members;  // by name; the departed ones too
 

@@ -89,6 +89,20 @@ void FillGroup(const core::GroupSnapshot& group, v1::RegisteredGroup* message) {
   }
 }
 
+void FillProgress(const core::MemberSnapshot& member,
+                  v1::MemberProgress* message) {
+  if (member.progress.empty()) return;
+  FillDuration(member.progress_age, message->mutable_age());
+  for (const core::GroupProgress& progress : member.progress) {
+    v1::GroupProgress* group = message->add_groups();
+    group->set_group(progress.group);
+    group->set_last_enqueued(progress.last_enqueued);
+    group->set_last_completed(progress.last_completed);
+    group->set_current(progress.current);
+    FillDuration(progress.current_age, group->mutable_running_for());
+  }
+}
+
 void FillJob(Job& job, v1::GetJobResponse* response) {
   core::JobSnapshot snapshot = job.Snapshot();
   FillSummary(job, CountsOf(snapshot), response->mutable_summary());
@@ -101,6 +115,7 @@ void FillJob(Job& job, v1::GetJobResponse* response) {
       });
   for (const core::MemberSnapshot& member : snapshot.members) {
     FillMember(member, response->add_members());
+    FillProgress(member, response->add_progress());
   }
   for (const core::BarrierSnapshot& barrier : snapshot.barriers) {
     FillBarrier(barrier, response->add_barriers());
@@ -112,6 +127,7 @@ void FillJob(Job& job, v1::GetJobResponse* response) {
     FillDuration(*snapshot.last_call_remaining,
                  response->mutable_last_call_remaining());
   }
+  FillDuration(snapshot.lease, response->mutable_lease());
   response->set_rendezvous_closed(snapshot.rendezvous_closed);
   response->set_rendezvous_waiting(snapshot.rendezvous_waiting);
   response->set_generation_end(snapshot.generation_end);

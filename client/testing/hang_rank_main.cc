@@ -1,0 +1,54 @@
+// A rank of a job that hangs: hang_rank HOW, under muster-run with three ranks.
+// Rank 1 is to blame.
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/muster.h"
+
+namespace muster {
+namespace {
+
+// Like many a training's: nobody knows that it will not come back.
+[[noreturn]] __attribute__((noinline)) void LostInUserCode() {
+  while (true) pause();
+}
+
+void Step(const std::shared_ptr<ProcessGroup>& group = nullptr) {
+  std::vector<float> values(8, 1.0F);
+  AllReduce(Tensor(values), {.group = group});
+}
+
+int Hang(const std::string& how) {
+  InitProcessGroup();
+  const std::shared_ptr<ProcessGroup> pair =
+      NewGroup({.ranks = std::vector<int>{1, 2}});
+  for (int i = 0; i < 3; ++i) Step();
+  std::printf("hanging\n");
+  std::fflush(stdout);
+  const bool culprit = GetRank() == 1;
+  if (how == "user_code" && culprit) LostInUserCode();
+  if (how == "stopped" && culprit) raise(SIGSTOP);
+  if (how == "other_group" && culprit) Step(pair);
+  while (true) {
+    Step();
+    if (how == "slow" && culprit) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  return muster::Record([&] { return muster::Hang(argv[1]); });
+}

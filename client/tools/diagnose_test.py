@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""musterctl diagnose, flight-recorder and trace, with jobs that hang.
+
+diagnose_test.py MUSTERCTL MUSTER_COORDINATOR MUSTER_RUN HANG_RANK
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+CTL = COORDINATOR = RUN = RANK = ""
+LIMIT_S = 90
+
+
+class DiagnoseTest(unittest.TestCase):
+
+    def setUp(self):
+        self.coordinator = self.start(
+            [COORDINATOR, "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
+             "--lease=12s"])
+        for line in self.coordinator.stderr:
+            found = re.search(r"listening.*?127\.0\.0\.1:(\d+)", line)
+            if found:
+                break
+        self.address = f"127.0.0.1:{found.group(1)}"
+
+    def start(self, command):
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True)
+
+        def end():
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            process.stderr.close()
+        self.addCleanup(end)
+        return process
+
+    def hang(self, how):
+        job = self.start([RUN, f"--rdzv-endpoint={self.address}",
+                          "--rdzv-id=job", "--nproc-per-node=3", "--", RANK,
+                          how])
+        hanging = 0
+        for line in job.stdout:
+            hanging += "hanging" in line
+            if hanging == 3:
+                return job
+        self.fail(job.stderr.read())
+
+    def ctl(self, *arguments):
+        return subprocess.run(
+            [CTL, *arguments, f"--coordinator={self.address}"], timeout=LIMIT_S,
+            capture_output=True, text=True, check=False)
+
+    def diagnose(self, state):
+        """Asks until rank 1 is to blame for `state`; the group, the text."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            options = ["diagnose", "job", "--interval=200ms",
+                       "--stuck-after=300ms"]
+            result = self.ctl(*options, "--json")
+            self.assertIn(result.returncode, (0, 3), result.stderr)
+            found = json.loads(result.stdout)
+            self.assertEqual(found["stuck"], result.returncode == 3)
+            for group in found["groups"]:
+                blamed = [(c["rank"], c["state"]) for c in group["culprits"]]
+                if blamed == [(1, state)]:
+                    return group, self.ctl(*options, "--stacks").stdout
+        self.fail(result.stdout)
+
+    def test_a_rank_in_user_code_is_named_with_its_stack(self):
+        self.hang("user_code")
+        group, text = self.diagnose("user_code")
+        self.assertEqual(group["group"], "world")
+        self.assertEqual(group["waiting"], [0, 2])
+        self.assertIn("all_reduce", group["collective"])
+        self.assertIn("rank 1 (", text)
+        self.assertIn("stacks of rank 1:", text)
+        self.assertIn("LostInUserCode", text)
+
+    def test_a_stopped_rank_is_named(self):
+        self.hang("stopped")
+        group, text = self.diagnose("stopped")
+        self.assertEqual(group["waiting"], [0, 2])
+        self.assertIn("is stopped (SIGSTOP", text)
+
+    def test_a_slow_rank_is_named(self):
+        self.hang("slow")
+        self.diagnose("slow")
+
+    def test_a_rank_in_another_group_is_named_with_it(self):
+        self.hang("other_group")
+        group, text = self.diagnose("other_group")
+        self.assertEqual(group["group"], "world")
+        self.assertRegex(text, r"it is in .*all_reduce.* on group \"")
+
+    def test_recorders_are_merged_and_traced(self):
+        self.hang("user_code")
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/recorders.json"
+            result = self.ctl("flight-recorder", "job", f"--output={path}")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            with open(path, encoding="utf-8") as file:
+                merged = json.load(file)
+        self.assertEqual(sorted(merged["ranks"]), ["0", "1", "2"])
+        self.assertEqual(merged["missing"], {})
+        for recorder in merged["ranks"].values():
+            names = [e["profiling_name"] for e in recorder["entries"]]
+            self.assertIn("gloo:all_reduce", names)
+        trace = json.loads(self.ctl("trace", "job").stdout)
+        done = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+        self.assertEqual({e["pid"] for e in done}, {0, 1, 2})
+
+    def test_a_job_that_is_not_there_is_an_error(self):
+        result = self.ctl("diagnose", "nobody")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("nobody", result.stderr)
+
+
+if __name__ == "__main__":
+    CTL, COORDINATOR, RUN, RANK = (os.path.abspath(a) for a in sys.argv[1:5])
+    unittest.main(argv=sys.argv[:1], verbosity=2)

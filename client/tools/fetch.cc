@@ -1,0 +1,74 @@
+#include "client/tools/fetch.h"
+
+#include <httplib.h>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace muster::tools {
+namespace {
+
+// The status of what came; OK: the page.
+absl::Status StatusOf(const httplib::Response& response) {
+  if (response.status == 200) return absl::OkStatus();
+  absl::string_view text = response.body;
+  while (absl::ConsumeSuffix(&text, "\n")) {
+  }
+  const std::string why =
+      absl::StrCat("HTTP status ", response.status, ": ", text);
+  if (response.status == 401) return absl::UnauthenticatedError(why);
+  if (response.status == 403) return absl::PermissionDeniedError(why);
+  return absl::UnknownError(why);
+}
+
+}  // namespace
+
+Fetched Fetch(const std::string& address, const std::string& path,
+              const std::string& authorization,
+              std::chrono::milliseconds timeout) {
+  Fetched fetched;
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 ||
+      port > 65535) {
+    fetched.status = absl::InvalidArgumentError(
+        absl::StrCat("\"", address, "\" is no HOST:PORT"));
+    return fetched;
+  }
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  httplib::Client client(host, port);
+  client.set_connection_timeout(timeout);
+  client.set_read_timeout(timeout);
+  client.set_write_timeout(timeout);
+  httplib::Headers headers;
+  if (!authorization.empty()) headers.emplace("Authorization", authorization);
+  const auto begun = std::chrono::steady_clock::now();
+  const httplib::Result result = client.Get(path, headers);
+  if (result) {
+    fetched.answer = Answer::kAnswers;
+    fetched.status = StatusOf(*result);
+    fetched.body = result->body;
+    return fetched;
+  }
+  if (result.error() == httplib::Error::Connection) {
+    // A refusal comes at once; from a host that is not there nothing comes.
+    const bool at_once = std::chrono::steady_clock::now() - begun < timeout / 2;
+    fetched.answer = at_once ? Answer::kRefused : Answer::kUnreachable;
+  } else if (result.error() == httplib::Error::ConnectionTimeout) {
+    fetched.answer = Answer::kUnreachable;
+  } else {
+    fetched.answer = Answer::kSilent;
+  }
+  fetched.status = absl::UnavailableError(
+      absl::StrCat("no answer from ", address, " within ", timeout.count(),
+                   " ms: ", httplib::to_string(result.error())));
+  return fetched;
+}
+
+}  // namespace muster::tools
