@@ -226,16 +226,21 @@ std::vector<EpochResult> TrainOn(Trainer& trainer, const int epochs) {
 // places. More may fail meanwhile.
 void Recover(DistError error) {
   const bool shrinks = absl::GetFlag(FLAGS_on_failure) == "shrink";
+  // Each error names those that it adds.
+  std::vector<int> gone;
   while (true) {
     if (absl::GetFlag(FLAGS_on_failure) == "exit" ||
         error.culprit_ranks().empty()) {
       throw error;
     }
     std::fprintf(stderr, "rank %d: %s\n", GetRank(), error.what());
+    gone.insert(gone.end(), error.culprit_ranks().begin(),
+                error.culprit_ranks().end());
+    std::sort(gone.begin(), gone.end());
+    gone.erase(std::unique(gone.begin(), gone.end()), gone.end());
     try {
       if (shrinks) {
-        ShrinkGroup(error.culprit_ranks(), nullptr,
-                    {.timeout = kRecoveryTimeout});
+        ShrinkGroup(gone, nullptr, {.timeout = kRecoveryTimeout});
       } else {
         DestroyProcessGroup();
         InitProcessGroup();

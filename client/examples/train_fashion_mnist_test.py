@@ -104,12 +104,12 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("parameters, this model", result.stderr)
 
-    def disturbed(self, launcher_options, *options):
-        """Kills rank 2 of 3 after the first checkpoint; returns the output."""
+    def disturbed(self, launcher_options, *options, nproc=3, victims=(2,)):
+        """Kills ranks after the first checkpoint; returns the output."""
         checkpoint = os.path.join(self.folder, "checkpoint")
         curve = os.path.join(self.folder, "curve")
         process = subprocess.Popen(
-            [MUSTER_RUN, "--standalone", "--nproc-per-node=3",
+            [MUSTER_RUN, "--standalone", f"--nproc-per-node={nproc}",
              *launcher_options, "--", TRAIN, "--epochs=1", "--max_steps=900",
              "--global_batch=48", "--hidden_units=16", "--checkpoint_steps=10",
              f"--checkpoint={checkpoint}", f"--loss_curve={curve}", *options],
@@ -121,7 +121,8 @@ class TrainTest(unittest.TestCase):
         while not os.path.exists(checkpoint):
             self.assertLess(time.monotonic(), deadline)
             os.sched_yield()
-        os.kill(self.rank_of(process.pid, 2), signal.SIGKILL)
+        for pid in [self.rank_of(process.pid, rank) for rank in victims]:
+            os.kill(pid, signal.SIGKILL)
         out, _ = process.communicate(timeout=LIMIT_S)
         self.assertEqual(process.returncode, 0, out)
         self.assertIn("was killed by signal 9", out)
@@ -154,6 +155,11 @@ class TrainTest(unittest.TestCase):
 
     def test_ranks_go_on_in_process_with_fewer(self):
         out = self.disturbed(["--restart=none"], "--on_failure=shrink")
+        self.assertIn("bitwise equal on 2 ranks", out)
+
+    def test_ranks_go_on_when_two_are_killed_at_once(self):
+        out = self.disturbed(["--restart=none"], "--on_failure=shrink",
+                             nproc=4, victims=(2, 3))
         self.assertIn("bitwise equal on 2 ranks", out)
 
     def test_damaged_data_set_is_named(self):
