@@ -10,8 +10,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,20 +22,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/backends/gloo/socket.h"
 #include "dataplane/culprit.h"
 
 namespace muster::dataplane::gloo_internal {
 namespace {
 
-// The first bytes of each side.
 constexpr uint32_t kHelloMagic = 0x6d757374;
-struct Hello {
-  uint32_t magic = kHelloMagic;  // and what the connection is for
-  int32_t rank = 0;
-  // That of the one to whom it is said: who knows it means this group.
-  uint64_t nonce = 0;
-};
 
 // A question and its answer.
 struct Question {
@@ -72,14 +70,40 @@ uint64_t RandomNonce() {
   return nonce;
 }
 
+// Which host it is of.
+absl::string_view HostOf(const AddressBytes& address) {
+  const bool is_v4 = Generic(address)->sa_family == AF_INET;
+  return {address.data() + (is_v4 ? offsetof(sockaddr_in, sin_addr)
+                                  : offsetof(sockaddr_in6, sin6_addr)),
+          is_v4 ? sizeof(in_addr) : sizeof(in6_addr)};
+}
+
+// Unless the environment says that connections are to be used.
+bool ReadsMemory() {
+  const char* const text = std::getenv("MUSTER_GLOO_PEER_MEMORY");
+  return text == nullptr || absl::string_view(text) != "0";
+}
+
 }  // namespace
+
+// The first bytes of each side.
+struct Greeter::Hello {
+  uint32_t magic = kHelloMagic;  // and what the connection is for
+  int32_t rank = 0;
+  // That of the one to whom it is said: who knows it means this group.
+  uint64_t nonce = 0;
+  // Of the one who says it.
+  MarkPlace mark = {};
+};
 
 Greeter::Greeter(int rank, int world_size)
     : rank_(rank),
       woken_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       woken_error_(woken_ < 0 ? errno : 0),
       nonce_(RandomNonce()),
-      world_size_(world_size) {
+      world_size_(world_size),
+      reads_memory_(ReadsMemory()),
+      mark_(nonce_) {
   for (auto& connections : connections_) {
     connections.resize(world_size);
     connections[rank].state = State::kSettled;
@@ -112,6 +136,7 @@ absl::StatusOr<RankAddress> Greeter::Listen(AddressBytes address) {
       getsockname(listener_, generic, &size) != 0) {
     return Failed(what, errno);
   }
+  own_ = address;
   return RankAddress{std::move(address), nonce_};
 }
 
@@ -140,32 +165,68 @@ void Greeter::Connection::Refused(int reason) {
   error = reason;
 }
 
+bool Greeter::SharesMemory(int kind, int peer) const {
+  return kind == kLine && HostOf(addresses_[peer].socket) == HostOf(own_);
+}
+
+std::optional<PeerMemory> Greeter::MemoryOf(int peer,
+                                            const Hello& hello) const {
+  const PeerMemory memory(hello.mark, addresses_[peer].nonce);
+  if (!reads_memory_ || !memory.IsReadable()) return std::nullopt;
+  return memory;
+}
+
 void Greeter::Greet(int kind, int peer) {
   Connection& connection = connections_[kind][peer];
-  if (connection.state == State::kConnecting) {
-    SendAtOnce(connection.socket);
-    const Hello hello = {.magic = kHelloMagic + kind,
-                         .rank = rank_,
-                         .nonce = addresses_[peer].nonce};
-    // Into an empty buffer. Fails if it could not connect.
-    if (send(connection.socket, &hello, sizeof(hello), MSG_NOSIGNAL) ==
-        sizeof(hello)) {
-      connection.state = State::kGreeted;
-    } else {
-      connection.Refused(errno);
-    }
-    return;
+  switch (connection.state) {
+    case State::kGreeted:
+      return TakeAnswer(kind, peer);
+    case State::kAnswered:
+      return TakeVerdict(connection);
+    default:
+      break;
   }
+  SendAtOnce(connection.socket);
+  const Hello hello = {.magic = kHelloMagic + kind,
+                       .rank = rank_,
+                       .nonce = addresses_[peer].nonce,
+                       .mark = mark_.place()};
+  // Into an empty buffer. Fails if it could not connect.
+  if (send(connection.socket, &hello, sizeof(hello), MSG_NOSIGNAL) ==
+      sizeof(hello)) {
+    connection.state = State::kGreeted;
+  } else {
+    connection.Refused(errno);
+  }
+}
+
+void Greeter::TakeAnswer(int kind, int peer) {
+  Connection& connection = connections_[kind][peer];
   Hello answer;
   const ssize_t received =
       recv(connection.socket, &answer, sizeof(answer), MSG_DONTWAIT);
   if (received < 0 && IsTemporary(errno)) return;
-  if (received == sizeof(answer) && answer.magic == kHelloMagic + kind &&
-      answer.rank == peer && answer.nonce == nonce_) {
-    connection.state = State::kSettled;
-  } else {
+  if (received != sizeof(answer) || answer.magic != kHelloMagic + kind ||
+      answer.rank != peer || answer.nonce != nonce_) {
     connection.Refused(0);
+    return;
   }
+  connection.state = State::kSettled;
+  if (!SharesMemory(kind, peer)) return;
+  // It has a mark if it can read this rank's memory.
+  connection.memory = MemoryOf(peer, answer);
+  const char verdict = connection.memory.has_value() ? 1 : 0;
+  (void)send(connection.socket, &verdict, sizeof(verdict), MSG_NOSIGNAL);
+}
+
+void Greeter::TakeVerdict(Connection& connection) {
+  char verdict = 0;
+  const ssize_t received =
+      recv(connection.socket, &verdict, sizeof(verdict), MSG_DONTWAIT);
+  if (received < 0 && IsTemporary(errno)) return;
+  // If the peer has gone, whoever uses the socket will see it.
+  if (received != sizeof(verdict) || verdict == 0) connection.memory.reset();
+  connection.state = State::kSettled;
 }
 
 bool Greeter::TakeHello(int socket) {
@@ -183,12 +244,19 @@ bool Greeter::TakeHello(int socket) {
     return true;
   }
   SendAtOnce(socket);
-  const Hello answer = {.magic = hello.magic,
-                        .rank = rank_,
-                        .nonce = addresses_[hello.rank].nonce};
+  Connection& connection = connections_[kind][hello.rank];
+  connection = {.socket = socket, .state = State::kSettled};
+  if (SharesMemory(static_cast<int>(kind), hello.rank)) {
+    connection.state = State::kAnswered;
+    connection.memory = MemoryOf(hello.rank, hello);
+  }
+  const Hello answer = {
+      .magic = hello.magic,
+      .rank = rank_,
+      .nonce = addresses_[hello.rank].nonce,
+      .mark = connection.memory.has_value() ? mark_.place() : MarkPlace()};
   // Into an empty buffer. If it fails, so will whoever uses the socket.
   (void)send(socket, &answer, sizeof(answer), MSG_NOSIGNAL);
-  connections_[kind][hello.rank] = {.socket = socket, .state = State::kSettled};
   return true;
 }
 
@@ -251,10 +319,13 @@ absl::Status Greeter::AwaitGreetings(Instant deadline,
   std::vector<pollfd> waits;
   std::vector<std::pair<int, int>> greeted;
   for (int kind = 0; kind < kConnectionKinds; ++kind) {
-    for (int peer = 0; peer < rank_; ++peer) {
-      const auto& [socket, state, error] = connections_[kind][peer];
-      if (state != State::kConnecting && state != State::kGreeted) continue;
-      const int events = state == State::kGreeted ? POLLIN : POLLOUT;
+    for (int peer = 0; peer < world_size_; ++peer) {
+      const auto& [socket, state, error, memory] = connections_[kind][peer];
+      if (state != State::kConnecting && state != State::kGreeted &&
+          state != State::kAnswered) {
+        continue;
+      }
+      const int events = state == State::kConnecting ? POLLOUT : POLLIN;
       waits.push_back({socket, static_cast<short>(events), 0});  // NOLINT
       greeted.emplace_back(kind, peer);
     }
@@ -305,6 +376,7 @@ absl::StatusOr<Greeter::Sockets> Greeter::Connect(
   Sockets sockets;
   for (Connection& connection : connections_[kLine]) {
     sockets.lines.push_back(std::exchange(connection.socket, -1));
+    sockets.memories.push_back(connection.memory);
   }
   for (Connection& connection : connections_[kFarewell]) {
     sockets.farewells.push_back(std::exchange(connection.socket, -1));
@@ -405,6 +477,7 @@ void Greeter::Wake() {
 }
 
 void Greeter::Stop() {
+  mark_.Clear();
   Wake();
   if (server_.joinable()) server_.join();
   if (listener_ >= 0) ::close(std::exchange(listener_, -1));

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/backends/gloo/rendezvous.h"
 #include "dataplane/instant.h"
 
@@ -30,10 +32,12 @@ class Greeter {
   absl::StatusOr<RankAddress> Listen(AddressBytes address);
 
   // Two connections to each peer: see Lines and Farewells. By rank, -1 at this
-  // one.
+  // one. And the memory of those that are on this host, if they may read this
+  // rank's, too.
   struct Sockets {
     std::vector<int> lines = {};
     std::vector<int> farewells = {};
+    std::vector<std::optional<PeerMemory>> memories = {};
   };
 
   // Connects to all peers, `addresses[r]` being that of rank r. Errors:
@@ -59,14 +63,18 @@ class Greeter {
   // Ends what waits, and everything later. From any thread; does not block.
   void Wake();
 
-  // The same, and ends the thread and listens no more. Not while somebody asks.
+  // The same, and ends the thread and listens no more; and what peers read of
+  // this process's memory they do not believe. Not while somebody asks.
   void Stop();
 
  private:
+  struct Hello;
+
   enum class State {
     kAwaited,     // the peer will connect
     kConnecting,  // to the peer
     kGreeted,     // its answer is awaited
+    kAnswered,    // whether it can read this process's memory is awaited
     kRefused,     // the peer has closed it, or does not listen
     kSettled,
   };
@@ -79,18 +87,26 @@ class Greeter {
     State state = State::kAwaited;
     // Of kRefused: an errno, or 0.
     int error = 0;
+    // Of a line.
+    std::optional<PeerMemory> memory = {};
 
     void Refused(int reason);
   };
 
+  // Whether ranks tell each other about their memory before this is settled.
+  bool SharesMemory(int kind, int peer) const;
+  // As `hello` says, if it can be read.
+  std::optional<PeerMemory> MemoryOf(int peer, const Hello& hello) const;
   // A socket that somebody has connected to this rank, not knowing yet who.
   // Returns whether that is known now, or will never be.
   bool TakeHello(int socket);
   bool TakeQuestion(int socket) const;
   absl::Status StartConnecting(int kind, int peer);
   // What comes next on a socket to `peer` that is ready for it: greets it, or
-  // reads its answer.
+  // reads its answer, or what it says to this rank's.
   void Greet(int kind, int peer);
+  void TakeAnswer(int kind, int peer);
+  void TakeVerdict(Connection& connection);
   absl::Status Accept(std::vector<int>& strangers);
   // Waits until something happens to a connection that is being made, or
   // `deadline`.
@@ -111,6 +127,10 @@ class Greeter {
   const int woken_error_;
   const uint64_t nonce_;
   const int world_size_;
+  const bool reads_memory_;
+  // The nonce again.
+  Mark mark_;
+  AddressBytes own_;
   int listener_ = -1;
   std::vector<Connection> connections_[kConnectionKinds];
   // Constant after Connect.

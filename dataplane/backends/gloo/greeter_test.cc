@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <memory>
@@ -122,6 +123,40 @@ TEST_F(GreeterTest, EveryRankIsConnectedToEveryOther) {
     }
   }
   for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, RanksOfOneHostReadEachOthersMemoryUntilTheyStop) {
+  Listen(3);
+  const std::vector<Sockets> all = ConnectAll();
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_FALSE(all[rank].memories[rank].has_value());
+    for (int peer = 0; peer < 3; ++peer) {
+      if (peer == rank) continue;
+      ASSERT_TRUE(all[rank].memories[peer].has_value());
+      EXPECT_TRUE(all[rank].memories[peer]->IsReadable());
+    }
+  }
+  greeters_[2]->Stop();
+  EXPECT_TRUE(all[0].memories[1]->IsReadable());
+  EXPECT_FALSE(all[0].memories[2]->IsReadable());
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, EitherRankMayKeepBothFromReadingMemory) {
+  for (const size_t alone : {0, 1}) {
+    greeters_.clear();
+    addresses_.clear();
+    for (const size_t rank : {0, 1}) {
+      if (rank == alone) setenv("MUSTER_GLOO_PEER_MEMORY", "0", 1);
+      greeters_.push_back(std::make_unique<Greeter>(rank, 2));
+      unsetenv("MUSTER_GLOO_PEER_MEMORY");
+      addresses_.push_back(*greeters_[rank]->Listen(Loopback()));
+    }
+    const std::vector<Sockets> all = ConnectAll();
+    EXPECT_FALSE(all[0].memories[1].has_value());
+    EXPECT_FALSE(all[1].memories[0].has_value());
+    for (const Sockets& sockets : all) CloseAll(sockets);
+  }
 }
 
 TEST_F(GreeterTest, RanksThatDoNotConnectAreNamed) {

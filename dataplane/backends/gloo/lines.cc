@@ -9,17 +9,28 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/backends/gloo/socket.h"
 
 namespace muster::dataplane::gloo_internal {
 namespace {
 
-// What one connection moves before it is another one's turn.
+// What one connection moves before it is another one's turn, and what one
+// peer's memory does.
 constexpr size_t kTurnBytes = 256 << 10;
+constexpr size_t kTakenTurnBytes = 1 << 20;
+
+// From here on it is faster to offer something than to send it.
+constexpr size_t kOfferBytesMin = 32 << 10;
+
+// What is read at once where a message begins: small ones are there as a whole.
+constexpr size_t kAheadBytes = 4 << 10;
 
 }  // namespace
 
@@ -33,12 +44,30 @@ Lines::~Lines() {
   if (woken_ >= 0) ::close(woken_);
 }
 
-absl::Status Lines::Take(const std::vector<int>& sockets) {
+absl::Status Lines::Take(const std::vector<int>& sockets,
+                         const Memories& memories) {
   for (size_t peer = 0; peer < lines_.size(); ++peer) {
     lines_[peer].socket = sockets[peer];
+    lines_[peer].memory = memories[peer];
   }
   if (woken_ >= 0) return absl::OkStatus();
   return Failed("cannot wait for peers", woken_error_);
+}
+
+uint64_t Lines::Line::sent() const {
+  return offers.empty() ? written : std::min(written, offers.front() - 1);
+}
+
+bool Lines::Line::is_active() const {
+  return !sends.empty() || !receives.empty() || !offers.empty() ||
+         note.bytes > 0;
+}
+
+bool Lines::Line::wants_input() const {
+  if (!current.has_value()) {
+    return !receives.empty() || !offers.empty() || note.bytes > 0;
+  }
+  return current->kind == Kind::kNote ? note.bytes > 0 : !receives.empty();
 }
 
 void Lines::Activate(int peer) {
@@ -49,11 +78,22 @@ void Lines::Activate(int peer) {
 
 uint64_t Lines::PostSend(int peer, const void* data, size_t bytes) {
   Line& line = lines_[peer];
-  // Nothing is written to it.
-  line.sends.push_back(
-      {const_cast<std::byte*>(static_cast<const std::byte*>(data)), bytes});
+  const auto* const begin = static_cast<const std::byte*>(data);
+  const uint64_t number = ++line.posted;
+  if (line.memory.has_value() && bytes >= kOfferBytesMin &&
+      CanBeRead(data, bytes)) {
+    line.sends.push_back(
+        {.head = {.kind = Kind::kOffer,
+                  .bytes = bytes,
+                  .address = reinterpret_cast<uint64_t>(begin)}});
+    line.offers.push_back(number);
+  } else {
+    line.sends.push_back({.head = {.kind = Kind::kData, .bytes = bytes},
+                          .data = begin,
+                          .bytes = bytes});
+  }
   Activate(peer);
-  return line.sent + line.sends.size();
+  return number;
 }
 
 uint64_t Lines::PostReceive(int peer, void* data, size_t bytes) {
@@ -66,44 +106,181 @@ uint64_t Lines::PostReceive(int peer, void* data, size_t bytes) {
 Lines::Progress Lines::Send(Line& line) {
   bool moved = false;
   while (!line.sends.empty()) {
-    Part& part = line.sends.front();
-    if (part.bytes > 0) {
+    Outgoing& message = line.sends.front();
+    if (message.head_bytes + message.bytes > 0) {
+      auto* const head_end = reinterpret_cast<std::byte*>(&message.head + 1);
+      // Nothing is written to it.
+      iovec parts[] = {{head_end - message.head_bytes, message.head_bytes},
+                       {const_cast<std::byte*>(message.data),
+                        std::min(message.bytes, kTurnBytes)}};
+      msghdr header = {};
+      header.msg_iov = parts;
+      header.msg_iovlen = 2;
       const ssize_t sent =
-          send(line.socket, part.data, std::min(part.bytes, kTurnBytes),
-               MSG_NOSIGNAL | MSG_DONTWAIT);
+          sendmsg(line.socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent < 0 && !IsTemporary(errno)) return Progress::kBroken;
       if (sent <= 0) break;
       moved = true;
-      part.data += sent;
-      part.bytes -= sent;
-      if (part.bytes > 0) break;  // It is the other lines' turn.
+      const size_t sent_of_head = std::min<size_t>(sent, message.head_bytes);
+      message.head_bytes -= sent_of_head;
+      message.data += sent - sent_of_head;
+      message.bytes -= sent - sent_of_head;
+      // It is the other lines' turn.
+      if (message.head_bytes + message.bytes > 0) break;
+    }
+    switch (message.end) {
+      case Outgoing::kPart:
+        break;
+      case Outgoing::kWhole:
+        ++line.written;
+        break;
+      case Outgoing::kAnswer:
+        --line.answers;
+        break;
     }
     line.sends.pop_front();
-    ++line.sent;
   }
   return moved ? Progress::kMoved : Progress::kNothing;
 }
 
-Lines::Progress Lines::Receive(Line& line) {
-  bool moved = false;
-  while (!line.receives.empty()) {
-    Part& part = line.receives.front();
-    if (part.bytes > 0) {
-      const ssize_t received =
-          recv(line.socket, part.data, std::min(part.bytes, kTurnBytes),
-               MSG_DONTWAIT);
-      if (received == 0 || (received < 0 && !IsTemporary(errno))) {
-        return Progress::kBroken;
-      }
-      if (received < 0) break;
-      moved = true;
-      part.data += received;
-      part.bytes -= received;
-      if (part.bytes > 0) break;
+void Lines::AnswerOffers(Line& line) {
+  // Before all that has not been begun: the peer may not read that before it
+  // has the answer.
+  auto place = line.sends.begin();
+  while (place != line.sends.end() &&
+         (place->head_bytes < sizeof(Head) || place->end == Outgoing::kPart)) {
+    ++place;
+  }
+  line.sends.insert(place, {.head = {.kind = Kind::kTaken,
+                                     .count = std::exchange(line.taken, 0)},
+                            .end = Outgoing::kAnswer});
+  ++line.answers;
+}
+
+Lines::Progress Lines::TakeOffered(Line& line, size_t& turn) {
+  Head& offer = line.offered.front();
+  Incoming& part = line.receives.front();
+  const size_t bytes = std::min(part.bytes, kTakenTurnBytes);
+  // It can be read unless the peer has closed its lines, or has died.
+  if (offer.bytes != part.bytes || !line.memory.has_value() ||
+      !line.memory->Read(offer.address, part.data, bytes)) {
+    return Progress::kBroken;
+  }
+  turn = 0;
+  offer.address += bytes;
+  offer.bytes -= bytes;
+  part.data += bytes;
+  part.bytes -= bytes;
+  if (part.bytes > 0) return Progress::kMoved;
+  line.offered.pop_front();
+  line.receives.pop_front();
+  ++line.received;
+  ++line.taken;
+  return Progress::kMoved;
+}
+
+Lines::Progress Lines::Interpret(Line& line, const Head& head) {
+  switch (head.kind) {
+    case Kind::kNote:
+    case Kind::kData:
+      line.current = head;
+      return Progress::kMoved;
+    case Kind::kOffer:
+      line.offered.push_back(head);
+      return Progress::kMoved;
+    case Kind::kTaken:
+      if (head.count > line.offers.size()) break;
+      line.offers.erase(line.offers.begin(), line.offers.begin() + head.count);
+      return Progress::kMoved;
+  }
+  return Progress::kBroken;  // Not what a rank sends.
+}
+
+Lines::Progress Lines::ReceiveHead(Line& line) {
+  const size_t there = line.ahead_end - line.ahead_begin;
+  if (there >= sizeof(Head)) {
+    Head head;
+    std::memcpy(&head, line.ahead.get() + line.ahead_begin, sizeof(head));
+    line.ahead_begin += sizeof(head);
+    return Interpret(line, head);
+  }
+  if (!line.wants_input()) return Progress::kNothing;
+  if (line.ahead == nullptr) {
+    line.ahead = std::make_unique_for_overwrite<std::byte[]>(kAheadBytes);
+  }
+  std::memmove(line.ahead.get(), line.ahead.get() + line.ahead_begin, there);
+  line.ahead_begin = 0;
+  line.ahead_end = there;
+  const ssize_t received = recv(line.socket, line.ahead.get() + there,
+                                kAheadBytes - there, MSG_DONTWAIT);
+  if (received == 0 || (received < 0 && !IsTemporary(errno))) {
+    return Progress::kBroken;
+  }
+  if (received < 0) return Progress::kNothing;
+  line.ahead_end += received;
+  return Progress::kMoved;
+}
+
+Lines::Progress Lines::ReceiveInto(Line& line, Incoming& part, size_t& turn) {
+  const size_t bytes = std::min<uint64_t>(part.bytes, line.current->bytes);
+  size_t moved = std::min(bytes, line.ahead_end - line.ahead_begin);
+  if (moved > 0) {
+    std::memcpy(part.data, line.ahead.get() + line.ahead_begin, moved);
+    line.ahead_begin += moved;
+  } else if (bytes > 0) {
+    const ssize_t received =
+        recv(line.socket, part.data, std::min(bytes, turn), MSG_DONTWAIT);
+    if (received == 0 || (received < 0 && !IsTemporary(errno))) {
+      return Progress::kBroken;
     }
+    if (received < 0) return Progress::kNothing;
+    moved = received;
+    if (moved < bytes) turn = 0;
+  }
+  part.data += moved;
+  part.bytes -= moved;
+  line.current->bytes -= moved;
+  if (line.current->bytes == 0) line.current.reset();
+  return Progress::kMoved;
+}
+
+Lines::Progress Lines::ReceiveCurrent(Line& line, size_t& turn) {
+  if (line.current->kind == Kind::kNote) {
+    if (line.note.bytes > 0) return ReceiveInto(line, line.note, turn);
+    // Who waits for what was posted has read the peer's notes before.
+    return line.receives.empty() ? Progress::kNothing : Progress::kBroken;
+  }
+  if (line.receives.empty()) {
+    return line.note.bytes > 0 ? Progress::kBroken : Progress::kNothing;
+  }
+  Incoming& part = line.receives.front();
+  if (part.bytes != line.current->bytes) return Progress::kBroken;
+  const Progress progress = ReceiveInto(line, part, turn);
+  if (!line.current.has_value()) {
     line.receives.pop_front();
     ++line.received;
   }
+  return progress;
+}
+
+Lines::Progress Lines::ReceiveStep(Line& line, size_t& turn) {
+  if (!line.offered.empty() && !line.receives.empty()) {
+    return TakeOffered(line, turn);
+  }
+  return line.current.has_value() ? ReceiveCurrent(line, turn)
+                                  : ReceiveHead(line);
+}
+
+Lines::Progress Lines::Receive(Line& line) {
+  bool moved = false;
+  size_t turn = kTurnBytes;
+  while (turn > 0) {
+    const Progress progress = ReceiveStep(line, turn);
+    if (progress == Progress::kBroken) return progress;
+    if (progress == Progress::kNothing) break;
+    moved = true;
+  }
+  if (line.taken > 0) AnswerOffers(line);
   return moved ? Progress::kMoved : Progress::kNothing;
 }
 
@@ -119,16 +296,15 @@ Lines::Progress Lines::MoveAll() {
       moved |= progress == Progress::kMoved;
     }
   }
-  std::erase_if(active_, [this](int peer) {
-    return lines_[peer].sends.empty() && lines_[peer].receives.empty();
-  });
+  std::erase_if(active_,
+                [this](int peer) { return !lines_[peer].is_active(); });
   return moved ? Progress::kMoved : Progress::kNothing;
 }
 
-Lines::Outcome Lines::AwaitCounter(int peer, const uint64_t& counter,
-                                   uint64_t number) {
+template <typename Done>
+Lines::Outcome Lines::AwaitUntil(Done&& done) {
   std::vector<pollfd> waits;
-  while (counter < number) {
+  while (!done()) {
     switch (MoveAll()) {
       case Progress::kBroken:
         return Outcome::kBroken;
@@ -137,12 +313,14 @@ Lines::Outcome Lines::AwaitCounter(int peer, const uint64_t& counter,
       case Progress::kNothing:
         break;
     }
-    if (counter >= number) break;
+    if (done()) break;
     waits.assign({{woken_, POLLIN, 0}});
     for (const int active : active_) {
       const Line& line = lines_[active];
       const int events = (line.sends.empty() ? 0 : POLLOUT) |
-                         (line.receives.empty() ? 0 : POLLIN);
+                         (line.wants_input() ? POLLIN : 0);
+      // The end of a line that nobody reads would end every poll.
+      if (events == 0) continue;
       waits.push_back({line.socket, static_cast<short>(events), 0});  // NOLINT
     }
     while (poll(waits.data(), waits.size(), -1) < 0 && errno == EINTR) {
@@ -153,11 +331,15 @@ Lines::Outcome Lines::AwaitCounter(int peer, const uint64_t& counter,
 }
 
 Lines::Outcome Lines::AwaitSend(int peer, uint64_t number) {
-  return AwaitCounter(peer, lines_[peer].sent, number);
+  const Line& line = lines_[peer];
+  return AwaitUntil([&] { return line.sent() >= number; });
 }
 
 Lines::Outcome Lines::AwaitReceive(int peer, uint64_t number) {
-  return AwaitCounter(peer, lines_[peer].received, number);
+  const Line& line = lines_[peer];
+  // And the peer shall know it, even if nothing is awaited after this.
+  return AwaitUntil(
+      [&] { return line.received >= number && line.answers == 0; });
 }
 
 Lines::Outcome Lines::Write(int peer, const void* head, size_t head_bytes,
@@ -171,38 +353,51 @@ Lines::Outcome Lines::Write(int peer, const void* head, size_t head_bytes,
     broken_peer_ = peer;
     return Outcome::kBroken;
   }
+  const Head first = {.bytes = head_bytes + body_bytes};
   size_t sent = 0;
   if (line.sends.empty()) {
-    // Both in one call, and normally all of them.
-    iovec parts[] = {{const_cast<void*>(head), head_bytes},
+    // All in one call, and normally that is all.
+    iovec parts[] = {{const_cast<Head*>(&first), sizeof(first)},
+                     {const_cast<void*>(head), head_bytes},
                      {const_cast<void*>(body), body_bytes}};
     msghdr message = {};
     message.msg_iov = parts;
-    message.msg_iovlen = 2;
+    message.msg_iovlen = 3;
     sent = std::max<ssize_t>(
         0, sendmsg(line.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
-    if (sent == head_bytes + body_bytes) return Outcome::kDone;
+    if (sent == sizeof(first) + first.bytes) return Outcome::kDone;
   }
-  const size_t sent_of_head = std::min(sent, head_bytes);
-  const size_t sent_of_body = sent - sent_of_head;
-  PostSend(peer, static_cast<const std::byte*>(head) + sent_of_head,
-           head_bytes - sent_of_head);
-  return AwaitSend(
-      peer, PostSend(peer, static_cast<const std::byte*>(body) + sent_of_body,
-                     body_bytes - sent_of_body));
+  const size_t sent_of_first = std::min(sent, sizeof(first));
+  const size_t sent_of_head = std::min(sent - sent_of_first, head_bytes);
+  const size_t sent_of_body = sent - sent_of_first - sent_of_head;
+  line.sends.push_back(
+      {.head = first,
+       .head_bytes = sizeof(first) - sent_of_first,
+       .data = static_cast<const std::byte*>(head) + sent_of_head,
+       .bytes = head_bytes - sent_of_head,
+       .end = Outgoing::kPart});
+  line.sends.push_back(
+      {.head_bytes = 0,
+       .data = static_cast<const std::byte*>(body) + sent_of_body,
+       .bytes = body_bytes - sent_of_body});
+  Activate(peer);
+  const uint64_t number = ++line.posted;
+  return AwaitUntil([&] { return line.written >= number; });
 }
 
 Lines::Outcome Lines::Read(int peer, void* data, size_t bytes) {
-  return AwaitReceive(peer, PostReceive(peer, data, bytes));
+  Line& line = lines_[peer];
+  line.note = {static_cast<std::byte*>(data), bytes};
+  Activate(peer);
+  return AwaitUntil([&] { return line.note.bytes == 0; });
 }
 
 void Lines::Wake() { eventfd_write(woken_, 1); }
 
 void Lines::Close() {
   for (Line& line : lines_) {
-    if (line.socket >= 0) ::close(std::exchange(line.socket, -1));
-    line.sends.clear();
-    line.receives.clear();
+    if (line.socket >= 0) ::close(line.socket);
+    line = Line();
   }
   active_.clear();
 }

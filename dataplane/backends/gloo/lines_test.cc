@@ -6,12 +6,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "dataplane/backends/gloo/peer_memory.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::gloo_internal {
@@ -40,7 +42,8 @@ void MakeConnection(int ends[2]) {
 // Ranks as objects of one process.
 class LinesTest : public ::testing::Test {
  protected:
-  void ConnectAll(int world_size) {
+  // If `near`, all may read each other's memory.
+  void ConnectAll(int world_size, bool near = false) {
     std::vector<std::vector<int>> sockets(world_size,
                                           std::vector<int>(world_size, -1));
     for (int rank = 0; rank < world_size; ++rank) {
@@ -51,12 +54,18 @@ class LinesTest : public ::testing::Test {
         sockets[peer][rank] = ends[1];
       }
     }
+    Lines::Memories memories(world_size);
+    for (int rank = 0; rank < world_size; ++rank) {
+      marks_.push_back(std::make_unique<Mark>(rank + 1));
+      if (near) memories[rank] = PeerMemory(marks_[rank]->place(), rank + 1);
+    }
     for (int rank = 0; rank < world_size; ++rank) {
       lines_.push_back(std::make_unique<Lines>(world_size));
-      EXPECT_EQ(lines_[rank]->Take(sockets[rank]), absl::OkStatus());
+      EXPECT_EQ(lines_[rank]->Take(sockets[rank], memories), absl::OkStatus());
     }
   }
 
+  std::vector<std::unique_ptr<Mark>> marks_;
   std::vector<std::unique_ptr<Lines>> lines_;
 };
 
@@ -85,8 +94,16 @@ TEST_F(LinesTest, MessagesOfACollectiveNeedNobodyToRead) {
   }
 }
 
-TEST_F(LinesTest, WhatIsUnderWayMovesWhileSomethingElseIsWaitedFor) {
-  ConnectAll(3);
+class NearAndFarLinesTest : public LinesTest,
+                            public ::testing::WithParamInterface<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Lines, NearAndFarLinesTest, ::testing::Bool(),
+                         [](const auto& near) {
+                           return near.param ? "Near" : "Far";
+                         });
+
+TEST_P(NearAndFarLinesTest, WhatIsUnderWayMovesWhileSomethingElseIsWaitedFor) {
+  ConnectAll(3, GetParam());
   // More than any buffer holds, from every rank to every other one: each has
   // to receive while it sends.
   constexpr size_t kBytes = 16 << 20;
@@ -98,13 +115,15 @@ TEST_F(LinesTest, WhatIsUnderWayMovesWhileSomethingElseIsWaitedFor) {
       Lines& lines = *lines_[rank];
       bool good = true;
       for (const int peer : {(rank + 1) % 3, (rank + 2) % 3}) {
-        lines.PostSend(peer, own.data(), own.size());
-        lines.PostReceive(peer, others[peer].data(), kBytes / 2);
-        lines.PostReceive(peer, others[peer].data() + kBytes / 2, kBytes / 2);
+        for (const size_t begin : {size_t{0}, kBytes / 2}) {
+          lines.PostSend(peer, own.data() + begin, kBytes / 2);
+          lines.PostReceive(peer, others[peer].data() + begin, kBytes / 2);
+        }
       }
       for (const int peer : {(rank + 1) % 3, (rank + 2) % 3}) {
         good &= lines.AwaitSend(peer, 1) == Outcome::kDone;
         good &= lines.AwaitReceive(peer, 2) == Outcome::kDone;
+        good &= lines.AwaitSend(peer, 2) == Outcome::kDone;
         good &=
             others[peer] == std::string(kBytes, static_cast<char>('a' + peer));
       }
@@ -112,6 +131,108 @@ TEST_F(LinesTest, WhatIsUnderWayMovesWhileSomethingElseIsWaitedFor) {
     }));
   }
   for (auto& rank : ranks) EXPECT_TRUE(rank.get());
+}
+
+// What rank `rank` of two says in notes, and posts, of all sizes; and that it
+// gets the same of the other one.
+bool Converse(Lines& lines, int rank) {
+  const int peer = 1 - rank;
+  const std::vector<size_t> sizes = {0,     1,     100 << 10, 7,    1 << 20,
+                                     5000,  40000, 3,         4096, 2 << 20,
+                                     31000, 0,     3 << 20,   33000};
+  const char name = static_cast<char>('a' + rank);
+  const char expected = static_cast<char>('a' + peer);
+  bool good = true;
+  for (int round = 0; round < 20; ++round) {
+    const std::string head(40, name);
+    const std::string body(round * 1000, name);
+    good &= lines.Write(peer, head.data(), head.size(), body.data(),
+                        body.size()) == Outcome::kDone;
+    std::string note(head.size() + body.size(), ' ');
+    good &= lines.Read(peer, note.data(), note.size()) == Outcome::kDone;
+    good &= note == std::string(note.size(), expected);
+
+    std::vector<std::string> sent;
+    std::vector<std::string> received;
+    for (const size_t size : sizes) {
+      sent.emplace_back(size, name);
+      received.emplace_back(size, ' ');
+    }
+    uint64_t last_sent = 0;
+    uint64_t last_received = 0;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      last_sent = lines.PostSend(peer, sent[i].data(), sizes[i]);
+    }
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      last_received = lines.PostReceive(peer, received[i].data(), sizes[i]);
+      if (i % 3 == 0) {
+        good &= lines.AwaitReceive(peer, last_received) == Outcome::kDone;
+      }
+    }
+    good &= lines.AwaitReceive(peer, last_received) == Outcome::kDone;
+    good &= lines.AwaitSend(peer, last_sent) == Outcome::kDone;
+    for (const std::string& text : received) {
+      good &= text == std::string(text.size(), expected);
+    }
+  }
+  return good;
+}
+
+TEST_P(NearAndFarLinesTest, NotesAndWhatIsPostedOfAllSizesKeepTheirOrder) {
+  ConnectAll(2, GetParam());
+  auto other =
+      std::async(std::launch::async, [&] { return Converse(*lines_[1], 1); });
+  EXPECT_TRUE(Converse(*lines_[0], 0));
+  EXPECT_TRUE(other.get());
+}
+
+TEST_F(LinesTest, LargeOnesOfNearPeersComeFromTheirMemory) {
+  ConnectAll(2, /*near=*/true);
+  EXPECT_TRUE(lines_[0]->IsNear(1));
+  std::string sent(1 << 20, 'x');
+  const uint64_t number = lines_[0]->PostSend(1, sent.data(), sent.size());
+  // The offer leaves with the note.
+  EXPECT_EQ(lines_[0]->Write(1, "note", 4, nullptr, 0), Outcome::kDone);
+  sent.assign(sent.size(), 'y');
+  std::string received(sent.size(), ' ');
+  auto sending = std::async(std::launch::async,
+                            [&] { return lines_[0]->AwaitSend(1, number); });
+  EXPECT_EQ(lines_[1]->AwaitReceive(
+                0, lines_[1]->PostReceive(0, received.data(), received.size())),
+            Outcome::kDone);
+  EXPECT_EQ(received, sent);
+  // The sender knows it, although the receiver does nothing more.
+  EXPECT_EQ(sending.get(), Outcome::kDone);
+  std::string note(4, ' ');
+  EXPECT_EQ(lines_[1]->Read(0, note.data(), 4), Outcome::kDone);
+  EXPECT_EQ(note, "note");
+}
+
+TEST_F(LinesTest, MemoryThatWasTakenBackIsNotBelieved) {
+  ConnectAll(2, /*near=*/true);
+  const std::string sent(1 << 20, 'x');
+  lines_[0]->PostSend(1, sent.data(), sent.size());
+  EXPECT_EQ(lines_[0]->Write(1, "note", 4, nullptr, 0), Outcome::kDone);
+  marks_[0]->Clear();
+  std::string received(sent.size(), ' ');
+  EXPECT_EQ(lines_[1]->AwaitReceive(
+                0, lines_[1]->PostReceive(0, received.data(), received.size())),
+            Outcome::kBroken);
+  EXPECT_EQ(lines_[1]->broken_peer(), 0);
+}
+
+TEST_F(LinesTest, SizesThatDifferEndTheLine) {
+  for (const bool near : {false, true}) {
+    lines_.clear();
+    marks_.clear();
+    ConnectAll(2, near);
+    std::string bytes(40 << 10, 'x');
+    lines_[0]->PostSend(1, bytes.data(), bytes.size());
+    EXPECT_EQ(lines_[0]->Write(1, "note", 4, nullptr, 0), Outcome::kDone);
+    EXPECT_EQ(lines_[1]->AwaitReceive(
+                  0, lines_[1]->PostReceive(0, bytes.data(), bytes.size() - 1)),
+              Outcome::kBroken);
+  }
 }
 
 TEST_F(LinesTest, TheOneThatHasEndedIsNamed) {

@@ -112,6 +112,36 @@ class GlooBuffer : public Buffer {
   const std::unique_ptr<transport::UnboundBuffer> buffer_;
 };
 
+// Memory of a collective for large tensors: those of near peers come from their
+// memory, and the others' through Gloo.
+class LargeBuffer : public Buffer {
+ public:
+  LargeBuffer(GlooMesh& mesh, void* data, size_t bytes)
+      : mesh_(mesh), data_(data), bytes_(bytes), near_(mesh, data) {}
+
+  absl::Status Receive(int peer, uint64_t slot, size_t offset,
+                       size_t bytes) override {
+    return For(peer).Receive(peer, slot, offset, bytes);
+  }
+  absl::Status Send(int peer, uint64_t slot, size_t offset,
+                    size_t bytes) override {
+    return For(peer).Send(peer, slot, offset, bytes);
+  }
+  absl::Status WaitReceive(int peer) override {
+    return For(peer).WaitReceive(peer);
+  }
+  absl::Status WaitSend(int peer) override { return For(peer).WaitSend(peer); }
+
+ private:
+  Buffer& For(int peer);
+
+  GlooMesh& mesh_;
+  void* const data_;
+  const size_t bytes_;
+  LineBuffer near_;
+  std::optional<GlooBuffer> far_;  // at its first use
+};
+
 class GlooMesh : public Mesh {
  public:
   explicit GlooMesh(const BackendOptions& options)
@@ -129,7 +159,7 @@ class GlooMesh : public Mesh {
     return std::make_unique<LineBuffer>(*this, data);
   }
   std::unique_ptr<Buffer> CreateGlooBuffer(void* data, size_t bytes) override {
-    return std::make_unique<GlooBuffer>(*this, data, bytes, /*quiet=*/false);
+    return std::make_unique<LargeBuffer>(*this, data, bytes);
   }
   std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override {
     return std::make_unique<GlooBuffer>(*this, data, bytes, /*quiet=*/true);
@@ -145,6 +175,7 @@ class GlooMesh : public Mesh {
 
  private:
   friend class GlooBuffer;
+  friend class LargeBuffer;
   friend class LineBuffer;
 
   // Makes the pair with `peer`, unless that was done.
@@ -297,6 +328,12 @@ absl::Status GlooBuffer::WaitSend(int peer) {
   return Await(peer, [&] { return buffer_->waitSend(nullptr, kNever); });
 }
 
+Buffer& LargeBuffer::For(int peer) {
+  if (mesh_.lines_.IsNear(peer)) return near_;
+  if (!far_.has_value()) far_.emplace(mesh_, data_, bytes_, /*quiet=*/false);
+  return *far_;
+}
+
 absl::Status GlooMesh::Open(const BackendOptions& options) {
   IgnoreBrokenPipes();
   absl::StatusOr<AddressBytes> host = pairs_.Start(options);
@@ -310,7 +347,7 @@ absl::Status GlooMesh::Open(const BackendOptions& options) {
   absl::StatusOr<Greeter::Sockets> sockets =
       greeter_.Connect(*addresses, options.deadline);
   if (!sockets.ok()) return sockets.status();
-  absl::Status taken = lines_.Take(sockets->lines);
+  absl::Status taken = lines_.Take(sockets->lines, sockets->memories);
   taken.Update(farewells_.Take(sockets->farewells));
   if (!taken.ok()) return taken;
   greeter_.Serve([this](int peer, const AddressBytes& theirs) {
