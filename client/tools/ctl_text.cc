@@ -9,7 +9,10 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "client/errors.h"
+#include "client/internal/convert.h"
 
 namespace muster::tools {
 namespace {
@@ -136,6 +139,20 @@ std::string RanksText(const Ranks& ranks) {
   return text;
 }
 
+// ` (65-99)`; nothing where the coordinator did not say.
+std::string OthersText(const v1::OpenBarrier& barrier) {
+  if (barrier.others().empty()) return "";
+  const auto range = [](std::string* text, const RankRange& ranks) {
+    absl::StrAppend(text, ranks.first);
+    if (ranks.count > 1) {
+      absl::StrAppend(text, "-", ranks.first + ranks.count - 1);
+    }
+  };
+  return absl::StrCat(
+      " (", absl::StrJoin(internal::FromProto(barrier.others()), ",", range),
+      ")");
+}
+
 }  // namespace
 
 std::string Harmless(absl::string_view text) {
@@ -255,7 +272,10 @@ std::string BarriersText(const v1::GetJobResponse& response) {
     }
     const int more =
         barrier.expected() - barrier.arrived() - barrier.missing_size();
-    if (more > 0) absl::StrAppend(&text, "  and ", more, " more\n");
+    if (more > 0) {
+      absl::StrAppend(&text, "  and ", more, " more", OthersText(barrier),
+                      "\n");
+    }
   }
   const int more =
       response.summary().open_barriers() - response.barriers_size();

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace muster::tools {
@@ -143,6 +144,9 @@ TEST(CtlTextTest, BarriersThatTheAnswerLeavesOutAreCounted) {
             "  missing rank 2\n"
             "  and 98 more\n"
             "and 299 more barriers\n");
+  for (const uint32_t count : {0, 2, 5, 1, 4, 88}) barrier->add_others(count);
+  EXPECT_THAT(BarriersText(job),
+              testing::HasSubstr("  and 98 more (0-1,7,12-99)\n"));
 }
 
 TEST(CtlTextTest, GroupsSayWhoHasNotRegistered) {

@@ -385,6 +385,21 @@ TEST_F(BarrierTableTest, ASnapshotNamesTheFirstAndCountsAll) {
   EXPECT_EQ(open[0].missing[0].rank, Rank(0));
   EXPECT_EQ(open[0].missing[1].rank, Rank(2));
   EXPECT_EQ(open[0].missing[63].rank, Rank(64));
+  EXPECT_EQ(open[0].others, (RankRanges{65, 35}));
+}
+
+TEST_F(BarrierTableTest, ASnapshotHasTheRanksOfAllUntilItIsLongEnough) {
+  constexpr int kWorld = 1 << 14;
+  Form(2, kWorld);
+  constexpr int kWithAll = kRanksInSnapshotMax / kWorld;
+  for (int i = 0; i <= kWithAll; ++i) {
+    Arrive(1, {.barrier = "b" + std::to_string(i),
+               .timeout = std::chrono::seconds(10 + i)});
+  }
+  const std::vector<BarrierSnapshot> open = barriers_.Snapshot(now_);
+  ASSERT_THAT(open, SizeIs(kWithAll + 1));
+  EXPECT_EQ(open[kWithAll - 1].others, (RankRanges{65, kWorld - 65}));
+  EXPECT_THAT(open[kWithAll].others, IsEmpty());
 }
 
 TEST_F(BarrierTableTest, DifferentParticipantsFailAtOnceAndNameBothCallers) {

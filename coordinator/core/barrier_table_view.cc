@@ -99,6 +99,7 @@ std::string BarrierTable::RankText(Rank rank) const {
 
 std::vector<BarrierSnapshot> BarrierTable::Snapshot(Instant now) const {
   std::vector<BarrierSnapshot> snapshots;
+  int64_t ranks = 0;
   for (const auto& [deadline, place] : deadlines_) {
     if (snapshots.size() == kBarriersInSnapshotMax) break;
     const Series& series = *series_.at(place.first);
@@ -113,7 +114,9 @@ std::vector<BarrierSnapshot> BarrierTable::Snapshot(Instant now) const {
     snapshot.open_for = now - instance.first_at;
     snapshot.remaining = std::max(deadline - now, Duration::zero());
     snapshot.missing =
-        Missing(series, instance, now, kMissingInSnapshotMax, nullptr);
+        Missing(series, instance, now, kMissingInSnapshotMax,
+                ranks < kRanksInSnapshotMax ? &snapshot.others : nullptr);
+    ranks += snapshot.expected;
     snapshots.push_back(std::move(snapshot));
   }
   return snapshots;

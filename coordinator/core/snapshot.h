@@ -16,6 +16,7 @@
 #include "coordinator/core/membership.h"
 #include "coordinator/core/payload.h"
 #include "coordinator/core/progress.h"
+#include "coordinator/core/rank_ranges.h"
 
 namespace muster::coordinator::core {
 
@@ -23,6 +24,7 @@ namespace muster::coordinator::core {
 // and so many of the ranks that one barrier or group waits for.
 inline constexpr size_t kBarriersInSnapshotMax = 256;
 inline constexpr size_t kMissingInSnapshotMax = 64;
+inline constexpr int64_t kRanksInSnapshotMax = 1 << 17;
 
 struct MemberSnapshot {
   MemberId id;
@@ -47,6 +49,9 @@ struct BarrierSnapshot {
   Duration open_for{};
   Duration remaining{};
   std::vector<MissingRank> missing;  // the first of expected - arrived, by rank
+  // Those that `missing` leaves out; of the first barriers, until they expect
+  // kRanksInSnapshotMax together.
+  RankRanges others;
 };
 
 struct GroupSnapshot {

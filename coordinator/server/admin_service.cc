@@ -76,6 +76,7 @@ void FillBarrier(const core::BarrierSnapshot& barrier,
   for (const core::MissingRank& missing : barrier.missing) {
     FillMember(missing, message->add_missing());
   }
+  message->mutable_others()->Add(barrier.others.begin(), barrier.others.end());
   FillDuration(barrier.open_for, message->mutable_open_for());
 }
 
