@@ -51,8 +51,10 @@ ABSL_FLAG(std::string, token_file, "",
           "it everybody who can connect may do everything");
 ABSL_FLAG(absl::Duration, lease, absl::Seconds(10),
           "a member that is silent for this long is lost (10s, 500ms)");
-ABSL_FLAG(absl::Duration, reconnect_grace, absl::Seconds(1),
-          "a member may be without its stream for this long before it is lost");
+ABSL_FLAG(absl::Duration, reconnect_grace, absl::Milliseconds(250),
+          "a member may be without its stream for this long before it is lost: "
+          "long enough for a live one to connect again, and all that passes "
+          "before the others learn of one that died");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(10),
           "how long SIGTERM waits for calls to end before it cuts them off");
 ABSL_FLAG(std::string, storage, "memory",

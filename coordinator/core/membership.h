@@ -33,7 +33,7 @@ struct MembershipOptions {
 
   // A member whose connection closed is lost after this, unless the same
   // incarnation registers again before.
-  Duration reconnect_grace = std::chrono::seconds(1);
+  Duration reconnect_grace = std::chrono::milliseconds(250);
 
   // A coordinator that slept for longer than this blames nobody for silence:
   // all leases begin anew, because the heartbeats are waiting in its sockets.

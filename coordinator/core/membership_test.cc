@@ -49,7 +49,8 @@ class MembershipTest : public testing::Test {
 
   Limits limits_;
   Journal journal_{/*on=*/false};
-  Membership members_{MembershipOptions(), &limits_, &journal_};
+  const MembershipOptions options_{.reconnect_grace = 1s};
+  Membership members_{options_, &limits_, &journal_};
   std::vector<Event> departed_;
   Outbox out_;
 };

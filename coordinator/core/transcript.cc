@@ -1,6 +1,7 @@
 #include "coordinator/core/transcript.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -380,6 +381,7 @@ class Player {
   static std::unique_ptr<Coordinator> NewCoordinator() {
     CoordinatorOptions options;
     options.durable = true;
+    options.membership.reconnect_grace = std::chrono::seconds(1);
     return std::make_unique<Coordinator>(CoordinatorEpoch(7), options);
   }
 

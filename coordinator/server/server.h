@@ -41,7 +41,7 @@ struct ServerOptions {
   // A member that is silent for this long is lost.
   std::chrono::milliseconds lease{10'000};
   // How long a member may be without a stream before it is lost.
-  std::chrono::milliseconds reconnect_grace{1'000};
+  std::chrono::milliseconds reconnect_grace{250};
   // The most jobs; the call that would make one more gets RESOURCE_EXHAUSTED.
   int jobs_max = 1'000;
   // The most open streams, over all jobs.
