@@ -14,16 +14,15 @@
 #include "coordinator/core/snapshot.h"
 #include "coordinator/server/convert.h"
 #include "coordinator/server/method.h"
+#include "coordinator/server/request.h"
+#include "coordinator/server/service.h"
 #include "coordinator/server/version.h"
 #include "glog/logging.h"
-#include "muster/v1/admin.grpc.pb.h"
+#include "muster/v1/admin.pb.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {
 namespace {
-
-using Context = grpc::CallbackServerContext;
-using Reactor = grpc::ServerUnaryReactor;
 
 // Of what a client wrote, in the log.
 constexpr size_t kReasonShownMax = 256;
@@ -137,95 +136,94 @@ void FillJob(Job& job, v1::GetJobResponse* response) {
   }
 }
 
-class AdminService final : public v1::AdminService::CallbackService {
+class AdminService final : public Service {
  public:
   AdminService(const ServiceContext& context, AdminHooks hooks)
-      : context_(context), hooks_(std::move(hooks)) {}
+      : context_(context), hooks_(std::move(hooks)) {
+    Add<v1::ListJobsRequest>("/muster.v1.AdminService/ListJobs",
+                             Method::kListJobs, &AdminService::ListJobs);
+    Add<v1::GetJobRequest>("/muster.v1.AdminService/GetJob", Method::kGetJob,
+                           &AdminService::GetJob);
+    Add<v1::DrainRequest>("/muster.v1.AdminService/Drain", Method::kDrain,
+                          &AdminService::Drain);
+  }
 
-  Reactor* ListJobs(Context* context, const v1::ListJobsRequest*,
-                    v1::ListJobsResponse* response) override {
-    const core::Instant started = Now();
-    const Auth* const auth = context_.auth;
-    if (auth != nullptr) {
-      const absl::Status known = auth->Know(*context);
-      if (!known.ok()) {
-        return Answer(context, Method::kListJobs, started, known);
-      }
-    }
+ private:
+  template <typename Request, typename Response>
+  void Add(const char* name, Method method,
+           absl::Status (AdminService::*verb)(const Context&, const Request&,
+                                              Response*)) {
+    AddUnary<Response>(
+        name, [this, method, verb](Context* context, grpc::ByteBuffer* bytes,
+                                   Response* response) {
+          const core::Instant started = Now();
+          absl::Status status = context_.auth == nullptr
+                                    ? absl::OkStatus()
+                                    : context_.auth->Know(*context);
+          Request request;
+          // Nothing of a stranger is parsed.
+          if (status.ok()) status = ParseRequest(bytes, &request);
+          if (status.ok()) status = (this->*verb)(*context, request, response);
+          context_.metrics->CountCalls(method, status.code(), Now() - started);
+          grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+          reactor->Finish(v1::ToGrpc(status));
+          return reactor;
+        });
+  }
+
+  absl::Status ListJobs(const Context& context, const v1::ListJobsRequest&,
+                        v1::ListJobsResponse* response) {
+    const core::Instant now = Now();
     Driver& driver = *context_.driver;
     response->set_coordinator_epoch(driver.epoch().value());
-    FillDuration(started - driver.started_at(), response->mutable_uptime());
+    FillDuration(now - driver.started_at(), response->mutable_uptime());
     response->set_version(kVersion);
     for (const std::shared_ptr<Job>& job : driver.Jobs()) {
       // Nobody learns of the jobs of others.
-      if (!MayRead(*context, Method::kListJobs, job->name()).ok()) continue;
+      if (!Admit(context, Method::kListJobs, job->name()).ok()) continue;
       FillSummary(*job, job->Counts(), response->add_jobs());
     }
     response->set_sessions(hooks_.sessions());
     response->set_draining(hooks_.draining());
     response->set_durable(hooks_.durable);
-    return Answer(context, Method::kListJobs, started, absl::OkStatus());
+    return absl::OkStatus();
   }
 
-  Reactor* GetJob(Context* context, const v1::GetJobRequest* request,
-                  v1::GetJobResponse* response) override {
-    const core::Instant started = Now();
-    const absl::Status allowed =
-        MayRead(*context, Method::kGetJob, request->job());
+  absl::Status GetJob(const Context& context, const v1::GetJobRequest& request,
+                      v1::GetJobResponse* response) {
+    const absl::Status allowed = Admit(context, Method::kGetJob, request.job());
+    if (!allowed.ok()) return allowed;
     const absl::StatusOr<std::shared_ptr<Job>> job =
-        allowed.ok() ? context_.driver->FindJob(request->job()) : allowed;
-    if (job.ok()) {
-      response->set_coordinator_epoch(context_.driver->epoch().value());
-      FillJob(**job, response);
-    }
-    absl::Status status = job.status();
-    if (status.ok()) {
-      status = core::CheckLimit("message_bytes", context_.message_bytes_max,
-                                static_cast<int64_t>(response->ByteSizeLong()),
-                                {"job", request->job()});
-    }
-    if (!status.ok()) response->Clear();
-    return Answer(context, Method::kGetJob, started, status);
+        context_.driver->FindJob(request.job());
+    if (!job.ok()) return job.status();
+    response->set_coordinator_epoch(context_.driver->epoch().value());
+    FillJob(**job, response);
+    return core::CheckLimit("message_bytes", context_.message_bytes_max,
+                            static_cast<int64_t>(response->ByteSizeLong()),
+                            {"job", request.job()});
   }
 
-  Reactor* Drain(Context* context, const v1::DrainRequest* request,
-                 v1::DrainResponse* response) override {
-    const core::Instant started = Now();
-    absl::Status status;
-    if (context_.auth != nullptr) {
-      status = context_.auth
-                   ->Admit(*context, Method::kDrain, /*job=*/"",
-                           /*as_member=*/false)
-                   .status();
-    }
-    if (status.ok() && hooks_.request_drain == nullptr) {
-      status = absl::FailedPreconditionError(
+  absl::Status Drain(const Context& context, const v1::DrainRequest& request,
+                     v1::DrainResponse* response) {
+    const absl::Status allowed = Admit(context, Method::kDrain, /*job=*/"");
+    if (!allowed.ok()) return allowed;
+    if (hooks_.request_drain == nullptr) {
+      return absl::FailedPreconditionError(
           "this coordinator is embedded in another process and ends with it");
     }
-    if (status.ok()) {
-      LOG(INFO) << "drain_requested: peer=" << context->peer() << " reason=\""
-                << absl::CEscape(request->reason().substr(0, kReasonShownMax))
-                << "\"";
-      response->set_coordinator_epoch(context_.driver->epoch().value());
-      hooks_.request_drain();
-    }
-    return Answer(context, Method::kDrain, started, status);
+    LOG(INFO) << "drain_requested: peer=" << context.peer() << " reason=\""
+              << absl::CEscape(request.reason().substr(0, kReasonShownMax))
+              << "\"";
+    response->set_coordinator_epoch(context_.driver->epoch().value());
+    hooks_.request_drain();
+    return absl::OkStatus();
   }
 
- private:
-  absl::Status MayRead(const Context& context, Method method,
-                       const std::string& job) const {
+  absl::Status Admit(const Context& context, Method method,
+                     const std::string& job) const {
     if (context_.auth == nullptr) return absl::OkStatus();
     return context_.auth->Admit(context, method, job, /*as_member=*/false)
         .status();
-  }
-
-  Reactor* Answer(Context* context, Method method, core::Instant started,
-                  const absl::Status& status) {
-    context_.metrics->CountCalls(method, status.code(), Now() - started);
-    Reactor* reactor = context->DefaultReactor();
-    reactor->Finish(v1::ToGrpc(status));
-    return reactor;
   }
 
   const ServiceContext& context_;

@@ -1,25 +1,18 @@
 #include "coordinator/server/barrier_service.h"
 
 #include "coordinator/server/method.h"
-#include "muster/v1/barrier.grpc.pb.h"
+#include "muster/v1/barrier.pb.h"
 
 namespace muster::coordinator {
 namespace {
 
-using Context = grpc::CallbackServerContext;
-using Reactor = grpc::ServerUnaryReactor;
-
-class BarrierService final : public v1::BarrierService::CallbackService {
+class BarrierService final : public UnaryService {
  public:
-  explicit BarrierService(const ServiceContext& context) : context_(context) {}
-
-  Reactor* AwaitBarrier(Context* grpc, const v1::AwaitBarrierRequest* request,
-                        v1::AwaitBarrierResponse* response) override {
-    return Unary(context_, Method::kAwaitBarrier, grpc, request, response);
+  explicit BarrierService(const ServiceContext& context)
+      : UnaryService(context) {
+    Add<v1::AwaitBarrierRequest, v1::AwaitBarrierResponse>(
+        "/muster.v1.BarrierService/AwaitBarrier", Method::kAwaitBarrier);
   }
-
- private:
-  const ServiceContext& context_;
 };
 
 }  // namespace

@@ -1,12 +1,17 @@
 #ifndef MUSTER_COORDINATOR_SERVER_GRPC_LOG_H_
 #define MUSTER_COORDINATOR_SERVER_GRPC_LOG_H_
 
+#include "coordinator/core/instant.h"
+
 namespace muster::coordinator {
 
 // Sends what gRPC has to say to the log of this process. It writes a line for
 // every handshake that fails, and clients with the wrong files try again all
-// day: of those there is one line in ten seconds, with their number.
+// day: of those there is one line in ten seconds.
 void TakeOverGrpcLog();
+
+// Writes that line when it is time for it. Call it about once a second.
+void TellOfFailedHandshakes(core::Instant now);
 
 }  // namespace muster::coordinator
 

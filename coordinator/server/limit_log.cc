@@ -1,34 +1,29 @@
 #include "coordinator/server/limit_log.h"
 
 #include <chrono>
-#include <cstdint>
 
 #include "absl/strings/escaping.h"
-#include "coordinator/core/instant.h"
-#include "coordinator/server/mutex.h"
-#include "glog/logging.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/server/seldom_log.h"
 
 namespace muster::coordinator {
+namespace {
+
+SeldomLog& Limited() {
+  static auto* const log =
+      new SeldomLog("limit_reached", std::chrono::seconds(1));
+  return *log;
+}
+
+}  // namespace
 
 void LogIfLimited(absl::string_view job, const absl::Status& status) {
-  constexpr core::Duration kInterval = std::chrono::seconds(1);
-  static Mutex* const mu = new Mutex;
-  static core::Instant next;
-  static int64_t count = 0;
   if (!absl::IsResourceExhausted(status)) return;
-  int64_t counted = 0;
-  {
-    MutexLock lock(*mu);
-    ++count;
-    const core::Instant now = std::chrono::steady_clock::now();
-    if (now < next) return;
-    next = now + kInterval;
-    counted = count;
-    count = 0;
-  }
-  LOG(WARNING) << "limit_reached: job=" << (job.empty() ? "-" : job)
-               << " calls=" << counted << " cause=\""
-               << absl::CHexEscape(status.message()) << "\"";
+  Limited().Add(absl::StrCat("job=", job.empty() ? "-" : job, " cause=\"",
+                             absl::CHexEscape(status.message()), "\""),
+                std::chrono::steady_clock::now());
 }
+
+void TellOfLimits(core::Instant now) { Limited().Tell(now); }
 
 }  // namespace muster::coordinator

@@ -3,6 +3,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "coordinator/core/instant.h"
 
 namespace muster::coordinator {
 
@@ -10,6 +11,9 @@ namespace muster::coordinator {
 // line a second, which counts those that it stands for. `job` is empty where
 // the limit is the coordinator's. Thread-safe.
 void LogIfLimited(absl::string_view job, const absl::Status& status);
+
+// Writes that line when it is time for it. Call it about once a second.
+void TellOfLimits(core::Instant now);
 
 }  // namespace muster::coordinator
 

@@ -1,52 +1,31 @@
 #include "coordinator/server/membership_service.h"
 
 #include "coordinator/server/method.h"
-#include "muster/v1/membership.grpc.pb.h"
+#include "muster/v1/membership.pb.h"
 
 namespace muster::coordinator {
 namespace {
 
-using Context = grpc::CallbackServerContext;
-using Reactor = grpc::ServerUnaryReactor;
-
-class MembershipService final : public v1::MembershipService::CallbackService {
+class MembershipService final : public UnaryService {
  public:
   explicit MembershipService(const ServiceContext& context)
-      : context_(context) {}
-
-  Reactor* Register(Context* grpc, const v1::RegisterRequest* request,
-                    v1::RegisterResponse* response) override {
-    return Unary(context_, Method::kRegister, grpc, request, response);
+      : UnaryService(context) {
+    Add<v1::RegisterRequest, v1::RegisterResponse>(
+        "/muster.v1.MembershipService/Register", Method::kRegister);
+    Add<v1::HeartbeatRequest, v1::HeartbeatResponse>(
+        "/muster.v1.MembershipService/Heartbeat", Method::kHeartbeat);
+    Add<v1::LeaveRequest, v1::LeaveResponse>(
+        "/muster.v1.MembershipService/Leave", Method::kLeave);
+    Add<v1::ReportFailureRequest, v1::ReportFailureResponse>(
+        "/muster.v1.MembershipService/ReportFailure", Method::kReportFailure);
+    Add<v1::JoinRequest, v1::JoinResponse>("/muster.v1.MembershipService/Join",
+                                           Method::kJoin);
+    Add<v1::CloseRendezvousRequest, v1::CloseRendezvousResponse>(
+        "/muster.v1.MembershipService/CloseRendezvous",
+        Method::kCloseRendezvous);
+    Add<v1::RegisterGroupsRequest, v1::RegisterGroupsResponse>(
+        "/muster.v1.MembershipService/RegisterGroups", Method::kRegisterGroups);
   }
-  Reactor* Heartbeat(Context* grpc, const v1::HeartbeatRequest* request,
-                     v1::HeartbeatResponse* response) override {
-    return Unary(context_, Method::kHeartbeat, grpc, request, response);
-  }
-  Reactor* Leave(Context* grpc, const v1::LeaveRequest* request,
-                 v1::LeaveResponse* response) override {
-    return Unary(context_, Method::kLeave, grpc, request, response);
-  }
-  Reactor* ReportFailure(Context* grpc, const v1::ReportFailureRequest* request,
-                         v1::ReportFailureResponse* response) override {
-    return Unary(context_, Method::kReportFailure, grpc, request, response);
-  }
-  Reactor* Join(Context* grpc, const v1::JoinRequest* request,
-                v1::JoinResponse* response) override {
-    return Unary(context_, Method::kJoin, grpc, request, response);
-  }
-  Reactor* CloseRendezvous(Context* grpc,
-                           const v1::CloseRendezvousRequest* request,
-                           v1::CloseRendezvousResponse* response) override {
-    return Unary(context_, Method::kCloseRendezvous, grpc, request, response);
-  }
-  Reactor* RegisterGroups(Context* grpc,
-                          const v1::RegisterGroupsRequest* request,
-                          v1::RegisterGroupsResponse* response) override {
-    return Unary(context_, Method::kRegisterGroups, grpc, request, response);
-  }
-
- private:
-  const ServiceContext& context_;
 };
 
 }  // namespace

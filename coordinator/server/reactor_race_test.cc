@@ -27,6 +27,9 @@
 #include "coordinator/server/unary.h"
 #include "coordinator/server/unsent_answers.h"
 #include "coordinator/server/watch_call.h"
+#include "google/protobuf/message_lite.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
 #include "gtest/gtest.h"
 
 namespace muster::coordinator {
@@ -82,6 +85,11 @@ class Pool {
   std::vector<std::thread> threads_;
 };
 
+grpc::ByteBuffer BytesOf(const google::protobuf::MessageLite& message) {
+  const grpc::Slice slice(message.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
 // When gRPC calls OnDone: after Finish and all reactions to what was started,
 // and not before the handler has returned (Bound).
 class FakeCall {
@@ -134,7 +142,7 @@ class FakeCall {
 // A stream as gRPC makes it: reactions to what is started, OnDone after Finish
 // and all other reactions. It checks what gRPC requires of its user.
 class FakeStream : public FakeCall,
-                   public grpc::ServerCallbackReaderWriter<v1::StreamRequest,
+                   public grpc::ServerCallbackReaderWriter<grpc::ByteBuffer,
                                                            v1::StreamResponse> {
  public:
   FakeStream(Pool& pool, Session* session)
@@ -145,9 +153,9 @@ class FakeStream : public FakeCall,
   }
 
   // The client's side.
-  void Send(v1::StreamRequest request) {
+  void Send(const v1::StreamRequest& request) {
     MutexLock lock(mu_);
-    inbound_.push_back(std::move(request));
+    inbound_.push_back(BytesOf(request));
     MaybeRead();
   }
   void HalfClose() {
@@ -181,7 +189,7 @@ class FakeStream : public FakeCall,
     ADD_FAILURE() << "not used";
   }
 
-  void Read(v1::StreamRequest* request) override {
+  void Read(grpc::ByteBuffer* request) override {
     MutexLock lock(mu_);
     EXPECT_EQ(reading_, nullptr) << "two reads at a time";
     EXPECT_FALSE(finished_) << "a read after Finish";
@@ -218,18 +226,18 @@ class FakeStream : public FakeCall,
     if (reading_ == nullptr) return;
     const bool over = finished_ || cancelled_;
     if (!over && inbound_.empty() && !half_closed_) return;
-    v1::StreamRequest* const into = std::exchange(reading_, nullptr);
+    grpc::ByteBuffer* const into = std::exchange(reading_, nullptr);
     const bool ok = !over && !inbound_.empty();
     if (ok) {
-      *into = std::move(inbound_.front());
+      into->Swap(&inbound_.front());
       inbound_.pop_front();
     }
     React([this, ok] { session_->OnReadDone(ok); });
   }
 
   Session* const session_;
-  std::deque<v1::StreamRequest> inbound_ ABSL_GUARDED_BY(mu_);
-  v1::StreamRequest* reading_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::deque<grpc::ByteBuffer> inbound_ ABSL_GUARDED_BY(mu_);
+  grpc::ByteBuffer* reading_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool half_closed_ ABSL_GUARDED_BY(mu_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
@@ -243,9 +251,14 @@ class FakeGet : public FakeCall, public grpc::ServerCallbackUnary {
   FakeGet(Pool& pool, const ServiceContext& context, const std::string& job,
           const std::string& key)
       : FakeCall(pool, [this] { reactor_->OnDone(); }) {
-    request_.mutable_caller()->set_job(job);
-    request_.set_key(key);
-    reactor_ = Unary(context, Method::kGet, nullptr, &request_, &response_);
+    v1::GetRequest request;
+    request.mutable_caller()->set_job(job);
+    request.set_key(key);
+    request_ = BytesOf(request);
+    auto call = std::make_shared<UnaryCall<v1::GetRequest, v1::GetResponse>>(
+        context, Method::kGet, nullptr, &response_);
+    reactor_ = call.get();
+    call->Start(&request_);
     BindReactor(reactor_);
     Bound();
   }
@@ -266,7 +279,7 @@ class FakeGet : public FakeCall, public grpc::ServerCallbackUnary {
     React([] {});
   }
 
-  v1::GetRequest request_;
+  grpc::ByteBuffer request_;
   v1::GetResponse response_;
   grpc::ServerUnaryReactor* reactor_ = nullptr;
 };
@@ -283,7 +296,8 @@ class FakeWatch : public FakeCall,
     // Short, so that it is answered, written and asked anew all the time.
     request.mutable_timeout()->set_nanos(1'000'000);
     // What is started before BindReactor waits for it.
-    reactor_ = StartWatch(context, nullptr, request);
+    grpc::ByteBuffer bytes = BytesOf(request);
+    reactor_ = StartWatch(context, nullptr, &bytes);
     BindReactor(reactor_);
     Bound();
   }

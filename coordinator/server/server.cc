@@ -23,7 +23,9 @@
 #include "coordinator/server/credentials.h"
 #include "coordinator/server/driver.h"
 #include "coordinator/server/endpoint.h"
+#include "coordinator/server/grpc_log.h"
 #include "coordinator/server/http.h"
+#include "coordinator/server/limit_log.h"
 #include "coordinator/server/listener.h"
 #include "coordinator/server/membership_service.h"
 #include "coordinator/server/metrics.h"
@@ -287,6 +289,8 @@ class ServerImpl final : public Server {
       sessions_.Sweep(now);
       unsent_.CutOff(now, options_.stalled_reader_timeout);
       ReturnMemory(now);
+      TellOfLimits(now);
+      TellOfFailedHandshakes(now);
     });
     return options_.http_listen.empty() ? absl::OkStatus() : ServeHttp();
   }

@@ -456,7 +456,7 @@ TEST(ServerTest, TheLogTellsWhichLimitIsReachedAndWhyAStreamEnded) {
   TestStream stream(server.NewChannel());
   stream.HelloMember("j", "a", 1);
   stream.Call(SetOperation(1, std::string(4097, 'k'), "v"));
-  EXPECT_THAT(log.Await("limit_reached: job=j calls="),
+  EXPECT_THAT(log.Await("limit_reached: count="),
               HasSubstr("limit key_bytes is 4096, offered 4097"));
   v1::StreamRequest second_hello;
   second_hello.mutable_hello();

@@ -13,6 +13,7 @@
 #include "coordinator/core/reply_cache.h"
 #include "coordinator/server/apply.h"
 #include "coordinator/server/limit_log.h"
+#include "coordinator/server/request.h"
 #include "coordinator/server/turn_queue.h"
 #include "glog/logging.h"
 #include "proto/muster/v1/status_wire.h"
@@ -55,11 +56,11 @@ uint64_t NextMessage() {
   return ++next;
 }
 
-bool TakesLong(const v1::StreamRequest& request) {
+bool DeletesPrefix(const v1::StreamRequest& request) {
   for (const v1::Operation& operation : request.operations()) {
     if (operation.has_delete_prefix()) return true;
   }
-  return request.ByteSizeLong() > TurnQueue::kBytesWithoutTurn;
+  return false;
 }
 
 absl::Status UnreadError(absl::string_view what) {
@@ -98,7 +99,7 @@ void Session::ReadNext() {
   read_arena_.Reset();
   request_ =
       google::protobuf::Arena::CreateMessage<v1::StreamRequest>(&read_arena_);
-  StartRead(request_);
+  StartRead(&bytes_);
 }
 
 void Session::OnReadDone(bool ok) {
@@ -116,7 +117,9 @@ void Session::OnReadDone(bool ok) {
       return FinishIfThroughLocked();
     }
   }
-  absl::Status status;
+  request_bytes_ = bytes_.Length();
+  absl::Status status = ParseRequest(&bytes_, request_);
+  if (!status.ok()) return Close(status);
   if (!greeted) {
     status = Greet();
   } else if (request_->has_hello()) {
@@ -202,7 +205,9 @@ size_t Session::ItemsLeft() const {
 
 // Applies what is left of the message: a little at once, more in turns.
 void Session::Continue() {
-  if (ItemsLeft() <= TurnQueue::kItemsWithoutTurn && !TakesLong(*request_)) {
+  if (ItemsLeft() <= TurnQueue::kItemsWithoutTurn &&
+      request_bytes_ <= TurnQueue::kBytesWithoutTurn &&
+      !DeletesPrefix(*request_)) {
     return Process();
   }
   MutexLock lock(mu_);

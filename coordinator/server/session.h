@@ -20,6 +20,7 @@
 #include "coordinator/server/unary.h"
 #include "google/protobuf/arena.h"
 #include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "muster/v1/session.pb.h"
 
@@ -41,7 +42,7 @@ namespace muster::coordinator {
 // sinks that a job refers to keep it longer. After
 // Finish no operation of the stream is started; `mu_` sees to that.
 class Session final
-    : public grpc::ServerBidiReactor<v1::StreamRequest, v1::StreamResponse>,
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, v1::StreamResponse>,
       public Sink,
       public std::enable_shared_from_this<Session> {
  public:
@@ -99,7 +100,9 @@ class Session final
   // of a paused message, is here at any time.
   alignas(8) char read_block_[1024];
   google::protobuf::Arena read_arena_;
+  grpc::ByteBuffer bytes_;
   v1::StreamRequest* request_ = nullptr;
+  size_t request_bytes_ = 0;
   size_t next_item_ = 0;  // of the message: its heartbeat, its operations
   int64_t slice_bytes_ = 0;
   std::shared_ptr<Job> job_;  // set by Greet

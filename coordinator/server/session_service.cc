@@ -3,27 +3,23 @@
 #include <vector>
 
 #include "coordinator/core/limits.h"
+#include "coordinator/server/service.h"
 #include "coordinator/server/session.h"
-#include "muster/v1/session.grpc.pb.h"
+#include "muster/v1/session.pb.h"
 
 namespace muster::coordinator {
 namespace {
 
-class SessionService final : public v1::SessionService::CallbackService {
+class SessionService final : public Service {
  public:
-  SessionService(SessionTable& table, const ServiceContext& context)
-      : table_(table), context_(context) {}
-
-  grpc::ServerBidiReactor<v1::StreamRequest, v1::StreamResponse>* Stream(
-      grpc::CallbackServerContext* grpc) override {
-    const auto session = std::make_shared<Session>(table_, context_, grpc);
-    session->Start();
-    return session.get();
+  SessionService(SessionTable& table, const ServiceContext& context) {
+    AddStream<v1::StreamResponse>(
+        "/muster.v1.SessionService/Stream", [&](Context* grpc) {
+          const auto session = std::make_shared<Session>(table, context, grpc);
+          session->Start();
+          return session.get();
+        });
   }
-
- private:
-  SessionTable& table_;
-  const ServiceContext& context_;
 };
 
 }  // namespace

@@ -2,97 +2,56 @@
 
 #include "coordinator/server/method.h"
 #include "coordinator/server/watch_call.h"
-#include "muster/v1/store.grpc.pb.h"
+#include "muster/v1/store.pb.h"
 
 namespace muster::coordinator {
 namespace {
 
-using Context = grpc::CallbackServerContext;
-using Reactor = grpc::ServerUnaryReactor;
-
-class StoreService final : public v1::StoreService::CallbackService {
+class StoreService final : public UnaryService {
  public:
-  explicit StoreService(const ServiceContext& context) : context_(context) {}
-
-  Reactor* Set(Context* grpc, const v1::SetRequest* request,
-               v1::SetResponse* response) override {
-    return Unary(context_, Method::kSet, grpc, request, response);
+  explicit StoreService(const ServiceContext& context) : UnaryService(context) {
+    Add<v1::SetRequest, v1::SetResponse>("/muster.v1.StoreService/Set",
+                                         Method::kSet);
+    Add<v1::GetRequest, v1::GetResponse>("/muster.v1.StoreService/Get",
+                                         Method::kGet);
+    Add<v1::TryGetRequest, v1::TryGetResponse>("/muster.v1.StoreService/TryGet",
+                                               Method::kTryGet);
+    Add<v1::AddRequest, v1::AddResponse>("/muster.v1.StoreService/Add",
+                                         Method::kAdd);
+    Add<v1::AppendRequest, v1::AppendResponse>("/muster.v1.StoreService/Append",
+                                               Method::kAppend);
+    Add<v1::CheckRequest, v1::CheckResponse>("/muster.v1.StoreService/Check",
+                                             Method::kCheck);
+    Add<v1::WaitRequest, v1::WaitResponse>("/muster.v1.StoreService/Wait",
+                                           Method::kWait);
+    Add<v1::CompareSetRequest, v1::CompareSetResponse>(
+        "/muster.v1.StoreService/CompareSet", Method::kCompareSet);
+    Add<v1::DeleteRequest, v1::DeleteResponse>("/muster.v1.StoreService/Delete",
+                                               Method::kDelete);
+    Add<v1::NumKeysRequest, v1::NumKeysResponse>(
+        "/muster.v1.StoreService/NumKeys", Method::kNumKeys);
+    Add<v1::MultiGetRequest, v1::MultiGetResponse>(
+        "/muster.v1.StoreService/MultiGet", Method::kMultiGet);
+    Add<v1::MultiSetRequest, v1::MultiSetResponse>(
+        "/muster.v1.StoreService/MultiSet", Method::kMultiSet);
+    Add<v1::ListKeysRequest, v1::ListKeysResponse>(
+        "/muster.v1.StoreService/ListKeys", Method::kListKeys);
+    Add<v1::CompareAndSetRequest, v1::CompareAndSetResponse>(
+        "/muster.v1.StoreService/CompareAndSet", Method::kCompareAndSet);
+    Add<v1::DeletePrefixRequest, v1::DeletePrefixResponse>(
+        "/muster.v1.StoreService/DeletePrefix", Method::kDeletePrefix);
+    Add<v1::QueuePushRequest, v1::QueuePushResponse>(
+        "/muster.v1.StoreService/QueuePush", Method::kQueuePush);
+    Add<v1::QueuePopRequest, v1::QueuePopResponse>(
+        "/muster.v1.StoreService/QueuePop", Method::kQueuePop);
+    Add<v1::QueueLenRequest, v1::QueueLenResponse>(
+        "/muster.v1.StoreService/QueueLen", Method::kQueueLen);
+    AddServerStream<v1::WatchResponse>(
+        "/muster.v1.StoreService/Watch",
+        [&context](Context* grpc, grpc::ByteBuffer* request) {
+          return StartWatch(context, grpc, request);
+        });
   }
-  Reactor* Get(Context* grpc, const v1::GetRequest* request,
-               v1::GetResponse* response) override {
-    return Unary(context_, Method::kGet, grpc, request, response);
-  }
-  Reactor* TryGet(Context* grpc, const v1::TryGetRequest* request,
-                  v1::TryGetResponse* response) override {
-    return Unary(context_, Method::kTryGet, grpc, request, response);
-  }
-  Reactor* Add(Context* grpc, const v1::AddRequest* request,
-               v1::AddResponse* response) override {
-    return Unary(context_, Method::kAdd, grpc, request, response);
-  }
-  Reactor* Append(Context* grpc, const v1::AppendRequest* request,
-                  v1::AppendResponse* response) override {
-    return Unary(context_, Method::kAppend, grpc, request, response);
-  }
-  Reactor* Check(Context* grpc, const v1::CheckRequest* request,
-                 v1::CheckResponse* response) override {
-    return Unary(context_, Method::kCheck, grpc, request, response);
-  }
-  Reactor* Wait(Context* grpc, const v1::WaitRequest* request,
-                v1::WaitResponse* response) override {
-    return Unary(context_, Method::kWait, grpc, request, response);
-  }
-  Reactor* CompareSet(Context* grpc, const v1::CompareSetRequest* request,
-                      v1::CompareSetResponse* response) override {
-    return Unary(context_, Method::kCompareSet, grpc, request, response);
-  }
-  Reactor* Delete(Context* grpc, const v1::DeleteRequest* request,
-                  v1::DeleteResponse* response) override {
-    return Unary(context_, Method::kDelete, grpc, request, response);
-  }
-  Reactor* NumKeys(Context* grpc, const v1::NumKeysRequest* request,
-                   v1::NumKeysResponse* response) override {
-    return Unary(context_, Method::kNumKeys, grpc, request, response);
-  }
-  Reactor* MultiGet(Context* grpc, const v1::MultiGetRequest* request,
-                    v1::MultiGetResponse* response) override {
-    return Unary(context_, Method::kMultiGet, grpc, request, response);
-  }
-  Reactor* MultiSet(Context* grpc, const v1::MultiSetRequest* request,
-                    v1::MultiSetResponse* response) override {
-    return Unary(context_, Method::kMultiSet, grpc, request, response);
-  }
-  Reactor* ListKeys(Context* grpc, const v1::ListKeysRequest* request,
-                    v1::ListKeysResponse* response) override {
-    return Unary(context_, Method::kListKeys, grpc, request, response);
-  }
-  Reactor* CompareAndSet(Context* grpc, const v1::CompareAndSetRequest* request,
-                         v1::CompareAndSetResponse* response) override {
-    return Unary(context_, Method::kCompareAndSet, grpc, request, response);
-  }
-  Reactor* DeletePrefix(Context* grpc, const v1::DeletePrefixRequest* request,
-                        v1::DeletePrefixResponse* response) override {
-    return Unary(context_, Method::kDeletePrefix, grpc, request, response);
-  }
-  Reactor* QueuePush(Context* grpc, const v1::QueuePushRequest* request,
-                     v1::QueuePushResponse* response) override {
-    return Unary(context_, Method::kQueuePush, grpc, request, response);
-  }
-  Reactor* QueuePop(Context* grpc, const v1::QueuePopRequest* request,
-                    v1::QueuePopResponse* response) override {
-    return Unary(context_, Method::kQueuePop, grpc, request, response);
-  }
-  Reactor* QueueLen(Context* grpc, const v1::QueueLenRequest* request,
-                    v1::QueueLenResponse* response) override {
-    return Unary(context_, Method::kQueueLen, grpc, request, response);
-  }
-  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(
-      Context* grpc, const v1::WatchRequest* request) override {
-    return StartWatch(context_, grpc, *request);
-  }
-
- private:
-  const ServiceContext& context_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -20,10 +21,13 @@
 #include "coordinator/server/method.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/open_calls.h"
+#include "coordinator/server/request.h"
+#include "coordinator/server/service.h"
 #include "coordinator/server/sink.h"
 #include "coordinator/server/turn_queue.h"
 #include "coordinator/server/unsent_answers.h"
 #include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "muster/v1/membership.pb.h"
 #include "proto/muster/v1/status_wire.h"
@@ -74,22 +78,30 @@ class UnaryCall
       public std::enable_shared_from_this<UnaryCall<Request, Response>> {
  public:
   UnaryCall(const ServiceContext& context, Method method,
-            const Request& request, Response* response)
+            grpc::CallbackServerContext* grpc, Response* response)
       : context_(context),
         method_(method),
         started_(std::chrono::steady_clock::now()),
-        call_(CallOf(request.caller(), context.driver->limits())),
+        grpc_(grpc),
         response_(response) {}
 
-  void Start(grpc::CallbackServerContext* grpc, const Request& request) {
-    grpc_ = grpc;
+  void Start(grpc::ByteBuffer* bytes) {
     context_.open_calls->Begin();
     self_ = this->shared_from_this();
-    const v1::Caller& caller = request.caller();
+    // Nothing of a stranger is parsed.
+    if (context_.auth != nullptr) {
+      const absl::Status known = context_.auth->Know(*grpc_);
+      if (!known.ok()) return End(known);
+    }
+    const size_t length = bytes->Length();
+    const absl::Status parsed = ParseRequest(bytes, &request_);
+    if (!parsed.ok()) return End(parsed);
+    const v1::Caller& caller = request_.caller();
+    call_ = CallOf(caller, context_.driver->limits());
     bool may_create = true;
     if (context_.auth != nullptr) {
       const absl::StatusOr<Auth::Pass> pass = context_.auth->Admit(
-          *grpc, method_, caller.job(), !caller.member().empty());
+          *grpc_, method_, caller.job(), !caller.member().empty());
       if (!pass.ok()) return End(pass.status());
       may_create = pass->member;
     }
@@ -99,11 +111,13 @@ class UnaryCall
     if (!job.ok()) return End(job.status());
     job_ = *std::move(job);
     if (job_->uncommitted() > kUncommittedMax) {
-      return job_->WhenCommitted(
-          [self = self_, &request] { self->PostRun(request); });
+      return job_->WhenCommitted([self = self_] { self->PostRun(); });
     }
-    if (TakesLong(request)) return PostRun(request);
-    Run(request);
+    if (method_ == Method::kDeletePrefix ||
+        length > TurnQueue::kBytesWithoutTurn) {
+      return PostRun();
+    }
+    Run();
   }
 
   void Deliver(absl::Span<Answer> answers) override {
@@ -151,33 +165,27 @@ class UnaryCall
   }
 
  private:
-  bool TakesLong(const Request& request) const {
-    return method_ == Method::kDeletePrefix ||
-           request.ByteSizeLong() > TurnQueue::kBytesWithoutTurn;
-  }
-
-  void PostRun(const Request& request) {
-    context_.turns->Post(job_.get(), [self = self_, &request] {
-      self->Run(request);
+  void PostRun() {
+    context_.turns->Post(job_.get(), [self = self_] {
+      self->Run();
       // OnCancel may have come too early to find it.
       if (self->cancelled_.load()) self->job_->CancelAll(self);
     });
   }
 
-  void Run(const Request& request) {
-    // Keys and values are taken out of the copy.
-    Request copy = request;
+  // Keys and values are taken out of the request.
+  void Run() {
     // With the answer OnDone may come and take self_.
     const std::shared_ptr<UnaryCall> self = self_;
     job_->Run(
         self, 1,
         [&](size_t, core::WaiterId waiter, Turn& turn) {
           call_.waiter = waiter;
-          Apply(copy, call_, turn);
+          Apply(request_, call_, turn);
           return Job::Applied::kCalled;
         },
         [&](size_t) {
-          return CallName{0, method_, WithoutSeats(request)};
+          return CallName{0, method_, WithoutSeats(request_)};
         });
   }
 
@@ -196,8 +204,9 @@ class UnaryCall
   const ServiceContext& context_;
   const Method method_;
   const core::Instant started_;
-  grpc::CallbackServerContext* grpc_ = nullptr;  // set by Start
-  core::Call call_;
+  grpc::CallbackServerContext* const grpc_;
+  Request request_;  // set by Start
+  core::Call call_;  // set by Start
   Response* const response_;
   std::shared_ptr<Job> job_;  // set by Start, before anybody else can see it
   std::shared_ptr<UnaryCall> self_;
@@ -208,17 +217,29 @@ class UnaryCall
   std::atomic<bool> withdrawn_ = false;
 };
 
-// Answers a unary call by the verb of its request, if it may be made.
-template <typename Request, typename Response>
-grpc::ServerUnaryReactor* Unary(const ServiceContext& context, Method method,
-                                grpc::CallbackServerContext* grpc,
-                                const Request* request, Response* response) {
-  auto call = std::make_shared<UnaryCall<Request, Response>>(
-      context, method, *request, response);
-  grpc::ServerUnaryReactor* reactor = call.get();
-  call->Start(grpc, *request);
-  return reactor;
-}
+// UnaryService is a service of calls that a job answers by the verb of their
+// requests, if they may be made. `context` outlives it.
+class UnaryService : public Service {
+ protected:
+  explicit UnaryService(const ServiceContext& context) : context_(context) {}
+
+  // `name` is the method's full one.
+  template <typename Request, typename Response>
+  void Add(const char* name, Method method) {
+    AddUnary<Response>(
+        name, [this, method](Context* grpc, grpc::ByteBuffer* request,
+                             Response* response) {
+          auto call = std::make_shared<UnaryCall<Request, Response>>(
+              context_, method, grpc, response);
+          grpc::ServerUnaryReactor* reactor = call.get();
+          call->Start(request);
+          return reactor;
+        });
+  }
+
+ private:
+  const ServiceContext& context_;
+};
 
 }  // namespace muster::coordinator
 

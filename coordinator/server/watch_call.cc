@@ -20,6 +20,7 @@
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/mutex.h"
 #include "coordinator/server/open_calls.h"
+#include "coordinator/server/request.h"
 #include "coordinator/server/sink.h"
 #include "proto/muster/v1/status_wire.h"
 
@@ -33,16 +34,26 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
                         public Sink,
                         public std::enable_shared_from_this<WatchCall> {
  public:
-  WatchCall(const ServiceContext& context, const v1::WatchRequest& request)
-      : context_(context),
-        started_(std::chrono::steady_clock::now()),
-        call_(CallOf(request.caller(), context.driver->limits())),
-        request_(request) {}
+  explicit WatchCall(const ServiceContext& context)
+      : context_(context), started_(std::chrono::steady_clock::now()) {}
 
-  void Start(const grpc::CallbackServerContext* grpc,
-             const std::string& job_name) {
+  void Start(const grpc::CallbackServerContext* grpc, grpc::ByteBuffer* bytes) {
     context_.open_calls->Begin();
     self_ = shared_from_this();
+    // Nothing of a stranger is parsed.
+    if (context_.auth != nullptr) {
+      const absl::Status known = context_.auth->Know(*grpc);
+      if (!known.ok()) return End(known);
+    }
+    v1::WatchRequest request;
+    const absl::Status parsed = ParseRequest(bytes, &request);
+    if (!parsed.ok()) return End(parsed);
+    call_ = CallOf(request.caller(), context_.driver->limits());
+    const std::string job_name = request.caller().job();
+    {
+      MutexLock lock(mu_);
+      request_ = std::move(request);
+    }
     if (context_.auth != nullptr) {
       const absl::StatusOr<Auth::Pass> pass = context_.auth->Admit(
           *grpc, Method::kWatch, job_name, !call_.member.value().empty());
@@ -151,10 +162,10 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
 
 grpc::ServerWriteReactor<v1::WatchResponse>* StartWatch(
     const ServiceContext& context, const grpc::CallbackServerContext* grpc,
-    const v1::WatchRequest& request) {
-  auto call = std::make_shared<WatchCall>(context, request);
+    grpc::ByteBuffer* request) {
+  auto call = std::make_shared<WatchCall>(context);
   grpc::ServerWriteReactor<v1::WatchResponse>* reactor = call.get();
-  call->Start(grpc, request.caller().job());
+  call->Start(grpc, request);
   return reactor;
 }
 

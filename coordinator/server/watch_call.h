@@ -3,6 +3,7 @@
 
 #include "coordinator/server/unary.h"
 #include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "muster/v1/store.pb.h"
 
@@ -13,7 +14,7 @@ namespace muster::coordinator {
 // no queue, until the job's history has passed it.
 grpc::ServerWriteReactor<v1::WatchResponse>* StartWatch(
     const ServiceContext& context, const grpc::CallbackServerContext* grpc,
-    const v1::WatchRequest& request);
+    grpc::ByteBuffer* request);
 
 }  // namespace muster::coordinator
 
