@@ -42,6 +42,12 @@ std::string Fate(const MemberEvent& event) {
   }
 }
 
+// Why a session is over that the coordinator has taken for lost: the others
+// have been told, and a new session can take part.
+bool WasLost(const absl::Status& why) {
+  return absl::IsFailedPrecondition(why);
+}
+
 // A call of the SDK, without exceptions.
 template <typename Call>
 absl::Status Try(Call call) {
@@ -81,6 +87,13 @@ absl::Status Hosts::Connect() {
   options.connect_timeout = options_.rendezvous_times.join_timeout;
   options.connect_timeout_name = "--rdzv-conf join_timeout";
   options.on_event = [this](const MemberEvent& event) { OnEvent(event); };
+  options.on_over = [this](const absl::Status& why) { OnOver(why); };
+  // What it had to tell of its end it has told then.
+  if (const auto old = session()) old->Close();
+  {
+    dataplane::MutexLock lock(mutex_);
+    lost_.reset();
+  }
   std::shared_ptr<Session> session;
   absl::Status status = Try([&] { session = Session::Connect(options); });
   if (!status.ok()) return status;
@@ -115,9 +128,21 @@ void Hosts::OnEvent(const MemberEvent& event) {
   wake_();
 }
 
+void Hosts::OnOver(const absl::Status& why) {
+  if (!WasLost(why)) return;
+  {
+    dataplane::MutexLock lock(mutex_);
+    lost_ = {.why = absl::StrCat("this host was lost to the others: ",
+                                 why.message()),
+             .lost = true};
+  }
+  wake_();
+}
+
 std::optional<Hosts::Change> Hosts::change() const {
   dataplane::MutexLock lock(mutex_);
   if (generation_ == 0) return std::nullopt;
+  if (lost_.has_value()) return lost_;
   if (over_generation_ == generation_) return over_;
   if (joined_generation_ == generation_ && hosts_ < options_.nnodes.max) {
     return joined_;
@@ -153,23 +178,26 @@ absl::StatusOr<Hosts::Meeting> Hosts::Meet(const Report& report) {
   const auto until =
       dataplane::Clock::now() + options_.rendezvous_times.join_timeout;
   while (true) {
-    if (const auto old = session(); old == nullptr || !old->status().ok()) {
-      absl::Status status = Connect();
-      if (!status.ok()) return status;
-    }
-    const std::shared_ptr<Session> session = this->session();
-    absl::StatusOr<Formation> formation = Join(*session);
-    absl::StatusOr<Meeting> meeting =
-        formation.ok() ? Exchange(session, *formation, report)
-                       : absl::StatusOr<Meeting>(formation.status());
-    // A host went before all had met, or the coordinator lost its state.
-    if (!absl::IsAborted(meeting.status()) ||
-        dataplane::Clock::now() >= until) {
-      return meeting;
-    }
+    absl::StatusOr<Meeting> meeting = TryToMeet(report);
+    // A host went before all had met, maybe this one, or the coordinator lost
+    // its state.
+    const bool again =
+        absl::IsAborted(meeting.status()) || WasLost(meeting.status());
+    if (!again || dataplane::Clock::now() >= until) return meeting;
     dataplane::MutexLock lock(mutex_);
     if (left_) return meeting;
   }
+}
+
+absl::StatusOr<Hosts::Meeting> Hosts::TryToMeet(const Report& report) {
+  if (const auto old = session(); old == nullptr || !old->status().ok()) {
+    absl::Status status = Connect();
+    if (!status.ok()) return status;
+  }
+  const std::shared_ptr<Session> session = this->session();
+  const absl::StatusOr<Formation> formation = Join(*session);
+  if (!formation.ok()) return formation.status();
+  return Exchange(session, *formation, report);
 }
 
 absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
@@ -234,7 +262,9 @@ absl::Status Hosts::AwaitOthers() {
     });
   } while (absl::IsDeadlineExceeded(status));
   // Nobody knows of the others any more; this host's ranks have succeeded.
-  if (!session->status().ok()) return absl::OkStatus();
+  if (!session->status().ok() && !WasLost(session->status())) {
+    return absl::OkStatus();
+  }
   if (!status.ok()) return absl::AbortedError(status.message());
   if (options_.nnodes.min != options_.nnodes.max) {
     // Whoever waits for a place, or comes later, must not begin once more.

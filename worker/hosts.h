@@ -74,6 +74,9 @@ class Hosts {
     bool failed = false;
     // Hosts wait to take part; nothing is wrong.
     bool joined = false;
+    // This host was lost to the others: it was cut off, or stopped, for longer
+    // than the coordinator's lease.
+    bool lost = false;
   };
   std::optional<Change> change() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -89,12 +92,14 @@ class Hosts {
 
  private:
   absl::Status Connect();
+  absl::StatusOr<Meeting> TryToMeet(const Report& report);
   absl::StatusOr<Formation> Join(Session& session);
   // What all hosts of `formation` say, once they have.
   absl::StatusOr<Meeting> Exchange(const std::shared_ptr<Session>& session,
                                    const Formation& formation,
                                    const Report& report);
   void OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<Session> session() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const LaunchOptions& options_;
@@ -113,6 +118,8 @@ class Hosts {
   Change over_ ABSL_GUARDED_BY(mutex_);
   int64_t joined_generation_ ABSL_GUARDED_BY(mutex_) = 0;
   Change joined_ ABSL_GUARDED_BY(mutex_);
+  // Of the session.
+  std::optional<Change> lost_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::worker

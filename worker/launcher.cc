@@ -296,7 +296,8 @@ std::optional<int> Launcher::AfterFailure(const Outcome& outcome) {
                     options_.restart != LaunchOptions::Restart::kAll ||
                     outcome.signal != 0;
   if (hosts_ != nullptr && outcome.lost_peer && outcome.signal == 0) {
-    // The host with the cause says what it was.
+    // The host with the cause says what it was, or the coordinator that it was
+    // this one.
     const auto change = AwaitChange(options_.failure_grace);
     if (signal_ != 0) return StoppedBySignal();
     if (change.has_value()) {

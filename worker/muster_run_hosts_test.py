@@ -85,9 +85,10 @@ class HostsTest(unittest.TestCase):
         self.folder = folder.name
         self.hosts = 0
 
-    def start_coordinator(self):
+    def start_coordinator(self, *options):
         coordinator = Process([COORDINATOR, "--listen=127.0.0.1:0",
-                               "--http_listen=127.0.0.1:0"])
+                               "--http_listen=127.0.0.1:0", *options])
+        self.coordinator = coordinator
         self.addCleanup(coordinator.end)
         match = coordinator.wait_for(r"listening.*?127\.0\.0\.1:(\d+)")
         return f"127.0.0.1:{match.group(1)}"
@@ -226,6 +227,39 @@ class HostsTest(unittest.TestCase):
         first.wait_for("try 0 of 2", count=2)
         self.touch("end")
         self.assert_good_end(first, third)
+
+    def test_a_host_that_was_stopped_takes_part_again_and_costs_no_restart(
+            self):
+        endpoint = self.start_coordinator("--lease=1s")
+        script = (f'echo try $TORCHELASTIC_RESTART_COUNT of $WORLD_SIZE; '
+                  f'{self.until("end")}')
+        options = ("--nnodes=2", "--failure-grace=100ms")
+        first = self.host(script, *options, endpoint=endpoint)
+        second = self.host(script, *options, endpoint=endpoint)
+        for host in (first, second):
+            host.wait_for("try 0 of 2")
+        second.process.send_signal(signal.SIGSTOP)
+        first.wait_for(r"host \d \(host2-\d+\) was lost: .*; starting all "
+                       r"ranks again")
+        second.process.send_signal(signal.SIGCONT)
+        second.wait_for("this host was lost to the others: .*; starting all "
+                        "ranks again")
+        for host in (first, second):
+            host.wait_for("try 0 of 2", count=2)
+        self.touch("end")
+        self.assert_good_end(first, second)
+
+    def test_a_host_that_is_stopped_while_it_waits_for_others_waits_on(self):
+        endpoint = self.start_coordinator("--lease=1s")
+        first = self.host("echo up", "--nnodes=2", endpoint=endpoint)
+        self.coordinator.wait_for("member_registered: .* member=host1-")
+        first.process.send_signal(signal.SIGSTOP)
+        self.coordinator.wait_for("member_lost: .* member=host1-")
+        first.process.send_signal(signal.SIGCONT)
+        self.coordinator.wait_for("member_registered: .* member=host1-",
+                                  count=2)
+        second = self.host("echo up", "--nnodes=2", endpoint=endpoint)
+        self.assert_good_end(first, second)
 
     def test_hosts_come_and_go_while_the_job_runs(self):
         endpoint = self.start_coordinator()

@@ -303,8 +303,12 @@ absl::Status FailureJudge::Departure(const absl::Status& symptom,
 absl::Status FailureJudge::CoordinatorGone(const absl::Status& why) const {
   const absl::Status gone(why.code(),
                           absl::StrCat(Label(), ": ", why.message()));
-  return options_.embedded && absl::IsUnavailable(why) ? WithSeat(gone, 0)
-                                                       : gone;
+  if (options_.embedded && absl::IsUnavailable(why)) return WithSeat(gone, 0);
+  // It has taken this very member for lost.
+  if (absl::IsFailedPrecondition(why)) {
+    return WithSeat(gone, GlobalRank(group_.rank));
+  }
+  return gone;
 }
 
 bool FailureJudge::HasLeft(int rank) const {

@@ -442,6 +442,8 @@ TEST_F(FailureJudgeTest, OneThatHoldsThisMemberForLostDoes) {
   Begin();
   judge_->OnSessionOver(absl::FailedPreconditionError("was lost"));
   EXPECT_TRUE(absl::IsFailedPrecondition(aborted_));
+  // So that whoever sees the error knows that its cause is not here.
+  EXPECT_THAT(Ranks(aborted_), ElementsAre(1));
 }
 
 TEST_F(FailureJudgeTest, OneThatDoesNotLetItInAnyMoreDoes) {
