@@ -131,7 +131,8 @@ class Host:
         return run("ip", "-n", self.name, *arguments)
 
     def start(self, command, environment=None, **popen):
-        """A program of this host; its output is text in pipes."""
+        """A program of this host; its output is text in a pipe, unless `popen`
+        says otherwise."""
         env = {k: v for k, v in os.environ.items()
                if not k.startswith(("MUSTER_", "PET_", "TORCHELASTIC_"))}
         env.update(environment or {})
@@ -139,13 +140,17 @@ class Host:
             ["ip", "netns", "exec", self.name, "unshare", "--uts", "sh", "-c",
              'hostname "$0" && exec "$@"', self.name, *command],
             env=env, text=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, **popen)
+            **{"stdout": subprocess.PIPE, **popen})
         self.laboratory.processes.append(process)
         return process
 
     def cut(self):
         """Takes its link down. Nobody is told: packets do not arrive."""
-        self.laboratory.cut(self)
+        self.laboratory.set_link(self, "down")
+
+    def mend(self):
+        """Takes its link up again."""
+        self.laboratory.set_link(self, "up")
 
 
 class Laboratory:
@@ -201,11 +206,11 @@ class Laboratory:
         host.ip("addr", "add", f"{host.address}/24", "dev", "eth0")
         host.ip("link", "set", "eth0", "up")
 
-    def cut(self, host):
+    def set_link(self, host, state):
         if self.relay is None:
-            run("ip", "link", "set", f"port-{host.name}", "down")
+            run("ip", "link", "set", f"port-{host.name}", state)
         else:
-            host.ip("link", "set", "eth0", "down")
+            host.ip("link", "set", "eth0", state)
 
     def start_coordinator(self, program, *options):
         """On the first host; returns its host:port."""

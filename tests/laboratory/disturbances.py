@@ -1,0 +1,111 @@
+"""What is done to a training, and when: drawn from a seed."""
+
+import dataclasses
+import random
+
+LEASE_S = 2
+# Nobody's lease ends in it, and somebody's does.
+SHORT_S = (0.2, 0.8)
+LONG_S = (LEASE_S + 1, LEASE_S + 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Disturbance:
+    """One thing that goes wrong."""
+    step: int  # of the training, after which it comes
+    what: str  # kill, stop, cut
+    whom: str  # rank, agent, host, coordinator
+    host: int = 0  # that of the rank or agent, from 1
+    local_rank: int = 0
+    pause_s: float = 0  # until it goes on, or is there again
+
+    def __str__(self):
+        place = {"rank": f" {self.local_rank} of host {self.host}",
+                 "agent": f" of host {self.host}",
+                 "host": f" {self.host}"}.get(self.whom, "")
+        return (f"after step {self.step}: {self.what} {self.whom}{place}, "
+                f"{self.pause_s:.1f} s")
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """A way to run, and to recover."""
+    name: str
+    hosts: int
+    nproc: int
+    run: tuple  # options of muster-run
+    train: tuple  # and of the training
+    deck: tuple  # what may go wrong
+    # A killed muster-run is started again, as a pod is.
+    comes_back: bool = True
+    # The ranks that are left are always as many as there were.
+    same_world: bool = True
+
+
+EVERYTHING = (("kill", "rank"), ("stop", "rank"), ("kill", "agent"),
+              ("stop", "agent"), ("cut", "host"), ("kill", "coordinator"),
+              ("stop", "coordinator"), ("cut", "coordinator"))
+ONE_HOST = tuple(card for card in EVERYTHING
+                 if card[1] in ("rank", "coordinator"))
+
+WAYS = {way.name: way for way in (
+    Way("restart", hosts=2, nproc=2, run=("--nnodes=2", "--max-restarts=1000"),
+        train=("--on_failure=exit",), deck=EVERYTHING),
+    Way("elastic", hosts=3, nproc=2,
+        run=("--nnodes=1:3", "--rdzv-conf=last_call_timeout=0.5",
+             "--max-restarts=1000"),
+        train=("--on_failure=exit",), deck=EVERYTHING, same_world=False),
+    Way("reform", hosts=1, nproc=4,
+        run=("--restart=rank", "--max-restarts=1000"),
+        train=("--on_failure=reform",), deck=ONE_HOST),
+    Way("shrink", hosts=3, nproc=2, run=("--nnodes=3", "--restart=none"),
+        train=("--on_failure=shrink",), deck=EVERYTHING, comes_back=False,
+        same_world=False),
+)}
+
+
+class Plan:
+    """Draws disturbances for a way. Iterate over it once."""
+
+    def __init__(self, way, seed, number, steps):
+        self.way = way
+        self.random = random.Random(f"{way.name} {seed}")
+        self.steps = [int(steps * (0.1 + 0.7 * (i + self.random.random()) /
+                                   number)) for i in range(number)]
+        self.cards = []
+        # Those that nothing has been done to yet: of a way in which nobody
+        # comes back, some must stay.
+        self.whole = {(host, local) for host in range(1, way.hosts + 1)
+                      for local in range(way.nproc)}
+
+    def __iter__(self):
+        for step in self.steps:
+            yield self.draw(step)
+
+    def draw(self, step):
+        while True:
+            if not self.cards:
+                self.cards = list(self.way.deck)
+                self.random.shuffle(self.cards)
+            what, whom = self.cards.pop()
+            host, local = self.random.choice(sorted(self.whole))
+            pause_s = self.random.uniform(*self.random.choice(
+                (SHORT_S, LONG_S)))
+            if whom == "coordinator" and not self.way.comes_back:
+                # A coordinator that is away for longer takes all for lost.
+                pause_s = self.random.uniform(*SHORT_S)
+            if self.spends(what, whom, host, local):
+                return Disturbance(step, what, whom, host, local, pause_s)
+
+    def spends(self, what, whom, host, local):
+        """Whether enough ranks are left after it."""
+        if self.way.comes_back or whom == "coordinator":
+            return True
+        if (what, whom) == ("stop", "agent"):
+            return True
+        gone = ({(host, local)} if whom == "rank" else
+                {rank for rank in self.whole if rank[0] == host})
+        if len(self.whole - gone) < 2:
+            return False
+        self.whole -= gone
+        return True
