@@ -73,6 +73,10 @@ ABSL_FLAG(
     "has it of all");
 ABSL_FLAG(std::string, local_addr, "",
           "what the other hosts know this one by; its host name otherwise");
+ABSL_FLAG(int, metrics_port_base, 0,
+          "the ranks of this host serve metrics and debug pages on this port "
+          "and those after it, one each in the order of LOCAL_RANK; 0: as "
+          "MUSTER_HTTP_PORT says, or any free ones");
 ABSL_FLAG(std::string, signals_to_handle, "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
           "the signals that are passed on to the ranks, which then have "
           "--stop-grace");
@@ -90,6 +94,7 @@ namespace muster::worker {
 namespace {
 
 constexpr int kDefaultPort = 7070;
+constexpr int kPortMax = 65535;
 constexpr int kRestartsMax = 1000000;
 constexpr size_t kJobBytesMax = 128;
 
@@ -119,6 +124,7 @@ const std::vector<Option>& Options() {
       {absl::FindCommandLineFlag("redirects"), "STREAMS"},
       {absl::FindCommandLineFlag("tee"), "STREAMS"},
       {absl::FindCommandLineFlag("local_ranks_filter"), "RANKS"},
+      {absl::FindCommandLineFlag("metrics_port_base"), "PORT"},
       {absl::FindCommandLineFlag("signals_to_handle"), "SIGNALS"},
       {absl::FindCommandLineFlag("numa_binding"), "WHAT"},
       {absl::FindCommandLineFlag("failure_grace"), "DURATION"},
@@ -433,6 +439,11 @@ absl::Status ReadFlags(const Environment& environment, LaunchOptions& options) {
   status.Update(Take(ParseSignals("--signals-to-handle",
                                   absl::GetFlag(FLAGS_signals_to_handle)),
                      options.signals));
+  options.metrics_port_base = absl::GetFlag(FLAGS_metrics_port_base);
+  if (options.metrics_port_base != 0) {
+    status.Update(CheckRange("--metrics-port-base", options.metrics_port_base,
+                             1, kPortMax + 1 - options.nproc_per_node));
+  }
   options.numa_binding = absl::GetFlag(FLAGS_numa_binding);
   status.Update(CheckWord("--numa-binding", options.numa_binding,
                           {"node", "socket", "exclusive", "core-complex"}));

@@ -57,6 +57,9 @@ struct LaunchOptions {
   std::vector<int> local_ranks_filter;
   // This host's name or address for the others; empty: its host name.
   std::string local_addr;
+  // MUSTER_HTTP_PORT of local rank 0; the others have those after it. 0: the
+  // environment says it.
+  int metrics_port_base = 0;
   // Signals that are passed on to the ranks.
   std::vector<int> signals;
   // Which CPUs a rank may use; empty for all.

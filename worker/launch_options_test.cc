@@ -67,6 +67,16 @@ TEST(LaunchOptionsTest, OptionsAfterTheProgramAreItsOwn) {
               ElementsAre("./train", "--nproc-per-node=9", "--", "a"));
 }
 
+TEST(LaunchOptionsTest, MetricsPortsAreOnesThatThereAre) {
+  const auto options =
+      Parse({"--nproc-per-node=8", "--metrics-port-base=65528", "./train"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->metrics_port_base, 65528);
+  EXPECT_EQ(
+      ErrorOf({"--nproc-per-node=8", "--metrics-port-base=65529", "./train"}),
+      "--metrics-port-base must be 1 to 65528, got 65529");
+}
+
 TEST(LaunchOptionsTest, ExternalCoordinatorWithTwoHosts) {
   const auto options =
       Parse({"--rdzv-endpoint=coordinator:7070", "--rdzv-id=job7", "--nnodes=2",

@@ -31,6 +31,10 @@ Environment RankEnvironment(const LaunchOptions& options,
   env.erase("MUSTER_JOB");
   // Several ranks with a thread per core each would get in each other's way.
   if (options.nproc_per_node > 1) env.try_emplace("OMP_NUM_THREADS", "1");
+  if (options.metrics_port_base > 0) {
+    env["MUSTER_HTTP_PORT"] =
+        absl::StrCat(options.metrics_port_base + local_rank);
+  }
   env.try_emplace("MUSTER_HTTP_PORT", "0");
   return inherited;
 }

@@ -65,6 +65,15 @@ TEST(RankEnvironmentTest, ThreadsAndHttpPortOfTheUserStay) {
   EXPECT_THAT(env, Contains(Pair("MUSTER_HTTP_PORT", "")));
 }
 
+TEST(RankEnvironmentTest, EachLocalRankHasAMetricsPortOfItsOwn) {
+  LaunchOptions options = ThreeRanks();
+  options.metrics_port_base = 9400;
+  const Environment env =
+      RankEnvironment(options, kSecondOfTwo, kCoordinator, 2, "",
+                      {{"MUSTER_HTTP_PORT", "1234"}});
+  EXPECT_THAT(env, Contains(Pair("MUSTER_HTTP_PORT", "9402")));
+}
+
 TEST(RankEnvironmentTest, ASingleRankMayUseEveryCore) {
   LaunchOptions options;
   EXPECT_THAT(RankEnvironment(options, {}, kCoordinator, 0, "", {}),

@@ -177,8 +177,9 @@ class RenderedTest(unittest.TestCase):
                     "['batch.kubernetes.io/job-completion-index']")
                 ports = [(p["name"], p["containerPort"])
                          for p in container(template)["ports"]]
+                base = int(env["MUSTER_METRICS_PORT_BASE"])
                 self.assertEqual(ports, [
-                    (f"metrics-{k}", 9400 + k)
+                    (f"metrics-{k}", base + k)
                     for k in range(int(env["MUSTER_NPROC_PER_NODE"]))])
                 self.assertGreater(
                     template["spec"]["terminationGracePeriodSeconds"],
