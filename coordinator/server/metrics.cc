@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <iterator>
 #include <utility>
 #include <vector>
 
+#include "coordinator/server/process_usage.h"
 #include "coordinator/server/version.h"
 #include "prometheus/collectable.h"
 #include "prometheus/counter.h"
@@ -88,14 +90,42 @@ int BarrierOutcomeOf(core::NoticeKind kind) {
 }
 
 prometheus::MetricFamily GaugeFamily(const char* name, const char* help,
-                                     int64_t value) {
+                                     double value) {
   prometheus::MetricFamily family;
   family.name = name;
   family.help = help;
   family.type = prometheus::MetricType::Gauge;
   family.metric.emplace_back();
-  family.metric.back().gauge.value = static_cast<double>(value);
+  family.metric.back().gauge.value = value;
   return family;
+}
+
+prometheus::MetricFamily GaugeFamily(const char* name, const char* help,
+                                     int64_t value) {
+  return GaugeFamily(name, help, static_cast<double>(value));
+}
+
+// Under the names and with the meaning of Prometheus' own client libraries.
+std::vector<prometheus::MetricFamily> ProcessFamilies() {
+  const ProcessUsage usage = ReadProcessUsage();
+  prometheus::MetricFamily cpu;
+  cpu.name = "process_cpu_seconds_total";
+  cpu.help = "User and system CPU time of the process in seconds.";
+  cpu.type = prometheus::MetricType::Counter;
+  cpu.metric.emplace_back();
+  cpu.metric.back().counter.value = usage.cpu_seconds;
+  return {
+      std::move(cpu),
+      GaugeFamily("process_open_fds", "Open file descriptors.", usage.open_fds),
+      GaugeFamily("process_max_fds", "The most there may be of them.",
+                  usage.max_fds),
+      GaugeFamily("process_resident_memory_bytes", "Resident memory in bytes.",
+                  usage.resident_bytes),
+      GaugeFamily("process_virtual_memory_bytes", "Virtual memory in bytes.",
+                  usage.virtual_bytes),
+      GaugeFamily("process_start_time_seconds",
+                  "When the process started, in seconds since 1970.",
+                  usage.start_time_seconds)};
 }
 
 prometheus::MetricFamily MembersFamily(const Gauges& gauges) {
@@ -308,9 +338,9 @@ void Metrics::CountCommit(core::Duration took, int64_t steps, int64_t records) {
 
 std::string Metrics::Scrape() const {
   std::vector<prometheus::MetricFamily> all = families_->registry.Collect();
-  for (prometheus::MetricFamily& family :
-       coordinator::Families(families_->gauges())) {
-    all.push_back(std::move(family));
+  for (std::vector<prometheus::MetricFamily> more :
+       {coordinator::Families(families_->gauges()), ProcessFamilies()}) {
+    std::move(more.begin(), more.end(), std::back_inserter(all));
   }
   return prometheus::TextSerializer().Serialize(all);
 }
