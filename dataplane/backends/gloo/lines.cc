@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -26,8 +25,9 @@ namespace {
 constexpr size_t kTurnBytes = 256 << 10;
 constexpr size_t kTakenTurnBytes = 1 << 20;
 
-// From here on it is faster to offer something than to send it.
-constexpr size_t kOfferBytesMin = 32 << 10;
+// From here on it is faster to offer something, and to be told that it was
+// taken, than to send it.
+constexpr size_t kOfferBytesMin = 128 << 10;
 
 // What is read at once where a message begins: small ones are there as a whole.
 constexpr size_t kAheadBytes = 4 << 10;
@@ -76,12 +76,15 @@ void Lines::Activate(int peer) {
   }
 }
 
+bool Lines::IsOffered(const Line& line, size_t bytes) {
+  return line.memory.has_value() && bytes >= kOfferBytesMin;
+}
+
 uint64_t Lines::PostSend(int peer, const void* data, size_t bytes) {
   Line& line = lines_[peer];
   const auto* const begin = static_cast<const std::byte*>(data);
   const uint64_t number = ++line.posted;
-  if (line.memory.has_value() && bytes >= kOfferBytesMin &&
-      CanBeRead(data, bytes)) {
+  if (IsOffered(line, bytes) && CanBeRead(data, bytes)) {
     line.sends.push_back(
         {.head = {.kind = Kind::kOffer,
                   .bytes = bytes,
@@ -196,23 +199,25 @@ Lines::Progress Lines::Interpret(Line& line, const Head& head) {
   return Progress::kBroken;  // Not what a rank sends.
 }
 
-Lines::Progress Lines::ReceiveHead(Line& line) {
+Lines::Progress Lines::ReceiveHead(Line& line, size_t& turn) {
   const size_t there = line.ahead_end - line.ahead_begin;
   if (there >= sizeof(Head)) {
     Head head;
-    std::memcpy(&head, line.ahead.get() + line.ahead_begin, sizeof(head));
+    std::memcpy(&head, line.ahead.data() + line.ahead_begin, sizeof(head));
     line.ahead_begin += sizeof(head);
     return Interpret(line, head);
   }
   if (!line.wants_input()) return Progress::kNothing;
-  if (line.ahead == nullptr) {
-    line.ahead = std::make_unique_for_overwrite<std::byte[]>(kAheadBytes);
+  if (there == 0 && line.note.bytes == 0 && !line.receives.empty() &&
+      !IsOffered(line, line.receives.front().bytes)) {
+    return ReceiveData(line, turn);
   }
-  std::memmove(line.ahead.get(), line.ahead.get() + line.ahead_begin, there);
+  if (line.ahead.size() < kAheadBytes) line.ahead.resize(kAheadBytes);
+  std::memmove(line.ahead.data(), line.ahead.data() + line.ahead_begin, there);
   line.ahead_begin = 0;
   line.ahead_end = there;
-  const ssize_t received = recv(line.socket, line.ahead.get() + there,
-                                kAheadBytes - there, MSG_DONTWAIT);
+  const ssize_t received = recv(line.socket, line.ahead.data() + there,
+                                line.ahead.size() - there, MSG_DONTWAIT);
   if (received == 0 || (received < 0 && !IsTemporary(errno))) {
     return Progress::kBroken;
   }
@@ -221,11 +226,52 @@ Lines::Progress Lines::ReceiveHead(Line& line) {
   return Progress::kMoved;
 }
 
+Lines::Progress Lines::ReceiveData(Line& line, size_t& turn) {
+  Head head;
+  Incoming& part = line.receives.front();
+  iovec parts[] = {{&head, sizeof(head)},
+                   {part.data, std::min(part.bytes, turn)}};
+  msghdr message = {};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  const ssize_t received = recvmsg(line.socket, &message, MSG_DONTWAIT);
+  if (received == 0 || (received < 0 && !IsTemporary(errno))) {
+    return Progress::kBroken;
+  }
+  if (received < 0) return Progress::kNothing;
+  const size_t of_head = std::min<size_t>(received, sizeof(head));
+  const size_t of_part = received - of_head;
+  if (of_head < sizeof(head) || head.kind != Kind::kData ||
+      head.bytes != part.bytes) {
+    // Something else comes first.
+    line.ahead.resize(std::max<size_t>(kAheadBytes, received));
+    std::memcpy(line.ahead.data(), &head, of_head);
+    std::memcpy(line.ahead.data() + of_head, part.data, of_part);
+    line.ahead_begin = 0;
+    line.ahead_end = received;
+    return Progress::kMoved;
+  }
+  if (of_part < parts[1].iov_len) turn = 0;
+  part.data += of_part;
+  part.bytes -= of_part;
+  line.current = head;
+  line.current->bytes = part.bytes;
+  FinishData(line);
+  return Progress::kMoved;
+}
+
+void Lines::FinishData(Line& line) {
+  if (line.current->bytes > 0) return;
+  line.current.reset();
+  line.receives.pop_front();
+  ++line.received;
+}
+
 Lines::Progress Lines::ReceiveInto(Line& line, Incoming& part, size_t& turn) {
   const size_t bytes = std::min<uint64_t>(part.bytes, line.current->bytes);
   size_t moved = std::min(bytes, line.ahead_end - line.ahead_begin);
   if (moved > 0) {
-    std::memcpy(part.data, line.ahead.get() + line.ahead_begin, moved);
+    std::memcpy(part.data, line.ahead.data() + line.ahead_begin, moved);
     line.ahead_begin += moved;
   } else if (bytes > 0) {
     const ssize_t received =
@@ -240,13 +286,16 @@ Lines::Progress Lines::ReceiveInto(Line& line, Incoming& part, size_t& turn) {
   part.data += moved;
   part.bytes -= moved;
   line.current->bytes -= moved;
-  if (line.current->bytes == 0) line.current.reset();
   return Progress::kMoved;
 }
 
 Lines::Progress Lines::ReceiveCurrent(Line& line, size_t& turn) {
   if (line.current->kind == Kind::kNote) {
-    if (line.note.bytes > 0) return ReceiveInto(line, line.note, turn);
+    if (line.note.bytes > 0) {
+      const Progress progress = ReceiveInto(line, line.note, turn);
+      if (line.current->bytes == 0) line.current.reset();
+      return progress;
+    }
     // Who waits for what was posted has read the peer's notes before.
     return line.receives.empty() ? Progress::kNothing : Progress::kBroken;
   }
@@ -256,10 +305,7 @@ Lines::Progress Lines::ReceiveCurrent(Line& line, size_t& turn) {
   Incoming& part = line.receives.front();
   if (part.bytes != line.current->bytes) return Progress::kBroken;
   const Progress progress = ReceiveInto(line, part, turn);
-  if (!line.current.has_value()) {
-    line.receives.pop_front();
-    ++line.received;
-  }
+  FinishData(line);
   return progress;
 }
 
@@ -268,7 +314,7 @@ Lines::Progress Lines::ReceiveStep(Line& line, size_t& turn) {
     return TakeOffered(line, turn);
   }
   return line.current.has_value() ? ReceiveCurrent(line, turn)
-                                  : ReceiveHead(line);
+                                  : ReceiveHead(line, turn);
 }
 
 Lines::Progress Lines::Receive(Line& line) {

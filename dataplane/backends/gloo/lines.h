@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -131,7 +130,7 @@ class Lines {
     uint64_t received = 0;
     Incoming note = {};  // what Read waits for
     // What came with the end of a message, of the next one.
-    std::unique_ptr<std::byte[]> ahead = {};
+    std::vector<std::byte> ahead = {};
     size_t ahead_begin = 0;
     size_t ahead_end = 0;
     // The note or the data under way: what is left of it.
@@ -150,13 +149,19 @@ class Lines {
 
   enum class Progress { kMoved, kNothing, kBroken };
 
+  // How what has this size is sent on `line`, unless its memory cannot be read.
+  static bool IsOffered(const Line& line, size_t bytes);
   void Activate(int peer);
   Progress Send(Line& line);
   Progress Receive(Line& line);
   // A step of Receive; `turn` is what may still be moved in it.
   Progress ReceiveStep(Line& line, size_t& turn);
   Progress TakeOffered(Line& line, size_t& turn);
-  Progress ReceiveHead(Line& line);
+  Progress ReceiveHead(Line& line, size_t& turn);
+  // The head and, in the same call, what is expected behind it.
+  Progress ReceiveData(Line& line, size_t& turn);
+  // If all of it has come.
+  static void FinishData(Line& line);
   Progress ReceiveCurrent(Line& line, size_t& turn);
   // What is left of the message under way, as far as it has come.
   Progress ReceiveInto(Line& line, Incoming& part, size_t& turn);

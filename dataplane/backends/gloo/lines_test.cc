@@ -137,9 +137,9 @@ TEST_P(NearAndFarLinesTest, WhatIsUnderWayMovesWhileSomethingElseIsWaitedFor) {
 // gets the same of the other one.
 bool Converse(Lines& lines, int rank) {
   const int peer = 1 - rank;
-  const std::vector<size_t> sizes = {0,     1,     100 << 10, 7,    1 << 20,
-                                     5000,  40000, 3,         4096, 2 << 20,
-                                     31000, 0,     3 << 20,   33000};
+  const std::vector<size_t> sizes = {
+      0,    1,       100 << 10, 7, 1 << 20, 5000,      40000, 3,
+      4096, 2 << 20, 131000,    0, 3 << 20, 128 << 10, 33000};
   const char name = static_cast<char>('a' + rank);
   const char expected = static_cast<char>('a' + peer);
   bool good = true;
@@ -226,7 +226,7 @@ TEST_F(LinesTest, SizesThatDifferEndTheLine) {
     lines_.clear();
     marks_.clear();
     ConnectAll(2, near);
-    std::string bytes(40 << 10, 'x');
+    std::string bytes(128 << 10, 'x');
     lines_[0]->PostSend(1, bytes.data(), bytes.size());
     EXPECT_EQ(lines_[0]->Write(1, "note", 4, nullptr, 0), Outcome::kDone);
     EXPECT_EQ(lines_[1]->AwaitReceive(
