@@ -85,6 +85,12 @@ class DistStoreError : public DistError {
   using DistError::DistError;
 };
 
+// A pop that does not wait found no item.
+class QueueEmptyError : public DistStoreError {
+ public:
+  using DistStoreError::DistStoreError;
+};
+
 }  // namespace muster
 
 #endif  // MUSTER_CLIENT_ERRORS_H_

@@ -95,6 +95,8 @@ TEST_F(GroupsTest, OverlappingGroupsOfSomeRanks) {
     EXPECT_EQ(Line(rank),
               "all: rank " + std::to_string(rank) + " of 4: 0 1 2 3");
   }
+  ExpectLines({"description \"\"", "description \"odd ones\"",
+               "description \"\"", "description \"odd ones\""});
   ExpectLines({"timeouts 60000 7000", "timeouts 60000 7000", "timeouts 60000 0",
                "timeouts 60000 0"});
   // What is not for a rank leaves its tensor as it is.

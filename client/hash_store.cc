@@ -445,8 +445,7 @@ void HashStore::QueuePush(absl::string_view key, absl::string_view value) {
 }
 
 std::string HashStore::QueuePop(absl::string_view key, bool block) {
-  return ValueOrThrow(
-      Origin::kStore,
+  return internal::ItemOrThrow(
       map_->Pop(key, block, internal::StoreDeadline(timeout())));
 }
 

@@ -162,6 +162,10 @@ std::vector<int> ProcessGroup::ranks() const { return state_->ranks(); }
 
 const std::string& ProcessGroup::name() const { return state_->options().name; }
 
+const std::string& ProcessGroup::description() const {
+  return state_->options().description;
+}
+
 std::string ProcessGroup::backend() const { return state_->options().backend; }
 
 std::chrono::milliseconds ProcessGroup::timeout() const {

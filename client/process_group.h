@@ -239,6 +239,8 @@ class ProcessGroup {
   // The global ranks, by the ranks in the group.
   std::vector<int> ranks() const;
   const std::string& name() const;
+  // For people: what its maker said of it.
+  const std::string& description() const;
   std::string backend() const;
   // Of collectives that name none.
   std::chrono::milliseconds timeout() const;

@@ -232,8 +232,7 @@ void CoordinatorStore::QueuePush(absl::string_view key,
 }
 
 std::string CoordinatorStore::QueuePop(absl::string_view key, bool block) {
-  return ValueOrThrow(
-      Origin::kStore,
+  return internal::ItemOrThrow(
       internal::PopItem(session_->stream(), key, block, After(timeout())));
 }
 

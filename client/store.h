@@ -191,7 +191,7 @@ class Store {
   // Takes the oldest item of the queue `key`, waiting for one up to timeout()
   // if `block`. An item whose answer does not come in time is lost with a call
   // that ends with DistNetworkError; one that only waited takes none.
-  // Throws DistStoreError: kNotFound (`queue is empty`, not `block`),
+  // Throws QueueEmptyError (`queue is empty`, not `block`), DistStoreError:
   // kDeadlineExceeded.
   virtual std::string QueuePop(absl::string_view key, bool block = true);
 

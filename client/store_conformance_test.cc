@@ -469,6 +469,7 @@ TEST_P(StoreConformance, AnEmptyQueueIsAnErrorOrATimeout) {
   const absl::Status empty = ErrorOf([&] { store_->QueuePop("q", false); });
   EXPECT_EQ(empty.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(empty.message()), HasSubstr("queue is empty"));
+  EXPECT_THROW(store_->QueuePop("q", false), QueueEmptyError);
   store_->SetTimeout(milliseconds(50));
   const absl::Status late = ErrorOf([&] { store_->QueuePop("q"); });
   EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);

@@ -28,6 +28,13 @@ void Throw(Origin origin, absl::Status status) {
   throw DistError(std::move(status), std::move(culprits), others);
 }
 
+std::string ItemOrThrow(absl::StatusOr<std::string> item) {
+  if (absl::IsNotFound(item.status())) {
+    throw QueueEmptyError(item.status());
+  }
+  return ValueOrThrow(Origin::kStore, std::move(item));
+}
+
 std::chrono::milliseconds CheckNotNegative(std::chrono::milliseconds timeout,
                                            absl::string_view name) {
   if (timeout.count() < 0) {

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,9 @@ T ValueOrThrow(Origin origin, absl::StatusOr<T> value) {
   if (!value.ok()) Throw(origin, value.status());
   return *std::move(value);
 }
+
+// Of a pop. Throws DistStoreError; of it QueueEmptyError for kNotFound.
+std::string ItemOrThrow(absl::StatusOr<std::string> item);
 
 // `timeout`. Throws DistError (kInvalidArgument) if it is negative.
 std::chrono::milliseconds CheckNotNegative(std::chrono::milliseconds timeout,

@@ -74,11 +74,12 @@ int Overlapping() {
   InitProcessGroup(kOptions);
   const Group low = NewGroup({.ranks = {{0, 1}}, .timeout = seconds(7)});
   const Group odd =
-      NewGroup({.ranks = {{3, 1}}, .description = "odd", .name = "odd"});
+      NewGroup({.ranks = {{3, 1}}, .description = "odd ones", .name = "odd"});
   const Group all = NewGroup();
   SayGroup("low", low);
   SayGroup("odd", odd);
   SayGroup("all", all);
+  Say("description \"" + odd->description() + "\"");
   Say("timeouts" +
       Text({static_cast<int>(all->timeout().count()),
             low->rank() < 0 ? 0 : static_cast<int>(low->timeout().count())}));
