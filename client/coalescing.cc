@@ -51,6 +51,15 @@ void CoalescingManager::AllReduce(Tensor tensor, ReduceOp op, double factor) {
   Add(std::move(collective));
 }
 
+void CoalescingManager::AllGather(std::vector<Tensor> tensor_list,
+                                  Tensor tensor) {
+  Collective collective;
+  collective.kind = CollectiveKind::kAllGather;
+  collective.outputs.assign(tensor_list.begin(), tensor_list.end());
+  collective.inputs.push_back(std::move(tensor));
+  Add(std::move(collective));
+}
+
 void CoalescingManager::AllGatherIntoTensor(Tensor output, Tensor input) {
   Collective collective;
   collective.kind = CollectiveKind::kAllGatherIntoTensor;
@@ -95,6 +104,31 @@ Work AllReduceCoalesced(std::vector<Tensor> tensors,
                                         options.factor);
                     }
                   });
+}
+
+Work AllGatherCoalesced(std::vector<std::vector<Tensor>> output_tensor_lists,
+                        std::vector<Tensor> input_tensor_list,
+                        const AllGatherOptions& options) {
+  const size_t count = input_tensor_list.size();
+  CheckLists("all_gather_coalesced", count, count);
+  for (size_t rank = 0; rank < output_tensor_lists.size(); ++rank) {
+    if (output_tensor_lists[rank].size() == count) continue;
+    Invalid(
+        absl::StrCat("all_gather_coalesced requires as many outputs of "
+                     "each rank as inputs, got ",
+                     output_tensor_lists[rank].size(), " and ", count,
+                     " (output_tensor_lists[", rank, "])"));
+  }
+  return Coalesce(options, [&](CoalescingManager& manager) {
+    for (size_t i = 0; i < count; ++i) {
+      std::vector<Tensor> tensor_list;
+      for (const std::vector<Tensor>& of_rank : output_tensor_lists) {
+        tensor_list.push_back(of_rank[i]);
+      }
+      manager.AllGather(std::move(tensor_list),
+                        std::move(input_tensor_list[i]));
+    }
+  });
 }
 
 Work AllGatherIntoTensorCoalesced(std::vector<Tensor> outputs,

@@ -35,6 +35,7 @@ class CoalescingManager {
   // As the methods of ProcessGroup. `factor` is that of kPremulSum.
   void AllReduce(Tensor tensor, ReduceOp op = ReduceOp::kSum,
                  double factor = 1);
+  void AllGather(std::vector<Tensor> tensor_list, Tensor tensor);
   void AllGatherIntoTensor(Tensor output, Tensor input);
   void ReduceScatterTensor(Tensor output, Tensor input,
                            ReduceOp op = ReduceOp::kSum, double factor = 1);
@@ -65,6 +66,10 @@ Work Coalesce(const CoalesceOptions& options,
 // long ones.
 Work AllReduceCoalesced(std::vector<Tensor> tensors,
                         const AllReduceOptions& options = {});
+// `output_tensor_lists[rank][i]` becomes that rank's `input_tensor_list[i]`.
+Work AllGatherCoalesced(std::vector<std::vector<Tensor>> output_tensor_lists,
+                        std::vector<Tensor> input_tensor_list,
+                        const AllGatherOptions& options = {});
 Work AllGatherIntoTensorCoalesced(std::vector<Tensor> outputs,
                                   std::vector<Tensor> inputs,
                                   const AllGatherOptions& options = {});

@@ -43,6 +43,19 @@ TEST(CoalescingTest, EveryVerbDoesWhatItsNameSays) {
     EXPECT_THAT(all_a, ElementsAre(0, 1));
     EXPECT_THAT(all_b, ElementsAre(0, 0, 1, 1));
 
+    // By rank, then by tensor.
+    Values from_0 = {-1};
+    Values from_1 = {-1};
+    Values two_from_0(2, -1);
+    Values two_from_1(2, -1);
+    b = {own + 2, own + 4};
+    AllGatherCoalesced({{from_0, two_from_0}, {from_1, two_from_1}}, {a, b},
+                       {.group = group});
+    EXPECT_THAT(from_0, ElementsAre(0));
+    EXPECT_THAT(from_1, ElementsAre(1));
+    EXPECT_THAT(two_from_0, ElementsAre(2, 4));
+    EXPECT_THAT(two_from_1, ElementsAre(3, 5));
+
     all_a = {1, 2};
     all_b = {3, 4, 5, 6};
     ReduceScatterTensorCoalesced({a, b}, {all_a, all_b}, {.group = group});
@@ -129,6 +142,8 @@ TEST(CoalescingTest, MixturesAndBadArgumentsStartNothing) {
                 HasSubstr("number 1 of 2: argument outputs[0]: output "
                           "tensor size must be equal to world_size times"));
     EXPECT_THROW(AllReduceCoalesced({}, {.group = group}), DistError);
+    EXPECT_THROW(AllGatherCoalesced({{a}, {}}, {a}, {.group = group}),
+                 DistError);
     EXPECT_THROW(AllGatherIntoTensorCoalesced({b}, {a, a}, {.group = group}),
                  DistError);
     EXPECT_THROW(

@@ -41,6 +41,8 @@ const Tensor& OutputOf(const Collective& collective) {
 // it may not.
 size_t LimitOf(const Collective& collective, size_t fusable_bytes) {
   if (InputOf(collective).device().type != DeviceType::kCpu) return 0;
+  // Its outputs are in many places already.
+  if (collective.kind == CollectiveKind::kAllGather) return 0;
   const bool any_order =
       !IsReduction(collective.kind) || IsExact(collective.data_type());
   return any_order ? kFusedBytesMax : fusable_bytes;
@@ -260,13 +262,15 @@ std::vector<Bin> Sort(std::vector<Collective> collectives, int world_size,
 
 absl::Status CanCoalesce(CollectiveKind kind) {
   if (kind == CollectiveKind::kAllReduce ||
+      kind == CollectiveKind::kAllGather ||
       kind == CollectiveKind::kAllGatherIntoTensor ||
       kind == CollectiveKind::kReduceScatterTensor) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "cannot coalesce ", CollectiveKindName(kind),
-      ": only all_reduce, all_gather_into_tensor, reduce_scatter_tensor"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot coalesce ", CollectiveKindName(kind),
+                   ": only all_reduce, all_gather, all_gather_into_tensor, "
+                   "reduce_scatter_tensor"));
 }
 
 absl::Status CanCoalesceWith(const Collective& first, const Collective& next) {

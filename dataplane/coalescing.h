@@ -13,7 +13,7 @@
 
 namespace muster::dataplane {
 
-// OK if collectives of this kind can be coalesced: kAllReduce,
+// OK if collectives of this kind can be coalesced: kAllReduce, kAllGather,
 // kAllGatherIntoTensor, kReduceScatterTensor. Otherwise kInvalidArgument.
 absl::Status CanCoalesce(CollectiveKind kind);
 
@@ -26,12 +26,12 @@ absl::Status CanCoalesceWith(const Collective& first, const Collective& next);
 // error. If one of them is not valid, it completes with that, and nothing was
 // started.
 //
-// Small ones of one type travel together, copied into one tensor and back from
-// it, where the result is bit for bit what it would be apart: always when the
-// operation does not depend on the order of its operands, else up to the
-// backend's `fusable_bytes`. The copies take as much memory as what is on its
-// way. Which ones go together depends on types and sizes alone, which must be
-// equal on all ranks.
+// Small ones of one type (not of kAllGather) travel together, copied into one
+// tensor and back from it, where the result is bit for bit what it would be
+// apart: always when the operation does not depend on the order of its
+// operands, else up to the backend's `fusable_bytes`. The copies take as much
+// memory as what is on its way. Which ones go together depends on types and
+// sizes alone, which must be equal on all ranks.
 std::shared_ptr<Work> StartCoalesced(Communicator& communicator,
                                      std::vector<Collective> collectives);
 
