@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/errors.h"
 #include "client/session.h"
@@ -76,10 +75,7 @@ std::shared_ptr<Session> Hosts::session() const {
 
 absl::Status Hosts::Connect() {
   SessionOptions options;
-  options.address =
-      absl::StrContains(coordinator_.host, ':')
-          ? absl::StrCat("[", coordinator_.host, "]:", coordinator_.port)
-          : absl::StrCat(coordinator_.host, ":", coordinator_.port);
+  options.address = coordinator_.HostPort();
   options.job = absl::StrCat(coordinator_.job, ".agents");
   const std::string host =
       options_.local_addr.empty() ? HostName() : options_.local_addr;
@@ -211,6 +207,7 @@ absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
   own["restarts"] = report.restarts;
   own["failure"] = report.failure;
   CoordinatorStore store(session);
+  // Empty: that host is gone already.
   std::vector<std::string> values;
   absl::Status status = Try([&] {
     // Gone with this host's session.
@@ -218,11 +215,16 @@ absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
         key(formation.rank),
         own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
         {.ephemeral = true});
-    session->AwaitBarrier(
-        {.name = "hosts", .timeout = options_.rendezvous_times.join_timeout});
-    std::vector<std::string> keys;
-    for (int i = 0; i < formation.world_size; ++i) keys.push_back(key(i));
-    values = store.MultiGet(keys);
+    const auto await_all = [&](const char* barrier) {
+      session->AwaitBarrier(
+          {.name = barrier, .timeout = options_.rendezvous_times.join_timeout});
+    };
+    await_all("hosts");
+    for (int i = 0; i < formation.world_size; ++i) {
+      values.push_back(store.TryGet(key(i)).value_or(StoreValue()).value);
+    }
+    // Those of --restart=none leave now.
+    await_all("met");
   });
   if (!status.ok()) return status;
 
@@ -232,12 +234,15 @@ absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
   assignment.group_world_size = formation.world_size;
   assignment.world_size = 0;
   for (int i = 0; i < formation.world_size; ++i) {
-    const nlohmann::json json =
-        nlohmann::json::parse(values[static_cast<size_t>(i)], nullptr, false);
+    const std::string& value = values[static_cast<size_t>(i)];
+    if (value.empty()) {
+      return absl::AbortedError(
+          absl::StrCat("host ", i, " went before all had met"));
+    }
+    const nlohmann::json json = nlohmann::json::parse(value, nullptr, false);
     if (!json.is_object()) {
-      return absl::InternalError(absl::StrCat("host ", i, " says \"",
-                                              values[static_cast<size_t>(i)],
-                                              "\" under ", key(i)));
+      return absl::InternalError(
+          absl::StrCat("host ", i, " says \"", value, "\" under ", key(i)));
     }
     if (i == formation.rank) assignment.first_rank = assignment.world_size;
     assignment.world_size += json.value("nproc", 0);

@@ -261,6 +261,14 @@ class HostsTest(unittest.TestCase):
         second = self.host("echo up", "--nnodes=2", endpoint=endpoint)
         self.assert_good_end(first, second)
 
+    def test_nobody_leaves_before_all_have_met(self):
+        endpoint = self.start_coordinator()
+        # The slowest of three to read what the others say is another each time.
+        for _ in range(6):
+            self.assert_good_end(*[
+                self.host("echo up", "--nnodes=3", "--restart=none",
+                          endpoint=endpoint) for _ in range(3)])
+
     def test_hosts_come_and_go_while_the_job_runs(self):
         endpoint = self.start_coordinator()
         script = f'echo world $WORLD_SIZE; {self.until("end")}'
