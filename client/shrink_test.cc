@@ -148,6 +148,43 @@ TEST_F(ShrinkTest, WithAnExternalCoordinatorAnyRankMayBeGone) {
   ExpectTheOthersGoOn();
 }
 
+TEST_F(ShrinkTest, OneThatTheOthersHaveLostIsToldSoAtOnce) {
+  coordinator::ServerOptions options;
+  options.listen = "127.0.0.1:" + std::to_string(port_.port());
+  options.lease = std::chrono::seconds(1);
+  const auto server = coordinator::Server::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  for (int rank = 0; rank < 3; ++rank) {
+    StartOne("together", {{"RANK", std::to_string(rank)},
+                          {"WORLD_SIZE", "3"},
+                          {"MASTER_ADDR", "127.0.0.1"},
+                          {"MASTER_PORT", std::to_string(port_.port())},
+                          {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  }
+  for (size_t rank = 0; rank < 3; ++rank) Line(rank);
+  ranks_[2]->Signal(SIGSTOP);
+  for (const size_t rank : {0, 1}) {
+    ranks_[rank]->WriteLine("go");
+    EXPECT_THAT(Line(rank), StartsWith("error DistNetworkError [2] "));
+    ranks_[rank]->WriteLine("2");
+  }
+  for (const size_t rank : {0, 1}) {
+    EXPECT_EQ(Line(rank),
+              "world: rank " + std::to_string(rank) + " of 2, sum 3");
+    EXPECT_EQ(Line(rank), "bye");
+  }
+  ranks_[2]->Signal(SIGCONT);
+  ranks_[2]->WriteLine("go");
+  EXPECT_THAT(Line(2), AllOf(StartsWith("error DistBackendError [2] "),
+                             HasSubstr("no heartbeat for")));
+  // It may have heard of another one first.
+  ranks_[2]->WriteLine("1");
+  EXPECT_THAT(Line(2),
+              AllOf(StartsWith("error DistBackendError [2] group \"world\" "
+                               "cannot be shrunk without 1 by this rank, 2, "),
+                    HasSubstr("no heartbeat for")));
+}
+
 TEST_F(ShrinkTest, InAFileTheNewRankZeroTellsWhereItServes) {
   const std::string path = ::testing::TempDir() + "/shrinking";
   unlink(path.c_str());

@@ -238,6 +238,10 @@ void Recover(DistError error) {
                 error.culprit_ranks().end());
     std::sort(gone.begin(), gone.end());
     gone.erase(std::unique(gone.begin(), gone.end()), gone.end());
+    // The others have gone on without this rank.
+    if (shrinks && std::binary_search(gone.begin(), gone.end(), GetRank())) {
+      throw error;
+    }
     try {
       if (shrinks) {
         ShrinkGroup(gone, nullptr, {.timeout = kRecoveryTimeout});

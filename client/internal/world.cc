@@ -473,7 +473,9 @@ void World::AwaitSurvivors(const std::vector<int>& survivors,
                         excluded, "/", rank);
   };
   // Refused when this rank has reported a failure: then nobody waits for it.
-  if (!SetKey(stream, key_of(formation_.rank), "", deadline).ok()) return;
+  if (!SetKey(stream, key_of(formation_.rank), "", deadline).ok()) {
+    return ThrowIfLost(excluded);
+  }
   for (;;) {
     // Before the question who has come: who leaves has.
     const LiveGroups::Absent absent =
@@ -490,7 +492,7 @@ void World::AwaitSurvivors(const std::vector<int>& survivors,
     const absl::Status met =
         GetKeys(stream, keys, Deadline::After(slice, "one look")).status();
     // Or the coordinator is no more.
-    if (!absl::IsDeadlineExceeded(met)) return;
+    if (!absl::IsDeadlineExceeded(met)) return ThrowIfLost(excluded);
     if (!absent.gone.empty()) ThrowGone(absent.gone, excluded);
     if (deadline.Passed(Clock::now())) {
       Throw(Origin::kControl,
@@ -502,6 +504,25 @@ void World::AwaitSurvivors(const std::vector<int>& survivors,
                              " ", deadline.Blame())));
     }
   }
+}
+
+// The coordinator has taken this very rank for lost: the others have been told,
+// and go on without it.
+void World::ThrowIfLost(const std::string& excluded) const {
+  const absl::Status why = session_->status();
+  if (!absl::IsFailedPrecondition(why)) return;
+  const MemberInfo self{.rank = formation_.rank,
+                        .member = session_->member(),
+                        .host = HostName(),
+                        .pid = getpid(),
+                        .cause = std::string(why.message())};
+  Throw(
+      Origin::kBackend,
+      WithCulprits(absl::FailedPreconditionError(absl::StrCat(
+                       "group \"", kGroupName, "\" cannot be shrunk without ",
+                       excluded, " by this rank, ", formation_.rank,
+                       ", which the others do not wait for: ", why.message())),
+                   {{self}}));
 }
 
 InitProcessGroupOptions World::PrepareToShrink(

@@ -71,6 +71,7 @@ class World {
   void Connect(const InitPlan& plan);
   void AwaitSurvivors(const std::vector<int>& survivors,
                       const std::string& excluded, const Deadline& deadline);
+  void ThrowIfLost(const std::string& excluded) const;
   bool ServesOthers() const;
   void EndMeeting() noexcept;
 
