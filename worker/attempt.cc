@@ -245,6 +245,16 @@ void Attempt::Interrupt(const std::string& reason, bool soon) {
   }
 }
 
+void Attempt::KillLost(pid_t pid, const std::string& cause) {
+  if (phase_ != Phase::kRunning) return;
+  for (const Rank& rank : ranks_) {
+    if (rank.pid != pid || rank.ended) continue;
+    Say(absl::StrCat("rank ", rank.rank, " (pid ", pid,
+                     ") was lost to the others, killing it: ", cause));
+    kill(pid, SIGKILL);
+  }
+}
+
 void Attempt::OnSignal() {
   signalfd_siginfo info;
   while (read(setting_.signal_fd, &info, sizeof(info)) == sizeof(info)) {

@@ -76,6 +76,10 @@ class Attempt {
   // For on_wake.
   void Interrupt(const std::string& reason, bool soon);
 
+  // Kills that process if it is a rank: the coordinator has taken it for lost,
+  // because of `cause`. For on_wake.
+  void KillLost(pid_t pid, const std::string& cause);
+
  private:
   // What is happening; each phase but the first has a deadline.
   enum class Phase { kRunning, kFailing, kStopping, kKilling };

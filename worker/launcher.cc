@@ -23,6 +23,7 @@
 #include "worker/attempt.h"
 #include "worker/failure.h"
 #include "worker/hosts.h"
+#include "worker/lost_ranks.h"
 
 namespace muster::worker {
 namespace {
@@ -242,6 +243,19 @@ std::optional<int> Launcher::Try() {
               change->failed ? "the job failed on another host" : change->why,
               change->failed ? "" : "; starting all ranks again"),
           /*soon=*/change->joined);
+    };
+  }
+  std::unique_ptr<LostRanks> lost_ranks;
+  if (options_.restart != LaunchOptions::Restart::kAll) {
+    // The others go on without it, or wait for the one in its place. Where all
+    // are started again its own failure to end is enough.
+    lost_ranks =
+        std::make_unique<LostRanks>(coordinator_, [this] { Wake(wake_fd_); });
+    setting.wake_fd = wake_fd_;
+    setting.on_wake = [&] {
+      for (const LostRanks::Lost& lost : lost_ranks->Take()) {
+        running->KillLost(lost.pid, lost.cause);
+      }
     };
   }
   Attempt attempt(setting, assignment_);

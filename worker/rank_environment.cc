@@ -1,8 +1,14 @@
 #include "worker/rank_environment.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster::worker {
+
+std::string CoordinatorAddress::HostPort() const {
+  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port)
+                                      : absl::StrCat(host, ":", port);
+}
 
 Environment RankEnvironment(const LaunchOptions& options,
                             const Assignment& assignment,

@@ -12,6 +12,9 @@ struct CoordinatorAddress {
   std::string host;
   int port = 0;
   std::string job;
+
+  // host:port, an IPv6 host in brackets.
+  std::string HostPort() const;
 };
 
 // What the hosts agreed on: the same for all but for the first two.

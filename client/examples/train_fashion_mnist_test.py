@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """train_fashion_mnist under muster-run, with short settings.
 
-train_fashion_mnist_test.py MUSTER_RUN TRAIN_FASHION_MNIST
+train_fashion_mnist_test.py MUSTER_COORDINATOR MUSTER_RUN TRAIN_FASHION_MNIST
 """
 
 import json
@@ -13,7 +13,7 @@ import tempfile
 import time
 import unittest
 
-MUSTER_RUN = TRAIN = ""
+COORDINATOR = MUSTER_RUN = TRAIN = ""
 DATA = "/usr/share/datasets/fashion-mnist"
 LIMIT_S = 120
 SHORT = ["--epochs=1", "--max_steps=40", "--global_batch=48",
@@ -104,13 +104,14 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("parameters, this model", result.stderr)
 
-    def disturbed(self, launcher_options, *options, nproc=3, victims=(2,)):
+    def disturbed(self, launcher_options, *options, nproc=3, victims=(2,),
+                  number=signal.SIGKILL):
         """Kills ranks after the first checkpoint; returns the output."""
         checkpoint = os.path.join(self.folder, "checkpoint")
         curve = os.path.join(self.folder, "curve")
         process = subprocess.Popen(
-            [MUSTER_RUN, "--standalone", f"--nproc-per-node={nproc}",
-             *launcher_options, "--", TRAIN, "--epochs=1", "--max_steps=900",
+            [MUSTER_RUN, f"--nproc-per-node={nproc}", *launcher_options, "--",
+             TRAIN, "--epochs=1", "--max_steps=900",
              "--global_batch=48", "--hidden_units=16", "--checkpoint_steps=10",
              f"--checkpoint={checkpoint}", f"--loss_curve={curve}", *options],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -122,7 +123,7 @@ class TrainTest(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline)
             os.sched_yield()
         for pid in [self.rank_of(process.pid, rank) for rank in victims]:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
         out, _ = process.communicate(timeout=LIMIT_S)
         self.assertEqual(process.returncode, 0, out)
         self.assertIn("was killed by signal 9", out)
@@ -155,6 +156,32 @@ class TrainTest(unittest.TestCase):
 
     def test_ranks_go_on_in_process_with_fewer(self):
         out = self.disturbed(["--restart=none"], "--on_failure=shrink")
+        self.assertIn("bitwise equal on 2 ranks", out)
+
+    def coordinator(self):
+        """One that soon notices who hangs; the options for muster-run."""
+        process = subprocess.Popen(
+            [COORDINATOR, "--listen=127.0.0.1:0", "--http_listen=",
+             "--lease=1s"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        address = process.stdout.readline().split("grpc=")[1].split()[0]
+        return [f"--rdzv-endpoint={address}", "--rdzv-id=hangs"]
+
+    def test_a_rank_that_hangs_is_killed_and_started_again(self):
+        out = self.disturbed(
+            [*self.coordinator(), "--max-restarts=1", "--restart=rank"],
+            "--on_failure=reform", number=signal.SIGSTOP)
+        self.assertRegex(out, r"rank 2 \(pid \d+\) was lost to the others, "
+                         "killing it: no heartbeat")
+        self.assertIn("bitwise equal on 3 ranks", out)
+
+    def test_a_rank_that_hangs_is_killed_where_the_others_go_on(self):
+        out = self.disturbed([*self.coordinator(), "--restart=none"],
+                             "--on_failure=shrink", number=signal.SIGSTOP)
+        self.assertIn("was lost to the others, killing it", out)
         self.assertIn("bitwise equal on 2 ranks", out)
 
     def test_ranks_go_on_when_two_are_killed_at_once(self):
@@ -201,5 +228,6 @@ class TrainTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    MUSTER_RUN, TRAIN = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
+    COORDINATOR, MUSTER_RUN, TRAIN = (
+        os.path.abspath(sys.argv.pop(1)) for _ in range(3))
     unittest.main()

@@ -13,7 +13,7 @@ LONG_S = (LEASE_S + 1, LEASE_S + 2)
 class Disturbance:
     """One thing that goes wrong."""
     step: int  # of the training, after which it comes
-    what: str  # kill, stop, cut
+    what: str  # kill, hang, stop, cut
     whom: str  # rank, agent, host, coordinator
     host: int = 0  # that of the rank or agent, from 1
     local_rank: int = 0
@@ -23,8 +23,9 @@ class Disturbance:
         place = {"rank": f" {self.local_rank} of host {self.host}",
                  "agent": f" of host {self.host}",
                  "host": f" {self.host}"}.get(self.whom, "")
-        return (f"after step {self.step}: {self.what} {self.whom}{place}, "
-                f"{self.pause_s:.1f} s")
+        pause = "" if self.what == "hang" else f", {self.pause_s:.1f} s"
+        return (f"after step {self.step}: {self.what} {self.whom}{place}"
+                f"{pause}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Way:
     same_world: bool = True
 
 
-EVERYTHING = (("kill", "rank"), ("stop", "rank"), ("kill", "agent"),
+EVERYTHING = (("kill", "rank"), ("hang", "rank"), ("stop", "rank"), ("kill", "agent"),
               ("stop", "agent"), ("cut", "host"), ("kill", "coordinator"),
               ("stop", "coordinator"), ("cut", "coordinator"))
 ONE_HOST = tuple(card for card in EVERYTHING

@@ -177,6 +177,9 @@ class Training:
         if pid is not None:
             self.signal(pid, "kill")
 
+    def hang_rank(self, disturbance):
+        self.stop_rank(disturbance)  # and it is never told to go on
+
     def stop_rank(self, disturbance):
         pid = self.ranks_of(disturbance.host).get(disturbance.local_rank)
         return self.signal(pid, "stop") if pid is not None else None
