@@ -24,6 +24,12 @@ constexpr std::chrono::milliseconds kLookPeriod{100};
 // needs from that peer already, and end well.
 constexpr std::chrono::milliseconds kPeerGoneGrace{300};
 
+// How long a collective may go on after its deadline if it waits for nobody
+// then: its thread has no processor, and will wait for whoever is missing as
+// soon as it has one. And how often that is looked at.
+constexpr std::chrono::milliseconds kNotWaitingGrace{1000};
+constexpr std::chrono::milliseconds kNotWaitingPeriod{5};
+
 // A work that its waiter may run.
 class EngineWork : public PromisedWork {
  public:
@@ -237,7 +243,10 @@ absl::Status Engine::Run(const Collective& collective) {
 
 Instant Engine::NextLook(Instant now) const {
   Instant next = std::min(now + kLookPeriod, point_to_point_->FirstDeadline());
-  for (const Job& job : jobs_) next = std::min(next, job.collective.deadline);
+  for (const Job& job : jobs_) {
+    const Instant deadline = job.collective.deadline;
+    next = std::min(next, deadline > now ? deadline : now + kNotWaitingPeriod);
+  }
   return next;
 }
 
@@ -260,7 +269,12 @@ absl::Status Engine::TimeoutOf(const Collective& collective) const {
 
 absl::Status Engine::FindFailure(Instant now) {
   for (const Job& job : jobs_) {
-    if (job.collective.deadline <= now) return TimeoutOf(job.collective);
+    const Instant deadline = job.collective.deadline;
+    // Only who is waited for can be named.
+    if (deadline <= now &&
+        (mesh_->waiting_for() >= 0 || now - deadline >= kNotWaitingGrace)) {
+      return TimeoutOf(job.collective);
+    }
   }
   absl::Status timeout = point_to_point_->FindTimeout(now);
   if (!timeout.ok()) return timeout;

@@ -30,6 +30,8 @@ struct Network {
   CondVar changed;
   // Receives end.
   bool open ABSL_GUARDED_BY(mutex) = false;
+  // Notes are not sent: whoever sends one waits for nobody.
+  bool hold_notes ABSL_GUARDED_BY(mutex) = false;
   // How many notes may be sent before the peer has left.
   int notes_max ABSL_GUARDED_BY(mutex) = std::numeric_limits<int>::max();
   // What CheckPeers returns, and how often it was asked.
@@ -79,6 +81,7 @@ class FakeMesh : public Mesh {
     const auto* const bytes = static_cast<const std::byte*>(head);
     sent_.assign(bytes, bytes + head_bytes);
     MutexLock lock(network_->mutex);
+    while (network_->hold_notes) network_->changed.Wait(network_->mutex);
     if (network_->notes_max-- > 0) return absl::OkStatus();
     return absl::UnavailableError(
         absl::StrCat("rank ", peer, " left the group"));
@@ -355,6 +358,45 @@ TEST_F(EngineTest, CollectiveThatTimesOutInTheQueueNamesWhatItIsBehind) {
             "barrier #2 on group \"g\": timed out after 50ms behind barrier #1 "
             "waiting for rank 1");
   EXPECT_EQ(CulpritRank(status), 1);
+}
+
+TEST_F(EngineTest, CollectiveThatWaitsForNobodyAtItsDeadlineNamesTheNextOne) {
+  {
+    MutexLock lock(network_->mutex);
+    network_->hold_notes = true;
+  }
+  const Instant deadline = Clock::now() + milliseconds(50);
+  const auto work = StartBarrier(/*caller_waits=*/false, deadline);
+  while (Clock::now() < deadline) AwaitLook();
+  EXPECT_FALSE(network_->AbortsSoon());
+  {
+    MutexLock lock(network_->mutex);
+    network_->hold_notes = false;
+    network_->changed.NotifyAll();
+  }
+  const absl::Status status = work->Wait();
+  EXPECT_EQ(std::string(status.message()),
+            "barrier #1 on group \"g\": timed out after 50ms waiting for rank "
+            "1");
+  EXPECT_EQ(CulpritRank(status), 1);
+}
+
+TEST_F(EngineTest, CollectiveThatNeverWaitsTimesOutAllTheSame) {
+  {
+    MutexLock lock(network_->mutex);
+    network_->hold_notes = true;
+  }
+  const auto work = StartBarrier(/*caller_waits=*/false, Clock::now());
+  while (!network_->AbortsSoon()) {
+  }
+  {
+    MutexLock lock(network_->mutex);
+    network_->hold_notes = false;
+    network_->changed.NotifyAll();
+  }
+  EXPECT_EQ(work->Wait(), absl::DeadlineExceededError(
+                              "barrier #1 on group \"g\": timed out after "
+                              "50ms"));
 }
 
 TEST(EngineLifeTest, StopCompletesWhatNobodyRuns) {
