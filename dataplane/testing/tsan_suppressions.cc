@@ -11,6 +11,6 @@ extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
   return "race:gloo::transport::tcp::UnboundBuffer\n"
          "race:std::default_delete<gloo::transport::UnboundBuffer>\n"
-         "race:absl::*::Status::UnrefNonInlined\n";
+         "race:absl::*::Status::Unref\n";
 }
 // NOLINTEND(bugprone-reserved-identifier)
