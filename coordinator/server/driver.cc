@@ -14,6 +14,14 @@ namespace muster::coordinator {
 namespace {
 
 constexpr core::Duration kHousekeepingInterval = std::chrono::seconds(1);
+// A ticker that wakes so much later than it wanted to stood still, with the
+// whole process (SIGSTOP, a virtual machine that is moved): heartbeats have
+// come meanwhile, and nobody has read them.
+constexpr core::Duration kLate = std::chrono::milliseconds(300);
+// What reading them takes.
+constexpr core::Duration kCatchUpTime = std::chrono::milliseconds(500);
+// On a machine that is always late the lost must be told, too.
+constexpr int kCatchUpsMax = 3;
 
 uint64_t RandomNonZero() {
   std::random_device device;
@@ -156,10 +164,28 @@ std::vector<std::shared_ptr<Job>> Driver::WaitForDue(core::Instant until) {
       if (job != nullptr) jobs.push_back(std::move(job));
     }
     if (!jobs.empty() || now >= until) break;
-    ticker_wakes_.WaitUntil(
-        ticker_mu_, due_.empty() ? until : std::min(until, due_.top().at));
+    const core::Instant wake_at =
+        due_.empty() ? until : std::min(until, due_.top().at);
+    ticker_wakes_.WaitUntil(ticker_mu_, wake_at);
+    CatchUp(Now() - wake_at);
   }
   return jobs;
+}
+
+void Driver::CatchUp(core::Duration late) {
+  for (int i = 0; i < kCatchUpsMax && late >= kLate && !stopping_; ++i) {
+    if (options_.log_notices) {
+      LOG(WARNING) << "stood_still: for_ms="
+                   << std::chrono::duration_cast<std::chrono::milliseconds>(
+                          late)
+                          .count();
+    }
+    const core::Instant until = Now() + kCatchUpTime;
+    while (!stopping_ && Now() < until) {
+      ticker_wakes_.WaitUntil(ticker_mu_, until);
+    }
+    late = Now() - until;
+  }
 }
 
 void Driver::TickerLoop() {

@@ -94,6 +94,8 @@ class Driver {
   void Arm(const std::shared_ptr<Job>& job, core::Instant at);
   void TickerLoop();
   std::vector<std::shared_ptr<Job>> WaitForDue(core::Instant until);
+  // Waits a moment if the ticker woke late, before anybody is taken for lost.
+  void CatchUp(core::Duration late) ABSL_EXCLUSIVE_LOCKS_REQUIRED(ticker_mu_);
   core::Duration RetentionOf(Job& job) const;
   void ForgetIdleJobs(core::Instant now);
 

@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 import time
 import unittest
 
@@ -133,6 +134,26 @@ class TrainingTest(unittest.TestCase):
             began = time.monotonic()
             ranks[2].signal(signal.SIGKILL)
             self.check_all_blame(ranks, 2, began, seconds=15)
+
+    def test_a_coordinator_that_stood_still_blames_nobody(self):
+        with Processes() as processes:
+            coordinator, grpc, http = processes.coordinator(
+                COORDINATOR, "--lease=2s")
+            ranks = processes.ranks(ENDLESS, 2, grpc, {"MUSTER_HTTP_PORT": "0"})
+            wait_until_training(http, 2)
+            for _ in range(3):
+                coordinator.signal(signal.SIGSTOP)
+                # Longer than the lease: it is time that this is about.
+                threading.Event().wait(3.5)
+                coordinator.signal(signal.SIGCONT)
+                wait_until_training(http, 2)
+            self.assertGreaterEqual(coordinator.stderr.count("stood_still"),
+                                    3, coordinator.stderr)
+            self.assertNotIn("member_lost", coordinator.stderr)
+            # It notices the next one that is gone.
+            began = time.monotonic()
+            ranks[1].signal(signal.SIGSTOP)
+            self.check_all_blame(ranks, 1, began, seconds=15)
 
     def test_bad_data_set_is_an_error_that_names_the_file(self):
         with Processes() as processes:
