@@ -102,6 +102,7 @@ LiveGroups::Absent LiveGroups::AbsentOf(int64_t generation,
         absent.reported.push_back(rank);
       } else {
         absent.gone.push_back(*std::move(member));
+        if (event.kind == MemberEvent::Kind::kLeft) absent.left.push_back(rank);
       }
       break;
     }

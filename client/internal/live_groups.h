@@ -43,6 +43,7 @@ class LiveGroups {
   // reported a failure: it may live, but the coordinator answers it no more.
   struct Absent {
     std::vector<MemberInfo> gone;
+    std::vector<int> left;  // of those, who said so
     std::vector<int> reported;
   };
   Absent AbsentOf(int64_t generation, const std::vector<int>& ranks) const

@@ -106,6 +106,7 @@ TEST(LiveGroupsTest, WhoIsGoneOfSomeRanksAndWhoHasReported) {
   ASSERT_EQ(absent.gone.size(), 2U);
   EXPECT_EQ(absent.gone[0].rank, 3);
   EXPECT_EQ(absent.gone[1].rank, 7);
+  EXPECT_EQ(absent.left, std::vector<int>{7});
   EXPECT_EQ(absent.reported, std::vector<int>{1});
 }
 

@@ -17,7 +17,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/errors.h"
 #include "client/file_store.h"
@@ -40,16 +39,12 @@ using std::chrono::seconds;
 
 // What a process that ends after a failure gives the coordinator to hear so.
 constexpr milliseconds kPartingTime{1'000};
-constexpr char kGroupName[] = "world";
 constexpr char kTimeoutName[] = "InitProcessGroupOptions::timeout";
 
 // The others' rendezvous shall time out before the coordinator goes that could
 // tell them who is missing.
 constexpr milliseconds kServerPatience = seconds(1);
 constexpr milliseconds kFarewellTimeout = seconds(10);
-// The same of a group that has failed and is shrunk: those that stay leave
-// right away, the others have had the error, or are stuck.
-constexpr milliseconds kOutcastTimeout = seconds(1);
 // Everybody has left by then, or has had the time to.
 constexpr milliseconds kDrainTimeout{200};
 // An embedded coordinator that cannot be reached is not started again.
@@ -62,9 +57,6 @@ constexpr char kMeetingKey[] = "muster/coordinator";
 // How often and how long it is tried, since both may have changed meanwhile.
 constexpr milliseconds kMeetingInterval{5};
 constexpr milliseconds kMeetingAttempt = seconds(2);
-
-// How often those that wait for all that stay in a group look who is gone.
-constexpr milliseconds kSurvivorsLook{100};
 
 [[noreturn]] void Invalid(absl::string_view text) {
   Throw(Origin::kControl, absl::InvalidArgumentError(text));
@@ -130,11 +122,6 @@ absl::StatusOr<InitPlan> Plan(const InitProcessGroupOptions& options) {
                   &Getenv);
 }
 
-// Of the keys over which the group meets; the generation follows.
-std::string GroupPrefix() {
-  return absl::StrCat("muster/group/", kGroupName, "/");
-}
-
 const std::string& ProcessName() {
   static const std::string* const name = new std::string(
       absl::StrCat(HostName(), "-", getpid(), "-",
@@ -149,32 +136,16 @@ bool IsTransient(const absl::Status& status, bool connected) {
   return absl::IsAborted(status) || (connected && absl::IsUnavailable(status));
 }
 
-// Those of the ranks that stay in a group.
-[[noreturn]] void ThrowGone(const std::vector<MemberInfo>& gone,
-                            const std::string& excluded) {
-  std::vector<std::string> names;
-  for (const MemberInfo& member : gone) {
-    if (names.size() == kRanksInTextMax) break;
-    names.push_back(absl::StrCat(DescribeMember(member), ": ", member.cause));
-  }
-  if (gone.size() > names.size()) {
-    names.push_back(absl::StrCat("and ", gone.size() - names.size(), " more"));
-  }
-  Throw(
-      Origin::kBackend,
-      WithCulprits(
-          absl::UnavailableError(absl::StrCat(
-              "group \"", kGroupName, "\" cannot be shrunk without ", excluded,
-              " alone, more are gone: ", absl::StrJoin(names, "; "))),
-          {gone}));
-}
-
 std::string PartingReason(const absl::Status& failure) {
   if (failure.ok()) return "finished";
   return absl::StrCat("its group failed: ", failure.message());
 }
 
 }  // namespace
+
+std::string WorldPrefix() {
+  return absl::StrCat("muster/group/", kWorldName, "/");
+}
 
 std::unique_ptr<World> World::Form(const InitProcessGroupOptions& options) {
   EnsureLogging();
@@ -253,7 +224,7 @@ void World::FormGroup(InitPlan plan) {
   // Members that died did not tidy up, and an external coordinator outlives
   // any number of groups.
   if (formation_.rank == 0 && !plan.embedded) {
-    DeleteStaleKeys(*session_, GroupPrefix(), formation_.generation);
+    DeleteStaleKeys(*session_, WorldPrefix(), formation_.generation);
   }
 }
 
@@ -414,7 +385,7 @@ FailureJudge::Options World::Judging(const InitPlan& plan) const {
 
 void World::Connect(const InitPlan& plan) {
   const std::string prefix =
-      absl::StrCat(GroupPrefix(), formation_.generation, "/");
+      absl::StrCat(WorldPrefix(), formation_.generation, "/");
   bootstrap_ = std::make_shared<SessionBootstrap>(
       session_, prefix, [judge = judge_, generation = formation_.generation] {
         return judge->Known(generation);
@@ -423,7 +394,7 @@ void World::Connect(const InitPlan& plan) {
   const std::shared_ptr<dataplane::Metrics> metrics =
       telemetry_ == nullptr ? nullptr : telemetry_->metrics();
   auto state =
-      ConnectGroup({.name = kGroupName,
+      ConnectGroup({.name = kWorldName,
                     .backend = options_.backend,
                     .timeout = options_.timeout,
                     .timeout_name = kTimeoutName,
@@ -433,7 +404,7 @@ void World::Connect(const InitPlan& plan) {
                     .rank = formation_.rank},
                    {.rank = formation_.rank,
                     .world_size = static_cast<int>(formation_.seats.size()),
-                    .group_name = kGroupName,
+                    .group_name = kWorldName,
                     .store = bootstrap_,
                     .deadline = deadline_.at,
                     .local_address = local_address},
@@ -460,98 +431,6 @@ void World::Connect(const InitPlan& plan) {
                                              .local_address = local_address,
                                              .metrics = metrics,
                                              .key_prefix = prefix});
-}
-
-// Over the old group's coordinator, while there is one: it knows who is gone
-// and will not come to the rendezvous of the new one.
-void World::AwaitSurvivors(const std::vector<int>& survivors,
-                           const std::string& excluded,
-                           const Deadline& deadline) {
-  StreamSession& stream = session_->stream();
-  const auto key_of = [&](int rank) {
-    return absl::StrCat(GroupPrefix(), formation_.generation, "/shrink/",
-                        excluded, "/", rank);
-  };
-  // Refused when this rank has reported a failure: then nobody waits for it.
-  if (!SetKey(stream, key_of(formation_.rank), "", deadline).ok()) {
-    return ThrowIfLost(excluded);
-  }
-  for (;;) {
-    // Before the question who has come: who leaves has.
-    const LiveGroups::Absent absent =
-        live_->AbsentOf(formation_.generation, survivors);
-    std::vector<std::string> keys;
-    for (const int rank : survivors) {
-      if (!std::binary_search(absent.reported.begin(), absent.reported.end(),
-                              rank)) {
-        keys.push_back(key_of(rank));
-      }
-    }
-    const milliseconds slice = std::clamp(deadline.Remaining(Clock::now()),
-                                          milliseconds(1), kSurvivorsLook);
-    const absl::Status met =
-        GetKeys(stream, keys, Deadline::After(slice, "one look")).status();
-    // Or the coordinator is no more.
-    if (!absl::IsDeadlineExceeded(met)) return ThrowIfLost(excluded);
-    if (!absent.gone.empty()) ThrowGone(absent.gone, excluded);
-    if (deadline.Passed(Clock::now())) {
-      Throw(Origin::kControl,
-            absl::DeadlineExceededError(
-                absl::StrCat("group \"", kGroupName,
-                             "\": not all ranks that stay came to "
-                             "shrink it without ",
-                             excluded, " in ", FormatDuration(deadline.timeout),
-                             " ", deadline.Blame())));
-    }
-  }
-}
-
-// The coordinator has taken this very rank for lost: the others have been told,
-// and go on without it.
-void World::ThrowIfLost(const std::string& excluded) const {
-  const absl::Status why = session_->status();
-  if (!absl::IsFailedPrecondition(why)) return;
-  const MemberInfo self{.rank = formation_.rank,
-                        .member = session_->member(),
-                        .host = HostName(),
-                        .pid = getpid(),
-                        .cause = std::string(why.message())};
-  Throw(
-      Origin::kBackend,
-      WithCulprits(absl::FailedPreconditionError(absl::StrCat(
-                       "group \"", kGroupName, "\" cannot be shrunk without ",
-                       excluded, " by this rank, ", formation_.rank,
-                       ", which the others do not wait for: ", why.message())),
-                   {{self}}));
-}
-
-InitProcessGroupOptions World::PrepareToShrink(
-    const std::vector<int>& ranks_to_exclude,
-    const ShrinkGroupOptions& options) {
-  const std::vector<int> survivors = SurvivorsOf(*group_, ranks_to_exclude);
-  if (options_.min_world_size != -1 || options_.max_world_size != -1) {
-    Throw(Origin::kControl,
-          absl::FailedPreconditionError(
-              "an elastic group cannot be shrunk: those that are left form it "
-              "again by DestroyProcessGroup and InitProcessGroup"));
-  }
-  InitProcessGroupOptions smaller = options_;
-  const std::string timeout_name = "ShrinkGroupOptions::timeout";
-  smaller.timeout =
-      CheckTimeout(options.timeout, options_.timeout, timeout_name);
-  smaller.world_size = static_cast<int>(survivors.size());
-  smaller.rank = static_cast<int>(
-      std::find(survivors.begin(), survivors.end(), group_->rank()) -
-      survivors.begin());
-  if (options.shrink_flags == ShrinkGroupOptions::Flags::kAbort) {
-    AbortToShrink(*group_, ranks_to_exclude);
-  }
-  std::vector<int> excluded = ranks_to_exclude;
-  std::sort(excluded.begin(), excluded.end());
-  AwaitSurvivors(survivors, absl::StrJoin(excluded, ","),
-                 Deadline::After(smaller.timeout, timeout_name));
-  if (!state_->status().ok()) farewell_timeout_ = kOutcastTimeout;
-  return smaller;
 }
 
 bool World::ServesOthers() const {

@@ -25,6 +25,11 @@
 
 namespace muster::internal {
 
+// The default group's name, and how the keys over which it meets begin; the
+// generation follows.
+inline constexpr char kWorldName[] = "world";
+std::string WorldPrefix();
+
 // One default group: the coordinator that rank 0 serves, the session, the
 // communicator, the metrics; and the groups beside it. Not thread-safe but for
 // the accessors.
@@ -71,6 +76,8 @@ class World {
   void Connect(const InitPlan& plan);
   void AwaitSurvivors(const std::vector<int>& survivors,
                       const std::string& excluded, const Deadline& deadline);
+  void AwaitFates(const std::vector<int>& survivors,
+                  const std::string& excluded, const Deadline& deadline);
   void ThrowIfLost(const std::string& excluded) const;
   bool ServesOthers() const;
   void EndMeeting() noexcept;
