@@ -50,6 +50,15 @@ class DebugPagesTest : public ::testing::Test {
   std::unique_ptr<httplib::Client> client_;
 };
 
+TEST_F(DebugPagesTest, TheNextGroupIsServedAtTheSameAddress) {
+  Start("127.0.0.1");
+  const std::string address = GetDebugAddress();
+  DestroyProcessGroup();
+  Start("127.0.0.1");
+  EXPECT_EQ(GetDebugAddress(), address);
+  EXPECT_EQ(client_->Get("/healthz")->body, "ok\n");
+}
+
 TEST_F(DebugPagesTest, GroupsRecorderAndLevel) {
   Start("127.0.0.1");
   std::vector<float> values(8, 1.0F);

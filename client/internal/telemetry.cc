@@ -1,12 +1,15 @@
 #include "client/internal/telemetry.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/internal/channel_security.h"
 #include "client/internal/debugging.h"
@@ -106,6 +109,30 @@ absl::Status SetLevel(const std::string& text) {
   return absl::OkStatus();
 }
 
+// Where any port will do, the one that this process had before if it is still
+// free: who reads its metrics need not look for it after each new group.
+absl::StatusOr<std::unique_ptr<worker::Telemetry>> Serve(
+    worker::TelemetryOptions options) {
+  static std::atomic<int> last_port{0};
+  const bool any = options.port == 0;
+  options.port = any ? last_port.load() : options.port;
+  absl::StatusOr<std::unique_ptr<worker::Telemetry>> server =
+      worker::Telemetry::Start(options);
+  if (!any) return server;
+  if (!server.ok() && options.port != 0) {
+    options.port = 0;
+    server = worker::Telemetry::Start(options);
+  }
+  if (server.ok()) {
+    const std::string& address = (*server)->address();
+    int port = 0;
+    if (absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) {
+      last_port = port;
+    }
+  }
+  return server;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(
@@ -127,8 +154,7 @@ absl::StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(
        [] { return Recorder()->ToJson(); }},
       {"/debug/level", "application/json", LevelJson, SetLevel}};
   if (!IsLoopback(chosen.address)) chosen.may_debug = MayDebug;
-  absl::StatusOr<std::unique_ptr<worker::Telemetry>> server =
-      worker::Telemetry::Start(chosen);
+  absl::StatusOr<std::unique_ptr<worker::Telemetry>> server = Serve(chosen);
   if (!server.ok()) return server.status();
   return std::unique_ptr<Telemetry>(new Telemetry(
       groups, std::shared_ptr<worker::Telemetry>(*std::move(server))));
