@@ -25,6 +25,9 @@ struct Endpoint {
 // 0 to 65535 but was N", an empty host.
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text);
 
+// What Probe says of a host that is there, and nobody listens.
+inline constexpr absl::string_view kConnectionRefused = "connection refused";
+
 // Opens a TCP connection and closes it. OK, or kUnavailable with the system's
 // reason alone: "connection refused", "cannot resolve \"x\": ...".
 absl::Status Probe(const Endpoint& endpoint, std::chrono::milliseconds timeout);

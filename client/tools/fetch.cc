@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "client/internal/endpoint.h"
 
 namespace muster::tools {
 namespace {
@@ -42,13 +43,22 @@ Fetched Fetch(const std::string& address, const std::string& path,
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
+  // The library does not tell a refusal from a host that is not there.
+  const absl::Status reached = internal::Probe({host, port}, timeout);
+  if (!reached.ok()) {
+    fetched.answer = reached.message() == internal::kConnectionRefused
+                         ? Answer::kRefused
+                         : Answer::kUnreachable;
+    fetched.status = absl::UnavailableError(
+        absl::StrCat("no answer from ", address, ": ", reached.message()));
+    return fetched;
+  }
   httplib::Client client(host, port);
   client.set_connection_timeout(timeout);
   client.set_read_timeout(timeout);
   client.set_write_timeout(timeout);
   httplib::Headers headers;
   if (!authorization.empty()) headers.emplace("Authorization", authorization);
-  const auto begun = std::chrono::steady_clock::now();
   const httplib::Result result = client.Get(path, headers);
   if (result) {
     fetched.answer = Answer::kAnswers;
@@ -56,15 +66,9 @@ Fetched Fetch(const std::string& address, const std::string& path,
     fetched.body = result->body;
     return fetched;
   }
-  if (result.error() == httplib::Error::Connection) {
-    // A refusal comes at once; from a host that is not there nothing comes.
-    const bool at_once = std::chrono::steady_clock::now() - begun < timeout / 2;
-    fetched.answer = at_once ? Answer::kRefused : Answer::kUnreachable;
-  } else if (result.error() == httplib::Error::ConnectionTimeout) {
-    fetched.answer = Answer::kUnreachable;
-  } else {
-    fetched.answer = Answer::kSilent;
-  }
+  const bool unreachable = result.error() == httplib::Error::Connection ||
+                           result.error() == httplib::Error::ConnectionTimeout;
+  fetched.answer = unreachable ? Answer::kUnreachable : Answer::kSilent;
   fetched.status = absl::UnavailableError(
       absl::StrCat("no answer from ", address, " within ", timeout.count(),
                    " ms: ", httplib::to_string(result.error())));

@@ -243,17 +243,25 @@ class Ctl {
                                   const std::vector<int>& ranks,
                                   const std::string& path) {
     std::map<int, std::string> addresses;
+    std::map<int, Fetched> pages;
     for (const v1::MemberInfo& member : job.members()) {
-      if (std::find(ranks.begin(), ranks.end(), member.rank()) != ranks.end()) {
-        addresses[member.rank()] = member.debug_address();
+      if (std::find(ranks.begin(), ranks.end(), member.rank()) == ranks.end()) {
+        continue;
+      }
+      const std::string& address = member.debug_address();
+      if (internal::IsLoopback(address.substr(0, address.rfind(':'))) &&
+          member.host() != internal::HostName()) {
+        pages[member.rank()].status = absl::InvalidArgumentError(
+            absl::StrCat(address, " can be asked on ", Harmless(member.host()),
+                         " alone (MUSTER_HTTP_ADDRESS there says what else)"));
+      } else {
+        addresses[member.rank()] = address;
       }
     }
-    std::map<int, Fetched> pages;
     std::vector<std::thread> threads;
-    for (const auto& [rank, address] : addresses) pages[rank];
-    for (auto& [rank, fetched] : pages) {
-      threads.emplace_back([&, rank = rank, page = &fetched] {
-        *page = Fetch(addresses.at(rank), path, authorization_,
+    for (const auto& [rank, address] : addresses) {
+      threads.emplace_back([&, where = address, page = &pages[rank]] {
+        *page = Fetch(where, path, authorization_,
                       std::min(options_.timeout, kPageTime));
       });
       // Enough at a time for any host.
