@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The demonstration with short settings, its failures, and its end by Ctrl-C.
 
-demo_test.py DEMO MUSTER_COORDINATOR MUSTER_RUN TRAIN_FASHION_MNIST
+demo_test.py DEMO MUSTER_COORDINATOR MUSTER_RUN MUSTERCTL TRAIN_FASHION_MNIST
 """
 
 import os
@@ -59,7 +59,7 @@ class DemoTest(unittest.TestCase):
         logs = re.search(r"^demo: the logs stay in (\S+)$", out, re.MULTILINE)
         return demo.returncode, out, logs and logs[1]
 
-    def test_passes_and_shows_what_the_processes_counted(self):
+    def test_passes_and_shows_a_failure_and_what_the_processes_counted(self):
         # One epoch is too short for the accuracy of five.
         status, out, logs = self.finish(self.start("--nproc=2", "--epochs=1"))
         self.assertEqual(status, 0, out)
@@ -68,14 +68,23 @@ class DemoTest(unittest.TestCase):
         self.assertRegex(out, r"demo: test accuracy \d+\.\d\d %")
         # The coordinator and both workers are listed with their addresses.
         self.assertEqual(
-            len(re.findall(r"^  http://127\.0\.0\.1:\d+/metrics$", out,
-                           re.MULTILINE)), 3, out)
+            len(re.findall(r"^  metrics of .* http://127\.0\.0\.1:\d+/metrics$",
+                           out, re.MULTILINE)), 3, out)
+        # In this order.
+        self.assertRegex(
+            out, r"(?s)kill -STOP (\d+) ==\n.*"
+            r"\n  group \"world\" is stuck in .*"
+            r"\n    rank 1 \(\S+, pid \1\) is stopped .*"
+            r"kill -KILL \1 ==\n.*"
+            r"\[0\]: rank 0: .*rank 1 \(\S+, pid \1\) was lost.*"
+            r"\n\[0\]: going on after \d+ steps, in epoch 1, on 2 ranks\n.*"
+            r"\[0\]: parameters are bitwise equal on 2 ranks")
         for rank in range(2):
             row = re.search(rf"worker, rank {rank} +(\d+) +0 +([\d.]+)", out)
             self.assertTrue(row, out)
-            # 468 steps, and some more collectives around them.
-            self.assertGreater(int(row[1]), 468)
-            self.assertGreater(float(row[2]), 468 * 0.4)
+            # Of 468 steps those after the failure, which came in the middle.
+            self.assertIn(int(row[1]), range(20, 468), out)
+            self.assertGreater(float(row[2]), 20 * 0.4)
 
     def test_wrong_arguments_are_named_before_anything_starts(self):
         for option, message in [
@@ -107,8 +116,8 @@ class DemoTest(unittest.TestCase):
             self.start("--nproc=2", "--data_dir=/no/such/folder"))
         self.assertEqual(status, 1, out)
         self.assertIn("/no/such/folder/train-images-idx3-ubyte.gz", out)
-        self.assertIn("demo: FAIL: job ended with status 1 before the training "
-                      "is over", out)
+        self.assertIn("demo: FAIL: job ended with status 1 before all ranks "
+                      "have begun", out)
 
     def test_missing_program_is_named(self):
         os.unlink(os.path.join(self.bin, "muster-run"))
@@ -143,5 +152,5 @@ class DemoTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    DEMO, *PROGRAMS = (os.path.abspath(sys.argv.pop(1)) for _ in range(4))
+    DEMO, *PROGRAMS = (os.path.abspath(sys.argv.pop(1)) for _ in range(5))
     unittest.main()
