@@ -141,6 +141,13 @@ TEST(CoalescingTest, MixturesAndBadArgumentsStartNothing) {
                        }),
                 HasSubstr("number 1 of 2: argument outputs[0]: output "
                           "tensor size must be equal to world_size times"));
+    EXPECT_THAT(TextOf(group,
+                       [&](CoalescingManager& manager) {
+                         manager.AllReduce(a);
+                         manager.AllReduce(b);
+                         manager.AllReduce(a);
+                       }),
+                HasSubstr("number 2 of 3 overlaps number 0"));
     EXPECT_THROW(AllReduceCoalesced({}, {.group = group}), DistError);
     EXPECT_THROW(AllGatherCoalesced({{a}, {}}, {a}, {.group = group}),
                  DistError);
@@ -155,6 +162,20 @@ TEST(CoalescingTest, MixturesAndBadArgumentsStartNothing) {
     EXPECT_EQ(a[0], 2);
   }),
               Each(IsEmpty()));
+}
+
+TEST(CoalescingTest, AnotherOrderIsAnErrorOnAllRanks) {
+  LocalGroups world(2);
+  const auto thrown = world.OnEachRank([](const Group& group, int rank) {
+    Values a(8);
+    Values b(9);
+    Coalesce({.group = group}, [&](CoalescingManager& manager) {
+      manager.AllReduce(rank == 0 ? a : b);
+      manager.AllReduce(rank == 0 ? b : a);
+    });
+  });
+  EXPECT_THAT(thrown, Each(HasSubstr("have coalesced other sizes, or in "
+                                     "another order, in all_reduce #1")));
 }
 
 }  // namespace

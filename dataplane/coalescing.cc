@@ -1,5 +1,6 @@
 #include "dataplane/coalescing.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "dataplane/extents.h"
 #include "dataplane/mutex.h"
 #include "dataplane/reduction.h"
 
@@ -92,6 +94,7 @@ class Bin {
     Collective fused = members_[0];
     if (members_.size() == 1) return fused;
     for (const Collective& member : members_) {
+      fused.parts.push_back(InputOf(member).element_count());
       input_bytes_ += InputOf(member).bytes();
       output_bytes_ += OutputOf(member).bytes();
     }
@@ -222,7 +225,29 @@ class CoalescedWork : public Work {
   const std::vector<std::shared_ptr<Work>> works_;
 };
 
-absl::Status CheckAll(const Communicator& communicator,
+// Small ones travel together: none may write what another one reads or writes.
+absl::Status CheckOverlap(const std::vector<Collective>& collectives) {
+  Extents written;
+  for (size_t i = 0; i < collectives.size(); ++i) {
+    for (const Tensor& tensor : collectives[i].tensors) written.Add(tensor, i);
+    for (const Tensor& output : collectives[i].outputs) written.Add(output, i);
+  }
+  auto clash = written.Clash();
+  for (size_t i = 0; i < collectives.size() && !clash.has_value(); ++i) {
+    for (const Tensor& input : collectives[i].inputs) {
+      const auto touched =
+          written.Touching(input, [i](size_t other) { return other == i; });
+      if (touched.has_value()) clash = std::minmax(i, *touched);
+    }
+  }
+  if (!clash.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("coalesced ", CollectiveKindName(collectives[0].kind),
+                   ": number ", clash->second, " of ", collectives.size(),
+                   " overlaps number ", clash->first));
+}
+
+absl::Status CheckAll(Communicator& communicator,
                       const std::vector<Collective>& collectives) {
   const Collective& first = collectives[0];
   absl::Status able = CanCoalesce(first.kind);
@@ -230,7 +255,11 @@ absl::Status CheckAll(const Communicator& communicator,
   for (size_t i = 0; i < collectives.size(); ++i) {
     const Collective& one = collectives[i];
     absl::Status status = CanCoalesceWith(first, one);
-    if (status.ok()) status = communicator.Check(one);
+    if (status.ok()) {
+      status = communicator.Check(one);
+      // It starts nothing, but is how the other ranks hear of it.
+      if (!status.ok()) communicator.Start(one);
+    }
     if (status.ok()) continue;
     return absl::Status(
         status.code(),
@@ -238,7 +267,7 @@ absl::Status CheckAll(const Communicator& communicator,
                      " on group \"", communicator.group_name(), "\": number ",
                      i, " of ", collectives.size(), ": ", status.message()));
   }
-  return absl::OkStatus();
+  return CheckOverlap(collectives);
 }
 
 std::vector<Bin> Sort(std::vector<Collective> collectives, int world_size,

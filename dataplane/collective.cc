@@ -43,6 +43,14 @@ void AppendSplits(std::string& text, absl::string_view name,
   if (splits.size() > shown.size()) absl::StrAppend(&text, ",...");
 }
 
+void AppendParts(std::string& text, const std::vector<int64_t>& parts) {
+  if (parts.empty()) return;
+  const auto shown = absl::MakeConstSpan(parts).subspan(0, kSplitsShown);
+  absl::StrAppend(&text, " of ", parts.size(), " coalesced (",
+                  absl::StrJoin(shown, ","),
+                  parts.size() > shown.size() ? ",...)" : ")");
+}
+
 }  // namespace
 
 absl::string_view CollectiveKindName(CollectiveKind kind) {
@@ -105,6 +113,7 @@ std::string Collective::Describe() const {
   AppendTensors(text, inputs.empty() ? " " : " to ", outputs);
   AppendSplits(text, "input_splits", input_splits);
   AppendSplits(text, "output_splits", output_splits);
+  AppendParts(text, parts);
   if (IsReduction(kind)) absl::StrAppend(&text, " ", ReduceOpName(reduce_op));
   if (IsRooted(kind)) absl::StrAppend(&text, " root ", root);
   if (IsPointToPoint(kind)) {

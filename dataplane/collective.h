@@ -118,6 +118,9 @@ struct Collective {
   std::vector<int64_t> input_splits = {};
   std::vector<int64_t> output_splits = {};
 
+  // Of several that were coalesced into this one: how many elements each has.
+  std::vector<int64_t> parts = {};
+
   // Of reductions.
   ReduceOp reduce_op = ReduceOp::kSum;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <exception>
 #include <map>
 #include <memory>
 #include <string>
@@ -250,12 +251,35 @@ absl::Status CheckBackend(absl::string_view spec) {
   return Choose(spec).status();
 }
 
+namespace {
+
+// What a factory makes; it may be anybody's.
+absl::StatusOr<std::unique_ptr<Backend>> Make(absl::string_view name,
+                                              const BackendFactory& factory,
+                                              const BackendOptions& options) {
+  std::string problem = "made none";
+  try {
+    auto made = factory(options);
+    if (!made.ok() || *made != nullptr) return made;
+  } catch (const std::exception& error) {
+    problem = absl::StrCat("threw: ", error.what());
+  } catch (...) {
+    problem = "threw something";
+  }
+  return absl::InternalError(
+      absl::StrCat("backend \"", name, "\": its factory ", problem));
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
     absl::string_view spec, const BackendOptions& options) {
   absl::StatusOr<Choice> choice = Choose(spec);
   if (!choice.ok()) return choice.status();
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
-  if (choice->assignments.empty()) return choice->single.factory(options);
+  if (choice->assignments.empty()) {
+    return Make(spec, choice->single.factory, options);
+  }
   PerDevice::Map by_device;
   std::map<std::string, std::shared_ptr<Backend>> made;
   for (const Assignment& assignment : choice->assignments) {
@@ -264,7 +288,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
       BackendOptions own = options;
       // Two of one group must not meet under the same keys.
       own.store = PrefixedStore(options.store, assignment.backend + "/");
-      auto created = choice->definitions[assignment.backend].factory(own);
+      auto created = Make(assignment.backend,
+                          choice->definitions[assignment.backend].factory, own);
       if (!created.ok()) return created.status();
       backend = *std::move(created);
     }

@@ -1,6 +1,7 @@
 #include "dataplane/factory.h"
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -44,6 +45,14 @@ std::string Problem(const std::string& spec) {
   return std::string(status.message());
 }
 
+absl::StatusOr<std::unique_ptr<Backend>> MakeNone(const BackendOptions&) {
+  return std::unique_ptr<Backend>();
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> Throw(const BackendOptions&) {
+  throw std::runtime_error("no licence");
+}
+
 Collective AllReduceOn(DeviceType device) {
   static float element = 1;
   return {.kind = CollectiveKind::kAllReduce,
@@ -56,6 +65,16 @@ TEST(FactoryTest, WhatIsNotThereIsNamedWithWhatIs) {
                 AllOf(HasSubstr("unknown backend \"" + name + "\""),
                       HasSubstr("gloo"), HasSubstr("LoadBackend")));
   }
+}
+
+TEST(FactoryTest, AFactoryMayBeAnybodys) {
+  ASSERT_TRUE(RegisterBackend("none", {DeviceType::kCpu}, &MakeNone).ok());
+  ASSERT_TRUE(RegisterBackend("throws", {DeviceType::kCpu}, &Throw).ok());
+  EXPECT_EQ(CreateBackend("none", {}).status(),
+            absl::InternalError("backend \"none\": its factory made none"));
+  EXPECT_EQ(
+      CreateBackend("cpu:throws", {}).status(),
+      absl::InternalError("backend \"throws\": its factory threw: no licence"));
 }
 
 TEST(FactoryTest, SpecsThatAreNone) {

@@ -1,5 +1,6 @@
 // The rules of collective.h: one per kind.
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dataplane/collective.h"
+#include "dataplane/extents.h"
 
 namespace muster::dataplane {
 namespace {
@@ -360,28 +362,8 @@ absl::Status ValidatePointToPoint(const Collective& collective, int rank,
                  collective.peer);
 }
 
-}  // namespace
-
-absl::Status Validate(const Collective& collective, int rank, int world_size) {
-  if (world_size < 1 || rank < 0 || rank >= world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank, " is not in a group of ", world_size));
-  }
-  if (static_cast<int>(collective.kind) >= kCollectiveKindCount) {
-    return Invalid("kind", "unknown value ", static_cast<int>(collective.kind));
-  }
-  if (collective.timeout.count() < 0) {
-    return Invalid("timeout", "negative value ", collective.timeout.count(),
-                   "ms");
-  }
-  absl::Status status = CheckTensors(collective);
-  if (status.ok() && IsRooted(collective.kind)) {
-    status = CheckRoot(collective, world_size);
-  }
-  if (status.ok() && IsReduction(collective.kind)) {
-    status = CheckReduction(collective);
-  }
-  if (!status.ok()) return status;
+// The rule of its kind.
+absl::Status CheckKind(const Collective& collective, int rank, int world_size) {
   switch (collective.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kBroadcast:
@@ -408,6 +390,81 @@ absl::Status Validate(const Collective& collective, int rank, int world_size) {
       return ValidatePointToPoint(collective, rank, world_size);
   }
   return absl::OkStatus();
+}
+
+// Whether this rank's input `i` may be where its output `j` is: at its own
+// place, where nothing has to move.
+bool MayOverlap(const Collective& collective, size_t rank, size_t i, size_t j) {
+  const Tensor& input = collective.inputs[i];
+  const Tensor& output = collective.outputs[j];
+  const auto* const from = static_cast<const std::byte*>(input.data());
+  const auto* const to = static_cast<const std::byte*>(output.data());
+  switch (collective.kind) {
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kGather:
+      return j == rank && from == to;
+    case CollectiveKind::kScatter:
+    case CollectiveKind::kReduceScatter:
+      return i == rank && from == to;
+    case CollectiveKind::kAllToAll:
+      return i == rank && j == rank && from == to;
+    case CollectiveKind::kAllGatherIntoTensor:
+      return from == to + rank * input.bytes();
+    case CollectiveKind::kReduceScatterTensor:
+      return to == from + rank * output.bytes();
+    default:
+      return false;
+  }
+}
+
+// What is written must not be read, or written, by another name: which bytes
+// would come out depended on the size, or on who is first.
+absl::Status CheckOverlap(const Collective& collective, int rank) {
+  Extents outputs;
+  for (size_t i = 0; i < collective.outputs.size(); ++i) {
+    outputs.Add(collective.outputs[i], i);
+  }
+  if (const auto clash = outputs.Clash(); clash.has_value()) {
+    return Invalid(At("outputs", clash->second), "overlaps ",
+                   At("outputs", clash->first));
+  }
+  for (size_t i = 0; i < collective.inputs.size(); ++i) {
+    const auto touched =
+        outputs.Touching(collective.inputs[i], [&](size_t output) {
+          return MayOverlap(collective, static_cast<size_t>(rank), i, output);
+        });
+    if (touched.has_value()) {
+      return Invalid(At("inputs", i), "overlaps ", At("outputs", *touched),
+                     ", and not at this rank's own place");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Validate(const Collective& collective, int rank, int world_size) {
+  if (world_size < 1 || rank < 0 || rank >= world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " is not in a group of ", world_size));
+  }
+  if (static_cast<int>(collective.kind) >= kCollectiveKindCount) {
+    return Invalid("kind", "unknown value ", static_cast<int>(collective.kind));
+  }
+  if (collective.timeout.count() < 0) {
+    return Invalid("timeout", "negative value ", collective.timeout.count(),
+                   "ms");
+  }
+  absl::Status status = CheckTensors(collective);
+  if (status.ok() && IsRooted(collective.kind)) {
+    status = CheckRoot(collective, world_size);
+  }
+  if (status.ok() && IsReduction(collective.kind)) {
+    status = CheckReduction(collective);
+  }
+  if (status.ok()) status = CheckKind(collective, rank, world_size);
+  if (status.ok()) status = CheckOverlap(collective, rank);
+  return status;
 }
 
 }  // namespace muster::dataplane

@@ -287,5 +287,50 @@ TEST_F(ValidateListsTest, AllToAllSingle) {
             "float32[]");
 }
 
+// Of rank 1 of 2; each part has four elements.
+TEST(ValidateOverlapTest, InputsMayBeAtThisRanksOwnPlaceAlone) {
+  std::vector<float> memory(20);
+  const auto at = [&](int64_t offset, int64_t count) {
+    return Tensor(memory.data() + offset, {count});
+  };
+  const auto problem = [](CollectiveKind kind, Collective::Tensors inputs,
+                          Collective::Tensors outputs) {
+    return ProblemOf({.kind = kind,
+                      .inputs = std::move(inputs),
+                      .outputs = std::move(outputs),
+                      .root = 1},
+                     /*rank=*/1, /*world_size=*/2);
+  };
+  const std::string elsewhere =
+      "argument inputs[0]: overlaps outputs[0], and not at this rank's own "
+      "place";
+  for (const CollectiveKind kind : {kAllGather, kGather}) {
+    EXPECT_EQ(problem(kind, {at(4, 4)}, {at(0, 4), at(4, 4)}), "");
+    EXPECT_EQ(problem(kind, {at(8, 4)}, {at(0, 4), at(4, 4)}), "");
+    EXPECT_EQ(problem(kind, {at(0, 4)}, {at(0, 4), at(4, 4)}), elsewhere);
+    EXPECT_EQ(problem(kind, {at(3, 4)}, {at(0, 4), at(8, 4)}), elsewhere);
+    EXPECT_EQ(problem(kind, {at(8, 4)}, {at(0, 4), at(3, 4)}),
+              "argument outputs[1]: overlaps outputs[0]");
+  }
+  for (const CollectiveKind kind : {kReduceScatter, kScatter}) {
+    EXPECT_EQ(problem(kind, {at(0, 4), at(4, 4)}, {at(4, 4)}), "");
+    EXPECT_EQ(problem(kind, {at(0, 4), at(4, 4)}, {at(0, 4)}), elsewhere);
+    // What is read may be read twice.
+    EXPECT_EQ(problem(kind, {at(0, 4), at(0, 4)}, {at(8, 4)}), "");
+  }
+  EXPECT_EQ(problem(kAllGatherIntoTensor, {at(4, 4)}, {at(0, 8)}), "");
+  EXPECT_EQ(problem(kAllGatherIntoTensor, {at(0, 4)}, {at(0, 8)}), elsewhere);
+  EXPECT_EQ(problem(kReduceScatterTensor, {at(0, 8)}, {at(4, 4)}), "");
+  EXPECT_EQ(problem(kReduceScatterTensor, {at(0, 8)}, {at(0, 4)}), elsewhere);
+  EXPECT_EQ(problem(kReduceScatterTensor, {at(0, 8)}, {at(8, 4)}), "");
+  EXPECT_EQ(problem(kAllToAllSingle, {at(0, 8)}, {at(8, 8)}), "");
+  EXPECT_EQ(problem(kAllToAllSingle, {at(0, 8)}, {at(0, 8)}), elsewhere);
+  EXPECT_EQ(problem(kAllToAll, {at(0, 4), at(4, 4)}, {at(8, 4), at(12, 4)}),
+            "");
+  EXPECT_EQ(problem(kAllToAll, {at(0, 4), at(4, 4)}, {at(8, 4), at(4, 4)}), "");
+  EXPECT_EQ(problem(kAllToAll, {at(0, 4), at(4, 4)}, {at(0, 4), at(8, 4)}),
+            elsewhere);
+}
+
 }  // namespace
 }  // namespace muster::dataplane

@@ -106,8 +106,8 @@ std::string JoinRanks(const std::vector<size_t>& ranks) {
 // The names of what two differ in.
 std::string Differences(const Fingerprint& a, const Fingerprint& b) {
   std::vector<std::string> names;
-  for (const char* const name :
-       {"op", "sequence", "dtype", "device", "shape", "reduce op", "root"}) {
+  for (const char* const name : {"op", "sequence", "dtype", "device", "shape",
+                                 "coalesced sizes", "reduce op", "root"}) {
     const auto in_a = a.common.find(name);
     const auto in_b = b.common.find(name);
     const bool has_a = in_a != a.common.end();
@@ -227,6 +227,9 @@ Fingerprint Fingerprint::Of(const Collective& collective, int world_size) {
   }
   const std::string shape = CommonShape(collective);
   if (!shape.empty()) common["shape"] = shape;
+  if (!collective.parts.empty()) {
+    common["coalesced sizes"] = absl::StrJoin(collective.parts, ",");
+  }
   if (IsReduction(collective.kind)) {
     common["reduce op"] = std::string(ReduceOpName(collective.reduce_op));
   }

@@ -38,15 +38,30 @@ bool IsDirected(CollectiveKind kind) {
 }
 
 // FNV-1a: the same in every process.
-uint64_t HashOfCounts(const Collective::Tensors& tensors) {
-  uint64_t hash = 14695981039346656037u;
-  for (const Tensor& tensor : tensors) {
-    auto count = static_cast<uint64_t>(tensor.element_count());
-    for (int i = 0; i < 8; ++i, count >>= 8) {
-      hash = (hash ^ (count & 0xff)) * 1099511628211u;
+class CountsHash {
+ public:
+  void Add(int64_t count) {
+    auto rest = static_cast<uint64_t>(count);
+    for (int i = 0; i < 8; ++i, rest >>= 8) {
+      hash_ = (hash_ ^ (rest & 0xff)) * 1099511628211u;
     }
   }
-  return hash;
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 14695981039346656037u;
+};
+
+uint64_t HashOfCounts(const Collective::Tensors& tensors) {
+  CountsHash hash;
+  for (const Tensor& tensor : tensors) hash.Add(tensor.element_count());
+  return hash.value();
+}
+
+uint64_t HashOfCounts(const std::vector<int64_t>& counts) {
+  CountsHash hash;
+  for (const int64_t count : counts) hash.Add(count);
+  return hash.value();
 }
 
 uint64_t TotalOf(const Collective::Tensors& tensors) {
@@ -78,8 +93,15 @@ std::string SizeMismatch(int peer, int rank, const NoteHeader& theirs,
                         LabelText(theirs), ", rank ", rank, " takes ",
                         ours.element_count);
   }
+  const auto kind = static_cast<CollectiveKind>(theirs.kind);
+  if (kind == CollectiveKind::kAllGather ||
+      kind == CollectiveKind::kReduceScatter) {
+    return absl::StrCat("rank ", peer, " and rank ", rank,
+                        " expect different sizes of other ranks in ",
+                        LabelText(theirs));
+  }
   return absl::StrCat("rank ", peer, " and rank ", rank,
-                      " expect different sizes of other ranks in ",
+                      " have coalesced other sizes, or in another order, in ",
                       LabelText(theirs));
 }
 
@@ -91,7 +113,8 @@ absl::Status Mismatch(int peer, int rank, const NoteHeader& theirs,
   ours_with_their_sizes.sizes_hash = theirs.sizes_hash;
   const bool sizes_alone = theirs == ours_with_their_sizes;
   absl::Status status = absl::InvalidArgumentError(
-      sizes_alone && IsDirected(static_cast<CollectiveKind>(ours.kind))
+      sizes_alone && (IsDirected(static_cast<CollectiveKind>(ours.kind)) ||
+                      theirs.element_count == ours.element_count)
           ? SizeMismatch(peer, rank, theirs, ours)
           : absl::StrCat("rank ", peer, " runs ", theirs.Describe(), ", rank ",
                          rank, " ", ours.Describe()));
@@ -124,6 +147,9 @@ NoteHeader NoteHeader::Of(const Collective& collective) {
   }
   if (collective.kind == CollectiveKind::kReduceScatter) {
     header.sizes_hash = HashOfCounts(collective.inputs);
+  }
+  if (!collective.parts.empty()) {
+    header.sizes_hash = HashOfCounts(collective.parts);
   }
   return header;
 }
