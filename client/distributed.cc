@@ -399,7 +399,14 @@ std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
           Origin::kControl,
           absl::InvalidArgumentError("All ops need to use the same group."));
     }
-    (void)group->state()->GroupRankOf({op.peer, op.group_peer}, "peer");
+    const int peer =
+        group->state()->GroupRankOf({op.peer, op.group_peer}, "peer");
+    if (group->rank() >= 0 && (peer < 0 || peer >= group->size())) {
+      internal::Throw(Origin::kControl,
+                      absl::InvalidArgumentError(absl::StrCat(
+                          "Global rank ", peer, " is not part of group \"",
+                          group->name(), "\"")));
+    }
   }
   std::vector<Work> works;
   works.reserve(p2p_op_list.size());

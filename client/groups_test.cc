@@ -170,6 +170,7 @@ std::vector<std::string> ErrorTexts(int rank) {
       "split_ranks cannot be empty",
       "Group rank 2 is not part of group \"world\"",
       "Rank 0 has appeared in both split 0 and 1",
+      "Global rank 99 is not part of group \"world\"",
       "Invalid process group specified",
       "Invalid process group specified"};
 }

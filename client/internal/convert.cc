@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/stubs/common.h"
 
 namespace muster::internal {
 namespace {
@@ -111,6 +115,56 @@ v1::MemberInfo ToProto(const MemberInfo& member) {
   proto.set_last_progress(member.last_progress);
   proto.set_debug_address(member.debug_address);
   return proto;
+}
+
+void EscapeTexts(google::protobuf::Message* message) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection* const reflection =
+      message->GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection->ListFields(*message, &fields);
+  for (const FieldDescriptor* const field : fields) {
+    const int count =
+        field->is_repeated() ? reflection->FieldSize(*message, field) : 1;
+    for (int i = 0; i < count; ++i) {
+      if (field->type() == FieldDescriptor::TYPE_STRING) {
+        std::string scratch;
+        const std::string& text =
+            field->is_repeated()
+                ? reflection->GetRepeatedStringReference(*message, field, i,
+                                                         &scratch)
+                : reflection->GetStringReference(*message, field, &scratch);
+        if (google::protobuf::internal::IsStructurallyValidUTF8(
+                text.data(), static_cast<int>(text.size()))) {
+          continue;
+        }
+        std::string escaped = absl::CHexEscape(text);
+        if (field->is_repeated()) {
+          reflection->SetRepeatedString(message, field, i, std::move(escaped));
+        } else {
+          reflection->SetString(message, field, std::move(escaped));
+        }
+      } else if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
+        EscapeTexts(field->is_repeated()
+                        ? reflection->MutableRepeatedMessage(message, field, i)
+                        : reflection->MutableMessage(message, field));
+      }
+    }
+  }
+}
+
+void EscapeTexts(v1::Operation* operation) {
+  switch (operation->request_case()) {
+    case v1::Operation::kJoin:
+    case v1::Operation::kLeave:
+    case v1::Operation::kReportFailure:
+    case v1::Operation::kAwaitBarrier:
+    case v1::Operation::kCloseRendezvous:
+    case v1::Operation::kRegisterGroups:
+      return EscapeTexts(static_cast<google::protobuf::Message*>(operation));
+    default:
+      break;
+  }
 }
 
 v1::HeartbeatRequest ToHeartbeat(const std::vector<GroupProgress>& groups) {

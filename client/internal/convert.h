@@ -11,8 +11,10 @@
 #include "client/errors.h"
 #include "client/session.h"
 #include "google/protobuf/duration.pb.h"
+#include "google/protobuf/message.h"
 #include "google/protobuf/repeated_field.h"
 #include "muster/v1/membership.pb.h"
+#include "muster/v1/session.pb.h"
 
 namespace muster::internal {
 
@@ -27,6 +29,13 @@ MemberEvent FromProto(const v1::MemberEvent& proto);
 using Ranges = google::protobuf::RepeatedField<uint32_t>;
 std::vector<RankRange> FromProto(const Ranges& proto);
 Ranges ToProto(const std::vector<RankRange>& ranges);
+
+// The protocol's texts are UTF-8: a message with another one in it would end
+// the session, and the member with it. What is none is escaped, byte for byte,
+// the same on every rank. Of what only carries keys and values nothing is
+// looked at.
+void EscapeTexts(google::protobuf::Message* message);
+void EscapeTexts(v1::Operation* operation);
 
 v1::HeartbeatRequest ToHeartbeat(const std::vector<GroupProgress>& groups);
 

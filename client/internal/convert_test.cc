@@ -41,6 +41,29 @@ TEST(ConvertTest, RangesComeBack) {
   EXPECT_THAT(proto, ElementsAre(0u, 2u, 5u, 1u));
 }
 
+TEST(ConvertTest, TextsThatAreNoUtf8AreEscaped) {
+  v1::Operation operation;
+  v1::RegisterGroupsRequest& request = *operation.mutable_register_groups();
+  v1::GroupDefinition& group = *request.add_groups();
+  group.set_name("odd\xff");
+  group.set_description(
+      "gr\xc3\xb6\xc3\x9f"
+      "er");
+  EscapeTexts(&operation);
+  EXPECT_EQ(group.name(), "odd\\xff");
+  EXPECT_EQ(group.description(),
+            "gr\xc3\xb6\xc3\x9f"
+            "er");
+  // Keys and values are bytes.
+  operation.mutable_set()->set_key("\xff");
+  EscapeTexts(&operation);
+  EXPECT_EQ(operation.set().key(), "\xff");
+  v1::HeartbeatRequest heartbeat;
+  heartbeat.add_groups()->set_group("\xfe");
+  EscapeTexts(&heartbeat);
+  EXPECT_EQ(heartbeat.groups(0).group(), "\\xfe");
+}
+
 TEST(ConvertTest, AnEventHasTheRanksOfAllCulprits) {
   v1::MemberEvent proto;
   proto.mutable_culprits()->add_members()->set_rank(3);

@@ -12,6 +12,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "client/internal/channel_security.h"
+#include "client/internal/convert.h"
 #include "muster/v1/session.pb.h"
 #include "proto/muster/v1/status_wire.h"
 
@@ -114,6 +115,7 @@ void StreamSession::Close() {
 absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
                                                const Deadline& deadline,
                                                Canceller* canceller) {
+  EscapeTexts(&operation);
   const auto pending =
       std::make_shared<PendingOperation>(std::move(operation), deadline);
   // Until when it sleeps: its deadline, or the end of the gathering that it

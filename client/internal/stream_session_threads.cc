@@ -69,6 +69,7 @@ v1::StreamRequest StreamSession::HelloMessage() const {
   registration.set_host(host_);
   registration.set_pid(getpid());
   registration.set_debug_address(options_.debug_address);
+  EscapeTexts(&request);
   return request;
 }
 
@@ -337,6 +338,7 @@ void StreamSession::Beat() {
       mutex_.Unlock();
       v1::HeartbeatRequest heartbeat;
       if (options_.progress) heartbeat = ToHeartbeat(options_.progress());
+      EscapeTexts(&heartbeat);
       // What runs may have run for longer; that alone is no news.
       std::string progress = Fingerprint(heartbeat);
       mutex_.Lock();

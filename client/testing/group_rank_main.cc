@@ -153,9 +153,20 @@ int Errors() {
   SayProblem([] { SplitGroup(nullptr, {}); });
   SayProblem([] { SplitGroup(nullptr, {{0, 2}}); });
   SayProblem([] { SplitGroup(nullptr, {{0}, {0}}); });
+  // The first of them starts no more than the second one.
+  std::vector<float> value = {1};
+  SayProblem([&] {
+    BatchIsendIrecv({{.tensor = value, .peer = 1 - GetRank()},
+                     {.op = P2POp::Kind::kIrecv, .tensor = value, .peer = 99}});
+  });
   DestroyProcessGroup(one);
   SayProblem([&] { DestroyProcessGroup(one); });
   SayProblem([&] { GetProcessGroupRanks(one); });
+  // The coordinator takes UTF-8 alone.
+  DestroyProcessGroup(NewGroup({.ranks = {{GetRank()}},
+                                .use_local_synchronization = true,
+                                .description = "\xff",
+                                .name = "\xff" + std::to_string(GetRank())}));
   SaySum("world", nullptr);
   DestroyProcessGroup();
   return 0;
