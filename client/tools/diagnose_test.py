@@ -29,10 +29,10 @@ class DiagnoseTest(unittest.TestCase):
                 break
         self.address = f"127.0.0.1:{found.group(1)}"
 
-    def start(self, command):
+    def start(self, command, **environment):
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True)
+            stderr=subprocess.PIPE, text=True, env=os.environ | environment)
 
         def end():
             process.kill()
@@ -42,10 +42,10 @@ class DiagnoseTest(unittest.TestCase):
         self.addCleanup(end)
         return process
 
-    def hang(self, how):
+    def hang(self, how, **environment):
         job = self.start([RUN, f"--rdzv-endpoint={self.address}",
                           "--rdzv-id=job", "--nproc-per-node=3", "--", RANK,
-                          how])
+                          how], **environment)
         hanging = 0
         for line in job.stdout:
             hanging += "hanging" in line
@@ -53,10 +53,11 @@ class DiagnoseTest(unittest.TestCase):
                 return job
         self.fail(job.stderr.read())
 
-    def ctl(self, *arguments):
+    def ctl(self, *arguments, **environment):
         return subprocess.run(
             [CTL, *arguments, f"--coordinator={self.address}"], timeout=LIMIT_S,
-            capture_output=True, text=True, check=False)
+            capture_output=True, text=True, check=False,
+            env=os.environ | environment)
 
     def diagnose(self, state):
         """Asks until rank 1 is to blame for `state`; the group, the text."""
@@ -73,6 +74,18 @@ class DiagnoseTest(unittest.TestCase):
                 if blamed == [(1, state)]:
                     return group, self.ctl(*options, "--stacks").stdout
         self.fail(result.stdout)
+
+    def test_pages_are_shown_the_jobs_token_alone(self):
+        # An address beyond loopback, so that they want one.
+        self.hang("user_code", MUSTER_HTTP_ADDRESS="0.0.0.0",
+                  MUSTER_TOKEN="secret")
+        done = self.ctl("flight-recorder", "job", MUSTER_TOKEN="secret")
+        self.assertIn("3 of 3 ranks did not answer", done.stderr)
+        self.assertIn("these pages want the job's token", done.stderr)
+        done = self.ctl("flight-recorder", "job", MUSTER_TOKEN="mine",
+                        MUSTER_JOB_TOKEN="secret")
+        self.assertEqual(done.stderr, "")
+        self.assertEqual(len(json.loads(done.stdout)["ranks"]), 3)
 
     def test_a_rank_in_user_code_is_named_with_its_stack(self):
         self.hang("user_code")
