@@ -39,16 +39,35 @@ class HttplibServer final : public HttpServer {
       fcntl(socket, F_SETFD, FD_CLOEXEC);
     });
     server_.set_payload_max_length(kBodyBytesMax);
+    // Before a body is read. Of one without a length the library would read as
+    // much as comes.
+    server_.set_pre_routing_handler([pages, may](
+                                        const httplib::Request& request,
+                                        httplib::Response& response) {
+      for (const HttpPage& page : pages) {
+        if (page.path == request.path && !LetIn(page, may, request, response)) {
+          return httplib::Server::HandlerResponse::Handled;
+        }
+      }
+      if (request.method == "GET" || request.method == "HEAD" ||
+          (request.has_header("Content-Length") &&
+           !request.has_header("Transfer-Encoding"))) {
+        return httplib::Server::HandlerResponse::Unhandled;
+      }
+      Refuse(411,
+             absl::InvalidArgumentError("a body needs a Content-Length, and no "
+                                        "Transfer-Encoding"),
+             response);
+      return httplib::Server::HandlerResponse::Handled;
+    });
     for (const HttpPage& page : pages) {
-      server_.Get(page.path, [page, may](const httplib::Request& request,
-                                         httplib::Response& response) {
-        if (!LetIn(page, may, request, response)) return;
+      server_.Get(page.path, [page](const httplib::Request&,
+                                    httplib::Response& response) {
         response.set_content(page.render(), page.content_type.c_str());
       });
       if (page.accept == nullptr) continue;
-      server_.Post(page.path, [page, may](const httplib::Request& request,
-                                          httplib::Response& response) {
-        if (!LetIn(page, may, request, response)) return;
+      server_.Post(page.path, [page](const httplib::Request& request,
+                                     httplib::Response& response) {
         const absl::Status status = page.accept(request.body);
         if (status.ok()) {
           response.set_content(page.render(), page.content_type.c_str());

@@ -83,6 +83,12 @@ TEST(TelemetryTest, DebugPagesAreReadAndSet) {
   EXPECT_EQ(
       client.Post("/debug/log", std::string(5000, 'x'), "text/plain")->status,
       413);
+  // A body that does not say how long it is is not read.
+  const auto endless =
+      client.Post("/debug/log", {{"Transfer-Encoding", "chunked"}},
+                  "2\r\n{}\r\n0\r\n\r\n", "text/plain");
+  ASSERT_TRUE(endless);
+  EXPECT_EQ(endless->status, 411);
 }
 
 TEST(TelemetryTest, WhoMayNotDebugStillSeesMetrics) {
