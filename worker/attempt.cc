@@ -171,8 +171,15 @@ absl::Status Attempt::StartAll() {
   if (!program.ok()) return program.status();
   program_ = *std::move(program);
   if (options_.log_dir.empty()) {
-    std::string name =
-        (std::filesystem::temp_directory_path() / "muster-run.XXXXXX").string();
+    std::error_code error;
+    const auto folder = std::filesystem::temp_directory_path(error);
+    if (error) {
+      const char* const given = std::getenv("TMPDIR");
+      return absl::FailedPreconditionError(absl::StrCat(
+          "cannot make a folder for the ranks' error files in TMPDIR \"",
+          given == nullptr ? "/tmp" : given, "\": ", error.message()));
+    }
+    std::string name = (folder / "muster-run.XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) {
       return absl::FailedPreconditionError(absl::StrCat(
           "cannot make a folder \"", name, "\": ", std::strerror(errno)));

@@ -187,6 +187,13 @@ class OutputTest(MusterRunTest):
             self.assertIn(f'cannot make the folder "{file.name}/logs', err)
             self.assertIn("(--log-dir)", err)
 
+    def test_a_tmpdir_that_is_not_there_is_an_error(self):
+        result = subprocess.run(
+            [MUSTER_RUN, "true"], env={**os.environ, "TMPDIR": "/not/there"},
+            timeout=LIMIT_S, capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn('in TMPDIR "/not/there": ', result.stderr)
+
 
 class EnvironmentTest(MusterRunTest):
 

@@ -470,8 +470,8 @@ absl::StatusOr<std::string> CtlHelp(absl::string_view name) {
       "MUSTER_TLS_SERVER_NAME, MUSTER_TOKEN,\nMUSTER_TOKEN_FILE, "
       "MUSTER_INSECURE (client/README.md). The debug pages of a job's "
       "processes, whose\naddresses come from the job itself, are shown "
-      "MUSTER_JOB_TOKEN (or what is in\nMUSTER_JOB_TOKEN_FILE) alone: the token "
-      "that those processes have.\n"
+      "MUSTER_JOB_TOKEN (or what is in\nMUSTER_JOB_TOKEN_FILE) alone: the "
+      "token that those processes have.\n"
       "\n"
       "Exit status: 0: done; 1: the coordinator refused or did not answer; 2: "
       "a wrong\ncommand line.\n");

@@ -82,6 +82,7 @@ class DiagnoseTest(unittest.TestCase):
         done = self.ctl("flight-recorder", "job", MUSTER_TOKEN="secret")
         self.assertIn("3 of 3 ranks did not answer", done.stderr)
         self.assertIn("these pages want the job's token", done.stderr)
+        self.assertEqual(done.returncode, 1)
         done = self.ctl("flight-recorder", "job", MUSTER_TOKEN="mine",
                         MUSTER_JOB_TOKEN="secret")
         self.assertEqual(done.stderr, "")

@@ -2,6 +2,9 @@
 
 #include <httplib.h>
 
+#include <thread>
+#include <vector>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -11,10 +14,17 @@
 namespace muster::tools {
 namespace {
 
+// Whoever says that it is a member's page: it does not fill this program's
+// memory, nor does it send for ever.
+constexpr size_t kPageBytesMax = 64 << 20;
+constexpr std::chrono::seconds kPageTimeMax{30};
+// Enough at a time for any host.
+constexpr size_t kFetchersMax = 64;
+
 // The status of what came; OK: the page.
-absl::Status StatusOf(const httplib::Response& response) {
+absl::Status StatusOf(const httplib::Response& response,
+                      absl::string_view text) {
   if (response.status == 200) return absl::OkStatus();
-  absl::string_view text = response.body;
   while (absl::ConsumeSuffix(&text, "\n")) {
   }
   const std::string why =
@@ -59,11 +69,26 @@ Fetched Fetch(const std::string& address, const std::string& path,
   client.set_write_timeout(timeout);
   httplib::Headers headers;
   if (!authorization.empty()) headers.emplace("Authorization", authorization);
-  const httplib::Result result = client.Get(path, headers);
+  const auto until = std::chrono::steady_clock::now() + kPageTimeMax;
+  bool endless = false;
+  const httplib::Result result =
+      client.Get(path, headers, [&](const char* data, size_t bytes) {
+        endless = fetched.body.size() + bytes > kPageBytesMax ||
+                  std::chrono::steady_clock::now() > until;
+        if (!endless) fetched.body.append(data, bytes);
+        return !endless;
+      });
   if (result) {
     fetched.answer = Answer::kAnswers;
-    fetched.status = StatusOf(*result);
-    fetched.body = result->body;
+    fetched.status = StatusOf(*result, fetched.body);
+    return fetched;
+  }
+  fetched.body.clear();
+  if (endless) {
+    fetched.answer = Answer::kAnswers;
+    fetched.status = absl::ResourceExhaustedError(absl::StrCat(
+        address, path, " is longer than ", kPageBytesMax >> 20,
+        " MiB, or takes longer than ", kPageTimeMax.count(), " s"));
     return fetched;
   }
   const bool unreachable = result.error() == httplib::Error::Connection ||
@@ -73,6 +98,27 @@ Fetched Fetch(const std::string& address, const std::string& path,
       absl::StrCat("no answer from ", address, " within ", timeout.count(),
                    " ms: ", httplib::to_string(result.error())));
   return fetched;
+}
+
+std::map<int, Fetched> FetchAll(const std::map<int, std::string>& addresses,
+                                const std::string& path,
+                                const std::string& authorization,
+                                std::chrono::milliseconds timeout) {
+  std::map<int, Fetched> pages;
+  for (const auto& [rank, address] : addresses) pages[rank];
+  std::vector<std::thread> threads;
+  const auto join_all = [&threads] {
+    for (std::thread& thread : threads) thread.join();
+    threads.clear();
+  };
+  for (auto& [rank, fetched] : pages) {
+    threads.emplace_back([&, rank = rank, page = &fetched] {
+      *page = Fetch(addresses.at(rank), path, authorization, timeout);
+    });
+    if (threads.size() == kFetchersMax) join_all();
+  }
+  join_all();
+  return pages;
 }
 
 }  // namespace muster::tools

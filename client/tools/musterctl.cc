@@ -15,7 +15,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -48,7 +47,6 @@ constexpr int kStuck = 3;
 
 // For a page of a worker, which is there at once if it comes at all.
 constexpr std::chrono::milliseconds kPageTime = std::chrono::seconds(2);
-constexpr size_t kFetchersMax = 64;
 
 // How many keys one call of kv list asks for.
 constexpr int kKeysPerCall = 256;
@@ -243,7 +241,7 @@ class Ctl {
                                   const std::vector<int>& ranks,
                                   const std::string& path) {
     std::map<int, std::string> addresses;
-    std::map<int, Fetched> pages;
+    std::map<int, Fetched> elsewhere;
     for (const v1::MemberInfo& member : job.members()) {
       if (std::find(ranks.begin(), ranks.end(), member.rank()) == ranks.end()) {
         continue;
@@ -251,29 +249,17 @@ class Ctl {
       const std::string& address = member.debug_address();
       if (internal::IsLoopback(address.substr(0, address.rfind(':'))) &&
           member.host() != internal::HostName()) {
-        pages[member.rank()].status = absl::InvalidArgumentError(
+        elsewhere[member.rank()].status = absl::InvalidArgumentError(
             absl::StrCat(address, " can be asked on ", Harmless(member.host()),
                          " alone (MUSTER_HTTP_ADDRESS there says what else)"));
       } else {
         addresses[member.rank()] = address;
       }
     }
-    std::vector<std::thread> threads;
-    for (const auto& [rank, address] : addresses) {
-      threads.emplace_back([&, where = address, page = &pages[rank]] {
-        *page = Fetch(where, path, authorization_,
-                      std::min(options_.timeout, kPageTime));
-      });
-      // Enough at a time for any host.
-      if (threads.size() == kFetchersMax) JoinAll(threads);
-    }
-    JoinAll(threads);
+    std::map<int, Fetched> pages = tools::FetchAll(
+        addresses, path, authorization_, std::min(options_.timeout, kPageTime));
+    pages.merge(elsewhere);
     return pages;
-  }
-
-  static void JoinAll(std::vector<std::thread>& threads) {
-    for (std::thread& thread : threads) thread.join();
-    threads.clear();
   }
 
   absl::StatusOr<Recorders> Collect(std::string& name) {
@@ -299,6 +285,9 @@ class Ctl {
               recorders.missing.size(), ranks.size(),
               recorders.missing.begin()->first,
               Harmless(recorders.missing.begin()->second).c_str());
+    }
+    if (recorders.by_rank.empty() && !ranks.empty()) {
+      return absl::UnavailableError("no rank answered");
     }
     return recorders;
   }

@@ -16,6 +16,9 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Of what a recorder holds; it has four.
+constexpr int kDepthMax = 32;
+
 std::string Text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -25,8 +28,14 @@ std::map<int, Json> Parse(const Recorders& recorders,
   std::map<int, Json> parsed;
   missing = recorders.missing;
   for (const auto& [rank, text] : recorders.by_rank) {
-    Json json = Json::parse(text, nullptr, false);
-    if (json.is_object() && json.contains("entries") &&
+    // Writing what is nested without end would end this program.
+    bool deep = false;
+    const auto shallow = [&deep](int depth, Json::parse_event_t, Json&) {
+      deep |= depth > kDepthMax;
+      return !deep;
+    };
+    Json json = Json::parse(text, shallow, /*allow_exceptions=*/false);
+    if (!deep && json.is_object() && json.contains("entries") &&
         json["entries"].is_array()) {
       parsed[rank] = std::move(json);
     } else {

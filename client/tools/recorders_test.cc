@@ -45,6 +45,15 @@ TEST(RecordersTest, MergedHasAllRanksAndWhoIsMissing) {
   EXPECT_EQ(json["missing"]["2"], "no answer");
 }
 
+TEST(RecordersTest, WhatIsNestedWithoutEndIsNone) {
+  Recorders recorders;
+  recorders.by_rank[0] =
+      absl::StrCat("{\"entries\": [], \"x\": ", std::string(400'000, '['),
+                   std::string(400'000, ']'), "}");
+  const Json json = Json::parse(MergedJson("job7", recorders));
+  EXPECT_EQ(json["missing"]["0"], "what it sent is no flight recorder");
+}
+
 std::vector<Json> EventsOf(const Json& trace, int rank, const char* phase) {
   std::vector<Json> events;
   for (const Json& event : trace["traceEvents"]) {
