@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "coordinator/server/test_certificates.h"
+#include "coordinator/server/test_methods.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
-#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "proto/muster/v1/status_wire.h"
@@ -107,56 +107,29 @@ class AuthTest : public ::testing::Test {
     return jobs;
   }
 
-  // Calls any method, with no bytes as its request.
-  absl::Status CallByName(const std::string& header, const std::string& path) {
-    grpc::GenericStub stub(channel_);
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kTestDeadline);
-    if (!header.empty()) context.AddMetadata("authorization", header);
-    grpc::CompletionQueue queue;
-    const grpc::Slice nothing("");
-    const auto call = stub.PrepareUnaryCall(
-        &context, path, grpc::ByteBuffer(&nothing, 1), &queue);
-    call->StartCall();
-    grpc::ByteBuffer response;
-    grpc::Status status;
-    call->Finish(&response, &status, nullptr);
-    void* tag = nullptr;
-    bool ok = false;
-    queue.Next(&tag, &ok);
-    return v1::FromGrpc(status);
-  }
-
   const std::string file_;
   TestServer server_;
   const std::shared_ptr<grpc::Channel> channel_;
 };
 
 TEST_F(AuthTest, EveryCallNeedsATokenThatIsKnown) {
-  int methods = 0;
-  for (const google::protobuf::FileDescriptor* const file :
-       {v1::SetRequest::descriptor()->file(),
-        v1::JoinRequest::descriptor()->file(),
-        v1::AwaitBarrierRequest::descriptor()->file(),
-        v1::ListJobsRequest::descriptor()->file(),
-        v1::Hello::descriptor()->file()}) {
-    for (int s = 0; s < file->service_count(); ++s) {
-      const auto* const service = file->service(s);
-      for (int m = 0; m < service->method_count(); ++m) {
-        ++methods;
-        const std::string path = absl::StrCat("/", service->full_name(), "/",
-                                              service->method(m)->name());
-        const absl::Status none = CallByName("", path);
-        EXPECT_EQ(none.code(), absl::StatusCode::kUnauthenticated) << path;
-        EXPECT_THAT(std::string(none.message()), HasSubstr("no token")) << path;
-        const absl::Status unknown = CallByName("Bearer guess", path);
-        EXPECT_EQ(unknown,
-                  absl::UnauthenticatedError("the token is not known here"))
-            << path;
-      }
-    }
+  const auto methods = AllMethods();
+  for (const google::protobuf::MethodDescriptor* const method : methods) {
+    const std::string path = PathOf(*method);
+    const absl::Status none = CallWithBytes(channel_, path, "");
+    EXPECT_EQ(none.code(), absl::StatusCode::kUnauthenticated) << path;
+    EXPECT_THAT(std::string(none.message()), HasSubstr("no token")) << path;
+    const absl::Status unknown =
+        CallWithBytes(channel_, path, "", "Bearer guess");
+    EXPECT_EQ(unknown,
+              absl::UnauthenticatedError("the token is not known here"))
+        << path;
+    // And nothing of it is parsed.
+    EXPECT_EQ(CallWithBytes(channel_, path, "\xff\xff", "Bearer guess"),
+              unknown)
+        << path;
   }
-  EXPECT_GE(methods, 22);
+  EXPECT_GE(methods.size(), 22);
   EXPECT_THAT(ListJobs(Bearer(kAdmin)), ElementsAre());
 }
 
@@ -170,9 +143,10 @@ TEST_F(AuthTest, WhoMayOnlyReadBringsNoJobIntoBeing) {
 }
 
 TEST_F(AuthTest, HealthAndReflectionStayOpen) {
-  EXPECT_TRUE(CallByName("", "/grpc.health.v1.Health/Check").ok());
-  const absl::Status reflection = CallByName(
-      "", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo");
+  EXPECT_TRUE(CallWithBytes(channel_, "/grpc.health.v1.Health/Check", "").ok());
+  const absl::Status reflection = CallWithBytes(
+      channel_,
+      "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "");
   EXPECT_TRUE(reflection.ok()) << reflection;
 }
 

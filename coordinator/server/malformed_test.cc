@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/server/test_methods.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
@@ -23,30 +24,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-grpc::ByteBuffer Bytes(const std::string& text) {
-  const grpc::Slice slice(text);
-  return grpc::ByteBuffer(&slice, 1);
-}
-
-// Of any method, with any bytes as its request.
-absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
-                  const std::string& path, const std::string& request) {
-  grpc::GenericStub stub(channel);
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kTestDeadline);
-  grpc::CompletionQueue queue;
-  const auto call =
-      stub.PrepareUnaryCall(&context, path, Bytes(request), &queue);
-  call->StartCall();
-  grpc::ByteBuffer response;
-  grpc::Status status;
-  call->Finish(&response, &status, nullptr);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  return v1::FromGrpc(status);
-}
-
 // How a stream ends that says its hello and then `message`.
 absl::Status EndOfStream(const std::shared_ptr<grpc::Channel>& channel,
                          const std::string& message) {
@@ -63,7 +40,7 @@ absl::Status EndOfStream(const std::shared_ptr<grpc::Channel>& channel,
   v1::StreamRequest hello;
   *hello.mutable_hello()->mutable_caller() = MakeCaller("j");
   for (const std::string& text : {hello.SerializeAsString(), message}) {
-    call->Write(Bytes(text), nullptr);
+    call->Write(BytesOf(text), nullptr);
     queue.Next(&tag, &ok);
   }
   do {
@@ -80,30 +57,16 @@ absl::Status EndOfStream(const std::shared_ptr<grpc::Channel>& channel,
 TEST(MalformedTest, EveryMethodNamesWhatItCannotParse) {
   TestServer server;
   const auto channel = server.NewChannel();
-  int methods = 0;
-  for (const google::protobuf::FileDescriptor* const file :
-       {v1::SetRequest::descriptor()->file(),
-        v1::JoinRequest::descriptor()->file(),
-        v1::AwaitBarrierRequest::descriptor()->file(),
-        v1::ListJobsRequest::descriptor()->file(),
-        v1::Hello::descriptor()->file()}) {
-    for (int s = 0; s < file->service_count(); ++s) {
-      const auto* const service = file->service(s);
-      for (int m = 0; m < service->method_count(); ++m) {
-        ++methods;
-        const auto* const method = service->method(m);
-        const std::string path =
-            absl::StrCat("/", service->full_name(), "/", method->name());
-        EXPECT_EQ(Call(channel, path, "\xff\xff"),
-                  absl::InvalidArgumentError(absl::StrCat(
-                      "the 2 bytes of the message are no ",
-                      method->input_type()->full_name(),
-                      ": they are broken, or a text in it is not UTF-8")))
-            << path;
-      }
-    }
+  const auto methods = AllMethods();
+  for (const google::protobuf::MethodDescriptor* const method : methods) {
+    EXPECT_EQ(CallWithBytes(channel, PathOf(*method), "\xff\xff"),
+              absl::InvalidArgumentError(absl::StrCat(
+                  "the 2 bytes of the message are no ",
+                  method->input_type()->full_name(),
+                  ": they are broken, or a text in it is not UTF-8")))
+        << PathOf(*method);
   }
-  EXPECT_GE(methods, 30);
+  EXPECT_GE(methods.size(), 30);
 }
 
 TEST(MalformedTest, AStreamEndsWithWhatIsWrongWithItsMessage) {
@@ -132,7 +95,7 @@ TEST(MalformedTest, WhatWouldUnfoldIsRefused) {
   absl::Status status = EndOfStream(channel, operations);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("limit parsed_bytes"));
-  status = Call(channel, "/muster.v1.StoreService/MultiSet", entries);
+  status = CallWithBytes(channel, "/muster.v1.StoreService/MultiSet", entries);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("limit parsed_bytes"));
   TestStream stream(channel);
