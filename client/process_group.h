@@ -227,6 +227,10 @@ struct MonitoredBarrierOptions {
 // (kInvalidArgument), as does a rank that is not in the group.
 // In lists of tensors, number r belongs to the group's rank r.
 //
+// What a collective writes must not overlap what else it writes or reads:
+// kInvalidArgument. A rank's own part alone may be in place: the input where
+// this rank's output is, or the output where this rank's input is.
+//
 // In the methods `group` of the options is ignored.
 class ProcessGroup {
  public:
