@@ -2,35 +2,161 @@
 
 #include <fcntl.h>
 #include <httplib.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "worker/http_connections.h"
 
 namespace muster::worker {
 namespace {
 
-// A scrape is rare and quick, but a connection that says nothing holds a
-// thread until it is dropped.
-constexpr int kThreads = 4;
-constexpr int kIdleSeconds = 1;
+using Clock = std::chrono::steady_clock;
+
+// A scrape is rare and quick.
+constexpr size_t kThreads = 4;
+constexpr int kBacklog = 64;
 constexpr size_t kBodyBytesMax = 4096;
+
+// One of `connections`, from Begin to End, as the library reads and writes it,
+// until `deadline` at most.
+class HttpStream final : public httplib::Stream {
+ public:
+  HttpStream(HttpConnections& connections, int socket,
+             Clock::time_point deadline)
+      : connections_(connections),
+        socket_(socket),
+        deadline_(deadline),
+        number_(connections.Begin(socket)) {}
+  ~HttpStream() override { connections_.End(number_); }
+
+  HttpStream(const HttpStream&) = delete;
+  HttpStream& operator=(const HttpStream&) = delete;
+
+  bool is_readable() const override {
+    return begin_ < end_ ||
+           connections_.AwaitClient(number_, POLLIN, deadline_);
+  }
+
+  bool is_writable() const override {
+    return connections_.AwaitClient(number_, POLLOUT, deadline_);
+  }
+
+  ssize_t read(char* bytes, size_t size) override {
+    while (begin_ == end_) {
+      const ssize_t count =
+          recv(socket_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+      if (count > 0) {
+        begin_ = 0;
+        end_ = static_cast<size_t>(count);
+      } else if (count == 0) {
+        return 0;
+      } else if (errno == EAGAIN) {
+        if (!connections_.AwaitClient(number_, POLLIN, deadline_)) return -1;
+      } else if (errno != EINTR) {
+        return -1;
+      }
+    }
+    // A client that sends without a pause has a deadline, too.
+    if (Clock::now() >= deadline_) return -1;
+    size = std::min(size, end_ - begin_);
+    std::memcpy(bytes, buffer_.data() + begin_, size);
+    begin_ += size;
+    return static_cast<ssize_t>(size);
+  }
+
+  ssize_t write(const char* bytes, size_t size) override {
+    while (true) {
+      const ssize_t count =
+          Clock::now() >= deadline_
+              ? 0
+              : send(socket_, bytes, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (count > 0) return count;
+      if (count == 0 || (errno != EAGAIN && errno != EINTR)) return -1;
+      if (errno == EAGAIN && !is_writable()) return -1;
+    }
+  }
+
+  // Nobody asks for the addresses.
+  void get_remote_ip_and_port(std::string&, int&) const override {}
+  void get_local_ip_and_port(std::string&, int&) const override {}
+  socket_t socket() const override { return socket_; }
+
+ private:
+  HttpConnections& connections_;
+  const int socket_;
+  const Clock::time_point deadline_;
+  const uint64_t number_;
+  // The library reads lines byte by byte.
+  std::array<char, 4096> buffer_;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+};
+
+// Tells `connections` of those that come.
+class Threads final : public httplib::ThreadPool {
+ public:
+  explicit Threads(HttpConnections& connections)
+      : ThreadPool(kThreads), connections_(connections) {}
+
+  void enqueue(std::function<void()> serve) override {
+    connections_.Accept();
+    ThreadPool::enqueue(std::move(serve));
+  }
+
+ private:
+  HttpConnections& connections_;
+};
+
+// The library's, with a deadline for each request as a whole, where its own has
+// one for each byte.
+class ImpatientServer final : public httplib::Server {
+ public:
+  ImpatientServer() {
+    new_task_queue = [this] { return new Threads(connections_); };
+  }
+
+  // The library's own queue of those that it has not accepted is so short that
+  // a few at once make one wait for its second SYN. Once bound.
+  void Widen() { ::listen(svr_sock_, kBacklog); }
+
+  // Drops every connection.
+  void DropAll() { connections_.Stop(); }
+
+ private:
+  bool process_and_close_socket(socket_t socket) override {
+    bool served = false;
+    {
+      HttpStream stream(connections_, socket, Clock::now() + kHttpRequestTime);
+      bool closed = false;
+      served = process_request(stream, /*close_connection=*/true, closed,
+                               /*setup_request=*/nullptr);
+    }
+    shutdown(socket, SHUT_RDWR);
+    close(socket);
+    return served;
+  }
+
+  HttpConnections connections_{kThreads};
+};
 
 class HttplibServer final : public HttpServer {
  public:
   HttplibServer(const std::vector<HttpPage>& pages, const HttpGuard& may) {
-    server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-    // One request a connection, and idle ones are dropped soon: stop() waits
-    // for every connection that is open.
-    server_.set_keep_alive_max_count(1);
-    server_.set_keep_alive_timeout(kIdleSeconds);
-    server_.set_read_timeout(kIdleSeconds);
-    server_.set_write_timeout(kIdleSeconds);
     server_.set_socket_options([](socket_t socket) {
       // The library's default is SO_REUSEPORT, with which two processes share
       // a port without knowing of each other.
@@ -82,6 +208,7 @@ class HttplibServer final : public HttpServer {
     if (!thread_.joinable()) return;
     // The library forgets a stop() that comes before its loop has begun.
     while (!server_.is_running()) std::this_thread::yield();
+    server_.DropAll();
     server_.stop();
     thread_.join();
   }
@@ -95,6 +222,7 @@ class HttplibServer final : public HttpServer {
       port_ = port;
     }
     if (port_ <= 0) return errno != 0 ? errno : EADDRNOTAVAIL;
+    server_.Widen();
     thread_ = std::thread([this] { server_.listen_after_bind(); });
     return 0;
   }
@@ -121,7 +249,7 @@ class HttplibServer final : public HttpServer {
     return false;
   }
 
-  httplib::Server server_;
+  ImpatientServer server_;
   int port_ = -1;
   std::thread thread_;
 };

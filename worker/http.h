@@ -1,6 +1,7 @@
 #ifndef MUSTER_WORKER_HTTP_H_
 #define MUSTER_WORKER_HTTP_H_
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,6 +11,9 @@
 #include "absl/status/statusor.h"
 
 namespace muster::worker {
+
+// How long a request may take, from its first byte to the last of its answer.
+inline constexpr std::chrono::seconds kHttpRequestTime(5);
 
 // One page that an HttpServer serves.
 struct HttpPage {
@@ -28,7 +32,9 @@ struct HttpPage {
 // text.
 using HttpGuard = std::function<absl::Status(const std::string& header)>;
 
-// HttpServer serves a fixed set of pages. Thread-safe.
+// HttpServer serves a fixed set of pages, one request a connection. Who sends
+// or reads slowly has kHttpRequestTime, or until somebody else needs the
+// thread. Thread-safe.
 class HttpServer {
  public:
   // Listens on `address`:`port` (0: any free port) and serves when it returns.
@@ -38,7 +44,8 @@ class HttpServer {
       const std::string& address, int port, const std::vector<HttpPage>& pages,
       const HttpGuard& may = nullptr);
 
-  // Stops; an idle connection may delay it by a second.
+  // Drops all connections; waits for no client, only for a page that is being
+  // rendered.
   virtual ~HttpServer() = default;
 
   HttpServer(const HttpServer&) = delete;

@@ -41,7 +41,7 @@ class Telemetry {
   static absl::StatusOr<std::unique_ptr<Telemetry>> Start(
       const TelemetryOptions& options);
 
-  // Stops serving. An idle connection may delay it by a second.
+  // Stops serving, and waits for no client.
   virtual ~Telemetry() = default;
 
   Telemetry(const Telemetry&) = delete;

@@ -36,7 +36,7 @@ MAY_INCLUDE = [
     ("dataplane/", ["dataplane/"]),
     ("worker/telemetry", ["worker/", "dataplane/metrics.h"]),
     ("worker/metrics", ["worker/", "client/version.h", "dataplane/metrics.h"]),
-    ("worker/http", ["worker/"]),
+    ("worker/http", ["worker/", "dataplane/mutex.h"]),
     ("worker/", ["worker/", "client/", "dataplane/metrics.h",
                  "dataplane/mutex.h"]),
     ("client/internal/embedded_coordinator.cc",
