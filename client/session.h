@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -110,6 +111,8 @@ struct SessionOptions {
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(60);
   // What error texts call that timeout.
   std::string connect_timeout_name = "SessionOptions::connect_timeout";
+  // A stop ends Connect, with kCancelled; later it has no effect.
+  std::stop_token stop_connecting = {};
   // How often the log repeats that no coordinator has answered yet.
   std::chrono::milliseconds unreached_log_interval = std::chrono::seconds(30);
   // host:port of this process's debug and metrics server, for the status pages

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -191,6 +192,23 @@ class LogLines : public google::LogSink {
   dataplane::CondVar changed_;
   std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
 };
+
+TEST(SessionTest, AStopEndsConnectBeforeItsTimeout) {
+  const ReservedPort nobody;
+  std::stop_source stop;
+  SessionOptions options = Options(Local(nobody.port()), "a");
+  options.connect_timeout = std::chrono::hours(1);
+  options.stop_connecting = stop.get_token();
+  auto connecting =
+      std::async(std::launch::async, [&] { return Session::Connect(options); });
+  stop.request_stop();
+  try {
+    connecting.get();
+    FAIL();
+  } catch (const DistError& error) {
+    EXPECT_EQ(error.status().code(), absl::StatusCode::kCancelled);
+  }
+}
 
 TEST(SessionTest, SaysThatItStillTries) {
   const ReservedPort port;

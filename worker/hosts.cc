@@ -82,6 +82,7 @@ absl::Status Hosts::Connect() {
   options.member = absl::StrCat(host, "-", getpid());
   options.connect_timeout = options_.rendezvous_times.join_timeout;
   options.connect_timeout_name = "--rdzv-conf join_timeout";
+  options.stop_connecting = stop_connecting_.get_token();
   options.on_event = [this](const MemberEvent& event) { OnEvent(event); };
   options.on_over = [this](const absl::Status& why) { OnOver(why); };
   // What it had to tell of its end it has told then.
@@ -291,6 +292,7 @@ void Hosts::GiveUp(const std::string& failure) {
 }
 
 void Hosts::Leave(const std::string& reason) {
+  stop_connecting_.request_stop();
   std::shared_ptr<Session> session;
   {
     dataplane::MutexLock lock(mutex_);

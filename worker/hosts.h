@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -105,6 +106,7 @@ class Hosts {
   const LaunchOptions& options_;
   const CoordinatorAddress coordinator_;
   const std::function<void()> wake_;
+  std::stop_source stop_connecting_;  // by Leave
 
   mutable dataplane::Mutex mutex_;
   std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mutex_);

@@ -77,6 +77,17 @@ class Process:
         self.process.stdout.close()
 
 
+def wait_until_blocked(pid, number):
+    """Until `pid` takes that signal in its own way."""
+    deadline = time.monotonic() + LIMIT_S
+    blocked = 0
+    while not blocked >> (number - 1) & 1:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{pid} does not handle {number}")
+        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+            blocked = int(re.search(r"SigBlk:\s*(\w+)", file.read())[1], 16)
+
+
 class HostsTest(unittest.TestCase):
 
     def setUp(self):
@@ -330,6 +341,25 @@ class HostsTest(unittest.TestCase):
         host.process.send_signal(signal.SIGTERM)
         status, text = host.finish()
         self.assertIn(status, (143, -signal.SIGTERM), text)
+
+    def test_a_signal_ends_the_wait_for_a_coordinator(self):
+        # One that does not answer, and one that is not there.
+        with socket.socket() as silent, socket.socket() as absent:
+            silent.bind(("127.0.0.1", 0))
+            absent.bind(("127.0.0.1", 0))
+            silent.listen()
+            for endpoint, number in ((silent, signal.SIGTERM),
+                                     (absent, signal.SIGINT)):
+                host = self.host(
+                    "true", "--nnodes=2",
+                    endpoint=f"127.0.0.1:{endpoint.getsockname()[1]}")
+                if endpoint is silent:
+                    self.addCleanup(silent.accept()[0].close)
+                wait_until_blocked(host.process.pid, number)
+                host.process.send_signal(number)
+                status, text = host.finish()
+                self.assertEqual(status, 128 + number, text)
+                self.assertIn(f"stopped by {number.name} after ", text)
 
     def test_hosts_that_do_not_come_are_counted(self):
         endpoint = self.start_coordinator()

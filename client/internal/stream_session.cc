@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <random>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,8 +62,16 @@ absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
   session->heart_ = std::thread([raw = session.get()] { raw->Beat(); });
   absl::Status failure;
   {
+    const std::stop_callback on_stop(session->options_.stop_connecting, [&] {
+      MutexLock lock(session->mutex_);
+      session->changed_.NotifyAll();
+    });
     MutexLock lock(session->mutex_);
     while (!session->open_ && session->over_.ok() && failure.ok()) {
+      if (session->options_.stop_connecting.stop_requested()) {
+        failure = CancelledByCaller();
+        break;
+      }
       session->changed_.WaitUntil(session->mutex_, deadline.at);
       if (!session->open_ && deadline.Passed(Clock::now())) {
         failure = session->NoAnswer(deadline, Clock::now());
