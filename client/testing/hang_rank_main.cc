@@ -37,10 +37,16 @@ int Hang(const std::string& how) {
   if (how == "user_code" && culprit) LostInUserCode();
   if (how == "stopped" && culprit) raise(SIGSTOP);
   if (how == "other_group" && culprit) Step(pair);
+  if (how == "point_to_point") {
+    // Rank 2 waits for rank 0, and that for the culprit.
+    if (culprit) LostInUserCode();
+    std::vector<float> values(8);
+    Recv(Tensor(values), GetRank() == 0 ? 1 : 0);
+  }
   while (true) {
     Step();
     if (how == "slow" && culprit) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      std::this_thread::sleep_for(std::chrono::seconds(3));
     }
   }
 }

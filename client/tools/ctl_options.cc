@@ -51,7 +51,7 @@ constexpr Option kOptions[] = {
     {"--interval", "DURATION", "between two looks (2s)"},
     {"--count", "N", "end after N looks; 0: when it is interrupted"},
     {"--reason", "TEXT", "why, for people"},
-    {"--stuck-after", "DURATION", "what takes longer than this is stuck (5s)"},
+    {"--stuck-after", "DURATION", "what takes longer is stuck (5s)"},
     {"--stacks", "", "also the stacks of those that are to blame"},
     {"--output", "FILE", "where to write it; without it standard output"},
 };

@@ -43,6 +43,8 @@ class DiagnoseTest(unittest.TestCase):
         return process
 
     def hang(self, how, **environment):
+        """A job that hangs, whose ranks have told of their groups; one that
+        stops itself may not have."""
         job = self.start([RUN, f"--rdzv-endpoint={self.address}",
                           "--rdzv-id=job", "--nproc-per-node=3", "--", RANK,
                           how], **environment)
@@ -50,8 +52,17 @@ class DiagnoseTest(unittest.TestCase):
         for line in job.stdout:
             hanging += "hanging" in line
             if hanging == 3:
-                return job
-        self.fail(job.stderr.read())
+                break
+        else:
+            self.fail(job.stderr.read())
+        deadline = time.monotonic() + LIMIT_S
+        told = 0
+        while told < (2 if how == "stopped" else 3):
+            self.assertLess(time.monotonic(), deadline)
+            members = json.loads(self.ctl("members", "job", "--json").stdout)
+            told = sum("groups" in p and len(p["groups"]) > 0
+                       for p in members["progress"])
+        return job
 
     def ctl(self, *arguments, **environment):
         return subprocess.run(
@@ -59,21 +70,25 @@ class DiagnoseTest(unittest.TestCase):
             capture_output=True, text=True, check=False,
             env=os.environ | environment)
 
-    def diagnose(self, state):
-        """Asks until rank 1 is to blame for `state`; the group, the text."""
+    def diagnose(self, state, interval="200ms"):
+        """Looks until something is stuck; the group, and the text. The first
+        word must be the right one: rank 1 is to blame for `state`."""
+        options = ["diagnose", "job", f"--interval={interval}",
+                   "--stuck-after=300ms"]
         deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
-            options = ["diagnose", "job", "--interval=200ms",
-                       "--stuck-after=300ms"]
+        found = {"stuck": False}
+        while not found["stuck"]:
+            self.assertLess(time.monotonic(), deadline, "nothing is stuck")
             result = self.ctl(*options, "--json")
             self.assertIn(result.returncode, (0, 3), result.stderr)
             found = json.loads(result.stdout)
             self.assertEqual(found["stuck"], result.returncode == 3)
-            for group in found["groups"]:
-                blamed = [(c["rank"], c["state"]) for c in group["culprits"]]
-                if blamed == [(1, state)]:
-                    return group, self.ctl(*options, "--stacks").stdout
-        self.fail(result.stdout)
+        culprits = {group["group"]: [(c["rank"], c["state"])
+                                     for c in group["culprits"]]
+                    for group in found["groups"]}
+        self.assertEqual(culprits.get("world"), [(1, state)], found)
+        group = next(g for g in found["groups"] if g["group"] == "world")
+        return group, self.ctl(*options, "--stacks").stdout
 
     def test_pages_are_shown_the_jobs_token_alone(self):
         # An address beyond loopback, so that they want one.
@@ -106,13 +121,23 @@ class DiagnoseTest(unittest.TestCase):
 
     def test_a_slow_rank_is_named(self):
         self.hang("slow")
-        self.diagnose("slow")
+        # It moves every three seconds.
+        self.diagnose("slow", interval="4s")
 
     def test_a_rank_in_another_group_is_named_with_it(self):
         self.hang("other_group")
         group, text = self.diagnose("other_group")
         self.assertEqual(group["group"], "world")
         self.assertRegex(text, r"it is in .*all_reduce.* on group \"")
+
+    def test_who_does_not_send_is_named_and_not_who_waits_for_it(self):
+        self.hang("point_to_point")
+        group, text = self.diagnose("user_code")
+        self.assertEqual(group["waiting"], [0, 2])
+        self.assertIn("recv #1 float32[8] from rank ", group["collective"])
+        self.assertRegex(text, r"\n  rank 1 \(.*\) is in code of its own: it has "
+                         r"not sent what rank 0 waits for")
+        self.assertIn("LostInUserCode", text)
 
     def test_recorders_are_merged_and_traced(self):
         self.hang("user_code")

@@ -1,16 +1,14 @@
 #include "client/tools/diagnosis.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/tools/ctl_text.h"
+#include "client/tools/places.h"
 
 namespace muster::tools {
 namespace {
@@ -18,28 +16,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kRanksShown = 16;
-constexpr size_t kCulpritsShown = 16;
-// Of a coordinator that does not tell its lease.
-constexpr milliseconds kLease = std::chrono::seconds(10);
-
-milliseconds Ms(const google::protobuf::Duration& duration) {
-  return milliseconds(duration.seconds() * 1000 + duration.nanos() / 1'000'000);
-}
-
-std::string Seconds(milliseconds duration) {
-  return absl::StrFormat("%.1fs", static_cast<double>(duration.count()) / 1000);
-}
-
-// Heartbeats are a third of the lease apart: one of them is missing.
-milliseconds SilentAfter(const v1::GetJobResponse& job) {
-  const milliseconds lease = job.has_lease() ? Ms(job.lease()) : kLease;
-  return lease / 2;
-}
-
-bool IsGone(const v1::MemberInfo& member) {
-  return member.state() != v1::MEMBER_STATE_ALIVE &&
-         member.state() != v1::MEMBER_STATE_DISCONNECTED;
-}
 
 std::string StateName(v1::MemberState state) {
   switch (state) {
@@ -54,149 +30,127 @@ std::string StateName(v1::MemberState state) {
   }
 }
 
-// One rank's place in one group.
-struct Place {
-  int rank = -1;
-  const v1::MemberInfo* member = nullptr;
-  const v1::MemberProgress* progress = nullptr;  // of all its groups
-  const v1::GroupProgress* group = nullptr;      // null: it has said nothing
-  milliseconds age{0};                           // of both
-
-  int64_t enqueued() const {
-    return group == nullptr ? 0 : group->last_enqueued();
-  }
-  int64_t completed() const {
-    return group == nullptr ? 0 : group->last_completed();
-  }
-  bool in_collective() const {
-    return group != nullptr && !group->current().empty();
-  }
-  milliseconds running_for() const {
-    return in_collective() ? Ms(group->running_for()) + age : milliseconds(0);
-  }
-};
-
-std::vector<Place> PlacesIn(const v1::GetJobResponse& job,
-                            const std::string& group) {
-  std::vector<Place> places;
-  std::set<int> ranks;
-  for (const v1::RegisteredGroup& registered : job.groups()) {
-    if (registered.name() != group) continue;
-    ranks.insert(registered.ranks().begin(), registered.ranks().end());
-  }
-  for (int i = 0; i < job.members_size(); ++i) {
-    Place place;
-    place.member = &job.members(i);
-    place.rank = place.member->rank();
-    if (i < job.progress_size()) {
-      place.progress = &job.progress(i);
-      place.age = Ms(place.progress->age());
-      for (const v1::GroupProgress& progress : place.progress->groups()) {
-        if (progress.group() == group) place.group = &progress;
-      }
-    }
-    // A group that nobody registered is of all that tell of it, and of all
-    // ranks if it is the first one of the job.
-    const bool member = ranks.empty()
-                            ? place.group != nullptr || group == "world"
-                            : ranks.count(place.rank) != 0;
-    if (place.rank >= 0 && member) places.push_back(place);
-  }
-  return places;
-}
-
-std::set<std::string> GroupNames(const v1::GetJobResponse& job) {
-  std::set<std::string> names;
-  for (const v1::MemberProgress& progress : job.progress()) {
-    for (const v1::GroupProgress& group : progress.groups()) {
-      names.insert(group.group());
-    }
-  }
-  return names;
-}
-
 // The collectives that the rank had enqueued in the group then.
 std::optional<int64_t> EnqueuedBefore(const v1::GetJobResponse* earlier,
                                       const std::string& group, int rank) {
   if (earlier == nullptr) return std::nullopt;
   for (const Place& place : PlacesIn(*earlier, group)) {
-    if (place.rank == rank) return place.enqueued();
+    if (place.rank == rank && place.told()) return place.enqueued();
   }
   return std::nullopt;
 }
 
+// What others wait for in a group.
+struct Awaited {
+  std::string group;
+  // A collective; 0: a send or a receive.
+  int64_t sequence = 0;
+  // "has not called #42", of who is to blame.
+  std::string omission;
+};
+
 class Judge {
  public:
   Judge(const v1::GetJobResponse* earlier, const Answers& answers,
-        std::string group, int64_t sequence, milliseconds silent_after)
-      : earlier_(earlier),
-        answers_(answers),
-        group_(std::move(group)),
-        sequence_(sequence),
-        silent_after_(silent_after) {}
+        milliseconds silent_after)
+      : earlier_(earlier), answers_(answers), silent_after_(silent_after) {}
 
-  Culprit Blame(const Place& place) const {
+  Culprit Blame(const Place& place, const Awaited& awaited) const {
     Culprit culprit;
     culprit.rank = place.rank;
     culprit.host = place.member->host();
     culprit.pid = place.member->pid();
     culprit.debug_address = place.member->debug_address();
-    std::tie(culprit.state, culprit.what) = State(place);
+    std::tie(culprit.state, culprit.what) = State(place, awaited);
     return culprit;
   }
 
   // Whether something is wrong with its process, wherever it is in the group.
   bool IsIll(const Place& place) const {
     const auto answer = answers_.find(place.rank);
-    return IsGone(*place.member) ||
-           milliseconds(place.member->silent_ms()) > silent_after_ ||
+    return IsGone(*place.member) || IsSilent(place) ||
            place.member->state() == v1::MEMBER_STATE_DISCONNECTED ||
            (answer != answers_.end() && answer->second != Answer::kAnswers);
+  }
+
+  bool IsSilent(const Place& place) const {
+    return milliseconds(place.member->silent_ms()) > silent_after_;
+  }
+
+  // Whether what it last told holds now, as far as one can know.
+  bool IsSure(const Place& place) const {
+    return place.told() && !place.stale && !IsGone(*place.member);
   }
 
  private:
   using Words = std::pair<std::string, std::string>;
 
-  Words State(const Place& place) const {
-    const v1::MemberInfo& member = *place.member;
-    if (IsGone(member)) {
-      return {"dead", absl::StrCat("is gone: it ", StateName(member.state()),
-                                   ": ", Harmless(member.cause()))};
+  Words State(const Place& place, const Awaited& awaited) const {
+    if (IsGone(*place.member)) {
+      return {"dead",
+              absl::StrCat("is gone: it ", StateName(place.member->state()),
+                           ": ", Harmless(place.member->cause()))};
     }
     if (IsIll(place)) return Illness(place);
-    const std::string last =
-        place.completed() == 0
-            ? "it has completed none yet"
-            : absl::StrCat("its last, #", place.completed(), ", is done");
-    const std::string call = absl::StrCat("#", sequence_);
-    const auto before = EnqueuedBefore(earlier_, group_, place.rank);
-    if (place.enqueued() < sequence_) {
-      if (before.has_value() && *before < place.enqueued()) {
-        return {"slow",
-                absl::StrCat("is slow: it has come from #", *before, " to #",
-                             place.enqueued(), " since the first look")};
-      }
-      for (const v1::GroupProgress& other : place.progress->groups()) {
-        if (other.group() == group_ || other.current().empty()) continue;
-        return {"other_group",
-                absl::StrCat("has not called ", call, ": it is in ",
-                             Harmless(other.current()), " on group \"",
-                             Harmless(other.group()), "\" for ",
-                             Seconds(Ms(other.running_for()) + place.age))};
-      }
-      return {"user_code",
-              absl::StrCat("is in code of its own: it has not called ", call,
-                           "; ", last)};
+    if (!place.told()) {
+      return {"unknown",
+              "has told the coordinator of no group: it is in none yet, or the "
+              "coordinator was restarted a moment ago"};
     }
-    return {"in_collective",
-            absl::StrCat("is still in it, for ", Seconds(place.running_for()),
-                         ", while others have completed it")};
+    if (place.stale) {
+      return {"unknown", absl::StrCat("has told nothing new for ",
+                                      SecondsText(place.age), WasIn(place))};
+    }
+    if (awaited.sequence == 0 || place.enqueued() < awaited.sequence) {
+      return Elsewhere(place, awaited);
+    }
+    return {"in_collective", absl::StrCat("is still in it, for ",
+                                          SecondsText(place.running_for()),
+                                          ", while others have completed it")};
+  }
+
+  // Of one that has not come to what others wait for.
+  Words Elsewhere(const Place& place, const Awaited& awaited) const {
+    const auto before = EnqueuedBefore(earlier_, awaited.group, place.rank);
+    if (before.has_value() && *before < place.enqueued()) {
+      return {"slow",
+              absl::StrCat("is slow: it has come from #", *before, " to #",
+                           place.enqueued(), " since the first look")};
+    }
+    if (place.in_call()) {
+      return {
+          place.in_collective() ? "in_collective" : "point_to_point",
+          absl::StrCat(awaited.omission, ": it is in ", Harmless(place.call()),
+                       " for ", SecondsText(place.running_for()))};
+    }
+    for (const v1::GroupProgress& other : place.progress->groups()) {
+      if (other.group() == awaited.group || other.current().empty()) continue;
+      return {"other_group",
+              absl::StrCat(awaited.omission, ": it is in ",
+                           Harmless(other.current()), " on group \"",
+                           Harmless(other.group()), "\" for ",
+                           SecondsText(Ms(other.running_for()) + place.age))};
+    }
+    return {"user_code",
+            absl::StrCat("is in code of its own: it ", awaited.omission,
+                         place.completed() == 0
+                             ? "; it has completed no collective yet"
+                             : absl::StrCat("; its last, #", place.completed(),
+                                            ", is done"))};
+  }
+
+  // ", in all_reduce #42 ..."; what it last told, which may not hold any more.
+  static std::string WasIn(const Place& place) {
+    if (place.in_call()) return absl::StrCat(", in ", Harmless(place.call()));
+    if (place.completed() == 0) return "";
+    return absl::StrCat(", after #", place.completed());
   }
 
   Words Illness(const Place& place) const {
     const v1::MemberInfo& member = *place.member;
     const std::string heard = absl::StrCat(
-        "last heard of ", Seconds(milliseconds(member.silent_ms())), " ago");
+        "last heard of ", SecondsText(milliseconds(member.silent_ms())), " ago",
+        WasIn(place));
     const std::string at = Harmless(member.debug_address());
     const auto answer = answers_.find(place.rank);
     if (answer == answers_.end()) {
@@ -227,18 +181,15 @@ class Judge {
 
   const v1::GetJobResponse* const earlier_;
   const Answers& answers_;
-  const std::string group_;
-  const int64_t sequence_;
   const milliseconds silent_after_;
 };
 
-// `"all_reduce float32[4] sum" on rank 0, 1; "broadcast ..." on rank 2`, when
-// not all tell the same.
+// `"all_reduce #42 float32[4] sum" on rank 0, 1; "broadcast ..." on rank 2`,
+// when not all tell the same.
 std::string Disagreement(const std::vector<Place>& places) {
   std::map<std::string, std::vector<int>> ranks;
   for (const Place& place : places) {
-    if (!place.in_collective()) continue;
-    ranks[place.group->current()].push_back(place.rank);
+    if (place.in_collective()) ranks[place.call()].push_back(place.rank);
   }
   if (ranks.size() < 2) return "";
   std::vector<std::string> sides;
@@ -250,66 +201,62 @@ std::string Disagreement(const std::vector<Place>& places) {
   return absl::StrCat("they do not agree: ", absl::StrJoin(sides, "; "));
 }
 
-std::optional<StuckGroup> LookAt(const v1::GetJobResponse& job,
-                                 const v1::GetJobResponse* earlier,
-                                 const Answers& answers,
-                                 const std::string& name,
-                                 const DiagnosisOptions& options) {
-  const std::vector<Place> places = PlacesIn(job, name);
-  const bool stuck =
-      std::any_of(places.begin(), places.end(), [&](const Place& place) {
-        return !IsGone(*place.member) &&
-               place.running_for() >= options.stuck_after;
-      });
-  if (!stuck) return std::nullopt;
-  // Nobody can be past the collective that the last one has to complete.
+// The collective that the last one has to complete: nobody can be past it. What
+// is old, or of who is gone or ill, says nothing of it.
+int64_t AwaitedSequence(const std::vector<Place>& places, const Judge& judge) {
+  std::optional<int64_t> sequence;
+  for (const Place& place : places) {
+    if (!judge.IsSure(place) || judge.IsIll(place)) continue;
+    const int64_t next = place.completed() + 1;
+    sequence = std::min(sequence.value_or(next), next);
+  }
+  return sequence.value_or(0);
+}
+
+std::optional<StuckGroup> LookAtCollectives(const std::string& name,
+                                            const std::vector<Place>& places,
+                                            const Judge& judge,
+                                            milliseconds stuck_after) {
   StuckGroup group;
   group.group = name;
-  group.sequence = places.front().completed() + 1;
-  for (const Place& place : places) {
-    group.sequence = std::min(group.sequence, place.completed() + 1);
-  }
-  const Judge judge(earlier, answers, name, group.sequence, SilentAfter(job));
+  group.sequence = AwaitedSequence(places, judge);
   bool all_in_it = true;
   std::vector<Place> behind;
+  std::vector<Place> last;  // who has to complete it
   for (const Place& place : places) {
-    const bool there = place.completed() + 1 == group.sequence;
-    const bool waits = place.in_collective() && !IsGone(*place.member);
+    const bool sure = judge.IsSure(place);
+    const bool there = sure && place.completed() + 1 == group.sequence;
+    const bool waits = sure && place.in_collective();
     if (waits) {
       group.running_for = std::max(group.running_for, place.running_for());
-      if (there && group.collective.empty()) {
-        group.collective = place.group->current();
-      }
+      if (there && group.collective.empty()) group.collective = place.call();
     }
+    if (there) last.push_back(place);
     all_in_it = all_in_it && there && waits;
-    if (there && !(waits && place.enqueued() >= group.sequence)) {
-      behind.push_back(place);
-    } else if (judge.IsIll(place)) {
+    if (!sure || judge.IsIll(place) ||
+        (there && !(waits && place.enqueued() >= group.sequence))) {
       behind.push_back(place);
     } else if (waits) {
       group.waiting.push_back(place.rank);
     }
   }
+  if (group.running_for < stuck_after) return std::nullopt;
   if (behind.empty() && !all_in_it) {
     // Others are past it: who is left in it has not got, or not sent, its part.
-    for (const Place& place : places) {
-      if (place.completed() + 1 == group.sequence) behind.push_back(place);
+    behind = std::move(last);
+    for (const Place& place : behind) {
+      group.waiting.erase(
+          std::remove(group.waiting.begin(), group.waiting.end(), place.rank),
+          group.waiting.end());
     }
-    group.waiting.erase(
-        std::remove_if(group.waiting.begin(), group.waiting.end(),
-                       [&](int rank) {
-                         return std::any_of(behind.begin(), behind.end(),
-                                            [&](const Place& place) {
-                                              return place.rank == rank;
-                                            });
-                       }),
-        group.waiting.end());
   }
+  const Awaited awaited = {name, group.sequence,
+                           absl::StrCat("has not called #", group.sequence)};
   for (const Place& place : behind) {
-    group.culprits.push_back(judge.Blame(place));
+    group.culprits.push_back(judge.Blame(place, awaited));
   }
-  const std::string disagreement = Disagreement(places);
   if (behind.empty()) {
+    const std::string disagreement = Disagreement(places);
     group.note = disagreement.empty()
                      ? "all ranks are in it and answer: the network between "
                        "them is slow or cut, or the tensors are large"
@@ -321,38 +268,173 @@ std::optional<StuckGroup> LookAt(const v1::GetJobResponse& job,
   return group;
 }
 
+// Sends and receives: who waits for whom, through all that wait themselves.
+class PeerChains {
+ public:
+  PeerChains(const std::vector<Place>& places, const Judge& judge) {
+    for (const Place& place : places) {
+      by_rank_[place.rank] = &place;
+      if (judge.IsSure(place) && !judge.IsIll(place) && place.peer_call) {
+        waiting_[place.rank] = &place;
+      }
+    }
+  }
+
+  // By rank, those that wait.
+  const std::map<int, const Place*>& waiting() const { return waiting_; }
+
+  // The last one that waits, from `place` on, and whom it waits for: null if
+  // that is nobody in particular, or if they wait for each other.
+  struct End {
+    const Place* waiter = nullptr;
+    const Place* awaited = nullptr;
+    bool circle = false;
+  };
+  End Follow(const Place& place) const {
+    std::set<int> seen;
+    End end = {.waiter = &place};
+    while (seen.insert(end.waiter->rank).second) {
+      const int peer = end.waiter->peer_call->peer;
+      const auto next = waiting_.find(peer);
+      if (next == waiting_.end()) {
+        const auto found = by_rank_.find(peer);
+        if (found != by_rank_.end()) end.awaited = found->second;
+        return end;
+      }
+      end.waiter = next->second;
+    }
+    end.circle = true;
+    return end;
+  }
+
+ private:
+  std::map<int, const Place*> by_rank_;
+  std::map<int, const Place*> waiting_;
+};
+
+// `they wait for each other: rank 0 in "recv #1 ..."; rank 1 in "recv #1 ..."`.
+std::string CircleText(const std::set<int>& ranks, const PeerChains& chains) {
+  std::vector<std::string> parts;
+  for (const int rank : ranks) {
+    if (parts.size() == kRanksShown) {
+      parts.push_back("...");
+      break;
+    }
+    parts.push_back(absl::StrCat("rank ", rank, " in \"",
+                                 Harmless(chains.waiting().at(rank)->call()),
+                                 "\""));
+  }
+  return absl::StrCat("they wait for each other: ", absl::StrJoin(parts, "; "));
+}
+
+std::optional<StuckGroup> LookAtPeers(const std::string& name,
+                                      const std::vector<Place>& places,
+                                      const Judge& judge,
+                                      milliseconds stuck_after) {
+  const PeerChains chains(places, judge);
+  StuckGroup group;
+  group.group = name;
+  const Place* longest = nullptr;
+  std::map<int, PeerChains::End> ends;  // by whom all wait for in the end
+  std::set<int> circle;
+  for (const auto& [rank, place] : chains.waiting()) {
+    if (place->running_for() < stuck_after) continue;
+    group.waiting.push_back(rank);
+    if (longest == nullptr || place->running_for() > longest->running_for()) {
+      longest = place;
+    }
+    const PeerChains::End end = chains.Follow(*place);
+    if (end.awaited != nullptr) ends.emplace(end.awaited->rank, end);
+    if (end.circle) circle.insert(rank);
+  }
+  if (longest == nullptr) return std::nullopt;
+  group.running_for = longest->running_for();
+  group.collective = longest->call();
+  group.sequence = longest->peer_call->number;
+  for (const auto& [rank, end] : ends) {
+    const bool sends = end.waiter->peer_call->sends;
+    const Awaited awaited = {
+        name, 0,
+        absl::StrCat(
+            sends ? "has not received what rank " : "has not sent what rank ",
+            end.waiter->rank, sends ? " sends" : " waits for")};
+    group.culprits.push_back(judge.Blame(*end.awaited, awaited));
+  }
+  if (!circle.empty()) {
+    group.note = CircleText(circle, chains);
+  } else if (ends.empty()) {
+    group.note = "it takes what any rank sends, and none does";
+  }
+  return group;
+}
+
+// Who tells nothing any more, and whom nobody is known to wait for.
+void AddSilent(const v1::GetJobResponse& job, const Judge& judge,
+               Diagnosis& diagnosis) {
+  std::set<int> named;
+  for (const StuckGroup& group : diagnosis.groups) {
+    for (const Culprit& culprit : group.culprits) named.insert(culprit.rank);
+  }
+  for (const v1::MemberInfo& member : job.members()) {
+    Place place;
+    place.rank = member.rank();
+    place.member = &member;
+    if (place.rank < 0 || IsGone(member) || !judge.IsSilent(place) ||
+        !named.insert(place.rank).second) {
+      continue;
+    }
+    diagnosis.silent.push_back(judge.Blame(place, {}));
+  }
+}
+
+std::string BarrierText(const v1::OpenBarrier& barrier) {
+  const int waits_for = barrier.expected() - barrier.arrived();
+  std::vector<std::string> missing;
+  for (const v1::MemberInfo& member : barrier.missing()) {
+    if (missing.size() == kRanksShown) break;
+    missing.push_back(
+        absl::StrCat(member.rank(), " (", Harmless(member.host()), ")"));
+  }
+  return absl::StrCat(
+      "barrier \"", Harmless(barrier.name()), "\" on group \"",
+      Harmless(barrier.group()), "\" waits for ", waits_for, " of ",
+      barrier.expected(), " ranks for ", SecondsText(Ms(barrier.open_for())),
+      ": ", absl::StrJoin(missing, ", "),
+      waits_for > static_cast<int>(missing.size()) ? ", ..." : "");
+}
+
 }  // namespace
 
 Diagnosis Diagnose(const v1::GetJobResponse& job,
                    const v1::GetJobResponse* earlier, const Answers& answers,
                    const DiagnosisOptions& options) {
+  // Numbers begin anew with a generation, and a coordinator that was restarted
+  // knows no progress.
+  if (earlier != nullptr &&
+      (earlier->coordinator_epoch() != job.coordinator_epoch() ||
+       earlier->summary().generation() != job.summary().generation())) {
+    earlier = nullptr;
+  }
+  // Who waits for less may wait for one that has come since it told anything.
+  const milliseconds stuck_after =
+      std::max(options.stuck_after, ToldWithin(job));
   Diagnosis diagnosis;
+  const Judge judge(earlier, answers, SilentAfter(job));
   for (const std::string& name : GroupNames(job)) {
-    auto group = LookAt(job, earlier, answers, name, options);
-    if (group.has_value()) diagnosis.groups.push_back(*std::move(group));
+    const std::vector<Place> places = PlacesIn(job, name);
+    for (const auto look : {LookAtCollectives, LookAtPeers}) {
+      auto group = look(name, places, judge, stuck_after);
+      if (group.has_value()) diagnosis.groups.push_back(*std::move(group));
+    }
   }
   std::stable_sort(diagnosis.groups.begin(), diagnosis.groups.end(),
                    [](const StuckGroup& a, const StuckGroup& b) {
                      return a.running_for > b.running_for;
                    });
+  AddSilent(job, judge, diagnosis);
   for (const v1::OpenBarrier& barrier : job.barriers()) {
     if (Ms(barrier.open_for()) < options.stuck_after) continue;
-    std::vector<std::string> missing;
-    for (const v1::MemberInfo& member : barrier.missing()) {
-      if (missing.size() == kRanksShown) break;
-      missing.push_back(
-          absl::StrCat(member.rank(), " (", Harmless(member.host()), ")"));
-    }
-    diagnosis.also.push_back(absl::StrCat(
-        "barrier \"", Harmless(barrier.name()), "\" on group \"",
-        Harmless(barrier.group()), "\" waits for ",
-        barrier.expected() - barrier.arrived(), " of ", barrier.expected(),
-        " ranks for ", Seconds(Ms(barrier.open_for())), ": ",
-        absl::StrJoin(missing, ", "),
-        barrier.expected() - barrier.arrived() >
-                static_cast<int>(missing.size())
-            ? ", ..."
-            : ""));
+    diagnosis.also.push_back(BarrierText(barrier));
   }
   if (!job.generation_end().empty()) {
     diagnosis.also.push_back(
@@ -369,7 +451,9 @@ std::vector<int> RanksToAsk(const v1::GetJobResponse& job,
                             const v1::GetJobResponse* earlier,
                             const DiagnosisOptions& options) {
   std::set<int> ranks;
-  for (const StuckGroup& group : Diagnose(job, earlier, {}, options).groups) {
+  const Diagnosis diagnosis = Diagnose(job, earlier, {}, options);
+  for (const Culprit& culprit : diagnosis.silent) ranks.insert(culprit.rank);
+  for (const StuckGroup& group : diagnosis.groups) {
     for (const Culprit& culprit : group.culprits) ranks.insert(culprit.rank);
     // Nobody is behind: one that was stopped in the middle of it may be silent
     // for too short a time yet.
@@ -378,76 +462,6 @@ std::vector<int> RanksToAsk(const v1::GetJobResponse& job,
     }
   }
   return {ranks.begin(), ranks.end()};
-}
-
-std::string DiagnosisText(const v1::GetJobResponse& job,
-                          const Diagnosis& diagnosis) {
-  const v1::JobSummary& summary = job.summary();
-  std::string text = absl::StrCat(
-      "job ", Harmless(summary.job()), ": generation ", summary.generation(),
-      summary.generation_running() ? " runs" : " does not run", ", ",
-      summary.world_size(), " ranks, ", summary.members_alive(),
-      " members alive\n");
-  for (const StuckGroup& group : diagnosis.groups) {
-    absl::StrAppend(&text, "\ngroup \"", Harmless(group.group),
-                    "\" is stuck in ", Harmless(group.collective), " for ",
-                    Seconds(group.running_for), "\n");
-    for (size_t i = 0; i < group.culprits.size(); ++i) {
-      if (i == kCulpritsShown) {
-        absl::StrAppend(&text, "  and ", group.culprits.size() - i, " more\n");
-        break;
-      }
-      const Culprit& culprit = group.culprits[i];
-      absl::StrAppend(&text, "  rank ", culprit.rank, " (",
-                      Harmless(culprit.host), ", pid ", culprit.pid, ") ",
-                      culprit.what, "\n");
-    }
-    if (!group.note.empty()) absl::StrAppend(&text, "  ", group.note, "\n");
-    if (group.waiting.empty()) continue;
-    const size_t shown = std::min(group.waiting.size(), kRanksShown);
-    absl::StrAppend(
-        &text, "  ", group.waiting.size(),
-        group.waiting.size() == 1 ? " rank waits" : " ranks wait", ": ",
-        absl::StrJoin(group.waiting.begin(),
-                      group.waiting.begin() + static_cast<ptrdiff_t>(shown),
-                      ", "),
-        shown < group.waiting.size() ? ", ...\n" : "\n");
-  }
-  if (!diagnosis.also.empty()) absl::StrAppend(&text, "\n");
-  for (const std::string& line : diagnosis.also) {
-    absl::StrAppend(&text, line, "\n");
-  }
-  if (diagnosis.healthy()) absl::StrAppend(&text, "nothing is stuck\n");
-  return text;
-}
-
-std::string DiagnosisJson(const v1::GetJobResponse& job,
-                          const Diagnosis& diagnosis) {
-  nlohmann::json json = {{"job", job.summary().job()},
-                         {"generation", job.summary().generation()},
-                         {"stuck", !diagnosis.healthy()},
-                         {"groups", nlohmann::json::array()},
-                         {"also", diagnosis.also}};
-  for (const StuckGroup& group : diagnosis.groups) {
-    nlohmann::json entry = {{"group", group.group},
-                            {"sequence", group.sequence},
-                            {"collective", group.collective},
-                            {"running_for_ms", group.running_for.count()},
-                            {"waiting", group.waiting},
-                            {"culprits", nlohmann::json::array()},
-                            {"note", group.note}};
-    for (const Culprit& culprit : group.culprits) {
-      entry["culprits"].push_back({{"rank", culprit.rank},
-                                   {"host", culprit.host},
-                                   {"pid", culprit.pid},
-                                   {"debug_address", culprit.debug_address},
-                                   {"state", culprit.state},
-                                   {"what", culprit.what}});
-    }
-    json["groups"].push_back(std::move(entry));
-  }
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-         "\n";
 }
 
 }  // namespace muster::tools

@@ -34,16 +34,18 @@ struct Culprit {
   int64_t pid = 0;
   std::string debug_address;
   // One word: dead, stopped, cut_off, silent, slow, user_code, other_group,
-  // in_collective.
+  // in_collective, point_to_point (it waits in a send or a receive), unknown
+  // (what it last told is too old, or it has told nothing).
   std::string state;
   // For people, after "rank 2 (host-b, pid 7) ".
   std::string what;
 };
 
-// A group in which a collective runs for too long.
+// A group in which a collective runs for too long, or a send or receive: one
+// for each of the two kinds.
 struct StuckGroup {
   std::string group;
-  int64_t sequence = 0;    // of the collective
+  int64_t sequence = 0;    // of the collective, the send or the receive
   std::string collective;  // for people, as a rank that is in it tells it
   // How long the first of those that wait has been in it.
   std::chrono::milliseconds running_for{0};
@@ -55,19 +57,26 @@ struct StuckGroup {
 
 struct Diagnosis {
   std::vector<StuckGroup> groups;  // the one that is stuck for longest first
+  // Others that tell nothing any more, though nobody is known to wait for them.
+  std::vector<Culprit> silent;
   // Open barriers, the rendezvous, the end of the generation: a line each.
   std::vector<std::string> also;
   // Nothing waits for longer than it may.
-  bool healthy() const { return groups.empty() && also.empty(); }
+  bool healthy() const {
+    return groups.empty() && silent.empty() && also.empty();
+  }
 };
 
 struct DiagnosisOptions {
-  // A collective or barrier that takes longer than this is stuck.
+  // A collective or barrier that takes longer than this is stuck. A collective
+  // takes an eighth of the lease at least: who waits for less may wait for one
+  // that has come since its last heartbeat.
   std::chrono::milliseconds stuck_after = std::chrono::seconds(5);
 };
 
 // From one look at the job, or two: `earlier`, if it is not null, was some time
-// before, and tells who moves.
+// before, and tells who moves. What is older than the heartbeats allow, or of
+// who is gone, is told as such and proves nothing.
 Diagnosis Diagnose(const v1::GetJobResponse& job,
                    const v1::GetJobResponse* earlier, const Answers& answers,
                    const DiagnosisOptions& options = {});

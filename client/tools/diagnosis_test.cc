@@ -7,12 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "dataplane/collective.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace muster::tools {
 namespace {
 
+using dataplane::CollectiveKind;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -60,13 +62,39 @@ class DiagnosisTest : public ::testing::Test {
     group.clear_current();
   }
 
+  // As the data plane describes what runs.
+  static std::string Describe(CollectiveKind kind, int64_t sequence,
+                              int peer = 0) {
+    std::vector<float> values(8);
+    dataplane::Collective collective;
+    collective.kind = kind;
+    collective.sequence = static_cast<uint64_t>(sequence);
+    collective.tensors = {dataplane::Tensor(values)};
+    collective.peer = peer;
+    return collective.Describe();
+  }
+
   void In(int rank, const std::string& name, int64_t sequence, int for_seconds,
-          const std::string& what = "all_reduce float32[8] sum") {
+          CollectiveKind kind = CollectiveKind::kAllReduce) {
     v1::GroupProgress& group = GroupOf(rank, name);
     group.set_last_enqueued(sequence);
     group.set_last_completed(sequence - 1);
-    group.set_current("#" + std::to_string(sequence) + " " + what);
+    group.set_current(Describe(kind, sequence));
     group.mutable_running_for()->set_seconds(for_seconds);
+  }
+
+  // In its first send or receive, which leaves the collectives as they are.
+  void InPeerCall(int rank, CollectiveKind kind, int peer, int for_seconds,
+                  const std::string& name = "world") {
+    v1::GroupProgress& group = GroupOf(rank, name);
+    group.set_current(Describe(kind, 1, peer));
+    group.mutable_running_for()->set_seconds(for_seconds);
+  }
+
+  // Silent since its last heartbeat.
+  void Silent(int rank, int for_seconds) {
+    job_.mutable_members(rank)->set_silent_ms(1000 * for_seconds);
+    job_.mutable_progress(rank)->mutable_age()->set_seconds(for_seconds);
   }
 
   // The only group's.
@@ -106,7 +134,7 @@ TEST_F(DiagnosisTest, WhoHasNotCalledItIsInUserCode) {
   EXPECT_EQ(DiagnosisText(job_, Diagnose(job_, nullptr, {})),
             "job job7: generation 3 runs, 4 ranks, 4 members alive\n"
             "\n"
-            "group \"world\" is stuck in #42 all_reduce float32[8] sum for "
+            "group \"world\" is stuck in all_reduce #42 float32[8] sum for "
             "34.0s\n"
             "  rank 2 (host-2, pid 102) is in code of its own: it has not "
             "called #42; its last, #41, is done\n"
@@ -126,20 +154,20 @@ TEST_F(DiagnosisTest, WhoMovesIsSlow) {
 
 TEST_F(DiagnosisTest, WhoWaitsInAnotherGroupIsNamedWithIt) {
   for (const int rank : {0, 1, 3}) In(rank, "world", 42, 30);
-  In(2, "pair", 7, 31, "broadcast int64[1]");
-  In(3, "pair", 7, 1, "broadcast int64[1]");
+  In(2, "pair", 7, 31, CollectiveKind::kBroadcast);
+  In(3, "pair", 7, 1, CollectiveKind::kBroadcast);
   const Diagnosis diagnosis = Diagnose(job_, nullptr, {});
   ASSERT_THAT(diagnosis.groups, SizeIs(2));
   EXPECT_EQ(diagnosis.groups[1].group, "world");
   ASSERT_THAT(Ranks(diagnosis.groups[1]), ElementsAre(2));
   EXPECT_EQ(diagnosis.groups[1].culprits[0].what,
-            "has not called #42: it is in #7 broadcast int64[1] on group "
-            "\"pair\" for 32.0s");
+            "has not called #42: it is in broadcast #7 float32[8] root 0 on "
+            "group \"pair\" for 32.0s");
 }
 
 TEST_F(DiagnosisTest, TheAnswerTellsTheStoppedFromTheDeadAndTheCutOff) {
   for (const int rank : {0, 1, 2, 3}) In(rank, "world", 42, 30);
-  job_.mutable_members(2)->set_silent_ms(9000);
+  Silent(2, 9);
   EXPECT_THAT(RanksToAsk(job_, nullptr), ElementsAre(2));
   const std::vector<std::pair<Answer, std::string>> cases = {
       {Answer::kSilent, "stopped"},
@@ -158,7 +186,7 @@ TEST_F(DiagnosisTest, TheAnswerTellsTheStoppedFromTheDeadAndTheCutOff) {
 
 TEST_F(DiagnosisTest, SilenceIsMeasuredByTheLease) {
   for (const int rank : {0, 1, 2, 3}) In(rank, "world", 42, 30);
-  job_.mutable_members(2)->set_silent_ms(9000);
+  Silent(2, 9);
   job_.mutable_lease()->set_seconds(30);
   EXPECT_THAT(Look().culprits, IsEmpty());
   job_.mutable_lease()->set_seconds(15);
@@ -173,6 +201,14 @@ TEST_F(DiagnosisTest, WhoStoppedInTheMiddleIsFoundByAskingAll) {
   const StuckGroup group = Look({{0, Answer::kAnswers}, {1, Answer::kSilent}});
   ASSERT_THAT(Ranks(group), ElementsAre(1));
   EXPECT_EQ(group.culprits[0].state, "stopped");
+}
+
+TEST_F(DiagnosisTest, NobodyIsBlamedBeforeTheHeartbeatsCanHaveToldOfIt) {
+  for (const int rank : {0, 1, 3}) In(rank, "world", 42, 6);
+  job_.mutable_lease()->set_seconds(60);
+  EXPECT_TRUE(Diagnose(job_, nullptr, {}).healthy());
+  for (const int rank : {0, 1, 3}) In(rank, "world", 42, 7);
+  EXPECT_THAT(Ranks(Look()), ElementsAre(2));
 }
 
 TEST_F(DiagnosisTest, WhoIsGoneIsNamedWithItsCause) {
@@ -200,18 +236,169 @@ TEST_F(DiagnosisTest, WhoIsLeftInOneThatOthersHaveCompleted) {
 
 TEST_F(DiagnosisTest, RanksThatDoNotAgreeAreShown) {
   for (const int rank : {0, 1, 3}) In(rank, "world", 42, 30);
-  In(2, "world", 42, 30, "broadcast float32[8]");
+  In(2, "world", 42, 30, CollectiveKind::kBroadcast);
   EXPECT_EQ(Look().note,
-            "they do not agree: \"#42 all_reduce float32[8] sum\" on ranks 0, "
-            "1, 3; \"#42 broadcast float32[8]\" on rank 2");
+            "they do not agree: \"all_reduce #42 float32[8] sum\" on ranks 0, "
+            "1, 3; \"broadcast #42 float32[8] root 0\" on rank 2");
 }
 
-TEST_F(DiagnosisTest, ARankThatHasSaidNothingIsBehind) {
+TEST_F(DiagnosisTest, ARankThatIsNotInTheGroupYetIsBehind) {
   for (const int rank : {0, 1, 2}) In(rank, "world", 1, 30);
-  job_.mutable_progress(3)->Clear();
+  job_.mutable_progress(3)->clear_groups();
   const StuckGroup group = Look();
   ASSERT_THAT(Ranks(group), ElementsAre(3));
-  EXPECT_THAT(group.culprits[0].what, HasSubstr("it has completed none yet"));
+  EXPECT_EQ(group.culprits[0].state, "user_code");
+  EXPECT_THAT(group.culprits[0].what,
+              HasSubstr("it has completed no collective yet"));
+}
+
+TEST_F(DiagnosisTest, WhoDoesNotSendIsNamedNotWhoWaits) {
+  InPeerCall(1, CollectiveKind::kRecv, 0, 33);
+  const StuckGroup group = Look();
+  ASSERT_THAT(Ranks(group), ElementsAre(0));
+  EXPECT_EQ(group.culprits[0].state, "user_code");
+  EXPECT_THAT(group.waiting, ElementsAre(1));
+  EXPECT_THAT(RanksToAsk(job_, nullptr), ElementsAre(0));
+  EXPECT_EQ(DiagnosisText(job_, Diagnose(job_, nullptr, {})),
+            "job job7: generation 3 runs, 4 ranks, 4 members alive\n"
+            "\n"
+            "group \"world\" is stuck in recv #1 float32[8] from rank 0 tag 0 "
+            "for 34.0s\n"
+            "  rank 0 (host-0, pid 100) is in code of its own: it has not sent "
+            "what rank 1 waits for; its last, #41, is done\n"
+            "  1 rank waits: 1\n");
+}
+
+TEST_F(DiagnosisTest, AChainOfReceiversBlamesItsEnd) {
+  InPeerCall(3, CollectiveKind::kRecv, 2, 30);
+  InPeerCall(2, CollectiveKind::kSend, 1, 40);
+  In(1, "pair", 7, 50);
+  GroupOf(1, "world");
+  const Diagnosis diagnosis = Diagnose(job_, nullptr, {});
+  ASSERT_THAT(diagnosis.groups, SizeIs(2));
+  const StuckGroup& group = diagnosis.groups[1];
+  EXPECT_EQ(group.collective, "send #1 float32[8] to rank 1 tag 0");
+  EXPECT_THAT(group.waiting, ElementsAre(2, 3));
+  ASSERT_THAT(Ranks(group), ElementsAre(1));
+  EXPECT_EQ(group.culprits[0].what,
+            "has not received what rank 2 sends: it is in all_reduce #7 "
+            "float32[8] sum on group \"pair\" for 51.0s");
+}
+
+TEST_F(DiagnosisTest, APeerIsARankOfItsGroup) {
+  v1::RegisteredGroup* pair = job_.add_groups();
+  pair->set_name("pair");
+  pair->add_ranks(1);
+  pair->add_ranks(3);
+  Done(1, "pair", 5);
+  Done(3, "pair", 5);
+  InPeerCall(1, CollectiveKind::kRecv, 1, 30, "pair");
+  EXPECT_THAT(Ranks(Look()), ElementsAre(3));
+}
+
+TEST_F(DiagnosisTest, AReceiverAndACollectiveThatWaitForEachOtherAreBothTold) {
+  for (const int rank : {0, 2, 3}) In(rank, "world", 42, 30);
+  InPeerCall(1, CollectiveKind::kRecv, 0, 31);
+  const Diagnosis diagnosis = Diagnose(job_, nullptr, {});
+  ASSERT_THAT(diagnosis.groups, SizeIs(2));
+  ASSERT_THAT(Ranks(diagnosis.groups[0]), ElementsAre(0));
+  EXPECT_EQ(diagnosis.groups[0].culprits[0].state, "in_collective");
+  EXPECT_EQ(diagnosis.groups[0].culprits[0].what,
+            "has not sent what rank 1 waits for: it is in all_reduce #42 "
+            "float32[8] sum for 31.0s");
+  ASSERT_THAT(Ranks(diagnosis.groups[1]), ElementsAre(1));
+  EXPECT_EQ(diagnosis.groups[1].culprits[0].state, "point_to_point");
+  EXPECT_EQ(diagnosis.groups[1].culprits[0].what,
+            "has not called #42: it is in recv #1 float32[8] from rank 0 tag 0 "
+            "for 32.0s");
+}
+
+TEST_F(DiagnosisTest, PeersThatWaitForEachOtherAreShown) {
+  InPeerCall(0, CollectiveKind::kRecv, 1, 30);
+  InPeerCall(1, CollectiveKind::kRecv, 0, 30);
+  const StuckGroup group = Look();
+  EXPECT_THAT(group.culprits, IsEmpty());
+  EXPECT_EQ(
+      group.note,
+      "they wait for each other: rank 0 in \"recv #1 float32[8] from rank "
+      "1 tag 0\"; rank 1 in \"recv #1 float32[8] from rank 0 tag 0\"");
+  EXPECT_THAT(RanksToAsk(job_, nullptr), ElementsAre(0, 1));
+  // One of them was stopped in it.
+  EXPECT_EQ(Look({{0, Answer::kSilent}}).culprits.at(0).state, "stopped");
+}
+
+TEST_F(DiagnosisTest, WhoTakesFromAnybodyBlamesNobody) {
+  InPeerCall(2, CollectiveKind::kRecv, dataplane::kAnyPeer, 30);
+  EXPECT_THAT(Look().culprits, IsEmpty());
+  EXPECT_EQ(Look().note, "it takes what any rank sends, and none does");
+}
+
+TEST_F(DiagnosisTest, WhatAStoppedRankLastToldIsNotTakenForToday) {
+  for (const int rank : {0, 1, 3}) In(rank, "world", 42, 30);
+  In(2, "world", 41, 0);
+  Silent(2, 240);
+  const StuckGroup group = Look({{2, Answer::kSilent}});
+  EXPECT_EQ(group.sequence, 42);
+  EXPECT_EQ(group.collective, "all_reduce #42 float32[8] sum");
+  EXPECT_EQ(group.running_for, seconds(31));
+  EXPECT_THAT(group.waiting, ElementsAre(0, 1, 3));
+  ASSERT_THAT(Ranks(group), ElementsAre(2));
+  EXPECT_THAT(
+      group.culprits[0].what,
+      HasSubstr("last heard of 240.0s ago, in all_reduce #41 float32[8] sum"));
+}
+
+TEST_F(DiagnosisTest, OldProgressOfALivingRankProvesNothing) {
+  for (const int rank : {0, 1, 3}) In(rank, "world", 42, 30);
+  job_.mutable_progress(2)->mutable_age()->set_seconds(20);
+  const StuckGroup group = Look();
+  ASSERT_THAT(Ranks(group), ElementsAre(2));
+  EXPECT_EQ(group.culprits[0].state, "unknown");
+  EXPECT_EQ(group.culprits[0].what,
+            "has told nothing new for 20.0s, after #41");
+}
+
+TEST_F(DiagnosisTest, AfterARestartOfTheCoordinatorNobodyIsBlamedForSilence) {
+  for (const int rank : {0, 1, 3}) In(rank, "world", 42, 30);
+  job_.mutable_progress(2)->Clear();
+  earlier_ = job_;
+  earlier_->set_coordinator_epoch(1);
+  const StuckGroup group = Look();
+  ASSERT_THAT(Ranks(group), ElementsAre(2));
+  EXPECT_EQ(group.culprits[0].state, "unknown");
+  EXPECT_THAT(group.culprits[0].what,
+              HasSubstr("the coordinator was restarted a moment ago"));
+}
+
+TEST_F(DiagnosisTest, LooksAtTwoCoordinatorsAreNotCompared) {
+  for (const int rank : {0, 1, 3}) In(rank, "world", 42, 30);
+  earlier_ = job_;
+  earlier_->set_coordinator_epoch(1);
+  for (v1::GroupProgress& group :
+       *earlier_->mutable_progress(2)->mutable_groups()) {
+    group.set_last_enqueued(1);
+  }
+  EXPECT_EQ(Look().culprits.at(0).state, "user_code");
+  earlier_->set_coordinator_epoch(0);
+  EXPECT_EQ(Look().culprits.at(0).state, "slow");
+  earlier_->mutable_summary()->set_generation(2);
+  EXPECT_EQ(Look().culprits.at(0).state, "user_code");
+}
+
+TEST_F(DiagnosisTest, WhoIsSilentIsToldWhereNobodyWaits) {
+  for (int rank = 0; rank < 4; ++rank) {
+    In(rank, "world", 42, 0);
+    Silent(rank, 30);
+  }
+  EXPECT_THAT(RanksToAsk(job_, nullptr), ElementsAre(0, 1, 2, 3));
+  const Diagnosis diagnosis = Diagnose(job_, nullptr, {{0, Answer::kSilent}});
+  EXPECT_FALSE(diagnosis.healthy());
+  EXPECT_THAT(diagnosis.groups, IsEmpty());
+  ASSERT_THAT(diagnosis.silent, SizeIs(4));
+  EXPECT_EQ(diagnosis.silent[0].state, "stopped");
+  EXPECT_THAT(DiagnosisText(job_, diagnosis),
+              HasSubstr("\nnothing is heard of\n  rank 0 (host-0, pid 100) is "
+                        "stopped (SIGSTOP"));
 }
 
 TEST_F(DiagnosisTest, BarriersAndRendezvousThatWaitAreTold) {

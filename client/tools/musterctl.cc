@@ -222,6 +222,7 @@ class Ctl {
     for (const StuckGroup& group : diagnosis.groups) {
       for (const Culprit& culprit : group.culprits) ranks.insert(culprit.rank);
     }
+    for (const Culprit& culprit : diagnosis.silent) ranks.insert(culprit.rank);
     for (const auto& [rank, fetched] :
          FetchAll(job, {ranks.begin(), ranks.end()}, "/debug/stacks")) {
       std::string text = absl::StrCat("\nstacks of rank ", rank, ": ",
