@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/errors.h"
+#include "client/internal/endpoint.h"
 #include "client/internal/error_file.h"
 #include "client/internal/throw.h"
 
@@ -36,10 +37,18 @@ constexpr int kNprocsMax = 1024;
 // What a process may say of its end; a pipe holds it.
 constexpr size_t kMessageBytesMax = 4096;
 
-// The exit status for `error`, which has not been caught.
+// The exit status for `error`, which has not been caught. All ranks may have
+// the same one, as when they disagree on a collective: whom it names must not
+// say that another one is to blame.
 int StatusOf(const std::exception& error) {
   const auto* const dist = dynamic_cast<const DistError*>(&error);
-  return dist != nullptr && !dist->culprits().empty() ? kExitPeerFailed : 1;
+  if (dist == nullptr || dist->culprits().empty()) return 1;
+  for (const MemberInfo& culprit : dist->culprits()) {
+    if (culprit.pid == getpid() && culprit.host == internal::HostName()) {
+      return 1;
+    }
+  }
+  return kExitPeerFailed;
 }
 
 // Calls `main`; what it throws goes to `report` and becomes a status.

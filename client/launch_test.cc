@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/internal/endpoint.h"
 #include "client/internal/error_file.h"
 #include "client/muster.h"
 #include "gmock/gmock.h"
@@ -106,6 +107,47 @@ TEST(SpawnTest, TheCulpritIsWhoDoesNotBlameOthers) {
   } catch (const DistError& error) {
     EXPECT_THAT(error.what(), HasSubstr("was killed by signal 9 (SIGKILL)"));
     EXPECT_THAT(error.culprit_ranks(), ElementsAre(2));
+  }
+}
+
+TEST(SpawnTest, WhoIsNamedByItsOwnErrorIsTheCulprit) {
+  const auto call = [] {
+    Spawn(
+        [](int index) {
+          const MemberInfo self = {.rank = 1,
+                                   .host = internal::HostName(),
+                                   .pid = index == 1 ? getpid() : getppid()};
+          throw DistError(absl::AbortedError("rank 1 differs"), {self});
+        },
+        3);
+  };
+  EXPECT_THAT(ErrorOf(call, absl::StatusCode::kAborted),
+              HasSubstr("process 1 (pid "));
+}
+
+TEST(SpawnTest, RanksThatDisagreeNameTheOneOfTheError) {
+  const auto call = [] {
+    Spawn(
+        [](int index) {
+          InitProcessGroup({.init_method = "file://" + ::testing::TempDir() +
+                                           "/disagree-" +
+                                           std::to_string(getppid()),
+                            .world_size = 3,
+                            .rank = index});
+          std::vector<float> sum(index == 2 ? 4 : 64);
+          AllReduce(Tensor(sum));
+        },
+        3);
+  };
+  try {
+    call();
+    FAIL() << "nothing was thrown";
+  } catch (const DistError& error) {
+    ASSERT_EQ(error.culprits().size(), 1U);
+    const MemberInfo& culprit = error.culprits()[0];
+    EXPECT_THAT(error.what(),
+                HasSubstr("; rank " + std::to_string(culprit.rank) +
+                          " is pid " + std::to_string(culprit.pid) + " on "));
   }
 }
 
