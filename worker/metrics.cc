@@ -74,6 +74,9 @@ class PrometheusMetrics final : public Metrics {
                 .Name("muster_dataplane_collective_duration_seconds")
                 .Help("Start to completion of collectives that succeeded.")
                 .Register(registry_)),
+        running_(AddGauge("muster_dataplane_collective_running_seconds",
+                          "How long the oldest collective, send or receive "
+                          "that runs has been running; 0 when none does.")),
         cpu_seconds_(
             prometheus::BuildCounter()
                 .Name("process_cpu_seconds_total")
@@ -114,6 +117,10 @@ class PrometheusMetrics final : public Metrics {
     world_size_.Set(world_size);
   }
 
+  void SetRunning(std::chrono::milliseconds running_for) override {
+    running_.Set(std::chrono::duration<double>(running_for).count());
+  }
+
   std::string Render() const override {
     // A counter can only go up: add what was used since the last scrape, in
     // one scrape at a time.
@@ -141,6 +148,7 @@ class PrometheusMetrics final : public Metrics {
   prometheus::Family<prometheus::Counter>& collectives_;
   prometheus::Family<prometheus::Counter>& bytes_;
   prometheus::Family<prometheus::Histogram>& durations_;
+  prometheus::Gauge& running_;
   prometheus::Counter& cpu_seconds_;
   prometheus::Gauge& open_fds_;
   prometheus::Gauge& resident_bytes_;

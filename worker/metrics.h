@@ -1,6 +1,7 @@
 #ifndef MUSTER_WORKER_METRICS_H_
 #define MUSTER_WORKER_METRICS_H_
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -15,6 +16,7 @@ namespace muster::worker {
 //   muster_dataplane_collectives_total{op,backend,code}
 //   muster_dataplane_collective_bytes_total{op,backend}
 //   muster_dataplane_collective_duration_seconds{op,backend}    histogram
+//   muster_dataplane_collective_running_seconds                 gauge
 //   process_cpu_seconds_total, process_open_fds,
 //   process_resident_memory_bytes, process_start_time_seconds
 //
@@ -25,6 +27,9 @@ class Metrics : public dataplane::Metrics {
   static std::unique_ptr<Metrics> Create();
 
   virtual void SetRank(int rank, int world_size) = 0;
+
+  // How long the oldest one that runs has been running; 0: none runs.
+  virtual void SetRunning(std::chrono::milliseconds running_for) = 0;
 
   // Everything in Prometheus' text format.
   virtual std::string Render() const = 0;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <set>
 #include <sstream>
 #include <string>
@@ -64,6 +65,7 @@ TEST(MetricsTest, NamesAndLabelsAreThese) {
           "muster_dataplane_collective_duration_seconds_bucket{backend,op,le}",
           "muster_dataplane_collective_duration_seconds_count{backend,op}",
           "muster_dataplane_collective_duration_seconds_sum{backend,op}",
+          "muster_dataplane_collective_running_seconds{}",
           "muster_dataplane_collectives_total{backend,code,op}",
           "muster_worker_rank{}", "muster_worker_world_size{}",
           "process_cpu_seconds_total{}", "process_open_fds{}",
@@ -97,6 +99,15 @@ TEST(MetricsTest, FailedCollectivesCountByCodeAlone) {
   EXPECT_THAT(
       text,
       Not(HasSubstr("muster_dataplane_collective_duration_seconds_count{")));
+}
+
+TEST(MetricsTest, WhatRunsIsTheLastValueThatWasSet) {
+  const auto metrics = Metrics::Create();
+  EXPECT_THAT(metrics->Render(),
+              HasSubstr("\nmuster_dataplane_collective_running_seconds 0\n"));
+  metrics->SetRunning(std::chrono::milliseconds(1500));
+  EXPECT_THAT(metrics->Render(),
+              HasSubstr("\nmuster_dataplane_collective_running_seconds 1.5\n"));
 }
 
 TEST(MetricsTest, RankAndWorldSizeAreValues) {

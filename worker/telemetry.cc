@@ -31,7 +31,10 @@ class HttpTelemetry final : public Telemetry {
   absl::Status Listen(const TelemetryOptions& options) {
     std::vector<HttpPage> pages = {
         {"/metrics", "text/plain; version=0.0.4; charset=utf-8",
-         [this] { return metrics_->Render(); }},
+         [this, running_for = options.running_for] {
+           if (running_for != nullptr) metrics_->SetRunning(running_for());
+           return metrics_->Render();
+         }},
         {"/healthz", "text/plain", [] { return std::string("ok\n"); }},
         {"/debug/stacks", "text/plain", StacksOfAllThreads},
         {"/debug/environment", "application/json", EnvironmentJson},

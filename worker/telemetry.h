@@ -1,6 +1,8 @@
 #ifndef MUSTER_WORKER_TELEMETRY_H_
 #define MUSTER_WORKER_TELEMETRY_H_
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +20,9 @@ struct TelemetryOptions {
   std::string address = "127.0.0.1";
   // 0 takes any free port.
   int port = 0;
+  // How long the oldest collective that runs has been running, 0 if none does;
+  // null: none ever does.
+  std::function<std::chrono::milliseconds()> running_for = nullptr;
   // Pages below /debug/ beside those of this process that every one has.
   std::vector<HttpPage> debug_pages = {};
   // Whether a request may have the pages below /debug/; null: all may.

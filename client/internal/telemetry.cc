@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -25,6 +26,17 @@ class Telemetry::Groups {
   void Set(std::function<std::vector<GroupProgress>()> progress) {
     dataplane::MutexLock lock(mutex_);
     progress_ = std::move(progress);
+  }
+
+  // Of the oldest call that runs in any of them.
+  std::chrono::milliseconds RunningFor() const {
+    std::chrono::milliseconds longest{0};
+    for (const GroupProgress& group : Progress()) {
+      if (!group.current.empty()) {
+        longest = std::max(longest, group.running_for);
+      }
+    }
+    return longest;
   }
 
   std::string Json() const {
@@ -147,6 +159,7 @@ absl::StatusOr<std::unique_ptr<Telemetry>> Telemetry::Start(
   if (!options->has_value()) return nullptr;
   const auto groups = std::make_shared<Groups>();
   worker::TelemetryOptions& chosen = **options;
+  chosen.running_for = [groups] { return groups->RunningFor(); };
   chosen.debug_pages = {
       {"/debug/groups", "application/json",
        [groups] { return groups->Json(); }},

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 
 CTL = COORDINATOR = RUN = RANK = ""
 LIMIT_S = 90
@@ -112,6 +113,24 @@ class DiagnoseTest(unittest.TestCase):
         self.assertIn("rank 1 (", text)
         self.assertIn("stacks of rank 1:", text)
         self.assertIn("LostInUserCode", text)
+
+    def test_metrics_tell_how_long_a_rank_waits_already(self):
+        self.hang("point_to_point")
+        self.diagnose("user_code")
+        members = json.loads(self.ctl("members", "job", "--json").stdout)
+        waits = {}
+        for member in members["members"]:
+            if member["rank"] < 0:
+                continue
+            url = f"http://{member['debug_address']}/metrics"
+            with urllib.request.urlopen(url, timeout=LIMIT_S) as reply:
+                text = reply.read().decode()
+            waits[member["rank"]] = float(re.search(
+                r"^muster_dataplane_collective_running_seconds (.*)$", text,
+                re.MULTILINE).group(1))
+        self.assertGreater(waits[0], 0.3)
+        self.assertGreater(waits[2], 0.3)
+        self.assertEqual(waits[1], 0)
 
     def test_a_stopped_rank_is_named(self):
         self.hang("stopped")
