@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/internal/endpoint.h"
 #include "client/internal/error_file.h"
 #include "worker/numa.h"
 
@@ -40,12 +41,6 @@ void Say(const std::string& text) {
   const std::string line = absl::StrCat("muster-run: ", text, "\n");
   const ssize_t ignored = write(STDERR_FILENO, line.data(), line.size());
   (void)ignored;
-}
-
-std::string HostName() {
-  char name[256] = "unknown";
-  gethostname(name, sizeof(name) - 1);
-  return name;
 }
 
 namespace {
@@ -110,7 +105,7 @@ absl::Status Attempt::StartRank(Rank& rank) {
       std::binary_search(filter.begin(), filter.end(), local_rank);
   // Returns the descriptor to write to.
   const auto add = [&](int sink, const char* name, bool redirected, bool teed) {
-    return output_.Add(prefix, shown && !redirected ? sink : -1,
+    return output_.Add(prefix, shown && (!redirected || teed) ? sink : -1,
                        redirected || teed ? *folder + name : "");
   };
   absl::StatusOr<int> out =
@@ -430,7 +425,7 @@ std::string Attempt::DescribeFailure(size_t first) const {
   const Rank& rank = RankOf(failure);
   std::string text = absl::StrCat(
       "rank ", failure.rank, " (local rank ", LocalRank(rank), ", pid ",
-      failure.pid, ") on host ", HostName(), " ",
+      failure.pid, ") on host ", internal::HostName(), " ",
       failure.told_to_stop ? "hung until it " : "", Describe(failure.status));
   const std::string message = internal::ReadErrorFile(rank.error_file);
   if (!message.empty()) absl::StrAppend(&text, ": ", message);

@@ -22,9 +22,6 @@ namespace muster::worker {
 // Prints a line of muster-run's own to standard error, in one write.
 void Say(const std::string& text);
 
-// This host's name.
-std::string HostName();
-
 // How an attempt ended.
 struct Outcome {
   // Every rank exited with 0.

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/errors.h"
+#include "client/internal/endpoint.h"
 #include "client/session.h"
 #include "client/store.h"
 #include "worker/attempt.h"
@@ -78,7 +79,7 @@ absl::Status Hosts::Connect() {
   options.address = coordinator_.HostPort();
   options.job = absl::StrCat(coordinator_.job, ".agents");
   const std::string host =
-      options_.local_addr.empty() ? HostName() : options_.local_addr;
+      options_.local_addr.empty() ? internal::HostName() : options_.local_addr;
   options.member = absl::StrCat(host, "-", getpid());
   options.connect_timeout = options_.rendezvous_times.join_timeout;
   options.connect_timeout_name = "--rdzv-conf join_timeout";

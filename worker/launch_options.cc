@@ -2,25 +2,22 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <utility>
 
-#include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
-#include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 
 ABSL_FLAG(bool, standalone, false,
           "serve a coordinator for this job alone, on a free port of this "
-          "host; the default without --rdzv-endpoint");
+          "host; the default without --rdzv-endpoint, --master-addr and "
+          "--master-port");
 ABSL_FLAG(
     std::string, nproc_per_node, "1",
     "ranks to start on this host: 1 to 1024, cpu (one for each), gpu (one "
@@ -42,11 +39,12 @@ ABSL_FLAG(
     "long to wait for the other hosts; last_call_timeout (30), how long "
     "for more than MIN of them");
 ABSL_FLAG(std::string, rdzv_backend, "",
-          "static, c10d or muster, which are the same here: scripts for "
-          "torchrun may give it");
+          "c10d: the first muster-run on the host of --rdzv-endpoint serves a "
+          "coordinator there (in plain text), unless one is there; static and "
+          "muster: one is there");
 ABSL_FLAG(std::string, master_addr, "",
-          "without --rdzv-endpoint: the host of node rank 0, whose muster-run "
-          "serves the coordinator there (in plain text)");
+          "without --rdzv-endpoint and --standalone: the host of node rank 0, "
+          "whose muster-run serves the coordinator there (in plain text)");
 ABSL_FLAG(int, master_port, 29500, "the port of that coordinator");
 ABSL_FLAG(int, max_restarts, 0,
           "how often all ranks of the job are started again after a failure; "
@@ -66,7 +64,9 @@ ABSL_FLAG(std::string, log_dir, "",
 ABSL_FLAG(std::string, redirects, "0",
           "what goes to the log folder alone: 0 nothing, 1 standard output, 2 "
           "standard error, 3 both; or by local rank, such as 0:3,1:1");
-ABSL_FLAG(std::string, tee, "0", "what goes there, too, in the same form");
+ABSL_FLAG(std::string, tee, "0",
+          "what is printed and goes there, too, in the same form; it counts "
+          "for what --redirects has as well");
 ABSL_FLAG(
     std::string, local_ranks_filter, "",
     "the local ranks whose output is printed, such as 0,2; the log folder "
@@ -95,135 +95,57 @@ namespace {
 
 constexpr int kDefaultPort = 7070;
 constexpr int kPortMax = 65535;
+constexpr double kSecondsMax = 24 * 3600;
 constexpr int kRestartsMax = 1000000;
 constexpr size_t kJobBytesMax = 128;
 
-struct Option {
-  absl::CommandLineFlag* flag;
-  const char* placeholder;  // empty: a switch
-};
-
-const std::vector<Option>& Options() {
-  static const auto* const kOptions = new std::vector<Option>{
-      {absl::FindCommandLineFlag("standalone"), ""},
-      {absl::FindCommandLineFlag("nproc_per_node"), "N"},
-      {absl::FindCommandLineFlag("nnodes"), "N"},
-      {absl::FindCommandLineFlag("node_rank"), "K"},
-      {absl::FindCommandLineFlag("rdzv_endpoint"), "HOST:PORT"},
-      {absl::FindCommandLineFlag("rdzv_id"), "JOB"},
-      {absl::FindCommandLineFlag("rdzv_conf"), "CONF"},
-      {absl::FindCommandLineFlag("rdzv_backend"), "NAME"},
-      {absl::FindCommandLineFlag("master_addr"), "HOST"},
-      {absl::FindCommandLineFlag("master_port"), "PORT"},
-      {absl::FindCommandLineFlag("local_addr"), "HOST"},
-      {absl::FindCommandLineFlag("max_restarts"), "N"},
-      {absl::FindCommandLineFlag("restart"), "WHAT"},
-      {absl::FindCommandLineFlag("monitor_interval"), "SECONDS"},
-      {absl::FindCommandLineFlag("role"), "NAME"},
-      {absl::FindCommandLineFlag("log_dir"), "FOLDER"},
-      {absl::FindCommandLineFlag("redirects"), "STREAMS"},
-      {absl::FindCommandLineFlag("tee"), "STREAMS"},
-      {absl::FindCommandLineFlag("local_ranks_filter"), "RANKS"},
-      {absl::FindCommandLineFlag("metrics_port_base"), "PORT"},
-      {absl::FindCommandLineFlag("signals_to_handle"), "SIGNALS"},
-      {absl::FindCommandLineFlag("numa_binding"), "WHAT"},
-      {absl::FindCommandLineFlag("failure_grace"), "DURATION"},
-      {absl::FindCommandLineFlag("stop_grace"), "DURATION"},
-  };
-  return *kOptions;
-}
-
-// As people write it: "--nproc-per-node".
-std::string Spelling(const Option& option) {
-  return absl::StrCat("--",
-                      absl::StrReplaceAll(option.flag->Name(), {{"_", "-"}}));
-}
-
-const Option* FindOption(absl::string_view name) {
-  const std::string canonical = absl::StrReplaceAll(name, {{"-", "_"}});
-  for (const Option& option : Options()) {
-    if (option.flag->Name() == canonical) return &option;
-  }
-  return nullptr;
-}
-
-absl::Status Assign(const Option& option, absl::string_view value,
-                    absl::string_view source) {
-  std::string ignored;
-  if (option.flag->ParseFrom(value, &ignored)) return absl::OkStatus();
-  absl::string_view want = "true or false";
-  if (option.flag->IsOfType<int>() || option.flag->IsOfType<double>()) {
-    want = "a number";
-  }
-  if (option.flag->IsOfType<absl::Duration>()) {
-    want = "a duration such as 500ms or 5s";
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(source, " must be ", want, ", got \"", value, "\""));
-}
-
-absl::Status ReadEnvironment(const Environment& environment) {
-  for (const Option& option : Options()) {
-    const std::string suffix = absl::AsciiStrToUpper(option.flag->Name());
-    for (const char* prefix : {"MUSTER_", "PET_"}) {
-      const std::string name = prefix + suffix;
-      const auto found = environment.find(name);
-      if (found == environment.end() || found->second.empty()) continue;
-      absl::Status status = Assign(option, found->second, name);
-      if (!status.ok()) return status;
-      break;
-    }
-  }
-  return absl::OkStatus();
+OptionTable Table() {
+  return OptionTable(
+      {
+          {"standalone", ""},
+          {"nproc_per_node", "N"},
+          {"nnodes", "N"},
+          {"node_rank", "K"},
+          {"rdzv_endpoint", "HOST:PORT"},
+          {"rdzv_id", "JOB"},
+          {"rdzv_conf", "CONF"},
+          {"rdzv_backend", "NAME"},
+          {"master_addr", "HOST"},
+          {"master_port", "PORT"},
+          {"local_addr", "HOST"},
+          {"max_restarts", "N"},
+          {"restart", "WHAT"},
+          {"monitor_interval", "SECONDS"},
+          {"role", "NAME"},
+          {"log_dir", "FOLDER"},
+          {"redirects", "STREAMS", 'r'},
+          {"tee", "STREAMS", 't'},
+          {"local_ranks_filter", "RANKS"},
+          {"metrics_port_base", "PORT"},
+          {"signals_to_handle", "SIGNALS"},
+          {"numa_binding", "WHAT"},
+          {"failure_grace", "DURATION"},
+          {"stop_grace", "DURATION"},
+      },
+      {.variables = {"MUSTER_", "PET_"},
+       .hint = "options of the program go after its name"});
 }
 
 // Assigns the options at the head of `arguments` and puts the rest into
 // `options`.
 absl::Status ReadArguments(const std::vector<std::string>& arguments,
-                           LaunchOptions& options) {
+                           OptionTable& table, LaunchOptions& options) {
   size_t next = 0;
   while (next < arguments.size()) {
-    const std::string& argument = arguments[next];
-    if (argument.size() < 2 || argument[0] != '-') break;
-    ++next;
-    if (argument == "--") break;
-    if (argument == "-h" || argument == "--help" || argument == "-help") {
-      options.help = true;
-      return absl::OkStatus();
-    }
-    if (argument == "--version" || argument == "-version") {
-      options.version = true;
-      return absl::OkStatus();
-    }
-    absl::string_view name = argument;
-    absl::ConsumePrefix(&name, "-");
-    absl::ConsumePrefix(&name, "-");
-    std::optional<absl::string_view> value;
-    const size_t equals = name.find('=');
-    if (equals != absl::string_view::npos) {
-      value = name.substr(equals + 1);
-      name = name.substr(0, equals);
-    }
-    const Option* const option = FindOption(name);
-    if (option == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown option \"", argument,
-                       "\" (options of the program go after "
-                       "its name)"));
-    }
-    if (!value.has_value()) {
-      if (option->flag->IsOfType<bool>()) {
-        value = "true";
-      } else if (next < arguments.size()) {
-        value = arguments[next++];
-      } else {
-        return absl::InvalidArgumentError(
-            absl::StrCat(Spelling(*option), " needs a value"));
-      }
-    }
-    absl::Status status = Assign(*option, *value, Spelling(*option));
-    if (!status.ok()) return status;
+    const absl::StatusOr<OptionTable::Argument> read =
+        table.ReadArgument(arguments, next);
+    if (!read.ok()) return read.status();
+    options.help = *read == OptionTable::Argument::kHelp;
+    options.version = *read == OptionTable::Argument::kVersion;
+    if (options.help || options.version) return absl::OkStatus();
+    if (*read == OptionTable::Argument::kOther) break;
   }
+  if (next < arguments.size() && arguments[next] == "--") ++next;
   options.command.assign(arguments.begin() + static_cast<ptrdiff_t>(next),
                          arguments.end());
   return absl::OkStatus();
@@ -246,6 +168,11 @@ absl::Status CheckWord(absl::string_view option, const std::string& value,
                                                  ", got \"", value, "\""));
 }
 
+absl::Status Exclude(const std::string& one, const std::string& other) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(one, " and ", other, " exclude each other"));
+}
+
 // Puts what was parsed into `out`.
 template <typename T>
 absl::Status Take(absl::StatusOr<T> parsed, T& out) {
@@ -264,13 +191,14 @@ absl::Status ReadDuration(absl::string_view option, absl::Duration value,
   return absl::OkStatus();
 }
 
-// HOST, HOST:PORT, [V6]:PORT or [V6].
-absl::Status ReadEndpoint(const std::string& endpoint, LaunchOptions& options) {
+// HOST, HOST:PORT, [V6]:PORT or [V6]. The port is at least `port_min`.
+absl::Status ReadEndpoint(const OptionTable& given, const std::string& endpoint,
+                          int port_min, LaunchOptions& options) {
   const auto error = [&] {
     return absl::InvalidArgumentError(
-        absl::StrCat("--rdzv-endpoint must be HOST:PORT (an IPv6 host in "
-                     "brackets, a port of 1 to 65535), got \"",
-                     endpoint, "\""));
+        absl::StrCat(given.Name("rdzv_endpoint"),
+                     " must be HOST:PORT (an IPv6 host in brackets, a port of ",
+                     port_min, " to ", kPortMax, "), got \"", endpoint, "\""));
   };
   absl::string_view rest = endpoint;
   if (absl::ConsumePrefix(&rest, "[")) {
@@ -288,164 +216,218 @@ absl::Status ReadEndpoint(const std::string& endpoint, LaunchOptions& options) {
   if (rest.empty()) return absl::OkStatus();
   if (!absl::ConsumePrefix(&rest, ":") ||
       !absl::SimpleAtoi(rest, &options.rendezvous_port) ||
-      options.rendezvous_port < 1 || options.rendezvous_port > 65535) {
+      options.rendezvous_port < port_min ||
+      options.rendezvous_port > kPortMax) {
     return error();
   }
   return absl::OkStatus();
 }
 
 // Without an endpoint: the coordinator is one of the job's own.
-absl::Status ReadMaster(LaunchOptions& options) {
+absl::Status ReadMaster(const OptionTable& given, LaunchOptions& options) {
   const std::string master = absl::GetFlag(FLAGS_master_addr);
-  if (!options.several_hosts() || absl::GetFlag(FLAGS_standalone)) {
-    if (!options.several_hosts()) return absl::OkStatus();
+  const std::string nnodes =
+      absl::StrCat(given.Name("nnodes"), "=", absl::GetFlag(FLAGS_nnodes));
+  const bool standalone = absl::GetFlag(FLAGS_standalone);
+  if (!options.several_hosts() &&
+      (standalone || (master.empty() && !given.IsGiven("master_port")))) {
+    return absl::OkStatus();
+  }
+  if (standalone) {
+    return Exclude(given.Name("standalone"), nnodes);
+  }
+  if (options.nnodes.min != options.nnodes.max) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--standalone and --nnodes=", absl::GetFlag(FLAGS_nnodes),
-                     " exclude each other"));
+        absl::StrCat(nnodes,
+                     " needs --rdzv-endpoint, a coordinator that every "
+                     "host reaches (with --rdzv-backend=c10d, a host "
+                     "that serves one)"));
   }
-  if (master.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--nnodes=", absl::GetFlag(FLAGS_nnodes),
-        " needs --rdzv-endpoint, a coordinator that every host reaches, or "
-        "--master-addr, the host of node rank 0"));
+  if (options.several_hosts()) {
+    if (master.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          nnodes,
+          " needs --rdzv-endpoint, a coordinator that every host reaches, or "
+          "--master-addr, the host of node rank 0"));
+    }
+    if (options.node_rank < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(given.Name("master_addr"), "=", master,
+                       " needs --node-rank: number 0 serves the coordinator"));
+    }
+  } else {
+    options.node_rank = 0;
   }
-  if (options.node_rank < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--master-addr=", master,
-                     " needs --node-rank: number 0 serves the coordinator"));
-  }
-  options.rendezvous_host = master;
+  options.rendezvous_host = master.empty() ? "127.0.0.1" : master;
   options.rendezvous_port = absl::GetFlag(FLAGS_master_port);
   options.rendezvous_on_node_0 = true;
   if (options.rendezvous_id.empty()) options.rendezvous_id = "default";
-  return CheckRange("--master-port", options.rendezvous_port, 1, 65535);
+  return absl::OkStatus();
 }
 
-absl::Status ReadRendezvous(LaunchOptions& options) {
+absl::Status ReadRendezvous(const OptionTable& given, LaunchOptions& options) {
   options.rendezvous_id = absl::GetFlag(FLAGS_rdzv_id);
   const bool fits = options.rendezvous_id.size() <= kJobBytesMax;
   for (const char c : options.rendezvous_id) {
     if (!fits || !(absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
                    c == '.' || c == '_' || c == '-')) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--rdzv-id must be 1 to ", kJobBytesMax,
+          given.Name("rdzv_id"), " must be 1 to ", kJobBytesMax,
           " of A-Z a-z 0-9 . _ -, got \"", options.rendezvous_id, "\""));
     }
   }
   const std::string endpoint = absl::GetFlag(FLAGS_rdzv_endpoint);
-  if (endpoint.empty()) return ReadMaster(options);
+  if (endpoint.empty()) return ReadMaster(given, options);
+  const std::string name =
+      absl::StrCat(given.Name("rdzv_endpoint"), "=", endpoint);
   if (absl::GetFlag(FLAGS_standalone)) {
+    return Exclude(given.Name("standalone"), name);
+  }
+  options.rendezvous_on_its_host = absl::GetFlag(FLAGS_rdzv_backend) == "c10d";
+  // Torchrun's way to say "any free port".
+  const bool may_be_any =
+      options.rendezvous_on_its_host && !options.several_hosts();
+  absl::Status status =
+      ReadEndpoint(given, endpoint, may_be_any ? 0 : 1, options);
+  if (status.ok() && options.rendezvous_port == 0) {
+    options.rendezvous_host.clear();
+    options.rendezvous_on_its_host = false;
+    return status;
+  }
+  if (status.ok() && options.rendezvous_id.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--standalone and --rdzv-endpoint=", endpoint, " exclude each other"));
+        name, " needs --rdzv-id: the job's name on that coordinator"));
   }
-  if (options.rendezvous_id.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--rdzv-endpoint=", endpoint,
-                     " needs --rdzv-id: the job's name on that coordinator"));
-  }
-  return ReadEndpoint(endpoint, options);
+  return status;
 }
 
-absl::Status ReadHosts(const Environment& environment, LaunchOptions& options) {
-  absl::Status status = Take(
-      ParseNodeCount("--nnodes", absl::GetFlag(FLAGS_nnodes)), options.nnodes);
-  status.Update(
-      Take(ParseNproc("--nproc-per-node", absl::GetFlag(FLAGS_nproc_per_node),
-                      DevicesOfHost(environment)),
-           options.nproc_per_node));
+absl::Status ReadHosts(const OptionTable& given, const Environment& environment,
+                       LaunchOptions& options) {
+  absl::Status status =
+      Take(ParseNodeCount(given.Name("nnodes"), absl::GetFlag(FLAGS_nnodes)),
+           options.nnodes);
+  status.Update(Take(ParseNproc(given.Name("nproc_per_node"),
+                                absl::GetFlag(FLAGS_nproc_per_node),
+                                DevicesOfHost(environment)),
+                     options.nproc_per_node));
   if (!status.ok()) return status;
   options.node_rank = absl::GetFlag(FLAGS_node_rank);
   if (options.node_rank != -1) {
-    status =
-        CheckRange("--node-rank", options.node_rank, 0, options.nnodes.max - 1);
+    const std::string name = given.Name("node_rank");
+    status = CheckRange(name, options.node_rank, 0, options.nnodes.max - 1);
     if (options.nnodes.min != options.nnodes.max) {
       status.Update(absl::InvalidArgumentError(absl::StrCat(
-          "--node-rank=", options.node_rank,
-          " and --nnodes=", absl::GetFlag(FLAGS_nnodes),
+          name, "=", options.node_rank, " and ", given.Name("nnodes"), "=",
+          absl::GetFlag(FLAGS_nnodes),
           " exclude each other: hosts that come and go get their numbers from "
           "the rendezvous")));
     }
   }
-  status.Update(CheckWord("--rdzv-backend", absl::GetFlag(FLAGS_rdzv_backend),
+  status.Update(CheckRange(given.Name("master_port"),
+                           absl::GetFlag(FLAGS_master_port), 1, kPortMax));
+  status.Update(CheckWord(given.Name("rdzv_backend"),
+                          absl::GetFlag(FLAGS_rdzv_backend),
                           {"static", "c10d", "muster"}));
-  status.Update(
-      Take(ParseRendezvousConf("--rdzv-conf", absl::GetFlag(FLAGS_rdzv_conf)),
-           options.rendezvous_times));
+  status.Update(Take(ParseRendezvousConf(given.Name("rdzv_conf"),
+                                         absl::GetFlag(FLAGS_rdzv_conf)),
+                     options.rendezvous_times));
   options.local_addr = absl::GetFlag(FLAGS_local_addr);
-  if (status.ok()) status = ReadRendezvous(options);
+  if (status.ok()) status = ReadRendezvous(given, options);
   return status;
 }
 
-absl::Status ReadOutput(LaunchOptions& options) {
+// What says of streams by local rank must be of ranks that there are.
+absl::Status CheckLocalRank(const std::string& name, int rank,
+                            const LaunchOptions& options) {
+  if (rank < options.nproc_per_node) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " must be of local ranks 0 to ",
+                   options.nproc_per_node - 1, ", got ", rank));
+}
+
+absl::Status ReadOutput(const OptionTable& given, LaunchOptions& options) {
   options.log_dir = absl::GetFlag(FLAGS_log_dir);
+  const std::string redirects = given.Name("redirects");
+  const std::string tee = given.Name("tee");
+  const std::string filter = given.Name("local_ranks_filter");
   absl::Status status =
-      Take(Streams::Parse("--redirects", absl::GetFlag(FLAGS_redirects)),
+      Take(Streams::Parse(redirects, absl::GetFlag(FLAGS_redirects)),
            options.redirects);
   status.Update(
-      Take(Streams::Parse("--tee", absl::GetFlag(FLAGS_tee)), options.tee));
-  status.Update(Take(ParseLocalRanks("--local-ranks-filter",
-                                     absl::GetFlag(FLAGS_local_ranks_filter)),
-                     options.local_ranks_filter));
+      Take(Streams::Parse(tee, absl::GetFlag(FLAGS_tee)), options.tee));
+  status.Update(
+      Take(ParseLocalRanks(filter, absl::GetFlag(FLAGS_local_ranks_filter)),
+           options.local_ranks_filter));
   if (!status.ok()) return status;
   if (options.redirects.empty() && options.tee.empty()) {
     if (!options.log_dir.empty()) options.tee = Streams::Both();
   } else if (options.log_dir.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        options.tee.empty() ? "--redirects=" : "--tee=",
+        options.tee.empty() ? redirects : tee, "=",
         absl::GetFlag(options.tee.empty() ? FLAGS_redirects : FLAGS_tee),
         " needs --log-dir: the folder of the output"));
   }
-  for (const int rank : options.local_ranks_filter) {
-    if (rank >= options.nproc_per_node) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--local-ranks-filter must be of 0 to ",
-                       options.nproc_per_node - 1, ", got ", rank));
-    }
+  status.Update(
+      CheckLocalRank(redirects, options.redirects.last_rank(), options));
+  status.Update(CheckLocalRank(tee, options.tee.last_rank(), options));
+  if (!options.local_ranks_filter.empty()) {
+    status.Update(
+        CheckLocalRank(filter, options.local_ranks_filter.back(), options));
   }
-  return absl::OkStatus();
-}
-
-absl::Status ReadRestarts(LaunchOptions& options) {
-  options.max_restarts = absl::GetFlag(FLAGS_max_restarts);
-  const std::string restart = absl::GetFlag(FLAGS_restart);
-  absl::Status status =
-      CheckRange("--max-restarts", options.max_restarts, 0, kRestartsMax);
-  status.Update(CheckWord("--restart", restart, {"all", "rank", "none"}));
-  if (restart == "rank") options.restart = LaunchOptions::Restart::kRank;
-  if (restart == "none") options.restart = LaunchOptions::Restart::kNone;
-  if (restart == "rank" && options.several_hosts()) {
-    status.Update(absl::InvalidArgumentError(absl::StrCat(
-        "--restart=rank and --nnodes=", absl::GetFlag(FLAGS_nnodes),
-        " exclude each other")));
-  }
-  if (restart == "none" && options.max_restarts > 0) {
-    status.Update(absl::InvalidArgumentError(
-        absl::StrCat("--restart=none and --max-restarts=", options.max_restarts,
-                     " exclude each other")));
-  }
-  status.Update(ReadDuration("--failure-grace",
-                             absl::GetFlag(FLAGS_failure_grace),
-                             options.failure_grace));
-  status.Update(ReadDuration("--stop-grace", absl::GetFlag(FLAGS_stop_grace),
-                             options.stop_grace));
   return status;
 }
 
-absl::Status ReadFlags(const Environment& environment, LaunchOptions& options) {
-  absl::Status status = ReadHosts(environment, options);
-  status.Update(ReadRestarts(options));
-  if (status.ok()) status = ReadOutput(options);
+absl::Status ReadRestarts(const OptionTable& given, LaunchOptions& options) {
+  options.max_restarts = absl::GetFlag(FLAGS_max_restarts);
+  const std::string restart = absl::GetFlag(FLAGS_restart);
+  const std::string name = given.Name("restart");
+  absl::Status status = CheckRange(given.Name("max_restarts"),
+                                   options.max_restarts, 0, kRestartsMax);
+  status.Update(CheckWord(name, restart, {"all", "rank", "none"}));
+  if (restart == "rank") options.restart = LaunchOptions::Restart::kRank;
+  if (restart == "none") options.restart = LaunchOptions::Restart::kNone;
+  if (restart == "rank" && options.several_hosts()) {
+    status.Update(Exclude(
+        absl::StrCat(name, "=rank"),
+        absl::StrCat(given.Name("nnodes"), "=", absl::GetFlag(FLAGS_nnodes))));
+  }
+  if (restart == "none" && options.max_restarts > 0) {
+    status.Update(Exclude(
+        absl::StrCat(name, "=none"),
+        absl::StrCat(given.Name("max_restarts"), "=", options.max_restarts)));
+  }
+  status.Update(ReadDuration(given.Name("failure_grace"),
+                             absl::GetFlag(FLAGS_failure_grace),
+                             options.failure_grace));
+  status.Update(ReadDuration(given.Name("stop_grace"),
+                             absl::GetFlag(FLAGS_stop_grace),
+                             options.stop_grace));
+  const double interval = absl::GetFlag(FLAGS_monitor_interval);
+  if (!(interval >= 0 && interval <= kSecondsMax)) {
+    status.Update(absl::InvalidArgumentError(
+        absl::StrCat(given.Name("monitor_interval"), " must be 0 to ",
+                     kSecondsMax, " seconds, got ", interval)));
+  }
+  return status;
+}
+
+absl::Status ReadFlags(const OptionTable& given, const Environment& environment,
+                       LaunchOptions& options) {
+  absl::Status status = ReadHosts(given, environment, options);
+  status.Update(ReadRestarts(given, options));
+  if (status.ok()) status = ReadOutput(given, options);
   options.role = absl::GetFlag(FLAGS_role);
-  status.Update(Take(ParseSignals("--signals-to-handle",
+  status.Update(Take(ParseSignals(given.Name("signals_to_handle"),
                                   absl::GetFlag(FLAGS_signals_to_handle)),
                      options.signals));
   options.metrics_port_base = absl::GetFlag(FLAGS_metrics_port_base);
   if (options.metrics_port_base != 0) {
-    status.Update(CheckRange("--metrics-port-base", options.metrics_port_base,
-                             1, kPortMax + 1 - options.nproc_per_node));
+    status.Update(CheckRange(given.Name("metrics_port_base"),
+                             options.metrics_port_base, 1,
+                             kPortMax + 1 - options.nproc_per_node));
   }
   options.numa_binding = absl::GetFlag(FLAGS_numa_binding);
-  status.Update(CheckWord("--numa-binding", options.numa_binding,
+  status.Update(CheckWord(given.Name("numa_binding"), options.numa_binding,
                           {"node", "socket", "exclusive", "core-complex"}));
   if (status.ok() && options.command.empty()) {
     return absl::InvalidArgumentError(
@@ -459,11 +441,12 @@ absl::Status ReadFlags(const Environment& environment, LaunchOptions& options) {
 absl::StatusOr<LaunchOptions> ParseLaunchOptions(
     const std::vector<std::string>& arguments, const Environment& environment) {
   LaunchOptions options;
-  absl::Status status = ReadEnvironment(environment);
-  if (status.ok()) status = ReadArguments(arguments, options);
+  OptionTable table = Table();
+  absl::Status status = table.ReadEnvironment(environment);
+  if (status.ok()) status = ReadArguments(arguments, table, options);
   if (!status.ok()) return status;
   if (options.help || options.version) return options;
-  status = ReadFlags(environment, options);
+  status = ReadFlags(table, environment, options);
   if (!status.ok()) return status;
   return options;
 }
@@ -483,30 +466,7 @@ std::string LaunchHelpText() {
       "Options (also with underscores; a value may follow as the next\n"
       "argument; MUSTER_<OPTION> or PET_<OPTION> in the environment, such as\n"
       "PET_NPROC_PER_NODE, stands for one that is not given):\n";
-  for (const Option& option : Options()) {
-    absl::StrAppend(&text, "\n  ", Spelling(option),
-                    *option.placeholder == '\0' ? "" : "=", option.placeholder,
-                    "\n");
-    // Words, broken before column 78.
-    std::string line = "     ";
-    std::string help = option.flag->Help();
-    if (*option.placeholder != '\0') {
-      const std::string value = option.flag->DefaultValue();
-      absl::StrAppend(&help, "; default ",
-                      value.empty() || value == "\"\"" ? "none" : value);
-    }
-    while (!help.empty()) {
-      const size_t space = help.find(' ');
-      const std::string word = help.substr(0, space);
-      help = space == std::string::npos ? "" : help.substr(space + 1);
-      if (line.size() + 1 + word.size() > 78) {
-        absl::StrAppend(&text, line, "\n");
-        line = "     ";
-      }
-      absl::StrAppend(&line, " ", word);
-    }
-    absl::StrAppend(&text, line, "\n");
-  }
+  text += Table().Help();
   absl::StrAppend(
       &text,
       "\n  --help\n      this text\n"

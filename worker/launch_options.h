@@ -2,16 +2,14 @@
 #define MUSTER_WORKER_LAUNCH_OPTIONS_H_
 
 #include <chrono>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/option_table.h"
 #include "worker/option_values.h"
 
 namespace muster::worker {
-
-using Environment = std::map<std::string, std::string>;
 
 // What muster-run was asked to do.
 struct LaunchOptions {
@@ -34,6 +32,9 @@ struct LaunchOptions {
   // The coordinator is served at that address by the muster-run with
   // node_rank 0.
   bool rendezvous_on_node_0 = false;
+  // The first muster-run on the host of that address serves the coordinator,
+  // unless one is there.
+  bool rendezvous_on_its_host = false;
   // The job's name on the coordinator. Empty: muster-run makes one up.
   std::string rendezvous_id;
   RendezvousTimes rendezvous_times;

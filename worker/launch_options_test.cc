@@ -137,6 +137,16 @@ TEST(LaunchOptionsTest, WrongValueIsAnErrorThatNamesOptionAndValue) {
             "core-complex, got \"all\"");
   EXPECT_EQ(ErrorOf({"--nnodes=2", "--node-rank=2", "p"}),
             "--node-rank must be 0 to 1, got 2");
+  for (const char* port : {"0", "65536", "-1"}) {
+    EXPECT_EQ(ErrorOf({std::string("--master-port=") + port, "p"}),
+              std::string("--master-port must be 1 to 65535, got ") + port);
+  }
+  for (const char* interval : {"-1", "nan", "inf"}) {
+    EXPECT_EQ(ErrorOf({std::string("--monitor-interval=") + interval, "p"}),
+              std::string("--monitor-interval must be 0 to 86400 seconds, "
+                          "got ") +
+                  interval);
+  }
   EXPECT_EQ(ErrorOf({"--stop-grace=10", "p"}),
             "--stop-grace must be a duration such as 500ms or 5s, got \"10\"");
   EXPECT_EQ(ErrorOf({"--stop-grace=-1s", "p"}),
@@ -156,11 +166,59 @@ TEST(LaunchOptionsTest, AJobOfItsOwnHostsIsServedByNodeRankZero) {
   EXPECT_EQ(options->rendezvous_id, "default");
 }
 
+TEST(LaunchOptionsTest, OneHostWithAMasterServesThere) {
+  auto options = Parse({"--master-addr=host-a", "--node-rank=0", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->rendezvous_on_node_0);
+  EXPECT_EQ(options->node_rank, 0);
+  EXPECT_EQ(options->rendezvous_host, "host-a");
+  EXPECT_EQ(options->rendezvous_port, 29500);
+  options = Parse({"p"}, {{"PET_MASTER_PORT", "29500"}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->rendezvous_on_node_0);
+  EXPECT_EQ(options->rendezvous_host, "127.0.0.1");
+  options = Parse({"--standalone", "p"}, {{"PET_MASTER_PORT", "29500"}});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->rendezvous_host, "");
+}
+
+TEST(LaunchOptionsTest, WithC10dTheHostOfTheEndpointServes) {
+  auto options = Parse({"--rdzv-backend=c10d", "--rdzv-endpoint=host-a:1234",
+                        "--rdzv-id=j", "--nnodes=1:4", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->rendezvous_on_its_host);
+  EXPECT_EQ(options->rendezvous_host, "host-a");
+  options = Parse({"--rdzv-endpoint=host-a:1234", "--rdzv-id=j", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_FALSE(options->rendezvous_on_its_host);
+  options = Parse({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->rendezvous_host, "");
+  EXPECT_THAT(ErrorOf({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0",
+                       "--nnodes=2", "p"}),
+              HasSubstr("a port of 1 to 65535"));
+}
+
+TEST(LaunchOptionsTest, AWrongVariableIsNamedWhereverItIsNoticed) {
+  EXPECT_EQ(ErrorOf({"p"}, {{"PET_NPROC_PER_NODE", "four"}}),
+            "PET_NPROC_PER_NODE must be 1 to 1024, auto, cpu or gpu, got "
+            "\"four\"");
+  EXPECT_EQ(ErrorOf({"--nnodes=2", "p"}, {{"PET_NODE_RANK", "2"}}),
+            "PET_NODE_RANK must be 0 to 1, got 2");
+  EXPECT_EQ(ErrorOf({"--nnodes=2", "p"}, {{"MUSTER_STANDALONE", "1"}}),
+            "MUSTER_STANDALONE and --nnodes=2 exclude each other");
+  EXPECT_EQ(ErrorOf({"p"}, {{"PET_TEE", "3"}}),
+            "PET_TEE=3 needs --log-dir: the folder of the output");
+  EXPECT_EQ(ErrorOf({"p"}, {{"PET_RDZV_ENDPOINT", "h"}}),
+            "PET_RDZV_ENDPOINT=h needs --rdzv-id: the job's name on that "
+            "coordinator");
+}
+
 TEST(LaunchOptionsTest, ALogFolderAloneGetsACopyOfEverything) {
   auto options = Parse({"--log-dir=logs", "p"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_TRUE(options->tee.HasOut(0) && options->tee.HasErr(0));
-  options = Parse({"--log-dir=logs", "--redirects=2", "p"});
+  options = Parse({"--log-dir=logs", "-r", "2", "p"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_TRUE(options->tee.empty());
   EXPECT_TRUE(options->redirects.HasErr(0));
@@ -180,6 +238,15 @@ TEST(LaunchOptionsTest, WhatDoesNotFitTogetherIsAnError) {
   EXPECT_EQ(ErrorOf({"--nnodes=2", "p"}),
             "--nnodes=2 needs --rdzv-endpoint, a coordinator that every host "
             "reaches, or --master-addr, the host of node rank 0");
+  // Not advice that the next error takes back.
+  for (const Arguments& more : {Arguments{}, Arguments{"--master-addr=h"}}) {
+    Arguments arguments = {"--nnodes=1:2", "p"};
+    arguments.insert(arguments.begin(), more.begin(), more.end());
+    EXPECT_EQ(ErrorOf(arguments),
+              "--nnodes=1:2 needs --rdzv-endpoint, a coordinator that every "
+              "host reaches (with --rdzv-backend=c10d, a host that serves "
+              "one)");
+  }
   EXPECT_EQ(ErrorOf({"--nnodes=2", "--standalone", "p"}),
             "--standalone and --nnodes=2 exclude each other");
   EXPECT_EQ(ErrorOf({"--nnodes=2", "--master-addr=h", "p"}),
@@ -196,7 +263,11 @@ TEST(LaunchOptionsTest, WhatDoesNotFitTogetherIsAnError) {
   EXPECT_EQ(ErrorOf({"--tee=3", "p"}),
             "--tee=3 needs --log-dir: the folder of the output");
   EXPECT_EQ(ErrorOf({"--local-ranks-filter=0,1", "p"}),
-            "--local-ranks-filter must be of 0 to 0, got 1");
+            "--local-ranks-filter must be of local ranks 0 to 0, got 1");
+  EXPECT_EQ(ErrorOf({"--redirects=0:1,9:1", "--log-dir=l", "p"}),
+            "--redirects must be of local ranks 0 to 0, got 9");
+  EXPECT_EQ(ErrorOf({"-t", "1:3", "--log-dir=l", "p"}),
+            "--tee must be of local ranks 0 to 0, got 1");
   EXPECT_EQ(ErrorOf({"--standalone", "--rdzv-endpoint=h:1", "p"}),
             "--standalone and --rdzv-endpoint=h:1 exclude each other");
   EXPECT_EQ(ErrorOf({"--rdzv-endpoint=h:1", "p"}),

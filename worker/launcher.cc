@@ -20,6 +20,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/internal/endpoint.h"
 #include "worker/attempt.h"
 #include "worker/failure.h"
 #include "worker/hosts.h"
@@ -265,7 +266,7 @@ std::optional<int> Launcher::Try() {
     Say(std::string(started.message()));
     if (hosts_ != nullptr) {
       hosts_->GiveUp(
-          absl::StrCat("host ", HostName(), ": ", started.message()));
+          absl::StrCat("host ", internal::HostName(), ": ", started.message()));
     }
     if (absl::IsNotFound(started)) return 127;
     return absl::IsPermissionDenied(started) ? 126 : 1;

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/errors.h"
+#include "client/internal/endpoint.h"
 #include "client/session.h"
 #include "worker/attempt.h"
 
@@ -41,7 +42,7 @@ std::vector<LostRanks::Lost> LostRanks::Take() {
 
 void LostRanks::OnEvent(const MemberEvent& event) {
   if (event.kind != MemberEvent::Kind::kLost ||
-      event.member.host != HostName()) {
+      event.member.host != internal::HostName()) {
     return;
   }
   {
@@ -55,7 +56,8 @@ std::shared_ptr<Session> LostRanks::Connect() {
   SessionOptions options;
   options.address = coordinator_.HostPort();
   options.job = coordinator_.job;
-  options.member = absl::StrCat("muster-run-", HostName(), "-", getpid());
+  options.member =
+      absl::StrCat("muster-run-", internal::HostName(), "-", getpid());
   options.connect_timeout = kConnectTime;
   options.on_event = [this](const MemberEvent& event) { OnEvent(event); };
   options.on_over = [this](const absl::Status&) {

@@ -7,27 +7,20 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <memory>
-#include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/str_format.h"
-#include "client/internal/embedded_coordinator.h"
 #include "client/version.h"
 #include "worker/launch_options.h"
 #include "worker/launcher.h"
+#include "worker/option_table.h"
+#include "worker/own_coordinator.h"
 #include "worker/rank_environment.h"
 
 namespace {
 
-using ::muster::internal::EmbeddedCoordinator;
 using ::muster::worker::CoordinatorAddress;
 using ::muster::worker::Environment;
-using ::muster::worker::LaunchOptions;
 
 constexpr std::chrono::seconds kDrainTime(2);
 
@@ -64,35 +57,6 @@ void BlockSignals(const std::vector<int>& handled) {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-// Serves the coordinator when `options` name none. Exits on an error.
-std::unique_ptr<EmbeddedCoordinator> ServeCoordinator(
-    const LaunchOptions& options, CoordinatorAddress& address) {
-  address = {options.rendezvous_host, options.rendezvous_port,
-             options.rendezvous_id};
-  if (address.job.empty()) {
-    std::random_device random;
-    address.job = absl::StrFormat("standalone-%08x", random());
-  }
-  const bool serves = address.host.empty() ||
-                      (options.rendezvous_on_node_0 && options.node_rank == 0);
-  if (!serves) return nullptr;
-  muster::internal::EmbeddedCoordinatorOptions embedded;
-  if (options.rendezvous_on_node_0) {
-    embedded.listen = absl::StrFormat("[::]:%d", address.port);
-  }
-  auto coordinator = EmbeddedCoordinator::Start(embedded);
-  if (!coordinator.ok()) {
-    std::fprintf(stderr, "muster-run: cannot serve a coordinator: %s\n",
-                 std::string(coordinator.status().message()).c_str());
-    std::exit(1);
-  }
-  if (address.host.empty()) {
-    address.host = "127.0.0.1";
-    address.port = (*coordinator)->port();
-  }
-  return *std::move(coordinator);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -121,20 +85,17 @@ int main(int argc, char** argv) {
       options->several_hosts() ? google::GLOG_WARNING : google::GLOG_ERROR;
   google::InitGoogleLogging(argv[0]);
   CoordinatorAddress address;
-  const auto coordinator = ServeCoordinator(*options, address);
-  if (coordinator != nullptr || options->rendezvous_on_node_0) {
-    // A muster-run's coordinator speaks plain text and knows no tokens.
-    for (const char* const name :
-         {"MUSTER_TLS_CA", "MUSTER_TLS_CERT", "MUSTER_TLS_KEY", "MUSTER_TOKEN",
-          "MUSTER_TOKEN_FILE"}) {
-      environment.erase(name);
-      unsetenv(name);
-    }
+  const auto coordinator =
+      muster::worker::ServeOwnCoordinator(*options, address, environment);
+  if (!coordinator.ok()) {
+    std::fprintf(stderr, "muster-run: cannot serve a coordinator: %s\n",
+                 std::string(coordinator.status().message()).c_str());
+    return 1;
   }
   const int status = muster::worker::Launch(*options, address, environment);
   // The other hosts may still be about to leave.
-  if (coordinator != nullptr && options->rendezvous_on_node_0) {
-    coordinator->Drain(kDrainTime);
+  if (*coordinator != nullptr && options->several_hosts()) {
+    (*coordinator)->Drain(kDrainTime);
   }
   return status;
 }

@@ -370,6 +370,20 @@ class HostsTest(unittest.TestCase):
         self.assertIn("1 of 3", text)
         self.assertIn("join_timeout", text)
 
+    def test_with_c10d_the_first_host_at_the_endpoint_serves(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        hosts = [self.host("echo $RANK of $WORLD_SIZE", "--nnodes=2:2",
+                           "--rdzv-backend=c10d",
+                           endpoint=f"127.0.0.1:{port}") for _ in range(2)]
+        ranks = []
+        for host in hosts:
+            status, text = host.finish()
+            self.assertEqual(status, 0, text)
+            ranks += re.findall(r"^\[(\d)\]: \1 of 2$", text, re.M)
+        self.assertEqual(sorted(ranks), ["0", "1"])
+
     def test_node_rank_zero_serves_the_coordinator(self):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

@@ -9,6 +9,7 @@ which the test finds it again.
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -170,6 +171,16 @@ class OutputTest(MusterRunTest):
                                      ("j/attempt_0/1/stderr.log", 4),
                                      ("j/attempt_0/1/stdout.log", 4)])
 
+    def test_what_is_teed_is_printed_though_it_is_redirected(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = self.launch('echo out; echo err >&2', f"--log-dir={folder}",
+                              "--rdzv-id=j", "-r", "3", "-t", "0:1")
+            status, out, err = run.finish()
+            self.assertEqual((status, out, err), (0, "[0]: out\n", ""))
+            sizes = [os.path.getsize(os.path.join(base, name))
+                     for base, _, names in os.walk(folder) for name in names]
+            self.assertEqual(sizes, [4, 4, 4, 4])
+
     def test_filtered_ranks_print_nothing_and_are_still_quoted(self):
         run = self.launch('echo out $RANK; echo why >&2; [ $RANK != 1 ]',
                           "--local-ranks-filter=0,2", nproc=3)
@@ -251,6 +262,21 @@ class EnvironmentTest(MusterRunTest):
         # Signals 32 and 33 are the C library's own.
         self.assertEqual(ignored & ~(3 << 31), 0)
         self.assertEqual(out.splitlines()[-1], "[0]: 0 1 2 3 ")
+
+
+class MasterTest(MusterRunTest):
+
+    def test_one_host_serves_at_the_address_of_its_master(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        run = self.launch(
+            'exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT && '
+            'echo reached $MASTER_ADDR $MASTER_PORT', "--nnodes=1",
+            f"--master-port={port}", nproc=1)
+        status, out, err = run.finish()
+        self.assertEqual(status, 0, err)
+        self.assertEqual(out, f"[0]: reached 127.0.0.1 {port}\n")
 
 
 class ProgramTest(MusterRunTest):

@@ -44,6 +44,10 @@ class Streams {
  public:
   bool HasOut(int local_rank) const { return (Of(local_rank) & 1) != 0; }
   bool HasErr(int local_rank) const { return (Of(local_rank) & 2) != 0; }
+  // The last rank that was named; -1: none was.
+  int last_rank() const {
+    return by_rank_.empty() ? -1 : by_rank_.rbegin()->first;
+  }
   bool empty() const { return all_ == 0 && by_rank_.empty(); }
 
   static absl::StatusOr<Streams> Parse(absl::string_view option,

@@ -4,17 +4,13 @@
 #include <optional>
 #include <utility>
 
-#include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
-#include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 
 ABSL_FLAG(int, nproc, 0,
@@ -76,47 +72,33 @@ namespace {
 constexpr int kMany = 1 << 20;
 constexpr int64_t kSizeMax = int64_t{1} << 40;
 
-struct Option {
-  absl::CommandLineFlag* flag;
-  const char* placeholder;
-  // nccl-tests' letter, or 0.
-  char letter;
-};
-
-const std::vector<Option>& Options() {
-  static const auto* const kOptions = new std::vector<Option>{
-      {absl::FindCommandLineFlag("nproc"), "N", 0},
-      {absl::FindCommandLineFlag("minbytes"), "SIZE", 'b'},
-      {absl::FindCommandLineFlag("maxbytes"), "SIZE", 'e'},
-      {absl::FindCommandLineFlag("stepfactor"), "N", 'f'},
-      {absl::FindCommandLineFlag("stepbytes"), "SIZE", 'i'},
-      {absl::FindCommandLineFlag("datatype"), "TYPES", 'd'},
-      {absl::FindCommandLineFlag("redop"), "OPS", 'o'},
-      {absl::FindCommandLineFlag("root"), "RANK", 'r'},
-      {absl::FindCommandLineFlag("place"), "out|in|both", 0},
-      {absl::FindCommandLineFlag("iters"), "N", 'n'},
-      {absl::FindCommandLineFlag("warmup_iters"), "N", 'w'},
-      {absl::FindCommandLineFlag("run_cycles"), "N", 'N'},
-      {absl::FindCommandLineFlag("agg_iters"), "N", 'm'},
-      {absl::FindCommandLineFlag("average"), "0|1|2|3", 'a'},
-      {absl::FindCommandLineFlag("check"), "0|1", 'c'},
-      {absl::FindCommandLineFlag("blocking"), "0|1", 'z'},
-      {absl::FindCommandLineFlag("backend"), "NAME", 0},
-      {absl::FindCommandLineFlag("peer"), "PROGRAM", 0},
-      {absl::FindCommandLineFlag("json"), "FILE", 0},
-      {absl::FindCommandLineFlag("tune"), "0|1", 0},
-      {absl::FindCommandLineFlag("timeout"), "DURATION", 'T'},
-  };
-  return *kOptions;
-}
-
-const Option* FindOption(absl::string_view name) {
-  const std::string canonical = absl::StrReplaceAll(name, {{"-", "_"}});
-  for (const Option& option : Options()) {
-    if (option.flag->Name() == canonical) return &option;
-    if (canonical.size() == 1 && canonical[0] == option.letter) return &option;
-  }
-  return nullptr;
+// The letters are nccl-tests'.
+OptionTable Table() {
+  return OptionTable(
+      {
+          {"nproc", "N"},
+          {"minbytes", "SIZE", 'b'},
+          {"maxbytes", "SIZE", 'e'},
+          {"stepfactor", "N", 'f'},
+          {"stepbytes", "SIZE", 'i'},
+          {"datatype", "TYPES", 'd'},
+          {"redop", "OPS", 'o'},
+          {"root", "RANK", 'r'},
+          {"place", "out|in|both"},
+          {"iters", "N", 'n'},
+          {"warmup_iters", "N", 'w'},
+          {"run_cycles", "N", 'N'},
+          {"agg_iters", "N", 'm'},
+          {"average", "0|1|2|3", 'a'},
+          {"check", "0|1", 'c'},
+          {"blocking", "0|1", 'z'},
+          {"backend", "NAME"},
+          {"peer", "PROGRAM"},
+          {"json", "FILE"},
+          {"tune", "0|1"},
+          {"timeout", "DURATION", 'T'},
+      },
+      {.separator = '_', .variables = {"MUSTER_BENCH_"}});
 }
 
 absl::Status Wrong(absl::string_view option, absl::string_view want,
@@ -125,54 +107,23 @@ absl::Status Wrong(absl::string_view option, absl::string_view want,
       absl::StrCat("--", option, " must be ", want, ", got \"", got, "\""));
 }
 
-absl::Status Assign(const Option& option, absl::string_view value) {
-  std::string ignored;
-  if (option.flag->ParseFrom(value, &ignored)) return absl::OkStatus();
-  return Wrong(
-      option.flag->Name(),
-      option.flag->IsOfType<int>() ? "a number" : "a duration such as 30s",
-      value);
-}
-
 absl::Status ReadArguments(const std::vector<std::string>& arguments,
-                           BenchOptions& options) {
+                           OptionTable& table, BenchOptions& options) {
   for (size_t next = 0; next < arguments.size();) {
-    const std::string& argument = arguments[next++];
-    if (argument.size() < 2 || argument[0] != '-') {
-      const Operation* const operation = FindOperation(argument);
-      if (operation == nullptr) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "unknown operation \"", argument, "\": ", OperationNames()));
-      }
-      options.operations.push_back(operation);
-      continue;
-    }
-    absl::string_view name = argument;
-    absl::ConsumePrefix(&name, "-");
-    absl::ConsumePrefix(&name, "-");
-    options.help |= name == "help" || name == "h";
-    options.version |= name == "version";
+    const absl::StatusOr<OptionTable::Argument> read =
+        table.ReadArgument(arguments, next);
+    if (!read.ok()) return read.status();
+    options.help = *read == OptionTable::Argument::kHelp;
+    options.version = *read == OptionTable::Argument::kVersion;
     if (options.help || options.version) return absl::OkStatus();
-    std::optional<absl::string_view> value;
-    const size_t equals = name.find('=');
-    if (equals != absl::string_view::npos) {
-      value = name.substr(equals + 1);
-      name = name.substr(0, equals);
-    }
-    const Option* const option = FindOption(name);
-    if (option == nullptr) {
+    if (*read != OptionTable::Argument::kOther) continue;
+    const std::string& name = arguments[next++];
+    const Operation* const operation = FindOperation(name);
+    if (operation == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("unknown option \"", argument, "\""));
+          absl::StrCat("unknown operation \"", name, "\": ", OperationNames()));
     }
-    if (!value.has_value()) {
-      if (next == arguments.size()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--", option->flag->Name(), " needs a value"));
-      }
-      value = arguments[next++];
-    }
-    absl::Status status = Assign(*option, *value);
-    if (!status.ok()) return status;
+    options.operations.push_back(operation);
   }
   return absl::OkStatus();
 }
@@ -304,32 +255,14 @@ absl::Status ReadFlags(BenchOptions& options) {
   return status;
 }
 
-// Appends `help` in lines of at most 78 columns.
-void AppendWrapped(absl::string_view help, std::string& text) {
-  std::string line = "     ";
-  for (const absl::string_view word : absl::StrSplit(help, ' ')) {
-    if (line.size() + 1 + word.size() > 78) {
-      absl::StrAppend(&text, line, "\n");
-      line = "     ";
-    }
-    absl::StrAppend(&line, " ", word);
-  }
-  absl::StrAppend(&text, line, "\n");
-}
-
 }  // namespace
 
 absl::StatusOr<BenchOptions> ParseBenchOptions(
     const std::vector<std::string>& arguments, const Environment& environment) {
   BenchOptions options;
-  absl::Status status;
-  for (const Option& option : Options()) {
-    const auto found = environment.find(absl::StrCat(
-        "MUSTER_BENCH_", absl::AsciiStrToUpper(option.flag->Name())));
-    if (found == environment.end() || found->second.empty()) continue;
-    status.Update(Assign(option, found->second));
-  }
-  status.Update(ReadArguments(arguments, options));
+  OptionTable table = Table();
+  absl::Status status = table.ReadEnvironment(environment);
+  status.Update(ReadArguments(arguments, table, options));
   if (!status.ok()) return status;
   if (options.help || options.version) return options;
   status = ReadFlags(options);
@@ -348,23 +281,11 @@ std::string BenchHelpText() {
       "  muster-run --nproc-per-node=4 -- muster-bench all_reduce all_gather\n"
       "\n"
       "Operations:\n";
-  AppendWrapped(OperationNames(), text);
+  OptionTable::AppendWrapped(OperationNames(), text);
   absl::StrAppend(&text,
                   "\nOptions (also with dashes; MUSTER_BENCH_<OPTION> in the\n"
                   "environment stands for one that is not given):\n");
-  for (const Option& option : Options()) {
-    absl::StrAppend(&text, "\n  --", option.flag->Name(), "=",
-                    option.placeholder);
-    if (option.letter != 0) {
-      absl::StrAppend(&text, ", -", std::string(1, option.letter), " ",
-                      option.placeholder);
-    }
-    text += '\n';
-    const std::string value = option.flag->DefaultValue();
-    AppendWrapped(absl::StrCat(option.flag->Help(), "; default ",
-                               value.empty() ? "none" : value),
-                  text);
-  }
+  text += Table().Help();
   absl::StrAppend(&text,
                   "\n  --help\n      this text\n"
                   "\n  --version\n      the version\n"

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "client/muster.h"
 #include "worker/bench/operation.h"
-#include "worker/launch_options.h"
+#include "worker/option_table.h"
 
 namespace muster::worker::bench {
 

@@ -1,0 +1,30 @@
+#ifndef MUSTER_WORKER_OWN_COORDINATOR_H_
+#define MUSTER_WORKER_OWN_COORDINATOR_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/internal/embedded_coordinator.h"
+#include "worker/launch_options.h"
+#include "worker/option_table.h"
+#include "worker/rank_environment.h"
+
+namespace muster::worker {
+
+// The coordinator that this muster-run serves, if it is its part, and sets
+// `address` to where the job's coordinator is; null: another one is there. A
+// muster-run's coordinator speaks plain text and knows no tokens, so what is
+// for others of them is taken out of `environment` and this process's own.
+// Errors: kUnavailable (cannot listen; the text says where and why).
+absl::StatusOr<std::unique_ptr<internal::EmbeddedCoordinator>>
+ServeOwnCoordinator(const LaunchOptions& options, CoordinatorAddress& address,
+                    Environment& environment);
+
+// Whether `host`, a name or an address, is this one: whether something could
+// listen at an address of it.
+bool IsThisHost(const std::string& host);
+
+}  // namespace muster::worker
+
+#endif  // MUSTER_WORKER_OWN_COORDINATOR_H_

@@ -1,0 +1,79 @@
+#include "worker/own_coordinator.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "client/internal/endpoint.h"
+
+namespace muster::worker {
+namespace {
+
+LaunchOptions At(const std::string& host, int port) {
+  LaunchOptions options;
+  options.rendezvous_host = host;
+  options.rendezvous_port = port;
+  options.rendezvous_id = "job";
+  options.rendezvous_on_its_host = true;
+  return options;
+}
+
+TEST(OwnCoordinatorTest, AHostIsKnownByItsNamesAndAddresses) {
+  for (const char* const host : {"127.0.0.1", "localhost"}) {
+    EXPECT_TRUE(IsThisHost(host)) << host;
+  }
+  EXPECT_TRUE(IsThisHost(internal::HostName()));
+  // From the range reserved for documentation (RFC 5737).
+  EXPECT_FALSE(IsThisHost("192.0.2.1"));
+  EXPECT_FALSE(IsThisHost("no-such-host.invalid"));
+}
+
+TEST(OwnCoordinatorTest, TheFirstAtAnAddressOfItsHostServesThere) {
+  Environment environment;
+  CoordinatorAddress address;
+  const auto any = ServeOwnCoordinator({}, address, environment);
+  ASSERT_TRUE(any.ok()) << any.status();
+  ASSERT_NE(*any, nullptr);
+  const int taken = address.port;
+  auto second =
+      ServeOwnCoordinator(At("127.0.0.1", taken), address, environment);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(*second, nullptr);
+  EXPECT_EQ(address.HostPort(), "127.0.0.1:" + std::to_string(taken));
+
+  second = ServeOwnCoordinator(At("192.0.2.1", 7070), address, environment);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(*second, nullptr);
+}
+
+TEST(OwnCoordinatorTest, ATokenIsForAnotherCoordinator) {
+  Environment environment = {{"MUSTER_TOKEN", "grain"}};
+  CoordinatorAddress address;
+  const auto served =
+      ServeOwnCoordinator(At("127.0.0.1", 0), address, environment);
+  ASSERT_TRUE(served.ok()) << served.status();
+  EXPECT_EQ(*served, nullptr);
+  EXPECT_EQ(environment.count("MUSTER_TOKEN"), 1u);
+}
+
+TEST(OwnCoordinatorTest, NodeRankZeroMustServe) {
+  Environment environment = {{"MUSTER_TOKEN", "grain"}};
+  CoordinatorAddress address;
+  LaunchOptions options = At("127.0.0.1", 0);
+  options.rendezvous_on_its_host = false;
+  options.rendezvous_on_node_0 = true;
+  options.node_rank = 1;
+  const auto other = ServeOwnCoordinator(options, address, environment);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(*other, nullptr);
+  EXPECT_EQ(environment.count("MUSTER_TOKEN"), 0u);
+  options.node_rank = 0;
+  const auto first = ServeOwnCoordinator({}, address, environment);
+  ASSERT_TRUE(first.ok()) << first.status();
+  options.rendezvous_port = address.port;
+  EXPECT_FALSE(ServeOwnCoordinator(options, address, environment).ok());
+}
+
+}  // namespace
+}  // namespace muster::worker
