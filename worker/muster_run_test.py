@@ -1,10 +1,5 @@
 #!/usr/bin/env python3
-"""muster-run with real processes.
-
-Waits on what can be seen (a line of output, a process that is gone), never for
-a time to pass. Every program it starts carries a marker in its arguments, by
-which the test finds it again.
-"""
+"""muster-run with real processes."""
 
 import os
 import re
@@ -13,197 +8,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 import uuid
 
-MUSTER_RUN = ""
-# No wait of this test is longer; a test that comes here fails.
-LIMIT_S = 30
-
-
-def alive(marker):
-    """Pids of processes that have `marker` among their arguments."""
-    pids = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/cmdline", "rb") as file:
-                arguments = file.read()
-            with open(f"/proc/{name}/stat", encoding="utf-8") as file:
-                state = file.read().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if marker.encode() in arguments and state != "Z":
-            pids.append(int(name))
-    return pids
-
-
-def wait_until(condition, what):
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {LIMIT_S}s until {what}")
-        os.sched_yield()
-
-
-class Launched:
-    """A muster-run that is running `script` (bash) as its program."""
-
-    def __init__(self, script, *options, nproc=2, arguments=(), **popen):
-        self.marker = f"marker-{uuid.uuid4()}"
-        self.process = subprocess.Popen(
-            [MUSTER_RUN, f"--nproc-per-node={nproc}", *options, "--", "bash",
-             "-c", script, self.marker, *arguments],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, **popen)
-        self.seen = b""
-
-    def read_until(self, text):
-        """Reads standard output until `text` was in it."""
-        while text.encode() not in self.seen:
-            chunk = os.read(self.process.stdout.fileno(), 4096)
-            if not chunk:
-                raise AssertionError(f"no {text!r} in {self.seen!r}")
-            self.seen += chunk
-
-    def finish(self):
-        """Returns (exit status, output, errors)."""
-        out, err = self.process.communicate(timeout=LIMIT_S)
-        out = (self.seen + out).decode("utf-8", "backslashreplace")
-        return self.process.returncode, out, err.decode()
-
-
-class MusterRunTest(unittest.TestCase):
-
-    def launch(self, script, *options, **more):
-        launched = Launched(script, *options, **more)
-
-        def clean_up():
-            launched.process.kill()
-            launched.process.wait()
-            launched.process.stdout.close()
-            launched.process.stderr.close()
-        self.addCleanup(clean_up)
-        return launched
-
-    def assert_nothing_is_left(self, launched):
-        wait_until(lambda: not alive(launched.marker),
-                   "no process of the job is left")
-
-
-class OutputTest(MusterRunTest):
-
-    def test_lines_carry_the_rank_and_keep_their_stream(self):
-        run = self.launch('echo out $RANK/$WORLD_SIZE; echo err $RANK >&2',
-                          nproc=3)
-        status, out, err = run.finish()
-        self.assertEqual(status, 0, err)
-        self.assertEqual(sorted(out.splitlines()),
-                         [f"[{r}]: out {r}/3" for r in range(3)])
-        self.assertEqual(sorted(err.splitlines()),
-                         [f"[{r}]: err {r}" for r in range(3)])
-
-    def test_lines_of_one_rank_keep_their_order(self):
-        run = self.launch('for i in $(seq 2000); do echo $i; done')
-        _, out, _ = run.finish()
-        for rank in range(2):
-            mine = [line for line in out.splitlines()
-                    if line.startswith(f"[{rank}]: ")]
-            self.assertEqual(mine, [f"[{rank}]: {i}" for i in range(1, 2001)])
-
-    def test_last_line_without_an_end_is_printed(self):
-        _, out, _ = self.launch('printf "a\\nunfinished"', nproc=1).finish()
-        self.assertEqual(out, "[0]: a\n[0]: unfinished\n")
-
-    def test_long_line_and_binary_bytes_come_through(self):
-        run = self.launch(
-            'head -c 300000 /dev/zero | tr "\\0" x; echo; printf "\\377\\0\\n"',
-            nproc=1)
-        status, out, _ = run.finish()
-        self.assertEqual(status, 0)
-        lines = out.splitlines()
-        self.assertEqual(sum(line.count("x") for line in lines[:-1]), 300000)
-        self.assertEqual(lines[-1], "[0]: \\xff\0")
-
-    def test_reader_that_goes_away_does_not_end_the_job(self):
-        with tempfile.TemporaryDirectory() as folder:
-            run = self.launch(
-                f'for i in $(seq 20000); do echo $i; done; '
-                f'touch {folder}/done$RANK')
-            run.read_until("[0]: 1\n")
-            run.process.stdout.close()
-            wait_until(lambda: sorted(os.listdir(folder)) ==
-                       ["done0", "done1"], "both ranks came to their end")
-            self.assertEqual(run.process.wait(timeout=LIMIT_S), 0)
-
-    def test_closed_standard_streams_do_not_harm(self):
-        result = subprocess.run(
-            ["bash", "-c", '"$0" -- echo hello <&- >&- 2>&-', MUSTER_RUN],
-            timeout=LIMIT_S, check=False)
-        self.assertEqual(result.returncode, 0)
-
-    def test_log_dir_gets_a_copy_without_prefixes(self):
-        with tempfile.TemporaryDirectory() as folder:
-            run = self.launch('echo out $RANK; echo err >&2',
-                              f"--log-dir={folder}/logs", "--rdzv-id=job7")
-            self.assertEqual(run.finish()[0], 0)
-            for rank in range(2):
-                base = f"{folder}/logs/job7/attempt_0/{rank}"
-                with open(f"{base}/stdout.log", encoding="utf-8") as file:
-                    self.assertEqual(file.read(), f"out {rank}\n")
-                with open(f"{base}/stderr.log", encoding="utf-8") as file:
-                    self.assertEqual(file.read(), "err\n")
-
-    def test_redirects_and_tee_choose_streams_by_rank(self):
-        with tempfile.TemporaryDirectory() as folder:
-            run = self.launch('echo out; echo err >&2', f"--log-dir={folder}",
-                              "--rdzv-id=j", "--redirects=0:3,1:1", "--tee=1:2")
-            status, out, err = run.finish()
-            self.assertEqual((status, out, err), (0, "", "[1]: err\n"))
-            found = sorted(
-                (os.path.relpath(os.path.join(base, name), folder),
-                 os.path.getsize(os.path.join(base, name)))
-                for base, _, names in os.walk(folder) for name in names)
-            self.assertEqual(found, [("j/attempt_0/0/stderr.log", 4),
-                                     ("j/attempt_0/0/stdout.log", 4),
-                                     ("j/attempt_0/1/stderr.log", 4),
-                                     ("j/attempt_0/1/stdout.log", 4)])
-
-    def test_what_is_teed_is_printed_though_it_is_redirected(self):
-        with tempfile.TemporaryDirectory() as folder:
-            run = self.launch('echo out; echo err >&2', f"--log-dir={folder}",
-                              "--rdzv-id=j", "-r", "3", "-t", "0:1")
-            status, out, err = run.finish()
-            self.assertEqual((status, out, err), (0, "[0]: out\n", ""))
-            sizes = [os.path.getsize(os.path.join(base, name))
-                     for base, _, names in os.walk(folder) for name in names]
-            self.assertEqual(sizes, [4, 4, 4, 4])
-
-    def test_filtered_ranks_print_nothing_and_are_still_quoted(self):
-        run = self.launch('echo out $RANK; echo why >&2; [ $RANK != 1 ]',
-                          "--local-ranks-filter=0,2", nproc=3)
-        status, out, err = run.finish()
-        self.assertEqual(status, 1)
-        self.assertEqual(sorted(out.splitlines()), ["[0]: out 0", "[2]: out 2"])
-        self.assertNotIn("[1]: why", err)
-        self.assertIn("last lines on standard error:\n    why\n", err)
-
-    def test_log_dir_that_cannot_be_made_is_an_error(self):
-        with tempfile.NamedTemporaryFile() as file:
-            run = self.launch("true", f"--log-dir={file.name}/logs")
-            status, _, err = run.finish()
-            self.assertEqual(status, 1)
-            self.assertIn(f'cannot make the folder "{file.name}/logs', err)
-            self.assertIn("(--log-dir)", err)
-
-    def test_a_tmpdir_that_is_not_there_is_an_error(self):
-        result = subprocess.run(
-            [MUSTER_RUN, "true"], env={**os.environ, "TMPDIR": "/not/there"},
-            timeout=LIMIT_S, capture_output=True, text=True, check=False)
-        self.assertEqual(result.returncode, 1, result.stderr)
-        self.assertIn('in TMPDIR "/not/there": ', result.stderr)
+from muster_run_testing import LIMIT_S, MUSTER_RUN, MusterRunTest, wait_until
 
 
 class EnvironmentTest(MusterRunTest):
@@ -601,5 +409,5 @@ class OrphanTest(MusterRunTest):
 
 
 if __name__ == "__main__":
-    MUSTER_RUN = os.path.abspath(sys.argv.pop(1))
+    del sys.argv[1]
     unittest.main()
