@@ -54,6 +54,8 @@ constexpr Option kOptions[] = {
     {"--stuck-after", "DURATION", "what takes longer is stuck (5s)"},
     {"--stacks", "", "also the stacks of those that are to blame"},
     {"--output", "FILE", "where to write it; without it standard output"},
+    {"--per-rank", "FOLDER",
+     "also a trace of each rank, in its own clock: FOLDER/rank-3.json"},
 };
 
 struct Command {
@@ -95,8 +97,9 @@ const std::vector<Command>& Commands() {
        "[JOB]",
        0,
        1,
-       {"--output"},
-       "the same as a trace for Perfetto or chrome://tracing"},
+       {"--output", "--per-rank"},
+       "the collectives of all ranks as one trace for Perfetto or "
+       "chrome://tracing, their clocks aligned"},
       {"kv get", "KEY", 1, 1, {"--wait"}, "print the value of a key"},
       {"kv set",
        "KEY VALUE",
@@ -301,6 +304,7 @@ absl::Status Assign(const std::string& name, const std::string& value,
   if (name == "--reason") options.reason = value;
   if (name == "--stacks") options.stacks = true;
   if (name == "--output") options.output = value;
+  if (name == "--per-rank") options.per_rank = value;
   if (name == "--stuck-after") {
     return Take(ParseMilliseconds(name, value), options.stuck_after);
   }
@@ -468,13 +472,13 @@ absl::StatusOr<std::string> CtlHelp(absl::string_view name) {
       "\nCertificates and tokens come from the environment, as for the SDK: "
       "MUSTER_TLS_CA,\nMUSTER_TLS_CERT, MUSTER_TLS_KEY, "
       "MUSTER_TLS_SERVER_NAME, MUSTER_TOKEN,\nMUSTER_TOKEN_FILE, "
-      "MUSTER_INSECURE (client/README.md). The debug pages of a job's "
-      "processes, whose\naddresses come from the job itself, are shown "
-      "MUSTER_JOB_TOKEN (or what is in\nMUSTER_JOB_TOKEN_FILE) alone: the "
+      "MUSTER_INSECURE (client/README.md). The debug pages of a job's\n"
+      "processes, whose addresses come from the job itself, are shown "
+      "MUSTER_JOB_TOKEN\n(or what is in MUSTER_JOB_TOKEN_FILE) alone: the "
       "token that those processes have.\n"
       "\n"
       "Exit status: 0: done; 1: the coordinator refused or did not answer; 2: "
-      "a wrong\ncommand line.\n");
+      "a wrong\ncommand line; 3: diagnose found something stuck.\n");
   return text;
 }
 
@@ -521,7 +525,7 @@ absl::StatusOr<std::string> CtlCompletion(absl::string_view shell) {
       "  case \"${words[*]}\" in\n"
       "    \"\") candidates=\"",
       absl::StrJoin(first, " "), "\" ;;\n", families,
-      "    members|groups|barriers|top|close)\n"
+      "    members|groups|barriers|top|diagnose|flight-recorder|trace|close)\n"
       "      candidates=$(musterctl jobs --names --timeout=1s 2>/dev/null) ;;\n"
       "    help) candidates=\"",
       absl::StrJoin(first, " "),

@@ -42,7 +42,8 @@ struct CtlOptions {
   std::string reason;  // drain
   std::chrono::milliseconds stuck_after = std::chrono::seconds(5);  // diagnose
   bool stacks = false;                                              // diagnose
-  std::string output;  // flight-recorder, trace; empty: standard output
+  std::string output;    // flight-recorder, trace; empty: standard output
+  std::string per_rank;  // trace; a folder; empty: none
 };
 
 // Reads what stands after the program's name. Options may stand anywhere; "--"

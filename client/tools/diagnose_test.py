@@ -171,9 +171,21 @@ class DiagnoseTest(unittest.TestCase):
         for recorder in merged["ranks"].values():
             names = [e["profiling_name"] for e in recorder["entries"]]
             self.assertIn("gloo:all_reduce", names)
-        trace = json.loads(self.ctl("trace", "job").stdout)
-        done = [e for e in trace["traceEvents"] if e["ph"] == "X"]
-        self.assertEqual({e["pid"] for e in done}, {0, 1, 2})
+        with tempfile.TemporaryDirectory() as folder:
+            result = self.ctl("trace", "job", f"--per-rank={folder}/traces")
+            names = sorted(os.listdir(f"{folder}/traces"))
+            traces = []
+            for name in names:
+                with open(f"{folder}/traces/{name}", encoding="utf-8") as file:
+                    traces.append(json.load(file))
+        self.assertEqual(names, ["rank-0.json", "rank-1.json", "rank-2.json"])
+        for rank, trace in enumerate([*traces, json.loads(result.stdout)]):
+            done = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+            self.assertEqual({e["pid"] for e in done},
+                             {rank} if rank < 3 else {0, 1, 2})
+            times = [e["ts"] for e in trace["traceEvents"] if e["ph"] != "M"]
+            self.assertEqual(times, sorted(times))
+            self.assertEqual(times[0], 0)
 
     def test_a_job_that_is_not_there_is_an_error(self):
         result = self.ctl("diagnose", "nobody")

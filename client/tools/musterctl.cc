@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <iostream>
 #include <iterator>
@@ -303,22 +302,20 @@ class Ctl {
   absl::Status Trace() {
     std::string job;
     const absl::StatusOr<Recorders> recorders = Collect(job);
-    return recorders.ok() ? Write(TraceJson(job, *recorders))
-                          : recorders.status();
+    if (!recorders.ok()) return recorders.status();
+    if (!options_.per_rank.empty()) {
+      const absl::Status status =
+          WriteTraces(options_.per_rank, job, *recorders);
+      if (!status.ok()) return status;
+    }
+    return Write(TraceJson(job, *recorders));
   }
 
   // To --output.
   absl::Status Write(const std::string& text) {
-    if (options_.output.empty()) {
-      Print(text);
-      return absl::OkStatus();
-    }
-    std::ofstream file(options_.output, std::ios::binary);
-    file << text;
-    file.close();
-    if (file) return absl::OkStatus();
-    return absl::UnavailableError(
-        absl::StrCat("cannot write \"", options_.output, "\""));
+    if (!options_.output.empty()) return WriteFile(options_.output, text);
+    Print(text);
+    return absl::OkStatus();
   }
 
   absl::StatusOr<std::string> TopText() {

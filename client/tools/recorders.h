@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
 namespace muster::tools {
@@ -22,10 +23,20 @@ struct Recorders {
 std::string MergedJson(absl::string_view job, const Recorders& recorders);
 
 // A trace in Chrome's format, for Perfetto and chrome://tracing: a process for
-// each rank, a track for each group, an event for each collective that has
-// begun. Times are those of the lowest rank's clock: the others' are shifted so
-// that the collectives that synchronise all ranks end together in the median.
+// each rank, a track for each group and more for its sends and receives, an
+// event for each call that has begun, in the order of time. Times are those of
+// the lowest rank's clock since the first of them began: the others' are
+// shifted so that the collectives that synchronise ranks end together in the
+// median.
 std::string TraceJson(absl::string_view job, const Recorders& recorders);
+
+// The same of each rank alone, in its own clock: `folder`/rank-3.json. Makes
+// the folder. Errors: kUnavailable (a file cannot be written).
+absl::Status WriteTraces(const std::string& folder, absl::string_view job,
+                         const Recorders& recorders);
+
+// Errors: kUnavailable.
+absl::Status WriteFile(const std::string& path, const std::string& text);
 
 }  // namespace muster::tools
 

@@ -1,9 +1,13 @@
 #include "client/tools/recorders.h"
 
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -11,6 +15,7 @@ namespace muster::tools {
 namespace {
 
 using Json = nlohmann::json;
+using ::testing::ElementsAre;
 
 // Collective `sequence` of group "world", from `begin` to `end` (0: it runs).
 std::string Entry(const std::string& kind, int sequence, int64_t begin,
@@ -79,20 +84,100 @@ TEST(RecordersTest, TheTraceHasOneClock) {
   const std::vector<Json> first = EventsOf(trace, 0, "X");
   ASSERT_EQ(first.size(), 4u);
   EXPECT_EQ(first[1]["name"], "gloo:all_reduce");
-  EXPECT_EQ(first[1]["ts"], 10'000.0);
+  // Since the first one began.
+  EXPECT_EQ(first[1]["ts"], 9'000.0);
   EXPECT_EQ(first[1]["dur"], 10'000.0);
   EXPECT_EQ(first[1]["args"]["collective_seq_id"], 2);
   const std::vector<Json> second = EventsOf(trace, 1, "X");
   ASSERT_EQ(second.size(), 4u);
-  EXPECT_EQ(second[1]["ts"], 11'000.0);
-  EXPECT_EQ(second[3]["ts"], 50'000.0);
+  EXPECT_EQ(second[0]["ts"], 10'000.0);
+  EXPECT_EQ(second[2]["ts"], 49'000.0);
   const std::vector<Json> running = EventsOf(trace, 1, "B");
   ASSERT_EQ(running.size(), 1u);
-  EXPECT_EQ(running[0]["ts"], 65'000.0);
+  EXPECT_EQ(running[0]["ts"], 64'000.0);
   const std::vector<Json> names = EventsOf(trace, 1, "M");
-  ASSERT_EQ(names.size(), 2u);
+  // The broadcast would overlap with what runs.
+  ASSERT_EQ(names.size(), 3u);
   EXPECT_EQ(names[0]["args"]["name"], "rank 1");
   EXPECT_EQ(names[1]["args"]["name"], "world");
+}
+
+TEST(RecordersTest, TheTraceIsInTheOrderOfTime) {
+  Recorders recorders;
+  recorders.by_rank[0] = Recorder(
+      {Entry("all_reduce", 1, 50, 60), Entry("all_reduce", 2, 10, 20)});
+  recorders.by_rank[1] = Recorder(
+      {Entry("all_reduce", 1, 45, 60), Entry("all_reduce", 2, 15, 20)});
+  const Json trace = Json::parse(TraceJson("job7", recorders));
+  std::vector<double> times;
+  bool names = true;
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] == "M") {
+      EXPECT_TRUE(names) << "names are not before all else";
+      continue;
+    }
+    names = false;
+    times.push_back(event["ts"]);
+  }
+  EXPECT_THAT(times, ElementsAre(0, 0.005, 0.035, 0.04));
+  EXPECT_EQ(trace["otherData"]["begin_unix_ns"], "10");
+}
+
+TEST(RecordersTest, WhatRunsAtATimeIsOnTracksOfItsOwn) {
+  const auto peer = [](int sequence, int64_t begin, int64_t end) {
+    std::string entry = Entry("send", sequence, begin, end);
+    return absl::StrCat("{\"is_p2p\": true, ", entry.substr(1));
+  };
+  Recorders recorders;
+  recorders.by_rank[0] =
+      Recorder({Entry("all_reduce", 1, 10, 40), peer(1, 20, 50),
+                peer(2, 30, 35), peer(3, 60, 0), peer(4, 70, 80)});
+  const Json trace = Json::parse(TraceJson("job7", recorders));
+  // Events of one track that overlap without one being in the other are none.
+  std::map<int, double> busy_until;
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] == "M") continue;
+    const int track = event["tid"];
+    EXPECT_GE(event["ts"].get<double>(), busy_until[track]);
+    busy_until[track] =
+        event["ph"] == "B"
+            ? std::numeric_limits<double>::infinity()
+            : event["ts"].get<double>() + event["dur"].get<double>();
+  }
+  EXPECT_EQ(busy_until.size(), 3u);
+  const std::vector<Json> names = EventsOf(trace, 0, "M");
+  ASSERT_EQ(names.size(), 4u);
+  EXPECT_EQ(names[2]["args"]["name"], "world: sends and receives");
+}
+
+TEST(RecordersTest, ClocksAreAlignedByWayOfOtherRanks) {
+  const auto in = [](const std::string& group, int64_t end) {
+    return absl::StrReplaceAll(Entry("all_reduce", 1, end - 10, end),
+                               {{"world", group}});
+  };
+  Recorders recorders;
+  recorders.by_rank[0] = Recorder({in("first", 1000)});
+  recorders.by_rank[1] = Recorder({in("first", 3000), in("second", 3500)});
+  recorders.by_rank[2] = Recorder({in("second", 9500)});
+  recorders.by_rank[3] = Recorder({in("third", 1000)});
+  const Json trace = Json::parse(TraceJson("job7", recorders));
+  EXPECT_EQ(EventsOf(trace, 0, "X")[0]["ts"], 0.0);
+  EXPECT_EQ(EventsOf(trace, 1, "X")[0]["ts"], 0.0);
+  EXPECT_EQ(EventsOf(trace, 2, "X")[0]["ts"], 0.5);
+  EXPECT_EQ(trace["otherData"]["clock of rank 3"],
+            "not aligned: no collective in common");
+}
+
+TEST(RecordersTest, TimesThatAreNoneDoNoHarm) {
+  Recorders recorders;
+  for (const int64_t time : {std::numeric_limits<int64_t>::min(),
+                             std::numeric_limits<int64_t>::max()}) {
+    recorders.by_rank[static_cast<int>(time & 1)] = Recorder(
+        {Entry("all_reduce", 1, 10, time), Entry("all_reduce", 2, time, time)});
+  }
+  const Json trace = Json::parse(TraceJson("job7", recorders));
+  EXPECT_EQ(EventsOf(trace, 0, "B").size(), 1u);
+  EXPECT_EQ(EventsOf(trace, 1, "B").size(), 1u);
 }
 
 TEST(RecordersTest, OddEntriesAreLeftOut) {
