@@ -7,7 +7,6 @@ Usage: k8s_run_test.py COORDINATOR MUSTER_RUN TRAIN
 Needs root or a user namespace, for an /etc/hosts of the pods' own.
 """
 
-import hashlib
 import os
 import re
 import shutil
@@ -27,6 +26,18 @@ COORDINATOR, MUSTER_RUN, TRAIN = [
     os.path.abspath(path) for path in sys.argv[1:4]]
 SECONDS = 120
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+
+
+# Makes a folder of a Secret, and looks for the files that are to be applied.
+KUBECTL = """#!/bin/bash
+case "$*" in
+"apply -f "*) test -f "$3" ;;
+"-n muster create secret generic "*" --from-file="*)
+  file=${7#--from-file=}
+  mkdir "$SECRETS/$6" && cp "${file#*=}" "$SECRETS/$6/${file%%=*}" ;;
+*) exit 1 ;;
+esac
+"""
 
 
 def openssl(folder, *arguments):
@@ -61,13 +72,25 @@ def write_secrets(folder, dns_names):
                 "-CA", "../ca.crt", "-CAkey", "../ca.key", "-CAcreateserial",
                 "-extfile", "names", "-out", "tls.crt")
         os.link(f"{folder}/ca.crt", f"{secret}/ca.crt")
-    for name, key, value in (
-            ("muster-token", "token", "of-a-worker"),
-            ("muster-tokens", "tokens", hashlib.sha256(
-                b"of-a-worker").hexdigest() + " member fashion-*\n")):
-        os.mkdir(f"{folder}/{name}")
-        with open(f"{folder}/{name}/{key}", "w", encoding="utf-8") as out:
-            out.write(value)
+    create_tokens(folder)
+
+
+def create_tokens(folder):
+    """The Secrets of the walk in deploy/README.md, as folders."""
+    with open(os.path.join(manifests.K8S, "../README.md"),
+              encoding="utf-8") as text:
+        walk = only(block for block in re.findall(
+            r"^```sh\n(.*?)^```$", text.read(), re.MULTILINE | re.DOTALL)
+                    if "create secret" in block)
+    os.mkdir(f"{folder}/bin")
+    with open(f"{folder}/bin/kubectl", "w", encoding="utf-8") as out:
+        out.write(KUBECTL)
+    os.chmod(out.name, 0o755)
+    subprocess.run(
+        ["bash", "-e", "-c", walk], check=True,
+        cwd=os.path.join(manifests.K8S, "../.."),
+        env={**os.environ, "HOME": folder, "SECRETS": folder,
+             "PATH": f"{folder}/bin:{os.environ['PATH']}"})
 
 
 def mounted(template, env, folder):

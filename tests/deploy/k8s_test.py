@@ -245,10 +245,21 @@ class RenderedTest(unittest.TestCase):
                     p["port"] <= port["containerPort"] <= p.get(
                         "endPort", p["port"]) for p in allowed))
 
-    def test_rules_are_those_of_prometheus(self):
-        written = subprocess.run(
-            [os.path.join(manifests.K8S, "write_rules")], check=True,
+    @staticmethod
+    def written_rules(*arguments):
+        return subprocess.run(
+            [os.path.join(manifests.K8S, "write_rules"), *arguments], check=True,
             capture_output=True, text=True).stdout
+
+    def test_alerts_link_to_where_the_runbook_is_read(self):
+        path, at = "runbook_url: deploy/", "https://git.example.com/muster/"
+        written = self.written_rules(at)
+        self.assertEqual(written.replace(at, ""), self.written_rules())
+        self.assertNotIn(path, written)
+        self.assertIn(f"runbook_url: {at}deploy/README.md#muster", written)
+
+    def test_rules_are_those_of_prometheus(self):
+        written = self.written_rules()
         path = os.path.join(manifests.K8S,
                             "overlays/prometheus-operator/rules.yaml")
         with open(path, encoding="utf-8") as there:
