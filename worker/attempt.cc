@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <filesystem>
@@ -26,6 +25,7 @@
 #include "client/internal/endpoint.h"
 #include "client/internal/error_file.h"
 #include "worker/numa.h"
+#include "worker/scratch_folder.h"
 
 namespace muster::worker {
 namespace {
@@ -65,8 +65,6 @@ Attempt::~Attempt() {
     if (rank.pidfd >= 0) close(rank.pidfd);
   }
   if (epoll_fd_ >= 0) close(epoll_fd_);
-  std::error_code ignored;
-  if (!scratch_.empty()) std::filesystem::remove_all(scratch_, ignored);
 }
 
 void Attempt::Watch(int fd, uint64_t token) const {
@@ -76,11 +74,33 @@ void Attempt::Watch(int fd, uint64_t token) const {
   epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
 }
 
-absl::StatusOr<std::string> Attempt::MakeFolder(const std::string& root,
-                                                const Rank& rank) const {
-  const std::string folder =
-      absl::StrCat(root, "/", setting_.coordinator.job, "/attempt_",
-                   assignment_.restarts + rank.restarts, "/", rank.rank, "/");
+std::string Attempt::FolderOf(const Rank& rank) const {
+  const int run = *setting_.log_run;
+  return absl::StrCat(
+      scratch_.has_value() ? scratch_->path() : options_.log_dir, "/",
+      setting_.coordinator.job, run == 1 ? "" : absl::StrCat(".", run),
+      "/attempt_", assignment_.restarts + rank.restarts, "/", rank.rank, "/");
+}
+
+void Attempt::PassByEarlierRuns() {
+  const auto is_taken = [this](const Rank& rank) {
+    std::error_code ignored;
+    return std::filesystem::exists(FolderOf(rank), ignored);
+  };
+  const int before = *setting_.log_run;
+  while (std::any_of(ranks_.begin(), ranks_.end(), is_taken)) {
+    ++*setting_.log_run;
+  }
+  if (*setting_.log_run == before) return;
+  Say(
+      absl::StrCat("--log-dir has output of an earlier run; that of this one "
+                   "goes to \"",
+                   options_.log_dir, "/", setting_.coordinator.job, ".",
+                   *setting_.log_run, "\""));
+}
+
+absl::StatusOr<std::string> Attempt::MakeFolder(const Rank& rank) const {
+  const std::string folder = FolderOf(rank);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (!error) {
@@ -94,8 +114,7 @@ absl::StatusOr<std::string> Attempt::MakeFolder(const std::string& root,
 
 absl::Status Attempt::StartRank(Rank& rank) {
   const int local_rank = LocalRank(rank);
-  const absl::StatusOr<std::string> folder =
-      MakeFolder(options_.log_dir.empty() ? scratch_ : options_.log_dir, rank);
+  const absl::StatusOr<std::string> folder = MakeFolder(rank);
   if (!folder.ok()) return folder.status();
   rank.error_file = *folder + "error.json";
   const std::string prefix = absl::StrCat("[", rank.rank, "]: ");
@@ -166,20 +185,9 @@ absl::Status Attempt::StartAll() {
   if (!program.ok()) return program.status();
   program_ = *std::move(program);
   if (options_.log_dir.empty()) {
-    std::error_code error;
-    const auto folder = std::filesystem::temp_directory_path(error);
-    if (error) {
-      const char* const given = std::getenv("TMPDIR");
-      return absl::FailedPreconditionError(absl::StrCat(
-          "cannot make a folder for the ranks' error files in TMPDIR \"",
-          given == nullptr ? "/tmp" : given, "\": ", error.message()));
-    }
-    std::string name = (folder / "muster-run.XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "cannot make a folder \"", name, "\": ", std::strerror(errno)));
-    }
-    scratch_ = std::move(name);
+    absl::StatusOr<ScratchFolder> scratch = ScratchFolder::Create();
+    if (!scratch.ok()) return scratch.status();
+    scratch_.emplace(*std::move(scratch));
   }
   if (!options_.numa_binding.empty()) {
     auto cpus = BindRanks(options_.numa_binding, options_.nproc_per_node,
@@ -201,7 +209,10 @@ absl::Status Attempt::StartAll() {
   ranks_.resize(static_cast<size_t>(options_.nproc_per_node));
   for (size_t i = 0; i < ranks_.size(); ++i) {
     ranks_[i].rank = assignment_.first_rank + static_cast<int>(i);
-    absl::Status status = StartRank(ranks_[i]);
+  }
+  if (!scratch_.has_value()) PassByEarlierRuns();
+  for (Rank& rank : ranks_) {
+    absl::Status status = StartRank(rank);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -327,6 +338,8 @@ bool Attempt::RestartRank(Rank& rank, const ExitStatus& status) {
   Say(absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, ") ",
                    Describe(status), "; starting it again, restart ",
                    restarts + 1, " of ", options_.max_restarts));
+  // What it had started must not get in the way of the one in its place.
+  group_->KillOrphans(absl::StrCat(kErrorFileVariable, "=", rank.error_file));
   ++rank.restarts;
   const absl::Status started = StartRank(rank);
   if (started.ok()) return true;

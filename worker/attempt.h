@@ -16,6 +16,7 @@
 #include "worker/output_pump.h"
 #include "worker/process.h"
 #include "worker/rank_environment.h"
+#include "worker/scratch_folder.h"
 
 namespace muster::worker {
 
@@ -52,6 +53,9 @@ class Attempt {
     // Readable when `on_wake` shall be called; -1: never.
     int wake_fd = -1;
     std::function<void()> on_wake = nullptr;
+    // Which run of its name this is in --log-dir, from 1; raised when there is
+    // output of that one already.
+    int* log_run = nullptr;
   };
 
   explicit Attempt(const Setting& setting, const Assignment& assignment);
@@ -94,9 +98,11 @@ class Attempt {
 
   absl::Status StartAll();
   absl::Status StartRank(Rank& rank);
-  // The folder of a rank's output and error file, with a slash; made anew.
-  absl::StatusOr<std::string> MakeFolder(const std::string& root,
-                                         const Rank& rank) const;
+  // Of a rank's output and error file, with a slash.
+  std::string FolderOf(const Rank& rank) const;
+  // Chooses folders for the ranks' output in which there is none.
+  void PassByEarlierRuns();
+  absl::StatusOr<std::string> MakeFolder(const Rank& rank) const;
   void Watch(int fd, uint64_t token) const;
   // Waits for events or the deadline, and handles them.
   void HandleEvents();
@@ -124,8 +130,8 @@ class Attempt {
   std::optional<ProcessGroup> group_;
   OutputPump output_;
   std::string program_;
-  // Of error files, where there is no --log-dir; removed at the end.
-  std::string scratch_;
+  // Of error files, where there is no --log-dir.
+  std::optional<ScratchFolder> scratch_;
   std::vector<Rank> ranks_;
   // By local rank; empty without --numa-binding.
   std::vector<std::vector<int>> cpus_;

@@ -207,6 +207,7 @@ absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
   nlohmann::json own;
   own["nproc"] = options_.nproc_per_node;
   own["restarts"] = report.restarts;
+  own["max_restarts"] = options_.max_restarts;
   own["failure"] = report.failure;
   CoordinatorStore store(session);
   // Empty: that host is gone already.
@@ -235,6 +236,7 @@ absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
   assignment.group_rank = formation.rank;
   assignment.group_world_size = formation.world_size;
   assignment.world_size = 0;
+  assignment.max_restarts = options_.max_restarts;
   for (int i = 0; i < formation.world_size; ++i) {
     const std::string& value = values[static_cast<size_t>(i)];
     if (value.empty()) {
@@ -250,6 +252,9 @@ absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
     assignment.world_size += json.value("nproc", 0);
     assignment.restarts =
         std::max(assignment.restarts, json.value("restarts", 0));
+    assignment.max_restarts =
+        std::min(assignment.max_restarts,
+                 json.value("max_restarts", assignment.max_restarts));
     if (meeting.failure.empty()) meeting.failure = json.value("failure", "");
   }
   dataplane::MutexLock lock(mutex_);

@@ -73,6 +73,7 @@ class Launcher {
   Hosts::Report report_;
   // That told muster-run to stop; 0: none did.
   int signal_ = 0;
+  int log_run_ = 1;
 };
 
 void Wake(int event_fd) {
@@ -96,6 +97,7 @@ Launcher::Launcher(const LaunchOptions& options,
                                      [this] { Wake(wake_fd_); });
   } else {
     assignment_.world_size = options.nproc_per_node;
+    assignment_.max_restarts = options.max_restarts;
   }
 }
 
@@ -180,6 +182,11 @@ absl::Status Launcher::Meet() {
   if (!meeting.ok()) return meeting.status();
   assignment_ = meeting->assignment;
   report_ = {.restarts = assignment_.restarts};
+  if (assignment_.max_restarts < options_.max_restarts) {
+    Say(absl::StrCat(
+        "another host has --max-restarts=", assignment_.max_restarts,
+        ", this one ", options_.max_restarts, ": the lowest counts"));
+  }
   Say(absl::StrCat("host ", assignment_.group_rank, " of ",
                    assignment_.group_world_size, ": ranks ",
                    assignment_.first_rank, " to ",
@@ -188,7 +195,7 @@ absl::Status Launcher::Meet() {
                    assignment_.restarts == 0
                        ? ""
                        : absl::StrCat(", restart ", assignment_.restarts,
-                                      " of ", options_.max_restarts),
+                                      " of ", assignment_.max_restarts),
                    meeting->failure.empty()
                        ? ""
                        : absl::StrCat(" after a failure: ", meeting->failure)));
@@ -233,7 +240,8 @@ std::optional<int> Launcher::Try() {
   Attempt::Setting setting = {.options = options_,
                               .coordinator = coordinator_,
                               .environment = environment_,
-                              .signal_fd = signal_fd_};
+                              .signal_fd = signal_fd_,
+                              .log_run = &log_run_};
   if (hosts_ != nullptr) {
     setting.wake_fd = wake_fd_;
     setting.on_wake = [&] {
@@ -307,7 +315,7 @@ std::optional<int> Launcher::AfterSuccess() {
 }
 
 std::optional<int> Launcher::AfterFailure(const Outcome& outcome) {
-  const bool last = report_.restarts >= options_.max_restarts ||
+  const bool last = report_.restarts >= assignment_.max_restarts ||
                     options_.restart != LaunchOptions::Restart::kAll ||
                     outcome.signal != 0;
   if (hosts_ != nullptr && outcome.lost_peer && outcome.signal == 0) {
@@ -333,7 +341,7 @@ std::optional<int> Launcher::AfterFailure(const Outcome& outcome) {
   report_.failure = outcome.failure;
   assignment_.restarts = report_.restarts;
   Say(absl::StrCat("starting all ranks again, restart ", report_.restarts,
-                   " of ", options_.max_restarts));
+                   " of ", assignment_.max_restarts));
   return std::nullopt;
 }
 

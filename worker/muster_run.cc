@@ -54,7 +54,9 @@ void BlockSignals(const std::vector<int>& handled) {
   // An ignored SIGCHLD, which a parent may hand down, would lose the ranks'
   // exit statuses.
   std::signal(SIGCHLD, SIG_DFL);
+  // Output that cannot be written is told, and no reason to end.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 }  // namespace

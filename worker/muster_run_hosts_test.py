@@ -77,17 +77,6 @@ class Process:
         self.process.stdout.close()
 
 
-def wait_until_blocked(pid, number):
-    """Until `pid` takes that signal in its own way."""
-    deadline = time.monotonic() + LIMIT_S
-    blocked = 0
-    while not blocked >> (number - 1) & 1:
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{pid} does not handle {number}")
-        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-            blocked = int(re.search(r"SigBlk:\s*(\w+)", file.read())[1], 16)
-
-
 class HostsTest(unittest.TestCase):
 
     def setUp(self):
@@ -204,6 +193,21 @@ class HostsTest(unittest.TestCase):
         self.assertIn("the job failed on another host; first failure: rank 1 ",
                       ends[1][1])
         self.assertIn("my reason", ends[1][1])
+
+    def test_of_different_numbers_of_restarts_the_lowest_counts(self):
+        endpoint = self.start_coordinator()
+        hosts = [self.host("echo may $TORCHELASTIC_MAX_RESTARTS; exit 5",
+                           "--nnodes=2", f"--max-restarts={n}",
+                           "--failure-grace=100ms", endpoint=endpoint)
+                 for n in (1, 3)]
+        for host in hosts:
+            status, text = host.finish()
+            self.assertIn(status, (5, 75), text)
+            self.assertIn("may 1", text)
+            self.assertNotIn("may 3", text)
+            self.assertNotIn("restart 2", text)
+        self.assertIn("another host has --max-restarts=1, this one 3: the "
+                      "lowest counts", hosts[1].text())
 
     def test_who_lost_a_peer_waits_for_the_one_with_the_cause(self):
         endpoint = self.start_coordinator()
@@ -355,7 +359,8 @@ class HostsTest(unittest.TestCase):
                     endpoint=f"127.0.0.1:{endpoint.getsockname()[1]}")
                 if endpoint is silent:
                     self.addCleanup(silent.accept()[0].close)
-                wait_until_blocked(host.process.pid, number)
+                else:
+                    host.wait_for("coordinator not reached")
                 host.process.send_signal(number)
                 status, text = host.finish()
                 self.assertEqual(status, 128 + number, text)

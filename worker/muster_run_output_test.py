@@ -2,6 +2,7 @@
 """What muster-run prints of its ranks, and what it leaves of that in files."""
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,64 @@ class OutputTest(MusterRunTest):
                     self.assertEqual(file.read(), f"out {rank}\n")
                 with open(f"{base}/stderr.log", encoding="utf-8") as file:
                     self.assertEqual(file.read(), "err\n")
+
+    def test_a_full_disk_is_told_once_and_does_not_end_the_job(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run(
+                [MUSTER_RUN, "--nproc-per-node=2", "--", "bash", "-c",
+                 "for i in $(seq 1000); do echo $i; done; echo done >&2"],
+                stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+                timeout=LIMIT_S)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(
+            sorted(result.stderr.splitlines()),
+            ["[0]: done", "[1]: done", "muster-run: cannot print the ranks' "
+             "standard output any more: No space left on device"])
+
+    def test_a_log_file_that_takes_no_more_is_told_and_the_job_goes_on(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = self.launch(
+                "for i in $(seq 5000); do echo $i; done", "--rdzv-id=j",
+                f"--log-dir={folder}", nproc=1, preexec_fn=lambda:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
+            status, out, err = run.finish()
+            self.assertEqual(status, 0, err)
+            self.assertEqual(len(out.splitlines()), 5000)
+            self.assertEqual(
+                err, f'muster-run: cannot write the log file '
+                f'"{folder}/j/attempt_0/0/stdout.log" any more: File too '
+                'large\n')
+
+    def test_a_log_file_that_cannot_be_made_is_an_error(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # A path that leaves room for the folder, and none for the file.
+            log_dir, rest = folder, "/j/attempt_0/0/"
+            while len(log_dir + rest) < 4090:
+                left = 4090 - len(log_dir + rest)
+                log_dir += "/" + "x" * (left - 1 if left <= 201 else 198)
+            run = self.launch("echo ran", "--rdzv-id=j",
+                              f"--log-dir={log_dir}", nproc=1)
+            status, out, err = run.finish()
+            self.assertEqual((status, out), (1, ""), err)
+            self.assertIn('muster-run: cannot write the log file "', err)
+            self.assertIn('/0/stdout.log": File name too long\n', err)
+
+    def test_an_earlier_run_of_the_same_name_keeps_its_output(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for word in ("first", "second", "third"):
+                run = self.launch(f"echo {word}; exit 3", "--max-restarts=1",
+                                  f"--log-dir={folder}", "--rdzv-id=job7",
+                                  nproc=1)
+                _, _, err = run.finish()
+                self.assertEqual("output of an earlier run" in err,
+                                 word != "first", err)
+            for run, word in (("job7", "first"), ("job7.2", "second"),
+                              ("job7.3", "third")):
+                for attempt in range(2):
+                    with open(f"{folder}/{run}/attempt_{attempt}/0/stdout.log",
+                              encoding="utf-8") as file:
+                        self.assertEqual(file.read(), f"{word}\n")
+            self.assertEqual(len(os.listdir(folder)), 3)
 
     def test_redirects_and_tee_choose_streams_by_rank(self):
         with tempfile.TemporaryDirectory() as folder:

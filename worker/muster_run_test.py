@@ -11,7 +11,7 @@ import tempfile
 import unittest
 import uuid
 
-from muster_run_testing import LIMIT_S, MUSTER_RUN, MusterRunTest, wait_until
+from muster_run_testing import LIMIT_S, MUSTER_RUN, MusterRunTest, alive, wait_until
 
 
 class EnvironmentTest(MusterRunTest):
@@ -228,6 +228,10 @@ class FailureTest(MusterRunTest):
         self.assert_nothing_is_left(run)
 
 
+    def test_error_file_that_nobody_writes_to_is_not_waited_for(self):
+        run = self.launch('mkfifo $TORCHELASTIC_ERROR_FILE; exit 9', nproc=1)
+        self.assertEqual(run.finish()[0], 9)
+
     def test_error_file_is_quoted(self):
         run = self.launch(
             'echo \'{"message": {"message": "out of grain"}}\' '
@@ -282,6 +286,33 @@ class RestartTest(MusterRunTest):
                          ["[0]: 0 0", "[1]: 1 0", "[1]: 1 1"])
         self.assertRegex(err, r"rank 1 \(pid \d+\) exited with status 8; "
                          r"starting it again, restart 1 of 1\n")
+
+    def test_what_the_failed_rank_had_started_goes_and_no_other(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # Each rank has a child that left its session and has one of its
+            # own.
+            run = self.launch(
+                f'if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then '
+                f'setsid bash -c "bash -c \'until [ -e {folder}/end ]; '
+                f'do sleep 0.02; done\' {folder}/$RANK; :" {folder}/$RANK & '
+                f'fi; echo up $RANK; '
+                f'if [ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ]; then '
+                f'until [ -e {folder}/fail ]; do sleep 0.02; done; exit 8; fi; '
+                f'until [ -e {folder}/end ]; do sleep 0.02; done',
+                "--max-restarts=1", "--restart=rank")
+            for rank in range(2):
+                run.read_until(f"up {rank}\n")
+                wait_until(lambda rank=rank: len(alive(f"{folder}/{rank}")) == 2,
+                           "the rank's child has its own")
+            with open(f"{folder}/fail", "w", encoding="utf-8"):
+                pass
+            while run.seen.count(b"up 1\n") < 2:
+                run.seen += os.read(run.process.stdout.fileno(), 4096)
+            self.assertEqual(alive(f"{folder}/1"), [])
+            self.assertEqual(len(alive(f"{folder}/0")), 2)
+            with open(f"{folder}/end", "w", encoding="utf-8"):
+                pass
+            self.assertEqual(run.finish()[0], 0)
 
     def test_a_rank_that_fails_too_often_ends_the_job(self):
         run = self.launch('[ $RANK = 1 ] && exit 8; exec sleep 1000',

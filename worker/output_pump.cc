@@ -45,8 +45,9 @@ void Signal(int event_fd) {
 }  // namespace
 
 struct OutputPump::Stream {
-  Stream(const std::string& prefix, int fd, int sink, int log_fd)
-      : lines(prefix), fd(fd), sink(sink), log_fd(log_fd) {}
+  Stream(const std::string& prefix, int fd, int sink,
+         const std::string& log_path, int log_fd)
+      : lines(prefix), fd(fd), sink(sink), log_path(log_path), log_fd(log_fd) {}
   ~Stream() {
     if (fd >= 0) close(fd);
     if (log_fd >= 0) close(log_fd);
@@ -55,6 +56,7 @@ struct OutputPump::Stream {
   LinePrefixer lines;
   int fd;  // -1 at its end
   const int sink;
+  const std::string log_path;
   int log_fd;
 };
 
@@ -101,7 +103,8 @@ absl::StatusOr<int> OutputPump::Add(const std::string& prefix, int sink,
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot make a pipe: ", std::strerror(error)));
   }
-  streams_.push_back(std::make_unique<Stream>(prefix, ends[0], sink, log_fd));
+  streams_.push_back(
+      std::make_unique<Stream>(prefix, ends[0], sink, log_path, log_fd));
   {
     dataplane::MutexLock lock(mutex_);
     news_.streams.push_back(streams_.back().get());
@@ -124,8 +127,15 @@ void OutputPump::Print(Stream& stream, const std::string& text) {
           0) {
     return;
   }
-  // A reader that went away is no reason to end the job.
-  if (!WriteAll(stream.sink, text)) broken_sinks_.push_back(stream.sink);
+  if (WriteAll(stream.sink, text)) return;
+  // No reason to end the job; a reader that went away is none to say so.
+  const int error = errno;
+  broken_sinks_.push_back(stream.sink);
+  if (error == EPIPE || stream.sink == STDERR_FILENO) return;
+  WriteAll(STDERR_FILENO,
+           absl::StrCat("muster-run: cannot print the ranks' standard output "
+                        "any more: ",
+                        std::strerror(error), "\n"));
 }
 
 void OutputPump::Run() {
@@ -165,9 +175,9 @@ void OutputPump::Run() {
       const absl::string_view bytes(buffer.data(), static_cast<size_t>(count));
       Print(stream, stream.lines.Push(bytes));
       if (stream.log_fd >= 0 && !WriteAll(stream.log_fd, bytes)) {
-        const std::string text =
-            absl::StrCat("muster-run: cannot write a log file any more: ",
-                         std::strerror(errno), "\n");
+        const std::string text = absl::StrCat(
+            "muster-run: cannot write the log file \"", stream.log_path,
+            "\" any more: ", std::strerror(errno), "\n");
         close(stream.log_fd);
         stream.log_fd = -1;
         WriteAll(STDERR_FILENO, text);

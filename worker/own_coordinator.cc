@@ -90,6 +90,13 @@ absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> ServeOwnCoordinator(
                      coordinator.status().message()));
     return nullptr;
   }
+  if (!coordinator.ok() && options.several_hosts()) {
+    return absl::Status(
+        coordinator.status().code(),
+        absl::StrCat(coordinator.status().message(),
+                     " (--node-rank=0 serves it; a muster-run that is number "
+                     "0, too, may have been first)"));
+  }
   if (!coordinator.ok()) return coordinator.status();
   if (address.host.empty()) {
     address.host = "127.0.0.1";

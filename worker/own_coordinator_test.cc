@@ -1,5 +1,6 @@
 #include "worker/own_coordinator.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -72,7 +73,12 @@ TEST(OwnCoordinatorTest, NodeRankZeroMustServe) {
   const auto first = ServeOwnCoordinator({}, address, environment);
   ASSERT_TRUE(first.ok()) << first.status();
   options.rendezvous_port = address.port;
-  EXPECT_FALSE(ServeOwnCoordinator(options, address, environment).ok());
+  options.nnodes = {2, 2};
+  EXPECT_THAT(
+      std::string(ServeOwnCoordinator(options, address, environment)
+                      .status()
+                      .message()),
+      ::testing::HasSubstr("a muster-run that is number 0, too, may have"));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -149,6 +150,15 @@ std::vector<pid_t> Children() {
   return children;
 }
 
+// Whether the environment with which `pid` was started has `variable`.
+bool WasStartedWith(pid_t pid, const std::string& variable) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/environ"));
+  for (std::string each; std::getline(file, each, '\0');) {
+    if (each == variable) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string SignalName(int signal) {
@@ -203,7 +213,7 @@ ProcessGroup::~ProcessGroup() { KillAll(); }
 void ProcessGroup::KillAll() {
   if (guard_ < 0) return;
   Signal(SIGKILL);
-  KillDescendants();
+  KillChildren([](pid_t) { return true; });
   close(guard_pipe_);
   // The number may belong to somebody else from now on.
   guard_ = -1;
@@ -271,17 +281,28 @@ void ProcessGroup::ReapOrphans(const std::vector<pid_t>& ranks) const {
   }
 }
 
-void ProcessGroup::KillDescendants() const {
+void ProcessGroup::KillOrphans(const std::string& variable) const {
+  KillChildren([&](pid_t pid) {
+    return pid != guard_ && WasStartedWith(pid, variable);
+  });
+}
+
+void ProcessGroup::KillChildren(const std::function<bool(pid_t)>& is_meant) {
   // Killing a process hands its children to us: until there are none. One that
   // hangs in the kernel is left to init.
   const auto deadline = std::chrono::steady_clock::now() + kKillTime;
+  std::set<pid_t> killed;
   while (std::chrono::steady_clock::now() < deadline) {
-    const std::vector<pid_t> children = Children();
-    if (children.empty()) return;
-    for (const pid_t pid : children) {
+    bool some = false;
+    for (const pid_t pid : Children()) {
+      // One that is about to end has no environment any more.
+      if (killed.count(pid) == 0 && !is_meant(pid)) continue;
+      some = true;
+      killed.insert(pid);
       kill(pid, SIGKILL);
       waitpid(pid, nullptr, WNOHANG);
     }
+    if (!some) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -68,13 +69,18 @@ class ProcessGroup {
   // and moved out of it (a daemon), and the guard. The group is over then.
   void KillAll();
 
+  // Kills what a rank that has ended left behind: every process that was
+  // started with `variable` (NAME=VALUE) in its environment, wherever it is,
+  // unless its parent still lives.
+  void KillOrphans(const std::string& variable) const;
+
   // Reaps processes that were started by a rank and outlived it, so that they
   // do not stay as zombies; `ranks` are left alone.
   void ReapOrphans(const std::vector<pid_t>& ranks) const;
 
  private:
   ProcessGroup(pid_t guard, int guard_pipe);
-  void KillDescendants() const;
+  static void KillChildren(const std::function<bool(pid_t)>& is_meant);
 
   pid_t guard_;
   // Its other end is the guard's; that this end closes is what wakes it.

@@ -31,8 +31,8 @@ Environment RankEnvironment(const LaunchOptions& options,
   // Rank 0 must not serve a coordinator of its own.
   env["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   env["TORCHELASTIC_RESTART_COUNT"] = absl::StrCat(assignment.restarts);
-  env["TORCHELASTIC_MAX_RESTARTS"] = absl::StrCat(options.max_restarts);
-  env["TORCHELASTIC_ERROR_FILE"] = error_file;
+  env["TORCHELASTIC_MAX_RESTARTS"] = absl::StrCat(assignment.max_restarts);
+  env[kErrorFileVariable] = error_file;
   // A job name from outside would take precedence over the run's.
   env.erase("MUSTER_JOB");
   // Several ranks with a thread per core each would get in each other's way.

@@ -7,6 +7,9 @@
 
 namespace muster::worker {
 
+// Where a rank leaves what it failed of.
+inline constexpr char kErrorFileVariable[] = "TORCHELASTIC_ERROR_FILE";
+
 // Where the ranks find the coordinator.
 struct CoordinatorAddress {
   std::string host;
@@ -25,10 +28,12 @@ struct Assignment {
   int world_size = 1;
   // How often the job's ranks were started again after a failure.
   int restarts = 0;
+  // How often they may be.
+  int max_restarts = 0;
 };
 
 // The environment of the rank `local_rank` of this host: `inherited`, with
-// torchrun's variables set. `error_file`: TORCHELASTIC_ERROR_FILE.
+// torchrun's variables set. `error_file` is for kErrorFileVariable.
 Environment RankEnvironment(const LaunchOptions& options,
                             const Assignment& assignment,
                             const CoordinatorAddress& coordinator,

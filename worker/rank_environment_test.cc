@@ -15,7 +15,6 @@ using ::testing::UnorderedElementsAre;
 LaunchOptions ThreeRanks() {
   LaunchOptions options;
   options.nproc_per_node = 3;
-  options.max_restarts = 4;
   options.role = "trainer";
   return options;
 }
@@ -25,7 +24,8 @@ const Assignment kSecondOfTwo = {.group_rank = 1,
                                  .first_rank = 2,
                                  .group_world_size = 2,
                                  .world_size = 5,
-                                 .restarts = 1};
+                                 .restarts = 1,
+                                 .max_restarts = 4};
 const CoordinatorAddress kCoordinator = {"10.0.0.7", 7070, "job7"};
 
 TEST(RankEnvironmentTest, HoldsTorchrunsVariables) {

@@ -2,9 +2,10 @@
 
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 
@@ -17,7 +18,9 @@ constexpr size_t kMessageBytesMax = 400;
 }  // namespace
 
 std::string ReadErrorFile(const std::string& path) {
-  if (path.empty()) return "";
+  // Whoever opens a FIFO waits for its other end.
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return "";
   std::ifstream file(path, std::ios::binary);
   if (!file) return "";
   std::string text(kFileBytesMax, '\0');

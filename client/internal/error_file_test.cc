@@ -1,7 +1,9 @@
 #include "client/internal/error_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <cstdio>
 #include <fstream>
 #include <string>
 
@@ -29,6 +31,13 @@ TEST(ErrorFileTest, BothFormsOfTorchelasticsMessagesAreRead) {
                      "extraInfo": {"py_callstack": "..."}}})"),
             "ValueError: x");
   EXPECT_EQ(Read(R"({"message": "plain"})"), "plain");
+}
+
+TEST(ErrorFileTest, AFifoIsNotWaitedFor) {
+  std::remove(Path().c_str());
+  ASSERT_EQ(mkfifo(Path().c_str(), 0600), 0);
+  EXPECT_EQ(ReadErrorFile(Path()), "");
+  std::remove(Path().c_str());
 }
 
 TEST(ErrorFileTest, NonsenseSaysNothing) {
