@@ -243,7 +243,8 @@ class BarrierTable {
   std::vector<MissingRank> Missing(const Series& series,
                                    const Instance& instance, Instant now,
                                    size_t count_max, RankRanges* others) const;
-  MissingRank DescribeMissing(Rank rank, Instant now) const;
+  MissingRank DescribeMissing(const Series& series, Rank rank,
+                              Instant now) const;
   std::string ParticipantsText(const std::vector<Rank>& participants) const;
   std::string RankText(Rank rank) const;
 

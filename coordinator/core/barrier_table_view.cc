@@ -44,7 +44,7 @@ std::vector<MissingRank> BarrierTable::Missing(const Series& series,
   size_t bytes = 0;
   for (const Rank rank : ranks) {
     if (bytes > kMissingInResultBytes) break;
-    missing.push_back(DescribeMissing(rank, now));
+    missing.push_back(DescribeMissing(series, rank, now));
     bytes += BytesOf(missing.back());
   }
   if (others != nullptr) {
@@ -56,7 +56,8 @@ std::vector<MissingRank> BarrierTable::Missing(const Series& series,
   return missing;
 }
 
-MissingRank BarrierTable::DescribeMissing(Rank rank, Instant now) const {
+MissingRank BarrierTable::DescribeMissing(const Series& series, Rank rank,
+                                          Instant now) const {
   const Seat& seat = formation_->world[rank.value()];
   MissingRank missing;
   missing.rank = rank;
@@ -70,7 +71,8 @@ MissingRank BarrierTable::DescribeMissing(Rank rank, Instant now) const {
   const Member* member = membership_.Find(seat.member);
   if (member != nullptr && member->incarnation == seat.incarnation) {
     missing.last_progress =
-        DescribeProgress(member->progress, now - member->progress_at);
+        DescribeProgress(member->progress, now - member->progress_at,
+                         /*group=*/series.key.first);
     missing.last_heard_ago = now - member->heard_at;
   }
   return missing;

@@ -349,10 +349,11 @@ void Coordinator::HandleAbandonment(const Member& member, Instant now,
 }
 
 void Coordinator::RegisterGroups(const Call& call, Generation generation,
+                                 const std::vector<std::string>& left,
                                  std::vector<GroupDefinition> groups,
                                  Instant now, Outbox& out) {
   MutateAndPark(call, "RegisterGroups", now, out, [&] {
-    groups_.Register(call, generation, std::move(groups), out);
+    groups_.Register(call, generation, left, std::move(groups), out);
   });
 }
 

@@ -143,6 +143,7 @@ class Coordinator {
                        Outbox& out);
   // GroupsReply; a mutation.
   void RegisterGroups(const Call& call, Generation generation,
+                      const std::vector<std::string>& left,
                       std::vector<GroupDefinition> groups, Instant now,
                       Outbox& out);
 

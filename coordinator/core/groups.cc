@@ -43,14 +43,16 @@ void GroupTable::Reset(FormationReply formation) {
 }
 
 void GroupTable::Clear() {
-  for (const auto& [name, group] : groups_) {
-    journal_.Group(name);
-    for (size_t i = 0; i < group.ranks->size(); ++i) {
-      if (group.registered[i]) journal_.GroupRank(name, (*group.ranks)[i]);
-    }
-  }
+  for (const auto& [name, group] : groups_) NoteEnd(name, group);
   groups_.clear();
   ranks_ = 0;
+}
+
+void GroupTable::NoteEnd(const std::string& name, const Group& group) {
+  journal_.Group(name);
+  for (size_t i = 0; i < group.ranks->size(); ++i) {
+    if (group.registered[i]) journal_.GroupRank(name, (*group.ranks)[i]);
+  }
 }
 
 // The caller's rank in the generation that it means.
@@ -167,10 +169,43 @@ bool GroupTable::MarkRegistered(Group& group, Rank rank) {
   return true;
 }
 
+bool GroupTable::IsUsed(const Group& group) const {
+  for (size_t i = 0; i < group.ranks->size(); ++i) {
+    if (!group.registered[i]) continue;
+    const Seat& seat = formation_->world[(*group.ranks)[i].value()];
+    const Member* const member = membership_.Find(seat.member);
+    if (member != nullptr && member->live() &&
+        member->incarnation == seat.incarnation) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void GroupTable::LeaveGroup(const std::string& name, Rank rank) {
+  const auto found = groups_.find(name);
+  if (found == groups_.end()) return;
+  Group& group = found->second;
+  const auto place =
+      std::lower_bound(group.ranks->begin(), group.ranks->end(), rank);
+  if (place == group.ranks->end() || *place != rank) return;
+  const size_t index = static_cast<size_t>(place - group.ranks->begin());
+  if (!group.registered[index]) return;
+  group.registered[index] = false;
+  --group.registered_count;
+  journal_.GroupRank(name, rank);
+  if (IsUsed(group)) return;
+  ranks_ -= static_cast<int64_t>(group.ranks->size());
+  NoteEnd(name, group);
+  groups_.erase(found);
+}
+
 void GroupTable::Register(const Call& call, Generation generation,
+                          const std::vector<std::string>& left,
                           std::vector<GroupDefinition> groups, Outbox& out) {
   const absl::StatusOr<Rank> rank = RankOf(call, generation);
   if (!rank.ok()) return out.Fail(call.waiter, rank.status());
+  for (const std::string& name : left) LeaveGroup(name, *rank);
   absl::Status status = CheckGroups(*rank, groups);
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   GroupsReply reply;

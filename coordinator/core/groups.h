@@ -52,7 +52,8 @@ struct GroupRankRecord {
 std::string RanksText(absl::Span<const Rank> first, size_t count);
 
 // GroupTable holds the groups of the newest generation. Who registers a group
-// first defines it; the others must mean the same ranks.
+// first defines it; the others must mean the same ranks. The last to leave it
+// ends it.
 class GroupTable {
  public:
   // Both must outlive the table.
@@ -73,7 +74,11 @@ class GroupTable {
   // ABORTED (no or another generation, or no rank in it), INVALID_ARGUMENT (a
   // group's name or ranks, or other ranks than it has: names both members and
   // both lists), RESOURCE_EXHAUSTED.
+  // Before that the caller leaves the groups named `left`, whether or not it
+  // then gets into others. A group is forgotten when all that have registered
+  // it have left it or are gone.
   void Register(const Call& call, Generation generation,
+                const std::vector<std::string>& left,
                 std::vector<GroupDefinition> groups, Outbox& out);
 
   // The ranks of a group, ascending; null when nobody has registered it.
@@ -107,6 +112,11 @@ class GroupTable {
   absl::Status CheckGroup(Rank rank, const GroupDefinition& group) const;
   std::string MemberText(Rank rank) const;
   static bool MarkRegistered(Group& group, Rank rank);
+  void LeaveGroup(const std::string& name, Rank rank);
+  // Whether a live member is registered in it.
+  bool IsUsed(const Group& group) const;
+  // For the journal, when it leaves the table.
+  void NoteEnd(const std::string& name, const Group& group);
 
   const Limits& limits_;
   const Membership& membership_;

@@ -16,6 +16,7 @@ using absl::StatusCode;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 std::vector<Rank> Ranks(std::initializer_list<int32_t> values) {
   std::vector<Rank> ranks;
@@ -54,8 +55,9 @@ class GroupTableTest : public testing::Test {
   // The counts, or the error's text after its code.
   std::string Register(const std::string& member,
                        std::vector<GroupDefinition> groups,
-                       int64_t generation = 3) {
-    groups_.Register(From(member, 1, 1), Generation(generation),
+                       int64_t generation = 3,
+                       const std::vector<std::string>& left = {}) {
+    groups_.Register(From(member, 1, 1), Generation(generation), left,
                      std::move(groups), out_);
     const Reply reply = std::exchange(out_.replies, {}).at(0);
     if (!reply.status.ok()) return reply.status.ToString();
@@ -194,6 +196,48 @@ TEST_F(GroupTableTest, RecordsBringThemBack) {
   EXPECT_EQ(again.Snapshot().at(0).description, "text");
   EXPECT_EQ(again.RecordOf("tp0").founder, Rank(1));
   EXPECT_TRUE(again.RecordOf("tp0", Rank(0)).erased);
+}
+
+TEST_F(GroupTableTest, TheLastToLeaveEndsIt) {
+  limits_.group_ranks = 2;
+  Register("a", {{"tp0", Ranks({0, 1})}});
+  Register("b", {{"tp0", Ranks({0, 1})}});
+  journal_.Clear();
+  // What one is not in does not matter, nor leaving twice.
+  EXPECT_EQ(Register("c", {}, 3, {"tp0", "none"}), "");
+  EXPECT_EQ(Register("a", {}, 3, {"tp0", "tp0"}), "");
+  EXPECT_EQ(groups_.Snapshot().at(0).missing, Ranks({0}));
+  EXPECT_THAT(journal_.groups, IsEmpty());
+  EXPECT_THAT(journal_.group_ranks, ElementsAre(std::pair("tp0", Rank(0))));
+  // Who is in it again counts again.
+  EXPECT_EQ(Register("a", {{"tp0", Ranks({0, 1})}}), "2");
+  EXPECT_EQ(Register("b", {}, 3, {"tp0"}), "");
+  journal_.Clear();
+  // Its place is free for what the same call registers.
+  EXPECT_EQ(Register("a", {{"dp0", Ranks({0, 3})}}, 3, {"tp0"}), "1");
+  EXPECT_EQ(groups_.RanksOf("tp0"), nullptr);
+  EXPECT_THAT(journal_.groups, UnorderedElementsAre("tp0", "dp0"));
+  EXPECT_TRUE(groups_.RecordOf("tp0").erased);
+  EXPECT_TRUE(groups_.RecordOf("tp0", Rank(0)).erased);
+}
+
+TEST_F(GroupTableTest, WhoHasLeftAGroupMayBeRefusedAnother) {
+  Register("a", {{"tp0", Ranks({0})}});
+  Register("a", {{"x", Ranks({1})}}, 3, {"tp0"});
+  EXPECT_EQ(groups_.size(), 0);
+}
+
+TEST_F(GroupTableTest, ThoseThatAreGoneKeepNoGroup) {
+  for (const char* member : {"a", "b", "c"}) {
+    Register(member, {{"tp0", Ranks({0, 1, 2})}});
+  }
+  Register("a", {}, 3, {"tp0"});
+  std::vector<Event> departed;
+  members_.Leave(*members_.Find(MemberId("b")), "done", t0, departed, notes_);
+  EXPECT_EQ(groups_.size(), 1);
+  Register("c", {}, 3, {"tp0"});
+  EXPECT_EQ(groups_.size(), 0);
+  EXPECT_TRUE(groups_.RecordOf("tp0", Rank(1)).erased);
 }
 
 TEST_F(GroupTableTest, TheNextGenerationHasNone) {

@@ -5,14 +5,18 @@
 namespace muster::coordinator::core {
 
 std::string DescribeProgress(const std::vector<GroupProgress>& progress,
-                             Duration age) {
+                             Duration age, absl::string_view group) {
   const GroupProgress* shown = nullptr;
-  for (const GroupProgress& group : progress) {
+  for (const GroupProgress& each : progress) {
+    if (!group.empty() && each.group == group) {
+      shown = &each;
+      break;
+    }
     const bool busier =
-        shown == nullptr || (shown->current.empty() && !group.current.empty());
-    const bool longer = shown != nullptr && !group.current.empty() &&
-                        group.current_age > shown->current_age;
-    if (busier || longer) shown = &group;
+        shown == nullptr || (shown->current.empty() && !each.current.empty());
+    const bool longer = shown != nullptr && !each.current.empty() &&
+                        each.current_age > shown->current_age;
+    if (busier || longer) shown = &each;
   }
   if (shown == nullptr) return "";
   std::string text =
@@ -23,7 +27,8 @@ std::string DescribeProgress(const std::vector<GroupProgress>& progress,
                     FormatDuration(SaturatingSum(shown->current_age, age)));
   }
   if (progress.size() > 1) {
-    absl::StrAppend(&text, " (", progress.size() - 1, " more groups)");
+    absl::StrAppend(&text, " (", progress.size() - 1, " more group",
+                    progress.size() == 2 ? ")" : "s)");
   }
   return text;
 }

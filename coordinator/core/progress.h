@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "coordinator/core/instant.h"
 
 namespace muster::coordinator::core {
@@ -24,11 +25,12 @@ struct GroupProgress {
 };
 
 // Returns `group "world": 417 of 418 done, in all_reduce float32[1024] for
-// 12s`, or "" when there is no progress. Of several groups the text shows the
-// one that has been in its collective for longest, then `(2 more groups)`.
-// `age` is the time since the heartbeat.
+// 12s`, or "" when there is no progress. Of several groups the text shows
+// `group`, and where that is not among them the one that has been in its
+// collective for longest, then `(2 more groups)`. `age` is the time since the
+// heartbeat.
 std::string DescribeProgress(const std::vector<GroupProgress>& progress,
-                             Duration age);
+                             Duration age, absl::string_view group = "");
 
 }  // namespace muster::coordinator::core
 

@@ -43,5 +43,15 @@ TEST(ProgressTest, TheGroupThatIsInItsCollectiveForLongestIsShown) {
             "12s (2 more groups)");
 }
 
+TEST(ProgressTest, TheGroupThatTheTextIsAboutIsShown) {
+  const std::vector<GroupProgress> progress = {
+      {.group = "world", .current = "barrier", .current_age = 9s},
+      {.group = "tp", .last_enqueued = 7, .last_completed = 6}};
+  EXPECT_EQ(DescribeProgress(progress, 3s, "tp"),
+            "group \"tp\": 6 of 7 done (1 more group)");
+  EXPECT_EQ(DescribeProgress(progress, 3s, "dp"),
+            "group \"world\": 0 of 0 done, in barrier for 12s (1 more group)");
+}
+
 }  // namespace
 }  // namespace muster::coordinator::core

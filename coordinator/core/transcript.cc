@@ -314,7 +314,7 @@ class Player {
     return ranks;
   }
 
-  // `of=tp0:0,1;dp0:0,2`.
+  // `of=tp0:0,1;dp0:0,2 left=pp0,pp1`.
   void RegisterGroups(const Call& call) {
     std::vector<GroupDefinition> groups;
     for (const std::string& word : Split(Argument("of"), ';')) {
@@ -322,9 +322,9 @@ class Player {
       groups.push_back(
           {parts.at(0), ParseRanks(parts.at(1)), Text(Argument("about"))});
     }
-    coordinator_->RegisterGroups(call,
-                                 Generation(Number(Argument("generation"))),
-                                 std::move(groups), now_, out_);
+    coordinator_->RegisterGroups(
+        call, Generation(Number(Argument("generation"))),
+        Split(Argument("left"), ','), std::move(groups), now_, out_);
   }
 
   void Arrive(const Call& call) {

@@ -120,6 +120,7 @@ void Apply(v1::RegisterGroupsRequest& request, core::Call& call, Turn& turn) {
     definition.description = std::move(*group.mutable_description());
   }
   turn.core.RegisterGroups(call, core::Generation(request.generation()),
+                           {request.left().begin(), request.left().end()},
                            std::move(groups), turn.now, turn.out);
 }
 

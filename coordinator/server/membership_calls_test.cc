@@ -237,6 +237,16 @@ TEST_F(MembershipCallsTest, GroupsAreRegisteredInBulkByStreamAndUnaryCall) {
   EXPECT_THAT(response.registered(), ElementsAre(1, 1));
   EXPECT_THAT(server_.Http("/metrics"),
               HasSubstr("\nmuster_coordinator_groups 2\n"));
+
+  // The last to leave a group ends it.
+  operation.Clear();
+  operation.set_id(5);
+  operation.mutable_register_groups()->add_left("pair");
+  b.Call(operation);
+  EXPECT_EQ(server_.Job("j").groups(1).registered(), 1);
+  operation.mutable_register_groups()->add_left("alone");
+  a.Call(operation);
+  EXPECT_EQ(server_.Job("j").groups_size(), 0);
 }
 
 TEST_F(MembershipCallsTest, AJoinLeavesTheSeatsOutWhenTheyAreNotWanted) {

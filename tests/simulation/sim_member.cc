@@ -260,6 +260,13 @@ void SimMember::IssueGroups() {
         [&](const auto& other) { return other.name == group.name; });
     if (!listed) request.groups.push_back(std::move(group));
   }
+  // One of its own, until the next call.
+  const auto own = [&] {
+    return absl::StrCat("of", rank_.value(), "-", groups_);
+  };
+  request.groups_left = {own()};
+  ++groups_;
+  request.groups.push_back({.name = own(), .ranks = {rank_}});
   Issue(std::move(request));
 }
 

@@ -122,6 +122,7 @@ class SimMember {
   core::Rank rank_;
   int64_t barriers_ = 0;  // called in this generation
   bool grouped_ = false;  // its groups of this generation are registered
+  int64_t groups_ = 0;    // how many calls for that it has made
   int64_t released_ = 0;
 };
 

@@ -143,7 +143,8 @@ std::string ToCommand(const Request& request) {
                                     [](std::string* out, const auto& group) {
                                       absl::StrAppend(out, group.name, ":",
                                                       RanksText(group.ranks));
-                                    }));
+                                    }),
+                      " left=", absl::StrJoin(request.groups_left, ","));
       break;
     case Verb::kArrive:
       absl::StrAppend(&line, " rank=", request.barrier.rank.value(),

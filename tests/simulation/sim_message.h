@@ -75,6 +75,7 @@ struct Request {
   core::BarrierRequest barrier{};
   core::Generation generation{};  // of kGroups
   std::vector<core::GroupDefinition> groups{};
+  std::vector<std::string> groups_left{};
 };
 
 struct Response {

@@ -348,8 +348,8 @@ void SimWorld::Dispatch(const Request& request, core::Outbox& out) {
     case Verb::kClose:
       return to.CloseRendezvous(call, "finished", now_, out);
     case Verb::kGroups:
-      return to.RegisterGroups(call, request.generation, request.groups, now_,
-                               out);
+      return to.RegisterGroups(call, request.generation, request.groups_left,
+                               request.groups, now_, out);
     case Verb::kArrive:
       return to.Arrive(call, request.barrier, now_, out);
     case Verb::kSet:
