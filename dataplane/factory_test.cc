@@ -7,7 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "dataplane/bootstrap_store.h"
+#include "dataplane/instant.h"
 #include "dataplane/testing/fake_backend.h"
+#include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -138,6 +141,9 @@ TEST(FactoryTest, EachDeviceHasItsBackend) {
   const auto on_cuda = (*backend)->Start(AllReduceOn(DeviceType::kCuda));
   const auto barrier = (*backend)->Start({.kind = CollectiveKind::kBarrier});
   EXPECT_EQ(cpu->started.size(), 1U);
+  (*backend)->Refused(AllReduceOn(DeviceType::kCpu),
+                      absl::InvalidArgumentError("bad"));
+  EXPECT_EQ(cpu->refused.size(), 1U);
   (*backend)->Abort(absl::AbortedError("enough"));
   EXPECT_TRUE(on_cpu->IsCompleted() && on_cuda->IsCompleted() &&
               barrier->IsCompleted());
@@ -154,6 +160,27 @@ TEST(FactoryTest, OneBackendServesTwoDevices) {
   const auto a = (*backend)->Start(AllReduceOn(DeviceType::kCpu));
   const auto b = (*backend)->Start(AllReduceOn(DeviceType::kCuda));
   EXPECT_EQ(g_made->started.size(), 2U);
+}
+
+TEST(FactoryTest, EachBackendOfADeviceHasAPartOfTheStore) {
+  std::shared_ptr<BootstrapStore> part;
+  ASSERT_TRUE(RegisterBackend("meets", {DeviceType::kCpu},
+                              [&](const BackendOptions& options) {
+                                part = options.store;
+                                return Make(options);
+                              })
+                  .ok());
+  ASSERT_TRUE(RegisterBackend("else", {DeviceType::kCuda}, Make).ok());
+  const auto whole = std::make_shared<testing::InMemoryStore>();
+  ASSERT_TRUE(CreateBackend("cpu:meets,cuda:else", {.store = whole}).ok());
+  ASSERT_NE(part, nullptr);
+  const Instant now = Clock::now();
+  EXPECT_TRUE(part->SetBy("key", "value", now).ok());
+  EXPECT_EQ(whole->size(), 1U);
+  EXPECT_FALSE(whole->Get({"key"}, now).ok());
+  EXPECT_TRUE(part->Get({"key"}, now).ok());
+  part->Forget("key", now);
+  EXPECT_EQ(whole->size(), 0U);
 }
 
 TEST(FactoryTest, ADeviceWithoutABackend) {

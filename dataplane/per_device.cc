@@ -31,6 +31,10 @@ class Prefixed : public BootstrapStore {
   absl::Status Set(const std::string& key, const std::string& value) override {
     return store_->Set(prefix_ + key, value);
   }
+  absl::Status SetBy(const std::string& key, const std::string& value,
+                     Instant deadline) override {
+    return store_->SetBy(prefix_ + key, value, deadline);
+  }
   absl::StatusOr<std::vector<std::string>> Get(
       const std::vector<std::string>& keys, Instant deadline) override {
     std::vector<std::string> own;
@@ -40,6 +44,9 @@ class Prefixed : public BootstrapStore {
   }
   absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override {
     return store_->Add(prefix_ + key, delta);
+  }
+  void Forget(const std::string& key, Instant deadline) override {
+    store_->Forget(prefix_ + key, deadline);
   }
 
  private:
@@ -81,6 +88,11 @@ size_t PerDevice::fusable_bytes() const {
 
 std::shared_ptr<Work> PerDevice::Start(const Collective& collective) {
   return Find(collective)->Start(collective);
+}
+
+void PerDevice::Refused(const Collective& collective, const absl::Status& why) {
+  Backend* const backend = Find(collective);
+  if (backend != nullptr) backend->Refused(collective, why);
 }
 
 void PerDevice::Abort(absl::Status cause) {

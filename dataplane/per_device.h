@@ -35,6 +35,7 @@ class PerDevice : public Backend {
   absl::Status Supports(const Collective& collective) const override;
   size_t fusable_bytes() const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
+  void Refused(const Collective& collective, const absl::Status& why) override;
   void Abort(absl::Status cause) override;
 
  private:

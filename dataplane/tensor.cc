@@ -32,8 +32,11 @@ constexpr std::array<DataTypeFacts, kDataTypeCount> kFacts = {{
     {"complex128", 16, 8},
 }};
 
+// Of a number that is no DataType, too: Tensor::Validate refuses it.
 const DataTypeFacts& FactsOf(DataType type) {
-  return kFacts.at(static_cast<size_t>(type));
+  static constexpr DataTypeFacts kNone = {"no DataType", 1, 1};
+  const auto index = static_cast<size_t>(type);
+  return index < kFacts.size() ? kFacts[index] : kNone;
 }
 
 }  // namespace
@@ -74,6 +77,11 @@ Tensor::Tensor(void* data, DataType type, absl::Span<const int64_t> shape,
 }
 
 absl::Status Tensor::Validate() const {
+  if (static_cast<size_t>(data_type_) >= kFacts.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("a tensor's data type is ",
+                                                   static_cast<int>(data_type_),
+                                                   ", which is no DataType"));
+  }
   if (!shape_valid_) {
     for (const int64_t dimension : shape_) {
       if (dimension < 0) {

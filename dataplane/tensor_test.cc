@@ -85,6 +85,8 @@ TEST(TensorTest, ValidateSaysWhatIsWrong) {
   EXPECT_EQ(ProblemOf(Tensor(values, {2, -1})),
             "negative dimension in int32[2,-1]");
   EXPECT_EQ(Tensor(values, {2, -1}).element_count(), 0);
+  EXPECT_EQ(ProblemOf(Tensor(values, static_cast<DataType>(99), {1})),
+            "a tensor's data type is 99, which is no DataType");
   EXPECT_EQ(ProblemOf(Tensor(nullptr, DataType::kFloat32, {4})),
             "null data pointer of float32[4]");
   EXPECT_EQ(ProblemOf(Tensor(reinterpret_cast<char*>(values) + 2,

@@ -128,6 +128,15 @@ TEST(FingerprintTest, WhatMayDifferIsNotCompared) {
   EXPECT_TRUE(Compared({zero, one}).ok());
   one.outputs = {Floats({1}), Floats({3})};
   EXPECT_THAT(Text({zero, one}), EndsWith("(different shape)"));
+  // Scatter's list is the root's alone, what each rank gets is not.
+  zero = {.kind = CollectiveKind::kScatter,
+          .inputs = {Floats({3}), Floats({3})},
+          .outputs = {Floats({3})}};
+  one = zero;
+  one.inputs.clear();
+  EXPECT_TRUE(Compared({zero, one}).ok());
+  one.outputs = {Floats({4})};
+  EXPECT_THAT(Text({zero, one}), EndsWith("(different shape)"));
   Collective premul = AllReduce(Floats({1}));
   premul.reduce_op = ReduceOp::kPremulSum;
   other = premul;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "dataplane/backends/gloo/engine.h"
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/mesh.h"
+#include "dataplane/backends/gloo/selection.h"
 
 namespace muster::dataplane {
 namespace {
@@ -56,10 +58,24 @@ class GlooBackend : public Backend {
   const std::shared_ptr<gloo_internal::Engine> engine_;
 };
 
+absl::Status CheckEnvironment() {
+  const char* const memory = std::getenv("MUSTER_GLOO_PEER_MEMORY");
+  const absl::string_view value = memory == nullptr ? "" : memory;
+  if (!value.empty() && value != "0" && value != "1") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("environment variable MUSTER_GLOO_PEER_MEMORY must be 0 "
+                     "or 1 but was \"",
+                     value, "\""));
+  }
+  const char* const algorithm = std::getenv("MUSTER_GLOO_ALGORITHM");
+  return gloo_internal::CheckForced(algorithm == nullptr ? "" : algorithm);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
     const BackendOptions& options) {
+  if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
   absl::StatusOr<std::unique_ptr<gloo_internal::Mesh>> mesh =
       gloo_internal::Mesh::Connect(options);
   if (!mesh.ok()) return mesh.status();

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "dataplane/backends/gloo/gloo_backend.h"
 #include "dataplane/backends/gloo/greeter.h"
 #include "dataplane/backends/gloo/pairs.h"
@@ -28,6 +29,7 @@ namespace muster::dataplane {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::InMemoryStore;
 using testing::LocalWorld;
@@ -304,6 +306,22 @@ TEST(GlooConnectTest, UnknownInterfaceIsAnErrorThatListsTheOthers) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("lo"));
 }
 
+TEST(GlooConnectTest, VariablesThatMeanNothingAreRefused) {
+  for (const auto& [name, text] :
+       std::vector<std::pair<const char*, const char*>>{
+           {"MUSTER_GLOO_PEER_MEMORY", "must be 0 or 1 but was \"off\""},
+           {"MUSTER_GLOO_ALGORITHM", "no algorithm \"off\""}}) {
+    setenv(name, "off", /*overwrite=*/1);
+    const absl::Status status =
+        Join({.rank = 0, .world_size = 1}, std::chrono::seconds(60));
+    unsetenv(name);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(StartsWith(absl::StrCat("environment variable ", name)),
+                      HasSubstr(text)));
+  }
+}
+
 TEST(GlooConnectTest, InterfaceComesFromTheEnvironmentToo) {
   setenv("GLOO_SOCKET_IFNAME", "nosuch1", /*overwrite=*/1);
   const absl::Status status =
@@ -311,7 +329,12 @@ TEST(GlooConnectTest, InterfaceComesFromTheEnvironmentToo) {
            std::chrono::seconds(60));
   EXPECT_THAT(std::string(status.message()),
               StartsWith("GLOO_SOCKET_IFNAME: no interface \"nosuch1\""));
-  setenv("GLOO_SOCKET_IFNAME", "lo", /*overwrite=*/1);
+  setenv("GLOO_SOCKET_IFNAME", "lo,nosuch2", /*overwrite=*/1);
+  EXPECT_THAT(
+      std::string(Join({.rank = 0, .world_size = 1}, std::chrono::seconds(60))
+                      .message()),
+      StartsWith("GLOO_SOCKET_IFNAME: no interface \"nosuch2\""));
+  setenv("GLOO_SOCKET_IFNAME", "lo,lo", /*overwrite=*/1);
   EXPECT_TRUE(Join({.rank = 0, .world_size = 1, .group_name = "world"},
                    std::chrono::seconds(60))
                   .ok());

@@ -84,11 +84,17 @@ absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options) {
   if (!names.empty()) {
     const std::vector<std::string> wanted = absl::StrSplit(names, ',');
     const std::set<std::string> usable = UsableInterfaces();
-    if (!usable.contains(wanted.front())) {
+    for (const std::string& name : wanted) {
+      if (usable.contains(name)) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat(source, ": no interface \"", wanted.front(),
+          absl::StrCat(source, ": no interface \"", name,
                        "\" with an address on this host; there are: ",
                        absl::StrJoin(usable, ", ")));
+    }
+    if (wanted.size() > 1) {
+      LOG_FIRST_N(WARNING, 1)
+          << source << " names " << wanted.size()
+          << " interfaces, the first is used: " << wanted.front();
     }
     return NetworkChoice{.interface_name = wanted.front(), .address = ""};
   }

@@ -2,7 +2,10 @@
 
 #include <cstdlib>
 #include <limits>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::gloo_internal {
@@ -53,6 +56,17 @@ absl::string_view AlgorithmName(Algorithm algorithm) {
     if (name.algorithm == algorithm) return name.name;
   }
   return "unknown";
+}
+
+absl::Status CheckForced(absl::string_view forced) {
+  std::vector<absl::string_view> names;
+  for (const Name& name : kNames) {
+    if (forced.empty() || name.name == forced) return absl::OkStatus();
+    names.push_back(name.name);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "environment variable MUSTER_GLOO_ALGORITHM: no algorithm \"", forced,
+      "\"; there are: ", absl::StrJoin(names, ", ")));
 }
 
 Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes,

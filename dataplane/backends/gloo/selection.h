@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "dataplane/collective.h"
 
@@ -28,6 +29,9 @@ absl::string_view AlgorithmName(Algorithm algorithm);
 // that have such an algorithm; `muster-bench --tune` measures with it. It must
 // be the same on every rank.
 Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes);
+
+// kInvalidArgument: the variable's value, `forced`, names no algorithm.
+absl::Status CheckForced(absl::string_view forced);
 
 // The same for a given value of that variable.
 Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes,

@@ -28,6 +28,16 @@ TEST(SelectionTest, TheVariableGoesBeforeTheTableWhereItApplies) {
   EXPECT_EQ(AllReduceOf(4, "fastest"), Algorithm::kDoubling);
 }
 
+TEST(SelectionTest, AVariableThatNamesNoneIsRefused) {
+  EXPECT_TRUE(CheckForced("").ok());
+  EXPECT_TRUE(CheckForced("chain").ok());
+  EXPECT_EQ(CheckForced("fastest"),
+            absl::InvalidArgumentError(
+                "environment variable MUSTER_GLOO_ALGORITHM: no algorithm "
+                "\"fastest\"; there are: doubling, pairwise, ring, tree, "
+                "chain"));
+}
+
 TEST(SelectionTest, AlgorithmsHaveNames) {
   EXPECT_EQ(AlgorithmName(Algorithm::kRing), "ring");
   EXPECT_EQ(AlgorithmName(Algorithm::kTree), "tree");
