@@ -470,10 +470,12 @@ milliseconds Left(const Deadline& deadline) {
   return std::max(deadline.Remaining(Clock::now()), milliseconds(1));
 }
 
-// OK, or why a receiver of `count` objects of at most `limit` bytes takes
-// nothing of what `letterhead` announces.
-absl::Status CheckLetterhead(const Letterhead& letterhead, int64_t count,
-                             int64_t limit) {
+// The bytes behind a letterhead come in pieces of this size, and a smaller last
+// one: who does not want them reads past them without room for all.
+constexpr size_t kPieceBytes = 16 << 20;
+
+// OK if `letterhead` can be one at all.
+absl::Status CheckLetterhead(const Letterhead& letterhead) {
   const auto [magic, sent, bytes] = letterhead;
   if (magic != kObjectsMagic) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -484,6 +486,15 @@ absl::Status CheckLetterhead(const Letterhead& letterhead, int64_t count,
     return absl::DataLossError(
         absl::StrCat("announces ", sent, " objects in ", bytes, " bytes"));
   }
+  return absl::OkStatus();
+}
+
+// OK, or why a receiver of `count` objects of at most `limit` bytes has no room
+// for what `letterhead` announces.
+absl::Status CheckRoom(const Letterhead& letterhead, int64_t count,
+                       int64_t limit) {
+  constexpr auto kSizeBytes = static_cast<int64_t>(sizeof(int64_t));
+  const auto [magic, sent, bytes] = letterhead;
   // A list of another length is received, too, if it is no larger.
   const int64_t objects = std::max<int64_t>(count, 1);
   const int64_t each =
@@ -522,7 +533,11 @@ void SendBytes(const ObjectBytes& objects, std::optional<int> dst,
             .group_dst = options.group_dst};
   };
   Work first = group->Isend(ViewOf(letterhead), dst, step());
-  if (!all.empty()) group->Send(ViewOf(all), dst, step());
+  for (absl::string_view rest = all; !rest.empty();) {
+    const absl::string_view piece = rest.substr(0, kPieceBytes);
+    group->Send(ViewOf(piece), dst, step());
+    rest.remove_prefix(piece.size());
+  }
   first.Wait();
 }
 
@@ -550,13 +565,21 @@ std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
                      absl::StrCat("recv_object_list on group \"", group->name(),
                                   "\": rank ", from, " ", status.message())));
   };
-  check(CheckLetterhead(letterhead, static_cast<int64_t>(count), limit));
-  std::string all(static_cast<size_t>(letterhead[2]), '\0');
-  // In any case, so that what comes next can be received.
-  if (!all.empty()) {
-    group->Recv(ViewOf(all), from,
-                {.tag = options.tag, .timeout = Left(deadline)});
+  check(CheckLetterhead(letterhead));
+  // Received in any case: the sender waits for that, and what it sends next can
+  // be received.
+  const auto bytes = static_cast<size_t>(letterhead[2]);
+  const absl::Status room =
+      CheckRoom(letterhead, static_cast<int64_t>(count), limit);
+  std::string all(room.ok() ? bytes : std::min(bytes, kPieceBytes), '\0');
+  for (size_t at = 0; at < bytes; at += kPieceBytes) {
+    const size_t piece = std::min(kPieceBytes, bytes - at);
+    group->Recv({all.data() + (room.ok() ? at : 0),
+                 DataType::kUint8,
+                 {static_cast<int64_t>(piece)}},
+                from, {.tag = options.tag, .timeout = Left(deadline)});
   }
+  check(room);
   if (static_cast<size_t>(letterhead[1]) != count) {
     check(absl::InvalidArgumentError(absl::StrCat(
         "sends ", letterhead[1], " objects, the list has ", count)));
