@@ -243,6 +243,24 @@ TEST(FutureTest, AnyTimeoutOfAWaitThatIsNotNegative) {
               Each(IsEmpty()));
 }
 
+TEST(FutureTest, AWorkThatIsReplacedIsWaitedFor) {
+  LocalGroups world(2);
+  const auto thrown = world.OnEachRank([&](const Group& group, int rank) {
+    std::vector<int> value(1 << 20, rank);
+    if (rank == 1) {
+      std::vector<int> go(1);
+      group->Recv(go, 0, {.tag = 1});
+      return group->Send(value, 0, {.tag = 2});
+    }
+    std::vector<int> go(1);
+    Work work = group->Irecv(value, 10, {.tag = 2});
+    group->Send(go, 10, {.tag = 1});
+    work = Work();
+    EXPECT_THAT(value, Each(1));
+  });
+  EXPECT_THAT(thrown, Each(""));
+}
+
 TEST(FutureTest, AnAbortAfterTheEndDoesNothing) {
   LocalGroups world(1);
   world.Leave(0);

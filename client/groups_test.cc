@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "client/internal/control.h"
 #include "client/internal/endpoint.h"
 #include "client/testing/processes.h"
 #include "gmock/gmock.h"
@@ -23,6 +24,7 @@ using muster::testing::Process;
 using muster::testing::ReservedPort;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr std::chrono::seconds kSoon(30);
@@ -247,19 +249,66 @@ TEST_F(GroupsTest, ATimeoutEndsTheGroupOnItsMembersAndNothingElse) {
       "timed out after 1s waiting for rank 1; global rank "
       "2 is pid " +
       std::to_string(ranks_[2]->pid()) + " on ";
-  EXPECT_THAT(Line(1), AllOf(StartsWith("error DistBackendError [2] "),
-                             HasSubstr("on group \"1\": " + what)));
+  const std::string error = Line(1);
+  EXPECT_THAT(error, AllOf(StartsWith("error DistBackendError [2] "),
+                           HasSubstr("on group \"1\": " + what)));
   ranks_[2]->WriteLine("go");
-  EXPECT_THAT(Line(2), AllOf(StartsWith("error DistBackendError [2] "),
-                             HasSubstr("rank 0 failed: "), HasSubstr(what)));
+  EXPECT_EQ(Line(2), error);
   ExpectAll("world sum 111");
   ExpectLines({"others sum 101", "others sum 10", "others sum 101"});
+  ExpectAll("bye");
+}
+
+TEST_F(GroupsTest, AllRanksOfAGroupBlameTheSame) {
+  Start("quarrel", 4);
+  const std::string mismatch = Line(1);
+  EXPECT_THAT(mismatch, StartsWith("error DistBackendError ["));
+  EXPECT_EQ(Line(2), mismatch);
+  EXPECT_EQ(Line(3), mismatch);
+  const std::string timeout = Line(1);
+  EXPECT_THAT(timeout, AllOf(StartsWith("error DistBackendError [3] "),
+                             HasSubstr("on group \"timeout\": timed out"),
+                             HasSubstr("did not come to the end of it: rank 3 "
+                                       "(")));
+  EXPECT_EQ(Line(2), timeout);
+  ranks_[3]->WriteLine("go");
+  EXPECT_EQ(Line(3), timeout);
+  // Of ranks 2 and 3, which never make that group, the first is named.
+  EXPECT_THAT(Line(1),
+              StartsWith("error DistBackendError [2] group \"lonely\" of 3 "
+                         "ranks did not form within 1s "
+                         "(NewGroupOptions::timeout): 1 of 3 ranks came to the "
+                         "rendezvous in time; missing ranks 1, 2; rank 1 of it "
+                         "is global rank 2 ("));
+  // Ranks that mean another barrier blame nobody who is not there yet.
+  const std::string conflict = Line(1);
+  EXPECT_THAT(conflict,
+              AllOf(StartsWith("error DistError [] "),
+                    HasSubstr("wait_all_ranks"), HasSubstr("rank 1"),
+                    HasSubstr("rank 2"), Not(HasSubstr("failed to pass"))));
+  EXPECT_EQ(Line(2), conflict);
+  EXPECT_EQ(Line(1), "met");
+  EXPECT_EQ(Line(2), "met");
+  // The next group of that name begins anew, for rank 3 too.
+  ExpectLines(
+      {"again sum 1", "again sum 1110", "again sum 1110", "again sum 1110"});
   ExpectAll("bye");
 }
 
 TEST_F(GroupsTest, FiftyGroupsLeaveNothing) {
   Start("many", 3);
   ExpectAll("tidy");
+  // Nor at the coordinator.
+  const auto control = internal::Control::Open(
+      {.address = "127.0.0.1:" + std::to_string(port_.port())});
+  ASSERT_TRUE(control.ok());
+  v1::GetJobRequest request;
+  request.set_job("default");
+  v1::GetJobResponse job;
+  ASSERT_EQ((*control)->GetJob(request, &job), absl::OkStatus());
+  EXPECT_EQ(job.members_size(), 3);
+  EXPECT_EQ(job.groups_size(), 0);
+  for (const auto& rank : ranks_) rank->WriteLine("on");
   ExpectAll(
       "error DistError [] The world size (3) must be divisible by "
       "'group_size=2'");

@@ -19,6 +19,7 @@
 #include "client/internal/deadline.h"
 #include "client/internal/embedded_coordinator.h"
 #include "client/internal/endpoint.h"
+#include "client/internal/init_method.h"
 #include "client/internal/store_rules.h"
 #include "client/internal/throw.h"
 #include "client/session.h"
@@ -75,12 +76,12 @@ void CheckOptions(const TcpStoreOptions& options, bool serves) {
 
 // Whether the launcher serves the store.
 bool IsAgents(const TcpStoreOptions& options) {
-  const char* const agent = Getenv("TORCHELASTIC_USE_AGENT_STORE");
+  const bool agents =
+      ValueOrThrow(Origin::kStore, internal::IsAgentsStore(&Getenv));
   const char* const host = Getenv("MASTER_ADDR");
   const char* const port = Getenv("MASTER_PORT");
   int number = 0;
-  return agent != nullptr && host != nullptr && port != nullptr &&
-         absl::string_view(agent) == "True" && options.host == host &&
+  return agents && host != nullptr && port != nullptr && options.host == host &&
          absl::SimpleAtoi(port, &number) && options.port == number;
 }
 
@@ -113,9 +114,10 @@ std::shared_ptr<EmbeddedCoordinator> StartServer(
   std::shared_ptr<EmbeddedCoordinator> started =
       ValueOrThrow(Origin::kStore, std::move(server));
   if (options.port != 0 && started->port() != options.port) {
-    Invalid(absl::StrCat("listen fd ", *options.master_listen_fd,
-                         " is bound to port ", started->port(),
-                         ", expected to be bound to port ", options.port));
+    Invalid(absl::StrCat("TCPStore: master_listen_fd ",
+                         *options.master_listen_fd, " is bound to port ",
+                         started->port(), ", expected to be bound to port ",
+                         options.port));
   }
   return started;
 }

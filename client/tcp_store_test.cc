@@ -220,8 +220,9 @@ TEST(TcpStoreTest, TheSocketMustHaveThePort) {
                        .port = other.port(),
                        .is_master = true,
                        .master_listen_fd = fd}),
-            "listen fd " + std::to_string(fd) + " is bound to port " +
-                std::to_string(port) + ", expected to be bound to port " +
+            "TCPStore: master_listen_fd " + std::to_string(fd) +
+                " is bound to port " + std::to_string(port) +
+                ", expected to be bound to port " +
                 std::to_string(other.port()));
 }
 

@@ -357,6 +357,11 @@ void FailureJudge::AwaitVerdict(const absl::Status& symptom, int culprit) {
   if (culprit < 0 && !absl::IsUnavailable(symptom)) return;
   // Ranks that do not run the same are no symptom of anything.
   if (absl::IsInvalidArgument(symptom)) return;
+  // Those who time out together wait for each other when they accuse.
+  if (absl::IsDeadlineExceeded(symptom) && group_.accuse != nullptr &&
+      (group_.connected == nullptr || group_.connected())) {
+    return;
+  }
   Instant until = Clock::now() + options_.verdict_timeout;
   bool prolonged = false;
   while (final_.ok() && (culprit < 0 || !HasLeft(culprit))) {

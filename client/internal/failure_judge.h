@@ -37,8 +37,8 @@ namespace muster::internal {
 //
 // Each group has a judge of its own. A group beside the default one ends when
 // one of its own members is to blame, whether or not that was what ended the
-// generation; others may come and go. It reports nothing: a report would end
-// all groups.
+// generation; others may come and go. Its ranks report nothing, which would end
+// all groups, but agree among themselves (Group::accuse).
 //
 // Ranks are global, but in the backend's errors, which count those of the
 // group.
@@ -72,8 +72,9 @@ class FailureJudge {
     std::function<std::string()> current;
     // Ends what runs there.
     std::function<void(const absl::Status&)> abort;
-    // Without a verdict: tells the coordinator what this rank thinks. Called
-    // without locks, may take seconds. Null: keeps it to itself.
+    // Without a verdict: tells the others what this rank thinks, or hears what
+    // another has told before. Called without locks, may take seconds. Null:
+    // keeps it to itself.
     std::function<Accusation(const absl::Status& own)> accuse;
     // Whether the coordinator can be reached now.
     std::function<bool()> connected;

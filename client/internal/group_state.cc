@@ -102,7 +102,7 @@ void GroupState::TellJudge() {
     const auto communicator = self == nullptr ? nullptr : self->communicator();
     if (communicator != nullptr) communicator->Abort(why);
   };
-  if (options_.is_world) {
+  if (session_ != nullptr) {
     group.accuse = [weak](const absl::Status& own) {
       const auto self = weak.lock();
       return self == nullptr ? FailureJudge::Accusation{.error = own}
@@ -323,24 +323,39 @@ std::vector<GroupProgress> GroupState::Progress() const {
                Clock::now() - progress.since)}};
 }
 
-// No verdict came: nobody is known to be gone. The report ends the generation,
-// unless another rank's has: the coordinator sends the first to all.
+// No verdict came: nobody is known to be gone. The ranks may each suspect
+// another; what the first of them says holds for all. Of the default group that
+// is a report, which ends the generation: the coordinator sends it to all. Of
+// another group the store keeps it for its ranks.
 FailureJudge::Accusation GroupState::Accuse(const absl::Status& own) {
   StreamSession& stream = session_->stream();
   if (!stream.status().ok()) return {.error = own};
   absl::Status named = absl::IsDeadlineExceeded(own) ? NameTheStuck(own) : own;
-  const bool told = ReportError(stream, named, SettleDeadline()).ok();
-  return {.error = std::move(named), .told = told};
+  if (options_.is_world) {
+    const bool told = ReportError(stream, named, SettleDeadline()).ok();
+    return {.error = std::move(named), .told = told};
+  }
+  const auto agreed =
+      AgreeOnError(stream, absl::StrCat(options_.key_prefix, "error"), named,
+                   SettleDeadline());
+  return {.error = agreed.ok() ? *agreed : std::move(named)};
+}
+
+// The coordinator counts a barrier's instances by group and name: one that a
+// rank has missed must not meet it in the next group of the same name.
+std::string GroupState::BarrierName(absl::string_view name) const {
+  return options_.number == 0 ? std::string(name)
+                              : absl::StrCat(name, "/", options_.number);
 }
 
 // After a timeout: ranks that are stuck elsewhere do not come here, all others
 // do at about the same time. The coordinator sees the difference, and tells it
 // to all alike.
 absl::Status GroupState::NameTheStuck(const absl::Status& own) {
-  const absl::Status met =
-      AwaitBarrier(session_->stream(), options_.name, "muster/after-timeout",
-                   options_.generation, global_rank(),
-                   /*wait_all_ranks=*/true, SettleDeadline());
+  const absl::Status met = AwaitBarrier(
+      session_->stream(), options_.name, BarrierName("muster/after-timeout"),
+      options_.generation, global_rank(),
+      /*wait_all_ranks=*/true, SettleDeadline());
   const Culprits stuck = CulpritsOf(met);
   if (met.ok() || stuck.empty()) return own;
   std::vector<std::string> names;
@@ -391,11 +406,15 @@ void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
                                ? options_.timeout_name
                                : "MonitoredBarrierOptions::timeout";
   if (timeout.count() == 0) timeout = options_.timeout;
-  const absl::Status status =
-      AwaitBarrier(session_->stream(), options_.name, "monitored_barrier",
-                   options_.generation, global_rank(), wait_all_ranks,
-                   Deadline::After(timeout, name));
+  const absl::Status status = AwaitBarrier(
+      session_->stream(), options_.name, BarrierName("monitored_barrier"),
+      options_.generation, global_rank(), wait_all_ranks,
+      Deadline::After(timeout, name));
   if (status.ok()) return;
+  // The ranks do not mean the same; whoever is not there yet has no part in it.
+  if (absl::IsInvalidArgument(status)) {
+    Throw(Origin::kControl, absl::Status(status.code(), status.message()));
+  }
   Throw(Origin::kControl,
         WithCulprits(absl::Status(status.code(), BarrierText(status, timeout)),
                      CulpritsOf(status)));

@@ -38,6 +38,12 @@ struct GroupStateOptions {
   // The default group: its failures are reported to the coordinator, which ends
   // all groups, and its ranks are the global ones.
   bool is_world = true;
+  // Of a group beside it: begins the keys that its ranks share in the job's
+  // store, and differs from that of any other group, also of one that had the
+  // same name and is over.
+  std::string key_prefix = {};
+  // How many groups of its name and ranks were made before it.
+  int64_t number = 0;
 };
 
 // With rank 0 for none.
@@ -117,6 +123,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   std::shared_ptr<dataplane::Communicator> LiveCommunicator() const;
   void TellJudge();
   FailureJudge::Accusation Accuse(const absl::Status& own);
+  std::string BarrierName(absl::string_view name) const;
   absl::Status NameTheStuck(const absl::Status& own);
   int global_rank() const;
   std::string BarrierText(const absl::Status& status,

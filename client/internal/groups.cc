@@ -16,6 +16,7 @@
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
 #include "dataplane/bootstrap_store.h"
+#include "dataplane/culprit.h"
 #include "dataplane/decorators/consistency_check.h"
 #include "dataplane/decorators/metering.h"
 #include "dataplane/decorators/recording.h"
@@ -73,6 +74,44 @@ std::pair<absl::Status, bool> End(GroupState& state) {
   if (!error.ok() && !seen) error = state.Explain(error);
   state.Shutdown();
   return {error, seen};
+}
+
+// What the backend says, which knows neither the ranks of the default group nor
+// hosts, with both; the judge's errors have them already.
+absl::Status NotFormed(const GroupStateOptions& group,
+                       const absl::Status& why) {
+  if (absl::IsInvalidArgument(why) || !CulpritsOf(why).empty()) return why;
+  std::string text = absl::StrCat("group \"", group.name, "\" of ",
+                                  group.seats.size(), " ranks did not form");
+  if (absl::IsDeadlineExceeded(why)) {
+    absl::StrAppend(&text, " within ", FormatDuration(group.timeout), " (",
+                    group.timeout_name, ")");
+  }
+  absl::StrAppend(&text, ": ", why.message());
+  const int culprit = dataplane::CulpritRank(why).value_or(-1);
+  if (culprit < 0 || culprit >= static_cast<int>(group.seats.size())) {
+    return absl::Status(why.code(), text);
+  }
+  const Seat& seat = group.seats[static_cast<size_t>(culprit)];
+  const MemberInfo member{.rank = seat.rank,
+                          .member = seat.member,
+                          .host = seat.host,
+                          .pid = seat.pid,
+                          .cause = std::string(why.message())};
+  absl::StrAppend(&text, "; rank ", culprit, " of it is global ",
+                  DescribeMember(member));
+  return WithCulprits(absl::Status(why.code(), text), {{member}});
+}
+
+// Takes what this rank has of a group from the coordinator, which forgets the
+// group when all its ranks have left it. One that does not answer keeps it
+// until the next generation.
+void Tidy(Session& session, SessionBootstrap& bootstrap, int64_t generation,
+          const std::string& group) {
+  if (!bootstrap.DeleteOwnKeys()) return;
+  LeaveGroup(session.stream(), generation, group,
+             Deadline::After(std::chrono::seconds(2), "2s for tidying up"))
+      .IgnoreError();
 }
 
 }  // namespace
@@ -257,6 +296,7 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
                                          options_.formation.rank);
   if (!member && options.use_local_synchronization) return non_member_;
   plan.name = NameFor(options, plan.ranks);
+  plan.name_is_fresh = options.name.empty();
   return member ? Form(plan) : non_member_;
 }
 
@@ -298,6 +338,7 @@ std::shared_ptr<ProcessGroup> Groups::Split(
     const int64_t number = last_split_[parent->name()]++;
     plan.name = absl::StrCat(parent->name(), ":split:", number, ":",
                              placed[static_cast<size_t>(parent->rank())]);
+    plan.name_is_fresh = true;
   }
   return plan.ranks.empty() ? non_member_ : Form(plan);
 }
@@ -392,26 +433,31 @@ Groups::Entry Groups::Connect(const Plan& plan) {
     const absl::Status known = judge->Known(generation);
     Throw(Origin::kControl, known.ok() ? registered : known);
   }
+  const std::string key_prefix =
+      absl::StrCat(options_.key_prefix, "groups/", plan.name, "/",
+                   HashOf(plan.ranks), "/", number, "/");
   Entry entry;
   entry.bootstrap = std::make_shared<SessionBootstrap>(
-      options_.session,
-      absl::StrCat(options_.key_prefix, "groups/", plan.name, "/",
-                   HashOf(plan.ranks), "/", number, "/"),
+      options_.session, key_prefix,
       [judge, generation] { return judge->Known(generation); });
   const int rank =
       static_cast<int>(std::lower_bound(plan.ranks.begin(), plan.ranks.end(),
                                         options_.formation.rank) -
                        plan.ranks.begin());
+  const GroupStateOptions group = {
+      .name = plan.name,
+      .backend = plan.backend,
+      .timeout = plan.timeout,
+      .timeout_name = plan.timeout_name,
+      .generation = generation,
+      .seats = SeatsOf(options_.formation, plan.ranks),
+      .description = plan.description,
+      .rank = rank,
+      .is_world = false,
+      .key_prefix = key_prefix,
+      .number = number};
   absl::StatusOr<std::shared_ptr<GroupState>> state =
-      ConnectGroup({.name = plan.name,
-                    .backend = plan.backend,
-                    .timeout = plan.timeout,
-                    .timeout_name = plan.timeout_name,
-                    .generation = generation,
-                    .seats = SeatsOf(options_.formation, plan.ranks),
-                    .description = plan.description,
-                    .rank = rank,
-                    .is_world = false},
+      ConnectGroup(group,
                    {.rank = rank,
                     .world_size = static_cast<int>(plan.ranks.size()),
                     .group_name = plan.name,
@@ -420,10 +466,10 @@ Groups::Entry Groups::Connect(const Plan& plan) {
                     .local_address = options_.local_address},
                    options_.metrics, options_.session, judge, *options_.live);
   if (!state.ok()) {
-    entry.bootstrap->DeleteOwnKeys();
+    Tidy(*options_.session, *entry.bootstrap, generation, plan.name);
     Throw(absl::IsInvalidArgument(state.status()) ? Origin::kControl
                                                   : Origin::kBackend,
-          state.status());
+          NotFormed(group, state.status()));
   }
   entry.group = std::make_shared<ProcessGroup>(*std::move(state));
   return entry;
@@ -442,7 +488,8 @@ absl::Status Groups::Destroy(const std::shared_ptr<ProcessGroup>& group) {
     entries_.erase(found);
   }
   const auto [error, seen] = End(*entry.group->state());
-  entry.bootstrap->DeleteOwnKeys();
+  Tidy(*options_.session, *entry.bootstrap, options_.formation.generation,
+       group->name());
   return seen ? absl::OkStatus() : error;
 }
 

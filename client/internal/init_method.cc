@@ -283,6 +283,17 @@ std::string JobName(const InitRequest& request, const InitPlan& plan,
 
 }  // namespace
 
+absl::StatusOr<bool> IsAgentsStore(const Environment& environment) {
+  constexpr char kVariable[] = "TORCHELASTIC_USE_AGENT_STORE";
+  const char* const text = environment(kVariable);
+  const absl::string_view value = text == nullptr ? "" : text;
+  if (value.empty() || value == "False") return false;
+  if (value == "True") return true;
+  return absl::InvalidArgumentError(
+      absl::StrCat("environment variable ", kVariable,
+                   " must be True or False but was \"", value, "\""));
+}
+
 absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
                                   const Environment& environment) {
   const absl::StatusOr<Url> url =
@@ -304,9 +315,9 @@ absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
         "No rendezvous handler for ", url->scheme, "://: use ", kMethods));
   }
   if (!plan.ok()) return plan.status();
-  const char* const agent = environment("TORCHELASTIC_USE_AGENT_STORE");
-  plan->embedded = url->scheme != "muster" && plan->file.empty() &&
-                   (agent == nullptr || std::string(agent) != "True");
+  const absl::StatusOr<bool> agents = IsAgentsStore(environment);
+  if (!agents.ok()) return agents.status();
+  plan->embedded = url->scheme != "muster" && plan->file.empty() && !*agents;
   plan->job = JobName(request, *plan, environment);
   if (absl::Status checked = CheckPlan(*url, *plan); !checked.ok()) {
     return checked;

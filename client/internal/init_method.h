@@ -43,6 +43,10 @@ struct InitPlan {
   bool embedded = false;
 };
 
+// Whether the launcher serves the store, so that rank 0 does not: what
+// TORCHELASTIC_USE_AGENT_STORE says. kInvalidArgument: it is not True or False.
+absl::StatusOr<bool> IsAgentsStore(const Environment& environment);
+
 // Errors: kInvalidArgument, with c10d's words where it has the same error.
 absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
                                   const Environment& environment);

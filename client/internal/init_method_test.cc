@@ -80,6 +80,12 @@ TEST_F(InitMethodTest, TheLaunchersStoreIsNotEmbedded) {
   const auto plan = Plan({});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_FALSE(plan->embedded);
+  environment_["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  EXPECT_TRUE(Plan({})->embedded);
+  environment_["TORCHELASTIC_USE_AGENT_STORE"] = "true";
+  EXPECT_THAT(Error({}),
+              HasSubstr("environment variable TORCHELASTIC_USE_AGENT_STORE "
+                        "must be True or False but was \"true\""));
 }
 
 TEST_F(InitMethodTest, NamesAVariableThatIsNoNumber) {

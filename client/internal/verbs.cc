@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "client/internal/convert.h"
 #include "client/internal/stream_session.h"
 #include "client/internal/throw.h"
@@ -326,6 +328,14 @@ absl::StatusOr<std::vector<int>> RegisterGroups(
   return std::vector<int>(registered.begin(), registered.end());
 }
 
+absl::Status LeaveGroup(StreamSession& session, int64_t generation,
+                        const std::string& group, const Deadline& deadline) {
+  v1::Operation operation;
+  operation.mutable_register_groups()->set_generation(generation);
+  operation.mutable_register_groups()->add_left(group);
+  return session.Call(std::move(operation), deadline).status();
+}
+
 absl::Status AwaitBarrier(StreamSession& session, const std::string& group,
                           const std::string& name, int64_t generation, int rank,
                           bool wait_all_ranks, const Deadline& deadline) {
@@ -355,6 +365,22 @@ absl::Status ReportError(StreamSession& session, const absl::Status& error,
   const absl::optional<v1::Culprits> culprits = v1::GetCulprits(error);
   if (culprits.has_value()) *request.mutable_culprits() = *culprits;
   return session.Call(std::move(operation), deadline).status();
+}
+
+absl::StatusOr<absl::Status> AgreeOnError(StreamSession& session,
+                                          absl::string_view key,
+                                          const absl::Status& error,
+                                          const Deadline& deadline) {
+  const auto first =
+      CompareSetKey(session, key, /*expected=*/"",
+                    v1::ToWire(error).SerializeAsString(), deadline);
+  if (!first.ok()) return first.status();
+  v1::WireStatus wire;
+  if (!wire.ParseFromString(*first) || wire.code() == 0) {
+    return absl::DataLossError(
+        absl::StrCat("key \"", absl::CHexEscape(key), "\" holds no error"));
+  }
+  return v1::FromWire(wire);
 }
 
 absl::Status Leave(StreamSession& session, const std::string& reason,

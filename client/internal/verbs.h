@@ -100,6 +100,8 @@ absl::Status CloseRendezvous(StreamSession& session, const std::string& reason,
 absl::StatusOr<std::vector<int>> RegisterGroups(
     StreamSession& session, int64_t generation,
     const std::vector<GroupDefinition>& groups, const Deadline& deadline);
+absl::Status LeaveGroup(StreamSession& session, int64_t generation,
+                        const std::string& group, const Deadline& deadline);
 // The generation and the caller's rank in it are those of its formation.
 absl::Status AwaitBarrier(StreamSession& session, const std::string& group,
                           const std::string& name, int64_t generation, int rank,
@@ -110,6 +112,11 @@ absl::Status ReportFailure(StreamSession& session, const std::string& error,
 // Whoever the error's culprits are, if any.
 absl::Status ReportError(StreamSession& session, const absl::Status& error,
                          const Deadline& deadline);
+// Of all errors that ranks bring to one key, the first: the same for all.
+absl::StatusOr<absl::Status> AgreeOnError(StreamSession& session,
+                                          absl::string_view key,
+                                          const absl::Status& error,
+                                          const Deadline& deadline);
 absl::Status Leave(StreamSession& session, const std::string& reason,
                    const Deadline& deadline);
 

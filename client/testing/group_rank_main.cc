@@ -227,6 +227,44 @@ int Late() {
   return 0;
 }
 
+// Of four ranks: what goes wrong in a group of three, where each sees something
+// else of it.
+int Quarrel() {
+  InitProcessGroup(kOptions);
+  const bool member = GetRank() > 0;
+  const auto trio = [](const std::string& name) {
+    return NewGroup(
+        {.ranks = {{1, 2, 3}}, .timeout = seconds(1), .name = name});
+  };
+  Group group = trio("mismatch");
+  if (member) {
+    std::vector<int> mine(static_cast<size_t>(GetRank()));
+    SayProblem([&] { AllReduce(mine, {.group = group}); });
+  }
+  group = trio("timeout");
+  if (GetRank() == 3) AwaitLine();
+  if (member) SayProblem([&] { Sum(group); });
+  if (GetRank() == 1) SayProblem([&] { trio("lonely"); });
+  MonitoredBarrier();
+  group = trio("barrier");
+  if (GetRank() == 1 || GetRank() == 2) {
+    SayProblem([&] {
+      MonitoredBarrier({.group = group,
+                        .timeout = seconds(10),
+                        .wait_all_ranks = GetRank() == 1});
+    });
+    Say("met");
+  }
+  MonitoredBarrier();
+  DestroyProcessGroup(group);
+  group = trio("barrier");
+  MonitoredBarrier({.group = group, .timeout = seconds(20)});
+  SaySum("again", group);
+  DestroyProcessGroup();
+  Say("bye");
+  return 0;
+}
+
 // Of three ranks: makes and ends groups, used or not, and counts what is left.
 int Many() {
   InitProcessGroup(kOptions);
@@ -248,6 +286,7 @@ int Many() {
           ? "tidy"
           : std::to_string(more_threads) + " more threads, " +
                 std::to_string(more_descriptors) + " more descriptors");
+  AwaitLine();
   SayProblem([] { NewSubgroups(2); });
   DestroyProcessGroup();
   return 0;
@@ -314,6 +353,7 @@ int Main(int argc, char** argv) {
       {"errors", &Errors},
       {"mourners", &Mourners},
       {"late", &Late},
+      {"quarrel", &Quarrel},
       {"many", &Many},
       {"mesh", &Mesh},
       {"abort", &Abort},
