@@ -124,6 +124,11 @@ std::shared_ptr<DeviceMesh::Root> DeviceMesh::MakeRoot(
     MeshWorld world, const std::string& device_type,
     const std::vector<int64_t>& shape, const std::vector<int>& ranks,
     const std::vector<std::string>& dim_names) {
+  if (world.make_groups == nullptr) {
+    internal::Throw(Origin::kControl,
+                    absl::InvalidArgumentError(
+                        "DeviceMesh: MeshWorld::make_groups is missing"));
+  }
   ThrowIfFailed(Origin::kControl,
                 internal::CheckDimNames(dim_names, shape.size()));
   ThrowIfFailed(Origin::kControl, internal::CheckDeviceType(device_type));

@@ -362,6 +362,10 @@ TEST(DeviceMeshTest, BadArguments) {
   EXPECT_EQ(init("cpu", {8}, kTwo),
             "mesh_shape and mesh_dim_names should have same length! Found "
             "len(mesh_dim_names): 2 and len(mesh_shape): 1");
+  MeshWorld nothing = ranks.World(0);
+  nothing.make_groups = nullptr;
+  EXPECT_EQ(ErrorOf([&] { DeviceMesh::Init(nothing, "cpu", {8}, {}); }),
+            "DeviceMesh: MeshWorld::make_groups is missing");
   EXPECT_THAT(init("cuda:0", {8}, {}),
               StartsWith("Device type with index is not supported but got "
                          "\"cuda:0\""));

@@ -268,6 +268,14 @@ FileStore::FileStore(const std::string& path, int world_size)
     internal::Throw(Origin::kStore,
                     absl::InvalidArgumentError("FileStore: path missing"));
   }
+  if (world_size < -1) {
+    internal::Throw(
+        Origin::kStore,
+        absl::InvalidArgumentError(absl::StrCat(
+            "FileStore: world_size must be at least 0, or -1 for a file that "
+            "nobody removes, but was ",
+            world_size)));
+  }
   ThrowIfFailed(Origin::kStore,
                 file_->Open(internal::StoreDeadline(timeout())));
 }

@@ -115,6 +115,18 @@ TEST_F(FileStoreTest, AFileThatAKilledProcessUsedStays) {
   EXPECT_EQ(FileStore(path_).OpenStores(), 2);
 }
 
+TEST_F(FileStoreTest, ABadWorldSizeIsAnError) {
+  try {
+    FileStore store(path_, -2);
+    FAIL();
+  } catch (const DistStoreError& error) {
+    EXPECT_EQ(error.status(),
+              absl::InvalidArgumentError(
+                  "FileStore: world_size must be at least 0, or -1 for a file "
+                  "that nobody removes, but was -2"));
+  }
+}
+
 TEST_F(FileStoreTest, BadPathsAreErrors) {
   EXPECT_THROW(FileStore(""), DistStoreError);
   try {
