@@ -190,8 +190,9 @@ absl::Status Attempt::StartAll() {
     scratch_.emplace(*std::move(scratch));
   }
   if (!options_.numa_binding.empty()) {
-    auto cpus = BindRanks(options_.numa_binding, options_.nproc_per_node,
-                          ReadTopology("", AllowedCpus()));
+    auto cpus =
+        BindRanks(options_.numa_binding, options_.nproc_per_node,
+                  ReadTopology("", AllowedCpus(), setting_.environment));
     if (!cpus.ok()) return cpus.status();
     cpus_ = *std::move(cpus);
   }

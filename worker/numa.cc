@@ -12,9 +12,12 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 
 namespace muster::worker {
@@ -103,6 +106,49 @@ std::vector<int> Numbers(const std::vector<Cpu>& cpus) {
   return numbers;
 }
 
+struct Gpu {
+  std::string uuid;  // "GPU-..."
+  int node = -1;
+};
+
+// In the order of the PCI bus.
+std::vector<Gpu> AllGpus(const std::string& root) {
+  const fs::path folder = root + "/proc/driver/nvidia/gpus";
+  std::vector<Gpu> gpus;
+  for (const std::string& bus : Names(folder)) {
+    Gpu gpu;
+    gpu.node =
+        ReadNumber(fs::path(root + "/sys/bus/pci/devices") / bus / "numa_node")
+            .value_or(-1);
+    std::ifstream information(folder / bus / "information");
+    for (std::string line; std::getline(information, line);) {
+      absl::string_view rest = line;
+      if (!absl::ConsumePrefix(&rest, "GPU UUID:")) continue;
+      gpu.uuid = std::string(absl::StripAsciiWhitespace(rest));
+    }
+    gpus.push_back(std::move(gpu));
+  }
+  return gpus;
+}
+
+// The node of the device that CUDA_VISIBLE_DEVICES calls `name`; none: there is
+// no such device.
+std::optional<int> NodeOfDevice(const std::vector<Gpu>& gpus,
+                                absl::string_view name) {
+  size_t number = 0;
+  if (absl::SimpleAtoi(name, &number)) {
+    if (number >= gpus.size()) return std::nullopt;
+    return gpus[number].node;
+  }
+  // A part of a GPU, whose name tells nothing of it.
+  if (absl::StartsWith(name, "MIG-")) return -1;
+  if (!absl::StartsWith(name, "GPU-")) return std::nullopt;
+  for (const Gpu& gpu : gpus) {
+    if (absl::StartsWith(gpu.uuid, name)) return gpu.node;
+  }
+  return std::nullopt;
+}
+
 // The node of each rank.
 std::vector<int> NodesOfRanks(int nproc, const Topology& topology) {
   const std::vector<int> nodes = Distinct(topology.cpus, &Cpu::node);
@@ -141,7 +187,27 @@ std::set<int> AllowedCpus() {
   return allowed;
 }
 
-Topology ReadTopology(const std::string& root, const std::set<int>& allowed) {
+std::vector<int> GpuNodes(
+    const std::string& root,
+    const std::map<std::string, std::string>& environment) {
+  const std::vector<Gpu> gpus = AllGpus(root);
+  std::vector<int> nodes;
+  const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
+  if (visible == environment.end()) {
+    for (const Gpu& gpu : gpus) nodes.push_back(gpu.node);
+    return nodes;
+  }
+  for (const absl::string_view name : absl::StrSplit(visible->second, ',')) {
+    const std::optional<int> node =
+        NodeOfDevice(gpus, absl::StripAsciiWhitespace(name));
+    if (!node.has_value()) break;
+    nodes.push_back(*node);
+  }
+  return nodes;
+}
+
+Topology ReadTopology(const std::string& root, const std::set<int>& allowed,
+                      const std::map<std::string, std::string>& environment) {
   Topology topology;
   const fs::path system = fs::path(root + "/sys/devices/system");
   std::map<int, int> node_of;
@@ -168,11 +234,7 @@ Topology ReadTopology(const std::string& root, const std::set<int>& allowed) {
          .core = siblings.empty() ? cpu : siblings.front(),
          .complex = LastLevelCache(folder, cpu)});
   }
-  for (const std::string& bus : Names(root + "/proc/driver/nvidia/gpus")) {
-    topology.gpu_nodes.push_back(
-        ReadNumber(fs::path(root + "/sys/bus/pci/devices") / bus / "numa_node")
-            .value_or(-1));
-  }
+  topology.gpu_nodes = GpuNodes(root, environment);
   return topology;
 }
 

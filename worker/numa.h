@@ -3,6 +3,7 @@
 #ifndef MUSTER_WORKER_NUMA_H_
 #define MUSTER_WORKER_NUMA_H_
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -21,14 +22,23 @@ struct Cpu {
 };
 
 struct Topology {
-  std::vector<Cpu> cpus;  // ascending
-  // The NUMA node of each GPU, in the order of the PCI bus; -1: not known.
-  std::vector<int> gpu_nodes;
+  std::vector<Cpu> cpus;       // ascending
+  std::vector<int> gpu_nodes;  // as GpuNodes
 };
 
-// Of this host, from what the kernel shows under `root` (empty but in tests),
-// of the CPUs `allowed`. What it does not show is 0, or the CPU itself.
-Topology ReadTopology(const std::string& root, const std::set<int>& allowed);
+// The NUMA node of each GPU that CUDA shows to a process with `environment`, in
+// the order in which CUDA numbers them; -1: not known. Without
+// CUDA_VISIBLE_DEVICES those are all that the driver shows under `root` (empty
+// but in tests), by their place on the PCI bus; else the ones that it lists, up
+// to the first that there is not.
+std::vector<int> GpuNodes(
+    const std::string& root,
+    const std::map<std::string, std::string>& environment);
+
+// Of this host, from what the kernel shows under `root`, of the CPUs `allowed`.
+// What it does not show is 0, or the CPU itself.
+Topology ReadTopology(const std::string& root, const std::set<int>& allowed,
+                      const std::map<std::string, std::string>& environment);
 
 // The CPUs that this process may use.
 std::set<int> AllowedCpus();

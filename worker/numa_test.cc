@@ -110,7 +110,7 @@ TEST_F(TopologyTest, IsWhatTheKernelShows) {
   Write("proc/driver/nvidia/gpus/0000:3b:00.0/information", "");
   Write("sys/bus/pci/devices/0000:3b:00.0/numa_node", "1");
   Write("proc/driver/nvidia/gpus/0000:af:00.0/information", "");
-  const Topology topology = ReadTopology(root_, {1, 3, 4});
+  const Topology topology = ReadTopology(root_, {1, 3, 4}, {});
   ASSERT_EQ(topology.cpus.size(), 3u);
   EXPECT_EQ(topology.cpus[0].cpu, 1);
   EXPECT_EQ(topology.cpus[0].core, 1);
@@ -124,15 +124,41 @@ TEST_F(TopologyTest, IsWhatTheKernelShows) {
   EXPECT_THAT(topology.gpu_nodes, ElementsAre(1, -1));
 }
 
+TEST_F(TopologyTest, GpusAreThoseThatCudaShowsInItsOrder) {
+  const std::vector<std::string> buses = {"0000:3b:00.0", "0000:86:00.0",
+                                          "0000:af:00.0"};
+  for (size_t i = 0; i < buses.size(); ++i) {
+    Write("proc/driver/nvidia/gpus/" + buses[i] + "/information",
+          "Model: \t\t some GPU\nGPU UUID: \t GPU-" + std::to_string(i) +
+              "f00-abc");
+    Write("sys/bus/pci/devices/" + buses[i] + "/numa_node", std::to_string(i));
+  }
+  const auto nodes = [&](const std::string& visible) {
+    return GpuNodes(root_, {{"CUDA_VISIBLE_DEVICES", visible}});
+  };
+  EXPECT_THAT(GpuNodes(root_, {}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(nodes("2,0"), ElementsAre(2, 0));
+  EXPECT_THAT(nodes("1, 2"), ElementsAre(1, 2));
+  EXPECT_THAT(nodes("GPU-2f00-abc,GPU-1"), ElementsAre(2, 1));
+  EXPECT_THAT(nodes("1,-1,2"), ElementsAre(1));
+  EXPECT_THAT(nodes("1,3,2"), ElementsAre(1));
+  EXPECT_THAT(nodes("GPU-4"), IsEmpty());
+  EXPECT_THAT(nodes("MIG-1f00,MIG-2f00"), ElementsAre(-1, -1));
+  EXPECT_THAT(nodes(""), IsEmpty());
+  EXPECT_THAT(
+      ReadTopology(root_, {0}, {{"CUDA_VISIBLE_DEVICES", "2"}}).gpu_nodes,
+      ElementsAre(2));
+}
+
 TEST_F(TopologyTest, AKernelThatShowsNothingHasOneNode) {
-  const Topology topology = ReadTopology(root_, {0, 1});
+  const Topology topology = ReadTopology(root_, {0, 1}, {});
   EXPECT_THAT(topology.gpu_nodes, IsEmpty());
   EXPECT_THAT(Bind("node", 2, topology),
               ElementsAre(ElementsAre(0, 1), ElementsAre(0, 1)));
 }
 
 TEST(NumaTest, ThisHostCanBeRead) {
-  const Topology topology = ReadTopology("", AllowedCpus());
+  const Topology topology = ReadTopology("", AllowedCpus(), {});
   ASSERT_FALSE(topology.cpus.empty());
   for (const std::string binding : {"node", "socket", "core-complex"}) {
     for (const std::vector<int>& cpus : Bind(binding, 3, topology)) {

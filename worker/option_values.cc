@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
-#include <filesystem>
-#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -25,26 +23,6 @@ absl::Status Wrong(absl::string_view option, absl::string_view want,
                    absl::string_view value) {
   return absl::InvalidArgumentError(
       absl::StrCat(option, " must be ", want, ", got \"", value, "\""));
-}
-
-int CountGpus(const std::map<std::string, std::string>& environment) {
-  int gpus = 0;
-  std::error_code error;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", error)) {
-    (void)entry;
-    ++gpus;
-  }
-  const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
-  if (visible == environment.end()) return gpus;
-  // As CUDA reads it: up to the first that is none.
-  int shown = 0;
-  for (const absl::string_view name : absl::StrSplit(visible->second, ',')) {
-    int number = 0;
-    if (name.empty() || (absl::SimpleAtoi(name, &number) && number < 0)) break;
-    ++shown;
-  }
-  return std::min(gpus, shown);
 }
 
 // A number of `bits` (0 to 3), which are streams.
@@ -72,7 +50,7 @@ absl::StatusOr<NodeCount> ParseNodeCount(absl::string_view option,
 
 Devices DevicesOfHost(const std::map<std::string, std::string>& environment) {
   return {.cpus = static_cast<int>(AllowedCpus().size()),
-          .gpus = CountGpus(environment)};
+          .gpus = static_cast<int>(GpuNodes("", environment).size())};
 }
 
 absl::StatusOr<int> ParseNproc(absl::string_view option,

@@ -29,8 +29,7 @@ struct Devices {
   int cpus = 1;  // that this process may use
   int gpus = 0;
 };
-// Of this host. GPUs are those that the driver shows and CUDA_VISIBLE_DEVICES,
-// where it is set, does not hide.
+// Of this host; GPUs as GpuNodes has them.
 Devices DevicesOfHost(const std::map<std::string, std::string>& environment);
 
 // `4`, `cpu` (one for each), `gpu` (one for each; none is an error), `auto`
