@@ -3,9 +3,10 @@
 #include <glog/logging.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -15,13 +16,45 @@ namespace {
 
 constexpr int kVerbosityMax = 9;
 
-bool IsSecret(absl::string_view name) {
-  const std::string upper = absl::AsciiStrToUpper(name);
-  for (const char* word :
-       {"TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "_KEY"}) {
-    if (absl::StrContains(upper, word)) return true;
+// Variables that say how a job is run, by their beginning or by all of it.
+// What else there is may be a secret under any name.
+constexpr absl::string_view kShownPrefixes[] = {
+    "CUDA_", "CUBLAS_", "GLOG_",  "GLOO_",         "GRPC_",   "KMP_",
+    "MKL_",  "MUSTER_", "NCCL_",  "NVIDIA_",       "OMP_",    "OPENBLAS_",
+    "PET_",  "SLURM_",  "TORCH_", "TORCHELASTIC_", "PYTORCH_"};
+constexpr absl::string_view kShown[] = {"GROUP_RANK",
+                                        "GROUP_WORLD_SIZE",
+                                        "HOME",
+                                        "HOSTNAME",
+                                        "LANG",
+                                        "LC_ALL",
+                                        "LD_PRELOAD",
+                                        "LD_LIBRARY_PATH",
+                                        "LOCAL_RANK",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "LOCAL_WORLD_SIZE",
+                                        "PATH",
+                                        "PWD",
+                                        "RANK",
+                                        "ROLE_NAME",
+                                        "ROLE_RANK",
+                                        "TMPDIR",
+                                        "TZ",
+                                        "USER",
+                                        "ROLE_WORLD_SIZE",
+                                        "WORLD_SIZE"};
+
+bool IsShown(absl::string_view name) {
+  for (const absl::string_view word : {"TOKEN", "SECRET", "PASSWORD", "PASSWD",
+                                       "CREDENTIAL", "_KEY", "AUTH", "JWT"}) {
+    if (absl::StrContains(name, word)) return false;
   }
-  return false;
+  return std::any_of(std::begin(kShownPrefixes), std::end(kShownPrefixes),
+                     [&](absl::string_view prefix) {
+                       return absl::StartsWith(name, prefix);
+                     }) ||
+         std::count(std::begin(kShown), std::end(kShown), name) > 0;
 }
 
 std::string Text(const nlohmann::json& json) {
@@ -38,7 +71,7 @@ std::string EnvironmentJson() {
     const size_t equals = variable.find('=');
     if (equals == std::string::npos) continue;
     const std::string name = variable.substr(0, equals);
-    json[name] = IsSecret(name) ? "(hidden)" : variable.substr(equals + 1);
+    json[name] = IsShown(name) ? variable.substr(equals + 1) : "(hidden)";
   }
   return Text(json);
 }

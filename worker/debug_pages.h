@@ -9,9 +9,9 @@
 
 namespace muster::worker {
 
-// The environment's variables as a JSON object. Of those whose name says that
-// they hold a secret (TOKEN, SECRET, PASSWORD, CREDENTIAL, _KEY), the value is
-// "(hidden)".
+// The environment's variables as a JSON object. Those whose names are known to
+// say how a job is run have their value, all others "(hidden)": a secret may
+// have any name.
 std::string EnvironmentJson();
 
 // glog's levels: {"minloglevel": 0, "v": 0}.

@@ -14,15 +14,28 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(DebugPagesTest, TheEnvironmentHidesSecrets) {
+TEST(DebugPagesTest, TheEnvironmentHidesWhatIsNotKnownToBeNoSecret) {
   setenv("MUSTER_TEST_PLAIN", "a=b \"c\" \xff", 1);
   setenv("MUSTER_TOKEN", "grain", 1);
   setenv("AWS_SECRET_ACCESS_KEY", "grain", 1);
   setenv("db_password", "grain", 1);
+  setenv("DATABASE_URL", "postgres://me:grain@host", 1);
+  setenv("http_proxy", "http://me:grain@host", 1);
+  setenv("NCCL_SOME_TOKEN", "grain", 1);
+  setenv("PATHS", "grain", 1);
+  setenv("SLURM_JWT", "grain", 1);
+  setenv("NCCL_DEBUG", "INFO", 1);
+  setenv("WORLD_SIZE", "3", 1);
   const std::string text = EnvironmentJson();
   const auto json = nlohmann::json::parse(text);
   EXPECT_EQ(json["MUSTER_TEST_PLAIN"], "a=b \"c\" \xEF\xBF\xBD");
-  EXPECT_EQ(json["MUSTER_TOKEN"], "(hidden)");
+  EXPECT_EQ(json["NCCL_DEBUG"], "INFO");
+  EXPECT_EQ(json["WORLD_SIZE"], "3");
+  for (const char* const name :
+       {"MUSTER_TOKEN", "AWS_SECRET_ACCESS_KEY", "db_password", "DATABASE_URL",
+        "http_proxy", "NCCL_SOME_TOKEN", "PATHS", "SLURM_JWT"}) {
+    EXPECT_EQ(json[name], "(hidden)") << name;
+  }
   EXPECT_EQ(text.find("grain"), std::string::npos);
 }
 

@@ -171,7 +171,9 @@ class HttplibServer final : public HttpServer {
                                         const httplib::Request& request,
                                         httplib::Response& response) {
       for (const HttpPage& page : pages) {
-        if (page.path == request.path && !LetIn(page, may, request, response)) {
+        if (page.path == request.path &&
+            (!LetIn(page, may, request, response) ||
+             !Allows(page, request, response))) {
           return httplib::Server::HandlerResponse::Handled;
         }
       }
@@ -246,6 +248,23 @@ class HttplibServer final : public HttpServer {
       response.set_header("WWW-Authenticate", "Bearer");
     }
     Refuse(absl::IsUnauthenticated(status) ? 401 : 403, status, response);
+    return false;
+  }
+
+  static bool Allows(const HttpPage& page, const httplib::Request& request,
+                     httplib::Response& response) {
+    const std::string& method = request.method;
+    if (method == "GET" || method == "HEAD" ||
+        (method == "POST" && page.accept != nullptr)) {
+      return true;
+    }
+    const char* const allowed =
+        page.accept == nullptr ? "GET, HEAD" : "GET, HEAD, POST";
+    response.set_header("Allow", allowed);
+    Refuse(405,
+           absl::InvalidArgumentError(
+               absl::StrCat(page.path, " takes ", allowed, ", not ", method)),
+           response);
     return false;
   }
 

@@ -79,7 +79,14 @@ TEST(TelemetryTest, DebugPagesAreReadAndSet) {
   const auto refused = client.Post("/debug/extra", "bad", "text/plain");
   EXPECT_EQ(refused->status, 400);
   EXPECT_EQ(refused->body, "is bad\n");
-  EXPECT_EQ(client.Post("/metrics", "x", "text/plain")->status, 404);
+  const auto wrong = client.Post("/metrics", "x", "text/plain");
+  EXPECT_EQ(wrong->status, 405);
+  EXPECT_EQ(wrong->get_header_value("Allow"), "GET, HEAD");
+  EXPECT_EQ(wrong->body, "/metrics takes GET, HEAD, not POST\n");
+  EXPECT_EQ(client.Put("/debug/log", "{}", "text/plain")->status, 405);
+  EXPECT_EQ(client.Delete("/debug/extra")->get_header_value("Allow"),
+            "GET, HEAD, POST");
+  EXPECT_EQ(client.Post("/debug/nothing", "x", "text/plain")->status, 404);
   EXPECT_EQ(
       client.Post("/debug/log", std::string(5000, 'x'), "text/plain")->status,
       413);
