@@ -53,6 +53,9 @@ constexpr Option kOptions[] = {
     {"--reason", "TEXT", "why, for people"},
     {"--stuck-after", "DURATION", "what takes longer is stuck (5s)"},
     {"--stacks", "", "also the stacks of those that are to blame"},
+    {"--verbose", "",
+     "also what of CUDA and NCCL this machine has, or why none of it can be "
+     "used"},
     {"--output", "FILE", "where to write it; without it standard output"},
     {"--per-rank", "FOLDER",
      "also a trace of each rank, in its own clock: FOLDER/rank-3.json"},
@@ -133,7 +136,7 @@ const std::vector<Command>& Commands() {
        1,
        {},
        "what bash or zsh is to source for completion"},
-      {"version", "", 0, 0, {}, "print the version of this program"},
+      {"version", "", 0, 0, {"--verbose"}, "print the version of this program"},
       {"help", "[COMMAND]", 0, 2, {}, "print this text, or that of a command"},
   };
   return *kCommands;
@@ -303,6 +306,7 @@ absl::Status Assign(const std::string& name, const std::string& value,
   if (name == "--job") options.job = value;
   if (name == "--reason") options.reason = value;
   if (name == "--stacks") options.stacks = true;
+  if (name == "--verbose") options.verbose = true;
   if (name == "--output") options.output = value;
   if (name == "--per-rank") options.per_rank = value;
   if (name == "--stuck-after") {

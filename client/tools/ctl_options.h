@@ -41,6 +41,7 @@ struct CtlOptions {
   int64_t count = 0;   // top; 0: until a signal
   std::string reason;  // drain
   std::chrono::milliseconds stuck_after = std::chrono::seconds(5);  // diagnose
+  bool verbose = false;                                             // version
   bool stacks = false;                                              // diagnose
   std::string output;    // flight-recorder, trace; empty: standard output
   std::string per_rank;  // trace; a folder; empty: none

@@ -43,8 +43,8 @@ class Port {
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
 
-  // The kernel takes connections: any, or, once it is full, none, and drops what
-  // comes then as if the host were not there.
+  // The kernel takes connections: any, or, once it is full, none, and drops
+  // what comes then as if the host were not there.
   void Listen() { EXPECT_EQ(listen(fd_, SOMAXCONN), 0); }
   void ListenAndBeFull() {
     EXPECT_EQ(listen(fd_, 0), 0);

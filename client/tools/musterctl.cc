@@ -32,7 +32,7 @@
 #include "client/tools/diagnosis.h"
 #include "client/tools/fetch.h"
 #include "client/tools/recorders.h"
-#include "client/version.h"
+#include "client/tools/version_report.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/util/json_util.h"
 #include "muster/v1/admin.pb.h"
@@ -549,7 +549,7 @@ int Main(int argc, char** argv) {
     return Show(CtlCompletion(options->arguments.front()));
   }
   if (options->command == "version") {
-    return Show(absl::StrCat("musterctl ", kVersion, "\n"));
+    return Show(VersionReport(options->verbose));
   }
   SessionOptions session;
   session.address = options->coordinator;

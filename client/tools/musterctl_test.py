@@ -276,6 +276,16 @@ class MisuseTest(MusterctlTest):
         self.assertIn("usage: musterctl kv get KEY", self.ctl("help", "kv", "get"))
         self.assertRegex(self.ctl("--version"), r"^musterctl \d+\.\d+\.\d+\n$")
 
+    def test_what_cannot_be_used_of_a_gpu_and_why(self):
+        self.environment["MUSTER_CUDA_LIBRARY"] = "nowhere/libcudart.so"
+        self.environment["MUSTER_NCCL_LIBRARY"] = "nowhere/libnccl.so"
+        version, cuda, nccl = self.ctl("version", "--verbose").splitlines()
+        self.assertEqual(f"{version}\n", self.ctl("version"))
+        for line, name, library in ((cuda, "cuda: no CUDA runtime", "CUDA"),
+                                    (nccl, "nccl: no NCCL", "NCCL")):
+            self.assertRegex(line, f"^{name}: environment variable "
+                             f"MUSTER_{library}_LIBRARY: nowhere/.*No such file")
+
 
 class CompletionTest(MusterctlTest):
 

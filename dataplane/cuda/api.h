@@ -1,0 +1,97 @@
+// The CUDA runtime as a table of functions.
+
+#ifndef MUSTER_DATAPLANE_CUDA_API_H_
+#define MUSTER_DATAPLANE_CUDA_API_H_
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::dataplane::cuda {
+
+// The types of the CUDA runtime, for programs that are built without its
+// headers; api_abi_check.cc compares them where these are.
+using Error = int;       // cudaError_t
+using Stream = void*;    // cudaStream_t; null is the default stream
+using Event = void*;     // cudaEvent_t
+using MemcpyKind = int;  // cudaMemcpyKind
+inline constexpr Error kSuccess = 0;
+inline constexpr Error kNotReady = 600;
+inline constexpr MemcpyKind kMemcpyDefault = 4;
+inline constexpr unsigned kEventDisableTiming = 2;
+inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr unsigned kHostAllocPortable = 1;
+
+// Api is the seam to the CUDA runtime: what is called of it goes through one of
+// these, so that one program runs with and without CUDA, and tests put a
+// stand-in there. The functions are those that the CUDA runtime documents under
+// the same names with `cuda` in front.
+struct Api {
+  Error (*RuntimeGetVersion)(int* version) = nullptr;
+  Error (*DriverGetVersion)(int* version) = nullptr;
+  const char* (*GetErrorName)(Error error) = nullptr;
+  const char* (*GetErrorString)(Error error) = nullptr;
+  Error (*GetLastError)() = nullptr;
+
+  Error (*GetDeviceCount)(int* count) = nullptr;
+  Error (*GetDevice)(int* device) = nullptr;
+  Error (*SetDevice)(int device) = nullptr;
+  Error (*DeviceGetPCIBusId)(char* id, int bytes, int device) = nullptr;
+  Error (*DeviceGetStreamPriorityRange)(int* least, int* greatest) = nullptr;
+
+  Error (*StreamCreateWithPriority)(Stream* stream, unsigned flags,
+                                    int priority) = nullptr;
+  Error (*StreamDestroy)(Stream stream) = nullptr;
+  Error (*StreamSynchronize)(Stream stream) = nullptr;
+  Error (*StreamWaitEvent)(Stream stream, Event event,
+                           unsigned flags) = nullptr;
+
+  Error (*EventCreateWithFlags)(Event* event, unsigned flags) = nullptr;
+  Error (*EventDestroy)(Event event) = nullptr;
+  Error (*EventRecord)(Event event, Stream stream) = nullptr;
+  Error (*EventQuery)(Event event) = nullptr;
+  Error (*EventSynchronize)(Event event) = nullptr;
+
+  Error (*Malloc)(void** data, size_t bytes) = nullptr;
+  Error (*Free)(void* data) = nullptr;
+  Error (*HostAlloc)(void** data, size_t bytes, unsigned flags) = nullptr;
+  Error (*FreeHost)(void* data) = nullptr;
+  Error (*MemcpyAsync)(void* to, const void* from, size_t bytes,
+                       MemcpyKind kind, Stream stream) = nullptr;
+  Error (*MemsetAsync)(void* data, int value, size_t bytes,
+                       Stream stream) = nullptr;
+};
+
+// What Load has found.
+struct Runtime {
+  Api api;
+  std::string path;         // of the library
+  int runtime_version = 0;  // 13000 is 13.0
+  int driver_version = 0;   // the newest runtime that the driver can serve
+  int devices = 0;          // at least one
+};
+
+// Loads the CUDA runtime, for the life of the process, and looks for devices.
+// The library is the one that the environment variable MUSTER_CUDA_LIBRARY
+// names, or libcudart.so.13, .12 or .11, also in CUDA_HOME (or /usr/local/cuda)
+// where the system does not find it.
+// Errors, of which each says what was looked for and what came back: kNotFound
+// (no such library), kFailedPrecondition (it lacks functions, the driver is too
+// old), kUnavailable (no device, or none that works).
+absl::StatusOr<Runtime> Load();
+
+// The same, looked at once: what later calls answer does not change.
+const absl::StatusOr<Runtime>& TheRuntime();
+
+// OK, or kInternal with `what` that failed and CUDA's own name and text.
+absl::Status ToStatus(const Api& api, Error error, absl::string_view what);
+
+// "13.0".
+std::string VersionText(int version);
+
+}  // namespace muster::dataplane::cuda
+
+#endif  // MUSTER_DATAPLANE_CUDA_API_H_

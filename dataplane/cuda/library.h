@@ -1,0 +1,56 @@
+// Shared libraries that a machine may have or not.
+
+#ifndef MUSTER_DATAPLANE_CUDA_LIBRARY_H_
+#define MUSTER_DATAPLANE_CUDA_LIBRARY_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::dataplane::cuda {
+
+// Library is a shared library that stays loaded until the process ends: what it
+// has started may outlive everything else.
+class Library {
+ public:
+  // Loads the first of `names` that there is, as dlopen looks for it and then
+  // in `folders`. Errors: kNotFound, with what the system says about each name.
+  static absl::StatusOr<Library> Load(const std::vector<std::string>& names,
+                                      const std::vector<std::string>& folders);
+
+  // Sets `function` to the function `name`, or to null.
+  template <typename Function>
+  void Find(const char* name, Function** function) {
+    *function = reinterpret_cast<Function*>(Symbol(name));
+  }
+
+  // The same, and notes what is missing for Check.
+  template <typename Function>
+  void Need(const char* name, Function** function) {
+    Find(name, function);
+    if (*function == nullptr) missing_.emplace_back(name);
+  }
+
+  // kFailedPrecondition, with their names: some that were needed are missing.
+  absl::Status Check() const;
+
+  // Where it lies, as far as the system says so; else its name.
+  const std::string& path() const { return path_; }
+
+ private:
+  Library(void* handle, std::string path)
+      : handle_(handle), path_(std::move(path)) {}
+
+  void* Symbol(const char* name) const;
+
+  void* handle_;
+  std::string path_;
+  std::vector<std::string> missing_;
+};
+
+}  // namespace muster::dataplane::cuda
+
+#endif  // MUSTER_DATAPLANE_CUDA_LIBRARY_H_
