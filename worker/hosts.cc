@@ -297,7 +297,8 @@ void Hosts::GiveUp(const std::string& failure) {
   });
 }
 
-void Hosts::Leave(const std::string& reason) {
+void Hosts::Leave(const std::string& reason,
+                  std::chrono::milliseconds timeout) {
   stop_connecting_.request_stop();
   std::shared_ptr<Session> session;
   {
@@ -307,7 +308,7 @@ void Hosts::Leave(const std::string& reason) {
     pause_.NotifyAll();
   }
   if (session == nullptr) return;
-  session->Leave(reason);
+  session->Leave(reason, timeout);
   session->Close();
 }
 

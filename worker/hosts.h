@@ -3,6 +3,7 @@
 #ifndef MUSTER_WORKER_HOSTS_H_
 #define MUSTER_WORKER_HOSTS_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -88,8 +89,10 @@ class Hosts {
   // The job has failed, by `failure`; all hosts are told.
   void GiveUp(const std::string& failure);
 
-  // Leaves in peace. Ends what another thread waits for.
-  void Leave(const std::string& reason);
+  // Leaves in peace. Ends what another thread waits for. A coordinator that
+  // does not answer within `timeout` takes this host for lost.
+  void Leave(const std::string& reason,
+             std::chrono::milliseconds timeout = std::chrono::seconds(2));
 
  private:
   absl::Status Connect();

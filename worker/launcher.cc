@@ -76,6 +76,9 @@ class Launcher {
   int log_run_ = 1;
 };
 
+// Who was told to stop does not wait long for a coordinator that is gone.
+constexpr std::chrono::milliseconds kLeaveTime(500);
+
 void Wake(int event_fd) {
   const uint64_t one = 1;
   const ssize_t ignored = write(event_fd, &one, sizeof(one));
@@ -136,7 +139,8 @@ void Launcher::Await(const std::function<void()>& call) {
     ReadSignals();
     if (signal_ != 0 && !left) {
       left = true;
-      hosts_->Leave(absl::StrCat("stopped by ", SignalName(signal_)));
+      hosts_->Leave(absl::StrCat("stopped by ", SignalName(signal_)),
+                    kLeaveTime);
     }
   }
   thread.join();
@@ -162,7 +166,7 @@ std::optional<Hosts::Change> Launcher::AwaitChange(
 
 int Launcher::StoppedBySignal() {
   if (hosts_ != nullptr) {
-    hosts_->Leave(absl::StrCat("stopped by ", SignalName(signal_)));
+    hosts_->Leave(absl::StrCat("stopped by ", SignalName(signal_)), kLeaveTime);
   }
   Say(absl::StrFormat(
       "stopped by %s after %.1fs", SignalName(signal_),
