@@ -74,7 +74,7 @@ class HttpTest : public ::testing::Test {
     auto server = HttpServer::Start(
         "127.0.0.1", 0,
         {{"/healthz", "text/plain", [] { return std::string("ok\n"); }},
-         {"/large", "text/plain", [] { return std::string(1 << 26, 'x'); }},
+         {"/large", "text/plain", [] { return std::string(1 << 23, 'x'); }},
          {"/set", "text/plain", [] { return std::string("set\n"); },
           [](const std::string&) { return absl::OkStatus(); }}});
     EXPECT_TRUE(server.ok()) << server.status();
@@ -104,12 +104,11 @@ TEST_F(HttpTest, SlowClientsHoldUpNobody) {
        {"", "GET /healthz HT", "GET /healthz HTTP/1.1\r\nHost: here\r\n",
         "POST /set HTTP/1.1\r\nContent-Length: 9\r\n\r\nbody",
         "GET /large HTTP/1.1\r\n\r\n"}) {
+    const auto start = Clock::now();
     const auto slow = Connect(text);
     EXPECT_EQ(Health(), "ok\n") << text;
-    // The answer did not come because they were over their time: the last of
-    // them had not begun when the first was.
-    EXPECT_FALSE(slow.back()->ClosedWithin(std::chrono::milliseconds(0)))
-        << text;
+    // Not when the others were over their time.
+    EXPECT_LT(Clock::now() - start, kHttpRequestTime) << text;
   }
 }
 
