@@ -104,7 +104,7 @@ OptionTable Table() {
 absl::Status Wrong(absl::string_view option, absl::string_view want,
                    absl::string_view got) {
   return absl::InvalidArgumentError(
-      absl::StrCat("--", option, " must be ", want, ", got \"", got, "\""));
+      absl::StrCat(option, " must be ", want, ", got \"", got, "\""));
 }
 
 absl::Status ReadArguments(const std::vector<std::string>& arguments,
@@ -172,80 +172,85 @@ absl::Status ReadList(absl::string_view name, const std::string& text,
   for (const absl::string_view word : absl::StrSplit(text, ',')) {
     const std::optional<T> found = find(word);
     if (!found.has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", name, " does not know \"", word,
-                       "\"; --help lists what it knows"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, " does not know \"", word, "\"; --help lists what it knows"));
     }
     out.push_back(*found);
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadPlace(BenchOptions& options) {
+absl::Status ReadPlace(const OptionTable& given, BenchOptions& options) {
   const std::string place = absl::GetFlag(FLAGS_place);
   options.out_of_place = place == "out" || place == "both";
   options.in_place = place == "in" || place == "both";
   if (options.out_of_place || options.in_place) return absl::OkStatus();
-  return Wrong("place", "out, in or both", place);
+  return Wrong(given.Name("place"), "out, in or both", place);
 }
 
-absl::Status ReadSizes(BenchOptions& options) {
+absl::Status ReadSizes(const OptionTable& given, BenchOptions& options) {
   int factor = 0;
-  absl::Status status =
-      ReadSize("minbytes", absl::GetFlag(FLAGS_minbytes), options.bytes_min);
-  status.Update(
-      ReadSize("maxbytes", absl::GetFlag(FLAGS_maxbytes), options.bytes_max));
-  status.Update(ReadSize("stepbytes", absl::GetFlag(FLAGS_stepbytes),
-                         options.step_bytes));
-  status.Update(
-      ReadInt("stepfactor", absl::GetFlag(FLAGS_stepfactor), 2, kMany, factor));
+  absl::Status status = ReadSize(
+      given.Name("minbytes"), absl::GetFlag(FLAGS_minbytes), options.bytes_min);
+  status.Update(ReadSize(given.Name("maxbytes"), absl::GetFlag(FLAGS_maxbytes),
+                         options.bytes_max));
+  status.Update(ReadSize(given.Name("stepbytes"),
+                         absl::GetFlag(FLAGS_stepbytes), options.step_bytes));
+  status.Update(ReadInt(given.Name("stepfactor"),
+                        absl::GetFlag(FLAGS_stepfactor), 2, kMany, factor));
   options.step_factor = factor;
   if (status.ok() && options.bytes_max < options.bytes_min) {
-    return Wrong("maxbytes",
+    return Wrong(given.Name("maxbytes"),
                  absl::StrCat("at least --minbytes (", options.bytes_min, ")"),
                  absl::StrCat(options.bytes_max));
   }
   return status;
 }
 
-absl::Status ReadFlags(BenchOptions& options) {
-  absl::Status status = ReadSizes(options);
+absl::Status ReadFlags(const OptionTable& given, BenchOptions& options) {
+  absl::Status status = ReadSizes(given, options);
   int average = 0;
-  status.Update(
-      ReadInt("nproc", absl::GetFlag(FLAGS_nproc), 0, 1024, options.nproc));
-  status.Update(
-      ReadInt("iters", absl::GetFlag(FLAGS_iters), 0, kMany, options.iters));
-  status.Update(ReadInt("warmup_iters", absl::GetFlag(FLAGS_warmup_iters), 0,
-                        kMany, options.warmup_iters));
-  status.Update(ReadInt("run_cycles", absl::GetFlag(FLAGS_run_cycles), 1, 10000,
+  status.Update(ReadInt(given.Name("nproc"), absl::GetFlag(FLAGS_nproc), 0,
+                        1024, options.nproc));
+  status.Update(ReadInt(given.Name("iters"), absl::GetFlag(FLAGS_iters), 0,
+                        kMany, options.iters));
+  status.Update(ReadInt(given.Name("warmup_iters"),
+                        absl::GetFlag(FLAGS_warmup_iters), 0, kMany,
+                        options.warmup_iters));
+  status.Update(ReadInt(given.Name("run_cycles"),
+                        absl::GetFlag(FLAGS_run_cycles), 1, 10000,
                         options.run_cycles));
-  status.Update(ReadInt("agg_iters", absl::GetFlag(FLAGS_agg_iters), 1, 1000,
-                        options.agg_iters));
-  status.Update(
-      ReadInt("average", absl::GetFlag(FLAGS_average), 0, 3, average));
+  status.Update(ReadInt(given.Name("agg_iters"), absl::GetFlag(FLAGS_agg_iters),
+                        1, 1000, options.agg_iters));
+  status.Update(ReadInt(given.Name("average"), absl::GetFlag(FLAGS_average), 0,
+                        3, average));
   options.average = static_cast<Average>(average);
-  status.Update(ReadBool("check", absl::GetFlag(FLAGS_check), options.check));
   status.Update(
-      ReadBool("blocking", absl::GetFlag(FLAGS_blocking), options.blocking));
-  status.Update(
-      ReadInt("root", absl::GetFlag(FLAGS_root), 0, kMany, options.root));
-  status.Update(ReadList("datatype", absl::GetFlag(FLAGS_datatype),
+      ReadBool(given.Name("check"), absl::GetFlag(FLAGS_check), options.check));
+  status.Update(ReadBool(given.Name("blocking"), absl::GetFlag(FLAGS_blocking),
+                         options.blocking));
+  status.Update(ReadInt(given.Name("root"), absl::GetFlag(FLAGS_root), 0, kMany,
+                        options.root));
+  status.Update(ReadList(given.Name("datatype"), absl::GetFlag(FLAGS_datatype),
                          &FindDataType, AllDataTypes(), options.data_types,
                          options.all_types));
-  status.Update(ReadList("redop", absl::GetFlag(FLAGS_redop), &FindReduceOp,
-                         AllReduceOps(), options.reduce_ops, options.all_ops));
-  status.Update(ReadPlace(options));
+  status.Update(ReadList(given.Name("redop"), absl::GetFlag(FLAGS_redop),
+                         &FindReduceOp, AllReduceOps(), options.reduce_ops,
+                         options.all_ops));
+  status.Update(ReadPlace(given, options));
   options.backend = absl::GetFlag(FLAGS_backend);
   options.peers =
       absl::StrSplit(absl::GetFlag(FLAGS_peer), ',', absl::SkipWhitespace());
   options.json = absl::GetFlag(FLAGS_json);
-  status.Update(ReadBool("tune", absl::GetFlag(FLAGS_tune), options.tune));
+  status.Update(
+      ReadBool(given.Name("tune"), absl::GetFlag(FLAGS_tune), options.tune));
   if (status.ok() && options.tune && options.nproc == 0) {
-    return absl::InvalidArgumentError("--tune needs --nproc");
+    return absl::InvalidArgumentError(
+        absl::StrCat(given.Name("tune"), " needs --nproc"));
   }
   options.timeout = absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_timeout));
   if (status.ok() && options.timeout.count() <= 0) {
-    return Wrong("timeout", "more than 0s",
+    return Wrong(given.Name("timeout"), "more than 0s",
                  absl::FormatDuration(absl::GetFlag(FLAGS_timeout)));
   }
   if (status.ok() && options.operations.empty()) {
@@ -265,7 +270,7 @@ absl::StatusOr<BenchOptions> ParseBenchOptions(
   status.Update(ReadArguments(arguments, table, options));
   if (!status.ok()) return status;
   if (options.help || options.version) return options;
-  status = ReadFlags(options);
+  status = ReadFlags(table, options);
   if (!status.ok()) return status;
   return options;
 }

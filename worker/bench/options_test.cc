@@ -1,5 +1,6 @@
 #include "worker/bench/options.h"
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class BenchOptionsTest : public ::testing::Test {
  protected:
@@ -34,6 +36,19 @@ TEST_F(BenchOptionsTest, SizesHaveUnits) {
   EXPECT_EQ(options->bytes_min, 1 << 10);
   EXPECT_EQ(options->bytes_max, int64_t{2} << 30);
   EXPECT_EQ(options->step_bytes, 3 << 20);
+}
+
+TEST_F(BenchOptionsTest, AWrongVariableIsNamed) {
+  for (const auto& [name, value] :
+       std::map<std::string, std::string>{{"MUSTER_BENCH_MINBYTES", "x"},
+                                          {"MUSTER_BENCH_ITERS", "-1"},
+                                          {"MUSTER_BENCH_PLACE", "x"},
+                                          {"MUSTER_BENCH_DATATYPE", "x"},
+                                          {"MUSTER_BENCH_TIMEOUT", "0s"}}) {
+    const absl::FlagSaver saver;
+    const auto options = ParseBenchOptions({"all_reduce"}, {{name, value}});
+    EXPECT_THAT(std::string(options.status().message()), StartsWith(name));
+  }
 }
 
 TEST_F(BenchOptionsTest, LettersAndNamesAreThoseOfNcclTests) {
