@@ -1,0 +1,296 @@
+#include "dataplane/backends/nccl/testing/host_comms.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dataplane/backends/nccl/testing/host_nccl.h"
+
+namespace muster::dataplane::nccl::testing {
+namespace {
+
+struct World {
+  Mutex mutex;
+  std::map<Comm, std::shared_ptr<HostComm>> comms ABSL_GUARDED_BY(mutex);
+  // By unique id; ranks that have come to it.
+  std::map<std::string, std::shared_ptr<Team>> teams ABSL_GUARDED_BY(mutex);
+  uint64_t last_id ABSL_GUARDED_BY(mutex) = 0;
+  std::vector<std::string> misuses ABSL_GUARDED_BY(mutex);
+};
+
+World& TheWorld() {
+  static World* const world = new World;
+  return *world;
+}
+
+Comm Add(std::shared_ptr<HostComm> comm) {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  Comm handle = comm.get();
+  world.comms[handle] = std::move(comm);
+  return handle;
+}
+
+// The place, once all of the team have come to it.
+std::optional<Place> Met(const Place& place) {
+  if (!place.team->HasMet(0)) return std::nullopt;
+  return place;
+}
+
+// What the configuration says, once the communicator is given out.
+Result AwaitMade(const std::shared_ptr<HostComm>& comm,
+                 const std::shared_ptr<Team>& meets, uint64_t step,
+                 const Config* config) {
+  if (config != nullptr && config->blocking == 0) return kInProgress;
+  meets->Await(step, [comm] { return comm->IsAborted(); });
+  return kSuccess;
+}
+
+// The members of the parent's `calls` that are of one color, by their keys.
+std::vector<int> MembersOf(const std::vector<Call>& calls, int color) {
+  std::vector<int> members;
+  for (size_t rank = 0; rank < calls.size(); ++rank) {
+    if (calls[rank].color == color) members.push_back(static_cast<int>(rank));
+  }
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+    return calls[static_cast<size_t>(a)].key <
+           calls[static_cast<size_t>(b)].key;
+  });
+  return members;
+}
+
+// `what`: how it goes.
+Result Remove(Comm handle, absl::string_view what, bool abort) {
+  std::shared_ptr<HostComm> comm;
+  {
+    World& world = TheWorld();
+    MutexLock lock(world.mutex);
+    const auto found = world.comms.find(handle);
+    if (found != world.comms.end()) {
+      comm = std::move(found->second);
+      world.comms.erase(found);
+    }
+  }
+  if (comm == nullptr) {
+    return Misuse(kInvalidArgument, absl::StrCat(what, " of no communicator"));
+  }
+  std::shared_ptr<Team> team;
+  bool keeps_ops = false;
+  {
+    MutexLock lock(comm->mutex);
+    comm->aborted = comm->aborted || abort;
+    team = comm->team;
+    keeps_ops = !comm->factors.empty();
+  }
+  if (team != nullptr) team->Wake();
+  if (keeps_ops && !abort) {
+    return Misuse(kInvalidUsage, "CommDestroy before RedOpDestroy");
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+Result Misuse(Result result, absl::string_view what) {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  world.misuses.emplace_back(what);
+  return result;
+}
+
+std::shared_ptr<HostComm> CommOf(Comm comm) {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  const auto found = world.comms.find(comm);
+  return found == world.comms.end() ? nullptr : found->second;
+}
+
+std::optional<Ready> Use(Comm handle, absl::string_view what, bool collective) {
+  const std::shared_ptr<HostComm> comm = CommOf(handle);
+  if (comm == nullptr) {
+    Misuse(kInvalidUsage, absl::StrCat(what, " on no communicator"));
+    return std::nullopt;
+  }
+  Ready ready;
+  ready.comm = comm;
+  ready.over = [comm] { return comm->IsAborted(); };
+  bool settled = true;
+  {
+    MutexLock lock(comm->mutex);
+    settled = comm->Settle();
+    ready.team = comm->team;
+    ready.rank = comm->rank;
+    if (settled && collective) ready.step = comm->next_step++;
+  }
+  if (settled) return ready;
+  Misuse(kInvalidUsage, absl::StrCat(what, " while it is being made"));
+  return std::nullopt;
+}
+
+Result GetUniqueId(UniqueId* id) {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  const std::string text = absl::StrCat("host-", ++world.last_id);
+  std::memcpy(id->internal, text.data(), text.size() + 1);
+  return kSuccess;
+}
+
+Result CommInitRankConfig(Comm* made, int size, UniqueId id, int rank,
+                          Config* config) {
+  if (rank < 0 || rank >= size) {
+    return Misuse(kInvalidArgument,
+                  absl::StrCat("CommInitRank of rank ", rank, " of ", size));
+  }
+  std::shared_ptr<Team> team;
+  {
+    World& world = TheWorld();
+    MutexLock lock(world.mutex);
+    std::shared_ptr<Team>& known = world.teams[id.internal];
+    if (known == nullptr) known = std::make_shared<Team>(size);
+    team = known;
+  }
+  if (team->size() != size) {
+    return Misuse(kInvalidArgument,
+                  absl::StrCat("CommInitRank of ", size, " ranks, and of ",
+                               team->size()));
+  }
+  auto comm = std::make_shared<HostComm>();
+  {
+    MutexLock lock(comm->mutex);
+    comm->settle = [place = Place{team, rank}] { return Met(place); };
+  }
+  *made = Add(comm);
+  team->Arrive(0, rank, {});
+  return AwaitMade(comm, team, 0, config);
+}
+
+Result CommSplit(Comm parent, int color, int key, Comm* made, Config* config) {
+  const std::optional<Ready> ready = Use(parent, "CommSplit", true);
+  if (!ready.has_value()) return kInvalidUsage;
+  const std::shared_ptr<Team> team = ready->team;
+  const uint64_t step = ready->step;
+  team->Arrive(step, ready->rank, {.color = color, .key = key});
+  *made = nullptr;
+  if (color == kSplitNoColor) {
+    if (config == nullptr || config->blocking != 0) {
+      team->Await(step, ready->over);
+    }
+    return kSuccess;
+  }
+  auto comm = std::make_shared<HostComm>();
+  {
+    MutexLock lock(comm->mutex);
+    comm->settle = [team, step, color,
+                    rank = ready->rank]() -> std::optional<Place> {
+      const auto calls = team->Await(step, [] { return true; });
+      if (!calls.has_value()) return std::nullopt;
+      const std::vector<int> members = MembersOf(*calls, color);
+      return Place{
+          team->Divide(step, color, members.size()),
+          static_cast<int>(std::find(members.begin(), members.end(), rank) -
+                           members.begin())};
+    };
+  }
+  *made = Add(comm);
+  return AwaitMade(comm, team, step, config);
+}
+
+// Those that stay meet in a team of their own, which the list of the others
+// names.
+Result CommShrink(Comm parent, int* excluded, int count, Comm* made,
+                  Config* config, int flags) {
+  const std::shared_ptr<HostComm> old = CommOf(parent);
+  if (old == nullptr) {
+    return Misuse(kInvalidUsage, "CommShrink of no communicator");
+  }
+  std::shared_ptr<Team> team;
+  int rank = -1;
+  {
+    MutexLock lock(old->mutex);
+    team = old->team;
+    rank = old->rank;
+    if (flags == kShrinkAbort) old->aborted = true;
+  }
+  if (team == nullptr) {
+    return Misuse(kInvalidUsage, "CommShrink while it is being made");
+  }
+  if (flags == kShrinkAbort) team->Wake();
+  const std::set<int> gone(excluded, excluded + count);
+  std::vector<int> members;
+  uint64_t name = 1;
+  for (int each = 0; each < team->size(); ++each) {
+    if (gone.contains(each)) {
+      name = name * 31 + static_cast<uint64_t>(each) + 1;
+    } else {
+      members.push_back(each);
+    }
+  }
+  const auto place = std::find(members.begin(), members.end(), rank);
+  if (place == members.end()) {
+    return Misuse(kInvalidArgument, "CommShrink without the caller itself");
+  }
+  // Apart from all steps.
+  const std::shared_ptr<Team> smaller =
+      team->Divide(~name, /*color=*/0, members.size());
+  const int new_rank = static_cast<int>(place - members.begin());
+  auto comm = std::make_shared<HostComm>();
+  {
+    MutexLock lock(comm->mutex);
+    comm->settle = [place = Place{smaller, new_rank}] { return Met(place); };
+  }
+  *made = Add(comm);
+  smaller->Arrive(0, new_rank, {});
+  return AwaitMade(comm, smaller, 0, config);
+}
+
+Result CommFinalize(Comm comm) {
+  return Use(comm, "CommFinalize", false).has_value() ? kSuccess
+                                                      : kInvalidUsage;
+}
+
+Result CommDestroy(Comm comm) { return Remove(comm, "CommDestroy", false); }
+
+Result CommAbort(Comm comm) { return Remove(comm, "CommAbort", true); }
+
+Result CommGetAsyncError(Comm handle, Result* error) {
+  const std::shared_ptr<HostComm> comm = CommOf(handle);
+  if (comm == nullptr) {
+    return Misuse(kInvalidArgument, "CommGetAsyncError of no communicator");
+  }
+  MutexLock lock(comm->mutex);
+  const bool made = comm->Settle();
+  *error = comm->async_error;
+  if (*error == kSuccess && !made) *error = kInProgress;
+  return kSuccess;
+}
+
+std::vector<std::string> TakeMisuses() {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  std::vector<std::string> misuses = std::exchange(world.misuses, {});
+  return misuses;
+}
+
+Leaks CountLeaks() {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  Leaks leaks = {.comms = world.comms.size()};
+  for (const auto& [handle, comm] : world.comms) {
+    MutexLock comm_lock(comm->mutex);
+    leaks.ops += comm->factors.size();
+  }
+  return leaks;
+}
+
+void SetAsyncError(Comm handle, Result error) {
+  const std::shared_ptr<HostComm> comm = CommOf(handle);
+  if (comm == nullptr) return;
+  MutexLock lock(comm->mutex);
+  comm->async_error = error;
+}
+
+}  // namespace muster::dataplane::nccl::testing

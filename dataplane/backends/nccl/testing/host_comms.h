@@ -1,0 +1,92 @@
+// The communicators of host_nccl.h: how they are made, used and given back.
+
+#ifndef MUSTER_DATAPLANE_BACKENDS_NCCL_TESTING_HOST_COMMS_H_
+#define MUSTER_DATAPLANE_BACKENDS_NCCL_TESTING_HOST_COMMS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "dataplane/backends/nccl/api.h"
+#include "dataplane/backends/nccl/testing/host_team.h"
+#include "dataplane/mutex.h"
+
+namespace muster::dataplane::nccl::testing {
+
+inline constexpr Result kInvalidArgument = 4;
+inline constexpr Result kInvalidUsage = 5;
+
+// A rank of a team.
+struct Place {
+  std::shared_ptr<Team> team;
+  int rank = -1;
+};
+
+// One rank's end of a team, which Comm points to.
+struct HostComm {
+  Mutex mutex;
+  // Null until it is known: it is made by a split whose ranks are not all
+  // there.
+  std::shared_ptr<Team> team ABSL_GUARDED_BY(mutex);
+  int rank ABSL_GUARDED_BY(mutex) = -1;
+  // Finds both out, as soon as all are there.
+  std::function<std::optional<Place>()> settle ABSL_GUARDED_BY(mutex);
+  uint64_t next_step ABSL_GUARDED_BY(mutex) = 1;
+  bool aborted ABSL_GUARDED_BY(mutex) = false;
+  Result async_error ABSL_GUARDED_BY(mutex) = kSuccess;
+  std::map<RedOp, double> factors ABSL_GUARDED_BY(mutex);
+  RedOp next_op ABSL_GUARDED_BY(mutex) = kAvg + 1;
+
+  bool IsAborted() {
+    MutexLock lock(mutex);
+    return aborted;
+  }
+  // Whether it is made.
+  bool Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (settle == nullptr) return true;
+    const std::optional<Place> place = settle();
+    if (!place.has_value()) return false;
+    team = place->team;
+    rank = place->rank;
+    settle = nullptr;
+    return true;
+  }
+};
+
+// Notes `what`, and returns `result`.
+Result Misuse(Result result, absl::string_view what);
+
+// Null: it is gone, or was never there.
+std::shared_ptr<HostComm> CommOf(Comm comm);
+
+// A communicator that can be used, and what of it does not change any more.
+struct Ready {
+  std::shared_ptr<HostComm> comm;
+  std::shared_ptr<Team> team;
+  int rank = -1;
+  uint64_t step = 0;  // of a collective
+  std::function<bool()> over;
+};
+
+// Nothing, and a misuse, if `comm` cannot be used; `collective` takes a step.
+std::optional<Ready> Use(Comm comm, absl::string_view what, bool collective);
+
+// Of the Api.
+Result GetUniqueId(UniqueId* id);
+Result CommInitRankConfig(Comm* made, int size, UniqueId id, int rank,
+                          Config* config);
+Result CommSplit(Comm parent, int color, int key, Comm* made, Config* config);
+Result CommShrink(Comm parent, int* excluded, int count, Comm* made,
+                  Config* config, int flags);
+Result CommFinalize(Comm comm);
+Result CommDestroy(Comm comm);
+Result CommAbort(Comm comm);
+Result CommGetAsyncError(Comm handle, Result* error);
+
+}  // namespace muster::dataplane::nccl::testing
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_NCCL_TESTING_HOST_COMMS_H_

@@ -1,0 +1,52 @@
+// NCCL without a GPU: the seam's stand-in for tests.
+
+#ifndef MUSTER_DATAPLANE_BACKENDS_NCCL_TESTING_HOST_NCCL_H_
+#define MUSTER_DATAPLANE_BACKENDS_NCCL_TESTING_HOST_NCCL_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "dataplane/backends/nccl/api.h"
+
+namespace muster::dataplane::nccl::testing {
+
+// Functions that do on the host what NCCL does, between ranks that are threads
+// of this process, on the streams of cuda::testing::HostCudaApi. As with NCCL:
+//
+// - A collective is an entry in a stream. It begins when the ranks' streams
+//   have all come to theirs, and nobody says so when one never does: it waits
+//   until its communicator is aborted.
+// - Between GroupStart and GroupEnd calls are gathered. Sends and receives of a
+//   group go on together, of several groups one after the other.
+// - Making a communicator waits for all its ranks, or, if the configuration
+// says
+//   so (blocking = 0), is in progress until they are there.
+//
+// What NCCL forbids returns an error and is noted as a misuse: groups that are
+// not balanced, communicators that are gone, aborted or not ready, tensors that
+// are not on the device, ranks whose calls do not fit. Thread-safe.
+Api HostNcclApi();
+
+// What GetVersion says; what is not in an NCCL that old is null in the Api.
+Api HostNcclApi(int version);
+
+// What was used wrongly since the last call.
+std::vector<std::string> TakeMisuses();
+
+// How many GroupStarts of this thread have had no GroupEnd.
+int OpenGroups();
+
+// Communicators and reduce operations that were made and not given back.
+struct Leaks {
+  size_t comms = 0;
+  size_t ops = 0;
+};
+Leaks CountLeaks();
+
+// From now on CommGetAsyncError of this rank's communicator says `error`.
+void SetAsyncError(Comm comm, Result error);
+
+}  // namespace muster::dataplane::nccl::testing
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_NCCL_TESTING_HOST_NCCL_H_
