@@ -31,6 +31,8 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kThreads = 4;
 constexpr int kBacklog = 64;
 constexpr size_t kBodyBytesMax = 4096;
+// With all headers, of which the library would read as many as come.
+constexpr size_t kRequestBytesMax = 65536;
 
 // One of `connections`, from Begin to End, as the library reads and writes it,
 // until `deadline` at most.
@@ -72,10 +74,11 @@ class HttpStream final : public httplib::Stream {
       }
     }
     // A client that sends without a pause has a deadline, too.
-    if (Clock::now() >= deadline_) return -1;
+    if (Clock::now() >= deadline_ || bytes_read_ >= kRequestBytesMax) return -1;
     size = std::min(size, end_ - begin_);
     std::memcpy(bytes, buffer_.data() + begin_, size);
     begin_ += size;
+    bytes_read_ += size;
     return static_cast<ssize_t>(size);
   }
 
@@ -105,6 +108,7 @@ class HttpStream final : public httplib::Stream {
   std::array<char, 4096> buffer_;
   size_t begin_ = 0;
   size_t end_ = 0;
+  size_t bytes_read_ = 0;
 };
 
 // Tells `connections` of those that come.
