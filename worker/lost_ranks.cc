@@ -27,6 +27,7 @@ LostRanks::LostRanks(const CoordinatorAddress& coordinator,
       thread_([this] { Listen(); }) {}
 
 LostRanks::~LostRanks() {
+  stop_connecting_.request_stop();
   {
     dataplane::MutexLock lock(mutex_);
     stopping_ = true;
@@ -59,6 +60,7 @@ std::shared_ptr<Session> LostRanks::Connect() {
   options.member =
       absl::StrCat("muster-run-", internal::HostName(), "-", getpid());
   options.connect_timeout = kConnectTime;
+  options.stop_connecting = stop_connecting_.get_token();
   options.on_event = [this](const MemberEvent& event) { OnEvent(event); };
   options.on_over = [this](const absl::Status&) {
     dataplane::MutexLock lock(mutex_);

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,8 +35,6 @@ class LostRanks {
 
   // `wake` is called, on another thread, when Take has something.
   LostRanks(const CoordinatorAddress& coordinator, std::function<void()> wake);
-  // Takes as long as an attempt to connect, a few seconds, when the coordinator
-  // cannot be reached.
   ~LostRanks();
 
   LostRanks(const LostRanks&) = delete;
@@ -51,6 +50,7 @@ class LostRanks {
 
   const CoordinatorAddress coordinator_;
   const std::function<void()> wake_;
+  std::stop_source stop_connecting_;  // by the destructor
 
   dataplane::Mutex mutex_;
   dataplane::CondVar changed_;
