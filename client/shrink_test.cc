@@ -149,6 +149,45 @@ TEST_F(ShrinkTest, WithAnExternalCoordinatorAnyRankMayBeGone) {
   ExpectTheOthersGoOn();
 }
 
+// It comes back with a generation that runs and in which the one that died
+// meanwhile is alive.
+TEST_F(ShrinkTest, TheCoordinatorMayHaveBeenKilledMeanwhile) {
+  const std::vector<std::string> coordinator = {
+      "coordinator/muster-coordinator",
+      "--listen=127.0.0.1:" + std::to_string(port_.port()),
+      "--http_listen=",
+      "--lease=3s",
+      "--storage=rocksdb",
+      "--storage_path=" + ::testing::TempDir() + "/" +
+          std::to_string(getpid()) + "-coordinator"};
+  const std::map<std::string, std::string> environment;
+  auto server = std::make_unique<Process>(coordinator, environment);
+  EXPECT_THAT(server->ReadLine(kSoon), StartsWith("listening "));
+  constexpr size_t kRanks = 8;
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    StartOne("headless", {{"RANK", std::to_string(rank)},
+                          {"WORLD_SIZE", std::to_string(kRanks)},
+                          {"MASTER_ADDR", "127.0.0.1"},
+                          {"MASTER_PORT", std::to_string(port_.port())},
+                          {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  }
+  for (size_t rank = 0; rank < kRanks; ++rank) Line(rank);
+  server->Signal(SIGKILL);
+  EXPECT_EQ(server->Wait(kSoon).signal, SIGKILL);
+  Kill(0);
+  for (size_t rank = 1; rank < kRanks; ++rank) ranks_[rank]->WriteLine("go");
+  for (size_t rank = 1; rank < kRanks; ++rank) {
+    EXPECT_THAT(Line(rank), StartsWith("error Dist"));
+  }
+  server = std::make_unique<Process>(coordinator, environment);
+  EXPECT_THAT(server->ReadLine(kSoon), StartsWith("listening "));
+  for (size_t rank = 1; rank < kRanks; ++rank) {
+    EXPECT_EQ(Line(rank),
+              "world: rank " + std::to_string(rank - 1) + " of 7, sum 28");
+    EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
+  }
+}
+
 TEST_F(ShrinkTest, OneThatTheOthersHaveLostIsToldSoAtOnce) {
   coordinator::ServerOptions options;
   options.listen = "127.0.0.1:" + std::to_string(port_.port());

@@ -54,6 +54,10 @@ bool Coordinator::AdmitMember(const Call& call, Instant now, Outbox& out,
     return false;
   }
   *member = *admitted;
+  if ((*member)->restored) {
+    Membership::Return(**member, now);
+    rendezvous_.MemberReturned(call.member, out);
+  }
   return true;
 }
 

@@ -166,6 +166,12 @@ absl::StatusOr<Member*> Membership::Admit(const Call& call, Instant now) {
   return member;
 }
 
+void Membership::Return(Member& member, Instant now) {
+  member.restored = false;
+  member.state = MemberState::kAlive;
+  member.state_since = now;
+}
+
 absl::Status Membership::CheckRegistration(
     const Call& call, const Registration& registration) const {
   if (call.member.value().empty()) {
@@ -210,8 +216,7 @@ absl::StatusOr<Member*> Membership::Register(const Call& call,
     out.Note(NoticeKind::kMemberReconnected,
              absl::StrCat("member=", member->id.value(),
                           " incarnation=", member->incarnation.value()));
-    member->state = MemberState::kAlive;
-    member->state_since = now;
+    Return(*member, now);
     member->heard_at = now;
     member->registration = std::move(registration);
     return member;
@@ -259,10 +264,7 @@ absl::Status Membership::Heartbeat(Member& member,
                                    std::vector<GroupProgress> progress,
                                    Instant now) {
   // The member is alive again, whatever its list looks like.
-  if (member.state == MemberState::kDisconnected) {
-    member.state = MemberState::kAlive;
-    member.state_since = now;
-  }
+  if (member.state == MemberState::kDisconnected) Return(member, now);
   absl::Status status = CheckLimit("progress_groups", limits_.progress_groups,
                                    static_cast<int64_t>(progress.size()),
                                    {"member", member.id.value()});
@@ -369,6 +371,7 @@ Instant Membership::DueAt(const Member& member) const {
     case MemberState::kAlive:
       return lease_end;
     case MemberState::kDisconnected:
+      if (member.restored) return lease_end;
       return std::min(lease_end, DeadlineAfter(member.state_since,
                                                options_.reconnect_grace));
     case MemberState::kLost:
@@ -482,7 +485,8 @@ void Membership::Restore(MemberRecord record, Instant now) {
   member.id = record.id;
   member.incarnation = record.incarnation;
   member.registration = std::move(record.registration);
-  member.state = record.state;
+  member.restored = record.state == MemberState::kAlive;
+  member.state = member.restored ? MemberState::kDisconnected : record.state;
   member.state_since = now;
   member.heard_at = now;
   member.progress_at = now;

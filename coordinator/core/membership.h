@@ -66,6 +66,9 @@ struct Member {
   Incarnation incarnation;
   Registration registration;
   MemberState state = MemberState::kAlive;
+  // Not heard of since the coordinator was started again: kDisconnected then,
+  // for a whole lease.
+  bool restored = false;
   Instant state_since;
   Instant heard_at;    // last sign of life: any call counts
   Instant expires_at;  // when Expire looks at it next
@@ -115,6 +118,9 @@ class Membership {
   // heartbeat for 11s (lease 10s)`).
   absl::StatusOr<Member*> Admit(const Call& call, Instant now);
 
+  // A member that was disconnected, or restored, is there again.
+  static void Return(Member& member, Instant now);
+
   // Registers the caller. The same incarnation again is a reconnection; a new
   // one replaces the old.
   // INVALID_ARGUMENT (no name or incarnation), FAILED_PRECONDITION (an
@@ -162,7 +168,8 @@ class Membership {
 
   MemberRecord RecordOf(const MemberId& id) const;
 
-  // Of a table that has no such member: a live one gets a whole lease.
+  // Of a table that has no such member: a live one counts as disconnected, with
+  // a whole lease to come back.
   void Restore(MemberRecord record, Instant now);
 
   // Who is told of events, ascending: the live, and those that reported a

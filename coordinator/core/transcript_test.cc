@@ -53,7 +53,8 @@ INSTANTIATE_TEST_SUITE_P(Testdata, TranscriptTest,
                                          "store_queues", "store_watch",
                                          "membership", "rendezvous",
                                          "rendezvous_elastic", "groups",
-                                         "barrier", "restart"),
+                                         "barrier", "restart",
+                                         "restart_claims"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -60,10 +60,7 @@ WAYS = {way.name: way for way in (
         run=("--restart=rank", "--max-restarts=1000"),
         train=("--on_failure=reform",), deck=ONE_HOST),
     Way("shrink", hosts=3, nproc=2, run=("--nnodes=3", "--restart=none"),
-        # A coordinator that was restarted takes a rank that died meanwhile for
-        # alive until its lease is over, and nobody can claim its number.
-        train=("--on_failure=shrink",),
-        deck=tuple(c for c in EVERYTHING if c != ("kill", "coordinator")),
+        train=("--on_failure=shrink",), deck=EVERYTHING,
         comes_back=False, same_world=False),
 )}
 
