@@ -1,0 +1,219 @@
+#!/usr/bin/python3
+"""The runbook on one machine: each block of shell in these sections of
+deploy/README.md runs as it stands, beside a job that must not notice.
+
+Usage: runbook_test.py COORDINATOR MUSTER_RUN MUSTERCTL TRAIN
+What it writes to /etc, /usr/local and /var/lib lies on top of this machine's
+own, in namespaces of the test, and is gone with it. systemd's part is played by
+two small programs. It needs root: the runbook adds a user.
+"""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "end2end"))
+from processes import Processes, wait_until  # pylint: disable=C0413
+
+README = os.path.join(HERE, "..", "..", "deploy", "README.md")
+INSIDE = "MUSTER_RUNBOOK"
+SECONDS = 60
+
+SYSTEMCTL = r"""#!/bin/bash
+log=/var/lib/coordinator.log pid=/var/lib/coordinator.pid
+begin() {
+  set -a; . /etc/muster/coordinator.env; set +a
+  setsid setpriv --reuid=muster --regid=muster --clear-groups --no-new-privs \
+      /usr/local/bin/muster-coordinator >>$log 2>&1 </dev/null &
+  echo $! >$pid
+  # Type=simple does not wait; those that call it here do.
+  for _ in {1..400}; do
+    tail -n +$1 $log | grep -q "^listening" && return
+    sleep 0.05
+  done
+  return 1
+}
+end() {
+  kill "$(cat $pid)"
+  # Nobody may reap it here.
+  while grep -qs '^State:.[^Z]' "/proc/$(cat $pid)/status"; do sleep 0.05; done
+}
+touch $log
+lines=$(($(wc -l <$log) + 1))
+case "$*" in
+daemon-reload) systemd-analyze verify /etc/systemd/system/muster-*.service ;;
+"enable --now muster-coordinator" | "start muster-coordinator") begin $lines ;;
+"stop muster-coordinator") end ;;
+"restart muster-coordinator") end; begin $lines ;;
+*) echo "systemctl $*?" >&2; exit 1 ;;
+esac
+"""
+JOURNALCTL = r"""#!/bin/bash
+[[ "$1 $2 $3 $5" == "-u muster-coordinator -g -n" ]] || exit 1
+grep -E "$4" /var/lib/coordinator.log | tail -n "$6"
+"""
+
+
+def blocks(title):
+    """The blocks of shell in the section `title`."""
+    with open(README, encoding="utf-8") as text:
+        section = re.search(rf"^## {title}$(.*?)(?=^## )", text.read(),
+                            re.MULTILINE | re.DOTALL)[1]
+    return [block for _, block in re.findall(
+        r"^( *)```sh\n(.*?)^\1```$", section, re.MULTILINE | re.DOTALL)]
+
+
+def write_program(path, text):
+    with open(path, "w", encoding="utf-8") as out:
+        out.write(text)
+    os.chmod(path, 0o755)
+
+
+def prepare(folder, programs):
+    """This machine with a clone in which everything is built."""
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
+    for top in ("/etc", "/usr/local", "/var/lib"):
+        upper, work = (f"{folder}/{kind}{top.replace('/', '-')}"
+                       for kind in ("upper", "work"))
+        os.mkdir(upper)
+        os.mkdir(work)
+        subprocess.run(["mount", "-t", "overlay", "overlay", "-o",
+                        f"lowerdir={top},upperdir={upper},workdir={work}", top],
+                       check=True)
+    with open("/etc/hosts", "a", encoding="utf-8") as out:
+        out.write(f"127.0.0.1 {socket.gethostname()}\n")
+    os.makedirs(f"{folder}/clone/bin")
+    for program in programs:
+        shutil.copy(program, f"{folder}/clone/bin")
+    write_program(f"{folder}/clone/dev", "#!/bin/sh\n[ \"$1\" = build ]\n")
+    write_program("/usr/local/bin/systemctl", SYSTEMCTL)
+    write_program("/usr/local/bin/journalctl", JOURNALCTL)
+
+
+class RunbookTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.processes = Processes()
+        cls.addClassCleanup(cls.processes.__exit__)
+        cls.folder = cls.processes.folder.name
+        prepare(cls.folder, PROGRAMS)
+        cls.addClassCleanup(subprocess.run,
+                            ["umount", "--lazy", cls.folder], check=True)
+        cls.operator = ""  # what sets an operator's environment
+
+    def sh(self, script):
+        done = subprocess.run(
+            ["bash", "-e", "-c", f"{self.operator}\n{script}"], check=False,
+            text=True, cwd=f"{self.folder}/clone", stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(done.returncode, 0, f"{script}\n{done.stdout}")
+        return done.stdout
+
+    @staticmethod
+    def logged(event):
+        with open("/var/lib/coordinator.log", encoding="utf-8") as log:
+            return log.read().count(event)
+
+    def sh_until_logged(self, script, event, times=1):
+        """Runs it; the coordinator says `event` so many times from then on."""
+        before = self.logged(event)
+        self.sh(script)
+        wait_until(lambda: self.logged(event) >= before + times, event, SECONDS)
+
+    def expect_the_job_goes_on(self):
+        """It trains, in the generation that it began with."""
+        def epochs():
+            return len(re.findall("epoch", self.job.stdout))
+        before = epochs()
+        wait_until(lambda: epochs() > before + 1, "it trains on", SECONDS)
+        wait_until(lambda: len(re.findall(
+            r"^\d +\S+ +alive ", self.sh("musterctl members demo-long"),
+            re.MULTILINE)) == 2, "its members are there", SECONDS)
+        self.assertIn("generation 1, world size 2",
+                      self.sh("musterctl members demo-long"))
+
+    def test_one_machine_with_tls_and_what_is_done_to_it_later(self):
+        self.install()
+        self.job = self.processes.start(
+            ["bash", "-c", f"{self.operator}\n"
+             "MUSTER_TOKEN_FILE=/etc/muster/member.token exec muster-run "
+             "--rdzv-endpoint=$(hostname):7070 --rdzv-id=demo-long "
+             f"--nproc-per-node=2 -- {self.folder}/clone/bin/"
+             "train_fashion_mnist --epochs=100000 --hidden_units=8"])
+        self.job.wait_for_line("epoch 1/")
+        with self.subTest("certificates"):
+            self.rotate_certificates()
+        with self.subTest("tokens"):
+            self.rotate_tokens()
+        with self.subTest("backup"):
+            self.back_up_and_restore()
+        self.assertIsNone(self.job.process.poll(), self.job.stderr)
+
+    def install(self):
+        for block in blocks("One machine with TLS"):
+            if block.startswith("export "):
+                type(self).operator, command = block.rsplit("\n", 2)[:2]
+                self.assertEqual(command, "musterctl status")
+                self.assertIn("kept over a restart", self.sh(command))
+            elif "muster-run" in block and "--epochs=2" in block:
+                self.assertRegex(self.sh(block),
+                                 r"epoch 2/2(.*\n)*0 +\S+ +left ")
+            else:
+                self.sh(block)
+        self.assertEqual(os.stat("/etc/muster/server.key").st_mode & 0o777, 0o640)
+        for secret in ("ca.key", "client.key", "admin.token"):
+            self.assertFalse(os.stat(f"/etc/muster/{secret}").st_mode & 0o027)
+
+    def rotate_certificates(self):
+        server, *authority = blocks("Rotate certificates")
+        self.sh_until_logged(server, "tls_loaded")
+        self.expect_the_job_goes_on()
+        for step in authority:
+            self.sh_until_logged(step, "tls_loaded")
+            self.expect_the_job_goes_on()
+        # All connections anew, with nothing of the old authority.
+        self.sh_until_logged("systemctl restart muster-coordinator",
+                             "member_reconnected: job=demo-long", times=2)
+        self.expect_the_job_goes_on()
+
+    def rotate_tokens(self):
+        old = self.sh("cat /etc/muster/member.token").strip()
+        added, told, removed = blocks("Rotate tokens")
+        self.sh_until_logged(added, "tokens_loaded")
+        self.sh(told)
+        self.sh_until_logged(removed, "tokens_loaded")
+        refused = self.sh("unset MUSTER_TOKEN_FILE\n"
+                          f"! MUSTER_TOKEN={old} musterctl members demo-long")
+        self.assertIn("UNAUTHENTICATED", refused)
+        self.expect_the_job_goes_on()
+
+    def back_up_and_restore(self):
+        self.sh("musterctl kv set before 1 --job=demo-long")
+        back_up, restore = blocks("Back up and restore")
+        self.sh(back_up)
+        self.sh("musterctl kv set after 1 --job=demo-long")
+        self.assertRegex(self.sh(restore), r"\ndemo-long +1 ")
+        self.sh("musterctl kv get before --job=demo-long")
+        self.assertIn("NOT_FOUND", self.sh(
+            "! musterctl kv get after --job=demo-long"))
+        self.expect_the_job_goes_on()
+
+
+if __name__ == "__main__":
+    PROGRAMS = [os.path.abspath(path) for path in sys.argv[1:5]]
+    if os.geteuid() != 0:
+        print("skipped: it needs root, the runbook adds a user")
+        sys.exit(0)
+    if INSIDE not in os.environ:
+        os.environ[INSIDE] = "1"
+        os.execvp("unshare", ["unshare", "--net", "--mount", "--pid", "--fork",
+                              "--kill-child", "--mount-proc", sys.executable,
+                              *sys.argv])
+    unittest.main(argv=sys.argv[:1])
