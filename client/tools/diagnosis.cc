@@ -67,10 +67,11 @@ class Judge {
 
   // Whether something is wrong with its process, wherever it is in the group.
   bool IsIll(const Place& place) const {
+    if (IsGone(*place.member) || IsSilent(place)) return true;
     const auto answer = answers_.find(place.rank);
-    return IsGone(*place.member) || IsSilent(place) ||
-           place.member->state() == v1::MEMBER_STATE_DISCONNECTED ||
-           (answer != answers_.end() && answer->second != Answer::kAnswers);
+    if (answer != answers_.end()) return answer->second != Answer::kAnswers;
+    // If it answers it is about to come back.
+    return place.member->state() == v1::MEMBER_STATE_DISCONNECTED;
   }
 
   bool IsSilent(const Place& place) const {
@@ -150,7 +151,8 @@ class Judge {
     const v1::MemberInfo& member = *place.member;
     const std::string heard = absl::StrCat(
         "last heard of ", SecondsText(milliseconds(member.silent_ms())), " ago",
-        WasIn(place));
+        place.told() ? WasIn(place)
+                     : ", or not since the coordinator was started then");
     const std::string at = Harmless(member.debug_address());
     const auto answer = answers_.find(place.rank);
     if (answer == answers_.end()) {

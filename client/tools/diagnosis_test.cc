@@ -370,6 +370,29 @@ TEST_F(DiagnosisTest, AfterARestartOfTheCoordinatorNobodyIsBlamedForSilence) {
               HasSubstr("the coordinator was restarted a moment ago"));
 }
 
+TEST_F(DiagnosisTest, WhoIsNotBackYetAfterARestartIsAsked) {
+  for (const int rank : {0, 1, 3}) In(rank, "world", 42, 30);
+  for (const int rank : {2, 3}) {
+    job_.mutable_members(rank)->set_state(v1::MEMBER_STATE_DISCONNECTED);
+    job_.mutable_progress(rank)->Clear();
+  }
+  EXPECT_THAT(RanksToAsk(job_, nullptr), ElementsAre(2, 3));
+  const StuckGroup group = Look({{2, Answer::kSilent}, {3, Answer::kAnswers}});
+  ASSERT_THAT(Ranks(group), ElementsAre(2, 3));
+  EXPECT_EQ(group.culprits[0].state, "stopped");
+  EXPECT_THAT(group.culprits[0].what,
+              HasSubstr("last heard of 1.0s ago, or not since the coordinator "
+                        "was started then"));
+  EXPECT_EQ(group.culprits[1].state, "unknown");
+}
+
+TEST_F(DiagnosisTest, WhoseConnectionBreaksWhileItAnswersIsNotToBlame) {
+  for (const int rank : {0, 1, 2, 3}) In(rank, "world", 42, 30);
+  job_.mutable_members(2)->set_state(v1::MEMBER_STATE_DISCONNECTED);
+  EXPECT_THAT(Ranks(Look()), ElementsAre(2));
+  EXPECT_THAT(Look({{2, Answer::kAnswers}}).culprits, IsEmpty());
+}
+
 TEST_F(DiagnosisTest, LooksAtTwoCoordinatorsAreNotCompared) {
   for (const int rank : {0, 1, 3}) In(rank, "world", 42, 30);
   earlier_ = job_;
