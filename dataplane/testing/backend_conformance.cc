@@ -12,6 +12,16 @@
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::testing {
+
+bool CanReduce(const std::string& backend, ReduceOp op, DataType type) {
+  LocalWorld world({.backend = backend, .world_size = 1});
+  double memory[2] = {};
+  const auto work = world.at(0).Start({.kind = CollectiveKind::kAllReduce,
+                                       .tensors = {Tensor(memory, type, {1})},
+                                       .reduce_op = op});
+  return !absl::IsUnimplemented(work->Wait());
+}
+
 namespace {
 
 using ::testing::HasSubstr;

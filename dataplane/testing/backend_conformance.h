@@ -35,6 +35,10 @@ inline const std::vector<DataType> kDataTypes = {
     DataType::kBfloat16, DataType::kFloat32,   DataType::kFloat64,
     DataType::kBool,     DataType::kComplex64, DataType::kComplex128};
 
+// Whether the backend can reduce this at all: not all can do all that Validate
+// lets pass.
+bool CanReduce(const std::string& backend, ReduceOp op, DataType type);
+
 // Name of the backend, world size. Results and ordering.
 class BackendConformance
     : public ::testing::TestWithParam<std::tuple<std::string, int>> {

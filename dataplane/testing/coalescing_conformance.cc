@@ -105,7 +105,10 @@ void Compare(Communicator& communicator, CollectiveKind kind, DataType type,
   EXPECT_TRUE(work->Wait().ok()) << work->status();
   EXPECT_TRUE(work->IsCompleted());
   const uint64_t started = communicator.progress().last_enqueued - before;
-  EXPECT_LT(started, Counts().size() / 3);
+  if (kind == CollectiveKind::kAllGatherIntoTensor ||
+      communicator.fusable_bytes() > 0) {
+    EXPECT_LT(started, Counts().size() / 3);
+  }
   EXPECT_TRUE(Batch<T>::Same(apart.inputs, together.inputs) &&
               Batch<T>::Same(apart.outputs, together.outputs))
       << CollectiveKindName(kind) << " " << DataTypeName(type) << " "
@@ -114,15 +117,17 @@ void Compare(Communicator& communicator, CollectiveKind kind, DataType type,
 
 TEST_P(ReductionConformance, CoalescedOnesAreBitwiseWhatTheyAreApart) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
+  const bool reduces = CanReduce(backend(), ReduceOp::kSum, data_type());
   world.OnEachRank([&](Communicator& communicator) {
     WithTypeOf(data_type(), [&](auto value) {
       using T = decltype(value);
       for (const CollectiveKind kind :
            {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatterTensor,
             CollectiveKind::kAllGatherIntoTensor}) {
+        if (!reduces && IsReduction(kind)) continue;
         Compare<T>(communicator, kind, data_type(), ReduceOp::kSum);
       }
-      if (data_type() != DataType::kBool) {
+      if (reduces && data_type() != DataType::kBool) {
         Compare<T>(communicator, CollectiveKind::kAllReduce, data_type(),
                    ReduceOp::kAvg);
       }
@@ -145,7 +150,9 @@ TEST_P(BackendConformance, CoalescedTypesMayDiffer) {
     const auto work = StartCoalesced(communicator, collectives);
     EXPECT_EQ(work->description(), "coalesced 100 all_reduce");
     EXPECT_TRUE(work->Wait().ok()) << work->status();
-    EXPECT_EQ(communicator.progress().last_enqueued, 2u);
+    // Of integers the order does not matter: they are always one.
+    EXPECT_EQ(communicator.progress().last_enqueued,
+              communicator.fusable_bytes() > 0 ? 2u : 51u);
     for (int i = 0; i < 50; ++i) {
       EXPECT_EQ(floats[i][1], 2.0f * static_cast<float>(world_size()));
       EXPECT_EQ(integers[i][0], 3 * world_size());

@@ -1,0 +1,43 @@
+// How ranks come to a communicator.
+
+#ifndef MUSTER_DATAPLANE_BACKENDS_NCCL_COMMUNICATOR_MAKER_H_
+#define MUSTER_DATAPLANE_BACKENDS_NCCL_COMMUNICATOR_MAKER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/backends/nccl/api.h"
+#include "dataplane/bootstrap_store.h"
+#include "dataplane/instant.h"
+
+namespace muster::dataplane::nccl {
+
+struct MakeOptions {
+  const Api* nccl = nullptr;
+  // Of the library.
+  int version = 0;
+  std::shared_ptr<BootstrapStore> store;
+  // Where its unique id is kept: one small value for each communicator.
+  std::string key;
+  int rank = 0;
+  int size = 1;
+  // For error texts.
+  std::string what;
+  Instant deadline = Instant::max();
+  // Says why nobody needs it any more; OK while it is needed.
+  std::function<absl::Status()> over;
+};
+
+// Meets the other ranks and returns this rank's communicator, ready. The
+// current device of the thread is the communicator's. Rank 0 makes the unique
+// id, the others wait for it in the store; after that nothing is read there.
+// Errors: kDeadlineExceeded (rank 0 did not come, or others did not), kInternal
+// with NCCL's own words, what `over` and the store say.
+absl::StatusOr<Comm> MakeCommunicator(const MakeOptions& options);
+
+}  // namespace muster::dataplane::nccl
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_NCCL_COMMUNICATOR_MAKER_H_

@@ -1,0 +1,342 @@
+#include "dataplane/backends/nccl/issue.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/reduction.h"
+#include "dataplane/tensor.h"
+
+namespace muster::dataplane::nccl {
+namespace {
+
+// How NCCL sees an element: so many of these.
+struct Unit {
+  DataType type = kUint8;
+  size_t count = 1;
+};
+
+Unit UnitOf(dataplane::DataType type) {
+  switch (type) {
+    case dataplane::DataType::kUint8:
+    case dataplane::DataType::kBool:
+      return {kUint8, 1};
+    case dataplane::DataType::kInt8:
+      return {kInt8, 1};
+    case dataplane::DataType::kInt16:
+      return {kUint8, 2};
+    case dataplane::DataType::kInt32:
+      return {kInt32, 1};
+    case dataplane::DataType::kInt64:
+      return {kInt64, 1};
+    case dataplane::DataType::kFloat16:
+      return {kFloat16, 1};
+    case dataplane::DataType::kBfloat16:
+      return {kBfloat16, 1};
+    case dataplane::DataType::kFloat32:
+      return {kFloat32, 1};
+    case dataplane::DataType::kFloat64:
+      return {kFloat64, 1};
+    case dataplane::DataType::kComplex64:
+      return {kFloat32, 2};
+    case dataplane::DataType::kComplex128:
+      return {kFloat64, 2};
+  }
+  return {};
+}
+
+size_t CountOf(const Tensor& tensor) {
+  return static_cast<size_t>(tensor.element_count()) *
+         UnitOf(tensor.data_type()).count;
+}
+
+// Of bool, or and and.
+RedOp OpOf(ReduceOp op, dataplane::DataType type) {
+  const bool is_bool = type == dataplane::DataType::kBool;
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kBor:
+      return is_bool ? kMax : kSum;
+    case ReduceOp::kProduct:
+    case ReduceOp::kBand:
+      return is_bool ? kMin : kProd;
+    case ReduceOp::kMin:
+      return kMin;
+    case ReduceOp::kMax:
+      return kMax;
+    case ReduceOp::kAvg:
+      return kAvg;
+    case ReduceOp::kBxor:
+    case ReduceOp::kPremulSum:
+      break;
+  }
+  return kSum;
+}
+
+// Whether the tensors lie one after the other, all of one size.
+bool IsOne(const Collective::Tensors& tensors) {
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    const size_t bytes = tensors[0].bytes();
+    const char* const first = static_cast<const char*>(tensors[0].data());
+    if (tensors[i].bytes() != bytes ||
+        static_cast<const char*>(tensors[i].data()) != first + i * bytes) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// One collective being issued: remembers the first call that failed.
+class Issuer {
+ public:
+  Issuer(const Collective& collective, const Target& target)
+      : collective_(collective),
+        target_(target),
+        unit_(UnitOf(collective.data_type())),
+        op_(OpOf(collective.reduce_op, collective.data_type())) {}
+
+  absl::Status Run() {
+    MakeOp();
+    if (status_.ok()) Call();
+    if (made_op_) {
+      Note(target_.nccl.RedOpDestroy(op_, target_.comm), "ncclRedOpDestroy");
+    }
+    return status_;
+  }
+
+ private:
+  void Note(Result result, absl::string_view what) {
+    if (status_.ok()) {
+      status_ = ToStatus(target_.nccl, result, what, target_.comm);
+    }
+  }
+
+  // Calls of `body` as one: they go on together.
+  void Group(const std::function<void()>& body) {
+    Note(target_.nccl.GroupStart(), "ncclGroupStart");
+    body();
+    // Also after an error, so that the thread is in no group.
+    Note(target_.nccl.GroupEnd(), "ncclGroupEnd");
+  }
+
+  void MakeOp() {
+    if (!IsReduction(collective_.kind) ||
+        collective_.reduce_op != ReduceOp::kPremulSum) {
+      return;
+    }
+    const float single = static_cast<float>(collective_.factor);
+    double scalar = collective_.factor;
+    if (unit_.type != kFloat64) {
+      const dataplane::DataType type = unit_.type == kFloat32
+                                           ? dataplane::DataType::kFloat32
+                                           : collective_.data_type();
+      Reduction(type, ReduceOp::kSum).Store(&scalar, &single, 1);
+    }
+    Note(target_.nccl.RedOpCreatePreMulSum(&op_, &scalar, unit_.type,
+                                           kScalarHostImmediate, target_.comm),
+         "ncclRedOpCreatePreMulSum");
+    made_op_ = status_.ok();
+  }
+
+  void Broadcast(const Tensor& from, const Tensor& to, int root) {
+    Note(target_.nccl.Broadcast(from.data(), to.data(), CountOf(to), unit_.type,
+                                root, target_.comm, target_.stream),
+         "ncclBroadcast");
+  }
+
+  void Reduce(const Tensor& from, const Tensor& to, int root) {
+    Note(target_.nccl.Reduce(from.data(), to.data(), CountOf(from), unit_.type,
+                             op_, root, target_.comm, target_.stream),
+         "ncclReduce");
+  }
+
+  void ReduceScatter(const Tensor& from, const Tensor& to) {
+    Note(target_.nccl.ReduceScatter(from.data(), to.data(), CountOf(to),
+                                    unit_.type, op_, target_.comm,
+                                    target_.stream),
+         "ncclReduceScatter");
+  }
+
+  void AllGather(const Tensor& from, const Tensor& to) {
+    Note(target_.nccl.AllGather(from.data(), to.data(), CountOf(from),
+                                unit_.type, target_.comm, target_.stream),
+         "ncclAllGather");
+  }
+
+  void Send(const char* data, size_t count, int peer) {
+    if (count == 0) return;
+    Note(target_.nccl.Send(data, count, unit_.type, peer, target_.comm,
+                           target_.stream),
+         "ncclSend");
+  }
+
+  void Recv(char* data, size_t count, int peer) {
+    if (count == 0) return;
+    Note(target_.nccl.Recv(data, count, unit_.type, peer, target_.comm,
+                           target_.stream),
+         "ncclRecv");
+  }
+
+  void Send(const Tensor& tensor, int peer) {
+    Send(static_cast<const char*>(tensor.data()), CountOf(tensor), peer);
+  }
+  void Recv(const Tensor& tensor, int peer) {
+    Recv(static_cast<char*>(tensor.data()), CountOf(tensor), peer);
+  }
+
+  // To and from every rank, this one too.
+  void AllToAllSingle() {
+    const Tensor& in = collective_.inputs[0];
+    const Tensor& out = collective_.outputs[0];
+    const auto row = [&](const Tensor& tensor) {
+      const int64_t rows = tensor.shape().empty() ? 1 : tensor.shape()[0];
+      return rows == 0 ? 0 : CountOf(tensor) / static_cast<size_t>(rows);
+    };
+    const auto part = [&](const Tensor& tensor,
+                          const std::vector<int64_t>& splits, int rank) {
+      if (splits.empty()) {
+        return CountOf(tensor) / static_cast<size_t>(target_.size);
+      }
+      return static_cast<size_t>(splits[static_cast<size_t>(rank)]) *
+             row(tensor);
+    };
+    const size_t bytes = DataTypeBytes(in.data_type()) / unit_.count;
+    Group([&] {
+      const char* from = static_cast<const char*>(in.data());
+      char* to = static_cast<char*>(out.data());
+      for (int rank = 0; rank < target_.size; ++rank) {
+        const size_t sent = part(in, collective_.input_splits, rank);
+        const size_t got = part(out, collective_.output_splits, rank);
+        Send(from, sent, rank);
+        Recv(to, got, rank);
+        from += sent * bytes;
+        to += got * bytes;
+      }
+    });
+  }
+
+  void GatherOrScatter() {
+    const bool is_root = target_.rank == collective_.root;
+    const bool gathers = collective_.kind == CollectiveKind::kGather;
+    Group([&] {
+      if (gathers) Send(collective_.inputs[0], collective_.root);
+      for (int rank = 0; is_root && rank < target_.size; ++rank) {
+        const auto place = static_cast<size_t>(rank);
+        if (gathers) {
+          Recv(collective_.outputs[place], rank);
+        } else {
+          Send(collective_.inputs[place], rank);
+        }
+      }
+      if (!gathers) Recv(collective_.outputs[0], collective_.root);
+    });
+  }
+
+  void Call() {
+    const Collective& c = collective_;
+    switch (c.kind) {
+      case CollectiveKind::kAllReduce:
+        return Note(
+            target_.nccl.AllReduce(c.tensors[0].data(), c.tensors[0].data(),
+                                   CountOf(c.tensors[0]), unit_.type, op_,
+                                   target_.comm, target_.stream),
+            "ncclAllReduce");
+      case CollectiveKind::kBroadcast:
+        return Broadcast(c.tensors[0], c.tensors[0], c.root);
+      case CollectiveKind::kBarrier:
+        return Note(target_.nccl.AllReduce(target_.scratch, target_.scratch, 1,
+                                           kFloat32, kSum, target_.comm,
+                                           target_.stream),
+                    "ncclAllReduce");
+      case CollectiveKind::kReduce:
+        return Reduce(c.tensors[0], c.tensors[0], c.root);
+      case CollectiveKind::kAllGather:
+        if (IsOne(c.outputs)) return AllGather(c.inputs[0], c.outputs[0]);
+        return Group([&] {
+          for (int rank = 0; rank < target_.size; ++rank) {
+            const Tensor& to = c.outputs[static_cast<size_t>(rank)];
+            Broadcast(rank == target_.rank ? c.inputs[0] : to, to, rank);
+          }
+        });
+      case CollectiveKind::kAllGatherIntoTensor:
+        return AllGather(c.inputs[0], c.outputs[0]);
+      case CollectiveKind::kGather:
+      case CollectiveKind::kScatter:
+        return GatherOrScatter();
+      case CollectiveKind::kReduceScatter:
+        if (IsOne(c.inputs)) return ReduceScatter(c.inputs[0], c.outputs[0]);
+        return Group([&] {
+          for (int rank = 0; rank < target_.size; ++rank) {
+            Reduce(c.inputs[static_cast<size_t>(rank)], c.outputs[0], rank);
+          }
+        });
+      case CollectiveKind::kReduceScatterTensor:
+        return ReduceScatter(c.inputs[0], c.outputs[0]);
+      case CollectiveKind::kAllToAll:
+        return Group([&] {
+          for (int rank = 0; rank < target_.size; ++rank) {
+            const auto place = static_cast<size_t>(rank);
+            Send(c.inputs[place], rank);
+            Recv(c.outputs[place], rank);
+          }
+        });
+      case CollectiveKind::kAllToAllSingle:
+        return AllToAllSingle();
+      case CollectiveKind::kSend:
+        return Send(c.inputs[0], 1);
+      case CollectiveKind::kRecv:
+        return Recv(c.outputs[0], 0);
+    }
+  }
+
+  const Collective& collective_;
+  const Target& target_;
+  const Unit unit_;
+  RedOp op_;
+  bool made_op_ = false;
+  absl::Status status_;
+};
+
+}  // namespace
+
+absl::Status ToStatus(const Api& api, Result result, absl::string_view what,
+                      Comm comm) {
+  if (result == kSuccess || result == kInProgress) return absl::OkStatus();
+  const char* const more = comm == nullptr ? nullptr : api.GetLastError(comm);
+  return absl::InternalError(
+      absl::StrCat(what, ": ", api.GetErrorString(result),
+                   more == nullptr || *more == '\0' ? "" : ": ",
+                   more == nullptr ? "" : more));
+}
+
+absl::Status CheckSupported(const Collective& collective) {
+  if (collective.kind == CollectiveKind::kRecv && collective.peer == kAnyPeer) {
+    return absl::UnimplementedError(
+        "NCCL does not receive from any rank: name the source");
+  }
+  if (!IsReduction(collective.kind)) return absl::OkStatus();
+  const dataplane::DataType type = collective.data_type();
+  if (type == dataplane::DataType::kInt16) {
+    return absl::UnimplementedError(
+        "NCCL does not reduce int16: Input tensor data type is not supported");
+  }
+  const ReduceOp op = collective.reduce_op;
+  const bool is_bool = type == dataplane::DataType::kBool;
+  if (op == ReduceOp::kBxor ||
+      (!is_bool && (op == ReduceOp::kBand || op == ReduceOp::kBor))) {
+    return absl::UnimplementedError(
+        absl::StrCat("Cannot use ReduceOp.",
+                     absl::AsciiStrToUpper(ReduceOpName(op)), " with NCCL"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Issue(const Collective& collective, const Target& target) {
+  return Issuer(collective, target).Run();
+}
+
+}  // namespace muster::dataplane::nccl

@@ -1,0 +1,46 @@
+// Collectives as calls of NCCL.
+
+#ifndef MUSTER_DATAPLANE_BACKENDS_NCCL_ISSUE_H_
+#define MUSTER_DATAPLANE_BACKENDS_NCCL_ISSUE_H_
+
+#include "absl/status/status.h"
+#include "dataplane/backends/nccl/api.h"
+#include "dataplane/collective.h"
+#include "dataplane/cuda/api.h"
+
+namespace muster::dataplane::nccl {
+
+// Where a collective is to run.
+struct Target {
+  const cuda::Api& cuda;
+  const Api& nccl;
+  Comm comm = nullptr;
+  int rank = 0;
+  int size = 1;
+  cuda::Stream stream = nullptr;
+  // 4 bytes on the device, of nobody's: what a barrier reduces.
+  void* scratch = nullptr;
+};
+
+// OK if NCCL can do `collective`, whose tensors are on devices; kUnimplemented,
+// naming what it lacks, if not.
+absl::Status CheckSupported(const Collective& collective);
+
+// Puts `collective`, which is supported, into the target's stream. Of a send or
+// a receive the communicator is that of the two ranks, the sender being rank 0.
+// Errors: kInternal with NCCL's own words; then the communicator is to be
+// aborted.
+//
+// How: lists whose parts lie one after the other in memory, and are of one
+// size, are one call; others are calls for each part, in a group. NCCL has no
+// reductions of bool, of which or is MAX and and is MIN, and no types for what
+// is moved as bytes: 16 bit integers. A complex number is two real ones.
+absl::Status Issue(const Collective& collective, const Target& target);
+
+// OK, or kInternal with `what` that failed and NCCL's own text.
+absl::Status ToStatus(const Api& api, Result result, absl::string_view what,
+                      Comm comm = nullptr);
+
+}  // namespace muster::dataplane::nccl
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_NCCL_ISSUE_H_

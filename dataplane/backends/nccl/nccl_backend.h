@@ -1,0 +1,38 @@
+// The nccl backend: collectives of tensors on CUDA devices.
+
+#ifndef MUSTER_DATAPLANE_BACKENDS_NCCL_NCCL_BACKEND_H_
+#define MUSTER_DATAPLANE_BACKENDS_NCCL_NCCL_BACKEND_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/backend.h"
+#include "dataplane/backends/nccl/api.h"
+#include "dataplane/cuda/api.h"
+
+namespace muster::dataplane::nccl {
+
+// What the backend stands on: what is loaded, or a test's stand-in.
+struct Platform {
+  cuda::Api cuda;
+  Api nccl;
+  int nccl_version = 0;
+};
+
+// Returns at once: the communicator is made with the first collective, on the
+// device of its tensors, and all later ones are to be on that device. What is
+// started before it is ready waits. Sends and receives have communicators of
+// their own, one for each pair of ranks and direction, made with the first of
+// them; tags are ignored, as NCCL has none, so their order alone matches them.
+//
+// A collective begins after what its thread's current stream (cuda/stream.h)
+// has been given by then, and runs in a stream of the group. A thread of the
+// backend looks for its end, at its deadline and at NCCL's errors; the first
+// failure aborts all communicators and ends everything.
+std::unique_ptr<Backend> CreateNcclBackend(const Platform& platform,
+                                           const BackendOptions& options);
+
+}  // namespace muster::dataplane::nccl
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_NCCL_NCCL_BACKEND_H_

@@ -1,0 +1,236 @@
+// What the nccl backend does with streams, communicators and errors, on NCCL
+// and CUDA of the host. nccl_conformance_test has its results.
+
+#include "dataplane/backends/nccl/nccl_backend.h"
+
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dataplane/backends/nccl/testing/host_nccl.h"
+#include "dataplane/cuda/stream.h"
+#include "dataplane/cuda/testing/host_cuda.h"
+#include "dataplane/testing/in_memory_store.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::nccl {
+namespace {
+
+using dataplane::testing::InMemoryStore;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::chrono::seconds kLong(60);
+
+class NcclBackendTest : public ::testing::Test {
+ protected:
+  ~NcclBackendTest() override {
+    backends_.clear();
+    for (float* const data : memory_) platform_.cuda.Free(data);
+    EXPECT_THAT(testing::TakeMisuses(), IsEmpty());
+    EXPECT_THAT(cuda::testing::TakeMisuses(), IsEmpty());
+    EXPECT_EQ(testing::CountLeaks().comms, 0U);
+    EXPECT_EQ(cuda::testing::CountLeaks().streams, 0U);
+    EXPECT_EQ(cuda::testing::CountLeaks().events, 0U);
+    EXPECT_EQ(cuda::testing::CountLeaks().memory, 0U);
+  }
+
+  // The backends of all ranks, each on device 0.
+  void Make(int size) {
+    for (int rank = 0; rank < size; ++rank) {
+      backends_.push_back(CreateNcclBackend(platform_, {.rank = rank,
+                                                        .world_size = size,
+                                                        .group_name = "world",
+                                                        .store = store_}));
+    }
+  }
+
+  // `count` numbers on the device, each `value`.
+  Tensor OnDevice(int64_t count, float value, int device = 0) {
+    void* data = nullptr;
+    EXPECT_EQ(platform_.cuda.Malloc(&data, static_cast<size_t>(count) * 4),
+              cuda::kSuccess);
+    memory_.push_back(static_cast<float*>(data));
+    std::fill(memory_.back(), memory_.back() + count, value);
+    return Tensor(data, dataplane::DataType::kFloat32, {count},
+                  {DeviceType::kCuda, device});
+  }
+
+  static std::vector<float> ValuesOf(const Tensor& tensor) {
+    const float* const data = static_cast<const float*>(tensor.data());
+    return {data, data + tensor.element_count()};
+  }
+
+  std::shared_ptr<Work> AllReduce(int rank, const Tensor& tensor,
+                                  Instant deadline = Instant::max()) {
+    Collective collective = {.kind = CollectiveKind::kAllReduce,
+                             .tensors = {tensor}};
+    collective.deadline = deadline;
+    return backends_[static_cast<size_t>(rank)]->Start(collective);
+  }
+
+  static absl::Status Wait(const std::shared_ptr<Work>& work) {
+    return work->Wait(Clock::now() + kLong);
+  }
+
+  const Platform platform_ = {.cuda = cuda::testing::HostCudaApi(),
+                              .nccl = testing::HostNcclApi(),
+                              .nccl_version = 22809};
+  std::shared_ptr<InMemoryStore> store_ = std::make_shared<InMemoryStore>();
+  std::vector<std::unique_ptr<Backend>> backends_;
+  std::vector<float*> memory_;
+};
+
+TEST_F(NcclBackendTest, ACollectiveBeginsAfterWhatIsOnTheCurrentStream) {
+  Make(2);
+  cuda::Stream stream = nullptr;
+  ASSERT_EQ(platform_.cuda.StreamCreateWithPriority(&stream, 0, 0),
+            cuda::kSuccess);
+  const Tensor mine = OnDevice(4, 1);
+  const Tensor others = OnDevice(4, 10);
+  std::promise<void> go;
+  cuda::SetCurrentStream(0, stream);
+  cuda::testing::Launch(stream, [&, future = go.get_future().share()] {
+    future.wait();
+    std::fill_n(static_cast<float*>(mine.data()), 4, 2.0F);
+  });
+  const auto first = AllReduce(0, mine);
+  cuda::SetCurrentStream(0, nullptr);
+  const auto second = AllReduce(1, others);
+  EXPECT_FALSE(first->IsCompleted());
+  go.set_value();
+  EXPECT_EQ(Wait(first), absl::OkStatus());
+  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_THAT(ValuesOf(mine), Each(12));
+  EXPECT_THAT(ValuesOf(others), Each(12));
+  EXPECT_EQ(platform_.cuda.StreamDestroy(stream), cuda::kSuccess);
+}
+
+TEST_F(NcclBackendTest, AGroupCostsTheStoreOneSmallValue) {
+  Make(3);
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::shared_ptr<Work>> works;
+    for (int rank = 0; rank < 3; ++rank) {
+      works.push_back(AllReduce(rank, OnDevice(1, 1)));
+    }
+    for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+  }
+  EXPECT_EQ(store_->sets(), 1);
+  EXPECT_EQ(store_->gets(), 2);
+}
+
+TEST_F(NcclBackendTest, SendsBothWaysAtOnceHoldUpNothing) {
+  Make(2);
+  std::vector<Tensor> got;
+  std::vector<std::shared_ptr<Work>> works;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto& backend = backends_[static_cast<size_t>(rank)];
+    works.push_back(
+        backend->Start({.kind = CollectiveKind::kSend,
+                        .inputs = {OnDevice(3, static_cast<float>(rank + 1))},
+                        .peer = 1 - rank}));
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_FALSE(works[static_cast<size_t>(rank)]->IsCompleted());
+    got.push_back(OnDevice(3, 0));
+    works.push_back(backends_[static_cast<size_t>(rank)]->Start(
+        {.kind = CollectiveKind::kRecv,
+         .outputs = {got.back()},
+         .peer = 1 - rank}));
+  }
+  for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+  EXPECT_THAT(ValuesOf(got[0]), Each(2));
+  EXPECT_THAT(ValuesOf(got[1]), Each(1));
+  EXPECT_EQ(works[2]->source_rank(), 1);
+}
+
+TEST_F(NcclBackendTest, AnAbortEndsWhatWaitsForOthersWithItsCause) {
+  // One that nobody joins, before there is a communicator and after.
+  for (const bool made : {false, true}) {
+    backends_.clear();
+    // Each group has keys of its own.
+    store_ = std::make_shared<InMemoryStore>();
+    Make(2);
+    if (made) {
+      const auto first = AllReduce(0, OnDevice(1, 1));
+      const auto second = AllReduce(1, OnDevice(1, 1));
+      EXPECT_EQ(Wait(first), absl::OkStatus());
+      EXPECT_EQ(Wait(second), absl::OkStatus());
+    }
+    const Tensor mine = OnDevice(2, 5);
+    const auto work = AllReduce(0, mine);
+    backends_[0]->Abort(absl::AbortedError("rank 1 is gone"));
+    EXPECT_EQ(Wait(work), absl::AbortedError("rank 1 is gone"));
+    EXPECT_THAT(ValuesOf(mine), Each(5));
+    EXPECT_EQ(Wait(AllReduce(0, mine)), absl::AbortedError("rank 1 is gone"));
+  }
+}
+
+TEST_F(NcclBackendTest, ADeadlineEndsTheGroup) {
+  Make(2);
+  const auto first = AllReduce(0, OnDevice(1, 1));
+  const auto second = AllReduce(1, OnDevice(1, 1));
+  EXPECT_EQ(Wait(first), absl::OkStatus());
+  EXPECT_EQ(Wait(second), absl::OkStatus());
+  Collective late = {.kind = CollectiveKind::kAllReduce,
+                     .tensors = {OnDevice(1, 1)}};
+  late.timeout = std::chrono::milliseconds(20);
+  late.deadline = Clock::now() + late.timeout;
+  const absl::Status status = Wait(backends_[0]->Start(late));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("timed out after 20 ms waiting for the other ranks"));
+}
+
+TEST_F(NcclBackendTest, ARankThatMeetsNobodySaysSoInTime) {
+  Make(2);
+  const absl::Status status = Wait(AllReduce(
+      1, OnDevice(1, 1), Clock::now() + std::chrono::milliseconds(20)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+}
+
+TEST_F(NcclBackendTest, TensorsOnAnotherDeviceAreRefused) {
+  Make(1);
+  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
+  const absl::Status status = Wait(AllReduce(0, OnDevice(1, 1, 1)));
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(status.message(),
+            "tensors on cuda:1 in a group whose device is cuda:0");
+}
+
+TEST_F(NcclBackendTest, WhatNcclCannotDoIsSaid) {
+  Make(1);
+  const auto supports = [&](const Collective& collective) {
+    return std::string(backends_[0]->Supports(collective).message());
+  };
+  const Device device = {DeviceType::kCuda, 0};
+  int16_t numbers[1] = {};
+  EXPECT_THAT(supports({.kind = CollectiveKind::kAllReduce,
+                        .tensors = {Tensor(numbers, {1}, device)}}),
+              HasSubstr("does not reduce int16"));
+  EXPECT_EQ(supports({.kind = CollectiveKind::kBroadcast,
+                      .tensors = {Tensor(numbers, {1}, device)}}),
+            "");
+  int32_t wide[1] = {};
+  EXPECT_EQ(supports({.kind = CollectiveKind::kReduce,
+                      .tensors = {Tensor(wide, {1}, device)},
+                      .reduce_op = ReduceOp::kBxor}),
+            "Cannot use ReduceOp.BXOR with NCCL");
+  EXPECT_EQ(supports({.kind = CollectiveKind::kRecv,
+                      .outputs = {Tensor(wide, {1}, device)},
+                      .peer = kAnyPeer}),
+            "NCCL does not receive from any rank: name the source");
+  EXPECT_EQ(supports({.kind = CollectiveKind::kAllReduce,
+                      .tensors = {Tensor(wide, {1})}}),
+            "the nccl backend takes CUDA tensors, got int32[1]");
+}
+
+}  // namespace
+}  // namespace muster::dataplane::nccl

@@ -1,0 +1,74 @@
+// The conformance suites over the nccl backend, on NCCL and CUDA of the host:
+// all ranks are threads, and all share its two devices.
+
+#include <memory>
+#include <string>
+
+#include "dataplane/backends/nccl/nccl_backend.h"
+#include "dataplane/backends/nccl/testing/host_nccl.h"
+#include "dataplane/cuda/testing/host_cuda.h"
+#include "dataplane/cuda/testing/on_device.h"
+#include "dataplane/factory.h"
+#include "dataplane/testing/backend_conformance.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::testing {
+namespace {
+
+using ::testing::Combine;
+using ::testing::IsEmpty;
+using ::testing::Values;
+using ::testing::ValuesIn;
+
+const nccl::Platform& ThePlatform() {
+  static const auto* const platform =
+      new nccl::Platform{.cuda = cuda::testing::HostCudaApi(),
+                         .nccl = nccl::testing::HostNcclApi(),
+                         .nccl_version = 22809};
+  return *platform;
+}
+
+// What was misused, and what is left, after each test.
+class Tidy : public ::testing::EmptyTestEventListener {
+  void OnTestEnd(const ::testing::TestInfo&) override {
+    EXPECT_THAT(nccl::testing::TakeMisuses(), IsEmpty());
+    EXPECT_THAT(cuda::testing::TakeMisuses(), IsEmpty());
+    EXPECT_EQ(nccl::testing::CountLeaks().comms, 0U);
+    EXPECT_EQ(nccl::testing::CountLeaks().ops, 0U);
+    EXPECT_EQ(cuda::testing::CountLeaks().streams, 0U);
+    EXPECT_EQ(cuda::testing::CountLeaks().events, 0U);
+    EXPECT_EQ(cuda::testing::CountLeaks().memory, 0U);
+  }
+};
+
+bool Register() {
+  const absl::Status registered = RegisterBackend(
+      "nccl-host", {DeviceType::kCpu}, [](const BackendOptions& options) {
+        const int device = options.rank % 2;
+        return cuda::testing::OnDevice(
+            ThePlatform().cuda, device, "nccl-host",
+            nccl::CreateNcclBackend(ThePlatform(), options));
+      });
+  ::testing::UnitTest::GetInstance()->listeners().Append(new Tidy);
+  return registered.ok();
+}
+
+const bool g_registered = Register();
+
+INSTANTIATE_TEST_SUITE_P(Nccl, ReductionConformance,
+                         Combine(Values("nccl-host"), Values(1, 2, 3, 4),
+                                 ValuesIn(kDataTypes)));
+
+INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance,
+                         Combine(Values("nccl-host"), Values(1, 2, 3, 4)));
+
+// NCCL does not see who is gone and who runs something else: the coordinator
+// does, and debug level DETAIL. It has no tags, and no receive from any rank.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FailureConformance);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DisagreementConformance);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PointToPointConformance);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ProgramConformance);
+
+}  // namespace
+}  // namespace muster::dataplane::testing
