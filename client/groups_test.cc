@@ -31,7 +31,8 @@ constexpr std::chrono::seconds kSoon(30);
 
 class GroupsTest : public ::testing::Test {
  protected:
-  void Start(const std::string& scenario, int size) {
+  void Start(const std::string& scenario, int size,
+             const std::string& level = "OFF") {
     for (int rank = 0; rank < size; ++rank) {
       ranks_.push_back(std::make_unique<Process>(
           std::vector<std::string>{"client/testing/group_rank", scenario},
@@ -39,7 +40,8 @@ class GroupsTest : public ::testing::Test {
               {"RANK", std::to_string(rank)},
               {"WORLD_SIZE", std::to_string(size)},
               {"MASTER_ADDR", "127.0.0.1"},
-              {"MASTER_PORT", std::to_string(port_.port())}}));
+              {"MASTER_PORT", std::to_string(port_.port())},
+              {"TORCH_DISTRIBUTED_DEBUG", level}}));
     }
   }
 
@@ -292,6 +294,50 @@ TEST_F(GroupsTest, AllRanksOfAGroupBlameTheSame) {
   // The next group of that name begins anew, for rank 3 too.
   ExpectLines(
       {"again sum 1", "again sum 1110", "again sum 1110", "again sum 1110"});
+  ExpectAll("bye");
+}
+
+// Ranks meet on connections, and at the level DETAIL in the store before.
+class BystandersTest : public GroupsTest,
+                       public ::testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Levels, BystandersTest,
+                         ::testing::Values("OFF", "DETAIL"));
+
+TEST_P(BystandersTest, WhoIsBusyIsNotToBlame) {
+  Start("bystanders", 4, GetParam());
+  const std::string stuck = Line(0);
+  EXPECT_THAT(stuck, StartsWith("error DistBackendError [3] "));
+  EXPECT_EQ(Line(2), stuck);
+  ranks_[1]->WriteLine("go");
+  EXPECT_EQ(Line(1), stuck);
+  ranks_[3]->WriteLine("go");
+  EXPECT_EQ(Line(3), stuck);
+  const std::string unsent = Line(0);
+  EXPECT_THAT(unsent, AllOf(StartsWith("error DistBackendError [1] recv #"),
+                            HasSubstr("timed out after 200ms")));
+  for (const size_t rank : {1, 2, 3}) {
+    ranks_[rank]->WriteLine("go");
+    EXPECT_EQ(Line(rank), unsent);
+  }
+  const std::string late = Line(0);
+  EXPECT_THAT(late, StartsWith("error DistBackendError [1] "));
+  for (const size_t rank : {1, 2, 3}) EXPECT_EQ(Line(rank), late);
+  const std::string aborted = Line(0);
+  EXPECT_THAT(aborted, HasSubstr("): enough"));
+  for (const size_t rank : {1, 2, 3}) EXPECT_EQ(Line(rank), aborted);
+  ExpectAll("world sum 1111");
+  ExpectAll("bye");
+}
+
+TEST_F(GroupsTest, WhatFailsOnOneRankAloneLeavesTheOthersInStep) {
+  Start("alone", 3);
+  EXPECT_THAT(Line(1), HasSubstr("carrier-pigeon"));
+  EXPECT_THAT(Line(1), HasSubstr("has appeared in both split"));
+  ExpectAll("next sum 111");
+  EXPECT_THAT(Line(0),
+              HasSubstr("group \"again\" of 3 ranks did not form within 1.2s "
+                        "(NewGroupOptions::timeout): 1 of 3 ranks came"));
+  ExpectAll("again sum 111");
   ExpectAll("bye");
 }
 

@@ -62,8 +62,7 @@ std::vector<std::string> Prefixed(const std::string& prefix,
 }  // namespace
 
 SessionBootstrap::SessionBootstrap(std::shared_ptr<Session> session,
-                                   std::string prefix,
-                                   std::function<absl::Status()> broken)
+                                   std::string prefix, Broken broken)
     : session_(std::move(session)),
       prefix_(std::move(prefix)),
       broken_(std::move(broken)) {}
@@ -91,11 +90,22 @@ absl::Status SessionBootstrap::SetBy(const std::string& key,
   return SetKey(session_->stream(), full, value, Until(deadline));
 }
 
+// Once in a while, and not at all in the first: a group that forms asks nobody.
+bool SessionBootstrap::IsTimeToAsk() {
+  MutexLock lock(mutex_);
+  const Instant now = Clock::now();
+  const bool is_time = next_ask_ != Instant::min() && now >= next_ask_;
+  if (is_time || next_ask_ == Instant::min()) next_ask_ = now + kSlice;
+  return is_time;
+}
+
 absl::StatusOr<std::vector<std::string>> SessionBootstrap::Get(
     const std::vector<std::string>& keys, dataplane::Instant deadline) {
   const std::vector<std::string> full = Prefixed(prefix_, keys);
   for (;;) {
-    if (absl::Status broken = broken_(); !broken.ok()) return broken;
+    if (absl::Status broken = broken_(IsTimeToAsk()); !broken.ok()) {
+      return broken;
+    }
     const Instant now = Clock::now();
     const milliseconds left = std::max(
         milliseconds(1), deadline - now > kSlice

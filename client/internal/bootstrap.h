@@ -22,9 +22,12 @@ namespace muster::internal {
 // known to be broken.
 class SessionBootstrap : public dataplane::BootstrapStore {
  public:
-  // `broken` says why nobody needs to wait any longer; OK while they do.
+  // Says why nobody needs to wait any longer; OK while they do. It may ask the
+  // coordinator if `asks`, once a second.
+  using Broken = std::function<absl::Status(bool asks)>;
+
   SessionBootstrap(std::shared_ptr<Session> session, std::string prefix,
-                   std::function<absl::Status()> broken);
+                   Broken broken);
 
   absl::Status Set(const std::string& key, const std::string& value) override;
   absl::Status SetBy(const std::string& key, const std::string& value,
@@ -41,11 +44,15 @@ class SessionBootstrap : public dataplane::BootstrapStore {
   bool DeleteOwnKeys();
 
  private:
+  bool IsTimeToAsk();
+
   const std::shared_ptr<Session> session_;
   const std::string prefix_;
-  const std::function<absl::Status()> broken_;
+  const Broken broken_;
   dataplane::Mutex mutex_;
   std::vector<std::string> own_keys_ ABSL_GUARDED_BY(mutex_);
+  dataplane::Instant next_ask_ ABSL_GUARDED_BY(mutex_) =
+      dataplane::Instant::min();
 };
 
 // Deletes what generations before `current` have left under `prefix`, which the

@@ -20,8 +20,9 @@ namespace {
 
 using dataplane::MutexLock;
 
-// An answered report's own event is on its way already.
-constexpr std::chrono::seconds kReportEventTimeout(2);
+// An answered report's own event is on its way already; another rank may take
+// two seconds to find out whom to report.
+constexpr std::chrono::seconds kReportEventTimeout(3);
 
 // The head of an error of the data plane: "all_reduce #418 on group "world"".
 std::string HeadOf(absl::string_view message) {

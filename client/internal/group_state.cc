@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/errors.h"
@@ -26,12 +27,37 @@ namespace {
 using dataplane::MutexLock;
 using std::chrono::milliseconds;
 
+// A collective that fails so soon has begun when others had waited for so long
+// that they gave up.
+constexpr milliseconds kLate(500);
+
+// A send or receive: it waits for one rank, and says which.
+bool IsPointToPointFailure(const absl::Status& status) {
+  return absl::StartsWith(status.message(), "send #") ||
+         absl::StartsWith(status.message(), "recv #");
+}
+
+// Behind a group's key_prefix: the error that ended it, and the failure before
+// that, while the ranks find out whom to blame for it (AgreeOnError).
+constexpr char kErrorKey[] = "error";
+constexpr char kFailureKey[] = "failure";
+
 // For the few calls that settle a failure.
 Deadline SettleDeadline() {
   return Deadline::After(std::chrono::seconds(2), "2s to settle a failure");
 }
 
 }  // namespace
+
+absl::Status EndInStore(Session& session, const std::string& key_prefix) {
+  for (const char* const key : {kErrorKey, kFailureKey}) {
+    const auto error = TryAgreedError(
+        session.stream(), absl::StrCat(key_prefix, key),
+        Deadline::After(std::chrono::seconds(1), "1s for a group's error"));
+    if (error.has_value()) return absl::AbortedError(error->message());
+  }
+  return absl::OkStatus();
+}
 
 RankArgument OrZero(RankArgument rank) {
   if (!rank.global.has_value() && !rank.in_group.has_value()) rank.global = 0;
@@ -197,8 +223,11 @@ Work GroupState::Run(dataplane::Collective collective, bool async_op) {
   collective.caller_waits = !async_op;
   dataplane::Collective::Tensors result =
       collective.outputs.empty() ? collective.tensors : collective.outputs;
-  Work work(LiveCommunicator()->Start(std::move(collective)),
-            shared_from_this(), std::move(result));
+  const milliseconds timeout = collective.timeout;
+  std::shared_ptr<dataplane::Work> started =
+      LiveCommunicator()->Start(std::move(collective));
+  Watch(*started, timeout, async_op);
+  Work work(std::move(started), shared_from_this(), std::move(result));
   if (!async_op) work.Wait();
   return work;
 }
@@ -213,10 +242,38 @@ Work GroupState::RunCoalesced(std::vector<dataplane::Collective> collectives,
     result.insert(result.end(), written.begin(), written.end());
   }
   const auto live = LiveCommunicator();
-  Work work(dataplane::StartCoalesced(*live, std::move(collectives)),
-            shared_from_this(), std::move(result));
+  const milliseconds timeout =
+      collectives.empty() ? milliseconds(0) : collectives.front().timeout;
+  std::shared_ptr<dataplane::Work> started =
+      dataplane::StartCoalesced(*live, std::move(collectives));
+  Watch(*started, timeout, async_op);
+  Work work(std::move(started), shared_from_this(), std::move(result));
   if (!async_op) work.Wait();
   return work;
+}
+
+void GroupState::Watch(dataplane::Work& work, milliseconds timeout,
+                       bool async_op) {
+  if (timeout.count() == 0) timeout = options_.timeout;
+  const Instant began = Clock::now();
+  work.OnCompletion([weak = weak_from_this(), began, timeout,
+                     async_op](const absl::Status& status) {
+    if (status.ok()) return;
+    const auto self = weak.lock();
+    const auto live = self == nullptr ? nullptr : self->communicator();
+    // A bad argument is no failure of the group.
+    if (live == nullptr || live->status().ok()) return;
+    {
+      MutexLock lock(self->mutex_);
+      if (!self->failed_) {
+        self->began_late_ = Clock::now() - began < std::min(kLate, timeout / 2);
+      }
+      self->failed_ = true;
+    }
+    if (!async_op) return;
+    self->continuations_->Run(
+        [self, status] { self->Explain(status).IgnoreError(); });
+  });
 }
 
 void GroupState::ThrowFailure(const absl::Status& symptom) {
@@ -264,13 +321,25 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
           "group \"", options_.name, "\": aborted by ",
           DescribeMember(member(rank())), reason.empty() ? "" : ": ", reason)),
       {blamed});
-  // The backend tells it to the other ranks.
-  why = AsVerdict(std::move(why), global_ranks);
-  dataplane::SetCulpritRank(why, culprits.front());
   if (options_.is_world) {
     // Its event ends the group on all ranks, this one included.
     ReportError(session_->stream(), why, SettleDeadline()).IgnoreError();
+  } else if (session_ != nullptr && session_->stream().connected()) {
+    // Another rank may have ended it first.
+    why = Agree(why).value_or(why);
+    const Culprits theirs = CulpritsOf(why);
+    culprits.clear();
+    global_ranks.clear();
+    for (int each = 0; each < size(); ++each) {
+      const int global = options_.seats[static_cast<size_t>(each)].rank;
+      if (!theirs.Include(global)) continue;
+      culprits.push_back(each);
+      global_ranks.push_back(global);
+    }
   }
+  // The backend tells it to the other ranks.
+  why = AsVerdict(std::move(why), global_ranks);
+  if (!culprits.empty()) dataplane::SetCulpritRank(why, culprits.front());
   live->Abort(why);
   Explain(why).IgnoreError();
   MutexLock lock(mutex_);
@@ -330,27 +399,60 @@ std::vector<GroupProgress> GroupState::Progress() const {
 FailureJudge::Accusation GroupState::Accuse(const absl::Status& own) {
   StreamSession& stream = session_->stream();
   if (!stream.status().ok()) return {.error = own};
-  absl::Status named = absl::IsDeadlineExceeded(own) ? NameTheStuck(own) : own;
+  absl::Status failure = own;
+  const std::string failure_key =
+      absl::StrCat(options_.key_prefix, kFailureKey);
+  if (absl::IsAborted(own)) {
+    // It may be what EndInStore said.
+    failure =
+        TryAgreedError(stream, failure_key, SettleDeadline()).value_or(own);
+  }
+  const bool timed_out = absl::IsDeadlineExceeded(failure);
+  bool late = false;
+  {
+    MutexLock lock(mutex_);
+    late = timed_out && began_late_;
+  }
+  // Who comes when the others have given up hears from them who it was.
+  if (late && options_.is_world) return {.error = failure, .told = true};
+  if (late) return {.error = AwaitAgreed(failure)};
+  // For those who wait for this rank in the store, and not on a connection.
+  if (timed_out) AgreeOnError(stream, failure_key, failure, SettleDeadline());
+  absl::Status named = timed_out && !IsPointToPointFailure(failure)
+                           ? NameTheStuck(failure)
+                           : failure;
   if (options_.is_world) {
     const bool told = ReportError(stream, named, SettleDeadline()).ok();
     return {.error = std::move(named), .told = told};
   }
-  const auto agreed =
-      AgreeOnError(stream, absl::StrCat(options_.key_prefix, "error"), named,
-                   SettleDeadline());
-  return {.error = agreed.ok() ? *agreed : std::move(named)};
+  return {.error = Agree(named).value_or(named)};
+}
+
+// The first error that a rank of the group has brought.
+std::optional<absl::Status> GroupState::Agree(const absl::Status& own) {
+  return AgreeOnError(session_->stream(),
+                      absl::StrCat(options_.key_prefix, kErrorKey), own,
+                      SettleDeadline());
+}
+
+// The same, but another rank is to bring it.
+absl::Status GroupState::AwaitAgreed(const absl::Status& own) {
+  const auto theirs = AwaitAgreedError(
+      session_->stream(), absl::StrCat(options_.key_prefix, kErrorKey),
+      Deadline::After(std::chrono::seconds(3), "3s for another rank's error"));
+  if (theirs.has_value()) return *theirs;
+  return Agree(own).value_or(own);
 }
 
 // The coordinator counts a barrier's instances by group and name: one that a
 // rank has missed must not meet it in the next group of the same name.
 std::string GroupState::BarrierName(absl::string_view name) const {
-  return options_.number == 0 ? std::string(name)
-                              : absl::StrCat(name, "/", options_.number);
+  return absl::StrCat(name, options_.barrier_suffix);
 }
 
-// After a timeout: ranks that are stuck elsewhere do not come here, all others
-// do at about the same time. The coordinator sees the difference, and tells it
-// to all alike.
+// After a timeout of a collective: ranks that are stuck elsewhere do not come
+// here, all others do at about the same time. The coordinator sees the
+// difference, and tells it to all alike.
 absl::Status GroupState::NameTheStuck(const absl::Status& own) {
   const absl::Status met = AwaitBarrier(
       session_->stream(), options_.name, BarrierName("muster/after-timeout"),

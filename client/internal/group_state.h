@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,16 +39,20 @@ struct GroupStateOptions {
   // The default group: its failures are reported to the coordinator, which ends
   // all groups, and its ranks are the global ones.
   bool is_world = true;
-  // Of a group beside it: begins the keys that its ranks share in the job's
-  // store, and differs from that of any other group, also of one that had the
-  // same name and is over.
+  // Begins the keys that its ranks share in the job's store, and differs from
+  // that of any other group, also of one that had the same name and is over.
   std::string key_prefix = {};
-  // How many groups of its name and ranks were made before it.
-  int64_t number = 0;
+  // What is added to the names of its barriers, so that they do not meet those
+  // of another group that has had its name.
+  std::string barrier_suffix = {};
 };
 
 // With rank 0 for none.
 RankArgument OrZero(RankArgument rank);
+
+// What a rank has written of the end of the group with these keys, for those
+// that wait in the store: kAborted, whatever it is. OK: nothing.
+absl::Status EndInStore(Session& session, const std::string& key_prefix);
 
 // The seats of these ranks of the formation, which are ascending.
 std::vector<Seat> SeatsOf(const Formation& formation,
@@ -122,7 +127,13 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // Throws when the group was shut down.
   std::shared_ptr<dataplane::Communicator> LiveCommunicator() const;
   void TellJudge();
+  // Has the end of `work` looked at, if it is a failure: the group's error must
+  // not wait for the user to look.
+  void Watch(dataplane::Work& work, std::chrono::milliseconds timeout,
+             bool async_op);
   FailureJudge::Accusation Accuse(const absl::Status& own);
+  std::optional<absl::Status> Agree(const absl::Status& own);
+  absl::Status AwaitAgreed(const absl::Status& own);
   std::string BarrierName(absl::string_view name) const;
   absl::Status NameTheStuck(const absl::Status& own);
   int global_rank() const;
@@ -138,6 +149,9 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   std::shared_ptr<dataplane::Communicator> communicator_
       ABSL_GUARDED_BY(mutex_);
   bool failure_seen_ ABSL_GUARDED_BY(mutex_) = false;
+  // How the first collective to fail had begun: when the others' time was over.
+  bool began_late_ ABSL_GUARDED_BY(mutex_) = false;
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace muster::internal

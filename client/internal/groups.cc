@@ -267,22 +267,13 @@ std::vector<int> Groups::CheckRanks(const NewGroupOptions& options) const {
   return ranks;
 }
 
-std::string Groups::NameFor(const NewGroupOptions& options,
-                            const std::vector<int>& ranks) {
-  MutexLock lock(mutex_);
-  // Counted on all ranks that make the call, whatever becomes of it.
-  if (options.use_local_synchronization) {
-    const std::string hash = HashOf(ranks);
-    const int64_t number = last_by_hash_[hash]++;
-    if (options.name.empty()) return absl::StrCat(hash, "_", number);
-  } else {
-    const int64_t number = ++last_number_;
-    if (options.name.empty()) return absl::StrCat(number);
-  }
-  return options.name;
-}
-
 std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
+  // Before all checks: what one rank alone is refused counts on all.
+  int64_t number = 0;
+  if (!options.use_local_synchronization) {
+    MutexLock lock(mutex_);
+    number = ++last_number_;
+  }
   Plan plan;
   plan.ranks = CheckRanks(options);
   plan.timeout_name = "NewGroupOptions::timeout";
@@ -294,10 +285,25 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
   plan.description = options.description;
   const bool member = std::binary_search(plan.ranks.begin(), plan.ranks.end(),
                                          options_.formation.rank);
-  if (!member && options.use_local_synchronization) return non_member_;
-  plan.name = NameFor(options, plan.ranks);
-  plan.name_is_fresh = options.name.empty();
-  return member ? Form(plan) : non_member_;
+  if (!member) return non_member_;
+  plan.name = options.name;
+  plan.name_is_fresh = options.name.empty() && number > 0;
+  if (!options.name.empty()) return Form(plan);
+  if (number > 0) {
+    plan.name = absl::StrCat(number);
+    return Form(plan);
+  }
+  // Those of the same members alone are counted when they have formed: a call
+  // that failed on this rank may never have been made on another.
+  const std::string hash = HashOf(plan.ranks);
+  {
+    MutexLock lock(mutex_);
+    plan.name = absl::StrCat(hash, "_", last_by_hash_[hash]);
+  }
+  std::shared_ptr<ProcessGroup> group = Form(plan);
+  MutexLock lock(mutex_);
+  ++last_by_hash_[hash];
+  return group;
 }
 
 std::shared_ptr<ProcessGroup> Groups::Split(
@@ -306,6 +312,12 @@ std::shared_ptr<ProcessGroup> Groups::Split(
     const SplitGroupOptions& options) {
   CheckKnown(parent);
   if (parent->rank() < 0) return non_member_;
+  // Before all checks, as of new groups.
+  int64_t number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = last_split_[parent->name()]++;
+  }
   Plan plan;
   plan.timeout_name = "SplitGroupOptions::timeout";
   plan.timeout =
@@ -333,13 +345,9 @@ std::shared_ptr<ProcessGroup> Groups::Split(
       plan.ranks = ranks;
     }
   }
-  {
-    MutexLock lock(mutex_);
-    const int64_t number = last_split_[parent->name()]++;
-    plan.name = absl::StrCat(parent->name(), ":split:", number, ":",
-                             placed[static_cast<size_t>(parent->rank())]);
-    plan.name_is_fresh = true;
-  }
+  plan.name = absl::StrCat(parent->name(), ":split:", number, ":",
+                           placed[static_cast<size_t>(parent->rank())]);
+  plan.name_is_fresh = true;
   return plan.ranks.empty() ? non_member_ : Form(plan);
 }
 
@@ -439,7 +447,12 @@ Groups::Entry Groups::Connect(const Plan& plan) {
   Entry entry;
   entry.bootstrap = std::make_shared<SessionBootstrap>(
       options_.session, key_prefix,
-      [judge, generation] { return judge->Known(generation); });
+      [judge, generation, session = options_.session,
+       key_prefix](bool asks) -> absl::Status {
+        absl::Status known = judge->Known(generation);
+        if (!known.ok() || !asks) return known;
+        return EndInStore(*session, key_prefix);
+      });
   const int rank =
       static_cast<int>(std::lower_bound(plan.ranks.begin(), plan.ranks.end(),
                                         options_.formation.rank) -
@@ -455,7 +468,10 @@ Groups::Entry Groups::Connect(const Plan& plan) {
       .rank = rank,
       .is_world = false,
       .key_prefix = key_prefix,
-      .number = number};
+      .barrier_suffix = plan.name_is_fresh
+                            ? ""
+                            : absl::StrCat("/", HashOf(plan.ranks).substr(0, 8),
+                                           "-", number)};
   absl::StatusOr<std::shared_ptr<GroupState>> state =
       ConnectGroup(group,
                    {.rank = rank,
@@ -466,6 +482,11 @@ Groups::Entry Groups::Connect(const Plan& plan) {
                     .local_address = options_.local_address},
                    options_.metrics, options_.session, judge, *options_.live);
   if (!state.ok()) {
+    if (!plan.name_is_fresh) {
+      // The next call means this one again: the others may still be in it.
+      MutexLock lock(mutex_);
+      --made_[{plan.name, plan.ranks}];
+    }
     Tidy(*options_.session, *entry.bootstrap, generation, plan.name);
     Throw(absl::IsInvalidArgument(state.status()) ? Origin::kControl
                                                   : Origin::kBackend,

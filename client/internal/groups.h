@@ -128,8 +128,6 @@ class Groups {
   };
 
   std::vector<int> CheckRanks(const NewGroupOptions& options) const;
-  std::string NameFor(const NewGroupOptions& options,
-                      const std::vector<int>& ranks);
   // Its name is taken by then, and is free again if it throws.
   std::shared_ptr<ProcessGroup> Form(const Plan& plan);
   Entry Connect(const Plan& plan);

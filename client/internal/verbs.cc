@@ -1,11 +1,11 @@
 #include "client/internal/verbs.h"
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "client/internal/convert.h"
 #include "client/internal/stream_session.h"
 #include "client/internal/throw.h"
@@ -367,20 +367,42 @@ absl::Status ReportError(StreamSession& session, const absl::Status& error,
   return session.Call(std::move(operation), deadline).status();
 }
 
-absl::StatusOr<absl::Status> AgreeOnError(StreamSession& session,
-                                          absl::string_view key,
-                                          const absl::Status& error,
-                                          const Deadline& deadline) {
-  const auto first =
-      CompareSetKey(session, key, /*expected=*/"",
-                    v1::ToWire(error).SerializeAsString(), deadline);
-  if (!first.ok()) return first.status();
+namespace {
+
+std::optional<absl::Status> ErrorIn(const std::string& value) {
   v1::WireStatus wire;
-  if (!wire.ParseFromString(*first) || wire.code() == 0) {
-    return absl::DataLossError(
-        absl::StrCat("key \"", absl::CHexEscape(key), "\" holds no error"));
-  }
+  if (!wire.ParseFromString(value) || wire.code() == 0) return std::nullopt;
   return v1::FromWire(wire);
+}
+
+}  // namespace
+
+std::optional<absl::Status> AgreeOnError(StreamSession& session,
+                                         absl::string_view key,
+                                         const absl::Status& error,
+                                         const Deadline& deadline) {
+  const std::string mine = v1::ToWire(error).SerializeAsString();
+  const auto result =
+      CompareAndSetKey(session, key, /*expected_revision=*/0, mine,
+                       {.ttl = std::chrono::hours(1)}, deadline);
+  if (!result.ok()) return std::nullopt;
+  return ErrorIn(result->present.value_or(mine));
+}
+
+std::optional<absl::Status> AwaitAgreedError(StreamSession& session,
+                                             absl::string_view key,
+                                             const Deadline& deadline) {
+  const auto value = GetKey(session, key, deadline);
+  if (!value.ok()) return std::nullopt;
+  return ErrorIn(*value);
+}
+
+std::optional<absl::Status> TryAgreedError(StreamSession& session,
+                                           absl::string_view key,
+                                           const Deadline& deadline) {
+  const auto value = TryGetKey(session, key, deadline);
+  if (!value.ok() || !value->has_value()) return std::nullopt;
+  return ErrorIn((*value)->value);
 }
 
 absl::Status Leave(StreamSession& session, const std::string& reason,

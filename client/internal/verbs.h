@@ -112,11 +112,21 @@ absl::Status ReportFailure(StreamSession& session, const std::string& error,
 // Whoever the error's culprits are, if any.
 absl::Status ReportError(StreamSession& session, const absl::Status& error,
                          const Deadline& deadline);
-// Of all errors that ranks bring to one key, the first: the same for all.
-absl::StatusOr<absl::Status> AgreeOnError(StreamSession& session,
-                                          absl::string_view key,
-                                          const absl::Status& error,
-                                          const Deadline& deadline);
+// Of all errors that ranks bring to one key, the first: the same for all. It
+// stays there for an hour, so that nobody need delete it.
+// Nothing: the coordinator does not answer.
+std::optional<absl::Status> AgreeOnError(StreamSession& session,
+                                         absl::string_view key,
+                                         const absl::Status& error,
+                                         const Deadline& deadline);
+// What is there of that, or comes by the deadline.
+std::optional<absl::Status> AwaitAgreedError(StreamSession& session,
+                                             absl::string_view key,
+                                             const Deadline& deadline);
+// What is there of that now.
+std::optional<absl::Status> TryAgreedError(StreamSession& session,
+                                           absl::string_view key,
+                                           const Deadline& deadline);
 absl::Status Leave(StreamSession& session, const std::string& reason,
                    const Deadline& deadline);
 

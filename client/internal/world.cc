@@ -387,8 +387,12 @@ void World::Connect(const InitPlan& plan) {
   const std::string prefix =
       absl::StrCat(WorldPrefix(), formation_.generation, "/");
   bootstrap_ = std::make_shared<SessionBootstrap>(
-      session_, prefix, [judge = judge_, generation = formation_.generation] {
-        return judge->Known(generation);
+      session_, prefix,
+      [judge = judge_, generation = formation_.generation, session = session_,
+       prefix](bool asks) -> absl::Status {
+        absl::Status known = judge->Known(generation);
+        if (!known.ok() || !asks) return known;
+        return EndInStore(*session, prefix);
       });
   const std::string local_address = LocalAddress(plan);
   const std::shared_ptr<dataplane::Metrics> metrics =
@@ -401,7 +405,8 @@ void World::Connect(const InitPlan& plan) {
                     .generation = formation_.generation,
                     .seats = formation_.seats,
                     .description = "default_pg",
-                    .rank = formation_.rank},
+                    .rank = formation_.rank,
+                    .key_prefix = prefix},
                    {.rank = formation_.rank,
                     .world_size = static_cast<int>(formation_.seats.size()),
                     .group_name = kWorldName,

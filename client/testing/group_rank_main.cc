@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -152,7 +153,7 @@ int Errors() {
   SayProblem([] { NewSubgroupsByEnumeration({{0}, {1, 0}}); });
   SayProblem([] { SplitGroup(nullptr, {}); });
   SayProblem([] { SplitGroup(nullptr, {{0, 2}}); });
-  SayProblem([] { SplitGroup(nullptr, {{0}, {0}}); });
+  SayProblem([] { SplitGroup(WorldGroup(), {{0}, {0}}); });
   // The first of them starts no more than the second one.
   std::vector<float> value = {1};
   SayProblem([&] {
@@ -265,6 +266,84 @@ int Quarrel() {
   return 0;
 }
 
+// Of four ranks: who is busy, but for one, is not to blame.
+int Bystanders() {
+  InitProcessGroup(kOptions);
+  std::vector<int> value = {1};
+  // Rank 3 does not come; rank 1 has come, and does something else.
+  Group group = NewGroup({.timeout = seconds(1)});
+  if (GetRank() == 1) {
+    Work work = AllReduce(value, {.group = group, .async_op = true});
+    AwaitLine();
+    SayProblem([&] { work.Wait(); });
+  } else {
+    if (GetRank() == 3) AwaitLine();
+    SayProblem([&] { Sum(group); });
+  }
+  MonitoredBarrier();
+  // A receive waits for its peer alone.
+  group = NewGroup();
+  if (GetRank() == 0) {
+    SayProblem([&] {
+      Recv(value, 1, {.group = group, .timeout = milliseconds(200)});
+    });
+  } else {
+    AwaitLine();
+    SayProblem([&] { Sum(group); });
+  }
+  MonitoredBarrier();
+  // Rank 1 comes when the others have just given up.
+  group = NewGroup({.timeout = seconds(1)});
+  if (GetRank() == 0) {
+    Work work = AllReduce(value, {.group = group, .async_op = true});
+    while (!work.IsCompleted()) std::this_thread::yield();
+    Send(value, 1);
+    SayProblem([&] { work.Wait(); });
+  } else {
+    std::vector<int> go = {0};
+    if (GetRank() == 1) Recv(go, 0);
+    SayProblem([&] { Sum(group); });
+  }
+  MonitoredBarrier();
+  // Two abort it together: one of them has.
+  group = NewGroup();
+  Barrier();
+  if (GetRank() < 2) group->Abort("enough");
+  SayProblem([&] { Sum(group); });
+  SaySum("world", nullptr);
+  DestroyProcessGroup();
+  Say("bye");
+  return 0;
+}
+
+// Of three ranks: what fails on one of them alone.
+int Alone() {
+  InitProcessGroup(kOptions);
+  if (GetRank() == 1) {
+    SayProblem([] { NewGroup({.backend = "carrier-pigeon"}); });
+    SayProblem([] { SplitGroup(WorldGroup(), {{0}, {0}}); });
+  } else {
+    // Those who made them wait for the rank in vain; here it is not needed.
+    NewGroup({.ranks = {{0}}});
+    SplitGroup(WorldGroup(), {{0}, {2}});
+  }
+  SaySum("next", NewGroup());
+  if (GetRank() == 0) {
+    SayProblem(
+        [] { NewGroup({.timeout = milliseconds(1200), .name = "again"}); });
+    std::vector<int> go = {0};
+    Send(go, 1);
+    Send(go, 2);
+  } else {
+    std::vector<int> go = {0};
+    Recv(go, 0);
+  }
+  SaySum("again", NewGroup({.name = "again"}));
+  DestroyProcessGroup();
+  Say("bye");
+  return 0;
+}
+
 // Of three ranks: makes and ends groups, used or not, and counts what is left.
 int Many() {
   InitProcessGroup(kOptions);
@@ -354,6 +433,8 @@ int Main(int argc, char** argv) {
       {"mourners", &Mourners},
       {"late", &Late},
       {"quarrel", &Quarrel},
+      {"bystanders", &Bystanders},
+      {"alone", &Alone},
       {"many", &Many},
       {"mesh", &Mesh},
       {"abort", &Abort},
