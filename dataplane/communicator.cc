@@ -85,13 +85,6 @@ std::shared_ptr<Work> Communicator::Start(Collective collective) {
     }
   }
   std::shared_ptr<Work> work = backend_->Start(collective);
-  if (work == nullptr) {
-    work = FailedWork(
-        collective.Describe(),
-        absl::InternalError(absl::StrCat(
-            collective.Label(), " on group \"", options_.group_name,
-            "\": backend \"", backend_->name(), "\" has returned no Work")));
-  }
   if (point_to_point) {
     work->OnCompletion(
         [this, sequence = collective.sequence](const absl::Status& status) {

@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "dataplane/backends/gloo/gloo_backend.h"
+#include "dataplane/decorators/guarding.h"
 #include "dataplane/mutex.h"
 #include "dataplane/per_device.h"
 #include "dataplane/plugin.h"
@@ -260,7 +261,10 @@ absl::StatusOr<std::unique_ptr<Backend>> Make(absl::string_view name,
   std::string problem = "made none";
   try {
     auto made = factory(options);
-    if (!made.ok() || *made != nullptr) return made;
+    if (!made.ok()) return made;
+    if (*made != nullptr) {
+      return std::make_unique<Guarding>(*std::move(made), options.group_name);
+    }
   } catch (const std::exception& error) {
     problem = absl::StrCat("threw: ", error.what());
   } catch (...) {

@@ -1,0 +1,67 @@
+#include "dataplane/decorators/guarding.h"
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane {
+namespace {
+
+// What `call` throws, or "".
+std::string Thrown(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return absl::StrCat("threw: ", error.what());
+  } catch (...) {
+    return "threw something";
+  }
+  return "";
+}
+
+}  // namespace
+
+Guarding::Guarding(std::unique_ptr<Backend> inner, std::string group_name)
+    : BackendDecorator(std::move(inner)), group_name_(std::move(group_name)) {}
+
+absl::Status Guarding::Supports(const Collective& collective) const {
+  absl::Status status;
+  const std::string problem =
+      Thrown([&] { status = BackendDecorator::Supports(collective); });
+  if (problem.empty()) return status;
+  return absl::InternalError(
+      absl::StrCat("backend \"", name(), "\": Supports ", problem));
+}
+
+std::shared_ptr<Work> Guarding::Start(const Collective& collective) {
+  std::shared_ptr<Work> work;
+  std::string problem = Thrown([&] { work = inner().Start(collective); });
+  if (problem.empty() && work == nullptr) problem = "returned no Work";
+  if (problem.empty()) return work;
+  auto failed = std::make_shared<PromisedWork>(collective.Describe());
+  failed->Complete(absl::InternalError(
+      absl::StrCat(collective.Label(), " on group \"", group_name_,
+                   "\": backend \"", name(), "\": Start ", problem)));
+  return failed;
+}
+
+void Guarding::Refused(const Collective& collective, const absl::Status& why) {
+  const std::string problem = Thrown([&] { inner().Refused(collective, why); });
+  if (problem.empty()) return;
+  LOG(ERROR) << "backend failed: group=" << group_name_ << " backend=" << name()
+             << " cause=\"Refused " << problem << "\"";
+}
+
+void Guarding::Abort(absl::Status cause) {
+  const std::string problem = Thrown([&] { inner().Abort(std::move(cause)); });
+  if (problem.empty()) return;
+  LOG(ERROR) << "backend failed: group=" << group_name_ << " backend=" << name()
+             << " cause=\"Abort " << problem << "\"";
+}
+
+}  // namespace muster::dataplane

@@ -1,0 +1,29 @@
+#ifndef MUSTER_DATAPLANE_DECORATORS_GUARDING_H_
+#define MUSTER_DATAPLANE_DECORATORS_GUARDING_H_
+
+#include <memory>
+#include <string>
+
+#include "dataplane/backend.h"
+
+namespace muster::dataplane {
+
+// Guarding stands before a backend that may be anybody's: what it throws, and a
+// Start that returns no Work, become failures of the collective, so that
+// nothing above it needs to think of them.
+class Guarding : public BackendDecorator {
+ public:
+  Guarding(std::unique_ptr<Backend> inner, std::string group_name);
+
+  absl::Status Supports(const Collective& collective) const override;
+  std::shared_ptr<Work> Start(const Collective& collective) override;
+  void Refused(const Collective& collective, const absl::Status& why) override;
+  void Abort(absl::Status cause) override;
+
+ private:
+  const std::string group_name_;
+};
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_DECORATORS_GUARDING_H_
