@@ -293,16 +293,20 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
     plan.name = absl::StrCat(number);
     return Form(plan);
   }
-  // Those of the same members alone are counted when they have formed: a call
-  // that failed on this rank may never have been made on another.
   const std::string hash = HashOf(plan.ranks);
   {
     MutexLock lock(mutex_);
-    plan.name = absl::StrCat(hash, "_", last_by_hash_[hash]);
+    number = last_by_hash_[hash]++;
   }
+  plan.name = absl::StrCat(hash, "_", number);
+  // The next call means this one again: the others may still be in it.
+  absl::Cleanup give_back = [&] {
+    MutexLock lock(mutex_);
+    int64_t& last = last_by_hash_[hash];
+    if (last == number + 1) last = number;
+  };
   std::shared_ptr<ProcessGroup> group = Form(plan);
-  MutexLock lock(mutex_);
-  ++last_by_hash_[hash];
+  std::move(give_back).Cancel();
   return group;
 }
 

@@ -146,8 +146,8 @@ class Groups {
   std::map<std::string, int64_t> last_split_ ABSL_GUARDED_BY(mutex_);
   // How many were formed by shrinking, by what their names begin with.
   std::map<std::string, int64_t> shrunk_ ABSL_GUARDED_BY(mutex_);
-  // How often a group of this name and these ranks was made: the same on all
-  // of them.
+  // How often a group of this name and these ranks was made, but for calls that
+  // failed: the same on all of them.
   std::map<std::pair<std::string, std::vector<int>>, int64_t> made_
       ABSL_GUARDED_BY(mutex_);
 };

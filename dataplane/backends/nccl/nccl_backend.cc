@@ -31,7 +31,7 @@ constexpr milliseconds kErrorLook(100);
 // How long an aborted communicator may take to leave the tensors alone.
 constexpr milliseconds kDrain(1000);
 
-// Errors of CUDA and of threads that cannot be explained to anybody.
+// Leaves the function with the error, if it is one.
 #define MUSTER_RETURN_IF_ERROR(expression)                  \
   do {                                                      \
     if (absl::Status status = (expression); !status.ok()) { \
