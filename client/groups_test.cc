@@ -334,10 +334,16 @@ TEST_F(GroupsTest, WhatFailsOnOneRankAloneLeavesTheOthersInStep) {
   EXPECT_THAT(Line(1), HasSubstr("carrier-pigeon"));
   EXPECT_THAT(Line(1), HasSubstr("has appeared in both split"));
   ExpectAll("next sum 111");
+  EXPECT_THAT(Line(0), HasSubstr("of 2 ranks did not form within 200ms"));
   EXPECT_THAT(Line(0),
               HasSubstr("group \"again\" of 3 ranks did not form within 1.2s "
                         "(NewGroupOptions::timeout): 1 of 3 ranks came"));
   ExpectAll("again sum 111");
+  for (const size_t rank : {0, 2}) {
+    EXPECT_EQ(Line(rank), "local sum 101");
+    EXPECT_EQ(Line(rank), "one sum 101");
+    EXPECT_EQ(Line(rank), "two sum 101");
+  }
   ExpectAll("bye");
 }
 

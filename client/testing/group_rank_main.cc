@@ -328,7 +328,13 @@ int Alone() {
     SplitGroup(WorldGroup(), {{0}, {2}});
   }
   SaySum("next", NewGroup());
+  const auto local = [](milliseconds timeout) {
+    return NewGroup({.ranks = {{0, 2}},
+                     .timeout = timeout,
+                     .use_local_synchronization = true});
+  };
   if (GetRank() == 0) {
+    SayProblem([&] { local(milliseconds(200)); });
     SayProblem(
         [] { NewGroup({.timeout = milliseconds(1200), .name = "again"}); });
     std::vector<int> go = {0};
@@ -339,6 +345,18 @@ int Alone() {
     Recv(go, 0);
   }
   SaySum("again", NewGroup({.name = "again"}));
+  if (GetRank() != 1) {
+    SaySum("local", local(seconds(20)));
+    // Two at once, of which any meets any.
+    Group first;
+    Group second;
+    std::thread other([&] { first = local(seconds(20)); });
+    second = local(seconds(20));
+    other.join();
+    const bool in_order = first->name() < second->name();
+    SaySum("one", in_order ? first : second);
+    SaySum("two", in_order ? second : first);
+  }
   DestroyProcessGroup();
   Say("bye");
   return 0;
