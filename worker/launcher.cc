@@ -266,7 +266,7 @@ std::optional<int> Launcher::Try() {
         std::make_unique<LostRanks>(coordinator_, [this] { Wake(wake_fd_); });
     setting.wake_fd = wake_fd_;
     setting.on_wake = [&] {
-      for (const LostRanks::Lost& lost : lost_ranks->Take()) {
+      for (const HangJudge::Lost& lost : lost_ranks->Take()) {
         running->KillLost(lost.pid, lost.cause);
       }
     };

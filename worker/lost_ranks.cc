@@ -1,22 +1,22 @@
 #include "worker/lost_ranks.h"
 
-#include <unistd.h>
-
-#include <chrono>
+#include <algorithm>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "client/errors.h"
+#include "absl/status/statusor.h"
 #include "client/internal/endpoint.h"
 #include "client/session.h"
-#include "worker/attempt.h"
 
 namespace muster::worker {
 namespace {
 
-constexpr std::chrono::seconds kConnectTime(3);
-constexpr std::chrono::seconds kPause(1);
+using std::chrono::milliseconds;
+
+constexpr milliseconds kAnswerTime(2000);
+constexpr milliseconds kPauseMin(100);
+constexpr milliseconds kPauseMax(1000);
+// Its first member comes soon, and with it the lease.
+constexpr milliseconds kPauseWithoutJob(200);
 
 }  // namespace
 
@@ -24,10 +24,9 @@ LostRanks::LostRanks(const CoordinatorAddress& coordinator,
                      std::function<void()> wake)
     : coordinator_(coordinator),
       wake_(std::move(wake)),
-      thread_([this] { Listen(); }) {}
+      thread_([this] { Run(); }) {}
 
 LostRanks::~LostRanks() {
-  stop_connecting_.request_stop();
   {
     dataplane::MutexLock lock(mutex_);
     stopping_ = true;
@@ -36,56 +35,49 @@ LostRanks::~LostRanks() {
   thread_.join();
 }
 
-std::vector<LostRanks::Lost> LostRanks::Take() {
+std::vector<HangJudge::Lost> LostRanks::Take() {
   dataplane::MutexLock lock(mutex_);
   return std::exchange(lost_, {});
 }
 
-void LostRanks::OnEvent(const MemberEvent& event) {
-  if (event.kind != MemberEvent::Kind::kLost ||
-      event.member.host != internal::HostName()) {
-    return;
+milliseconds LostRanks::Ask() {
+  const auto asked_at = dataplane::Clock::now();
+  if (reader_ == nullptr) {
+    SessionOptions options;
+    options.address = coordinator_.HostPort();
+    options.job = coordinator_.job;
+    options.connect_timeout = kAnswerTime;
+    auto reader = internal::HostMembersReader::Open(options);
+    // The ranks say what is wrong.
+    if (!reader.ok()) return kPauseMax;
+    reader_ = *std::move(reader);
   }
-  {
-    dataplane::MutexLock lock(mutex_);
-    lost_.push_back({static_cast<pid_t>(event.member.pid), event.member.cause});
+  const absl::StatusOr<internal::HostMembers> answer =
+      reader_->Read(internal::HostName());
+  if (!answer.ok()) {
+    // The transport waits ever longer before it connects again, and the token
+    // may be another one by then.
+    reader_.reset();
+    judge_.NoAnswer();
+    return kPauseMax;
   }
-  wake_();
+  std::vector<HangJudge::Lost> lost =
+      judge_.Judge(*answer, asked_at, dataplane::Clock::now());
+  if (!lost.empty()) {
+    {
+      dataplane::MutexLock lock(mutex_);
+      lost_.insert(lost_.end(), lost.begin(), lost.end());
+    }
+    wake_();
+  }
+  if (answer->lease.count() == 0) return kPauseWithoutJob;
+  return std::clamp(answer->lease / 10, kPauseMin, kPauseMax);
 }
 
-std::shared_ptr<Session> LostRanks::Connect() {
-  SessionOptions options;
-  options.address = coordinator_.HostPort();
-  options.job = coordinator_.job;
-  options.member =
-      absl::StrCat("muster-run-", internal::HostName(), "-", getpid());
-  options.connect_timeout = kConnectTime;
-  options.stop_connecting = stop_connecting_.get_token();
-  options.on_event = [this](const MemberEvent& event) { OnEvent(event); };
-  options.on_over = [this](const absl::Status&) {
-    dataplane::MutexLock lock(mutex_);
-    over_ = true;
-    changed_.NotifyAll();
-  };
-  {
-    dataplane::MutexLock lock(mutex_);
-    over_ = false;
-  }
-  try {
-    return Session::Connect(std::move(options));
-  } catch (const DistError&) {
-    // The ranks say why.
-    return nullptr;
-  }
-}
-
-void LostRanks::Listen() {
+void LostRanks::Run() {
   while (true) {
-    const std::shared_ptr<Session> session = Connect();
+    const auto until = dataplane::Clock::now() + Ask();
     dataplane::MutexLock lock(mutex_);
-    const auto until = dataplane::Clock::now() + kPause;
-    while (!stopping_ && session != nullptr && !over_) changed_.Wait(mutex_);
-    // It was lost itself, or does not get in.
     while (!stopping_ && dataplane::Clock::now() < until) {
       changed_.WaitUntil(mutex_, until);
     }

@@ -1,20 +1,130 @@
 #include "worker/lost_ranks.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/internal/endpoint.h"
+#include "client/internal/host_members.h"
+#include "client/session.h"
+#include "client/testing/cutting_proxy.h"
+#include "client/testing/processes.h"
 
 namespace muster::worker {
 namespace {
 
-TEST(LostRanksTest, TheEndDoesNotWaitForACoordinatorThatIsNotThere) {
-  const auto start = std::chrono::steady_clock::now();
-  {
-    // Nobody listens at port 1.
-    const LostRanks lost_ranks({"127.0.0.1", 1, "job"}, [] {});
+using internal::HostMember;
+using muster::testing::CuttingProxy;
+using muster::testing::Process;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class LostRanksTest : public ::testing::Test {
+ protected:
+  LostRanksTest()
+      : coordinator_({"coordinator/muster-coordinator", "--listen=127.0.0.1:0",
+                      "--http_listen=", "--lease=1s"},
+                     {}) {
+    const std::string line = coordinator_.ReadLine(seconds(60));
+    port_ = std::stoi(line.substr(line.find("127.0.0.1:") + 10));
+    SessionOptions options;
+    options.address = "127.0.0.1:" + std::to_string(port_);
+    options.job = "job";
+    reader_ = *internal::HostMembersReader::Open(options);
   }
-  // How long it tries to connect.
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
+
+  // A rank of a job of `world_size`.
+  std::unique_ptr<Process> StartRank(int world_size) {
+    return std::make_unique<Process>(
+        std::vector<std::string>{
+            "client/testing/rank", "collective",
+            "muster://127.0.0.1:" + std::to_string(port_) + "/job"},
+        std::map<std::string, std::string>{
+            {"WORLD_SIZE", std::to_string(world_size)}});
+  }
+
+  void AwaitState(const Process& rank, HostMember::State state) {
+    while (true) {
+      const auto answer = reader_->Read(internal::HostName());
+      ASSERT_TRUE(answer.ok()) << answer.status();
+      for (const HostMember& member : answer->members) {
+        if (member.pid == rank.pid() && member.state == state) return;
+      }
+    }
+  }
+
+  std::unique_ptr<LostRanks> Listen(int port) {
+    return std::make_unique<LostRanks>(
+        CoordinatorAddress{"127.0.0.1", port, "job"}, [this] {
+          dataplane::MutexLock lock(mutex_);
+          woken_ = true;
+          changed_.NotifyAll();
+        });
+  }
+
+  // The next ones that are told.
+  std::vector<pid_t> Await(LostRanks& lost_ranks) {
+    const auto until = dataplane::Clock::now() + seconds(60);
+    {
+      dataplane::MutexLock lock(mutex_);
+      while (!woken_ && dataplane::Clock::now() < until) {
+        changed_.WaitUntil(mutex_, until);
+      }
+      woken_ = false;
+    }
+    std::vector<pid_t> pids;
+    for (const HangJudge::Lost& lost : lost_ranks.Take()) {
+      pids.push_back(lost.pid);
+    }
+    return pids;
+  }
+
+  Process coordinator_;
+  int port_ = 0;
+  std::unique_ptr<internal::HostMembersReader> reader_;
+  dataplane::Mutex mutex_;
+  dataplane::CondVar changed_;
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+TEST_F(LostRanksTest, TheEndDoesNotWaitForACoordinatorThatIsNotThere) {
+  const auto start = std::chrono::steady_clock::now();
+  // Nobody listens at port 1.
+  Listen(1).reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(30));
+}
+
+// Nobody but those of its rendezvous knows of it.
+TEST_F(LostRanksTest, ARankThatHangsBeforeItHasANumberIsTold) {
+  const auto lost_ranks = Listen(port_);
+  const auto rank = StartRank(/*world_size=*/2);
+  AwaitState(*rank, HostMember::State::kLive);
+  rank->Signal(SIGSTOP);
+  EXPECT_THAT(Await(*lost_ranks), ElementsAre(rank->pid()));
+}
+
+TEST_F(LostRanksTest, ARankThatHungWhileNobodyAnsweredIsToldLater) {
+  CuttingProxy proxy(port_);
+  const auto lost_ranks = Listen(proxy.port());
+  const auto rank = StartRank(/*world_size=*/1);
+  ASSERT_EQ(rank->ReadLine(seconds(60)), "formed");
+  proxy.HoldAnswers(true);
+  const int connections = proxy.connections();
+  rank->Signal(SIGSTOP);
+  AwaitState(*rank, HostMember::State::kLost);
+  // It has given up a call.
+  while (proxy.connections() == connections) {
+  }
+  EXPECT_THAT(lost_ranks->Take(), IsEmpty());
+  proxy.HoldAnswers(false);
+  EXPECT_THAT(Await(*lost_ranks), ElementsAre(rank->pid()));
 }
 
 }  // namespace

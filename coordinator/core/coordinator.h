@@ -177,6 +177,8 @@ class Coordinator {
   void Restore(std::vector<Record> records, Instant now);
 
   JobSnapshot Snapshot(Instant now) const;
+  // Only the epoch, the lease and the members on `host`.
+  JobSnapshot Snapshot(absl::string_view host, Instant now) const;
   JobCounts Counts() const;
 
   // No live member and no parked call: the driver may drop the job.
@@ -198,6 +200,7 @@ class Coordinator {
     SequenceNumber sequence;
   };
 
+  MemberSnapshot SnapshotOf(const Member& member, Instant now) const;
   bool Admit(const Call& call, Instant now, Outbox& out, Member** member);
   bool AdmitMember(const Call& call, Instant now, Outbox& out, Member** member);
   bool Replay(const Call& call, absl::string_view method, Member& member,

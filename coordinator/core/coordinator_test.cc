@@ -392,6 +392,19 @@ TEST_F(CoordinatorTest, TheViewSaysWhoEndedAGenerationAndWhoIsMissing) {
                          "1 (last held by \"b\" on host-b, failed"));
 }
 
+TEST_F(CoordinatorTest, TheViewOfAHostHasItsMembersAlsoThoseThatAreGone) {
+  Form("ab");
+  coordinator_.ReportFailure(From("b", 1, 1), {.text = "out of memory"}, now_,
+                             out_);
+  const JobSnapshot view = coordinator_.Snapshot("host-b", now_);
+  EXPECT_EQ(view.lease, std::chrono::seconds(10));
+  ASSERT_THAT(view.members, SizeIs(1));
+  EXPECT_EQ(view.members[0].id, MemberId("b"));
+  EXPECT_EQ(view.members[0].state, MemberState::kFailed);
+  EXPECT_EQ(view.members[0].rank, Rank(1));
+  EXPECT_THAT(coordinator_.Snapshot("host", now_).members, SizeIs(0));
+}
+
 TEST_F(CoordinatorTest, TheSuccessorIsNotToldThatItReplaced) {
   Form("abc");
   Register("b", 2);

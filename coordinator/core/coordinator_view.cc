@@ -8,26 +8,43 @@
 
 namespace muster::coordinator::core {
 
+MemberSnapshot Coordinator::SnapshotOf(const Member& member,
+                                       Instant now) const {
+  MemberSnapshot snapshot;
+  snapshot.id = member.id;
+  snapshot.incarnation = member.incarnation;
+  snapshot.state = member.state;
+  if (member.generation == rendezvous_.generation()) {
+    snapshot.rank = member.rank;
+  }
+  snapshot.registration = member.registration;
+  snapshot.heard_ago = now - member.heard_at;
+  snapshot.cause = member.cause;
+  snapshot.last_progress =
+      DescribeProgress(member.progress, now - member.progress_at);
+  snapshot.progress = member.progress;
+  snapshot.progress_age = now - member.progress_at;
+  return snapshot;
+}
+
+JobSnapshot Coordinator::Snapshot(absl::string_view host, Instant now) const {
+  JobSnapshot job;
+  job.epoch = epoch_;
+  job.lease = membership_.options().lease;
+  for (const auto& [id, member] : membership_.members()) {
+    if (member.registration.host == host) {
+      job.members.push_back(SnapshotOf(member, now));
+    }
+  }
+  return job;
+}
+
 JobSnapshot Coordinator::Snapshot(Instant now) const {
   JobSnapshot job;
   job.epoch = epoch_;
   job.lease = membership_.options().lease;
   for (const auto& [id, member] : membership_.members()) {
-    MemberSnapshot snapshot;
-    snapshot.id = id;
-    snapshot.incarnation = member.incarnation;
-    snapshot.state = member.state;
-    if (member.generation == rendezvous_.generation()) {
-      snapshot.rank = member.rank;
-    }
-    snapshot.registration = member.registration;
-    snapshot.heard_ago = now - member.heard_at;
-    snapshot.cause = member.cause;
-    snapshot.last_progress =
-        DescribeProgress(member.progress, now - member.progress_at);
-    snapshot.progress = member.progress;
-    snapshot.progress_age = now - member.progress_at;
-    job.members.push_back(std::move(snapshot));
+    job.members.push_back(SnapshotOf(member, now));
     job.retained_replies += member.replies.size();
   }
   job.generation = rendezvous_.generation();

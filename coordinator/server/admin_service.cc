@@ -103,9 +103,9 @@ void FillProgress(const core::MemberSnapshot& member,
   }
 }
 
-void FillJob(Job& job, v1::GetJobResponse* response) {
-  core::JobSnapshot snapshot = job.Snapshot();
-  FillSummary(job, CountsOf(snapshot), response->mutable_summary());
+// And the lease, by which to judge them.
+void FillMembers(core::JobSnapshot& snapshot, v1::GetJobResponse* response) {
+  FillDuration(snapshot.lease, response->mutable_lease());
   // By rank, then by name; members without a rank last.
   std::stable_sort(
       snapshot.members.begin(), snapshot.members.end(),
@@ -117,6 +117,12 @@ void FillJob(Job& job, v1::GetJobResponse* response) {
     FillMember(member, response->add_members());
     FillProgress(member, response->add_progress());
   }
+}
+
+void FillJob(Job& job, v1::GetJobResponse* response) {
+  core::JobSnapshot snapshot = job.Snapshot();
+  FillSummary(job, CountsOf(snapshot), response->mutable_summary());
+  FillMembers(snapshot, response);
   for (const core::BarrierSnapshot& barrier : snapshot.barriers) {
     FillBarrier(barrier, response->add_barriers());
   }
@@ -127,7 +133,6 @@ void FillJob(Job& job, v1::GetJobResponse* response) {
     FillDuration(*snapshot.last_call_remaining,
                  response->mutable_last_call_remaining());
   }
-  FillDuration(snapshot.lease, response->mutable_lease());
   response->set_rendezvous_closed(snapshot.rendezvous_closed);
   response->set_rendezvous_waiting(snapshot.rendezvous_waiting);
   response->set_generation_end(snapshot.generation_end);
@@ -197,7 +202,12 @@ class AdminService final : public Service {
         context_.driver->FindJob(request.job());
     if (!job.ok()) return job.status();
     response->set_coordinator_epoch(context_.driver->epoch().value());
-    FillJob(**job, response);
+    if (request.host().empty()) {
+      FillJob(**job, response);
+    } else {
+      core::JobSnapshot snapshot = (*job)->Snapshot(request.host());
+      FillMembers(snapshot, response);
+    }
     return core::CheckLimit("message_bytes", context_.message_bytes_max,
                             static_cast<int64_t>(response->ByteSizeLong()),
                             {"job", request.job()});

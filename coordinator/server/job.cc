@@ -229,6 +229,11 @@ core::JobSnapshot Job::Snapshot() {
   return core_.Snapshot(Now());
 }
 
+core::JobSnapshot Job::Snapshot(absl::string_view host) {
+  MutexLock lock(mu_);
+  return core_.Snapshot(host, Now());
+}
+
 core::JobCounts Job::Counts() {
   MutexLock lock(mu_);
   return core_.Counts();

@@ -129,7 +129,9 @@ class Job : public std::enable_shared_from_this<Job> {
   // Does what is due.
   void Tick();
 
+  // As core::Coordinator's.
   core::JobSnapshot Snapshot();
+  core::JobSnapshot Snapshot(absl::string_view host);
   core::JobCounts Counts();
 
   // The calls that it was asked since it is here, and how many a second lately

@@ -520,34 +520,6 @@ TEST_F(UnaryTest, JobsDoNotSeeEachOther) {
   EXPECT_EQ(jobs.jobs(1).keys(), 0);
 }
 
-TEST_F(UnaryTest, TheCallsOfAJobAreCounted) {
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Set("k", "v").ok());
-  EXPECT_EQ(server_.Job("j").summary().operations(), 3);
-  // Until the next sample of the second.
-  server_.Await("j", [](const v1::GetJobResponse& state) {
-    return state.summary().operations_per_second() > 0;
-  });
-}
-
-// A coordinator that a process embeds is that process's.
-TEST_F(UnaryTest, ADrainIsRefusedWhereTheProcessDoesNotTakeIt) {
-  v1::DrainResponse response;
-  EXPECT_EQ(Call(server_.admin(), &v1::AdminService::Stub::Drain,
-                 v1::DrainRequest(), &response),
-            absl::FailedPreconditionError(
-                "this coordinator is embedded in another process and ends "
-                "with it"));
-}
-
-TEST_F(UnaryTest, UnknownJobIsNotFound) {
-  v1::GetJobRequest request;
-  request.set_job("nobody");
-  v1::GetJobResponse response;
-  const absl::Status status = Call(
-      server_.admin(), &v1::AdminService::Stub::GetJob, request, &response);
-  EXPECT_EQ(status, absl::NotFoundError("no job \"nobody\" here"));
-}
-
 TEST(UnaryLimitTest, OneJobTooManyIsRefused) {
   ServerOptions options;
   options.jobs_max = 1;

@@ -1,0 +1,59 @@
+#ifndef MUSTER_WORKER_HANG_JUDGE_H_
+#define MUSTER_WORKER_HANG_JUDGE_H_
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/internal/host_members.h"
+
+namespace muster::worker {
+
+// HangJudge says which processes of this host hang, by what the coordinator
+// tells of its members time and again: those that it has taken for lost, and
+// that have not come back as another member.
+//
+// Whoever falls silent while this process hears from the coordinator hangs.
+// While it does not, its host is cut off, or the coordinator gone: then all are
+// silent. Who is lost after that has a lease and kReturnTime more to come back.
+class HangJudge {
+ public:
+  using Instant = std::chrono::steady_clock::time_point;
+
+  // How long it may take to learn that one was lost, and to connect anew: as
+  // long as an attempt to connect may take.
+  static constexpr std::chrono::seconds kReturnTime{10};
+
+  struct Lost {
+    pid_t pid = 0;
+    std::string cause;
+  };
+
+  // The coordinator was asked at `asked_at`, and this is its answer of now.
+  // Returns who hangs, each once. Who is gone at the first answer is of an
+  // earlier time.
+  std::vector<Lost> Judge(const internal::HostMembers& answer, Instant asked_at,
+                          Instant now);
+
+  // It was asked, and has not answered.
+  void NoAnswer() { in_touch_since_.reset(); }
+
+ private:
+  void NoteAnswer(Instant now, std::chrono::milliseconds lease);
+
+  // Without a pause as long as half a lease.
+  std::optional<Instant> in_touch_since_;
+  Instant answered_at_;
+  bool first_ = true;
+  // Departed members, by incarnation, that are dealt with.
+  std::set<uint64_t> done_;
+};
+
+}  // namespace muster::worker
+
+#endif  // MUSTER_WORKER_HANG_JUDGE_H_
