@@ -57,10 +57,12 @@ ABSL_FLAG(double, monitor_interval, 0.1,
           "no effect: the end of a rank is noticed at once. Scripts for "
           "torchrun may give it");
 ABSL_FLAG(std::string, role, "default", "ROLE_NAME of the ranks");
-ABSL_FLAG(std::string, log_dir, "",
-          "folder for the ranks' output: "
-          "LOG_DIR/RDZV_ID/attempt_K/RANK/stdout.log and stderr.log. Without "
-          "--redirects and --tee, of a copy of all of it");
+ABSL_FLAG(
+    std::string, log_dir, "",
+    "folder for the ranks' output: "
+    "LOG_DIR/RDZV_ID/attempt_K/RANK/stdout.log and stderr.log. Without "
+    "--redirects and --tee, of a copy of all of it. Either of them without a "
+    "folder gets a new one below TMPDIR, which is named and stays");
 ABSL_FLAG(std::string, redirects, "0",
           "what goes to the log folder alone: 0 nothing, 1 standard output, 2 "
           "standard error, 3 both; or by local rank, such as 0:3,1:1");
@@ -359,13 +361,9 @@ absl::Status ReadOutput(const OptionTable& given, LaunchOptions& options) {
       Take(ParseLocalRanks(filter, absl::GetFlag(FLAGS_local_ranks_filter)),
            options.local_ranks_filter));
   if (!status.ok()) return status;
-  if (options.redirects.empty() && options.tee.empty()) {
-    if (!options.log_dir.empty()) options.tee = Streams::Both();
-  } else if (options.log_dir.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.tee.empty() ? redirects : tee, "=",
-        absl::GetFlag(options.tee.empty() ? FLAGS_redirects : FLAGS_tee),
-        " needs --log-dir: the folder of the output"));
+  if (options.redirects.empty() && options.tee.empty() &&
+      !options.log_dir.empty()) {
+    options.tee = Streams::Both();
   }
   status.Update(
       CheckLocalRank(redirects, options.redirects.last_rank(), options));

@@ -49,7 +49,8 @@ struct LaunchOptions {
   Restart restart = Restart::kAll;
 
   std::string role;
-  // Folder for the ranks' output; empty for none.
+  // Folder for the ranks' output; empty for none, or with redirects or tee for
+  // one that muster-run makes.
   std::string log_dir;
   // What goes there and not to muster-run's own output, or also there.
   Streams redirects;

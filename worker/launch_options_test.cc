@@ -207,8 +207,8 @@ TEST(LaunchOptionsTest, AWrongVariableIsNamedWhereverItIsNoticed) {
             "PET_NODE_RANK must be 0 to 1, got 2");
   EXPECT_EQ(ErrorOf({"--nnodes=2", "p"}, {{"MUSTER_STANDALONE", "1"}}),
             "MUSTER_STANDALONE and --nnodes=2 exclude each other");
-  EXPECT_EQ(ErrorOf({"p"}, {{"PET_TEE", "3"}}),
-            "PET_TEE=3 needs --log-dir: the folder of the output");
+  EXPECT_EQ(ErrorOf({"p"}, {{"PET_TEE", "1:3"}}),
+            "PET_TEE must be of local ranks 0 to 0, got 1");
   EXPECT_EQ(ErrorOf({"p"}, {{"PET_RDZV_ENDPOINT", "h"}}),
             "PET_RDZV_ENDPOINT=h needs --rdzv-id: the job's name on that "
             "coordinator");
@@ -222,6 +222,11 @@ TEST(LaunchOptionsTest, ALogFolderAloneGetsACopyOfEverything) {
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_TRUE(options->tee.empty());
   EXPECT_TRUE(options->redirects.HasErr(0));
+  // muster-run finds one.
+  options = Parse({"-r", "2", "p"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->redirects.HasErr(0));
+  EXPECT_EQ(options->log_dir, "");
 }
 
 TEST(LaunchOptionsTest, WrongEndpointIsAnError) {
@@ -260,8 +265,6 @@ TEST(LaunchOptionsTest, WhatDoesNotFitTogetherIsAnError) {
             "--restart=rank and --nnodes=2 exclude each other");
   EXPECT_EQ(ErrorOf({"--restart=none", "--max-restarts=3", "p"}),
             "--restart=none and --max-restarts=3 exclude each other");
-  EXPECT_EQ(ErrorOf({"--tee=3", "p"}),
-            "--tee=3 needs --log-dir: the folder of the output");
   EXPECT_EQ(ErrorOf({"--local-ranks-filter=0,1", "p"}),
             "--local-ranks-filter must be of local ranks 0 to 0, got 1");
   EXPECT_EQ(ErrorOf({"--redirects=0:1,9:1", "--log-dir=l", "p"}),

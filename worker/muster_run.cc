@@ -10,12 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "client/version.h"
 #include "worker/launch_options.h"
 #include "worker/launcher.h"
 #include "worker/option_table.h"
 #include "worker/own_coordinator.h"
 #include "worker/rank_environment.h"
+#include "worker/scratch_folder.h"
 
 namespace {
 
@@ -59,12 +61,29 @@ void BlockSignals(const std::vector<int>& handled) {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
+// Gives the ranks' output a folder where it needs one, as torchrun does.
+bool GiveLogFolder(muster::worker::LaunchOptions& options) {
+  if (!options.log_dir.empty()) return true;
+  if (options.redirects.empty() && options.tee.empty()) return true;
+  absl::StatusOr<std::string> folder =
+      muster::worker::MakeFolderToKeep("muster-logs.", "the ranks' output");
+  if (!folder.ok()) {
+    std::fprintf(stderr, "muster-run: %s (--log-dir names another one)\n",
+                 std::string(folder.status().message()).c_str());
+    return false;
+  }
+  options.log_dir = *std::move(folder);
+  std::fprintf(stderr, "muster-run: the ranks' output goes to \"%s\"\n",
+               options.log_dir.c_str());
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   OpenStandardDescriptors();
   Environment environment = OwnEnvironment();
-  const auto options = muster::worker::ParseLaunchOptions(
+  auto options = muster::worker::ParseLaunchOptions(
       std::vector<std::string>(argv + 1, argv + argc), environment);
   if (!options.ok()) {
     std::fprintf(stderr, "muster-run: %s; see muster-run --help\n",
@@ -94,6 +113,7 @@ int main(int argc, char** argv) {
                  std::string(coordinator.status().message()).c_str());
     return 1;
   }
+  if (!GiveLogFolder(*options)) return 1;
   const int status = muster::worker::Launch(*options, address, environment);
   // The other hosts may still be about to leave.
   if (*coordinator != nullptr && options->several_hosts()) {

@@ -2,6 +2,7 @@
 """What muster-run prints of its ranks, and what it leaves of that in files."""
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -156,6 +157,22 @@ class OutputTest(MusterRunTest):
             sizes = [os.path.getsize(os.path.join(base, name))
                      for base, _, names in os.walk(folder) for name in names]
             self.assertEqual(sizes, [4, 4, 4, 4])
+
+    def test_without_a_log_dir_streams_go_to_a_new_folder_that_stays(self):
+        with tempfile.TemporaryDirectory() as tmp:
+            run = self.launch('echo out; echo err >&2', "--rdzv-id=j",
+                              "--redirects=1", "--tee=2", nproc=1,
+                              env={**os.environ, "TMPDIR": tmp})
+            status, out, err = run.finish()
+            self.assertEqual((status, out), (0, ""), err)
+            match = re.search(r'^muster-run: the ranks\' output goes to '
+                              rf'"({tmp}/muster-logs\.\w+)"$', err, re.M)
+            self.assertIsNotNone(match, err)
+            for name in ("out", "err"):
+                path = f"{match.group(1)}/j/attempt_0/0/std{name}.log"
+                with open(path, encoding="utf-8") as file:
+                    self.assertEqual(file.read(), f"{name}\n")
+            self.assertIn("[0]: err\n", err)
 
     def test_filtered_ranks_print_nothing_and_are_still_quoted(self):
         run = self.launch('echo out $RANK; echo why >&2; [ $RANK != 1 ]',

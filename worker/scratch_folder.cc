@@ -57,25 +57,48 @@ bool Lock(int fd) {
   return fstat(fd, &entry) == 0 && entry.st_nlink > 0;
 }
 
+absl::StatusOr<fs::path> Root(absl::string_view purpose) {
+  std::error_code error;
+  fs::path root = fs::temp_directory_path(error);
+  if (!error) return root;
+  const char* const given = std::getenv("TMPDIR");
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot make a folder for ", purpose, " in TMPDIR \"",
+                   given == nullptr ? "/tmp" : given, "\": ", error.message()));
+}
+
+// Where a new folder is to be, for mkdtemp.
+std::string NameIn(const fs::path& root, absl::string_view prefix) {
+  return (root / absl::StrCat(prefix, "XXXXXX")).string();
+}
+
+absl::Status CannotMake(const std::string& path) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "cannot make a folder \"", path, "\": ", std::strerror(errno)));
+}
+
 }  // namespace
 
+absl::StatusOr<std::string> MakeFolderToKeep(absl::string_view prefix,
+                                             absl::string_view purpose) {
+  const absl::StatusOr<fs::path> root = Root(purpose);
+  if (!root.ok()) return root.status();
+  std::string path = NameIn(*root, prefix);
+  if (mkdtemp(path.data()) == nullptr) return CannotMake(path);
+  return path;
+}
+
 absl::StatusOr<ScratchFolder> ScratchFolder::Create() {
-  std::error_code error;
-  const fs::path root = fs::temp_directory_path(error);
-  if (error) {
-    const char* const given = std::getenv("TMPDIR");
-    return absl::FailedPreconditionError(absl::StrCat(
-        "cannot make a folder for the ranks' error files in TMPDIR \"",
-        given == nullptr ? "/tmp" : given, "\": ", error.message()));
-  }
-  RemoveStale(root);
+  const absl::StatusOr<fs::path> root = Root("the ranks' error files");
+  if (!root.ok()) return root.status();
+  RemoveStale(*root);
   while (true) {
-    std::string path = (root / absl::StrCat(kPrefix, "XXXXXX")).string();
+    std::string path = NameIn(*root, kPrefix);
     int fd = -1;
     if (mkdtemp(path.data()) == nullptr || (fd = Open(path)) < 0) {
-      if (errno == ENOENT && fs::is_directory(root, error)) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
-          "cannot make a folder \"", path, "\": ", std::strerror(errno)));
+      std::error_code error;
+      if (errno == ENOENT && fs::is_directory(*root, error)) continue;
+      return CannotMake(path);
     }
     if (Lock(fd)) return ScratchFolder(std::move(path), fd);
     close(fd);

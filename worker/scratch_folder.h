@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace muster::worker {
 
@@ -27,6 +28,12 @@ class ScratchFolder {
   std::string path_;
   int lock_fd_;
 };
+
+// A new folder below TMPDIR, which stays: PREFIX and six random characters.
+// `purpose` is for the error's text: "the ranks' output".
+// Errors: as ScratchFolder::Create.
+absl::StatusOr<std::string> MakeFolderToKeep(absl::string_view prefix,
+                                             absl::string_view purpose);
 
 }  // namespace muster::worker
 

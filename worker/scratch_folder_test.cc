@@ -15,6 +15,7 @@ namespace muster::worker {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class ScratchFolderTest : public ::testing::Test {
  protected:
@@ -70,8 +71,19 @@ TEST_F(ScratchFolderTest, ThatOfAProcessThatWasKilledIsRemovedAndNoOther) {
   EXPECT_EQ(count(), 3);
 }
 
+TEST_F(ScratchFolderTest, AFolderToKeepStays) {
+  const auto kept = MakeFolderToKeep("logs.", "the output");
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_THAT(*kept, StartsWith((root_ / "logs.").string()));
+  { const auto scratch = ScratchFolder::Create(); }
+  EXPECT_TRUE(std::filesystem::is_directory(*kept));
+}
+
 TEST_F(ScratchFolderTest, ARootThatIsNotThereIsAnError) {
   setenv("TMPDIR", "/not/there", 1);
+  EXPECT_THAT(
+      std::string(MakeFolderToKeep("logs.", "the output").status().message()),
+      HasSubstr("for the output in TMPDIR \"/not/there\": "));
   EXPECT_THAT(std::string(ScratchFolder::Create().status().message()),
               HasSubstr("in TMPDIR \"/not/there\": "));
 }
