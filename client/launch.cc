@@ -25,6 +25,7 @@
 #include "client/errors.h"
 #include "client/internal/endpoint.h"
 #include "client/internal/error_file.h"
+#include "client/internal/exit_status.h"
 #include "client/internal/throw.h"
 
 namespace muster {
@@ -108,16 +109,13 @@ struct SpawnedProcesses::Process {
     return WIFEXITED(status) && WEXITSTATUS(status) == kExitPeerFailed ? 2 : 3;
   }
   std::string Describe() const {
-    if (WIFSIGNALED(status)) {
-      const char* const name = sigabbrev_np(WTERMSIG(status));
-      return absl::StrCat("was killed by signal ", WTERMSIG(status), " (SIG",
-                          name == nullptr ? "?" : name, ")");
-    }
+    const auto end = internal::ExitStatus::OfWait(status);
+    if (end.signal != 0) return internal::Describe(end);
     std::string message(kMessageBytesMax, '\0');
     const ssize_t count = read(message_fd, message.data(), message.size());
     message.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
     if (!message.empty()) return absl::StrCat("threw: ", message);
-    return absl::StrCat("exited with status ", WEXITSTATUS(status));
+    return internal::Describe(end);
   }
 };
 

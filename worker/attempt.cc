@@ -24,6 +24,7 @@
 #include "absl/strings/str_format.h"
 #include "client/internal/endpoint.h"
 #include "client/internal/error_file.h"
+#include "client/internal/exit_status.h"
 #include "worker/numa.h"
 #include "worker/scratch_folder.h"
 
@@ -286,14 +287,15 @@ void Attempt::OnSignal() {
     if (stop_signal_ == 0 && phase_ == Phase::kRunning) {
       stop_signal_ = signal;
       Say(absl::StrCat(
-          "got ", SignalName(signal), ", passing it on; ranks have ",
+          "got ", internal::SignalName(signal), ", passing it on; ranks have ",
           Seconds(options_.stop_grace), " to end (once more kills them now)"));
       Stop(signal);
     } else if (phase_ == Phase::kFailing) {
       stop_signal_ = signal;
       Stop(signal);
     } else {
-      Say(absl::StrCat("got ", SignalName(signal), ", killing all ranks"));
+      Say(absl::StrCat("got ", internal::SignalName(signal),
+                       ", killing all ranks"));
       Kill();
     }
   }
@@ -304,7 +306,7 @@ void Attempt::OnRankEnd(Rank& rank) {
   if (waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED) != 0) return;
   rank.ended = true;
   epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, rank.pidfd, nullptr);
-  ExitStatus status;
+  internal::ExitStatus status;
   if (info.si_code == CLD_EXITED) {
     status.code = info.si_status;
   } else {
@@ -329,7 +331,7 @@ void Attempt::OnRankEnd(Rank& rank) {
 }
 
 // --restart=rank.
-bool Attempt::RestartRank(Rank& rank, const ExitStatus& status) {
+bool Attempt::RestartRank(Rank& rank, const internal::ExitStatus& status) {
   int restarts = 0;
   for (const Rank& each : ranks_) restarts += each.restarts;
   if (options_.restart != LaunchOptions::Restart::kRank ||
@@ -427,7 +429,7 @@ Outcome Attempt::Report() const {
   // Of ranks that were told to stop because of something else, nobody cares
   // how they did.
   if (!failed && (stop_signal_ != 0 || interrupted_)) return outcome;
-  const ExitStatus& status = exits_[first].status;
+  const internal::ExitStatus& status = exits_[first].status;
   outcome.status = status.shell_status();
   outcome.lost_peer = status.signal == 0 && status.code == kExitPeerFailed;
   outcome.failure = DescribeFailure(first);

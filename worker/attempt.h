@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/internal/exit_status.h"
 #include "worker/failure.h"
 #include "worker/launch_options.h"
 #include "worker/output_pump.h"
@@ -108,7 +109,7 @@ class Attempt {
   void HandleEvents();
   void OnSignal();
   void OnRankEnd(Rank& rank);
-  bool RestartRank(Rank& rank, const ExitStatus& status);
+  bool RestartRank(Rank& rank, const internal::ExitStatus& status);
   void OnDeadline();
   void Fail();
   void Stop(int signal);

@@ -15,7 +15,7 @@ size_t FirstFailure(const std::vector<RankExit>& exits) {
   size_t first = exits.size();
   int first_weight = 0;
   for (size_t i = 0; i < exits.size(); ++i) {
-    const ExitStatus& status = exits[i].status;
+    const internal::ExitStatus& status = exits[i].status;
     if (status.ok()) continue;
     int weight = 4;
     if (status.signal == SIGKILL) weight = 5;

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "client/internal/exit_status.h"
 #include "client/launch.h"
-#include "worker/process.h"
 
 namespace muster::worker {
 
@@ -14,7 +14,7 @@ namespace muster::worker {
 struct RankExit {
   int rank = 0;
   pid_t pid = 0;
-  ExitStatus status;
+  internal::ExitStatus status;
   // It ended after muster-run told it to.
   bool told_to_stop = false;
 };

@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/internal/endpoint.h"
+#include "client/internal/exit_status.h"
 #include "worker/attempt.h"
 #include "worker/failure.h"
 #include "worker/hosts.h"
@@ -139,7 +140,7 @@ void Launcher::Await(const std::function<void()>& call) {
     ReadSignals();
     if (signal_ != 0 && !left) {
       left = true;
-      hosts_->Leave(absl::StrCat("stopped by ", SignalName(signal_)),
+      hosts_->Leave(absl::StrCat("stopped by ", internal::SignalName(signal_)),
                     kLeaveTime);
     }
   }
@@ -166,10 +167,11 @@ std::optional<Hosts::Change> Launcher::AwaitChange(
 
 int Launcher::StoppedBySignal() {
   if (hosts_ != nullptr) {
-    hosts_->Leave(absl::StrCat("stopped by ", SignalName(signal_)), kLeaveTime);
+    hosts_->Leave(absl::StrCat("stopped by ", internal::SignalName(signal_)),
+                  kLeaveTime);
   }
   Say(absl::StrFormat(
-      "stopped by %s after %.1fs", SignalName(signal_),
+      "stopped by %s after %.1fs", internal::SignalName(signal_),
       std::chrono::duration<double>(Clock::now() - start_).count()));
   return 128 + signal_;
 }

@@ -161,21 +161,6 @@ bool WasStartedWith(pid_t pid, const std::string& variable) {
 
 }  // namespace
 
-std::string SignalName(int signal) {
-  const char* const name = sigabbrev_np(signal);
-  if (name == nullptr) return absl::StrCat("signal ", signal);
-  return absl::StrCat("SIG", name);
-}
-
-std::string Describe(const ExitStatus& status) {
-  if (status.signal == 0) {
-    return absl::StrCat("exited with status ", status.code);
-  }
-  return absl::StrCat("was killed by signal ", status.signal, " (",
-                      SignalName(status.signal), ")",
-                      status.core_dumped ? ", core dumped" : "");
-}
-
 ProcessGroup::ProcessGroup(pid_t guard, int guard_pipe)
     : guard_(guard), guard_pipe_(guard_pipe) {}
 

@@ -13,23 +13,6 @@
 
 namespace muster::worker {
 
-// How a process ended.
-struct ExitStatus {
-  int code = 0;    // exit status, when `signal` is 0
-  int signal = 0;  // the signal that killed it
-  bool core_dumped = false;
-
-  bool ok() const { return code == 0 && signal == 0; }
-  // As shells count: 128 + the signal's number.
-  int shell_status() const { return signal != 0 ? 128 + signal : code; }
-};
-
-// "exited with status 3", "was killed by signal 9 (SIGKILL)".
-std::string Describe(const ExitStatus& status);
-
-// "SIGTERM"; "signal 40" for one without a name.
-std::string SignalName(int signal);
-
 // ProcessGroup is the process group that all ranks of this host and their
 // children live in, and a guard process that kills it when this process is
 // gone, however that happened.

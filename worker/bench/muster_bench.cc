@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "client/internal/embedded_coordinator.h"
+#include "client/internal/exit_status.h"
 #include "client/muster.h"
 #include "client/version.h"
 #include "worker/bench/measure.h"
@@ -107,10 +108,6 @@ Environment OwnEnvironment() {
   return environment;
 }
 
-int ShellStatus(int status) {
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
 // SIGCHLD, and what ends this process: AwaitRanks takes them.
 sigset_t RankSignals() {
   sigset_t signals;
@@ -138,13 +135,13 @@ int AwaitRanks(std::vector<pid_t> ranks) {
       }
       ranks[rank] = 0;
       if (status == 0 || result != 0) continue;
-      result = ShellStatus(status);
+      const auto ended = internal::ExitStatus::OfWait(status);
+      result = ended.shell_status();
       clock_gettime(CLOCK_MONOTONIC, &until);
       until.tv_sec += kEndingSeconds;
       // Otherwise it has spoken itself.
-      if (WIFSIGNALED(status)) {
-        Fail(absl::StrCat("rank ", rank, " was killed by ",
-                          SignalName(WTERMSIG(status))));
+      if (ended.signal != 0) {
+        Fail(absl::StrCat("rank ", rank, " ", Describe(ended)));
       }
     }
     if (running.empty()) return result;
@@ -226,7 +223,7 @@ int RunWith(const std::string& algorithm, std::vector<std::string> arguments) {
   while (waitpid(pid, &status, 0) < 0) {
     if (errno != EINTR) return 1;
   }
-  return ShellStatus(status);
+  return internal::ExitStatus::OfWait(status).shell_status();
 }
 
 // Measures every algorithm of every operation, and prints the fastest ones.

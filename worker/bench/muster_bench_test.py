@@ -112,7 +112,7 @@ class BenchTest(unittest.TestCase):
         # A peer's parent is its rank.
         error = self.error_of_peer("[ $RANK = 1 ] && kill -KILL $PPID\n"
                                    "exec sleep 1000\n", status=137)
-        self.assertIn("rank 1 was killed by SIGKILL", error)
+        self.assertIn("rank 1 was killed by signal 9 (SIGKILL)", error)
 
     def test_too_much_memory_is_an_error(self):
         done = run(BENCH, "all_reduce", "--nproc=2", "--minbytes=1024G",
