@@ -193,9 +193,7 @@ absl::Status Pairs::Connect(int peer, const AddressBytes& theirs) {
 
 void Pairs::Abort() {
   MutexLock lock(mutex_);
-  // One that is just being made is not closed: a connection that is reset
-  // before the other side has accepted it kills that process, by an exception
-  // in Gloo's thread.
+  // One that is just being made is not closed: that waits for Gloo's thread.
   aborted_ = true;
 }
 
