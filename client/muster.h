@@ -18,6 +18,7 @@
 #include "client/process_group.h"
 #include "client/session.h"
 #include "client/store.h"
+#include "client/streams.h"
 #include "client/tcp_store.h"
 
 #endif  // MUSTER_CLIENT_MUSTER_H_

@@ -60,6 +60,7 @@ Work& Work::operator=(Work&& other) noexcept {
     work_ = std::move(other.work_);
     group_ = std::move(other.group_);
     result_ = std::move(other.result_);
+    waited_ = other.waited_;
     future_ = std::move(other.future_);
   }
   return *this;
@@ -68,13 +69,16 @@ Work& Work::operator=(Work&& other) noexcept {
 Work::~Work() { Finish(); }
 
 void Work::Finish() noexcept {
-  if (work_ != nullptr && !work_->IsCompleted()) work_->Wait().IgnoreError();
+  if (work_ != nullptr && !waited_ && !work_->IsCompleted()) {
+    work_->Synchronize().IgnoreError();
+  }
 }
 
 void Work::Wait() {
   if (work_ == nullptr) return;
-  const absl::Status status = work_->Wait();
+  const absl::Status status = work_->Synchronize();
   if (!status.ok()) group_->ThrowFailure(status);
+  waited_ = true;
 }
 
 bool Work::WaitFor(std::chrono::milliseconds timeout) {
@@ -105,13 +109,13 @@ std::exception_ptr Work::Exception() const {
 }
 
 std::vector<Tensor> Work::Result() const {
-  if (!IsCompleted()) {
+  if (!IsCompleted() && !waited_) {
     internal::Throw(internal::Origin::kControl,
                     absl::FailedPreconditionError(
                         "Work needs to be completed before calling result(). "
                         "Should call wait() before result()."));
   }
-  if (!IsSuccess()) group_->ThrowFailure(work_->status());
+  if (IsCompleted() && !IsSuccess()) group_->ThrowFailure(work_->status());
   return {result_.begin(), result_.end()};
 }
 

@@ -50,6 +50,13 @@ class ProcessGroup;
 // back, since the other ranks count on it: ProcessGroup::Abort ends all of
 // them.
 //
+// Of tensors on a CUDA device (streams.h) a collective begins after what the
+// calling thread's current stream had been given, and waiting for it, also by
+// destroying the Work, holds up that stream and not the host: what is given to
+// the stream afterwards finds the results. IsCompleted and WaitFor are about
+// the collective itself. What fails after the wait is told by the next call on
+// the group, and by Exception().
+//
 // Movable. One thread at a time.
 class Work {
  public:
@@ -58,13 +65,15 @@ class Work {
   Work& operator=(Work&& other) noexcept;
   ~Work();
 
-  // Waits for completion. Every Wait of a failed collective throws the same.
+  // Waits for completion; on a CUDA device, as said above, until the current
+  // stream does (a barrier waits for completion there, too). Every Wait of a
+  // failed collective throws the same.
   // Throws DistNetworkError (a peer is gone; culprits() says who),
   // DistBackendError (the collective failed or its timeout passed), DistError
   // (kInvalidArgument: nothing was started, the group is as before).
   void Wait();
 
-  // As Wait(), but returns false when `timeout` passes first; the collective
+  // Waits for completion itself, on the host, but returns false when `timeout` passes first; the collective
   // goes on. Throws DistError (kInvalidArgument) if that is negative.
   bool WaitFor(std::chrono::milliseconds timeout);
 
@@ -77,8 +86,8 @@ class Work {
   std::exception_ptr Exception() const;
 
   // The tensors that it has written: the outputs, or what it worked on in
-  // place. Throws DistError (kFailedPrecondition) before completion, and what
-  // Wait() throws after a failure.
+  // place. Throws DistError (kFailedPrecondition) before it was waited for or is
+  // complete, and what Wait() throws after a failure.
   std::vector<Tensor> Result() const;
 
   // Of Result(), for continuations: future.h says where and in which order they
@@ -102,6 +111,7 @@ class Work {
   std::shared_ptr<dataplane::Work> work_;
   std::shared_ptr<internal::GroupState> group_;
   dataplane::Collective::Tensors result_;
+  bool waited_ = false;
   std::optional<Future<std::vector<Tensor>>> future_;
 };
 

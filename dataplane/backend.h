@@ -72,6 +72,12 @@ class Backend {
   // is complete, and no longer, failed or not.
   virtual std::shared_ptr<Work> Start(const Collective& collective) = 0;
 
+  // What is started between the two begins as one, if the backend knows how.
+  // One thread calls them, in pairs, with nothing but Start of collectives
+  // (not sends and receives) between; no other thread starts anything then.
+  virtual void BeginTogether() {}
+  virtual void EndTogether() {}
+
   // `collective`, not a send or receive, is not started here, because of `why`:
   // its arguments are bad. The other ranks may have started it. May take a
   // second.
@@ -101,6 +107,8 @@ class BackendDecorator : public Backend {
   std::shared_ptr<Work> Start(const Collective& collective) override {
     return inner_->Start(collective);
   }
+  void BeginTogether() override { inner_->BeginTogether(); }
+  void EndTogether() override { inner_->EndTogether(); }
   void Refused(const Collective& collective, const absl::Status& why) override {
     inner_->Refused(collective, why);
   }

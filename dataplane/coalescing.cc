@@ -210,6 +210,11 @@ class CoalescedWork : public Work {
     for (const auto& work : works_) work->Wait(deadline).IgnoreError();
     return outcome_->done().Wait(deadline);
   }
+  absl::Status Synchronize() override {
+    absl::Status first;
+    for (const auto& work : works_) first.Update(work->Synchronize());
+    return first;
+  }
   bool IsCompleted() const override { return outcome_->done().IsCompleted(); }
   absl::Status status() const override { return outcome_->done().status(); }
   void OnCompletion(Callback callback) override {
@@ -342,14 +347,12 @@ std::shared_ptr<Work> StartCoalesced(Communicator& communicator,
   std::vector<Collective> fused;
   fused.reserve(outcome->bins().size());
   for (Bin& bin : outcome->bins()) fused.push_back(bin.Fuse());
-  std::vector<std::shared_ptr<Work>> works;
-  works.reserve(fused.size());
-  for (Collective& one : fused) {
-    works.push_back(communicator.Start(std::move(one)));
-    works.back()->OnCompletion(
-        [outcome, index = works.size() - 1](const absl::Status& result) {
-          outcome->Completed(index, result);
-        });
+  std::vector<std::shared_ptr<Work>> works =
+      communicator.StartTogether(std::move(fused));
+  for (size_t index = 0; index < works.size(); ++index) {
+    works[index]->OnCompletion([outcome, index](const absl::Status& result) {
+      outcome->Completed(index, result);
+    });
   }
   return std::make_shared<CoalescedWork>(outcome, std::move(works));
 }

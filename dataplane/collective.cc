@@ -95,11 +95,23 @@ size_t Collective::bytes() const {
   return BytesOf(tensors) + std::max(BytesOf(inputs), BytesOf(outputs));
 }
 
-DataType Collective::data_type() const {
+const Tensor* Collective::first_tensor() const {
   for (const Tensors* list : {&tensors, &inputs, &outputs}) {
-    if (!list->empty()) return list->front().data_type();
+    if (!list->empty()) return &list->front();
   }
-  return DataType::kFloat32;
+  return nullptr;
+}
+
+int Collective::cuda_device() const {
+  const Tensor* const tensor = first_tensor();
+  return tensor != nullptr && tensor->device().type == DeviceType::kCuda
+             ? tensor->device().index
+             : -1;
+}
+
+DataType Collective::data_type() const {
+  const Tensor* const tensor = first_tensor();
+  return tensor == nullptr ? DataType::kFloat32 : tensor->data_type();
 }
 
 std::string Collective::Label() const {

@@ -155,6 +155,12 @@ struct Collective {
   // whichever are more.
   size_t bytes() const;
 
+  // One of its tensors; null if it has none.
+  const Tensor* first_tensor() const;
+
+  // The index of the CUDA device that its tensors are on; -1 if they are not.
+  int cuda_device() const;
+
   // Of all its tensors; kFloat32 if it has none.
   DataType data_type() const;
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -39,6 +40,23 @@ absl::Status Communicator::Check(const Collective& collective) const {
 
 std::shared_ptr<Work> Communicator::Start(Collective collective) {
   MutexLock order(start_mutex_);
+  return StartNext(std::move(collective));
+}
+
+std::vector<std::shared_ptr<Work>> Communicator::StartTogether(
+    std::vector<Collective> collectives) {
+  MutexLock order(start_mutex_);
+  std::vector<std::shared_ptr<Work>> works;
+  works.reserve(collectives.size());
+  backend_->BeginTogether();
+  for (Collective& collective : collectives) {
+    works.push_back(StartNext(std::move(collective)));
+  }
+  backend_->EndTogether();
+  return works;
+}
+
+std::shared_ptr<Work> Communicator::StartNext(Collective collective) {
   absl::Status poison;
   {
     MutexLock lock(mutex_);

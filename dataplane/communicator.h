@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -64,6 +65,11 @@ class Communicator {
   // the group as it was: nothing was sent.
   std::shared_ptr<Work> Start(Collective collective);
 
+  // The same of several, not sends and receives, that begin as one if the
+  // backend knows how.
+  std::vector<std::shared_ptr<Work>> StartTogether(
+      std::vector<Collective> collectives);
+
   // What Start would make of its arguments: OK, or that error, without its
   // head.
   absl::Status Check(const Collective& collective) const;
@@ -89,6 +95,8 @@ class Communicator {
     Instant started;
   };
 
+  std::shared_ptr<Work> StartNext(Collective collective)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(start_mutex_);
   void Completed(uint64_t sequence, const absl::Status& status);
   void PointToPointCompleted(uint64_t sequence, const absl::Status& status);
 

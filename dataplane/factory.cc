@@ -16,6 +16,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "dataplane/backends/gloo/gloo_backend.h"
+#include "dataplane/backends/nccl/api.h"
+#include "dataplane/backends/nccl/nccl_backend.h"
+#include "dataplane/cuda/api.h"
 #include "dataplane/decorators/guarding.h"
 #include "dataplane/mutex.h"
 #include "dataplane/per_device.h"
@@ -29,7 +32,26 @@ constexpr size_t kNameBytesMax = 64;
 struct Definition {
   std::vector<DeviceType> devices;
   BackendFactory factory;
+  // Why it cannot be used here, though it is built in; OK if it can. Null:
+  // always OK.
+  const absl::Status& (*available)() = nullptr;
+
+  absl::Status CheckAvailable() const {
+    return available == nullptr ? absl::OkStatus() : available();
+  }
 };
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateNccl(
+    const BackendOptions& options) {
+  const auto library = nccl::Load();
+  if (!library.ok()) return library.status();
+  const auto& runtime = cuda::TheRuntime();
+  if (!runtime.ok()) return runtime.status();
+  return nccl::CreateNcclBackend({.cuda = runtime->api,
+                                  .nccl = library->api,
+                                  .nccl_version = library->version},
+                                 options);
+}
 
 class Registry {
  public:
@@ -41,7 +63,9 @@ class Registry {
   std::vector<std::string> Names() {
     MutexLock lock(mutex_);
     std::vector<std::string> names;
-    for (const auto& [name, definition] : definitions_) names.push_back(name);
+    for (const auto& [name, definition] : definitions_) {
+      if (definition.CheckAvailable().ok()) names.push_back(name);
+    }
     return names;
   }
 
@@ -53,9 +77,16 @@ class Registry {
   absl::StatusOr<Definition> Find(absl::string_view name) {
     MutexLock lock(mutex_);
     const auto found = definitions_.find(std::string(name));
-    if (found != definitions_.end()) return found->second;
+    if (found != definitions_.end()) {
+      const absl::Status available = found->second.CheckAvailable();
+      if (available.ok()) return found->second;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "backend \"", name, "\" cannot be used here: ", available.message()));
+    }
     std::vector<std::string> names;
-    for (const auto& [known, definition] : definitions_) names.push_back(known);
+    for (const auto& [known, definition] : definitions_) {
+      if (definition.CheckAvailable().ok()) names.push_back(known);
+    }
     return absl::InvalidArgumentError(absl::StrCat(
         "unknown backend \"", name, "\": this program has ",
         absl::StrJoin(names, ", "),
@@ -64,7 +95,10 @@ class Registry {
   }
 
  private:
-  Registry() { definitions_["gloo"] = {{DeviceType::kCpu}, CreateGlooBackend}; }
+  Registry() {
+    definitions_["gloo"] = {{DeviceType::kCpu}, CreateGlooBackend};
+    definitions_["nccl"] = {{DeviceType::kCuda}, CreateNccl, &nccl::Available};
+  }
 
   Mutex mutex_;
   std::map<std::string, Definition> definitions_ ABSL_GUARDED_BY(mutex_);

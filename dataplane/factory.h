@@ -24,8 +24,8 @@ using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>(
 
 // All functions are thread-safe.
 
-// Names of the backends in this program and of those that were registered,
-// sorted.
+// Names of the backends in this program that can be used here and of those that
+// were registered, sorted. May look for devices.
 std::vector<std::string> Backends();
 
 // Makes `factory` known as `name`, for tensors on `devices`, to this process
@@ -46,7 +46,8 @@ absl::StatusOr<std::string> LoadBackend(const std::string& path);
 // Whether `spec` says which backend to use: a name, or one for each device,
 // "cpu:gloo,cuda:nccl".
 // Errors: kInvalidArgument (malformed, or an unknown backend or device, or a
-// backend for a device that it does not take).
+// backend for a device that it does not take), kFailedPrecondition (a backend
+// that cannot be used here: why).
 absl::Status CheckBackend(absl::string_view spec);
 
 // The backend that `spec` names; of several, one that gives each collective to

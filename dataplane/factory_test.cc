@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "dataplane/backends/nccl/api.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/instant.h"
 #include "dataplane/testing/fake_backend.h"
@@ -22,6 +24,7 @@ using ::testing::Contains;
 using ::testing::Each;
 using testing::FakeBackend;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kPlugins[] = "dataplane/testing/lib";
 
@@ -92,9 +95,23 @@ TEST(FactoryTest, SpecsThatAreNone) {
               HasSubstr("Duplicate device type cpu"));
   EXPECT_THAT(Problem("tpu:gloo"), HasSubstr("unknown device \"tpu\""));
   EXPECT_THAT(Problem("cpu:"), HasSubstr("unknown backend \"\""));
-  EXPECT_THAT(Problem("cpu:gloo,cuda:nccl"),
-              HasSubstr("unknown backend \"nccl\""));
   EXPECT_THAT(Problem("cuda:gloo"), HasSubstr("gloo takes no cuda tensors"));
+}
+
+TEST(FactoryTest, NcclIsThereWhereItCanBeUsed) {
+  const absl::Status& available = nccl::Available();
+  if (available.ok()) {
+    EXPECT_THAT(Backends(), Contains("nccl"));
+    EXPECT_EQ(CheckBackend("cpu:gloo,cuda:nccl"), absl::OkStatus());
+  } else {
+    EXPECT_THAT(Backends(), Not(Contains("nccl")));
+    EXPECT_EQ(
+        CheckBackend("cpu:gloo,cuda:nccl"),
+        absl::FailedPreconditionError(absl::StrCat(
+            "backend \"nccl\" cannot be used here: ", available.message())));
+  }
+  EXPECT_TRUE(absl::IsAlreadyExists(
+      RegisterBackend("nccl", {DeviceType::kCuda}, Make)));
 }
 
 TEST(FactoryTest, ARegisteredBackendIsOneAsTheOthers) {
@@ -209,7 +226,7 @@ TEST(FactoryTest, LibrariesThatAreNoBackends) {
   EXPECT_TRUE(absl::IsFailedPrecondition(other));
   EXPECT_THAT(std::string(other.message()),
               AllOf(HasSubstr("was built for interface 1000 (Abseil "),
-                    HasSubstr("this program for interface 2 (Abseil ")));
+                    HasSubstr("this program for interface 3 (Abseil ")));
   const absl::Status taken = load(kPlugins + std::string("taken_name.so"));
   EXPECT_TRUE(absl::IsAlreadyExists(taken));
   EXPECT_THAT(std::string(taken.message()),

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,14 +15,6 @@
 
 namespace muster::dataplane {
 namespace {
-
-const Tensor* FirstTensor(const Collective& collective) {
-  for (const auto* list :
-       {&collective.tensors, &collective.inputs, &collective.outputs}) {
-    if (!list->empty()) return &list->front();
-  }
-  return nullptr;
-}
 
 class Prefixed : public BootstrapStore {
  public:
@@ -62,7 +55,7 @@ PerDevice::PerDevice(std::string name, Map backends)
 }
 
 Backend* PerDevice::Find(const Collective& collective) const {
-  const Tensor* const tensor = FirstTensor(collective);
+  const Tensor* const tensor = collective.first_tensor();
   if (tensor == nullptr) return backends_.front().second.get();
   for (const auto& [device, backend] : backends_) {
     if (device == tensor->device().type) return backend.get();
@@ -70,11 +63,19 @@ Backend* PerDevice::Find(const Collective& collective) const {
   return nullptr;
 }
 
+std::set<Backend*> PerDevice::Distinct() const {
+  std::set<Backend*> distinct;
+  for (const auto& [device, backend] : backends_) {
+    distinct.insert(backend.get());
+  }
+  return distinct;
+}
+
 absl::Status PerDevice::Supports(const Collective& collective) const {
   const Backend* const backend = Find(collective);
   if (backend != nullptr) return backend->Supports(collective);
   return absl::UnimplementedError(
-      absl::StrCat("No backend for ", FirstTensor(collective)->Describe(),
+      absl::StrCat("No backend for ", collective.first_tensor()->Describe(),
                    " in \"", name_, "\""));
 }
 
@@ -88,6 +89,14 @@ size_t PerDevice::fusable_bytes() const {
 
 std::shared_ptr<Work> PerDevice::Start(const Collective& collective) {
   return Find(collective)->Start(collective);
+}
+
+void PerDevice::BeginTogether() {
+  for (Backend* const backend : Distinct()) backend->BeginTogether();
+}
+
+void PerDevice::EndTogether() {
+  for (Backend* const backend : Distinct()) backend->EndTogether();
 }
 
 void PerDevice::Refused(const Collective& collective, const absl::Status& why) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,11 +36,15 @@ class PerDevice : public Backend {
   absl::Status Supports(const Collective& collective) const override;
   size_t fusable_bytes() const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
+  void BeginTogether() override;
+  void EndTogether() override;
   void Refused(const Collective& collective, const absl::Status& why) override;
   void Abort(absl::Status cause) override;
 
  private:
   Backend* Find(const Collective& collective) const;
+  // Each once.
+  std::set<Backend*> Distinct() const;
 
   const std::string name_;
   const Map backends_;

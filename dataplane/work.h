@@ -30,6 +30,13 @@ class [[nodiscard]] Work {
   // Waits as long as the collective's own deadline lets it run.
   [[nodiscard]] absl::Status Wait() { return Wait(Instant::max()); }
 
+  // Orders what this thread does next with the tensors behind the collective.
+  // On CPU tensors that is Wait(). On CUDA tensors it orders what the thread
+  // gives to its current stream (cuda/stream.h): that stream waits, and this
+  // call only until the collective itself has been given to a stream. It
+  // returns what has failed by then; status() says what fails later.
+  [[nodiscard]] virtual absl::Status Synchronize() { return Wait(); }
+
   virtual bool IsCompleted() const = 0;
 
   // The status once completed; OK before.

@@ -224,9 +224,11 @@ Work GroupState::Run(dataplane::Collective collective, bool async_op) {
   dataplane::Collective::Tensors result =
       collective.outputs.empty() ? collective.tensors : collective.outputs;
   const milliseconds timeout = collective.timeout;
+  // On a device the caller goes on before it is complete.
+  const bool goes_on = async_op || collective.cuda_device() >= 0;
   std::shared_ptr<dataplane::Work> started =
       LiveCommunicator()->Start(std::move(collective));
-  Watch(*started, timeout, async_op);
+  Watch(*started, timeout, goes_on);
   Work work(std::move(started), shared_from_this(), std::move(result));
   if (!async_op) work.Wait();
   return work;
@@ -244,20 +246,22 @@ Work GroupState::RunCoalesced(std::vector<dataplane::Collective> collectives,
   const auto live = LiveCommunicator();
   const milliseconds timeout =
       collectives.empty() ? milliseconds(0) : collectives.front().timeout;
+  bool goes_on = async_op;
+  for (const auto& one : collectives) goes_on |= one.cuda_device() >= 0;
   std::shared_ptr<dataplane::Work> started =
       dataplane::StartCoalesced(*live, std::move(collectives));
-  Watch(*started, timeout, async_op);
+  Watch(*started, timeout, goes_on);
   Work work(std::move(started), shared_from_this(), std::move(result));
   if (!async_op) work.Wait();
   return work;
 }
 
 void GroupState::Watch(dataplane::Work& work, milliseconds timeout,
-                       bool async_op) {
+                       bool goes_on) {
   if (timeout.count() == 0) timeout = options_.timeout;
   const Instant began = Clock::now();
   work.OnCompletion([weak = weak_from_this(), began, timeout,
-                     async_op](const absl::Status& status) {
+                     goes_on](const absl::Status& status) {
     if (status.ok()) return;
     const auto self = weak.lock();
     const auto live = self == nullptr ? nullptr : self->communicator();
@@ -270,7 +274,7 @@ void GroupState::Watch(dataplane::Work& work, milliseconds timeout,
       }
       self->failed_ = true;
     }
-    if (!async_op) return;
+    if (!goes_on) return;
     self->continuations_->Run(
         [self, status] { self->Explain(status).IgnoreError(); });
   });

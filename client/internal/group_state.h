@@ -130,7 +130,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // Has the end of `work` looked at, if it is a failure: the group's error must
   // not wait for the user to look.
   void Watch(dataplane::Work& work, std::chrono::milliseconds timeout,
-             bool async_op);
+             bool goes_on);
   FailureJudge::Accusation Accuse(const absl::Status& own);
   std::optional<absl::Status> Agree(const absl::Status& own);
   absl::Status AwaitAgreed(const absl::Status& own);

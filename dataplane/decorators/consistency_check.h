@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/bootstrap_store.h"
+#include "dataplane/cuda/stream.h"
 #include "dataplane/mutex.h"
 
 namespace muster::dataplane {
@@ -45,12 +46,19 @@ class ConsistencyCheck : public BackendDecorator {
 
   std::shared_ptr<Work> Start(const Collective& collective) override;
   void Refused(const Collective& collective, const absl::Status& why) override;
+  // Each is checked before it begins.
+  void BeginTogether() override {}
+  void EndTogether() override {}
   void Abort(absl::Status cause) override;
 
  private:
+  class CheckedWork;
+
   struct Job {
     Collective collective;
-    std::shared_ptr<PromisedWork> work;
+    std::shared_ptr<CheckedWork> work;
+    // The caller's, of the collective's device.
+    cuda::Stream stream = nullptr;
   };
 
   void Serve();
@@ -68,7 +76,7 @@ class ConsistencyCheck : public BackendDecorator {
   CondVar changed_;
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
   // That the thread is at; null: none.
-  std::shared_ptr<PromisedWork> current_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<CheckedWork> current_ ABSL_GUARDED_BY(mutex_);
   absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 

@@ -60,14 +60,6 @@ std::string CommonShape(const Collective& collective) {
   return "";
 }
 
-const Tensor* AnyTensor(const Collective& collective) {
-  for (const auto* list :
-       {&collective.tensors, &collective.inputs, &collective.outputs}) {
-    if (!list->empty()) return &list->front();
-  }
-  return nullptr;
-}
-
 std::vector<int64_t> Counts(const Collective::Tensors& tensors) {
   std::vector<int64_t> counts;
   counts.reserve(tensors.size());
@@ -221,7 +213,7 @@ Fingerprint Fingerprint::Of(const Collective& collective, int world_size) {
   auto& common = print.common;
   common["op"] = std::string(CollectiveKindName(collective.kind));
   common["sequence"] = absl::StrCat(collective.sequence);
-  if (const Tensor* tensor = AnyTensor(collective); tensor != nullptr) {
+  if (const Tensor* tensor = collective.first_tensor(); tensor != nullptr) {
     common["dtype"] = std::string(DataTypeName(tensor->data_type()));
     common["device"] = std::string(DeviceTypeName(tensor->device().type));
   }

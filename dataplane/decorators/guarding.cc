@@ -50,18 +50,26 @@ std::shared_ptr<Work> Guarding::Start(const Collective& collective) {
   return failed;
 }
 
-void Guarding::Refused(const Collective& collective, const absl::Status& why) {
-  const std::string problem = Thrown([&] { inner().Refused(collective, why); });
+void Guarding::BeginTogether() {
+  Note("BeginTogether", Thrown([&] { inner().BeginTogether(); }));
+}
+
+void Guarding::EndTogether() {
+  Note("EndTogether", Thrown([&] { inner().EndTogether(); }));
+}
+
+void Guarding::Note(absl::string_view call, const std::string& problem) const {
   if (problem.empty()) return;
   LOG(ERROR) << "backend failed: group=" << group_name_ << " backend=" << name()
-             << " cause=\"Refused " << problem << "\"";
+             << " cause=\"" << call << " " << problem << "\"";
+}
+
+void Guarding::Refused(const Collective& collective, const absl::Status& why) {
+  Note("Refused", Thrown([&] { inner().Refused(collective, why); }));
 }
 
 void Guarding::Abort(absl::Status cause) {
-  const std::string problem = Thrown([&] { inner().Abort(std::move(cause)); });
-  if (problem.empty()) return;
-  LOG(ERROR) << "backend failed: group=" << group_name_ << " backend=" << name()
-             << " cause=\"Abort " << problem << "\"";
+  Note("Abort", Thrown([&] { inner().Abort(std::move(cause)); }));
 }
 
 }  // namespace muster::dataplane

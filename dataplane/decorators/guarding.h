@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "dataplane/backend.h"
 
 namespace muster::dataplane {
@@ -17,10 +18,15 @@ class Guarding : public BackendDecorator {
 
   absl::Status Supports(const Collective& collective) const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
+  void BeginTogether() override;
+  void EndTogether() override;
   void Refused(const Collective& collective, const absl::Status& why) override;
   void Abort(absl::Status cause) override;
 
  private:
+  // Logs what `call` has thrown, if anything.
+  void Note(absl::string_view call, const std::string& problem) const;
+
   const std::string group_name_;
 };
 

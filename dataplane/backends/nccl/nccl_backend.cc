@@ -1,10 +1,10 @@
 #include "dataplane/backends/nccl/nccl_backend.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/nccl/communicator_maker.h"
 #include "dataplane/backends/nccl/issue.h"
+#include "dataplane/backends/nccl/nccl_work.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/mutex.h"
 
@@ -25,27 +26,38 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// How often the ends of collectives are looked for, and NCCL's errors.
+// How often the ends of collectives are looked for: while somebody waits for
+// one on the host, and while nobody does.
 constexpr microseconds kLook(50);
+constexpr milliseconds kLazyLook(1);
+// The same of NCCL's errors.
 constexpr milliseconds kErrorLook(100);
-// How long an aborted communicator may take to leave the tensors alone.
+// How long an aborted communicator may take to leave the tensors alone, and
+// one that is destroyed in peace to part from its peers.
 constexpr milliseconds kDrain(1000);
 
 // Leaves the function with the error, if it is one.
 #define MUSTER_RETURN_IF_ERROR(expression)                  \
   do {                                                      \
-    if (absl::Status status = (expression); !status.ok()) { \
-      return status;                                        \
+    if (absl::Status failed = (expression); !failed.ok()) { \
+      return failed;                                        \
     }                                                       \
   } while (false)
 
-// A collective on its way: given to a stream, or to be given.
+// A collective on its way.
 struct Entry {
   Collective collective;
-  std::shared_ptr<PromisedWork> work;
-  // What it is to begin after, until it is given to the stream; and its end.
+  std::shared_ptr<NcclWork> work;
+};
+
+// What begins together: one collective, or several as one group of NCCL.
+struct Batch {
+  std::vector<Entry> entries;
+  // What it is to begin after, and its end.
   cuda::Event ready = nullptr;
   cuda::Event end = nullptr;
+  // More comes to it.
+  bool open = false;
 };
 
 // A communicator with its stream, in which things happen in the order in which
@@ -57,8 +69,11 @@ struct Lane {
   int device = 0;
   cuda::Stream stream = nullptr;
   Comm comm = nullptr;  // null until it is made
-  std::deque<Entry> waiting;
-  std::deque<Entry> running;
+  std::deque<Batch> waiting;
+  std::deque<Batch> running;
+  // NCCL has yet to put the last one of `running` into the stream: nothing else
+  // may be done with the communicator until it has.
+  bool in_progress = false;
   std::thread maker;
 };
 
@@ -70,6 +85,7 @@ class NcclBackend : public Backend {
         watchdog_([this] { Watch(); }) {}
 
   ~NcclBackend() override {
+    Part();
     Abort(absl::CancelledError(
         absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
     {
@@ -92,31 +108,65 @@ class NcclBackend : public Backend {
   }
 
   absl::Status Supports(const Collective& collective) const override {
+    int device = -1;
+    {
+      MutexLock lock(mutex_);
+      device = device_;
+    }
     for (const auto* list :
          {&collective.tensors, &collective.inputs, &collective.outputs}) {
-      if (!list->empty() && list->front().device().type != DeviceType::kCuda) {
-        return absl::UnimplementedError(
-            absl::StrCat("the nccl backend takes CUDA tensors, got ",
-                         list->front().Describe()));
+      for (const Tensor& tensor : *list) {
+        if (tensor.device().type != DeviceType::kCuda) {
+          return absl::UnimplementedError(absl::StrCat(
+              "the nccl backend takes CUDA tensors, got ", tensor.Describe()));
+        }
+        if (device < 0) device = tensor.device().index;
+        if (tensor.device().index != device) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("tensors on cuda:", tensor.device().index,
+                           " in a group whose device is cuda:", device));
+        }
       }
     }
     return CheckSupported(collective);
   }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {
-    auto work = std::make_shared<PromisedWork>(collective.Describe());
+    std::shared_ptr<NcclWork> work;
     absl::Status status;
     {
       MutexLock lock(mutex_);
       status = status_;
+      if (status.ok()) status = ChooseDevice(collective.cuda_device());
+      work = std::make_shared<NcclWork>(
+          collective.Describe(), platform_.cuda, device_,
+          collective.kind == CollectiveKind::kBarrier, watched_);
       if (status.ok()) status = Add(collective, work);
-      changed_.NotifyAll();
     }
     if (!status.ok()) {
       Abort(status);
+      work->Over();
       work->Complete(status);
     }
     return work;
+  }
+
+  void BeginTogether() override {
+    MutexLock lock(mutex_);
+    gathers_ = true;
+  }
+
+  void EndTogether() override {
+    absl::Status status;
+    {
+      MutexLock lock(mutex_);
+      gathers_ = false;
+      for (auto& [key, lane] : lanes_) {
+        if (!lane->waiting.empty()) lane->waiting.back().open = false;
+        if (status.ok()) status = GiveWaiting(*lane);
+      }
+    }
+    if (!status.ok()) Abort(status);
   }
 
   void Abort(absl::Status cause) override {
@@ -127,55 +177,43 @@ class NcclBackend : public Backend {
   }
 
  private:
-  using Ended =
-      std::vector<std::pair<std::shared_ptr<PromisedWork>, absl::Status>>;
+  using Ended = std::vector<std::pair<std::shared_ptr<NcclWork>, absl::Status>>;
 
   absl::Status Cuda(cuda::Error error, absl::string_view what) const {
     return cuda::ToStatus(platform_.cuda, error, what);
   }
 
-  int DeviceOf(const Collective& collective) const {
-    for (const auto* list :
-         {&collective.tensors, &collective.inputs, &collective.outputs}) {
-      if (!list->empty()) return list->front().device().index;
-    }
-    return -1;
-  }
-
   absl::Status Add(const Collective& collective,
-                   const std::shared_ptr<PromisedWork>& work)
+                   const std::shared_ptr<NcclWork>& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    MUSTER_RETURN_IF_ERROR(ChooseDevice(DeviceOf(collective)));
     const cuda::DeviceGuard guard(platform_.cuda, device_);
     const absl::StatusOr<Lane*> lane = LaneOf(collective);
     if (!lane.ok()) return lane.status();
-    Entry entry = {.collective = collective, .work = work};
-    MUSTER_RETURN_IF_ERROR(TakeEvent(entry.ready));
-    MUSTER_RETURN_IF_ERROR(TakeEvent(entry.end));
-    MUSTER_RETURN_IF_ERROR(Cuda(
-        platform_.cuda.EventRecord(entry.ready, cuda::CurrentStream(device_)),
-        "cudaEventRecord"));
-    if ((*lane)->comm == nullptr) {
-      (*lane)->waiting.push_back(std::move(entry));
-      return absl::OkStatus();
+    std::deque<Batch>& waiting = (*lane)->waiting;
+    if (waiting.empty() || !waiting.back().open) {
+      Batch batch;
+      batch.open = gathers_;
+      MUSTER_RETURN_IF_ERROR(TakeEvent(batch.ready));
+      MUSTER_RETURN_IF_ERROR(TakeEvent(batch.end));
+      waiting.push_back(std::move(batch));
     }
-    return Give(**lane, std::move(entry));
+    waiting.back().entries.push_back({collective, work});
+    MUSTER_RETURN_IF_ERROR(
+        Cuda(platform_.cuda.EventRecord(waiting.back().ready,
+                                        cuda::CurrentStream(device_)),
+             "cudaEventRecord"));
+    if (gathers_) return absl::OkStatus();
+    return GiveWaiting(**lane);
   }
 
   // Of the first collective, and then always the same.
   absl::Status ChooseDevice(int wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (device_ < 0) {
-      device_ = wanted;
-      if (wanted < 0) {
-        return Cuda(platform_.cuda.GetDevice(&device_), "cudaGetDevice");
-      }
+    if (device_ >= 0) return absl::OkStatus();
+    if (wanted < 0) {
+      return Cuda(platform_.cuda.GetDevice(&device_), "cudaGetDevice");
     }
-    if (wanted < 0 || wanted == device_) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensors on cuda:", wanted,
-                     " in a group whose device is "
-                     "cuda:",
-                     device_));
+    device_ = wanted;
+    return absl::OkStatus();
   }
 
   absl::StatusOr<Lane*> LaneOf(const Collective& collective)
@@ -240,34 +278,72 @@ class NcclBackend : public Backend {
         platform_.nccl.CommAbort(*comm);
         return;
       }
-      if (comm.ok()) lane.comm = *comm;
-      while (status.ok() && !lane.waiting.empty()) {
-        Entry entry = std::move(lane.waiting.front());
-        lane.waiting.pop_front();
-        status = Give(lane, std::move(entry));
+      if (comm.ok()) {
+        lane.comm = *comm;
+        status = GiveWaiting(lane);
       }
-      changed_.NotifyAll();
     }
     if (!status.ok()) Abort(status);
   }
 
-  // Into the lane's stream, behind what it is to begin after.
-  absl::Status Give(Lane& lane, Entry entry)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    lane.running.push_back(std::move(entry));
-    const Entry& given = lane.running.back();
+  // As much as can be given now.
+  absl::Status GiveWaiting(Lane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (lane.comm != nullptr && !lane.in_progress && !lane.waiting.empty() &&
+           !lane.waiting.front().open) {
+      lane.running.push_back(std::move(lane.waiting.front()));
+      lane.waiting.pop_front();
+      MUSTER_RETURN_IF_ERROR(Give(lane));
+    }
+    changed_.NotifyAll();
+    return absl::OkStatus();
+  }
+
+  // The last one of `running` into the stream, behind what it is to begin
+  // after.
+  absl::Status Give(Lane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Batch& batch = lane.running.back();
     MUSTER_RETURN_IF_ERROR(
-        Cuda(platform_.cuda.StreamWaitEvent(lane.stream, given.ready, 0),
+        Cuda(platform_.cuda.StreamWaitEvent(lane.stream, batch.ready, 0),
              "cudaStreamWaitEvent"));
-    MUSTER_RETURN_IF_ERROR(Issue(given.collective, {.cuda = platform_.cuda,
-                                                    .nccl = platform_.nccl,
-                                                    .comm = lane.comm,
-                                                    .rank = lane.rank,
-                                                    .size = lane.size,
-                                                    .stream = lane.stream,
-                                                    .scratch = scratch_}));
-    return Cuda(platform_.cuda.EventRecord(given.end, lane.stream),
-                "cudaEventRecord");
+    const bool several = batch.entries.size() > 1;
+    absl::Status status;
+    if (several) status = Nccl(platform_.nccl.GroupStart(), "ncclGroupStart");
+    for (const Entry& entry : batch.entries) {
+      status.Update(Issue(entry.collective, {.cuda = platform_.cuda,
+                                             .nccl = platform_.nccl,
+                                             .comm = lane.comm,
+                                             .rank = lane.rank,
+                                             .size = lane.size,
+                                             .stream = lane.stream,
+                                             .scratch = scratch_}));
+    }
+    // Also after an error, so that the thread is in no group.
+    if (several) {
+      status.Update(Nccl(platform_.nccl.GroupEnd(), "ncclGroupEnd"));
+    }
+    MUSTER_RETURN_IF_ERROR(status);
+    return LookAfter(lane);
+  }
+
+  // Whether NCCL has put the last one of `running` into the stream.
+  absl::Status LookAfter(Lane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Result state = kSuccess;
+    MUSTER_RETURN_IF_ERROR(StateOf(lane, state));
+    lane.in_progress = state == kInProgress;
+    if (lane.in_progress) return absl::OkStatus();
+    const Batch& batch = lane.running.back();
+    MUSTER_RETURN_IF_ERROR(Cuda(
+        platform_.cuda.EventRecord(batch.end, lane.stream), "cudaEventRecord"));
+    for (const Entry& entry : batch.entries) entry.work->Given(batch.end);
+    return absl::OkStatus();
+  }
+
+  // What NCCL says of the communicator.
+  absl::Status StateOf(const Lane& lane, Result& state) const {
+    MUSTER_RETURN_IF_ERROR(ToStatus(
+        platform_.nccl, platform_.nccl.CommGetAsyncError(lane.comm, &state),
+        "ncclCommGetAsyncError", lane.comm));
+    return ToStatus(platform_.nccl, state, "NCCL", lane.comm);
   }
 
   absl::Status TakeEvent(cuda::Event& event)
@@ -282,37 +358,43 @@ class NcclBackend : public Backend {
         "cudaEventCreateWithFlags");
   }
 
-  void GiveBack(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (const cuda::Event event : {entry.ready, entry.end}) {
+  // The first of `batches` has ended.
+  void Take(std::deque<Batch>& batches, Ended& ended)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Batch& batch = batches.front();
+    for (Entry& entry : batch.entries) {
+      if (entry.collective.kind == CollectiveKind::kRecv) {
+        entry.work->SetSourceRank(entry.collective.peer);
+      }
+      entry.work->Over();
+      ended.emplace_back(std::move(entry.work), status_);
+    }
+    for (const cuda::Event event : {batch.ready, batch.end}) {
       if (event != nullptr) events_.push_back(event);
     }
+    batches.pop_front();
   }
 
   // Takes what has ended. After the end of the group that is also what has not
   // begun, and in the end what is stuck: its stream waits for somebody else's.
   Ended TakeEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Ended ended;
-    const auto take = [&](std::deque<Entry>& entries) {
-      ended.emplace_back(entries.front().work, status_);
-      GiveBack(entries.front());
-      entries.pop_front();
-    };
     const bool over = !status_.ok();
     const bool gives_up = over && Clock::now() >= give_up_at_;
     for (auto& [key, lane] : lanes_) {
-      while (over && !lane->waiting.empty()) take(lane->waiting);
       while (!lane->running.empty()) {
-        Entry& first = lane->running.front();
-        const cuda::Error error = platform_.cuda.EventQuery(first.end);
+        const bool given = !lane->in_progress || lane->running.size() > 1;
+        if (!given && !over) break;
+        const cuda::Error error =
+            given ? platform_.cuda.EventQuery(lane->running.front().end)
+                  : cuda::kSuccess;
         if (error == cuda::kNotReady && !gives_up) break;
         if (error != cuda::kSuccess && status_.ok()) {
           status_ = Cuda(error, "cudaEventQuery");
         }
-        if (first.collective.kind == CollectiveKind::kRecv) {
-          first.work->SetSourceRank(first.collective.peer);
-        }
-        take(lane->running);
+        Take(lane->running, ended);
       }
+      while (over && !lane->waiting.empty()) Take(lane->waiting, ended);
     }
     return ended;
   }
@@ -322,23 +404,28 @@ class NcclBackend : public Backend {
     const bool asks = now >= next_error_look_;
     if (asks) next_error_look_ = now + kErrorLook;
     for (auto& [key, lane] : lanes_) {
-      for (const auto* entries : {&lane->running, &lane->waiting}) {
-        for (const Entry& entry : *entries) {
-          if (status_.ok() && now >= entry.collective.deadline) {
-            status_ = absl::DeadlineExceededError(absl::StrCat(
-                "timed out after ", entry.collective.timeout.count(),
-                " ms waiting for the other ranks"));
-          }
-        }
+      for (const auto* batches : {&lane->running, &lane->waiting}) {
+        for (const Batch& batch : *batches) LookAtDeadlines(batch, now);
       }
-      if (!asks || lane->comm == nullptr || !status_.ok()) continue;
-      Result error = kSuccess;
-      status_ = ToStatus(platform_.nccl,
-                         platform_.nccl.CommGetAsyncError(lane->comm, &error),
-                         "ncclCommGetAsyncError", lane->comm);
-      if (status_.ok()) {
-        status_ = ToStatus(platform_.nccl, error, "NCCL", lane->comm);
+      if (lane->comm == nullptr || !status_.ok()) continue;
+      const cuda::DeviceGuard guard(platform_.cuda, lane->device);
+      if (lane->in_progress) {
+        status_ = LookAfter(*lane);
+        if (status_.ok()) status_ = GiveWaiting(*lane);
+      } else if (asks) {
+        Result state = kSuccess;
+        status_ = StateOf(*lane, state);
       }
+    }
+  }
+
+  void LookAtDeadlines(const Batch& batch, Instant now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const Entry& entry : batch.entries) {
+      if (!status_.ok() || now < entry.collective.deadline) continue;
+      status_ = absl::DeadlineExceededError(
+          absl::StrCat("timed out after ", entry.collective.timeout.count(),
+                       " ms waiting for the other ranks"));
     }
   }
 
@@ -367,16 +454,51 @@ class NcclBackend : public Backend {
       if (!ended.empty()) {
         mutex_.Unlock();
         for (auto& [work, status] : ended) work->Complete(status);
+        ended.clear();
         mutex_.Lock();
         continue;
       }
       if (stopping_ && IsIdle()) return;
       if (IsIdle()) {
         changed_.WaitUntil(mutex_, Clock::now() + kErrorLook);
-      } else {
+      } else if (*watched_ > 0 || !status_.ok()) {
         changed_.WaitUntil(mutex_, Clock::now() + kLook);
+      } else {
+        changed_.WaitUntil(mutex_, Clock::now() + kLazyLook);
       }
     }
+  }
+
+  // The communicators of a group that is idle and well, given back in peace:
+  // what they hold at their peers goes, too. All are begun before one is waited
+  // for, so that the ranks need no order among them; one that is not done soon
+  // is aborted with the rest.
+  void Part() {
+    MutexLock lock(mutex_);
+    if (device_ < 0 || !status_.ok() || !IsIdle()) return;
+    const cuda::DeviceGuard guard(platform_.cuda, device_);
+    std::vector<Lane*> parting;
+    for (auto& [key, lane] : lanes_) {
+      if (lane->comm == nullptr) continue;
+      if (Nccl(platform_.nccl.CommFinalize(lane->comm), "").ok()) {
+        parting.push_back(lane.get());
+      }
+    }
+    const Instant until = Clock::now() + kDrain;
+    for (Lane* const lane : parting) {
+      Result state = kInProgress;
+      while (StateOf(*lane, state).ok() && state == kInProgress &&
+             Clock::now() < until) {
+        changed_.WaitUntil(mutex_, Clock::now() + kLook);
+      }
+      if (state != kSuccess || lane->comm == nullptr) continue;
+      platform_.nccl.CommDestroy(lane->comm);
+      lane->comm = nullptr;
+    }
+  }
+
+  absl::Status Nccl(Result result, absl::string_view what) const {
+    return ToStatus(platform_.nccl, result, what);
   }
 
   // After all threads.
@@ -397,9 +519,15 @@ class NcclBackend : public Backend {
   const Platform platform_;
   const BackendOptions options_;
 
-  Mutex mutex_;
+  // How many wait on the host for something to end.
+  const std::shared_ptr<std::atomic<int>> watched_ =
+      std::make_shared<std::atomic<int>>(0);
+
+  mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Between BeginTogether and EndTogether.
+  bool gathers_ ABSL_GUARDED_BY(mutex_) = false;
   // Why the group is at its end; OK while it is not.
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   int device_ ABSL_GUARDED_BY(mutex_) = -1;

@@ -12,8 +12,11 @@
 #include <vector>
 
 #include "dataplane/backends/nccl/testing/host_nccl.h"
+#include "dataplane/coalescing.h"
+#include "dataplane/communicator.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
+#include "dataplane/decorators/consistency_check.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -33,6 +36,9 @@ class NcclBackendTest : public ::testing::Test {
  protected:
   ~NcclBackendTest() override {
     backends_.clear();
+    for (const cuda::Stream stream : streams_) {
+      EXPECT_EQ(platform_.cuda.StreamDestroy(stream), cuda::kSuccess);
+    }
     for (float* const data : memory_) platform_.cuda.Free(data);
     EXPECT_THAT(testing::TakeMisuses(), IsEmpty());
     EXPECT_THAT(cuda::testing::TakeMisuses(), IsEmpty());
@@ -63,6 +69,14 @@ class NcclBackendTest : public ::testing::Test {
                   {DeviceType::kCuda, device});
   }
 
+  cuda::Stream MakeStream() {
+    cuda::Stream stream = nullptr;
+    EXPECT_EQ(platform_.cuda.StreamCreateWithPriority(&stream, 0, 0),
+              cuda::kSuccess);
+    streams_.push_back(stream);
+    return stream;
+  }
+
   static std::vector<float> ValuesOf(const Tensor& tensor) {
     const float* const data = static_cast<const float*>(tensor.data());
     return {data, data + tensor.element_count()};
@@ -86,13 +100,12 @@ class NcclBackendTest : public ::testing::Test {
   std::shared_ptr<InMemoryStore> store_ = std::make_shared<InMemoryStore>();
   std::vector<std::unique_ptr<Backend>> backends_;
   std::vector<float*> memory_;
+  std::vector<cuda::Stream> streams_;
 };
 
 TEST_F(NcclBackendTest, ACollectiveBeginsAfterWhatIsOnTheCurrentStream) {
   Make(2);
-  cuda::Stream stream = nullptr;
-  ASSERT_EQ(platform_.cuda.StreamCreateWithPriority(&stream, 0, 0),
-            cuda::kSuccess);
+  const cuda::Stream stream = MakeStream();
   const Tensor mine = OnDevice(4, 1);
   const Tensor others = OnDevice(4, 10);
   std::promise<void> go;
@@ -110,7 +123,162 @@ TEST_F(NcclBackendTest, ACollectiveBeginsAfterWhatIsOnTheCurrentStream) {
   EXPECT_EQ(Wait(second), absl::OkStatus());
   EXPECT_THAT(ValuesOf(mine), Each(12));
   EXPECT_THAT(ValuesOf(others), Each(12));
-  EXPECT_EQ(platform_.cuda.StreamDestroy(stream), cuda::kSuccess);
+}
+
+TEST_F(NcclBackendTest, SynchronizeHoldsUpTheCurrentStreamAndNotTheHost) {
+  Make(2);
+  const cuda::Stream stream = MakeStream();
+  const cuda::Stream other = MakeStream();
+  const Tensor mine = OnDevice(4, 1);
+  // What the streams see of it.
+  std::vector<float> behind;
+  std::vector<float> beside;
+  cuda::SetCurrentStream(0, stream);
+  const auto first = AllReduce(0, mine);
+  // The communicator is there when the other rank has come to it.
+  const auto second = AllReduce(1, OnDevice(4, 10));
+  EXPECT_EQ(Wait(first), absl::OkStatus());
+  EXPECT_EQ(Wait(second), absl::OkStatus());
+
+  const auto third = AllReduce(0, mine);
+  EXPECT_EQ(third->Synchronize(), absl::OkStatus());
+  cuda::testing::Launch(stream, [&] { behind = ValuesOf(mine); });
+  cuda::testing::Launch(other, [&] { beside = ValuesOf(mine); });
+  EXPECT_EQ(platform_.cuda.StreamSynchronize(other), cuda::kSuccess);
+  EXPECT_THAT(beside, Each(11));
+  EXPECT_FALSE(third->IsCompleted());
+  // The other rank's thread has streams of its own.
+  cuda::SetCurrentStream(0, nullptr);
+  const auto fourth = AllReduce(1, OnDevice(4, 100));
+  EXPECT_EQ(platform_.cuda.StreamSynchronize(stream), cuda::kSuccess);
+  EXPECT_THAT(behind, Each(111));
+  EXPECT_EQ(Wait(third), absl::OkStatus());
+  EXPECT_EQ(third->Synchronize(), absl::OkStatus());
+  EXPECT_EQ(Wait(fourth), absl::OkStatus());
+}
+
+TEST_F(NcclBackendTest, TheCheckOfDetailKeepsTheCallersStream) {
+  Make(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    auto& backend = backends_[static_cast<size_t>(rank)];
+    backend = std::make_unique<ConsistencyCheck>(
+        std::move(backend), ConsistencyCheckOptions{.group_name = "world",
+                                                    .rank = rank,
+                                                    .world_size = 2,
+                                                    .store = store_});
+  }
+  const cuda::Stream stream = MakeStream();
+  const Tensor mine = OnDevice(4, 1);
+  std::promise<void> go;
+  std::vector<float> behind;
+  cuda::SetCurrentStream(0, stream);
+  cuda::testing::Launch(stream, [&, future = go.get_future().share()] {
+    future.wait();
+    std::fill_n(static_cast<float*>(mine.data()), 4, 2.0F);
+  });
+  const Instant deadline = Clock::now() + kLong;
+  const auto first = AllReduce(0, mine, deadline);
+  cuda::SetCurrentStream(0, nullptr);
+  const auto second = AllReduce(1, OnDevice(4, 10), deadline);
+  // When both have come; not when the results are there.
+  cuda::SetCurrentStream(0, stream);
+  EXPECT_EQ(first->Synchronize(), absl::OkStatus());
+  cuda::testing::Launch(stream, [&] { behind = ValuesOf(mine); });
+  cuda::SetCurrentStream(0, nullptr);
+  EXPECT_FALSE(first->IsCompleted());
+  go.set_value();
+  EXPECT_EQ(platform_.cuda.StreamSynchronize(stream), cuda::kSuccess);
+  EXPECT_THAT(behind, Each(12));
+  EXPECT_EQ(Wait(first), absl::OkStatus());
+  EXPECT_EQ(Wait(second), absl::OkStatus());
+}
+
+TEST_F(NcclBackendTest, CoalescedCollectivesAreOneGroupOfNccl) {
+  Make(1);
+  Communicator communicator({.group_name = "world"}, std::move(backends_[0]));
+  testing::TakeLaunches();
+  std::vector<Collective> collectives;
+  for (int i = 0; i < 4; ++i) {
+    collectives.push_back(
+        {.kind = CollectiveKind::kAllReduce, .tensors = {OnDevice(2, 3)}});
+  }
+  const auto work = StartCoalesced(communicator, collectives);
+  EXPECT_EQ(work->Synchronize(), absl::OkStatus());
+  EXPECT_EQ(Wait(work), absl::OkStatus());
+  EXPECT_THAT(testing::TakeLaunches(), ElementsAre(4));
+}
+
+TEST_F(NcclBackendTest, SynchronizeOfABarrierHoldsUpTheHost) {
+  Make(2);
+  const auto mine = backends_[0]->Start({.kind = CollectiveKind::kBarrier});
+  std::thread waiter([&] {
+    EXPECT_EQ(mine->Synchronize(), absl::OkStatus());
+    EXPECT_TRUE(mine->IsCompleted());
+  });
+  const auto others = backends_[1]->Start({.kind = CollectiveKind::kBarrier});
+  waiter.join();
+  EXPECT_EQ(others->Synchronize(), absl::OkStatus());
+}
+
+TEST_F(NcclBackendTest, SynchronizeOfWhatNeverBeganSaysWhy) {
+  Make(2);
+  const auto work = AllReduce(0, OnDevice(1, 1));
+  std::thread waiter([&] {
+    EXPECT_EQ(work->Synchronize(), absl::AbortedError("rank 1 is gone"));
+  });
+  backends_[0]->Abort(absl::AbortedError("rank 1 is gone"));
+  waiter.join();
+  EXPECT_EQ(work->Synchronize(), absl::AbortedError("rank 1 is gone"));
+}
+
+TEST_F(NcclBackendTest, WhatIsStartedTogetherIsOneGroupOfNccl) {
+  Make(2);
+  testing::TakeLaunches();
+  for (int round = 0; round < 2; ++round) {
+    std::vector<Tensor> tensors;
+    std::vector<std::shared_ptr<Work>> works;
+    for (int rank = 0; rank < 2; ++rank) {
+      backends_[static_cast<size_t>(rank)]->BeginTogether();
+      for (int i = 0; i < 3; ++i) {
+        tensors.push_back(OnDevice(2, static_cast<float>(i)));
+        works.push_back(AllReduce(rank, tensors.back()));
+      }
+      backends_[static_cast<size_t>(rank)]->EndTogether();
+    }
+    for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+    for (size_t i = 0; i < 6; ++i) {
+      EXPECT_THAT(ValuesOf(tensors[i]), Each(2 * (i % 3)));
+    }
+  }
+  EXPECT_THAT(testing::TakeLaunches(), ElementsAre(3, 3, 3, 3));
+}
+
+TEST_F(NcclBackendTest, WhatNcclIsSlowToStartKeepsItsOrder) {
+  testing::SetLooks(3);
+  Make(2);
+  const Tensor mine = OnDevice(2, 1);
+  const Tensor others = OnDevice(2, 2);
+  std::vector<std::shared_ptr<Work>> works;
+  for (int i = 0; i < 4; ++i) {
+    works.push_back(AllReduce(0, mine));
+    works.push_back(AllReduce(1, others));
+  }
+  EXPECT_EQ(works.back()->Synchronize(), absl::OkStatus());
+  for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+  EXPECT_THAT(ValuesOf(mine), Each(24));
+  EXPECT_THAT(ValuesOf(others), Each(24));
+  testing::SetLooks(0);
+}
+
+TEST_F(NcclBackendTest, AGroupInPeaceGivesItsCommunicatorsBackUnaborted) {
+  testing::TakeAborts();
+  Make(2);
+  const auto first = AllReduce(0, OnDevice(1, 1));
+  const auto second = AllReduce(1, OnDevice(1, 1));
+  EXPECT_EQ(Wait(first), absl::OkStatus());
+  EXPECT_EQ(Wait(second), absl::OkStatus());
+  backends_.clear();
+  EXPECT_EQ(testing::TakeAborts(), 0);
 }
 
 TEST_F(NcclBackendTest, AGroupCostsTheStoreOneSmallValue) {
@@ -199,10 +367,15 @@ TEST_F(NcclBackendTest, ARankThatMeetsNobodySaysSoInTime) {
 TEST_F(NcclBackendTest, TensorsOnAnotherDeviceAreRefused) {
   Make(1);
   EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
-  const absl::Status status = Wait(AllReduce(0, OnDevice(1, 1, 1)));
-  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_EQ(status.message(),
-            "tensors on cuda:1 in a group whose device is cuda:0");
+  const auto supports = [&](const Collective::Tensors& inputs) {
+    return backends_[0]->Supports({.kind = CollectiveKind::kReduceScatter,
+                                   .inputs = inputs,
+                                   .outputs = {OnDevice(1, 1)}});
+  };
+  EXPECT_EQ(supports({OnDevice(1, 1)}), absl::OkStatus());
+  EXPECT_EQ(supports({OnDevice(1, 1), OnDevice(1, 1, 1)}),
+            absl::InvalidArgumentError(
+                "tensors on cuda:1 in a group whose device is cuda:0"));
 }
 
 TEST_F(NcclBackendTest, WhatNcclCannotDoIsSaid) {

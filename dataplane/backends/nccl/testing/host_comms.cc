@@ -18,6 +18,7 @@ struct World {
   std::map<Comm, std::shared_ptr<HostComm>> comms ABSL_GUARDED_BY(mutex);
   // By unique id; ranks that have come to it.
   std::map<std::string, std::shared_ptr<Team>> teams ABSL_GUARDED_BY(mutex);
+  int aborts ABSL_GUARDED_BY(mutex) = 0;
   uint64_t last_id ABSL_GUARDED_BY(mutex) = 0;
   std::vector<std::string> misuses ABSL_GUARDED_BY(mutex);
 };
@@ -45,7 +46,11 @@ std::optional<Place> Met(const Place& place) {
 Result AwaitMade(const std::shared_ptr<HostComm>& comm,
                  const std::shared_ptr<Team>& meets, uint64_t step,
                  const Config* config) {
-  if (config != nullptr && config->blocking == 0) return kInProgress;
+  if (config != nullptr && config->blocking == 0) {
+    MutexLock lock(comm->mutex);
+    comm->nonblocking = true;
+    return kInProgress;
+  }
   meets->Await(step, [comm] { return comm->IsAborted(); });
   return kSuccess;
 }
@@ -121,13 +126,14 @@ std::optional<Ready> Use(Comm handle, absl::string_view what, bool collective) {
   bool settled = true;
   {
     MutexLock lock(comm->mutex);
-    settled = comm->Settle();
+    settled =
+        comm->Settle() && (comm->in_progress.empty() || what == "RedOpDestroy");
     ready.team = comm->team;
     ready.rank = comm->rank;
     if (settled && collective) ready.step = comm->next_step++;
   }
   if (settled) return ready;
-  Misuse(kInvalidUsage, absl::StrCat(what, " while it is being made"));
+  Misuse(kInvalidUsage, absl::StrCat(what, " while something is in progress"));
   return std::nullopt;
 }
 
@@ -254,17 +260,33 @@ Result CommFinalize(Comm comm) {
 
 Result CommDestroy(Comm comm) { return Remove(comm, "CommDestroy", false); }
 
-Result CommAbort(Comm comm) { return Remove(comm, "CommAbort", true); }
+Result CommAbort(Comm comm) {
+  {
+    World& world = TheWorld();
+    MutexLock lock(world.mutex);
+    ++world.aborts;
+  }
+  return Remove(comm, "CommAbort", true);
+}
 
 Result CommGetAsyncError(Comm handle, Result* error) {
   const std::shared_ptr<HostComm> comm = CommOf(handle);
   if (comm == nullptr) {
     return Misuse(kInvalidArgument, "CommGetAsyncError of no communicator");
   }
-  MutexLock lock(comm->mutex);
-  const bool made = comm->Settle();
-  *error = comm->async_error;
-  if (*error == kSuccess && !made) *error = kInProgress;
+  std::vector<std::function<void()>> launches;
+  {
+    MutexLock lock(comm->mutex);
+    const bool made = comm->Settle();
+    *error = comm->async_error;
+    if (*error != kSuccess) return kSuccess;
+    if (!made || (!comm->in_progress.empty() && comm->looks_left-- > 0)) {
+      *error = kInProgress;
+    } else {
+      launches.swap(comm->in_progress);
+    }
+  }
+  for (const auto& launch : launches) launch();
   return kSuccess;
 }
 
@@ -273,6 +295,12 @@ std::vector<std::string> TakeMisuses() {
   MutexLock lock(world.mutex);
   std::vector<std::string> misuses = std::exchange(world.misuses, {});
   return misuses;
+}
+
+int TakeAborts() {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  return std::exchange(world.aborts, 0);
 }
 
 Leaks CountLeaks() {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
@@ -36,6 +37,11 @@ struct HostComm {
   // Finds both out, as soon as all are there.
   std::function<std::optional<Place>()> settle ABSL_GUARDED_BY(mutex);
   uint64_t next_step ABSL_GUARDED_BY(mutex) = 1;
+  // Whether calls may be in progress when they return.
+  bool nonblocking ABSL_GUARDED_BY(mutex) = false;
+  // What such calls have yet to put into streams, and for how many more looks.
+  std::vector<std::function<void()>> in_progress ABSL_GUARDED_BY(mutex);
+  int looks_left ABSL_GUARDED_BY(mutex) = 0;
   bool aborted ABSL_GUARDED_BY(mutex) = false;
   Result async_error ABSL_GUARDED_BY(mutex) = kSuccess;
   std::map<RedOp, double> factors ABSL_GUARDED_BY(mutex);

@@ -35,6 +35,10 @@ thread_local int t_group_depth = 0;
 thread_local std::vector<Gathered> t_gathered;
 
 std::atomic<int> g_version{0};
+std::atomic<int> g_looks{0};
+
+Mutex g_launches_mutex;
+std::vector<size_t> g_launches ABSL_GUARDED_BY(g_launches_mutex);
 
 std::optional<dataplane::DataType> TypeOf(DataType type) {
   switch (type) {
@@ -82,17 +86,36 @@ ReduceOp OpOf(RedOp op) {
   }
 }
 
-void Flush() {
-  std::vector<Gathered> all = std::exchange(t_gathered, {});
-  for (Gathered& one : all) {
-    cuda::testing::Launch(one.stream, [one] {
-      for (const auto* list : {&one.sends, &one.works, &one.awaits}) {
-        for (const auto& step : *list) {
-          if (!one.comm->IsAborted()) step();
-        }
+void LaunchGathered(const Gathered& one) {
+  cuda::testing::Launch(one.stream, [one] {
+    for (const auto* list : {&one.sends, &one.works, &one.awaits}) {
+      for (const auto& step : *list) {
+        if (!one.comm->IsAborted()) step();
       }
-    });
+    }
+  });
+}
+
+// What is gathered goes into its streams, at once or after some looks.
+Result Flush() {
+  std::vector<Gathered> all = std::exchange(t_gathered, {});
+  const int looks = g_looks;
+  Result result = kSuccess;
+  for (Gathered& one : all) {
+    {
+      MutexLock lock(g_launches_mutex);
+      g_launches.push_back(one.sends.size() + one.works.size());
+    }
+    MutexLock lock(one.comm->mutex);
+    if (one.comm->nonblocking && looks > 0) {
+      one.comm->looks_left = looks;
+      one.comm->in_progress.emplace_back([one] { LaunchGathered(one); });
+      result = kInProgress;
+    } else {
+      LaunchGathered(one);
+    }
   }
+  return result;
 }
 
 Gathered& GatheredOf(const std::shared_ptr<HostComm>& comm,
@@ -130,8 +153,7 @@ Result Enqueue(const Ready& ready, cuda::Stream stream, const Call& call,
     ready.team->Part(ready.step, ready.over);
     if (write != nullptr && !ready.over()) write();
   });
-  if (t_group_depth == 0) Flush();
-  return kSuccess;
+  return t_group_depth == 0 ? Flush() : kSuccess;
 }
 
 // Of all ranks' elements from `offset` on, as many as fit into the result.
@@ -281,8 +303,7 @@ Result Send(const void* from, size_t count, DataType type, int peer, Comm comm,
   gathered.sends.push_back([=] { ready->team->Post(ready->rank, peer, call); });
   gathered.awaits.push_back(
       [=] { ready->team->AwaitTaken(ready->rank, peer, ready->over); });
-  if (t_group_depth == 0) Flush();
-  return kSuccess;
+  return t_group_depth == 0 ? Flush() : kSuccess;
 }
 
 Result Recv(void* to, size_t count, DataType type, int peer, Comm comm,
@@ -305,8 +326,7 @@ Result Recv(void* to, size_t count, DataType type, int peer, Comm comm,
     }
     ready->team->Took(peer, ready->rank);
   });
-  if (t_group_depth == 0) Flush();
-  return kSuccess;
+  return t_group_depth == 0 ? Flush() : kSuccess;
 }
 
 Result GroupStart() {
@@ -318,8 +338,7 @@ Result GroupEnd() {
   if (t_group_depth == 0) {
     return Misuse(kInvalidUsage, "GroupEnd without GroupStart");
   }
-  if (--t_group_depth == 0) Flush();
-  return kSuccess;
+  return --t_group_depth == 0 ? Flush() : kSuccess;
 }
 
 Result GetVersion(int* version) {
@@ -406,6 +425,13 @@ Api HostNcclApi(int version) {
 }
 
 Api HostNcclApi() { return HostNcclApi(22809); }
+
+void SetLooks(int looks) { g_looks = looks; }
+
+std::vector<size_t> TakeLaunches() {
+  MutexLock lock(g_launches_mutex);
+  return std::exchange(g_launches, {});
+}
 
 int OpenGroups() { return t_group_depth; }
 

@@ -20,12 +20,13 @@ namespace muster::dataplane::nccl::testing {
 // - Between GroupStart and GroupEnd calls are gathered. Sends and receives of a
 //   group go on together, of several groups one after the other.
 // - Making a communicator waits for all its ranks, or, if the configuration
-// says
-//   so (blocking = 0), is in progress until they are there.
+//   says so (blocking = 0), is in progress until they are there. What is called
+//   of it then is in progress, too, until SetLooks(n) looks at
+//   CommGetAsyncError have said so; only then it is in its stream.
 //
 // What NCCL forbids returns an error and is noted as a misuse: groups that are
-// not balanced, communicators that are gone, aborted or not ready, tensors that
-// are not on the device, ranks whose calls do not fit. Thread-safe.
+// not balanced, communicators that are gone, aborted or in progress, tensors
+// that are not on the device, ranks whose calls do not fit. Thread-safe.
 Api HostNcclApi();
 
 // What GetVersion says; what is not in an NCCL that old is null in the Api.
@@ -36,6 +37,16 @@ std::vector<std::string> TakeMisuses();
 
 // How many GroupStarts of this thread have had no GroupEnd.
 int OpenGroups();
+
+// How many looks a call on a communicator that does not block stays in
+// progress; 0 at first: none is.
+void SetLooks(int looks);
+
+// How many calls each launch since the last TakeLaunches was made of.
+std::vector<size_t> TakeLaunches();
+
+// How many CommAborts there have been since the last TakeAborts.
+int TakeAborts();
 
 // Communicators and reduce operations that were made and not given back.
 struct Leaks {

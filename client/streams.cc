@@ -1,0 +1,30 @@
+#include "client/streams.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/internal/throw.h"
+#include "dataplane/cuda/stream.h"
+
+namespace muster {
+namespace {
+
+int CheckDevice(int device) {
+  if (device < 0) {
+    internal::Throw(internal::Origin::kControl,
+                    absl::InvalidArgumentError(absl::StrCat(
+                        "argument device: ", device, " is negative")));
+  }
+  return device;
+}
+
+}  // namespace
+
+Stream CurrentStream(int device) {
+  return dataplane::cuda::CurrentStream(CheckDevice(device));
+}
+
+void SetCurrentStream(int device, Stream stream) {
+  dataplane::cuda::SetCurrentStream(CheckDevice(device), stream);
+}
+
+}  // namespace muster

@@ -1,0 +1,155 @@
+// What collectives of CUDA tensors do to streams and to the host, on a CUDA and
+// an NCCL of the host, with a group of one.
+
+#include "client/streams.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <future>
+#include <memory>
+#include <vector>
+
+#include "client/muster.h"
+#include "dataplane/backends/nccl/nccl_backend.h"
+#include "dataplane/backends/nccl/testing/host_nccl.h"
+#include "dataplane/cuda/testing/host_cuda.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+using dataplane::BackendOptions;
+using dataplane::DeviceType;
+using dataplane::cuda::testing::Launch;
+using ::testing::Each;
+using ::testing::IsEmpty;
+
+const dataplane::nccl::Platform& ThePlatform() {
+  static const auto* const platform = new dataplane::nccl::Platform{
+      .cuda = dataplane::cuda::testing::HostCudaApi(),
+      .nccl = dataplane::nccl::testing::HostNcclApi(),
+      .nccl_version = 22809};
+  return *platform;
+}
+
+class StreamsTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    RegisterBackend("nccl-host", {DeviceType::kCuda},
+                    [](const BackendOptions& options)
+                        -> absl::StatusOr<std::unique_ptr<dataplane::Backend>> {
+                      return dataplane::nccl::CreateNcclBackend(ThePlatform(),
+                                                                options);
+                    });
+  }
+
+  StreamsTest() {
+    InitProcessGroup({.backend = "cpu:gloo,cuda:nccl-host",
+                      .init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
+    EXPECT_EQ(ThePlatform().cuda.StreamCreateWithPriority(&stream_, 0, 0), 0);
+    void* data = nullptr;
+    EXPECT_EQ(ThePlatform().cuda.Malloc(&data, 16), 0);
+    data_ = static_cast<float*>(data);
+    std::fill_n(data_, 4, 1.0F);
+  }
+
+  ~StreamsTest() override {
+    if (IsInitialized()) DestroyProcessGroup();
+    ThePlatform().cuda.StreamDestroy(stream_);
+    ThePlatform().cuda.Free(data_);
+    EXPECT_THAT(dataplane::nccl::testing::TakeMisuses(), IsEmpty());
+    EXPECT_THAT(dataplane::cuda::testing::TakeMisuses(), IsEmpty());
+  }
+
+  Tensor OnDevice() {
+    return Tensor(data_, DataType::kFloat32, {4}, {DeviceType::kCuda, 0});
+  }
+
+  // The stream does nothing further until Go(); then it writes `value`.
+  void HoldStream(float value) {
+    Launch(stream_, [this, value, going = go_.get_future().share()] {
+      going.wait();
+      std::fill_n(data_, 4, value);
+    });
+  }
+  void Go() { go_.set_value(); }
+
+  // What the stream finds, once it has come so far.
+  void Look() {
+    Launch(stream_, [this] { seen_.assign(data_, data_ + 4); });
+  }
+  std::vector<float> Seen() {
+    EXPECT_EQ(ThePlatform().cuda.StreamSynchronize(stream_), 0);
+    return seen_;
+  }
+
+  Stream stream_ = nullptr;
+  float* data_ = nullptr;
+  std::promise<void> go_;
+  std::vector<float> seen_;
+};
+
+TEST_F(StreamsTest, AThreadHasACurrentStreamForEachDevice) {
+  EXPECT_EQ(CurrentStream(0), nullptr);
+  {
+    const StreamGuard guard(3, stream_);
+    EXPECT_EQ(CurrentStream(3), stream_);
+    EXPECT_EQ(CurrentStream(0), nullptr);
+    std::thread([] { EXPECT_EQ(CurrentStream(3), nullptr); }).join();
+  }
+  EXPECT_EQ(CurrentStream(3), nullptr);
+  EXPECT_THROW(CurrentStream(-1), DistError);
+  EXPECT_THROW(SetCurrentStream(-1, stream_), DistError);
+}
+
+TEST_F(StreamsTest, ACollectiveHoldsUpTheStreamAndNotTheHost) {
+  const StreamGuard guard(0, stream_);
+  HoldStream(2);
+  Work work = AllReduce(
+      OnDevice(), {.op = ReduceOp::kPremulSum, .factor = 10, .async_op = true});
+  work.Wait();
+  Look();
+  EXPECT_FALSE(work.IsCompleted());
+  EXPECT_FALSE(work.WaitFor(std::chrono::milliseconds(1)));
+  EXPECT_EQ(work.Result().size(), 1U);
+  Go();
+  EXPECT_THAT(Seen(), Each(20));
+  EXPECT_TRUE(work.WaitFor(std::chrono::minutes(1)));
+  EXPECT_TRUE(work.IsSuccess());
+}
+
+TEST_F(StreamsTest, TheSameWithoutAWorkOfOnesOwn) {
+  const StreamGuard guard(0, stream_);
+  HoldStream(2);
+  AllReduce(OnDevice(), {.op = ReduceOp::kPremulSum, .factor = 10});
+  // Dropped, not waited for.
+  AllReduce(OnDevice(),
+            {.op = ReduceOp::kPremulSum, .factor = 10, .async_op = true});
+  Look();
+  Go();
+  EXPECT_THAT(Seen(), Each(200));
+}
+
+TEST_F(StreamsTest, ABarrierHoldsUpTheHost) {
+  const StreamGuard guard(0, stream_);
+  const auto group = NewGroup(NewGroupOptions{.backend = "nccl-host"});
+  HoldStream(2);
+  std::thread later([this] { Go(); });
+  Barrier(BarrierOptions{.group = group});
+  EXPECT_THAT(std::vector<float>(data_, data_ + 4), Each(2));
+  later.join();
+}
+
+TEST_F(StreamsTest, ResultNeedsAWait) {
+  const StreamGuard guard(0, stream_);
+  HoldStream(2);
+  Work work = AllReduce(OnDevice(), {.async_op = true});
+  EXPECT_THROW(work.Result(), DistError);
+  Go();
+  work.Wait();
+  EXPECT_EQ(work.Result().size(), 1U);
+}
+
+}  // namespace
+}  // namespace muster
