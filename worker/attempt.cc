@@ -25,6 +25,7 @@
 #include "client/internal/endpoint.h"
 #include "client/internal/error_file.h"
 #include "client/internal/exit_status.h"
+#include "worker/log_runs.h"
 #include "worker/numa.h"
 #include "worker/scratch_folder.h"
 
@@ -76,28 +77,13 @@ void Attempt::Watch(int fd, uint64_t token) const {
 }
 
 std::string Attempt::FolderOf(const Rank& rank) const {
-  const int run = *setting_.log_run;
+  const std::string& job = setting_.coordinator.job;
   return absl::StrCat(
-      scratch_.has_value() ? scratch_->path() : options_.log_dir, "/",
-      setting_.coordinator.job, run == 1 ? "" : absl::StrCat(".", run),
-      "/attempt_", assignment_.restarts + rank.restarts, "/", rank.rank, "/");
-}
-
-void Attempt::PassByEarlierRuns() {
-  const auto is_taken = [this](const Rank& rank) {
-    std::error_code ignored;
-    return std::filesystem::exists(FolderOf(rank), ignored);
-  };
-  const int before = *setting_.log_run;
-  while (std::any_of(ranks_.begin(), ranks_.end(), is_taken)) {
-    ++*setting_.log_run;
-  }
-  if (*setting_.log_run == before) return;
-  Say(
-      absl::StrCat("--log-dir has output of an earlier run; that of this one "
-                   "goes to \"",
-                   options_.log_dir, "/", setting_.coordinator.job, ".",
-                   *setting_.log_run, "\""));
+      scratch_.has_value()
+          ? LogRunFolder(scratch_->path(), job, 1)
+          : LogRunFolder(options_.log_dir, job, assignment_.log_run),
+      "/", AttemptFolder(assignment_.restarts + rank.restarts), "/", rank.rank,
+      "/");
 }
 
 absl::StatusOr<std::string> Attempt::MakeFolder(const Rank& rank) const {
@@ -212,7 +198,6 @@ absl::Status Attempt::StartAll() {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     ranks_[i].rank = assignment_.first_rank + static_cast<int>(i);
   }
-  if (!scratch_.has_value()) PassByEarlierRuns();
   for (Rank& rank : ranks_) {
     absl::Status status = StartRank(rank);
     if (!status.ok()) return status;

@@ -54,9 +54,6 @@ class Attempt {
     // Readable when `on_wake` shall be called; -1: never.
     int wake_fd = -1;
     std::function<void()> on_wake = nullptr;
-    // Which run of its name this is in --log-dir, from 1; raised when there is
-    // output of that one already.
-    int* log_run = nullptr;
   };
 
   explicit Attempt(const Setting& setting, const Assignment& assignment);
@@ -101,8 +98,6 @@ class Attempt {
   absl::Status StartRank(Rank& rank);
   // Of a rank's output and error file, with a slash.
   std::string FolderOf(const Rank& rank) const;
-  // Chooses folders for the ranks' output in which there is none.
-  void PassByEarlierRuns();
   absl::StatusOr<std::string> MakeFolder(const Rank& rank) const;
   void Watch(int fd, uint64_t token) const;
   // Waits for events or the deadline, and handles them.

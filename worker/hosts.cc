@@ -209,6 +209,7 @@ absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
   own["restarts"] = report.restarts;
   own["max_restarts"] = options_.max_restarts;
   own["failure"] = report.failure;
+  own["log_run"] = report.log_run;
   CoordinatorStore store(session);
   // Empty: that host is gone already.
   std::vector<std::string> values;
@@ -255,6 +256,7 @@ absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
     assignment.max_restarts =
         std::min(assignment.max_restarts,
                  json.value("max_restarts", assignment.max_restarts));
+    assignment.log_run = std::max(assignment.log_run, json.value("log_run", 1));
     if (meeting.failure.empty()) meeting.failure = json.value("failure", "");
   }
   dataplane::MutexLock lock(mutex_);

@@ -54,6 +54,8 @@ class Hosts {
     int restarts = 0;
     // Of its ranks in the attempt before; empty: they did not fail first.
     std::string failure = {};
+    // That its --log-dir has room for; the highest number counts.
+    int log_run = 1;
   };
 
   struct Meeting {

@@ -25,6 +25,7 @@
 #include "worker/attempt.h"
 #include "worker/failure.h"
 #include "worker/hosts.h"
+#include "worker/log_runs.h"
 #include "worker/lost_ranks.h"
 
 namespace muster::worker {
@@ -41,6 +42,10 @@ class Launcher {
   int Run();
 
  private:
+  // The run in whose folder no output is of the next attempt.
+  int LogRun() const;
+  // `own` is this host's.
+  void TellLogRun(int before, int own) const;
   // Agrees with the other hosts on the next attempt. Not OK: the job is over,
   // or muster-run was told to stop.
   absl::Status Meet();
@@ -74,7 +79,6 @@ class Launcher {
   Hosts::Report report_;
   // That told muster-run to stop; 0: none did.
   int signal_ = 0;
-  int log_run_ = 1;
 };
 
 // Who was told to stop does not wait long for a coordinator that is gone.
@@ -182,7 +186,25 @@ int Launcher::FailedElsewhere(const std::string& failure) {
   return kExitPeerFailed;
 }
 
+int Launcher::LogRun() const {
+  if (options_.log_dir.empty()) return assignment_.log_run;
+  return FreeLogRun(options_.log_dir, coordinator_.job, assignment_.log_run,
+                    report_.restarts);
+}
+
+void Launcher::TellLogRun(int before, int own) const {
+  const int run = assignment_.log_run;
+  if (options_.log_dir.empty() || run == before) return;
+  Say(absl::StrCat(own == run ? "" : "another host's ",
+                   "--log-dir has output of an earlier run; that of this one "
+                   "goes to \"",
+                   LogRunFolder(options_.log_dir, coordinator_.job, run),
+                   "\""));
+}
+
 absl::Status Launcher::Meet() {
+  const int log_run = assignment_.log_run;
+  const int own_log_run = report_.log_run = LogRun();
   absl::StatusOr<Hosts::Meeting> meeting = absl::CancelledError("");
   Await([&] { meeting = hosts_->Meet(report_); });
   if (!meeting.ok()) return meeting.status();
@@ -205,6 +227,7 @@ absl::Status Launcher::Meet() {
                    meeting->failure.empty()
                        ? ""
                        : absl::StrCat(" after a failure: ", meeting->failure)));
+  TellLogRun(log_run, own_log_run);
   return absl::OkStatus();
 }
 
@@ -229,6 +252,10 @@ int Launcher::Run() {
         Say(absl::StrCat("the job is over: ", met.message()));
         return absl::EndsWith(met.message(), kFinished) ? 0 : kExitPeerFailed;
       }
+    } else {
+      const int before = assignment_.log_run;
+      assignment_.log_run = LogRun();
+      TellLogRun(before, assignment_.log_run);
     }
     if (hosts_ != nullptr &&
         options_.restart == LaunchOptions::Restart::kNone) {
@@ -246,8 +273,7 @@ std::optional<int> Launcher::Try() {
   Attempt::Setting setting = {.options = options_,
                               .coordinator = coordinator_,
                               .environment = environment_,
-                              .signal_fd = signal_fd_,
-                              .log_run = &log_run_};
+                              .signal_fd = signal_fd_};
   if (hosts_ != nullptr) {
     setting.wake_fd = wake_fd_;
     setting.on_wake = [&] {

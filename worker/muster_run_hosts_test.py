@@ -284,6 +284,20 @@ class HostsTest(unittest.TestCase):
                 self.host("echo up", "--nnodes=3", "--restart=none",
                           endpoint=endpoint) for _ in range(3)])
 
+    def test_the_hosts_agree_on_the_folder_of_their_output(self):
+        endpoint = self.start_coordinator()
+        folders = [f"{self.folder}/{name}" for name in ("one", "other")]
+        os.makedirs(f"{folders[0]}/job/attempt_0/7")
+        hosts = [self.host("echo up", "--nnodes=2", f"--log-dir={folder}",
+                           endpoint=endpoint) for folder in folders]
+        self.assert_good_end(*hosts)
+        ranks = [os.listdir(f"{folder}/job.2/attempt_0") for folder in folders]
+        self.assertEqual(sorted(sum(ranks, [])), ["0", "1"])
+        for host, folder, whose in zip(hosts, folders, ("", "another host's ")):
+            self.assertIn(f'\nmuster-run: {whose}--log-dir has output of an '
+                          'earlier run; that of this one goes to '
+                          f'"{folder}/job.2"\n', host.text())
+
     def test_hosts_come_and_go_while_the_job_runs(self):
         endpoint = self.start_coordinator()
         script = f'echo world $WORLD_SIZE; {self.until("end")}'

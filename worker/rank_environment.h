@@ -30,6 +30,8 @@ struct Assignment {
   int restarts = 0;
   // How often they may be.
   int max_restarts = 0;
+  // Which run of its name this is, in the --log-dir of any host (log_runs.h).
+  int log_run = 1;
 };
 
 // The environment of the rank `local_rank` of this host: `inherited`, with
