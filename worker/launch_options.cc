@@ -40,11 +40,13 @@ ABSL_FLAG(
     "for more than MIN of them");
 ABSL_FLAG(std::string, rdzv_backend, "",
           "c10d: the first muster-run on the host of --rdzv-endpoint serves a "
-          "coordinator there (in plain text), unless one is there; static and "
+          "coordinator there, unless one is there; static and "
           "muster: one is there");
 ABSL_FLAG(std::string, master_addr, "",
           "without --rdzv-endpoint and --standalone: the host of node rank 0, "
-          "whose muster-run serves the coordinator there (in plain text)");
+          "whose muster-run serves the coordinator there: with TLS where "
+          "MUSTER_TLS_CA, MUSTER_TLS_CERT and MUSTER_TLS_KEY are all set, else "
+          "in plain text");
 ABSL_FLAG(int, master_port, 29500, "the port of that coordinator");
 ABSL_FLAG(int, max_restarts, 0,
           "how often all ranks of the job are started again after a failure; "

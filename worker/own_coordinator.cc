@@ -4,7 +4,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <initializer_list>
 #include <random>
 #include <utility>
 
@@ -19,20 +21,31 @@ namespace {
 
 using internal::EmbeddedCoordinator;
 
-constexpr const char* kSecurity[] = {"MUSTER_TLS_CA", "MUSTER_TLS_CERT",
-                                     "MUSTER_TLS_KEY", "MUSTER_TOKEN",
-                                     "MUSTER_TOKEN_FILE"};
+using Names = std::initializer_list<const char*>;
+constexpr Names kTls = {"MUSTER_TLS_CA", "MUSTER_TLS_CERT", "MUSTER_TLS_KEY"};
+constexpr Names kTokens = {"MUSTER_TOKEN", "MUSTER_TOKEN_FILE"};
 
-bool IsSecured(const Environment& environment) {
-  for (const char* const name : kSecurity) {
-    const auto found = environment.find(name);
-    if (found != environment.end() && !found->second.empty()) return true;
-  }
-  return false;
+// Null: not set, or empty.
+const char* Find(const Environment& environment, const char* name) {
+  const auto found = environment.find(name);
+  if (found == environment.end() || found->second.empty()) return nullptr;
+  return found->second.c_str();
 }
 
-void ForgetSecurity(Environment& environment) {
-  for (const char* const name : kSecurity) {
+bool HasAny(const Environment& environment, Names names) {
+  return std::any_of(names.begin(), names.end(), [&](const char* name) {
+    return Find(environment, name) != nullptr;
+  });
+}
+
+bool HasAll(const Environment& environment, Names names) {
+  return std::all_of(names.begin(), names.end(), [&](const char* name) {
+    return Find(environment, name) != nullptr;
+  });
+}
+
+void Forget(Names names, Environment& environment) {
+  for (const char* const name : names) {
     environment.erase(name);
     unsetenv(name);
   }
@@ -66,12 +79,19 @@ absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> ServeOwnCoordinator(
     std::random_device random;
     address.job = absl::StrFormat("standalone-%08x", random());
   }
-  // Who has a token or authorities means one that asks for them.
-  const bool may = options.rendezvous_on_its_host && !IsSecured(environment) &&
+  // What the hosts and ranks know each other by serves the coordinator as well.
+  const bool speaks_tls = !address.host.empty() && HasAll(environment, kTls);
+  // Who has a token, or authorities alone, means one that asks for them.
+  const bool means_another = HasAny(environment, kTokens) ||
+                             (HasAny(environment, kTls) && !speaks_tls);
+  const bool may = options.rendezvous_on_its_host && !means_another &&
                    IsThisHost(address.host);
   const bool must = address.host.empty() ||
                     (options.rendezvous_on_node_0 && options.node_rank == 0);
-  if (must || options.rendezvous_on_node_0) ForgetSecurity(environment);
+  if (must || options.rendezvous_on_node_0) {
+    Forget(kTokens, environment);
+    if (!speaks_tls) Forget(kTls, environment);
+  }
   if (!must && !may) return nullptr;
   internal::EmbeddedCoordinatorOptions embedded;
   if (!address.host.empty()) {
@@ -83,14 +103,19 @@ absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> ServeOwnCoordinator(
         loopback ? internal::ListenAddress({address.host, address.port})
                  : absl::StrCat("[::]:", address.port);
   }
-  auto coordinator = EmbeddedCoordinator::Start(embedded);
-  if (!coordinator.ok() && !must) {
+  auto coordinator =
+      speaks_tls
+          ? EmbeddedCoordinator::StartForRanks(
+                embedded,
+                [&](const char* name) { return Find(environment, name); })
+          : EmbeddedCoordinator::Start(embedded);
+  if (absl::IsUnavailable(coordinator.status()) && !must) {
     // Another muster-run of this host was first, or it is an external one.
     Say(absl::StrCat("using the coordinator at ", address.HostPort(), ": ",
                      coordinator.status().message()));
     return nullptr;
   }
-  if (!coordinator.ok() && options.several_hosts()) {
+  if (absl::IsUnavailable(coordinator.status()) && options.several_hosts()) {
     return absl::Status(
         coordinator.status().code(),
         absl::StrCat(coordinator.status().message(),

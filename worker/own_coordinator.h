@@ -14,9 +14,12 @@ namespace muster::worker {
 
 // The coordinator that this muster-run serves, if it is its part, and sets
 // `address` to where the job's coordinator is; null: another one is there. A
-// muster-run's coordinator speaks plain text and knows no tokens, so what is
-// for others of them is taken out of `environment` and this process's own.
-// Errors: kUnavailable (cannot listen; the text says where and why).
+// muster-run's coordinator knows no tokens, and speaks TLS only with those who
+// show a certificate, where MUSTER_TLS_CA, MUSTER_TLS_CERT and MUSTER_TLS_KEY
+// are all in `environment`. What is there for others is taken out of it, and
+// out of this process's own.
+// Errors: kUnavailable (cannot listen; the text says where and why),
+//   kInvalidArgument (a file of those; the text names it).
 absl::StatusOr<std::unique_ptr<internal::EmbeddedCoordinator>>
 ServeOwnCoordinator(const LaunchOptions& options, CoordinatorAddress& address,
                     Environment& environment);

@@ -50,7 +50,8 @@ MAY_INCLUDE = [
 
 # Unit tests may stand on a real server: what they test is its client.
 TEST_MAY = {"client/": ["coordinator/server/server.h",
-                        "coordinator/server/test_certificates.h"]}
+                        "coordinator/server/test_certificates.h"],
+            "worker/": ["coordinator/server/test_certificates.h"]}
 
 # Folders that count as ours in an #include.
 OURS = ("coordinator/", "worker/", "dataplane/", "client/", "tests/", "proto/",
