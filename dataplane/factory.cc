@@ -19,6 +19,7 @@
 #include "dataplane/backends/nccl/api.h"
 #include "dataplane/backends/nccl/nccl_backend.h"
 #include "dataplane/cuda/api.h"
+#include "dataplane/cuda/staging.h"
 #include "dataplane/decorators/guarding.h"
 #include "dataplane/mutex.h"
 #include "dataplane/per_device.h"
@@ -51,6 +52,22 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateNccl(
                                   .nccl = library->api,
                                   .nccl_version = library->version},
                                  options);
+}
+
+// gloo's connections for CUDA tensors are not those for CPU tensors: their
+// collectives have no order between them.
+constexpr char kGlooOnCuda[] = "cuda:gloo";
+
+const absl::Status& CudaAvailable() { return cuda::TheRuntime().status(); }
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateGlooOnCuda(
+    const BackendOptions& options) {
+  auto gloo = CreateGlooBackend(options);
+  if (!gloo.ok()) return gloo.status();
+  return cuda::CreateStaging(cuda::TheRuntime()->api, *std::move(gloo),
+                             {.rank = options.rank,
+                              .world_size = options.world_size,
+                              .group_name = options.group_name});
 }
 
 class Registry {
@@ -97,6 +114,8 @@ class Registry {
  private:
   Registry() {
     definitions_["gloo"] = {{DeviceType::kCpu}, CreateGlooBackend};
+    definitions_[kGlooOnCuda] = {
+        {DeviceType::kCuda}, CreateGlooOnCuda, &CudaAvailable};
     definitions_["nccl"] = {{DeviceType::kCuda}, CreateNccl, &nccl::Available};
   }
 
@@ -135,6 +154,10 @@ absl::StatusOr<std::vector<Assignment>> ParseAssignments(
     for (const Assignment& other : assignments) {
       if (other.device != assignment.device) continue;
       return Malformed(spec, absl::StrCat("Duplicate device type ", words[0]));
+    }
+    if (assignment.backend == "gloo" &&
+        assignment.device == DeviceType::kCuda) {
+      assignment.backend = kGlooOnCuda;
     }
     assignments.push_back(std::move(assignment));
   }

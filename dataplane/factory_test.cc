@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/nccl/api.h"
 #include "dataplane/bootstrap_store.h"
+#include "dataplane/cuda/api.h"
 #include "dataplane/instant.h"
 #include "dataplane/testing/fake_backend.h"
 #include "dataplane/testing/in_memory_store.h"
@@ -84,6 +85,7 @@ TEST(FactoryTest, AFactoryMayBeAnybodys) {
 }
 
 TEST(FactoryTest, SpecsThatAreNone) {
+  ASSERT_TRUE(RegisterBackend("on-cpu-alone", {DeviceType::kCpu}, Make).ok());
   EXPECT_THAT(Problem("cpu:gloo,cuda"),
               HasSubstr("The custom backend string argument is invalid: "
                         "\"cpu:gloo,cuda\": Invalid device:backend pairing: "
@@ -95,7 +97,21 @@ TEST(FactoryTest, SpecsThatAreNone) {
               HasSubstr("Duplicate device type cpu"));
   EXPECT_THAT(Problem("tpu:gloo"), HasSubstr("unknown device \"tpu\""));
   EXPECT_THAT(Problem("cpu:"), HasSubstr("unknown backend \"\""));
-  EXPECT_THAT(Problem("cuda:gloo"), HasSubstr("gloo takes no cuda tensors"));
+  EXPECT_THAT(Problem("cuda:on-cpu-alone"),
+              HasSubstr("on-cpu-alone takes no cuda tensors"));
+}
+
+TEST(FactoryTest, GlooTakesCudaTensorsWhereThereIsADevice) {
+  const absl::Status available = cuda::TheRuntime().status();
+  if (available.ok()) {
+    EXPECT_EQ(CheckBackend("cpu:gloo,cuda:gloo"), absl::OkStatus());
+  } else {
+    EXPECT_EQ(CheckBackend("cpu:gloo,cuda:gloo"),
+              absl::FailedPreconditionError(
+                  absl::StrCat("backend \"cuda:gloo\" cannot be used here: ",
+                               available.message())));
+  }
+  EXPECT_EQ(CheckBackend("gloo"), absl::OkStatus());
 }
 
 TEST(FactoryTest, NcclIsThereWhereItCanBeUsed) {

@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/nccl/communicator_maker.h"
 #include "dataplane/backends/nccl/issue.h"
-#include "dataplane/backends/nccl/nccl_work.h"
+#include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/mutex.h"
 
@@ -47,7 +47,7 @@ constexpr milliseconds kDrain(1000);
 // A collective on its way.
 struct Entry {
   Collective collective;
-  std::shared_ptr<NcclWork> work;
+  std::shared_ptr<cuda::DeviceWork> work;
 };
 
 // What begins together: one collective, or several as one group of NCCL.
@@ -132,13 +132,13 @@ class NcclBackend : public Backend {
   }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {
-    std::shared_ptr<NcclWork> work;
+    std::shared_ptr<cuda::DeviceWork> work;
     absl::Status status;
     {
       MutexLock lock(mutex_);
       status = status_;
       if (status.ok()) status = ChooseDevice(collective.cuda_device());
-      work = std::make_shared<NcclWork>(
+      work = std::make_shared<cuda::DeviceWork>(
           collective.Describe(), platform_.cuda, device_,
           collective.kind == CollectiveKind::kBarrier, watched_);
       if (status.ok()) status = Add(collective, work);
@@ -177,14 +177,14 @@ class NcclBackend : public Backend {
   }
 
  private:
-  using Ended = std::vector<std::pair<std::shared_ptr<NcclWork>, absl::Status>>;
+  using Ended = std::vector<std::pair<std::shared_ptr<cuda::DeviceWork>, absl::Status>>;
 
   absl::Status Cuda(cuda::Error error, absl::string_view what) const {
     return cuda::ToStatus(platform_.cuda, error, what);
   }
 
   absl::Status Add(const Collective& collective,
-                   const std::shared_ptr<NcclWork>& work)
+                   const std::shared_ptr<cuda::DeviceWork>& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const cuda::DeviceGuard guard(platform_.cuda, device_);
     const absl::StatusOr<Lane*> lane = LaneOf(collective);

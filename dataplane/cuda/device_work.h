@@ -1,7 +1,7 @@
-// What a collective on nccl is to those who wait for it.
+// What a collective of CUDA tensors is to those who wait for it.
 
-#ifndef MUSTER_DATAPLANE_BACKENDS_NCCL_NCCL_WORK_H_
-#define MUSTER_DATAPLANE_BACKENDS_NCCL_NCCL_WORK_H_
+#ifndef MUSTER_DATAPLANE_CUDA_DEVICE_WORK_H_
+#define MUSTER_DATAPLANE_CUDA_DEVICE_WORK_H_
 
 #include <atomic>
 #include <memory>
@@ -14,23 +14,24 @@
 #include "dataplane/mutex.h"
 #include "dataplane/work.h"
 
-namespace muster::dataplane::nccl {
+namespace muster::dataplane::cuda {
 
-// One started collective. It is given to a stream, at once or when its
-// communicator is there, and then over: complete, or about to be.
-class NcclWork : public PromisedWork {
+// One started collective. At once or later it, or the last of it, is in a
+// stream; in the end it is over: complete, or about to be.
+class DeviceWork : public PromisedWork {
  public:
-  // `watched` counts those that wait on the host.
-  NcclWork(std::string description, const cuda::Api& cuda, int device,
-           bool blocks, std::shared_ptr<std::atomic<int>> watched)
+  // `api` is used until Over. `watched`, if any, counts those that wait on the
+  // host.
+  DeviceWork(std::string description, const Api& api, int device, bool blocks,
+             std::shared_ptr<std::atomic<int>> watched)
       : PromisedWork(std::move(description)),
-        cuda_(cuda),
+        api_(api),
         device_(device),
         blocks_(blocks),
         watched_(std::move(watched)) {}
 
   // It is in a stream, in which `end` comes after it.
-  void Given(cuda::Event end);
+  void Given(Event end);
   // `end` is somebody else's from here on.
   void Over();
 
@@ -39,7 +40,7 @@ class NcclWork : public PromisedWork {
   [[nodiscard]] absl::Status Synchronize() override;
 
  private:
-  const cuda::Api& cuda_;
+  const Api& api_;
   const int device_;
   // Whether the host waits, too: it asked for that, or it is a barrier.
   const bool blocks_;
@@ -47,10 +48,10 @@ class NcclWork : public PromisedWork {
 
   Mutex mutex_;
   CondVar changed_;
-  cuda::Event end_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Event end_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace muster::dataplane::nccl
+}  // namespace muster::dataplane::cuda
 
-#endif  // MUSTER_DATAPLANE_BACKENDS_NCCL_NCCL_WORK_H_
+#endif  // MUSTER_DATAPLANE_CUDA_DEVICE_WORK_H_

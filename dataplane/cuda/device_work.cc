@@ -1,0 +1,44 @@
+#include "dataplane/cuda/device_work.h"
+
+#include "dataplane/cuda/stream.h"
+
+namespace muster::dataplane::cuda {
+
+void DeviceWork::Given(Event end) {
+  MutexLock lock(mutex_);
+  end_ = end;
+  changed_.NotifyAll();
+}
+
+void DeviceWork::Over() {
+  MutexLock lock(mutex_);
+  end_ = nullptr;
+  over_ = true;
+  changed_.NotifyAll();
+}
+
+absl::Status DeviceWork::Wait(Instant deadline) {
+  if (IsCompleted()) return status();
+  if (watched_ != nullptr) ++*watched_;
+  const absl::Status status = PromisedWork::Wait(deadline);
+  if (watched_ != nullptr) --*watched_;
+  return status;
+}
+
+absl::Status DeviceWork::Synchronize() {
+  if (blocks_) return Wait(Instant::max());
+  {
+    MutexLock lock(mutex_);
+    while (end_ == nullptr && !over_) changed_.Wait(mutex_);
+    if (!over_) {
+      const DeviceGuard guard(api_, device_);
+      return ToStatus(api_,
+                      api_.StreamWaitEvent(CurrentStream(device_), end_, 0),
+                      "cudaStreamWaitEvent");
+    }
+  }
+  // Its completion is at hand.
+  return Wait(Instant::max());
+}
+
+}  // namespace muster::dataplane::cuda

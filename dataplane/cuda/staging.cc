@@ -1,0 +1,543 @@
+#include "dataplane/cuda/staging.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/cuda/device_work.h"
+#include "dataplane/cuda/stream.h"
+#include "dataplane/mutex.h"
+
+namespace muster::dataplane::cuda {
+namespace {
+
+// One is copied from the device, one is with the inner backend, one is copied
+// back.
+constexpr size_t kSlots = 3;
+
+// How long a copy is waited for without giving the processor away, and how
+// often it is looked at then.
+constexpr std::chrono::microseconds kSpin(50);
+constexpr std::chrono::microseconds kLook(20);
+// How long copies of a group that has failed are waited for.
+constexpr std::chrono::milliseconds kDrain(1000);
+
+using Tensors = Collective::Tensors;
+
+std::array<Tensors*, 3> ListsOf(Collective& collective) {
+  return {&collective.tensors, &collective.inputs, &collective.outputs};
+}
+
+std::array<const Tensors*, 3> ListsOf(const Collective& collective) {
+  return {&collective.tensors, &collective.inputs, &collective.outputs};
+}
+
+// Elements [begin, end) of it, as far as it has them.
+Tensor Slice(const Tensor& tensor, int64_t begin, int64_t end) {
+  begin = std::min(begin, tensor.element_count());
+  end = std::min(end, tensor.element_count());
+  char* const data = static_cast<char*>(tensor.data());
+  return Tensor(
+      data + static_cast<size_t>(begin) * DataTypeBytes(tensor.data_type()),
+      tensor.data_type(), {end - begin}, tensor.device());
+}
+
+// `tensor` cut into equal parts.
+Tensors Rows(const Tensor& tensor, int count) {
+  const int64_t each = tensor.element_count() / count;
+  Tensors rows;
+  for (int64_t row = 0; row < count; ++row) {
+    rows.push_back(Slice(tensor, row * each, (row + 1) * each));
+  }
+  return rows;
+}
+
+// The same collective, of tensors that are all cut alike: element by element.
+Collective CutAlike(const Collective& collective, int world_size) {
+  Collective cut = collective;
+  if (collective.kind == CollectiveKind::kAllGatherIntoTensor) {
+    cut.kind = CollectiveKind::kAllGather;
+    cut.outputs = Rows(collective.outputs[0], world_size);
+  } else if (collective.kind == CollectiveKind::kReduceScatterTensor) {
+    cut.kind = CollectiveKind::kReduceScatter;
+    cut.inputs = Rows(collective.inputs[0], world_size);
+  }
+  return cut;
+}
+
+// Which part of a collective's tensors goes at a time. The same on all ranks.
+struct Cut {
+  int64_t elements = 0;
+  int64_t chunks = 1;
+};
+
+Cut CutOf(const Collective& collective, int world_size, size_t chunk_bytes) {
+  int64_t longest = 0;
+  for (const Tensors* list : ListsOf(collective)) {
+    for (const Tensor& tensor : *list) {
+      longest = std::max(longest, tensor.element_count());
+    }
+  }
+  switch (collective.kind) {
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kAllToAllSingle:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kRecv:
+      return {longest, 1};
+    default:
+      break;
+  }
+  const bool single = !collective.tensors.empty();
+  const size_t bytes = DataTypeBytes(collective.data_type()) *
+                       (single ? 1 : static_cast<size_t>(world_size) + 1);
+  const auto step =
+      static_cast<int64_t>(std::max<size_t>(chunk_bytes / bytes, 1));
+  return {step, std::max<int64_t>((longest + step - 1) / step, 1)};
+}
+
+// Pinned memory of the host.
+class Pinned {
+ public:
+  explicit Pinned(const Api& api) : api_(api) {}
+  ~Pinned() { Free(); }
+
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+
+  absl::Status Reserve(size_t bytes) {
+    if (bytes <= bytes_) return absl::OkStatus();
+    Free();
+    const absl::Status status =
+        ToStatus(api_, api_.HostAlloc(&data_, bytes, kHostAllocPortable),
+                 "cudaHostAlloc");
+    if (status.ok()) bytes_ = bytes;
+    return status;
+  }
+  void Free() {
+    if (bytes_ > 0) api_.FreeHost(data_);
+    bytes_ = 0;
+  }
+  char* data() const { return static_cast<char*>(data_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  const Api& api_;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// What lies at two places.
+struct Copy {
+  void* device = nullptr;
+  void* host = nullptr;
+  size_t bytes = 0;
+};
+
+// A chunk on its way.
+struct Slot {
+  explicit Slot(const Api& api) : memory(api) {}
+
+  Pinned memory;
+  Event copied = nullptr;  // from the device
+  Event freed = nullptr;   // copied back
+  Collective collective;
+  std::vector<Copy> in;
+  std::vector<Copy> out;
+  std::shared_ptr<Work> work;
+};
+
+// The streams for copies of a device.
+struct Streams {
+  Stream in = nullptr;
+  Stream out = nullptr;
+};
+
+struct Job {
+  Collective collective;
+  std::shared_ptr<DeviceWork> work;
+  int device = -1;        // of a collective without tensors
+  Event ready = nullptr;  // what it is to begin after
+};
+
+class Staging : public Backend {
+ public:
+  Staging(const Api& api, std::unique_ptr<Backend> inner,
+          const StagingOptions& options)
+      : api_(api),
+        options_(options),
+        inner_(std::move(inner)),
+        thread_([this] { Serve(); }) {}
+
+  ~Staging() override {
+    Abort(absl::CancelledError(
+        absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.NotifyAll();
+    }
+    thread_.join();
+    for (auto& slot : slots_) {
+      for (const Event event : {slot->copied, slot->freed}) {
+        if (event != nullptr) api_.EventDestroy(event);
+      }
+    }
+    for (const auto& [device, streams] : streams_) {
+      for (const Stream stream : {streams.in, streams.out}) {
+        if (stream != nullptr) api_.StreamDestroy(stream);
+      }
+    }
+  }
+
+  absl::string_view name() const override { return inner_->name(); }
+
+  absl::Span<const DeviceType> devices() const override {
+    static constexpr DeviceType kDevices[] = {DeviceType::kCuda};
+    return kDevices;
+  }
+
+  absl::Status Supports(const Collective& collective) const override {
+    Collective on_host = collective;
+    for (Tensors* list : ListsOf(on_host)) {
+      for (Tensor& tensor : *list) {
+        if (tensor.device().type != DeviceType::kCuda) {
+          return absl::UnimplementedError(
+              absl::StrCat("the ", name(),
+                           " backend of cuda takes CUDA "
+                           "tensors, got ",
+                           tensor.Describe()));
+        }
+        if (tensor.device().index != collective.cuda_device()) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "tensors on cuda:", tensor.device().index,
+              " and cuda:", collective.cuda_device(), " in one collective"));
+        }
+        tensor = Tensor(tensor.data(), tensor.data_type(), tensor.shape());
+      }
+    }
+    if (IsPointToPoint(collective.kind)) {
+      return absl::UnimplementedError(
+          absl::StrCat("the ", name(),
+                       " backend sends and receives CPU "
+                       "tensors alone, got ",
+                       collective.first_tensor()->Describe()));
+    }
+    return inner_->Supports(on_host);
+  }
+
+  std::shared_ptr<Work> Start(const Collective& collective) override {
+    Job job = {.collective = collective,
+               .work = nullptr,
+               .device = collective.cuda_device()};
+    job.work = std::make_shared<DeviceWork>(
+        collective.Describe(), api_, job.device,
+        /*blocks=*/job.device < 0, /*watched=*/nullptr);
+    job.collective.caller_waits = false;
+    absl::Status status = RecordReady(job);
+    {
+      MutexLock lock(mutex_);
+      if (status.ok()) status = status_;
+      if (status.ok()) {
+        jobs_.push_back(job);
+        changed_.NotifyAll();
+      }
+    }
+    if (!status.ok()) End(job, status);
+    return job.work;
+  }
+
+  void Refused(const Collective& collective, const absl::Status& why) override {
+    inner_->Refused(collective, why);
+  }
+
+  void Abort(absl::Status cause) override {
+    {
+      MutexLock lock(mutex_);
+      if (!status_.ok()) return;
+      status_ = cause;
+      changed_.NotifyAll();
+    }
+    inner_->Abort(std::move(cause));
+  }
+
+ private:
+  absl::Status Check(Error error, absl::string_view what) const {
+    return ToStatus(api_, error, what);
+  }
+
+  absl::Status aborted() const {
+    MutexLock lock(mutex_);
+    return status_;
+  }
+
+  // The place in the caller's current stream.
+  absl::Status RecordReady(Job& job) const {
+    if (job.device < 0) return absl::OkStatus();
+    const DeviceGuard guard(api_, job.device);
+    absl::Status status =
+        Check(api_.EventCreateWithFlags(&job.ready, kEventDisableTiming),
+              "cudaEventCreateWithFlags");
+    if (!status.ok()) return status;
+    return Check(api_.EventRecord(job.ready, CurrentStream(job.device)),
+                 "cudaEventRecord");
+  }
+
+  void End(const Job& job, const absl::Status& status) {
+    job.work->Over();
+    if (job.ready != nullptr) api_.EventDestroy(job.ready);
+    job.work->Complete(status);
+  }
+
+  void Serve() {
+    for (;;) {
+      Job job;
+      absl::Status status;
+      {
+        MutexLock lock(mutex_);
+        while (jobs_.empty() && !stopping_) changed_.Wait(mutex_);
+        if (jobs_.empty()) return;
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+        status = status_;
+      }
+      if (status.ok() && job.device < 0) {
+        status = inner_->Start(job.collective)->Wait();
+      } else if (status.ok()) {
+        const DeviceGuard guard(api_, job.device);
+        status = Run(job);
+        if (!status.ok()) {
+          Abort(status);
+          Drain(job.device);
+        }
+        Shrink();
+      }
+      End(job, status);
+    }
+  }
+
+  absl::Status Run(const Job& job) {
+    absl::Status status = Prepare(job.device);
+    if (!status.ok()) return status;
+    const Streams streams = streams_[job.device];
+    status = Check(api_.StreamWaitEvent(streams.in, job.ready, 0),
+                   "cudaStreamWaitEvent");
+    if (!status.ok()) return status;
+    const Cut cut =
+        CutOf(job.collective, options_.world_size, options_.chunk_bytes);
+    const auto chunks = static_cast<size_t>(cut.chunks);
+    const auto slot = [&](size_t chunk) -> Slot& {
+      return *slots_[chunk % kSlots];
+    };
+    // In turn k chunk k leaves the device, k - 1 goes to the inner backend and
+    // k - 2 comes from there.
+    for (size_t turn = 0; status.ok() && turn < chunks + 2; ++turn) {
+      if (turn < chunks) {
+        status = CopyIn(job, cut, turn, slot(turn), streams.in);
+      }
+      if (status.ok() && turn >= 1 && turn <= chunks) {
+        Slot& next = slot(turn - 1);
+        status = Await(job, next.copied);
+        if (status.ok()) next.work = inner_->Start(next.collective);
+      }
+      if (status.ok() && turn >= 2) {
+        Slot& last = slot(turn - 2);
+        status = last.work->Wait();
+        last.work = nullptr;
+        if (status.ok()) status = CopyOut(last, streams.out);
+      }
+    }
+    if (!status.ok()) return status;
+    const Event end = slot(chunks - 1).freed;
+    job.work->Given(end);
+    return Await(job, end);
+  }
+
+  // Streams, slots and their events.
+  absl::Status Prepare(int device) {
+    Streams& streams = streams_[device];
+    for (Stream* const stream : {&streams.in, &streams.out}) {
+      if (*stream != nullptr) continue;
+      absl::Status status =
+          Check(api_.StreamCreateWithPriority(stream, kStreamNonBlocking, 0),
+                "cudaStreamCreateWithPriority");
+      if (!status.ok()) return status;
+    }
+    if (device_ == device) return absl::OkStatus();
+    // Events are of a device.
+    if (slots_.empty()) {
+      for (size_t i = 0; i < kSlots; ++i) {
+        slots_.push_back(std::make_unique<Slot>(api_));
+      }
+    }
+    for (auto& slot : slots_) {
+      for (Event* const event : {&slot->copied, &slot->freed}) {
+        if (*event != nullptr) api_.EventDestroy(std::exchange(*event, {}));
+        absl::Status status =
+            Check(api_.EventCreateWithFlags(event, kEventDisableTiming),
+                  "cudaEventCreateWithFlags");
+        if (!status.ok()) return status;
+      }
+    }
+    device_ = device;
+    return absl::OkStatus();
+  }
+
+  // Puts chunk `number` into the slot, whose memory is free when it has been
+  // copied back.
+  absl::Status CopyIn(const Job& job, const Cut& cut, size_t number, Slot& slot,
+                      Stream stream) {
+    if (number >= kSlots) {
+      absl::Status status = Await(job, slot.freed);
+      if (!status.ok()) return status;
+    }
+    const auto begin = static_cast<int64_t>(number) * cut.elements;
+    slot.collective = cut.chunks == 1
+                          ? job.collective
+                          : CutAlike(job.collective, options_.world_size);
+    size_t bytes = 0;
+    for (Tensors* list : ListsOf(slot.collective)) {
+      for (Tensor& tensor : *list) {
+        if (cut.chunks > 1) tensor = Slice(tensor, begin, begin + cut.elements);
+        bytes += tensor.bytes();
+      }
+    }
+    absl::Status status = slot.memory.Reserve(std::max<size_t>(bytes, 1));
+    if (!status.ok()) return status;
+    ToHost(slot);
+    for (const Copy& copy : slot.in) {
+      if (!status.ok()) break;
+      status = Check(api_.MemcpyAsync(copy.host, copy.device, copy.bytes,
+                                      kMemcpyDefault, stream),
+                     "cudaMemcpyAsync");
+    }
+    if (!status.ok()) return status;
+    return Check(api_.EventRecord(slot.copied, stream), "cudaEventRecord");
+  }
+
+  // The slot's collective, which is on the device, on its memory; and what is
+  // to be copied before and after it.
+  void ToHost(Slot& slot) const {
+    Collective& collective = slot.collective;
+    const bool is_root = options_.rank == collective.root;
+    const bool reads = collective.kind != CollectiveKind::kBroadcast || is_root;
+    const bool writes =
+        (collective.kind != CollectiveKind::kReduce || is_root) &&
+        (collective.kind != CollectiveKind::kBroadcast || !is_root);
+    slot.in.clear();
+    slot.out.clear();
+    char* next = slot.memory.data();
+    for (Tensors* list : ListsOf(collective)) {
+      for (Tensor& tensor : *list) {
+        const Copy copy = {tensor.data(), next, tensor.bytes()};
+        tensor = Tensor(next, tensor.data_type(), tensor.shape());
+        next += copy.bytes;
+        if (copy.bytes == 0) continue;
+        if (list != &collective.outputs && reads) slot.in.push_back(copy);
+        if (list != &collective.inputs && writes) slot.out.push_back(copy);
+      }
+    }
+  }
+
+  absl::Status CopyOut(const Slot& slot, Stream stream) {
+    for (const Copy& copy : slot.out) {
+      absl::Status status =
+          Check(api_.MemcpyAsync(copy.device, copy.host, copy.bytes,
+                                 kMemcpyDefault, stream),
+                "cudaMemcpyAsync");
+      if (!status.ok()) return status;
+    }
+    return Check(api_.EventRecord(slot.freed, stream), "cudaEventRecord");
+  }
+
+  // Until the copies before `event` are done, unless the group ends first.
+  absl::Status Await(const Job& job, Event event) {
+    const Instant began = Clock::now();
+    for (;;) {
+      const Error error = api_.EventQuery(event);
+      if (error != kNotReady) return Check(error, "cudaEventQuery");
+      const Instant now = Clock::now();
+      if (now >= job.collective.deadline) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            job.collective.Label(), ": timed out after ",
+            job.collective.timeout.count(),
+            " ms waiting for what the current stream had been given before"));
+      }
+      if (now - began < kSpin) continue;
+      absl::Status over = aborted();
+      if (!over.ok()) return over;
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+
+  // After a failure: nobody uses the slots, and no copy is on its way.
+  void Drain(int device) {
+    for (auto& slot : slots_) {
+      if (slot->work != nullptr) slot->work->Wait().IgnoreError();
+      slot->work = nullptr;
+    }
+    Streams& streams = streams_[device];
+    if (streams.out != nullptr) api_.StreamSynchronize(streams.out);
+    if (streams.in == nullptr || slots_.empty()) return;
+    // Behind the caller's stream, which may be stuck. Then its memory is left
+    // to the copies.
+    const Event last = slots_.front()->copied;
+    api_.EventRecord(last, streams.in);
+    const Instant until = Clock::now() + kDrain;
+    while (api_.EventQuery(last) == kNotReady) {
+      if (Clock::now() >= until) {
+        for (auto& slot : slots_) slot.release();
+        slots_.clear();
+        device_ = -1;
+        streams.in = nullptr;
+        return;
+      }
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+
+  // Memory of collectives that went as a whole.
+  void Shrink() {
+    for (auto& slot : slots_) {
+      if (slot->memory.bytes() > 2 * options_.chunk_bytes) slot->memory.Free();
+    }
+  }
+
+  const Api& api_;
+  const StagingOptions options_;
+  const std::unique_ptr<Backend> inner_;
+
+  // Of the thread alone.
+  std::map<int, Streams> streams_;
+  std::vector<std::unique_ptr<Slot>> slots_;
+  int device_ = -1;  // that the slots' events are of
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> CreateStaging(const Api& api,
+                                       std::unique_ptr<Backend> inner,
+                                       const StagingOptions& options) {
+  return std::make_unique<Staging>(api, std::move(inner), options);
+}
+
+}  // namespace muster::dataplane::cuda

@@ -1,0 +1,210 @@
+// How collectives of CUDA tensors go through the host, on a CUDA of the host.
+// staging_conformance_test has their results.
+
+#include "dataplane/cuda/staging.h"
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dataplane/cuda/stream.h"
+#include "dataplane/cuda/testing/host_cuda.h"
+#include "dataplane/mutex.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::cuda {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::Launch;
+
+// Doubles what it gets, on CPU tensors, or fails.
+class DoublingBackend : public Backend {
+ public:
+  struct Seen {
+    Mutex mutex;
+    std::vector<int64_t> sizes;
+    absl::Status fail;
+  };
+
+  explicit DoublingBackend(Seen& seen) : seen_(seen) {}
+
+  absl::string_view name() const override { return "gloo"; }
+  absl::Span<const DeviceType> devices() const override { return {}; }
+  absl::Status Supports(const Collective& collective) const override {
+    return collective.cuda_device() < 0
+               ? absl::OkStatus()
+               : absl::UnimplementedError("not on the CPU");
+  }
+  std::shared_ptr<Work> Start(const Collective& collective) override {
+    const Tensor& tensor = collective.tensors[0];
+    auto* const data = static_cast<float*>(tensor.data());
+    for (int64_t i = 0; i < tensor.element_count(); ++i) data[i] *= 2;
+    MutexLock lock(seen_.mutex);
+    seen_.sizes.push_back(tensor.element_count());
+    auto work = std::make_shared<PromisedWork>(collective.Describe());
+    work->Complete(seen_.fail);
+    return work;
+  }
+  void Abort(absl::Status) override {}
+
+ private:
+  Seen& seen_;
+};
+
+class StagingTest : public ::testing::Test {
+ protected:
+  StagingTest() {
+    backend_ = CreateStaging(api_, std::make_unique<DoublingBackend>(seen_),
+                             {.group_name = "world", .chunk_bytes = 16});
+    EXPECT_EQ(api_.StreamCreateWithPriority(&stream_, 0, 0), kSuccess);
+    SetCurrentStream(0, stream_);
+  }
+
+  ~StagingTest() override {
+    backend_.reset();
+    SetCurrentStream(0, nullptr);
+    EXPECT_EQ(api_.StreamDestroy(stream_), kSuccess);
+    for (void* const data : memory_) api_.Free(data);
+    EXPECT_THAT(testing::TakeMisuses(), IsEmpty());
+  }
+
+  void ExpectNoLeaks() {
+    EXPECT_EQ(testing::CountLeaks().streams, 0U);
+    EXPECT_EQ(testing::CountLeaks().events, 0U);
+    EXPECT_EQ(testing::CountLeaks().memory, 0U);
+  }
+
+  Tensor OnDevice(int64_t count, float value) {
+    void* data = nullptr;
+    EXPECT_EQ(api_.Malloc(&data, static_cast<size_t>(count) * 4), kSuccess);
+    memory_.push_back(data);
+    std::fill_n(static_cast<float*>(data), count, value);
+    return Tensor(data, DataType::kFloat32, {count}, {DeviceType::kCuda, 0});
+  }
+
+  static std::vector<float> ValuesOf(const Tensor& tensor) {
+    const auto* const data = static_cast<const float*>(tensor.data());
+    return {data, data + tensor.element_count()};
+  }
+
+  // The current stream does nothing further until `go`.
+  void Hold(
+      std::promise<void>& go, std::function<void()> then = [] {}) {
+    Launch(stream_, [going = go.get_future().share(), then] {
+      going.wait();
+      then();
+    });
+  }
+
+  std::shared_ptr<Work> AllReduce(
+      const Tensor& tensor,
+      std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
+    return backend_->Start({.kind = CollectiveKind::kAllReduce,
+                            .tensors = {tensor},
+                            .timeout = timeout,
+                            .deadline = Clock::now() + timeout,
+                            .sequence = 7});
+  }
+
+  const Api api_ = testing::HostCudaApi();
+  DoublingBackend::Seen seen_;
+  std::unique_ptr<Backend> backend_;
+  Stream stream_ = nullptr;
+  std::vector<void*> memory_;
+};
+
+TEST_F(StagingTest, ATensorGoesInChunksInItsOrder) {
+  const Tensor tensor = OnDevice(19, 1);
+  EXPECT_EQ(AllReduce(tensor)->Wait(), absl::OkStatus());
+  EXPECT_THAT(ValuesOf(tensor), Each(2));
+  EXPECT_THAT(seen_.sizes, ElementsAre(4, 4, 4, 4, 3));
+  seen_.sizes.clear();
+  EXPECT_EQ(AllReduce(OnDevice(1, 1))->Wait(), absl::OkStatus());
+  EXPECT_THAT(seen_.sizes, ElementsAre(1));
+  EXPECT_EQ(AllReduce(Tensor(nullptr, DataType::kFloat32, {0},
+                             {DeviceType::kCuda, 0}))
+                ->Wait(),
+            absl::OkStatus());
+}
+
+TEST_F(StagingTest, ItIsOrderedWithTheCurrentStream) {
+  const Tensor tensor = OnDevice(6, 1);
+  float* const data = static_cast<float*>(tensor.data());
+  std::promise<void> go;
+  Hold(go, [data] { std::fill_n(data, 6, 5.0F); });
+  const auto work = AllReduce(tensor);
+  EXPECT_FALSE(work->IsCompleted());
+  go.set_value();
+  EXPECT_EQ(work->Synchronize(), absl::OkStatus());
+  std::vector<float> behind;
+  Launch(stream_, [&] { behind = ValuesOf(tensor); });
+  EXPECT_EQ(api_.StreamSynchronize(stream_), kSuccess);
+  EXPECT_THAT(behind, Each(10));
+  EXPECT_EQ(work->Wait(), absl::OkStatus());
+}
+
+TEST_F(StagingTest, AFailureEndsAllThatComesLater) {
+  seen_.fail = absl::UnavailableError("rank 1 is gone");
+  const Tensor tensor = OnDevice(40, 1);
+  EXPECT_EQ(AllReduce(tensor)->Wait(), seen_.fail);
+  EXPECT_EQ(AllReduce(tensor)->Wait(), seen_.fail);
+  EXPECT_EQ(AllReduce(tensor)->Synchronize(), seen_.fail);
+}
+
+TEST_F(StagingTest, AnAbortEndsWhatWaitsForTheCallersStream) {
+  std::promise<void> go;
+  Hold(go);
+  const auto work = AllReduce(OnDevice(4, 1));
+  const auto next = AllReduce(OnDevice(4, 1));
+  backend_->Abort(absl::AbortedError("enough"));
+  EXPECT_EQ(work->Wait(), absl::AbortedError("enough"));
+  EXPECT_EQ(next->Synchronize(), absl::AbortedError("enough"));
+  go.set_value();
+}
+
+TEST_F(StagingTest, AStreamThatIsStuckIsATimeoutAndHoldsUpNobodysEnd) {
+  std::promise<void> go;
+  Hold(go);
+  const absl::Status status =
+      AllReduce(OnDevice(4, 1), std::chrono::milliseconds(20))->Wait();
+  EXPECT_EQ(status, absl::DeadlineExceededError(
+                        "all_reduce #7: timed out after 20 ms waiting for what "
+                        "the current stream had been given before"));
+  backend_.reset();
+  go.set_value();
+}
+
+TEST_F(StagingTest, WhatItDoesNotTakeIsSaid) {
+  float value = 0;
+  const auto supports = [&](CollectiveKind kind, Tensor first, Tensor second) {
+    return backend_->Supports(
+        {.kind = kind, .inputs = {first, second}, .outputs = {first}});
+  };
+  const Tensor on_cpu(&value, {1});
+  const Tensor on_0(&value, {1}, {DeviceType::kCuda, 0});
+  const Tensor on_1(&value, {1}, {DeviceType::kCuda, 1});
+  EXPECT_EQ(supports(CollectiveKind::kReduceScatter, on_0, on_0),
+            absl::OkStatus());
+  EXPECT_EQ(supports(CollectiveKind::kReduceScatter, on_cpu, on_cpu),
+            absl::UnimplementedError("the gloo backend of cuda takes CUDA "
+                                     "tensors, got float32[1]"));
+  EXPECT_EQ(supports(CollectiveKind::kReduceScatter, on_0, on_1),
+            absl::InvalidArgumentError(
+                "tensors on cuda:1 and cuda:0 in one collective"));
+  EXPECT_EQ(
+      supports(CollectiveKind::kSend, on_0, on_0),
+      absl::UnimplementedError("the gloo backend sends and receives CPU "
+                               "tensors alone, got float32[1] on cuda:0"));
+}
+
+}  // namespace
+}  // namespace muster::dataplane::cuda
