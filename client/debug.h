@@ -45,7 +45,8 @@ void SetDebugLevelFromEnv();
 std::string FlightRecorderJson();
 
 // The same into a file, which is there as a whole or not at all.
-// Throws DistError (kUnavailable: the text names the file and the cause).
+// Throws DistError (kNotFound, kPermissionDenied, kResourceExhausted or what
+// else the system says; the text names the file and the cause).
 void DumpFlightRecorder(const std::string& path);
 
 struct BreakpointOptions {

@@ -153,7 +153,7 @@ TEST_F(DebugTest, TheFlightRecorderIsWrittenOnRequestAndOnFailure) {
     EXPECT_EQ(Line(rank), "no error");
     EXPECT_EQ(Line(rank), "recorded");
     EXPECT_EQ(Line(rank),
-              "error DistNetworkError [] cannot write \"/nowhere/at/all\": No "
+              "error DistError [] cannot write \"/nowhere/at/all\": No "
               "such file or directory");
   }
   ExpectExits();

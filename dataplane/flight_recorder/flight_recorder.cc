@@ -75,19 +75,53 @@ class Object {
   bool first_ = true;
 };
 
+// The length of the UTF-8 character with which `text`, which is not empty,
+// begins; 0: none.
+size_t CharacterBytes(absl::string_view text) {
+  const auto byte = [&](size_t i) {
+    return static_cast<unsigned char>(text[i]);
+  };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  size_t bytes = 0;
+  // The least value of so many bytes: a shorter form is the right one.
+  uint32_t least = 0;
+  uint32_t value = 0;
+  if ((first & 0xe0) == 0xc0) {
+    bytes = 2, least = 0x80, value = first & 0x1f;
+  } else if ((first & 0xf0) == 0xe0) {
+    bytes = 3, least = 0x800, value = first & 0x0f;
+  } else if ((first & 0xf8) == 0xf0) {
+    bytes = 4, least = 0x10000, value = first & 0x07;
+  }
+  if (bytes == 0 || text.size() < bytes) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+    value = value << 6 | (byte(i) & 0x3f);
+  }
+  const bool surrogate = value >= 0xd800 && value < 0xe000;
+  return value < least || value > 0x10ffff || surrogate ? 0 : bytes;
+}
+
 }  // namespace
 
 void AppendJsonString(absl::string_view text, std::string& json) {
   json += '"';
-  for (const char c : text) {
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    const size_t bytes = CharacterBytes(text.substr(at));
     if (c == '"' || c == '\\') {
       json += '\\';
       json += c;
     } else if (static_cast<unsigned char>(c) < 0x20) {
       absl::StrAppendFormat(&json, "\\u%04x", static_cast<int>(c));
+    } else if (bytes == 0) {
+      absl::StrAppendFormat(&json, "\\\\x%02x",
+                            static_cast<int>(static_cast<unsigned char>(c)));
     } else {
-      json += c;
+      json.append(text.data() + at, bytes);
     }
+    at += std::max<size_t>(bytes, 1);
   }
   json += '"';
 }
@@ -350,10 +384,15 @@ absl::Status FlightRecorder::WriteTo(const std::string& path) const {
     file = std::fopen(draft.c_str(), "wx");
   } while (file == nullptr && errno == EEXIST);
   const auto failed = [&](absl::string_view what) {
-    absl::Status status = absl::UnavailableError(absl::StrCat(
-        "cannot ", what, " \"", path, "\": ", std::strerror(errno)));
+    const int error = errno;
     std::remove(draft.c_str());
-    return status;
+    const absl::StatusCode code = absl::ErrnoToStatusCode(error);
+    return absl::Status(
+        // That means everywhere that a peer or the coordinator is gone.
+        code == absl::StatusCode::kUnavailable ? absl::StatusCode::kUnknown
+                                               : code,
+        absl::StrCat("cannot ", what, " \"", path,
+                     "\": ", std::strerror(error)));
   };
   if (file == nullptr) return failed("write");
   const bool written =

@@ -65,7 +65,9 @@ class FlightRecorder {
 
   // ToJson() into a file, which is there as a whole or not at all, of
   // whichever of several writers is the last.
-  // Errors: kUnavailable (the text names the file and what the system says).
+  // Errors: what the system says, as kNotFound, kPermissionDenied,
+  // kResourceExhausted or the like, never kUnavailable; the text names the
+  // file.
   absl::Status WriteTo(const std::string& path) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -145,7 +147,8 @@ class FlightRecorder {
   std::map<int64_t, GroupRecord> groups_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Appends `text` as a JSON string, quoted.
+// Appends `text` as a JSON string, quoted. It may be any bytes: those that are
+// no UTF-8 become `\\xff` and the like.
 void AppendJsonString(absl::string_view text, std::string& json);
 
 }  // namespace muster::dataplane

@@ -214,9 +214,37 @@ TEST(FlightRecorderTest, AFileIsThereAsAWholeOrNotAtAll) {
   std::remove(path.c_str());
   const std::string nowhere = ::testing::TempDir() + "/nowhere/flight_0";
   const absl::Status status = recorder.WriteTo(nowhere);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(status.message(),
             "cannot write \"" + nowhere + "\": No such file or directory");
+}
+
+std::string JsonOf(const std::string& text) {
+  std::string json;
+  AppendJsonString(text, json);
+  return json;
+}
+
+TEST(FlightRecorderTest, AnyBytesAreAJsonString) {
+  EXPECT_EQ(JsonOf("a\"b\\c\n"), R"("a\"b\\c\u000a")");
+  // Of one to four bytes.
+  for (const std::string text :
+       {"\x7f", "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80"}) {
+    EXPECT_EQ(JsonOf(text), "\"" + text + "\"");
+  }
+  // Alone, cut, too long a form, a surrogate, beyond the last.
+  EXPECT_EQ(JsonOf("x\xff"), R"("x\\xff")");
+  EXPECT_EQ(JsonOf("\xe2\x82"), R"("\\xe2\\x82")");
+  EXPECT_EQ(JsonOf("\xc0\xaf"), R"("\\xc0\\xaf")");
+  EXPECT_EQ(JsonOf("\xed\xa0\x80"), R"("\\xed\\xa0\\x80")");
+  EXPECT_EQ(JsonOf("\xf4\x90\x80\x80"), R"("\\xf4\\x90\\x80\\x80")");
+  for (int first = 0; first < 256; ++first) {
+    for (int second = 0; second < 256; ++second) {
+      const std::string text = {static_cast<char>(first),
+                                static_cast<char>(second), 'x'};
+      EXPECT_TRUE(json::accept(JsonOf(text))) << first << " " << second;
+    }
+  }
 }
 
 }  // namespace
