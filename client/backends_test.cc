@@ -15,6 +15,7 @@
 #include "client/distributed.h"
 #include "client/errors.h"
 #include "client/testing/processes.h"
+#include "dataplane/backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -73,6 +74,45 @@ TEST(BackendsTest, ALibraryOfTheEnvironmentThatIsNotThere) {
   setenv("MUSTER_BACKEND_LIBRARIES", "absent.so", 1);
   EXPECT_THAT(Problem([] { InitProcessGroup(); }), HasSubstr("\"absent.so\""));
   unsetenv("MUSTER_BACKEND_LIBRARIES");
+}
+
+// A backend that never completes what it starts.
+class StuckBackend : public dataplane::Backend {
+ public:
+  absl::string_view name() const override { return "stuck"; }
+  absl::Span<const dataplane::DeviceType> devices() const override {
+    static constexpr dataplane::DeviceType kDevices[] = {
+        dataplane::DeviceType::kCpu};
+    return kDevices;
+  }
+  absl::Status Supports(const dataplane::Collective&) const override {
+    return absl::OkStatus();
+  }
+  std::shared_ptr<dataplane::Work> Start(
+      const dataplane::Collective& collective) override {
+    return std::make_shared<dataplane::PromisedWork>(collective.Describe());
+  }
+  void Abort(absl::Status) override {}
+};
+
+TEST(BackendsTest, WhatABackendNeverCompletesFailsSoonAfterItsTimeout) {
+  RegisterBackend("stuck", {dataplane::DeviceType::kCpu},
+                  [](const dataplane::BackendOptions&) {
+                    return std::make_unique<StuckBackend>();
+                  });
+  const ReservedPort port;
+  InitProcessGroup(
+      {.backend = "stuck",
+       .init_method = "tcp://127.0.0.1:" + std::to_string(port.port()) +
+                      "?rank=0&world_size=1"});
+  const std::string error =
+      Problem([] { Barrier({.timeout = std::chrono::milliseconds(10)}); });
+  EXPECT_THAT(error, StartsWith("barrier #1 on group \"world\": backend "
+                                "\"stuck\" of rank 0 did not complete it "
+                                "within 10ms, nor in the 2s after that"));
+  // It is the end of the group.
+  EXPECT_EQ(Problem([] { Barrier(); }), error);
+  DestroyProcessGroup();
 }
 
 class StoreBackendTest : public ::testing::TestWithParam<std::string> {};

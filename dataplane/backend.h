@@ -117,8 +117,11 @@ class BackendDecorator : public Backend {
  protected:
   Backend& inner() { return *inner_; }
 
+  // In the destructor, when something is to be done after that of `inner`.
+  void DestroyInner() { inner_ = nullptr; }
+
  private:
-  const std::unique_ptr<Backend> inner_;
+  std::unique_ptr<Backend> inner_;
 };
 
 }  // namespace muster::dataplane

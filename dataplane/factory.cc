@@ -21,6 +21,7 @@
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/staging.h"
 #include "dataplane/decorators/guarding.h"
+#include "dataplane/decorators/timekeeping.h"
 #include "dataplane/mutex.h"
 #include "dataplane/per_device.h"
 #include "dataplane/plugin.h"
@@ -36,6 +37,9 @@ struct Definition {
   // Why it cannot be used here, though it is built in; OK if it can. Null:
   // always OK.
   const absl::Status& (*available)() = nullptr;
+
+  // Built in: it keeps the time itself.
+  bool is_ours = true;
 
   absl::Status CheckAvailable() const {
     return available == nullptr ? absl::OkStatus() : available();
@@ -87,6 +91,7 @@ class Registry {
   }
 
   bool Add(const std::string& name, Definition definition) {
+    definition.is_ours = false;
     MutexLock lock(mutex_);
     return definitions_.emplace(name, std::move(definition)).second;
   }
@@ -313,14 +318,20 @@ namespace {
 
 // What a factory makes; it may be anybody's.
 absl::StatusOr<std::unique_ptr<Backend>> Make(absl::string_view name,
-                                              const BackendFactory& factory,
+                                              const Definition& definition,
                                               const BackendOptions& options) {
   std::string problem = "made none";
   try {
-    auto made = factory(options);
+    auto made = definition.factory(options);
     if (!made.ok()) return made;
     if (*made != nullptr) {
-      return std::make_unique<Guarding>(*std::move(made), options.group_name);
+      auto guarding =
+          std::make_unique<Guarding>(*std::move(made), options.group_name);
+      if (definition.is_ours) return guarding;
+      return std::make_unique<Timekeeping>(
+          std::move(guarding),
+          TimekeepingOptions{.group_name = options.group_name,
+                             .rank = options.rank});
     }
   } catch (const std::exception& error) {
     problem = absl::StrCat("threw: ", error.what());
@@ -339,7 +350,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
   if (!choice.ok()) return choice.status();
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
   if (choice->assignments.empty()) {
-    return Make(spec, choice->single.factory, options);
+    return Make(spec, choice->single, options);
   }
   PerDevice::Map by_device;
   std::map<std::string, std::shared_ptr<Backend>> made;
@@ -350,7 +361,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
       // Two of one group must not meet under the same keys.
       own.store = PrefixedStore(options.store, assignment.backend + "/");
       auto created = Make(assignment.backend,
-                          choice->definitions[assignment.backend].factory, own);
+                          choice->definitions[assignment.backend], own);
       if (!created.ok()) return created.status();
       backend = *std::move(created);
     }

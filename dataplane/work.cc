@@ -64,7 +64,7 @@ absl::Status PromisedWork::status() const {
 
 int PromisedWork::source_rank() const {
   MutexLock lock(mutex_);
-  const bool succeeded = state_ == State::kCompleted && status_.ok();
+  const bool succeeded = state_ != State::kRunning && status_.ok();
   return succeeded ? source_rank_.load() : -1;
 }
 

@@ -50,8 +50,8 @@ class [[nodiscard]] Work {
   // Collective::Describe() of what was started.
   virtual const std::string& description() const = 0;
 
-  // Of a receive that has completed without an error: the rank that sent.
-  // Otherwise -1.
+  // Of a receive that has completed without an error: the rank that sent, also
+  // in its callbacks. Otherwise -1.
   virtual int source_rank() const = 0;
 };
 
