@@ -182,7 +182,7 @@ TEST(FutureTest, AFailedCollectiveIsTheErrorOfItsFuture) {
     });
     if (rank == 1) group->Abort("enough");
     EXPECT_THAT(TextOf([&] { seen.Wait(); }),
-                HasSubstr("aborted by rank 10: enough"));
+                HasSubstr("aborted by global rank 10: enough"));
     EXPECT_NE(future.Exception(), nullptr);
     EXPECT_EQ(TextOf([&] { seen.Wait(); }), TextOf([&] { work.Wait(); }));
   });

@@ -197,7 +197,7 @@ TEST_F(GroupsTest, AKilledRankEndsItsGroupsAlone) {
   Try("23", {2});
   Kill(3);
   EXPECT_THAT(Line(2), AllOf(StartsWith("error DistNetworkError [3] "),
-                             HasSubstr("on group \"3\": rank 3 ("),
+                             HasSubstr("on group \"3\": global rank 3 ("),
                              HasSubstr("was lost")));
   ExpectGood("01", {0, 1}, 11);
   ExpectGood("12", {1, 2}, 110);
@@ -215,7 +215,7 @@ TEST_F(GroupsTest, AKilledRankEndsItsGroupsAlone) {
   // Long before its timeout.
   Try("new 03", {0});
   EXPECT_THAT(Line(0), AllOf(StartsWith("error DistNetworkError [3] "),
-                             HasSubstr("rank 3 (")));
+                             HasSubstr("global rank 3 (")));
   Try("new 02", {0, 2});
   for (const size_t rank : {0, 2}) {
     EXPECT_EQ(Line(rank), "02 sum 101");
@@ -270,18 +270,20 @@ TEST_F(GroupsTest, AllRanksOfAGroupBlameTheSame) {
   const std::string timeout = Line(1);
   EXPECT_THAT(timeout, AllOf(StartsWith("error DistBackendError [3] "),
                              HasSubstr("on group \"timeout\": timed out"),
-                             HasSubstr("did not come to the end of it: rank 3 "
-                                       "(")));
+                             HasSubstr("did not come to the end of it: global "
+                                       "rank 3 (")));
   EXPECT_EQ(Line(2), timeout);
   ranks_[3]->WriteLine("go");
   EXPECT_EQ(Line(3), timeout);
-  // Of ranks 2 and 3, which never make that group, the first is named.
-  EXPECT_THAT(Line(1),
-              StartsWith("error DistBackendError [2] group \"lonely\" of 3 "
-                         "ranks did not form within 1s "
-                         "(NewGroupOptions::timeout): 1 of 3 ranks came to the "
-                         "rendezvous in time; missing ranks 1, 2; rank 1 of it "
-                         "is global rank 2 ("));
+  // Ranks 2 and 3 never make that group.
+  EXPECT_THAT(
+      Line(1),
+      AllOf(StartsWith("error DistBackendError [2,3] group \"lonely\" of 3 "
+                       "ranks did not form within 1s "
+                       "(NewGroupOptions::timeout): 1 of 3 ranks came to the "
+                       "rendezvous in time; missing ranks 1, 2; rank 1 of it "
+                       "is global rank 2 ("),
+            HasSubstr("; rank 2 of it is global rank 3 (")));
   // Ranks that mean another barrier blame nobody who is not there yet.
   const std::string conflict = Line(1);
   EXPECT_THAT(conflict,
@@ -369,7 +371,7 @@ TEST_F(GroupsTest, FiftyGroupsLeaveNothing) {
 
 TEST_F(GroupsTest, AbortEndsTheGroupOnAllItsRanksAndSaysWhoAndWhy) {
   Start("abort", 4);
-  const std::string who = "aborted by rank 1 (" + HostName() + ", pid " +
+  const std::string who = "rank 1 (" + HostName() + ", pid " +
                           std::to_string(ranks_[1]->pid()) + "): ";
   const auto expect_abort = [&](const std::string& error) {
     const int64_t before = Time(1);
@@ -379,11 +381,12 @@ TEST_F(GroupsTest, AbortEndsTheGroupOnAllItsRanksAndSaysWhoAndWhy) {
     for (const size_t rank : {0, 2}) EXPECT_LT(Time(rank) - before, 1'000);
   };
   const std::string head = "error DistBackendError [1] group ";
-  expect_abort(head + "\"1\": " + who + "no more");
+  expect_abort(head + "\"1\": aborted by global " + who + "no more");
   // The other groups go on.
   ExpectAll("world sum 1111");
-  expect_abort(head + "\"world\": " + who + "out of memory");
-  EXPECT_EQ(Line(3), head + "\"world\": " + who + "out of memory");
+  const std::string world = head + "\"world\": aborted by " + who;
+  expect_abort(world + "out of memory");
+  EXPECT_EQ(Line(3), world + "out of memory");
   ExpectAll("no error");
   for (const auto& rank : ranks_) EXPECT_EQ(rank->Wait(kSoon).code, 0);
 }

@@ -239,12 +239,12 @@ TEST_F(ShrinkTest, InAFileTheNewRankZeroTellsWhereItServes) {
 
 TEST_F(ShrinkTest, ALivingRankIsLeftOutAndHearsOfIt) {
   Start("outcast", 3);
-  EXPECT_THAT(Line(1), HasSubstr(": shrunk without rank 1"));
+  EXPECT_THAT(Line(1), HasSubstr(": shrunk without global rank 1"));
   EXPECT_THAT(Line(1), AllOf(StartsWith("error DistBackendError [1] group "
                                         "\"world\": aborted by rank "),
                              HasSubstr(": shrunk without rank 1")));
   for (const size_t rank : {0, 2}) {
-    EXPECT_THAT(Line(rank), HasSubstr(": shrunk without rank 1"));
+    EXPECT_THAT(Line(rank), HasSubstr(": shrunk without global rank 1"));
     const std::string place = std::to_string(rank / 2) + " of 2, sum 3";
     EXPECT_EQ(Line(rank), "group: rank " + place);
     EXPECT_EQ(Line(rank), "world: rank " + place);

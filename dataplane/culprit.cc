@@ -2,25 +2,45 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 
 namespace muster::dataplane {
 
+void SetCulpritRanks(absl::Status& status, const std::vector<int>& ranks) {
+  if (ranks.empty()) {
+    status.ErasePayload(kCulpritRanksUrl);
+  } else {
+    status.SetPayload(kCulpritRanksUrl, absl::Cord(absl::StrJoin(ranks, ",")));
+  }
+}
+
 void SetCulpritRank(absl::Status& status, int rank) {
-  status.SetPayload(kCulpritRankUrl, absl::Cord(absl::StrCat(rank)));
+  SetCulpritRanks(status, {rank});
+}
+
+std::vector<int> CulpritRanks(const absl::Status& status) {
+  const auto payload = status.GetPayload(kCulpritRanksUrl);
+  std::vector<int> ranks;
+  if (!payload.has_value()) return ranks;
+  const std::string text(*payload);
+  for (const absl::string_view word : absl::StrSplit(text, ',')) {
+    int rank = 0;
+    if (!absl::SimpleAtoi(word, &rank)) return {};
+    ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 std::optional<int> CulpritRank(const absl::Status& status) {
-  const auto payload = status.GetPayload(kCulpritRankUrl);
-  int rank = 0;
-  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &rank)) {
-    return std::nullopt;
-  }
-  return rank;
+  const std::vector<int> ranks = CulpritRanks(status);
+  if (ranks.empty()) return std::nullopt;
+  return ranks.front();
 }
 
 void SetVerdict(absl::Status& status, absl::string_view bytes) {

@@ -4,20 +4,27 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
 namespace muster::dataplane {
 
-// The rank, in the group of the failed collective, whose silence or death
-// caused an error: what a program reads instead of the text. Kept as a payload
-// of the status (decimal digits under this type URL).
-inline constexpr char kCulpritRankUrl[] = "muster/culprit_rank";
+// The ranks, in the group of the failed collective, whose silence, death or
+// other wishes caused an error: what a program reads instead of the text. Kept
+// as a payload of the status (decimal numbers, separated by commas, under this
+// type URL).
+inline constexpr char kCulpritRanksUrl[] = "muster/culprit_ranks";
 
+// `ranks` ascend; without any the error has no culprit.
+void SetCulpritRanks(absl::Status& status, const std::vector<int>& ranks);
 void SetCulpritRank(absl::Status& status, int rank);
 
-// Nothing when the error has no culprit or none is known.
+// Empty when the error has no culprit or none is known.
+std::vector<int> CulpritRanks(const absl::Status& status);
+
+// The first of them.
 std::optional<int> CulpritRank(const absl::Status& status);
 
 // An error with this payload is no symptom of something else but what a rank

@@ -3,10 +3,14 @@
 #include <string>
 
 #include "absl/strings/cord.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(CulpritTest, RankTravelsWithTheStatus) {
   absl::Status status = absl::UnavailableError("gone");
@@ -17,10 +21,22 @@ TEST(CulpritTest, RankTravelsWithTheStatus) {
   EXPECT_EQ(CulpritRank(copy), 12);
 }
 
+TEST(CulpritTest, SeveralRanksTravelWithTheStatusAndTheFirstStandsForThem) {
+  absl::Status status = absl::UnavailableError("gone");
+  EXPECT_THAT(CulpritRanks(status), IsEmpty());
+  SetCulpritRanks(status, {3, 7, 12});
+  EXPECT_THAT(CulpritRanks(status), ElementsAre(3, 7, 12));
+  EXPECT_EQ(CulpritRank(status), 3);
+  SetCulpritRanks(status, {});
+  EXPECT_THAT(CulpritRanks(status), IsEmpty());
+  EXPECT_EQ(CulpritRank(status), std::nullopt);
+}
+
 TEST(CulpritTest, UnreadablePayloadIsNoRank) {
   absl::Status status = absl::UnavailableError("gone");
-  status.SetPayload(kCulpritRankUrl, absl::Cord("twelve"));
+  status.SetPayload(kCulpritRanksUrl, absl::Cord("1,twelve"));
   EXPECT_EQ(CulpritRank(status), std::nullopt);
+  EXPECT_THAT(CulpritRanks(status), IsEmpty());
 }
 
 TEST(CulpritTest, AVerdictTravelsWithTheStatus) {

@@ -81,8 +81,9 @@ absl::Status AsVerdict(absl::Status why, std::vector<int> culprits) {
   return why;
 }
 
-std::string DescribeMember(const MemberInfo& member) {
-  std::string text = absl::StrCat("rank ", member.rank);
+std::string DescribeMember(const MemberInfo& member, bool in_world) {
+  std::string text =
+      absl::StrCat(in_world ? "rank " : "global rank ", member.rank);
   if (!member.host.empty()) {
     absl::StrAppend(&text, " (", member.host, ", pid ", member.pid, ")");
   }
@@ -151,7 +152,7 @@ void FailureJudge::Begin(Group group) {
 FailureJudge::Ending FailureJudge::ConcludeAndEnd() {
   std::function<void(const absl::Status&)> abort;
   if (Conclude()) abort = group_.abort;
-  return Ending([this, abort = std::move(abort), why = final_] {
+  return Ending([this, abort = std::move(abort), why = ForGroup(final_)] {
     changed_.NotifyAll();
     if (abort) abort(why);
   });
@@ -182,6 +183,18 @@ bool FailureJudge::Concerns(const MemberEvent& event) const {
 int FailureJudge::GlobalRank(int rank) const {
   if (rank < 0 || rank >= static_cast<int>(group_.seats.size())) return -1;
   return group_.seats[static_cast<size_t>(rank)].rank;
+}
+
+absl::Status FailureJudge::ForGroup(absl::Status why) const {
+  const Culprits culprits = CulpritsOf(why);
+  std::vector<int> ranks;
+  for (size_t i = 0; i < group_.seats.size() && !culprits.empty(); ++i) {
+    if (culprits.Include(group_.seats[i].rank)) {
+      ranks.push_back(static_cast<int>(i));
+    }
+  }
+  if (!ranks.empty()) dataplane::SetCulpritRanks(why, ranks);
+  return why;
 }
 
 bool FailureJudge::Conclude() {
@@ -230,8 +243,9 @@ absl::Status FailureJudge::Verdict(const MemberEvent& event,
     return WithCulprits(absl::Status(event.code, event.member.cause),
                         {event.culprits, event.other_culprits});
   }
-  std::string text = absl::StrCat(label, ": ", DescribeMember(event.member),
-                                  " ", Fate(event.kind));
+  std::string text =
+      absl::StrCat(label, ": ", DescribeMember(event.member, IsWorld()), " ",
+                   Fate(event.kind));
   if (!event.member.cause.empty()) {
     absl::StrAppend(&text, ": ", event.member.cause);
   }
@@ -246,29 +260,39 @@ absl::Status FailureJudge::Verdict(const MemberEvent& event,
       {{event.member}});
 }
 
-absl::Status FailureJudge::WithSeat(const absl::Status& symptom,
-                                    int culprit) const {
+Culprits FailureJudge::SeatedAt(const std::vector<int>& ranks,
+                                const std::string& cause) const {
+  Culprits culprits;
   for (const Seat& seat : group_.seats) {
-    if (seat.rank != culprit) continue;
-    const MemberInfo member{.rank = seat.rank,
-                            .member = seat.member,
-                            .host = seat.host,
-                            .pid = seat.pid,
-                            .cause = std::string(symptom.message())};
-    // The symptom may count the ranks of the group.
-    const absl::string_view whose = IsWorld() ? "rank " : "global rank ";
-    return WithCulprits(
-        absl::Status(symptom.code(),
-                     absl::StrCat(symptom.message(), "; ", whose, culprit,
-                                  " is pid ", seat.pid, " on ", seat.host)),
-        {{member}});
+    if (!std::binary_search(ranks.begin(), ranks.end(), seat.rank)) continue;
+    if (culprits.members.size() < kRanksInTextMax) {
+      culprits.members.push_back({.rank = seat.rank,
+                                  .member = seat.member,
+                                  .host = seat.host,
+                                  .pid = seat.pid,
+                                  .cause = cause});
+    } else {
+      culprits.others.push_back({.first = seat.rank, .count = 1});
+    }
   }
-  return absl::Status(symptom.code(), symptom.message());
+  return culprits;
+}
+
+absl::Status FailureJudge::WithSeats(const absl::Status& symptom,
+                                     const std::vector<int>& culprits) const {
+  const Culprits seated = SeatedAt(culprits, std::string(symptom.message()));
+  std::string text(symptom.message());
+  const absl::string_view whose = IsWorld() ? "rank " : "global rank ";
+  for (const MemberInfo& member : seated.members) {
+    absl::StrAppend(&text, "; ", whose, member.rank, " is pid ", member.pid,
+                    " on ", member.host);
+  }
+  return WithCulprits(absl::Status(symptom.code(), text), seated);
 }
 
 absl::Status FailureJudge::Decision(const absl::Status& verdict) const {
   const std::string text = dataplane::Verdict(verdict).value_or("");
-  Culprits culprits;
+  std::vector<int> ranks;
   for (const absl::string_view range : absl::StrSplit(text, ',')) {
     const std::vector<absl::string_view> ends = absl::StrSplit(range, '-');
     int first = -1;
@@ -278,19 +302,12 @@ absl::Status FailureJudge::Decision(const absl::Status& verdict) const {
       continue;
     }
     for (const Seat& seat : group_.seats) {
-      if (seat.rank < first || seat.rank > last) continue;
-      if (culprits.members.size() < kRanksInTextMax) {
-        culprits.members.push_back({.rank = seat.rank,
-                                    .member = seat.member,
-                                    .host = seat.host,
-                                    .pid = seat.pid});
-      } else {
-        culprits.others.push_back({.first = seat.rank, .count = 1});
-      }
+      if (seat.rank >= first && seat.rank <= last) ranks.push_back(seat.rank);
     }
   }
+  std::sort(ranks.begin(), ranks.end());
   return WithCulprits(absl::Status(verdict.code(), verdict.message()),
-                      culprits);
+                      SeatedAt(ranks, ""));
 }
 
 absl::Status FailureJudge::Departure(const absl::Status& symptom,
@@ -304,10 +321,12 @@ absl::Status FailureJudge::Departure(const absl::Status& symptom,
 absl::Status FailureJudge::CoordinatorGone(const absl::Status& why) const {
   const absl::Status gone(why.code(),
                           absl::StrCat(Label(), ": ", why.message()));
-  if (options_.embedded && absl::IsUnavailable(why)) return WithSeat(gone, 0);
+  if (options_.embedded && absl::IsUnavailable(why)) {
+    return WithSeats(gone, {0});
+  }
   // It has taken this very member for lost.
   if (absl::IsFailedPrecondition(why)) {
-    return WithSeat(gone, GlobalRank(group_.rank));
+    return WithSeats(gone, {group_.rank});
   }
   return gone;
 }
@@ -315,6 +334,13 @@ absl::Status FailureJudge::CoordinatorGone(const absl::Status& why) const {
 bool FailureJudge::HasLeft(int rank) const {
   const auto gone = gone_.find(group_.generation);
   return gone != gone_.end() && gone->second.HasLeft(rank);
+}
+
+int FailureJudge::FirstLeft(const std::vector<int>& ranks) const {
+  for (const int rank : ranks) {
+    if (HasLeft(rank)) return rank;
+  }
+  return -1;
 }
 
 // Of many that left together the coordinator describes a few.
@@ -353,9 +379,10 @@ absl::Status FailureJudge::Known(int64_t generation) const {
   return session_over_;
 }
 
-void FailureJudge::AwaitVerdict(const absl::Status& symptom, int culprit) {
+void FailureJudge::AwaitVerdict(const absl::Status& symptom,
+                                const std::vector<int>& culprits) {
   // Nobody else has to do with it: no verdict will come.
-  if (culprit < 0 && !absl::IsUnavailable(symptom)) return;
+  if (culprits.empty() && !absl::IsUnavailable(symptom)) return;
   // Ranks that do not run the same are no symptom of anything.
   if (absl::IsInvalidArgument(symptom)) return;
   // Those who time out together wait for each other when they accuse.
@@ -364,8 +391,10 @@ void FailureJudge::AwaitVerdict(const absl::Status& symptom, int culprit) {
     return;
   }
   Instant until = Clock::now() + options_.verdict_timeout;
-  bool prolonged = false;
-  while (final_.ok() && (culprit < 0 || !HasLeft(culprit))) {
+  // The others know of this rank's own loss.
+  bool prolonged = std::find(culprits.begin(), culprits.end(), group_.rank) !=
+                   culprits.end();
+  while (final_.ok() && FirstLeft(culprits) < 0) {
     if (!session_over_.ok()) return;
     if (Clock::now() >= until) {
       // With the coordinator out of reach, its own loss is the likely verdict.
@@ -385,20 +414,26 @@ absl::Status FailureJudge::Decide(const absl::Status& symptom) {
   while (deciding_) changed_.Wait(mutex_);
   if (!final_.ok()) return final_;
   deciding_ = true;
-  const int culprit = GlobalRank(dataplane::CulpritRank(symptom).value_or(-1));
+  std::vector<int> culprits;
+  for (const int rank : dataplane::CulpritRanks(symptom)) {
+    if (const int global = GlobalRank(rank); global >= 0) {
+      culprits.push_back(global);
+    }
+  }
+  std::sort(culprits.begin(), culprits.end());
   const bool decided = dataplane::Verdict(symptom).has_value();
   // Of the default group the coordinator tells it, if it can be reached.
   if (!decided ||
       (IsWorld() && group_.connected != nullptr && group_.connected())) {
     failed_label_ = HeadOf(symptom.message());
-    AwaitVerdict(symptom, culprit);
+    AwaitVerdict(symptom, culprits);
   }
   if (final_.ok() && decided) Finish(Decision(symptom));
-  if (final_.ok() && culprit >= 0 && HasLeft(culprit)) {
-    Finish(Departure(symptom, culprit));
+  if (const int left = FirstLeft(culprits); final_.ok() && left >= 0) {
+    Finish(Departure(symptom, left));
   }
   if (final_.ok()) {
-    absl::Status own = WithSeat(symptom, culprit);
+    absl::Status own = WithSeats(symptom, culprits);
     if (group_.accuse && session_over_.ok()) {
       const auto accuse = group_.accuse;
       mutex_.Unlock();

@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "client/internal/deadline.h"
+#include "client/internal/throw.h"
 #include "client/session.h"
 #include "dataplane/mutex.h"
 
@@ -70,7 +71,8 @@ class FailureJudge {
     std::vector<Seat> seats;
     // What runs there now, for people; empty for nothing.
     std::function<std::string()> current;
-    // Ends what runs there.
+    // Ends what runs there, with an error as the data plane has them: to blame
+    // are ranks of the group.
     std::function<void(const absl::Status&)> abort;
     // Without a verdict: tells the others what this rank thinks, or hears what
     // another has told before. Called without locks, may take seconds. Null:
@@ -146,10 +148,18 @@ class FailureJudge {
   bool Concerns(const MemberEvent& event) const;
   // The global rank of the group's rank `rank`; -1: none.
   int GlobalRank(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `why` for the data plane, whose peers are to pass on who is to blame.
+  absl::Status ForGroup(absl::Status why) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Verdict(const MemberEvent& event, const std::string& label) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // An error with this rank's neighbour, or whoever it is, named in full.
-  absl::Status WithSeat(const absl::Status& symptom, int culprit) const
+  // These ranks, ascending, with what is known of them; of many not of all.
+  Culprits SeatedAt(const std::vector<int>& ranks,
+                    const std::string& cause) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // An error with this rank's neighbour, or whoever they are, named in full.
+  absl::Status WithSeats(const absl::Status& symptom,
+                         const std::vector<int>& culprits) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What another rank, or this one, has decided for the group.
   absl::Status Decision(const absl::Status& verdict) const
@@ -159,10 +169,14 @@ class FailureJudge {
   absl::Status CoordinatorGone(const absl::Status& why) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string Label() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AwaitVerdict(const absl::Status& symptom, int culprit)
+  void AwaitVerdict(const absl::Status& symptom,
+                    const std::vector<int>& culprits)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the rank of the group has left in peace, and as what it is known.
   bool HasLeft(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The first of them that has; -1: none.
+  int FirstLeft(const std::vector<int>& ranks) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   MemberInfo WhoLeft(int64_t generation, int rank) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Looks at all that is known; true when that is now the end of the group.
@@ -194,8 +208,9 @@ class FailureJudge {
 // word for word; to blame are these global ranks of the group.
 absl::Status AsVerdict(absl::Status why, std::vector<int> culprits);
 
-// "rank 2 (trainer-2, pid 4711)".
-std::string DescribeMember(const MemberInfo& member);
+// "rank 2 (trainer-2, pid 4711)". In texts about a group beside the default
+// one, where "rank" counts those of the group: "global rank 2 (...)".
+std::string DescribeMember(const MemberInfo& member, bool in_world);
 
 // How many ranks an error text or a line of the log lists.
 inline constexpr size_t kRanksInTextMax = 8;

@@ -146,6 +146,9 @@ TEST_F(SubgroupJudgeTest, AMemberEndsItWhateverHasEndedTheGeneration) {
   second.generation_ended = false;
   judge_.OnEvent(second);
   EXPECT_THAT(Ranks(aborted_), ElementsAre(3));
+  EXPECT_THAT(std::string(aborted_.message()),
+              StartsWith("group \"odd\": global rank 3 (host-3, pid 103) was "
+                         "lost: "));
 }
 
 // As the data plane brings it: with the culprit's rank in the group.
@@ -223,6 +226,33 @@ TEST_F(FailureJudgeTest, RanksThatDoNotRunTheSameAreNoSymptom) {
   EXPECT_FALSE(accused_.ok());
 }
 
+// So that the news of a loss blames nobody who only brings it.
+TEST_F(SubgroupJudgeTest, TheDataPlaneHearsWhoIsToBlameByItsRankInTheGroup) {
+  judge_.OnEvent(Event(MemberEvent::Kind::kLost, 3, "no heartbeat for 11s"));
+  EXPECT_EQ(dataplane::CulpritRanks(aborted_), std::vector<int>{1});
+}
+
+// Resumed when all that knew more are gone, with rank 0's coordinator.
+TEST_F(FailureJudgeTest, WhomTheOthersHoldForLostNamesItself) {
+  Make({.verdict_timeout = milliseconds(1),
+        .embedded = true,
+        .coordinator_loss = seconds(60)});
+  connected_ = false;
+  Begin();
+  EXPECT_THAT(Ranks(judge_->Decide(ClosedBy(1))), ElementsAre(1));
+}
+
+TEST_F(FailureJudgeTest, AllWhomASymptomBlamesAreNamed) {
+  Begin();
+  absl::Status symptom = absl::InvalidArgumentError("they run barrier #5");
+  dataplane::SetCulpritRanks(symptom, {0, 2});
+  const absl::Status why = judge_->Decide(symptom);
+  EXPECT_THAT(Ranks(why), ElementsAre(0, 2));
+  EXPECT_EQ(why.message(),
+            "they run barrier #5; rank 0 is pid 100 on host-0; rank 2 is pid "
+            "102 on host-2");
+}
+
 TEST_F(SubgroupJudgeTest, WhoReportsIsNotToBlame) {
   judge_.OnEvent(Report(3, "all_reduce #5 on group \"world\"", {2}));
   EXPECT_TRUE(judge_.Known(kGeneration).ok());
@@ -238,7 +268,7 @@ TEST_F(SubgroupJudgeTest, CulpritsOfWhomOnlyTheRankIsKnownEndTheirGroups) {
   EXPECT_TRUE(judge_.Known(kGeneration).ok());
   report.other_culprits = {{.first = 2, .count = 2}};
   judge_.OnEvent(report);
-  EXPECT_EQ(judge_.Known(kGeneration), aborted_);
+  EXPECT_EQ(judge_.Known(kGeneration).message(), aborted_.message());
   EXPECT_THAT(Ranks(aborted_), ElementsAre(6, 7, 8));
   EXPECT_EQ(CulpritsOf(aborted_).size(), 5u);
 }
@@ -443,6 +473,11 @@ TEST_F(FailureJudgeTest, OneThatHoldsThisMemberForLostDoes) {
   judge_->OnSessionOver(absl::FailedPreconditionError("was lost"));
   EXPECT_TRUE(absl::IsFailedPrecondition(aborted_));
   // So that whoever sees the error knows that its cause is not here.
+  EXPECT_THAT(Ranks(aborted_), ElementsAre(1));
+}
+
+TEST_F(SubgroupJudgeTest, WhomTheCoordinatorHoldsForLostNamesItself) {
+  judge_.OnSessionOver(absl::FailedPreconditionError("was lost"));
   EXPECT_THAT(Ranks(aborted_), ElementsAre(1));
 }
 

@@ -320,11 +320,12 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
     blamed.push_back(member(culprit));
     global_ranks.push_back(blamed.back().rank);
   }
-  absl::Status why = WithCulprits(
-      absl::AbortedError(absl::StrCat(
-          "group \"", options_.name, "\": aborted by ",
-          DescribeMember(member(rank())), reason.empty() ? "" : ": ", reason)),
-      {blamed});
+  absl::Status why =
+      WithCulprits(absl::AbortedError(absl::StrCat(
+                       "group \"", options_.name, "\": aborted by ",
+                       DescribeMember(member(rank()), options_.is_world),
+                       reason.empty() ? "" : ": ", reason)),
+                   {blamed});
   if (options_.is_world) {
     // Its event ends the group on all ranks, this one included.
     ReportError(session_->stream(), why, SettleDeadline()).IgnoreError();
@@ -343,7 +344,7 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   }
   // The backend tells it to the other ranks.
   why = AsVerdict(std::move(why), global_ranks);
-  if (!culprits.empty()) dataplane::SetCulpritRank(why, culprits.front());
+  dataplane::SetCulpritRanks(why, culprits);
   live->Abort(why);
   Explain(why).IgnoreError();
   MutexLock lock(mutex_);
@@ -468,7 +469,7 @@ absl::Status GroupState::NameTheStuck(const absl::Status& own) {
   for (const MemberInfo& member : stuck.members) {
     if (names.size() == kRanksInTextMax) break;
     names.push_back(absl::StrCat(
-        DescribeMember(member), ", last progress: ",
+        DescribeMember(member, options_.is_world), ", last progress: ",
         member.last_progress.empty() ? "none reported" : member.last_progress));
   }
   if (stuck.size() > names.size()) {

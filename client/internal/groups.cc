@@ -88,19 +88,24 @@ absl::Status NotFormed(const GroupStateOptions& group,
                     group.timeout_name, ")");
   }
   absl::StrAppend(&text, ": ", why.message());
-  const int culprit = dataplane::CulpritRank(why).value_or(-1);
-  if (culprit < 0 || culprit >= static_cast<int>(group.seats.size())) {
-    return absl::Status(why.code(), text);
+  Culprits culprits;
+  for (const int rank : dataplane::CulpritRanks(why)) {
+    if (rank < 0 || rank >= static_cast<int>(group.seats.size())) continue;
+    const Seat& seat = group.seats[static_cast<size_t>(rank)];
+    if (culprits.members.size() == kRanksInTextMax) {
+      culprits.others.push_back({.first = seat.rank, .count = 1});
+      continue;
+    }
+    culprits.members.push_back({.rank = seat.rank,
+                                .member = seat.member,
+                                .host = seat.host,
+                                .pid = seat.pid,
+                                .cause = std::string(why.message())});
+    absl::StrAppend(
+        &text, "; rank ", rank, " of it is ",
+        DescribeMember(culprits.members.back(), /*in_world=*/false));
   }
-  const Seat& seat = group.seats[static_cast<size_t>(culprit)];
-  const MemberInfo member{.rank = seat.rank,
-                          .member = seat.member,
-                          .host = seat.host,
-                          .pid = seat.pid,
-                          .cause = std::string(why.message())};
-  absl::StrAppend(&text, "; rank ", culprit, " of it is global ",
-                  DescribeMember(member));
-  return WithCulprits(absl::Status(why.code(), text), {{member}});
+  return WithCulprits(absl::Status(why.code(), text), culprits);
 }
 
 // Takes what this rank has of a group from the coordinator, which forgets the
@@ -160,8 +165,9 @@ void AbortToShrink(ProcessGroup& group,
   }
   std::sort(global.begin(), global.end());
   group.state()->Abort(
-      absl::StrCat("shrunk without ", global.size() == 1 ? "rank " : "ranks ",
-                   absl::StrJoin(global, ", ")),
+      absl::StrCat(
+          "shrunk without ", group.state()->options().is_world ? "" : "global ",
+          global.size() == 1 ? "rank " : "ranks ", absl::StrJoin(global, ", ")),
       ranks_to_exclude);
 }
 

@@ -39,7 +39,8 @@ constexpr milliseconds kLossTime = seconds(12);
   std::vector<std::string> names;
   for (const MemberInfo& member : gone) {
     if (names.size() == kRanksInTextMax) break;
-    names.push_back(absl::StrCat(DescribeMember(member), ": ", member.cause));
+    names.push_back(absl::StrCat(DescribeMember(member, /*in_world=*/true),
+                                 ": ", member.cause));
   }
   if (gone.size() > names.size()) {
     names.push_back(absl::StrCat("and ", gone.size() - names.size(), " more"));

@@ -188,9 +188,7 @@ absl::Status ConsistencyCheck::Check(const Collective& collective) {
         status.code(),
         absl::StrCat(collective.Label(), " on group \"", options_.group_name,
                      "\": ", status.message()));
-    if (const auto culprit = CulpritRank(status)) {
-      SetCulpritRank(labelled, *culprit);
-    }
+    SetCulpritRanks(labelled, CulpritRanks(status));
     return labelled;
   };
   const Fingerprint own = Fingerprint::Of(collective, options_.world_size);
@@ -259,7 +257,7 @@ absl::Status ConsistencyCheck::Missing(const Collective& collective) {
       rank < options_.world_size ? " and maybe more" : "",
       " to come to it, which the debug level DETAIL checks",
       collective.sequence == 1 ? ": is it set there, too?" : ""));
-  if (!missing.empty()) SetCulpritRank(status, missing.front());
+  SetCulpritRanks(status, missing);
   return status;
 }
 

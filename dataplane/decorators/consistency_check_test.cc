@@ -157,6 +157,7 @@ TEST_F(ConsistencyCheckTest, OfManyThatDoNotComeAFewAreNamed) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("waiting for ranks 1, 2, 3, 4, 5, 6, 7, 8 and maybe "
                         "more to come"));
+  EXPECT_THAT(CulpritRanks(status), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
   EXPECT_LT(store_->gets(), 20);
 }
 

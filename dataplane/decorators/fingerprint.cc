@@ -83,7 +83,7 @@ std::vector<int64_t> Counts(const Tensor& tensor,
   return counts;
 }
 
-std::string JoinRanks(const std::vector<size_t>& ranks) {
+std::string JoinRanks(const std::vector<int>& ranks) {
   const size_t shown = std::min(ranks.size(), kRanksShown);
   std::string text = absl::StrCat(
       ranks.size() == 1 ? "rank " : "ranks ",
@@ -113,44 +113,50 @@ std::string Differences(const Fingerprint& a, const Fingerprint& b) {
 
 // Some do not run it at all.
 absl::Status FindRefusals(absl::Span<const Fingerprint> fingerprints) {
-  std::vector<size_t> refusing;
+  std::vector<int> refusing;
   for (size_t rank = 0; rank < fingerprints.size(); ++rank) {
-    if (fingerprints[rank].common.contains(kRefused)) refusing.push_back(rank);
+    if (fingerprints[rank].common.contains(kRefused)) {
+      refusing.push_back(static_cast<int>(rank));
+    }
   }
   if (refusing.empty()) return absl::OkStatus();
-  const Fingerprint& first = fingerprints[refusing[0]];
+  const Fingerprint& first = fingerprints[static_cast<size_t>(refusing[0])];
   std::string text =
       absl::StrCat("rank ", refusing[0], " refused ", first.description, ": ",
                    first.common.at(kRefused));
   if (refusing.size() > 1) {
-    refusing.erase(refusing.begin());
-    absl::StrAppend(&text, "; so did ", JoinRanks(refusing));
+    absl::StrAppend(&text, "; so did ",
+                    JoinRanks({refusing.begin() + 1, refusing.end()}));
   }
   absl::Status status = absl::InvalidArgumentError(text);
-  SetCulpritRank(status, static_cast<int>(&first - fingerprints.data()));
+  SetCulpritRanks(status, refusing);
   return status;
 }
 
 // Differing in what all ranks have alike.
 absl::Status CompareCommon(absl::Span<const Fingerprint> fingerprints) {
-  std::map<std::map<std::string, std::string>, std::vector<size_t>> groups;
+  std::map<std::map<std::string, std::string>, std::vector<int>> groups;
   for (size_t rank = 0; rank < fingerprints.size(); ++rank) {
-    groups[fingerprints[rank].common].push_back(rank);
+    groups[fingerprints[rank].common].push_back(static_cast<int>(rank));
   }
   if (groups.size() == 1) return absl::OkStatus();
   // The most; of as many those with the lowest rank.
-  const std::vector<size_t>* most = nullptr;
+  const std::vector<int>* most = nullptr;
   for (const auto& [common, ranks] : groups) {
     if (most == nullptr || ranks.size() > most->size() ||
         (ranks.size() == most->size() && ranks[0] < (*most)[0])) {
       most = &ranks;
     }
   }
-  const Fingerprint& model = fingerprints[(*most)[0]];
-  std::map<size_t, const std::vector<size_t>*> others;
+  const Fingerprint& model = fingerprints[static_cast<size_t>((*most)[0])];
+  std::map<int, const std::vector<int>*> others;
+  std::vector<int> differing;
   for (const auto& [common, ranks] : groups) {
-    if (&ranks != most) others[ranks[0]] = &ranks;
+    if (&ranks == most) continue;
+    others[ranks[0]] = &ranks;
+    differing.insert(differing.end(), ranks.begin(), ranks.end());
   }
+  std::sort(differing.begin(), differing.end());
   std::string text =
       absl::StrCat("Detected mismatch between collectives on ranks. ",
                    JoinRanks(*most), " of ", fingerprints.size(),
@@ -162,34 +168,50 @@ absl::Status CompareCommon(absl::Span<const Fingerprint> fingerprints) {
                       " more kinds");
       break;
     }
+    const Fingerprint& other = fingerprints[static_cast<size_t>(first)];
     absl::StrAppend(&text, "; ", JoinRanks(*ranks),
-                    ranks->size() == 1 ? " runs " : " run ",
-                    fingerprints[first].description, " (different ",
-                    Differences(model, fingerprints[first]), ")");
+                    ranks->size() == 1 ? " runs " : " run ", other.description,
+                    " (different ", Differences(model, other), ")");
   }
   absl::Status status = absl::InvalidArgumentError(text);
-  SetCulpritRank(status, static_cast<int>(others.begin()->first));
+  SetCulpritRanks(status, differing);
   return status;
+}
+
+// Where their number is the largest.
+std::vector<int> MostOf(const std::vector<int>& numbers) {
+  const int largest = *std::max_element(numbers.begin(), numbers.end());
+  std::vector<int> places;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] == largest) places.push_back(static_cast<int>(i));
+  }
+  return places;
 }
 
 // What one gives to another must be what that takes.
 absl::Status ComparePairs(absl::Span<const Fingerprint> fingerprints) {
+  std::string first;
+  std::vector<int> disputes(fingerprints.size());
   for (size_t from = 0; from < fingerprints.size(); ++from) {
     const Fingerprint& giver = fingerprints[from];
     for (size_t to = 0; to < giver.given.size(); ++to) {
       const Fingerprint& taker = fingerprints[to];
       const int64_t taken = from < taker.taken.size() ? taker.taken[from] : 0;
       if (giver.given[to] == taken) continue;
-      absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+      ++disputes[from];
+      ++disputes[to];
+      if (!first.empty()) continue;
+      first = absl::StrCat(
           "Detected mismatch between collectives on ranks. rank ", from,
           " gives rank ", to, " ", giver.given[to], " elements, rank ", to,
           " takes ", taken, " (different splits): ", giver.description, " and ",
-          taker.description));
-      SetCulpritRank(status, static_cast<int>(from));
-      return status;
+          taker.description);
     }
   }
-  return absl::OkStatus();
+  if (first.empty()) return absl::OkStatus();
+  absl::Status status = absl::InvalidArgumentError(first);
+  SetCulpritRanks(status, MostOf(disputes));
+  return status;
 }
 
 absl::StatusOr<std::vector<int64_t>> ParseCounts(absl::string_view text) {

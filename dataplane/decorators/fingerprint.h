@@ -43,7 +43,8 @@ struct Fingerprint {
 
 // OK if these, one of each rank, go together. Otherwise kInvalidArgument, the
 // same on all ranks: who refuses, and why; or what most of them run, who
-// differs, and in what. The culprit is the first who does.
+// differs, and in what. The culprits are all who refuse or differ; where
+// splits do not go together, those who disagree with the most ranks.
 absl::Status Compare(absl::Span<const Fingerprint> fingerprints);
 
 }  // namespace muster::dataplane

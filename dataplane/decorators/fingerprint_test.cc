@@ -11,6 +11,7 @@
 namespace muster::dataplane {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
@@ -64,6 +65,7 @@ TEST(FingerprintTest, WhoRefusesIsNamedWithItsReason) {
       status.message(),
       "rank 1 refused all_reduce #12 float32[8] sum: bad\\nroot=7; so did "
       "rank 2");
+  EXPECT_THAT(CulpritRanks(status), ElementsAre(1, 2));
 }
 
 TEST(FingerprintTest, TheMajorityIsShownAndWhoDiffers) {
@@ -157,6 +159,8 @@ TEST(FingerprintTest, WhatOneGivesAnotherMustTake) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("rank 0 gives rank 1 2 elements, rank 1 takes 3 "
                         "(different splits): all_to_all #0"));
+  // Which of the two is wrong nobody knows.
+  EXPECT_THAT(CulpritRanks(status), ElementsAre(0, 1));
   Collective single = {.kind = CollectiveKind::kAllToAllSingle,
                        .inputs = {Floats({3, 2})},
                        .outputs = {Floats({2, 2})},
@@ -182,6 +186,19 @@ TEST(FingerprintTest, ManyRanksAreCut) {
   EXPECT_THAT(text, HasSubstr("ranks 6, 7, 8, 9, 10, 11, 12, 13 and 6 more of "
                               "20 run "));
   EXPECT_THAT(text, EndsWith("; and 2 more kinds"));
+  // But not for programs.
+  EXPECT_THAT(CulpritRanks(Compared(collectives)),
+              ElementsAre(0, 1, 2, 3, 4, 5));
+}
+
+TEST(FingerprintTest, WhoDisagreesWithMostIsToBlameForTheSplits) {
+  Collective good = {.kind = CollectiveKind::kAllToAll,
+                     .inputs = {Floats({2}), Floats({2}), Floats({2})},
+                     .outputs = {Floats({2}), Floats({2}), Floats({2})}};
+  Collective bad = good;
+  bad.inputs = {Floats({3}), Floats({3}), Floats({3})};
+  bad.outputs = bad.inputs;
+  EXPECT_THAT(CulpritRanks(Compared({good, good, bad})), ElementsAre(2));
 }
 
 TEST(FingerprintTest, OtherTextIsNone) {

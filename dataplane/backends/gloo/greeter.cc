@@ -295,7 +295,7 @@ absl::Status Greeter::CheckMissing(const std::vector<int>& missing,
       DescribeRanks(missing), " did not connect to this rank (", rank_,
       ") in time; ", world_size_ - 1 - static_cast<int>(missing.size()), " of ",
       world_size_ - 1, " peers did"));
-  SetCulpritRank(status, missing.front());
+  SetCulpritRanks(status, missing);
   return status;
 }
 

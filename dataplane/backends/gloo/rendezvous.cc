@@ -114,7 +114,7 @@ absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
         options.world_size - missing.size(), " of ", options.world_size,
         " ranks came to the rendezvous in time; missing ",
         DescribeRanks(missing)));
-    SetCulpritRank(status, missing.front());
+    SetCulpritRanks(status, missing);
     return status;
   }
   if (values->size() != peers.size()) {

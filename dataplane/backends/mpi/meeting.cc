@@ -74,7 +74,7 @@ absl::StatusOr<std::vector<std::string>> Exchange(
       static_cast<size_t>(options.world_size) - missing.size(), " of ",
       options.world_size, " ranks came to the rendezvous in time; missing ",
       NamesOf(missing)));
-  SetCulpritRank(status, missing.front());
+  SetCulpritRanks(status, missing);
   return status;
 }
 
