@@ -22,7 +22,9 @@ enum class DebugLevel {
   // error that shows what most of them run and who differs; when some do not
   // come, with one that names them, at its timeout. The comparison is made by
   // the coordinator's store and takes a few hundred microseconds. Sends and
-  // receives are not compared: a receive itself finds what does not fit.
+  // receives are not compared before they run, since any order of them may be
+  // right: a receive itself finds another type or size, and one that times out
+  // says in which ones its peer waits by then, and whether any goes with it.
   kDetail,
 };
 

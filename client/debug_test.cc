@@ -137,6 +137,23 @@ TEST_F(DebugTest, DetailNamesWhoDoesNotCome) {
   ExpectExits();
 }
 
+TEST_F(DebugTest, DetailShowsWhatThePeerOfATimeoutWaitsIn) {
+  Start("peers", 3, {{"MUSTER_DEBUG", "DETAIL"}});
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(
+        Line(rank),
+        StartsWith("error DistBackendError [1] send #1 on group \"world\": "
+                   "timed out after 5s waiting for rank 1 with tag 0; rank 1 "
+                   "waits in recv #1 float32[6] from rank 2 tag 0, which does "
+                   "not go with it; rank 1 is pid "));
+  }
+  for (const auto& rank : ranks_) rank->WriteLine("go");
+  EXPECT_EQ(Line(0), "no error");
+  EXPECT_EQ(Line(1), "no error");
+  EXPECT_THAT(Line(2), StartsWith("error DistBackendError [1] send #1 "));
+  ExpectExits();
+}
+
 json Read(const std::string& path) {
   std::ifstream file(path);
   json dump = json::parse(file, nullptr, /*allow_exceptions=*/false);

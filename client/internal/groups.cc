@@ -19,6 +19,7 @@
 #include "dataplane/culprit.h"
 #include "dataplane/decorators/consistency_check.h"
 #include "dataplane/decorators/metering.h"
+#include "dataplane/decorators/point_to_point_check.h"
 #include "dataplane/decorators/recording.h"
 #include "dataplane/factory.h"
 #include "dataplane/flight_recorder/flight_recorder.h"
@@ -195,6 +196,10 @@ std::unique_ptr<dataplane::Backend> Watched(
               << " backend=" << options.backend;
   }
   if (level == DebugLevel::kDetail && size > 1) {
+    backend = std::make_unique<dataplane::PointToPointCheck>(
+        std::move(backend),
+        dataplane::PointToPointCheckOptions{
+            .group_name = options.name, .rank = options.rank, .store = store});
     backend = std::make_unique<dataplane::ConsistencyCheck>(
         std::move(backend),
         dataplane::ConsistencyCheckOptions{.group_name = options.name,

@@ -88,6 +88,21 @@ int Missing() {
   return 0;
 }
 
+// Of three ranks, at level DETAIL: 0 sends to 1, which waits for 2, which does
+// neither.
+int Peers() {
+  InitProcessGroup(kOptions);
+  std::vector<float> values(6, 1);
+  if (GetRank() == 0) {
+    SayProblem([&] { Send(values, 1, {.timeout = seconds(5)}); });
+  } else if (GetRank() == 1) {
+    SayProblem([&] { Recv(values, 2); });
+  }
+  AwaitLine();
+  SayProblem([] { DestroyProcessGroup(); });
+  return 0;
+}
+
 // Of two ranks, the second of which fails.
 int Flight() {
   InitProcessGroup(kOptions);
@@ -126,7 +141,8 @@ int Break() {
 int Main(int argc, char** argv) {
   const std::map<std::string, int (*)()> scenarios = {
       {"levels", &Levels},   {"mismatch", &Mismatch}, {"refusal", &Refusal},
-      {"missing", &Missing}, {"flight", &Flight},     {"break", &Break},
+      {"missing", &Missing}, {"peers", &Peers},       {"flight", &Flight},
+      {"break", &Break},
   };
   return RunScenario(scenarios, argc, argv);
 }
