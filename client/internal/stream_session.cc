@@ -54,10 +54,11 @@ absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
   const absl::Status security =
       LoadChannelSecurity(options, *endpoint).status();
   if (!security.ok()) return security;
-  const Deadline deadline =
-      Deadline::After(options.connect_timeout, options.connect_timeout_name);
   std::unique_ptr<StreamSession> session(
       new StreamSession(std::move(options), *std::move(endpoint)));
+  const Deadline deadline =
+      Deadline::After(session->options_.connect_timeout,
+                      session->options_.connect_timeout_name);
   session->reader_ = std::thread([raw = session.get()] { raw->Run(); });
   session->heart_ = std::thread([raw = session.get()] { raw->Beat(); });
   absl::Status failure;
@@ -67,13 +68,15 @@ absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
       session->changed_.NotifyAll();
     });
     MutexLock lock(session->mutex_);
-    while (!session->open_ && session->over_.ok() && failure.ok()) {
+    // One that broke at once counts, too: it comes back by itself, and whoever
+    // uses it hears if it does not.
+    while (session->epoch_ == 0 && session->over_.ok() && failure.ok()) {
       if (session->options_.stop_connecting.stop_requested()) {
         failure = CancelledByCaller();
         break;
       }
       session->changed_.WaitUntil(session->mutex_, deadline.at);
-      if (!session->open_ && deadline.Passed(Clock::now())) {
+      if (session->epoch_ == 0 && deadline.Passed(Clock::now())) {
         failure = session->NoAnswer(deadline, Clock::now());
       }
     }
