@@ -16,6 +16,7 @@
 #include "client/errors.h"
 #include "client/testing/processes.h"
 #include "dataplane/backend.h"
+#include "dataplane/culprit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -113,6 +114,32 @@ TEST(BackendsTest, WhatABackendNeverCompletesFailsSoonAfterItsTimeout) {
   // It is the end of the group.
   EXPECT_EQ(Problem([] { Barrier(); }), error);
   DestroyProcessGroup();
+}
+
+TEST(BackendsTest, WhoKeepsTheDefaultGroupFromFormingIsNamed) {
+  RegisterBackend("lonely", {dataplane::DeviceType::kCpu},
+                  [](const dataplane::BackendOptions&)
+                      -> absl::StatusOr<std::unique_ptr<dataplane::Backend>> {
+                    absl::Status status =
+                        absl::DeadlineExceededError("rank 0 did not come");
+                    dataplane::SetCulpritRank(status, 0);
+                    return status;
+                  });
+  const ReservedPort port;
+  try {
+    InitProcessGroup(
+        {.backend = "lonely",
+         .init_method = "tcp://127.0.0.1:" + std::to_string(port.port()) +
+                        "?rank=0&world_size=1",
+         .timeout = kSoon});
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const DistBackendError& error) {
+    EXPECT_THAT(error.culprit_ranks(), ElementsAre(0));
+    EXPECT_THAT(std::string(error.what()),
+                StartsWith("group \"world\" of 1 ranks did not form within 60s "
+                           "(InitProcessGroupOptions::timeout): rank 0 did not "
+                           "come; rank 0 ("));
+  }
 }
 
 class StoreBackendTest : public ::testing::TestWithParam<std::string> {};

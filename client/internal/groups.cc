@@ -78,7 +78,7 @@ std::pair<absl::Status, bool> End(GroupState& state) {
 }
 
 // What the backend says, which knows neither the ranks of the default group nor
-// hosts, with both; the judge's errors have them already.
+// hosts, with both.
 absl::Status NotFormed(const GroupStateOptions& group,
                        const absl::Status& why) {
   if (absl::IsInvalidArgument(why) || !CulpritsOf(why).empty()) return why;
@@ -103,8 +103,9 @@ absl::Status NotFormed(const GroupStateOptions& group,
                                 .pid = seat.pid,
                                 .cause = std::string(why.message())});
     absl::StrAppend(
-        &text, "; rank ", rank, " of it is ",
-        DescribeMember(culprits.members.back(), /*in_world=*/false));
+        &text, "; ",
+        group.is_world ? "" : absl::StrCat("rank ", rank, " of it is "),
+        DescribeMember(culprits.members.back(), group.is_world));
   }
   return WithCulprits(absl::Status(why.code(), text), culprits);
 }
@@ -228,7 +229,7 @@ absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
   auto backend = dataplane::CreateBackend(options.backend, peers);
   if (!backend.ok()) {
     absl::Status known = judge->Known(options.generation);
-    return known.ok() ? backend.status() : known;
+    return known.ok() ? NotFormed(options, backend.status()) : known;
   }
   if (metrics != nullptr) {
     backend = std::make_unique<dataplane::Metering>(*std::move(backend),
@@ -505,7 +506,7 @@ Groups::Entry Groups::Connect(const Plan& plan) {
     Tidy(*options_.session, *entry.bootstrap, generation, plan.name);
     Throw(absl::IsInvalidArgument(state.status()) ? Origin::kControl
                                                   : Origin::kBackend,
-          NotFormed(group, state.status()));
+          state.status());
   }
   entry.group = std::make_shared<ProcessGroup>(*std::move(state));
   return entry;

@@ -418,8 +418,12 @@ void World::Connect(const InitPlan& plan) {
     const absl::Status& why = state.status();
     if (session_->status().ok()) {
       // The others would wait for this rank.
-      ReportFailure(session_->stream(), std::string(why.message()),
-                    Deadline::After(seconds(2), "2s to report a failure"))
+      const auto deadline =
+          Deadline::After(seconds(2), "2s to report a failure");
+      (CulpritsOf(why).empty()
+           ? ReportFailure(session_->stream(), std::string(why.message()),
+                           deadline)
+           : ReportError(session_->stream(), why, deadline))
           .IgnoreError();
     }
     Throw(absl::IsInvalidArgument(why) ? Origin::kControl : Origin::kBackend,
