@@ -5,7 +5,10 @@ deploy/README.md runs as it stands, beside a job that must not notice.
 Usage: runbook_test.py COORDINATOR MUSTER_RUN MUSTERCTL TRAIN
 What it writes to /etc, /usr/local and /var/lib lies on top of this machine's
 own, in namespaces of the test, and is gone with it. systemd's part is played by
-two small programs. It needs root: the runbook adds a user.
+two small programs.
+
+Without root it runs in a namespace of users that has one user only: what gives
+files to the runbook's user, and becomes that one, does nothing there (ONE_USER).
 """
 
 import os
@@ -21,6 +24,8 @@ sys.path.insert(0, os.path.join(HERE, "..", "end2end"))
 from processes import Processes, wait_until  # pylint: disable=C0413
 
 README = os.path.join(HERE, "..", "..", "deploy", "README.md")
+# What it is in the test's namespaces: "root", or "user" where that is nobody
+# else outside.
 INSIDE = "MUSTER_RUNBOOK"
 SECONDS = 60
 
@@ -58,6 +63,27 @@ JOURNALCTL = r"""#!/bin/bash
 grep -E "$4" /var/lib/coordinator.log | tail -n "$6"
 """
 
+# Programs that take the place of those that need more than one user.
+ONE_USER = {
+    "useradd": "#!/bin/sh\n",
+    "chgrp": "#!/bin/sh\n",
+    "setpriv": r"""#!/bin/bash
+while [[ $1 == --* ]]; do shift; done
+exec "$@"
+""",
+    "install": r"""#!/bin/bash
+arguments=()
+while (($#)); do
+  case $1 in
+  -o | -g) shift ;;
+  *) arguments+=("$1") ;;
+  esac
+  shift
+done
+exec /usr/bin/install "${arguments[@]}"
+""",
+}
+
 
 def blocks(title):
     """The blocks of shell in the section `title`."""
@@ -78,7 +104,8 @@ def prepare(folder, programs):
     """This machine with a clone in which everything is built."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
-    for top in ("/etc", "/usr/local", "/var/lib"):
+    # Whoever is not root may make files in the uppermost folder of each alone.
+    for top in ("/etc", "/etc/systemd/system", "/usr/local/bin", "/var/lib"):
         upper, work = (f"{folder}/{kind}{top.replace('/', '-')}"
                        for kind in ("upper", "work"))
         os.mkdir(upper)
@@ -86,14 +113,21 @@ def prepare(folder, programs):
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o",
                         f"lowerdir={top},upperdir={upper},workdir={work}", top],
                        check=True)
-    with open("/etc/hosts", "a", encoding="utf-8") as out:
-        out.write(f"127.0.0.1 {socket.gethostname()}\n")
+    with open("/etc/hosts", encoding="utf-8") as known:
+        hosts = known.read()
+    os.remove("/etc/hosts")
+    with open("/etc/hosts", "w", encoding="utf-8") as out:
+        out.write(f"{hosts}\n127.0.0.1 {socket.gethostname()}\n")
     os.makedirs(f"{folder}/clone/bin")
     for program in programs:
         shutil.copy(program, f"{folder}/clone/bin")
     write_program(f"{folder}/clone/dev", "#!/bin/sh\n[ \"$1\" = build ]\n")
+    os.environ["PATH"] = f"/usr/local/bin:{os.environ['PATH']}"
     write_program("/usr/local/bin/systemctl", SYSTEMCTL)
     write_program("/usr/local/bin/journalctl", JOURNALCTL)
+    if os.environ[INSIDE] == "user":
+        for name, text in ONE_USER.items():
+            write_program(f"/usr/local/bin/{name}", text)
 
 
 class RunbookTest(unittest.TestCase):
@@ -206,14 +240,27 @@ class RunbookTest(unittest.TestCase):
         self.expect_the_job_goes_on()
 
 
+def enter():
+    """Starts this program again in the test's namespaces."""
+    unshare = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child",
+               "--mount-proc"]
+    os.environ[INSIDE] = "root"
+    if os.geteuid() != 0:
+        unshare.append("--map-root-user")
+        os.environ[INSIDE] = "user"
+        probe = subprocess.run([*unshare, "true"], capture_output=True,
+                               text=True, check=False)
+        if probe.returncode != 0:
+            print("skipped: no root, and no namespaces for others here: "
+                  f"{probe.stderr.strip()}")
+            sys.exit(0)
+        print("without root: skipped that the coordinator is a user of its own "
+              "and which files that one may read")
+    os.execvp("unshare", [*unshare, sys.executable, *sys.argv])
+
+
 if __name__ == "__main__":
     PROGRAMS = [os.path.abspath(path) for path in sys.argv[1:5]]
-    if os.geteuid() != 0:
-        print("skipped: it needs root, the runbook adds a user")
-        sys.exit(0)
     if INSIDE not in os.environ:
-        os.environ[INSIDE] = "1"
-        os.execvp("unshare", ["unshare", "--net", "--mount", "--pid", "--fork",
-                              "--kill-child", "--mount-proc", sys.executable,
-                              *sys.argv])
+        enter()
     unittest.main(argv=sys.argv[:1])
