@@ -66,6 +66,15 @@ struct MemberEvent {
   std::vector<MemberInfo> left_members;
 };
 
+// A send or a receive that runs.
+struct PeerCall {
+  bool sends = false;
+  // Among the sends and receives of the group, from 1.
+  int64_t number = 0;
+  // A rank of the group; -1: whoever sends first.
+  int peer = 0;
+};
+
 // How far one process group of this member has come: what heartbeats carry.
 struct GroupProgress {
   std::string group;
@@ -75,6 +84,8 @@ struct GroupProgress {
   // The collective that runs now, for people; empty when none does.
   std::string current;
   std::chrono::milliseconds running_for{0};
+  // When that is a send or a receive.
+  std::optional<PeerCall> peer_call = std::nullopt;
 };
 
 struct SessionOptions {

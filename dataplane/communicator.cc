@@ -95,8 +95,13 @@ std::shared_ptr<Work> Communicator::StartNext(Collective collective) {
   {
     MutexLock lock(mutex_);
     if (point_to_point) {
-      point_to_point_.emplace(collective.sequence,
-                              Running{std::move(description), now});
+      point_to_point_.emplace(
+          collective.sequence,
+          Running{std::move(description),
+                  now,
+                  {.sends = collective.kind == CollectiveKind::kSend,
+                   .number = collective.sequence,
+                   .peer = collective.peer}});
     } else {
       if (running_.empty()) since_ = now;
       running_.emplace(collective.sequence, std::move(description));
@@ -169,6 +174,7 @@ Progress Communicator::progress() const {
   if (running_.empty() && !point_to_point_.empty()) {
     const Running& oldest = point_to_point_.begin()->second;
     progress.current = oldest.description;
+    progress.peer_call = oldest.call;
     progress.since = oldest.started;
   }
   return progress;

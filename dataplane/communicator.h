@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,13 @@
 
 namespace muster::dataplane {
 
+// A send or a receive that runs.
+struct PeerCall {
+  bool sends = false;
+  uint64_t number = 0;  // among the sends and receives of the group, from 1
+  int peer = 0;         // or kAnyPeer
+};
+
 // How far one rank has come in one group: what heartbeats carry and hang
 // diagnosis compares.
 struct Progress {
@@ -31,6 +39,8 @@ struct Progress {
   // The oldest collective that has not completed; when there is none, the
   // oldest send or receive; empty when there is none of both.
   std::string current = {};
+  // When that is a send or a receive.
+  std::optional<PeerCall> peer_call = std::nullopt;
   // Since when `current` is the oldest one, or since when there is none.
   Instant since = {};
 };
@@ -93,6 +103,7 @@ class Communicator {
   struct Running {
     std::string description;
     Instant started;
+    PeerCall call;
   };
 
   std::shared_ptr<Work> StartNext(Collective collective)

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -128,11 +129,17 @@ TEST_F(CommunicatorTest, SendsAndReceivesHaveNumbersAndProgressOfTheirOwn) {
   EXPECT_EQ(backend_->started[2].sequence, 1u);
   // What all ranks do has precedence.
   EXPECT_EQ(communicator_.progress().current, "all_reduce #1 float32[4] sum");
+  EXPECT_FALSE(communicator_.progress().peer_call.has_value());
   EXPECT_EQ(communicator_.progress().last_enqueued, 1u);
   backend_->works[2]->Complete(absl::OkStatus());
   backend_->works[0]->Complete(absl::OkStatus());
   EXPECT_EQ(communicator_.progress().current,
             "recv #2 float32[4] from rank 0 tag 0");
+  const std::optional<PeerCall> call = communicator_.progress().peer_call;
+  ASSERT_TRUE(call.has_value());
+  EXPECT_FALSE(call->sends);
+  EXPECT_EQ(call->number, 2u);
+  EXPECT_EQ(call->peer, 0);
   EXPECT_EQ(communicator_.progress().last_completed, 1u);
   const absl::Status cause = absl::UnavailableError("rank 0 is gone");
   backend_->works[1]->Complete(cause);

@@ -176,6 +176,11 @@ v1::HeartbeatRequest ToHeartbeat(const std::vector<GroupProgress>& groups) {
     proto.set_last_completed(group.last_completed);
     proto.set_current(group.current);
     *proto.mutable_running_for() = ToProto(group.running_for);
+    if (!group.peer_call.has_value()) continue;
+    v1::PeerCall& call = *proto.mutable_peer_call();
+    call.set_sends(group.peer_call->sends);
+    call.set_number(group.peer_call->number);
+    call.set_peer(group.peer_call->peer);
   }
   return request;
 }

@@ -389,12 +389,19 @@ std::vector<GroupProgress> GroupState::Progress() const {
   const auto live = communicator();
   if (live == nullptr) return {};
   const dataplane::Progress progress = live->progress();
+  std::optional<PeerCall> peer_call;
+  if (progress.peer_call.has_value()) {
+    peer_call = {.sends = progress.peer_call->sends,
+                 .number = static_cast<int64_t>(progress.peer_call->number),
+                 .peer = progress.peer_call->peer};
+  }
   return {{.group = progress.group_name,
            .last_enqueued = static_cast<int64_t>(progress.last_enqueued),
            .last_completed = static_cast<int64_t>(progress.last_completed),
            .current = progress.current,
            .running_for = std::chrono::duration_cast<milliseconds>(
-               Clock::now() - progress.since)}};
+               Clock::now() - progress.since),
+           .peer_call = peer_call}};
 }
 
 // No verdict came: nobody is known to be gone. The ranks may each suspect

@@ -296,7 +296,7 @@ class PeerChains {
     std::set<int> seen;
     End end = {.waiter = &place};
     while (seen.insert(end.waiter->rank).second) {
-      const int peer = end.waiter->peer_call->peer;
+      const int peer = end.waiter->peer_call->peer();
       const auto next = waiting_.find(peer);
       if (next == waiting_.end()) {
         const auto found = by_rank_.find(peer);
@@ -352,9 +352,9 @@ std::optional<StuckGroup> LookAtPeers(const std::string& name,
   if (longest == nullptr) return std::nullopt;
   group.running_for = longest->running_for();
   group.collective = longest->call();
-  group.sequence = longest->peer_call->number;
+  group.sequence = longest->peer_call->number();
   for (const auto& [rank, end] : ends) {
-    const bool sends = end.waiter->peer_call->sends;
+    const bool sends = end.waiter->peer_call->sends();
     const Awaited awaited = {
         name, 0,
         absl::StrCat(

@@ -60,6 +60,7 @@ class DiagnosisTest : public ::testing::Test {
     group.set_last_enqueued(sequence);
     group.set_last_completed(sequence);
     group.clear_current();
+    group.clear_peer_call();
   }
 
   // As the data plane describes what runs.
@@ -80,6 +81,7 @@ class DiagnosisTest : public ::testing::Test {
     group.set_last_enqueued(sequence);
     group.set_last_completed(sequence - 1);
     group.set_current(Describe(kind, sequence));
+    group.clear_peer_call();
     group.mutable_running_for()->set_seconds(for_seconds);
   }
 
@@ -88,6 +90,10 @@ class DiagnosisTest : public ::testing::Test {
                   const std::string& name = "world") {
     v1::GroupProgress& group = GroupOf(rank, name);
     group.set_current(Describe(kind, 1, peer));
+    v1::PeerCall& call = *group.mutable_peer_call();
+    call.set_sends(kind == CollectiveKind::kSend);
+    call.set_number(1);
+    call.set_peer(peer);
     group.mutable_running_for()->set_seconds(for_seconds);
   }
 
@@ -294,6 +300,22 @@ TEST_F(DiagnosisTest, APeerIsARankOfItsGroup) {
   Done(3, "pair", 5);
   InPeerCall(1, CollectiveKind::kRecv, 1, 30, "pair");
   EXPECT_THAT(Ranks(Look()), ElementsAre(3));
+}
+
+TEST_F(DiagnosisTest, APeerIsKnownWhateverTheTextSays) {
+  InPeerCall(1, CollectiveKind::kRecv, 0, 33);
+  GroupOf(1, "world").set_current("exchange");
+  EXPECT_THAT(Ranks(Look()), ElementsAre(0));
+}
+
+TEST_F(DiagnosisTest, APeerOfAnOldSdkIsReadFromTheText) {
+  InPeerCall(1, CollectiveKind::kRecv, 0, 33);
+  GroupOf(1, "world").clear_peer_call();
+  EXPECT_THAT(Ranks(Look()), ElementsAre(0));
+  Done(1, "world", 41);
+  InPeerCall(2, CollectiveKind::kRecv, dataplane::kAnyPeer, 40);
+  GroupOf(2, "world").clear_peer_call();
+  EXPECT_EQ(Look().note, "it takes what any rank sends, and none does");
 }
 
 TEST_F(DiagnosisTest, AReceiverAndACollectiveThatWaitForEachOtherAreBothTold) {

@@ -33,6 +33,21 @@ std::optional<int64_t> NumberBetween(absl::string_view text,
   return number;
 }
 
+// Of a text as dataplane::Collective::Describe() writes it; nothing if it is
+// about a collective.
+std::optional<v1::PeerCall> PeerCallOf(absl::string_view description) {
+  v1::PeerCall call;
+  call.set_sends(absl::StartsWith(description, "send #"));
+  if (!call.sends() && !absl::StartsWith(description, "recv #")) {
+    return std::nullopt;
+  }
+  call.set_number(NumberBetween(description, "#", " ").value_or(0));
+  const auto peer = NumberBetween(
+      description, call.sends() ? " to rank " : " from rank ", " tag ");
+  call.set_peer(static_cast<int>(peer.value_or(kAnyPeer)));
+  return call;
+}
+
 // Of the job, by the rank in the group; empty: nobody has registered it.
 std::vector<int> RegisteredRanks(const v1::GetJobResponse& job,
                                  const std::string& group) {
@@ -53,11 +68,16 @@ void FillProgress(const v1::MemberProgress& progress, const std::string& group,
     if (one.group() == group) place.group = &one;
   }
   if (place.group == nullptr) return;
-  place.peer_call = PeerCallOf(place.group->current());
+  if (place.group->has_peer_call()) {
+    place.peer_call = place.group->peer_call();
+  } else {
+    // An SDK that is older than the field.
+    place.peer_call = PeerCallOf(place.group->current());
+  }
   if (!place.peer_call.has_value()) return;
-  int& peer = place.peer_call->peer;
+  const int peer = place.peer_call->peer();
   if (peer >= 0 && peer < static_cast<int>(ranks.size())) {
-    peer = ranks[static_cast<size_t>(peer)];
+    place.peer_call->set_peer(ranks[static_cast<size_t>(peer)]);
   }
 }
 
@@ -82,19 +102,6 @@ milliseconds SilentAfter(const v1::GetJobResponse& job) {
 
 milliseconds ToldWithin(const v1::GetJobResponse& job) {
   return LeaseOf(job) / 8;
-}
-
-std::optional<PeerCall> PeerCallOf(absl::string_view description) {
-  PeerCall call;
-  call.sends = absl::StartsWith(description, "send #");
-  if (!call.sends && !absl::StartsWith(description, "recv #")) {
-    return std::nullopt;
-  }
-  call.number = NumberBetween(description, "#", " ").value_or(0);
-  const auto peer = NumberBetween(
-      description, call.sends ? " to rank " : " from rank ", " tag ");
-  call.peer = static_cast<int>(peer.value_or(kAnyPeer));
-  return call;
 }
 
 int64_t Place::enqueued() const {

@@ -33,18 +33,8 @@ std::chrono::milliseconds SilentAfter(const v1::GetJobResponse& job);
 // times in a lease.
 std::chrono::milliseconds ToldWithin(const v1::GetJobResponse& job);
 
-// A send or a receive that runs.
-struct PeerCall {
-  bool sends = false;
-  int64_t number = 0;  // among the sends and receives of the group
-  int peer = 0;        // a rank of the group; kAnyPeer: whoever sends first
-};
-
+// As peer of a receive: whoever sends first.
 inline constexpr int kAnyPeer = -1;
-
-// Of a text as dataplane::Collective::Describe() writes it; nothing if it is
-// about a collective.
-std::optional<PeerCall> PeerCallOf(absl::string_view description);
 
 // One rank's place in one group. Refers to the job that it is of.
 struct Place {
@@ -55,8 +45,8 @@ struct Place {
   std::chrono::milliseconds age{0};              // of both
   // Whether it is so old that the rank may be elsewhere by now.
   bool stale = false;
-  // What runs, if that is a send or a receive.
-  std::optional<PeerCall> peer_call;
+  // What runs, if that is a send or a receive. The peer is a rank of the job.
+  std::optional<v1::PeerCall> peer_call;
 
   // Whether the coordinator has heard of any group of it. It has not, of all
   // of a job, for some seconds after it was restarted.
@@ -71,7 +61,7 @@ struct Place {
   std::chrono::milliseconds running_for() const;
 };
 
-// Of all ranks of the group, ascending. Peers are ranks of the job.
+// Of all ranks of the group, ascending.
 std::vector<Place> PlacesIn(const v1::GetJobResponse& job,
                             const std::string& group);
 

@@ -4,6 +4,7 @@
 #define MUSTER_COORDINATOR_CORE_PROGRESS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,13 @@
 #include "coordinator/core/instant.h"
 
 namespace muster::coordinator::core {
+
+// A send or a receive that runs.
+struct PeerCall {
+  bool sends = false;
+  int64_t number = 0;  // among the sends and receives of the group
+  int32_t peer = 0;    // a rank of the group; negative: any
+};
 
 // GroupProgress is one group's line in a heartbeat.
 struct GroupProgress {
@@ -22,6 +30,8 @@ struct GroupProgress {
   std::string current{};
   // How long `current` had been running when the heartbeat was sent.
   Duration current_age{};
+  // Of `current`, when it is a send or a receive.
+  std::optional<PeerCall> peer_call{};
 };
 
 // Returns `group "world": 417 of 418 done, in all_reduce float32[1024] for

@@ -100,6 +100,11 @@ void FillProgress(const core::MemberSnapshot& member,
     group->set_last_completed(progress.last_completed);
     group->set_current(progress.current);
     FillDuration(progress.current_age, group->mutable_running_for());
+    if (!progress.peer_call.has_value()) continue;
+    v1::PeerCall* call = group->mutable_peer_call();
+    call->set_sends(progress.peer_call->sends);
+    call->set_number(progress.peer_call->number);
+    call->set_peer(progress.peer_call->peer);
   }
 }
 

@@ -26,6 +26,10 @@ std::vector<core::GroupProgress> ProgressOf(
     progress.push_back({group.group(), group.last_enqueued(),
                         group.last_completed(), group.current(),
                         DurationOf(group.running_for())});
+    if (!group.has_peer_call()) continue;
+    progress.back().peer_call = {group.peer_call().sends(),
+                                 group.peer_call().number(),
+                                 group.peer_call().peer()};
   }
   return progress;
 }

@@ -151,11 +151,19 @@ TEST(SessionOperationsTest, AHeartbeatOfImpossibleProgressIsRefusedAloud) {
   group->set_current("barrier");
   // The longest duration of the protocol.
   group->mutable_running_for()->set_seconds(315'576'000'000);
+  group->mutable_peer_call()->set_sends(true);
+  group->mutable_peer_call()->set_number(7);
+  group->mutable_peer_call()->set_peer(-1);
   *request.add_operations() = SetOperation(1, "k", "v");
   ASSERT_TRUE(stream->Send(request));
   EXPECT_TRUE(stream->Await(1).has_set());
-  EXPECT_THAT(server.Job("j").members(0).last_progress(),
+  const v1::GetJobResponse job = server.Job("j");
+  EXPECT_THAT(job.members(0).last_progress(),
               HasSubstr("in barrier for 9223372036.8s"));
+  const v1::PeerCall& call = job.progress(0).groups(0).peer_call();
+  EXPECT_TRUE(call.sends());
+  EXPECT_EQ(call.number(), 7);
+  EXPECT_EQ(call.peer(), -1);
 }
 
 // A member that fails again and again, each time with a generation of its own
