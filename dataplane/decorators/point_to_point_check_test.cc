@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dataplane/culprit.h"
+#include "dataplane/mutex.h"
 #include "dataplane/testing/fake_backend.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
@@ -24,13 +25,29 @@ using ::testing::EndsWith;
 using testing::FakeBackend;
 using ::testing::IsEmpty;
 
+// Its Abort may come from the check's own thread.
+class LockedBackend : public FakeBackend {
+ public:
+  std::shared_ptr<Work> Start(const Collective& collective) override {
+    MutexLock lock(mutex_);
+    return FakeBackend::Start(collective);
+  }
+  void Abort(absl::Status cause) override {
+    MutexLock lock(mutex_);
+    FakeBackend::Abort(std::move(cause));
+  }
+
+ private:
+  Mutex mutex_;
+};
+
 class PointToPointCheckTest : public ::testing::Test {
  protected:
   static constexpr int kRanks = 3;
 
   PointToPointCheckTest() {
     for (int rank = 0; rank < kRanks; ++rank) {
-      auto fake = std::make_unique<FakeBackend>();
+      auto fake = std::make_unique<LockedBackend>();
       fakes_.push_back(fake.get());
       checks_.push_back(std::make_unique<PointToPointCheck>(
           std::move(fake),
