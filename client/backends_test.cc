@@ -202,6 +202,7 @@ class Mpirun {
   // The next lines of all ranks, in no order.
   std::vector<std::string> Lines(int count) {
     std::vector<std::string> lines;
+    lines.reserve(static_cast<size_t>(count));
     for (int i = 0; i < count; ++i) lines.push_back(process_.ReadLine(kSoon));
     return lines;
   }

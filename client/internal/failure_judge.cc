@@ -319,8 +319,7 @@ absl::Status FailureJudge::Departure(const absl::Status& symptom,
 }
 
 absl::Status FailureJudge::CoordinatorGone(const absl::Status& why) const {
-  const absl::Status gone(why.code(),
-                          absl::StrCat(Label(), ": ", why.message()));
+  absl::Status gone(why.code(), absl::StrCat(Label(), ": ", why.message()));
   if (options_.embedded && absl::IsUnavailable(why)) {
     return WithSeats(gone, {0});
   }

@@ -433,6 +433,19 @@ std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
   return entry.group;
 }
 
+std::shared_ptr<SessionBootstrap> Groups::Bootstrap(
+    const std::string& key_prefix,
+    const std::shared_ptr<FailureJudge>& judge) const {
+  return std::make_shared<SessionBootstrap>(
+      options_.session, key_prefix,
+      [judge, generation = options_.formation.generation,
+       session = options_.session, key_prefix](bool asks) -> absl::Status {
+        absl::Status known = judge->Known(generation);
+        if (!known.ok() || !asks) return known;
+        return EndInStore(*session, key_prefix);
+      });
+}
+
 Groups::Entry Groups::Connect(const Plan& plan) {
   const int64_t generation = options_.formation.generation;
   const Deadline deadline = Deadline::After(plan.timeout, plan.timeout_name);
@@ -461,14 +474,7 @@ Groups::Entry Groups::Connect(const Plan& plan) {
       absl::StrCat(options_.key_prefix, "groups/", plan.name, "/",
                    HashOf(plan.ranks), "/", number, "/");
   Entry entry;
-  entry.bootstrap = std::make_shared<SessionBootstrap>(
-      options_.session, key_prefix,
-      [judge, generation, session = options_.session,
-       key_prefix](bool asks) -> absl::Status {
-        absl::Status known = judge->Known(generation);
-        if (!known.ok() || !asks) return known;
-        return EndInStore(*session, key_prefix);
-      });
+  entry.bootstrap = Bootstrap(key_prefix, judge);
   const int rank =
       static_cast<int>(std::lower_bound(plan.ranks.begin(), plan.ranks.end(),
                                         options_.formation.rank) -

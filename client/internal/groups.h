@@ -131,6 +131,10 @@ class Groups {
   // Its name is taken by then, and is free again if it throws.
   std::shared_ptr<ProcessGroup> Form(const Plan& plan);
   Entry Connect(const Plan& plan);
+  // Where its ranks meet, until `judge` or another rank says that it is broken.
+  std::shared_ptr<SessionBootstrap> Bootstrap(
+      const std::string& key_prefix,
+      const std::shared_ptr<FailureJudge>& judge) const;
 
   const GroupsOptions options_;
   const std::shared_ptr<ProcessGroup> non_member_;
