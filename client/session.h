@@ -135,6 +135,10 @@ struct SessionOptions {
   // After this long without a connection the session is over, and status()
   // says so. 0: it tries to reconnect for as long as it lives.
   std::chrono::milliseconds give_up_after{0};
+  // A coordinator that says nothing for so long, although asked, is no
+  // connection any more: its host, its network or its process stands still.
+  // Less than 2.4 s counts as that; 0: 30 s.
+  std::chrono::milliseconds silence_max{0};
   // Called on the session's own thread, in the coordinator's order: that in
   // which members went, but that a new connection begins with all that left
   // this generation, the event that ended it, and who waits, told before or

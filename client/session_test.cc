@@ -497,23 +497,6 @@ TEST(SessionTest, ARestartedCoordinatorEndsTheSession) {
   EXPECT_FALSE(fresh.Check({"key"}));
 }
 
-TEST(SessionTest, GivesUpACoordinatorThatStaysAway) {
-  auto server = StartServer();
-  Listener listener;
-  SessionOptions options = Options(Local(server->port()), "a");
-  options.coordinator_note = "embedded in rank 0";
-  options.give_up_after = milliseconds(200);
-  listener.Into(options);
-  const auto session = Session::Connect(options);
-  const std::string address = session->address();
-  server.reset();
-  const absl::Status over = listener.AwaitOver();
-  EXPECT_EQ(over.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(over.message()),
-              StartsWith("coordinator at " + address +
-                         " (embedded in rank 0) is gone: connection refused"));
-}
-
 TEST(SessionTest, ACallFailsWithItsOwnTimeoutWhileDisconnected) {
   auto server = StartServer();
   const auto session = Session::Connect(Options(Local(server->port()), "a"));

@@ -1,20 +1,49 @@
 #include "client/internal/channel.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "absl/strings/str_cat.h"
 
 namespace muster::internal {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Coordinators hang up on who asks more than once a second.
+constexpr milliseconds kIntervalMin{1'200};
+
+struct Keepalive {
+  milliseconds interval;  // without a word, until the coordinator is asked
+  milliseconds timeout;   // of its answer
+};
+
+Keepalive KeepaliveOf(milliseconds silence_max) {
+  if (silence_max.count() == 0) {
+    return {milliseconds(20'000), milliseconds(10'000)};
+  }
+  // Most of the time is for the answer: short failures of the network are none.
+  const milliseconds interval = std::max(kIntervalMin, silence_max / 4);
+  return {interval, std::max(kIntervalMin, silence_max - interval)};
+}
+
+}  // namespace
 
 std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint,
-                                          const ChannelSecurity& security) {
+                                          const ChannelSecurity& security,
+                                          milliseconds silence_max) {
+  const auto [interval, timeout] = KeepaliveOf(silence_max);
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);
-  // A host that vanished without a word is noticed within 30 s, also when
-  // nothing is being sent.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  // A host that vanished without a word is noticed also when nothing is being
+  // sent. The timeout is that of what was sent, too (TCP_USER_TIMEOUT).
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
+                   static_cast<int>(interval.count()));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                   static_cast<int>(timeout.count()));
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);

@@ -1,6 +1,7 @@
 #ifndef MUSTER_CLIENT_INTERNAL_CHANNEL_H_
 #define MUSTER_CLIENT_INTERNAL_CHANNEL_H_
 
+#include <chrono>
 #include <memory>
 
 #include "client/internal/channel_security.h"
@@ -10,9 +11,11 @@
 namespace muster::internal {
 
 // A channel of its own to the coordinator: it resolves the name anew, and no
-// back-off of an earlier one holds it up.
-std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint,
-                                          const ChannelSecurity& security);
+// back-off of an earlier one holds it up. It breaks when the coordinator has
+// said nothing for `silence_max`, although asked; 0: for 30 s.
+std::shared_ptr<grpc::Channel> NewChannel(
+    const Endpoint& endpoint, const ChannelSecurity& security,
+    std::chrono::milliseconds silence_max = std::chrono::milliseconds(0));
 
 }  // namespace muster::internal
 

@@ -4,6 +4,7 @@
 #define MUSTER_CLIENT_INTERNAL_CONNECTION_H_
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -28,7 +29,9 @@ class Connection {
     kBroken,    // no message will come any more; call Finish
   };
 
-  Connection(const Endpoint& endpoint, const ChannelSecurity& security);
+  // It breaks when the coordinator is silent for `silence_max` (NewChannel).
+  Connection(const Endpoint& endpoint, const ChannelSecurity& security,
+             std::chrono::milliseconds silence_max);
   // Cancels what is open. Nobody may be in another method.
   ~Connection();
   Connection(const Connection&) = delete;

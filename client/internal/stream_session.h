@@ -107,6 +107,9 @@ class StreamSession {
   bool RetryLater(absl::Status why, Backoff& backoff);
   void TellUnreached(const absl::Status& why);
   bool GiveUp(const absl::Status& why);
+  // Without a connection until then, the session is over.
+  Instant GivesUpAt() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::chrono::milliseconds ProbeTime() const ABSL_LOCKS_EXCLUDED(mutex_);
   void End(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Of the heartbeat thread.

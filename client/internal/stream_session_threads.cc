@@ -23,9 +23,12 @@ using std::chrono::seconds;
 
 // A connection attempt, the welcome included.
 constexpr milliseconds kAttemptMax = seconds(10);
+// The one during which the session would be over.
+constexpr milliseconds kLastAttempt = seconds(1);
 // One message, on the slowest link that is of any use.
 constexpr milliseconds kWriteMax = seconds(20);
 constexpr milliseconds kProbeMax = seconds(2);
+constexpr milliseconds kProbeMin{100};
 // A connection that lasted so long was of use, even if nobody asked anything.
 constexpr milliseconds kOfUse = seconds(1);
 // How often the heart looks for what is stuck.
@@ -94,7 +97,7 @@ absl::Status StreamSession::ConnectAndServe(Backoff& backoff) {
     return why;
   }
   authorization_ = security->authorization;
-  Connection connection(endpoint_, *security);
+  Connection connection(endpoint_, *security, options_.silence_max);
   absl::Status why = Open(connection);
   if (why.ok()) {
     const Instant since = Clock::now();
@@ -278,7 +281,7 @@ bool StreamSession::RetryLater(absl::Status why, Backoff& backoff) {
     // A closed port answers a probe at once and costs nobody anything; a
     // stream is tried when somebody listens again. The system's own reason is
     // also shorter than the transport's, and says more.
-    const absl::Status probed = Probe(endpoint_, kProbeMax);
+    const absl::Status probed = Probe(endpoint_, ProbeTime());
     if (!probed.ok()) {
       why = probed;
       listening_ = false;
@@ -290,7 +293,7 @@ bool StreamSession::RetryLater(absl::Status why, Backoff& backoff) {
     MutexLock lock(mutex_);
     if (epoch_ == 0) TellUnreached(why);
     trouble_ = why;
-    const Instant next = Clock::now() + backoff.Next();
+    const Instant next = std::min(Clock::now() + backoff.Next(), GivesUpAt());
     while (!closing_ && Clock::now() < next) {
       changed_.WaitUntil(mutex_, next);
     }
@@ -311,13 +314,26 @@ void StreamSession::TellUnreached(const absl::Status& why) {
                << FormatDuration(options_.connect_timeout);
 }
 
+Instant StreamSession::GivesUpAt() const {
+  if (options_.give_up_after.count() == 0 || epoch_ == 0) return Instant::max();
+  return down_since_ + options_.give_up_after;
+}
+
+milliseconds StreamSession::ProbeTime() const {
+  MutexLock lock(mutex_);
+  const Instant now = Clock::now();
+  // One of a moment, if it is time: the coordinator may be back.
+  if (GivesUpAt() >= now + kProbeMax) return kProbeMax;
+  return std::max(kProbeMin,
+                  std::chrono::ceil<milliseconds>(GivesUpAt() - now));
+}
+
 bool StreamSession::GiveUp(const absl::Status& why) {
-  if (options_.give_up_after.count() == 0) return false;
   absl::Status gone;
   {
     MutexLock lock(mutex_);
     const Instant now = Clock::now();
-    if (epoch_ == 0 || now - down_since_ < options_.give_up_after) return false;
+    if (now < GivesUpAt()) return false;
     gone = absl::UnavailableError(
         absl::StrCat(Coordinator(), " is gone: ", why.message(), " for ",
                      FormatSince(down_since_, now)));
@@ -362,7 +378,9 @@ void StreamSession::Beat() {
 
 void StreamSession::CancelIfStuck(Instant now) {
   if (connection_ == nullptr) return;
-  const bool attempt_stuck = !open_ && now - attempt_since_ > kAttemptMax;
+  const bool attempt_stuck =
+      !open_ && (now - attempt_since_ > kAttemptMax ||
+                 (now - attempt_since_ > kLastAttempt && now >= GivesUpAt()));
   const bool write_stuck = flushing_ && now - writing_since_ > kWriteMax;
   if (attempt_stuck || write_stuck) connection_->Cancel();
 }

@@ -49,6 +49,9 @@ constexpr milliseconds kFarewellTimeout = seconds(10);
 constexpr milliseconds kDrainTimeout{200};
 // An embedded coordinator that cannot be reached is not started again.
 constexpr milliseconds kCoordinatorLoss = seconds(3);
+// Of one whose host or network is gone nothing is heard. Together with the time
+// before that is the lease of 10 s, after which that one misses this rank.
+constexpr milliseconds kCoordinatorSilence = seconds(7);
 
 // In a store in which the ranks meet: the job and the address of the
 // coordinator that rank 0 serves. When it has ended that, the key is gone, or
@@ -335,6 +338,7 @@ Formation World::TryToJoin(const InitPlan& plan) {
     // Rank 0 knows none.
     session.use_token = false;
     session.give_up_after = kCoordinatorLoss;
+    session.silence_max = kCoordinatorSilence;
   }
   session.on_event = [live = live_](const MemberEvent& event) {
     live->OnEvent(event);
