@@ -81,4 +81,30 @@ void PromisedWork::OnCompletion(Callback callback) {
   callback(status);
 }
 
+void ProxyWork::Started(std::shared_ptr<Work> inner) {
+  MutexLock lock(mutex_);
+  if (IsCompleted()) return;
+  inner_ = std::move(inner);
+  changed_.NotifyAll();
+}
+
+bool ProxyWork::Complete(const absl::Status& status) {
+  const bool first = PromisedWork::Complete(status);
+  std::shared_ptr<Work> inner;
+  MutexLock lock(mutex_);
+  inner.swap(inner_);
+  changed_.NotifyAll();
+  return first;
+}
+
+absl::Status ProxyWork::Synchronize() {
+  std::shared_ptr<Work> inner;
+  {
+    MutexLock lock(mutex_);
+    while (inner_ == nullptr && !IsCompleted()) changed_.Wait(mutex_);
+    inner = inner_;
+  }
+  return inner == nullptr ? Wait() : inner->Synchronize();
+}
+
 }  // namespace muster::dataplane

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -90,6 +91,28 @@ class [[nodiscard]] PromisedWork : public Work {
   State state_ ABSL_GUARDED_BY(mutex_) = State::kRunning;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::vector<Callback> callbacks_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A PromisedWork that stands for one of another backend, which is started later
+// or not at all.
+class [[nodiscard]] ProxyWork : public PromisedWork {
+ public:
+  using PromisedWork::PromisedWork;
+
+  // The other one is started. Whoever calls it sees to it that this one
+  // completes with it.
+  void Started(std::shared_ptr<Work> inner);
+
+  // As PromisedWork's; the other one is let go.
+  bool Complete(const absl::Status& status);
+
+  // That of the other one.
+  [[nodiscard]] absl::Status Synchronize() override;
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::shared_ptr<Work> inner_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dataplane

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -99,6 +100,41 @@ TEST(PromisedWorkTest, SourceRankIsKnownOnceTheReceiveHasSucceeded) {
   failed.SetSourceRank(3);
   failed.Complete(absl::AbortedError("on purpose"));
   EXPECT_EQ(failed.source_rank(), -1);
+}
+
+// Says when it is synchronized with.
+class SeenWork : public PromisedWork {
+ public:
+  using PromisedWork::PromisedWork;
+  absl::Status Synchronize() override {
+    seen = true;
+    return absl::OkStatus();
+  }
+  std::atomic<bool> seen{false};
+};
+
+TEST(ProxyWorkTest, SynchronizesWithTheOtherOneOnceThatIsStarted) {
+  ProxyWork work("barrier #1");
+  const auto inner = std::make_shared<SeenWork>("barrier #1");
+  std::thread waiter([&] { EXPECT_EQ(work.Synchronize(), absl::OkStatus()); });
+  work.Started(inner);
+  waiter.join();
+  EXPECT_TRUE(inner->seen);
+  EXPECT_FALSE(work.IsCompleted());
+}
+
+TEST(ProxyWorkTest, WhatIsCompleteNeedsNoOther) {
+  ProxyWork work("barrier #1");
+  std::thread waiter(
+      [&] { EXPECT_EQ(work.Synchronize(), absl::AbortedError("on purpose")); });
+  EXPECT_TRUE(work.Complete(absl::AbortedError("on purpose")));
+  waiter.join();
+  const auto inner = std::make_shared<SeenWork>("barrier #1");
+  work.Started(inner);
+  // It is not kept.
+  EXPECT_EQ(inner.use_count(), 1);
+  EXPECT_EQ(work.Synchronize(), absl::AbortedError("on purpose"));
+  EXPECT_FALSE(inner->seen);
 }
 
 }  // namespace

@@ -33,41 +33,6 @@ std::string TimeoutOf(const Collective& collective) {
 
 }  // namespace
 
-// What the caller waits for: first the check, then the collective.
-class ConsistencyCheck::CheckedWork : public PromisedWork {
- public:
-  using PromisedWork::PromisedWork;
-
-  // The check is passed.
-  void Started(std::shared_ptr<Work> inner) {
-    MutexLock lock(mutex_);
-    inner_ = std::move(inner);
-    changed_.NotifyAll();
-  }
-
-  // As PromisedWork's.
-  void Complete(const absl::Status& status) {
-    PromisedWork::Complete(status);
-    MutexLock lock(mutex_);
-    changed_.NotifyAll();
-  }
-
-  absl::Status Synchronize() override {
-    std::shared_ptr<Work> inner;
-    {
-      MutexLock lock(mutex_);
-      while (inner_ == nullptr && !IsCompleted()) changed_.Wait(mutex_);
-      inner = inner_;
-    }
-    return inner == nullptr || IsCompleted() ? Wait() : inner->Synchronize();
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  std::shared_ptr<Work> inner_ ABSL_GUARDED_BY(mutex_);
-};
-
 ConsistencyCheck::ConsistencyCheck(std::unique_ptr<Backend> inner,
                                    ConsistencyCheckOptions options)
     : BackendDecorator(std::move(inner)),
@@ -87,7 +52,7 @@ ConsistencyCheck::~ConsistencyCheck() {
 
 std::shared_ptr<Work> ConsistencyCheck::Start(const Collective& collective) {
   if (IsPointToPoint(collective.kind)) return inner().Start(collective);
-  auto work = std::make_shared<CheckedWork>(collective.Describe());
+  auto work = std::make_shared<ProxyWork>(collective.Describe());
   const int device = collective.cuda_device();
   cuda::Stream stream = device < 0 ? nullptr : cuda::CurrentStream(device);
   absl::Status aborted;
@@ -118,7 +83,7 @@ void ConsistencyCheck::Refused(const Collective& collective,
 
 void ConsistencyCheck::Abort(absl::Status cause) {
   std::deque<Job> jobs;
-  std::shared_ptr<CheckedWork> current;
+  std::shared_ptr<ProxyWork> current;
   {
     MutexLock lock(mutex_);
     if (!aborted_.ok()) return;

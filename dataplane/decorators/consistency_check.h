@@ -52,11 +52,9 @@ class ConsistencyCheck : public BackendDecorator {
   void Abort(absl::Status cause) override;
 
  private:
-  class CheckedWork;
-
   struct Job {
     Collective collective;
-    std::shared_ptr<CheckedWork> work;
+    std::shared_ptr<ProxyWork> work;
     // The caller's, of the collective's device.
     cuda::Stream stream = nullptr;
   };
@@ -76,7 +74,7 @@ class ConsistencyCheck : public BackendDecorator {
   CondVar changed_;
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
   // That the thread is at; null: none.
-  std::shared_ptr<CheckedWork> current_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ProxyWork> current_ ABSL_GUARDED_BY(mutex_);
   absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 

@@ -32,7 +32,7 @@ class Timekeeping::Clockwork {
   explicit Clockwork(std::chrono::milliseconds grace) : grace_(grace) {}
 
   // If `work` is not complete at `deadline` and a grace, it fails with `late`.
-  uint64_t Add(std::shared_ptr<PromisedWork> work, Instant deadline,
+  uint64_t Add(std::shared_ptr<ProxyWork> work, Instant deadline,
                absl::Status late) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     Entry entry{std::move(work), After(deadline, grace_), std::move(late)};
@@ -83,7 +83,7 @@ class Timekeeping::Clockwork {
       late = cause;
     }
 
-    std::shared_ptr<PromisedWork> work;
+    std::shared_ptr<ProxyWork> work;
     Instant until;
     absl::Status late;
   };
@@ -150,7 +150,7 @@ Timekeeping::~Timekeeping() {
 }
 
 std::shared_ptr<Work> Timekeeping::Start(const Collective& collective) {
-  auto work = std::make_shared<PromisedWork>(collective.Describe());
+  auto work = std::make_shared<ProxyWork>(collective.Describe());
   const uint64_t number = clockwork_->Add(
       work, collective.deadline,
       absl::DeadlineExceededError(
@@ -162,6 +162,7 @@ std::shared_ptr<Work> Timekeeping::Start(const Collective& collective) {
   // Whoever waits does so for the outer work.
   started.caller_waits = false;
   const std::shared_ptr<Work> inner_work = inner().Start(started);
+  work->Started(inner_work);
   inner_work->OnCompletion(
       [work, clockwork = clockwork_, number,
        weak = std::weak_ptr<Work>(inner_work)](const absl::Status& status) {
