@@ -6,10 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "dataplane/backend.h"
 #include "dataplane/factory.h"
 #include "dataplane/tensor.h"
 
 namespace muster {
+
+// Of the nccl backend.
+using dataplane::NcclOptions;
 
 // Adds a backend to this process, for good: from then on it can be named in
 // InitProcessGroupOptions::backend and NewGroupOptions::backend, alone or for

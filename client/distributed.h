@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "client/backends.h"
 #include "client/device_mesh.h"
 #include "client/process_group.h"
 #include "client/store.h"
@@ -20,6 +21,14 @@ struct InitProcessGroupOptions {
   // A backend's name, or one for each device: "cpu:gloo,cuda:mine". See
   // backends.h for those that are not built in.
   std::string backend = "gloo";
+
+  // The index of the CUDA device that this process works on: the default group,
+  // and those made from it, are bound to it, and connect its nccl backend at
+  // once. Not given: each group is bound by its first collective.
+  std::optional<int> device_id = std::nullopt;
+
+  // Of the nccl backend, also of the groups made from the default one.
+  NcclOptions nccl = {};
 
   // How the ranks find each other; empty is "env://", unless `store` is given.
   //   env://                from RANK, WORLD_SIZE, MASTER_ADDR and
@@ -117,6 +126,8 @@ struct NewGroupOptions {
   std::chrono::milliseconds timeout{0};
   // Empty: the default group's.
   std::string backend = {};
+  // Not given: the default group's.
+  std::optional<NcclOptions> nccl = std::nullopt;
   // Only the members make the call, and need not agree with others about the
   // order of such calls.
   bool use_local_synchronization = false;

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <future>
 #include <memory>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "client/muster.h"
@@ -23,6 +25,7 @@ using dataplane::BackendOptions;
 using dataplane::DeviceType;
 using dataplane::cuda::testing::Launch;
 using ::testing::Each;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 const dataplane::nccl::Platform& ThePlatform() {
@@ -149,6 +152,35 @@ TEST_F(StreamsTest, ResultNeedsAWait) {
   Go();
   work.Wait();
   EXPECT_EQ(work.Result().size(), 1U);
+}
+
+TEST_F(StreamsTest, AGroupThatIsBoundToADeviceTakesNoOther) {
+  DestroyProcessGroup();
+  const std::string alone = "tcp://127.0.0.1:0?rank=0&world_size=1";
+  EXPECT_THROW((InitProcessGroup({.backend = "nccl-host", .device_id = -1})),
+               DistError);
+  InitProcessGroup({.backend = "nccl-host",
+                    .device_id = 1,
+                    .nccl = {.blocking_wait = true, .max_ctas = 8},
+                    .init_method = alone});
+  const auto group = NewGroup(NewGroupOptions{.nccl = NcclOptions{}});
+  for (const auto& one : {WorldGroup(), group}) {
+    try {
+      AllReduce(OnDevice(), {.group = one});
+      ADD_FAILURE() << "taken by " << one->name();
+    } catch (const DistError& error) {
+      EXPECT_THAT(error.what(),
+                  HasSubstr("tensors on cuda:0 in a group whose device is "
+                            "cuda:1"));
+    }
+  }
+  const Tensor on_1(data_, DataType::kFloat32, {4}, {DeviceType::kCuda, 1});
+  Work work = AllReduce(on_1, {.async_op = true});
+  work.Wait();
+  // That is what blocking_wait says.
+  EXPECT_TRUE(work.IsCompleted());
+  EXPECT_EQ(dataplane::nccl::testing::LastConfig().min_ctas,
+            dataplane::nccl::kUndefined);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,33 @@
 #include "dataplane/work.h"
 
 namespace muster::dataplane {
+
+// Of the nccl backend. What is not given is NCCL's own choice, or that of its
+// environment; an NCCL that is too old for a field ignores it.
+struct NcclOptions {
+  // Collectives go before kernels of streams of ordinary priority.
+  bool is_high_priority_stream = false;
+  // Waiting for a collective holds up the host, too, until it is complete.
+  bool blocking_wait = false;
+
+  // The fields of ncclConfig_t with these names.
+  std::optional<int> cga_cluster_size = std::nullopt;
+  std::optional<int> min_ctas = std::nullopt;
+  std::optional<int> max_ctas = std::nullopt;
+  std::string net_name = {};  // empty: not given
+  std::optional<int> split_share = std::nullopt;
+  std::optional<int> traffic_class = std::nullopt;
+  std::optional<int> collnet_enable = std::nullopt;
+  // 0: default, 1: as few as do, 2: none where copy engines can do it (all of
+  // its tensors in symmetric memory).
+  std::optional<int> cta_policy = std::nullopt;
+  std::optional<int> shrink_share = std::nullopt;
+  std::optional<int> nvls_ctas = std::nullopt;
+  std::optional<int> channels_per_net_peer = std::nullopt;
+  std::optional<int> nvlink_centric_sched = std::nullopt;
+
+  friend bool operator==(const NcclOptions&, const NcclOptions&) = default;
+};
 
 // What every backend needs to know to join its group. One backend object
 // serves one rank of one group.
@@ -39,6 +67,12 @@ struct BackendOptions {
   // end of the connection to the coordinator; used when no interface is named.
   // Empty when unknown.
   std::string local_address = {};
+
+  // The CUDA device that the group is bound to: a backend may connect its ranks
+  // at once, before the first collective. -1: that of the first collective.
+  int device = -1;
+
+  NcclOptions nccl = {};
 };
 
 // Backend moves the data of one group. Start and Abort may be called from any

@@ -137,10 +137,10 @@ class Table {
 std::string Expected() {
   const auto gloo = CreateBackend("gloo", {.world_size = 1});
   const auto nccl =
-      nccl::CreateNcclBackend({.cuda = cuda::testing::HostCudaApi(),
-                               .nccl = nccl::testing::HostNcclApi(),
-                               .nccl_version = 22809},
-                              {});
+      *nccl::CreateNcclBackend({.cuda = cuda::testing::HostCudaApi(),
+                                .nccl = nccl::testing::HostNcclApi(),
+                                .nccl_version = 22809},
+                               {});
   const std::vector<std::pair<const Backend*, Device>> backends = {
       {gloo->get(), {DeviceType::kCpu, 0}},
       {nccl.get(), {DeviceType::kCuda, 0}}};

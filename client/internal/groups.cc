@@ -294,6 +294,7 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
   plan.backend =
       options.backend.empty() ? options_.world->backend() : options.backend;
   CheckBackend(plan.backend);
+  plan.nccl = options.nccl.value_or(options_.nccl);
   plan.description = options.description;
   const bool member = std::binary_search(plan.ranks.begin(), plan.ranks.end(),
                                          options_.formation.rank);
@@ -339,6 +340,7 @@ std::shared_ptr<ProcessGroup> Groups::Split(
   plan.timeout =
       CheckTimeout(options.timeout, parent->timeout(), plan.timeout_name);
   plan.backend = parent->backend();
+  plan.nccl = options_.nccl;
   plan.description = options.description;
   if (split_ranks.empty()) Invalid("split_ranks cannot be empty");
   std::vector<int> placed(static_cast<size_t>(parent->size()), -1);
@@ -381,6 +383,7 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
   plan.timeout =
       CheckTimeout(options.timeout, group->timeout(), plan.timeout_name);
   plan.backend = group->backend();
+  plan.nccl = options_.nccl;
   plan.description = options.description;
   const std::string shrunk = NameOfShrunk(group->name(), ranks_to_exclude);
   {
@@ -501,7 +504,9 @@ Groups::Entry Groups::Connect(const Plan& plan) {
                     .group_name = plan.name,
                     .store = entry.bootstrap,
                     .deadline = deadline.at,
-                    .local_address = options_.local_address},
+                    .local_address = options_.local_address,
+                    .device = options_.device,
+                    .nccl = plan.nccl},
                    options_.metrics, options_.session, judge, *options_.live);
   if (!state.ok()) {
     if (!plan.name_is_fresh) {

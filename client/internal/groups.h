@@ -63,6 +63,8 @@ struct GroupsOptions {
   FailureJudge::Options judging;
   // As in dataplane::BackendOptions.
   std::string local_address;
+  int device = -1;
+  dataplane::NcclOptions nccl;
   // May be null.
   std::shared_ptr<dataplane::Metrics> metrics;
   // Of the keys over which the ranks of the groups meet; of this generation.
@@ -119,6 +121,7 @@ class Groups {
     std::string name;
     std::vector<int> ranks;  // ascending
     std::string backend;
+    dataplane::NcclOptions nccl;
     std::chrono::milliseconds timeout{0};
     std::string timeout_name;
     std::string description;

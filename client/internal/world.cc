@@ -87,6 +87,12 @@ void CheckOptions(const InitProcessGroupOptions& options) {
         "was ",
         options.verdict_timeout.count(), " ms"));
   }
+  if (options.device_id.has_value() && *options.device_id < 0) {
+    Invalid(
+        absl::StrCat("InitProcessGroupOptions::device_id must not be "
+                     "negative but was ",
+                     *options.device_id));
+  }
   LoadBackends();
   CheckBackend(options.backend);
   if (options.last_call.has_value() && options.last_call->count() < 0) {
@@ -416,7 +422,9 @@ void World::Connect(const InitPlan& plan) {
                     .group_name = kWorldName,
                     .store = bootstrap_,
                     .deadline = deadline_.at,
-                    .local_address = local_address},
+                    .local_address = local_address,
+                    .device = options_.device_id.value_or(-1),
+                    .nccl = options_.nccl},
                    metrics, session_, judge_, *live_);
   if (!state.ok()) {
     const absl::Status& why = state.status();
@@ -435,15 +443,17 @@ void World::Connect(const InitPlan& plan) {
   }
   state_ = *std::move(state);
   group_ = std::make_shared<ProcessGroup>(state_);
-  groups_ =
-      std::make_unique<Groups>(GroupsOptions{.formation = formation_,
-                                             .world = group_,
-                                             .session = session_,
-                                             .live = live_,
-                                             .judging = Judging(plan),
-                                             .local_address = local_address,
-                                             .metrics = metrics,
-                                             .key_prefix = prefix});
+  groups_ = std::make_unique<Groups>(
+      GroupsOptions{.formation = formation_,
+                    .world = group_,
+                    .session = session_,
+                    .live = live_,
+                    .judging = Judging(plan),
+                    .local_address = local_address,
+                    .device = options_.device_id.value_or(-1),
+                    .nccl = options_.nccl,
+                    .metrics = metrics,
+                    .key_prefix = prefix});
 }
 
 bool World::ServesOthers() const {

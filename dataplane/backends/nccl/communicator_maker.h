@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dataplane/backend.h"
 #include "dataplane/backends/nccl/api.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/instant.h"
@@ -24,8 +25,9 @@ struct MakeOptions {
   std::string key;
   int rank = 0;
   int size = 1;
-  // For error texts.
-  std::string what;
+  // For error texts, and NCCL's own.
+  std::string group_name;
+  NcclOptions config;
   Instant deadline = Instant::max();
   // Says why nobody needs it any more; OK while it is needed.
   std::function<absl::Status()> over;

@@ -100,6 +100,15 @@ class NcclBackend : public Backend {
     Free();
   }
 
+  // Makes the communicator of all ranks.
+  absl::Status Bind(int device) {
+    MutexLock lock(mutex_);
+    device_ = device;
+    const cuda::DeviceGuard guard(platform_.cuda, device_);
+    return LaneOf("nccl", options_.rank, options_.world_size, options_.deadline)
+        .status();
+  }
+
   absl::string_view name() const override { return "nccl"; }
 
   absl::Span<const DeviceType> devices() const override {
@@ -140,7 +149,9 @@ class NcclBackend : public Backend {
       if (status.ok()) status = ChooseDevice(collective.cuda_device());
       work = std::make_shared<cuda::DeviceWork>(
           collective.Describe(), platform_.cuda, device_,
-          collective.kind == CollectiveKind::kBarrier, watched_);
+          options_.nccl.blocking_wait ||
+              collective.kind == CollectiveKind::kBarrier,
+          watched_);
       if (status.ok()) status = Add(collective, work);
     }
     if (!status.ok()) {
@@ -177,7 +188,8 @@ class NcclBackend : public Backend {
   }
 
  private:
-  using Ended = std::vector<std::pair<std::shared_ptr<cuda::DeviceWork>, absl::Status>>;
+  using Ended =
+      std::vector<std::pair<std::shared_ptr<cuda::DeviceWork>, absl::Status>>;
 
   absl::Status Cuda(cuda::Error error, absl::string_view what) const {
     return cuda::ToStatus(platform_.cuda, error, what);
@@ -218,16 +230,19 @@ class NcclBackend : public Backend {
 
   absl::StatusOr<Lane*> LaneOf(const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::string key = "nccl";
-    int rank = options_.rank;
-    int size = options_.world_size;
-    if (IsPointToPoint(collective.kind)) {
-      const bool sends = collective.kind == CollectiveKind::kSend;
-      rank = sends ? 0 : 1;
-      size = 2;
-      key = absl::StrCat("nccl/", sends ? options_.rank : collective.peer, "-",
-                         sends ? collective.peer : options_.rank);
+    if (!IsPointToPoint(collective.kind)) {
+      return LaneOf("nccl", options_.rank, options_.world_size,
+                    collective.deadline);
     }
+    const bool sends = collective.kind == CollectiveKind::kSend;
+    return LaneOf(absl::StrCat("nccl/", sends ? options_.rank : collective.peer,
+                               "-", sends ? collective.peer : options_.rank),
+                  sends ? 0 : 1, 2, collective.deadline);
+  }
+
+  absl::StatusOr<Lane*> LaneOf(const std::string& key, int rank, int size,
+                               Instant deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::unique_ptr<Lane>& lane = lanes_[key];
     if (lane != nullptr) return lane.get();
     lane = std::make_unique<Lane>();
@@ -242,35 +257,36 @@ class NcclBackend : public Backend {
              "cudaDeviceGetStreamPriorityRange"));
     MUSTER_RETURN_IF_ERROR(
         Cuda(platform_.cuda.StreamCreateWithPriority(
-                 &lane->stream, cuda::kStreamNonBlocking, least),
+                 &lane->stream, cuda::kStreamNonBlocking,
+                 options_.nccl.is_high_priority_stream ? greatest : least),
              "cudaStreamCreateWithPriority"));
     if (scratch_ == nullptr) {
       MUSTER_RETURN_IF_ERROR(
           Cuda(platform_.cuda.Malloc(&scratch_, 4), "cudaMalloc"));
     }
     Lane* const made = lane.get();
-    made->maker = std::thread([this, made, deadline = collective.deadline] {
-      Make(*made, deadline);
-    });
+    made->maker =
+        std::thread([this, made, deadline] { Make(*made, deadline); });
     return made;
   }
 
   // On the lane's own thread: its communicator, and what waits for it.
   void Make(Lane& lane, Instant deadline) {
     const cuda::DeviceGuard guard(platform_.cuda, lane.device);
-    absl::StatusOr<Comm> comm = MakeCommunicator(
-        {.nccl = &platform_.nccl,
-         .version = platform_.nccl_version,
-         .store = options_.store,
-         .key = lane.key,
-         .rank = lane.rank,
-         .size = lane.size,
-         .what = absl::StrCat("group \"", options_.group_name, "\""),
-         .deadline = deadline,
-         .over = [this] {
-           MutexLock lock(mutex_);
-           return status_;
-         }});
+    absl::StatusOr<Comm> comm =
+        MakeCommunicator({.nccl = &platform_.nccl,
+                          .version = platform_.nccl_version,
+                          .store = options_.store,
+                          .key = lane.key,
+                          .rank = lane.rank,
+                          .size = lane.size,
+                          .group_name = options_.group_name,
+                          .config = options_.nccl,
+                          .deadline = deadline,
+                          .over = [this] {
+                            MutexLock lock(mutex_);
+                            return status_;
+                          }});
     absl::Status status = comm.status();
     {
       MutexLock lock(mutex_);
@@ -542,11 +558,36 @@ class NcclBackend : public Backend {
 
 #undef MUSTER_RETURN_IF_ERROR
 
+absl::Status CheckOptions(const Platform& platform,
+                          const BackendOptions& options) {
+  const NcclOptions& nccl = options.nccl;
+  if (nccl.min_ctas.has_value() && nccl.max_ctas.has_value() &&
+      *nccl.min_ctas > *nccl.max_ctas) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("NcclOptions::min_ctas: ", *nccl.min_ctas,
+                     " is above max_ctas, which is ", *nccl.max_ctas));
+  }
+  if (options.device < 0) return absl::OkStatus();
+  int count = 0;
+  absl::Status status =
+      cuda::ToStatus(platform.cuda, platform.cuda.GetDeviceCount(&count),
+                     "cudaGetDeviceCount");
+  if (!status.ok() || options.device < count) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("argument device_id: ", options.device, ", but there are ",
+                   count, count == 1 ? " CUDA device" : " CUDA devices"));
+}
+
 }  // namespace
 
-std::unique_ptr<Backend> CreateNcclBackend(const Platform& platform,
-                                           const BackendOptions& options) {
-  return std::make_unique<NcclBackend>(platform, options);
+absl::StatusOr<std::unique_ptr<Backend>> CreateNcclBackend(
+    const Platform& platform, const BackendOptions& options) {
+  absl::Status status = CheckOptions(platform, options);
+  if (!status.ok()) return status;
+  auto backend = std::make_unique<NcclBackend>(platform, options);
+  if (options.device >= 0) status = backend->Bind(options.device);
+  if (!status.ok()) return status;
+  return backend;
 }
 
 }  // namespace muster::dataplane::nccl

@@ -20,9 +20,10 @@ struct Platform {
   int nccl_version = 0;
 };
 
-// Returns at once: the communicator is made with the first collective, on the
-// device of its tensors, and all later ones are to be on that device. What is
-// started before it is ready waits. Sends and receives have communicators of
+// Returns at once: the communicator is made from then on, if the options name
+// the device, else with the first collective, on the device of its tensors; all
+// later ones are to be on that device. What is started before it is ready
+// waits. Sends and receives have communicators of
 // their own, one for each pair of ranks and direction, made with the first of
 // them; tags are ignored, as NCCL has none, so their order alone matches them.
 //
@@ -30,8 +31,10 @@ struct Platform {
 // has been given by then, and runs in a stream of the group. A thread of the
 // backend looks for its end, at its deadline and at NCCL's errors; the first
 // failure aborts all communicators and ends everything.
-std::unique_ptr<Backend> CreateNcclBackend(const Platform& platform,
-                                           const BackendOptions& options);
+// Errors: kInvalidArgument (a device that is not there, options of NCCL that
+// contradict each other).
+absl::StatusOr<std::unique_ptr<Backend>> CreateNcclBackend(
+    const Platform& platform, const BackendOptions& options);
 
 }  // namespace muster::dataplane::nccl
 

@@ -49,12 +49,14 @@ class NcclBackendTest : public ::testing::Test {
   }
 
   // The backends of all ranks, each on device 0.
-  void Make(int size) {
+  void Make(int size, int device = -1, const NcclOptions& options = {}) {
     for (int rank = 0; rank < size; ++rank) {
-      backends_.push_back(CreateNcclBackend(platform_, {.rank = rank,
-                                                        .world_size = size,
-                                                        .group_name = "world",
-                                                        .store = store_}));
+      backends_.push_back(*CreateNcclBackend(platform_, {.rank = rank,
+                                                         .world_size = size,
+                                                         .group_name = "world",
+                                                         .store = store_,
+                                                         .device = device,
+                                                         .nccl = options}));
     }
   }
 
@@ -268,6 +270,41 @@ TEST_F(NcclBackendTest, WhatNcclIsSlowToStartKeepsItsOrder) {
   EXPECT_THAT(ValuesOf(mine), Each(24));
   EXPECT_THAT(ValuesOf(others), Each(24));
   testing::SetLooks(0);
+}
+
+TEST_F(NcclBackendTest, AGroupThatIsBoundToADeviceIsMadeAtOnce) {
+  Make(2, /*device=*/1);
+  // Nothing was started: rank 1 has read rank 0's word.
+  while (store_->gets() == 0) std::this_thread::yield();
+  EXPECT_EQ(backends_[0]->Supports({.kind = CollectiveKind::kAllReduce,
+                                    .tensors = {OnDevice(1, 1)}}),
+            absl::InvalidArgumentError(
+                "tensors on cuda:0 in a group whose device is cuda:1"));
+  const auto first = AllReduce(0, OnDevice(1, 1, 1));
+  const auto second = AllReduce(1, OnDevice(1, 1, 1));
+  EXPECT_EQ(Wait(first), absl::OkStatus());
+  EXPECT_EQ(Wait(second), absl::OkStatus());
+  EXPECT_EQ(CreateNcclBackend(platform_, {.device = 2}).status(),
+            absl::InvalidArgumentError(
+                "argument device_id: 2, but there are 2 CUDA devices"));
+}
+
+TEST_F(NcclBackendTest, TheOptionsComeToNccl) {
+  NcclOptions options = {.blocking_wait = true, .min_ctas = 4, .cta_policy = 2};
+  options.net_name = "Socket";
+  Make(1, -1, options);
+  const auto work = AllReduce(0, OnDevice(1, 1));
+  EXPECT_EQ(work->Synchronize(), absl::OkStatus());
+  EXPECT_TRUE(work->IsCompleted());
+  const Config config = testing::LastConfig();
+  EXPECT_EQ(config.min_ctas, 4);
+  EXPECT_EQ(config.cta_policy, 2);
+  EXPECT_EQ(config.max_ctas, kUndefined);
+  EXPECT_EQ(config.blocking, 0);
+  options.max_ctas = 3;
+  EXPECT_EQ(CreateNcclBackend(platform_, {.nccl = options}).status(),
+            absl::InvalidArgumentError(
+                "NcclOptions::min_ctas: 4 is above max_ctas, which is 3"));
 }
 
 TEST_F(NcclBackendTest, AGroupInPeaceGivesItsCommunicatorsBackUnaborted) {

@@ -48,7 +48,7 @@ bool Register() {
         const int device = options.rank % 2;
         return cuda::testing::OnDevice(
             ThePlatform().cuda, device, "nccl-host",
-            nccl::CreateNcclBackend(ThePlatform(), options));
+            *nccl::CreateNcclBackend(ThePlatform(), options));
       });
   // As NCCL may be when it connects ranks.
   nccl::testing::SetLooks(1);

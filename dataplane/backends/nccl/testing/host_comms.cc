@@ -18,6 +18,7 @@ struct World {
   std::map<Comm, std::shared_ptr<HostComm>> comms ABSL_GUARDED_BY(mutex);
   // By unique id; ranks that have come to it.
   std::map<std::string, std::shared_ptr<Team>> teams ABSL_GUARDED_BY(mutex);
+  Config last_config ABSL_GUARDED_BY(mutex);
   int aborts ABSL_GUARDED_BY(mutex) = 0;
   uint64_t last_id ABSL_GUARDED_BY(mutex) = 0;
   std::vector<std::string> misuses ABSL_GUARDED_BY(mutex);
@@ -155,6 +156,7 @@ Result CommInitRankConfig(Comm* made, int size, UniqueId id, int rank,
   {
     World& world = TheWorld();
     MutexLock lock(world.mutex);
+    if (config != nullptr) world.last_config = *config;
     std::shared_ptr<Team>& known = world.teams[id.internal];
     if (known == nullptr) known = std::make_shared<Team>(size);
     team = known;
@@ -295,6 +297,12 @@ std::vector<std::string> TakeMisuses() {
   MutexLock lock(world.mutex);
   std::vector<std::string> misuses = std::exchange(world.misuses, {});
   return misuses;
+}
+
+Config LastConfig() {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  return world.last_config;
 }
 
 int TakeAborts() {

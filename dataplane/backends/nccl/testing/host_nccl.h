@@ -45,6 +45,9 @@ void SetLooks(int looks);
 // How many calls each launch since the last TakeLaunches was made of.
 std::vector<size_t> TakeLaunches();
 
+// The configuration of the communicator that was begun last.
+Config LastConfig();
+
 // How many CommAborts there have been since the last TakeAborts.
 int TakeAborts();
 

@@ -223,7 +223,8 @@ TEST_F(HostNcclTest, WithoutBlockingAllComesLater) {
   EXPECT_EQ(error, 6);
   EXPECT_EQ(api_.CommDestroy(first), kSuccess);
   EXPECT_EQ(api_.CommAbort(second), kSuccess);
-  EXPECT_THAT(TakeMisuses(), ElementsAre("AllReduce while something is in progress"));
+  EXPECT_THAT(TakeMisuses(),
+              ElementsAre("AllReduce while something is in progress"));
 }
 
 TEST_F(HostNcclTest, AnAbortEndsWhatWaitsThereAndNowhereElse) {
