@@ -71,6 +71,20 @@ void CheckGroupRanks(const std::vector<int>& mesh, const MeshGroup& group) {
                        " for ProcessGroup with ranks ", Numbers(group.ranks)));
 }
 
+// That the group is of the ranks that were given with it.
+void CheckStated(const MeshWorld& world, const MeshGroup& group) {
+  if (group.group == nullptr) {
+    Invalid(absl::StrCat("null was given for the ProcessGroup with ranks ",
+                         Numbers(group.ranks)));
+  }
+  if (world.ranks_of == nullptr) return;
+  const std::vector<int> own = world.ranks_of(group.group);
+  // Of one that this process is not in, nobody knows them.
+  if (own.empty() || Sorted(own) == Sorted(group.ranks)) return;
+  Invalid(absl::StrCat("MeshGroup::ranks are ", Numbers(group.ranks),
+                       ", but the ProcessGroup has ranks ", Numbers(own)));
+}
+
 template <typename Dims>
 std::vector<MeshDim> Layouts(const Dims& dims) {
   std::vector<MeshDim> layouts;
@@ -188,6 +202,7 @@ DeviceMesh DeviceMesh::FromGroup(MeshWorld world, const MeshGroup& group,
                          " for ProcessGroup with ranks ",
                          Numbers(group.ranks)));
   }
+  CheckStated(world, group);
   const std::vector<int64_t> shape = {static_cast<int64_t>(group.ranks.size())};
   auto root =
       MakeRoot(std::move(world), device_type, shape, group.ranks, dim_names);
@@ -218,6 +233,7 @@ DeviceMesh DeviceMesh::FromGroups(MeshWorld world,
         Numbers(ranks), " of ", shape.size(), " dimensions and ", groups.size(),
         " ProcessGroups"));
   }
+  for (const MeshGroup& group : groups) CheckStated(world, group);
   auto root = MakeRoot(std::move(world), device_type, shape, ranks, dim_names);
   const std::vector<MeshDim> layouts = internal::RowMajor(shape);
   std::vector<Dim> dims;

@@ -28,15 +28,20 @@ class Ranks {
     return {.rank = rank,
             .size = size_,
             .group = world_,
-            .make_groups = [this, rank](const MeshGroups& groups) {
-              made.push_back(groups);
-              for (const std::vector<int>& ranks : groups.ranks) {
-                for (const int member : ranks) {
-                  if (member == rank) return GroupOf(ranks);
-                }
-              }
-              return std::shared_ptr<ProcessGroup>();
-            }};
+            .make_groups =
+                [this, rank](const MeshGroups& groups) {
+                  made.push_back(groups);
+                  for (const std::vector<int>& ranks : groups.ranks) {
+                    for (const int member : ranks) {
+                      if (member == rank) return GroupOf(ranks);
+                    }
+                  }
+                  return none_;
+                },
+            .ranks_of =
+                [this](const std::shared_ptr<ProcessGroup>& group) {
+                  return group == none_ ? std::vector<int>() : RanksOf(group);
+                }};
   }
 
   std::vector<int> RanksOf(const std::shared_ptr<ProcessGroup>& group) {
@@ -51,6 +56,7 @@ class Ranks {
   }
 
   const std::shared_ptr<ProcessGroup>& world() const { return world_; }
+  const std::shared_ptr<ProcessGroup>& none() const { return none_; }
 
   // What was asked for.
   std::vector<MeshGroups> made;
@@ -58,6 +64,8 @@ class Ranks {
  private:
   const int size_;
   const std::shared_ptr<ProcessGroup> world_ =
+      std::make_shared<ProcessGroup>(nullptr);
+  const std::shared_ptr<ProcessGroup> none_ =
       std::make_shared<ProcessGroup>(nullptr);
   std::map<std::shared_ptr<ProcessGroup>, std::vector<int>> ranks_;
 };
@@ -131,7 +139,7 @@ TEST(DeviceMeshTest, ARankThatIsNotInTheMeshTakesPartInMakingIt) {
   Ranks ranks(8);
   const DeviceMesh mesh = DeviceMesh::Init(ranks.World(6), "cpu", {2, 2}, kTwo);
   EXPECT_EQ(ranks.made.size(), 2U);
-  EXPECT_EQ(mesh.GetGroup("dp"), nullptr);
+  EXPECT_EQ(mesh.GetGroup("dp"), ranks.none());
   EXPECT_EQ(mesh.GetLocalRank("dp"), -1);
   EXPECT_EQ(mesh.GetCoordinate(), std::nullopt);
   EXPECT_THAT(mesh.ranks(), ElementsAre(0, 1, 2, 3));
@@ -320,6 +328,16 @@ TEST(DeviceMeshTest, GroupsThatAreThereMakeAMesh) {
                                     std::vector<int>{4, 5});
             }),
             "Invalid mesh [4, 5] for ProcessGroup with ranks [4, 5, 6, 7]");
+  EXPECT_EQ(
+      ErrorOf([&] {
+        DeviceMesh::FromGroup(ranks.World(5), {row.group, {4, 5, 6}}, "cpu");
+      }),
+      "MeshGroup::ranks are [4, 5, 6], but the ProcessGroup has ranks "
+      "[4, 5, 6, 7]");
+  EXPECT_EQ(ErrorOf([&] {
+              DeviceMesh::FromGroup(ranks.World(5), {nullptr, {4, 5}}, "cpu");
+            }),
+            "null was given for the ProcessGroup with ranks [4, 5]");
   const MeshGroup column{ranks.GroupOf({1, 5}), {1, 5}};
   const std::vector<int> all = {0, 1, 2, 3, 4, 5, 6, 7};
   const DeviceMesh mesh = DeviceMesh::FromGroups(
@@ -366,6 +384,8 @@ TEST(DeviceMeshTest, BadArguments) {
   nothing.make_groups = nullptr;
   EXPECT_EQ(ErrorOf([&] { DeviceMesh::Init(nothing, "cpu", {8}, {}); }),
             "DeviceMesh: MeshWorld::make_groups is missing");
+  EXPECT_EQ(init("tpu", {8}, {}),
+            "unknown device type \"tpu\", there are cpu, cuda");
   EXPECT_THAT(init("cuda:0", {8}, {}),
               StartsWith("Device type with index is not supported but got "
                          "\"cuda:0\""));

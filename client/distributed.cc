@@ -289,9 +289,12 @@ MeshWorld DefaultMeshWorld() {
       auto made = NewGroup({.ranks = ranks,
                             .backend = groups.backend,
                             .description = groups.description});
-      if (made->rank() >= 0) own = std::move(made);
+      if (own == nullptr || made->rank() >= 0) own = std::move(made);
     }
     return own;
+  };
+  mesh.ranks_of = [](const std::shared_ptr<ProcessGroup>& one) {
+    return one->ranks();
   };
   return mesh;
 }
@@ -393,6 +396,7 @@ std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
                                           "p2p_op_list must not be empty"));
   }
   const std::shared_ptr<ProcessGroup> group = Resolve(p2p_op_list[0].group);
+  // All before the first is started: nothing could take that back.
   for (const P2POp& op : p2p_op_list) {
     if (Resolve(op.group) != group) {
       internal::Throw(
@@ -407,6 +411,14 @@ std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
                           "Global rank ", peer, " is not part of group \"",
                           group->name(), "\"")));
     }
+    const bool sends = op.op == P2POp::Kind::kIsend;
+    dataplane::Collective collective;
+    collective.kind = sends ? dataplane::CollectiveKind::kSend
+                            : dataplane::CollectiveKind::kRecv;
+    (sends ? collective.inputs : collective.outputs).push_back(op.tensor);
+    collective.peer = peer;
+    collective.tag = op.tag;
+    group->state()->CheckArguments(collective);
   }
   std::vector<Work> works;
   works.reserve(p2p_op_list.size());

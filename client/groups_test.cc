@@ -175,6 +175,7 @@ std::vector<std::string> ErrorTexts(int rank) {
       "Group rank 2 is not part of group \"world\"",
       "Rank 0 has appeared in both split 0 and 1",
       "Global rank 99 is not part of group \"world\"",
+      "recv on group \"world\": argument tag: Tag must be nonnegative, got -1",
       "Invalid process group specified",
       "Invalid process group specified"};
 }
@@ -398,6 +399,8 @@ TEST_F(GroupsTest, ADeviceMeshHasAGroupForEachLine) {
   ExpectAll("dp_tp sum 1111");
   ExpectLines({"at 0 0, tp rank 0", "at 0 1, tp rank 1", "at 1 0, tp rank 0",
                "at 1 1, tp rank 1"});
+  ExpectLines({"odd sum 1", "odd sum 1010", "odd sum 100", "odd sum 1010"});
+  ExpectAll("all sum 1111");
   ExpectAll("bye");
 }
 

@@ -69,12 +69,12 @@ class Work {
   // stream does (a barrier waits for completion there, too). Every Wait of a
   // failed collective throws the same.
   // Throws DistNetworkError (a peer is gone; culprits() says who),
-  // DistBackendError (the collective failed or its timeout passed), DistError
-  // (kInvalidArgument: nothing was started, the group is as before).
+  // DistBackendError (the collective failed or its timeout passed).
   void Wait();
 
-  // Waits for completion itself, on the host, but returns false when `timeout` passes first; the collective
-  // goes on. Throws DistError (kInvalidArgument) if that is negative.
+  // Waits for completion itself, on the host, but returns false when `timeout`
+  // passes first; the collective goes on. Throws DistError (kInvalidArgument)
+  // if that is negative.
   bool WaitFor(std::chrono::milliseconds timeout);
 
   bool IsCompleted() const;
@@ -86,8 +86,8 @@ class Work {
   std::exception_ptr Exception() const;
 
   // The tensors that it has written: the outputs, or what it worked on in
-  // place. Throws DistError (kFailedPrecondition) before it was waited for or is
-  // complete, and what Wait() throws after a failure.
+  // place. Throws DistError (kFailedPrecondition) before it was waited for or
+  // is complete, and what Wait() throws after a failure.
   std::vector<Tensor> Result() const;
 
   // Of Result(), for continuations: future.h says where and in which order they
@@ -115,6 +115,12 @@ class Work {
   std::optional<Future<std::vector<Tensor>>> future_;
 };
 
+// A bad argument throws DistError (kInvalidArgument, kUnimplemented) from the
+// call, also from an asynchronous one. It starts nothing on this rank, and ends
+// nothing; but the call has taken its number. So when it was bad on every rank,
+// all can go on with the next one; on one rank alone, the others wait for the
+// one that was refused, and another call in its place ends the group.
+//
 // Options of the collectives. `group`: null is the default group. `timeout`:
 // zero is the group's. `async_op`: return at once; the caller waits on the
 // Work. Otherwise the call returns when the collective is complete, or throws

@@ -229,8 +229,29 @@ Work GroupState::Run(dataplane::Collective collective, bool async_op) {
   std::shared_ptr<dataplane::Work> started =
       LiveCommunicator()->Start(std::move(collective));
   Watch(*started, timeout, goes_on);
+  return HandleOf(std::move(started), std::move(result), async_op);
+}
+
+void GroupState::CheckArguments(const dataplane::Collective& collective) const {
+  if (!is_member()) return;
+  const absl::Status status = LiveCommunicator()->Check(collective);
+  if (status.ok()) return;
+  Throw(Origin::kControl,
+        absl::Status(
+            status.code(),
+            absl::StrCat(CollectiveKindName(collective.kind), " on group \"",
+                         options_.name, "\": ", status.message())));
+}
+
+Work GroupState::HandleOf(std::shared_ptr<dataplane::Work> started,
+                          dataplane::Collective::Tensors result,
+                          bool async_op) {
+  const auto live = communicator();
+  // A bad argument is told at once: nobody might look at the handle.
+  const bool refused = started->IsCompleted() && !started->status().ok() &&
+                       live != nullptr && live->status().ok();
   Work work(std::move(started), shared_from_this(), std::move(result));
-  if (!async_op) work.Wait();
+  if (!async_op || refused) work.Wait();
   return work;
 }
 
@@ -251,9 +272,7 @@ Work GroupState::RunCoalesced(std::vector<dataplane::Collective> collectives,
   std::shared_ptr<dataplane::Work> started =
       dataplane::StartCoalesced(*live, std::move(collectives));
   Watch(*started, timeout, goes_on);
-  Work work(std::move(started), shared_from_this(), std::move(result));
-  if (!async_op) work.Wait();
-  return work;
+  return HandleOf(std::move(started), std::move(result), async_op);
 }
 
 void GroupState::Watch(dataplane::Work& work, milliseconds timeout,

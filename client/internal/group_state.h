@@ -71,11 +71,14 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // warn.
   static std::shared_ptr<GroupState> NonMember(int global_rank);
 
-  // Throws what Work::Wait throws, unless `async_op`.
+  // Throws DistError for bad arguments, and, unless `async_op`, what Work::Wait
+  // throws.
   Work Run(dataplane::Collective collective, bool async_op);
   // The same of several as one.
   Work RunCoalesced(std::vector<dataplane::Collective> collectives,
                     bool async_op);
+  // Throws what Run would for its arguments.
+  void CheckArguments(const dataplane::Collective& collective) const;
   void MonitoredBarrier(std::chrono::milliseconds timeout, bool wait_all_ranks);
 
   // The error to throw for a failed collective. May wait for the verdict.
@@ -127,6 +130,10 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // Throws when the group was shut down.
   std::shared_ptr<dataplane::Communicator> LiveCommunicator() const;
   void TellJudge();
+  // What the user gets; complete if not asynchronous. Throws DistError if the
+  // arguments were bad.
+  Work HandleOf(std::shared_ptr<dataplane::Work> started,
+                dataplane::Collective::Tensors result, bool async_op);
   // Has the end of `work` looked at, if it is a failure: the group's error must
   // not wait for the user to look.
   void Watch(dataplane::Work& work, std::chrono::milliseconds timeout,

@@ -45,9 +45,10 @@ absl::Status CheckDimNames(const std::vector<std::string>& names, size_t ndim) {
 }
 
 absl::Status CheckDeviceType(const std::string& type) {
+  if (type == "cpu" || type == "cuda") return absl::OkStatus();
   if (!type.empty() &&
       std::all_of(type.begin(), type.end(), absl::ascii_isalpha)) {
-    return absl::OkStatus();
+    return Invalid("unknown device type \"", type, "\", there are cpu, cuda");
   }
   return Invalid("Device type with index is not supported but got \"", type,
                  "\": give its letters alone, such as cpu or cuda");

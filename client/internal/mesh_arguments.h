@@ -19,7 +19,7 @@ namespace muster::internal {
 // No names at all, or one for each dimension, no two alike.
 absl::Status CheckDimNames(const std::vector<std::string>& names, size_t ndim);
 
-// Letters alone.
+// "cpu" or "cuda".
 absl::Status CheckDeviceType(const std::string& type);
 
 // How many ranks a mesh of this shape has: at most all.

@@ -160,6 +160,13 @@ int Errors() {
     BatchIsendIrecv({{.tensor = value, .peer = 1 - GetRank()},
                      {.op = P2POp::Kind::kIrecv, .tensor = value, .peer = 99}});
   });
+  SayProblem([&] {
+    BatchIsendIrecv({{.tensor = value, .peer = 1 - GetRank()},
+                     {.op = P2POp::Kind::kIrecv,
+                      .tensor = value,
+                      .peer = 1 - GetRank(),
+                      .tag = -1}});
+  });
   DestroyProcessGroup(one);
   SayProblem([&] { DestroyProcessGroup(one); });
   SayProblem([&] { GetProcessGroupRanks(one); });
@@ -438,6 +445,11 @@ int Mesh() {
       Text({static_cast<int>(mesh.GetCoordinate()->at(0)),
             static_cast<int>(mesh.GetCoordinate()->at(1))}) +
       ", tp rank " + std::to_string(mesh.GetLocalRank("tp")));
+  // Of some ranks alone: the others have no part in it.
+  const DeviceMesh odd = DeviceMesh::FromArray(DefaultMeshWorld(), "cpu", {2},
+                                               {1, 3}, {.dim_names = {"odd"}});
+  SaySum("odd", odd.GetGroup());
+  SaySum("all", nullptr);
   DestroyProcessGroup();
   Say("bye");
   return 0;
