@@ -83,6 +83,11 @@ Work Coalesce(const CoalesceOptions& options,
               const std::function<void(CoalescingManager&)>& add) {
   const auto group = options.group == nullptr ? WorldGroup() : options.group;
   internal::CheckNotNegative(options.timeout);
+  if (add == nullptr) {
+    internal::Throw(internal::Origin::kControl,
+                    absl::InvalidArgumentError(
+                        "Coalesce: argument add: there is no function"));
+  }
   CoalescingManager manager;
   add(manager);
   for (Collective& collective : manager.collectives_) {

@@ -80,6 +80,7 @@ TEST(CoalescingTest, OneWorkForAll) {
     EXPECT_EQ(result.Value()[99].data(), values[99].data());
     for (const Values& one : values) EXPECT_EQ(one[0], 3);
     Coalesce({.group = group}, [](CoalescingManager&) {}).Wait();
+    EXPECT_THROW(Coalesce({.group = group}, nullptr), DistError);
   }),
               Each(IsEmpty()));
 }

@@ -31,8 +31,9 @@ enum class DebugLevel {
 // MUSTER_DEBUG, or else TORCH_DISTRIBUTED_DEBUG, is OFF, INFO or DETAIL, in any
 // case; OFF if there is none. Groups that are formed later have the new level;
 // all ranks must have the same.
-// Get throws DistError (kInvalidArgument) while the variable has another value,
-// as does InitProcessGroup.
+// The variable is read at the first call, and by SetDebugLevelFromEnv. Get
+// throws DistError (kInvalidArgument) if it had another value then, as does
+// InitProcessGroup.
 DebugLevel GetDebugLevel();
 void SetDebugLevel(DebugLevel level);
 // Reads it again. Throws as GetDebugLevel.

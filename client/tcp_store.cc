@@ -68,6 +68,10 @@ void CheckOptions(const TcpStoreOptions& options, bool serves) {
         "TCPStore: port 0 stands for any free one, which only the server "
         "can use");
   }
+  if (options.master_listen_fd.has_value() && *options.master_listen_fd < 0) {
+    Invalid(absl::StrCat("TCPStore: master_listen_fd ",
+                         *options.master_listen_fd, " is no descriptor"));
+  }
   if (options.master_listen_fd.has_value() && !options.is_master) {
     Invalid(absl::StrCat("TCPStore: master_listen_fd ",
                          *options.master_listen_fd, " is for the server"));

@@ -73,6 +73,11 @@ TEST(TcpStoreTest, RefusesBadOptions) {
   EXPECT_THAT(InvalidOf({.port = 1}), HasSubstr("host missing"));
   EXPECT_THAT(InvalidOf({.host = kHost, .port = 1, .timeout = milliseconds(0)}),
               HasSubstr("must be positive"));
+  EXPECT_THAT(InvalidOf({.host = kHost,
+                         .port = 1,
+                         .is_master = true,
+                         .master_listen_fd = -1}),
+              HasSubstr("master_listen_fd -1 is no descriptor"));
   EXPECT_THAT(InvalidOf({.host = kHost, .port = 1, .master_listen_fd = 0}),
               HasSubstr("master_listen_fd 0 is for the server"));
 }

@@ -100,6 +100,10 @@ absl::StatusOr<std::optional<int>> Choose(const Url& url, int option,
                                           const char* parameter,
                                           const Environment& environment,
                                           const char* variable) {
+  if (option < -1) {
+    return Error(
+        url, absl::StrCat(parameter, " must not be negative but was ", option));
+  }
   if (option >= 0) return option;
   const auto found = url.query.find(parameter);
   if (found != url.query.end()) return ToInt(url, parameter, found->second);
@@ -301,8 +305,17 @@ absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
   if (!url.ok()) return url.status();
   const absl::Status elastic = CheckElastic(*url, request);
   if (!elastic.ok()) return elastic;
+  // What would be ignored is a mistake.
+  const bool is_env = url->scheme == "env";
+  if ((is_env && !url->authority.empty()) ||
+      ((is_env || url->scheme == "tcp") && !url->path.empty())) {
+    return Error(*url,
+                 absl::StrCat("\"", request.init_method, "\" has ",
+                              is_env ? "a host or path" : "a path", ", which ",
+                              url->scheme, ":// does not take"));
+  }
   absl::StatusOr<InitPlan> plan;
-  if (url->scheme == "env") {
+  if (is_env) {
     plan = PlanEnv(*url, request, environment);
   } else if (url->scheme == "tcp") {
     plan = PlanTcp(*url, request, environment);

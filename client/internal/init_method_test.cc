@@ -160,6 +160,20 @@ TEST_F(InitMethodTest, RejectsRanksOutsideOfTheWorld) {
               HasSubstr("rank must be in [0, 2) but was -1"));
 }
 
+TEST_F(InitMethodTest, NothingIsIgnored) {
+  SetEnv();
+  EXPECT_THAT(Error({.init_method = "env://10.0.0.1"}),
+              HasSubstr("\"env://10.0.0.1\" has a host or path, which env:// "
+                        "does not take"));
+  EXPECT_THAT(
+      Error({.init_method = "tcp://10.0.0.1:29500/job?rank=0&world_size=1"}),
+      HasSubstr("has a path, which tcp:// does not take"));
+  EXPECT_THAT(Error({.world_size = -2}),
+              HasSubstr("world_size must not be negative but was -2"));
+  EXPECT_THAT(Error({.rank = -7}),
+              HasSubstr("rank must not be negative but was -7"));
+}
+
 TEST_F(InitMethodTest, UnknownSchemeAndUnknownParameter) {
   EXPECT_EQ(Error({.init_method = "carrier-pigeon://x"}),
             "No rendezvous handler for carrier-pigeon://: use env://, "

@@ -20,7 +20,7 @@ void DeviceWork::Over() {
 absl::Status DeviceWork::Wait(Instant deadline) {
   if (IsCompleted()) return status();
   if (watched_ != nullptr) ++*watched_;
-  const absl::Status status = PromisedWork::Wait(deadline);
+  absl::Status status = PromisedWork::Wait(deadline);
   if (watched_ != nullptr) --*watched_;
   return status;
 }

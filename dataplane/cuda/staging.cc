@@ -119,7 +119,7 @@ class Pinned {
   absl::Status Reserve(size_t bytes) {
     if (bytes <= bytes_) return absl::OkStatus();
     Free();
-    const absl::Status status =
+    absl::Status status =
         ToStatus(api_, api_.HostAlloc(&data_, bytes, kHostAllocPortable),
                  "cudaHostAlloc");
     if (status.ok()) bytes_ = bytes;
@@ -497,7 +497,7 @@ class Staging : public Backend {
     const Instant until = Clock::now() + kDrain;
     while (api_.EventQuery(last) == kNotReady) {
       if (Clock::now() >= until) {
-        for (auto& slot : slots_) slot.release();
+        for (auto& slot : slots_) static_cast<void>(slot.release());
         slots_.clear();
         device_ = -1;
         streams.in = nullptr;
