@@ -1,0 +1,369 @@
+// What can only be checked on a GPU: the backends of CUDA tensors over the real
+// CUDA and NCCL. Prints a table at its end. Where there is no device, or no
+// NCCL, it says so instead of what needs it. README.md says how to bring it to
+// a machine.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "dataplane/backends/nccl/api.h"
+#include "dataplane/cuda/staging.h"
+#include "dataplane/cuda/stream.h"
+#include "dataplane/cuda/testing/on_device.h"
+#include "dataplane/factory.h"
+#include "dataplane/testing/backend_conformance.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/gpu/platform.h"
+
+namespace muster::dataplane::testing {
+namespace {
+
+using cuda::kSuccess;
+using ::testing::Combine;
+using ::testing::Each;
+using ::testing::Values;
+using ::testing::ValuesIn;
+
+using Seconds = std::chrono::duration<double>;
+
+const cuda::Api& Cuda() { return gpu::Cuda().api; }
+
+int Devices() { return gpu::CudaAvailable().ok() ? gpu::Cuda().devices : 0; }
+
+// One device holds one rank of NCCL.
+std::vector<int> NcclSizes() {
+  std::vector<int> sizes;
+  if (!gpu::NcclAvailable().ok()) return sizes;
+  for (const int size : {1, 2, 4, 8}) {
+    if (size <= Devices()) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+// Any number of ranks can share one.
+std::vector<int> GlooSizes() {
+  return Devices() > 0 ? std::vector<int>{1, 2, 4} : std::vector<int>{};
+}
+
+// Lines of the table that are no tests: measured.
+std::vector<std::pair<std::string, std::string>>& Figures() {
+  static auto* const figures =
+      new std::vector<std::pair<std::string, std::string>>;
+  return *figures;
+}
+
+bool Register() {
+  bool all =
+      RegisterBackend("nccl-gpu", {DeviceType::kCpu},
+                      [](const BackendOptions& options)
+                          -> absl::StatusOr<std::unique_ptr<Backend>> {
+                        auto made = gpu::CreateNccl(options);
+                        if (!made.ok()) return made.status();
+                        return cuda::testing::OnDevice(
+                            Cuda(), options.rank, "nccl-gpu", *std::move(made));
+                      })
+          .ok();
+  return all &&
+         RegisterBackend(
+             "gloo-gpu", {DeviceType::kCpu},
+             [](const BackendOptions& options)
+                 -> absl::StatusOr<std::unique_ptr<Backend>> {
+               auto gloo = CreateBackend("gloo", options);
+               if (!gloo.ok()) return gloo.status();
+               return cuda::testing::OnDevice(
+                   Cuda(), 0, "gloo-gpu",
+                   cuda::CreateStaging(Cuda(), *std::move(gloo),
+                                       {.rank = options.rank,
+                                        .world_size = options.world_size,
+                                        .group_name = options.group_name}));
+             })
+             .ok();
+}
+
+const bool g_registered = Register();
+
+INSTANTIATE_TEST_SUITE_P(NcclOnGpu, ReductionConformance,
+                         Combine(Values("nccl-gpu"), ValuesIn(NcclSizes()),
+                                 ValuesIn(kDataTypes)));
+INSTANTIATE_TEST_SUITE_P(NcclOnGpu, BackendConformance,
+                         Combine(Values("nccl-gpu"), ValuesIn(NcclSizes())));
+INSTANTIATE_TEST_SUITE_P(GlooOnGpu, ReductionConformance,
+                         Combine(Values("gloo-gpu"), ValuesIn(GlooSizes()),
+                                 ValuesIn(kDataTypes)));
+INSTANTIATE_TEST_SUITE_P(GlooOnGpu, BackendConformance,
+                         Combine(Values("gloo-gpu"), ValuesIn(GlooSizes())));
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ReductionConformance);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(BackendConformance);
+// Those are for backends that see who is gone, and have tags.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FailureConformance);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DisagreementConformance);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PointToPointConformance);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ProgramConformance);
+
+// A group of one on device 0, and a stream of its own. The parameter is the
+// backend.
+class OneRank : public ::testing::TestWithParam<std::string> {
+ protected:
+  OneRank() {
+    if (GetParam() == "nccl") {
+      backend_ = *gpu::CreateNccl({.group_name = "gpu"});
+    } else {
+      backend_ = cuda::CreateStaging(Cuda(), *CreateBackend("gloo", {}),
+                                     {.group_name = "gpu"});
+    }
+    EXPECT_EQ(Cuda().SetDevice(0), kSuccess);
+    EXPECT_EQ(
+        Cuda().StreamCreateWithPriority(&stream_, cuda::kStreamNonBlocking, 0),
+        kSuccess);
+    cuda::SetCurrentStream(0, stream_);
+  }
+
+  ~OneRank() override {
+    backend_.reset();
+    cuda::SetCurrentStream(0, nullptr);
+    EXPECT_EQ(Cuda().StreamDestroy(stream_), kSuccess);
+    for (void* const data : memory_) EXPECT_EQ(Cuda().Free(data), kSuccess);
+  }
+
+  Tensor OnDevice(int64_t count) {
+    void* data = nullptr;
+    EXPECT_EQ(Cuda().Malloc(&data, static_cast<size_t>(count)), kSuccess);
+    memory_.push_back(data);
+    return Tensor(data, DataType::kUint8, {count}, {DeviceType::kCuda, 0});
+  }
+
+  std::shared_ptr<Work> AllReduce(const Tensor& tensor) {
+    Collective collective = {.kind = CollectiveKind::kAllReduce,
+                             .tensors = {tensor}};
+    collective.timeout = std::chrono::minutes(2);
+    collective.deadline = Clock::now() + collective.timeout;
+    collective.sequence = ++sequence_;
+    return backend_->Start(collective);
+  }
+
+  std::unique_ptr<Backend> backend_;
+  cuda::Stream stream_ = nullptr;
+  std::vector<void*> memory_;
+  uint64_t sequence_ = 0;
+};
+
+std::vector<std::string> Kinds() {
+  std::vector<std::string> kinds;
+  if (Devices() > 0) kinds.push_back("gloo");
+  if (gpu::NcclAvailable().ok()) kinds.push_back("nccl");
+  return kinds;
+}
+
+INSTANTIATE_TEST_SUITE_P(OnGpu, OneRank, ValuesIn(Kinds()));
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OneRank);
+
+// A stream that is busy for a while before it writes what the collective is to
+// see, and reads behind it.
+TEST_P(OneRank, AStreamOrdersWhatIsBeforeAndBehindACollective) {
+  const int64_t bytes = (256 << 20) / gpu::Divisor();
+  const int64_t part = bytes / 256;
+  const Tensor tensor = OnDevice(bytes);
+  for (int round = 1; round <= 3; ++round) {
+    for (int i = 0; i < 50; ++i) {
+      ASSERT_EQ(Cuda().MemsetAsync(tensor.data(), 200, tensor.bytes(), stream_),
+                kSuccess);
+    }
+    ASSERT_EQ(Cuda().MemsetAsync(tensor.data(), round, tensor.bytes(), stream_),
+              kSuccess);
+    const auto work = AllReduce(tensor);
+    ASSERT_EQ(work->Synchronize(), absl::OkStatus());
+    std::vector<uint8_t> seen(static_cast<size_t>(part));
+    ASSERT_EQ(Cuda().MemcpyAsync(
+                  seen.data(), static_cast<char*>(tensor.data()) + bytes - part,
+                  seen.size(), cuda::kMemcpyDefault, stream_),
+              kSuccess);
+    ASSERT_EQ(Cuda().StreamSynchronize(stream_), kSuccess);
+    EXPECT_THAT(seen, Each(round));
+    EXPECT_EQ(work->Wait(), absl::OkStatus());
+  }
+}
+
+TEST_P(OneRank, AnAbortEndsAGroupThatWaitsForItsStream) {
+  const Tensor tensor = OnDevice(1 << 20);
+  ASSERT_EQ(AllReduce(tensor)->Wait(), absl::OkStatus());
+  const int64_t bytes = (1 << 30) / gpu::Divisor();
+  const Tensor large = OnDevice(bytes);
+  for (int i = 0; i < 2000; ++i) {
+    Cuda().MemsetAsync(large.data(), 1, static_cast<size_t>(bytes), stream_);
+  }
+  const auto work = AllReduce(tensor);
+  const Instant began = Clock::now();
+  backend_->Abort(absl::AbortedError("enough"));
+  EXPECT_EQ(work->Wait(), absl::AbortedError("enough"));
+  const Seconds took = Clock::now() - began;
+  Figures().emplace_back(absl::StrCat(GetParam(), ": abort, until it is told"),
+                         absl::StrFormat("%.3f s", took.count()));
+  EXPECT_EQ(AllReduce(tensor)->Wait(), absl::AbortedError("enough"));
+  EXPECT_EQ(Cuda().StreamSynchronize(stream_), kSuccess);
+}
+
+// Calls of `once`, each with what it puts into streams, in host time: the
+// median of several rounds.
+double MicrosecondsOf(const std::function<void()>& once,
+                      const std::function<void()>& drain) {
+  std::vector<double> rounds;
+  for (int round = 0; round < 11; ++round) {
+    const Instant began = Clock::now();
+    for (int i = 0; i < 200; ++i) once();
+    rounds.push_back(Seconds(Clock::now() - began).count() / 200 * 1e6);
+    drain();
+  }
+  std::sort(rounds.begin(), rounds.end());
+  return rounds[rounds.size() / 2];
+}
+
+class NcclOverhead : public OneRank {};
+std::vector<std::string> NcclAlone() {
+  return gpu::NcclAvailable().ok() ? std::vector<std::string>{"nccl"}
+                                   : std::vector<std::string>{};
+}
+INSTANTIATE_TEST_SUITE_P(OnGpu, NcclOverhead, ValuesIn(NcclAlone()));
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NcclOverhead);
+
+TEST_P(NcclOverhead, AnAllReduceBesideTheBareCall) {
+  const nccl::Library& library = gpu::Nccl();
+  const nccl::Api& api = library.api;
+  nccl::UniqueId id;
+  ASSERT_EQ(api.GetUniqueId(&id), nccl::kSuccess);
+  nccl::Comm comm = nullptr;
+  nccl::Config config;
+  config.version = static_cast<unsigned>(library.version);
+  ASSERT_EQ(api.CommInitRankConfig(&comm, 1, id, 0, &config), nccl::kSuccess);
+  const Tensor tensor = OnDevice(4);
+  const auto drain = [&] {
+    EXPECT_EQ(Cuda().StreamSynchronize(stream_), kSuccess);
+  };
+  const double bare = MicrosecondsOf(
+      [&] {
+        EXPECT_EQ(api.AllReduce(tensor.data(), tensor.data(), 4, nccl::kUint8,
+                                nccl::kSum, comm, stream_),
+                  nccl::kSuccess);
+      },
+      drain);
+  ASSERT_EQ(AllReduce(tensor)->Wait(), absl::OkStatus());
+  const double ours = MicrosecondsOf(
+      [&] { EXPECT_EQ(AllReduce(tensor)->Synchronize(), absl::OkStatus()); },
+      drain);
+  Figures().emplace_back(
+      "nccl: host time of an all_reduce of 4 bytes",
+      absl::StrFormat("%.2f us; the bare call %.2f us; %.2f us more (wanted: "
+                      "under 2)",
+                      ours, bare, ours - bare));
+  EXPECT_EQ(api.CommDestroy(comm), nccl::kSuccess);
+}
+
+class StagingRate : public OneRank {};
+std::vector<std::string> GlooAlone() {
+  return Devices() > 0 ? std::vector<std::string>{"gloo"}
+                       : std::vector<std::string>{};
+}
+INSTANTIATE_TEST_SUITE_P(OnGpu, StagingRate, ValuesIn(GlooAlone()));
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StagingRate);
+
+// All of a tensor from the device and back, which is what gloo needs for an
+// all_reduce of one rank.
+TEST_P(StagingRate, BesideTheBarePinnedCopies) {
+  const int64_t bytes = (1 << 30) / gpu::Divisor();
+  const auto half = static_cast<size_t>(bytes / 2);
+  const Tensor tensor = OnDevice(bytes);
+  void* pinned = nullptr;
+  ASSERT_EQ(Cuda().HostAlloc(&pinned, tensor.bytes(), cuda::kHostAllocPortable),
+            kSuccess);
+  cuda::Stream back = nullptr;
+  ASSERT_EQ(Cuda().StreamCreateWithPriority(&back, cuda::kStreamNonBlocking, 0),
+            kSuccess);
+  const auto rate_of = [&](const std::function<void()>& once) {
+    std::vector<double> rates;
+    once();
+    for (int round = 0; round < 7; ++round) {
+      const Instant began = Clock::now();
+      once();
+      rates.push_back(static_cast<double>(bytes) /
+                      Seconds(Clock::now() - began).count() / 1e9);
+    }
+    std::sort(rates.begin(), rates.end());
+    return rates[rates.size() / 2];
+  };
+  // Both ways at once.
+  const double bare = rate_of([&] {
+    Cuda().MemcpyAsync(pinned, tensor.data(), half, cuda::kMemcpyDefault,
+                       stream_);
+    Cuda().MemcpyAsync(static_cast<char*>(tensor.data()) + half,
+                       static_cast<char*>(pinned) + half, half,
+                       cuda::kMemcpyDefault, back);
+    Cuda().MemcpyAsync(static_cast<char*>(pinned) + half,
+                       static_cast<char*>(tensor.data()) + half, half,
+                       cuda::kMemcpyDefault, stream_);
+    Cuda().MemcpyAsync(tensor.data(), pinned, half, cuda::kMemcpyDefault, back);
+    EXPECT_EQ(Cuda().StreamSynchronize(stream_), kSuccess);
+    EXPECT_EQ(Cuda().StreamSynchronize(back), kSuccess);
+  });
+  const double ours =
+      rate_of([&] { EXPECT_EQ(AllReduce(tensor)->Wait(), absl::OkStatus()); });
+  Figures().emplace_back(
+      absl::StrCat("gloo: a tensor of ", bytes >> 10,
+                   " KiB through the host and back"),
+      absl::StrFormat("%.1f GB/s; bare pinned copies both ways %.1f GB/s; "
+                      "%.0f %% (wanted: at least 80)",
+                      ours, bare, 100 * ours / bare));
+  EXPECT_EQ(Cuda().StreamDestroy(back), kSuccess);
+  EXPECT_EQ(Cuda().FreeHost(pinned), kSuccess);
+}
+
+// What is here, and what was not run because it is not.
+void PrintWhatIsHere() {
+  if (absl::Status status = gpu::CudaAvailable(); status.ok()) {
+    const cuda::Runtime& runtime = gpu::Cuda();
+    std::cout << "cuda: runtime " << cuda::VersionText(runtime.runtime_version)
+              << ", driver " << cuda::VersionText(runtime.driver_version)
+              << ", devices: " << runtime.devices << "\n";
+  } else {
+    std::cout << "no CUDA tensors here: " << status.message() << "\n";
+  }
+  if (absl::Status status = gpu::NcclAvailable(); status.ok()) {
+    std::cout << "nccl: " << nccl::VersionText(gpu::Nccl().version) << "\n";
+  } else {
+    std::cout << "no nccl here: " << status.message() << "\n";
+  }
+}
+
+void PrintTable() {
+  std::cout << "\n| check | result |\n|---|---|\n";
+  const auto& all = *::testing::UnitTest::GetInstance();
+  for (int i = 0; i < all.total_test_suite_count(); ++i) {
+    const ::testing::TestSuite& suite = *all.GetTestSuite(i);
+    if (suite.test_to_run_count() == 0) continue;
+    std::cout << "| " << suite.name() << " | " << suite.successful_test_count()
+              << " of " << suite.test_to_run_count() << " |\n";
+  }
+  for (const auto& [what, figure] : Figures()) {
+    std::cout << "| " << what << " | " << figure << " |\n";
+  }
+}
+
+}  // namespace
+}  // namespace muster::dataplane::testing
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleMock(&argc, argv);
+  muster::dataplane::testing::PrintWhatIsHere();
+  const int failed = RUN_ALL_TESTS();
+  muster::dataplane::testing::PrintTable();
+  return failed;
+}

@@ -1,0 +1,27 @@
+#include "dataplane/factory.h"
+#include "tests/gpu/platform.h"
+
+namespace muster::gpu {
+
+absl::Status CudaAvailable() { return dataplane::cuda::TheRuntime().status(); }
+
+absl::Status NcclAvailable() { return dataplane::nccl::Available(); }
+
+const dataplane::cuda::Runtime& Cuda() {
+  return *dataplane::cuda::TheRuntime();
+}
+
+const dataplane::nccl::Library& Nccl() {
+  static const auto* const library =
+      new dataplane::nccl::Library(*dataplane::nccl::Load());
+  return *library;
+}
+
+absl::StatusOr<std::unique_ptr<dataplane::Backend>> CreateNccl(
+    const dataplane::BackendOptions& options) {
+  return dataplane::CreateBackend("nccl", options);
+}
+
+int64_t Divisor() { return 1; }
+
+}  // namespace muster::gpu
