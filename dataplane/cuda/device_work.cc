@@ -19,9 +19,9 @@ void DeviceWork::Over() {
 
 absl::Status DeviceWork::Wait(Instant deadline) {
   if (IsCompleted()) return status();
-  if (watched_ != nullptr) ++*watched_;
+  if (waiters_ != nullptr && waiters_->count++ == 0) waiters_->came.NotifyAll();
   absl::Status status = PromisedWork::Wait(deadline);
-  if (watched_ != nullptr) --*watched_;
+  if (waiters_ != nullptr) --waiters_->count;
   return status;
 }
 

@@ -16,19 +16,27 @@
 
 namespace muster::dataplane::cuda {
 
+// Those that wait for something on the host, and how whoever completes it hears
+// of them.
+struct HostWaiters {
+  std::atomic<int> count{0};
+  // Notified when the first one comes, with no lock held: a notice may be
+  // missed.
+  CondVar came;
+};
+
 // One started collective. At once or later it, or the last of it, is in a
 // stream; in the end it is over: complete, or about to be.
 class DeviceWork : public PromisedWork {
  public:
-  // `api` is used until Over. `watched`, if any, counts those that wait on the
-  // host.
+  // `api` is used until Over. `waiters` may be null.
   DeviceWork(std::string description, const Api& api, int device, bool blocks,
-             std::shared_ptr<std::atomic<int>> watched)
+             std::shared_ptr<HostWaiters> waiters)
       : PromisedWork(std::move(description)),
         api_(api),
         device_(device),
         blocks_(blocks),
-        watched_(std::move(watched)) {}
+        waiters_(std::move(waiters)) {}
 
   // It is in a stream, in which `end` comes after it.
   void Given(Event end);
@@ -44,7 +52,7 @@ class DeviceWork : public PromisedWork {
   const int device_;
   // Whether the host waits, too: it asked for that, or it is a barrier.
   const bool blocks_;
-  const std::shared_ptr<std::atomic<int>> watched_;
+  const std::shared_ptr<HostWaiters> waiters_;
 
   Mutex mutex_;
   CondVar changed_;

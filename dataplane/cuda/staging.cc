@@ -243,7 +243,7 @@ class Staging : public Backend {
                .device = collective.cuda_device()};
     job.work = std::make_shared<DeviceWork>(
         collective.Describe(), api_, job.device,
-        /*blocks=*/job.device < 0, /*watched=*/nullptr);
+        /*blocks=*/job.device < 0, /*waiters=*/nullptr);
     job.collective.caller_waits = false;
     absl::Status status = RecordReady(job);
     {

@@ -91,7 +91,7 @@ class NcclBackend : public Backend {
     {
       MutexLock lock(mutex_);
       stopping_ = true;
-      changed_.NotifyAll();
+      waiters_->came.NotifyAll();
     }
     watchdog_.join();
     for (auto& [key, lane] : lanes_) {
@@ -151,7 +151,7 @@ class NcclBackend : public Backend {
           collective.Describe(), platform_.cuda, device_,
           options_.nccl.blocking_wait ||
               collective.kind == CollectiveKind::kBarrier,
-          watched_);
+          waiters_);
       if (status.ok()) status = Add(collective, work);
     }
     if (!status.ok()) {
@@ -184,7 +184,7 @@ class NcclBackend : public Backend {
     MutexLock lock(mutex_);
     if (!status_.ok()) return;
     status_ = std::move(cause);
-    changed_.NotifyAll();
+    waiters_->came.NotifyAll();
   }
 
  private:
@@ -310,7 +310,9 @@ class NcclBackend : public Backend {
       lane.waiting.pop_front();
       MUSTER_RETURN_IF_ERROR(Give(lane));
     }
-    changed_.NotifyAll();
+    // It looks by itself while something is under way: to wake it each time
+    // would take longer than all the rest.
+    if (sleeps_) waiters_->came.NotifyAll();
     return absl::OkStatus();
   }
 
@@ -476,11 +478,13 @@ class NcclBackend : public Backend {
       }
       if (stopping_ && IsIdle()) return;
       if (IsIdle()) {
-        changed_.WaitUntil(mutex_, Clock::now() + kErrorLook);
-      } else if (*watched_ > 0 || !status_.ok()) {
-        changed_.WaitUntil(mutex_, Clock::now() + kLook);
+        sleeps_ = true;
+        waiters_->came.WaitUntil(mutex_, Clock::now() + kErrorLook);
+        sleeps_ = false;
+      } else if (waiters_->count > 0 || !status_.ok()) {
+        waiters_->came.WaitUntil(mutex_, Clock::now() + kLook);
       } else {
-        changed_.WaitUntil(mutex_, Clock::now() + kLazyLook);
+        waiters_->came.WaitUntil(mutex_, Clock::now() + kLazyLook);
       }
     }
   }
@@ -505,7 +509,7 @@ class NcclBackend : public Backend {
       Result state = kInProgress;
       while (StateOf(*lane, state).ok() && state == kInProgress &&
              Clock::now() < until) {
-        changed_.WaitUntil(mutex_, Clock::now() + kLook);
+        waiters_->came.WaitUntil(mutex_, Clock::now() + kLook);
       }
       if (state != kSuccess || lane->comm == nullptr) continue;
       platform_.nccl.CommDestroy(lane->comm);
@@ -535,13 +539,14 @@ class NcclBackend : public Backend {
   const Platform platform_;
   const BackendOptions options_;
 
-  // How many wait on the host for something to end.
-  const std::shared_ptr<std::atomic<int>> watched_ =
-      std::make_shared<std::atomic<int>>(0);
+  // Its condition is that of the watchdog: also that something else is to do.
+  const std::shared_ptr<cuda::HostWaiters> waiters_ =
+      std::make_shared<cuda::HostWaiters>();
 
   mutable Mutex mutex_;
-  CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // The watchdog has nothing to look at until it is told.
+  bool sleeps_ ABSL_GUARDED_BY(mutex_) = false;
   // Between BeginTogether and EndTogether.
   bool gathers_ ABSL_GUARDED_BY(mutex_) = false;
   // Why the group is at its end; OK while it is not.
