@@ -17,13 +17,10 @@ DistributedSampler::DistributedSampler(size_t items, size_t global_batch,
       rank_(static_cast<size_t>(rank)),
       world_size_(static_cast<size_t>(world_size)),
       order_(items) {
-  if (global_batch == 0 || global_batch > items ||
-      global_batch % world_size_ != 0) {
+  if (global_batch == 0 || global_batch > items) {
     throw std::invalid_argument(
         absl::StrCat("the global batch must be 1 to ", items,
-                     " (the size of the data set) "
-                     "and a multiple of the world size ",
-                     world_size, ", got ", global_batch));
+                     " (the size of the data set), got ", global_batch));
   }
   SetEpoch(0);
 }

@@ -13,8 +13,8 @@ namespace muster::examples {
 // on the world size: a run on 4 ranks does the same work as one on 1.
 class DistributedSampler {
  public:
-  // `global_batch` items make a step of all ranks together; world_size must
-  // divide it. Items that do not fill a last step are left out of the epoch.
+  // `global_batch` items make a step of all ranks together. Items that do not
+  // fill a last step are left out of the epoch.
   // Throws std::invalid_argument.
   DistributedSampler(size_t items, size_t global_batch, uint64_t seed, int rank,
                      int world_size);
@@ -24,7 +24,9 @@ class DistributedSampler {
   // Shuffles for `epoch`.
   void SetEpoch(int epoch);
 
-  // This rank's items of step `step` of the epoch, global_batch / world_size.
+  // This rank's items of step `step` of the epoch. Where world_size does not
+  // divide global_batch the first ranks have one more than the others, which
+  // have none when there are more ranks than items.
   std::vector<size_t> Batch(size_t step) const;
 
  private:

@@ -20,7 +20,9 @@ std::vector<size_t> GlobalBatch(int world_size, int epoch, size_t step) {
     DistributedSampler sampler(1000, 24, 7, rank, world_size);
     sampler.SetEpoch(epoch);
     const std::vector<size_t> batch = sampler.Batch(step);
-    EXPECT_EQ(batch.size(), 24u / static_cast<size_t>(world_size));
+    const size_t fair = 24u / static_cast<size_t>(world_size);
+    EXPECT_GE(batch.size(), fair);
+    EXPECT_LE(batch.size(), fair + 1);
     all.insert(all.end(), batch.begin(), batch.end());
   }
   std::sort(all.begin(), all.end());
@@ -31,7 +33,7 @@ TEST(DistributedSamplerTest, ItemsOfAStepDoNotDependOnTheWorldSize) {
   for (const int epoch : {0, 3}) {
     for (const size_t step : {0, 40}) {
       const std::vector<size_t> alone = GlobalBatch(1, epoch, step);
-      for (const int world_size : {2, 3, 4, 24}) {
+      for (const int world_size : {2, 3, 4, 7, 24, 25}) {
         EXPECT_EQ(GlobalBatch(world_size, epoch, step), alone) << world_size;
       }
     }
@@ -56,13 +58,14 @@ TEST(DistributedSamplerTest, EpochsAndSeedsDiffer) {
 }
 
 TEST(DistributedSamplerTest, WrongBatchIsAnErrorThatSaysWhatFits) {
-  for (const size_t global_batch : {0, 10, 1001}) {
+  for (const size_t global_batch : {0, 1001}) {
     try {
       const DistributedSampler sampler(1000, global_batch, 7, 0, 4);
       ADD_FAILURE() << global_batch;
     } catch (const std::invalid_argument& error) {
       EXPECT_THAT(error.what(),
-                  HasSubstr("a multiple of the world size 4, got " +
+                  HasSubstr("must be 1 to 1000 (the size of the data set), "
+                            "got " +
                             std::to_string(global_batch)));
     }
   }

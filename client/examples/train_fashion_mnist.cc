@@ -41,7 +41,8 @@ ABSL_FLAG(std::string, data_dir, "/usr/share/datasets/fashion-mnist",
           "folder of the data set's gzip'd IDX files");
 ABSL_FLAG(int, epochs, 5, "times through the training images");
 ABSL_FLAG(int, global_batch, 128,
-          "images of a step over all ranks; a multiple of the world size");
+          "images of a step over all ranks, which share them as evenly as "
+          "they can");
 ABSL_FLAG(int, hidden_units, 128, "units of the hidden layer");
 ABSL_FLAG(float, learning_rate, 0.05f,
           "step size of SGD in the first epoch; falls to 0");
@@ -187,14 +188,6 @@ void Linger(const std::string& file) {
   }
 }
 
-// The largest batch up to --global_batch that the ranks can share.
-TrainingSettings ForThisWorld(TrainingSettings settings) {
-  if (absl::GetFlag(FLAGS_on_failure) == "shrink") {
-    settings.global_batch -= settings.global_batch % GetWorldSize();
-  }
-  return settings;
-}
-
 // Until the end of the training. On a failure `trainer` is as far as it came.
 std::vector<EpochResult> TrainOn(Trainer& trainer, const int epochs) {
   const bool speaks = GetRank() == 0;
@@ -270,8 +263,8 @@ int Train(const Dataset& dataset, const TrainingSettings& settings) {
   bool equal = false;
   while (true) {
     try {
-      trainer = std::make_unique<Trainer>(ForThisWorld(settings), dataset.train,
-                                          dataset.test, state);
+      trainer = std::make_unique<Trainer>(settings, dataset.train, dataset.test,
+                                          state);
       if (GetRank() == 0 && !trainer->losses().empty()) {
         std::printf("going on after %zu steps, in epoch %d, on %d ranks\n",
                     trainer->losses().size(), trainer->epoch(), GetWorldSize());

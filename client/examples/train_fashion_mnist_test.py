@@ -221,10 +221,20 @@ class TrainTest(unittest.TestCase):
                                 capture_output=True, text=True, check=True)
         self.assertEqual(result.stdout, "train_fashion_mnist of muster\n")
 
-    def test_batch_that_the_ranks_cannot_share_is_an_error(self):
-        result = self.train(3, "--global_batch=128")
+    def test_batch_that_the_ranks_cannot_share_evenly_makes_the_same_steps(self):
+        # The second batch has nothing for rank 2.
+        for batch in (128, 2):
+            result = self.train(3, "--compare", "--max_steps=40",
+                                f"--global_batch={batch}",
+                                "--hidden_units=16")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("world sizes 1 and 3: the same loss curve",
+                          result.stdout)
+
+    def test_batch_of_nothing_is_an_error(self):
+        result = self.train(1, "--global_batch=0")
         self.assertEqual(result.returncode, 1)
-        self.assertIn("a multiple of the world size 3, got 128", result.stderr)
+        self.assertIn("--global_batch must be 1 or more", result.stderr)
 
 
 if __name__ == "__main__":

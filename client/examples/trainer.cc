@@ -67,12 +67,20 @@ void Trainer::Load(const LabelledImages& images,
 }
 
 float Trainer::Step(const std::vector<size_t>& batch) {
-  Load(train_, batch);
   const std::span<float> gradient(gradient_.data(), model_.parameter_count());
-  gradient_.back() = model_.Gradient(examples_, labels_, gradient);
-  // Every rank's part has the same size, so the average of the parts' means is
-  // the mean of the whole batch.
-  AllReduce(Tensor(gradient_), {.op = ReduceOp::kAvg});
+  if (batch.empty()) {
+    // More ranks than images: the others make the step.
+    std::fill(gradient_.begin(), gradient_.end(), 0.0f);
+  } else {
+    Load(train_, batch);
+    gradient_.back() = model_.Gradient(examples_, labels_, gradient);
+  }
+  // Parts may differ by an image: each part's mean counts by its share, and the
+  // sum is the mean of the whole batch.
+  const float share = static_cast<float>(batch.size()) /
+                      static_cast<float>(settings_.global_batch);
+  for (float& value : gradient_) value *= share;
+  AllReduce(Tensor(gradient_));
   sgd_.Step(gradient, model_.parameters());
   return gradient_.back();
 }
