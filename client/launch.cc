@@ -19,6 +19,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -52,16 +53,19 @@ int StatusOf(const std::exception& error) {
   return kExitPeerFailed;
 }
 
-// Calls `main`; what it throws goes to `report` and becomes a status.
+// Calls `main`; what it throws goes to `report`, with the ranks that it blames,
+// and becomes a status.
 template <typename Report>
 int Guarded(const std::function<int()>& main, Report report) {
   try {
     return main();
   } catch (const std::exception& error) {
-    report(error.what());
+    const auto* const dist = dynamic_cast<const DistError*>(&error);
+    report(error.what(),
+           dist == nullptr ? std::vector<int>() : dist->culprit_ranks());
     return StatusOf(error);
   } catch (...) {
-    report("an exception that is no std::exception");
+    report("an exception that is no std::exception", std::vector<int>());
     return 1;
   }
 }
@@ -81,10 +85,10 @@ ptrdiff_t CountThreads() {
 }  // namespace
 
 int Record(const std::function<int()>& main) {
-  return Guarded(main, [](const char* text) {
+  return Guarded(main, [](const char* text, const std::vector<int>& culprits) {
     std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, text);
     const char* const path = std::getenv("TORCHELASTIC_ERROR_FILE");
-    internal::WriteErrorFile(path == nullptr ? "" : path, text);
+    internal::WriteErrorFile(path == nullptr ? "" : path, text, culprits);
   });
 }
 
@@ -237,7 +241,7 @@ std::unique_ptr<SpawnedProcesses> SpawnAsync(const std::function<void(int)>& fn,
             fn(index);
             return 0;
           },
-          [&](const char* text) {
+          [&](const char* text, const std::vector<int>&) {
             const size_t length = std::min(std::strlen(text), kMessageBytesMax);
             const ssize_t ignored = write(ends[1], text, length);
             (void)ignored;

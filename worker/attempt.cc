@@ -307,6 +307,9 @@ void Attempt::OnRankEnd(Rank& rank) {
   const bool told =
       phase_ == Phase::kStopping || phase_ == Phase::kKilling || interrupted_;
   exits_.push_back({rank.rank, rank.pid, status, told});
+  if (status.signal == 0 && status.code == kExitPeerFailed) {
+    exits_.back().blames = internal::ReadErrorFileCulprits(rank.error_file);
+  }
   if (!status.ok() && phase_ == Phase::kRunning) {
     Say(absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, ") ",
                      Describe(status),
@@ -403,9 +406,10 @@ Outcome Attempt::Report() const {
   const size_t first = FirstFailure(exits_);
   const bool failed = first < exits_.size() && !exits_[first].told_to_stop;
   outcome.interrupted = interrupted_ && !failed;
-  const bool some_succeeded =
-      std::any_of(exits_.begin(), exits_.end(),
-                  [](const RankExit& exit) { return exit.status.ok(); });
+  bool some_succeeded = false;
+  for (size_t i = 0; i < exits_.size(); ++i) {
+    some_succeeded |= exits_[i].status.ok() && !IsDeserter(exits_, i);
+  }
   if (first == exits_.size() ||
       (options_.restart == LaunchOptions::Restart::kNone && some_succeeded)) {
     outcome.succeeded = !interrupted_ && stop_signal_ == 0;
@@ -415,7 +419,7 @@ Outcome Attempt::Report() const {
   // how they did.
   if (!failed && (stop_signal_ != 0 || interrupted_)) return outcome;
   const internal::ExitStatus& status = exits_[first].status;
-  outcome.status = status.shell_status();
+  outcome.status = status.ok() ? 1 : status.shell_status();
   outcome.lost_peer = status.signal == 0 && status.code == kExitPeerFailed;
   outcome.failure = DescribeFailure(first);
   return outcome;
@@ -427,7 +431,9 @@ std::string Attempt::DescribeFailure(size_t first) const {
   std::string text = absl::StrCat(
       "rank ", failure.rank, " (local rank ", LocalRank(rank), ", pid ",
       failure.pid, ") on host ", internal::HostName(), " ",
-      failure.told_to_stop ? "hung until it " : "", Describe(failure.status));
+      failure.told_to_stop ? "hung until it " : "",
+      failure.status.ok() ? "ended with status 0 before the others were done"
+                          : Describe(failure.status));
   const std::string message = internal::ReadErrorFile(rank.error_file);
   if (!message.empty()) absl::StrAppend(&text, ": ", message);
   const std::string others = DescribeOthers(exits_, first);

@@ -32,7 +32,8 @@ struct Outcome {
   bool interrupted = false;
   // The signal that told muster-run to stop; 0: none did.
   int signal = 0;
-  // The exit status of the first failure, as shells count.
+  // The exit status of the first failure, as shells count; 1 when that was a
+  // rank which ended with 0 before the others were done.
   int status = 0;
   // All that failed said that they had lost a peer: the cause is elsewhere.
   bool lost_peer = false;

@@ -17,7 +17,13 @@ struct RankExit {
   internal::ExitStatus status;
   // It ended after muster-run told it to.
   bool told_to_stop = false;
+  // The ranks that its error is because of; empty: it does not say.
+  std::vector<int> blames = {};
 };
+
+// Whether the `i`th of `exits` ended with 0 though others were not done: one
+// that lost a peer says that it was this one.
+bool IsDeserter(const std::vector<RankExit>& exits, size_t i);
 
 // Which of `exits` is the failure that caused the others, as an index; its
 // size when none failed. `exits` are in the order in which they happened.
@@ -25,7 +31,7 @@ struct RankExit {
 // Not simply the first: a rank that only lost its peer says so by exiting with
 // kExitPeerFailed, and may be quicker than the one that failed. SIGKILL is
 // never a consequence of a peer's failure. If all that failed lost a peer, it
-// is the rank that hung until muster-run killed it.
+// is the deserter, or the rank that hung until muster-run killed it.
 size_t FirstFailure(const std::vector<RankExit>& exits);
 
 // The first of `exits` that says that it lost a peer, as an index; their size

@@ -47,6 +47,19 @@ TEST(FirstFailureTest, IsTheRankThatHungWhenAllOthersLostAPeer) {
             2u);
 }
 
+RankExit Blaming(int rank, int culprit) {
+  return {rank, 100 + rank, {.code = 75}, false, {culprit}};
+}
+
+TEST(FirstFailureTest, IsTheRankThatEndedWithZeroBeforeTheOthersWereDone) {
+  EXPECT_EQ(FirstFailure({Exit(1, 0), Blaming(0, 1), Exit(2, 75)}), 0u);
+  EXPECT_EQ(FirstFailure({Exit(1, 0), Blaming(0, 1), Killed(2, SIGKILL, true)}),
+            0u);
+  // Another one is to blame, or has failed.
+  EXPECT_EQ(FirstFailure({Exit(1, 0), Blaming(0, 2), Exit(2, 75)}), 1u);
+  EXPECT_EQ(FirstFailure({Exit(1, 0), Blaming(0, 1), Exit(2, 3)}), 2u);
+}
+
 TEST(FirstWitnessTest, IsTheFirstThatLostItsPeer) {
   EXPECT_EQ(FirstWitness({Killed(2, SIGKILL), Exit(1, 75), Exit(0, 75)}), 1u);
   EXPECT_EQ(FirstWitness({Killed(2, SIGKILL), Exit(1, 0)}), 2u);

@@ -1,5 +1,6 @@
 #include "client/internal/error_file.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -14,37 +15,56 @@ namespace {
 
 constexpr size_t kFileBytesMax = 1 << 20;
 constexpr size_t kMessageBytesMax = 400;
+constexpr size_t kCulpritsMax = 1000;
 
-}  // namespace
-
-std::string ReadErrorFile(const std::string& path) {
+// What is "message" in it; null: nothing is.
+nlohmann::json ReadMessage(const std::string& path) {
   // Whoever opens a FIFO waits for its other end.
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return "";
+  if (!std::filesystem::is_regular_file(path, error)) return nullptr;
   std::ifstream file(path, std::ios::binary);
-  if (!file) return "";
+  if (!file) return nullptr;
   std::string text(kFileBytesMax, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
   // Without exceptions: what cannot be read is "discarded".
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object() || !json.contains("message")) return "";
-  const nlohmann::json* message = &json["message"];
-  if (message->is_object() && message->contains("message")) {
-    message = &(*message)["message"];
-  }
-  if (!message->is_string()) return "";
-  std::string line = message->get<std::string>();
+  return json.is_object() ? json.value("message", nlohmann::json()) : nullptr;
+}
+
+}  // namespace
+
+std::string ReadErrorFile(const std::string& path) {
+  nlohmann::json message = ReadMessage(path);
+  if (message.is_object()) message = message.value("message", nlohmann::json());
+  if (!message.is_string()) return "";
+  std::string line = message.get<std::string>();
   line = line.substr(0, line.find('\n'));
   if (line.size() > kMessageBytesMax) line.resize(kMessageBytesMax);
   return line;
 }
 
-void WriteErrorFile(const std::string& path, const std::string& message) {
+std::vector<int> ReadErrorFileCulprits(const std::string& path) {
+  const nlohmann::json message = ReadMessage(path);
+  const nlohmann::json::json_pointer place("/extraInfo/culprit_ranks");
+  std::vector<int> ranks;
+  if (!message.is_object() || !message.contains(place)) return ranks;
+  for (const nlohmann::json& rank : message[place]) {
+    if (rank.is_number_integer()) ranks.push_back(rank.get<int>());
+  }
+  return ranks;
+}
+
+void WriteErrorFile(const std::string& path, const std::string& message,
+                    std::span<const int> culprit_ranks) {
   if (path.empty()) return;
   nlohmann::json json;
   json["message"]["message"] = message;
   json["message"]["extraInfo"]["timestamp"] = absl::StrCat(std::time(nullptr));
+  if (!culprit_ranks.empty()) {
+    json["message"]["extraInfo"]["culprit_ranks"] =
+        culprit_ranks.first(std::min(culprit_ranks.size(), kCulpritsMax));
+  }
   // Whole or not at all: the launcher may look at any time.
   const std::string part = absl::StrCat(path, ".part");
   std::ofstream file(part, std::ios::binary);

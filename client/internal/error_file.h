@@ -3,7 +3,9 @@
 #ifndef MUSTER_CLIENT_INTERNAL_ERROR_FILE_H_
 #define MUSTER_CLIENT_INTERNAL_ERROR_FILE_H_
 
+#include <span>
 #include <string>
+#include <vector>
 
 namespace muster::internal {
 
@@ -13,9 +15,15 @@ namespace muster::internal {
 // there is no such file, or nothing like that in it.
 std::string ReadErrorFile(const std::string& path);
 
-// Writes one with `message` and this time, unless `path` is empty. An error is
-// of no interest: the launcher quotes standard error then.
-void WriteErrorFile(const std::string& path, const std::string& message);
+// Of the same file: the ranks, in the world, that the message blames,
+// ascending, the first 1000. Empty: it blames nobody, or nobody wrote whom.
+std::vector<int> ReadErrorFileCulprits(const std::string& path);
+
+// Writes one with `message`, `culprit_ranks` (as extraInfo's "culprit_ranks")
+// and this time, unless `path` is empty. An error is of no interest: the
+// launcher quotes standard error then.
+void WriteErrorFile(const std::string& path, const std::string& message,
+                    std::span<const int> culprit_ranks = {});
 
 }  // namespace muster::internal
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <vector>
 
 namespace muster::internal {
 namespace {
@@ -24,6 +25,24 @@ std::string Read(const std::string& text) {
 TEST(ErrorFileTest, WhatIsWrittenIsRead) {
   WriteErrorFile(Path(), "no space \"left\" \xff");
   EXPECT_EQ(ReadErrorFile(Path()), "no space \"left\" \xEF\xBF\xBD");
+}
+
+TEST(ErrorFileTest, WhoIsToBlameIsReadToo) {
+  WriteErrorFile(Path(), "rank 1 left", std::vector<int>{1, 4});
+  EXPECT_EQ(ReadErrorFile(Path()), "rank 1 left");
+  EXPECT_EQ(ReadErrorFileCulprits(Path()), (std::vector<int>{1, 4}));
+  WriteErrorFile(Path(), "no space left");
+  EXPECT_TRUE(ReadErrorFileCulprits(Path()).empty());
+  for (const char* text :
+       {"", "[]", R"({"message": "plain"})", R"({"message": {"message": "x"}})",
+        R"({"message": {"extraInfo": 3}})",
+        R"({"message": {"extraInfo": {"culprit_ranks": "x"}}})"}) {
+    Read(text);
+    EXPECT_TRUE(ReadErrorFileCulprits(Path()).empty()) << text;
+  }
+  const std::vector<int> many(5000, 7);
+  WriteErrorFile(Path(), "all", many);
+  EXPECT_EQ(ReadErrorFileCulprits(Path()).size(), 1000u);
 }
 
 TEST(ErrorFileTest, BothFormsOfTorchelasticsMessagesAreRead) {
