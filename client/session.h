@@ -117,6 +117,9 @@ struct SessionOptions {
   // The member's name in the job; empty makes one of host, pid and a random
   // number.
   std::string member = {};
+  // The process that this member is, as others are told; 0: this one. For who
+  // speaks in the place of another process of this host.
+  int64_t pid = 0;
   // How long Connect may take, and the default for the calls below that have
   // no timeout of their own.
   std::chrono::milliseconds connect_timeout = std::chrono::seconds(60);

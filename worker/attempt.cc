@@ -316,6 +316,9 @@ void Attempt::OnRankEnd(Rank& rank) {
                      lasts && !AllEnded() ? "; the others go on" : ""));
     if (!lasts) Fail();
   }
+  if (phase_ == Phase::kRunning && setting_.on_gone) {
+    setting_.on_gone(exits_.back());
+  }
 }
 
 // --restart=rank.

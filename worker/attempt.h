@@ -55,6 +55,9 @@ class Attempt {
     // Readable when `on_wake` shall be called; -1: never.
     int wake_fd = -1;
     std::function<void()> on_wake = nullptr;
+    // Called with a rank that has ended and is not started again, while the
+    // others go on.
+    std::function<void(const RankExit&)> on_gone = nullptr;
   };
 
   explicit Attempt(const Setting& setting, const Assignment& assignment);

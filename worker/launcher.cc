@@ -22,6 +22,7 @@
 #include "absl/strings/str_format.h"
 #include "client/internal/endpoint.h"
 #include "client/internal/exit_status.h"
+#include "worker/absent_ranks.h"
 #include "worker/attempt.h"
 #include "worker/failure.h"
 #include "worker/hosts.h"
@@ -299,6 +300,11 @@ std::optional<int> Launcher::Try() {
       }
     };
   }
+  // Until the ranks of the other hosts are done, too.
+  AbsentRanks absent_ranks(coordinator_, assignment_.world_size);
+  setting.on_gone = [&](const RankExit& exit) {
+    absent_ranks.Add(exit.rank, exit.pid, Describe(exit.status));
+  };
   Attempt attempt(setting, assignment_);
   running = &attempt;
   const absl::Status started = attempt.Start();

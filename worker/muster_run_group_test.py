@@ -13,6 +13,41 @@ RANK = shlex.quote(os.path.abspath(sys.argv[2]))
 
 class GroupTest(MusterRunTest):
 
+    def test_a_rank_that_fails_before_it_joins_is_told_to_the_others(self):
+        run = self.launch(f"[ $RANK = 1 ] && exit 3; exec {RANK}",
+                          "--restart=none", nproc=3)
+        status, _, err = run.finish()
+        self.assertEqual(status, 3, err)
+        # The process that is named is the rank's own.
+        pid = err.split("rank 1 (pid ")[1].split(")")[0]
+        for rank in (0, 2):
+            self.assertRegex(
+                err, rf"\[{rank}\]: .*rank 1 \(\S+, pid {pid}\).*: "
+                "exited with status 3 and will not join")
+        self.assertIn("first failure: rank 1 ", err)
+
+    def test_all_that_fail_before_they_join_are_told(self):
+        run = self.launch(f"[ $RANK != 0 ] && exit $RANK; exec {RANK}",
+                          "--restart=none", nproc=3)
+        status, _, err = run.finish()
+        self.assertIn(status, (1, 2), err)
+        self.assertRegex(err, r"\[0\]: .*exited with status \d and will not "
+                         "join")
+
+    def test_a_rank_that_ends_with_0_before_it_joins_is_the_first_failure(
+            self):
+        for restart in ("all", "none"):
+            run = self.launch(f"[ $RANK = 1 ] && exit 0; exec {RANK}",
+                              f"--restart={restart}", nproc=3)
+            status, _, err = run.finish()
+            self.assertEqual(status, 1, err)
+            self.assertRegex(err, r"\[0\]: .*rank 1 \(\S+, pid \d+\).*: "
+                             "exited with status 0 and will not join")
+            self.assertRegex(
+                err, r"first failure: rank 1 \(local rank 1, pid \d+\) on host "
+                r"\S+ ended with status 0 before the others were done\n"
+                r"  then: rank \d exited with status 75")
+
     def test_a_rank_that_leaves_before_the_others_are_done_is_the_first_failure(
             self):
         run = self.launch(f"exec {RANK} leave 1", nproc=3)

@@ -50,6 +50,8 @@ absl::StatusOr<HostMembers> HostMembersReader::Read(const std::string& host) {
   found.lease = std::chrono::seconds(response.lease().seconds()) +
                 std::chrono::duration_cast<milliseconds>(
                     std::chrono::nanoseconds(response.lease().nanos()));
+  found.forming_world_size = response.forming_world_size();
+  found.joined = response.joined();
   for (const v1::MemberInfo& member : response.members()) {
     // A coordinator of another make tells of all.
     if (member.host() != host) continue;

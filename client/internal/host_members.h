@@ -40,6 +40,10 @@ struct HostMembers {
   // A member that is silent for this long is lost; 0: there is no such job, so
   // there are no members.
   std::chrono::milliseconds lease{0};
+  // The rendezvous in progress, on all hosts: the world size that it is for (0:
+  // none is in progress), and how many wait in it.
+  int forming_world_size = 0;
+  int joined = 0;
 };
 
 // HostMembersReader asks the coordinator for them: single calls, of nobody who

@@ -5,9 +5,11 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/errors.h"
 #include "client/internal/endpoint.h"
 #include "coordinator/server/server.h"
 #include "gtest/gtest.h"
@@ -78,6 +80,27 @@ TEST_F(HostMembersTest, SaysWhoLivesOnAHostAndWhoWasLost) {
   found = Read();
   EXPECT_EQ(state(*lives), HostMember::State::kGone);
   EXPECT_TRUE(Read("another").members.empty());
+}
+
+TEST_F(HostMembersTest, SaysHowManyWaitForWhichWorld) {
+  options_.pid = 4242;
+  const auto session = Session::Connect(options_);
+  HostMembers found = Read();
+  EXPECT_EQ(found.forming_world_size, 0);
+  EXPECT_EQ(found.joined, 0);
+  // Whoever speaks in the place of another process is told as that one.
+  ASSERT_EQ(found.members.size(), 1u);
+  EXPECT_EQ(found.members[0].pid, 4242);
+  std::thread waits(
+      [&] { EXPECT_THROW(session->Join({.world_size = 3}), DistError); });
+  const auto until = std::chrono::steady_clock::now() + seconds(30);
+  do {
+    found = Read("another");
+  } while (found.joined == 0 && std::chrono::steady_clock::now() < until);
+  EXPECT_EQ(found.joined, 1);
+  EXPECT_EQ(found.forming_world_size, 3);
+  session->Close();
+  waits.join();
 }
 
 TEST_F(HostMembersTest, ACoordinatorThatIsGoneDoesNotAnswer) {

@@ -91,9 +91,10 @@ absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
 
 StreamSession::StreamSession(SessionOptions options, Endpoint endpoint)
     : options_([&] {
+        if (options.pid == 0) options.pid = getpid();
         if (options.member.empty()) {
           options.member =
-              absl::StrCat(HostName(), "-", getpid(), "-",
+              absl::StrCat(HostName(), "-", options.pid, "-",
                            absl::Hex(static_cast<uint32_t>(RandomNumber()),
                                      absl::kZeroPad8));
         }

@@ -1,7 +1,6 @@
 // What the threads of a session do: the one that connects and serves the
 // connection, and the heart.
 
-#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -70,7 +69,7 @@ v1::StreamRequest StreamSession::HelloMessage() const {
       *request.mutable_hello()->mutable_registration();
   *registration.mutable_caller() = caller;
   registration.set_host(host_);
-  registration.set_pid(getpid());
+  registration.set_pid(options_.pid);
   registration.set_debug_address(options_.debug_address);
   EscapeTexts(&request);
   return request;

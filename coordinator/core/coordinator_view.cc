@@ -36,6 +36,8 @@ JobSnapshot Coordinator::Snapshot(absl::string_view host, Instant now) const {
       job.members.push_back(SnapshotOf(member, now));
     }
   }
+  job.forming_world_size = rendezvous_.forming_world_size();
+  job.joined = static_cast<int32_t>(rendezvous_.waiters());
   return job;
 }
 

@@ -212,6 +212,8 @@ class AdminService final : public Service {
     } else {
       core::JobSnapshot snapshot = (*job)->Snapshot(request.host());
       FillMembers(snapshot, response);
+      response->set_forming_world_size(snapshot.forming_world_size);
+      response->set_joined(snapshot.joined);
     }
     return core::CheckLimit("message_bytes", context_.message_bytes_max,
                             static_cast<int64_t>(response->ByteSizeLong()),
