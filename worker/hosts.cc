@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -58,6 +60,53 @@ absl::Status Try(Call call) {
     return error.status();
   }
 }
+
+// What hosts that were refused the number `rank` say of themselves.
+std::string RivalsKey(int rank) { return absl::StrCat("rivals/", rank, "/"); }
+
+// While a host waits for the others with a number of its own: says who wants
+// that number, too, and was refused. Without it the one that was first would
+// only see that somebody does not come.
+class Rivals {
+ public:
+  // Of `rank`, which is -1 for a host that claims none.
+  Rivals(const std::shared_ptr<Session>& session, int rank) {
+    if (rank < 0) return;
+    const absl::Status ignored = Try([&] {
+      watch_ =
+          CoordinatorStore(session).Watch(RivalsKey(rank), {.prefix = true});
+    });
+    if (watch_ == nullptr) return;
+    thread_ = std::thread([this, rank, own = session->member()] {
+      // Join says what is wrong with the connection.
+      const absl::Status ended = Try([&] {
+        while (!stopping_.load()) {
+          const auto change = watch_->Next(kFinishTime);
+          if (!change.has_value() || change->kind != KeyChange::Kind::kPut ||
+              change->value == own) {
+            continue;
+          }
+          Say(absl::StrCat("node rank ", rank, " is claimed by ", own,
+                           " and by ", change->value,
+                           ": give each host a --node-rank of its own"));
+        }
+      });
+    });
+  }
+  ~Rivals() {
+    if (!thread_.joinable()) return;
+    stopping_.store(true);
+    watch_->Cancel();
+    thread_.join();
+  }
+  Rivals(const Rivals&) = delete;
+  Rivals& operator=(const Rivals&) = delete;
+
+ private:
+  std::unique_ptr<StoreWatch> watch_;
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
 
 }  // namespace
 
@@ -148,7 +197,7 @@ std::optional<Hosts::Change> Hosts::change() const {
   return std::nullopt;
 }
 
-absl::StatusOr<Formation> Hosts::Join(Session& session) {
+absl::StatusOr<Formation> Hosts::Join(const std::shared_ptr<Session>& session) {
   JoinOptions join;
   join.rank = options_.node_rank;
   join.timeout = options_.rendezvous_times.join_timeout;
@@ -161,11 +210,22 @@ absl::StatusOr<Formation> Hosts::Join(Session& session) {
     join.last_call = options_.rendezvous_times.last_call;
   }
   const auto until = dataplane::Clock::now() + kTakenTime;
+  const Rivals rivals(session, join.rank);
+  bool told = false;
   Formation formation;
   while (true) {
-    absl::Status status = Try([&] { formation = session.Join(join); });
+    absl::Status status = Try([&] { formation = session->Join(join); });
     if (status.ok()) return formation;
     if (!absl::IsAlreadyExists(status)) return status;
+    if (join.rank >= 0 && !std::exchange(told, true)) {
+      Say(absl::StrCat("node rank ", join.rank, " is not free, trying for ",
+                       kTakenTime.count(), "s: ", status.message()));
+      const absl::Status ignored = Try([&] {
+        CoordinatorStore(session).Set(
+            absl::StrCat(RivalsKey(join.rank), session->member()),
+            session->member(), {.ephemeral = true});
+      });
+    }
     dataplane::MutexLock lock(mutex_);
     if (left_ || dataplane::Clock::now() >= until) return status;
     pause_.WaitUntil(mutex_, dataplane::Clock::now() + kTakenPause);
@@ -193,7 +253,7 @@ absl::StatusOr<Hosts::Meeting> Hosts::TryToMeet(const Report& report) {
     if (!status.ok()) return status;
   }
   const std::shared_ptr<Session> session = this->session();
-  const absl::StatusOr<Formation> formation = Join(*session);
+  const absl::StatusOr<Formation> formation = Join(session);
   if (!formation.ok()) return formation.status();
   return Exchange(session, *formation, report);
 }

@@ -99,7 +99,7 @@ class Hosts {
  private:
   absl::Status Connect();
   absl::StatusOr<Meeting> TryToMeet(const Report& report);
-  absl::StatusOr<Formation> Join(Session& session);
+  absl::StatusOr<Formation> Join(const std::shared_ptr<Session>& session);
   // What all hosts of `formation` say, once they have.
   absl::StatusOr<Meeting> Exchange(const std::shared_ptr<Session>& session,
                                    const Formation& formation,

@@ -140,19 +140,34 @@ class HostsTest(unittest.TestCase):
             self.assertEqual(status, 0, text)
             self.assertIn(f"[{rank}]: {rank} {rank}\n", text)
 
-    def test_the_same_node_rank_twice_is_an_error_that_names_both(self):
+    def test_the_same_node_rank_twice_is_told_at_once_on_both(self):
         endpoint = self.start_coordinator()
-        first = self.host("true", "--nnodes=2", "--node-rank=0",
-                          endpoint=endpoint)
-        second = self.host("true", "--nnodes=2", "--node-rank=0",
-                           endpoint=endpoint)
+        hosts = [self.host("true", "--nnodes=2", "--node-rank=0",
+                           endpoint=endpoint) for _ in range(2)]
+        refused = [re.compile(r"node rank 0 is not free, trying for 20s: .*"
+                              rf'member "host{k}-.*member "host{3 - k}-')
+                   for k in (1, 2)]
+        told = [re.compile(rf"node rank 0 is claimed by host{k}-\d+ and by "
+                           rf"host{3 - k}-\d+: ") for k in (1, 2)]
+
+        def both_are_told():
+            texts = [host.text() for host in hosts]
+            return any(told[k].search(texts[k]) and
+                       refused[k].search(texts[1 - k]) for k in (0, 1))
+
+        deadline = time.monotonic() + LIMIT_S
+        while not both_are_told():
+            self.assertLess(time.monotonic(), deadline,
+                            [host.text() for host in hosts])
+            os.sched_yield()
+        # The second does not try for ever; the first waits on for another.
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            ends = [pool.submit(host.finish) for host in (first, second)]
+            ends = [pool.submit(host.finish) for host in hosts]
             done, _ = concurrent.futures.wait(
                 ends, timeout=LIMIT_S,
                 return_when=concurrent.futures.FIRST_COMPLETED)
-            first.process.terminate()
-            second.process.terminate()
+            for host in hosts:
+                host.process.terminate()
         status, text = next(iter(done)).result()
         self.assertEqual(status, 1, text)
         self.assertIn('member "host1-', text)
