@@ -23,8 +23,12 @@ inline const std::vector<int> kWorldSizes = {1, 2, 3, 4, 7, 8};
 // elements; uneven parts.
 inline const std::vector<size_t> kCounts = {0,    1,    13,   9001,
                                             1023, 8192, 8193, 100'003};
-// Several segments per part, for types that stand for the others.
-inline constexpr size_t kLargeCount = 1'500'001;
+// Several segments per part, for types that stand for the others: of 4 bytes,
+// and with up to 4 ranks, beyond every size at which gloo goes another way.
+inline constexpr size_t kLargeCount = 2'200'001;
+// The same of what one rank gives another one.
+inline constexpr size_t kLargePart = 600'001;
+inline constexpr int kLargePartRanksMax = 4;
 inline bool IsTriedLarge(DataType type) {
   return type == DataType::kFloat32 || type == DataType::kBfloat16;
 }

@@ -117,6 +117,12 @@ std::vector<std::vector<size_t>> SizesOfRanks(int world_size) {
     cases.push_back(different);
     cases.push_back(some_empty);
   }
+  if (world_size <= kLargePartRanksMax) {
+    cases.emplace_back(world_size, kLargePart);
+    // Not all by the same way.
+    cases.push_back(cases.back());
+    cases.back()[world_size / 2] = 9001;
+  }
   return cases;
 }
 
@@ -155,13 +161,15 @@ TEST_P(BackendConformance, AllGatherGivesEveryRanksTensorOfAnySizeToAll) {
     CheckAllGather<int32_t>(world, counts);
     CheckAllGather<uint8_t>(world, counts);
   }
-  CheckAllGather<Complex>(world, SizesOfRanks(world_size()).back());
+  CheckAllGather<Complex>(world, std::vector<size_t>(world_size(), 9001));
 }
 
 TEST_P(BackendConformance, AllGatherIntoTensorPutsThemOneAfterTheOther) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   const int64_t ranks = world_size();
-  for (const int64_t count : {0, 1, 13, 8193, 100'003}) {
+  std::vector<int64_t> counts = {0, 1, 13, 8193, 100'003};
+  if (ranks <= kLargePartRanksMax) counts.push_back(kLargePart);
+  for (const int64_t count : counts) {
     world.OnEachRank([&](Communicator& communicator) {
       std::vector<float> expected;
       for (int rank = 0; rank < ranks; ++rank) {
@@ -188,7 +196,9 @@ TEST_P(BackendConformance, AllGatherIntoTensorPutsThemOneAfterTheOther) {
 TEST_P(BackendConformance, GatherBringsAllToTheRootAlone) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   for (int root = 0; root < world_size(); ++root) {
-    for (const size_t count : {0, 1, 13, 8192, 8193, 100'003}) {
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{13}, size_t{8192},
+                               size_t{8193}, size_t{100'003}, kLargePart}) {
+      if (count == kLargePart && world_size() > kLargePartRanksMax) continue;
       world.OnEachRank([&](Communicator& communicator) {
         const int rank = communicator.rank();
         auto input = Parcel<int32_t>(world_size(), rank, root, count);
@@ -211,7 +221,9 @@ TEST_P(BackendConformance, GatherBringsAllToTheRootAlone) {
 TEST_P(BackendConformance, ScatterGivesEachRankItsPartOfTheRoots) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   for (int root = 0; root < world_size(); ++root) {
-    for (const size_t count : {0, 1, 13, 8192, 8193, 100'003}) {
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{13}, size_t{8192},
+                               size_t{8193}, size_t{100'003}, kLargePart}) {
+      if (count == kLargePart && world_size() > kLargePartRanksMax) continue;
       world.OnEachRank([&](Communicator& communicator) {
         const int rank = communicator.rank();
         std::vector<std::vector<int32_t>> inputs;
@@ -273,13 +285,19 @@ TEST_P(BackendConformance, AllToAllGivesEachPairItsOwnSize) {
     CheckAllToAll<int32_t>(world, unit);
     CheckAllToAll<uint8_t>(world, unit);
   }
+  // Some of them by another way.
+  if (world_size() <= kLargePartRanksMax) {
+    CheckAllToAll<int32_t>(world, kLargePart / 2);
+  }
   CheckAllToAll<Complex>(world, 600);
 }
 
 TEST_P(BackendConformance, AllToAllSingleWithoutSplitsCutsEqualParts) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   const int64_t ranks = world_size();
-  for (const int64_t rows : {0, 1, 8192, 8193}) {
+  std::vector<int64_t> all_rows = {0, 1, 8192, 8193};
+  if (ranks <= kLargePartRanksMax) all_rows.push_back(kLargePart / 3 + 1);
+  for (const int64_t rows : all_rows) {
     world.OnEachRank([&](Communicator& communicator) {
       const int rank = communicator.rank();
       std::vector<int32_t> input;

@@ -193,6 +193,12 @@ TEST_P(ReductionConformance, ReduceScatterGivesEveryRankItsPart) {
       CheckReduceScatter<T>(
           world, data_type(), ReduceOp::kSum,
           std::vector<size_t>(world_size(), kLargeCount / world_size()));
+      // Not all by the same way.
+      std::vector<size_t> uneven(world_size(), 0);
+      for (int rank = 0; rank < world_size(); rank += 2) {
+        uneven[rank] = rank % 4 == 0 ? kLargePart : 9001;
+      }
+      CheckReduceScatter<T>(world, data_type(), ReduceOp::kSum, uneven);
     }
   });
 }

@@ -116,9 +116,14 @@ class Exchange {
   // order in which they were sent.
   std::unique_ptr<Buffer> Wrap(void* data, size_t bytes, Path path);
 
-  // For messages of `bytes` between two ranks.
+  // For messages of `bytes` between two ranks: on lines in a group in which any
+  // two ranks are near each other. In others some messages of a collective may
+  // go through Gloo and some on lines, if sizes differ; then those of Gloo's
+  // must all come without any of the others (see CreateGlooBuffer).
   Path PathFor(size_t bytes) const {
-    return PathOf(static_cast<CollectiveKind>(header_.kind), bytes);
+    return workspace_.mesh().uses_gloo()
+               ? PathOf(static_cast<CollectiveKind>(header_.kind), bytes)
+               : Path::kLines;
   }
   uint64_t stream_slot() const { return header_.sequence; }
   std::byte* Scratch(size_t bytes) { return workspace_.Scratch(bytes); }

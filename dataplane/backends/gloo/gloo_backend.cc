@@ -1,10 +1,13 @@
 #include "dataplane/backends/gloo/gloo_backend.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -71,6 +74,26 @@ absl::Status CheckEnvironment() {
   return gloo_internal::CheckForced(algorithm == nullptr ? "" : algorithm);
 }
 
+// Waits until all ranks are here, and finds out whether any two of them are
+// near each other, which pairs know by themselves. A rank is connected when its
+// peers have opened their sockets. Nobody may leave before everybody has come
+// that far.
+absl::Status Meet(const BackendOptions& options, gloo_internal::Mesh& mesh,
+                  Backend& backend) {
+  std::vector<uint8_t> own = {mesh.has_near_peer()};
+  std::vector<uint8_t> all(options.world_size);
+  Collective meeting;
+  meeting.kind = CollectiveKind::kAllGatherIntoTensor;
+  meeting.inputs = {Tensor(own)};
+  meeting.outputs = {Tensor(all)};
+  meeting.deadline = options.deadline;
+  meeting.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
+      options.deadline - Clock::now());
+  absl::Status met = backend.Start(meeting)->Wait(Instant::max());
+  if (met.ok() && std::ranges::find(all, 1) == all.end()) mesh.UseGloo();
+  return met;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
@@ -79,19 +102,13 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
   absl::StatusOr<std::unique_ptr<gloo_internal::Mesh>> mesh =
       gloo_internal::Mesh::Connect(options);
   if (!mesh.ok()) return mesh.status();
+  gloo_internal::Mesh& connected = **mesh;
   auto backend =
       std::make_unique<GlooBackend>(std::make_shared<gloo_internal::Engine>(
           options.group_name, *std::move(mesh)));
   if (options.world_size == 1) return backend;
-  // A rank is connected when its peers have opened their sockets. Nobody may
-  // leave before everybody has come that far.
-  Collective opening;
-  opening.kind = CollectiveKind::kBarrier;
-  opening.deadline = options.deadline;
-  opening.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
-      options.deadline - Clock::now());
-  const absl::Status opened = backend->Start(opening)->Wait(Instant::max());
-  if (!opened.ok()) return opened;
+  absl::Status met = Meet(options, connected, *backend);
+  if (!met.ok()) return met;
   return backend;
 }
 

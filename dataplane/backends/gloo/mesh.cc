@@ -83,7 +83,8 @@ class LineBuffer : public Buffer {
   std::deque<Posted> receives_;
 };
 
-// Memory of sends and receives, which several threads move, and large tensors.
+// Memory of sends and receives, which several threads move, and of large
+// tensors.
 class GlooBuffer : public Buffer {
  public:
   GlooBuffer(GlooMesh& mesh, void* data, size_t bytes, bool quiet);
@@ -112,36 +113,6 @@ class GlooBuffer : public Buffer {
   const std::unique_ptr<transport::UnboundBuffer> buffer_;
 };
 
-// Memory of a collective for large tensors: those of near peers come from their
-// memory, and the others' through Gloo.
-class LargeBuffer : public Buffer {
- public:
-  LargeBuffer(GlooMesh& mesh, void* data, size_t bytes)
-      : mesh_(mesh), data_(data), bytes_(bytes), near_(mesh, data) {}
-
-  absl::Status Receive(int peer, uint64_t slot, size_t offset,
-                       size_t bytes) override {
-    return For(peer).Receive(peer, slot, offset, bytes);
-  }
-  absl::Status Send(int peer, uint64_t slot, size_t offset,
-                    size_t bytes) override {
-    return For(peer).Send(peer, slot, offset, bytes);
-  }
-  absl::Status WaitReceive(int peer) override {
-    return For(peer).WaitReceive(peer);
-  }
-  absl::Status WaitSend(int peer) override { return For(peer).WaitSend(peer); }
-
- private:
-  Buffer& For(int peer);
-
-  GlooMesh& mesh_;
-  void* const data_;
-  const size_t bytes_;
-  LineBuffer near_;
-  std::optional<GlooBuffer> far_;  // at its first use
-};
-
 class GlooMesh : public Mesh {
  public:
   explicit GlooMesh(const BackendOptions& options)
@@ -159,7 +130,7 @@ class GlooMesh : public Mesh {
     return std::make_unique<LineBuffer>(*this, data);
   }
   std::unique_ptr<Buffer> CreateGlooBuffer(void* data, size_t bytes) override {
-    return std::make_unique<LargeBuffer>(*this, data, bytes);
+    return std::make_unique<GlooBuffer>(*this, data, bytes, /*quiet=*/false);
   }
   std::unique_ptr<Buffer> CreateQuietBuffer(void* data, size_t bytes) override {
     return std::make_unique<GlooBuffer>(*this, data, bytes, /*quiet=*/true);
@@ -175,7 +146,6 @@ class GlooMesh : public Mesh {
 
  private:
   friend class GlooBuffer;
-  friend class LargeBuffer;
   friend class LineBuffer;
 
   // Makes the pair with `peer`, unless that was done.
@@ -328,12 +298,6 @@ absl::Status GlooBuffer::WaitSend(int peer) {
   return Await(peer, [&] { return buffer_->waitSend(nullptr, kNever); });
 }
 
-Buffer& LargeBuffer::For(int peer) {
-  if (mesh_.lines_.IsNear(peer)) return near_;
-  if (!far_.has_value()) far_.emplace(mesh_, data_, bytes_, /*quiet=*/false);
-  return *far_;
-}
-
 absl::Status GlooMesh::Open(const BackendOptions& options) {
   IgnoreBrokenPipes();
   absl::StatusOr<AddressBytes> host = pairs_.Start(options);
@@ -350,6 +314,9 @@ absl::Status GlooMesh::Open(const BackendOptions& options) {
   absl::Status taken = lines_.Take(sockets->lines, sockets->memories);
   taken.Update(farewells_.Take(sockets->farewells));
   if (!taken.ok()) return taken;
+  for (int peer = 0; peer < world_size(); ++peer) {
+    has_near_peer_ |= lines_.IsNear(peer);
+  }
   greeter_.Serve([this](int peer, const AddressBytes& theirs) {
     return pairs_.Answer(peer, theirs);
   });

@@ -66,7 +66,8 @@ class Mesh {
   virtual std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) = 0;
 
   // Of collectives, too, for large tensors: through Gloo, whose thread moves
-  // them.
+  // them. Who waits for one moves nothing on the lines meanwhile, so what it
+  // waits for must not depend on that. Not before UseGloo.
   virtual std::unique_ptr<Buffer> CreateGlooBuffer(void* data,
                                                    size_t bytes) = 0;
 
@@ -103,6 +104,18 @@ class Mesh {
   // make one later.
   virtual void Close(const absl::Status& farewell) = 0;
 
+  // Two ranks are near each other if each reads the other's memory (lines.h).
+  // Whether this one has such a peer.
+  bool has_near_peer() const { return has_near_peer_; }
+
+  // Says that no two ranks of the group are near each other, as all of them
+  // have found out: large tensors may go through Gloo. Where some are, all go
+  // on lines. A rank serves its near peers only while it waits on its lines;
+  // if it waited in Gloo for another host, and that host for one of those, none
+  // of them would ever go on. Before a collective that may need it is started.
+  void UseGloo() { uses_gloo_ = true; }
+  bool uses_gloo() const { return uses_gloo_; }
+
   // The rank that the thread of a collective is waiting for, or -1. Once that
   // has failed it stays the one with which it failed.
   int waiting_for() const { return waiting_for_.load(); }
@@ -114,10 +127,12 @@ class Mesh {
   Mesh(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
 
   std::atomic<int> waiting_for_{-1};
+  bool has_near_peer_ = false;
 
  private:
   const int rank_;
   const int world_size_;
+  bool uses_gloo_ = false;
 };
 
 }  // namespace muster::dataplane::gloo_internal

@@ -10,10 +10,11 @@
 namespace muster::dataplane::gloo_internal {
 namespace {
 
-// The moves of one rank. Every pair of ranks is served at the same time; within
-// one pair a note goes ahead, by which its receiver knows that what follows
-// fits. So the receiver announces a stream only then, and the sender, which
-// Gloo lets wait for that, may post it at once.
+// The moves of one rank. Every pair of ranks is served at the same time, and
+// all streams are posted before one is waited for, so that none needs another;
+// within one pair a note goes ahead, by which its receiver knows that what
+// follows fits. So the receiver announces a stream only then, and the sender,
+// which Gloo lets wait for that, may post it at once.
 class Mover {
  public:
   Mover(const Moves& moves, bool agreed, Exchange& exchange)

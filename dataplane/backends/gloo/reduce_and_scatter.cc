@@ -28,7 +28,8 @@ constexpr size_t kAhead = 4;
 //
 // A part is cut into segments. Segment s of the rank k behind arrives as
 // message s (n - 1) + k - 1, and is added to the accumulators of segment s:
-// this rank's own first, then in the order of k.
+// this rank's own first, then in the order of k. All ranks have as much for a
+// rank, so it comes one way; and all is posted before any is waited for.
 class Scatterer {
  public:
   Scatterer(const Reduction& reduction, double factor,

@@ -37,8 +37,9 @@ absl::Status CheckForced(absl::string_view forced);
 Algorithm SelectAlgorithm(CollectiveKind kind, int world_size, size_t bytes,
                           absl::string_view forced);
 
-// Where the bytes of a stream go. Lines are faster until the messages are so
-// large that a second thread, Gloo's, pays.
+// Where the bytes of a stream go, if it may go through Gloo at all
+// (Exchange::PathFor). Lines are faster until the messages are so large that a
+// second thread, Gloo's, pays.
 enum class Path : uint8_t { kLines, kGloo };
 
 // For messages of `bytes` between two ranks, both of which know that number.
