@@ -332,6 +332,17 @@ TEST_P(BystandersTest, WhoIsBusyIsNotToBlame) {
   ExpectAll("bye");
 }
 
+TEST_F(GroupsTest, WaitForDoesNotWaitForTheVerdict) {
+  Start("impatient", 2);
+  EXPECT_EQ(Line(0), "not yet");
+  EXPECT_THAT(Line(0),
+              AllOf(StartsWith("error DistBackendError [1] "),
+                    HasSubstr("timed out after 300ms"),
+                    HasSubstr("did not come to the end of it: global rank 1")));
+  EXPECT_EQ(Line(0), "complete");
+  ExpectAll("bye");
+}
+
 TEST_F(GroupsTest, WhatFailsOnOneRankAloneLeavesTheOthersInStep) {
   Start("alone", 3);
   EXPECT_THAT(Line(1), HasSubstr("carrier-pigeon"));

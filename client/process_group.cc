@@ -87,12 +87,19 @@ bool Work::WaitFor(std::chrono::milliseconds timeout) {
   if (work_ == nullptr) return true;
   const absl::Status status = work_->Wait(until.at);
   if (!work_->IsCompleted()) return false;
-  if (!status.ok()) Wait();
+  if (!status.ok()) {
+    if (!group_->AwaitExplained(status, until.at)) return false;
+    Wait();
+  }
   return true;
 }
 
 bool Work::IsCompleted() const {
-  return work_ == nullptr || work_->IsCompleted();
+  if (work_ == nullptr) return true;
+  if (!work_->IsCompleted()) return false;
+  const absl::Status status = work_->status();
+  return status.ok() ||
+         group_->AwaitExplained(status, internal::Instant::min());
 }
 
 bool Work::IsSuccess() const {

@@ -57,6 +57,11 @@ class ProcessGroup;
 // the collective itself. What fails after the wait is told by the next call on
 // the group, and by Exception().
 //
+// A collective that failed is complete when its error is known: who is to blame
+// may take a few seconds more to find out (client/README.md, Errors). Wait
+// takes part in that; WaitFor, IsCompleted, IsSuccess and Exception do not wait
+// for it.
+//
 // Movable. One thread at a time.
 class Work {
  public:
@@ -73,8 +78,8 @@ class Work {
   void Wait();
 
   // Waits for completion itself, on the host, but returns false when `timeout`
-  // passes first; the collective goes on. Throws DistError (kInvalidArgument)
-  // if that is negative.
+  // passes first; the collective, or the search for its error, goes on. Throws
+  // DistError (kInvalidArgument) if that is negative.
   bool WaitFor(std::chrono::milliseconds timeout);
 
   bool IsCompleted() const;

@@ -453,6 +453,14 @@ absl::Status FailureJudge::Decide(const absl::Status& symptom) {
   return final_;
 }
 
+bool FailureJudge::AwaitFinal(Instant until) {
+  MutexLock lock(mutex_);
+  while (final_.ok() && Clock::now() < until) {
+    changed_.WaitUntil(mutex_, until);
+  }
+  return !final_.ok();
+}
+
 void FailureJudge::AwaitOthersGone(std::chrono::milliseconds timeout) {
   const Instant until = Clock::now() + timeout;
   MutexLock lock(mutex_);

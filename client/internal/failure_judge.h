@@ -121,6 +121,10 @@ class FailureJudge {
   // group.
   absl::Status Decide(const absl::Status& symptom) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Waits until `until` for the error that ended the group; false when it is
+  // not known then.
+  bool AwaitFinal(Instant until) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Waits until all other members of the group are gone, in peace or not, but
   // for those to blame: who is stuck does not come to its end.
   void AwaitOthersGone(std::chrono::milliseconds timeout)

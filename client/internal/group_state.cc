@@ -294,7 +294,7 @@ void GroupState::Watch(dataplane::Work& work, milliseconds timeout,
       self->failed_ = true;
     }
     if (!goes_on) return;
-    self->continuations_->Run(
+    self->explanations_.Run(
         [self, status] { self->Explain(status).IgnoreError(); });
   });
 }
@@ -317,6 +317,13 @@ absl::Status GroupState::Explain(const absl::Status& symptom) {
   // The group was destroyed, by this process itself.
   if (absl::IsCancelled(symptom)) return symptom;
   return judge_->Decide(symptom);
+}
+
+bool GroupState::AwaitExplained(const absl::Status& symptom, Instant until) {
+  const auto live = communicator();
+  // The group was destroyed, or the collective's arguments are bad.
+  if (live == nullptr || live->status().ok()) return true;
+  return absl::IsCancelled(symptom) || judge_->AwaitFinal(until);
 }
 
 void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
@@ -388,6 +395,7 @@ void GroupState::Shutdown() {
   }
   communicator = nullptr;
   // After all that could give it work.
+  explanations_.Close();
   continuations_->Close();
 }
 

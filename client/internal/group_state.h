@@ -84,6 +84,10 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // The error to throw for a failed collective. May wait for the verdict.
   absl::Status Explain(const absl::Status& symptom);
   [[noreturn]] void ThrowFailure(const absl::Status& symptom);
+  // Waits until `until` for that error, of a collective that is found out about
+  // in the background (async_op); false when it is not known then. The least
+  // `until` asks.
+  bool AwaitExplained(const absl::Status& symptom, Instant until);
 
   // As ProcessGroup::Abort. To blame are these ranks of the group; without any
   // it is this one.
@@ -151,6 +155,9 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   const std::shared_ptr<Session> session_;
   const std::shared_ptr<FailureJudge> judge_;
   const std::shared_ptr<Continuations> continuations_;
+  // Where failures are explained: not behind the users' continuations, which
+  // may wait for that.
+  Continuations explanations_;
 
   mutable dataplane::Mutex mutex_;
   std::shared_ptr<dataplane::Communicator> communicator_

@@ -303,7 +303,7 @@ int Bystanders() {
   group = NewGroup({.timeout = seconds(1)});
   if (GetRank() == 0) {
     Work work = AllReduce(value, {.group = group, .async_op = true});
-    while (!work.IsCompleted()) std::this_thread::yield();
+    while (group->status().ok()) std::this_thread::yield();
     Send(value, 1);
     SayProblem([&] { work.Wait(); });
   } else {
@@ -318,6 +318,31 @@ int Bystanders() {
   if (GetRank() < 2) group->Abort("enough");
   SayProblem([&] { Sum(group); });
   SaySum("world", nullptr);
+  DestroyProcessGroup();
+  Say("bye");
+  return 0;
+}
+
+// Of two ranks: 1 does not come, and 0 does not want to wait for the verdict.
+int Impatient() {
+  InitProcessGroup(kOptions);
+  std::vector<int> value = {1};
+  const Group group = NewGroup({.timeout = milliseconds(300)});
+  if (GetRank() == 0) {
+    Work work = AllReduce(value, {.group = group, .async_op = true});
+    while (group->status().ok()) std::this_thread::yield();
+    Say(work.WaitFor(milliseconds(1)) || work.IsCompleted() ||
+                work.Exception() != nullptr
+            ? "complete"
+            : "not yet");
+    SayProblem([&] {
+      while (!work.WaitFor(milliseconds(50))) {
+      }
+    });
+    Say(work.IsCompleted() && work.Exception() != nullptr ? "complete"
+                                                          : "not yet");
+  }
+  MonitoredBarrier();
   DestroyProcessGroup();
   Say("bye");
   return 0;
@@ -465,6 +490,7 @@ int Main(int argc, char** argv) {
       {"quarrel", &Quarrel},
       {"bystanders", &Bystanders},
       {"alone", &Alone},
+      {"impatient", &Impatient},
       {"many", &Many},
       {"mesh", &Mesh},
       {"abort", &Abort},
