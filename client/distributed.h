@@ -46,7 +46,9 @@ struct InitProcessGroupOptions {
   // has one.
   std::string init_method = {};
 
-  // For the rendezvous, and for the group's collectives afterwards.
+  // For the rendezvous, and for the group's collectives afterwards. Rank 0, when
+  // it serves the coordinator, stays in the rendezvous for a tenth longer, at
+  // most 1 s, so that the others hear from it who is missing.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 
   // Override what `init_method` says; -1: not given.

@@ -284,9 +284,17 @@ absl::StatusOr<Formation> Join(StreamSession& session,
     *request.mutable_last_call() = ToProto(*options.last_call);
   }
   request.set_without_seats(options.without_seats);
-  const auto result =
-      session.Call(std::move(operation),
-                   Deadline::After(options.timeout, options.timeout_name));
+  const Deadline deadline =
+      Deadline::After(options.timeout, options.timeout_name);
+  const auto result = session.Call(std::move(operation), deadline);
+  if (absl::IsDeadlineExceeded(result.status())) {
+    // The coordinator does not know whose timeout it is.
+    const absl::Status& late = result.status();
+    return WithCulprits(
+        absl::Status(late.code(),
+                     absl::StrCat(late.message(), " ", deadline.Blame())),
+        CulpritsOf(late));
+  }
   if (!result.ok()) return result.status();
   const v1::JoinResponse& response = result->join();
   Formation formation;

@@ -42,8 +42,8 @@ constexpr milliseconds kPartingTime{1'000};
 constexpr char kTimeoutName[] = "InitProcessGroupOptions::timeout";
 
 // The others' rendezvous shall time out before the coordinator goes that could
-// tell them who is missing.
-constexpr milliseconds kServerPatience = seconds(1);
+// tell them who is missing; a tenth of the timeout is enough.
+constexpr milliseconds kServerPatienceMax = seconds(1);
 constexpr milliseconds kFarewellTimeout = seconds(10);
 // Everybody has left by then, or has had the time to.
 constexpr milliseconds kDrainTimeout{200};
@@ -356,7 +356,9 @@ Formation World::TryToJoin(const InitPlan& plan) {
   if (telemetry_ != nullptr) telemetry_->SetProgress(session.progress);
   session_ = Session::Connect(std::move(session));
   const milliseconds patience =
-      coordinator_ == nullptr ? milliseconds(0) : kServerPatience;
+      coordinator_ == nullptr
+          ? milliseconds(0)
+          : std::min(kServerPatienceMax, options_.timeout / 10);
   return session_->Join(
       {.rank = plan.rank,
        .world_size = std::max(plan.world_size, 0),

@@ -193,6 +193,25 @@ inline int64_t BytesOf(const BarrierResult& result) {
 
 using BarrierReply = std::shared_ptr<const BarrierResult>;
 
+// A rank that nobody came for to a rendezvous that timed out.
+struct AbsentRank {
+  Rank rank;
+  // Who had it last; empty: nobody.
+  MemberId member;
+  std::string host;
+  int64_t pid = 0;
+  // Why that one is gone; empty when it is not.
+  std::string cause;
+};
+
+// All of them, of whom the first kMissingInResultMax are described.
+struct Absence {
+  std::vector<AbsentRank> described;
+  RankRanges others;
+};
+
+using AbsenceReply = std::shared_ptr<const Absence>;
+
 // RegisterGroups, in the order of its groups: how many of each one's ranks have
 // registered, the caller among them.
 struct GroupsReply {
@@ -200,12 +219,12 @@ struct GroupsReply {
 };
 
 // A failed call has std::monostate, except a failed barrier, which has its
-// result.
+// result, and a join that timed out.
 using Payload =
     std::variant<std::monostate, RevisionReply, ValueReply, ValuesReply,
                  NumberReply, FlagReply, CompareSetReply, KeysReply, WatchReply,
                  RegisterReply, HeartbeatReply, FormationReply, BarrierReply,
-                 GroupsReply>;
+                 AbsenceReply, GroupsReply>;
 
 }  // namespace muster::coordinator::core
 

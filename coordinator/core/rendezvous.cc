@@ -513,9 +513,11 @@ void Rendezvous::Expire(Instant now, Outbox& out) {
   // join. One for all who waited equally long, since it looks at every rank.
   std::vector<MemberId> expired;
   absl::btree_map<Duration, std::string> texts;
+  AbsenceReply absent;
   for (const auto& [deadline, member] : deadlines_) {
     if (deadline > now) break;
     expired.push_back(member);
+    if (absent == nullptr) absent = Absent();
     std::string& text = texts[joins_.at(member).request.timeout];
     if (text.empty()) {
       text = WaitingText(joins_.at(member).request.timeout, now);
@@ -528,7 +530,8 @@ void Rendezvous::Expire(Instant now, Outbox& out) {
         NoticeKind::kRendezvousTimedOut,
         absl::StrCat("member=", member.value(), " cause=", TextInNotice(text)),
         join.request.timeout);
-    out.Fail(join.waiter, absl::DeadlineExceededError(text));
+    out.replies.push_back(
+        {join.waiter, absl::DeadlineExceededError(text), absent});
     if (join.request.rank.has_value()) {
       gave_up_.insert_or_assign(*join.request.rank, member);
     }

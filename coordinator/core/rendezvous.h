@@ -83,7 +83,8 @@ class Rendezvous {
   // was refused. The caller must be a live member.
   // INVALID_ARGUMENT (rank or sizes out of range; another world size or last
   // call than the others': names both claimants), ALREADY_EXISTS (rank taken:
-  // names both claimants), DEADLINE_EXCEEDED (lists who is missing),
+  // names both claimants), DEADLINE_EXCEEDED (lists who is missing; a static
+  // rendezvous answers with an AbsenceReply),
   // OUT_OF_RANGE (closed: says by whom), RESOURCE_EXHAUSTED.
   bool Join(const Call& call, JoinRequest request, Instant now, Outbox& out);
 
@@ -195,6 +196,8 @@ class Rendezvous {
   // rendezvous_text.cc
   std::string WaitingText(Duration waited, Instant now) const;
   std::string ElasticWaitingText(Duration waited, Instant now) const;
+  std::vector<Rank> MissingRanks() const;
+  AbsenceReply Absent() const;
   std::string DescribeMissing(Rank rank, Instant now) const;
   std::string Claimant(const MemberId& member) const;
   const Seat* LiveHolder(Rank rank) const;

@@ -303,6 +303,28 @@ TEST_F(RendezvousTest, TimeoutTellsWhoHeldTheMissingRankLast) {
                   "(last held by \"b\" on host-b, failed: SIGSEGV)")));
 }
 
+TEST_F(RendezvousTest, TimeoutCarriesAllMissingRanksAndDescribesThirtyTwo) {
+  Join("a", 0, 2);
+  Join("b", 1, 2);
+  Fail("b");
+  TakeReplies();
+  Join("a", 0, 50);
+  rendezvous_.Expire(t0 + 30s, out_);
+  const std::vector<Reply> replies = TakeReplies();
+  ASSERT_THAT(replies, SizeIs(1));
+  const auto* absence = std::get_if<AbsenceReply>(&replies[0].payload);
+  ASSERT_NE(absence, nullptr);
+  ASSERT_THAT((*absence)->described, SizeIs(32));
+  const AbsentRank& held = (*absence)->described[0];
+  EXPECT_EQ(held.rank, Rank(1));
+  EXPECT_EQ(held.member, MemberId("b"));
+  EXPECT_EQ(held.host, "host-b");
+  EXPECT_EQ(held.cause, "SIGSEGV");
+  EXPECT_EQ((*absence)->described[31].rank, Rank(32));
+  EXPECT_EQ((*absence)->described[31].member, MemberId());
+  EXPECT_EQ(RangesText((*absence)->others, 8), "33-49");
+}
+
 TEST_F(RendezvousTest, AfterAnEndSurvivorsAndNewcomersFormTheNextGeneration) {
   Join("a", 0, 2);
   Join("b", 1, 2);

@@ -1,6 +1,8 @@
 // What the rendezvous says to people.
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -74,6 +76,48 @@ std::string Rendezvous::Waiting(Instant now) const {
       open_since_.has_value() ? now - *open_since_ : Duration::zero(), now);
 }
 
+// Of a static rendezvous, ascending.
+std::vector<Rank> Rendezvous::MissingRanks() const {
+  // Members that do not ask for a rank would get the lowest free ones.
+  size_t unassigned = joins_.size() - claims_.size();
+  std::vector<Rank> missing;
+  for (int32_t i = 0; i < terms_.max; ++i) {
+    if (claims_.contains(Rank(i)) || gave_up_.contains(Rank(i))) continue;
+    if (unassigned > 0) {
+      --unassigned;
+    } else {
+      missing.push_back(Rank(i));
+    }
+  }
+  return missing;
+}
+
+AbsenceReply Rendezvous::Absent() const {
+  if (terms_.elastic) return nullptr;
+  const std::vector<Rank> missing = MissingRanks();
+  const auto& world = formation_ == nullptr ? kNobody : formation_->world;
+  auto absence = std::make_shared<Absence>();
+  const size_t described = std::min(missing.size(), kMissingInResultMax);
+  for (size_t i = 0; i < described; ++i) {
+    AbsentRank absent;
+    absent.rank = missing[i];
+    if (missing[i].value() < static_cast<int32_t>(world.size())) {
+      const Seat& seat = world[missing[i].value()];
+      absent.member = seat.member;
+      absent.host = seat.host;
+      absent.pid = seat.pid;
+      const Member* member = membership_.Find(seat.member);
+      if (member != nullptr && member->incarnation == seat.incarnation) {
+        absent.cause = member->cause;
+      }
+    }
+    absence->described.push_back(std::move(absent));
+  }
+  absence->others =
+      RangesOf(std::vector<Rank>(missing.begin() + described, missing.end()));
+  return absence;
+}
+
 // `rendezvous: 2 of 3 ranks joined in 8.9s; missing ranks 2; gave up before:
 // 1 (member "b" (host-b, pid 7))`.
 std::string Rendezvous::WaitingText(Duration waited, Instant now) const {
@@ -83,21 +127,14 @@ std::string Rendezvous::WaitingText(Duration waited, Instant now) const {
                                static_cast<size_t>(world_size));
   std::string text = absl::StrCat("rendezvous: ", came, " of ", world_size,
                                   " ranks joined in ", FormatDuration(waited));
-  // Members that do not ask for a rank would get the lowest free ones.
-  size_t unassigned = joins_.size() - claims_.size();
-  const size_t missing = static_cast<size_t>(world_size) - came;
+  const std::vector<Rank> missing = MissingRanks();
   size_t named = 0;
-  for (int32_t i = 0; i < world_size && named < kRanksInTextMax; ++i) {
-    if (claims_.contains(Rank(i)) || gave_up_.contains(Rank(i))) continue;
-    if (unassigned > 0) {
-      --unassigned;
-      continue;
-    }
-    absl::StrAppend(&text, named++ == 0 ? "; missing ranks " : ", ",
-                    DescribeMissing(Rank(i), now));
+  for (; named < std::min(missing.size(), kRanksInTextMax); ++named) {
+    absl::StrAppend(&text, named == 0 ? "; missing ranks " : ", ",
+                    DescribeMissing(missing[named], now));
   }
-  if (missing > named) {
-    absl::StrAppend(&text, " and ", missing - named, " more");
+  if (missing.size() > named) {
+    absl::StrAppend(&text, " and ", missing.size() - named, " more");
   }
   named = 0;
   for (const auto& [rank, member] : gave_up_) {

@@ -108,6 +108,8 @@ struct Describe {
                               seat.incarnation.value(), "@", seat.address);
             }));
   }
+  // The text of the error has them.
+  std::string operator()(const AbsenceReply&) { return ""; }
   std::string operator()(const GroupsReply& reply) {
     return absl::StrCat(" registered=", absl::StrJoin(reply.registered, ","));
   }

@@ -370,6 +370,17 @@ void Fill(const core::Payload& payload, v1::AwaitBarrierResponse* response) {
 
 absl::Status StatusOf(const Answer& answer) {
   absl::Status status = answer.status;
+  if (const auto& absence = As<core::AbsenceReply>(answer.payload);
+      absence != nullptr) {
+    v1::Culprits culprits;
+    for (const core::AbsentRank& absent : absence->described) {
+      FillMember(absent, culprits.add_members());
+    }
+    culprits.mutable_others()->Add(absence->others.begin(),
+                                   absence->others.end());
+    v1::SetCulprits(culprits, &status);
+    return status;
+  }
   const auto& barrier = As<core::BarrierReply>(answer.payload);
   if (status.ok() || barrier == nullptr || barrier->missing.empty()) {
     return status;
@@ -437,6 +448,11 @@ int64_t PayloadBytes(const core::Payload& payload) {
     int64_t operator()(const core::BarrierReply& r) const {
       if (r == nullptr) return 0;
       return kMember * static_cast<int64_t>(r->missing.size()) +
+             RangesBytes(r->others);
+    }
+    int64_t operator()(const core::AbsenceReply& r) const {
+      if (r == nullptr) return 0;
+      return kMember * static_cast<int64_t>(r->described.size()) +
              RangesBytes(r->others);
     }
     int64_t operator()(const core::GroupsReply& r) const {

@@ -123,6 +123,15 @@ void FillMember(const core::MissingRank& missing, v1::MemberInfo* info) {
   info->set_silent_ms(Milliseconds(missing.last_heard_ago));
 }
 
+void FillMember(const core::AbsentRank& absent, v1::MemberInfo* info) {
+  info->set_rank(absent.rank.value());
+  info->set_member(absent.member.value());
+  info->set_host(absent.host);
+  info->set_pid(absent.pid);
+  info->set_cause(absent.member.value().empty() ? "did not join"
+                                                : absent.cause);
+}
+
 void FillMember(const core::Event& event, v1::MemberInfo* info) {
   info->set_rank(event.rank.has_value() ? event.rank->value() : -1);
   info->set_member(event.member.value());

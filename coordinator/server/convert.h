@@ -36,6 +36,7 @@ const T& As(const core::Payload& payload) {
 
 void FillMember(const core::MemberSnapshot& member, v1::MemberInfo* info);
 void FillMember(const core::MissingRank& missing, v1::MemberInfo* info);
+void FillMember(const core::AbsentRank& absent, v1::MemberInfo* info);
 void FillMember(const core::Event& event, v1::MemberInfo* info);
 
 }  // namespace muster::coordinator
