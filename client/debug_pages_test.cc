@@ -95,14 +95,16 @@ TEST_F(DebugPagesTest, BeyondLoopbackTheyWantTheToken) {
   setenv("MUSTER_TOKEN", "grain", 1);
   EXPECT_EQ(client_->Get("/debug/groups")->status, 401);
   for (const char* wrong :
-       {"grain", "Bearer grai", "Bearer grainy", "Bearer "}) {
+       {"grain", "Bearer grai", "Bearer grainy", "Bearer ", "Basic grain"}) {
     EXPECT_EQ(client_->Get("/debug/groups", {{"Authorization", wrong}})->status,
               401)
         << wrong;
   }
-  EXPECT_EQ(client_->Get("/debug/groups", {{"Authorization", "Bearer grain"}})
-                ->status,
-            200);
+  for (const char* right : {"Bearer grain", "bearer grain", "BEARER  grain"}) {
+    EXPECT_EQ(client_->Get("/debug/groups", {{"Authorization", right}})->status,
+              200)
+        << right;
+  }
   EXPECT_EQ(client_->Get("/metrics")->status, 200);
 }
 

@@ -10,8 +10,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "client/internal/channel_security.h"
 #include "client/internal/debugging.h"
 #include "client/internal/endpoint.h"
@@ -91,7 +94,14 @@ absl::Status MayDebug(const std::string& header) {
         "beyond loopback these pages want the job's token, and this process "
         "has none (MUSTER_TOKEN, MUSTER_TOKEN_FILE)");
   }
-  if (Same(header, absl::StrCat("Bearer ", *token))) return absl::OkStatus();
+  // Schemes are case-insensitive.
+  constexpr absl::string_view kScheme = "bearer ";
+  if (absl::StartsWithIgnoreCase(header, kScheme) &&
+      Same(std::string(absl::StripAsciiWhitespace(
+               absl::string_view(header).substr(kScheme.size()))),
+           *token)) {
+    return absl::OkStatus();
+  }
   return absl::UnauthenticatedError(
       "these pages want the job's token: Authorization: Bearer TOKEN");
 }
