@@ -1,5 +1,8 @@
 #include "worker/telemetry.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdlib>
 #include <utility>
 
@@ -36,6 +39,11 @@ class HttpTelemetry final : public Telemetry {
            return metrics_->Render();
          }},
         {"/healthz", "text/plain", [] { return std::string("ok\n"); }},
+        {"/identity", "application/json",
+         [this] {
+           return absl::StrCat("{\"rank\": ", rank_.load(),
+                               ", \"pid\": ", getpid(), "}\n");
+         }},
         {"/debug/stacks", "text/plain", StacksOfAllThreads},
         {"/debug/environment", "application/json", EnvironmentJson},
         {"/debug/log", "application/json", LogJson, SetLog}};
@@ -63,12 +71,14 @@ class HttpTelemetry final : public Telemetry {
   const std::string& address() const override { return address_; }
   dataplane::Metrics& collectives() override { return *metrics_; }
   void SetRank(int rank, int world_size) override {
+    rank_ = rank;
     metrics_->SetRank(rank, world_size);
   }
 
  private:
   const std::unique_ptr<Metrics> metrics_ = Metrics::Create();
   std::string address_;
+  std::atomic<int> rank_{-1};
   // Last, so that it stops before what its pages show.
   std::unique_ptr<HttpServer> server_;
 };

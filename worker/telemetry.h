@@ -35,9 +35,10 @@ struct TelemetryOptions {
 absl::StatusOr<std::optional<TelemetryOptions>> TelemetryOptionsFromEnv();
 
 // Telemetry is what one worker process shows of itself over HTTP: /metrics
-// (Prometheus text), /healthz ("ok" while the process can answer), and below
-// /debug/ the stacks of its threads, its environment and its log level, which
-// can be set there. / links to all. Thread-safe.
+// (Prometheus text), /healthz ("ok" while the process can answer), /identity
+// (its rank, -1 in no group, and its pid, for who only has an address), and
+// below /debug/ the stacks of its threads, its environment and its log level,
+// which can be set there. / links to all. Thread-safe.
 class Telemetry {
  public:
   // Listens and serves when it returns.
@@ -59,8 +60,8 @@ class Telemetry {
   // What the data plane reports its collectives to. Lives as long as this.
   virtual dataplane::Metrics& collectives() = 0;
 
-  // The default group's place of this process, as gauges; -1 and 0 (the
-  // values before the first call) say that it is in no group.
+  // The default group's place of this process, as gauges and for /identity; -1
+  // and 0 (the values before the first call) say that it is in no group.
   virtual void SetRank(int rank, int world_size) = 0;
 
  protected:

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <memory>
@@ -47,6 +48,12 @@ TEST(TelemetryTest, ServesMetricsHealthAndLinksOnLoopback) {
   ASSERT_TRUE(health);
   EXPECT_EQ(health->status, 200);
   EXPECT_EQ(health->body, "ok\n");
+
+  EXPECT_EQ(client.Get("/identity")->body,
+            absl::StrCat("{\"rank\": -1, \"pid\": ", getpid(), "}\n"));
+  telemetry->SetRank(3, 4);
+  EXPECT_EQ(client.Get("/identity")->body,
+            absl::StrCat("{\"rank\": 3, \"pid\": ", getpid(), "}\n"));
 
   const auto index = client.Get("/");
   ASSERT_TRUE(index);

@@ -156,10 +156,12 @@ class Judge {
     const std::string at = Harmless(member.debug_address());
     const auto answer = answers_.find(place.rank);
     if (answer == answers_.end()) {
-      return {"silent",
-              absl::StrCat(
-                  "is silent: ", heard,
-                  at.empty() ? "; it serves no HTTP that would tell why" : "")};
+      return {
+          "silent",
+          absl::StrCat("is silent: ", heard,
+                       at.empty() ? "; it serves no HTTP that would tell why"
+                                  : absl::StrCat("; it cannot be asked why at ",
+                                                 at, " from here"))};
     }
     switch (answer->second) {
       case Answer::kRefused:
@@ -260,8 +262,9 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
   if (behind.empty()) {
     const std::string disagreement = Disagreement(places);
     group.note = disagreement.empty()
-                     ? "all ranks are in it and answer: the network between "
-                       "them is slow or cut, or the tensors are large"
+                     ? "all ranks are in it, and who can be asked answers: the "
+                       "network between them is slow or cut, or the tensors "
+                       "are large"
                      : disagreement;
   }
   if (group.collective.empty()) {

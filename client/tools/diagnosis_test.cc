@@ -188,6 +188,8 @@ TEST_F(DiagnosisTest, TheAnswerTellsTheStoppedFromTheDeadAndTheCutOff) {
     EXPECT_THAT(group.waiting, ElementsAre(0, 1, 3));
   }
   EXPECT_EQ(Look().culprits[0].state, "silent");
+  EXPECT_THAT(Look().culprits[0].what,
+              HasSubstr("; it cannot be asked why at 10.0.0.2:9400 from here"));
 }
 
 TEST_F(DiagnosisTest, SilenceIsMeasuredByTheLease) {
@@ -203,7 +205,8 @@ TEST_F(DiagnosisTest, WhoStoppedInTheMiddleIsFoundByAskingAll) {
   for (const int rank : {0, 1, 2, 3}) In(rank, "world", 42, 30);
   EXPECT_THAT(RanksToAsk(job_, nullptr), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(Look().culprits, IsEmpty());
-  EXPECT_THAT(Look().note, HasSubstr("all ranks are in it and answer"));
+  EXPECT_THAT(Look().note,
+              HasSubstr("all ranks are in it, and who can be asked answers"));
   const StuckGroup group = Look({{0, Answer::kAnswers}, {1, Answer::kSilent}});
   ASSERT_THAT(Ranks(group), ElementsAre(1));
   EXPECT_EQ(group.culprits[0].state, "stopped");

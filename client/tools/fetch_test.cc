@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <thread>
@@ -14,13 +15,18 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/internal/endpoint.h"
 #include "client/tools/diagnosis.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace muster::tools {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // For an answer that does not come, and for one that does.
 constexpr milliseconds kShort(300);
@@ -133,13 +139,132 @@ TEST(FetchTest, WhoRefusesAPageAnswers) {
       EXPECT_EQ(fetched.status.message(), "HTTP status 403: because");
     }
   }
-  const auto pages =
-      FetchAll({{3, address}, {5, "nowhere"}}, "/here", "", kLong);
-  EXPECT_TRUE(pages.at(3).status.ok());
-  EXPECT_EQ(pages.at(5).status,
-            absl::InvalidArgumentError("\"nowhere\" is no HOST:PORT"));
   server.stop();
   serving.join();
+}
+
+// A rank's server, which says that it is rank 3 with `pid`.
+class Rank {
+ public:
+  explicit Rank(int64_t pid) {
+    server_.set_pre_routing_handler(
+        [this](const httplib::Request& request, httplib::Response&) {
+          const std::string token = request.get_header_value("Authorization");
+          asked_.push_back(token.empty()
+                               ? request.path
+                               : absl::StrCat(request.path, " with ", token));
+          return httplib::Server::HandlerResponse::Unhandled;
+        });
+    server_.Get("/page",
+                [](const httplib::Request&, httplib::Response& response) {
+                  response.set_content("text", "text");
+                });
+    if (pid != 0) {
+      server_.Get("/identity", [pid](const httplib::Request&,
+                                     httplib::Response& response) {
+        response.set_content(absl::StrCat("{\"rank\":3,\"pid\":", pid, "}"),
+                             "application/json");
+      });
+    }
+    port_ = server_.bind_to_any_port("127.0.0.1");
+    serving_ = std::thread([this] { server_.listen_after_bind(); });
+  }
+  ~Rank() { Stop(); }
+  Rank(const Rank&) = delete;
+  Rank& operator=(const Rank&) = delete;
+
+  Fetched Fetch(Asked asked, const std::string& path = "/page") const {
+    asked.address = absl::StrCat("127.0.0.1:", port_);
+    return FetchOf(asked, path, "token", kLong);
+  }
+
+  // What was asked for, with what was shown.
+  std::vector<std::string> Stop() {
+    while (!server_.is_running() && serving_.joinable()) {
+      std::this_thread::yield();
+    }
+    server_.stop();
+    if (serving_.joinable()) serving_.join();
+    return asked_;
+  }
+
+ private:
+  httplib::Server server_;
+  int port_ = 0;
+  std::vector<std::string> asked_;  // by one client at a time
+  std::thread serving_;
+};
+
+// No process has it.
+constexpr int64_t kNoPid = int64_t{1} << 40;
+
+TEST(FetchTest, WhoSaysThatItIsTheRankIsShownTheToken) {
+  Rank rank(kNoPid);
+  const Asked asked = {3, internal::HostName(), kNoPid, ""};
+  EXPECT_EQ(rank.Fetch(asked).body, "text");
+  EXPECT_EQ(rank.Fetch(asked, "").answer, Answer::kAnswers);
+  EXPECT_THAT(rank.Stop(),
+              ElementsAre("/identity", "/page with token", "/identity"));
+}
+
+TEST(FetchTest, AnotherRankAtTheAddressIsAskedForNothingElse) {
+  Rank rank(kNoPid);
+  for (const Asked& other : {Asked{3, internal::HostName(), kNoPid + 1, ""},
+                             Asked{2, internal::HostName(), kNoPid, ""}}) {
+    const Fetched fetched = rank.Fetch(other);
+    EXPECT_TRUE(absl::IsFailedPrecondition(fetched.status)) << fetched.status;
+    EXPECT_EQ(fetched.body, "");
+  }
+  EXPECT_THAT(rank.Stop(), ElementsAre("/identity", "/identity"));
+}
+
+TEST(FetchTest, LoopbackOfAnotherHostIsNotAsked) {
+  Rank rank(kNoPid);
+  const Fetched fetched = rank.Fetch({3, "elsewhere", kNoPid, ""});
+  EXPECT_TRUE(absl::IsFailedPrecondition(fetched.status)) << fetched.status;
+  EXPECT_THAT(fetched.status.message(),
+              HasSubstr("not reachable from here: it listens on loopback of "
+                        "elsewhere alone"));
+  for (const char* address : {"[::1]:9", "localhost:9", "127.9.9.9:9"}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(
+        FetchOf({3, "elsewhere", 7, address}, "/page", "", kLong).status))
+        << address;
+  }
+  EXPECT_THAT(rank.Stop(), IsEmpty());
+}
+
+TEST(FetchTest, WhoDoesNotSayWhoItIsMustBeOfThisHostAndGetsNoToken) {
+  Rank rank(0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      rank.Fetch({3, internal::HostName(), kNoPid, ""}).status));
+  EXPECT_EQ(rank.Fetch({3, internal::HostName(), getpid(), ""}).body, "text");
+  EXPECT_THAT(rank.Stop(), ElementsAre("/identity", "/identity", "/page"));
+}
+
+TEST(FetchTest, OnLoopbackOnlyAProcessOfThisHostIsStoppedAndNoneIsDead) {
+  const Port nobody;
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      FetchOf({3, internal::HostName(), getpid(), nobody.address()}, "", "",
+              kLong)
+          .status));
+  Port port;
+  port.Listen();
+  const Fetched here = FetchOf(
+      {3, internal::HostName(), getpid(), port.address()}, "", "", kShort);
+  EXPECT_EQ(here.answer, Answer::kSilent);
+  EXPECT_TRUE(absl::IsUnavailable(here.status)) << here.status;
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      FetchOf({3, internal::HostName(), kNoPid, port.address()}, "", "", kShort)
+          .status));
+}
+
+TEST(FetchTest, AllAreAskedByRank) {
+  const auto pages = FetchAll({{3, {3, "elsewhere", kNoPid, "127.0.0.1:9"}},
+                               {5, {5, internal::HostName(), 7, "nowhere"}}},
+                              "/page", "", kLong);
+  EXPECT_TRUE(absl::IsFailedPrecondition(pages.at(3).status));
+  EXPECT_EQ(pages.at(5).status,
+            absl::InvalidArgumentError("\"nowhere\" is no HOST:PORT"));
 }
 
 }  // namespace

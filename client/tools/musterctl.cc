@@ -202,8 +202,9 @@ class Ctl {
     const DiagnosisOptions limits = {.stuck_after = options_.stuck_after};
     Answers answers;
     for (const auto& [rank, fetched] :
-         FetchAll(*job, RanksToAsk(*job, &*earlier, limits), "/healthz")) {
-      if (!absl::IsInvalidArgument(fetched.status)) {
+         FetchAll(*job, RanksToAsk(*job, &*earlier, limits), "")) {
+      if (!absl::IsInvalidArgument(fetched.status) &&
+          !absl::IsFailedPrecondition(fetched.status)) {
         answers[rank] = fetched.answer;
       }
     }
@@ -236,30 +237,20 @@ class Ctl {
     }
   }
 
-  // A page of each of `ranks`, asked at once.
+  // A page of each of `ranks`, asked at once; "": only whether they answer.
   std::map<int, Fetched> FetchAll(const v1::GetJobResponse& job,
                                   const std::vector<int>& ranks,
                                   const std::string& path) {
-    std::map<int, std::string> addresses;
-    std::map<int, Fetched> elsewhere;
+    std::map<int, Asked> asked;
     for (const v1::MemberInfo& member : job.members()) {
       if (std::find(ranks.begin(), ranks.end(), member.rank()) == ranks.end()) {
         continue;
       }
-      const std::string& address = member.debug_address();
-      if (internal::IsLoopback(address.substr(0, address.rfind(':'))) &&
-          member.host() != internal::HostName()) {
-        elsewhere[member.rank()].status = absl::InvalidArgumentError(
-            absl::StrCat(address, " can be asked on ", Harmless(member.host()),
-                         " alone (MUSTER_HTTP_ADDRESS there says what else)"));
-      } else {
-        addresses[member.rank()] = address;
-      }
+      asked[member.rank()] = {member.rank(), member.host(), member.pid(),
+                              member.debug_address()};
     }
-    std::map<int, Fetched> pages = tools::FetchAll(
-        addresses, path, authorization_, std::min(options_.timeout, kPageTime));
-    pages.merge(elsewhere);
-    return pages;
+    return tools::FetchAll(asked, path, authorization_,
+                           std::min(options_.timeout, kPageTime));
   }
 
   absl::StatusOr<Recorders> Collect(std::string& name) {

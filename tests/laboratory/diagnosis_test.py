@@ -91,7 +91,8 @@ class DiagnosisTest(unittest.TestCase):
                        MUSTER_HTTP_ADDRESS="127.0.0.1")
             # Not dead, although nobody listens at that address of this host.
             self.culprit(lab, 1, "user_code")
-            self.assertIn("can be asked on host2 alone",
+            self.assertIn("is not reachable from here: it listens on loopback "
+                          "of host2 alone",
                           self.diagnose(lab, "--stacks"))
 
 
