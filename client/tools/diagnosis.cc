@@ -1,5 +1,3 @@
-#include "client/tools/diagnosis.h"
-
 #include <algorithm>
 #include <set>
 #include <tuple>
@@ -8,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/tools/ctl_text.h"
+#include "client/tools/diagnosis.h"
 #include "client/tools/places.h"
 
 namespace muster::tools {
@@ -217,10 +216,27 @@ int64_t AwaitedSequence(const std::vector<Place>& places, const Judge& judge) {
   return sequence.value_or(0);
 }
 
+// Whether `place` was in collective `sequence` still, at its last heartbeat,
+// for `margin` after another one had completed it. What it did after that
+// heartbeat, nobody knows: where all others wait for one that is slow, they
+// come out together, and tell it one after the other.
+bool IsLeftIn(const Place& place, int64_t sequence,
+              const std::vector<Place>& places, const Judge& judge,
+              milliseconds margin) {
+  milliseconds completed_for(0);
+  for (const Place& other : places) {
+    if (!judge.IsSure(other) || other.completed() < sequence) continue;
+    completed_for = std::max(
+        completed_for, other.in_collective() ? other.running_for() : other.age);
+  }
+  return completed_for >= place.age + margin;
+}
+
 std::optional<StuckGroup> LookAtCollectives(const std::string& name,
                                             const std::vector<Place>& places,
                                             const Judge& judge,
-                                            milliseconds stuck_after) {
+                                            milliseconds stuck_after,
+                                            milliseconds told_within) {
   StuckGroup group;
   group.group = name;
   group.sequence = AwaitedSequence(places, judge);
@@ -247,7 +263,12 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
   if (group.running_for < stuck_after) return std::nullopt;
   if (behind.empty() && !all_in_it) {
     // Others are past it: who is left in it has not got, or not sent, its part.
-    behind = std::move(last);
+    for (const Place& place : last) {
+      if (IsLeftIn(place, group.sequence, places, judge, told_within)) {
+        behind.push_back(place);
+      }
+    }
+    if (behind.empty()) return std::nullopt;
     for (const Place& place : behind) {
       group.waiting.erase(
           std::remove(group.waiting.begin(), group.waiting.end(), place.rank),
@@ -427,10 +448,11 @@ Diagnosis Diagnose(const v1::GetJobResponse& job,
   const Judge judge(earlier, answers, SilentAfter(job));
   for (const std::string& name : GroupNames(job)) {
     const std::vector<Place> places = PlacesIn(job, name);
-    for (const auto look : {LookAtCollectives, LookAtPeers}) {
-      auto group = look(name, places, judge, stuck_after);
-      if (group.has_value()) diagnosis.groups.push_back(*std::move(group));
-    }
+    auto group =
+        LookAtCollectives(name, places, judge, stuck_after, ToldWithin(job));
+    if (group.has_value()) diagnosis.groups.push_back(*std::move(group));
+    group = LookAtPeers(name, places, judge, stuck_after);
+    if (group.has_value()) diagnosis.groups.push_back(*std::move(group));
   }
   std::stable_sort(diagnosis.groups.begin(), diagnosis.groups.end(),
                    [](const StuckGroup& a, const StuckGroup& b) {

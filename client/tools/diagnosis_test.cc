@@ -243,6 +243,26 @@ TEST_F(DiagnosisTest, WhoIsLeftInOneThatOthersHaveCompleted) {
   EXPECT_THAT(group.waiting, ElementsAre(0, 3));
 }
 
+TEST_F(DiagnosisTest, WhoIsSlowComesOutWithAllOthersWhoTellItLater) {
+  // Ranks 0 and 2 waited for rank 1 when they last told anything.
+  In(0, "world", 42, 3);
+  In(2, "world", 42, 3);
+  for (const int rank : {0, 2}) {
+    Silent(rank, 3);
+    job_.mutable_members(rank)->set_silent_ms(0);
+  }
+  for (const int rank : {1, 3}) {
+    Done(rank, "world", 42);
+    job_.mutable_progress(rank)->mutable_age()->set_seconds(1);
+  }
+  EXPECT_TRUE(Diagnose(job_, nullptr, {}).healthy());
+  EXPECT_THAT(RanksToAsk(job_, nullptr), IsEmpty());
+  // Those are in it after rank 1 told that it had completed it.
+  job_.mutable_progress(0)->mutable_age()->set_seconds(2);
+  job_.mutable_progress(1)->mutable_age()->set_seconds(4);
+  EXPECT_THAT(Ranks(Look()), ElementsAre(0));
+}
+
 TEST_F(DiagnosisTest, RanksThatDoNotAgreeAreShown) {
   for (const int rank : {0, 1, 3}) In(rank, "world", 42, 30);
   In(2, "world", 42, 30, CollectiveKind::kBroadcast);
