@@ -43,6 +43,10 @@ int Hang(const std::string& how) {
     std::vector<float> values(8);
     Recv(Tensor(values), GetRank() == 0 ? 1 : 0);
   }
+  if (how == "barrier") {
+    if (culprit) LostInUserCode();
+    MonitoredBarrier({.timeout = std::chrono::minutes(10)});
+  }
   while (true) {
     Step();
     if (how == "slow" && culprit) {

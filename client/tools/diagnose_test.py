@@ -158,6 +158,15 @@ class DiagnoseTest(unittest.TestCase):
                          r"not sent what rank 0 waits for")
         self.assertIn("LostInUserCode", text)
 
+    def test_who_does_not_come_to_a_monitored_barrier_is_named(self):
+        self.hang("barrier")
+        group, text = self.diagnose("user_code")
+        self.assertEqual(group["waiting"], [0, 2])
+        self.assertIn("barrier \"", group["collective"])
+        self.assertRegex(text, r"\n  rank 1 \(.*, pid \d+\) is in code of its "
+                         r"own: it has not come to it; its last, #")
+        self.assertIn("LostInUserCode", text)
+
     def test_recorders_are_merged_and_traced(self):
         self.hang("user_code")
         with tempfile.TemporaryDirectory() as folder:

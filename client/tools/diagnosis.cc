@@ -1,3 +1,5 @@
+#include "client/tools/diagnosis.h"
+
 #include <algorithm>
 #include <set>
 #include <tuple>
@@ -6,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/tools/ctl_text.h"
-#include "client/tools/diagnosis.h"
 #include "client/tools/places.h"
 
 namespace muster::tools {
@@ -413,20 +414,38 @@ void AddSilent(const v1::GetJobResponse& job, const Judge& judge,
   }
 }
 
-std::string BarrierText(const v1::OpenBarrier& barrier) {
-  const int waits_for = barrier.expected() - barrier.arrived();
-  std::vector<std::string> missing;
-  for (const v1::MemberInfo& member : barrier.missing()) {
-    if (missing.size() == kRanksShown) break;
-    missing.push_back(
-        absl::StrCat(member.rank(), " (", Harmless(member.host()), ")"));
+// A barrier of the coordinator's, in which nobody has a collective that runs.
+StuckGroup LookAtBarrier(const v1::GetJobResponse& job,
+                         const v1::OpenBarrier& barrier, const Judge& judge) {
+  StuckGroup group;
+  group.group = barrier.group();
+  group.collective = absl::StrCat("barrier \"", barrier.name(), "\"");
+  group.running_for = Ms(barrier.open_for());
+  std::map<int, Place> places;
+  for (Place& place : PlacesIn(job, barrier.group())) {
+    places.emplace(place.rank, std::move(place));
   }
-  return absl::StrCat(
-      "barrier \"", Harmless(barrier.name()), "\" on group \"",
-      Harmless(barrier.group()), "\" waits for ", waits_for, " of ",
-      barrier.expected(), " ranks for ", SecondsText(Ms(barrier.open_for())),
-      ": ", absl::StrJoin(missing, ", "),
-      waits_for > static_cast<int>(missing.size()) ? ", ..." : "");
+  const Awaited awaited = {barrier.group(), 0, "has not come to it"};
+  for (const v1::MemberInfo& member : barrier.missing()) {
+    const auto place = places.find(member.rank());
+    if (place == places.end()) {
+      group.culprits.push_back({member.rank(), member.host(), member.pid(),
+                                member.debug_address(), "unknown",
+                                "has not come to it: no more is known of it"});
+      continue;
+    }
+    group.culprits.push_back(judge.Blame(place->second, awaited));
+    places.erase(place);
+  }
+  const int missing = barrier.expected() - barrier.arrived();
+  if (missing == barrier.missing_size()) {
+    for (const auto& [rank, place] : places) group.waiting.push_back(rank);
+  } else {
+    group.note =
+        absl::StrCat("it waits for ", missing, " of ", barrier.expected(),
+                     " ranks, of whom these are the first");
+  }
+  return group;
 }
 
 }  // namespace
@@ -454,15 +473,15 @@ Diagnosis Diagnose(const v1::GetJobResponse& job,
     group = LookAtPeers(name, places, judge, stuck_after);
     if (group.has_value()) diagnosis.groups.push_back(*std::move(group));
   }
+  for (const v1::OpenBarrier& barrier : job.barriers()) {
+    if (Ms(barrier.open_for()) < options.stuck_after) continue;
+    diagnosis.groups.push_back(LookAtBarrier(job, barrier, judge));
+  }
   std::stable_sort(diagnosis.groups.begin(), diagnosis.groups.end(),
                    [](const StuckGroup& a, const StuckGroup& b) {
                      return a.running_for > b.running_for;
                    });
   AddSilent(job, judge, diagnosis);
-  for (const v1::OpenBarrier& barrier : job.barriers()) {
-    if (Ms(barrier.open_for()) < options.stuck_after) continue;
-    diagnosis.also.push_back(BarrierText(barrier));
-  }
   if (!job.generation_end().empty()) {
     diagnosis.also.push_back(
         absl::StrCat("generation ", job.summary().generation(),

@@ -42,10 +42,11 @@ struct Culprit {
 };
 
 // A group in which a collective runs for too long, or a send or receive: one
-// for each of the two kinds.
+// for each of the two kinds. And one for each barrier that is open for so long.
 struct StuckGroup {
   std::string group;
-  int64_t sequence = 0;    // of the collective, the send or the receive
+  // Of the collective, the send or the receive; 0: a barrier.
+  int64_t sequence = 0;
   std::string collective;  // for people, as a rank that is in it tells it
   // How long the first of those that wait has been in it.
   std::chrono::milliseconds running_for{0};
@@ -59,7 +60,7 @@ struct Diagnosis {
   std::vector<StuckGroup> groups;  // the one that is stuck for longest first
   // Others that tell nothing any more, though nobody is known to wait for them.
   std::vector<Culprit> silent;
-  // Open barriers, the rendezvous, the end of the generation: a line each.
+  // The rendezvous, the end of the generation: a line each.
   std::vector<std::string> also;
   // Nothing waits for longer than it may.
   bool healthy() const {

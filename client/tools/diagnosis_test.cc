@@ -469,21 +469,47 @@ TEST_F(DiagnosisTest, WhoIsSilentIsToldWhereNobodyWaits) {
                         "stopped (SIGSTOP"));
 }
 
-TEST_F(DiagnosisTest, BarriersAndRendezvousThatWaitAreTold) {
+TEST_F(DiagnosisTest, WhoHasNotComeToABarrierIsToldAsInACollective) {
   v1::OpenBarrier* barrier = job_.add_barriers();
   barrier->set_group("world");
   barrier->set_name("epoch");
   barrier->set_expected(4);
   barrier->set_arrived(3);
   barrier->mutable_open_for()->set_seconds(12);
+  *barrier->add_missing() = job_.members(1);
+  EXPECT_EQ(DiagnosisText(job_, Diagnose(job_, nullptr, {})),
+            "job job7: generation 3 runs, 4 ranks, 4 members alive\n"
+            "\n"
+            "group \"world\" is stuck in barrier \"epoch\" for 12.0s\n"
+            "  rank 1 (host-1, pid 101) is in code of its own: it has not come "
+            "to it; its last, #41, is done\n"
+            "  3 ranks wait: 0, 2, 3\n");
+  EXPECT_THAT(RanksToAsk(job_, nullptr), ElementsAre(1));
+  EXPECT_EQ(Look({{1, Answer::kSilent}}).culprits[0].state, "stopped");
+  barrier->mutable_open_for()->set_seconds(4);
+  EXPECT_TRUE(Diagnose(job_, nullptr, {}).healthy());
+}
+
+TEST_F(DiagnosisTest, ABarrierOfManyNamesTheFirstThatAreMissing) {
+  v1::OpenBarrier* barrier = job_.add_barriers();
+  barrier->set_group("elsewhere");
+  barrier->set_name("epoch");
+  barrier->set_expected(300);
+  barrier->set_arrived(3);
+  barrier->mutable_open_for()->set_seconds(12);
   barrier->add_missing()->set_rank(1);
-  barrier->mutable_missing(0)->set_host("host-1");
+  const StuckGroup group = Look();
+  ASSERT_THAT(Ranks(group), ElementsAre(1));
+  EXPECT_EQ(group.culprits[0].state, "unknown");
+  EXPECT_THAT(group.waiting, IsEmpty());
+  EXPECT_EQ(group.note,
+            "it waits for 297 of 300 ranks, of whom these are the first");
+}
+
+TEST_F(DiagnosisTest, ARendezvousThatWaitsIsTold) {
   job_.set_rendezvous_waiting("rendezvous: 2 of 3 ranks joined");
   const Diagnosis diagnosis = Diagnose(job_, nullptr, {});
-  EXPECT_THAT(diagnosis.also,
-              ElementsAre("barrier \"epoch\" on group \"world\" waits for 1 of "
-                          "4 ranks for 12.0s: 1 (host-1)",
-                          "rendezvous: 2 of 3 ranks joined"));
+  EXPECT_THAT(diagnosis.also, ElementsAre("rendezvous: 2 of 3 ranks joined"));
   EXPECT_FALSE(diagnosis.healthy());
 }
 
