@@ -379,7 +379,6 @@ void Coordinator::HandleDepartures(std::vector<Event>& departed, Instant now,
     store_.MemberDeparted(event.member, status, out);
     const bool ended = rendezvous_.MemberDeparted(event, out);
     barriers_.MemberDeparted(event, status, now, out);
-    groups_.MemberDeparted(event);
     event.generation_over = ended;
     if (ended) {
       generation_end_ = event;

@@ -1,7 +1,6 @@
 #include "coordinator/core/groups.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/container/btree_set.h"
@@ -170,59 +169,35 @@ bool GroupTable::MarkRegistered(Group& group, Rank rank) {
   return true;
 }
 
-bool GroupTable::IsUsed(Group& group) const {
-  const size_t size = group.ranks->size();
-  for (size_t i = 0; i < size; ++i) {
-    const size_t place = (group.witness + i) % size;
-    if (!group.registered[place]) continue;
-    const Seat& seat = formation_->world[(*group.ranks)[place].value()];
+bool GroupTable::IsUsed(const Group& group) const {
+  for (size_t i = 0; i < group.ranks->size(); ++i) {
+    if (!group.registered[i]) continue;
+    const Seat& seat = formation_->world[(*group.ranks)[i].value()];
     const Member* const member = membership_.Find(seat.member);
     if (member != nullptr && member->live() &&
         member->incarnation == seat.incarnation) {
-      group.witness = place;
       return true;
     }
   }
   return false;
 }
 
-std::optional<size_t> GroupTable::PlaceOf(const Group& group, Rank rank) {
-  const auto found =
-      std::lower_bound(group.ranks->begin(), group.ranks->end(), rank);
-  if (found == group.ranks->end() || *found != rank) return std::nullopt;
-  const size_t place = static_cast<size_t>(found - group.ranks->begin());
-  if (!group.registered[place]) return std::nullopt;
-  return place;
-}
-
-absl::btree_map<std::string, GroupTable::Group>::iterator GroupTable::Forget(
-    absl::btree_map<std::string, Group>::iterator group) {
-  ranks_ -= static_cast<int64_t>(group->second.ranks->size());
-  NoteEnd(group->first, group->second);
-  return groups_.erase(group);
-}
-
 void GroupTable::LeaveGroup(const std::string& name, Rank rank) {
   const auto found = groups_.find(name);
   if (found == groups_.end()) return;
   Group& group = found->second;
-  const std::optional<size_t> place = PlaceOf(group, rank);
-  if (!place.has_value()) return;
-  group.registered[*place] = false;
+  const auto place =
+      std::lower_bound(group.ranks->begin(), group.ranks->end(), rank);
+  if (place == group.ranks->end() || *place != rank) return;
+  const size_t index = static_cast<size_t>(place - group.ranks->begin());
+  if (!group.registered[index]) return;
+  group.registered[index] = false;
   --group.registered_count;
   journal_.GroupRank(name, rank);
-  if (!IsUsed(group)) Forget(found);
-}
-
-void GroupTable::MemberDeparted(const Event& event) {
-  if (formation_ == nullptr || !event.rank.has_value() ||
-      event.generation != formation_->generation) {
-    return;
-  }
-  for (auto group = groups_.begin(); group != groups_.end();) {
-    const bool was_in = PlaceOf(group->second, *event.rank).has_value();
-    group = was_in && !IsUsed(group->second) ? Forget(group) : std::next(group);
-  }
+  if (IsUsed(group)) return;
+  ranks_ -= static_cast<int64_t>(group.ranks->size());
+  NoteEnd(name, group);
+  groups_.erase(found);
 }
 
 void GroupTable::Register(const Call& call, Generation generation,
@@ -279,7 +254,11 @@ GroupRankRecord GroupTable::RecordOf(const std::string& group,
   record.erased = true;
   const auto found = groups_.find(group);
   if (found == groups_.end()) return record;
-  record.erased = !PlaceOf(found->second, rank).has_value();
+  const std::vector<Rank>& ranks = *found->second.ranks;
+  const auto place = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  record.erased =
+      place == ranks.end() || *place != rank ||
+      !found->second.registered[static_cast<size_t>(place - ranks.begin())];
   return record;
 }
 

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,8 +52,8 @@ struct GroupRankRecord {
 std::string RanksText(absl::Span<const Rank> first, size_t count);
 
 // GroupTable holds the groups of the newest generation. Who registers a group
-// first defines it; the others must mean the same ranks. The last to leave it,
-// or to go, ends it.
+// first defines it; the others must mean the same ranks. The last to leave it
+// ends it.
 class GroupTable {
  public:
   // Both must outlive the table.
@@ -82,10 +81,6 @@ class GroupTable {
                 const std::vector<std::string>& left,
                 std::vector<GroupDefinition> groups, Outbox& out);
 
-  // Forgets the groups in which nobody is left. The member has departed
-  // already.
-  void MemberDeparted(const Event& event);
-
   // The ranks of a group, ascending; null when nobody has registered it.
   const std::vector<Rank>* RanksOf(absl::string_view group) const;
 
@@ -109,9 +104,6 @@ class GroupTable {
     Rank founder;
     std::vector<bool> registered;  // by the place in `ranks`
     int32_t registered_count = 0;
-    // The place of one that was live when last looked at: as a rule it is
-    // still, and nobody else need be looked at.
-    size_t witness = 0;
   };
 
   absl::StatusOr<Rank> RankOf(const Call& call, Generation generation) const;
@@ -122,12 +114,7 @@ class GroupTable {
   static bool MarkRegistered(Group& group, Rank rank);
   void LeaveGroup(const std::string& name, Rank rank);
   // Whether a live member is registered in it.
-  bool IsUsed(Group& group) const;
-  // The place of the rank, which has registered it; none: it has not.
-  static std::optional<size_t> PlaceOf(const Group& group, Rank rank);
-  // The next one.
-  absl::btree_map<std::string, Group>::iterator Forget(
-      absl::btree_map<std::string, Group>::iterator group);
+  bool IsUsed(const Group& group) const;
   // For the journal, when it leaves the table.
   void NoteEnd(const std::string& name, const Group& group);
 

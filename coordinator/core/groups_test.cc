@@ -240,30 +240,6 @@ TEST_F(GroupTableTest, ThoseThatAreGoneKeepNoGroup) {
   EXPECT_TRUE(groups_.RecordOf("tp0", Rank(1)).erased);
 }
 
-TEST_F(GroupTableTest, TheLastToGoEndsItWithoutAWord) {
-  limits_.group_ranks = 5;
-  Register("a", {{"tp0", Ranks({0, 1, 2})}, {"dp0", Ranks({0, 3})}});
-  Register("c", {{"tp0", Ranks({0, 1, 2})}});
-  journal_.Clear();
-  const auto depart = [&](const char* member) {
-    std::vector<Event> departed;
-    members_.Leave(*members_.Find(MemberId(member)), "done", t0, departed,
-                   notes_);
-    for (const Event& event : departed) groups_.MemberDeparted(event);
-  };
-  // Who has not registered any, and who is not the last.
-  depart("b");
-  depart("a");
-  EXPECT_EQ(groups_.RanksOf("dp0"), nullptr);
-  EXPECT_THAT(journal_.groups, ElementsAre("dp0"));
-  EXPECT_NE(groups_.RanksOf("tp0"), nullptr);
-  depart("c");
-  EXPECT_EQ(groups_.size(), 0);
-  EXPECT_TRUE(groups_.RecordOf("tp0", Rank(2)).erased);
-  // Its place is free.
-  EXPECT_EQ(Register("d", {{"x", Ranks({0, 1, 2, 3})}}), "1");
-}
-
 TEST_F(GroupTableTest, TheNextGenerationHasNone) {
   Register("b", {{"tp0", Ranks({0, 1})}});
   journal_.Clear();
