@@ -162,7 +162,9 @@ std::shared_ptr<Work> Timekeeping::Start(const Collective& collective) {
   // Whoever waits does so for the outer work.
   started.caller_waits = false;
   const std::shared_ptr<Work> inner_work = inner().Start(started);
-  work->Started(inner_work);
+  // A stream can wait for it. The host waits for the outer work alone, which
+  // ends.
+  if (collective.cuda_device() >= 0) work->Started(inner_work);
   inner_work->OnCompletion(
       [work, clockwork = clockwork_, number,
        weak = std::weak_ptr<Work>(inner_work)](const absl::Status& status) {
