@@ -81,6 +81,24 @@ absl::Status AsVerdict(absl::Status why, std::vector<int> culprits) {
   return why;
 }
 
+Culprits SeatedAt(const std::vector<Seat>& seats, const std::vector<int>& ranks,
+                  const std::string& cause) {
+  Culprits culprits;
+  for (const Seat& seat : seats) {
+    if (!std::binary_search(ranks.begin(), ranks.end(), seat.rank)) continue;
+    if (culprits.members.size() < kRanksInTextMax) {
+      culprits.members.push_back({.rank = seat.rank,
+                                  .member = seat.member,
+                                  .host = seat.host,
+                                  .pid = seat.pid,
+                                  .cause = cause});
+    } else {
+      culprits.others.push_back({.first = seat.rank, .count = 1});
+    }
+  }
+  return culprits;
+}
+
 std::string DescribeMember(const MemberInfo& member, bool in_world) {
   std::string text =
       absl::StrCat(in_world ? "rank " : "global rank ", member.rank);
@@ -260,27 +278,10 @@ absl::Status FailureJudge::Verdict(const MemberEvent& event,
       {{event.member}});
 }
 
-Culprits FailureJudge::SeatedAt(const std::vector<int>& ranks,
-                                const std::string& cause) const {
-  Culprits culprits;
-  for (const Seat& seat : group_.seats) {
-    if (!std::binary_search(ranks.begin(), ranks.end(), seat.rank)) continue;
-    if (culprits.members.size() < kRanksInTextMax) {
-      culprits.members.push_back({.rank = seat.rank,
-                                  .member = seat.member,
-                                  .host = seat.host,
-                                  .pid = seat.pid,
-                                  .cause = cause});
-    } else {
-      culprits.others.push_back({.first = seat.rank, .count = 1});
-    }
-  }
-  return culprits;
-}
-
 absl::Status FailureJudge::WithSeats(const absl::Status& symptom,
                                      const std::vector<int>& culprits) const {
-  const Culprits seated = SeatedAt(culprits, std::string(symptom.message()));
+  const Culprits seated =
+      SeatedAt(group_.seats, culprits, std::string(symptom.message()));
   std::string text(symptom.message());
   const absl::string_view whose = IsWorld() ? "rank " : "global rank ";
   for (const MemberInfo& member : seated.members) {
@@ -307,7 +308,7 @@ absl::Status FailureJudge::Decision(const absl::Status& verdict) const {
   }
   std::sort(ranks.begin(), ranks.end());
   return WithCulprits(absl::Status(verdict.code(), verdict.message()),
-                      SeatedAt(ranks, ""));
+                      SeatedAt(group_.seats, ranks, ""));
 }
 
 absl::Status FailureJudge::Departure(const absl::Status& symptom,

@@ -157,10 +157,6 @@ class FailureJudge {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Verdict(const MemberEvent& event, const std::string& label) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // These ranks, ascending, with what is known of them; of many not of all.
-  Culprits SeatedAt(const std::vector<int>& ranks,
-                    const std::string& cause) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An error with this rank's neighbour, or whoever they are, named in full.
   absl::Status WithSeats(const absl::Status& symptom,
                          const std::vector<int>& culprits) const
@@ -211,6 +207,11 @@ class FailureJudge {
 // `why` as the error with which a group ends on every rank that hears of it,
 // word for word; to blame are these global ranks of the group.
 absl::Status AsVerdict(absl::Status why, std::vector<int> culprits);
+
+// These global ranks, ascending, of those that have a seat, with what is known
+// of them; of many not of all.
+Culprits SeatedAt(const std::vector<Seat>& seats, const std::vector<int>& ranks,
+                  const std::string& cause);
 
 // "rank 2 (trainer-2, pid 4711)". In texts about a group beside the default
 // one, where "rank" counts those of the group: "global rank 2 (...)".

@@ -89,23 +89,23 @@ absl::Status NotFormed(const GroupStateOptions& group,
                     group.timeout_name, ")");
   }
   absl::StrAppend(&text, ": ", why.message());
-  Culprits culprits;
+  std::vector<int> ranks;
+  std::map<int, int> in_group;
   for (const int rank : dataplane::CulpritRanks(why)) {
     if (rank < 0 || rank >= static_cast<int>(group.seats.size())) continue;
-    const Seat& seat = group.seats[static_cast<size_t>(rank)];
-    if (culprits.members.size() == kRanksInTextMax) {
-      culprits.others.push_back({.first = seat.rank, .count = 1});
-      continue;
-    }
-    culprits.members.push_back({.rank = seat.rank,
-                                .member = seat.member,
-                                .host = seat.host,
-                                .pid = seat.pid,
-                                .cause = std::string(why.message())});
+    ranks.push_back(group.seats[static_cast<size_t>(rank)].rank);
+    in_group[ranks.back()] = rank;
+  }
+  std::sort(ranks.begin(), ranks.end());
+  const Culprits culprits =
+      SeatedAt(group.seats, ranks, std::string(why.message()));
+  for (const MemberInfo& member : culprits.members) {
     absl::StrAppend(
         &text, "; ",
-        group.is_world ? "" : absl::StrCat("rank ", rank, " of it is "),
-        DescribeMember(culprits.members.back(), group.is_world));
+        group.is_world
+            ? ""
+            : absl::StrCat("rank ", in_group[member.rank], " of it is "),
+        DescribeMember(member, group.is_world));
   }
   return WithCulprits(absl::Status(why.code(), text), culprits);
 }
@@ -220,6 +220,18 @@ std::unique_ptr<dataplane::Backend> Watched(
 }
 
 }  // namespace
+
+std::shared_ptr<SessionBootstrap> BootstrapOf(
+    const std::shared_ptr<Session>& session, const std::string& key_prefix,
+    const std::shared_ptr<FailureJudge>& judge, int64_t generation) {
+  return std::make_shared<SessionBootstrap>(
+      session, key_prefix,
+      [judge, generation, session, key_prefix](bool asks) -> absl::Status {
+        absl::Status known = judge->Known(generation);
+        if (!known.ok() || !asks) return known;
+        return EndInStore(*session, key_prefix);
+      });
+}
 
 absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
     GroupStateOptions options, const dataplane::BackendOptions& peers,
@@ -436,19 +448,6 @@ std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
   return entry.group;
 }
 
-std::shared_ptr<SessionBootstrap> Groups::Bootstrap(
-    const std::string& key_prefix,
-    const std::shared_ptr<FailureJudge>& judge) const {
-  return std::make_shared<SessionBootstrap>(
-      options_.session, key_prefix,
-      [judge, generation = options_.formation.generation,
-       session = options_.session, key_prefix](bool asks) -> absl::Status {
-        absl::Status known = judge->Known(generation);
-        if (!known.ok() || !asks) return known;
-        return EndInStore(*session, key_prefix);
-      });
-}
-
 Groups::Entry Groups::Connect(const Plan& plan) {
   const int64_t generation = options_.formation.generation;
   const Deadline deadline = Deadline::After(plan.timeout, plan.timeout_name);
@@ -477,7 +476,8 @@ Groups::Entry Groups::Connect(const Plan& plan) {
       absl::StrCat(options_.key_prefix, "groups/", plan.name, "/",
                    HashOf(plan.ranks), "/", number, "/");
   Entry entry;
-  entry.bootstrap = Bootstrap(key_prefix, judge);
+  entry.bootstrap =
+      BootstrapOf(options_.session, key_prefix, judge, generation);
   const int rank =
       static_cast<int>(std::lower_bound(plan.ranks.begin(), plan.ranks.end(),
                                         options_.formation.rank) -

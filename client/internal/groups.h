@@ -45,6 +45,12 @@ std::vector<int> SurvivorsOf(const ProcessGroup& group,
 void AbortToShrink(ProcessGroup& group,
                    const std::vector<int>& ranks_to_exclude);
 
+// Where the ranks of a group meet; nobody waits there any more once the judge,
+// or the group's keys in the store, say how it ended.
+std::shared_ptr<SessionBootstrap> BootstrapOf(
+    const std::shared_ptr<Session>& session, const std::string& key_prefix,
+    const std::shared_ptr<FailureJudge>& judge, int64_t generation);
+
 // Connects this process with its peers of the group, and adds the group to
 // `live`. `metrics` may be null.
 absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
@@ -134,10 +140,6 @@ class Groups {
   // Its name is taken by then, and is free again if it throws.
   std::shared_ptr<ProcessGroup> Form(const Plan& plan);
   Entry Connect(const Plan& plan);
-  // Where its ranks meet, until `judge` or another rank says that it is broken.
-  std::shared_ptr<SessionBootstrap> Bootstrap(
-      const std::string& key_prefix,
-      const std::shared_ptr<FailureJudge>& judge) const;
 
   const GroupsOptions options_;
   const std::shared_ptr<ProcessGroup> non_member_;

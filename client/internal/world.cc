@@ -398,14 +398,7 @@ FailureJudge::Options World::Judging(const InitPlan& plan) const {
 void World::Connect(const InitPlan& plan) {
   const std::string prefix =
       absl::StrCat(WorldPrefix(), formation_.generation, "/");
-  bootstrap_ = std::make_shared<SessionBootstrap>(
-      session_, prefix,
-      [judge = judge_, generation = formation_.generation, session = session_,
-       prefix](bool asks) -> absl::Status {
-        absl::Status known = judge->Known(generation);
-        if (!known.ok() || !asks) return known;
-        return EndInStore(*session, prefix);
-      });
+  bootstrap_ = BootstrapOf(session_, prefix, judge_, formation_.generation);
   const std::string local_address = LocalAddress(plan);
   const std::shared_ptr<dataplane::Metrics> metrics =
       telemetry_ == nullptr ? nullptr : telemetry_->metrics();

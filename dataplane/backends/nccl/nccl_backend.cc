@@ -173,6 +173,7 @@ class NcclBackend : public Backend {
       MutexLock lock(mutex_);
       gathers_ = false;
       for (auto& [key, lane] : lanes_) {
+        const cuda::DeviceGuard guard(platform_.cuda, lane->device);
         if (!lane->waiting.empty()) lane->waiting.back().open = false;
         if (status.ok()) status = GiveWaiting(*lane);
       }
