@@ -1,10 +1,7 @@
 #include "dataplane/backends/nccl/nccl_backend.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <cstddef>
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/nccl/communicator_maker.h"
 #include "dataplane/backends/nccl/issue.h"
+#include "dataplane/backends/nccl/lane.h"
+#include "dataplane/backends/nccl/return_if_error.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/mutex.h"
@@ -36,52 +35,12 @@ constexpr milliseconds kErrorLook(100);
 // one that is destroyed in peace to part from its peers.
 constexpr milliseconds kDrain(1000);
 
-// Leaves the function with the error, if it is one.
-#define MUSTER_RETURN_IF_ERROR(expression)                  \
-  do {                                                      \
-    if (absl::Status failed = (expression); !failed.ok()) { \
-      return failed;                                        \
-    }                                                       \
-  } while (false)
-
-// A collective on its way.
-struct Entry {
-  Collective collective;
-  std::shared_ptr<cuda::DeviceWork> work;
-};
-
-// What begins together: one collective, or several as one group of NCCL.
-struct Batch {
-  std::vector<Entry> entries;
-  // What it is to begin after, and its end.
-  cuda::Event ready = nullptr;
-  cuda::Event end = nullptr;
-  // More comes to it.
-  bool open = false;
-};
-
-// A communicator with its stream, in which things happen in the order in which
-// they were started.
-struct Lane {
-  std::string key;
-  int rank = 0;
-  int size = 1;
-  int device = 0;
-  cuda::Stream stream = nullptr;
-  Comm comm = nullptr;  // null until it is made
-  std::deque<Batch> waiting;
-  std::deque<Batch> running;
-  // NCCL has yet to put the last one of `running` into the stream: nothing else
-  // may be done with the communicator until it has.
-  bool in_progress = false;
-  std::thread maker;
-};
-
 class NcclBackend : public Backend {
  public:
   NcclBackend(const Platform& platform, const BackendOptions& options)
       : platform_(platform),
         options_(options),
+        supply_(platform_),
         watchdog_([this] { Watch(); }) {}
 
   ~NcclBackend() override {
@@ -94,9 +53,7 @@ class NcclBackend : public Backend {
       waiters_->came.NotifyAll();
     }
     watchdog_.join();
-    for (auto& [key, lane] : lanes_) {
-      if (lane->maker.joinable()) lane->maker.join();
-    }
+    for (std::thread& maker : makers_) maker.join();
     Free();
   }
 
@@ -173,8 +130,8 @@ class NcclBackend : public Backend {
       MutexLock lock(mutex_);
       gathers_ = false;
       for (auto& [key, lane] : lanes_) {
-        const cuda::DeviceGuard guard(platform_.cuda, lane->device);
-        if (!lane->waiting.empty()) lane->waiting.back().open = false;
+        const cuda::DeviceGuard guard(platform_.cuda, device_);
+        lane->Close();
         if (status.ok()) status = GiveWaiting(*lane);
       }
     }
@@ -189,41 +146,22 @@ class NcclBackend : public Backend {
   }
 
  private:
-  using Ended =
-      std::vector<std::pair<std::shared_ptr<cuda::DeviceWork>, absl::Status>>;
-
-  absl::Status Cuda(cuda::Error error, absl::string_view what) const {
-    return cuda::ToStatus(platform_.cuda, error, what);
-  }
-
   absl::Status Add(const Collective& collective,
                    const std::shared_ptr<cuda::DeviceWork>& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const cuda::DeviceGuard guard(platform_.cuda, device_);
     const absl::StatusOr<Lane*> lane = LaneOf(collective);
     if (!lane.ok()) return lane.status();
-    std::deque<Batch>& waiting = (*lane)->waiting;
-    if (waiting.empty() || !waiting.back().open) {
-      Batch batch;
-      batch.open = gathers_;
-      MUSTER_RETURN_IF_ERROR(TakeEvent(batch.ready));
-      MUSTER_RETURN_IF_ERROR(TakeEvent(batch.end));
-      waiting.push_back(std::move(batch));
-    }
-    waiting.back().entries.push_back({collective, work});
-    MUSTER_RETURN_IF_ERROR(
-        Cuda(platform_.cuda.EventRecord(waiting.back().ready,
-                                        cuda::CurrentStream(device_)),
-             "cudaEventRecord"));
-    if (gathers_) return absl::OkStatus();
-    return GiveWaiting(**lane);
+    MUSTER_RETURN_IF_ERROR((*lane)->Add(collective, work, gathers_));
+    return gathers_ ? absl::OkStatus() : GiveWaiting(**lane);
   }
 
   // Of the first collective, and then always the same.
   absl::Status ChooseDevice(int wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (device_ >= 0) return absl::OkStatus();
     if (wanted < 0) {
-      return Cuda(platform_.cuda.GetDevice(&device_), "cudaGetDevice");
+      return cuda::ToStatus(platform_.cuda, platform_.cuda.GetDevice(&device_),
+                            "cudaGetDevice");
     }
     device_ = wanted;
     return absl::OkStatus();
@@ -246,41 +184,30 @@ class NcclBackend : public Backend {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::unique_ptr<Lane>& lane = lanes_[key];
     if (lane != nullptr) return lane.get();
-    lane = std::make_unique<Lane>();
-    lane->key = key;
-    lane->rank = rank;
-    lane->size = size;
-    lane->device = device_;
-    int least = 0;
-    int greatest = 0;
-    MUSTER_RETURN_IF_ERROR(
-        Cuda(platform_.cuda.DeviceGetStreamPriorityRange(&least, &greatest),
-             "cudaDeviceGetStreamPriorityRange"));
-    MUSTER_RETURN_IF_ERROR(
-        Cuda(platform_.cuda.StreamCreateWithPriority(
-                 &lane->stream, cuda::kStreamNonBlocking,
-                 options_.nccl.is_high_priority_stream ? greatest : least),
-             "cudaStreamCreateWithPriority"));
-    if (scratch_ == nullptr) {
-      MUSTER_RETURN_IF_ERROR(
-          Cuda(platform_.cuda.Malloc(&scratch_, 4), "cudaMalloc"));
-    }
+    lane = std::make_unique<Lane>(
+        platform_, supply_,
+        Lane::Options{
+            .key = key,
+            .rank = rank,
+            .size = size,
+            .device = device_,
+            .is_high_priority = options_.nccl.is_high_priority_stream});
+    MUSTER_RETURN_IF_ERROR(lane->Open());
     Lane* const made = lane.get();
-    made->maker =
-        std::thread([this, made, deadline] { Make(*made, deadline); });
+    makers_.emplace_back([this, made, deadline] { Make(*made, deadline); });
     return made;
   }
 
-  // On the lane's own thread: its communicator, and what waits for it.
+  // On a thread of the lane's: its communicator, and what waits for it.
   void Make(Lane& lane, Instant deadline) {
-    const cuda::DeviceGuard guard(platform_.cuda, lane.device);
+    const cuda::DeviceGuard guard(platform_.cuda, lane.options().device);
     absl::StatusOr<Comm> comm =
         MakeCommunicator({.nccl = &platform_.nccl,
                           .version = platform_.nccl_version,
                           .store = options_.store,
-                          .key = lane.key,
-                          .rank = lane.rank,
-                          .size = lane.size,
+                          .key = lane.options().key,
+                          .rank = lane.options().rank,
+                          .size = lane.options().size,
                           .group_name = options_.group_name,
                           .config = options_.nccl,
                           .deadline = deadline,
@@ -296,124 +223,27 @@ class NcclBackend : public Backend {
         return;
       }
       if (comm.ok()) {
-        lane.comm = *comm;
+        lane.SetComm(*comm);
         status = GiveWaiting(lane);
       }
     }
     if (!status.ok()) Abort(status);
   }
 
-  // As much as can be given now.
   absl::Status GiveWaiting(Lane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    while (lane.comm != nullptr && !lane.in_progress && !lane.waiting.empty() &&
-           !lane.waiting.front().open) {
-      lane.running.push_back(std::move(lane.waiting.front()));
-      lane.waiting.pop_front();
-      MUSTER_RETURN_IF_ERROR(Give(lane));
-    }
+    MUSTER_RETURN_IF_ERROR(lane.GiveWaiting());
     // It looks by itself while something is under way: to wake it each time
     // would take longer than all the rest.
     if (sleeps_) waiters_->came.NotifyAll();
     return absl::OkStatus();
   }
 
-  // The last one of `running` into the stream, behind what it is to begin
-  // after.
-  absl::Status Give(Lane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const Batch& batch = lane.running.back();
-    MUSTER_RETURN_IF_ERROR(
-        Cuda(platform_.cuda.StreamWaitEvent(lane.stream, batch.ready, 0),
-             "cudaStreamWaitEvent"));
-    const bool several = batch.entries.size() > 1;
-    absl::Status status;
-    if (several) status = Nccl(platform_.nccl.GroupStart(), "ncclGroupStart");
-    for (const Entry& entry : batch.entries) {
-      status.Update(Issue(entry.collective, {.cuda = platform_.cuda,
-                                             .nccl = platform_.nccl,
-                                             .comm = lane.comm,
-                                             .rank = lane.rank,
-                                             .size = lane.size,
-                                             .stream = lane.stream,
-                                             .scratch = scratch_}));
-    }
-    // Also after an error, so that the thread is in no group.
-    if (several) {
-      status.Update(Nccl(platform_.nccl.GroupEnd(), "ncclGroupEnd"));
-    }
-    MUSTER_RETURN_IF_ERROR(status);
-    return LookAfter(lane);
-  }
-
-  // Whether NCCL has put the last one of `running` into the stream.
-  absl::Status LookAfter(Lane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Result state = kSuccess;
-    MUSTER_RETURN_IF_ERROR(StateOf(lane, state));
-    lane.in_progress = state == kInProgress;
-    if (lane.in_progress) return absl::OkStatus();
-    const Batch& batch = lane.running.back();
-    MUSTER_RETURN_IF_ERROR(Cuda(
-        platform_.cuda.EventRecord(batch.end, lane.stream), "cudaEventRecord"));
-    for (const Entry& entry : batch.entries) entry.work->Given(batch.end);
-    return absl::OkStatus();
-  }
-
-  // What NCCL says of the communicator.
-  absl::Status StateOf(const Lane& lane, Result& state) const {
-    MUSTER_RETURN_IF_ERROR(ToStatus(
-        platform_.nccl, platform_.nccl.CommGetAsyncError(lane.comm, &state),
-        "ncclCommGetAsyncError", lane.comm));
-    return ToStatus(platform_.nccl, state, "NCCL", lane.comm);
-  }
-
-  absl::Status TakeEvent(cuda::Event& event)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!events_.empty()) {
-      event = events_.back();
-      events_.pop_back();
-      return absl::OkStatus();
-    }
-    return Cuda(
-        platform_.cuda.EventCreateWithFlags(&event, cuda::kEventDisableTiming),
-        "cudaEventCreateWithFlags");
-  }
-
-  // The first of `batches` has ended.
-  void Take(std::deque<Batch>& batches, Ended& ended)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Batch& batch = batches.front();
-    for (Entry& entry : batch.entries) {
-      if (entry.collective.kind == CollectiveKind::kRecv) {
-        entry.work->SetSourceRank(entry.collective.peer);
-      }
-      entry.work->Over();
-      ended.emplace_back(std::move(entry.work), status_);
-    }
-    for (const cuda::Event event : {batch.ready, batch.end}) {
-      if (event != nullptr) events_.push_back(event);
-    }
-    batches.pop_front();
-  }
-
-  // Takes what has ended. After the end of the group that is also what has not
-  // begun, and in the end what is stuck: its stream waits for somebody else's.
   Ended TakeEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Ended ended;
     const bool over = !status_.ok();
     const bool gives_up = over && Clock::now() >= give_up_at_;
     for (auto& [key, lane] : lanes_) {
-      while (!lane->running.empty()) {
-        const bool given = !lane->in_progress || lane->running.size() > 1;
-        if (!given && !over) break;
-        const cuda::Error error =
-            given ? platform_.cuda.EventQuery(lane->running.front().end)
-                  : cuda::kSuccess;
-        if (error == cuda::kNotReady && !gives_up) break;
-        if (error != cuda::kSuccess && status_.ok()) {
-          status_ = Cuda(error, "cudaEventQuery");
-        }
-        Take(lane->running, ended);
-      }
-      while (over && !lane->waiting.empty()) Take(lane->waiting, ended);
+      lane->TakeEnded(over, gives_up, status_, ended);
     }
     return ended;
   }
@@ -423,44 +253,20 @@ class NcclBackend : public Backend {
     const bool asks = now >= next_error_look_;
     if (asks) next_error_look_ = now + kErrorLook;
     for (auto& [key, lane] : lanes_) {
-      for (const auto* batches : {&lane->running, &lane->waiting}) {
-        for (const Batch& batch : *batches) LookAtDeadlines(batch, now);
-      }
-      if (lane->comm == nullptr || !status_.ok()) continue;
-      const cuda::DeviceGuard guard(platform_.cuda, lane->device);
-      if (lane->in_progress) {
-        status_ = LookAfter(*lane);
-        if (status_.ok()) status_ = GiveWaiting(*lane);
-      } else if (asks) {
-        Result state = kSuccess;
-        status_ = StateOf(*lane, state);
-      }
-    }
-  }
-
-  void LookAtDeadlines(const Batch& batch, Instant now)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    for (const Entry& entry : batch.entries) {
-      if (!status_.ok() || now < entry.collective.deadline) continue;
-      status_ = absl::DeadlineExceededError(
-          absl::StrCat("timed out after ", entry.collective.timeout.count(),
-                       " ms waiting for the other ranks"));
+      if (status_.ok()) status_ = lane->CheckDeadlines(now);
+      if (status_.ok()) status_ = lane->Look(asks);
     }
   }
 
   // Nobody writes to the tensors any more, soon.
   void AbortCommunicators() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (give_up_at_ == Instant::max()) give_up_at_ = Clock::now() + kDrain;
-    for (auto& [key, lane] : lanes_) {
-      if (lane->comm == nullptr) continue;
-      platform_.nccl.CommAbort(lane->comm);
-      lane->comm = nullptr;
-    }
+    for (auto& [key, lane] : lanes_) lane->Abort();
   }
 
   bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& entry) {
-      return entry.second->running.empty() && entry.second->waiting.empty();
+      return entry.second->IsIdle();
     });
   }
 
@@ -500,26 +306,15 @@ class NcclBackend : public Backend {
     const cuda::DeviceGuard guard(platform_.cuda, device_);
     std::vector<Lane*> parting;
     for (auto& [key, lane] : lanes_) {
-      if (lane->comm == nullptr) continue;
-      if (Nccl(platform_.nccl.CommFinalize(lane->comm), "").ok()) {
-        parting.push_back(lane.get());
-      }
+      if (lane->BeginToPart()) parting.push_back(lane.get());
     }
     const Instant until = Clock::now() + kDrain;
     for (Lane* const lane : parting) {
-      Result state = kInProgress;
-      while (StateOf(*lane, state).ok() && state == kInProgress &&
-             Clock::now() < until) {
+      while (!lane->HasParted() && Clock::now() < until) {
         waiters_->came.WaitUntil(mutex_, Clock::now() + kLook);
       }
-      if (state != kSuccess || lane->comm == nullptr) continue;
-      platform_.nccl.CommDestroy(lane->comm);
-      lane->comm = nullptr;
+      lane->EndParting();
     }
-  }
-
-  absl::Status Nccl(Result result, absl::string_view what) const {
-    return ToStatus(platform_.nccl, result, what);
   }
 
   // After all threads.
@@ -527,14 +322,8 @@ class NcclBackend : public Backend {
     MutexLock lock(mutex_);
     if (device_ < 0) return;
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    for (auto& [key, lane] : lanes_) {
-      if (lane->comm != nullptr) platform_.nccl.CommAbort(lane->comm);
-      if (lane->stream != nullptr) {
-        platform_.cuda.StreamDestroy(lane->stream);
-      }
-    }
-    for (const cuda::Event event : events_) platform_.cuda.EventDestroy(event);
-    if (scratch_ != nullptr) platform_.cuda.Free(scratch_);
+    for (auto& [key, lane] : lanes_) lane->Free();
+    supply_.Free();
   }
 
   const Platform platform_;
@@ -553,16 +342,16 @@ class NcclBackend : public Backend {
   // Why the group is at its end; OK while it is not.
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   int device_ ABSL_GUARDED_BY(mutex_) = -1;
-  void* scratch_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  LaneSupply supply_ ABSL_GUARDED_BY(mutex_);
   Instant give_up_at_ ABSL_GUARDED_BY(mutex_) = Instant::max();
   Instant next_error_look_ ABSL_GUARDED_BY(mutex_) = Instant::min();
   std::map<std::string, std::unique_ptr<Lane>> lanes_ ABSL_GUARDED_BY(mutex_);
-  std::vector<cuda::Event> events_ ABSL_GUARDED_BY(mutex_);
+  // One for each of them. A start adds to it, and nothing starts any more when
+  // they are joined.
+  std::vector<std::thread> makers_;
 
   std::thread watchdog_;
 };
-
-#undef MUSTER_RETURN_IF_ERROR
 
 absl::Status CheckOptions(const Platform& platform,
                           const BackendOptions& options) {

@@ -8,17 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backend.h"
-#include "dataplane/backends/nccl/api.h"
-#include "dataplane/cuda/api.h"
+#include "dataplane/backends/nccl/platform.h"
 
 namespace muster::dataplane::nccl {
-
-// What the backend stands on: what is loaded, or a test's stand-in.
-struct Platform {
-  cuda::Api cuda;
-  Api nccl;
-  int nccl_version = 0;
-};
 
 // Returns at once: the communicator is made from then on, if the options name
 // the device, else with the first collective, on the device of its tensors; all

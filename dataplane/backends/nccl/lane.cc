@@ -1,0 +1,221 @@
+#include "dataplane/backends/nccl/lane.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dataplane/backends/nccl/issue.h"
+#include "dataplane/backends/nccl/return_if_error.h"
+#include "dataplane/cuda/stream.h"
+
+namespace muster::dataplane::nccl {
+
+absl::Status LaneSupply::TakeEvent(cuda::Event& event) {
+  if (!events_.empty()) {
+    event = events_.back();
+    events_.pop_back();
+    return absl::OkStatus();
+  }
+  return cuda::ToStatus(
+      platform_.cuda,
+      platform_.cuda.EventCreateWithFlags(&event, cuda::kEventDisableTiming),
+      "cudaEventCreateWithFlags");
+}
+
+void LaneSupply::GiveBack(cuda::Event event) {
+  if (event != nullptr) events_.push_back(event);
+}
+
+absl::Status LaneSupply::MakeScratch() {
+  if (scratch_ != nullptr) return absl::OkStatus();
+  return cuda::ToStatus(platform_.cuda, platform_.cuda.Malloc(&scratch_, 4),
+                        "cudaMalloc");
+}
+
+void LaneSupply::Free() {
+  for (const cuda::Event event : events_) platform_.cuda.EventDestroy(event);
+  events_.clear();
+  if (scratch_ != nullptr) platform_.cuda.Free(scratch_);
+  scratch_ = nullptr;
+}
+
+absl::Status Lane::Cuda(cuda::Error error, absl::string_view what) const {
+  return cuda::ToStatus(platform_.cuda, error, what);
+}
+
+absl::Status Lane::Nccl(Result result, absl::string_view what) const {
+  return ToStatus(platform_.nccl, result, what);
+}
+
+absl::Status Lane::Open() {
+  int least = 0;
+  int greatest = 0;
+  MUSTER_RETURN_IF_ERROR(
+      Cuda(platform_.cuda.DeviceGetStreamPriorityRange(&least, &greatest),
+           "cudaDeviceGetStreamPriorityRange"));
+  MUSTER_RETURN_IF_ERROR(Cuda(platform_.cuda.StreamCreateWithPriority(
+                                  &stream_, cuda::kStreamNonBlocking,
+                                  options_.is_high_priority ? greatest : least),
+                              "cudaStreamCreateWithPriority"));
+  return supply_.MakeScratch();
+}
+
+absl::Status Lane::Add(const Collective& collective,
+                       std::shared_ptr<cuda::DeviceWork> work, bool open) {
+  if (waiting_.empty() || !waiting_.back().open) {
+    Batch batch;
+    batch.open = open;
+    MUSTER_RETURN_IF_ERROR(supply_.TakeEvent(batch.ready));
+    MUSTER_RETURN_IF_ERROR(supply_.TakeEvent(batch.end));
+    waiting_.push_back(std::move(batch));
+  }
+  waiting_.back().entries.push_back({collective, std::move(work)});
+  return Cuda(platform_.cuda.EventRecord(waiting_.back().ready,
+                                         cuda::CurrentStream(options_.device)),
+              "cudaEventRecord");
+}
+
+void Lane::Close() {
+  if (!waiting_.empty()) waiting_.back().open = false;
+}
+
+absl::Status Lane::GiveWaiting() {
+  while (comm_ != nullptr && !in_progress_ && !waiting_.empty() &&
+         !waiting_.front().open) {
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    MUSTER_RETURN_IF_ERROR(Give());
+  }
+  return absl::OkStatus();
+}
+
+// The last one of `running_` into the stream, behind what it is to begin after.
+absl::Status Lane::Give() {
+  const Batch& batch = running_.back();
+  MUSTER_RETURN_IF_ERROR(
+      Cuda(platform_.cuda.StreamWaitEvent(stream_, batch.ready, 0),
+           "cudaStreamWaitEvent"));
+  const bool several = batch.entries.size() > 1;
+  absl::Status status;
+  if (several) status = Nccl(platform_.nccl.GroupStart(), "ncclGroupStart");
+  for (const Entry& entry : batch.entries) {
+    status.Update(Issue(entry.collective, {.cuda = platform_.cuda,
+                                           .nccl = platform_.nccl,
+                                           .comm = comm_,
+                                           .rank = options_.rank,
+                                           .size = options_.size,
+                                           .stream = stream_,
+                                           .scratch = supply_.scratch()}));
+  }
+  // Also after an error, so that the thread is in no group.
+  if (several) status.Update(Nccl(platform_.nccl.GroupEnd(), "ncclGroupEnd"));
+  MUSTER_RETURN_IF_ERROR(status);
+  return LookAfter();
+}
+
+// Whether NCCL has put the last one of `running_` into the stream.
+absl::Status Lane::LookAfter() {
+  Result state = kSuccess;
+  MUSTER_RETURN_IF_ERROR(StateOf(state));
+  in_progress_ = state == kInProgress;
+  if (in_progress_) return absl::OkStatus();
+  const Batch& batch = running_.back();
+  MUSTER_RETURN_IF_ERROR(
+      Cuda(platform_.cuda.EventRecord(batch.end, stream_), "cudaEventRecord"));
+  for (const Entry& entry : batch.entries) entry.work->Given(batch.end);
+  return absl::OkStatus();
+}
+
+// What NCCL says of the communicator.
+absl::Status Lane::StateOf(Result& state) const {
+  MUSTER_RETURN_IF_ERROR(
+      ToStatus(platform_.nccl, platform_.nccl.CommGetAsyncError(comm_, &state),
+               "ncclCommGetAsyncError", comm_));
+  return ToStatus(platform_.nccl, state, "NCCL", comm_);
+}
+
+absl::Status Lane::Look(bool asks) {
+  if (comm_ == nullptr) return absl::OkStatus();
+  const cuda::DeviceGuard guard(platform_.cuda, options_.device);
+  if (in_progress_) {
+    MUSTER_RETURN_IF_ERROR(LookAfter());
+    return GiveWaiting();
+  }
+  Result state = kSuccess;
+  return asks ? StateOf(state) : absl::OkStatus();
+}
+
+absl::Status Lane::CheckDeadlines(Instant now) const {
+  for (const auto* batches : {&running_, &waiting_}) {
+    for (const Batch& batch : *batches) {
+      for (const Entry& entry : batch.entries) {
+        if (now < entry.collective.deadline) continue;
+        return absl::DeadlineExceededError(
+            absl::StrCat("timed out after ", entry.collective.timeout.count(),
+                         " ms waiting for the other ranks"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The first of `batches` has ended.
+void Lane::Take(std::deque<Batch>& batches, const absl::Status& why,
+                Ended& ended) {
+  Batch& batch = batches.front();
+  for (Entry& entry : batch.entries) {
+    if (entry.collective.kind == CollectiveKind::kRecv) {
+      entry.work->SetSourceRank(entry.collective.peer);
+    }
+    entry.work->Over();
+    ended.emplace_back(std::move(entry.work), why);
+  }
+  supply_.GiveBack(batch.ready);
+  supply_.GiveBack(batch.end);
+  batches.pop_front();
+}
+
+void Lane::TakeEnded(bool over, bool gives_up, absl::Status& why,
+                     Ended& ended) {
+  while (!running_.empty()) {
+    const bool given = !in_progress_ || running_.size() > 1;
+    if (!given && !over) break;
+    const cuda::Error error =
+        given ? platform_.cuda.EventQuery(running_.front().end)
+              : cuda::kSuccess;
+    if (error == cuda::kNotReady && !gives_up) break;
+    if (error != cuda::kSuccess && why.ok()) {
+      why = Cuda(error, "cudaEventQuery");
+    }
+    Take(running_, why, ended);
+  }
+  while (over && !waiting_.empty()) Take(waiting_, why, ended);
+}
+
+bool Lane::BeginToPart() {
+  return comm_ != nullptr &&
+         Nccl(platform_.nccl.CommFinalize(comm_), "ncclCommFinalize").ok();
+}
+
+bool Lane::HasParted() {
+  return comm_ == nullptr || !StateOf(parting_).ok() || parting_ != kInProgress;
+}
+
+void Lane::EndParting() {
+  if (comm_ == nullptr || parting_ != kSuccess) return;
+  platform_.nccl.CommDestroy(comm_);
+  comm_ = nullptr;
+}
+
+void Lane::Abort() {
+  if (comm_ != nullptr) platform_.nccl.CommAbort(comm_);
+  comm_ = nullptr;
+}
+
+void Lane::Free() {
+  Abort();
+  if (stream_ != nullptr) platform_.cuda.StreamDestroy(stream_);
+  stream_ = nullptr;
+}
+
+}  // namespace muster::dataplane::nccl

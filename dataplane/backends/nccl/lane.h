@@ -1,0 +1,155 @@
+// A communicator of the nccl backend, and the stream that it works in.
+
+#ifndef MUSTER_DATAPLANE_BACKENDS_NCCL_LANE_H_
+#define MUSTER_DATAPLANE_BACKENDS_NCCL_LANE_H_
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dataplane/backends/nccl/api.h"
+#include "dataplane/backends/nccl/platform.h"
+#include "dataplane/collective.h"
+#include "dataplane/cuda/api.h"
+#include "dataplane/cuda/device_work.h"
+#include "dataplane/instant.h"
+
+namespace muster::dataplane::nccl {
+
+// What the lanes of a group share, on its device. Not thread-safe.
+class LaneSupply {
+ public:
+  explicit LaneSupply(const Platform& platform) : platform_(platform) {}
+
+  // `event` is the caller's until it is given back.
+  absl::Status TakeEvent(cuda::Event& event);
+  void GiveBack(cuda::Event event);
+
+  // 4 bytes on the device, of nobody's: what a barrier reduces. Made by
+  // MakeScratch.
+  absl::Status MakeScratch();
+  void* scratch() const { return scratch_; }
+
+  // When no lane uses anything of it any more.
+  void Free();
+
+ private:
+  const Platform& platform_;
+  std::vector<cuda::Event> events_;
+  void* scratch_ = nullptr;
+};
+
+// Collectives that are over, and as what they are to be completed.
+using Ended =
+    std::vector<std::pair<std::shared_ptr<cuda::DeviceWork>, absl::Status>>;
+
+// Lane is a communicator with its stream, in which things happen in the order
+// in which they were added. What is added before there is a communicator, or
+// while NCCL has yet to take what came before, waits. Not thread-safe. Calls
+// that return a status are followed by Abort if it is an error.
+class Lane {
+ public:
+  struct Options {
+    // Of its unique id in the store.
+    std::string key;
+    // Of the communicator.
+    int rank = 0;
+    int size = 1;
+    int device = 0;
+    bool is_high_priority = false;
+  };
+
+  // `platform` and `supply` outlive it.
+  Lane(const Platform& platform, LaneSupply& supply, Options options)
+      : platform_(platform), supply_(supply), options_(std::move(options)) {}
+
+  // Makes the stream; the first call, on the current device.
+  absl::Status Open();
+
+  const Options& options() const { return options_; }
+
+  void SetComm(Comm comm) { comm_ = comm; }
+
+  // `collective` is to begin after what is on the current stream, and with
+  // what was added before if that is `open`, as this one is for those to come.
+  absl::Status Add(const Collective& collective,
+                   std::shared_ptr<cuda::DeviceWork> work, bool open);
+  // What was added last is open no more.
+  void Close();
+
+  // Gives NCCL as much as can be given now.
+  absl::Status GiveWaiting();
+
+  // Whether NCCL has taken what it was given, and, if `asks`, whether it has an
+  // error. Does nothing while there is no communicator.
+  absl::Status Look(bool asks);
+
+  // kDeadlineExceeded if the deadline of something that is on its way has
+  // passed.
+  absl::Status CheckDeadlines(Instant now) const;
+
+  // Takes what has ended. After the end of the group (`over`) that is also what
+  // has not begun, and, if it `gives_up`, what is stuck: its stream waits for
+  // somebody else's. `why` is the group's error; it is set if CUDA has one.
+  void TakeEnded(bool over, bool gives_up, absl::Status& why, Ended& ended);
+
+  bool IsIdle() const { return running_.empty() && waiting_.empty(); }
+
+  // Begins to part from the other ranks; false: nothing to part from.
+  bool BeginToPart();
+  // Whether it has begun to and is done with it, or cannot be.
+  bool HasParted();
+  // Gives the communicator back if it has parted in peace.
+  void EndParting();
+
+  // Ends the communicator, if there is one: nobody writes to the tensors any
+  // more, soon.
+  void Abort();
+
+  // Gives all back but its events. Nothing is called any more.
+  void Free();
+
+ private:
+  struct Entry {
+    Collective collective;
+    std::shared_ptr<cuda::DeviceWork> work;
+  };
+
+  // What begins together: one collective, or several as one group of NCCL.
+  struct Batch {
+    std::vector<Entry> entries;
+    // What it is to begin after, and its end.
+    cuda::Event ready = nullptr;
+    cuda::Event end = nullptr;
+    // More comes to it.
+    bool open = false;
+  };
+
+  absl::Status Cuda(cuda::Error error, absl::string_view what) const;
+  absl::Status Nccl(Result result, absl::string_view what) const;
+  absl::Status Give();
+  absl::Status LookAfter();
+  absl::Status StateOf(Result& state) const;
+  void Take(std::deque<Batch>& batches, const absl::Status& why, Ended& ended);
+
+  const Platform& platform_;
+  LaneSupply& supply_;
+  const Options options_;
+
+  cuda::Stream stream_ = nullptr;
+  Comm comm_ = nullptr;  // null until it is made
+  std::deque<Batch> waiting_;
+  std::deque<Batch> running_;
+  // NCCL has yet to put the last one of `running_` into the stream: nothing
+  // else may be done with the communicator until it has.
+  bool in_progress_ = false;
+  // What NCCL has said of parting.
+  Result parting_ = kInProgress;
+};
+
+}  // namespace muster::dataplane::nccl
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_NCCL_LANE_H_
