@@ -179,6 +179,44 @@ INSTANTIATE_TEST_SUITE_P(Specs, StoreBackendTest,
                            return info.index == 0 ? "Alone" : "ByDevice";
                          });
 
+// All ranks of a group take part when groups of the same backend are made of
+// it, but for those that only their members know of.
+TEST(BackendsTest, ABackendHearsOfTheGroupsThatAreMadeOfItsOwn) {
+  const ReservedPort port;
+  std::vector<std::unique_ptr<Process>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    auto environment = Environment("", port.port());
+    environment["RANK"] = std::to_string(rank);
+    environment["WORLD_SIZE"] = "3";
+    ranks.push_back(std::make_unique<Process>(
+        std::vector<std::string>{kRank, "telling", "parts"}, environment));
+  }
+  const auto lines = [&](size_t rank, size_t count) {
+    std::vector<std::string> all;
+    for (size_t i = 0; i < count; ++i) {
+      all.push_back(ranks[rank]->ReadLine(kSoon));
+    }
+    return all;
+  };
+  EXPECT_THAT(
+      lines(0, 8),
+      ElementsAre("world from nowhere", "split world: 1 part 0", "1 from world",
+                  "split world: world:split:0:0 part 0",
+                  "world:split:0:0 from world", "split 1: 1:split:0:1 part 1",
+                  "1:split:0:1 from 1", "local from nowhere"));
+  EXPECT_THAT(
+      lines(1, 7),
+      ElementsAre("world from nowhere", "split world: 1 part 0", "1 from world",
+                  "split world: world:split:0:-1 part -1",
+                  "split 1: 1:split:0:0 part 0", "1:split:0:0 from 1",
+                  "local from nowhere"));
+  EXPECT_THAT(lines(2, 4),
+              ElementsAre("world from nowhere", "split world: 1 part -1",
+                          "split world: world:split:0:0 part 0",
+                          "world:split:0:0 from world"));
+  for (const auto& rank : ranks) EXPECT_EQ(rank->Wait(kSoon).code, 0);
+}
+
 class Mpirun {
  public:
   Mpirun(int size, const std::string& what,

@@ -24,7 +24,9 @@ struct InitProcessGroupOptions {
 
   // The index of the CUDA device that this process works on: the default group,
   // and those made from it, are bound to it, and connect its nccl backend at
-  // once. Not given: each group is bound by its first collective.
+  // once; those made later have their communicators from the others'. All ranks
+  // give one, or none does. Not given: each group is bound by its first
+  // collective.
   std::optional<int> device_id = std::nullopt;
 
   // Of the nccl backend, also of the groups made from the default one.
@@ -46,9 +48,9 @@ struct InitProcessGroupOptions {
   // has one.
   std::string init_method = {};
 
-  // For the rendezvous, and for the group's collectives afterwards. Rank 0, when
-  // it serves the coordinator, stays in the rendezvous for a tenth longer, at
-  // most 1 s, so that the others hear from it who is missing.
+  // For the rendezvous, and for the group's collectives afterwards. Rank 0,
+  // when it serves the coordinator, stays in the rendezvous for a tenth longer,
+  // at most 1 s, so that the others hear from it who is missing.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 
   // Override what `init_method` says; -1: not given.

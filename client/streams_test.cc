@@ -163,6 +163,7 @@ TEST_F(StreamsTest, AGroupThatIsBoundToADeviceTakesNoOther) {
                     .device_id = 1,
                     .nccl = {.blocking_wait = true, .max_ctas = 8},
                     .init_method = alone});
+  dataplane::nccl::testing::TakeMade();
   const auto group = NewGroup(NewGroupOptions{.nccl = NcclOptions{}});
   for (const auto& one : {WorldGroup(), group}) {
     try {
@@ -179,8 +180,23 @@ TEST_F(StreamsTest, AGroupThatIsBoundToADeviceTakesNoOther) {
   work.Wait();
   // That is what blocking_wait says.
   EXPECT_TRUE(work.IsCompleted());
-  EXPECT_EQ(dataplane::nccl::testing::LastConfig().min_ctas,
+  AllReduce(on_1, {.group = group});
+  EXPECT_EQ(dataplane::nccl::testing::LastConfig().max_ctas,
             dataplane::nccl::kUndefined);
+  EXPECT_EQ(dataplane::nccl::testing::TakeMade().by_split, 1);
+}
+
+TEST_F(StreamsTest, OfSeveralBackendsEachHasTheCommunicatorOfItsOwn) {
+  DestroyProcessGroup();
+  InitProcessGroup({.backend = "cpu:gloo,cuda:nccl-host",
+                    .device_id = 0,
+                    .init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
+  AllReduce(OnDevice());
+  dataplane::nccl::testing::TakeMade();
+  const auto group = SplitGroup(nullptr, {{0}});
+  AllReduce(OnDevice(), {.group = group});
+  EXPECT_EQ(dataplane::nccl::testing::TakeMade(),
+            dataplane::nccl::testing::Made{.by_split = 1});
 }
 
 }  // namespace

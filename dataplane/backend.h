@@ -44,6 +44,26 @@ struct NcclOptions {
   friend bool operator==(const NcclOptions&, const NcclOptions&) = default;
 };
 
+// What a group that is made of ranks of another one has from that one's backend
+// (Backend::Split): only a backend of the same kind knows what it is. It may
+// outlive the group that it comes from.
+class Descent {
+ public:
+  virtual ~Descent() = default;
+};
+
+// A group that is to be made of ranks of another one.
+struct SplitOptions {
+  // Several can be made at once: the number, from 0 on, of the one that this
+  // rank is in, or kNoPart. Its ranks have the order that they have in the
+  // other one.
+  int part = 0;
+  std::string group_name = {};
+  NcclOptions nccl = {};
+};
+
+inline constexpr int kNoPart = -1;
+
 // What every backend needs to know to join its group. One backend object
 // serves one rank of one group.
 struct BackendOptions {
@@ -73,6 +93,10 @@ struct BackendOptions {
   int device = -1;
 
   NcclOptions nccl = {};
+
+  // What Backend::Split of the group that this one is made from has given; null
+  // if there is none.
+  std::shared_ptr<Descent> descent = {};
 };
 
 // Backend moves the data of one group. Start and Abort may be called from any
@@ -117,6 +141,14 @@ class Backend {
   // second.
   virtual void Refused(const Collective& collective, const absl::Status& why) {}
 
+  // Groups of the same backend are made of ranks of this one. All ranks call
+  // it, those that are in none, too, in one order with the collectives. What it
+  // returns goes into the options of the new group's backend, or is dropped.
+  // Null, on all ranks alike: that one needs nothing of this. Does not block.
+  virtual std::shared_ptr<Descent> Split(const SplitOptions& options) {
+    return nullptr;
+  }
+
   // Ends every started collective with `cause`, soon and without its peers'
   // help, closes the connections, and makes every later Start fail with the
   // first `cause` given. Does not block; may be called from a Work's callback.
@@ -145,6 +177,9 @@ class BackendDecorator : public Backend {
   void EndTogether() override { inner_->EndTogether(); }
   void Refused(const Collective& collective, const absl::Status& why) override {
     inner_->Refused(collective, why);
+  }
+  std::shared_ptr<Descent> Split(const SplitOptions& options) override {
+    return inner_->Split(options);
   }
   void Abort(absl::Status cause) override { inner_->Abort(std::move(cause)); }
 

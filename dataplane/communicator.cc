@@ -56,6 +56,11 @@ std::vector<std::shared_ptr<Work>> Communicator::StartTogether(
   return works;
 }
 
+std::shared_ptr<Descent> Communicator::Split(const SplitOptions& options) {
+  MutexLock order(start_mutex_);
+  return backend_->Split(options);
+}
+
 std::shared_ptr<Work> Communicator::StartNext(Collective collective) {
   absl::Status poison;
   {

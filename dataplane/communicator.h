@@ -80,6 +80,9 @@ class Communicator {
   std::vector<std::shared_ptr<Work>> StartTogether(
       std::vector<Collective> collectives);
 
+  // As Backend::Split, between the collectives before it and those after it.
+  std::shared_ptr<Descent> Split(const SplitOptions& options);
+
   // What Start would make of its arguments: OK, or that error, without its
   // head.
   absl::Status Check(const Collective& collective) const;

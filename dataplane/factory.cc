@@ -360,6 +360,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
       BackendOptions own = options;
       // Two of one group must not meet under the same keys.
       own.store = PrefixedStore(options.store, assignment.backend + "/");
+      own.descent = PerDevice::DescentFor(assignment.device, options.descent);
       auto created = Make(assignment.backend,
                           choice->definitions[assignment.backend], own);
       if (!created.ok()) return created.status();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -45,6 +46,20 @@ class Prefixed : public BootstrapStore {
  private:
   const std::shared_ptr<BootstrapStore> store_;
   const std::string prefix_;
+};
+
+class Descents : public Descent {
+ public:
+  explicit Descents(std::map<DeviceType, std::shared_ptr<Descent>> by_device)
+      : by_device_(std::move(by_device)) {}
+
+  std::shared_ptr<Descent> Of(DeviceType device) const {
+    const auto found = by_device_.find(device);
+    return found == by_device_.end() ? nullptr : found->second;
+  }
+
+ private:
+  const std::map<DeviceType, std::shared_ptr<Descent>> by_device_;
 };
 
 }  // namespace
@@ -102,6 +117,23 @@ void PerDevice::EndTogether() {
 void PerDevice::Refused(const Collective& collective, const absl::Status& why) {
   Backend* const backend = Find(collective);
   if (backend != nullptr) backend->Refused(collective, why);
+}
+
+std::shared_ptr<Descent> PerDevice::Split(const SplitOptions& options) {
+  std::map<Backend*, std::shared_ptr<Descent>> by_backend;
+  std::map<DeviceType, std::shared_ptr<Descent>> by_device;
+  for (const auto& [device, backend] : backends_) {
+    const auto [found, is_new] = by_backend.emplace(backend.get(), nullptr);
+    if (is_new) found->second = backend->Split(options);
+    by_device[device] = found->second;
+  }
+  return std::make_shared<Descents>(std::move(by_device));
+}
+
+std::shared_ptr<Descent> PerDevice::DescentFor(
+    DeviceType device, const std::shared_ptr<Descent>& descent) {
+  const auto* const all = dynamic_cast<const Descents*>(descent.get());
+  return all == nullptr ? nullptr : all->Of(device);
 }
 
 void PerDevice::Abort(absl::Status cause) {

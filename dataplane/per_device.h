@@ -39,7 +39,12 @@ class PerDevice : public Backend {
   void BeginTogether() override;
   void EndTogether() override;
   void Refused(const Collective& collective, const absl::Status& why) override;
+  std::shared_ptr<Descent> Split(const SplitOptions& options) override;
   void Abort(absl::Status cause) override;
+
+  // Of what Split has given, what is for the backend of `device`.
+  static std::shared_ptr<Descent> DescentFor(
+      DeviceType device, const std::shared_ptr<Descent>& descent);
 
  private:
   Backend* Find(const Collective& collective) const;

@@ -326,6 +326,12 @@ bool GroupState::AwaitExplained(const absl::Status& symptom, Instant until) {
   return absl::IsCancelled(symptom) || judge_->AwaitFinal(until);
 }
 
+std::shared_ptr<dataplane::Descent> GroupState::Split(
+    const dataplane::SplitOptions& options) {
+  const auto live = communicator();
+  return live == nullptr ? nullptr : live->Split(options);
+}
+
 void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   if (IsForOthers("abort")) return;
   const auto live = communicator();

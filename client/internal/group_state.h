@@ -89,6 +89,10 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // `until` asks.
   bool AwaitExplained(const absl::Status& symptom, Instant until);
 
+  // As dataplane::Backend::Split; null also of a group that was shut down.
+  std::shared_ptr<dataplane::Descent> Split(
+      const dataplane::SplitOptions& options);
+
   // As ProcessGroup::Abort. To blame are these ranks of the group; without any
   // it is this one.
   void Abort(const std::string& reason, std::vector<int> culprits = {});

@@ -310,14 +310,17 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
   plan.description = options.description;
   const bool member = std::binary_search(plan.ranks.begin(), plan.ranks.end(),
                                          options_.formation.rank);
-  if (!member) return non_member_;
-  plan.name = options.name;
+  plan.name = options.name.empty() ? absl::StrCat(number) : options.name;
   plan.name_is_fresh = options.name.empty() && number > 0;
-  if (!options.name.empty()) return Form(plan);
-  if (number > 0) {
-    plan.name = absl::StrCat(number);
-    return Form(plan);
+  // All ranks take part in that, and all know whether.
+  if (number > 0 && plan.backend == options_.world->backend()) {
+    plan.descent =
+        options_.world->state()->Split({.part = member ? 0 : dataplane::kNoPart,
+                                        .group_name = plan.name,
+                                        .nccl = plan.nccl});
   }
+  if (!member) return non_member_;
+  if (!options.name.empty() || number > 0) return Form(plan);
   const std::string hash = HashOf(plan.ranks);
   {
     MutexLock lock(mutex_);
@@ -378,6 +381,10 @@ std::shared_ptr<ProcessGroup> Groups::Split(
   plan.name = absl::StrCat(parent->name(), ":split:", number, ":",
                            placed[static_cast<size_t>(parent->rank())]);
   plan.name_is_fresh = true;
+  plan.descent = parent->state()->Split(
+      {.part = placed[static_cast<size_t>(parent->rank())],
+       .group_name = plan.name,
+       .nccl = plan.nccl});
   return plan.ranks.empty() ? non_member_ : Form(plan);
 }
 
@@ -506,7 +513,8 @@ Groups::Entry Groups::Connect(const Plan& plan) {
                     .deadline = deadline.at,
                     .local_address = options_.local_address,
                     .device = options_.device,
-                    .nccl = plan.nccl},
+                    .nccl = plan.nccl,
+                    .descent = plan.descent},
                    options_.metrics, options_.session, judge, *options_.live);
   if (!state.ok()) {
     if (!plan.name_is_fresh) {

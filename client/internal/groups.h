@@ -131,6 +131,8 @@ class Groups {
     std::chrono::milliseconds timeout{0};
     std::string timeout_name;
     std::string description;
+    // From the group whose ranks these are of; may be null.
+    std::shared_ptr<dataplane::Descent> descent;
     // No group of this name was ever formed: made_ does not count it, as calls
     // that fail on one rank alone would part it from the others.
     bool name_is_fresh = false;

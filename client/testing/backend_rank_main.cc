@@ -1,23 +1,28 @@
 // One rank of the tests of backends that are not built in. Says on standard
 // output what it sees, one line each, with its rank before it.
 //
-//   backend_rank BACKEND some|all|late
+//   backend_rank BACKEND some|all|late|parts
 //
 // `some`: the verbs of the example. `all`: every verb, every type and every
 // operation, against the reference. `late`: rank 0 leaves the others alone.
+// `parts`: BACKEND is gloo, and says what it hears of sub-groups.
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/muster.h"
 #include "client/testing/say.h"
+#include "dataplane/backend.h"
 #include "dataplane/collective.h"
+#include "dataplane/factory.h"
 #include "dataplane/testing/reference.h"
 
 namespace muster::testing {
@@ -198,6 +203,57 @@ void SubGroup() {
   Expect(one[0] == static_cast<int32_t>(even.size()), "sub-group");
 }
 
+// What a group has from the one that it is made of: that one's name.
+struct Heritage : dataplane::Descent {
+  explicit Heritage(std::string name) : from(std::move(name)) {}
+  const std::string from;
+};
+
+class TellingBackend : public dataplane::BackendDecorator {
+ public:
+  TellingBackend(std::unique_ptr<dataplane::Backend> gloo, std::string name)
+      : BackendDecorator(std::move(gloo)), name_(std::move(name)) {}
+
+  std::shared_ptr<dataplane::Descent> Split(
+      const dataplane::SplitOptions& options) override {
+    Say("split " + name_ + ": " + options.group_name + " part " +
+        std::to_string(options.part));
+    return std::make_shared<Heritage>(name_);
+  }
+
+ private:
+  const std::string name_;
+};
+
+int MakeParts(const std::string& backend) {
+  RegisterBackend(backend, {DeviceType::kCpu},
+                  [](const dataplane::BackendOptions& options)
+                      -> absl::StatusOr<std::unique_ptr<dataplane::Backend>> {
+                    const auto* const heritage =
+                        dynamic_cast<const Heritage*>(options.descent.get());
+                    Say(options.group_name + " from " +
+                        (heritage == nullptr ? "nowhere" : heritage->from));
+                    auto gloo = dataplane::CreateBackend("gloo", options);
+                    if (!gloo.ok()) return gloo.status();
+                    return std::make_unique<TellingBackend>(*std::move(gloo),
+                                                            options.group_name);
+                  });
+  InitProcessGroup(
+      {.backend = "cpu:" + backend, .timeout = std::chrono::seconds(60)});
+  const auto pair = NewGroup({.ranks = {{0, 1}}});
+  SplitGroup(nullptr, {{0, 2}});
+  NewGroup({.backend = "gloo"});
+  if (GetRank() < 2) {
+    SplitGroup(pair, {{1}, {0}});
+    NewGroup({.ranks = {{0, 1}},
+              .use_local_synchronization = true,
+              .name = "local"});
+  }
+  Barrier();
+  DestroyProcessGroup();
+  return 0;
+}
+
 void BeLate() {
   std::vector<int> value = {1};
   if (GetRank() == 0) return;
@@ -242,6 +298,7 @@ int MeetAlone(const std::string& backend) {
 int Run(const std::string& backend, const std::string& what) {
   if (what == "strangers") return MeetStrangers(backend);
   if (what == "alone") return MeetAlone(backend);
+  if (what == "parts") return MakeParts(backend);
   // mpirun has names of its own.
   if (const char* rank = getenv("OMPI_COMM_WORLD_RANK")) {
     setenv("RANK", rank, 1);

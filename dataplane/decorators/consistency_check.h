@@ -49,6 +49,10 @@ class ConsistencyCheck : public BackendDecorator {
   // Each is checked before it begins.
   void BeginTogether() override {}
   void EndTogether() override {}
+  // Groups are made anew: what was started may not have come to `inner` yet.
+  std::shared_ptr<Descent> Split(const SplitOptions&) override {
+    return nullptr;
+  }
   void Abort(absl::Status cause) override;
 
  private:

@@ -68,6 +68,12 @@ void Guarding::Refused(const Collective& collective, const absl::Status& why) {
   Note("Refused", Thrown([&] { inner().Refused(collective, why); }));
 }
 
+std::shared_ptr<Descent> Guarding::Split(const SplitOptions& options) {
+  std::shared_ptr<Descent> descent;
+  Note("Split", Thrown([&] { descent = inner().Split(options); }));
+  return descent;
+}
+
 void Guarding::Abort(absl::Status cause) {
   Note("Abort", Thrown([&] { inner().Abort(std::move(cause)); }));
 }

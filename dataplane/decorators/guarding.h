@@ -21,6 +21,7 @@ class Guarding : public BackendDecorator {
   void BeginTogether() override;
   void EndTogether() override;
   void Refused(const Collective& collective, const absl::Status& why) override;
+  std::shared_ptr<Descent> Split(const SplitOptions& options) override;
   void Abort(absl::Status cause) override;
 
  private:

@@ -62,22 +62,34 @@ static_assert(kShrinkDefault == NCCL_SHRINK_DEFAULT &&
 static_assert(kWindowSymmetric == NCCL_WIN_COLL_SYMMETRIC);
 #endif
 
+#define MUSTER_SAME_FIELD(ours, theirs)                                     \
+  static_assert(offsetof(Config, ours) == offsetof(ncclConfig_t, theirs) && \
+                sizeof(Config::ours) == sizeof(ncclConfig_t::theirs))
+
 // Later ones have more at the end.
 static_assert(kUndefined == NCCL_CONFIG_UNDEF_INT);
-static_assert(offsetof(Config, version) == offsetof(ncclConfig_t, version));
-static_assert(offsetof(Config, blocking) == offsetof(ncclConfig_t, blocking));
-static_assert(offsetof(Config, net_name) == offsetof(ncclConfig_t, netName));
-static_assert(offsetof(Config, split_share) ==
-              offsetof(ncclConfig_t, splitShare));
+MUSTER_SAME_FIELD(size, size);
+MUSTER_SAME_FIELD(magic, magic);
+MUSTER_SAME_FIELD(version, version);
+MUSTER_SAME_FIELD(blocking, blocking);
+MUSTER_SAME_FIELD(cga_cluster_size, cgaClusterSize);
+MUSTER_SAME_FIELD(min_ctas, minCTAs);
+MUSTER_SAME_FIELD(max_ctas, maxCTAs);
+MUSTER_SAME_FIELD(net_name, netName);
+MUSTER_SAME_FIELD(split_share, splitShare);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-static_assert(offsetof(Config, comm_name) == offsetof(ncclConfig_t, commName));
-static_assert(offsetof(Config, cta_policy) ==
-              offsetof(ncclConfig_t, CTAPolicy));
-static_assert(offsetof(Config, nvlink_centric_sched) ==
-              offsetof(ncclConfig_t, nvlinkCentricSched));
+MUSTER_SAME_FIELD(traffic_class, trafficClass);
+MUSTER_SAME_FIELD(comm_name, commName);
+MUSTER_SAME_FIELD(collnet_enable, collnetEnable);
+MUSTER_SAME_FIELD(cta_policy, CTAPolicy);
+MUSTER_SAME_FIELD(shrink_share, shrinkShare);
+MUSTER_SAME_FIELD(nvls_ctas, nvlsCTAs);
+MUSTER_SAME_FIELD(channels_per_net_peer, nChannelsPerNetPeer);
+MUSTER_SAME_FIELD(nvlink_centric_sched, nvlinkCentricSched);
 static_assert(sizeof(Config) <= sizeof(ncclConfig_t));
 #endif
 
+#undef MUSTER_SAME_FIELD
 #undef MUSTER_SAME
 
 }  // namespace

@@ -11,31 +11,33 @@
 #include "absl/status/statusor.h"
 #include "dataplane/backend.h"
 #include "dataplane/backends/nccl/api.h"
-#include "dataplane/bootstrap_store.h"
+#include "dataplane/backends/nccl/platform.h"
+#include "dataplane/backends/nccl/split.h"
 #include "dataplane/instant.h"
 
 namespace muster::dataplane::nccl {
 
 struct MakeOptions {
-  const Api* nccl = nullptr;
-  // Of the library.
-  int version = 0;
-  std::shared_ptr<BootstrapStore> store;
-  // Where its unique id is kept: one small value for each communicator.
+  const Platform& platform;
+  // Of the group; it outlives the communicator.
+  const BackendOptions& group;
+  // Null: the ranks meet in the group's store.
+  std::shared_ptr<Split> split = nullptr;
+  // Where its unique id is kept there: one small value for each communicator.
   std::string key;
+  // Of the communicator.
   int rank = 0;
   int size = 1;
-  // For error texts, and NCCL's own.
-  std::string group_name;
-  NcclOptions config;
   Instant deadline = Instant::max();
   // Says why nobody needs it any more; OK while it is needed.
   std::function<absl::Status()> over;
 };
 
 // Meets the other ranks and returns this rank's communicator, ready. The
-// current device of the thread is the communicator's. Rank 0 makes the unique
-// id, the others wait for it in the store; after that nothing is read there.
+// current device of the thread is the communicator's. It comes of the split, if
+// there is one; else, or if the group that was to be split has ended, rank 0
+// makes the unique id, the others wait for it in the store, and after that
+// nothing is read there.
 // Errors: kDeadlineExceeded (rank 0 did not come, or others did not), kInternal
 // with NCCL's own words, what `over` and the store say.
 absl::StatusOr<Comm> MakeCommunicator(const MakeOptions& options);

@@ -1,5 +1,6 @@
 #include "dataplane/backends/nccl/lane.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -79,9 +80,28 @@ void Lane::Close() {
   if (!waiting_.empty()) waiting_.back().open = false;
 }
 
+void Lane::Add(std::shared_ptr<Split> split) {
+  Batch batch;
+  batch.split = std::move(split);
+  waiting_.push_back(std::move(batch));
+}
+
+bool Lane::OnlySplits() const {
+  const auto is_split = [](const Batch& batch) {
+    return batch.split != nullptr;
+  };
+  return std::all_of(running_.begin(), running_.end(), is_split) &&
+         std::all_of(waiting_.begin(), waiting_.end(), is_split);
+}
+
+bool Lane::CanGive() const {
+  if (comm_ == nullptr || in_progress_ || waiting_.empty()) return false;
+  const Batch& next = waiting_.front();
+  return next.split == nullptr ? !next.open : running_.empty();
+}
+
 absl::Status Lane::GiveWaiting() {
-  while (comm_ != nullptr && !in_progress_ && !waiting_.empty() &&
-         !waiting_.front().open) {
+  while (CanGive()) {
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
     MUSTER_RETURN_IF_ERROR(Give());
@@ -92,6 +112,10 @@ absl::Status Lane::GiveWaiting() {
 // The last one of `running_` into the stream, behind what it is to begin after.
 absl::Status Lane::Give() {
   const Batch& batch = running_.back();
+  if (batch.split != nullptr) {
+    MUSTER_RETURN_IF_ERROR(Nccl(batch.split->Begin(comm_), "ncclCommSplit"));
+    return LookAfter();
+  }
   MUSTER_RETURN_IF_ERROR(
       Cuda(platform_.cuda.StreamWaitEvent(stream_, batch.ready, 0),
            "cudaStreamWaitEvent"));
@@ -113,13 +137,19 @@ absl::Status Lane::Give() {
   return LookAfter();
 }
 
-// Whether NCCL has put the last one of `running_` into the stream.
+// Whether NCCL has put the last one of `running_` into the stream, or has
+// split.
 absl::Status Lane::LookAfter() {
   Result state = kSuccess;
   MUSTER_RETURN_IF_ERROR(StateOf(state));
   in_progress_ = state == kInProgress;
   if (in_progress_) return absl::OkStatus();
   const Batch& batch = running_.back();
+  if (batch.split != nullptr) {
+    batch.split->End(absl::OkStatus());
+    running_.pop_back();
+    return absl::OkStatus();
+  }
   MUSTER_RETURN_IF_ERROR(
       Cuda(platform_.cuda.EventRecord(batch.end, stream_), "cudaEventRecord"));
   for (const Entry& entry : batch.entries) entry.work->Given(batch.end);
@@ -137,12 +167,13 @@ absl::Status Lane::StateOf(Result& state) const {
 absl::Status Lane::Look(bool asks) {
   if (comm_ == nullptr) return absl::OkStatus();
   const cuda::DeviceGuard guard(platform_.cuda, options_.device);
+  Result state = kSuccess;
   if (in_progress_) {
     MUSTER_RETURN_IF_ERROR(LookAfter());
-    return GiveWaiting();
+  } else if (asks) {
+    MUSTER_RETURN_IF_ERROR(StateOf(state));
   }
-  Result state = kSuccess;
-  return asks ? StateOf(state) : absl::OkStatus();
+  return GiveWaiting();
 }
 
 absl::Status Lane::CheckDeadlines(Instant now) const {
@@ -163,6 +194,7 @@ absl::Status Lane::CheckDeadlines(Instant now) const {
 void Lane::Take(std::deque<Batch>& batches, const absl::Status& why,
                 Ended& ended) {
   Batch& batch = batches.front();
+  if (batch.split != nullptr) batch.split->End(why);
   for (Entry& entry : batch.entries) {
     if (entry.collective.kind == CollectiveKind::kRecv) {
       entry.work->SetSourceRank(entry.collective.peer);
@@ -178,7 +210,8 @@ void Lane::Take(std::deque<Batch>& batches, const absl::Status& why,
 void Lane::TakeEnded(bool over, bool gives_up, absl::Status& why,
                      Ended& ended) {
   while (!running_.empty()) {
-    const bool given = !in_progress_ || running_.size() > 1;
+    const bool given = running_.front().split == nullptr &&
+                       (!in_progress_ || running_.size() > 1);
     if (!given && !over) break;
     const cuda::Error error =
         given ? platform_.cuda.EventQuery(running_.front().end)

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "dataplane/backends/nccl/api.h"
 #include "dataplane/backends/nccl/platform.h"
+#include "dataplane/backends/nccl/split.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/device_work.h"
@@ -79,6 +80,9 @@ class Lane {
                    std::shared_ptr<cuda::DeviceWork> work, bool open);
   // What was added last is open no more.
   void Close();
+  // The communicator is to be split when all that was added before has ended:
+  // NCCL wants nothing else to be under way.
+  void Add(std::shared_ptr<Split> split);
 
   // Gives NCCL as much as can be given now.
   absl::Status GiveWaiting();
@@ -97,6 +101,8 @@ class Lane {
   void TakeEnded(bool over, bool gives_up, absl::Status& why, Ended& ended);
 
   bool IsIdle() const { return running_.empty() && waiting_.empty(); }
+  // Whether nothing but splits is on its way.
+  bool OnlySplits() const;
 
   // Begins to part from the other ranks; false: nothing to part from.
   bool BeginToPart();
@@ -118,10 +124,12 @@ class Lane {
     std::shared_ptr<cuda::DeviceWork> work;
   };
 
-  // What begins together: one collective, or several as one group of NCCL.
+  // What begins together: one collective, several as one group of NCCL, or a
+  // split.
   struct Batch {
     std::vector<Entry> entries;
-    // What it is to begin after, and its end.
+    std::shared_ptr<Split> split;
+    // What it is to begin after, and its end; of collectives.
     cuda::Event ready = nullptr;
     cuda::Event end = nullptr;
     // More comes to it.
@@ -130,6 +138,7 @@ class Lane {
 
   absl::Status Cuda(cuda::Error error, absl::string_view what) const;
   absl::Status Nccl(Result result, absl::string_view what) const;
+  bool CanGive() const;
   absl::Status Give();
   absl::Status LookAfter();
   absl::Status StateOf(Result& state) const;

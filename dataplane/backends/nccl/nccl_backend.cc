@@ -15,6 +15,7 @@
 #include "dataplane/backends/nccl/issue.h"
 #include "dataplane/backends/nccl/lane.h"
 #include "dataplane/backends/nccl/return_if_error.h"
+#include "dataplane/backends/nccl/split.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/mutex.h"
@@ -35,11 +36,15 @@ constexpr milliseconds kErrorLook(100);
 // one that is destroyed in peace to part from its peers.
 constexpr milliseconds kDrain(1000);
 
+// The key of the communicator of all ranks.
+constexpr char kGroupLane[] = "nccl";
+
 class NcclBackend : public Backend {
  public:
   NcclBackend(const Platform& platform, const BackendOptions& options)
       : platform_(platform),
         options_(options),
+        split_(std::dynamic_pointer_cast<nccl::Split>(options.descent)),
         supply_(platform_),
         watchdog_([this] { Watch(); }) {}
 
@@ -62,7 +67,8 @@ class NcclBackend : public Backend {
     MutexLock lock(mutex_);
     device_ = device;
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    return LaneOf("nccl", options_.rank, options_.world_size, options_.deadline)
+    return LaneOf(kGroupLane, options_.rank, options_.world_size,
+                  options_.deadline)
         .status();
   }
 
@@ -138,6 +144,28 @@ class NcclBackend : public Backend {
     if (!status.ok()) Abort(status);
   }
 
+  std::shared_ptr<Descent> Split(const SplitOptions& options) override {
+    // There is nothing to split before the first collective, which the ranks
+    // may be at different sides of.
+    if (options_.device < 0) return nullptr;
+    auto split =
+        std::make_shared<nccl::Split>(platform_, options, options_.rank);
+    absl::Status status;
+    {
+      MutexLock lock(mutex_);
+      if (!status_.ok()) {
+        split->End(status_);
+        return split;
+      }
+      const cuda::DeviceGuard guard(platform_.cuda, device_);
+      Lane& lane = *lanes_.at(kGroupLane);
+      lane.Add(split);
+      status = GiveWaiting(lane);
+    }
+    if (!status.ok()) Abort(status);
+    return split;
+  }
+
   void Abort(absl::Status cause) override {
     MutexLock lock(mutex_);
     if (!status_.ok()) return;
@@ -170,7 +198,7 @@ class NcclBackend : public Backend {
   absl::StatusOr<Lane*> LaneOf(const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!IsPointToPoint(collective.kind)) {
-      return LaneOf("nccl", options_.rank, options_.world_size,
+      return LaneOf(kGroupLane, options_.rank, options_.world_size,
                     collective.deadline);
     }
     const bool sends = collective.kind == CollectiveKind::kSend;
@@ -201,15 +229,14 @@ class NcclBackend : public Backend {
   // On a thread of the lane's: its communicator, and what waits for it.
   void Make(Lane& lane, Instant deadline) {
     const cuda::DeviceGuard guard(platform_.cuda, lane.options().device);
+    const Lane::Options& place = lane.options();
     absl::StatusOr<Comm> comm =
-        MakeCommunicator({.nccl = &platform_.nccl,
-                          .version = platform_.nccl_version,
-                          .store = options_.store,
-                          .key = lane.options().key,
-                          .rank = lane.options().rank,
-                          .size = lane.options().size,
-                          .group_name = options_.group_name,
-                          .config = options_.nccl,
+        MakeCommunicator({.platform = platform_,
+                          .group = options_,
+                          .split = place.key == kGroupLane ? split_ : nullptr,
+                          .key = place.key,
+                          .rank = place.rank,
+                          .size = place.size,
                           .deadline = deadline,
                           .over = [this] {
                             MutexLock lock(mutex_);
@@ -270,6 +297,13 @@ class NcclBackend : public Backend {
     });
   }
 
+  bool IsSplitting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !IsIdle() &&
+           std::all_of(lanes_.begin(), lanes_.end(), [](const auto& entry) {
+             return entry.second->OnlySplits();
+           });
+  }
+
   void Watch() {
     MutexLock lock(mutex_);
     for (;;) {
@@ -302,13 +336,17 @@ class NcclBackend : public Backend {
   // is aborted with the rest.
   void Part() {
     MutexLock lock(mutex_);
+    const Instant until = Clock::now() + kDrain;
+    // Others may need this rank for a split that it is in no part of.
+    while (status_.ok() && IsSplitting() && Clock::now() < until) {
+      waiters_->came.WaitUntil(mutex_, Clock::now() + kLook);
+    }
     if (device_ < 0 || !status_.ok() || !IsIdle()) return;
     const cuda::DeviceGuard guard(platform_.cuda, device_);
     std::vector<Lane*> parting;
     for (auto& [key, lane] : lanes_) {
       if (lane->BeginToPart()) parting.push_back(lane.get());
     }
-    const Instant until = Clock::now() + kDrain;
     for (Lane* const lane : parting) {
       while (!lane->HasParted() && Clock::now() < until) {
         waiters_->came.WaitUntil(mutex_, Clock::now() + kLook);
@@ -328,6 +366,8 @@ class NcclBackend : public Backend {
 
   const Platform platform_;
   const BackendOptions options_;
+  // That the communicator of all ranks comes of; null: of none.
+  const std::shared_ptr<nccl::Split> split_;
 
   // Its condition is that of the watchdog: also that something else is to do.
   const std::shared_ptr<cuda::HostWaiters> waiters_ =

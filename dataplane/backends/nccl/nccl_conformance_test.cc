@@ -3,13 +3,18 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "dataplane/backend.h"
 #include "dataplane/backends/nccl/nccl_backend.h"
 #include "dataplane/backends/nccl/testing/host_nccl.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/cuda/testing/on_device.h"
 #include "dataplane/factory.h"
+#include "dataplane/per_device.h"
 #include "dataplane/testing/backend_conformance.h"
+#include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -42,18 +47,61 @@ class Tidy : public ::testing::EmptyTestEventListener {
   }
 };
 
+// A group that is made of another one, which lives as long: of a larger one
+// whose last rank, in this process with rank 0, is in no part.
+class MadeOfAnother : public BackendDecorator {
+ public:
+  using Others = std::vector<std::unique_ptr<Backend>>;
+  MadeOfAnother(Others others, std::unique_ptr<Backend> backend)
+      : BackendDecorator(std::move(backend)), others_(std::move(others)) {}
+  ~MadeOfAnother() override { DestroyInner(); }
+
+ private:
+  const Others others_;
+};
+
+std::unique_ptr<Backend> Split(const BackendOptions& options, int device) {
+  BackendOptions other = options;
+  other.group_name = "larger";
+  other.world_size = options.world_size + 1;
+  other.store = PrefixedStore(options.store, "larger/");
+  if (other.store == nullptr) other.store = std::make_shared<InMemoryStore>();
+  other.device = device;
+  MadeOfAnother::Others others;
+  others.push_back(*nccl::CreateNcclBackend(ThePlatform(), other));
+  BackendOptions own = options;
+  own.device = device;
+  own.descent = others[0]->Split({.group_name = options.group_name});
+  if (options.rank == 0) {
+    other.rank = options.world_size;
+    others.push_back(*nccl::CreateNcclBackend(ThePlatform(), other));
+    others[1]->Split({.part = kNoPart});
+  }
+  return std::make_unique<MadeOfAnother>(
+      std::move(others), *nccl::CreateNcclBackend(ThePlatform(), own));
+}
+
 bool Register() {
-  const absl::Status registered = RegisterBackend(
-      "nccl-host", {DeviceType::kCpu}, [](const BackendOptions& options) {
-        const int device = options.rank % 2;
-        return cuda::testing::OnDevice(
-            ThePlatform().cuda, device, "nccl-host",
-            *nccl::CreateNcclBackend(ThePlatform(), options));
-      });
+  const auto add = [](const std::string& name, const auto& make) {
+    return RegisterBackend(name, {DeviceType::kCpu},
+                           [=](const BackendOptions& options) {
+                             const int device = options.rank % 2;
+                             return cuda::testing::OnDevice(
+                                 ThePlatform().cuda, device, name,
+                                 make(options, device));
+                           })
+        .ok();
+  };
+  const bool registered =
+      add("nccl-host",
+          [](const BackendOptions& options, int) {
+            return *nccl::CreateNcclBackend(ThePlatform(), options);
+          }) &&
+      add("nccl-host-split", &Split);
   // As NCCL may be when it connects ranks.
   nccl::testing::SetLooks(1);
   ::testing::UnitTest::GetInstance()->listeners().Append(new Tidy);
-  return registered.ok();
+  return registered;
 }
 
 const bool g_registered = Register();
@@ -63,7 +111,8 @@ INSTANTIATE_TEST_SUITE_P(Nccl, ReductionConformance,
                                  ValuesIn(kDataTypes)));
 
 INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance,
-                         Combine(Values("nccl-host"), Values(1, 2, 3, 4)));
+                         Combine(Values("nccl-host", "nccl-host-split"),
+                                 Values(1, 2, 3, 4)));
 
 // NCCL does not see who is gone and who runs something else: the coordinator
 // does, and debug level DETAIL. It has no tags, and no receive from any rank.

@@ -20,6 +20,7 @@ struct World {
   std::map<std::string, std::shared_ptr<Team>> teams ABSL_GUARDED_BY(mutex);
   Config last_config ABSL_GUARDED_BY(mutex);
   int aborts ABSL_GUARDED_BY(mutex) = 0;
+  Made made ABSL_GUARDED_BY(mutex);
   uint64_t last_id ABSL_GUARDED_BY(mutex) = 0;
   std::vector<std::string> misuses ABSL_GUARDED_BY(mutex);
 };
@@ -43,16 +44,42 @@ std::optional<Place> Met(const Place& place) {
   return place;
 }
 
-// What the configuration says, once the communicator is given out.
-Result AwaitMade(const std::shared_ptr<HostComm>& comm,
-                 const std::shared_ptr<Team>& meets, uint64_t step,
-                 const Config* config) {
-  if (config != nullptr && config->blocking == 0) {
-    MutexLock lock(comm->mutex);
-    comm->nonblocking = true;
-    return kInProgress;
+// One that is to find its place by `settle`.
+std::shared_ptr<HostComm> NewComm(std::function<std::optional<Place>()> settle,
+                                  const Config* config) {
+  auto comm = std::make_shared<HostComm>();
+  MutexLock lock(comm->mutex);
+  comm->settle = std::move(settle);
+  if (config == nullptr) return comm;
+  comm->nonblocking = config->blocking == 0;
+  comm->name = config->comm_name;
+  if (comm->name != nullptr) comm->name_then = comm->name;
+  return comm;
+}
+
+// A communicator that comes of `parent`, if there is `comm`, once `team` has
+// met at `step`: the call waits for that, or, of a parent that does not block,
+// leaves it in progress.
+Result Divide(const std::shared_ptr<HostComm>& parent,
+              const std::shared_ptr<Team>& team, uint64_t step,
+              const std::shared_ptr<HostComm>& comm, Comm* made) {
+  *made = nullptr;
+  const auto give_out = [comm, made] {
+    if (comm != nullptr) *made = Add(comm);
+  };
+  {
+    MutexLock lock(parent->mutex);
+    if (parent->nonblocking) {
+      parent->dividing = [team, step, give_out] {
+        if (!team->HasMet(step)) return false;
+        give_out();
+        return true;
+      };
+      return kInProgress;
+    }
   }
-  meets->Await(step, [comm] { return comm->IsAborted(); });
+  team->Await(step, [parent] { return parent->IsAborted(); });
+  give_out();
   return kSuccess;
 }
 
@@ -86,15 +113,25 @@ Result Remove(Comm handle, absl::string_view what, bool abort) {
   }
   std::shared_ptr<Team> team;
   bool keeps_ops = false;
+  bool must_abort = false;
+  bool lost_name = false;
   {
     MutexLock lock(comm->mutex);
     comm->aborted = comm->aborted || abort;
     team = comm->team;
     keeps_ops = !comm->factors.empty();
+    must_abort = comm->shrunk_by_abort;
+    lost_name = comm->name != nullptr && comm->name_then != comm->name;
   }
   if (team != nullptr) team->Wake();
   if (keeps_ops && !abort) {
     return Misuse(kInvalidUsage, "CommDestroy before RedOpDestroy");
+  }
+  if (must_abort && !abort) {
+    return Misuse(kInvalidUsage, "CommDestroy of one that was shrunk by abort");
+  }
+  if (lost_name) {
+    return Misuse(kInvalidArgument, absl::StrCat(what, ": its name is gone"));
   }
   return kSuccess;
 }
@@ -124,17 +161,21 @@ std::optional<Ready> Use(Comm handle, absl::string_view what, bool collective) {
   Ready ready;
   ready.comm = comm;
   ready.over = [comm] { return comm->IsAborted(); };
+  bool usable = true;
   bool settled = true;
   {
     MutexLock lock(comm->mutex);
-    settled =
-        comm->Settle() && (comm->in_progress.empty() || what == "RedOpDestroy");
+    if (comm->aborted) usable = false;
+    settled = comm->Settle() && comm->dividing == nullptr &&
+              (comm->in_progress.empty() || what == "RedOpDestroy");
     ready.team = comm->team;
     ready.rank = comm->rank;
     if (settled && collective) ready.step = comm->next_step++;
   }
-  if (settled) return ready;
-  Misuse(kInvalidUsage, absl::StrCat(what, " while something is in progress"));
+  if (usable && settled) return ready;
+  Misuse(kInvalidUsage,
+         absl::StrCat(what, usable ? " while something is in progress"
+                                   : " on one that was ended"));
   return std::nullopt;
 }
 
@@ -157,6 +198,7 @@ Result CommInitRankConfig(Comm* made, int size, UniqueId id, int rank,
     World& world = TheWorld();
     MutexLock lock(world.mutex);
     if (config != nullptr) world.last_config = *config;
+    ++world.made.by_id;
     std::shared_ptr<Team>& known = world.teams[id.internal];
     if (known == nullptr) known = std::make_shared<Team>(size);
     team = known;
@@ -166,34 +208,37 @@ Result CommInitRankConfig(Comm* made, int size, UniqueId id, int rank,
                   absl::StrCat("CommInitRank of ", size, " ranks, and of ",
                                team->size()));
   }
-  auto comm = std::make_shared<HostComm>();
-  {
-    MutexLock lock(comm->mutex);
-    comm->settle = [place = Place{team, rank}] { return Met(place); };
-  }
+  const auto comm =
+      NewComm([place = Place{team, rank}] { return Met(place); }, config);
   *made = Add(comm);
   team->Arrive(0, rank, {});
-  return AwaitMade(comm, team, 0, config);
+  if (config != nullptr && config->blocking == 0) return kInProgress;
+  team->Await(0, [comm] { return comm->IsAborted(); });
+  return kSuccess;
 }
 
 Result CommSplit(Comm parent, int color, int key, Comm* made, Config* config) {
+  if (color < 0 && color != kSplitNoColor) {
+    return Misuse(kInvalidArgument, absl::StrCat("CommSplit of color ", color));
+  }
   const std::optional<Ready> ready = Use(parent, "CommSplit", true);
   if (!ready.has_value()) return kInvalidUsage;
+  if (ready->comm->outstanding > 0) {
+    return Misuse(kInvalidUsage, "CommSplit while something is under way");
+  }
   const std::shared_ptr<Team> team = ready->team;
   const uint64_t step = ready->step;
   team->Arrive(step, ready->rank, {.color = color, .key = key});
-  *made = nullptr;
-  if (color == kSplitNoColor) {
-    if (config == nullptr || config->blocking != 0) {
-      team->Await(step, ready->over);
+  std::shared_ptr<HostComm> comm;
+  if (color != kSplitNoColor) {
+    {
+      World& world = TheWorld();
+      MutexLock lock(world.mutex);
+      if (config != nullptr) world.last_config = *config;
+      ++world.made.by_split;
     }
-    return kSuccess;
-  }
-  auto comm = std::make_shared<HostComm>();
-  {
-    MutexLock lock(comm->mutex);
-    comm->settle = [team, step, color,
-                    rank = ready->rank]() -> std::optional<Place> {
+    const auto settle = [team, step, color,
+                         rank = ready->rank]() -> std::optional<Place> {
       const auto calls = team->Await(step, [] { return true; });
       if (!calls.has_value()) return std::nullopt;
       const std::vector<int> members = MembersOf(*calls, color);
@@ -202,57 +247,59 @@ Result CommSplit(Comm parent, int color, int key, Comm* made, Config* config) {
           static_cast<int>(std::find(members.begin(), members.end(), rank) -
                            members.begin())};
     };
+    comm = NewComm(settle, config);
   }
-  *made = Add(comm);
-  return AwaitMade(comm, team, step, config);
+  return Divide(ready->comm, team, step, comm, made);
 }
 
 // Those that stay meet in a team of their own, which the list of the others
 // names.
 Result CommShrink(Comm parent, int* excluded, int count, Comm* made,
                   Config* config, int flags) {
-  const std::shared_ptr<HostComm> old = CommOf(parent);
-  if (old == nullptr) {
-    return Misuse(kInvalidUsage, "CommShrink of no communicator");
-  }
-  std::shared_ptr<Team> team;
-  int rank = -1;
-  {
-    MutexLock lock(old->mutex);
-    team = old->team;
-    rank = old->rank;
-    if (flags == kShrinkAbort) old->aborted = true;
-  }
-  if (team == nullptr) {
-    return Misuse(kInvalidUsage, "CommShrink while it is being made");
-  }
-  if (flags == kShrinkAbort) team->Wake();
+  const std::optional<Ready> ready = Use(parent, "CommShrink", false);
+  if (!ready.has_value()) return kInvalidUsage;
   const std::set<int> gone(excluded, excluded + count);
+  if (gone.empty() || *gone.begin() < 0 ||
+      *gone.rbegin() >= ready->team->size()) {
+    return Misuse(kInvalidArgument, "CommShrink without ranks to exclude");
+  }
+  if (flags == kShrinkAbort) {
+    {
+      MutexLock lock(ready->comm->mutex);
+      ready->comm->aborted = true;
+      ready->comm->shrunk_by_abort = true;
+    }
+    ready->team->Wake();
+  } else if (ready->comm->outstanding > 0) {
+    return Misuse(kInvalidUsage, "CommShrink while something is under way");
+  }
   std::vector<int> members;
   uint64_t name = 1;
-  for (int each = 0; each < team->size(); ++each) {
+  for (int each = 0; each < ready->team->size(); ++each) {
     if (gone.contains(each)) {
       name = name * 31 + static_cast<uint64_t>(each) + 1;
     } else {
       members.push_back(each);
     }
   }
-  const auto place = std::find(members.begin(), members.end(), rank);
+  const auto place = std::find(members.begin(), members.end(), ready->rank);
   if (place == members.end()) {
     return Misuse(kInvalidArgument, "CommShrink without the caller itself");
   }
   // Apart from all steps.
   const std::shared_ptr<Team> smaller =
-      team->Divide(~name, /*color=*/0, members.size());
+      ready->team->Divide(~name, /*color=*/0, members.size());
   const int new_rank = static_cast<int>(place - members.begin());
-  auto comm = std::make_shared<HostComm>();
   {
-    MutexLock lock(comm->mutex);
-    comm->settle = [place = Place{smaller, new_rank}] { return Met(place); };
+    World& world = TheWorld();
+    MutexLock lock(world.mutex);
+    if (config != nullptr) world.last_config = *config;
+    ++world.made.by_shrink;
   }
-  *made = Add(comm);
+  const auto comm = NewComm(
+      [place = Place{smaller, new_rank}] { return Met(place); }, config);
   smaller->Arrive(0, new_rank, {});
-  return AwaitMade(comm, smaller, 0, config);
+  return Divide(ready->comm, smaller, 0, comm, made);
 }
 
 Result CommFinalize(Comm comm) {
@@ -275,6 +322,17 @@ Result CommGetAsyncError(Comm handle, Result* error) {
   const std::shared_ptr<HostComm> comm = CommOf(handle);
   if (comm == nullptr) {
     return Misuse(kInvalidArgument, "CommGetAsyncError of no communicator");
+  }
+  std::function<bool()> dividing;
+  {
+    MutexLock lock(comm->mutex);
+    dividing.swap(comm->dividing);
+  }
+  if (dividing != nullptr && !dividing()) {
+    MutexLock lock(comm->mutex);
+    comm->dividing = std::move(dividing);
+    *error = comm->async_error == kSuccess ? kInProgress : comm->async_error;
+    return kSuccess;
   }
   std::vector<std::function<void()>> launches;
   {
@@ -303,6 +361,12 @@ Config LastConfig() {
   World& world = TheWorld();
   MutexLock lock(world.mutex);
   return world.last_config;
+}
+
+Made TakeMade() {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  return std::exchange(world.made, {});
 }
 
 int TakeAborts() {

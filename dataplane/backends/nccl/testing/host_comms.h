@@ -3,11 +3,13 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_NCCL_TESTING_HOST_COMMS_H_
 #define MUSTER_DATAPLANE_BACKENDS_NCCL_TESTING_HOST_COMMS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -30,8 +32,7 @@ struct Place {
 // One rank's end of a team, which Comm points to.
 struct HostComm {
   Mutex mutex;
-  // Null until it is known: it is made by a split whose ranks are not all
-  // there.
+  // Null until all its ranks are there.
   std::shared_ptr<Team> team ABSL_GUARDED_BY(mutex);
   int rank ABSL_GUARDED_BY(mutex) = -1;
   // Finds both out, as soon as all are there.
@@ -43,9 +44,20 @@ struct HostComm {
   std::vector<std::function<void()>> in_progress ABSL_GUARDED_BY(mutex);
   int looks_left ABSL_GUARDED_BY(mutex) = 0;
   bool aborted ABSL_GUARDED_BY(mutex) = false;
+  // It was ended by CommShrink: it is to be aborted.
+  bool shrunk_by_abort ABSL_GUARDED_BY(mutex) = false;
+  // A split or a shrink of it, of which not all ranks were there: gives the new
+  // communicator out and is true when they are.
+  std::function<bool()> dividing ABSL_GUARDED_BY(mutex);
+  // Of the configuration: NCCL keeps the pointer, and looks at it to the end.
+  const char* name ABSL_GUARDED_BY(mutex) = nullptr;
+  std::string name_then ABSL_GUARDED_BY(mutex);
   Result async_error ABSL_GUARDED_BY(mutex) = kSuccess;
   std::map<RedOp, double> factors ABSL_GUARDED_BY(mutex);
   RedOp next_op ABSL_GUARDED_BY(mutex) = kAvg + 1;
+
+  // What is in streams and has not ended.
+  std::atomic<int> outstanding{0};
 
   bool IsAborted() {
     MutexLock lock(mutex);

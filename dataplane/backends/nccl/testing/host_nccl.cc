@@ -93,6 +93,7 @@ void LaunchGathered(const Gathered& one) {
         if (!one.comm->IsAborted()) step();
       }
     }
+    --one.comm->outstanding;
   });
 }
 
@@ -106,6 +107,7 @@ Result Flush() {
       MutexLock lock(g_launches_mutex);
       g_launches.push_back(one.sends.size() + one.works.size());
     }
+    ++one.comm->outstanding;
     MutexLock lock(one.comm->mutex);
     if (one.comm->nonblocking && looks > 0) {
       one.comm->looks_left = looks;

@@ -23,10 +23,14 @@ namespace muster::dataplane::nccl::testing {
 //   says so (blocking = 0), is in progress until they are there. What is called
 //   of it then is in progress, too, until SetLooks(n) looks at
 //   CommGetAsyncError have said so; only then it is in its stream.
+// - A split or a shrink of one that does not block leaves that one in progress
+//   until all ranks are there; only then there is the new one.
 //
 // What NCCL forbids returns an error and is noted as a misuse: groups that are
-// not balanced, communicators that are gone, aborted or in progress, tensors
-// that are not on the device, ranks whose calls do not fit. Thread-safe.
+// not balanced, communicators that are gone, aborted or in progress, those that
+// are split or shrunk while something is under way, or destroyed where they are
+// to be aborted; texts of a configuration that do not outlive it; tensors that
+// are not on the device, ranks whose calls do not fit. Thread-safe.
 Api HostNcclApi();
 
 // What GetVersion says; what is not in an NCCL that old is null in the Api.
@@ -47,6 +51,16 @@ std::vector<size_t> TakeLaunches();
 
 // The configuration of the communicator that was begun last.
 Config LastConfig();
+
+// How many communicators were begun since the last TakeMade.
+struct Made {
+  int by_id = 0;
+  int by_split = 0;
+  int by_shrink = 0;
+
+  friend bool operator==(const Made&, const Made&) = default;
+};
+Made TakeMade();
 
 // How many CommAborts there have been since the last TakeAborts.
 int TakeAborts();

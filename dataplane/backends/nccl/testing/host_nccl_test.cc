@@ -227,6 +227,60 @@ TEST_F(HostNcclTest, WithoutBlockingAllComesLater) {
               ElementsAre("AllReduce while something is in progress"));
 }
 
+// As one that does not block gives it out.
+TEST_F(HostNcclTest, ASplitLeavesTheOldOneInProgressUntilAllHaveCome) {
+  UniqueId id;
+  ASSERT_EQ(api_.GetUniqueId(&id), kSuccess);
+  Config config;
+  config.blocking = 0;
+  Comm comms[2] = {};
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(api_.CommInitRankConfig(&comms[rank], 2, id, rank, &config),
+              kInProgress);
+  }
+  const auto state = [&](Comm comm) {
+    Result error = kSuccess;
+    EXPECT_EQ(api_.CommGetAsyncError(comm, &error), kSuccess);
+    return error;
+  };
+  EXPECT_EQ(state(comms[0]), kSuccess);
+  TakeMade();
+  Comm half = nullptr;
+  Comm none = nullptr;
+  EXPECT_EQ(api_.CommSplit(comms[0], 3, 0, &half, &config), kInProgress);
+  EXPECT_EQ(state(comms[0]), kInProgress);
+  EXPECT_EQ(half, nullptr);
+  EXPECT_NE(api_.CommSplit(comms[0], 3, 0, &none, &config), kSuccess);
+  EXPECT_NE(api_.CommSplit(comms[1], -2, 0, &none, &config), kSuccess);
+  EXPECT_EQ(api_.CommSplit(comms[1], kSplitNoColor, 0, &none, &config),
+            kInProgress);
+  EXPECT_EQ(state(comms[1]), kSuccess);
+  EXPECT_EQ(state(comms[0]), kSuccess);
+  EXPECT_EQ(none, nullptr);
+  ASSERT_NE(half, nullptr);
+  EXPECT_EQ(state(half), kSuccess);
+  EXPECT_EQ(TakeMade(), Made{.by_split = 1});
+  for (const Comm comm : {comms[0], comms[1], half}) {
+    EXPECT_EQ(api_.CommDestroy(comm), kSuccess);
+  }
+  EXPECT_THAT(TakeMisuses(),
+              ElementsAre("CommSplit while something is in progress",
+                          "CommSplit of color -2"));
+}
+
+TEST_F(HostNcclTest, ANameThatDoesNotOutliveItsCommunicatorIsAMisuse) {
+  UniqueId id;
+  ASSERT_EQ(api_.GetUniqueId(&id), kSuccess);
+  std::string name = "world";
+  Config config;
+  config.comm_name = name.c_str();
+  Comm comm = nullptr;
+  EXPECT_EQ(api_.CommInitRankConfig(&comm, 1, id, 0, &config), kSuccess);
+  name = "other";
+  EXPECT_NE(api_.CommDestroy(comm), kSuccess);
+  EXPECT_THAT(TakeMisuses(), ElementsAre("CommDestroy: its name is gone"));
+}
+
 TEST_F(HostNcclTest, AnAbortEndsWhatWaitsThereAndNowhereElse) {
   OnRanks(2, [&](Rank& self) {
     if (self.rank == 1) return;

@@ -1,0 +1,19 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_NCCL_CONFIG_H_
+#define MUSTER_DATAPLANE_BACKENDS_NCCL_CONFIG_H_
+
+#include <string>
+
+#include "dataplane/backend.h"
+#include "dataplane/backends/nccl/api.h"
+
+namespace muster::dataplane::nccl {
+
+// Of a communicator that does not block, for an NCCL of this version. Its texts
+// are those of the arguments, and NCCL does not copy them: these must outlive
+// the communicator.
+Config ConfigOf(const NcclOptions& options, const std::string& group_name,
+                int version);
+
+}  // namespace muster::dataplane::nccl
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_NCCL_CONFIG_H_
