@@ -199,11 +199,12 @@ TEST(BackendsTest, ABackendHearsOfTheGroupsThatAreMadeOfItsOwn) {
     return all;
   };
   EXPECT_THAT(
-      lines(0, 8),
+      lines(0, 10),
       ElementsAre("world from nowhere", "split world: 1 part 0", "1 from world",
                   "split world: world:split:0:0 part 0",
                   "world:split:0:0 from world", "split 1: 1:split:0:1 part 1",
-                  "1:split:0:1 from 1", "local from nowhere"));
+                  "1:split:0:1 from 1", "local from nowhere",
+                  "shrink 1: 1:shrink:1 without 1", "1:shrink:1 from 1"));
   EXPECT_THAT(
       lines(1, 7),
       ElementsAre("world from nowhere", "split world: 1 part 0", "1 from world",

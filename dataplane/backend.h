@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -58,6 +59,11 @@ struct SplitOptions {
   // rank is in, or kNoPart. Its ranks have the order that they have in the
   // other one.
   int part = 0;
+  // Or: it is the other one without these ranks, ascending. Those that are left
+  // alone take part then, and the other one is of no use any more.
+  std::vector<int> excluded = {};
+  // The same: what still runs there, perhaps for ever, is to be ended.
+  bool aborts = false;
   std::string group_name = {};
   NcclOptions nccl = {};
 };
@@ -142,7 +148,8 @@ class Backend {
   virtual void Refused(const Collective& collective, const absl::Status& why) {}
 
   // Groups of the same backend are made of ranks of this one. All ranks call
-  // it, those that are in none, too, in one order with the collectives. What it
+  // it, those that are in none, too (but for `excluded`), in one order with the
+  // collectives. What it
   // returns goes into the options of the new group's backend, or is dropped.
   // Null, on all ranks alike: that one needs nothing of this. Does not block.
   virtual std::shared_ptr<Descent> Split(const SplitOptions& options) {

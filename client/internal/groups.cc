@@ -413,9 +413,15 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
     plan.name = number == 0 ? shrunk : absl::StrCat(shrunk, ":", number);
     plan.name_is_fresh = true;
   }
-  if (options.shrink_flags == ShrinkGroupOptions::Flags::kAbort) {
-    AbortToShrink(*group, ranks_to_exclude);
-  }
+  const bool aborts = options.shrink_flags == ShrinkGroupOptions::Flags::kAbort;
+  std::vector<int> excluded = ranks_to_exclude;
+  std::sort(excluded.begin(), excluded.end());
+  // Before it is aborted: then nothing is left of it.
+  plan.descent = group->state()->Split({.excluded = std::move(excluded),
+                                        .aborts = aborts,
+                                        .group_name = plan.name,
+                                        .nccl = plan.nccl});
+  if (aborts) AbortToShrink(*group, ranks_to_exclude);
   std::shared_ptr<ProcessGroup> smaller = Form(plan);
   {
     MutexLock lock(mutex_);

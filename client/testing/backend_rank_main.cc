@@ -216,8 +216,13 @@ class TellingBackend : public dataplane::BackendDecorator {
 
   std::shared_ptr<dataplane::Descent> Split(
       const dataplane::SplitOptions& options) override {
-    Say("split " + name_ + ": " + options.group_name + " part " +
-        std::to_string(options.part));
+    if (options.excluded.empty()) {
+      Say("split " + name_ + ": " + options.group_name + " part " +
+          std::to_string(options.part));
+    } else {
+      Say("shrink " + name_ + ": " + options.group_name + " without " +
+          std::to_string(options.excluded[0]));
+    }
     return std::make_shared<Heritage>(name_);
   }
 
@@ -249,6 +254,8 @@ int MakeParts(const std::string& backend) {
               .use_local_synchronization = true,
               .name = "local"});
   }
+  // This one alone stays in it.
+  if (GetRank() == 0) ShrinkGroup({1}, pair);
   Barrier();
   DestroyProcessGroup();
   return 0;

@@ -75,11 +75,14 @@ absl::StatusOr<Comm> AwaitReady(const MakeOptions& options, Comm comm,
 }  // namespace
 
 absl::StatusOr<Comm> MakeCommunicator(const MakeOptions& options) {
-  if (options.split != nullptr) {
+  if (options.heritage != nullptr) {
     absl::StatusOr<Comm> comm =
-        options.split->Await(options.deadline, options.over);
+        options.heritage->Make({.group = options.group,
+                                .device = options.device,
+                                .deadline = options.deadline,
+                                .over = options.over});
     if (!comm.ok()) return comm;
-    if (*comm != nullptr) return AwaitReady(options, *comm, "ncclCommSplit");
+    if (*comm != nullptr) return AwaitReady(options, *comm, "NCCL");
   }
   const absl::StatusOr<UniqueId> id = AgreeOnId(options);
   if (!id.ok()) return id.status();

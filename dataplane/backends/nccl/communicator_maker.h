@@ -21,8 +21,9 @@ struct MakeOptions {
   const Platform& platform;
   // Of the group; it outlives the communicator.
   const BackendOptions& group;
+  int device = 0;
   // Null: the ranks meet in the group's store.
-  std::shared_ptr<Split> split = nullptr;
+  std::shared_ptr<Heritage> heritage = nullptr;
   // Where its unique id is kept there: one small value for each communicator.
   std::string key;
   // Of the communicator.
@@ -34,12 +35,11 @@ struct MakeOptions {
 };
 
 // Meets the other ranks and returns this rank's communicator, ready. The
-// current device of the thread is the communicator's. It comes of the split, if
-// there is one; else, or if the group that was to be split has ended, rank 0
-// makes the unique id, the others wait for it in the store, and after that
-// nothing is read there.
-// Errors: kDeadlineExceeded (rank 0 did not come, or others did not), kInternal
-// with NCCL's own words, what `over` and the store say.
+// current device of the thread is the communicator's. It comes of the heritage,
+// if there is one and something can come of it; else rank 0 makes the unique
+// id, the others wait for it in the store, and after that nothing is read
+// there. Errors: kDeadlineExceeded (rank 0 did not come, or others did not),
+// kInternal with NCCL's own words, what `over` and the store say.
 absl::StatusOr<Comm> MakeCommunicator(const MakeOptions& options);
 
 }  // namespace muster::dataplane::nccl

@@ -80,6 +80,10 @@ void Lane::Close() {
   if (!waiting_.empty()) waiting_.back().open = false;
 }
 
+Comm Lane::TakeComm() {
+  return IsIdle() ? std::exchange(comm_, nullptr) : nullptr;
+}
+
 void Lane::Add(std::shared_ptr<Split> split) {
   Batch batch;
   batch.split = std::move(split);

@@ -80,6 +80,9 @@ class Lane {
                    std::shared_ptr<cuda::DeviceWork> work, bool open);
   // What was added last is open no more.
   void Close();
+  // The communicator, if there is one and nothing is on its way there: it is
+  // the caller's then. Else null.
+  Comm TakeComm();
   // The communicator is to be split when all that was added before has ended:
   // NCCL wants nothing else to be under way.
   void Add(std::shared_ptr<Split> split);

@@ -44,7 +44,7 @@ class NcclBackend : public Backend {
   NcclBackend(const Platform& platform, const BackendOptions& options)
       : platform_(platform),
         options_(options),
-        split_(std::dynamic_pointer_cast<nccl::Split>(options.descent)),
+        heritage_(std::dynamic_pointer_cast<Heritage>(options.descent)),
         supply_(platform_),
         watchdog_([this] { Watch(); }) {}
 
@@ -145,6 +145,7 @@ class NcclBackend : public Backend {
   }
 
   std::shared_ptr<Descent> Split(const SplitOptions& options) override {
+    if (!options.excluded.empty()) return Shrink(options);
     // There is nothing to split before the first collective, which the ranks
     // may be at different sides of.
     if (options_.device < 0) return nullptr;
@@ -168,12 +169,32 @@ class NcclBackend : public Backend {
 
   void Abort(absl::Status cause) override {
     MutexLock lock(mutex_);
+    End(std::move(cause));
+  }
+
+ private:
+  void End(absl::Status cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!status_.ok()) return;
     status_ = std::move(cause);
     waiters_->came.NotifyAll();
   }
 
- private:
+  // A communicator that has failed was aborted: nothing can come of it.
+  std::shared_ptr<Descent> Shrink(const SplitOptions& options) {
+    MutexLock lock(mutex_);
+    Comm comm = nullptr;
+    const auto lane = lanes_.find(kGroupLane);
+    if (platform_.nccl.CommShrink != nullptr && status_.ok() &&
+        lane != lanes_.end()) {
+      comm = lane->second->TakeComm();
+    }
+    if (comm != nullptr) {
+      End(absl::AbortedError(
+          absl::StrCat("group \"", options_.group_name, "\" was shrunk")));
+    }
+    return std::make_shared<nccl::Shrink>(platform_, options, comm, device_);
+  }
+
   absl::Status Add(const Collective& collective,
                    const std::shared_ptr<cuda::DeviceWork>& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -230,18 +251,19 @@ class NcclBackend : public Backend {
   void Make(Lane& lane, Instant deadline) {
     const cuda::DeviceGuard guard(platform_.cuda, lane.options().device);
     const Lane::Options& place = lane.options();
-    absl::StatusOr<Comm> comm =
-        MakeCommunicator({.platform = platform_,
-                          .group = options_,
-                          .split = place.key == kGroupLane ? split_ : nullptr,
-                          .key = place.key,
-                          .rank = place.rank,
-                          .size = place.size,
-                          .deadline = deadline,
-                          .over = [this] {
-                            MutexLock lock(mutex_);
-                            return status_;
-                          }});
+    absl::StatusOr<Comm> comm = MakeCommunicator(
+        {.platform = platform_,
+         .group = options_,
+         .device = place.device,
+         .heritage = place.key == kGroupLane ? heritage_ : nullptr,
+         .key = place.key,
+         .rank = place.rank,
+         .size = place.size,
+         .deadline = deadline,
+         .over = [this] {
+           MutexLock lock(mutex_);
+           return status_;
+         }});
     absl::Status status = comm.status();
     {
       MutexLock lock(mutex_);
@@ -367,7 +389,7 @@ class NcclBackend : public Backend {
   const Platform platform_;
   const BackendOptions options_;
   // That the communicator of all ranks comes of; null: of none.
-  const std::shared_ptr<nccl::Split> split_;
+  const std::shared_ptr<Heritage> heritage_;
 
   // Its condition is that of the watchdog: also that something else is to do.
   const std::shared_ptr<cuda::HostWaiters> waiters_ =

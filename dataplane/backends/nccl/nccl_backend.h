@@ -16,10 +16,11 @@ namespace muster::dataplane::nccl {
 // the device, else with the first collective, on the device of its tensors; all
 // later ones are to be on that device. What is started before it is ready
 // waits. Split of a group whose options name the device splits it; the options
-// must name one on all ranks of a group or on none. Sends and receives have
-// communicators of their own, one for each pair of ranks and direction, made
-// with the first of them; tags are ignored, as NCCL has none, so their order
-// alone matches them.
+// must name one on all ranks of a group or on none. Of one that is to be
+// without some ranks, and has nothing under way, the communicator is taken, and
+// the group ends. Sends and receives have communicators of their own, one for
+// each pair of ranks and direction, made with the first of them; tags are
+// ignored, as NCCL has none, so their order alone matches them.
 //
 // A collective begins after what its thread's current stream (cuda/stream.h)
 // has been given by then, and runs in a stream of the group. A thread of the

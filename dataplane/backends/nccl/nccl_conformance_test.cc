@@ -60,7 +60,8 @@ class MadeOfAnother : public BackendDecorator {
   const Others others_;
 };
 
-std::unique_ptr<Backend> Split(const BackendOptions& options, int device) {
+std::unique_ptr<Backend> Part(const BackendOptions& options, int device,
+                              bool shrinks) {
   BackendOptions other = options;
   other.group_name = "larger";
   other.world_size = options.world_size + 1;
@@ -71,12 +72,25 @@ std::unique_ptr<Backend> Split(const BackendOptions& options, int device) {
   others.push_back(*nccl::CreateNcclBackend(ThePlatform(), other));
   BackendOptions own = options;
   own.device = device;
-  own.descent = others[0]->Split({.group_name = options.group_name});
   if (options.rank == 0) {
     other.rank = options.world_size;
     others.push_back(*nccl::CreateNcclBackend(ThePlatform(), other));
+  }
+  SplitOptions split = {.group_name = options.group_name};
+  if (shrinks) {
+    split.excluded = {options.world_size};
+    // It is to have a communicator.
+    std::vector<std::shared_ptr<Work>> works;
+    for (const auto& each : others) {
+      works.push_back(each->Start({.kind = CollectiveKind::kBarrier}));
+    }
+    for (const auto& work : works) {
+      EXPECT_EQ(work->Synchronize(), absl::OkStatus());
+    }
+  } else if (options.rank == 0) {
     others[1]->Split({.part = kNoPart});
   }
+  own.descent = others[0]->Split(split);
   return std::make_unique<MadeOfAnother>(
       std::move(others), *nccl::CreateNcclBackend(ThePlatform(), own));
 }
@@ -97,7 +111,13 @@ bool Register() {
           [](const BackendOptions& options, int) {
             return *nccl::CreateNcclBackend(ThePlatform(), options);
           }) &&
-      add("nccl-host-split", &Split);
+      add("nccl-host-split",
+          [](const BackendOptions& options, int device) {
+            return Part(options, device, /*shrinks=*/false);
+          }) &&
+      add("nccl-host-shrunk", [](const BackendOptions& options, int device) {
+        return Part(options, device, /*shrinks=*/true);
+      });
   // As NCCL may be when it connects ranks.
   nccl::testing::SetLooks(1);
   ::testing::UnitTest::GetInstance()->listeners().Append(new Tidy);
@@ -111,7 +131,8 @@ INSTANTIATE_TEST_SUITE_P(Nccl, ReductionConformance,
                                  ValuesIn(kDataTypes)));
 
 INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance,
-                         Combine(Values("nccl-host", "nccl-host-split"),
+                         Combine(Values("nccl-host", "nccl-host-split",
+                                        "nccl-host-shrunk"),
                                  Values(1, 2, 3, 4)));
 
 // NCCL does not see who is gone and who runs something else: the coordinator

@@ -2,16 +2,30 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/nccl/config.h"
+#include "dataplane/backends/nccl/issue.h"
+#include "dataplane/bootstrap_store.h"
 
 namespace muster::dataplane::nccl {
 namespace {
 
 // How often whoever waits for a communicator asks whether it is still needed.
 constexpr std::chrono::milliseconds kLook(10);
+// The same of whoever waits in the store.
+constexpr std::chrono::milliseconds kSlice(200);
+// How often a shrink is looked at.
+constexpr std::chrono::milliseconds kShrinkLook(1);
+
+absl::Status Late(const Asker& asker, absl::string_view why) {
+  return absl::DeadlineExceededError(
+      absl::StrCat("group \"", asker.group.group_name, "\": ", why));
+}
 
 }  // namespace
 
@@ -37,19 +51,95 @@ void Split::End(const absl::Status& why) {
   changed_.NotifyAll();
 }
 
-absl::StatusOr<Comm> Split::Await(Instant deadline,
-                                  const std::function<absl::Status()>& over) {
+absl::StatusOr<Comm> Split::Make(const Asker& asker) {
   for (;;) {
-    if (absl::Status why = over(); !why.ok()) return why;
+    if (absl::Status why = asker.over(); !why.ok()) return why;
     MutexLock lock(mutex_);
     if (ended_) return std::exchange(comm_, nullptr);
-    if (Clock::now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "group \"", options_.group_name,
-          "\": not all ranks of the group that it is made from came to make "
-          "its communicator"));
+    if (Clock::now() >= asker.deadline) {
+      return Late(asker,
+                  "not all ranks of the group that it is made from came to "
+                  "make its communicator");
     }
-    changed_.WaitUntil(mutex_, std::min(deadline, Clock::now() + kLook));
+    changed_.WaitUntil(mutex_, std::min(asker.deadline, Clock::now() + kLook));
+  }
+}
+
+absl::StatusOr<Comm> Shrink::Make(const Asker& asker) {
+  const absl::StatusOr<bool> all = AllHaveOne(asker);
+  if (!all.ok()) return all.status();
+  absl::StatusOr<Comm> made(static_cast<Comm>(nullptr));
+  if (*all) made = Call(asker);
+  Release();
+  return made;
+}
+
+absl::StatusOr<bool> Shrink::AllHaveOne(const Asker& asker) const {
+  const bool has_one = parent_ != nullptr && asker.device == device_;
+  if (asker.group.world_size == 1) return has_one;
+  std::vector<std::string> keys;
+  keys.reserve(static_cast<size_t>(asker.group.world_size));
+  for (int rank = 0; rank < asker.group.world_size; ++rank) {
+    keys.push_back(absl::StrCat("nccl/shrinks/", rank));
+  }
+  BootstrapStore& store = *asker.group.store;
+  absl::Status status = store.SetBy(keys[static_cast<size_t>(asker.group.rank)],
+                                    has_one ? "yes" : "no", asker.deadline);
+  while (status.ok()) {
+    const auto values =
+        store.Get(keys, std::min(asker.deadline, Clock::now() + kSlice));
+    if (values.ok()) {
+      return std::count(values->begin(), values->end(), "yes") ==
+             asker.group.world_size;
+    }
+    status = asker.over();
+    if (!status.ok()) break;
+    if (!absl::IsDeadlineExceeded(values.status())) return values.status();
+    if (Clock::now() >= asker.deadline) {
+      status = Late(asker, "not all of its ranks came to shrink the other one");
+    }
+  }
+  return status;
+}
+
+absl::StatusOr<Comm> Shrink::Call(const Asker& asker) {
+  std::vector<int> excluded = options_.excluded;
+  Config config = ConfigOf(options_.nccl, options_.group_name, version_);
+  Comm made = nullptr;
+  absl::Status status = ToStatus(
+      nccl_,
+      nccl_.CommShrink(parent_, excluded.data(),
+                       static_cast<int>(excluded.size()), &made, &config,
+                       options_.aborts ? kShrinkAbort : kShrinkDefault),
+      "ncclCommShrink", parent_);
+  Result state = kInProgress;
+  while (status.ok()) {
+    status = ToStatus(nccl_, nccl_.CommGetAsyncError(parent_, &state),
+                      "ncclCommGetAsyncError", parent_);
+    if (status.ok()) {
+      status = ToStatus(nccl_, state, "ncclCommShrink", parent_);
+    }
+    if (status.ok() && state != kInProgress) return made;
+    if (status.ok()) status = asker.over();
+    if (status.ok() && Clock::now() >= asker.deadline) {
+      status = Late(asker, "not all of its ranks came to shrink the other one");
+    }
+    std::this_thread::sleep_for(kShrinkLook);
+  }
+  // Ends NCCL's work on it: nothing writes to `made` any more.
+  nccl_.CommAbort(std::exchange(parent_, nullptr));
+  if (made != nullptr) nccl_.CommAbort(made);
+  return status;
+}
+
+// Of one that was not ended the new one may share resources.
+void Shrink::Release() {
+  if (parent_ == nullptr) return;
+  const Comm parent = std::exchange(parent_, nullptr);
+  if (options_.aborts) {
+    nccl_.CommAbort(parent);
+  } else {
+    nccl_.CommDestroy(parent);
   }
 }
 

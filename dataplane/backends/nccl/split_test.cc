@@ -191,6 +191,95 @@ TEST_F(SplitTest, TheOtherGroupMayGo) {
   ExpectSum(parts_, 3);
 }
 
+// Ranks 0 and 2 of three go on.
+class ShrinkTest : public SplitTest {
+ protected:
+  void ShrinkTo(bool aborts, Instant deadline = Instant::max()) {
+    for (const int rank : {0, 2}) {
+      Join(rank / 2, 2,
+           backend(rank).Split(
+               {.excluded = {1}, .aborts = aborts, .group_name = "part"}),
+           deadline);
+    }
+  }
+};
+
+TEST_F(ShrinkTest, WhatIsLeftOfAGroupHasItsCommunicatorFromThat) {
+  // Also one that is bound to a device by its collectives alone.
+  for (const int device : {0, -1}) {
+    store_ = std::make_shared<InMemoryStore>();
+    part_store_ = std::make_shared<InMemoryStore>();
+    Make(kAll, device);
+    ExpectSum(backends_, 7);
+    TakeMade();
+    testing::TakeAborts();
+    ShrinkTo(/*aborts=*/false);
+    ExpectSum(parts_, 3);
+    EXPECT_EQ(TakeMade(), (Made{.by_shrink = 2}));
+    EXPECT_EQ(testing::TakeAborts(), 0);
+    // The others have no use for the old one.
+    EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))),
+              absl::AbortedError("group \"world\" was shrunk"));
+    parts_.clear();
+    backends_.clear();
+  }
+}
+
+TEST_F(ShrinkTest, OneThatIsToBeEndedIsAborted) {
+  Make(kAll, 0);
+  ExpectSum(backends_, 7);
+  TakeMade();
+  testing::TakeAborts();
+  ShrinkTo(/*aborts=*/true);
+  ExpectSum(parts_, 3);
+  EXPECT_EQ(TakeMade(), (Made{.by_shrink = 2}));
+  EXPECT_EQ(testing::TakeAborts(), 2);
+}
+
+TEST_F(ShrinkTest, WhenOneRankHasNothingLeftAllMeetAnew) {
+  Make(kAll, 0);
+  ExpectSum(backends_, 7);
+  TakeMade();
+  backend(2).Abort(absl::AbortedError("rank 1 is gone"));
+  ShrinkTo(/*aborts=*/true);
+  ExpectSum(parts_, 3);
+  EXPECT_EQ(TakeMade(), (Made{.by_id = 2}));
+}
+
+TEST_F(ShrinkTest, NothingComesOfACommunicatorThatIsBusy) {
+  Make(kAll, 0);
+  ExpectSum(backends_, 7);
+  TakeMade();
+  const auto stuck = AllReduce(0, OnDevice(1, 1));
+  ShrinkTo(/*aborts=*/false);
+  ExpectSum(parts_, 3);
+  EXPECT_EQ(TakeMade(), (Made{.by_id = 2}));
+  EXPECT_FALSE(stuck->IsCompleted());
+}
+
+TEST_F(ShrinkTest, AnOlderNcclHasNoShrink) {
+  platform_.nccl.CommShrink = nullptr;
+  Make(kAll, 0);
+  ExpectSum(backends_, 7);
+  TakeMade();
+  ShrinkTo(/*aborts=*/false);
+  ExpectSum(parts_, 3);
+  EXPECT_EQ(TakeMade(), (Made{.by_id = 2}));
+}
+
+TEST_F(ShrinkTest, WhoDoesNotComeToItIsMissedInTime) {
+  Make(kAll, 0);
+  ExpectSum(backends_, 7);
+  Join(0, 2, backend(0).Split({.excluded = {1}, .group_name = "part"}),
+       Clock::now() + std::chrono::milliseconds(30));
+  EXPECT_EQ(Wait(parts_[0]->Start({.kind = CollectiveKind::kBarrier})),
+            absl::DeadlineExceededError(
+                "group \"part\": not all of its ranks came to shrink the "
+                "other one"));
+  // And one that nobody makes a group of.
+  EXPECT_NE(backend(2).Split({.excluded = {1}}), nullptr);
+}
+
 TEST_F(SplitTest, TheOptionsAreTheNewGroups) {
   Make(1, 0);
   auto descent =

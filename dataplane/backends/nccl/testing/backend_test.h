@@ -85,7 +85,7 @@ class BackendTest : public ::testing::Test {
     return work->Wait(Clock::now() + std::chrono::minutes(1));
   }
 
-  const Platform platform_ = {.cuda = cuda::testing::HostCudaApi(),
+  Platform platform_ = {.cuda = cuda::testing::HostCudaApi(),
                               .nccl = HostNcclApi(),
                               .nccl_version = 22809};
   std::shared_ptr<dataplane::testing::InMemoryStore> store_ =
