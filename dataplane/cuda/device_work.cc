@@ -4,7 +4,8 @@
 
 namespace muster::dataplane::cuda {
 
-void DeviceWork::Given(Event end) {
+void DeviceWork::Given(Event end, int source_rank) {
+  given_source_.store(source_rank);
   MutexLock lock(mutex_);
   end_ = end;
   changed_.NotifyAll();
@@ -15,6 +16,10 @@ void DeviceWork::Over() {
   end_ = nullptr;
   over_ = true;
   changed_.NotifyAll();
+}
+
+int DeviceWork::source_rank() const {
+  return IsCompleted() ? PromisedWork::source_rank() : given_source_.load();
 }
 
 absl::Status DeviceWork::Wait(Instant deadline) {

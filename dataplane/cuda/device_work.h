@@ -38,14 +38,17 @@ class DeviceWork : public PromisedWork {
         blocks_(blocks),
         waiters_(std::move(waiters)) {}
 
-  // It is in a stream, in which `end` comes after it.
-  void Given(Event end);
+  // It is in a stream, in which `end` comes after it. Of a receive it may be
+  // known by then from whom it comes.
+  void Given(Event end, int source_rank = -1);
   // `end` is somebody else's from here on.
   void Over();
 
   using PromisedWork::Wait;
   [[nodiscard]] absl::Status Wait(Instant deadline) override;
   [[nodiscard]] absl::Status Synchronize() override;
+  // Also between what Given says and the completion.
+  int source_rank() const override;
 
  private:
   const Api& api_;
@@ -58,6 +61,7 @@ class DeviceWork : public PromisedWork {
   CondVar changed_;
   Event end_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<int> given_source_{-1};
 };
 
 }  // namespace muster::dataplane::cuda

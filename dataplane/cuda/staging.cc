@@ -16,6 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "dataplane/cuda/device_work.h"
+#include "dataplane/cuda/pinned.h"
+#include "dataplane/cuda/staged_messages.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/mutex.h"
 
@@ -93,8 +95,6 @@ Cut CutOf(const Collective& collective, int world_size, size_t chunk_bytes) {
     case CollectiveKind::kAllToAll:
     case CollectiveKind::kAllToAllSingle:
     case CollectiveKind::kBarrier:
-    case CollectiveKind::kSend:
-    case CollectiveKind::kRecv:
       return {longest, 1};
     default:
       break;
@@ -106,37 +106,6 @@ Cut CutOf(const Collective& collective, int world_size, size_t chunk_bytes) {
       static_cast<int64_t>(std::max<size_t>(chunk_bytes / bytes, 1));
   return {step, std::max<int64_t>((longest + step - 1) / step, 1)};
 }
-
-// Pinned memory of the host.
-class Pinned {
- public:
-  explicit Pinned(const Api& api) : api_(api) {}
-  ~Pinned() { Free(); }
-
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
-
-  absl::Status Reserve(size_t bytes) {
-    if (bytes <= bytes_) return absl::OkStatus();
-    Free();
-    absl::Status status =
-        ToStatus(api_, api_.HostAlloc(&data_, bytes, kHostAllocPortable),
-                 "cudaHostAlloc");
-    if (status.ok()) bytes_ = bytes;
-    return status;
-  }
-  void Free() {
-    if (bytes_ > 0) api_.FreeHost(data_);
-    bytes_ = 0;
-  }
-  char* data() const { return static_cast<char*>(data_); }
-  size_t bytes() const { return bytes_; }
-
- private:
-  const Api& api_;
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
-};
 
 // What lies at two places.
 struct Copy {
@@ -178,7 +147,9 @@ class Staging : public Backend {
       : api_(api),
         options_(options),
         inner_(std::move(inner)),
-        thread_([this] { Serve(); }) {}
+        thread_([this] { Serve(); }),
+        messages_(api, *inner_,
+                  [this](const absl::Status& status) { Abort(status); }) {}
 
   ~Staging() override {
     Abort(absl::CancelledError(
@@ -227,13 +198,6 @@ class Staging : public Backend {
         tensor = Tensor(tensor.data(), tensor.data_type(), tensor.shape());
       }
     }
-    if (IsPointToPoint(collective.kind)) {
-      return absl::UnimplementedError(
-          absl::StrCat("the ", name(),
-                       " backend sends and receives CPU "
-                       "tensors alone, got ",
-                       collective.first_tensor()->Describe()));
-    }
     return inner_->Supports(on_host);
   }
 
@@ -249,12 +213,16 @@ class Staging : public Backend {
     {
       MutexLock lock(mutex_);
       if (status.ok()) status = status_;
-      if (status.ok()) {
+      if (status.ok() && !IsPointToPoint(collective.kind)) {
         jobs_.push_back(job);
         changed_.NotifyAll();
       }
     }
-    if (!status.ok()) End(job, status);
+    if (!status.ok()) {
+      End(job, status);
+    } else if (IsPointToPoint(collective.kind)) {
+      messages_.Start(collective, job.work, job.ready);
+    }
     return job.work;
   }
 
@@ -269,7 +237,8 @@ class Staging : public Backend {
       status_ = cause;
       changed_.NotifyAll();
     }
-    inner_->Abort(std::move(cause));
+    inner_->Abort(cause);
+    messages_.Abort(cause);
   }
 
  private:
@@ -469,10 +438,7 @@ class Staging : public Backend {
       if (error != kNotReady) return Check(error, "cudaEventQuery");
       const Instant now = Clock::now();
       if (now >= job.collective.deadline) {
-        return absl::DeadlineExceededError(absl::StrCat(
-            job.collective.Label(), ": timed out after ",
-            job.collective.timeout.count(),
-            " ms waiting for what the current stream had been given before"));
+        return StreamIsLate(job.collective);
       }
       if (now - began < kSpin) continue;
       absl::Status over = aborted();
@@ -530,6 +496,8 @@ class Staging : public Backend {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;
+  // Goes first: its thread calls Abort.
+  StagedMessages messages_;
 };
 
 }  // namespace

@@ -26,14 +26,15 @@ struct StagingOptions {
 // and `inner`, which belongs to this group alone: in chunks, of which one is
 // copied from the device, one is with `inner`, and one is copied back at the
 // same time. all_to_all, all_to_all_single and what has no tensors go as a
-// whole; sends and receives are not supported.
+// whole, and so do sends and receives, beside the collectives
+// (staged_messages.h).
 //
 // They begin after what the calling thread's current stream has been given, one
 // after the other, and are over when their results are on the device.
 // Work::Synchronize waits until the last copy has been given to a stream, and
 // lets the current stream wait for that.
 //
-// A thread does all of it.
+// A thread does the collectives, and another one the sends and receives.
 std::unique_ptr<Backend> CreateStaging(const Api& api,
                                        std::unique_ptr<Backend> inner,
                                        const StagingOptions& options);

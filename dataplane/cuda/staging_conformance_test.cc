@@ -80,10 +80,14 @@ INSTANTIATE_TEST_SUITE_P(Staged, BackendConformance,
 INSTANTIATE_TEST_SUITE_P(Staged, DisagreementConformance,
                          Combine(Values("gloo-staged"), Values(2, 3)));
 
-// Sends and receives are not for CUDA tensors.
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FailureConformance);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PointToPointConformance);
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ProgramConformance);
+INSTANTIATE_TEST_SUITE_P(Staged, PointToPointConformance,
+                         Combine(Values("gloo-staged"), Values(2, 3)));
+
+INSTANTIATE_TEST_SUITE_P(Staged, FailureConformance,
+                         Combine(Values("gloo-staged"), Values(3)));
+
+INSTANTIATE_TEST_SUITE_P(Staged, ProgramConformance,
+                         Combine(Values("gloo-chunks"), Values(3)));
 
 }  // namespace
 }  // namespace muster::dataplane::testing

@@ -1,0 +1,50 @@
+// Memory of the host that CUDA copies from and to without a copy in between.
+
+#ifndef MUSTER_DATAPLANE_CUDA_PINNED_H_
+#define MUSTER_DATAPLANE_CUDA_PINNED_H_
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "dataplane/cuda/api.h"
+
+namespace muster::dataplane::cuda {
+
+// One piece of pinned memory, which grows by being made anew. One thread at a
+// time. No copy may be on its way when it goes.
+class Pinned {
+ public:
+  // `api` outlives it.
+  explicit Pinned(const Api& api) : api_(api) {}
+  ~Pinned() { Free(); }
+
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+
+  // At least so many bytes; what was in it is lost if it grows.
+  // Errors: kInternal, with what CUDA says.
+  absl::Status Reserve(size_t bytes) {
+    if (bytes <= bytes_) return absl::OkStatus();
+    Free();
+    absl::Status status =
+        ToStatus(api_, api_.HostAlloc(&data_, bytes, kHostAllocPortable),
+                 "cudaHostAlloc");
+    if (status.ok()) bytes_ = bytes;
+    return status;
+  }
+  void Free() {
+    if (bytes_ > 0) api_.FreeHost(data_);
+    bytes_ = 0;
+  }
+  char* data() const { return static_cast<char*>(data_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  const Api& api_;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace muster::dataplane::cuda
+
+#endif  // MUSTER_DATAPLANE_CUDA_PINNED_H_

@@ -1,0 +1,99 @@
+// Sends and receives of CUDA tensors, through the host.
+
+#ifndef MUSTER_DATAPLANE_CUDA_STAGED_MESSAGES_H_
+#define MUSTER_DATAPLANE_CUDA_STAGED_MESSAGES_H_
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/backend.h"
+#include "dataplane/collective.h"
+#include "dataplane/cuda/api.h"
+#include "dataplane/cuda/device_work.h"
+#include "dataplane/cuda/pinned.h"
+#include "dataplane/mutex.h"
+
+namespace muster::dataplane::cuda {
+
+// kDeadlineExceeded: the stream has not come to `collective` in time.
+absl::Status StreamIsLate(const Collective& collective);
+
+// Each message goes as a whole, by pinned memory of its own. A receive is with
+// the inner backend from its start on, and is copied to the device when it has
+// come and the stream has come so far; a send is copied from the device first,
+// and its tensor is free then. So none holds up another, but that sends to one
+// peer with one tag keep their order.
+//
+// A thread does all of it, from the first message on. Thread-safe.
+class StagedMessages {
+ public:
+  // `api` and `inner`, which takes CPU tensors, outlive it. `fail` is called by
+  // the thread with the first failure: it is to end the group, with Abort of
+  // this and of `inner`.
+  StagedMessages(const Api& api, Backend& inner,
+                 std::function<void(const absl::Status&)> fail);
+
+  // After Abort of this and of `inner`: waits for the end of all of them.
+  ~StagedMessages();
+
+  // A kSend or kRecv, of a tensor on a CUDA device, that begins after `ready`,
+  // which is this object's from here on. Does not block.
+  void Start(const Collective& collective, std::shared_ptr<DeviceWork> work,
+             Event ready);
+
+  // Ends all of them with `cause`, soon.
+  void Abort(const absl::Status& cause);
+
+ private:
+  struct Message;
+  // The streams for copies of a device.
+  struct Streams {
+    Stream in = nullptr;
+    Stream out = nullptr;
+  };
+
+  void Serve();
+  // Goes as far with it as it goes without waiting. True: it has ended.
+  bool Advance(Message& message, const absl::Status& aborted);
+  absl::Status Begin(Message& message);
+  void GiveToInner(Message& message);
+  absl::Status GiveCopy(Message& message);
+  void End(Message& message, const absl::Status& status);
+  // Whether a send before it, with its peer and tag, is not with `inner` yet.
+  bool HasToWait(const Message& message) const;
+  absl::Status Await(const Message& message, Event event, bool& reached) const;
+  absl::StatusOr<Stream> StreamOf(const Message& message);
+
+  const Api& api_;
+  Backend& inner_;
+  const std::function<void(const absl::Status&)> fail_;
+
+  // Of the thread alone. In the order in which they were started.
+  std::vector<std::unique_ptr<Message>> messages_;
+  std::map<int, Streams> streams_;
+  std::vector<std::unique_ptr<Pinned>> free_;
+  size_t free_bytes_ = 0;
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::unique_ptr<Message>> started_ ABSL_GUARDED_BY(mutex_);
+  // What `inner` has ended, and how.
+  std::vector<std::pair<Message*, absl::Status>> ended_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  // Something above is new.
+  bool is_news_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace muster::dataplane::cuda
+
+#endif  // MUSTER_DATAPLANE_CUDA_STAGED_MESSAGES_H_
