@@ -5,7 +5,6 @@
 #include <memory>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +14,7 @@
 #include "dataplane/backends/nccl/nccl_backend.h"
 #include "dataplane/backends/nccl/testing/host_nccl.h"
 #include "dataplane/collective.h"
+#include "dataplane/cuda/staging.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "dataplane/factory.h"
 #include "dataplane/testing/sample.h"
@@ -52,8 +52,8 @@ class Table {
     lines_.push_back("|---|---|---|---|---|---|---|---|");
   }
 
-  // Lines of a backend, with tensors on `device`.
-  void Add(const Backend& backend, Device device,
+  // Lines of a backend, which the table calls `name`, with tensors on `device`.
+  void Add(const std::string& name, const Backend& backend, Device device,
            const std::vector<CollectiveKind>& kinds, ReduceOp op,
            bool reduces) {
     std::vector<std::string> names;
@@ -70,7 +70,7 @@ class Table {
     }
     lines_.push_back(absl::StrCat("| ", absl::StrJoin(names, ", "), " | ",
                                   reduces ? std::string(ReduceOpName(op)) : "",
-                                  " | ", backend.name(), " | ",
+                                  " | ", name, " | ",
                                   absl::StrJoin(cells, " | "), " |"));
   }
 
@@ -135,15 +135,24 @@ class Table {
 };
 
 std::string Expected() {
+  const cuda::Api api = cuda::testing::HostCudaApi();
   const auto gloo = CreateBackend("gloo", {.world_size = 1});
+  const auto staged =
+      cuda::CreateStaging(api, *CreateBackend("gloo", {.world_size = 1}), {});
   const auto nccl =
-      *nccl::CreateNcclBackend({.cuda = cuda::testing::HostCudaApi(),
+      *nccl::CreateNcclBackend({.cuda = api,
                                 .nccl = nccl::testing::HostNcclApi(),
                                 .nccl_version = 22809},
                                {});
-  const std::vector<std::pair<const Backend*, Device>> backends = {
-      {gloo->get(), {DeviceType::kCpu, 0}},
-      {nccl.get(), {DeviceType::kCuda, 0}}};
+  struct Named {
+    std::string name;
+    const Backend* backend;
+    Device device;
+  };
+  const std::vector<Named> backends = {
+      {"gloo", gloo->get(), {DeviceType::kCpu, 0}},
+      {"cuda:gloo", staged.get(), {DeviceType::kCuda, 0}},
+      {"nccl", nccl.get(), {DeviceType::kCuda, 0}}};
   Table table;
   std::vector<CollectiveKind> movements;
   std::vector<CollectiveKind> reductions;
@@ -152,10 +161,11 @@ std::string Expected() {
     if (kind == CollectiveKind::kBarrier) continue;
     (IsReduction(kind) ? reductions : movements).push_back(kind);
   }
-  for (const auto& [backend, device] : backends) {
-    table.Add(*backend, device, movements, ReduceOp::kSum, /*reduces=*/false);
+  for (const auto& [name, backend, device] : backends) {
+    table.Add(name, *backend, device, movements, ReduceOp::kSum,
+              /*reduces=*/false);
     for (int i = 0; i < kReduceOpCount; ++i) {
-      table.Add(*backend, device, reductions, static_cast<ReduceOp>(i),
+      table.Add(name, *backend, device, reductions, static_cast<ReduceOp>(i),
                 /*reduces=*/true);
     }
   }
