@@ -6,6 +6,7 @@
 #include "client/backends.h"
 #include "client/coalescing.h"
 #include "client/debug.h"
+#include "client/device_memory.h"
 #include "client/device_mesh.h"
 #include "client/distributed.h"
 #include "client/dlpack.h"

@@ -18,6 +18,7 @@ namespace muster::dataplane::cuda::testing {
 namespace {
 
 constexpr Error kInvalidValue = 1;
+constexpr Error kMemoryAllocation = 2;
 constexpr Error kInvalidDevice = 101;
 constexpr Error kInvalidResourceHandle = 400;
 
@@ -167,6 +168,8 @@ const char* GetErrorName(Error error) {
       return "cudaErrorNotReady";
     case kInvalidValue:
       return "cudaErrorInvalidValue";
+    case kMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
     case kInvalidDevice:
       return "cudaErrorInvalidDevice";
     case kInvalidResourceHandle:
@@ -310,6 +313,7 @@ Error Malloc(void** data, size_t bytes) {
   constexpr size_t kAlignment = 256;
   *data = std::aligned_alloc(
       kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  if (*data == nullptr) return kMemoryAllocation;
   World& world = TheWorld();
   MutexLock lock(world.mutex);
   world.device_memory[static_cast<const char*>(*data)] = bytes;

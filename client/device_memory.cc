@@ -1,0 +1,135 @@
+#include "client/device_memory.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/internal/throw.h"
+#include "dataplane/cuda/api.h"
+#include "dataplane/cuda/stream.h"
+
+namespace muster {
+namespace {
+
+using dataplane::cuda::Api;
+using dataplane::cuda::DeviceGuard;
+using dataplane::cuda::TheRuntime;
+using internal::Origin;
+
+constexpr dataplane::cuda::Error kMemoryAllocation = 2;
+
+[[noreturn]] void Invalid(absl::string_view text) {
+  internal::Throw(Origin::kControl, absl::InvalidArgumentError(text));
+}
+
+// That of `device`.
+const Api& ApiOf(int device) {
+  const auto& runtime = TheRuntime();
+  if (!runtime.ok()) {
+    // Not kUnavailable, which the network alone is.
+    internal::Throw(Origin::kControl,
+                    absl::FailedPreconditionError(runtime.status().message()));
+  }
+  if (device < 0 || device >= runtime->devices) {
+    Invalid(absl::StrCat("argument device: there is no cuda:", device,
+                         ", this process has ", runtime->devices));
+  }
+  return runtime->api;
+}
+
+void Check(const Api& api, dataplane::cuda::Error error,
+           absl::string_view what) {
+  internal::ThrowIfFailed(Origin::kControl,
+                          dataplane::cuda::ToStatus(api, error, what));
+}
+
+void Synchronize(const Api& api, int device) {
+  Check(api, api.StreamSynchronize(dataplane::cuda::CurrentStream(device)),
+        "cudaStreamSynchronize");
+}
+
+}  // namespace
+
+int CudaDeviceCount() {
+  const auto& runtime = TheRuntime();
+  return runtime.ok() ? runtime->devices : 0;
+}
+
+DeviceMemory::DeviceMemory(int device, size_t bytes)
+    : device_(device), bytes_(bytes) {
+  const Api& api = ApiOf(device);
+  if (bytes == 0) return;
+  const DeviceGuard guard(api, device);
+  void* data = nullptr;
+  const auto error = api.Malloc(&data, bytes);
+  if (error == kMemoryAllocation) {
+    // Nobody who asks CUDA for its last error later is to find this one.
+    api.GetLastError();
+    internal::Throw(Origin::kControl, absl::ResourceExhaustedError(absl::StrCat(
+                                          "cuda:", device, " has no room for ",
+                                          bytes, " bytes")));
+  }
+  Check(api, error, "cudaMalloc");
+  data_ = static_cast<std::byte*>(data);
+}
+
+DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
+    : device_(other.device_),
+      bytes_(std::exchange(other.bytes_, 0)),
+      data_(std::exchange(other.data_, nullptr)) {}
+
+DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(data_, other.data_);
+  return *this;
+}
+
+DeviceMemory::~DeviceMemory() {
+  if (data_ == nullptr) return;
+  const Api& api = TheRuntime()->api;
+  const DeviceGuard guard(api, device_);
+  api.Free(data_);
+}
+
+void DeviceMemory::Copy(void* to, const void* from, size_t bytes,
+                        size_t offset) const {
+  if (offset > bytes_ || bytes > bytes_ - offset) {
+    Invalid(absl::StrCat(bytes, " bytes at offset ", offset, " of ", bytes_,
+                         " bytes on cuda:", device_));
+  }
+  if (bytes == 0) return;
+  const Api& api = ApiOf(device_);
+  const DeviceGuard guard(api, device_);
+  Check(api,
+        api.MemcpyAsync(to, from, bytes, dataplane::cuda::kMemcpyDefault,
+                        dataplane::cuda::CurrentStream(device_)),
+        "cudaMemcpyAsync");
+  Synchronize(api, device_);
+}
+
+void DeviceMemory::Write(const void* from, size_t bytes, size_t offset) {
+  Copy(data_ + offset, from, bytes, offset);
+}
+
+void DeviceMemory::Read(void* to, size_t bytes, size_t offset) const {
+  Copy(to, data_ + offset, bytes, offset);
+}
+
+void DeviceMemory::Clear() {
+  if (bytes_ == 0) return;
+  const Api& api = ApiOf(device_);
+  const DeviceGuard guard(api, device_);
+  Check(api,
+        api.MemsetAsync(data_, 0, bytes_,
+                        dataplane::cuda::CurrentStream(device_)),
+        "cudaMemsetAsync");
+}
+
+void SynchronizeCurrentStream(int device) {
+  const Api& api = ApiOf(device);
+  const DeviceGuard guard(api, device);
+  Synchronize(api, device);
+}
+
+}  // namespace muster

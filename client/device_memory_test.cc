@@ -1,0 +1,93 @@
+// Memory of devices, on a CUDA of the host.
+
+#include "client/device_memory.h"
+
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/errors.h"
+#include "client/streams.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+const bool g_has_devices = [] {
+  setenv("MUSTER_CUDA_LIBRARY", "dataplane/testing/libhost_devices.so",
+         /*overwrite=*/1);
+  return true;
+}();
+
+template <typename Call>
+absl::Status StatusOf(const Call& call) {
+  try {
+    call();
+  } catch (const DistError& error) {
+    return error.status();
+  }
+  return absl::OkStatus();
+}
+
+TEST(DeviceMemoryTest, WhatIsWrittenIsRead) {
+  ASSERT_EQ(CudaDeviceCount(), 2);
+  std::vector<int> values(10'000);
+  std::iota(values.begin(), values.end(), 3);
+  DeviceMemory memory(1, values.size() * sizeof(int));
+  EXPECT_EQ(memory.device(), 1);
+  EXPECT_EQ(memory.bytes(), 40'000U);
+  memory.Write(values.data(), memory.bytes());
+  std::vector<int> read(values.size());
+  memory.Read(read.data(), memory.bytes());
+  EXPECT_EQ(read, values);
+
+  const int part[] = {7, 8};
+  memory.Write(part, sizeof(part), 4);
+  read.resize(4);
+  memory.Read(read.data(), 16);
+  EXPECT_THAT(read, ElementsAre(3, 7, 8, 6));
+
+  memory.Clear();
+  SynchronizeCurrentStream(1);
+  memory.Read(read.data(), 16, 39'984);
+  EXPECT_THAT(read, Each(0));
+}
+
+TEST(DeviceMemoryTest, ItMovesAndMayBeNone) {
+  DeviceMemory memory;
+  EXPECT_EQ(memory.data(), nullptr);
+  memory = DeviceMemory(0, 16);
+  std::byte* const data = memory.data();
+  const DeviceMemory moved(std::move(memory));
+  EXPECT_EQ(moved.data(), data);
+  EXPECT_NE(data, nullptr);
+  DeviceMemory none(0, 0);
+  EXPECT_EQ(none.data(), nullptr);
+  none.Clear();
+  none.Write(nullptr, 0);
+}
+
+TEST(DeviceMemoryTest, ErrorsNameTheDeviceAndTheSizes) {
+  EXPECT_EQ(StatusOf([] { DeviceMemory(2, 16); }),
+            absl::InvalidArgumentError("argument device: there is no cuda:2, "
+                                       "this process has 2"));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(StatusOf([] { SynchronizeCurrentStream(-1); })));
+  DeviceMemory memory(0, 16);
+  char byte = 0;
+  EXPECT_EQ(
+      StatusOf([&] { memory.Write(&byte, 1, 16); }),
+      absl::InvalidArgumentError("1 bytes at offset 16 of 16 bytes on cuda:0"));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      StatusOf([&] { memory.Read(&byte, 1, ~size_t{0}); })));
+}
+
+}  // namespace
+}  // namespace muster
