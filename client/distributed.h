@@ -19,8 +19,9 @@ namespace muster {
 
 struct InitProcessGroupOptions {
   // A backend's name, or one for each device: "cpu:gloo,cuda:mine". See
-  // backends.h for those that are not built in.
-  std::string backend = "gloo";
+  // backends.h for those that are not built in. Empty: "cpu:gloo,cuda:nccl"
+  // where IsNcclAvailable(), which looks for CUDA devices, and else "gloo".
+  std::string backend = {};
 
   // The index of the CUDA device that this process works on: the default group,
   // and those made from it, are bound to it, and connect its nccl backend at

@@ -310,6 +310,12 @@ absl::StatusOr<std::string> LoadBackend(const std::string& path) {
   return loaded->emplace(library, plugin.name).first->second;
 }
 
+std::string DefaultBackend() {
+  // In this order: the CUDA runtime is small, and NCCL is not.
+  return CudaAvailable().ok() && nccl::Available().ok() ? "cpu:gloo,cuda:nccl"
+                                                        : "gloo";
+}
+
 absl::Status CheckBackend(absl::string_view spec) {
   return Choose(spec).status();
 }
@@ -342,6 +348,14 @@ absl::StatusOr<std::unique_ptr<Backend>> Make(absl::string_view name,
       absl::StrCat("backend \"", name, "\": its factory ", problem));
 }
 
+bool ServesCpu(const Choice& choice, const std::string& backend) {
+  return std::any_of(choice.assignments.begin(), choice.assignments.end(),
+                     [&](const Assignment& assignment) {
+                       return assignment.device == DeviceType::kCpu &&
+                              assignment.backend == backend;
+                     });
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
@@ -358,8 +372,12 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
     std::shared_ptr<Backend>& backend = made[assignment.backend];
     if (backend == nullptr) {
       BackendOptions own = options;
-      // Two of one group must not meet under the same keys.
-      own.store = PrefixedStore(options.store, assignment.backend + "/");
+      // Two of one group must not meet under the same keys. That for CPU
+      // tensors has those which it has alone, so that it also meets ranks that
+      // have no other: by default, those of hosts without a GPU.
+      if (!ServesCpu(*choice, assignment.backend)) {
+        own.store = PrefixedStore(options.store, assignment.backend + "/");
+      }
       own.descent = PerDevice::DescentFor(assignment.device, options.descent);
       auto created = Make(assignment.backend,
                           choice->definitions[assignment.backend], own);

@@ -43,6 +43,11 @@ absl::Status RegisterBackend(const std::string& name,
 // version), and what RegisterBackend answers.
 absl::StatusOr<std::string> LoadBackend(const std::string& path);
 
+// The backends of a group that names none: "cpu:gloo,cuda:nccl" where nccl can
+// be used, else "gloo". Looks for devices, once. Groups of ranks with the one
+// and ranks with the other have CPU tensors in common.
+std::string DefaultBackend();
+
 // Whether `spec` says which backend to use: a name, or one for each device,
 // "cpu:gloo,cuda:nccl".
 // Errors: kInvalidArgument (malformed, or an unknown backend or device, or a

@@ -130,6 +130,11 @@ TEST(FactoryTest, NcclIsThereWhereItCanBeUsed) {
       RegisterBackend("nccl", {DeviceType::kCuda}, Make)));
 }
 
+TEST(FactoryTest, WhoNamesNoneGetsWhatIsThere) {
+  EXPECT_EQ(DefaultBackend(),
+            nccl::Available().ok() ? "cpu:gloo,cuda:nccl" : "gloo");
+}
+
 TEST(FactoryTest, ARegisteredBackendIsOneAsTheOthers) {
   ASSERT_TRUE(RegisterBackend("mine", {DeviceType::kCpu}, Make).ok());
   EXPECT_THAT(Backends(), Contains("mine"));
@@ -195,17 +200,35 @@ TEST(FactoryTest, OneBackendServesTwoDevices) {
   EXPECT_EQ(g_made->started.size(), 2U);
 }
 
-TEST(FactoryTest, EachBackendOfADeviceHasAPartOfTheStore) {
+TEST(FactoryTest, CpuTensorsAreMadeOneAsFarAsTheirBackendWants) {
+  ASSERT_TRUE(RegisterBackend("one-by-one", {DeviceType::kCuda}, Make).ok());
+  const auto alone = CreateBackend("gloo", {.world_size = 1});
+  const auto beside =
+      CreateBackend("cuda:one-by-one,cpu:gloo", {.world_size = 1});
+  ASSERT_TRUE(alone.ok() && beside.ok());
+  EXPECT_GT((*alone)->fusable_bytes(), 0U);
+  EXPECT_EQ((*beside)->fusable_bytes(), (*alone)->fusable_bytes());
+}
+
+TEST(FactoryTest, BackendsOfDevicesDoNotMeetInTheStore) {
   std::shared_ptr<BootstrapStore> part;
-  ASSERT_TRUE(RegisterBackend("meets", {DeviceType::kCpu},
+  ASSERT_TRUE(RegisterBackend("meets", {DeviceType::kCuda},
                               [&](const BackendOptions& options) {
                                 part = options.store;
                                 return Make(options);
                               })
                   .ok());
-  ASSERT_TRUE(RegisterBackend("else", {DeviceType::kCuda}, Make).ok());
+  std::shared_ptr<BootstrapStore> of_cpu;
+  ASSERT_TRUE(RegisterBackend("else", {DeviceType::kCpu},
+                              [&](const BackendOptions& options) {
+                                of_cpu = options.store;
+                                return Make(options);
+                              })
+                  .ok());
   const auto whole = std::make_shared<testing::InMemoryStore>();
-  ASSERT_TRUE(CreateBackend("cpu:meets,cuda:else", {.store = whole}).ok());
+  ASSERT_TRUE(CreateBackend("cuda:meets,cpu:else", {.store = whole}).ok());
+  // Those of ranks that have no other backend.
+  EXPECT_EQ(of_cpu, whole);
   ASSERT_NE(part, nullptr);
   const Instant now = Clock::now();
   EXPECT_TRUE(part->SetBy("key", "value", now).ok());

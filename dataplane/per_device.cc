@@ -1,6 +1,5 @@
 #include "dataplane/per_device.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -95,11 +94,11 @@ absl::Status PerDevice::Supports(const Collective& collective) const {
 }
 
 size_t PerDevice::fusable_bytes() const {
-  size_t bytes = backends_.front().second->fusable_bytes();
+  // CPU tensors alone are made one (coalescing.h).
   for (const auto& [device, backend] : backends_) {
-    bytes = std::min(bytes, backend->fusable_bytes());
+    if (device == DeviceType::kCpu) return backend->fusable_bytes();
   }
-  return bytes;
+  return 0;
 }
 
 std::shared_ptr<Work> PerDevice::Start(const Collective& collective) {

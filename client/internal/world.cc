@@ -94,7 +94,7 @@ void CheckOptions(const InitProcessGroupOptions& options) {
                      *options.device_id));
   }
   LoadBackends();
-  CheckBackend(options.backend);
+  if (!options.backend.empty()) CheckBackend(options.backend);
   if (options.last_call.has_value() && options.last_call->count() < 0) {
     Invalid(absl::StrCat(
         "InitProcessGroupOptions::last_call must not be negative but was ",
@@ -116,6 +116,11 @@ void CheckOptions(const InitProcessGroupOptions& options) {
                      "than world_size ",
                      options.world_size, ", but was ", options.rank));
   }
+}
+
+InitProcessGroupOptions WithBackend(InitProcessGroupOptions options) {
+  if (options.backend.empty()) options.backend = dataplane::DefaultBackend();
+  return options;
 }
 
 const char* Getenv(const char* name) { return std::getenv(name); }
@@ -177,7 +182,7 @@ std::unique_ptr<World> World::Form(const InitProcessGroupOptions& options) {
 }
 
 World::World(const InitProcessGroupOptions& options)
-    : options_(options),
+    : options_(WithBackend(options)),
       deadline_(Deadline::After(options.timeout, kTimeoutName)),
       farewell_timeout_(kFarewellTimeout) {}
 
