@@ -1,9 +1,13 @@
 // Groups of ranks with devices: of the host's CUDA and NCCL.
 
+#include <chrono>
 #include <cstdlib>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "client/muster.h"
+#include "client/testing/local_groups.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -11,6 +15,9 @@ namespace muster {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using testing::LocalGroups;
 
 const bool g_has_devices = [] {
   for (const char* const name :
@@ -20,6 +27,12 @@ const bool g_has_devices = [] {
   setenv("MUSTER_HOST_DEVICES", "3", /*overwrite=*/1);
   return true;
 }();
+
+Tensor ViewOf(const DeviceMemory& memory) {
+  return Tensor(memory.data(), DataType::kFloat32,
+                {static_cast<int64_t>(memory.bytes() / sizeof(float))},
+                {DeviceType::kCuda, memory.device()});
+}
 
 TEST(DefaultBackendTest, WithDevicesItTakesTensorsOfBothKinds) {
   EXPECT_TRUE(IsNcclAvailable());
@@ -39,6 +52,41 @@ TEST(DefaultBackendTest, WithDevicesItTakesTensorsOfBothKinds) {
   memory.Read(values.data(), memory.bytes());
   EXPECT_THAT(values, Each(18));
   DestroyProcessGroup();
+}
+
+TEST(ObjectsTest, WithoutADeviceOfItsGroupTheyTravelByTheCurrentOne) {
+  InitProcessGroup({.backend = "nccl",
+                    .init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
+  std::vector<std::string> list;
+  AllGatherObject(list, std::string("whole"));
+  EXPECT_THAT(list, ElementsAre("whole"));
+  DestroyProcessGroup();
+}
+
+// Whose collectives wait for the stream, and not for completion.
+TEST(ReceiveTest, ItSaysFromWhomItComes) {
+  for (const std::string backend : {"cuda:gloo", "nccl"}) {
+    LocalGroups world(2, std::chrono::seconds(60), backend);
+    const auto thrown = world.OnEachRank([&](const auto& group, int rank) {
+      std::vector<float> values(8, rank == 0 ? 7 : 0);
+      DeviceMemory memory(rank, values.size() * sizeof(float));
+      memory.Write(values.data(), memory.bytes());
+      for (int round = 0; round < 20; ++round) {
+        if (rank == 0) {
+          group->Send(ViewOf(memory), 10);
+          group->Send(ViewOf(memory), 10);
+          continue;
+        }
+        EXPECT_EQ(group->Recv(ViewOf(memory), 0), 0) << backend;
+        const std::optional<int> any =
+            backend == "nccl" ? std::optional<int>(0) : std::nullopt;
+        EXPECT_EQ(group->Recv(ViewOf(memory), any), 0) << backend;
+      }
+      memory.Read(values.data(), memory.bytes());
+      EXPECT_THAT(values, Each(7));
+    });
+    EXPECT_THAT(thrown, Each(IsEmpty())) << backend;
+  }
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -18,12 +17,13 @@
 #include "client/errors.h"
 #include "client/internal/deadline.h"
 #include "client/internal/group_state.h"
+#include "client/internal/placed.h"
 #include "client/internal/throw.h"
+#include "client/object_bytes.h"
 
 namespace muster::internal {
 namespace {
 
-using Bytes = std::vector<std::string>;
 using std::chrono::milliseconds;
 
 enum class Verb : int64_t { kBroadcast, kAllGather, kGather, kScatter };
@@ -52,101 +52,6 @@ struct Notice {
   int64_t faulty = 0;
 };
 constexpr int64_t kNoticeFields = sizeof(Notice) / sizeof(int64_t);
-
-[[noreturn]] void Invalid(absl::string_view text) {
-  Throw(Origin::kControl, absl::InvalidArgumentError(text));
-}
-
-// Data goes out of it, and is not changed.
-Tensor ViewOf(absl::string_view bytes) {
-  return {const_cast<char*>(bytes.data()),
-          DataType::kUint8,
-          {static_cast<int64_t>(bytes.size())}};
-}
-
-Tensor ViewOf(std::string& bytes) {
-  return {bytes.data(), DataType::kUint8, {static_cast<int64_t>(bytes.size())}};
-}
-
-int64_t TotalOf(const ObjectBytes& objects) {
-  int64_t total = 0;
-  for (const absl::string_view object : objects.views) {
-    total += static_cast<int64_t>(object.size());
-  }
-  return total;
-}
-
-int64_t LargestOf(const ObjectBytes& objects) {
-  size_t largest = 0;
-  for (const absl::string_view object : objects.views) {
-    largest = std::max(largest, object.size());
-  }
-  return static_cast<int64_t>(largest);
-}
-
-std::string TooLarge(int64_t bytes, int64_t limit) {
-  return absl::StrCat("an object of ", bytes,
-                      " bytes is larger than object_bytes_max (", limit, ")");
-}
-
-[[noreturn]] void ThrowBlaming(const ProcessGroup& group, int global_rank,
-                               const absl::Status& status) {
-  MemberInfo culprit{.rank = global_rank};
-  for (const Seat& seat : group.state()->options().seats) {
-    if (seat.rank != global_rank) continue;
-    culprit.member = seat.member;
-    culprit.host = seat.host;
-    culprit.pid = seat.pid;
-  }
-  Throw(Origin::kControl, WithCulprits(status, {{culprit}}));
-}
-
-// The sizes of the objects, and then the objects.
-std::string Concatenate(const ObjectBytes& objects) {
-  std::string all;
-  all.reserve(objects.views.size() * sizeof(int64_t) +
-              static_cast<size_t>(TotalOf(objects)));
-  for (const absl::string_view object : objects.views) {
-    const auto size = static_cast<int64_t>(object.size());
-    all.append(reinterpret_cast<const char*>(&size), sizeof(size));
-  }
-  for (const absl::string_view object : objects.views) {
-    all.append(object.data(), object.size());
-  }
-  return all;
-}
-
-// `all` comes from another rank: nothing in it is sure.
-absl::StatusOr<Bytes> TakeApart(absl::string_view all, size_t count,
-                                int64_t limit) {
-  if (all.size() / sizeof(int64_t) < count) {
-    return absl::DataLossError(
-        absl::StrCat(all.size(), " bytes have no room for the sizes of ", count,
-                     " objects"));
-  }
-  Bytes objects(count);
-  size_t at = count * sizeof(int64_t);
-  for (size_t i = 0; i < count; ++i) {
-    int64_t size = 0;
-    std::memcpy(&size, all.data() + i * sizeof(size), sizeof(size));
-    if (size > limit) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("object ", i, ": ", TooLarge(size, limit)));
-    }
-    if (size < 0 || static_cast<size_t>(size) > all.size() - at) {
-      return absl::DataLossError(absl::StrCat(
-          "object ", i, " of ", count, " is said to have ", size, " bytes, ",
-          all.size() - at, " are left of those that came"));
-    }
-    objects[i] = std::string(all.substr(at, static_cast<size_t>(size)));
-    at += static_cast<size_t>(size);
-  }
-  if (at != all.size()) {
-    return absl::DataLossError(absl::StrCat(
-        all.size() - at, " bytes came after the last of ", count, " objects"));
-  }
-  return objects;
-}
 
 // One object collective on one rank.
 class Exchange {
@@ -205,10 +110,12 @@ class Exchange {
     }
     mine.faulty = fault_.empty() ? 0 : 1;
     notices_.resize(static_cast<size_t>(group_->size()));
-    group_->AllGatherIntoTensor(
-        Tensor(reinterpret_cast<int64_t*>(notices_.data()),
-               {group_->size() * kNoticeFields}),
-        Tensor(reinterpret_cast<int64_t*>(&mine), {kNoticeFields}), Step());
+    Placed placed(*group_);
+    const Tensor all(reinterpret_cast<int64_t*>(notices_.data()),
+                     {group_->size() * kNoticeFields});
+    const Tensor own(reinterpret_cast<int64_t*>(&mine), {kNoticeFields});
+    placed.End(
+        group_->AllGatherIntoTensor(placed.Out(all), placed.In(own), Step()));
     if (!fault_.empty()) Invalid(absl::StrCat(Label(), fault_));
     for (int rank = 0; rank < group_->size(); ++rank) CheckNotice(rank);
     CheckLimit();
@@ -349,7 +256,11 @@ std::optional<Bytes> BroadcastBytes(const ObjectBytes& objects,
                                           static_cast<size_t>(root.total),
                                       '\0');
   if (!all.empty()) {
-    exchange.group().Broadcast(ViewOf(all), {}, exchange.StepOfRoot());
+    Placed placed(exchange.group());
+    const Tensor view = ViewOf(all);
+    placed.End(exchange.group().Broadcast(
+        exchange.IsRoot() ? placed.In(view) : placed.Out(view), {},
+        exchange.StepOfRoot()));
   }
   if (exchange.IsRoot()) return std::nullopt;
   return exchange.TakeApartOfRoot(all, count);
@@ -367,8 +278,10 @@ std::optional<Bytes> AllGatherBytes(const ObjectBytes& object,
     all[rank].resize(static_cast<size_t>(exchange.notices()[rank].total));
     outputs.push_back(ViewOf(all[rank]));
   }
-  exchange.group().AllGather(std::move(outputs), ViewOf(object.views[0]),
-                             exchange.Step());
+  Placed placed(exchange.group());
+  placed.End(exchange.group().AllGather(placed.Out(outputs),
+                                        placed.In(ViewOf(object.views[0])),
+                                        exchange.Step()));
   return all;
 }
 
@@ -401,8 +314,9 @@ std::optional<Bytes> GatherBytes(const ObjectBytes& object, bool has_list,
       outputs[rank] = ViewOf(all[rank]);
     }
   }
-  exchange.group().AllToAll(std::move(outputs), std::move(inputs),
-                            exchange.Step());
+  Placed placed(exchange.group());
+  placed.End(exchange.group().AllToAll(placed.Out(outputs), placed.In(inputs),
+                                       exchange.Step()));
   if (!exchange.IsRoot()) return std::nullopt;
   return all;
 }
@@ -440,13 +354,16 @@ std::optional<std::string> ScatterBytes(size_t outputs,
     }
   }
   std::vector<int64_t> my_size(1);
-  exchange.group().Scatter(my_size, std::move(size_list), {},
-                           exchange.StepOfRoot());
+  Placed sizes_placed(exchange.group());
+  sizes_placed.End(exchange.group().Scatter(sizes_placed.Out(Tensor(my_size)),
+                                            sizes_placed.In(size_list), {},
+                                            exchange.StepOfRoot()));
   std::string mine(static_cast<size_t>(my_size[0]), '\0');
   std::vector<Tensor> taken = EmptyTensors(size);
   taken[static_cast<size_t>(exchange.root())] = ViewOf(mine);
-  exchange.group().AllToAll(std::move(taken), std::move(parts),
-                            exchange.Step());
+  Placed placed(exchange.group());
+  placed.End(exchange.group().AllToAll(placed.Out(taken), placed.In(parts),
+                                       exchange.Step()));
   return mine;
 }
 
@@ -532,13 +449,15 @@ void SendBytes(const ObjectBytes& objects, std::optional<int> dst,
             .timeout = Left(deadline),
             .group_dst = options.group_dst};
   };
-  Work first = group->Isend(ViewOf(letterhead), dst, step());
+  Placed first_placed(*group);
+  Work first = group->Isend(first_placed.In(ViewOf(letterhead)), dst, step());
   for (absl::string_view rest = all; !rest.empty();) {
     const absl::string_view piece = rest.substr(0, kPieceBytes);
-    group->Send(ViewOf(piece), dst, step());
+    Placed placed(*group);
+    placed.End(group->Isend(placed.In(ViewOf(piece)), dst, step()));
     rest.remove_prefix(piece.size());
   }
-  first.Wait();
+  first_placed.End(std::move(first));
 }
 
 std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
@@ -553,10 +472,15 @@ std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
         absl::StrCat("object_bytes_max must not be negative but was ", limit));
   }
   Letterhead letterhead = {};
-  const int from = group->Recv(ViewOf(letterhead), src,
-                               {.tag = options.tag,
-                                .timeout = Left(deadline),
-                                .group_src = options.group_src});
+  const auto receive = [&](const Tensor& tensor, std::optional<int> source,
+                           std::optional<int> group_source) {
+    Placed placed(*group);
+    return placed.End(group->Irecv(placed.Out(tensor), source,
+                                   {.tag = options.tag,
+                                    .timeout = Left(deadline),
+                                    .group_src = group_source}));
+  };
+  const int from = receive(ViewOf(letterhead), src, options.group_src);
   const auto check = [&](const absl::Status& status) {
     if (status.ok()) return;
     ThrowBlaming(
@@ -574,10 +498,10 @@ std::pair<int, Bytes> RecvBytes(size_t count, std::optional<int> src,
   std::string all(room.ok() ? bytes : std::min(bytes, kPieceBytes), '\0');
   for (size_t at = 0; at < bytes; at += kPieceBytes) {
     const size_t piece = std::min(kPieceBytes, bytes - at);
-    group->Recv({all.data() + (room.ok() ? at : 0),
-                 DataType::kUint8,
-                 {static_cast<int64_t>(piece)}},
-                from, {.tag = options.tag, .timeout = Left(deadline)});
+    receive({all.data() + (room.ok() ? at : 0),
+             DataType::kUint8,
+             {static_cast<int64_t>(piece)}},
+            from, std::nullopt);
   }
   check(room);
   if (static_cast<size_t>(letterhead[1]) != count) {

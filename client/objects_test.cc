@@ -2,10 +2,13 @@
 
 #include "client/objects.h"
 
+#include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "client/errors.h"
@@ -18,11 +21,13 @@ namespace muster {
 namespace {
 
 using muster::testing::LocalGroups;
+using ::testing::Combine;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Values;
 
 using Group = std::shared_ptr<ProcessGroup>;
 using Texts = std::vector<std::string>;
@@ -63,14 +68,30 @@ struct Picky {
   bool ParseFromString(const std::string& bytes) { return bytes.empty(); }
 };
 
-class ObjectsTest : public ::testing::TestWithParam<int> {
+// Groups of CUDA tensors alone are on a CUDA and an NCCL of the host.
+const bool g_has_devices = [] {
+  for (const char* const name :
+       {"MUSTER_CUDA_LIBRARY", "MUSTER_NCCL_LIBRARY"}) {
+    setenv(name, "dataplane/testing/libhost_devices.so", /*overwrite=*/1);
+  }
+  setenv("MUSTER_HOST_DEVICES", "3", /*overwrite=*/1);
+  return true;
+}();
+
+// How many ranks, and their backend.
+class ObjectsTest
+    : public ::testing::TestWithParam<std::tuple<int, std::string>> {
  protected:
-  int size() const { return GetParam(); }
+  int size() const { return std::get<0>(GetParam()); }
   int last() const { return LocalGroups::GlobalRank(size() - 1); }
+  LocalGroups World() const {
+    return LocalGroups(size(), std::chrono::seconds(60),
+                       std::get<1>(GetParam()));
+  }
 };
 
 TEST_P(ObjectsTest, EveryVerbDoesWhatItsNameSays) {
-  LocalGroups world(size());
+  LocalGroups world = World();
   const auto thrown = world.OnEachRank([&](const Group& group, int rank) {
     Texts list = {"", "", ""};
     if (rank == size() - 1) list = {Text(0), Text(1), Text(2)};
@@ -101,7 +122,7 @@ TEST_P(ObjectsTest, EveryVerbDoesWhatItsNameSays) {
 }
 
 TEST_P(ObjectsTest, MessagesGoAsTheyAre) {
-  LocalGroups world(size());
+  LocalGroups world = World();
   const auto thrown = world.OnEachRank([&](const Group& group, int rank) {
     std::vector<v1::Seat> list;
     AllGatherObject(list, Message(rank), {.group = group});
@@ -125,11 +146,32 @@ TEST_P(ObjectsTest, MessagesGoAsTheyAre) {
   EXPECT_THAT(thrown, Each(IsEmpty()));
 }
 
-INSTANTIATE_TEST_SUITE_P(WorldSizes, ObjectsTest,
-                         ::testing::Values(1, 2, 3, 4, 7));
+TEST_P(ObjectsTest, WhatOneSendsAnotherReceives) {
+  LocalGroups world = World();
+  const auto thrown = world.OnEachRank([&](const Group& group, int rank) {
+    if (size() == 1) return;
+    Texts list(3);
+    if (rank == 0) {
+      SendObjectList<std::string>({Text(2), "", Text(4)}, 10, {.group = group});
+    } else if (rank == 1) {
+      EXPECT_EQ(RecvObjectList(list, 0, {.group = group}), 0);
+      EXPECT_EQ(list, (Texts{Text(2), "", Text(4)}));
+    }
+  });
+  EXPECT_THAT(thrown, Each(IsEmpty()));
+}
 
-TEST(ObjectsP2PTest, SendsMeetReceivesByRankAndTag) {
-  LocalGroups world(3);
+INSTANTIATE_TEST_SUITE_P(WorldSizes, ObjectsTest,
+                         Combine(Values(1, 2, 3, 4, 7), Values("gloo")));
+INSTANTIATE_TEST_SUITE_P(OnDevices, ObjectsTest,
+                         Combine(Values(1, 3), Values("cuda:gloo", "nccl")));
+
+class ObjectsP2PTest : public ::testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Gloo, ObjectsP2PTest, Values("gloo", "cuda:gloo"));
+
+TEST_P(ObjectsP2PTest, SendsMeetReceivesByRankAndTag) {
+  LocalGroups world(3, std::chrono::seconds(60), GetParam());
   const auto thrown = world.OnEachRank([&](const Group& group, int rank) {
     if (rank == 0) {
       SendObject(Message(5), 20, {.tag = 3, .group = group});
@@ -149,8 +191,8 @@ TEST(ObjectsP2PTest, SendsMeetReceivesByRankAndTag) {
   EXPECT_THAT(thrown, Each(IsEmpty()));
 }
 
-TEST(ObjectsP2PTest, AListOfAnotherLengthIsReceivedAndRefused) {
-  LocalGroups world(2);
+TEST_P(ObjectsP2PTest, AListOfAnotherLengthIsReceivedAndRefused) {
+  LocalGroups world(2, std::chrono::seconds(60), GetParam());
   const auto thrown = world.OnEachRank([&](const Group& group, int rank) {
     if (rank == 0) {
       SendObjectList<std::string>({Text(4), "b"}, 10, {.group = group});

@@ -290,6 +290,11 @@ int ProcessGroup::Recv(Tensor tensor, std::optional<int> src,
                        const RecvOptions& options) {
   Work work = Irecv(std::move(tensor), src, options);
   work.Wait();
+  // On a device it is not complete yet.
+  if (rank() >= 0 && src.has_value()) return *src;
+  if (rank() >= 0 && options.group_src.has_value()) {
+    return state_->GlobalRankOf(*options.group_src);
+  }
   return work.SourceRank();
 }
 

@@ -102,7 +102,7 @@ class Work {
   Future<std::vector<Tensor>> GetFuture();
 
   // The global rank that a receive has come from; -1 of anything else, and
-  // before completion.
+  // before completion; on a CUDA device of gloo's as soon as Wait returns.
   int SourceRank() const;
 
  private:

@@ -80,15 +80,20 @@ std::shared_ptr<GroupState> GroupState::NonMember(int global_rank) {
   options.name = "NON_GROUP_MEMBER";
   options.is_world = false;
   options.seats.push_back({.rank = global_rank});
-  return std::shared_ptr<GroupState>(
-      new GroupState(std::move(options), nullptr, nullptr));
+  return std::shared_ptr<GroupState>(new GroupState(
+      std::move(options), /*is_cuda_only=*/false, nullptr, nullptr));
 }
 
 std::shared_ptr<GroupState> GroupState::Create(
     GroupStateOptions options, std::unique_ptr<dataplane::Backend> backend,
     std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge) {
-  std::shared_ptr<GroupState> state(
-      new GroupState(std::move(options), std::move(session), std::move(judge)));
+  const auto devices = backend->devices();
+  const bool is_cuda_only =
+      !devices.empty() &&
+      std::find(devices.begin(), devices.end(), dataplane::DeviceType::kCpu) ==
+          devices.end();
+  std::shared_ptr<GroupState> state(new GroupState(
+      std::move(options), is_cuda_only, std::move(session), std::move(judge)));
   {
     MutexLock lock(state->mutex_);
     state->communicator_ = std::make_shared<dataplane::Communicator>(
@@ -103,10 +108,11 @@ std::shared_ptr<GroupState> GroupState::Create(
   return state;
 }
 
-GroupState::GroupState(GroupStateOptions options,
+GroupState::GroupState(GroupStateOptions options, bool is_cuda_only,
                        std::shared_ptr<Session> session,
                        std::shared_ptr<FailureJudge> judge)
     : options_(std::move(options)),
+      is_cuda_only_(is_cuda_only),
       session_(std::move(session)),
       judge_(std::move(judge)),
       continuations_(std::make_shared<Continuations>()) {}

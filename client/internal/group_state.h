@@ -45,6 +45,8 @@ struct GroupStateOptions {
   // What is added to the names of its barriers, so that they do not meet those
   // of another group that has had its name.
   std::string barrier_suffix = {};
+  // The CUDA device that it is bound to; -1: none.
+  int device = -1;
 };
 
 // With rank 0 for none.
@@ -129,9 +131,12 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   }
   std::vector<int> ranks() const;
   const GroupStateOptions& options() const { return options_; }
+  // Its tensors are on CUDA devices, and none on the CPU.
+  bool is_cuda_only() const { return is_cuda_only_; }
 
  private:
-  GroupState(GroupStateOptions options, std::shared_ptr<Session> session,
+  GroupState(GroupStateOptions options, bool is_cuda_only,
+             std::shared_ptr<Session> session,
              std::shared_ptr<FailureJudge> judge);
 
   std::shared_ptr<dataplane::Communicator> communicator() const;
@@ -156,6 +161,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
                           std::chrono::milliseconds timeout) const;
 
   const GroupStateOptions options_;
+  const bool is_cuda_only_;
   const std::shared_ptr<Session> session_;
   const std::shared_ptr<FailureJudge> judge_;
   const std::shared_ptr<Continuations> continuations_;

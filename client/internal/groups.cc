@@ -238,6 +238,7 @@ absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
     std::shared_ptr<dataplane::Metrics> metrics,
     std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge,
     LiveGroups& live) {
+  options.device = peers.device;
   auto backend = dataplane::CreateBackend(options.backend, peers);
   if (!backend.ok()) {
     absl::Status known = judge->Known(options.generation);

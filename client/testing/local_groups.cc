@@ -18,12 +18,13 @@ namespace muster::testing {
 using internal::FailureJudge;
 using internal::GroupState;
 
-LocalGroups::LocalGroups(int size, std::chrono::milliseconds timeout)
+LocalGroups::LocalGroups(int size, std::chrono::milliseconds timeout,
+                         const std::string& backend)
     : groups_(static_cast<size_t>(size)) {
   const auto store = std::make_shared<dataplane::testing::InMemoryStore>();
   internal::GroupStateOptions options;
   options.name = "local";
-  options.backend = "gloo";
+  options.backend = backend;
   options.timeout = timeout;
   options.timeout_name = "the test's timeout";
   options.generation = 1;
@@ -38,7 +39,11 @@ LocalGroups::LocalGroups(int size, std::chrono::milliseconds timeout)
   threads.reserve(groups_.size());
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank, mine = options]() mutable {
-      auto backend = dataplane::CreateBackend(
+      // Threads that shared a device would share its default stream, too, and
+      // wait there for each other.
+      const int device = mine.backend == "gloo" ? -1 : rank;
+      mine.device = device;
+      auto made = dataplane::CreateBackend(
           mine.backend,
           {.rank = rank,
            .world_size = size,
@@ -46,11 +51,12 @@ LocalGroups::LocalGroups(int size, std::chrono::milliseconds timeout)
            .store = store,
            .deadline = dataplane::Clock::now() + std::chrono::seconds(60),
            .network_interfaces = "",
-           .local_address = "127.0.0.1"});
-      CHECK(backend.ok()) << "rank " << rank << ": " << backend.status();
+           .local_address = "127.0.0.1",
+           .device = device});
+      CHECK(made.ok()) << "rank " << rank << ": " << made.status();
       mine.rank = rank;
       groups_[static_cast<size_t>(rank)] = std::make_shared<ProcessGroup>(
-          GroupState::Create(std::move(mine), *std::move(backend), nullptr,
+          GroupState::Create(std::move(mine), *std::move(made), nullptr,
                              std::make_shared<FailureJudge>(judging)));
     });
   }

@@ -15,11 +15,13 @@
 namespace muster::testing {
 
 // The group of global ranks 0, 10, 20, ... over gloo, as one beside a default
-// group is: it has no session, so no monitored barriers.
+// group is: it has no session, so no monitored barriers. Over another backend
+// rank i has device i.
 class LocalGroups {
  public:
   explicit LocalGroups(
-      int size, std::chrono::milliseconds timeout = std::chrono::seconds(60));
+      int size, std::chrono::milliseconds timeout = std::chrono::seconds(60),
+      const std::string& backend = "gloo");
   ~LocalGroups();
 
   LocalGroups(const LocalGroups&) = delete;
