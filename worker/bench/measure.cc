@@ -65,6 +65,7 @@ double Time(Trial& trial, int calls, const BenchOptions& options) {
   for (int i = 0; i < calls; ++i) {
     if (options.blocking && options.agg_iters == 1) {
       trial.Call(/*wait=*/true);
+      trial.Synchronize();
       continue;
     }
     for (int k = 0; k < options.agg_iters; ++k) {
@@ -74,30 +75,47 @@ double Time(Trial& trial, int calls, const BenchOptions& options) {
     }
     if (!options.blocking) continue;
     for (Work& work : works) work.Wait();
+    trial.Synchronize();
     works.clear();
   }
+  std::chrono::duration<double> elapsed = Clock::now() - start;
   for (Work& work : works) work.Wait();
-  const std::chrono::duration<double> elapsed = Clock::now() - start;
+  trial.Synchronize();
+  if (!options.report_cputime) elapsed = Clock::now() - start;
   return elapsed.count() / calls / options.agg_iters;
 }
 
-int64_t CountWrong(Trial& trial) {
+// NCCL multiplies what each rank brings by 1 / n, and rounds then; what is
+// whole is exact.
+int UlpsOf(const Case& measured, const BenchOptions& options, int world_size) {
+  return options.device == DeviceType::kCuda && options.backend != "gloo" &&
+                 measured.reduce_op == ReduceOp::kAvg
+             ? world_size + 1
+             : 0;
+}
+
+int64_t CountWrong(Trial& trial, int ulps) {
   trial.Bring();
   trial.Call(/*wait=*/true);
-  std::vector<int64_t> wrong = {trial.CountWrong()};
+  std::vector<int64_t> wrong = {trial.CountWrong(ulps)};
   AllReduce(wrong);
   return wrong[0];
 }
 
-std::unique_ptr<Trial> MakeTrial(const Case& measured, int world_size) {
+std::unique_ptr<Trial> MakeTrial(const Case& measured, int world_size,
+                                 Device device) {
+  std::string why;
   try {
-    return std::make_unique<Trial>(measured, GetRank(), world_size);
+    return std::make_unique<Trial>(measured, GetRank(), world_size, device);
   } catch (const std::bad_alloc&) {
   } catch (const std::length_error&) {
+  } catch (const DistError& error) {
+    if (!absl::IsResourceExhausted(error.status())) throw;
+    why = absl::StrCat(" (", error.what(), ")");
   }
-  throw DistError(absl::ResourceExhaustedError(
-      absl::StrCat("no memory for ", measured.operation->name, " of ",
-                   measured.Bytes(world_size), " bytes; see --maxbytes")));
+  throw DistError(absl::ResourceExhaustedError(absl::StrCat(
+      "no memory for ", measured.operation->name, " of ",
+      measured.Bytes(world_size), " bytes", why, "; see --maxbytes")));
 }
 
 // Whoever takes his turn in the cycles.
@@ -139,13 +157,31 @@ double Row::RatioTo(size_t index) const {
   return MedianOf(ratios);
 }
 
+Device DeviceOf(const BenchOptions& options) {
+  const int devices = CudaDeviceCount();
+  // Forming the group says what is missing.
+  if (options.device == DeviceType::kCpu || devices == 0) return {};
+  const int local_rank = GetNodeLocalRank(0);
+  if (options.backend == "nccl" && local_rank >= devices) {
+    throw DistError(absl::InvalidArgumentError(absl::StrCat(
+        "nccl needs a CUDA device for each rank of a host: this is local rank ",
+        local_rank, ", there are ", devices,
+        "; ranks of --backend=gloo --device=cuda can share one")));
+  }
+  return {DeviceType::kCuda, local_rank % devices};
+}
+
 Row Measure(const Case& measured, const BenchOptions& options,
             const std::vector<std::unique_ptr<Peer>>& peers) {
-  Row row = {.measured = measured, .world_size = GetWorldSize()};
-  const std::unique_ptr<Trial> owned = MakeTrial(measured, row.world_size);
+  Row row = {.measured = measured,
+             .world_size = GetWorldSize(),
+             .device = options.device};
+  const std::unique_ptr<Trial> owned =
+      MakeTrial(measured, row.world_size, DeviceOf(options));
+  const int ulps = UlpsOf(measured, options, row.world_size);
   Trial& trial = *owned;
   row.figures.push_back({.backend = options.backend});
-  if (options.check) row.figures[0].wrong = CountWrong(trial);
+  if (options.check) row.figures[0].wrong = CountWrong(trial, ulps);
   trial.Clear();
 
   std::vector<std::optional<Runner>> runners;
@@ -171,7 +207,7 @@ Row Measure(const Case& measured, const BenchOptions& options,
                                          1e6);
     }
   }
-  if (options.check) row.figures[0].wrong += CountWrong(trial);
+  if (options.check) row.figures[0].wrong += CountWrong(trial, ulps);
   return row;
 }
 

@@ -29,12 +29,17 @@ struct Figures {
 struct Row {
   Case measured = {};
   int world_size = 0;
+  DeviceType device = DeviceType::kCpu;
   std::vector<Figures> figures = {};
 
   // Median over the cycles of this program's time divided by that of peer
   // `index`, of the same cycle; 0 if the peer does not have it.
   double RatioTo(size_t index) const;
 };
+
+// Where this rank's tensors are. Throws DistError (kInvalidArgument): nccl
+// needs a device for each rank.
+Device DeviceOf(const BenchOptions& options);
 
 // Measures `measured`, with all other ranks. Throws DistError; absl's status of
 // a peer that fails, as DistError, too.

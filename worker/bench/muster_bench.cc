@@ -184,7 +184,9 @@ int RunWorld(int nproc, const std::vector<std::string>& arguments) {
   std::vector<std::string> rank_arguments = {"muster-bench"};
   rank_arguments.insert(rank_arguments.end(), arguments.begin(),
                         arguments.end());
-  rank_arguments.emplace_back("--nproc=0");
+  for (const char* const name : {"nproc", "ngpus", "nthreads"}) {
+    rank_arguments.push_back(absl::StrCat("--", name, "=0"));
+  }
   const CoordinatorAddress address = {.host = "127.0.0.1",
                                       .port = (*coordinator)->port(),
                                       .job = absl::StrCat("bench-", getpid())};
@@ -288,8 +290,11 @@ class Run {
   void MeasureAll() {
     StartPeers();
     for (const Operation* const operation : options_.operations) {
-      Print(absl::StrCat("# ", operation->name, ", ", GetWorldSize(),
-                         " ranks, backend ", options_.backend, "\n"));
+      CheckRanks(*operation);
+      Print(absl::StrCat(
+          "# ", operation->name, ", ", GetWorldSize(), " ranks, backend ",
+          options_.backend,
+          options_.device == DeviceType::kCuda ? ", CUDA tensors\n" : "\n"));
       std::vector<std::string> names;
       for (const auto& peer : peers_) names.push_back(peer->name());
       Print(HeadText(names));
@@ -317,6 +322,14 @@ class Run {
  private:
   static void Print(const std::string& text) {
     if (GetRank() == 0) std::cout << text << std::flush;
+  }
+
+  void CheckRanks(const Operation& operation) const {
+    if (operation.verb == Operation::Verb::kSendRecv &&
+        options_.backend == "nccl" && GetWorldSize() == 1) {
+      throw DistError(absl::InvalidArgumentError(
+          "sendrecv by nccl needs 2 ranks: NCCL has no send to oneself alone"));
+    }
   }
 
   void StartPeers() {
@@ -362,7 +375,8 @@ class Run {
       }
     } catch (const DistError& error) {
       // Nothing was sent: every rank gets the same error.
-      const bool is_no_operation = absl::IsInvalidArgument(error.status()) &&
+      const bool is_no_operation = (absl::IsInvalidArgument(error.status()) ||
+                                    absl::IsUnimplemented(error.status())) &&
                                    measured.operation->reduces;
       if (is_no_operation && (options_.all_types || options_.all_ops)) {
         return false;
@@ -386,7 +400,11 @@ class Run {
 
 void Join(const BenchOptions& options) {
   try {
-    InitProcessGroup({.backend = options.backend, .timeout = options.timeout});
+    InitProcessGroupOptions group = {.backend = options.BackendSpec(),
+                                     .timeout = options.timeout};
+    const Device device = DeviceOf(options);
+    if (device.type == DeviceType::kCuda) group.device_id = device.index;
+    InitProcessGroup(group);
   } catch (const DistError& error) {
     if (std::getenv("RANK") != nullptr) throw;
     throw DistError(absl::Status(

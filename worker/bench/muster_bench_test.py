@@ -9,15 +9,19 @@ import sys
 import tempfile
 import unittest
 
-BENCH, RUN, GLOO_PEER = sys.argv[1:4]
+BENCH, RUN, GLOO_PEER, HOST_DEVICES = sys.argv[1:5]
 LIMIT_S = 120
 
-FIELDS = {"op", "backend", "algorithm", "ranks", "datatype", "redop", "bytes",
-          "in_place", "time_us", "algbw_gbps", "busbw_gbps", "wrong"}
+FIELDS = {"op", "backend", "device", "algorithm", "ranks", "datatype", "redop",
+          "bytes", "in_place", "time_us", "algbw_gbps", "busbw_gbps", "wrong"}
 ALL = ["all_reduce", "broadcast", "reduce", "all_gather",
        "all_gather_into_tensor", "gather", "scatter", "reduce_scatter",
        "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "sendrecv",
        "barrier"]
+# A CUDA runtime and an NCCL of the host, with two devices.
+DEVICES = {name: os.path.abspath(HOST_DEVICES)
+           for name in ("MUSTER_CUDA_LIBRARY", "MUSTER_NCCL_LIBRARY")}
+NO_DEVICES = {name: "/nowhere/lib.so" for name in DEVICES}
 QUICK = ["--iters=2", "--run_cycles=2", "--warmup_iters=1"]
 
 
@@ -35,8 +39,8 @@ class BenchTest(unittest.TestCase):
         self.folder = folder.name
         self.json = os.path.join(folder.name, "figures.json")
 
-    def figures(self, *command):
-        done = run(*command, f"--json={self.json}")
+    def figures(self, *command, **environment):
+        done = run(*command, f"--json={self.json}", **environment)
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
         with open(self.json, encoding="utf-8") as file:
             return json.load(file)
@@ -163,6 +167,78 @@ class BenchTest(unittest.TestCase):
         rows += self.figures(BENCH, "sendrecv", "--nproc=2", "--maxbytes=4",
                              "--blocking=0", *QUICK)
         self.assertEqual({row["wrong"] for row in rows}, {0})
+
+    def test_tensors_on_devices_go_by_gloo(self):
+        # Three ranks share two devices.
+        rows = self.figures(BENCH, *ALL, "--nproc=3", "--device=cuda",
+                            "--maxbytes=256K", "--stepfactor=65536", *QUICK,
+                            **DEVICES)
+        self.assertEqual({row["op"] for row in rows}, set(ALL))
+        self.assertEqual({row["wrong"] for row in rows}, {0})
+        self.assertEqual({row["backend"] for row in rows}, {"gloo"})
+        self.assertEqual({row["device"] for row in rows}, {"cuda"})
+
+    def test_tensors_on_devices_go_by_nccl(self):
+        # A process has its own NCCL here: one rank.
+        operations = [name for name in ALL if name != "sendrecv"]
+        rows = self.figures(BENCH, *operations, "--ngpus=1", "--backend=nccl",
+                            "--maxbytes=64K", "--stepfactor=65536", *QUICK,
+                            **DEVICES)
+        self.assertEqual({row["op"] for row in rows}, set(operations))
+        self.assertEqual({row["wrong"] for row in rows}, {0})
+        self.assertEqual({row["backend"] for row in rows}, {"nccl"})
+        rows = self.figures(BENCH, "all_reduce", "reduce", "--ngpus=1",
+                            "--backend=nccl", "--datatype=all", "--redop=all",
+                            "--maxbytes=4", *QUICK, **DEVICES)
+        self.assertEqual({row["wrong"] for row in rows}, {0})
+        self.assertEqual(len({row["datatype"] for row in rows}), 11)
+        # NCCL has no bit operations, but on bool, as MIN and MAX.
+        self.assertLessEqual({"sum", "avg", "min", "max", "product",
+                              "premul_sum"}, {row["redop"] for row in rows})
+
+    def test_calls_on_a_device_are_timed_as_asked_for(self):
+        for options in (["--blocking=1"], ["--agg_iters=3"],
+                        ["--report_cputime=1"]):
+            rows = self.figures(BENCH, "all_reduce", "--ngpus=1",
+                                "--backend=nccl", "--maxbytes=4", *options,
+                                *QUICK, **DEVICES)
+            self.assertEqual({row["wrong"] for row in rows}, {0})
+
+    def test_without_a_device_it_is_said_what_is_missing(self):
+        done = run(BENCH, "all_reduce", "--nproc=2", "--backend=nccl",
+                   **NO_DEVICES)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('muster-bench: backend "nccl" cannot be used here: no '
+                      'NCCL: environment variable MUSTER_NCCL_LIBRARY: ',
+                      done.stderr)
+        done = run(BENCH, "all_reduce", "--nproc=2", "--device=cuda",
+                   **NO_DEVICES)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('muster-bench: backend "cuda:gloo" cannot be used here: '
+                      'no CUDA runtime: environment variable '
+                      'MUSTER_CUDA_LIBRARY: ', done.stderr)
+
+    def test_nccl_needs_a_device_for_each_rank(self):
+        done = run(BENCH, "all_reduce", "--ngpus=3", "--backend=nccl",
+                   **DEVICES)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("muster-bench: nccl needs a CUDA device for each rank of "
+                      "a host: this is local rank 2, there are 2; ranks of "
+                      "--backend=gloo --device=cuda can share one\n",
+                      done.stderr)
+        done = run(BENCH, "sendrecv", "--ngpus=1", "--backend=nccl", **DEVICES)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr, "muster-bench: sendrecv by nccl needs 2 "
+                         "ranks: NCCL has no send to oneself alone\n")
+
+    def test_too_much_memory_of_a_device_is_an_error(self):
+        done = run(BENCH, "all_reduce", "--nproc=1", "--device=cuda",
+                   "--minbytes=1024G", "--maxbytes=1024G", "--check=0",
+                   **DEVICES)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertEqual(done.stderr, "muster-bench: no memory for all_reduce "
+                         "of 1099511627776 bytes (cuda:0 has no room for "
+                         "1099511627776 bytes); see --maxbytes\n")
 
     def test_tuning_prints_rows_of_the_table(self):
         done = run(BENCH, "broadcast", "--nproc=2", "--tune=1", "--maxbytes=4",

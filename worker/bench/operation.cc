@@ -241,42 +241,42 @@ size_t CountFor(const Case& measured, int64_t bytes, int world_size) {
   return std::max<size_t>(1, bytes / DataTypeBytes(measured.data_type) / parts);
 }
 
-Trial::Trial(const Case& measured, int rank, int world_size)
+Trial::Trial(const Case& measured, int rank, int world_size, Device device)
     : case_(measured),
       rank_(rank),
       world_size_(world_size),
+      device_(device),
       part_bytes_(measured.count * DataTypeBytes(measured.data_type)),
       reduced_(
           Pattern::Reduced(measured.data_type, measured.reduce_op, world_size)),
-      memory_(part_bytes_ * PartsFor(*measured.operation, world_size)) {
+      memory_(device, part_bytes_ * PartsFor(*measured.operation, world_size)) {
   for (int r = 0; r < world_size; ++r) {
     inputs_.push_back(
         Pattern::Input(measured.data_type, measured.reduce_op, r));
   }
   const Operation& operation = *measured.operation;
-  input_ = output_ = memory_.data();
+  input_ = output_ = {.buffer = &memory_};
   if (!operation.is_cut && measured.in_place) return;
+  Place& smaller = Gathers(operation) ? input_ : output_;
   if (measured.in_place) {
     // The smaller one is this rank's part of the larger one.
-    (Gathers(operation) ? input_ : output_) = PartOf(memory_.data(), rank);
+    smaller.offset = static_cast<size_t>(rank) * part_bytes_;
     return;
   }
   const bool is_small = operation.is_cut && !Exchanges(operation);
-  other_memory_.resize(is_small ? part_bytes_ : memory_.size());
-  (Gathers(operation) ? input_ : output_) = other_memory_.data();
+  other_memory_.emplace(
+      device,
+      is_small ? part_bytes_ : part_bytes_ * PartsFor(operation, world_size));
+  smaller = {.buffer = &*other_memory_};
 }
 
 std::byte* Trial::PartOf(std::byte* memory, int part) const {
   return memory + static_cast<size_t>(part) * part_bytes_;
 }
 
-const std::byte* Trial::PartOf(const std::byte* memory, int part) const {
-  return memory + static_cast<size_t>(part) * part_bytes_;
-}
-
 void Trial::Clear() {
-  std::fill(memory_.begin(), memory_.end(), std::byte{0});
-  std::fill(other_memory_.begin(), other_memory_.end(), std::byte{0});
+  memory_.Clear();
+  if (other_memory_.has_value()) other_memory_->Clear();
 }
 
 void Trial::Bring() {
@@ -284,31 +284,41 @@ void Trial::Bring() {
   const Pattern& own = inputs_[rank_];
   const bool has_parts = case_.operation->is_cut && !Gathers(*case_.operation);
   for (int part = 0; part < (has_parts ? world_size_ : 1); ++part) {
-    own.Fill(PartOf(input_, part), case_.count, FirstOf(case_, part));
+    own.Fill(PartOf(input_.host(), part), case_.count, FirstOf(case_, part));
+  }
+  input_.buffer->Give();
+}
+
+void Trial::Synchronize() const {
+  if (device_.type == DeviceType::kCuda) {
+    SynchronizeCurrentStream(device_.index);
   }
 }
 
-int64_t Trial::CountWrong() const {
+int64_t Trial::CountWrong(int ulps) {
+  output_.buffer->Take();
+  const std::byte* const output = output_.host();
   const size_t count = case_.count;
   const bool is_root = rank_ == case_.root;
   switch (case_.operation->verb) {
     case Verb::kBarrier:
       return 0;
     case Verb::kAllReduce:
-      return reduced_.CountWrong(output_, count);
+      return reduced_.CountWrong(output, count, 0, ulps);
     case Verb::kReduce:
-      return (is_root ? reduced_ : inputs_[rank_]).CountWrong(output_, count);
+      return (is_root ? reduced_ : inputs_[rank_])
+          .CountWrong(output, count, 0, is_root ? ulps : 0);
     case Verb::kBroadcast:
-      return inputs_[case_.root].CountWrong(output_, count);
+      return inputs_[case_.root].CountWrong(output, count);
     case Verb::kScatter:
-      return inputs_[case_.root].CountWrong(output_, count,
+      return inputs_[case_.root].CountWrong(output, count,
                                             FirstOf(case_, rank_));
     case Verb::kReduceScatter:
     case Verb::kReduceScatterTensor:
-      return reduced_.CountWrong(output_, count, FirstOf(case_, rank_));
+      return reduced_.CountWrong(output, count, FirstOf(case_, rank_), ulps);
     case Verb::kSendRecv:
-      return inputs_[(rank_ + world_size_ - 1) % world_size_].CountWrong(
-          output_, count);
+      return inputs_[(rank_ + world_size_ - 1) % world_size_].CountWrong(output,
+                                                                         count);
     case Verb::kGather:
       if (!is_root) return 0;
       break;
@@ -319,18 +329,20 @@ int64_t Trial::CountWrong() const {
   const size_t first = Exchanges(*case_.operation) ? FirstOf(case_, rank_) : 0;
   int64_t wrong = 0;
   for (int part = 0; part < world_size_; ++part) {
-    wrong += inputs_[part].CountWrong(PartOf(output_, part), count, first);
+    wrong +=
+        inputs_[part].CountWrong(PartOf(output_.host(), part), count, first);
   }
   return wrong;
 }
 
 Tensor Trial::One(std::byte* data) const {
-  return Tensor(data, case_.data_type, {static_cast<int64_t>(case_.count)});
+  return Tensor(data, case_.data_type, {static_cast<int64_t>(case_.count)},
+                device_);
 }
 
 Tensor Trial::All(std::byte* data) const {
   return Tensor(data, case_.data_type,
-                {static_cast<int64_t>(case_.count) * world_size_});
+                {static_cast<int64_t>(case_.count) * world_size_}, device_);
 }
 
 std::vector<Tensor> Trial::Parts(std::byte* data) const {
@@ -345,8 +357,9 @@ std::vector<Tensor> Trial::Parts(std::byte* data) const {
 // Round the ring of ranks.
 std::vector<Work> Trial::SendAndReceive(bool wait) {
   std::vector<Work> works;
-  works.push_back(Irecv(One(output_), (rank_ + world_size_ - 1) % world_size_));
-  works.push_back(Isend(One(input_), (rank_ + 1) % world_size_));
+  works.push_back(
+      Irecv(One(output_.data()), (rank_ + world_size_ - 1) % world_size_));
+  works.push_back(Isend(One(input_.data()), (rank_ + 1) % world_size_));
   if (!wait) return works;
   for (Work& work : works) work.Wait();
   return {};
@@ -363,43 +376,47 @@ std::vector<Work> Trial::Call(bool wait) {
   Work work;
   switch (case_.operation->verb) {
     case Verb::kAllReduce:
-      work = AllReduce(One(output_), reduction);
+      work = AllReduce(One(output_.data()), reduction);
       break;
     case Verb::kBroadcast:
-      work = Broadcast(One(output_), case_.root, {.async_op = async});
+      work = Broadcast(One(output_.data()), case_.root, {.async_op = async});
       break;
     case Verb::kReduce:
       work = Reduce(
-          One(output_), case_.root,
+          One(output_.data()), case_.root,
           {.op = reduction.op, .factor = reduction.factor, .async_op = async});
       break;
     case Verb::kAllGather:
-      work = AllGather(Parts(output_), One(input_), options);
+      work = AllGather(Parts(output_.data()), One(input_.data()), options);
       break;
     case Verb::kAllGatherIntoTensor:
-      work = AllGatherIntoTensor(All(output_), One(input_), options);
+      work =
+          AllGatherIntoTensor(All(output_.data()), One(input_.data()), options);
       break;
     case Verb::kGather:
-      work =
-          Gather(One(input_), is_root ? Parts(output_) : std::vector<Tensor>(),
-                 case_.root, {.async_op = async});
+      work = Gather(One(input_.data()),
+                    is_root ? Parts(output_.data()) : std::vector<Tensor>(),
+                    case_.root, {.async_op = async});
       break;
     case Verb::kScatter:
-      work =
-          Scatter(One(output_), is_root ? Parts(input_) : std::vector<Tensor>(),
-                  case_.root, {.async_op = async});
+      work = Scatter(One(output_.data()),
+                     is_root ? Parts(input_.data()) : std::vector<Tensor>(),
+                     case_.root, {.async_op = async});
       break;
     case Verb::kReduceScatter:
-      work = ReduceScatter(One(output_), Parts(input_), reduction);
+      work =
+          ReduceScatter(One(output_.data()), Parts(input_.data()), reduction);
       break;
     case Verb::kReduceScatterTensor:
-      work = ReduceScatterTensor(One(output_), All(input_), reduction);
+      work = ReduceScatterTensor(One(output_.data()), All(input_.data()),
+                                 reduction);
       break;
     case Verb::kAllToAll:
-      work = AllToAll(Parts(output_), Parts(input_), options);
+      work = AllToAll(Parts(output_.data()), Parts(input_.data()), options);
       break;
     case Verb::kAllToAllSingle:
-      work = AllToAllSingle(All(output_), All(input_), {.async_op = async});
+      work = AllToAllSingle(All(output_.data()), All(input_.data()),
+                            {.async_op = async});
       break;
     case Verb::kSendRecv:
       return SendAndReceive(wait);

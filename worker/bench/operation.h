@@ -10,6 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "client/muster.h"
+#include "worker/bench/buffer.h"
 #include "worker/bench/pattern.h"
 
 namespace muster::worker::bench {
@@ -79,24 +80,36 @@ size_t CountFor(const Case& measured, int64_t bytes, int world_size);
 // Trial is one rank's memory for a case, and the call.
 class Trial {
  public:
-  Trial(const Case& measured, int rank, int world_size);
+  // `device`: where the tensors are.
+  Trial(const Case& measured, int rank, int world_size, Device device = {});
 
   // Puts what ranks bring into it, or zeros: sums of zeros stay what they are,
   // so that it may be called any number of times.
   void Bring();
   void Clear();
 
-  // Of the elements that this rank gets in a call after Bring().
-  int64_t CountWrong() const;
+  // Of the elements that this rank gets in a call after Bring(). Those that are
+  // floating point may be `ulps` beside, as units in the last place.
+  int64_t CountWrong(int ulps = 0);
 
   // Starts it; a Work for each that the caller has to wait for. With `wait` it
-  // has waited already.
+  // has waited already; on a device its stream does, and not the host.
   std::vector<Work> Call(bool wait);
 
+  // On a device: waits until its stream has done what it was given.
+  void Synchronize() const;
+
  private:
+  // Where this rank's input or output begins.
+  struct Place {
+    std::byte* data() const { return buffer->data() + offset; }
+    std::byte* host() const { return buffer->host() + offset; }
+    Buffer* buffer = nullptr;
+    size_t offset = 0;
+  };
+
   // The part of `memory` that belongs to rank `part`.
   std::byte* PartOf(std::byte* memory, int part) const;
-  const std::byte* PartOf(const std::byte* memory, int part) const;
   Tensor One(std::byte* data) const;
   Tensor All(std::byte* data) const;
   std::vector<Tensor> Parts(std::byte* data) const;
@@ -105,15 +118,15 @@ class Trial {
   const Case case_;
   const int rank_;
   const int world_size_;
+  const Device device_;
   const size_t part_bytes_;
   // What each rank brings, and what comes out of a reduction.
   std::vector<Pattern> inputs_;
   const Pattern reduced_;
-  std::vector<std::byte> memory_;
-  std::vector<std::byte> other_memory_;
-  // Where this rank's input and output begin.
-  std::byte* input_ = nullptr;
-  std::byte* output_ = nullptr;
+  Buffer memory_;
+  std::optional<Buffer> other_memory_;
+  Place input_;
+  Place output_;
 };
 
 }  // namespace muster::worker::bench

@@ -1,5 +1,7 @@
 #include "worker/bench/operation.h"
 
+#include <cmath>
+#include <cstdint>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -17,6 +19,34 @@ TEST(PatternTest, CountsEveryElementThatIsWrong) {
   values[0] += 1;
   values[2999] += 1;
   EXPECT_EQ(pattern.CountWrong(bytes, values.size(), 17), 2);
+}
+
+TEST(PatternTest, FloatingPointMayBeAFewUnitsBeside) {
+  const Pattern pattern = Pattern::Input(DataType::kFloat32, ReduceOp::kSum, 1);
+  std::vector<float> values(8);
+  auto* const bytes = reinterpret_cast<std::byte*>(values.data());
+  pattern.Fill(bytes, values.size());
+  values[0] = std::nextafter(values[0], 100.0F);
+  values[1] = std::nextafter(std::nextafter(values[1], 0.0F), 0.0F);
+  values[2] *= 1.001F;
+  values[3] = NAN;
+  EXPECT_EQ(pattern.CountWrong(bytes, values.size()), 4);
+  EXPECT_EQ(pattern.CountWrong(bytes, values.size(), 0, 2), 2);
+
+  const Pattern half = Pattern::Input(DataType::kFloat16, ReduceOp::kSum, 1);
+  std::vector<uint16_t> halves(8);
+  auto* const half_bytes = reinterpret_cast<std::byte*>(halves.data());
+  half.Fill(half_bytes, halves.size());
+  halves[0] += 1;
+  halves[1] += 9;
+  EXPECT_EQ(half.CountWrong(half_bytes, halves.size(), 0, 2), 1);
+
+  const Pattern whole = Pattern::Input(DataType::kInt32, ReduceOp::kSum, 1);
+  std::vector<int32_t> numbers(8);
+  auto* const number_bytes = reinterpret_cast<std::byte*>(numbers.data());
+  whole.Fill(number_bytes, numbers.size());
+  numbers[0] += 1;
+  EXPECT_EQ(whole.CountWrong(number_bytes, numbers.size(), 0, 2), 1);
 }
 
 TEST(PatternTest, RanksAndPlacesDiffer) {

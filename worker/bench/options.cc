@@ -1,5 +1,6 @@
 #include "worker/bench/options.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -40,9 +41,13 @@ ABSL_FLAG(int, average, 3,
 ABSL_FLAG(int, check, 1,
           "verify the result of every size, before it is timed and after: 1, "
           "or 0 for not");
-ABSL_FLAG(int, blocking, 1,
+ABSL_FLAG(int, blocking, -1,
           "wait for each call before the next one: 1, or 0 to start all calls "
-          "of a cycle and wait at its end");
+          "of a cycle and wait at its end; -1: 1 of CPU tensors, 0 of CUDA "
+          "tensors, whose calls wait for each other in their stream");
+ABSL_FLAG(int, report_cputime, 0,
+          "1: of CUDA tensors, with --blocking=0, the time in which a call is "
+          "given to the stream, instead of that until it is done");
 ABSL_FLAG(std::string, redop, "sum",
           "sum, avg, prod, min, max, band, bor, bxor, mulsum, some of them "
           "with commas, or all");
@@ -53,7 +58,20 @@ ABSL_FLAG(int, root, 0, "rank that gives or gets, of operations with one");
 ABSL_FLAG(std::string, place, "both",
           "out: results go to other memory than they come from; in: to the "
           "same; both, as far as the operation has them");
-ABSL_FLAG(std::string, backend, "gloo", "backend of the group");
+ABSL_FLAG(std::string, backend, "gloo",
+          "backend of the group: gloo, nccl, or one that is registered");
+ABSL_FLAG(
+    std::string, device, "",
+    "where the tensors are: cpu, or cuda, of which each rank takes the "
+    "device that its LOCAL_RANK says; of gloo, ranks share a device where "
+    "there are more of them. Empty: cuda of nccl, else cpu");
+ABSL_FLAG(int, ngpus, 0,
+          "ranks to start on this host, each with a CUDA device: as --nproc, "
+          "which is to be 0 then. 0: not given");
+ABSL_FLAG(int, nthreads, 0,
+          "times so many of these ranks, which are processes here. 0: not "
+          "given");
+ABSL_FLAG(int, cudagraph, 0, "0: calls cannot be captured in CUDA graphs");
 ABSL_FLAG(std::string, peer, "",
           "program that measures the same beside each rank, with its "
           "arguments; several with commas");
@@ -91,8 +109,13 @@ OptionTable Table() {
           {"agg_iters", "N", 'm'},
           {"average", "0|1|2|3", 'a'},
           {"check", "0|1", 'c'},
-          {"blocking", "0|1", 'z'},
+          {"blocking", "-1|0|1", 'z'},
+          {"report_cputime", "0|1", 'C'},
           {"backend", "NAME"},
+          {"device", "cpu|cuda"},
+          {"ngpus", "N", 'g'},
+          {"nthreads", "N", 't'},
+          {"cudagraph", "0", 'G'},
           {"peer", "PROGRAM"},
           {"json", "FILE"},
           {"tune", "0|1"},
@@ -207,6 +230,76 @@ absl::Status ReadSizes(const OptionTable& given, BenchOptions& options) {
   return status;
 }
 
+bool IsForCuda(const BenchOptions& options) {
+  return options.device == DeviceType::kCuda;
+}
+
+// The device, and what stands or falls with it.
+absl::Status ReadDevice(const OptionTable& given, BenchOptions& options) {
+  const std::string device = absl::GetFlag(FLAGS_device);
+  if (!device.empty() && device != "cpu" && device != "cuda") {
+    return Wrong(given.Name("device"), "cpu or cuda", device);
+  }
+  if (device == "cuda" || (device.empty() && options.backend == "nccl")) {
+    options.device = DeviceType::kCuda;
+  }
+  int blocking = 0;
+  absl::Status status = ReadInt(given.Name("blocking"),
+                                absl::GetFlag(FLAGS_blocking), -1, 1, blocking);
+  options.blocking = blocking == -1 ? !IsForCuda(options) : blocking == 1;
+  status.Update(ReadBool(given.Name("report_cputime"),
+                         absl::GetFlag(FLAGS_report_cputime),
+                         options.report_cputime));
+  int gpus = 0;
+  int threads = 0;
+  status.Update(
+      ReadInt(given.Name("ngpus"), absl::GetFlag(FLAGS_ngpus), 0, 32, gpus));
+  status.Update(ReadInt(given.Name("nthreads"), absl::GetFlag(FLAGS_nthreads),
+                        0, 32, threads));
+  if (!status.ok()) return status;
+  if (gpus + threads > 0 && options.nproc > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(given.Name(gpus > 0 ? "ngpus" : "nthreads"),
+                     " says how many ranks to start, and so does --nproc: give "
+                     "one of them"));
+  }
+  if (gpus + threads > 0) {
+    options.nproc = std::max(gpus, 1) * std::max(threads, 1);
+  }
+  const auto needs_cuda = [&](absl::string_view option, bool is_given) {
+    if (is_given && !IsForCuda(options)) {
+      status.Update(absl::InvalidArgumentError(
+          absl::StrCat(given.Name(option), " needs --device=cuda")));
+    }
+  };
+  needs_cuda("ngpus", gpus > 0);
+  needs_cuda("nthreads", threads > 0);
+  needs_cuda("report_cputime", options.report_cputime);
+  if (status.ok() && options.report_cputime && options.blocking) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(given.Name("report_cputime"), " needs --blocking=0"));
+  }
+  if (status.ok() && absl::GetFlag(FLAGS_cudagraph) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(given.Name("cudagraph"), " must be 0, got \"",
+                     absl::GetFlag(FLAGS_cudagraph),
+                     "\": calls cannot be captured in CUDA graphs"));
+  }
+  return status;
+}
+
+// What is for CPU tensors alone.
+absl::Status CheckCpuAlone(const OptionTable& given,
+                           const BenchOptions& options) {
+  const auto refuse = [&](absl::string_view option) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        given.Name(option), " measures CPU tensors, not with --device=cuda"));
+  };
+  if (!IsForCuda(options)) return absl::OkStatus();
+  if (options.tune) return refuse("tune");
+  return options.peers.empty() ? absl::OkStatus() : refuse("peer");
+}
+
 absl::Status ReadFlags(const OptionTable& given, BenchOptions& options) {
   absl::Status status = ReadSizes(given, options);
   int average = 0;
@@ -227,8 +320,6 @@ absl::Status ReadFlags(const OptionTable& given, BenchOptions& options) {
   options.average = static_cast<Average>(average);
   status.Update(
       ReadBool(given.Name("check"), absl::GetFlag(FLAGS_check), options.check));
-  status.Update(ReadBool(given.Name("blocking"), absl::GetFlag(FLAGS_blocking),
-                         options.blocking));
   status.Update(ReadInt(given.Name("root"), absl::GetFlag(FLAGS_root), 0, kMany,
                         options.root));
   status.Update(ReadList(given.Name("datatype"), absl::GetFlag(FLAGS_datatype),
@@ -239,11 +330,13 @@ absl::Status ReadFlags(const OptionTable& given, BenchOptions& options) {
                          options.all_ops));
   status.Update(ReadPlace(given, options));
   options.backend = absl::GetFlag(FLAGS_backend);
+  status.Update(ReadDevice(given, options));
   options.peers =
       absl::StrSplit(absl::GetFlag(FLAGS_peer), ',', absl::SkipWhitespace());
   options.json = absl::GetFlag(FLAGS_json);
   status.Update(
       ReadBool(given.Name("tune"), absl::GetFlag(FLAGS_tune), options.tune));
+  status.Update(CheckCpuAlone(given, options));
   if (status.ok() && options.tune && options.nproc == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(given.Name("tune"), " needs --nproc"));
@@ -261,6 +354,13 @@ absl::Status ReadFlags(const OptionTable& given, BenchOptions& options) {
 }
 
 }  // namespace
+
+std::string BenchOptions::BackendSpec() const {
+  const bool is_spec = backend.find(':') != std::string::npos;
+  if (device == DeviceType::kCpu || is_spec) return backend;
+  // What has no tensors, a barrier, goes to the first.
+  return absl::StrCat("cuda:", backend, ",cpu:gloo");
+}
 
 absl::StatusOr<BenchOptions> ParseBenchOptions(
     const std::vector<std::string>& arguments, const Environment& environment) {
@@ -284,6 +384,7 @@ std::string BenchHelpText() {
       "\n"
       "  muster-bench all_reduce --nproc=4 --minbytes=4 --maxbytes=64M\n"
       "  muster-run --nproc-per-node=4 -- muster-bench all_reduce all_gather\n"
+      "  muster-bench all_reduce --backend=nccl --ngpus=8 --maxbytes=8G\n"
       "\n"
       "Operations:\n";
   OptionTable::AppendWrapped(OperationNames(), text);

@@ -27,6 +27,9 @@ struct BenchOptions {
   // How many ranks to start; 0: this process is one of a launcher's.
   int nproc = 0;
 
+  // Where the tensors are. On kCuda each rank has a device, by LOCAL_RANK.
+  DeviceType device = DeviceType::kCpu;
+
   // Sizes in bytes, as nccl-tests counts them: each is the one before plus
   // `step_bytes`, or if that is 0 times `step_factor`.
   int64_t bytes_min = 0;
@@ -42,6 +45,9 @@ struct BenchOptions {
   Average average = Average::kMax;
   bool check = true;
   bool blocking = true;
+  // Counts the time in which calls are given to the stream, and not until they
+  // are done.
+  bool report_cputime = false;
 
   std::vector<DataType> data_types;
   std::vector<ReduceOp> reduce_ops;
@@ -53,6 +59,9 @@ struct BenchOptions {
   bool in_place = true;
 
   std::string backend;
+  // Of the group: on devices it has gloo for CPU tensors, too, by which ranks
+  // agree about times and results.
+  std::string BackendSpec() const;
   // Programs that measure the same beside this one, with their arguments.
   std::vector<std::string> peers;
   std::string json;

@@ -106,6 +106,58 @@ TEST_F(BenchOptionsTest, ErrorsNameTheOptionAndItsValue) {
               HasSubstr("--redop does not know \"xor\""));
 }
 
+TEST_F(BenchOptionsTest, TheBackendSaysWhereTensorsAreUnlessToldOtherwise) {
+  const auto parse = [](const std::vector<std::string>& arguments) {
+    const absl::FlagSaver saver;
+    std::vector<std::string> all = {"all_reduce"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    const auto options = ParseBenchOptions(all, {});
+    EXPECT_TRUE(options.ok()) << options.status();
+    return options.value_or(BenchOptions());
+  };
+  const BenchOptions on_cpu = parse({});
+  EXPECT_EQ(on_cpu.device, DeviceType::kCpu);
+  EXPECT_EQ(on_cpu.BackendSpec(), "gloo");
+  EXPECT_TRUE(on_cpu.blocking);
+
+  const BenchOptions nccl = parse({"--backend=nccl", "-g", "4", "-t", "2"});
+  EXPECT_EQ(nccl.device, DeviceType::kCuda);
+  EXPECT_EQ(nccl.BackendSpec(), "cuda:nccl,cpu:gloo");
+  EXPECT_FALSE(nccl.blocking);
+  EXPECT_EQ(nccl.nproc, 8);
+
+  const BenchOptions gloo =
+      parse({"--device=cuda", "--blocking=1", "--nproc=2", "--ngpus=0"});
+  EXPECT_EQ(gloo.BackendSpec(), "cuda:gloo,cpu:gloo");
+  EXPECT_TRUE(gloo.blocking);
+  EXPECT_EQ(gloo.nproc, 2);
+  EXPECT_EQ(parse({"--device=cuda", "--backend=cpu:a,cuda:b"}).BackendSpec(),
+            "cpu:a,cuda:b");
+  EXPECT_TRUE(parse({"--device=cuda", "-C", "1"}).report_cputime);
+}
+
+TEST_F(BenchOptionsTest, WhatIsForOneKindOfTensorsIsNotForTheOther) {
+  EXPECT_EQ(ErrorOf({"barrier", "--device=tpu"}),
+            "--device must be cpu or cuda, got \"tpu\"");
+  const absl::FlagSaver saver;
+  EXPECT_EQ(ErrorOf({"barrier", "--device=cpu", "--ngpus=2"}),
+            "--ngpus needs --device=cuda");
+  EXPECT_EQ(ErrorOf({"barrier", "--ngpus=0", "--report_cputime=1"}),
+            "--report_cputime needs --device=cuda");
+  EXPECT_EQ(ErrorOf({"barrier", "--device=cuda", "--blocking=1"}),
+            "--report_cputime needs --blocking=0");
+  EXPECT_EQ(ErrorOf({"barrier", "--report_cputime=0", "--cudagraph=2"}),
+            "--cudagraph must be 0, got \"2\": calls cannot be captured in "
+            "CUDA graphs");
+  EXPECT_EQ(ErrorOf({"barrier", "--cudagraph=0", "--nproc=2", "--ngpus=2"}),
+            "--ngpus says how many ranks to start, and so does --nproc: give "
+            "one of them");
+  EXPECT_EQ(ErrorOf({"barrier", "--ngpus=0", "--tune=1"}),
+            "--tune measures CPU tensors, not with --device=cuda");
+  EXPECT_EQ(ErrorOf({"barrier", "--tune=0", "--peer=x"}),
+            "--peer measures CPU tensors, not with --device=cuda");
+}
+
 TEST_F(BenchOptionsTest, SizesMustBeInOrder) {
   EXPECT_EQ(ErrorOf({"barrier", "--minbytes=8", "--maxbytes=4"}),
             "--maxbytes must be at least --minbytes (8), got \"4\"");

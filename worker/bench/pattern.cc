@@ -4,6 +4,7 @@
 #include <cmath>
 #include <complex>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "Eigen/Core"
@@ -124,12 +125,22 @@ void WithNumberOf(DataType type, Body&& body) {
   }
 }
 
+double NumberOf(double value) { return value; }
+
+// The 16 bit types have no way to double of their own.
+template <typename T>
+double NumberOf(T value) {
+  return static_cast<double>(static_cast<float>(value));
+}
+
 }  // namespace
 
 double FactorOf(int rank) { return rank % 2 == 0 ? 2 : 0.5; }
 
 Pattern::Pattern(DataType type)
-    : element_bytes_(DataTypeBytes(type)), bytes_(kPeriod * element_bytes_) {}
+    : type_(type),
+      element_bytes_(DataTypeBytes(type)),
+      bytes_(kPeriod * element_bytes_) {}
 
 Pattern Pattern::Zero(DataType type) { return Pattern(type); }
 
@@ -188,8 +199,32 @@ void Pattern::Fill(std::byte* to, size_t count, size_t first) const {
   }
 }
 
-int64_t Pattern::CountWrong(const std::byte* from, size_t count,
-                            size_t first) const {
+bool Pattern::IsNear(const std::byte* got, const std::byte* expected,
+                     int ulps) const {
+  bool near = true;
+  WithNumberOf(type_, [&](auto zero, bool is_pair) {
+    using T = decltype(zero);
+    for (size_t i = 0; i < (is_pair ? 2 : 1); ++i) {
+      T a;
+      T b;
+      std::memcpy(&a, got + i * sizeof(T), sizeof(T));
+      std::memcpy(&b, expected + i * sizeof(T), sizeof(T));
+      if constexpr (std::is_integral_v<T>) {
+        near = near && a == b;
+      } else {
+        // One unit is at most this part of the value. (Eigen's epsilon() of a
+        // half is another.)
+        const double unit = std::ldexp(1, 1 - std::numeric_limits<T>::digits);
+        near = near && std::abs(NumberOf(a) - NumberOf(b)) <=
+                           ulps * unit * std::abs(NumberOf(b));
+      }
+    }
+  });
+  return near;
+}
+
+int64_t Pattern::CountWrong(const std::byte* from, size_t count, size_t first,
+                            int ulps) const {
   int64_t wrong = 0;
   first %= kPeriod;
   while (count > 0) {
@@ -197,8 +232,10 @@ int64_t Pattern::CountWrong(const std::byte* from, size_t count,
     const std::byte* const expected = bytes_.data() + first * element_bytes_;
     if (std::memcmp(from, expected, run * element_bytes_) != 0) {
       for (size_t i = 0; i < run; ++i) {
-        if (std::memcmp(from + i * element_bytes_,
-                        expected + i * element_bytes_, element_bytes_) != 0) {
+        const std::byte* const got = from + i * element_bytes_;
+        const std::byte* const want = expected + i * element_bytes_;
+        if (std::memcmp(got, want, element_bytes_) != 0 &&
+            (ulps == 0 || !IsNear(got, want, ulps))) {
           ++wrong;
         }
       }

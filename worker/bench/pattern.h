@@ -27,13 +27,18 @@ class Pattern {
   // Writes elements `first` and following to `to`.
   void Fill(std::byte* to, size_t count, size_t first = 0) const;
 
-  // How many of the elements at `from` are not those from `first` on.
-  int64_t CountWrong(const std::byte* from, size_t count,
-                     size_t first = 0) const;
+  // How many of the elements at `from` are not those from `first` on. Floating
+  // point may be up to `ulps` units in the last place beside.
+  int64_t CountWrong(const std::byte* from, size_t count, size_t first = 0,
+                     int ulps = 0) const;
 
  private:
   explicit Pattern(DataType type);
 
+  // Whether the element at `got` is near the one at `expected`.
+  bool IsNear(const std::byte* got, const std::byte* expected, int ulps) const;
+
+  const DataType type_;
   const size_t element_bytes_;
   std::vector<std::byte> bytes_;
 };

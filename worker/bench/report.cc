@@ -102,6 +102,7 @@ std::string JsonText(const std::vector<Row>& rows) {
       nlohmann::json entry = {
           {"op", row.measured.operation->name},
           {"backend", figures.backend},
+          {"device", std::string(DeviceTypeName(row.device))},
           {"algorithm", i == 0 ? AlgorithmAskedFor() : "auto"},
           {"ranks", row.world_size},
           {"datatype", std::string(DataTypeName(row.measured.data_type))},

@@ -19,9 +19,10 @@ struct Line {
 std::string HeadText(const std::vector<std::string>& peers);
 std::string LineText(const Line& line);
 
-// A list of {op, backend, algorithm, ranks, datatype, redop, bytes, in_place,
-// time_us {min, median, max}, algbw_gbps, busbw_gbps, wrong}, one for each row
-// and program; of peers also `ratio`, this program's time divided by theirs.
+// A list of {op, backend, device, algorithm, ranks, datatype, redop, bytes,
+// in_place, time_us {min, median, max}, algbw_gbps, busbw_gbps, wrong}, one for
+// each row and program; of peers also `ratio`, this program's time divided by
+// theirs.
 std::string JsonText(const std::vector<Row>& rows);
 
 }  // namespace muster::worker::bench

@@ -1,0 +1,38 @@
+#ifndef MUSTER_WORKER_BENCH_BUFFER_H_
+#define MUSTER_WORKER_BENCH_BUFFER_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "client/muster.h"
+
+namespace muster::worker::bench {
+
+// Memory for collectives, on the CPU or on a CUDA device, and what the host
+// sees of it.
+class Buffer {
+ public:
+  // All zero. Throws DistError (kResourceExhausted), std::bad_alloc.
+  Buffer(Device device, size_t bytes);
+
+  // For collectives; on a device not for the host.
+  std::byte* data();
+
+  // The host's copy, or the memory itself: written before Give, read after
+  // Take. On a device both wait for what its stream has been given.
+  std::byte* host() { return host_.data(); }
+  const std::byte* host() const { return host_.data(); }
+  void Give();
+  void Take();
+
+  void Clear();
+
+ private:
+  const Device device_;
+  DeviceMemory memory_;
+  std::vector<std::byte> host_;
+};
+
+}  // namespace muster::worker::bench
+
+#endif  // MUSTER_WORKER_BENCH_BUFFER_H_
