@@ -91,19 +91,24 @@ std::optional<TrainingState> ReadCheckpoint(const std::string& path) {
   return state;
 }
 
-void ShareNewest(TrainingState& state, size_t parameter_count) {
-  const bool mine = !state.parameters.empty();
-  // Steps made, -1 for who has no state; then whether it fits.
-  std::vector<int64_t> steps(static_cast<size_t>(GetWorldSize()));
-  std::vector<int64_t> own = {mine ? static_cast<int64_t>(state.losses.size())
-                                   : -1};
-  AllGatherIntoTensor(Tensor(steps), Tensor(own));
+void ShareNewest(TrainingState& state, size_t parameter_count, Place& place) {
+  // Steps made, -1 for who has no state. Each rank knows its own.
+  std::vector<int64_t> steps(static_cast<size_t>(GetWorldSize()), -1);
+  if (!state.parameters.empty()) {
+    steps[static_cast<size_t>(GetRank())] =
+        static_cast<int64_t>(state.losses.size());
+  }
+  place.With(steps,
+             [](const Tensor& all) { AllReduce(all, {.op = ReduceOp::kMax}); });
   const auto newest = std::max_element(steps.begin(), steps.end());
   if (*newest < 0) return;
   const int root = static_cast<int>(newest - steps.begin());
   std::vector<int64_t> sizes = {state.epoch, state.step,
                                 static_cast<int64_t>(state.parameters.size())};
-  Broadcast(Tensor(sizes), root);
+  const auto from_root = [root](const Tensor& tensor) {
+    Broadcast(tensor, root);
+  };
+  place.With(sizes, from_root);
   if (sizes[2] != static_cast<int64_t>(parameter_count)) {
     throw std::runtime_error("the checkpoint has " + std::to_string(sizes[2]) +
                              " parameters, this model " +
@@ -115,9 +120,9 @@ void ShareNewest(TrainingState& state, size_t parameter_count) {
   state.parameters.resize(parameter_count);
   state.velocity.resize(parameter_count);
   state.losses.resize(static_cast<size_t>(*newest));
-  Broadcast(Tensor(state.parameters), root);
-  Broadcast(Tensor(state.velocity), root);
-  Broadcast(Tensor(state.losses), root);
+  place.With(state.parameters, from_root);
+  place.With(state.velocity, from_root);
+  place.With(state.losses, from_root);
 }
 
 }  // namespace muster::examples

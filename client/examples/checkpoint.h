@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "client/examples/place.h"
+
 namespace muster::examples {
 
 // Where a training stands between two steps.
@@ -29,7 +31,7 @@ std::optional<TrainingState> ReadCheckpoint(const std::string& path);
 // has made the most steps, the lowest of several. Collective. A rank without
 // one gives a state without parameters. Not so many parameters on some rank as
 // there: throws std::runtime_error.
-void ShareNewest(TrainingState& state, size_t parameter_count);
+void ShareNewest(TrainingState& state, size_t parameter_count, Place& place);
 
 }  // namespace muster::examples
 

@@ -2,6 +2,7 @@
 """The demonstration with short settings, its failures, and its end by Ctrl-C.
 
 demo_test.py DEMO MUSTER_COORDINATOR MUSTER_RUN MUSTERCTL TRAIN_FASHION_MNIST
+    HOST_DEVICES
 """
 
 import os
@@ -13,7 +14,7 @@ import tempfile
 import time
 import unittest
 
-DEMO = ""
+DEMO = HOST_DEVICES = ""
 PROGRAMS = []
 LIMIT_S = 120
 
@@ -47,11 +48,11 @@ class DemoTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         return folder.name
 
-    def start(self, *options):
+    def start(self, *options, **environment):
         return subprocess.Popen(
             [DEMO, f"--bin={self.bin}", *options], stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "TMPDIR": self.logs})
+            env={**os.environ, "TMPDIR": self.logs, **environment})
 
     def finish(self, demo):
         out, _ = demo.communicate(timeout=LIMIT_S)
@@ -60,8 +61,16 @@ class DemoTest(unittest.TestCase):
         return demo.returncode, out, logs and logs[1]
 
     def test_passes_and_shows_a_failure_and_what_the_processes_counted(self):
+        self.passes()
+
+    def test_passes_with_tensors_on_devices(self):
+        # By a CUDA of the host.
+        self.passes("--device=cuda", MUSTER_CUDA_LIBRARY=HOST_DEVICES)
+
+    def passes(self, *options, **environment):
         # One epoch is too short for the accuracy of five.
-        status, out, logs = self.finish(self.start("--nproc=2", "--epochs=1"))
+        status, out, logs = self.finish(
+            self.start("--nproc=2", "--epochs=1", *options, **environment))
         self.assertEqual(status, 0, out)
         self.assertTrue(out.endswith("demo: PASS\n"), out)
         self.assertIsNone(logs)
@@ -152,5 +161,6 @@ class DemoTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    DEMO, *PROGRAMS = (os.path.abspath(sys.argv.pop(1)) for _ in range(5))
+    DEMO, *PROGRAMS, HOST_DEVICES = (
+        os.path.abspath(sys.argv.pop(1)) for _ in range(6))
     unittest.main()

@@ -3,6 +3,8 @@
 //
 //   muster-run --standalone --nproc-per-node=4 -- train_fashion_mnist
 //   muster-run --standalone --nproc-per-node=4 -- train_fashion_mnist --compare
+//   muster-run --standalone --nproc-per-node=2 -- train_fashion_mnist
+//       --device=cuda
 //
 // Exit status: 0; 1 for an error, or when the ranks' parameters differ or
 // --compare fails; 75 when it ends because another rank failed.
@@ -49,6 +51,15 @@ ABSL_FLAG(float, learning_rate, 0.05f,
 ABSL_FLAG(float, momentum, 0.9f, "momentum of SGD, 0 to 1");
 ABSL_FLAG(uint64_t, seed, 1, "of the first parameters and the shuffling");
 ABSL_FLAG(int, max_steps, 0, "ends after this many steps; 0: no such limit");
+ABSL_FLAG(
+    std::string, device, "cpu",
+    "where the collectives' tensors are: cpu, or cuda, of which each rank "
+    "takes the device that its LOCAL_RANK says; the mathematics is on the "
+    "CPU in both cases");
+ABSL_FLAG(std::string, backend, "",
+          "backend of the group; empty: cpu:gloo,cuda:nccl where nccl can be "
+          "used, else gloo, and cpu:gloo,cuda:gloo with --device=cuda. By that "
+          "several ranks can share a device");
 ABSL_FLAG(bool, compare, false,
           "train --max_steps (default 200) steps on all ranks, then the same "
           "on rank 0 alone, and check that both follow the same loss curve");
@@ -84,6 +95,27 @@ struct Dataset {
   LabelledImages test;
 };
 
+// Throws std::runtime_error: there is none, and why.
+int OwnDevice() {
+  try {
+    DeviceMemory(0, 1);
+  } catch (const DistError& error) {
+    throw std::runtime_error(std::string("--device=cuda: ") + error.what());
+  }
+  return GetNodeLocalRank(0) % CudaDeviceCount();
+}
+
+// Of every group of this program.
+InitProcessGroupOptions GroupOptions(const TrainingSettings& settings) {
+  InitProcessGroupOptions options = {.backend = absl::GetFlag(FLAGS_backend),
+                                     .device_id = settings.device};
+  if (options.backend.empty() && settings.device.has_value() &&
+      !IsNcclAvailable()) {
+    options.backend = "cpu:gloo,cuda:gloo";
+  }
+  return options;
+}
+
 TrainingSettings SettingsFromFlags() {
   TrainingSettings settings;
   settings.hidden_units = absl::GetFlag(FLAGS_hidden_units);
@@ -112,6 +144,9 @@ TrainingSettings SettingsFromFlags() {
   check(
       on_failure == "exit" || on_failure == "shrink" || on_failure == "reform",
       "on_failure", "exit, shrink or reform");
+  const std::string device = absl::GetFlag(FLAGS_device);
+  check(device == "cpu" || device == "cuda", "device", "cpu or cuda");
+  if (device == "cuda") settings.device = OwnDevice();
   return settings;
 }
 
@@ -217,7 +252,7 @@ std::vector<EpochResult> TrainOn(Trainer& trainer, const int epochs) {
 
 // A default group without those that `error` blames, or with others in their
 // places. More may fail meanwhile.
-void Recover(DistError error) {
+void Recover(DistError error, const TrainingSettings& settings) {
   const bool shrinks = absl::GetFlag(FLAGS_on_failure) == "shrink";
   // Each error names those that it adds.
   std::vector<int> gone;
@@ -240,7 +275,7 @@ void Recover(DistError error) {
         ShrinkGroup(gone, nullptr, {.timeout = kRecoveryTimeout});
       } else {
         DestroyProcessGroup();
-        InitProcessGroup();
+        InitProcessGroup(GroupOptions(settings));
       }
       return;
     } catch (const DistError& next) {
@@ -277,7 +312,7 @@ int Train(const Dataset& dataset, const TrainingSettings& settings) {
     } catch (const DistError& error) {
       if (trainer != nullptr) state = trainer->state();
       trainer.reset();
-      Recover(error);
+      Recover(error, settings);
     }
   }
   if (GetRank() == 0) {
@@ -307,7 +342,7 @@ std::vector<float> LossCurve(const Dataset& dataset,
 }
 
 // Joins a job of its own, alone, on the same coordinator.
-void InitAlone() {
+void InitAlone(const TrainingSettings& settings) {
   const auto variable = [](const char* name) {
     const char* const value = std::getenv(name);
     if (value == nullptr) {
@@ -318,7 +353,7 @@ void InitAlone() {
     return std::string(value);
   };
   const std::string host = variable("MASTER_ADDR");
-  InitProcessGroupOptions options;
+  InitProcessGroupOptions options = GroupOptions(settings);
   options.init_method =
       "muster://" +
       (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" +
@@ -336,7 +371,7 @@ int Compare(const Dataset& dataset, TrainingSettings settings) {
   const std::vector<float> together = LossCurve(dataset, settings);
   DestroyProcessGroup();
   if (rank != 0) return 0;
-  InitAlone();
+  InitAlone(settings);
   const std::vector<float> alone = LossCurve(dataset, settings);
   DestroyProcessGroup();
   double worst = 0;
@@ -368,7 +403,7 @@ int Run() {
   // Before the group is formed: a rank without data should not be waited for.
   const Dataset dataset = {ReadFashionMnist(folder, FashionMnistPart::kTrain),
                            ReadFashionMnist(folder, FashionMnistPart::kTest)};
-  InitProcessGroup();
+  InitProcessGroup(GroupOptions(settings));
   const std::string debug_address = GetDebugAddress();
   if (!debug_address.empty()) {
     std::printf("metrics: http://%s/metrics\n", debug_address.c_str());

@@ -2,6 +2,7 @@
 """train_fashion_mnist under muster-run, with short settings.
 
 train_fashion_mnist_test.py MUSTER_COORDINATOR MUSTER_RUN TRAIN_FASHION_MNIST
+    HOST_DEVICES
 """
 
 import json
@@ -13,7 +14,7 @@ import tempfile
 import time
 import unittest
 
-COORDINATOR = MUSTER_RUN = TRAIN = ""
+COORDINATOR = MUSTER_RUN = TRAIN = HOST_DEVICES = ""
 DATA = "/usr/share/datasets/fashion-mnist"
 LIMIT_S = 120
 SHORT = ["--epochs=1", "--max_steps=40", "--global_batch=48",
@@ -27,15 +28,17 @@ class TrainTest(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.folder = temporary.name
 
-    def train(self, nproc, *options):
+    def train(self, nproc, *options, **environment):
         return subprocess.run(
             [MUSTER_RUN, "--standalone", f"--nproc-per-node={nproc}", "--",
              TRAIN, *options],
-            timeout=LIMIT_S, capture_output=True, text=True, check=False)
+            timeout=LIMIT_S, capture_output=True, text=True, check=False,
+            env={**os.environ, **environment})
 
-    def curve(self, name, nproc, *options):
+    def curve(self, name, nproc, *options, **environment):
         path = os.path.join(self.folder, name)
-        result = self.train(nproc, *SHORT, f"--loss_curve={path}", *options)
+        result = self.train(nproc, *SHORT, f"--loss_curve={path}", *options,
+                            **environment)
         self.assertEqual(result.returncode, 0, result.stderr)
         with open(path, encoding="utf-8") as file:
             return file.read().splitlines()
@@ -59,6 +62,27 @@ class TrainTest(unittest.TestCase):
         first = self.curve("first", 3)
         self.assertEqual(self.curve("second", 3), first)
         self.assertNotEqual(self.curve("third", 3, "--seed=2"), first)
+
+    def test_with_tensors_on_devices_the_losses_are_the_same(self):
+        # By a CUDA and an NCCL of the host, with two devices.
+        cuda = {"MUSTER_CUDA_LIBRARY": HOST_DEVICES,
+                "MUSTER_NCCL_LIBRARY": "/nowhere/libnccl.so"}
+        on_cpu = self.curve("cpu", 3)
+        self.assertEqual(self.curve("cuda", 3, "--device=cuda", **cuda), on_cpu)
+        # A process has its own NCCL here: one rank.
+        cuda["MUSTER_NCCL_LIBRARY"] = HOST_DEVICES
+        self.assertEqual(self.curve("nccl", 1, "--device=cuda", **cuda),
+                         self.curve("alone", 1))
+
+    def test_without_a_device_it_is_said_what_is_missing(self):
+        result = self.train(1, *SHORT, "--device=cuda",
+                            MUSTER_CUDA_LIBRARY="/nowhere/libcudart.so")
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn("--device=cuda: no CUDA runtime: environment variable "
+                      "MUSTER_CUDA_LIBRARY: ", result.stderr)
+        result = self.train(1, *SHORT, "--device=tpu")
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn("--device must be cpu or cuda", result.stderr)
 
     def test_output_names_epoch_accuracy_speed_and_metrics(self):
         result = self.train(2, *SHORT)
@@ -238,6 +262,6 @@ class TrainTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    COORDINATOR, MUSTER_RUN, TRAIN = (
-        os.path.abspath(sys.argv.pop(1)) for _ in range(3))
+    COORDINATOR, MUSTER_RUN, TRAIN, HOST_DEVICES = (
+        os.path.abspath(sys.argv.pop(1)) for _ in range(4))
     unittest.main()

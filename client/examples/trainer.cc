@@ -28,10 +28,11 @@ Trainer::Trainer(const TrainingSettings& settings, const LabelledImages& train,
       world_size_(GetWorldSize()),
       sampler_(train.size(), static_cast<size_t>(settings.global_batch),
                settings.seed, rank_, world_size_),
+      place_(settings.device),
       model_(kImagePixels, settings.hidden_units, kClasses, settings.seed),
       sgd_(model_.parameter_count(), settings.learning_rate, settings.momentum),
       gradient_(model_.parameter_count() + 1) {
-  ShareNewest(state, model_.parameter_count());
+  ShareNewest(state, model_.parameter_count(), place_);
   // Without one the seed makes all ranks begin alike.
   if (state.parameters.empty()) return;
   std::copy(state.parameters.begin(), state.parameters.end(),
@@ -80,13 +81,13 @@ float Trainer::Step(const std::vector<size_t>& batch) {
   const float share = static_cast<float>(batch.size()) /
                       static_cast<float>(settings_.global_batch);
   for (float& value : gradient_) value *= share;
-  AllReduce(Tensor(gradient_));
+  place_.With(gradient_, [](const Tensor& tensor) { AllReduce(tensor); });
   sgd_.Step(gradient, model_.parameters());
   return gradient_.back();
 }
 
 double Trainer::TestAccuracy() {
-  int64_t correct = 0;
+  std::vector<int64_t> correct = {0};
   std::vector<size_t> batch;
   for (size_t i = static_cast<size_t>(rank_); i < test_.size();
        i += static_cast<size_t>(world_size_)) {
@@ -94,12 +95,12 @@ double Trainer::TestAccuracy() {
     const bool last = i + static_cast<size_t>(world_size_) >= test_.size();
     if (batch.size() == kTestBatch || last) {
       Load(test_, batch);
-      correct += model_.CountCorrect(examples_, labels_);
+      correct[0] += model_.CountCorrect(examples_, labels_);
       batch.clear();
     }
   }
-  AllReduce(Tensor(std::span<int64_t>(&correct, 1)));
-  return static_cast<double>(correct) / static_cast<double>(test_.size());
+  place_.With(correct, [](const Tensor& tensor) { AllReduce(tensor); });
+  return static_cast<double>(correct[0]) / static_cast<double>(test_.size());
 }
 
 bool Trainer::done() const {
@@ -147,8 +148,12 @@ bool Trainer::ParametersAreEqual() {
               mine.size() * sizeof(int32_t));
   std::vector<int32_t> smallest = mine;
   std::vector<int32_t> largest = mine;
-  AllReduce(Tensor(smallest), {.op = ReduceOp::kMin});
-  AllReduce(Tensor(largest), {.op = ReduceOp::kMax});
+  place_.With(smallest, [](const Tensor& tensor) {
+    AllReduce(tensor, {.op = ReduceOp::kMin});
+  });
+  place_.With(largest, [](const Tensor& tensor) {
+    AllReduce(tensor, {.op = ReduceOp::kMax});
+  });
   return smallest == largest;
 }
 

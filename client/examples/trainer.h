@@ -4,12 +4,14 @@
 #include <Eigen/Core>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "client/examples/checkpoint.h"
 #include "client/examples/distributed_sampler.h"
 #include "client/examples/fashion_mnist.h"
 #include "client/examples/perceptron.h"
+#include "client/examples/place.h"
 
 namespace muster::examples {
 
@@ -24,6 +26,9 @@ struct TrainingSettings {
   uint64_t seed = 1;
   // Ends the training after this many steps; 0: only the epochs count.
   int max_steps = 0;
+  // The CUDA device in whose memory collectives find their tensors; none: the
+  // host's.
+  std::optional<int> device = std::nullopt;
 };
 
 struct EpochResult {
@@ -36,13 +41,14 @@ struct EpochResult {
 
 // Trainer is synchronous data-parallel training on the default group: every
 // rank computes the gradient of its part of the batch, one AllReduce averages
-// the gradients, and every rank makes the same step.
+// the gradients, and every rank makes the same step. It computes on the host,
+// wherever the collectives' tensors are (place.h).
 class Trainer {
  public:
   // Begins with `state`, or, where no rank has one, anew: ranks may have made
   // different numbers of steps, and new ones none (ShareNewest). Collective.
   // The images must outlive it. Throws std::invalid_argument (settings),
-  // std::runtime_error (a state of another model).
+  // std::runtime_error (a state of another model), DistError (no such device).
   Trainer(const TrainingSettings& settings, const LabelledImages& train,
           const LabelledImages& test, TrainingState state = {});
 
@@ -85,6 +91,7 @@ class Trainer {
   const int rank_;
   const int world_size_;
   DistributedSampler sampler_;
+  Place place_;
   Perceptron model_;
   Sgd sgd_;
   int epoch_ = 1;
