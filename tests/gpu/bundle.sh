@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the checks and puts them with all libraries that they need, but for
-# those of CUDA and NCCL, into an archive:
+# Builds what `run` runs and puts it into an archive, with all libraries that it
+# needs but for those of CUDA and NCCL, and the example's data:
 #
 #   tests/gpu/bundle.sh OUT.tar.gz
 #
@@ -8,25 +8,32 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 out=$(realpath -m "${1:?usage: tests/gpu/bundle.sh OUT.tar.gz}")
+data=/usr/share/datasets/fashion-mnist
 
-./dev build //tests/gpu:gpu_checks
+./dev build //tests/gpu:gpu_checks //worker:muster-run \
+  //worker/bench:muster-bench //client/examples:train_fashion_mnist
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-mkdir -p "$folder/muster-gpu/lib"
-cp bin/gpu_checks "$folder/muster-gpu/"
-ldd bin/gpu_checks | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^[[:space:]]*\(\/[^ ]*ld-linux[^ ]*\) .*/\1/p' |
-  xargs -I{} cp -L {} "$folder/muster-gpu/lib/"
-cat >"$folder/muster-gpu/run" <<'RUN'
+bundle=$folder/muster-gpu
+mkdir -p "$bundle/lib" "$bundle/programs"
+for program in gpu_checks muster-run muster-bench train_fashion_mnist; do
+  cp "bin/$program" "$bundle/programs/"
+  ldd "bin/$program" |
+    sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^[[:space:]]*\(\/[^ ]*ld-linux[^ ]*\) .*/\1/p' |
+    xargs -I{} cp -Lu {} "$bundle/lib/"
+  cat >"$bundle/$program" <<'PROGRAM'
 #!/usr/bin/env bash
-# Runs all checks; arguments go to them (--gtest_filter=...).
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 # The bundle's libraries, then the machine's for the driver, CUDA and NCCL.
 machine=/usr/lib/x86_64-linux-gnu:/usr/lib64:/usr/local/nvidia/lib64
 machine=$machine:${CUDA_HOME:-/usr/local/cuda}/lib64:${LD_LIBRARY_PATH:-}
 exec "$here"/lib/ld-linux-*.so.* --library-path "$here/lib:$machine" \
-  "$here/gpu_checks" "$@"
-RUN
-chmod +x "$folder/muster-gpu/run"
+  "$here/programs/$(basename "$0")" "$@"
+PROGRAM
+  chmod +x "$bundle/$program"
+done
+cp tests/gpu/run "$bundle/"
+if [[ -d "$data" ]]; then cp -r "$data" "$bundle/data"; fi
 tar -C "$folder" -czf "$out" muster-gpu
 echo "bundle: $out ($(du -h "$out" | cut -f1))"

@@ -56,6 +56,11 @@ std::vector<int> GlooSizes() {
   return Devices() > 0 ? std::vector<int>{1, 2, 4} : std::vector<int>{};
 }
 
+// Whose ranks send to each other.
+std::vector<int> GlooPairs() {
+  return Devices() > 0 ? std::vector<int>{2, 4} : std::vector<int>{};
+}
+
 // Lines of the table that are no tests: measured.
 std::vector<std::pair<std::string, std::string>>& Figures() {
   static auto* const figures =
@@ -103,6 +108,8 @@ INSTANTIATE_TEST_SUITE_P(GlooOnGpu, ReductionConformance,
                                  ValuesIn(kDataTypes)));
 INSTANTIATE_TEST_SUITE_P(GlooOnGpu, BackendConformance,
                          Combine(Values("gloo-gpu"), ValuesIn(GlooSizes())));
+INSTANTIATE_TEST_SUITE_P(GlooOnGpu, PointToPointConformance,
+                         Combine(Values("gloo-gpu"), ValuesIn(GlooPairs())));
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ReductionConformance);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(BackendConformance);
 // Those are for backends that see who is gone, and have tags.

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""The bundle's run, with devices of the host and without any.
+
+run_test.py RUN GPU_CHECKS MUSTER_RUN MUSTER_BENCH TRAIN_FASHION_MNIST
+    HOST_DEVICES
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+RUN, *PROGRAMS, HOST_DEVICES = (os.path.abspath(path) for path in sys.argv[1:])
+ONE_CHECK = ("--gtest_filter="
+             "GlooOnGpu/BackendConformance.BroadcastCopiesEveryRoot*")
+LIMIT_S = 240
+
+
+class RunTest(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        shutil.copy(RUN, self.folder)
+        for program in PROGRAMS:
+            os.symlink(program,
+                       os.path.join(self.folder, os.path.basename(program)))
+
+    def run_with(self, library, **environment):
+        return subprocess.run(
+            [os.path.join(self.folder, "run"), ONE_CHECK],
+            env={**os.environ, "MUSTER_CUDA_LIBRARY": library,
+                 "MUSTER_NCCL_LIBRARY": library, **environment},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=LIMIT_S, check=False)
+
+    @staticmethod
+    def rows(output):
+        table = output[output.rindex("\n| check | result |\n"):]
+        return [line.strip("| ").split(" | ")
+                for line in table.splitlines()[3:] if line]
+
+    def test_prints_one_table_of_all(self):
+        done = self.run_with(HOST_DEVICES, MUSTER_HOST_DEVICES="1")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        rows = self.rows(done.stdout)
+        self.assertEqual([row[0] for row in rows], [
+            "GlooOnGpu/BackendConformance",
+            "muster-bench --backend=gloo --device=cuda, 4 ranks",
+            "train_fashion_mnist --device=cuda, gloo, 4 ranks",
+            "muster-bench --backend=nccl, ranks: 1",
+            "train_fashion_mnist --device=cuda, nccl, ranks: 1"])
+        for row in (rows[1], rows[3]):
+            self.assertEqual(row[1], "passed: # all results are right")
+        for row in (rows[2], rows[4]):
+            self.assertRegex(row[1], "^passed: world sizes 1 and [14]: the "
+                             "same loss curve over 200 steps; ")
+        self.assertRegex(done.stdout, r"(?m)^\[0\]: # all_reduce, 4 ranks, "
+                         "backend gloo, CUDA tensors$")
+
+    def test_says_what_fails(self):
+        bench = os.path.join(self.folder, "muster-bench")
+        os.remove(bench)
+        with open(bench, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\nexit 3\n")
+        os.chmod(bench, 0o755)
+        done = self.run_with(HOST_DEVICES, MUSTER_HOST_DEVICES="1")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertEqual(self.rows(done.stdout)[1][1],
+                         "FAILED, exit status 3")
+
+    def test_without_a_device_says_so(self):
+        done = self.run_with("/nowhere/lib.so")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("no CUDA tensors here: no CUDA runtime: ", done.stdout)
+        self.assertEqual(self.rows(done.stdout), [])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
