@@ -197,6 +197,12 @@ TEST_F(StreamsTest, OfSeveralBackendsEachHasTheCommunicatorOfItsOwn) {
   AllReduce(OnDevice(), {.group = group});
   EXPECT_EQ(dataplane::nccl::testing::TakeMade(),
             dataplane::nccl::testing::Made{.by_split = 1});
+  // And its place in the flight recorder.
+  for (const std::string& name : {WorldGroup()->name(), group->name()}) {
+    EXPECT_THAT(FlightRecorderJson(),
+                HasSubstr("\"" + name +
+                          "/nccl\":{\"asyncError\":\"no error\""));
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #define MUSTER_DATAPLANE_BACKEND_H_
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -105,6 +106,12 @@ struct BackendOptions {
   std::shared_ptr<Descent> descent = {};
 };
 
+// What is known of the communicators of a library, for people and for c10d's
+// tools: texts by their names, of each communicator by a name that its ranks
+// share.
+using CommunicatorStates =
+    std::map<std::string, std::map<std::string, std::string>>;
+
 // Backend moves the data of one group. Start and Abort may be called from any
 // thread; collectives run in the order in which they were started, which must
 // be the same on every rank. The destructor aborts what is still running and
@@ -156,6 +163,9 @@ class Backend {
     return nullptr;
   }
 
+  // Does not wait for anything. Empty if it has none.
+  virtual CommunicatorStates communicator_states() const { return {}; }
+
   // Ends every started collective with `cause`, soon and without its peers'
   // help, closes the connections, and makes every later Start fail with the
   // first `cause` given. Does not block; may be called from a Work's callback.
@@ -187,6 +197,9 @@ class BackendDecorator : public Backend {
   }
   std::shared_ptr<Descent> Split(const SplitOptions& options) override {
     return inner_->Split(options);
+  }
+  CommunicatorStates communicator_states() const override {
+    return inner_->communicator_states();
   }
   void Abort(absl::Status cause) override { inner_->Abort(std::move(cause)); }
 

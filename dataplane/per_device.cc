@@ -135,6 +135,14 @@ std::shared_ptr<Descent> PerDevice::DescentFor(
   return all == nullptr ? nullptr : all->Of(device);
 }
 
+CommunicatorStates PerDevice::communicator_states() const {
+  CommunicatorStates all;
+  for (const Backend* const backend : Distinct()) {
+    all.merge(backend->communicator_states());
+  }
+  return all;
+}
+
 void PerDevice::Abort(absl::Status cause) {
   for (const auto& [device, backend] : backends_) backend->Abort(cause);
 }

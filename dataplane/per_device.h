@@ -40,6 +40,7 @@ class PerDevice : public Backend {
   void EndTogether() override;
   void Refused(const Collective& collective, const absl::Status& why) override;
   std::shared_ptr<Descent> Split(const SplitOptions& options) override;
+  CommunicatorStates communicator_states() const override;
   void Abort(absl::Status cause) override;
 
   // Of what Split has given, what is for the backend of `device`.

@@ -5,13 +5,24 @@
 
 namespace muster::dataplane {
 
+namespace {
+
+FlightRecorder::Group WithStates(FlightRecorder::Group group,
+                                 const Backend& backend) {
+  group.communicators = [&backend] { return backend.communicator_states(); };
+  return group;
+}
+
+}  // namespace
+
 Recording::Recording(std::unique_ptr<Backend> inner,
                      std::shared_ptr<FlightRecorder> recorder,
                      FlightRecorder::Group group,
                      std::function<void(const absl::Status&)> on_failure)
     : BackendDecorator(std::move(inner)),
       recorder_(std::move(recorder)),
-      group_(recorder_->AddGroup(std::move(group))),
+      group_(recorder_->AddGroup(
+          WithStates(std::move(group), BackendDecorator::inner()))),
       on_failure_(std::move(on_failure)) {}
 
 Recording::~Recording() { recorder_->RemoveGroup(group_); }

@@ -160,6 +160,7 @@ void FlightRecorder::RemoveGroup(int64_t group) {
   const auto found = groups_.find(group);
   if (found == groups_.end()) return;
   found->second.ended = true;
+  found->second.group.communicators = nullptr;
   Tidy(group);
 }
 
@@ -318,6 +319,18 @@ void FlightRecorder::AppendEntry(const Entry& entry, std::string& json) const {
   if (!entry.error.empty()) object.String("error", entry.error);
 }
 
+void FlightRecorder::AppendCommunicators(std::string& json) const {
+  Object all(json);
+  for (const auto& [id, of_group] : groups_) {
+    if (of_group.group.communicators == nullptr) continue;
+    for (const auto& [name, texts] : of_group.group.communicators()) {
+      all.Key(absl::StrCat(of_group.group.name, "/", name));
+      Object state(json);
+      for (const auto& [key, text] : texts) state.String(key, text);
+    }
+  }
+}
+
 void FlightRecorder::AppendConfig(std::string& json) const {
   Object configs(json);
   for (const auto& [id, of_group] : groups_) {
@@ -354,7 +367,8 @@ std::string FlightRecorder::ToJson() const {
     Object top(json);
     top.String("version", "2.10");
     top.String("comm_lib_version", "muster");
-    top.Key("nccl_comm_state") += "{}";
+    top.Key("nccl_comm_state");
+    AppendCommunicators(json);
     top.Key("pg_config");
     AppendConfig(json);
     top.Key("pg_status");

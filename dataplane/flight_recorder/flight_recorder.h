@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -36,6 +37,8 @@ namespace muster::dataplane {
 //   op_id             the number within its group, sends and receives counted
 //   thread_id         of the caller
 //   frames            empty
+//   nccl_comm_state   of each communicator of NCCL's, by the name of its group
+//                     and its own, in the words of the backend
 // Besides: "error" of a failed one, which stays in the state that it had.
 class FlightRecorder {
  public:
@@ -48,6 +51,11 @@ class FlightRecorder {
     std::string backend = {};
     // By the rank in the group, in numbers of the default one.
     std::vector<int> ranks = {};
+    // What is known of its communicators, texts by their names, of each by a
+    // name of its own; null: nothing. Called until RemoveGroup, with a lock
+    // held.
+    std::function<std::map<std::string, std::map<std::string, std::string>>()>
+        communicators = nullptr;
   };
 
   // Returns the number of the group, for what follows.
@@ -130,6 +138,8 @@ class FlightRecorder {
   void MarkStarted(GroupRecord& group, int64_t record, int64_t now_ns)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AppendEntry(const Entry& entry, std::string& json) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AppendCommunicators(std::string& json) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AppendConfig(std::string& json) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -75,7 +75,7 @@ TEST_F(RecordingTest, HasTheFieldsThatToolsRead) {
   const json dump = Dump(*recorder_);
   EXPECT_EQ(dump["version"], "2.10");
   EXPECT_TRUE(dump.contains("comm_lib_version"));
-  EXPECT_TRUE(dump.contains("nccl_comm_state"));
+  EXPECT_EQ(dump["nccl_comm_state"], json::object());
   EXPECT_EQ(dump["pg_config"]["0"]["name"], "tp");
   EXPECT_EQ(dump["pg_config"]["0"]["desc"], "tensor \"parallel\"\n");
   EXPECT_EQ(dump["pg_config"]["0"]["ranks"], "[1, 3]");
@@ -122,6 +122,14 @@ TEST_F(RecordingTest, HasTheFieldsThatToolsRead) {
   EXPECT_EQ(reduce["state"], "started");
   EXPECT_EQ(reduce["retired"], false);
   EXPECT_TRUE(reduce["time_discovered_completed_ns"].is_null());
+}
+
+TEST_F(RecordingTest, HasWhatTheBackendSaysOfItsCommunicatorsWhileItLives) {
+  fake_->states = {{"nccl", {{"rank", "1"}, {"state", "ready"}}}};
+  EXPECT_EQ(Dump(*recorder_)["nccl_comm_state"],
+            json({{"tp/nccl", {{"rank", "1"}, {"state", "ready"}}}}));
+  recording_ = nullptr;
+  EXPECT_EQ(Dump(*recorder_)["nccl_comm_state"], json::object());
 }
 
 TEST_F(RecordingTest, OneStartsWhenTheOneBeforeItIsComplete) {

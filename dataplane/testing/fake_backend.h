@@ -26,12 +26,14 @@ class FakeBackend : public Backend {
   void Refused(const Collective& collective, const absl::Status&) override {
     refused.push_back(collective);
   }
+  CommunicatorStates communicator_states() const override { return states; }
   void Abort(absl::Status cause) override {
     aborts.push_back(cause);
     for (const auto& work : works) work->Complete(cause);
   }
 
   absl::Status supports;
+  CommunicatorStates states;
   std::vector<Collective> started;
   std::vector<Collective> refused;
   std::vector<std::shared_ptr<PromisedWork>> works;

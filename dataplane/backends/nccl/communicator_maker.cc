@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/nccl/config.h"
 #include "dataplane/backends/nccl/issue.h"
+#include "dataplane/culprit.h"
 
 namespace muster::dataplane::nccl {
 namespace {
@@ -35,8 +36,10 @@ absl::StatusOr<UniqueId> AgreeOnId(const MakeOptions& options) {
   }
   const auto values = options.group.store->Get({options.key}, options.deadline);
   if (absl::IsDeadlineExceeded(values.status())) {
-    return absl::DeadlineExceededError(absl::StrCat(
+    absl::Status late = absl::DeadlineExceededError(absl::StrCat(
         "group \"", group, "\": rank 0 did not come to make the communicator"));
+    SetCulpritRank(late, 0);
+    return late;
   }
   if (!values.ok()) return values.status();
   if (values->front().size() != sizeof(id.internal)) {

@@ -1,7 +1,9 @@
 #include "dataplane/backends/nccl/lane.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -70,7 +72,10 @@ absl::Status Lane::Add(const Collective& collective,
     MUSTER_RETURN_IF_ERROR(supply_.TakeEvent(batch.end));
     waiting_.push_back(std::move(batch));
   }
-  waiting_.back().entries.push_back({collective, std::move(work)});
+  waiting_.back().entries.push_back({.collective = collective,
+                                     .work = std::move(work),
+                                     .number = ++added_,
+                                     .since = Clock::now()});
   return Cuda(platform_.cuda.EventRecord(waiting_.back().ready,
                                          cuda::CurrentStream(options_.device)),
               "cudaEventRecord");
@@ -161,10 +166,11 @@ absl::Status Lane::LookAfter() {
 }
 
 // What NCCL says of the communicator.
-absl::Status Lane::StateOf(Result& state) const {
+absl::Status Lane::StateOf(Result& state) {
   MUSTER_RETURN_IF_ERROR(
       ToStatus(platform_.nccl, platform_.nccl.CommGetAsyncError(comm_, &state),
                "ncclCommGetAsyncError", comm_));
+  last_state_ = state;
   return ToStatus(platform_.nccl, state, "NCCL", comm_);
 }
 
@@ -180,18 +186,40 @@ absl::Status Lane::Look(bool asks) {
   return GiveWaiting();
 }
 
-absl::Status Lane::CheckDeadlines(Instant now) const {
+const Lane::Entry* Lane::Oldest() const {
+  for (const auto* batches : {&running_, &waiting_}) {
+    for (const Batch& batch : *batches) {
+      if (!batch.entries.empty()) return &batch.entries.front();
+    }
+  }
+  return nullptr;
+}
+
+const Lane::Entry* Lane::Overdue(Instant now) const {
   for (const auto* batches : {&running_, &waiting_}) {
     for (const Batch& batch : *batches) {
       for (const Entry& entry : batch.entries) {
-        if (now < entry.collective.deadline) continue;
-        return absl::DeadlineExceededError(
-            absl::StrCat("timed out after ", entry.collective.timeout.count(),
-                         " ms waiting for the other ranks"));
+        if (now >= entry.collective.deadline) return &entry;
       }
     }
   }
-  return absl::OkStatus();
+  return nullptr;
+}
+
+std::map<std::string, std::string> Lane::Texts() const {
+  absl::string_view state = "being made";
+  if (was_ended_) {
+    state = "ended";
+  } else if (comm_ != nullptr) {
+    state = in_progress_ ? "in progress" : "ready";
+  }
+  return {{"state", std::string(state)},
+          {"asyncError", platform_.nccl.GetErrorString(last_state_)},
+          {"rank", absl::StrCat(options_.rank)},
+          {"nRanks", absl::StrCat(options_.size)},
+          {"cudaDev", absl::StrCat(options_.device)},
+          {"startedCollectives", absl::StrCat(added_)},
+          {"endedCollectives", absl::StrCat(ended_)}};
 }
 
 // The first of `batches` has ended.
@@ -204,6 +232,7 @@ void Lane::Take(std::deque<Batch>& batches, const absl::Status& why,
       entry.work->SetSourceRank(entry.collective.peer);
     }
     entry.work->Over();
+    if (why.ok()) ++ended_;
     ended.emplace_back(std::move(entry.work), why);
   }
   supply_.GiveBack(batch.ready);
@@ -241,10 +270,12 @@ bool Lane::HasParted() {
 void Lane::EndParting() {
   if (comm_ == nullptr || parting_ != kSuccess) return;
   platform_.nccl.CommDestroy(comm_);
+  was_ended_ = true;
   comm_ = nullptr;
 }
 
 void Lane::Abort() {
+  was_ended_ = true;
   if (comm_ != nullptr) platform_.nccl.CommAbort(comm_);
   comm_ = nullptr;
 }

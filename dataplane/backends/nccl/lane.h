@@ -3,7 +3,9 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_NCCL_LANE_H_
 #define MUSTER_DATAPLANE_BACKENDS_NCCL_LANE_H_
 
+#include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -94,9 +96,27 @@ class Lane {
   // error. Does nothing while there is no communicator.
   absl::Status Look(bool asks);
 
-  // kDeadlineExceeded if the deadline of something that is on its way has
-  // passed.
-  absl::Status CheckDeadlines(Instant now) const;
+  // How many collectives were added: the same on all ranks that have come to
+  // the last of them.
+  uint64_t added() const { return added_; }
+
+  // A collective on its way.
+  struct Entry {
+    Collective collective;
+    std::shared_ptr<cuda::DeviceWork> work;
+    // It is the lane's first, second, ...
+    uint64_t number = 0;
+    // When it was added.
+    Instant since;
+  };
+  // The oldest of them; null: there is none. Good until something is done with
+  // the lane.
+  const Entry* Oldest() const;
+  // One whose deadline has passed.
+  const Entry* Overdue(Instant now) const;
+
+  // For people.
+  std::map<std::string, std::string> Texts() const;
 
   // Takes what has ended. After the end of the group (`over`) that is also what
   // has not begun, and, if it `gives_up`, what is stuck: its stream waits for
@@ -122,11 +142,6 @@ class Lane {
   void Free();
 
  private:
-  struct Entry {
-    Collective collective;
-    std::shared_ptr<cuda::DeviceWork> work;
-  };
-
   // What begins together: one collective, several as one group of NCCL, or a
   // split.
   struct Batch {
@@ -144,7 +159,7 @@ class Lane {
   bool CanGive() const;
   absl::Status Give();
   absl::Status LookAfter();
-  absl::Status StateOf(Result& state) const;
+  absl::Status StateOf(Result& state);
   void Take(std::deque<Batch>& batches, const absl::Status& why, Ended& ended);
 
   const Platform& platform_;
@@ -158,6 +173,11 @@ class Lane {
   // NCCL has yet to put the last one of `running_` into the stream: nothing
   // else may be done with the communicator until it has.
   bool in_progress_ = false;
+  uint64_t added_ = 0;
+  uint64_t ended_ = 0;
+  // What NCCL has said of the communicator.
+  Result last_state_ = kSuccess;
+  bool was_ended_ = false;
   // What NCCL has said of parting.
   Result parting_ = kInProgress;
 };

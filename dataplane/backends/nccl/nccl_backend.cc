@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,9 +16,11 @@
 #include "dataplane/backends/nccl/issue.h"
 #include "dataplane/backends/nccl/lane.h"
 #include "dataplane/backends/nccl/return_if_error.h"
+#include "dataplane/backends/nccl/roll_call.h"
 #include "dataplane/backends/nccl/split.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/stream.h"
+#include "dataplane/culprit.h"
 #include "dataplane/mutex.h"
 
 namespace muster::dataplane::nccl {
@@ -44,6 +47,7 @@ class NcclBackend : public Backend {
   NcclBackend(const Platform& platform, const BackendOptions& options)
       : platform_(platform),
         options_(options),
+        roll_call_(options.store, options.rank, options.world_size),
         heritage_(std::dynamic_pointer_cast<Heritage>(options.descent)),
         supply_(platform_),
         watchdog_([this] { Watch(); }) {}
@@ -58,6 +62,7 @@ class NcclBackend : public Backend {
       waiters_->came.NotifyAll();
     }
     watchdog_.join();
+    roll_call_.Stop();
     for (std::thread& maker : makers_) maker.join();
     Free();
   }
@@ -115,7 +120,7 @@ class NcclBackend : public Backend {
           options_.nccl.blocking_wait ||
               collective.kind == CollectiveKind::kBarrier,
           waiters_);
-      if (status.ok()) status = Add(collective, work);
+      if (status.ok()) status = Labelled(collective, Add(collective, work));
     }
     if (!status.ok()) {
       Abort(status);
@@ -167,6 +172,13 @@ class NcclBackend : public Backend {
     return split;
   }
 
+  CommunicatorStates communicator_states() const override {
+    MutexLock lock(mutex_);
+    CommunicatorStates states;
+    for (const auto& [key, lane] : lanes_) states[key] = lane->Texts();
+    return states;
+  }
+
   void Abort(absl::Status cause) override {
     MutexLock lock(mutex_);
     End(std::move(cause));
@@ -177,6 +189,16 @@ class NcclBackend : public Backend {
     if (!status_.ok()) return;
     status_ = std::move(cause);
     waiters_->came.NotifyAll();
+  }
+
+  // An error of CUDA's or NCCL's, as that of the collective.
+  absl::Status Labelled(const Collective& collective,
+                        const absl::Status& status) const {
+    if (status.ok()) return status;
+    return absl::Status(
+        status.code(),
+        absl::StrCat(collective.Label(), " on group \"", options_.group_name,
+                     "\": ", status.message()));
   }
 
   // A communicator that has failed was aborted: nothing can come of it.
@@ -265,6 +287,14 @@ class NcclBackend : public Backend {
            return status_;
          }});
     absl::Status status = comm.status();
+    if (absl::IsDeadlineExceeded(status)) {
+      {
+        MutexLock lock(mutex_);
+        // The watchdog says whom the collective waits for.
+        if (lane.Overdue(Clock::now()) != nullptr) return;
+      }
+      status = WithMissing(status);
+    }
     {
       MutexLock lock(mutex_);
       if (comm.ok() && !status_.ok()) {
@@ -277,6 +307,19 @@ class NcclBackend : public Backend {
       }
     }
     if (!status.ok()) Abort(status);
+  }
+
+  // `status`, that the group's communicator was not made in time, with the
+  // ranks that did not come.
+  absl::Status WithMissing(const absl::Status& status) const {
+    const std::vector<int> missing =
+        roll_call_.Missing(/*number=*/0, milliseconds(0));
+    if (missing.empty()) return status;
+    absl::Status named = absl::DeadlineExceededError(
+        absl::StrCat("group \"", options_.group_name, "\": ", NamesOf(missing),
+                     " did not come to make the communicator"));
+    SetCulpritRanks(named, missing);
+    return named;
   }
 
   absl::Status GiveWaiting(Lane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -302,8 +345,47 @@ class NcclBackend : public Backend {
     const bool asks = now >= next_error_look_;
     if (asks) next_error_look_ = now + kErrorLook;
     for (auto& [key, lane] : lanes_) {
-      if (status_.ok()) status_ = lane->CheckDeadlines(now);
-      if (status_.ok()) status_ = lane->Look(asks);
+      if (!status_.ok()) return;
+      LookAtTime(*lane, now);
+      absl::Status status = lane->Look(asks);
+      if (status.ok() || !status_.ok()) continue;
+      const Lane::Entry* const oldest = lane->Oldest();
+      End(oldest == nullptr ? std::move(status)
+                            : Labelled(oldest->collective, status));
+    }
+  }
+
+  void LookAtTime(const Lane& lane, Instant now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const Lane::Entry* const overdue = lane.Overdue(now);
+    const bool is_group = lane.options().key == kGroupLane;
+    if (overdue != nullptr && (!is_group || options_.world_size == 1)) {
+      End(TimedOut(overdue->collective, options_.group_name,
+                   is_group ? std::vector<int>()
+                            : std::vector{overdue->collective.peer}));
+      return;
+    }
+    const Lane::Entry* const oldest = lane.Oldest();
+    if (!is_group || oldest == nullptr ||
+        oldest->collective.deadline == Instant::max()) {
+      return;
+    }
+    if (overdue != nullptr) {
+      if (asked_ == overdue->number) return;
+      asked_ = overdue->number;
+      roll_call_.FindMissing(
+          overdue->number, overdue->collective.timeout,
+          [this, &lane, number = overdue->number,
+           collective = overdue->collective](const std::vector<int>& missing) {
+            MutexLock lock(mutex_);
+            // It may have ended after all.
+            const Lane::Entry* const still = lane.Overdue(Clock::now());
+            if (still == nullptr || still->number != number) return;
+            End(TimedOut(collective, options_.group_name, missing));
+          });
+    } else if (now - oldest->since >=
+               RollCall::TellAfter(oldest->collective.timeout)) {
+      roll_call_.Tell(oldest->number);
     }
   }
 
@@ -388,6 +470,7 @@ class NcclBackend : public Backend {
 
   const Platform platform_;
   const BackendOptions options_;
+  RollCall roll_call_;
   // That the communicator of all ranks comes of; null: of none.
   const std::shared_ptr<Heritage> heritage_;
 
@@ -405,6 +488,8 @@ class NcclBackend : public Backend {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   int device_ ABSL_GUARDED_BY(mutex_) = -1;
   LaneSupply supply_ ABSL_GUARDED_BY(mutex_);
+  // The overdue collective whose missing ranks are looked for; 0: none.
+  uint64_t asked_ ABSL_GUARDED_BY(mutex_) = 0;
   Instant give_up_at_ ABSL_GUARDED_BY(mutex_) = Instant::max();
   Instant next_error_look_ ABSL_GUARDED_BY(mutex_) = Instant::min();
   std::map<std::string, std::unique_ptr<Lane>> lanes_ ABSL_GUARDED_BY(mutex_);

@@ -6,9 +6,11 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "dataplane/backends/nccl/testing/backend_test.h"
@@ -17,6 +19,7 @@
 #include "dataplane/communicator.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
+#include "dataplane/culprit.h"
 #include "dataplane/decorators/consistency_check.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
@@ -26,10 +29,12 @@ namespace muster::dataplane::nccl {
 namespace {
 
 using dataplane::testing::InMemoryStore;
+using std::chrono::milliseconds;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 constexpr std::chrono::seconds kLong(60);
 
@@ -308,20 +313,116 @@ TEST_F(NcclBackendTest, AnAbortEndsWhatWaitsForOthersWithItsCause) {
   }
 }
 
-TEST_F(NcclBackendTest, ADeadlineEndsTheGroup) {
+class TimeoutTest : public NcclBackendTest {
+ protected:
+  Collective Late(milliseconds timeout) {
+    return {.kind = CollectiveKind::kAllReduce,
+            .tensors = {OnDevice(1, 1)},
+            .timeout = timeout,
+            .deadline = Clock::now() + timeout};
+  }
+};
+
+TEST_F(TimeoutTest, ADeadlineEndsTheGroup) {
   Make(2);
   const auto first = AllReduce(0, OnDevice(1, 1));
   const auto second = AllReduce(1, OnDevice(1, 1));
   EXPECT_EQ(Wait(first), absl::OkStatus());
   EXPECT_EQ(Wait(second), absl::OkStatus());
-  Collective late = {.kind = CollectiveKind::kAllReduce,
-                     .tensors = {OnDevice(1, 1)}};
-  late.timeout = std::chrono::milliseconds(20);
-  late.deadline = Clock::now() + late.timeout;
-  const absl::Status status = Wait(backends_[0]->Start(late));
+  const absl::Status status = Wait(backends_[0]->Start(Late(milliseconds(20))));
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("timed out after 20 ms waiting for the other ranks"));
+  EXPECT_EQ(std::string(status.message()),
+            "all_reduce #0 on group \"world\": timed out after 20ms waiting "
+            "for rank 1");
+  EXPECT_THAT(CulpritRanks(status), ElementsAre(1));
+}
+
+TEST_F(TimeoutTest, OnlyThoseThatHaveNotComeAreNamed) {
+  Make(4);
+  // Rank 1 has the time; it says by then that it has come.
+  Collective patient = Late(milliseconds(400));
+  patient.deadline = Clock::now() + kLong;
+  const auto waits = backends_[1]->Start(patient);
+  const absl::Status status =
+      Wait(backends_[0]->Start(Late(milliseconds(400))));
+  EXPECT_EQ(std::string(status.message()),
+            "all_reduce #0 on group \"world\": timed out after 400ms waiting "
+            "for ranks 2, 3");
+  EXPECT_THAT(CulpritRanks(status), ElementsAre(2, 3));
+  backends_[1]->Abort(status);
+  EXPECT_EQ(Wait(waits), status);
+}
+
+TEST_F(TimeoutTest,
+       ACollectiveThatEndsWhileTheMissingAreLookedForHasNotFailed) {
+  Make(2);
+  const auto one = AllReduce(0, OnDevice(1, 1));
+  const auto other = AllReduce(1, OnDevice(1, 1));
+  EXPECT_EQ(Wait(one), absl::OkStatus());
+  EXPECT_EQ(Wait(other), absl::OkStatus());
+  Collective late = Late(std::chrono::seconds(4));
+  late.deadline = Clock::now();
+  const auto first = backends_[0]->Start(late);
+  // Beside the unique id: what this rank tells of itself.
+  while (store_->sets() < 2) std::this_thread::yield();
+  const auto second = AllReduce(1, OnDevice(1, 1));
+  EXPECT_EQ(Wait(first), absl::OkStatus());
+  EXPECT_EQ(Wait(second), absl::OkStatus());
+  // Then the search is over, too, and nothing comes of it.
+  EXPECT_EQ(store_->Set("nccl/at/1", "2"), absl::OkStatus());
+  for (int i = 0; i < 200; ++i) {
+    const auto mine = AllReduce(0, OnDevice(1, 1));
+    const auto others = AllReduce(1, OnDevice(1, 1));
+    EXPECT_EQ(Wait(mine), absl::OkStatus());
+    EXPECT_EQ(Wait(others), absl::OkStatus());
+  }
+}
+
+TEST_F(TimeoutTest, OfAReceiveItIsTheSender) {
+  Make(3);
+  Collective late = Late(milliseconds(20));
+  late.kind = CollectiveKind::kRecv;
+  late.outputs = std::move(late.tensors);
+  late.peer = 2;
+  const absl::Status status = Wait(backends_[0]->Start(late));
+  EXPECT_EQ(std::string(status.message()),
+            "recv #0 on group \"world\": timed out after 20ms waiting for "
+            "rank 2");
+  EXPECT_THAT(CulpritRanks(status), ElementsAre(2));
+}
+
+TEST_F(NcclBackendTest, AnErrorOfNcclsSaysInWhichCollective) {
+  Make(1);
+  EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
+  float on_host[1] = {};
+  EXPECT_EQ(Wait(AllReduce(0, Tensor(on_host, {1}, {DeviceType::kCuda, 0}))),
+            absl::InternalError("all_reduce #0 on group \"world\": "
+                                "ncclAllReduce: invalid argument"));
+  EXPECT_THAT(testing::TakeMisuses(),
+              ElementsAre("AllReduce of memory that is not on a device"));
+}
+
+TEST_F(NcclBackendTest, WhatItsCommunicatorsAreAtIsToBeHad) {
+  Make(2);
+  EXPECT_THAT(backends_[0]->communicator_states(), IsEmpty());
+  const auto first = AllReduce(0, OnDevice(1, 1));
+  EXPECT_EQ(backends_[0]->communicator_states()["nccl"]["state"], "being made");
+  const auto second = AllReduce(1, OnDevice(1, 1));
+  EXPECT_EQ(Wait(first), absl::OkStatus());
+  EXPECT_EQ(Wait(second), absl::OkStatus());
+  const auto third = AllReduce(0, OnDevice(1, 1));
+  using Texts = std::map<std::string, std::string>;
+  EXPECT_THAT(backends_[0]->communicator_states(),
+              ElementsAre(Pair("nccl", Texts{{"asyncError", "no error"},
+                                             {"cudaDev", "0"},
+                                             {"endedCollectives", "1"},
+                                             {"nRanks", "2"},
+                                             {"rank", "0"},
+                                             {"startedCollectives", "2"},
+                                             {"state", "ready"}})));
+  backends_[0]->Abort(absl::AbortedError("rank 1 is gone"));
+  EXPECT_EQ(Wait(third), absl::AbortedError("rank 1 is gone"));
+  EXPECT_EQ(backends_[0]->communicator_states()["nccl"]["state"], "ended");
 }
 
 TEST_F(NcclBackendTest, ARankThatMeetsNobodySaysSoInTime) {
