@@ -16,6 +16,7 @@
 #include <exception>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -53,19 +54,35 @@ int StatusOf(const std::exception& error) {
   return kExitPeerFailed;
 }
 
-// Calls `main`; what it throws goes to `report`, with the ranks that it blames,
-// and becomes a status.
+// Whom `error` blames, in rank order.
+std::vector<internal::Culprit> CulpritsOf(const std::exception& error) {
+  const auto* const dist = dynamic_cast<const DistError*>(&error);
+  std::vector<internal::Culprit> culprits;
+  if (dist == nullptr) return culprits;
+  std::map<int, int64_t> pids;
+  for (const MemberInfo& culprit : dist->culprits()) {
+    pids.emplace(culprit.rank, culprit.pid);
+  }
+  for (const int rank : dist->culprit_ranks()) {
+    const auto pid = pids.find(rank);
+    culprits.push_back(
+        {.rank = rank, .pid = pid == pids.end() ? 0 : pid->second});
+  }
+  return culprits;
+}
+
+// Calls `main`; what it throws goes to `report`, with whom it blames, and
+// becomes a status.
 template <typename Report>
 int Guarded(const std::function<int()>& main, Report report) {
   try {
     return main();
   } catch (const std::exception& error) {
-    const auto* const dist = dynamic_cast<const DistError*>(&error);
-    report(error.what(),
-           dist == nullptr ? std::vector<int>() : dist->culprit_ranks());
+    report(error.what(), CulpritsOf(error));
     return StatusOf(error);
   } catch (...) {
-    report("an exception that is no std::exception", std::vector<int>());
+    report("an exception that is no std::exception",
+           std::vector<internal::Culprit>());
     return 1;
   }
 }
@@ -85,7 +102,8 @@ ptrdiff_t CountThreads() {
 }  // namespace
 
 int Record(const std::function<int()>& main) {
-  return Guarded(main, [](const char* text, const std::vector<int>& culprits) {
+  return Guarded(main, [](const char* text,
+                          const std::vector<internal::Culprit>& culprits) {
     std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, text);
     const char* const path = std::getenv("TORCHELASTIC_ERROR_FILE");
     internal::WriteErrorFile(path == nullptr ? "" : path, text, culprits);
@@ -241,7 +259,7 @@ std::unique_ptr<SpawnedProcesses> SpawnAsync(const std::function<void(int)>& fn,
             fn(index);
             return 0;
           },
-          [&](const char* text, const std::vector<int>&) {
+          [&](const char* text, const std::vector<internal::Culprit>&) {
             const size_t length = std::min(std::strlen(text), kMessageBytesMax);
             const ssize_t ignored = write(ends[1], text, length);
             (void)ignored;

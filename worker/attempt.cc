@@ -52,9 +52,23 @@ constexpr uint64_t kSignalToken = ~uint64_t{0};
 constexpr uint64_t kOutputToken = kSignalToken - 1;
 constexpr uint64_t kWakeToken = kSignalToken - 2;
 
+constexpr size_t kRanksInTextMax = 8;
+
 std::string Seconds(std::chrono::milliseconds duration) {
   return absl::StrFormat("%.1fs",
                          static_cast<double>(duration.count()) / 1000.0);
+}
+
+// "rank 3", "ranks 3, 5 and 120 more". `culprits` is not empty.
+std::string DescribeRanks(const std::vector<internal::Culprit>& culprits) {
+  std::string text = culprits.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(culprits.size(), kRanksInTextMax); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", culprits[i].rank);
+  }
+  if (culprits.size() > kRanksInTextMax) {
+    absl::StrAppend(&text, " and ", culprits.size() - kRanksInTextMax, " more");
+  }
+  return text;
 }
 
 }  // namespace
@@ -100,7 +114,7 @@ absl::StatusOr<std::string> Attempt::MakeFolder(const Rank& rank) const {
 }
 
 absl::Status Attempt::StartRank(Rank& rank) {
-  const int local_rank = LocalRank(rank);
+  const int local_rank = LocalRank(rank.rank);
   const absl::StatusOr<std::string> folder = MakeFolder(rank);
   if (!folder.ok()) return folder.status();
   rank.error_file = *folder + "error.json";
@@ -300,16 +314,21 @@ void Attempt::OnRankEnd(Rank& rank) {
   }
   close(rank.pidfd);
   rank.pidfd = -1;
-  if (!status.ok() && phase_ == Phase::kRunning && RestartRank(rank, status)) {
-    return;
+  RankExit exit = {.rank = rank.rank,
+                   .pid = rank.pid,
+                   .status = status,
+                   .told_to_stop = phase_ == Phase::kStopping ||
+                                   phase_ == Phase::kKilling || interrupted_,
+                   .error_file = rank.error_file,
+                   .error_stream = rank.error_stream};
+  if (IsWitness(exit)) {
+    exit.blames = internal::ReadErrorFileCulprits(rank.error_file);
   }
+  exit.restarted =
+      !status.ok() && phase_ == Phase::kRunning && RestartRank(rank, status);
+  exits_.push_back(exit);
+  if (exit.restarted) return;
   const bool lasts = options_.restart == LaunchOptions::Restart::kNone;
-  const bool told =
-      phase_ == Phase::kStopping || phase_ == Phase::kKilling || interrupted_;
-  exits_.push_back({rank.rank, rank.pid, status, told});
-  if (status.signal == 0 && status.code == kExitPeerFailed) {
-    exits_.back().blames = internal::ReadErrorFileCulprits(rank.error_file);
-  }
   if (!status.ok() && phase_ == Phase::kRunning) {
     Say(absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, ") ",
                      Describe(status),
@@ -360,7 +379,12 @@ void Attempt::OnDeadline() {
         if (rank.ended) continue;
         Say(absl::StrCat("rank ", rank.rank, " (pid ", rank.pid,
                          ") does not end after SIGKILL; leaving it"));
-        exits_.push_back({rank.rank, rank.pid, {.signal = SIGKILL}, true});
+        exits_.push_back({.rank = rank.rank,
+                          .pid = rank.pid,
+                          .status = {.signal = SIGKILL},
+                          .told_to_stop = true,
+                          .error_file = rank.error_file,
+                          .error_stream = rank.error_stream});
         rank.ended = true;
       }
       break;
@@ -403,15 +427,18 @@ Outcome Attempt::Supervise() {
   return Report();
 }
 
-Outcome Attempt::Report() const {
+Outcome Attempt::Report(const std::vector<internal::Culprit>& elsewhere) const {
   Outcome outcome;
   outcome.signal = stop_signal_;
-  const size_t first = FirstFailure(exits_);
-  const bool failed = first < exits_.size() && !exits_[first].told_to_stop;
+  const size_t first = FirstFailure(exits_, elsewhere);
+  const bool failed =
+      first < exits_.size() &&
+      (!exits_[first].told_to_stop || IsBlamed(exits_, first, elsewhere));
   outcome.interrupted = interrupted_ && !failed;
   bool some_succeeded = false;
   for (size_t i = 0; i < exits_.size(); ++i) {
-    some_succeeded |= exits_[i].status.ok() && !IsDeserter(exits_, i);
+    some_succeeded |= exits_[i].status.ok() && !exits_[i].told_to_stop &&
+                      !IsDeserter(exits_, i, elsewhere);
   }
   if (first == exits_.size() ||
       (options_.restart == LaunchOptions::Restart::kNone && some_succeeded)) {
@@ -423,25 +450,34 @@ Outcome Attempt::Report() const {
   if (!failed && (stop_signal_ != 0 || interrupted_)) return outcome;
   const internal::ExitStatus& status = exits_[first].status;
   outcome.status = status.ok() ? 1 : status.shell_status();
-  outcome.lost_peer = status.signal == 0 && status.code == kExitPeerFailed;
+  outcome.lost_peer = IsWitness(exits_[first]);
   outcome.failure = DescribeFailure(first);
+  if (outcome.lost_peer) {
+    outcome.blamed =
+        BlamedBeside(exits_, assignment_.first_rank, options_.nproc_per_node);
+    if (!outcome.blamed.empty()) {
+      outcome.failure =
+          absl::StrCat("on another host, in ", DescribeRanks(outcome.blamed),
+                       "; here ", outcome.failure);
+    }
+  }
   return outcome;
 }
 
 std::string Attempt::DescribeFailure(size_t first) const {
   const RankExit& failure = exits_[first];
-  const Rank& rank = RankOf(failure);
   std::string text = absl::StrCat(
-      "rank ", failure.rank, " (local rank ", LocalRank(rank), ", pid ",
+      "rank ", failure.rank, " (local rank ", LocalRank(failure.rank), ", pid ",
       failure.pid, ") on host ", internal::HostName(), " ",
       failure.told_to_stop ? "hung until it " : "",
-      failure.status.ok() ? "ended with status 0 before the others were done"
-                          : Describe(failure.status));
-  const std::string message = internal::ReadErrorFile(rank.error_file);
+      failure.status.ok() && !failure.told_to_stop
+          ? "ended with status 0 before the others were done"
+          : Describe(failure.status));
+  const std::string message = internal::ReadErrorFile(failure.error_file);
   if (!message.empty()) absl::StrAppend(&text, ": ", message);
   const std::string others = DescribeOthers(exits_, first);
   if (!others.empty()) absl::StrAppend(&text, "\n  then: ", others);
-  const std::deque<std::string>& tail = output_.tail(rank.error_stream);
+  const std::deque<std::string>& tail = output_.tail(failure.error_stream);
   absl::StrAppend(&text, tail.empty()
                              ? "\n  it printed nothing on standard error"
                              : "\n  its last lines on standard error:");
@@ -451,7 +487,7 @@ std::string Attempt::DescribeFailure(size_t first) const {
   const size_t witness = FirstWitness(exits_);
   if (witness < exits_.size() && witness != first) {
     const std::deque<std::string>& seen =
-        output_.tail(RankOf(exits_[witness]).error_stream);
+        output_.tail(exits_[witness].error_stream);
     if (!seen.empty()) {
       absl::StrAppend(&text, "\n  rank ", exits_[witness].rank,
                       " saw: ", seen.back());

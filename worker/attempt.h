@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/internal/error_file.h"
 #include "client/internal/exit_status.h"
 #include "worker/failure.h"
 #include "worker/launch_options.h"
@@ -37,6 +38,8 @@ struct Outcome {
   int status = 0;
   // All that failed said that they had lost a peer: the cause is elsewhere.
   bool lost_peer = false;
+  // Then: whom of the other hosts they blame.
+  std::vector<internal::Culprit> blamed;
   // The first failure, for people: rank, host, how it ended, its last lines.
   std::string failure;
 };
@@ -73,6 +76,10 @@ class Attempt {
 
   // Until every rank has ended and all output is printed.
   Outcome Supervise();
+
+  // How it ended, after Supervise, to who knows that ranks of other hosts blame
+  // `elsewhere`.
+  Outcome Report(const std::vector<internal::Culprit>& elsewhere = {}) const;
 
   // The ranks shall end, because of `reason`. They have --failure-grace to do
   // that by themselves where `soon` is false, then SIGTERM and --stop-grace.
@@ -115,14 +122,8 @@ class Attempt {
   void Kill();
   bool AllEnded() const;
   int TimeoutMs() const;
-  Outcome Report() const;
   std::string DescribeFailure(size_t first) const;
-  int LocalRank(const Rank& rank) const {
-    return rank.rank - assignment_.first_rank;
-  }
-  const Rank& RankOf(const RankExit& exit) const {
-    return ranks_[static_cast<size_t>(exit.rank - assignment_.first_rank)];
-  }
+  int LocalRank(int rank) const { return rank - assignment_.first_rank; }
 
   const Setting setting_;
   const LaunchOptions& options_;

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <vector>
+
+#include "client/internal/error_file.h"
 
 namespace muster::worker {
 namespace {
@@ -47,8 +50,14 @@ TEST(FirstFailureTest, IsTheRankThatHungWhenAllOthersLostAPeer) {
             2u);
 }
 
-RankExit Blaming(int rank, int culprit) {
-  return {rank, 100 + rank, {.code = 75}, false, {culprit}};
+RankExit Blaming(int rank, int culprit, int64_t pid = 0) {
+  RankExit exit = Exit(rank, 75);
+  exit.blames = {{.rank = culprit, .pid = pid}};
+  return exit;
+}
+RankExit Restarted(RankExit exit) {
+  exit.restarted = true;
+  return exit;
 }
 
 TEST(FirstFailureTest, IsTheRankThatEndedWithZeroBeforeTheOthersWereDone) {
@@ -58,6 +67,52 @@ TEST(FirstFailureTest, IsTheRankThatEndedWithZeroBeforeTheOthersWereDone) {
   // Another one is to blame, or has failed.
   EXPECT_EQ(FirstFailure({Exit(1, 0), Blaming(0, 2), Exit(2, 75)}), 1u);
   EXPECT_EQ(FirstFailure({Exit(1, 0), Blaming(0, 1), Exit(2, 3)}), 2u);
+}
+
+TEST(FirstFailureTest, IsTheRankThatHungUntilItWasToldToStopIfItIsBlamed) {
+  EXPECT_EQ(FirstFailure({Exit(2, 75), Blaming(0, 1), Killed(3, SIGTERM, true),
+                          Killed(1, SIGTERM, true)}),
+            3u);
+  EXPECT_EQ(FirstFailure({Blaming(0, 1), Exit(1, 0, true)}), 1u);
+  // One of which nobody says so did not even end when it was told to.
+  EXPECT_EQ(FirstFailure({Blaming(0, 1), Killed(1, SIGTERM, true),
+                          Killed(2, SIGKILL, true)}),
+            1u);
+  // Who blames it had been told to stop, too.
+  RankExit told = Blaming(0, 1);
+  told.told_to_stop = true;
+  EXPECT_EQ(FirstFailure({Exit(2, 75), told, Killed(1, SIGTERM, true)}), 0u);
+  // A failure of its own is one.
+  EXPECT_EQ(FirstFailure({Blaming(0, 1), Exit(2, 3), Killed(1, SIGTERM, true)}),
+            1u);
+}
+
+TEST(FirstFailureTest, IsTheRankThatWasStartedAgainIfThatProcessIsBlamed) {
+  // Both are rank 1: pid 101.
+  const RankExit failed = Restarted(Exit(1, 3));
+  EXPECT_EQ(FirstFailure({failed, Blaming(0, 1, 101)}), 0u);
+  EXPECT_EQ(FirstFailure({failed, Blaming(0, 1, 999)}), 1u);
+  EXPECT_EQ(FirstFailure({failed, Blaming(0, 1)}), 1u);
+  EXPECT_EQ(FirstFailure({failed, Exit(2, 5)}), 1u);
+  EXPECT_EQ(FirstFailure({failed, Exit(2, 0)}), 2u);
+  EXPECT_EQ(FirstFailure({Restarted(Blaming(2, 1, 101)), failed, Exit(0, 75)}),
+            2u);
+}
+
+TEST(FirstFailureTest, IsARankThatRanksOfAnotherHostBlame) {
+  const std::vector<internal::Culprit> elsewhere = {{.rank = 1}};
+  EXPECT_EQ(FirstFailure({Exit(0, 0), Exit(1, 0)}, elsewhere), 1u);
+  EXPECT_EQ(
+      FirstFailure({Exit(0, 75, true), Killed(1, SIGTERM, true)}, elsewhere),
+      1u);
+  EXPECT_EQ(FirstFailure({Exit(0, 75), Exit(2, 0)}, elsewhere), 0u);
+}
+
+TEST(BlamedBesideTest, NamesThoseOfOtherHostsOnce) {
+  EXPECT_EQ(BlamedBeside({Blaming(0, 3, 7), Blaming(1, 0), Blaming(2, 3, 7),
+                          Restarted(Blaming(1, 4))},
+                         0, 3),
+            (std::vector<internal::Culprit>{{.rank = 3, .pid = 7}}));
 }
 
 TEST(FirstWitnessTest, IsTheFirstThatLostItsPeer) {

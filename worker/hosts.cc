@@ -29,6 +29,8 @@ constexpr std::chrono::milliseconds kTakenPause(500);
 // Hosts may be days apart at the end of an attempt; a barrier takes a day at
 // most.
 constexpr std::chrono::hours kFinishTime(23);
+// Until the other hosts have read what one says at its end.
+constexpr std::chrono::minutes kToldTime(10);
 
 std::string Fate(const MemberEvent& event) {
   switch (event.kind) {
@@ -348,10 +350,41 @@ absl::Status Hosts::AwaitOthers() {
   return absl::OkStatus();
 }
 
-void Hosts::GiveUp(const std::string& failure) {
+std::string Hosts::BlamedKey() const {
+  dataplane::MutexLock lock(mutex_);
+  return absl::StrCat("blamed/", generation_);
+}
+
+std::vector<internal::Culprit> Hosts::Blamed() {
+  nlohmann::json said;
+  const absl::Status ignored = Try([&] {
+    const auto value = CoordinatorStore(session()).TryGet(BlamedKey());
+    if (value.has_value()) {
+      said = nlohmann::json::parse(value->value, nullptr, false);
+    }
+  });
+  std::vector<internal::Culprit> blamed;
+  if (!said.is_array()) return blamed;
+  for (const nlohmann::json& one : said) {
+    if (!one.is_object()) continue;
+    blamed.push_back(
+        {.rank = one.value("rank", -1), .pid = one.value("pid", int64_t{0})});
+  }
+  return blamed;
+}
+
+void Hosts::GiveUp(const std::string& failure,
+                   const std::vector<internal::Culprit>& blamed) {
   const std::shared_ptr<Session> session = this->session();
   if (session == nullptr) return;
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const internal::Culprit& culprit : blamed) {
+    ranks.push_back({{"rank", culprit.rank}, {"pid", culprit.pid}});
+  }
   const absl::Status ignored = Try([&] {
+    // Before the others hear of it, and for a while: this host leaves.
+    CoordinatorStore(session).Set(BlamedKey(), ranks.dump(),
+                                  {.ttl = kToldTime});
     if (options_.nnodes.min != options_.nnodes.max) {
       session->CloseRendezvous(failure);
     }

@@ -10,11 +10,13 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/internal/error_file.h"
 #include "dataplane/mutex.h"
 #include "worker/launch_options.h"
 #include "worker/rank_environment.h"
@@ -88,8 +90,13 @@ class Hosts {
   // have, too. kAborted: the attempt is over, meet again.
   absl::Status AwaitOthers();
 
-  // The job has failed, by `failure`; all hosts are told.
-  void GiveUp(const std::string& failure);
+  // The job has failed, by `failure`, for which this host's ranks blame
+  // `blamed` of others; all hosts are told.
+  void GiveUp(const std::string& failure,
+              const std::vector<internal::Culprit>& blamed = {});
+
+  // When another host has given up: whom its ranks blame.
+  std::vector<internal::Culprit> Blamed();
 
   // Leaves in peace. Ends what another thread waits for. A coordinator that
   // does not answer within `timeout` takes this host for lost.
@@ -107,6 +114,8 @@ class Hosts {
   void OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<Session> session() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Under which whoever gives up says whom it blames.
+  std::string BlamedKey() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const LaunchOptions& options_;
   const CoordinatorAddress coordinator_;

@@ -1,22 +1,39 @@
 // One rank of the tests of muster-run whose ranks form a process group.
 //
-//   launched_rank [leave RANK]: that one returns before the others are done.
+//   launched_rank [HOW RANK]    that one, in its first process,
+//     leave    returns before the others are done
+//     fail     exits with 3
+//     hang     is lost in its own code, which ends by SIGTERM; the others wait
+//              for two seconds
 
+#include <unistd.h>
+
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "client/muster.h"
 
 int main(int argc, char** argv) {
+  const std::string how = argc > 2 ? argv[1] : "";
+  const int whose = argc > 2 ? std::atoi(argv[2]) : -1;
   return muster::Record([&] {
-    muster::InitProcessGroup();
+    muster::InitProcessGroupOptions options;
+    if (how == "hang") options.timeout = std::chrono::seconds(2);
+    muster::InitProcessGroup(options);
     std::vector<float> values(8, 1.0F);
     muster::AllReduce(values);
     std::printf("reduced to %.0f\n", static_cast<double>(values[0]));
     std::fflush(stdout);
-    const int leaver = argc > 2 ? std::atoi(argv[2]) : -1;
-    if (muster::GetRank() == leaver) return 0;
+    const char* const restart = std::getenv("TORCHELASTIC_RESTART_COUNT");
+    if (muster::GetRank() == whose && restart != nullptr &&
+        std::atoi(restart) == 0) {
+      if (how == "leave") return 0;
+      if (how == "fail") return 3;
+      while (how == "hang") pause();
+    }
     muster::AllReduce(values);
     muster::DestroyProcessGroup();
     return 0;

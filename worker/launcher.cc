@@ -15,12 +15,14 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/internal/endpoint.h"
+#include "client/internal/error_file.h"
 #include "client/internal/exit_status.h"
 #include "worker/absent_ranks.h"
 #include "worker/attempt.h"
@@ -52,10 +54,12 @@ class Launcher {
   absl::Status Meet();
   // One attempt. No value: another one follows; else the exit status.
   std::optional<int> Try();
-  std::optional<int> AfterSuccess();
-  std::optional<int> AfterFailure(const Outcome& outcome);
-  // Another host has told that the job has failed.
-  int FailedElsewhere(const std::string& failure);
+  std::optional<int> AfterSuccess(const Attempt& attempt);
+  std::optional<int> AfterFailure(const Attempt& attempt,
+                                  const Outcome& outcome);
+  // Another host has told that the job has failed. The cause may be here all
+  // the same.
+  int FailedElsewhere(const Attempt& attempt, const std::string& failure);
   int StoppedBySignal();
 
   // Runs `call` on a thread of its own until it returns. A signal that comes
@@ -181,7 +185,17 @@ int Launcher::StoppedBySignal() {
   return 128 + signal_;
 }
 
-int Launcher::FailedElsewhere(const std::string& failure) {
+int Launcher::FailedElsewhere(const Attempt& attempt,
+                              const std::string& failure) {
+  std::vector<internal::Culprit> blamed;
+  Await([&] { blamed = hosts_->Blamed(); });
+  if (signal_ != 0) return StoppedBySignal();
+  const Outcome own = attempt.Report(blamed);
+  if (!own.failure.empty() && !own.lost_peer) {
+    Say(absl::StrCat("first failure: ", own.failure));
+    hosts_->Leave("the job failed");
+    return own.status;
+  }
   Say(absl::StrCat("the job failed on another host; first failure: ", failure));
   hosts_->Leave("the job failed");
   return kExitPeerFailed;
@@ -324,18 +338,18 @@ std::optional<int> Launcher::Try() {
     signal_ = outcome.signal;
     return StoppedBySignal();
   }
-  if (outcome.succeeded) return AfterSuccess();
+  if (outcome.succeeded) return AfterSuccess(attempt);
   if (outcome.interrupted) {
     const auto change = hosts_->change();
     if (change.has_value() && change->failed) {
-      return FailedElsewhere(change->why);
+      return FailedElsewhere(attempt, change->why);
     }
     return std::nullopt;
   }
-  return AfterFailure(outcome);
+  return AfterFailure(attempt, outcome);
 }
 
-std::optional<int> Launcher::AfterSuccess() {
+std::optional<int> Launcher::AfterSuccess(const Attempt& attempt) {
   if (hosts_ == nullptr) return 0;
   absl::Status status;
   Await([&] { status = hosts_->AwaitOthers(); });
@@ -345,14 +359,17 @@ std::optional<int> Launcher::AfterSuccess() {
     return 0;
   }
   const auto change = hosts_->change();
-  if (change.has_value() && change->failed) return FailedElsewhere(change->why);
+  if (change.has_value() && change->failed) {
+    return FailedElsewhere(attempt, change->why);
+  }
   Say(absl::StrCat(
       change.has_value() ? change->why : std::string(status.message()),
       "; starting all ranks again"));
   return std::nullopt;
 }
 
-std::optional<int> Launcher::AfterFailure(const Outcome& outcome) {
+std::optional<int> Launcher::AfterFailure(const Attempt& attempt,
+                                          const Outcome& outcome) {
   const bool last = report_.restarts >= assignment_.max_restarts ||
                     options_.restart != LaunchOptions::Restart::kAll ||
                     outcome.signal != 0;
@@ -362,7 +379,7 @@ std::optional<int> Launcher::AfterFailure(const Outcome& outcome) {
     const auto change = AwaitChange(options_.failure_grace);
     if (signal_ != 0) return StoppedBySignal();
     if (change.has_value()) {
-      if (change->failed) return FailedElsewhere(change->why);
+      if (change->failed) return FailedElsewhere(attempt, change->why);
       Say(absl::StrCat(change->why, "; starting all ranks again"));
       return std::nullopt;
     }
@@ -370,7 +387,7 @@ std::optional<int> Launcher::AfterFailure(const Outcome& outcome) {
   Say(absl::StrCat("first failure: ", outcome.failure));
   if (last) {
     if (hosts_ != nullptr) {
-      hosts_->GiveUp(outcome.failure);
+      hosts_->GiveUp(outcome.failure, outcome.blamed);
       hosts_->Leave("the job failed");
     }
     return outcome.status;

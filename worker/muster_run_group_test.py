@@ -59,6 +59,28 @@ class GroupTest(MusterRunTest):
             r"ended with status 0 before the others were done\n"
             r"  then: rank \d exited with status 75")
 
+    def test_a_rank_that_hangs_but_ends_by_sigterm_is_the_first_failure(self):
+        run = self.launch(f"exec {RANK} hang 1", "--failure-grace=100ms",
+                          nproc=3)
+        status, _, err = run.finish()
+        self.assertEqual(status, 143, err)
+        self.assertRegex(
+            err, r"first failure: rank 1 \(local rank 1, pid \d+\) on host \S+ "
+            r"hung until it was killed by signal 15 \(SIGTERM\)\n"
+            r"  then: rank \d exited with status 75")
+
+    def test_a_rank_that_was_started_again_is_the_first_failure(self):
+        run = self.launch(f"echo told $RANK >&2; exec {RANK} fail 1",
+                          "--restart=rank", "--max-restarts=1", nproc=3)
+        status, _, err = run.finish()
+        self.assertEqual(status, 3, err)
+        pid = err.split("rank 1 (pid ")[1].split(")")[0]
+        self.assertRegex(
+            err, rf"first failure: rank 1 \(local rank 1, pid {pid}\) on host "
+            r"\S+ exited with status 3\n"
+            r"  then: rank \d exited with status 75")
+        self.assertIn("\n    told 1\n", err)
+
     def test_ranks_that_end_one_after_another_fail_nobody(self):
         run = self.launch(f"exec {RANK}", nproc=3)
         status, out, err = run.finish()

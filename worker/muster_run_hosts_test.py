@@ -6,8 +6,10 @@ be seen, never for a time to pass.
 """
 
 import concurrent.futures
+import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -239,6 +241,33 @@ class HostsTest(unittest.TestCase):
         ends = sorted(host.finish() for host in hosts)
         self.assertEqual([status for status, _ in ends], [7, 75], ends)
         self.assertIn("first failure: rank 1 ", ends[1][1])
+
+    def test_the_host_of_the_rank_that_others_blame_says_that_it_was_it(self):
+        blame = json.dumps({"message": {
+            "message": "rank 1 is behind",
+            "extraInfo": {"culprits": [{"rank": 1, "pid": 0}]}}})
+        for end, status, text in (
+                ("exec sleep 1000", 143,
+                 r"hung until it was killed by signal 15 \(SIGTERM\)"),
+                ("exit 0", 1, "ended with status 0 before the others were "
+                 "done")):
+            endpoint = self.start_coordinator()
+            script = (f"echo up; [ $RANK = 1 ] && {{ {end}; }}; "
+                      f"echo {shlex.quote(blame)} >$TORCHELASTIC_ERROR_FILE; "
+                      "exit 75")
+            witness, culprit = [
+                self.host(script, "--nnodes=2", f"--node-rank={k}",
+                          "--failure-grace=100ms", endpoint=endpoint)
+                for k in range(2)]
+            self.assertEqual(witness.finish()[0], 75, witness.text())
+            self.assertRegex(
+                witness.text(), r"first failure: on another host, in rank 1; "
+                r"here rank 0 \(local rank 0, pid \d+\) on host \S+ exited "
+                "with status 75: rank 1 is behind")
+            self.assertEqual(culprit.finish()[0], status, culprit.text())
+            self.assertRegex(
+                culprit.text(), r"first failure: rank 1 \(local rank 0, pid "
+                rf"\d+\) on host \S+ {text}\n")
 
     def test_a_host_that_is_killed_and_comes_back_costs_no_restart(self):
         endpoint = self.start_coordinator()

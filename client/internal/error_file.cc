@@ -5,6 +5,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -44,26 +45,35 @@ std::string ReadErrorFile(const std::string& path) {
   return line;
 }
 
-std::vector<int> ReadErrorFileCulprits(const std::string& path) {
+std::vector<Culprit> ReadErrorFileCulprits(const std::string& path) {
   const nlohmann::json message = ReadMessage(path);
-  const nlohmann::json::json_pointer place("/extraInfo/culprit_ranks");
-  std::vector<int> ranks;
-  if (!message.is_object() || !message.contains(place)) return ranks;
-  for (const nlohmann::json& rank : message[place]) {
-    if (rank.is_number_integer()) ranks.push_back(rank.get<int>());
+  const nlohmann::json::json_pointer place("/extraInfo/culprits");
+  std::vector<Culprit> culprits;
+  if (!message.is_object() || !message.contains(place)) return culprits;
+  const auto number = [](const nlohmann::json& of, const char* name) {
+    const nlohmann::json value =
+        of.is_object() ? of.value(name, nlohmann::json()) : nullptr;
+    return value.is_number_integer() ? value.get<int64_t>() : int64_t{-1};
+  };
+  for (const nlohmann::json& culprit : message[place]) {
+    const int64_t rank = number(culprit, "rank");
+    if (rank < 0 || rank > std::numeric_limits<int>::max()) continue;
+    culprits.push_back({.rank = static_cast<int>(rank),
+                        .pid = std::max<int64_t>(number(culprit, "pid"), 0)});
   }
-  return ranks;
+  return culprits;
 }
 
 void WriteErrorFile(const std::string& path, const std::string& message,
-                    std::span<const int> culprit_ranks) {
+                    std::span<const Culprit> culprits) {
   if (path.empty()) return;
   nlohmann::json json;
   json["message"]["message"] = message;
   json["message"]["extraInfo"]["timestamp"] = absl::StrCat(std::time(nullptr));
-  if (!culprit_ranks.empty()) {
-    json["message"]["extraInfo"]["culprit_ranks"] =
-        culprit_ranks.first(std::min(culprit_ranks.size(), kCulpritsMax));
+  for (const Culprit& culprit :
+       culprits.first(std::min(culprits.size(), kCulpritsMax))) {
+    json["message"]["extraInfo"]["culprits"].push_back(
+        {{"rank", culprit.rank}, {"pid", culprit.pid}});
   }
   // Whole or not at all: the launcher may look at any time.
   const std::string part = absl::StrCat(path, ".part");

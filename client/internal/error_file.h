@@ -3,6 +3,7 @@
 #ifndef MUSTER_CLIENT_INTERNAL_ERROR_FILE_H_
 #define MUSTER_CLIENT_INTERNAL_ERROR_FILE_H_
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,15 +16,23 @@ namespace muster::internal {
 // there is no such file, or nothing like that in it.
 std::string ReadErrorFile(const std::string& path);
 
-// Of the same file: the ranks, in the world, that the message blames,
-// ascending, the first 1000. Empty: it blames nobody, or nobody wrote whom.
-std::vector<int> ReadErrorFileCulprits(const std::string& path);
+// Whom a message blames.
+struct Culprit {
+  int rank = 0;     // in the world
+  int64_t pid = 0;  // on its host; 0: not known
 
-// Writes one with `message`, `culprit_ranks` (as extraInfo's "culprit_ranks")
-// and this time, unless `path` is empty. An error is of no interest: the
-// launcher quotes standard error then.
+  friend bool operator==(const Culprit&, const Culprit&) = default;
+};
+
+// Of the same file: whom the message blames, in its order, the first 1000.
+// Empty: it blames nobody, or nobody wrote whom.
+std::vector<Culprit> ReadErrorFileCulprits(const std::string& path);
+
+// Writes one with `message`, `culprits` (as extraInfo's "culprits") and this
+// time, unless `path` is empty. An error is of no interest: the launcher quotes
+// standard error then.
 void WriteErrorFile(const std::string& path, const std::string& message,
-                    std::span<const int> culprit_ranks = {});
+                    std::span<const Culprit> culprits = {});
 
 }  // namespace muster::internal
 

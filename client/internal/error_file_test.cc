@@ -28,19 +28,22 @@ TEST(ErrorFileTest, WhatIsWrittenIsRead) {
 }
 
 TEST(ErrorFileTest, WhoIsToBlameIsReadToo) {
-  WriteErrorFile(Path(), "rank 1 left", std::vector<int>{1, 4});
+  const std::vector<Culprit> culprits = {{.rank = 1, .pid = 77}, {.rank = 4}};
+  WriteErrorFile(Path(), "rank 1 left", culprits);
   EXPECT_EQ(ReadErrorFile(Path()), "rank 1 left");
-  EXPECT_EQ(ReadErrorFileCulprits(Path()), (std::vector<int>{1, 4}));
+  EXPECT_EQ(ReadErrorFileCulprits(Path()), culprits);
   WriteErrorFile(Path(), "no space left");
   EXPECT_TRUE(ReadErrorFileCulprits(Path()).empty());
   for (const char* text :
        {"", "[]", R"({"message": "plain"})", R"({"message": {"message": "x"}})",
         R"({"message": {"extraInfo": 3}})",
-        R"({"message": {"extraInfo": {"culprit_ranks": "x"}}})"}) {
+        R"({"message": {"extraInfo": {"culprits": "x"}}})",
+        R"({"message": {"extraInfo": {"culprits": [1, {"rank": "x"}]}}})",
+        R"({"message": {"extraInfo": {"culprits": [{"rank": 1e30}]}}})"}) {
     Read(text);
     EXPECT_TRUE(ReadErrorFileCulprits(Path()).empty()) << text;
   }
-  const std::vector<int> many(5000, 7);
+  const std::vector<Culprit> many(5000, Culprit{.rank = 7});
   WriteErrorFile(Path(), "all", many);
   EXPECT_EQ(ReadErrorFileCulprits(Path()).size(), 1000u);
 }
