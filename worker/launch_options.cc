@@ -280,6 +280,12 @@ absl::Status ReadRendezvous(const OptionTable& given, LaunchOptions& options) {
           " of A-Z a-z 0-9 . _ -, got \"", options.rendezvous_id, "\""));
     }
   }
+  // A folder of --log-dir has this name.
+  if (options.rendezvous_id == "." || options.rendezvous_id == "..") {
+    return absl::InvalidArgumentError(
+        absl::StrCat(given.Name("rdzv_id"), " must not be \"",
+                     options.rendezvous_id, "\", which is no folder's name"));
+  }
   const std::string endpoint = absl::GetFlag(FLAGS_rdzv_endpoint);
   if (endpoint.empty()) return ReadMaster(given, options);
   const std::string name =

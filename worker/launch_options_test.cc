@@ -277,6 +277,8 @@ TEST(LaunchOptionsTest, WhatDoesNotFitTogetherIsAnError) {
             "--rdzv-endpoint=h:1 needs --rdzv-id: the job's name on that "
             "coordinator");
   EXPECT_THAT(ErrorOf({"--rdzv-id=a/b", "p"}), HasSubstr("got \"a/b\""));
+  EXPECT_EQ(ErrorOf({"--rdzv-id=..", "p"}),
+            "--rdzv-id must not be \"..\", which is no folder's name");
   EXPECT_THAT(ErrorOf({"--rdzv-id=" + std::string(129, 'j'), "p"}),
               HasSubstr("--rdzv-id must be 1 to 128"));
 }
