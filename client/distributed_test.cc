@@ -329,7 +329,8 @@ TEST_F(DistributedTest, MisuseIsAnErrorThatNamesIt) {
       "initialized, please make sure to call init_process_group. In C++: "
       "muster::InitProcessGroup()",
       "backend: DistError: unknown backend \"carrier-pigeon\": this program "
-      "has gloo; others are registered (RegisterBackend), or loaded from a "
+      "has gloo, shm; others are registered (RegisterBackend), or loaded from "
+      "a "
       "library (LoadBackend, MUSTER_BACKEND_LIBRARIES)",
       "timeout: DistError: InitProcessGroupOptions::timeout must be positive "
       "but was 0 ms",

@@ -18,6 +18,7 @@
 #include "dataplane/backends/gloo/gloo_backend.h"
 #include "dataplane/backends/nccl/api.h"
 #include "dataplane/backends/nccl/nccl_backend.h"
+#include "dataplane/backends/shm/shm_backend.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/staging.h"
 #include "dataplane/decorators/guarding.h"
@@ -121,6 +122,7 @@ class Registry {
     definitions_["gloo"] = {{DeviceType::kCpu}, CreateGlooBackend};
     definitions_[kGlooOnCuda] = {
         {DeviceType::kCuda}, CreateGlooOnCuda, &CudaAvailable};
+    definitions_["shm"] = {{DeviceType::kCpu}, CreateShmBackend};
     definitions_["nccl"] = {{DeviceType::kCuda}, CreateNccl, &nccl::Available};
   }
 

@@ -7,9 +7,6 @@
 #include "dataplane/backends/gloo/schedules.h"
 
 namespace muster::dataplane::gloo_internal {
-namespace {
-
-// The parts of a tensor that is cut along dimension 0.
 std::vector<Block> CutBlocks(const Tensor& tensor,
                              const std::vector<int64_t>& splits,
                              int world_size) {
@@ -28,8 +25,6 @@ std::vector<Block> CutBlocks(const Tensor& tensor,
   }
   return blocks;
 }
-
-}  // namespace
 
 // Everybody gives everybody his block at once. With steps in between (Bruck)
 // there would be fewer messages, but all sizes would have to be equal.

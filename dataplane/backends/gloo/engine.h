@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/mesh.h"
 #include "dataplane/backends/gloo/point_to_point.h"
@@ -18,6 +19,23 @@
 #include "dataplane/work.h"
 
 namespace muster::dataplane::gloo_internal {
+
+// Does collectives among ranks that share more than connections.
+class Shortcut {
+ public:
+  virtual ~Shortcut() = default;
+
+  // Runs `collective`, on one thread at a time. False: it is one for the
+  // connections, as it is for all ranks. Errors: as those of algorithms.h; of
+  // one that Wake has ended, any.
+  virtual absl::StatusOr<bool> Run(const Collective& collective) = 0;
+
+  // Ends what runs, and everything later. From any thread; does not block.
+  virtual void Wake() = 0;
+
+  // This rank takes part no more. Nothing runs, nor will.
+  virtual void Leave() = 0;
+};
 
 // Engine runs one group's collectives, one after the other in the order of
 // Start. Two threads serve it: the executor runs what nobody waits for at once
@@ -29,8 +47,15 @@ class Engine : public std::enable_shared_from_this<Engine> {
  public:
   Engine(std::string group_name, std::unique_ptr<Mesh> mesh);
 
+  // Tries `shortcut` first, from the next collective on. Before the group is
+  // anybody's: nothing runs.
+  void SetShortcut(std::unique_ptr<Shortcut> shortcut);
+
   // After Stop, which must have been called.
   ~Engine() = default;
+
+  // Until Stop.
+  Mesh& mesh() { return *mesh_; }
 
   // See Backend.
   std::shared_ptr<Work> Start(const Collective& collective);
@@ -56,6 +81,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Runs the first job. Lets go of the lock meanwhile.
   void RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Run(const Collective& collective);
+  absl::Status RunOnConnections(const Collective& collective);
   // Takes leave of the peers and closes the connections of a group that has
   // failed, once. The caller is the one that runs collectives, or nobody does.
   // Lets go of the lock meanwhile.
@@ -77,6 +103,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // Of the thread that runs a collective.
   Workspace workspace_;
+  std::unique_ptr<Shortcut> shortcut_;
 
   // Sends and receives, which have threads of their own.
   std::unique_ptr<PointToPoint> point_to_point_;

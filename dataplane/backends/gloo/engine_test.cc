@@ -112,6 +112,8 @@ class FakeMesh : public Mesh {
     return network_->aborted;
   }
 
+  absl::Status Gone(int) override { return absl::OkStatus(); }
+
   absl::Status CheckPeers() override {
     MutexLock lock(network_->mutex);
     ++network_->looks;

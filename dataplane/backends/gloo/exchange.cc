@@ -105,6 +105,8 @@ std::string SizeMismatch(int peer, int rank, const NoteHeader& theirs,
                       LabelText(theirs));
 }
 
+}  // namespace
+
 // Both by their numbers: the text goes to all ranks, also to third ones.
 absl::Status Mismatch(int peer, int rank, const NoteHeader& theirs,
                       const NoteHeader& ours) {
@@ -121,8 +123,6 @@ absl::Status Mismatch(int peer, int rank, const NoteHeader& theirs,
   SetCulpritRank(status, peer);
   return status;
 }
-
-}  // namespace
 
 NoteHeader NoteHeader::Of(const Collective& collective) {
   NoteHeader header;
@@ -158,7 +158,12 @@ std::string NoteHeader::Describe() const {
   const auto collective_kind = static_cast<CollectiveKind>(kind);
   std::string text = LabelText(*this);
   if (collective_kind == CollectiveKind::kBarrier) return text;
-  absl::StrAppend(&text, " of ", element_count, " ", TypeText(*this));
+  absl::StrAppend(&text, " of ");
+  // One rank's own size is no part of what all ranks run.
+  if (element_count > 0 || !IsDirected(collective_kind)) {
+    absl::StrAppend(&text, element_count, " ");
+  }
+  absl::StrAppend(&text, TypeText(*this));
   if (IsReduction(collective_kind)) {
     absl::StrAppend(&text, " ", ReduceOpName(static_cast<ReduceOp>(reduce_op)));
   }

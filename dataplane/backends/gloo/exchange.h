@@ -38,6 +38,11 @@ struct NoteHeader {
 // The payload after it is aligned for every element type.
 static_assert(sizeof(NoteHeader) == 32);
 
+// kInvalidArgument: `peer` runs `theirs` where this rank runs `ours`, in words
+// that show both.
+absl::Status Mismatch(int peer, int rank, const NoteHeader& theirs,
+                      const NoteHeader& ours);
+
 // NoteLane carries notes, messages of bounded size, between this rank and one
 // peer.
 class NoteLane {

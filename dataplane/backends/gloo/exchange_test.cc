@@ -51,6 +51,7 @@ class TapeMesh : public Mesh {
   void Abort(const absl::Status&) override {}
   absl::Status abort_cause() const override { return absl::OkStatus(); }
   absl::Status CheckPeers() override { return absl::OkStatus(); }
+  absl::Status Gone(int) override { return absl::OkStatus(); }
   void Close(const absl::Status&) override {}
 
   // The next note from the peer. `payload_bytes`: what it says of its payload.

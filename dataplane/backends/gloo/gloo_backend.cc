@@ -18,15 +18,16 @@
 #include "dataplane/backends/gloo/selection.h"
 
 namespace muster::dataplane {
+namespace gloo_internal {
 namespace {
 
-class GlooBackend : public Backend {
+class EngineBackend : public Backend {
  public:
-  explicit GlooBackend(std::shared_ptr<gloo_internal::Engine> engine)
-      : engine_(std::move(engine)) {}
-  ~GlooBackend() override { engine_->Stop(); }
+  EngineBackend(absl::string_view name, std::shared_ptr<Engine> engine)
+      : name_(name), engine_(std::move(engine)) {}
+  ~EngineBackend() override { engine_->Stop(); }
 
-  absl::string_view name() const override { return "gloo"; }
+  absl::string_view name() const override { return name_; }
 
   absl::Span<const DeviceType> devices() const override {
     static constexpr DeviceType kDevices[] = {DeviceType::kCpu};
@@ -39,7 +40,7 @@ class GlooBackend : public Backend {
          {&collective.tensors, &collective.inputs, &collective.outputs}) {
       if (!list->empty() && list->front().device().type != DeviceType::kCpu) {
         return absl::UnimplementedError(
-            absl::StrCat("the gloo backend takes CPU tensors, got ",
+            absl::StrCat("the ", name_, " backend takes CPU tensors, got ",
                          list->front().Describe()));
       }
     }
@@ -47,9 +48,7 @@ class GlooBackend : public Backend {
   }
 
   // Recursive doubling: all_reduce.cc, reduce_scatter.cc.
-  size_t fusable_bytes() const override {
-    return gloo_internal::kNotePayloadBytesMax;
-  }
+  size_t fusable_bytes() const override { return kNotePayloadBytesMax; }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {
     return engine_->Start(collective);
@@ -58,7 +57,8 @@ class GlooBackend : public Backend {
   void Abort(absl::Status cause) override { engine_->Abort(cause); }
 
  private:
-  const std::shared_ptr<gloo_internal::Engine> engine_;
+  const absl::string_view name_;
+  const std::shared_ptr<Engine> engine_;
 };
 
 absl::Status CheckEnvironment() {
@@ -71,15 +71,14 @@ absl::Status CheckEnvironment() {
                      value, "\""));
   }
   const char* const algorithm = std::getenv("MUSTER_GLOO_ALGORITHM");
-  return gloo_internal::CheckForced(algorithm == nullptr ? "" : algorithm);
+  return CheckForced(algorithm == nullptr ? "" : algorithm);
 }
 
 // Waits until all ranks are here, and finds out whether any two of them are
 // near each other, which pairs know by themselves. A rank is connected when its
 // peers have opened their sockets. Nobody may leave before everybody has come
 // that far.
-absl::Status Meet(const BackendOptions& options, gloo_internal::Mesh& mesh,
-                  Backend& backend) {
+absl::Status Meet(const BackendOptions& options, Mesh& mesh, Engine& engine) {
   std::vector<uint8_t> own = {mesh.has_near_peer()};
   std::vector<uint8_t> all(options.world_size);
   Collective meeting;
@@ -89,27 +88,41 @@ absl::Status Meet(const BackendOptions& options, gloo_internal::Mesh& mesh,
   meeting.deadline = options.deadline;
   meeting.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
       options.deadline - Clock::now());
-  absl::Status met = backend.Start(meeting)->Wait(Instant::max());
+  absl::Status met = engine.Start(meeting)->Wait(Instant::max());
   if (met.ok() && std::ranges::find(all, 1) == all.end()) mesh.UseGloo();
   return met;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
+absl::StatusOr<std::shared_ptr<Engine>> JoinGroup(
     const BackendOptions& options) {
   if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
-  absl::StatusOr<std::unique_ptr<gloo_internal::Mesh>> mesh =
-      gloo_internal::Mesh::Connect(options);
+  absl::StatusOr<std::unique_ptr<Mesh>> mesh = Mesh::Connect(options);
   if (!mesh.ok()) return mesh.status();
-  gloo_internal::Mesh& connected = **mesh;
-  auto backend =
-      std::make_unique<GlooBackend>(std::make_shared<gloo_internal::Engine>(
-          options.group_name, *std::move(mesh)));
-  if (options.world_size == 1) return backend;
-  absl::Status met = Meet(options, connected, *backend);
-  if (!met.ok()) return met;
-  return backend;
+  Mesh& connected = **mesh;
+  auto engine = std::make_shared<Engine>(options.group_name, *std::move(mesh));
+  if (options.world_size == 1) return engine;
+  absl::Status met = Meet(options, connected, *engine);
+  if (!met.ok()) {
+    engine->Stop();
+    return met;
+  }
+  return engine;
+}
+
+std::unique_ptr<Backend> BackendOf(absl::string_view name,
+                                   std::shared_ptr<Engine> engine) {
+  return std::make_unique<EngineBackend>(name, std::move(engine));
+}
+
+}  // namespace gloo_internal
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
+    const BackendOptions& options) {
+  auto engine = gloo_internal::JoinGroup(options);
+  if (!engine.ok()) return engine.status();
+  return gloo_internal::BackendOf("gloo", *std::move(engine));
 }
 
 }  // namespace muster::dataplane

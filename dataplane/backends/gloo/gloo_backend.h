@@ -4,13 +4,26 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "dataplane/backend.h"
+#include "dataplane/backends/gloo/engine.h"
 
 namespace muster::dataplane {
 
 // CPU tensors over TCP, with Gloo as the transport. See CreateBackend.
 absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
     const BackendOptions& options);
+
+namespace gloo_internal {
+
+// For backends that do more than this one: its parts. The group, connected, all
+// of whose ranks are here; and the backend that runs it, to which `name` stays.
+absl::StatusOr<std::shared_ptr<Engine>> JoinGroup(
+    const BackendOptions& options);
+std::unique_ptr<Backend> BackendOf(absl::string_view name,
+                                   std::shared_ptr<Engine> engine);
+
+}  // namespace gloo_internal
 
 }  // namespace muster::dataplane
 

@@ -375,11 +375,12 @@ TEST(GlooConnectTest, BadOptionsAreNamed) {
 }
 
 TEST(FactoryTest, UnknownBackendIsAnErrorThatListsThoseBuiltIn) {
-  EXPECT_EQ(CreateBackend("smoke", {}).status(),
-            absl::InvalidArgumentError(
-                "unknown backend \"smoke\": this program has gloo; others are "
-                "registered (RegisterBackend), or loaded from a library "
-                "(LoadBackend, MUSTER_BACKEND_LIBRARIES)"));
+  EXPECT_EQ(
+      CreateBackend("smoke", {}).status(),
+      absl::InvalidArgumentError(
+          "unknown backend \"smoke\": this program has gloo, shm; others are "
+          "registered (RegisterBackend), or loaded from a library "
+          "(LoadBackend, MUSTER_BACKEND_LIBRARIES)"));
 }
 
 // Not a benchmark: keeps the 10 ms that Gloo takes for each connection made or

@@ -1,9 +1,11 @@
-// The gloo backend between processes, which can be killed and stopped.
+// The gloo backend, and shm, between processes, which can be killed and
+// stopped.
 
 #include <signal.h>
 #include <sys/wait.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +26,12 @@ using testing::ProcessWorld;
 using testing::RankOutcome;
 using testing::Sample;
 using ::testing::StartsWith;
+
+// shm's connections, threads and failures are gloo's.
+std::string TestedBackend() {
+  const char* const backend = std::getenv("MUSTER_TESTED_BACKEND");
+  return backend == nullptr ? "gloo" : backend;
+}
 
 constexpr size_t kSmall = 8;
 constexpr size_t kStream = 300'000;
@@ -80,7 +88,7 @@ std::string SendUntilFailure(Communicator& communicator, size_t count) {
 }
 
 TEST(GlooProcessTest, ProcessesReduceAndLeaveInAnyOrder) {
-  ProcessWorld world("gloo", 4, [](Communicator& communicator) {
+  ProcessWorld world(TestedBackend(), 4, [](Communicator& communicator) {
     for (int i = 0; i < 20; ++i) {
       std::vector<int64_t> values(i % 2 == 0 ? kSmall : kStream / 10,
                                   communicator.rank() + i);
@@ -107,10 +115,11 @@ TEST_P(GlooProcessFailureTest, KilledRankIsNamedOnEveryOtherRank) {
   const size_t count = GetParam();
   constexpr int kVictim = 2;
   for (const int world_size : {3, 4, 6}) {
-    ProcessWorld world("gloo", world_size, [&](Communicator& communicator) {
-      return RunUntilFailure(communicator, CollectiveKind::kAllReduce, count,
-                             std::chrono::minutes(30));
-    });
+    ProcessWorld world(
+        TestedBackend(), world_size, [&](Communicator& communicator) {
+          return RunUntilFailure(communicator, CollectiveKind::kAllReduce,
+                                 count, std::chrono::minutes(30));
+        });
     for (int rank = 0; rank < world_size; ++rank) world.AwaitReady(rank);
     world.Signal(kVictim, SIGKILL);
     const std::vector<RankOutcome> outcomes = world.Join();
@@ -133,10 +142,11 @@ TEST_P(GlooProcessFailureTest, KilledRankIsNamedInEveryKindOfCollective) {
   constexpr int kRanks = 4;
   for (const CollectiveKind kind : testing::KindsWithTensors()) {
     for (const int victim : {0, 2}) {
-      ProcessWorld world("gloo", kRanks, [&](Communicator& communicator) {
-        return RunUntilFailure(communicator, kind, count,
-                               std::chrono::minutes(30));
-      });
+      ProcessWorld world(TestedBackend(), kRanks,
+                         [&](Communicator& communicator) {
+                           return RunUntilFailure(communicator, kind, count,
+                                                  std::chrono::minutes(30));
+                         });
       for (int rank = 0; rank < kRanks; ++rank) world.AwaitReady(rank);
       world.Signal(victim, SIGKILL);
       const std::vector<RankOutcome> outcomes = world.Join();
@@ -155,9 +165,10 @@ TEST_P(GlooProcessFailureTest, KilledRankIsNamedInSendsAndReceives) {
   const size_t count = GetParam();
   constexpr int kRanks = 4;
   for (const int victim : {0, 2}) {
-    ProcessWorld world("gloo", kRanks, [&](Communicator& communicator) {
-      return SendUntilFailure(communicator, count);
-    });
+    ProcessWorld world(TestedBackend(), kRanks,
+                       [&](Communicator& communicator) {
+                         return SendUntilFailure(communicator, count);
+                       });
     for (int rank = 0; rank < kRanks; ++rank) world.AwaitReady(rank);
     world.Signal(victim, SIGKILL);
     const std::vector<RankOutcome> outcomes = world.Join();
@@ -172,7 +183,7 @@ TEST_P(GlooProcessFailureTest, KilledRankIsNamedInSendsAndReceives) {
 }
 
 TEST(GlooProcessTest, WhatWasSentLastReachesWhoIsSlow) {
-  ProcessWorld world("gloo", 4, [](Communicator& communicator) {
+  ProcessWorld world(TestedBackend(), 4, [](Communicator& communicator) {
     // Many, so that the receiver still takes them when their sender leaves.
     constexpr int kMessages = 6;
     std::vector<int64_t> values(4096, communicator.rank());
@@ -213,7 +224,7 @@ TEST(GlooProcessTest, WhatWasSentLastReachesWhoIsSlow) {
 
 TEST_P(GlooProcessFailureTest, StoppedRankEndsTheOthersAtTheDeadline) {
   const size_t count = GetParam();
-  ProcessWorld world("gloo", 3, [&](Communicator& communicator) {
+  ProcessWorld world(TestedBackend(), 3, [&](Communicator& communicator) {
     return RunUntilFailure(communicator, CollectiveKind::kAllReduce, count,
                            std::chrono::seconds(2));
   });

@@ -142,6 +142,9 @@ class GlooMesh : public Mesh {
   void Abort(const absl::Status& cause) override;
   absl::Status abort_cause() const override;
   absl::Status CheckPeers() override;
+  absl::Status Gone(int peer) override {
+    return Gone(peer, /*quiet=*/false, absl::OkStatus());
+  }
   void Close(const absl::Status& farewell) override;
 
  private:

@@ -99,6 +99,10 @@ class Mesh {
   // one went: kUnavailable, or what its farewell said. From any thread.
   virtual absl::Status CheckPeers() = 0;
 
+  // How `peer` went, of whom somebody knows that it has gone: as a wait for it
+  // would fail. Waits for its farewell.
+  virtual absl::Status Gone(int peer) = 0;
+
   // Tells all peers `farewell` (an error, or kCancelled for leaving in peace)
   // and closes the connections. No other thread may be in a Buffer's call, nor
   // make one later.
@@ -119,6 +123,8 @@ class Mesh {
   // The rank that the thread of a collective is waiting for, or -1. Once that
   // has failed it stays the one with which it failed.
   int waiting_for() const { return waiting_for_.load(); }
+  // For what the thread of a collective waits for without this object.
+  void set_waiting_for(int rank) { waiting_for_.store(rank); }
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }

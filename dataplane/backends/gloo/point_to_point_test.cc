@@ -50,6 +50,7 @@ class ScriptMesh : public Mesh {
     return cause_;
   }
   absl::Status CheckPeers() override { return absl::OkStatus(); }
+  absl::Status Gone(int) override { return absl::OkStatus(); }
   void Close(const absl::Status&) override {}
 
   // A message of the peer comes.

@@ -2,6 +2,7 @@
 #define MUSTER_DATAPLANE_BACKENDS_GLOO_SCHEDULES_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,6 +33,11 @@ std::vector<Block> PartsOf(const Block& whole, size_t parts,
 // What a rank gives to each rank, or takes from each: a list of tensors, or one
 // tensor cut in equal parts.
 std::vector<Block> BlocksOf(const Collective::Tensors& tensors, int world_size);
+
+// Of a tensor that is cut along dimension 0; without splits in equal parts.
+std::vector<Block> CutBlocks(const Tensor& tensor,
+                             const std::vector<int64_t>& splits,
+                             int world_size);
 
 // All of a tensor.
 Block BlockOf(const Tensor& tensor);

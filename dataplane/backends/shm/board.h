@@ -1,0 +1,133 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_H_
+#define MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace muster::dataplane::shm_internal {
+
+// Board is shared memory in which the ranks of a group show each other what
+// they have, in rounds that all of them go through. A round of a rank:
+//
+//   Open     waits until what it showed two rounds ago is not read any more
+//   Post     shows what it has written to its slot
+//   Await    waits until another rank has shown its own, and returns it
+//
+// Each rank has two slots, for odd and even rounds. Posting round t says as
+// well that all that its rank wanted of round t - 1 and before has been read.
+// So a slot may be written again in round t when all others have posted round
+// t - 1, which they have long done where everybody awaits everybody: then a
+// round is one synchronisation, and nothing closes it.
+//
+// The number of the round stands in the slot, in front of what is shown: where
+// that is small, it all comes to a reader in one cache line. It is written
+// last, with release, and read first, with acquire; that is all the order among
+// processors that the slots need, on any of them.
+//
+// Who waits looks for a while, in which it gives its processor to whoever else
+// can use it, and then sleeps until its bell is rung
+// (futex(2)). It says that it sleeps before it looks for the last time; who
+// posts looks who sleeps after it has posted. Both have a sequentially
+// consistent fence between the two, so one of them sees the other.
+//
+// Used by one thread at a time, but for Wake.
+class Board {
+ public:
+  enum class Outcome {
+    kDone,
+    // Wake was called.
+    kWoken,
+    // The rank that is waited for has left.
+    kLeft,
+  };
+
+  // What a rank can show in a round.
+  static constexpr size_t kSlotBytes = (64 << 10) + 56;
+
+  // Of the memory for so many ranks.
+  static size_t BytesFor(int world_size);
+
+  // `memory` is aligned to 64 bytes, and was zeros before the first rank came;
+  // it must live longer. Where `is_crowded`, there are fewer processors than
+  // ranks, and who waits gives way at once. `waits_for` is told the rank
+  // that is waited for, and -1 afterwards, where that takes longer.
+  Board(void* memory, int rank, int world_size, bool is_crowded,
+        std::function<void(int)> waits_for);
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+
+  // Begins this rank's next round. After kDone, slot() may be written. After
+  // anything else, here and in Await, nothing more may be begun.
+  Outcome Open();
+  std::byte* slot() { return SlotOf(rank_, round_)->bytes; }
+
+  // Shows it.
+  void Post();
+
+  // Waits until `peer` has shown its own of this round. Then shown(peer) is
+  // that, until this rank posts the next round.
+  Outcome Await(int peer) { return AwaitRound(peer, round_); }
+  const std::byte* shown(int peer) const { return SlotOf(peer, round_)->bytes; }
+
+  // The rank of kLeft.
+  int left_peer() const { return left_peer_; }
+
+  // Posts nothing more: those who wait for it learn that. From the thread that
+  // uses it, or when there is none.
+  void Leave();
+
+  // Ends what waits here, and everything later. From any thread.
+  void Wake();
+
+ private:
+  struct Slot {
+    std::atomic<uint64_t> round;
+    std::byte bytes[kSlotBytes];
+  };
+  // By which a rank is woken.
+  struct alignas(64) Bell {
+    std::atomic<uint32_t> rings;
+    std::atomic<uint32_t> is_asleep;
+    std::atomic<uint32_t> has_left;
+  };
+  struct alignas(64) Place {
+    Bell bell;
+    Slot slots[2];
+  };
+
+  Slot* SlotOf(int rank, uint64_t round) const {
+    return &places_[rank].slots[round % 2];
+  }
+  bool HasPosted(int peer, uint64_t round) {
+    // Of a slot's rounds, the one that is awaited or a later one.
+    return SlotOf(peer, round)->round.load(std::memory_order_acquire) >= round;
+  }
+  Outcome AwaitRound(int peer, uint64_t round);
+  Outcome AwaitSlowly(int peer, uint64_t round);
+  // What ends the wait, if anything does.
+  bool IsOver(int peer, uint64_t round, Outcome& outcome);
+  void Sleep(int peer, uint64_t round);
+  void Ring(int peer);
+  void RingSleepers();
+
+  Place* const places_;
+  const int rank_;
+  const int world_size_;
+  const bool is_crowded_;
+  const std::function<void(int)> waits_for_;
+
+  // The round that this rank is in, from 1.
+  uint64_t round_ = 0;
+  // By rank: the last round that it is known to have posted.
+  std::vector<uint64_t> seen_;
+  int left_peer_ = -1;
+  std::atomic<bool> woken_{false};
+};
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_H_

@@ -1,0 +1,200 @@
+#include "dataplane/backends/shm/board.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+using Outcome = Board::Outcome;
+using ::testing::Bool;
+using ::testing::Combine;
+using ::testing::Values;
+
+constexpr uint64_t kRounds = 300;
+
+// The memory of a board, and its ranks, each to be used by a thread.
+class Ranks {
+ public:
+  explicit Ranks(int world_size, bool is_crowded = true)
+      : memory_(Board::BytesFor(world_size) / sizeof(Line)),
+        awaited_(world_size) {
+    for (int rank = 0; rank < world_size; ++rank) {
+      awaited_[rank].store(-1);
+      boards_.push_back(std::make_unique<Board>(
+          memory_.data(), rank, world_size, is_crowded,
+          [this, rank](int peer) { awaited_[rank].store(peer); }));
+    }
+  }
+
+  Board& at(int rank) { return *boards_[rank]; }
+  int world_size() const { return static_cast<int>(boards_.size()); }
+  // The rank that `rank` waits for, or -1.
+  int awaited_by(int rank) const { return awaited_[rank].load(); }
+
+  void OnEach(const std::function<void(Board&)>& body) {
+    std::vector<std::thread> threads;
+    threads.reserve(boards_.size());
+    for (const auto& board : boards_) {
+      threads.emplace_back([&, board = board.get()] { body(*board); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64] = {};
+  };
+
+  std::vector<Line> memory_;
+  std::vector<std::atomic<int>> awaited_;
+  std::vector<std::unique_ptr<Board>> boards_;
+};
+
+uint64_t ReadNumber(const std::byte* from) {
+  uint64_t number = 0;
+  std::memcpy(&number, from, sizeof(number));
+  return number;
+}
+
+// Until thread `thread` of this process sleeps in the system.
+void AwaitSleepOf(pid_t thread) {
+  for (;;) {
+    std::ifstream file(absl::StrCat("/proc/self/task/", thread, "/syscall"));
+    std::string call;
+    file >> call;
+    if (call == absl::StrCat(SYS_futex)) return;
+    std::this_thread::yield();
+  }
+}
+
+class BoardTest : public ::testing::TestWithParam<std::tuple<int, bool>> {
+ protected:
+  int world_size() const { return std::get<0>(GetParam()); }
+  bool is_crowded() const { return std::get<1>(GetParam()); }
+};
+
+// What a rank shows in a round: its first and its last word, which say whose
+// and of when it is.
+void Write(Board& board, uint64_t word) {
+  std::memcpy(board.slot(), &word, sizeof(word));
+  std::memcpy(board.slot() + Board::kSlotBytes - sizeof(word), &word,
+              sizeof(word));
+}
+
+void ExpectShown(const Board& board, int peer, uint64_t word) {
+  EXPECT_EQ(ReadNumber(board.shown(peer)), word);
+  EXPECT_EQ(ReadNumber(board.shown(peer) + Board::kSlotBytes - sizeof(word)),
+            word);
+}
+
+TEST_P(BoardTest, EverybodySeesWhatOthersShowInTheSameRound) {
+  Ranks ranks(world_size(), is_crowded());
+  ranks.OnEach([](Board& board) {
+    for (uint64_t round = 1; round <= kRounds; ++round) {
+      ASSERT_EQ(board.Open(), Outcome::kDone);
+      Write(board, round * 100 + board.rank());
+      board.Post();
+      for (int peer = 0; peer < board.world_size(); ++peer) {
+        ASSERT_EQ(board.Await(peer), Outcome::kDone);
+        ExpectShown(board, peer, round * 100 + peer);
+      }
+    }
+  });
+}
+
+// Where not everybody looks at everybody, some are ahead of others; nobody is
+// shown what comes after what he looks at.
+TEST_P(BoardTest, NothingIsOverwrittenThatSomebodyStillReads) {
+  Ranks ranks(world_size(), is_crowded());
+  ranks.OnEach([](Board& board) {
+    std::mt19937 everybody_s(7);
+    for (uint64_t round = 1; round <= kRounds; ++round) {
+      // The same on all ranks: who is looked at, and by whom.
+      const int giver = static_cast<int>(everybody_s() % board.world_size());
+      const uint32_t takers = everybody_s();
+      ASSERT_EQ(board.Open(), Outcome::kDone);
+      Write(board, round * 100 + board.rank());
+      board.Post();
+      if ((takers >> board.rank()) % 2 == 0) continue;
+      ASSERT_EQ(board.Await(giver), Outcome::kDone);
+      std::this_thread::yield();
+      ExpectShown(board, giver, round * 100 + giver);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, BoardTest, Combine(Values(2, 3, 8), Bool()));
+
+TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
+  Ranks ranks(2);
+  std::atomic<pid_t> sleeper{0};
+  std::thread waits([&] {
+    ASSERT_EQ(ranks.at(0).Open(), Outcome::kDone);
+    ranks.at(0).Post();
+    sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
+    EXPECT_EQ(ranks.at(0).Await(1), Outcome::kDone);
+  });
+  while (sleeper.load() == 0) std::this_thread::yield();
+  AwaitSleepOf(sleeper.load());
+  EXPECT_EQ(ranks.awaited_by(0), 1);
+  ASSERT_EQ(ranks.at(1).Open(), Outcome::kDone);
+  ranks.at(1).Post();
+  waits.join();
+  EXPECT_EQ(ranks.awaited_by(0), -1);
+}
+
+TEST(BoardWaitTest, WakeEndsASleepAndEverythingLater) {
+  Ranks ranks(2);
+  std::atomic<pid_t> sleeper{0};
+  std::thread waits([&] {
+    ASSERT_EQ(ranks.at(0).Open(), Outcome::kDone);
+    ranks.at(0).Post();
+    sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
+    EXPECT_EQ(ranks.at(0).Await(1), Outcome::kWoken);
+  });
+  while (sleeper.load() == 0) std::this_thread::yield();
+  AwaitSleepOf(sleeper.load());
+  ranks.at(0).Wake();
+  waits.join();
+  EXPECT_EQ(ranks.awaited_by(0), 1);
+  EXPECT_EQ(ranks.at(0).Await(1), Outcome::kWoken);
+}
+
+TEST(BoardWaitTest, WhoLeavesIsNamedToThoseThatNeedHim) {
+  Ranks ranks(3);
+  std::atomic<pid_t> sleeper{0};
+  std::thread waits([&] {
+    ASSERT_EQ(ranks.at(0).Open(), Outcome::kDone);
+    ranks.at(0).Post();
+    EXPECT_EQ(ranks.at(0).Await(1), Outcome::kDone);
+    sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
+    EXPECT_EQ(ranks.at(0).Await(2), Outcome::kLeft);
+    EXPECT_EQ(ranks.at(0).left_peer(), 2);
+  });
+  // One that leaves after it has shown what is needed is not missed.
+  ASSERT_EQ(ranks.at(1).Open(), Outcome::kDone);
+  ranks.at(1).Post();
+  ranks.at(1).Leave();
+  while (sleeper.load() == 0) std::this_thread::yield();
+  AwaitSleepOf(sleeper.load());
+  ranks.at(2).Leave();
+  waits.join();
+}
+
+}  // namespace
+}  // namespace muster::dataplane::shm_internal

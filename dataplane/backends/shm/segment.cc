@@ -1,0 +1,108 @@
+#include "dataplane/backends/shm/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+std::string NameOf(uint64_t nonce) {
+  return absl::StrFormat("muster-%016x", nonce);
+}
+
+absl::Status Failed(absl::string_view what, size_t bytes, int error) {
+  const std::string text =
+      absl::StrCat("shared memory of ", bytes, " bytes: ", what, ": ");
+  switch (error) {
+    case EACCES:
+    case EPERM:
+      return absl::PermissionDeniedError(
+          absl::StrCat(text, absl::ErrnoToStatus(error, "").message()));
+    case ENOENT:
+      return absl::NotFoundError(absl::StrCat(text, "not there"));
+    default:
+      return absl::ResourceExhaustedError(
+          absl::StrCat(text, absl::ErrnoToStatus(error, "").message()));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(size_t bytes) {
+  std::random_device random;
+  const uint64_t nonce = (uint64_t{random()} << 32) | random();
+  const int descriptor = memfd_create(NameOf(nonce).c_str(), MFD_CLOEXEC);
+  if (descriptor < 0) return Failed("memfd_create", bytes, errno);
+  std::unique_ptr<Segment> segment(new Segment(descriptor, nonce, bytes));
+  // Reserved now: a page that cannot be had later would be a SIGBUS.
+  const int error = posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
+  if (error != 0) return Failed("posix_fallocate", bytes, error);
+  absl::Status mapped = segment->Map();
+  if (!mapped.ok()) return mapped;
+  return segment;
+}
+
+absl::StatusOr<std::unique_ptr<Segment>> Segment::Open(const Place& place,
+                                                       size_t bytes) {
+  const std::string path =
+      absl::StrCat("/proc/", place.process, "/fd/", place.descriptor);
+  // Before it is opened: it may be anything.
+  std::array<char, 64> name;
+  const ssize_t length = readlink(path.c_str(), name.data(), name.size());
+  if (length < 0) return Failed(absl::StrCat("look at ", path), bytes, errno);
+  if (absl::string_view(name.data(), static_cast<size_t>(length)) !=
+      absl::StrCat("/memfd:", NameOf(place.nonce), " (deleted)")) {
+    return Failed(absl::StrCat("look at ", path), bytes, ENOENT);
+  }
+  const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) return Failed(absl::StrCat("open ", path), bytes, errno);
+  std::unique_ptr<Segment> segment(new Segment(descriptor, place.nonce, bytes));
+  struct stat state = {};
+  if (fstat(descriptor, &state) != 0 ||
+      static_cast<size_t>(state.st_size) != bytes) {
+    return Failed(absl::StrCat("size of ", path), bytes, ENOENT);
+  }
+  absl::Status mapped = segment->Map();
+  if (!mapped.ok()) return mapped;
+  segment->CloseDescriptor();
+  return segment;
+}
+
+absl::Status Segment::Map() {
+  void* const memory =
+      mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
+  if (memory == MAP_FAILED) return Failed("mmap", bytes_, errno);
+  memory_ = memory;
+  return absl::OkStatus();
+}
+
+Segment::Place Segment::place() const {
+  return {.process = static_cast<uint64_t>(getpid()),
+          .descriptor = static_cast<uint64_t>(descriptor_),
+          .nonce = nonce_};
+}
+
+void Segment::CloseDescriptor() {
+  if (descriptor_ >= 0) close(descriptor_);
+  descriptor_ = -1;
+}
+
+Segment::~Segment() {
+  if (memory_ != nullptr) munmap(memory_, bytes_);
+  CloseDescriptor();
+}
+
+}  // namespace muster::dataplane::shm_internal

@@ -1,0 +1,65 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_SHM_SEGMENT_H_
+#define MUSTER_DATAPLANE_BACKENDS_SHM_SEGMENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace muster::dataplane::shm_internal {
+
+// Segment is memory that processes of one host share. It has no name in any
+// file system: one process makes it, and the others find it among that one's
+// descriptors. So nothing is left behind by whoever is killed, and the size of
+// a container's /dev/shm does not matter. Who must see whose descriptors: the
+// processes of one user, that have the same process numbers.
+class Segment {
+ public:
+  // Where the others find it. `nonce` is part of the descriptor's name: on
+  // another host, or among other process numbers, nothing is called so.
+  struct Place {
+    uint64_t process = 0;
+    uint64_t descriptor = 0;
+    uint64_t nonce = 0;
+  };
+
+  // `bytes` of zeros, which are there: touching them later does not fail.
+  // Errors: kResourceExhausted (memory, descriptors: the system's word for it).
+  static absl::StatusOr<std::unique_ptr<Segment>> Create(size_t bytes);
+
+  // The one at `place`.
+  // Errors: kNotFound (not on this host, or not visible from here),
+  // kPermissionDenied, kResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<Segment>> Open(const Place& place,
+                                                       size_t bytes);
+
+  ~Segment();
+
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  void* memory() const { return memory_; }
+
+  // Of the one that made it, until CloseDescriptor.
+  Place place() const;
+
+  // The others have opened it. Their memory and this one's stay.
+  void CloseDescriptor();
+
+ private:
+  Segment(int descriptor, uint64_t nonce, size_t bytes)
+      : descriptor_(descriptor), nonce_(nonce), bytes_(bytes) {}
+
+  absl::Status Map();
+
+  int descriptor_;
+  const uint64_t nonce_;
+  const size_t bytes_;
+  void* memory_ = nullptr;
+};
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_SHM_SEGMENT_H_

@@ -1,0 +1,115 @@
+#include "dataplane/backends/shm/segment.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kBytes = 1 << 20;
+
+int MappingsOf(const std::string& name) {
+  std::ifstream file("/proc/self/maps");
+  std::string line;
+  int found = 0;
+  while (std::getline(file, line)) {
+    found += line.find(name) != std::string::npos;
+  }
+  return found;
+}
+
+TEST(SegmentTest, AnotherProcessSeesTheSameMemory) {
+  auto made = Segment::Create(kBytes);
+  ASSERT_TRUE(made.ok()) << made.status();
+  char* const memory = static_cast<char*>((*made)->memory());
+  EXPECT_EQ(memory[0], 0);
+  EXPECT_EQ(memory[kBytes - 1], 0);
+  memory[7] = 'a';
+  const Segment::Place place = (*made)->place();
+  const pid_t child = fork();
+  if (child == 0) {
+    // What it has by being forked does not count.
+    made->reset();
+    auto opened = Segment::Open(place, kBytes);
+    if (!opened.ok()) _exit(1);
+    char* const theirs = static_cast<char*>((*opened)->memory());
+    const bool seen = theirs[7] == 'a';
+    theirs[kBytes - 1] = 'b';
+    _exit(seen ? 0 : 2);
+  }
+  int how = 0;
+  ASSERT_EQ(waitpid(child, &how, 0), child);
+  EXPECT_EQ(how, 0);
+  EXPECT_EQ(memory[kBytes - 1], 'b');
+}
+
+TEST(SegmentTest, IsThereUntilTheLastOneLetsGo) {
+  auto made = Segment::Create(kBytes);
+  ASSERT_TRUE(made.ok()) << made.status();
+  auto opened = Segment::Open((*made)->place(), kBytes);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  static_cast<char*>((*made)->memory())[0] = 'a';
+  EXPECT_EQ(MappingsOf("memfd:muster-"), 2);
+  made->reset();
+  EXPECT_EQ(static_cast<char*>((*opened)->memory())[0], 'a');
+  opened->reset();
+  EXPECT_EQ(MappingsOf("memfd:muster-"), 0);
+}
+
+TEST(SegmentTest, OnlyWhatIsMeantIsOpened) {
+  auto made = Segment::Create(kBytes);
+  ASSERT_TRUE(made.ok()) << made.status();
+  Segment::Place place = (*made)->place();
+  ++place.nonce;
+  EXPECT_EQ(Segment::Open(place, kBytes).status().code(),
+            absl::StatusCode::kNotFound);
+  --place.nonce;
+  EXPECT_EQ(Segment::Open(place, kBytes / 2).status().code(),
+            absl::StatusCode::kNotFound);
+  (*made)->CloseDescriptor();
+  const absl::Status closed = Segment::Open(place, kBytes).status();
+  EXPECT_EQ(closed.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(closed.message()),
+              HasSubstr(absl::StrCat("/proc/", getpid(), "/fd/")));
+  EXPECT_EQ(Segment::Open({}, kBytes).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST(SegmentTest, WhatCannotBeHadIsAnErrorThatSaysHowMuch) {
+  // The system has no other limit: it would rather end processes.
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit sizes = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &sizes), 0);
+  rlimit small = sizes;
+  small.rlim_cur = kBytes / 2;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status status = Segment::Create(kBytes).status();
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &sizes), 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("shared memory of 1048576 bytes: posix_fallocate: "));
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 3;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status full = Segment::Create(kBytes).status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+}
+
+}  // namespace
+}  // namespace muster::dataplane::shm_internal

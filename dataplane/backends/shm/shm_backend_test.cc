@@ -1,0 +1,83 @@
+#include "dataplane/backends/shm/shm_backend.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "dataplane/communicator.h"
+#include "dataplane/factory.h"
+#include "dataplane/testing/local_world.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::LocalWorld;
+
+constexpr int kRanks = 3;
+
+// How much of this process's memory is that of a group.
+int Segments() {
+  std::ifstream file("/proc/self/maps");
+  std::string line;
+  int found = 0;
+  while (std::getline(file, line)) {
+    found += line.find("/memfd:muster-") != std::string::npos;
+  }
+  return found;
+}
+
+void ExpectRightSums(LocalWorld& world) {
+  world.OnEachRank([](Communicator& communicator) {
+    for (const size_t count : {size_t{1}, size_t{5'000}, size_t{1'000'000}}) {
+      std::vector<float> values(count,
+                                static_cast<float>(communicator.rank() + 1));
+      const absl::Status status =
+          communicator
+              .Start({.kind = CollectiveKind::kAllReduce,
+                      .tensors = {Tensor(values)}})
+              ->Wait();
+      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_EQ(values.front(), 6);
+      EXPECT_EQ(values.back(), 6);
+    }
+  });
+}
+
+class ShmBackendTest : public ::testing::Test {
+ protected:
+  ~ShmBackendTest() override { unsetenv("MUSTER_SHM"); }
+};
+
+TEST_F(ShmBackendTest, EachRankHasTheGroupsMemoryAndLetsGoOfIt) {
+  {
+    LocalWorld world({.backend = "shm", .world_size = kRanks});
+    EXPECT_EQ(Segments(), kRanks);
+    ExpectRightSums(world);
+    LocalWorld another({.backend = "shm", .world_size = 2});
+    EXPECT_EQ(Segments(), kRanks + 2);
+  }
+  EXPECT_EQ(Segments(), 0);
+}
+
+TEST_F(ShmBackendTest, WithoutSharedMemoryItTakesConnections) {
+  setenv("MUSTER_SHM", "0", 1);
+  LocalWorld world({.backend = "shm", .world_size = kRanks});
+  EXPECT_EQ(Segments(), 0);
+  ExpectRightSums(world);
+}
+
+TEST_F(ShmBackendTest, ABadValueOfItsVariableIsAnError) {
+  setenv("MUSTER_SHM", "yes", 1);
+  const absl::Status status = CreateBackend("shm", {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("environment variable MUSTER_SHM must be 0 or 1 but "
+                        "was \"yes\""));
+}
+
+}  // namespace
+}  // namespace muster::dataplane
