@@ -104,7 +104,11 @@ absl::Status ProxyWork::Synchronize() {
     while (inner_ == nullptr && !IsCompleted()) changed_.Wait(mutex_);
     inner = inner_;
   }
-  return inner == nullptr ? Wait() : inner->Synchronize();
+  if (inner == nullptr) return Wait();
+  const absl::Status synchronized = inner->Synchronize();
+  // Then this one completes now, and what its callbacks do with the tensors is
+  // part of it.
+  return inner->IsCompleted() ? Wait() : synchronized;
 }
 
 }  // namespace muster::dataplane

@@ -1,7 +1,11 @@
 #include "dataplane/work.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -121,6 +125,39 @@ TEST(ProxyWorkTest, SynchronizesWithTheOtherOneOnceThatIsStarted) {
   waiter.join();
   EXPECT_TRUE(inner->seen);
   EXPECT_FALSE(work.IsCompleted());
+}
+
+// Until thread `thread` of this process sleeps in the system, or `ended`.
+void AwaitSleepOf(const std::atomic<pid_t>& thread,
+                  const std::atomic<bool>& ended) {
+  const std::string sleeps = std::to_string(SYS_futex);
+  for (std::string call; call != sleeps && !ended; std::this_thread::yield()) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread.load()) +
+                       "/syscall");
+    file >> call;
+  }
+}
+
+// As where small tensors travel together: callbacks take them apart.
+TEST(ProxyWorkTest, SynchronizesNotBeforeItsCallbacksHaveRun) {
+  ProxyWork work("barrier #1");
+  std::atomic<bool> taken_apart{false};
+  work.OnCompletion([&](const absl::Status&) { taken_apart = true; });
+  const auto inner = std::make_shared<PromisedWork>("barrier #1");
+  inner->Complete(absl::OkStatus());
+  work.Started(inner);
+  std::atomic<pid_t> thread{0};
+  std::atomic<bool> ended{false};
+  std::thread waiter([&] {
+    thread = static_cast<pid_t>(syscall(SYS_gettid));
+    EXPECT_EQ(work.Synchronize(), absl::OkStatus());
+    EXPECT_TRUE(taken_apart);
+    ended = true;
+  });
+  while (thread == 0) std::this_thread::yield();
+  AwaitSleepOf(thread, ended);
+  EXPECT_TRUE(work.Complete(absl::OkStatus()));
+  waiter.join();
 }
 
 TEST(ProxyWorkTest, WhatIsCompleteNeedsNoOther) {
