@@ -31,6 +31,7 @@ constexpr std::chrono::milliseconds kTakenPause(500);
 constexpr std::chrono::hours kFinishTime(23);
 // Until the other hosts have read what one says at its end.
 constexpr std::chrono::minutes kToldTime(10);
+constexpr milliseconds kAnswerTime(2000);
 
 std::string Fate(const MemberEvent& event) {
   switch (event.kind) {
@@ -125,10 +126,15 @@ std::shared_ptr<Session> Hosts::session() const {
   return session_;
 }
 
-absl::Status Hosts::Connect() {
+SessionOptions Hosts::Options() const {
   SessionOptions options;
   options.address = coordinator_.HostPort();
   options.job = absl::StrCat(coordinator_.job, ".agents");
+  return options;
+}
+
+absl::Status Hosts::Connect() {
+  SessionOptions options = Options();
   const std::string host =
       options_.local_addr.empty() ? internal::HostName() : options_.local_addr;
   options.member = absl::StrCat(host, "-", getpid());
@@ -197,6 +203,28 @@ std::optional<Hosts::Change> Hosts::change() const {
     return joined_;
   }
   return std::nullopt;
+}
+
+absl::StatusOr<internal::HostMembers> Hosts::Ask() const {
+  SessionOptions options = Options();
+  options.connect_timeout = kAnswerTime;
+  auto reader = internal::HostMembersReader::Open(options);
+  if (!reader.ok()) return reader.status();
+  return (*reader)->Read("");
+}
+
+milliseconds Hosts::CatchUp() {
+  const std::shared_ptr<Session> session = this->session();
+  // What happened to others comes before the answer; that this host was lost to
+  // them is one.
+  OnOver(Try([&] { CoordinatorStore(session).TryGet("any"); }));
+  const auto answer = Ask();
+  return answer.ok() ? answer->lease : milliseconds(0);
+}
+
+std::string Hosts::Missing() const {
+  const auto answer = Ask();
+  return answer.ok() ? answer->waiting : "";
 }
 
 absl::StatusOr<Formation> Hosts::Join(const std::shared_ptr<Session>& session) {

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/internal/error_file.h"
+#include "client/internal/host_members.h"
 #include "dataplane/mutex.h"
 #include "worker/launch_options.h"
 #include "worker/rank_environment.h"
@@ -25,6 +26,7 @@ namespace muster {
 class Session;
 struct MemberEvent;
 struct Formation;
+struct SessionOptions;
 }  // namespace muster
 
 namespace muster::worker {
@@ -86,6 +88,15 @@ class Hosts {
   };
   std::optional<Change> change() const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Asks the coordinator, so that change() is all that it knew by now. Waits
+  // for --rdzv-conf's join_timeout at most while that one is out of reach.
+  // Returns the lease, after which a host that says nothing is lost; 0: not
+  // known.
+  std::chrono::milliseconds CatchUp();
+
+  // For people: which hosts a Meet in progress waits for; empty: not known.
+  std::string Missing() const;
+
   // This host's ranks have succeeded: waits for those of all others. OK: they
   // have, too. kAborted: the attempt is over, meet again.
   absl::Status AwaitOthers();
@@ -114,6 +125,9 @@ class Hosts {
   void OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<Session> session() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of the hosts' job; one who is no member.
+  SessionOptions Options() const;
+  absl::StatusOr<internal::HostMembers> Ask() const;
   // Under which whoever gives up says whom it blames.
   std::string BlamedKey() const ABSL_LOCKS_EXCLUDED(mutex_);
 

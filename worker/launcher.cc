@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -62,9 +63,11 @@ class Launcher {
   int FailedElsewhere(const Attempt& attempt, const std::string& failure);
   int StoppedBySignal();
 
-  // Runs `call` on a thread of its own until it returns. A signal that comes
-  // meanwhile lets this host leave, which ends `call`.
-  void Await(const std::function<void()>& call);
+  // Runs `call` on a thread of its own until it returns, and `on_wait`, unless
+  // it is null, every kTellPause until then. A signal that comes meanwhile lets
+  // this host leave, which ends `call`.
+  void Await(const std::function<void()>& call,
+             const std::function<void()>& on_wait = nullptr);
   // Until there is news of the other hosts, a signal comes or the time is over.
   std::optional<Hosts::Change> AwaitChange(std::chrono::milliseconds timeout);
   // Takes note of the signals that have come.
@@ -88,6 +91,11 @@ class Launcher {
 
 // Who was told to stop does not wait long for a coordinator that is gone.
 constexpr std::chrono::milliseconds kLeaveTime(500);
+// How often one who waits is told for what.
+constexpr std::chrono::seconds kTellPause(10);
+constexpr std::chrono::milliseconds kNoTime(0);
+// From the end of a lease until all know of it.
+constexpr std::chrono::milliseconds kLossTime(1000);
 
 void Wake(int event_fd) {
   const uint64_t one = 1;
@@ -136,7 +144,8 @@ void Launcher::ReadSignals() {
   }
 }
 
-void Launcher::Await(const std::function<void()>& call) {
+void Launcher::Await(const std::function<void()>& call,
+                     const std::function<void()>& on_wait) {
   const int done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   std::thread thread([&] {
     call();
@@ -144,9 +153,16 @@ void Launcher::Await(const std::function<void()>& call) {
   });
   uint64_t count = 0;
   bool left = false;
+  auto tell_at = Clock::now() + kTellPause;
   while (read(done_fd, &count, sizeof(count)) < 0) {
-    Poll(done_fd, -1);
+    const auto pause =
+        std::chrono::ceil<std::chrono::milliseconds>(tell_at - Clock::now());
+    Poll(done_fd, static_cast<int>(std::max<int64_t>(pause.count(), 0)));
     ReadSignals();
+    if (Clock::now() >= tell_at) {
+      if (on_wait && signal_ == 0) on_wait();
+      tell_at = Clock::now() + kTellPause;
+    }
     if (signal_ != 0 && !left) {
       left = true;
       hosts_->Leave(absl::StrCat("stopped by ", internal::SignalName(signal_)),
@@ -221,7 +237,14 @@ absl::Status Launcher::Meet() {
   const int log_run = assignment_.log_run;
   const int own_log_run = report_.log_run = LogRun();
   absl::StatusOr<Hosts::Meeting> meeting = absl::CancelledError("");
-  Await([&] { meeting = hosts_->Meet(report_); });
+  Await([&] { meeting = hosts_->Meet(report_); },
+        [&] {
+          const std::string missing = hosts_->Missing();
+          if (!missing.empty()) {
+            Say(absl::StrCat("waiting for other hosts (the ranks are theirs): ",
+                             missing));
+          }
+        });
   if (!meeting.ok()) return meeting.status();
   assignment_ = meeting->assignment;
   report_ = {.restarts = assignment_.restarts};
@@ -257,11 +280,13 @@ int Launcher::Run() {
       if (signal_ != 0) return StoppedBySignal();
       if (!met.ok()) {
         if (!absl::IsOutOfRange(met)) {
-          Say(absl::StrCat(
-              "cannot meet the other hosts (--rdzv-conf "
-              "join_timeout is ",
-              options_.rendezvous_times.join_timeout.count(),
-              " ms; the ranks are those of hosts): ", met.message()));
+          Say(absl::StrFormat(
+              "cannot meet the other hosts (--rdzv-conf join_timeout is %gs; "
+              "the ranks are those of hosts): %s",
+              std::chrono::duration<double>(
+                  options_.rendezvous_times.join_timeout)
+                  .count(),
+              met.message()));
           return 1;
         }
         Say(absl::StrCat("the job is over: ", met.message()));
@@ -373,10 +398,24 @@ std::optional<int> Launcher::AfterFailure(const Attempt& attempt,
   const bool last = report_.restarts >= assignment_.max_restarts ||
                     options_.restart != LaunchOptions::Restart::kAll ||
                     outcome.signal != 0;
-  if (hosts_ != nullptr && outcome.lost_peer && outcome.signal == 0) {
-    // The host with the cause says what it was, or the coordinator that it was
-    // this one.
-    const auto change = AwaitChange(options_.failure_grace);
+  if (hosts_ != nullptr && outcome.signal == 0) {
+    // A host that is lost, and this one may be, ends the ranks of all, and that
+    // is no failure. Whether they or the news come first is chance.
+    bool told = false;
+    std::chrono::milliseconds lease(0);
+    Await([&] { lease = hosts_->CatchUp(); },
+          [&] {
+            if (std::exchange(told, true)) return;
+            Say(
+                absl::StrCat("the coordinator does not answer; waiting to hear "
+                             "whether a host was lost, after: ",
+                             outcome.failure));
+          });
+    // Who lost a peer waits for the host with the cause to say what it was, or
+    // to be lost.
+    const auto change = AwaitChange(
+        outcome.lost_peer ? std::max(options_.failure_grace, lease + kLossTime)
+                          : kNoTime);
     if (signal_ != 0) return StoppedBySignal();
     if (change.has_value()) {
       if (change->failed) return FailedElsewhere(attempt, change->why);

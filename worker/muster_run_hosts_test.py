@@ -79,6 +79,41 @@ class Process:
         self.process.stdout.close()
 
 
+class Link:
+    """A way to a coordinator that can be cut off."""
+
+    def __init__(self, endpoint):
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.target = endpoint.split(":")
+        self.whole = threading.Event()
+        self.whole.set()
+        self.start(self.accept)
+
+    @property
+    def endpoint(self):
+        return f"127.0.0.1:{self.server.getsockname()[1]}"
+
+    @staticmethod
+    def start(call, *arguments):
+        threading.Thread(target=call, args=arguments, daemon=True).start()
+
+    def accept(self):
+        while True:
+            here = self.server.accept()[0]
+            there = socket.create_connection(self.target)
+            self.start(self.carry, here, there)
+            self.start(self.carry, there, here)
+
+    def carry(self, source, sink):
+        try:
+            while data := source.recv(1 << 16):
+                self.whole.wait()
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # One of them is gone.
+
+
 class HostsTest(unittest.TestCase):
 
     def setUp(self):
@@ -251,7 +286,7 @@ class HostsTest(unittest.TestCase):
                  r"hung until it was killed by signal 15 \(SIGTERM\)"),
                 ("exit 0", 1, "ended with status 0 before the others were "
                  "done")):
-            endpoint = self.start_coordinator()
+            endpoint = self.start_coordinator("--lease=1s")
             script = (f"echo up; [ $RANK = 1 ] && {{ {end}; }}; "
                       f"echo {shlex.quote(blame)} >$TORCHELASTIC_ERROR_FILE; "
                       "exit 75")
@@ -307,6 +342,36 @@ class HostsTest(unittest.TestCase):
             host.wait_for("try 0 of 2", count=2)
         self.touch("end")
         self.assert_good_end(first, second)
+
+    def test_a_host_that_was_cut_off_costs_no_restart_whoever_ends_first(self):
+        endpoint = self.start_coordinator("--lease=1s")
+        link = Link(endpoint)
+        script = ('echo try $TORCHELASTIC_RESTART_COUNT of $WORLD_SIZE; '
+                  f'[ $RANK = 1 ] && {{ {self.until("fail")}; rm '
+                  f'{self.folder}/fail; exit 1; }}; {self.until("end")}')
+        first, second = [
+            self.host(script, "--nnodes=2", f"--node-rank={k}",
+                      "--failure-grace=100ms", endpoint=where)
+            for k, where in enumerate((endpoint, link.endpoint))]
+        for host in (first, second):
+            host.wait_for("try 0 of 2")
+        link.whole.clear()
+        first.wait_for(r"host 1 \(host2-\d+\) was lost: .*; starting all "
+                       r"ranks again")
+        self.touch("fail")
+        second.wait_for("the coordinator does not answer; waiting to hear "
+                        "whether a host was lost, after: rank 1 .* exited with "
+                        "status 1")
+        link.whole.set()
+        second.wait_for("this host was lost to the others: .*; starting all "
+                        "ranks again")
+        for host in (first, second):
+            host.wait_for("try 0 of 2", count=2)
+        first.process.terminate()
+        second.process.terminate()
+        for host in (first, second):
+            self.assertEqual(host.finish()[0], 143, host.text())
+            self.assertNotIn("first failure", host.text())
 
     def test_a_host_that_is_stopped_while_it_waits_for_others_waits_on(self):
         endpoint = self.start_coordinator("--lease=1s")
@@ -431,7 +496,16 @@ class HostsTest(unittest.TestCase):
         status, text = host.finish()
         self.assertEqual(status, 1, text)
         self.assertIn("1 of 3", text)
-        self.assertIn("join_timeout", text)
+        self.assertIn("join_timeout is 0.3s; ", text)
+
+    def test_who_waits_for_other_hosts_says_which_are_missing(self):
+        endpoint = self.start_coordinator()
+        host = self.host("true", "--nnodes=2", "--node-rank=1",
+                         endpoint=endpoint)
+        host.wait_for(r"waiting for other hosts \(the ranks are theirs\): "
+                      r"rendezvous: 1 of 2 ranks joined in \S+; missing ranks? 0")
+        host.process.terminate()
+        self.assertEqual(host.finish()[0], 143)
 
     def test_with_c10d_the_first_host_at_the_endpoint_serves(self):
         with socket.socket() as probe:

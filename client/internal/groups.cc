@@ -241,10 +241,7 @@ absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
   options.device = peers.device;
   auto backend = dataplane::CreateBackend(options.backend, peers);
   if (!backend.ok()) {
-    // A peer that broke a connection may be gone.
-    absl::Status known = absl::IsUnavailable(backend.status())
-                             ? judge->AwaitKnown(options.generation)
-                             : judge->Known(options.generation);
+    absl::Status known = judge->Known(options.generation);
     return known.ok() ? NotFormed(options, backend.status()) : known;
   }
   if (metrics != nullptr) {

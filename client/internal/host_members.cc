@@ -52,6 +52,8 @@ absl::StatusOr<HostMembers> HostMembersReader::Read(const std::string& host) {
                     std::chrono::nanoseconds(response.lease().nanos()));
   found.forming_world_size = response.forming_world_size();
   found.joined = response.joined();
+  found.waiting = response.rendezvous_waiting();
+  if (host.empty()) return found;
   for (const v1::MemberInfo& member : response.members()) {
     // A coordinator of another make tells of all.
     if (member.host() != host) continue;

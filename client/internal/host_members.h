@@ -44,6 +44,8 @@ struct HostMembers {
   // none is in progress), and how many wait in it.
   int forming_world_size = 0;
   int joined = 0;
+  // For people, of no host in particular: whom that rendezvous waits for.
+  std::string waiting = {};
 };
 
 // HostMembersReader asks the coordinator for them: single calls, of nobody who
@@ -58,7 +60,7 @@ class HostMembersReader {
   HostMembersReader(const HostMembersReader&) = delete;
   HostMembersReader& operator=(const HostMembersReader&) = delete;
 
-  // Of options.job on `host`.
+  // Of options.job on `host`; empty: no members, and `waiting`.
   // Errors: kUnavailable, and what the coordinator says.
   absl::StatusOr<HostMembers> Read(const std::string& host);
 

@@ -19,6 +19,12 @@ class Disturbance:
     local_rank: int = 0
     pause_s: float = 0  # until it goes on, or is there again
 
+    @property
+    def is_failure(self):
+        """Whether it counts as one that --max-restarts limits."""
+        return self.whom == "rank" and (self.what != "stop" or
+                                        self.pause_s > LEASE_S)
+
     def __str__(self):
         place = {"rank": f" {self.local_rank} of host {self.host}",
                  "agent": f" of host {self.host}",
@@ -50,14 +56,13 @@ ONE_HOST = tuple(card for card in EVERYTHING
                  if card[1] in ("rank", "coordinator"))
 
 WAYS = {way.name: way for way in (
-    Way("restart", hosts=2, nproc=2, run=("--nnodes=2", "--max-restarts=1000"),
+    Way("restart", hosts=2, nproc=2, run=("--nnodes=2",),
         train=("--on_failure=exit",), deck=EVERYTHING),
     Way("elastic", hosts=3, nproc=2,
-        run=("--nnodes=1:3", "--rdzv-conf=last_call_timeout=0.5",
-             "--max-restarts=1000"),
+        run=("--nnodes=1:3", "--rdzv-conf=last_call_timeout=0.5"),
         train=("--on_failure=exit",), deck=EVERYTHING, same_world=False),
     Way("reform", hosts=1, nproc=4,
-        run=("--restart=rank", "--max-restarts=1000"),
+        run=("--restart=rank",),
         train=("--on_failure=reform",), deck=ONE_HOST),
     Way("shrink", hosts=3, nproc=2, run=("--nnodes=3", "--restart=none"),
         train=("--on_failure=shrink",), deck=EVERYTHING,

@@ -71,10 +71,11 @@ def write_part(folder, part):
 class Training:
     """One run of a way: the coordinator, a muster-run a host, their ranks."""
 
-    def __init__(self, programs, way, data, disturbed=True):
+    def __init__(self, programs, way, data, plan=()):
         self.coordinator_program, self.muster_run, self.train = programs
         self.way = way
         self.data = data
+        self.plan = list(plan)
         self.lab = laboratory.Laboratory(way.hosts + 1)
         self.folder = self.lab.folder
         self.coordinator = None
@@ -112,11 +113,18 @@ class Training:
         self.agents[host] = self.start(host, f"host{host}", [
             self.muster_run, f"--rdzv-endpoint={self.address}",
             "--rdzv-id=train", f"--nproc-per-node={self.way.nproc}",
-            "--failure-grace=1s", "--stop-grace=1s", *self.way.run, "--",
+            "--failure-grace=1s", "--stop-grace=1s", *self.way.run,
+            *self.max_restarts(), "--",
             self.train, *TRAINING, f"--data_dir={self.data}",
             f"--checkpoint={self.folder}/checkpoint",
             f"--loss_curve={self.folder}/curve",
             f"--report={self.folder}/report.json", *self.way.train])
+
+    def max_restarts(self):
+        """What is needed, and no more: hosts that are lost do not count."""
+        if not self.way.comes_back:
+            return []
+        return [f"--max-restarts={sum(d.is_failure for d in self.plan)}"]
 
     def ranks_of(self, host):
         """The processes of a host's ranks, by local rank."""
@@ -221,10 +229,10 @@ class Training:
         return not self.mending and all(
             agent.poll() is not None for agent in self.agents.values())
 
-    def run(self, plan):
-        """To the end, with what `plan` holds; the curve and the report."""
+    def run(self):
+        """To the end, with what the plan holds; the curve and the report."""
         written = 0
-        for disturbance in plan:
+        for disturbance in self.plan:
             def due():
                 self.mend()
                 if self.over():
@@ -297,9 +305,9 @@ def run_seed(options, ways, seed, data, undisturbed):
                                           else 4)
         print(f"{way.name}, seed {seed}:", flush=True)
         plan = disturbances.Plan(way, seed, number, STEPS)
-        with Training(options.programs, way, data) as training:
+        with Training(options.programs, way, data, plan) as training:
             try:
-                accuracy = compare(way, training.run(plan), undisturbed)
+                accuracy = compare(way, training.run(), undisturbed)
             except Exception as error:
                 raise Failure(
                     f"{way.name}: {error}\nonce more: --seed={seed} "
@@ -341,7 +349,7 @@ def main():
         # The same world as that of the ways which keep theirs.
         with Training(options.programs, disturbances.WAYS["restart"],
                       data) as training:
-            undisturbed = training.run([])
+            undisturbed = training.run()
         print(f"undisturbed: accuracy {undisturbed[1]['test_accuracy']:.4f}, "
               f"{time.monotonic() - began:.1f} s", flush=True)
         seed = options.seed
