@@ -206,16 +206,25 @@ std::shared_ptr<ProcessGroup> ShrinkGroup(
   if (group != nullptr && group != world->group()) {
     return world->groups().Shrink(group, ranks_to_exclude, options);
   }
+  const InitProcessGroupOptions smaller =
+      world->PrepareToShrink(ranks_to_exclude, options);
   {
     MutexLock lock(instance.mutex);
-    if (instance.world != world || instance.changing) NotInitialized();
+    if (instance.world != world) NotInitialized();
+    instance.world = nullptr;
     instance.changing = true;
   }
   const absl::Cleanup done = [&instance] {
     MutexLock lock(instance.mutex);
     instance.changing = false;
   };
-  std::unique_ptr<World> formed = world->Shrink(ranks_to_exclude, options);
+  try {
+    world->Destroy();
+  } catch (const DistError&) {
+    // Why it is shrunk.
+  }
+  world = nullptr;
+  std::unique_ptr<World> formed = World::Form(smaller);
   MutexLock lock(instance.mutex);
   instance.world = std::move(formed);
   return instance.world->group();

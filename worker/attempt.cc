@@ -164,6 +164,7 @@ absl::Status Attempt::StartRank(Rank& rank) {
   rank.pid = *pid;
   rank.pidfd = pidfd;
   rank.ended = false;
+  rank.hung = false;
   Watch(pidfd, static_cast<uint64_t>(local_rank));
   return absl::OkStatus();
 }
@@ -259,12 +260,15 @@ void Attempt::Interrupt(const std::string& reason, bool soon) {
   }
 }
 
-void Attempt::KillLost(pid_t pid, const std::string& cause) {
+void Attempt::KillHung(pid_t pid, const std::string& fate,
+                       const std::string& cause) {
   if (phase_ != Phase::kRunning) return;
-  for (const Rank& rank : ranks_) {
-    if (rank.pid != pid || rank.ended) continue;
-    Say(absl::StrCat("rank ", rank.rank, " (pid ", pid,
-                     ") was lost to the others, killing it: ", cause));
+  for (Rank& rank : ranks_) {
+    if (rank.pid != pid || rank.ended || std::exchange(rank.hung, true)) {
+      continue;
+    }
+    Say(absl::StrCat("rank ", rank.rank, " (pid ", pid, ") ", fate,
+                     ", killing it: ", cause));
     kill(pid, SIGKILL);
   }
 }
@@ -319,6 +323,7 @@ void Attempt::OnRankEnd(Rank& rank) {
                    .status = status,
                    .told_to_stop = phase_ == Phase::kStopping ||
                                    phase_ == Phase::kKilling || interrupted_,
+                   .hung = rank.hung,
                    .error_file = rank.error_file,
                    .error_stream = rank.error_stream};
   if (IsWitness(exit)) {
@@ -469,7 +474,7 @@ std::string Attempt::DescribeFailure(size_t first) const {
   std::string text = absl::StrCat(
       "rank ", failure.rank, " (local rank ", LocalRank(failure.rank), ", pid ",
       failure.pid, ") on host ", internal::HostName(), " ",
-      failure.told_to_stop ? "hung until it " : "",
+      failure.told_to_stop || failure.hung ? "hung until it " : "",
       failure.status.ok() && !failure.told_to_stop
           ? "ended with status 0 before the others were done"
           : Describe(failure.status));

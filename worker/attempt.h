@@ -86,9 +86,9 @@ class Attempt {
   // For on_wake.
   void Interrupt(const std::string& reason, bool soon);
 
-  // Kills that process if it is a rank: the coordinator has taken it for lost,
-  // because of `cause`. For on_wake.
-  void KillLost(pid_t pid, const std::string& cause);
+  // Kills that process if it is a rank: it hangs, `fate` says how ("was lost to
+  // the others") and `cause` why. For on_wake.
+  void KillHung(pid_t pid, const std::string& fate, const std::string& cause);
 
  private:
   // What is happening; each phase but the first has a deadline.
@@ -99,6 +99,7 @@ class Attempt {
     pid_t pid = 0;
     int pidfd = -1;
     bool ended = false;
+    bool hung = false;  // and was killed for it
     // How often it was started again by itself.
     int restarts = 0;
     size_t error_stream = 0;

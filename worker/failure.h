@@ -18,6 +18,8 @@ struct RankExit {
   internal::ExitStatus status;
   // It ended after muster-run told it to.
   bool told_to_stop = false;
+  // muster-run killed it because it hung, while the others went on.
+  bool hung = false;
   // Another process was started in its place.
   bool restarted = false;
   // Whom its error is because of; empty: it does not say.

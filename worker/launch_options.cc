@@ -93,6 +93,12 @@ ABSL_FLAG(absl::Duration, failure_grace, absl::Seconds(5),
           "by themselves before SIGTERM (duration, such as 500ms or 5s)");
 ABSL_FLAG(absl::Duration, stop_grace, absl::Seconds(10),
           "how long ranks may take after SIGTERM before SIGKILL (duration)");
+ABSL_FLAG(
+    absl::Duration, hang_timeout, absl::ZeroDuration(),
+    "a rank that others have waited for so long, in a collective, a send, "
+    "a receive or a monitored barrier, while it was in code of its own, "
+    "hangs and is killed, a quarter later at most (duration; less than "
+    "the timeout of the process groups, which ends the wait); 0: never");
 
 namespace muster::worker {
 namespace {
@@ -130,6 +136,7 @@ OptionTable Table() {
           {"numa_binding", "WHAT"},
           {"failure_grace", "DURATION"},
           {"stop_grace", "DURATION"},
+          {"hang_timeout", "DURATION"},
       },
       {.variables = {"MUSTER_", "PET_"},
        .hint = "options of the program go after its name"});
@@ -408,6 +415,9 @@ absl::Status ReadRestarts(const OptionTable& given, LaunchOptions& options) {
   status.Update(ReadDuration(given.Name("stop_grace"),
                              absl::GetFlag(FLAGS_stop_grace),
                              options.stop_grace));
+  status.Update(ReadDuration(given.Name("hang_timeout"),
+                             absl::GetFlag(FLAGS_hang_timeout),
+                             options.hang_timeout));
   const double interval = absl::GetFlag(FLAGS_monitor_interval);
   if (!(interval >= 0 && interval <= kSecondsMax)) {
     status.Update(absl::InvalidArgumentError(

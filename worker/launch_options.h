@@ -70,6 +70,9 @@ struct LaunchOptions {
   std::chrono::milliseconds failure_grace{0};
   // Between SIGTERM and SIGKILL.
   std::chrono::milliseconds stop_grace{0};
+  // A rank of this host hangs that others have waited for so long; 0: none
+  // does.
+  std::chrono::milliseconds hang_timeout{0};
 
   // The program and its arguments.
   std::vector<std::string> command;

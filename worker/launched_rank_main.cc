@@ -5,6 +5,7 @@
 //     fail     exits with 3
 //     hang     is lost in its own code, which ends by SIGTERM; the others wait
 //              for two seconds
+//     stall    the same, and the others wait for long
 
 #include <unistd.h>
 
@@ -32,7 +33,7 @@ int main(int argc, char** argv) {
         std::atoi(restart) == 0) {
       if (how == "leave") return 0;
       if (how == "fail") return 3;
-      while (how == "hang") pause();
+      while (how == "hang" || how == "stall") pause();
     }
     muster::AllReduce(values);
     muster::DestroyProcessGroup();

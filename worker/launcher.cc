@@ -314,31 +314,30 @@ std::optional<int> Launcher::Try() {
                               .coordinator = coordinator_,
                               .environment = environment_,
                               .signal_fd = signal_fd_};
-  if (hosts_ != nullptr) {
-    setting.wake_fd = wake_fd_;
-    setting.on_wake = [&] {
-      const auto change = hosts_->change();
-      if (!change.has_value()) return;
-      running->Interrupt(
-          absl::StrCat(
-              change->failed ? "the job failed on another host" : change->why,
-              change->failed ? "" : "; starting all ranks again"),
-          /*soon=*/change->joined);
-    };
-  }
+  // Where all are started again a lost rank's own failure to end is enough.
+  const LostRanks::Options watch = {
+      .lost = options_.restart != LaunchOptions::Restart::kAll,
+      .hang_timeout = options_.hang_timeout};
   std::unique_ptr<LostRanks> lost_ranks;
-  if (options_.restart != LaunchOptions::Restart::kAll) {
-    // The others go on without it, or wait for the one in its place. Where all
-    // are started again its own failure to end is enough.
-    lost_ranks =
-        std::make_unique<LostRanks>(coordinator_, [this] { Wake(wake_fd_); });
-    setting.wake_fd = wake_fd_;
-    setting.on_wake = [&] {
-      for (const HangJudge::Lost& lost : lost_ranks->Take()) {
-        running->KillLost(lost.pid, lost.cause);
-      }
-    };
+  if (watch.lost || watch.hang_timeout.count() > 0) {
+    lost_ranks = std::make_unique<LostRanks>(coordinator_, watch,
+                                             [this] { Wake(wake_fd_); });
   }
+  setting.wake_fd = wake_fd_;
+  setting.on_wake = [&] {
+    if (lost_ranks != nullptr) {
+      for (const LostRanks::Hung& hung : lost_ranks->Take()) {
+        running->KillHung(hung.pid, hung.fate, hung.cause);
+      }
+    }
+    const auto change = hosts_ == nullptr ? std::nullopt : hosts_->change();
+    if (!change.has_value()) return;
+    running->Interrupt(
+        absl::StrCat(
+            change->failed ? "the job failed on another host" : change->why,
+            change->failed ? "" : "; starting all ranks again"),
+        /*soon=*/change->joined);
+  };
   // Until the ranks of the other hosts are done, too.
   AbsentRanks absent_ranks(coordinator_, assignment_.world_size);
   setting.on_gone = [&](const RankExit& exit) {
@@ -357,7 +356,7 @@ std::optional<int> Launcher::Try() {
     return absl::IsPermissionDenied(started) ? 126 : 1;
   }
   // What came before there was anything to interrupt.
-  if (setting.on_wake) Wake(wake_fd_);
+  Wake(wake_fd_);
   const Outcome outcome = attempt.Supervise();
   if (outcome.signal != 0 && outcome.failure.empty()) {
     signal_ = outcome.signal;

@@ -1,11 +1,11 @@
 #include "worker/lost_ranks.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "client/internal/endpoint.h"
-#include "client/session.h"
 
 namespace muster::worker {
 namespace {
@@ -17,12 +17,17 @@ constexpr milliseconds kPauseMin(100);
 constexpr milliseconds kPauseMax(1000);
 // Its first member comes soon, and with it the lease.
 constexpr milliseconds kPauseWithoutJob(200);
+// The answer is about all ranks of the job.
+constexpr milliseconds kHungPauseMax(60'000);
+// Looks in a hang timeout.
+constexpr int kHungLooks = 4;
 
 }  // namespace
 
 LostRanks::LostRanks(const CoordinatorAddress& coordinator,
-                     std::function<void()> wake)
+                     const Options& options, std::function<void()> wake)
     : coordinator_(coordinator),
+      options_(options),
       wake_(std::move(wake)),
       thread_([this] { Run(); }) {}
 
@@ -35,19 +40,32 @@ LostRanks::~LostRanks() {
   thread_.join();
 }
 
-std::vector<HangJudge::Lost> LostRanks::Take() {
+std::vector<LostRanks::Hung> LostRanks::Take() {
   dataplane::MutexLock lock(mutex_);
-  return std::exchange(lost_, {});
+  return std::exchange(hung_, {});
 }
 
-milliseconds LostRanks::Ask() {
+void LostRanks::Tell(std::vector<Hung> hung) {
+  if (hung.empty()) return;
+  {
+    dataplane::MutexLock lock(mutex_);
+    std::move(hung.begin(), hung.end(), std::back_inserter(hung_));
+  }
+  wake_();
+}
+
+SessionOptions LostRanks::ForReader() const {
+  SessionOptions options;
+  options.address = coordinator_.HostPort();
+  options.job = coordinator_.job;
+  options.connect_timeout = kAnswerTime;
+  return options;
+}
+
+milliseconds LostRanks::AskForLost() {
   const auto asked_at = dataplane::Clock::now();
   if (reader_ == nullptr) {
-    SessionOptions options;
-    options.address = coordinator_.HostPort();
-    options.job = coordinator_.job;
-    options.connect_timeout = kAnswerTime;
-    auto reader = internal::HostMembersReader::Open(options);
+    auto reader = internal::HostMembersReader::Open(ForReader());
     // The ranks say what is wrong.
     if (!reader.ok()) return kPauseMax;
     reader_ = *std::move(reader);
@@ -61,22 +79,57 @@ milliseconds LostRanks::Ask() {
     judge_.NoAnswer();
     return kPauseMax;
   }
-  std::vector<HangJudge::Lost> lost =
-      judge_.Judge(*answer, asked_at, dataplane::Clock::now());
-  if (!lost.empty()) {
-    {
-      dataplane::MutexLock lock(mutex_);
-      lost_.insert(lost_.end(), lost.begin(), lost.end());
-    }
-    wake_();
+  std::vector<Hung> hung;
+  for (const HangJudge::Lost& lost :
+       judge_.Judge(*answer, asked_at, dataplane::Clock::now())) {
+    hung.push_back({.pid = lost.pid,
+                    .fate = "was lost to the others",
+                    .cause = lost.cause});
   }
+  Tell(std::move(hung));
   if (answer->lease.count() == 0) return kPauseWithoutJob;
   return std::clamp(answer->lease / 10, kPauseMin, kPauseMax);
 }
 
+milliseconds LostRanks::AskForHung() {
+  const milliseconds pause =
+      std::clamp(options_.hang_timeout / kHungLooks, kPauseMin, kHungPauseMax);
+  if (hung_reader_ == nullptr) {
+    auto reader = tools::HungRanksReader::Open(ForReader());
+    if (!reader.ok()) return pause;
+    hung_reader_ = *std::move(reader);
+  }
+  const auto answer =
+      hung_reader_->Read(internal::HostName(), options_.hang_timeout);
+  if (!answer.ok()) {
+    hung_reader_.reset();
+    return pause;
+  }
+  std::vector<Hung> hung;
+  for (const tools::HungRank& rank : *answer) {
+    hung.push_back({.pid = static_cast<pid_t>(rank.pid),
+                    .fate = "hangs",
+                    .cause = rank.why});
+  }
+  Tell(std::move(hung));
+  return pause;
+}
+
 void LostRanks::Run() {
+  constexpr auto kNever = dataplane::Clock::time_point::max();
+  auto lost_at = options_.lost ? dataplane::Clock::now() : kNever;
+  auto hung_at =
+      options_.hang_timeout.count() > 0 ? dataplane::Clock::now() : kNever;
   while (true) {
-    const auto until = dataplane::Clock::now() + Ask();
+    if (dataplane::Clock::now() >= lost_at) {
+      const milliseconds pause = AskForLost();
+      lost_at = dataplane::Clock::now() + pause;
+    }
+    if (dataplane::Clock::now() >= hung_at) {
+      const milliseconds pause = AskForHung();
+      hung_at = dataplane::Clock::now() + pause;
+    }
+    const auto until = std::min(lost_at, hung_at);
     dataplane::MutexLock lock(mutex_);
     while (!stopping_ && dataplane::Clock::now() < until) {
       changed_.WaitUntil(mutex_, until);

@@ -1,14 +1,19 @@
 #ifndef MUSTER_WORKER_LOST_RANKS_H_
 #define MUSTER_WORKER_LOST_RANKS_H_
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "client/internal/host_members.h"
+#include "client/session.h"
+#include "client/tools/hung_ranks.h"
 #include "dataplane/mutex.h"
 #include "worker/hang_judge.h"
 #include "worker/rank_environment.h"
@@ -17,13 +22,30 @@ namespace muster::worker {
 
 // LostRanks asks the coordinator, ten times in a lease, which processes of this
 // host it has taken for lost: those that hang (HangJudge). It asks, and is no
-// member who is told, because that one might be lost with them.
+// member who is told, because that one might be lost with them. And it asks,
+// four times in a hang timeout, which hang though their heartbeats go on: those
+// in code of their own that others have waited for for so long.
 //
 // Thread-safe. A thread of its own.
 class LostRanks {
  public:
+  struct Options {
+    // Whether those that the coordinator has taken for lost are told.
+    bool lost = true;
+    // 0: nobody hangs whose heartbeats go on.
+    std::chrono::milliseconds hang_timeout{0};
+  };
+
+  struct Hung {
+    pid_t pid = 0;
+    // For people, after "rank 2 (pid 7) ", with `cause` behind a colon.
+    std::string fate;
+    std::string cause;
+  };
+
   // `wake` is called, on another thread, when Take has something.
-  LostRanks(const CoordinatorAddress& coordinator, std::function<void()> wake);
+  LostRanks(const CoordinatorAddress& coordinator, const Options& options,
+            std::function<void()> wake);
   // Waits for an answer that is on its way, for kAnswerTime at most.
   ~LostRanks();
 
@@ -31,24 +53,29 @@ class LostRanks {
   LostRanks& operator=(const LostRanks&) = delete;
 
   // Those since the last call.
-  std::vector<HangJudge::Lost> Take() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<Hung> Take() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Run();
-  // Returns the pause until the next time.
-  std::chrono::milliseconds Ask() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Return the pause until the next time.
+  std::chrono::milliseconds AskForLost() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::chrono::milliseconds AskForHung() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Tell(std::vector<Hung> hung) ABSL_LOCKS_EXCLUDED(mutex_);
+  SessionOptions ForReader() const;
 
   const CoordinatorAddress coordinator_;
+  const Options options_;
   const std::function<void()> wake_;
 
   // Of the thread. Null: not connected.
   std::unique_ptr<internal::HostMembersReader> reader_;
   HangJudge judge_;
+  std::unique_ptr<tools::HungRanksReader> hung_reader_;
 
   dataplane::Mutex mutex_;
   dataplane::CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<HangJudge::Lost> lost_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Hung> hung_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;  // last: it uses all of the above
 };

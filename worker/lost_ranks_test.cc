@@ -62,7 +62,8 @@ class LostRanksTest : public ::testing::Test {
 
   std::unique_ptr<LostRanks> Listen(int port) {
     return std::make_unique<LostRanks>(
-        CoordinatorAddress{"127.0.0.1", port, "job"}, [this] {
+        CoordinatorAddress{"127.0.0.1", port, "job"}, LostRanks::Options(),
+        [this] {
           dataplane::MutexLock lock(mutex_);
           woken_ = true;
           changed_.NotifyAll();
@@ -80,7 +81,7 @@ class LostRanksTest : public ::testing::Test {
       woken_ = false;
     }
     std::vector<pid_t> pids;
-    for (const HangJudge::Lost& lost : lost_ranks.Take()) {
+    for (const LostRanks::Hung& lost : lost_ranks.Take()) {
       pids.push_back(lost.pid);
     }
     return pids;

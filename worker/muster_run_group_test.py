@@ -69,6 +69,22 @@ class GroupTest(MusterRunTest):
             r"hung until it was killed by signal 15 \(SIGTERM\)\n"
             r"  then: rank \d exited with status 75")
 
+    def test_a_rank_that_others_wait_for_for_the_hang_timeout_is_killed(self):
+        for restart in ("all", "rank", "none"):
+            run = self.launch(f"exec {RANK} stall 1", "--hang-timeout=1s",
+                              f"--restart={restart}", nproc=3)
+            status, _, err = run.finish()
+            self.assertEqual(status, 137, err)
+            self.assertRegex(
+                err, r"muster-run: rank 1 \(pid \d+\) hangs, killing it: others "
+                r'have waited in all_reduce #2 .*on group "world" for \d+\.\ds, '
+                "and it is in code of its own: it has not called #2; its last, "
+                "#1, is done")
+            self.assertRegex(
+                err, r"first failure: rank 1 \(local rank 1, pid \d+\) on host "
+                r"\S+ hung until it was killed by signal 9 \(SIGKILL\)\n"
+                r"  then: rank \d exited with status 75")
+
     def test_a_rank_that_was_started_again_is_the_first_failure(self):
         run = self.launch(f"echo told $RANK >&2; exec {RANK} fail 1",
                           "--restart=rank", "--max-restarts=1", nproc=3)
