@@ -357,7 +357,7 @@ void Coordinator::RegisterGroups(const Call& call, Generation generation,
                                  std::vector<GroupDefinition> groups,
                                  Instant now, Outbox& out) {
   MutateAndPark(call, "RegisterGroups", now, out, [&] {
-    groups_.Register(call, generation, left, std::move(groups), out);
+    groups_.Register(call, generation, left, std::move(groups), now, out);
   });
 }
 

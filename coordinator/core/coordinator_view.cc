@@ -70,9 +70,12 @@ JobSnapshot Coordinator::Snapshot(Instant now) const {
         end.pid, ") ", EventKindName(end.kind), ": ", end.cause);
   }
   job.joined = static_cast<int32_t>(rendezvous_.waiters());
-  job.groups = groups_.Snapshot();
+  job.joined_members = rendezvous_.FirstWaiters(kMissingInSnapshotMax);
+  job.missing_ranks = rendezvous_.FirstMissing(kMissingInSnapshotMax);
+  job.groups = groups_.Snapshot(now);
   job.open_barriers = barriers_.open();
   job.barriers = barriers_.Snapshot(now);
+  job.key_waits = store_.KeyWaits(now, job.more_key_waits);
   job.keys = store_.keys();
   job.queue_items = store_.queue_items();
   job.store_bytes = store_.bytes();

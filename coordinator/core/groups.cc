@@ -166,6 +166,9 @@ bool GroupTable::MarkRegistered(Group& group, Rank rank) {
   if (group.registered[index]) return false;
   group.registered[index] = true;
   ++group.registered_count;
+  if (group.registered_count == static_cast<int32_t>(group.ranks->size())) {
+    group.forming_since.reset();
+  }
   return true;
 }
 
@@ -202,7 +205,8 @@ void GroupTable::LeaveGroup(const std::string& name, Rank rank) {
 
 void GroupTable::Register(const Call& call, Generation generation,
                           const std::vector<std::string>& left,
-                          std::vector<GroupDefinition> groups, Outbox& out) {
+                          std::vector<GroupDefinition> groups, Instant now,
+                          Outbox& out) {
   const absl::StatusOr<Rank> rank = RankOf(call, generation);
   if (!rank.ok()) return out.Fail(call.waiter, rank.status());
   for (const std::string& name : left) LeaveGroup(name, *rank);
@@ -218,6 +222,7 @@ void GroupTable::Register(const Call& call, Generation generation,
       group.description = CutText(definition.description, limits_.name_bytes);
       group.founder = *rank;
       group.registered.resize(group.ranks->size());
+      group.forming_since = now;
       ranks_ += static_cast<int64_t>(group.ranks->size());
       journal_.Group(definition.name);
     }
@@ -266,13 +271,14 @@ void GroupTable::RestoreFormation(FormationReply formation) {
   formation_ = std::move(formation);
 }
 
-void GroupTable::Restore(GroupRecord record) {
+void GroupTable::Restore(GroupRecord record, Instant now) {
   Group& group = groups_[record.name];
   group.ranks =
       std::make_shared<const std::vector<Rank>>(std::move(record.ranks));
   group.description = std::move(record.description);
   group.founder = record.founder;
   group.registered.resize(group.ranks->size());
+  group.forming_since = now;
   ranks_ += static_cast<int64_t>(group.ranks->size());
 }
 
@@ -281,7 +287,7 @@ void GroupTable::Restore(const GroupRankRecord& record) {
   if (found != groups_.end()) MarkRegistered(found->second, record.rank);
 }
 
-std::vector<GroupSnapshot> GroupTable::Snapshot() const {
+std::vector<GroupSnapshot> GroupTable::Snapshot(Instant now) const {
   std::vector<GroupSnapshot> snapshots;
   snapshots.reserve(groups_.size());
   for (const auto& [name, group] : groups_) {
@@ -290,6 +296,9 @@ std::vector<GroupSnapshot> GroupTable::Snapshot() const {
     snapshot.description = group.description;
     snapshot.ranks = group.ranks;
     snapshot.registered = group.registered_count;
+    if (group.forming_since.has_value()) {
+      snapshot.forming_for = now - *group.forming_since;
+    }
     for (size_t i = 0; i < group.ranks->size() &&
                        snapshot.missing.size() < kMissingInSnapshotMax;
          ++i) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "absl/types/span.h"
 #include "coordinator/core/call.h"
 #include "coordinator/core/ids.h"
+#include "coordinator/core/instant.h"
 #include "coordinator/core/journal.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/membership.h"
@@ -79,7 +81,7 @@ class GroupTable {
   // it have left it or are gone.
   void Register(const Call& call, Generation generation,
                 const std::vector<std::string>& left,
-                std::vector<GroupDefinition> groups, Outbox& out);
+                std::vector<GroupDefinition> groups, Instant now, Outbox& out);
 
   // The ranks of a group, ascending; null when nobody has registered it.
   const std::vector<Rank>* RanksOf(absl::string_view group) const;
@@ -89,10 +91,10 @@ class GroupTable {
 
   // Of a new table, in this order.
   void RestoreFormation(FormationReply formation);
-  void Restore(GroupRecord record);
+  void Restore(GroupRecord record, Instant now);
   void Restore(const GroupRankRecord& record);
 
-  std::vector<GroupSnapshot> Snapshot() const;
+  std::vector<GroupSnapshot> Snapshot(Instant now) const;
   int64_t size() const { return static_cast<int64_t>(groups_.size()); }
 
   absl::Status CheckInvariants() const;
@@ -104,6 +106,9 @@ class GroupTable {
     Rank founder;
     std::vector<bool> registered;  // by the place in `ranks`
     int32_t registered_count = 0;
+    // When it was registered first, or this process learnt of it; nothing when
+    // all its ranks have been in it together.
+    std::optional<Instant> forming_since;
   };
 
   absl::StatusOr<Rank> RankOf(const Call& call, Generation generation) const;

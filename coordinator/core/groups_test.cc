@@ -1,6 +1,7 @@
 #include "coordinator/core/groups.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,7 +59,7 @@ class GroupTableTest : public testing::Test {
                        int64_t generation = 3,
                        const std::vector<std::string>& left = {}) {
     groups_.Register(From(member, 1, 1), Generation(generation), left,
-                     std::move(groups), out_);
+                     std::move(groups), now_, out_);
     const Reply reply = std::exchange(out_.replies, {}).at(0);
     if (!reply.status.ok()) return reply.status.ToString();
     std::string counts;
@@ -69,6 +70,7 @@ class GroupTableTest : public testing::Test {
     return counts;
   }
 
+  Instant now_ = t0;
   Limits limits_;
   Journal journal_{/*on=*/true};
   Membership members_{MembershipOptions(), &limits_, &journal_};
@@ -166,18 +168,41 @@ TEST_F(GroupTableTest, Limits) {
             "RESOURCE_EXHAUSTED: limit name_bytes is 8, offered 9 (group "
             "\"123456789\")");
   EXPECT_EQ(Register("a", {{"y", Ranks({0}), "longer than 8 bytes"}}), "1");
-  EXPECT_EQ(groups_.Snapshot().at(1).description, "longer t");
+  EXPECT_EQ(groups_.Snapshot(now_).at(1).description, "longer t");
 }
 
 TEST_F(GroupTableTest, ASnapshotListsWhoIsMissing) {
   Register("b", {{"tp0", Ranks({0, 1, 3}), "tensor parallel"}});
-  const std::vector<GroupSnapshot> snapshot = groups_.Snapshot();
+  const std::vector<GroupSnapshot> snapshot = groups_.Snapshot(now_);
   ASSERT_THAT(snapshot, SizeIs(1));
   EXPECT_EQ(snapshot[0].name, "tp0");
   EXPECT_EQ(snapshot[0].description, "tensor parallel");
   EXPECT_EQ(*snapshot[0].ranks, Ranks({0, 1, 3}));
   EXPECT_EQ(snapshot[0].registered, 1);
   EXPECT_EQ(snapshot[0].missing, Ranks({0, 3}));
+}
+
+TEST_F(GroupTableTest, ASnapshotTellsSinceWhenItWaitsForRanks) {
+  const auto forming = [this] {
+    return groups_.Snapshot(now_).at(0).forming_for;
+  };
+  Register("a", {{"tp0", Ranks({0, 1, 2})}});
+  now_ = t0 + 5s;
+  Register("b", {{"tp0", Ranks({0, 1, 2})}});
+  EXPECT_EQ(forming(), 5s);
+  // As it was before this process.
+  GroupTable again(&limits_, &members_, &journal_);
+  again.Restore(groups_.RecordOf("tp0"), now_);
+  again.Restore(groups_.RecordOf("tp0", Rank(0)));
+  EXPECT_EQ(again.Snapshot(now_ + 2s).at(0).forming_for, 2s);
+  Register("c", {{"tp0", Ranks({0, 1, 2})}});
+  EXPECT_EQ(forming(), std::nullopt);
+  again.Restore(groups_.RecordOf("tp0", Rank(1)));
+  again.Restore(groups_.RecordOf("tp0", Rank(2)));
+  EXPECT_EQ(again.Snapshot(now_).at(0).forming_for, std::nullopt);
+  // Who leaves it later is not waited for.
+  Register("c", {}, 3, {"tp0"});
+  EXPECT_EQ(forming(), std::nullopt);
 }
 
 TEST_F(GroupTableTest, RecordsBringThemBack) {
@@ -189,11 +214,11 @@ TEST_F(GroupTableTest, RecordsBringThemBack) {
   formation->generation = Generation(3);
   formation->world.resize(4);
   again.RestoreFormation(formation);
-  again.Restore(groups_.RecordOf("tp0"));
+  again.Restore(groups_.RecordOf("tp0"), t0);
   again.Restore(groups_.RecordOf("tp0", Rank(1)));
   EXPECT_EQ(again.CheckInvariants(), absl::OkStatus());
-  EXPECT_EQ(again.Snapshot().at(0).missing, Ranks({0}));
-  EXPECT_EQ(again.Snapshot().at(0).description, "text");
+  EXPECT_EQ(again.Snapshot(now_).at(0).missing, Ranks({0}));
+  EXPECT_EQ(again.Snapshot(now_).at(0).description, "text");
   EXPECT_EQ(again.RecordOf("tp0").founder, Rank(1));
   EXPECT_TRUE(again.RecordOf("tp0", Rank(0)).erased);
 }
@@ -206,7 +231,7 @@ TEST_F(GroupTableTest, TheLastToLeaveEndsIt) {
   // What one is not in does not matter, nor leaving twice.
   EXPECT_EQ(Register("c", {}, 3, {"tp0", "none"}), "");
   EXPECT_EQ(Register("a", {}, 3, {"tp0", "tp0"}), "");
-  EXPECT_EQ(groups_.Snapshot().at(0).missing, Ranks({0}));
+  EXPECT_EQ(groups_.Snapshot(now_).at(0).missing, Ranks({0}));
   EXPECT_THAT(journal_.groups, IsEmpty());
   EXPECT_THAT(journal_.group_ranks, ElementsAre(std::pair("tp0", Rank(0))));
   // Who is in it again counts again.
@@ -244,7 +269,7 @@ TEST_F(GroupTableTest, TheNextGenerationHasNone) {
   Register("b", {{"tp0", Ranks({0, 1})}});
   journal_.Clear();
   groups_.Reset(nullptr);
-  EXPECT_THAT(groups_.Snapshot(), IsEmpty());
+  EXPECT_THAT(groups_.Snapshot(now_), IsEmpty());
   EXPECT_THAT(journal_.groups, ElementsAre("tp0"));
   EXPECT_THAT(journal_.group_ranks, ElementsAre(std::pair("tp0", Rank(1))));
   EXPECT_TRUE(groups_.RecordOf("tp0").erased);

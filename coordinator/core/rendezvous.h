@@ -137,6 +137,11 @@ class Rendezvous {
   // `rendezvous: 2 of 3 ranks joined in 8.9s; missing ranks 2`; empty when
   // nobody waits.
   std::string Waiting(Instant now) const;
+  // Of those that wait the first ones, by name.
+  std::vector<MemberId> FirstWaiters(size_t count_max) const;
+  // Of those that a static rendezvous waits for the first ones, ascending; of
+  // an elastic one it is not known who comes.
+  std::vector<Rank> FirstMissing(size_t count_max) const;
   // Null when nobody waits: who has waited for longest.
   const MemberId* first_waiter() const;
   // When it forms with those that wait.

@@ -119,6 +119,24 @@ class RendezvousTest : public testing::Test {
   Instant now_ = t0;
 };
 
+TEST_F(RendezvousTest, WhoWaitsAndWhoIsMissingIsShown) {
+  EXPECT_THAT(rendezvous_.FirstMissing(8), IsEmpty());
+  Join("c", 3, 5);
+  Join("a", 0, 5);
+  EXPECT_THAT(rendezvous_.FirstWaiters(8),
+              ElementsAre(MemberId("a"), MemberId("c")));
+  EXPECT_THAT(rendezvous_.FirstWaiters(1), ElementsAre(MemberId("a")));
+  EXPECT_THAT(rendezvous_.FirstMissing(8),
+              ElementsAre(Rank(1), Rank(2), Rank(4)));
+  EXPECT_THAT(rendezvous_.FirstMissing(2), ElementsAre(Rank(1), Rank(2)));
+}
+
+TEST_F(RendezvousTest, WhoIsMissingInAnElasticOneIsNotKnown) {
+  JoinElastic("a", 2, 3);
+  EXPECT_THAT(rendezvous_.FirstWaiters(8), ElementsAre(MemberId("a")));
+  EXPECT_THAT(rendezvous_.FirstMissing(8), IsEmpty());
+}
+
 TEST_F(RendezvousTest, AllAreAnsweredTogetherWithTheSameFormation) {
   Join("b", 1, 3);
   Join("c", 2, 3);

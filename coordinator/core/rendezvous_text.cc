@@ -76,6 +76,22 @@ std::string Rendezvous::Waiting(Instant now) const {
       open_since_.has_value() ? now - *open_since_ : Duration::zero(), now);
 }
 
+std::vector<MemberId> Rendezvous::FirstWaiters(size_t count_max) const {
+  std::vector<MemberId> members;
+  for (const auto& [member, join] : joins_) {
+    if (members.size() == count_max) break;
+    members.push_back(member);
+  }
+  return members;
+}
+
+std::vector<Rank> Rendezvous::FirstMissing(size_t count_max) const {
+  if (terms_.elastic || joins_.empty()) return {};
+  std::vector<Rank> missing = MissingRanks();
+  if (missing.size() > count_max) missing.resize(count_max);
+  return missing;
+}
+
 // Of a static rendezvous, ascending.
 std::vector<Rank> Rendezvous::MissingRanks() const {
   // Members that do not ask for a rank would get the lowest free ones.

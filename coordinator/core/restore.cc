@@ -137,7 +137,7 @@ void Coordinator::Restore(std::vector<Record> records, Instant now) {
 
   std::vector<GroupRecord> groups;
   TakeOut(records, groups);
-  for (GroupRecord& record : groups) groups_.Restore(std::move(record));
+  for (GroupRecord& record : groups) groups_.Restore(std::move(record), now);
   std::vector<GroupRankRecord> group_ranks;
   TakeOut(records, group_ranks);
   for (const GroupRankRecord& record : group_ranks) groups_.Restore(record);

@@ -25,6 +25,11 @@ namespace muster::coordinator::core {
 inline constexpr size_t kBarriersInSnapshotMax = 256;
 inline constexpr size_t kMissingInSnapshotMax = 64;
 inline constexpr int64_t kRanksInSnapshotMax = 1 << 17;
+// So many calls that wait for keys, of which it shows so much of one, and for
+// which it looks up so many.
+inline constexpr size_t kKeyWaitsInSnapshotMax = 1024;
+inline constexpr size_t kKeyBytesInSnapshotMax = 256;
+inline constexpr int64_t kLookupsInSnapshotMax = 1 << 17;
 
 struct MemberSnapshot {
   MemberId id;
@@ -60,6 +65,18 @@ struct GroupSnapshot {
   std::shared_ptr<const std::vector<Rank>> ranks;
   int32_t registered = 0;
   std::vector<Rank> missing;  // have not registered; the first ones
+  // Since the first one did; none: all were in it once, and `missing` have left
+  // it.
+  std::optional<Duration> forming_for;
+};
+
+// A member's call that waits for keys.
+struct KeyWaitSnapshot {
+  MemberId member;
+  std::string key;      // one that is not there; its first bytes
+  int64_t missing = 0;  // how many are not there
+  bool item = false;    // it is an item of a queue
+  Duration waiting_for{};
 };
 
 struct JobSnapshot {
@@ -71,8 +88,10 @@ struct JobSnapshot {
   bool generation_running = false;
   int32_t world_size = 0;          // of that generation
   int32_t forming_world_size = 0;  // of the rendezvous that is open; 0: none
-  int32_t forming_min_world_size = 0;           // the same when it is static
-  int32_t joined = 0;                           // members that wait in it
+  int32_t forming_min_world_size = 0;    // the same when it is static
+  int32_t joined = 0;                    // members that wait in it
+  std::vector<MemberId> joined_members;  // the first of them, by name
+  std::vector<Rank> missing_ranks;  // in it when it is static; the first ones
   std::optional<Duration> last_call_remaining;  // it forms then; none: not yet
   std::string rendezvous_closed;   // by whom and why; empty: it is not
   std::string rendezvous_waiting;  // who is missing; empty: nobody waits
@@ -80,7 +99,9 @@ struct JobSnapshot {
 
   std::vector<GroupSnapshot> groups;  // by name; of the newest generation
   int64_t open_barriers = 0;
-  std::vector<BarrierSnapshot> barriers;  // of these, those that end first
+  std::vector<BarrierSnapshot> barriers;   // of these, those that end first
+  std::vector<KeyWaitSnapshot> key_waits;  // the first that have come
+  int64_t more_key_waits = 0;              // that `key_waits` leaves out
 
   int64_t keys = 0;
   int64_t queue_items = 0;

@@ -20,6 +20,7 @@
 #include "coordinator/core/limits.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
+#include "coordinator/core/snapshot.h"
 #include "coordinator/core/store_data.h"
 #include "coordinator/core/store_waiters.h"
 #include "coordinator/core/watch_history.h"
@@ -195,6 +196,10 @@ class StoreEngine {
     data_.RestoreRevision(revision);
     seen_ = revision;
   }
+
+  // The calls of members that wait for keys or items, the first that came
+  // first; `more`: how many it leaves out.
+  std::vector<KeyWaitSnapshot> KeyWaits(Instant now, int64_t& more) const;
 
   int64_t revision() const { return data_.revision(); }
   int64_t keys() const { return static_cast<int64_t>(data_.entries().size()); }

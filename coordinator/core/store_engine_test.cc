@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/core/core_test_util.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -318,6 +319,58 @@ TEST_F(StoreEngineTest, FailingAMemberAnswersItsWaitersOnly) {
               ElementsAre(AnsweredTo(1u, StatusCode::kFailedPrecondition),
                           AnsweredTo(2u, StatusCode::kFailedPrecondition)));
   EXPECT_EQ(store_.waiters(), 1);
+}
+
+TEST_F(StoreEngineTest, WaitsOfMembersAreShownWithAKeyThatIsNotThere) {
+  int64_t more = 0;
+  Set("a", "x");
+  store_.MultiGet(From("m", 1, 1), {"a", "b", "c"}, 1min, t0, out_);
+  store_.QueuePop(From("n", 1, 2), "q", 1min, t0 + 1s, out_);
+  store_.Wait(From("o", 1, 3), {"a", "c"}, 1min, t0 + 2s, out_);
+  // An operator's, who is no member.
+  store_.Get(Anonymous(4), "c", 1min, t0, out_);
+  std::vector<KeyWaitSnapshot> waits = store_.KeyWaits(t0 + 5s, more);
+  ASSERT_THAT(waits, SizeIs(3));
+  EXPECT_EQ(waits[0].member, MemberId("m"));
+  EXPECT_EQ(waits[0].key, "b");
+  EXPECT_EQ(waits[0].missing, 2);
+  EXPECT_EQ(waits[0].waiting_for, 5s);
+  EXPECT_FALSE(waits[0].item);
+  EXPECT_EQ(waits[1].key, "q");
+  EXPECT_TRUE(waits[1].item);
+  EXPECT_EQ(waits[2].key, "c");
+  EXPECT_EQ(waits[2].missing, 1);
+  EXPECT_EQ(waits[2].waiting_for, 3s);
+  EXPECT_EQ(more, 0);
+  Set("b", "x");
+  waits = store_.KeyWaits(t0 + 5s, more);
+  ASSERT_THAT(waits, SizeIs(3));
+  EXPECT_EQ(waits[0].key, "c");
+}
+
+// A job of many does not hold its lock for long, nor fill a message.
+TEST_F(StoreEngineTest, OfManyWaitsTheFirstAreShownAndTheOthersCounted) {
+  WaiterQuota quota(5000);
+  StoreEngine store(&limits_, &quota, &journal_);
+  std::vector<std::string> keys;
+  for (int i = 0; i < 300; ++i) {
+    keys.push_back(absl::StrCat("there", i));
+    store.Set(Anonymous(1), keys.back(), "", {}, t0, out_);
+  }
+  for (uint64_t i = 0; i < kKeyWaitsInSnapshotMax + 3; ++i) {
+    keys.push_back(absl::StrCat(std::string(4000, 'x'), i));
+    store.Wait(From("m", 1, i + 2), keys, 1min, t0, out_);
+    keys.pop_back();
+  }
+  int64_t more = 0;
+  const std::vector<KeyWaitSnapshot> waits = store.KeyWaits(t0, more);
+  ASSERT_THAT(waits, SizeIs(kKeyWaitsInSnapshotMax));
+  EXPECT_EQ(more, 3);
+  EXPECT_THAT(waits[0].key, SizeIs(kKeyBytesInSnapshotMax));
+  EXPECT_EQ(waits[0].missing, 1);
+  // The keys of so many are not looked for.
+  EXPECT_EQ(waits.back().key, "");
+  EXPECT_EQ(waits.back().missing, 1);
 }
 
 // Limits. Each is named with its value and what was offered, and nothing

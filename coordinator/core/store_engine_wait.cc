@@ -105,6 +105,7 @@ void StoreEngine::Park(const Call& call, StoreWaiter waiter, Duration timeout,
   waiter.id = call.waiter;
   waiter.member = call.member;
   waiter.timeout = timeout;
+  waiter.since = now;
   waiter.deadline = DeadlineAfter(now, timeout);
   if (status.ok() && timeout <= Duration::zero()) {
     status = absl::DeadlineExceededError(TimeoutText(waiter));
@@ -163,6 +164,47 @@ void StoreEngine::Expire(Instant now, Outbox& out) {
     }
     waiters_.Remove(waiter);
   }
+}
+
+std::vector<KeyWaitSnapshot> StoreEngine::KeyWaits(Instant now,
+                                                   int64_t& more) const {
+  std::vector<KeyWaitSnapshot> waits;
+  int64_t lookups = 0;
+  // Of the waiter before: many wait for the same one.
+  absl::string_view key;
+  more = 0;
+  for (const auto& [order, waiter] : waiters_.all()) {
+    if (waiter->awaited == Awaited::kChanges ||
+        waiter->member.value().empty()) {
+      continue;
+    }
+    if (waits.size() == kKeyWaitsInSnapshotMax) {
+      ++more;
+      continue;
+    }
+    KeyWaitSnapshot wait;
+    wait.member = waiter->member;
+    wait.waiting_for = now - waiter->since;
+    wait.item = waiter->awaited == Awaited::kItem;
+    wait.missing = wait.item ? 1 : waiter->missing;
+    const auto& keys = waiter->distinct;
+    if (wait.item) {
+      wait.key = waiter->keys.front().substr(0, kKeyBytesInSnapshotMax);
+    } else if (std::binary_search(keys.begin(), keys.end(), key) &&
+               !data_.Contains(key)) {
+      wait.key = std::string(key.substr(0, kKeyBytesInSnapshotMax));
+    } else {
+      for (const absl::string_view each : keys) {
+        if (lookups++ >= kLookupsInSnapshotMax) break;
+        if (data_.Contains(each)) continue;
+        key = each;
+        wait.key = std::string(key.substr(0, kKeyBytesInSnapshotMax));
+        break;
+      }
+    }
+    waits.push_back(std::move(wait));
+  }
+  return waits;
 }
 
 bool StoreEngine::Cancel(WaiterId id, const absl::Status& status, Outbox& out) {

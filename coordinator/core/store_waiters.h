@@ -37,6 +37,7 @@ struct StoreWaiter {
   WatchSelector selector{};  // of kChanges
   uint64_t order = 0;        // of parking
   Duration timeout{};
+  Instant since;
   Instant deadline;
 
   StoreWaiter() = default;

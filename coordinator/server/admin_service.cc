@@ -87,6 +87,9 @@ void FillGroup(const core::GroupSnapshot& group, v1::RegisteredGroup* message) {
   for (const core::Rank rank : group.missing) {
     message->add_missing(rank.value());
   }
+  if (group.forming_for.has_value()) {
+    FillDuration(*group.forming_for, message->mutable_forming_for());
+  }
 }
 
 void FillProgress(const core::MemberSnapshot& member,
@@ -124,6 +127,19 @@ void FillMembers(core::JobSnapshot& snapshot, v1::GetJobResponse* response) {
   }
 }
 
+void FillKeyWaits(const core::JobSnapshot& snapshot,
+                  v1::GetJobResponse* response) {
+  for (const core::KeyWaitSnapshot& wait : snapshot.key_waits) {
+    v1::KeyWait* message = response->add_key_waits();
+    message->set_member(wait.member.value());
+    message->set_key(wait.key);
+    message->set_missing(wait.missing);
+    message->set_item(wait.item);
+    FillDuration(wait.waiting_for, message->mutable_waiting_for());
+  }
+  response->set_more_key_waits(snapshot.more_key_waits);
+}
+
 void FillJob(Job& job, v1::GetJobResponse* response) {
   core::JobSnapshot snapshot = job.Snapshot();
   FillSummary(job, CountsOf(snapshot), response->mutable_summary());
@@ -141,6 +157,13 @@ void FillJob(Job& job, v1::GetJobResponse* response) {
   response->set_rendezvous_closed(snapshot.rendezvous_closed);
   response->set_rendezvous_waiting(snapshot.rendezvous_waiting);
   response->set_generation_end(snapshot.generation_end);
+  for (const core::MemberId& member : snapshot.joined_members) {
+    response->add_joined_members(member.value());
+  }
+  for (const core::Rank rank : snapshot.missing_ranks) {
+    response->add_missing_ranks(rank.value());
+  }
+  FillKeyWaits(snapshot, response);
   for (const core::GroupSnapshot& group : snapshot.groups) {
     FillGroup(group, response->add_groups());
   }
@@ -208,6 +231,9 @@ class AdminService final : public Service {
     if (!job.ok()) return job.status();
     response->set_coordinator_epoch(context_.driver->epoch().value());
     if (request.host().empty()) {
+      FillDuration(Now() - context_.driver->started_at(),
+                   response->mutable_uptime());
+      response->set_durable(hooks_.durable);
       FillJob(**job, response);
     } else {
       core::JobSnapshot snapshot = (*job)->Snapshot(request.host());

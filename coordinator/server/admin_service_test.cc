@@ -62,6 +62,29 @@ TEST_F(AdminServiceTest, OfAHostOnlyItsMembersAreShown) {
   EXPECT_FALSE(job.has_summary());
 }
 
+TEST_F(AdminServiceTest, WhoWaitsForAKeyIsShown) {
+  ASSERT_TRUE(Register("a", 1).ok());
+  TestStream b(server_.NewChannel());
+  b.HelloMember("j", "b", 1);
+  v1::Operation operation;
+  operation.set_id(1);
+  operation.mutable_wait()->add_keys("there");
+  operation.mutable_wait()->add_keys("k");
+  operation.mutable_wait()->mutable_timeout()->set_seconds(100);
+  ASSERT_TRUE(Set("there", "").ok());
+  b.SendOperation(operation);
+  server_.AwaitWaiters("j", 1);
+  const v1::GetJobResponse job = server_.Job("j");
+  ASSERT_EQ(job.key_waits_size(), 1);
+  EXPECT_EQ(job.key_waits(0).member(), "b");
+  EXPECT_EQ(job.key_waits(0).key(), "k");
+  EXPECT_EQ(job.key_waits(0).missing(), 1);
+  EXPECT_TRUE(job.key_waits(0).has_waiting_for());
+  EXPECT_EQ(job.more_key_waits(), 0);
+  EXPECT_TRUE(job.has_uptime());
+  EXPECT_FALSE(job.durable());
+}
+
 TEST_F(AdminServiceTest, TheCallsOfAJobAreCounted) {
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(Set("k", "v").ok());
   EXPECT_EQ(server_.Job("j").summary().operations(), 3);

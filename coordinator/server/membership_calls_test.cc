@@ -88,6 +88,8 @@ TEST_F(MembershipCallsTest, ANewcomerIsToldOfAndHasTheSeatThatIsFree) {
   EXPECT_EQ(forming.forming_min_world_size(), 1);
   EXPECT_EQ(forming.forming_world_size(), 2);
   EXPECT_EQ(forming.joined(), 1);
+  ASSERT_EQ(forming.joined_members_size(), 1);
+  EXPECT_EQ(forming.joined_members(0), "a");
   EXPECT_GT(forming.last_call_remaining().seconds(), 0);
   EXPECT_EQ(b.Call(JoinOperation(1, 100)).join().rank(), 1);
   EXPECT_EQ(a.Await(1).join().seats_size(), 2);
@@ -189,10 +191,19 @@ TEST_F(MembershipCallsTest, ACloseIsForGoodAndTheFirstReasonStays) {
 TEST_F(MembershipCallsTest, GroupsAreRegisteredInBulkByStreamAndUnaryCall) {
   MemberStream a(server_, "a");
   MemberStream b(server_, "b");
-  a.SendOperation(JoinOperation(1, 100));
+  v1::Operation join = JoinOperation(1, 0);
+  join.mutable_join()->clear_last_call();
+  join.mutable_join()->clear_max_world_size();
+  join.mutable_join()->clear_min_world_size();
+  join.mutable_join()->set_rank(0);
+  join.mutable_join()->set_world_size(2);
+  a.SendOperation(join);
   server_.AwaitWaiters("j", 1);
-  EXPECT_EQ(b.Call(JoinOperation(1, 100)).join().rank(), 1);
+  EXPECT_THAT(server_.Job("j").missing_ranks(), ElementsAre(1));
+  join.mutable_join()->set_rank(1);
+  EXPECT_EQ(b.Call(join).join().rank(), 1);
   a.Await(1);
+  EXPECT_THAT(server_.Job("j").missing_ranks(), ElementsAre());
 
   v1::RegisterGroupsRequest request;
   request.set_sequence(2);
@@ -219,6 +230,8 @@ TEST_F(MembershipCallsTest, GroupsAreRegisteredInBulkByStreamAndUnaryCall) {
   EXPECT_THAT(job.groups(1).ranks(), ElementsAre(0, 1));
   EXPECT_EQ(job.groups(1).registered(), 1);
   EXPECT_THAT(job.groups(1).missing(), ElementsAre(1));
+  EXPECT_TRUE(job.groups(1).has_forming_for());
+  EXPECT_FALSE(job.groups(0).has_forming_for());
 
   // A barrier of the group is for its ranks.
   operation.Clear();
