@@ -47,6 +47,17 @@ int Hang(const std::string& how) {
     if (culprit) LostInUserCode();
     MonitoredBarrier({.timeout = std::chrono::minutes(10)});
   }
+  if (how == "new_group") {
+    // Rank 2 is not in it, and goes on.
+    if (culprit) LostInUserCode();
+    NewGroup({.ranks = std::vector<int>{0, 1}});
+  }
+  if (how == "store") {
+    if (culprit) GetDefaultStore()->Get("never set");
+  }
+  if (how == "barrier_and_step") {
+    if (!culprit) MonitoredBarrier({.timeout = std::chrono::minutes(10)});
+  }
   while (true) {
     Step();
     if (how == "slow" && culprit) {

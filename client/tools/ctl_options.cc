@@ -88,8 +88,10 @@ const std::vector<Command>& Commands() {
        0,
        1,
        {"--stuck-after", "--interval", "--stacks"},
-       "which rank keeps which collective from going on, and why; exit status "
-       "3 when something is stuck"},
+       "which rank keeps which collective from going on, and why, and who "
+       "waits "
+       "for a group, a barrier or a key; exit status 3 when something is stuck "
+       "or the coordinator does not know"},
       {"flight-recorder",
        "[JOB]",
        0,
@@ -482,7 +484,8 @@ absl::StatusOr<std::string> CtlHelp(absl::string_view name) {
       "token that those processes have.\n"
       "\n"
       "Exit status: 0: done; 1: the coordinator refused or did not answer; 2: "
-      "a wrong\ncommand line; 3: diagnose found something stuck.\n");
+      "a wrong\ncommand line; 3: diagnose found something stuck, or nothing "
+      "known.\n");
   return text;
 }
 

@@ -7,6 +7,7 @@ diagnose_test.py MUSTERCTL MUSTER_COORDINATOR MUSTER_RUN HANG_RANK
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,9 +22,12 @@ LIMIT_S = 90
 class DiagnoseTest(unittest.TestCase):
 
     def setUp(self):
+        self.start_coordinator(port=0)
+
+    def start_coordinator(self, port):
         self.coordinator = self.start(
-            [COORDINATOR, "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0",
-             "--lease=12s"])
+            [COORDINATOR, f"--listen=127.0.0.1:{port}",
+             "--http_listen=127.0.0.1:0", "--lease=12s"])
         for line in self.coordinator.stderr:
             found = re.search(r"listening.*?127\.0\.0\.1:(\d+)", line)
             if found:
@@ -74,22 +78,31 @@ class DiagnoseTest(unittest.TestCase):
     def diagnose(self, state, interval="200ms"):
         """Looks until something is stuck; the group, and the text. The first
         word must be the right one: rank 1 is to blame for `state`."""
-        options = ["diagnose", "job", f"--interval={interval}",
-                   "--stuck-after=300ms"]
+        found = self.look_until(lambda found: found["stuck"], interval)
+        self.assertEqual(self.culprits(found).get("world"), [(1, state)], found)
+        group = next(g for g in found["groups"] if g["group"] == "world")
+        return group, self.ctl("diagnose", "job", f"--interval={interval}",
+                               "--stuck-after=300ms", "--stacks").stdout
+
+    def look_until(self, condition, interval="200ms", stuck_after="300ms"):
+        """What diagnose finds, as soon as that is enough."""
         deadline = time.monotonic() + LIMIT_S
-        found = {"stuck": False}
-        while not found["stuck"]:
-            self.assertLess(time.monotonic(), deadline, "nothing is stuck")
-            result = self.ctl(*options, "--json")
+        found = None
+        while found is None or not condition(found):
+            self.assertLess(time.monotonic(), deadline, found)
+            result = self.ctl("diagnose", "job", f"--interval={interval}",
+                              f"--stuck-after={stuck_after}", "--json")
             self.assertIn(result.returncode, (0, 3), result.stderr)
             found = json.loads(result.stdout)
             self.assertEqual(found["stuck"], result.returncode == 3)
-        culprits = {group["group"]: [(c["rank"], c["state"])
-                                     for c in group["culprits"]]
-                    for group in found["groups"]}
-        self.assertEqual(culprits.get("world"), [(1, state)], found)
-        group = next(g for g in found["groups"] if g["group"] == "world")
-        return group, self.ctl(*options, "--stacks").stdout
+        return found
+
+    @staticmethod
+    def culprits(found):
+        """Of each group, with their states."""
+        return {group["group"]: [(c["rank"], c["state"])
+                                 for c in group["culprits"]]
+                for group in found["groups"]}
 
     def test_pages_are_shown_the_jobs_token_alone(self):
         # An address beyond loopback, so that they want one.
@@ -166,6 +179,101 @@ class DiagnoseTest(unittest.TestCase):
         self.assertRegex(text, r"\n  rank 1 \(.*, pid \d+\) is in code of its "
                          r"own: it has not come to it; its last, #")
         self.assertIn("LostInUserCode", text)
+
+    def test_who_does_not_call_new_group_is_named_and_not_who_waits_in_it(self):
+        self.hang("new_group")
+        found = self.look_until(lambda found: len(found["groups"]) > 1)
+        culprits = self.culprits(found)
+        self.assertEqual(culprits.pop("world"),
+                         [(0, "new_group"), (1, "user_code")], found)
+        self.assertEqual(list(culprits.values()), [[(1, "user_code")]], found)
+        text = self.ctl("diagnose", "job", "--interval=1ms",
+                        "--stuck-after=300ms").stdout
+        self.assertRegex(text, r'group "[^"]*" is stuck in new_group for .*\n'
+                         r"  rank 1 \(.*, pid \d+\) is in code of its own: it "
+                         r"has not called new_group; .*\n  1 rank waits: 0\n")
+
+    def test_who_waits_for_a_key_is_shown_with_it(self):
+        self.hang("store")
+        found = self.look_until(lambda found: found["groups"] and found["keys"])
+        self.assertEqual(self.culprits(found), {"world": [(1, "store")]}, found)
+        key = found["keys"][0]
+        self.assertEqual(key["key"], "never set")
+        self.assertEqual([waiter["rank"] for waiter in key["waiting"]], [1])
+        self.assertRegex(
+            self.ctl("diagnose", "job", "--interval=1ms",
+                     "--stuck-after=300ms").stdout,
+            r'\nnobody sets key "never set"\n  rank 1 \(.*, pid \d+\) has '
+            r"waited for it for \d")
+
+    def test_who_waits_in_a_barrier_is_not_in_code_of_its_own(self):
+        self.hang("barrier_and_step")
+        found = self.look_until(lambda found: len(found["groups"]) > 1)
+        self.assertEqual(
+            [[(c["rank"], c["state"]) for c in group["culprits"]]
+             for group in sorted(found["groups"],
+                                 key=lambda group: group["sequence"])],
+            [[(1, "in_collective")], [(0, "barrier"), (2, "barrier")]], found)
+
+    def test_a_straggler_is_shown_where_nothing_is_stuck(self):
+        self.hang("slow")
+        found = self.look_until(lambda found: found["stragglers"],
+                                stuck_after="1m")
+        self.assertFalse(found["stuck"])
+        self.assertEqual([s["culprit"]["rank"] for s in found["stragglers"]],
+                         [1], found)
+        self.assertGreater(found["stragglers"][0]["waiting_for_ms"], 500)
+
+    def test_a_rank_that_has_never_registered_is_shown_with_its_host(self):
+        for node in range(2):
+            self.start([RUN, f"--rdzv-endpoint={self.address}", "--rdzv-id=job",
+                        "--nnodes=2", f"--node-rank={node}", "--",
+                        *([RANK, "user_code"] if node == 0 else
+                          ["sleep", str(LIMIT_S)])])
+        deadline = time.monotonic() + LIMIT_S
+        while self.ctl("members", "job").returncode:
+            self.assertLess(time.monotonic(), deadline)
+        found = self.look_until(lambda found: found["absent"])
+        self.assertEqual([(c["rank"], c["host"], c["state"])
+                          for c in found["absent"]],
+                         [(1, os.uname().nodename, "unregistered")], found)
+
+    def test_a_coordinator_that_has_forgotten_the_job_says_so(self):
+        self.hang("user_code")
+        self.coordinator.kill()
+        self.coordinator.wait()
+        self.start_coordinator(self.address.split(":")[1])
+        deadline = time.monotonic() + LIMIT_S
+        # Not there at all before one of them has come back.
+        while (result := self.ctl("diagnose", "job",
+                                  "--interval=1ms")).returncode == 1:
+            self.assertIn("no job \"job\" here", result.stderr)
+            self.assertLess(time.monotonic(), deadline)
+        self.assertEqual(result.returncode, 3, result.stdout)
+        self.assertRegex(
+            result.stdout, r"\nnothing is known of this job's ranks and "
+            r"collectives: the coordinator was started \d+\.\ds ago, and no "
+            r"generation has formed since; what it knew before went with its "
+            r"process; these have gone: ")
+
+    def test_of_a_killed_rank_it_is_said_that_it_is_gone_and_has_no_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.hang("user_code", TORCH_FR_DUMP_TEMP_FILE=f"{folder}/rank")
+            members = json.loads(self.ctl("members", "job", "--json").stdout)
+            pids = {m["rank"]: int(m["pid"]) for m in members["members"]}
+            os.kill(pids[1], signal.SIGKILL)
+            deadline = time.monotonic() + LIMIT_S
+            # All have ended, of whom the others have written theirs.
+            while "3 of 3 ranks" not in (result := self.ctl(
+                    "flight-recorder", "job",
+                    TORCH_FR_DUMP_TEMP_FILE=f"{folder}/rank")).stderr:
+                self.assertLess(time.monotonic(), deadline, result.stderr)
+        self.assertRegex(
+            result.stderr, r"\n  rank 1: is gone: it was lost: .*; it has not "
+            rf"written {folder}/rank1, as one that is killed does not\n")
+        for rank in (0, 2):
+            self.assertRegex(result.stderr, rf"\n  rank {rank}: is gone: .*; "
+                             rf"one of it is in {folder}/rank{rank}\n")
 
     def test_recorders_are_merged_and_traced(self):
         self.hang("user_code")

@@ -1,13 +1,15 @@
 #include "client/tools/diagnosis.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/tools/control_looks.h"
 #include "client/tools/ctl_text.h"
+#include "client/tools/judge.h"
 #include "client/tools/places.h"
 
 namespace muster::tools {
@@ -16,177 +18,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kRanksShown = 16;
-
-std::string StateName(v1::MemberState state) {
-  switch (state) {
-    case v1::MEMBER_STATE_LEFT:
-      return "left";
-    case v1::MEMBER_STATE_FAILED:
-      return "failed";
-    case v1::MEMBER_STATE_REPLACED:
-      return "was replaced";
-    default:
-      return "was lost";
-  }
-}
-
-// The collectives that the rank had enqueued in the group then.
-std::optional<int64_t> EnqueuedBefore(const v1::GetJobResponse* earlier,
-                                      const std::string& group, int rank) {
-  if (earlier == nullptr) return std::nullopt;
-  for (const Place& place : PlacesIn(*earlier, group)) {
-    if (place.rank == rank && place.told()) return place.enqueued();
-  }
-  return std::nullopt;
-}
-
-// What others wait for in a group.
-struct Awaited {
-  std::string group;
-  // A collective; 0: a send or a receive.
-  int64_t sequence = 0;
-  // "has not called #42", of who is to blame.
-  std::string omission;
-};
-
-class Judge {
- public:
-  Judge(const v1::GetJobResponse* earlier, const Answers& answers,
-        milliseconds silent_after)
-      : earlier_(earlier), answers_(answers), silent_after_(silent_after) {}
-
-  Culprit Blame(const Place& place, const Awaited& awaited) const {
-    Culprit culprit;
-    culprit.rank = place.rank;
-    culprit.host = place.member->host();
-    culprit.pid = place.member->pid();
-    culprit.debug_address = place.member->debug_address();
-    std::tie(culprit.state, culprit.what) = State(place, awaited);
-    return culprit;
-  }
-
-  // Whether something is wrong with its process, wherever it is in the group.
-  bool IsIll(const Place& place) const {
-    if (IsGone(*place.member) || IsSilent(place)) return true;
-    const auto answer = answers_.find(place.rank);
-    if (answer != answers_.end()) return answer->second != Answer::kAnswers;
-    // If it answers it is about to come back.
-    return place.member->state() == v1::MEMBER_STATE_DISCONNECTED;
-  }
-
-  bool IsSilent(const Place& place) const {
-    return milliseconds(place.member->silent_ms()) > silent_after_;
-  }
-
-  // Whether what it last told holds now, as far as one can know.
-  bool IsSure(const Place& place) const {
-    return place.told() && !place.stale && !IsGone(*place.member);
-  }
-
- private:
-  using Words = std::pair<std::string, std::string>;
-
-  Words State(const Place& place, const Awaited& awaited) const {
-    if (IsGone(*place.member)) {
-      return {"dead",
-              absl::StrCat("is gone: it ", StateName(place.member->state()),
-                           ": ", Harmless(place.member->cause()))};
-    }
-    if (IsIll(place)) return Illness(place);
-    if (!place.told()) {
-      return {"unknown",
-              "has told the coordinator of no group: it is in none yet, or the "
-              "coordinator was restarted a moment ago"};
-    }
-    if (place.stale) {
-      return {"unknown", absl::StrCat("has told nothing new for ",
-                                      SecondsText(place.age), WasIn(place))};
-    }
-    if (awaited.sequence == 0 || place.enqueued() < awaited.sequence) {
-      return Elsewhere(place, awaited);
-    }
-    return {"in_collective", absl::StrCat("is still in it, for ",
-                                          SecondsText(place.running_for()),
-                                          ", while others have completed it")};
-  }
-
-  // Of one that has not come to what others wait for.
-  Words Elsewhere(const Place& place, const Awaited& awaited) const {
-    const auto before = EnqueuedBefore(earlier_, awaited.group, place.rank);
-    if (before.has_value() && *before < place.enqueued()) {
-      return {"slow",
-              absl::StrCat("is slow: it has come from #", *before, " to #",
-                           place.enqueued(), " since the first look")};
-    }
-    if (place.in_call()) {
-      return {
-          place.in_collective() ? "in_collective" : "point_to_point",
-          absl::StrCat(awaited.omission, ": it is in ", Harmless(place.call()),
-                       " for ", SecondsText(place.running_for()))};
-    }
-    for (const v1::GroupProgress& other : place.progress->groups()) {
-      if (other.group() == awaited.group || other.current().empty()) continue;
-      return {"other_group",
-              absl::StrCat(awaited.omission, ": it is in ",
-                           Harmless(other.current()), " on group \"",
-                           Harmless(other.group()), "\" for ",
-                           SecondsText(Ms(other.running_for()) + place.age))};
-    }
-    return {"user_code",
-            absl::StrCat("is in code of its own: it ", awaited.omission,
-                         place.completed() == 0
-                             ? "; it has completed no collective yet"
-                             : absl::StrCat("; its last, #", place.completed(),
-                                            ", is done"))};
-  }
-
-  // ", in all_reduce #42 ..."; what it last told, which may not hold any more.
-  static std::string WasIn(const Place& place) {
-    if (place.in_call()) return absl::StrCat(", in ", Harmless(place.call()));
-    if (place.completed() == 0) return "";
-    return absl::StrCat(", after #", place.completed());
-  }
-
-  Words Illness(const Place& place) const {
-    const v1::MemberInfo& member = *place.member;
-    const std::string heard = absl::StrCat(
-        "last heard of ", SecondsText(milliseconds(member.silent_ms())), " ago",
-        place.told() ? WasIn(place)
-                     : ", or not since the coordinator was started then");
-    const std::string at = Harmless(member.debug_address());
-    const auto answer = answers_.find(place.rank);
-    if (answer == answers_.end()) {
-      return {
-          "silent",
-          absl::StrCat("is silent: ", heard,
-                       at.empty() ? "; it serves no HTTP that would tell why"
-                                  : absl::StrCat("; it cannot be asked why at ",
-                                                 at, " from here"))};
-    }
-    switch (answer->second) {
-      case Answer::kRefused:
-        return {"dead",
-                absl::StrCat("is dead: nobody listens at ", at, "; ", heard)};
-      case Answer::kSilent:
-        return {"stopped",
-                absl::StrCat("is stopped (SIGSTOP, a debugger, or its machine "
-                             "hangs): its process takes a connection at ",
-                             at, " and does not answer; ", heard)};
-      case Answer::kUnreachable:
-        return {"cut_off", absl::StrCat("is cut off: ", at,
-                                        " cannot be reached; ", heard)};
-      case Answer::kAnswers:
-        break;
-    }
-    return {"cut_off",
-            absl::StrCat("answers at ", at,
-                         " but does not reach the coordinator; ", heard)};
-  }
-
-  const v1::GetJobResponse* const earlier_;
-  const Answers& answers_;
-  const milliseconds silent_after_;
-};
 
 // `"all_reduce #42 float32[4] sum" on rank 0, 1; "broadcast ..." on rank 2`,
 // when not all tell the same.
@@ -414,38 +245,53 @@ void AddSilent(const v1::GetJobResponse& job, const Judge& judge,
   }
 }
 
-// A barrier of the coordinator's, in which nobody has a collective that runs.
-StuckGroup LookAtBarrier(const v1::GetJobResponse& job,
-                         const v1::OpenBarrier& barrier, const Judge& judge) {
-  StuckGroup group;
-  group.group = barrier.group();
-  group.collective = absl::StrCat("barrier \"", barrier.name(), "\"");
-  group.running_for = Ms(barrier.open_for());
-  std::map<int, Place> places;
-  for (Place& place : PlacesIn(job, barrier.group())) {
-    places.emplace(place.rank, std::move(place));
+// In one look; nobody where those that have not come are not few.
+std::optional<Straggler> StragglerIn(const v1::GetJobResponse& job,
+                                     const std::string& name) {
+  const Answers answers;
+  const Judge judge(job, nullptr, answers);
+  const std::vector<Place> places = PlacesIn(job, name);
+  const milliseconds told_within = ToldWithin(job);
+  const auto group =
+      LookAtCollectives(name, places, judge, told_within / 2, told_within);
+  if (!group.has_value() || group->culprits.empty() ||
+      group->culprits.size() > group->waiting.size()) {
+    return std::nullopt;
   }
-  const Awaited awaited = {barrier.group(), 0, "has not come to it"};
-  for (const v1::MemberInfo& member : barrier.missing()) {
-    const auto place = places.find(member.rank());
-    if (place == places.end()) {
-      group.culprits.push_back({member.rank(), member.host(), member.pid(),
-                                member.debug_address(), "unknown",
-                                "has not come to it: no more is known of it"});
-      continue;
+  Straggler straggler;
+  straggler.group = name;
+  straggler.collective = group->collective;
+  straggler.waiting = static_cast<int>(group->waiting.size());
+  for (const Culprit& culprit : group->culprits) {
+    for (const Place& place : places) {
+      if (place.rank != culprit.rank) continue;
+      // It may have come since it told that it had not.
+      const milliseconds sure = group->running_for - place.age;
+      if (sure <= straggler.waiting_for) continue;
+      straggler.waiting_for = sure;
+      straggler.culprit = culprit;
     }
-    group.culprits.push_back(judge.Blame(place->second, awaited));
-    places.erase(place);
   }
-  const int missing = barrier.expected() - barrier.arrived();
-  if (missing == barrier.missing_size()) {
-    for (const auto& [rank, place] : places) group.waiting.push_back(rank);
-  } else {
-    group.note =
-        absl::StrCat("it waits for ", missing, " of ", barrier.expected(),
-                     " ranks, of whom these are the first");
+  if (straggler.waiting_for < told_within / 2) return std::nullopt;
+  return straggler;
+}
+
+void AddStragglers(const v1::GetJobResponse& job,
+                   const v1::GetJobResponse* earlier, Diagnosis& diagnosis) {
+  for (const std::string& name : GroupNames(job)) {
+    std::optional<Straggler> straggler = StragglerIn(job, name);
+    if (earlier != nullptr) {
+      std::optional<Straggler> before = StragglerIn(*earlier, name);
+      if (before.has_value() &&
+          (!straggler.has_value() ||
+           straggler->waiting_for < before->waiting_for)) {
+        straggler = std::move(before);
+      }
+    }
+    if (straggler.has_value()) {
+      diagnosis.stragglers.push_back(*std::move(straggler));
+    }
   }
-  return group;
 }
 
 }  // namespace
@@ -464,7 +310,7 @@ Diagnosis Diagnose(const v1::GetJobResponse& job,
   const milliseconds stuck_after =
       std::max(options.stuck_after, ToldWithin(job));
   Diagnosis diagnosis;
-  const Judge judge(earlier, answers, SilentAfter(job));
+  const Judge judge(job, earlier, answers);
   for (const std::string& name : GroupNames(job)) {
     const std::vector<Place> places = PlacesIn(job, name);
     auto group =
@@ -477,19 +323,23 @@ Diagnosis Diagnose(const v1::GetJobResponse& job,
     if (Ms(barrier.open_for()) < options.stuck_after) continue;
     diagnosis.groups.push_back(LookAtBarrier(job, barrier, judge));
   }
+  for (const v1::RegisteredGroup& forming : job.groups()) {
+    if (!forming.has_forming_for() ||
+        Ms(forming.forming_for()) < options.stuck_after) {
+      continue;
+    }
+    auto group = LookAtForming(job, forming, judge);
+    if (group.has_value()) diagnosis.groups.push_back(*std::move(group));
+  }
   std::stable_sort(diagnosis.groups.begin(), diagnosis.groups.end(),
                    [](const StuckGroup& a, const StuckGroup& b) {
                      return a.running_for > b.running_for;
                    });
+  diagnosis.keys = KeysAwaited(job, earlier, options.stuck_after);
   AddSilent(job, judge, diagnosis);
-  if (!job.generation_end().empty()) {
-    diagnosis.also.push_back(
-        absl::StrCat("generation ", job.summary().generation(),
-                     " is over: ", Harmless(job.generation_end())));
-  }
-  if (!job.rendezvous_waiting().empty()) {
-    diagnosis.also.push_back(Harmless(job.rendezvous_waiting()));
-  }
+  diagnosis.also = StandingOf(job);
+  diagnosis.absent = AbsentFrom(job, options.hosts);
+  if (diagnosis.healthy()) AddStragglers(job, earlier, diagnosis);
   return diagnosis;
 }
 

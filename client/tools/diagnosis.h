@@ -7,45 +7,20 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
+#include "client/tools/judge.h"
 #include "muster/v1/admin.pb.h"
 
 namespace muster::tools {
 
-// What came of asking a member's own HTTP port.
-enum class Answer {
-  kAnswers,
-  kRefused,      // its host is there, and nobody listens
-  kSilent,       // it takes the connection and says nothing: it is stopped
-  kUnreachable,  // its host does not answer
-};
-
-// By rank. Ranks that were not asked, or serve no HTTP, are not in it.
-using Answers = std::map<int, Answer>;
-
-// A rank that others wait for.
-struct Culprit {
-  int rank = -1;
-  std::string host;
-  int64_t pid = 0;
-  std::string debug_address;
-  // One word: dead, stopped, cut_off, silent, slow, user_code, other_group,
-  // in_collective, point_to_point (it waits in a send or a receive), unknown
-  // (what it last told is too old, or it has told nothing).
-  std::string state;
-  // For people, after "rank 2 (host-b, pid 7) ".
-  std::string what;
-};
-
 // A group in which a collective runs for too long, or a send or receive: one
-// for each of the two kinds. And one for each barrier that is open for so long.
+// for each of the two kinds. And one for each barrier that is open for so long,
+// and for each group that forms for so long.
 struct StuckGroup {
   std::string group;
-  // Of the collective, the send or the receive; 0: a barrier.
+  // Of the collective, the send or the receive; 0: something else.
   int64_t sequence = 0;
   std::string collective;  // for people, as a rank that is in it tells it
   // How long the first of those that wait has been in it.
@@ -56,15 +31,45 @@ struct StuckGroup {
   std::string note;
 };
 
+// A key that nobody sets, or a queue that gets no item, and who waits for it.
+struct AwaitedKey {
+  std::string what;  // `key "k"`, for people
+  std::string key;   // its beginning
+  bool queue = false;
+  struct Waiter {
+    int rank = -1;  // -1: it has none
+    std::string member;
+    std::string host;
+    int64_t pid = 0;
+    std::chrono::milliseconds waiting_for{0};
+  };
+  std::vector<Waiter> waiters;  // who waits for longest first
+};
+
+// Whom others wait for, though for less than what counts as stuck.
+struct Straggler {
+  std::string group;
+  std::string collective;
+  Culprit culprit;
+  int waiting = 0;  // how many ranks wait for it
+  std::chrono::milliseconds waiting_for{0};
+};
+
 struct Diagnosis {
   std::vector<StuckGroup> groups;  // the one that is stuck for longest first
+  std::vector<AwaitedKey> keys;    // for which somebody waits for longest first
   // Others that tell nothing any more, though nobody is known to wait for them.
   std::vector<Culprit> silent;
-  // The rendezvous, the end of the generation: a line each.
+  // The rendezvous, the end of the generation, what cannot be known: a line
+  // each.
   std::vector<std::string> also;
+  // Who is missing in the rendezvous.
+  std::vector<Culprit> absent;
+  // Of a healthy job, in the groups where somebody comes late.
+  std::vector<Straggler> stragglers;
   // Nothing waits for longer than it may.
   bool healthy() const {
-    return groups.empty() && silent.empty() && also.empty();
+    return groups.empty() && keys.empty() && silent.empty() && also.empty();
   }
 };
 
@@ -73,6 +78,8 @@ struct DiagnosisOptions {
   // takes an eighth of the lease at least: who waits for less may wait for one
   // that has come since its last heartbeat.
   std::chrono::milliseconds stuck_after = std::chrono::seconds(5);
+  // Of ranks that have not said themselves where they are, by rank.
+  std::map<int, std::string> hosts = {};
 };
 
 // From one look at the job, or two: `earlier`, if it is not null, was some time

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -20,6 +21,16 @@ namespace {
 constexpr size_t kRanksShown = 16;
 constexpr size_t kCulpritsShown = 16;
 
+// "rank 2 (host-b, pid 7)", as far as it is known.
+std::string Who(int rank, const std::string& host, int64_t pid) {
+  std::string text =
+      rank < 0 ? std::string("no rank") : absl::StrCat("rank ", rank);
+  if (host.empty()) return text;
+  absl::StrAppend(&text, " (", Harmless(host));
+  if (pid != 0) absl::StrAppend(&text, ", pid ", pid);
+  return text + ")";
+}
+
 // A line for each.
 void AppendCulprits(const std::vector<Culprit>& culprits, std::string& text) {
   for (size_t i = 0; i < culprits.size(); ++i) {
@@ -27,22 +38,71 @@ void AppendCulprits(const std::vector<Culprit>& culprits, std::string& text) {
       absl::StrAppend(&text, "  and ", culprits.size() - i, " more\n");
       break;
     }
-    absl::StrAppend(&text, "  rank ", culprits[i].rank, " (",
-                    Harmless(culprits[i].host), ", pid ", culprits[i].pid, ") ",
-                    culprits[i].what, "\n");
+    absl::StrAppend(&text, "  ",
+                    Who(culprits[i].rank, culprits[i].host, culprits[i].pid),
+                    " ", culprits[i].what, "\n");
   }
 }
 
-nlohmann::json Json(const std::vector<Culprit>& culprits) {
-  nlohmann::json json = nlohmann::json::array();
-  for (const Culprit& culprit : culprits) {
-    json.push_back({{"rank", culprit.rank},
-                    {"host", culprit.host},
-                    {"pid", culprit.pid},
-                    {"debug_address", culprit.debug_address},
-                    {"state", culprit.state},
-                    {"what", culprit.what}});
+void AppendKey(const AwaitedKey& key, std::string& text) {
+  absl::StrAppend(&text, "\n", key.queue ? "nobody pushes " : "nobody sets ",
+                  key.what, "\n");
+  for (size_t i = 0; i < key.waiters.size(); ++i) {
+    if (i == kCulpritsShown) {
+      absl::StrAppend(&text, "  and ", key.waiters.size() - i, " more\n");
+      break;
+    }
+    const AwaitedKey::Waiter& waiter = key.waiters[i];
+    absl::StrAppend(&text, "  ", Who(waiter.rank, waiter.host, waiter.pid),
+                    " has waited for it for ", SecondsText(waiter.waiting_for),
+                    "\n");
   }
+}
+
+void AppendStraggler(const Straggler& straggler, std::string& text) {
+  absl::StrAppend(&text, "slowest in group \"", Harmless(straggler.group),
+                  "\": ",
+                  Who(straggler.culprit.rank, straggler.culprit.host,
+                      straggler.culprit.pid),
+                  "; ", straggler.waiting,
+                  straggler.waiting == 1 ? " rank has" : " ranks have",
+                  " waited for it ", SecondsText(straggler.waiting_for), " in ",
+                  Harmless(straggler.collective), "\n");
+}
+
+nlohmann::json Json(const Culprit& culprit) {
+  return {{"rank", culprit.rank},   {"host", culprit.host},
+          {"pid", culprit.pid},     {"debug_address", culprit.debug_address},
+          {"state", culprit.state}, {"what", culprit.what}};
+}
+
+nlohmann::json Json(const AwaitedKey& key) {
+  nlohmann::json json = {{"key", key.key},
+                         {"queue", key.queue},
+                         {"what", key.what},
+                         {"waiting", nlohmann::json::array()}};
+  for (const AwaitedKey::Waiter& waiter : key.waiters) {
+    json["waiting"].push_back({{"rank", waiter.rank},
+                               {"member", waiter.member},
+                               {"host", waiter.host},
+                               {"pid", waiter.pid},
+                               {"waiting_for_ms", waiter.waiting_for.count()}});
+  }
+  return json;
+}
+
+nlohmann::json Json(const Straggler& straggler) {
+  return {{"group", straggler.group},
+          {"collective", straggler.collective},
+          {"culprit", Json(straggler.culprit)},
+          {"waiting", straggler.waiting},
+          {"waiting_for_ms", straggler.waiting_for.count()}};
+}
+
+template <typename T>
+nlohmann::json Json(const std::vector<T>& entries) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const T& entry : entries) json.push_back(Json(entry));
   return json;
 }
 
@@ -72,6 +132,7 @@ std::string DiagnosisText(const v1::GetJobResponse& job,
                       ", "),
         shown < group.waiting.size() ? ", ...\n" : "\n");
   }
+  for (const AwaitedKey& key : diagnosis.keys) AppendKey(key, text);
   if (!diagnosis.silent.empty()) {
     absl::StrAppend(&text, "\nnothing is heard of\n");
     AppendCulprits(diagnosis.silent, text);
@@ -80,7 +141,11 @@ std::string DiagnosisText(const v1::GetJobResponse& job,
   for (const std::string& line : diagnosis.also) {
     absl::StrAppend(&text, line, "\n");
   }
+  AppendCulprits(diagnosis.absent, text);
   if (diagnosis.healthy()) absl::StrAppend(&text, "nothing is stuck\n");
+  for (const Straggler& straggler : diagnosis.stragglers) {
+    AppendStraggler(straggler, text);
+  }
   return text;
 }
 
@@ -90,8 +155,11 @@ std::string DiagnosisJson(const v1::GetJobResponse& job,
                          {"generation", job.summary().generation()},
                          {"stuck", !diagnosis.healthy()},
                          {"groups", nlohmann::json::array()},
+                         {"keys", Json(diagnosis.keys)},
                          {"silent", Json(diagnosis.silent)},
-                         {"also", diagnosis.also}};
+                         {"also", diagnosis.also},
+                         {"absent", Json(diagnosis.absent)},
+                         {"stragglers", Json(diagnosis.stragglers)}};
   for (const StuckGroup& group : diagnosis.groups) {
     nlohmann::json entry = {{"group", group.group},
                             {"sequence", group.sequence},

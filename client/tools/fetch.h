@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "client/tools/diagnosis.h"
+#include "client/tools/judge.h"
 
 namespace muster::tools {
 

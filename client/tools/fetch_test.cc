@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/internal/endpoint.h"
-#include "client/tools/diagnosis.h"
+#include "client/tools/judge.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -27,10 +27,12 @@
 #include "client/internal/convert.h"
 #include "client/internal/endpoint.h"
 #include "client/session.h"
+#include "client/tools/agents.h"
 #include "client/tools/ctl_options.h"
 #include "client/tools/ctl_text.h"
 #include "client/tools/diagnosis.h"
 #include "client/tools/fetch.h"
+#include "client/tools/missing_recorder.h"
 #include "client/tools/recorders.h"
 #include "client/tools/version_report.h"
 #include "google/protobuf/message.h"
@@ -199,7 +201,10 @@ class Ctl {
     if (Interrupted(options_.interval)) return absl::OkStatus();
     const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
     if (!job.ok()) return job.status();
-    const DiagnosisOptions limits = {.stuck_after = options_.stuck_after};
+    DiagnosisOptions limits = {.stuck_after = options_.stuck_after};
+    if (!job->missing_ranks().empty()) {
+      limits.hosts = HostsOfRanks(*control_, job->summary().job());
+    }
     Answers answers;
     for (const auto& [rank, fetched] :
          FetchAll(*job, RanksToAsk(*job, &*earlier, limits), "")) {
@@ -253,6 +258,18 @@ class Ctl {
                            std::min(options_.timeout, kPageTime));
   }
 
+  // As those have it that answer, or else this process.
+  std::string DumpPrefix(const v1::GetJobResponse& job,
+                         const Recorders& recorders) {
+    if (recorders.by_rank.empty()) {
+      const char* const own = FromEnvironment("TORCH_FR_DUMP_TEMP_FILE");
+      return own == nullptr ? "" : own;
+    }
+    const int rank = recorders.by_rank.begin()->first;
+    return DumpPrefixIn(
+        FetchAll(job, {rank}, "/debug/environment").at(rank).body);
+  }
+
   absl::StatusOr<Recorders> Collect(std::string& name) {
     const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
     if (!job.ok()) return job.status();
@@ -270,13 +287,15 @@ class Ctl {
         recorders.missing[rank] = std::string(fetched.status.message());
       }
     }
-    if (!recorders.missing.empty()) {
-      fprintf(stderr,
-              "musterctl: %zu of %zu ranks did not answer; rank %d: %s\n",
-              recorders.missing.size(), ranks.size(),
-              recorders.missing.begin()->first,
-              Harmless(recorders.missing.begin()->second).c_str());
+    const std::string prefix =
+        recorders.missing.empty() ? "" : DumpPrefix(*job, recorders);
+    for (const v1::MemberInfo& member : job->members()) {
+      const auto missing = recorders.missing.find(member.rank());
+      if (missing == recorders.missing.end()) continue;
+      missing->second =
+          WhyNoRecorder(member, missing->second, prefix, internal::HostName());
     }
+    fputs(MissingText(recorders.missing, ranks.size()).c_str(), stderr);
     if (recorders.by_rank.empty() && !ranks.empty()) {
       return absl::UnavailableError("no rank answered");
     }
