@@ -20,6 +20,7 @@
 #include "client/session.h"
 #include "client/store.h"
 #include "client/streams.h"
+#include "client/symmetric.h"
 #include "client/tcp_store.h"
 
 #endif  // MUSTER_CLIENT_MUSTER_H_

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/muster.h"
@@ -186,6 +187,44 @@ TEST_F(StreamsTest, AGroupThatIsBoundToADeviceTakesNoOther) {
   EXPECT_EQ(dataplane::nccl::testing::TakeMade().by_split, 1);
 }
 
+TEST_F(StreamsTest, SymmetricMemoryIsOwnedByItsTensor) {
+  SymmetricTensor numbers =
+      AllocateSymmetric(nullptr, DataType::kFloat32, {2, 3});
+  EXPECT_EQ(numbers.tensor().Describe(), "float32[2,3] on cuda:0");
+  std::fill_n(static_cast<float*>(numbers.tensor().data()), 6, 1.0F);
+  AllReduce(numbers.tensor(), {.op = ReduceOp::kPremulSum, .factor = 3});
+  Barrier();
+  // Those of a group that is no more are their owner's yet.
+  const auto group = NewGroup(NewGroupOptions{.backend = "nccl-host"});
+  const SymmetricTensor other = AllocateSymmetric(group, DataType::kInt8, {1});
+  void* const at = other.tensor().data();
+  DestroyProcessGroup(group);
+  EXPECT_EQ(other.tensor().data(), at);
+  static_cast<int8_t*>(at)[0] = 1;
+  const SymmetricTensor moved = std::move(numbers);
+  EXPECT_EQ(moved.tensor().element_count(), 6);
+  EXPECT_EQ(numbers.tensor().element_count(), 0);  // NOLINT: looked at
+  const auto problem = [](const std::vector<int64_t>& shape,
+                          DeviceType device) -> std::string {
+    try {
+      AllocateSymmetric(nullptr, DataType::kInt8, shape, {.device = device});
+    } catch (const DistError& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  EXPECT_THAT(problem({2}, DeviceType::kCpu),
+              HasSubstr("the gloo backend has no symmetric memory"));
+  EXPECT_THAT(problem({2, 0}, DeviceType::kCuda),
+              HasSubstr("argument shape: no elements in int8[2,0]"));
+  EXPECT_THAT(problem({-1}, DeviceType::kCuda),
+              HasSubstr("argument shape: negative dimension in int8[-1]"));
+  EXPECT_THAT(problem({int64_t{1} << 40, int64_t{1} << 40}, DeviceType::kCuda),
+              HasSubstr("does not fit into 63 bits"));
+  // Neither ends the group.
+  EXPECT_EQ(problem({1}, DeviceType::kCuda), "none");
+}
+
 TEST_F(StreamsTest, OfSeveralBackendsEachHasTheCommunicatorOfItsOwn) {
   DestroyProcessGroup();
   InitProcessGroup({.backend = "cpu:gloo,cuda:nccl-host",
@@ -199,9 +238,9 @@ TEST_F(StreamsTest, OfSeveralBackendsEachHasTheCommunicatorOfItsOwn) {
             dataplane::nccl::testing::Made{.by_split = 1});
   // And its place in the flight recorder.
   for (const std::string& name : {WorldGroup()->name(), group->name()}) {
-    EXPECT_THAT(FlightRecorderJson(),
-                HasSubstr("\"" + name +
-                          "/nccl\":{\"asyncError\":\"no error\""));
+    EXPECT_THAT(
+        FlightRecorderJson(),
+        HasSubstr("\"" + name + "/nccl\":{\"asyncError\":\"no error\""));
   }
 }
 

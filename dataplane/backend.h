@@ -10,18 +10,28 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
+#include "dataplane/tensor.h"
 #include "dataplane/work.h"
 
 namespace muster::dataplane {
 
 // Of the nccl backend. What is not given is NCCL's own choice, or that of its
-// environment; an NCCL that is too old for a field ignores it.
+// environment; an NCCL that is too old for a field ignores it, but for
+// cta_policy, which is an error then.
 struct NcclOptions {
+  // NCCL_CTA_POLICY_...: how many processors of the device a collective takes.
+  // kEfficiency: as few as do. kZero: none where copy engines can do it, which
+  // they can where all tensors of the collective lie in symmetric memory; NCCL
+  // says for which collectives.
+  enum class CtaPolicy { kDefault = 0, kEfficiency = 1, kZero = 2 };
+
   // Collectives go before kernels of streams of ordinary priority.
   bool is_high_priority_stream = false;
   // Waiting for a collective holds up the host, too, until it is complete.
@@ -35,9 +45,7 @@ struct NcclOptions {
   std::optional<int> split_share = std::nullopt;
   std::optional<int> traffic_class = std::nullopt;
   std::optional<int> collnet_enable = std::nullopt;
-  // 0: default, 1: as few as do, 2: none where copy engines can do it (all of
-  // its tensors in symmetric memory).
-  std::optional<int> cta_policy = std::nullopt;
+  std::optional<CtaPolicy> cta_policy = std::nullopt;  // 2.27; kZero: 2.28
   std::optional<int> shrink_share = std::nullopt;
   std::optional<int> nvls_ctas = std::nullopt;
   std::optional<int> channels_per_net_peer = std::nullopt;
@@ -106,6 +114,25 @@ struct BackendOptions {
   std::shared_ptr<Descent> descent = {};
 };
 
+// A rank's piece of memory of which all ranks of a group have one of the same
+// size, so that the group's collectives reach each other's without a copy in
+// between. It is given back when this is destroyed, which may be after the
+// group; collectives on it are to be complete by then.
+class SymmetricMemory {
+ public:
+  virtual ~SymmetricMemory() = default;
+
+  virtual void* data() const = 0;
+  virtual Device device() const = 0;
+};
+
+struct SymmetricOptions {
+  // The same on all ranks, and not 0.
+  size_t bytes = 0;
+  DeviceType device = DeviceType::kCuda;
+  Instant deadline = Instant::max();
+};
+
 // What is known of the communicators of a library, for people and for c10d's
 // tools: texts by their names, of each communicator by a name that its ranks
 // share.
@@ -163,6 +190,16 @@ class Backend {
     return nullptr;
   }
 
+  // All ranks call it, in one order with the collectives. Waits for them.
+  // Errors: kUnimplemented (it has none), kInvalidArgument (`bytes` differ),
+  // kDeadlineExceeded (not all ranks came) and others. All but the first end
+  // the group.
+  virtual absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+      const SymmetricOptions& options) {
+    return absl::UnimplementedError(
+        absl::StrCat("the ", name(), " backend has no symmetric memory"));
+  }
+
   // Does not wait for anything. Empty if it has none.
   virtual CommunicatorStates communicator_states() const { return {}; }
 
@@ -197,6 +234,10 @@ class BackendDecorator : public Backend {
   }
   std::shared_ptr<Descent> Split(const SplitOptions& options) override {
     return inner_->Split(options);
+  }
+  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+      const SymmetricOptions& options) override {
+    return inner_->AllocateSymmetric(options);
   }
   CommunicatorStates communicator_states() const override {
     return inner_->communicator_states();

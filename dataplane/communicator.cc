@@ -61,6 +61,16 @@ std::shared_ptr<Descent> Communicator::Split(const SplitOptions& options) {
   return backend_->Split(options);
 }
 
+absl::StatusOr<std::shared_ptr<SymmetricMemory>>
+Communicator::AllocateSymmetric(const SymmetricOptions& options) {
+  if (absl::Status poison = status(); !poison.ok()) return poison;
+  auto memory = backend_->AllocateSymmetric(options);
+  if (!memory.ok() && !absl::IsUnimplemented(memory.status())) {
+    Abort(memory.status());
+  }
+  return memory;
+}
+
 std::shared_ptr<Work> Communicator::StartNext(Collective collective) {
   absl::Status poison;
   {

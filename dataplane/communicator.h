@@ -83,6 +83,11 @@ class Communicator {
   // As Backend::Split, between the collectives before it and those after it.
   std::shared_ptr<Descent> Split(const SplitOptions& options);
 
+  // As Backend::AllocateSymmetric; a failure but kUnimplemented poisons the
+  // group.
+  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+      const SymmetricOptions& options);
+
   // What Start would make of its arguments: OK, or that error, without its
   // head.
   absl::Status Check(const Collective& collective) const;

@@ -135,6 +135,16 @@ std::shared_ptr<Descent> PerDevice::DescentFor(
   return all == nullptr ? nullptr : all->Of(device);
 }
 
+absl::StatusOr<std::shared_ptr<SymmetricMemory>> PerDevice::AllocateSymmetric(
+    const SymmetricOptions& options) {
+  for (const auto& [device, backend] : backends_) {
+    if (device == options.device) return backend->AllocateSymmetric(options);
+  }
+  return absl::UnimplementedError(absl::StrCat("No backend for ",
+                                               DeviceTypeName(options.device),
+                                               " memory in \"", name_, "\""));
+}
+
 CommunicatorStates PerDevice::communicator_states() const {
   CommunicatorStates all;
   for (const Backend* const backend : Distinct()) {

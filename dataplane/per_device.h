@@ -40,6 +40,8 @@ class PerDevice : public Backend {
   void EndTogether() override;
   void Refused(const Collective& collective, const absl::Status& why) override;
   std::shared_ptr<Descent> Split(const SplitOptions& options) override;
+  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+      const SymmetricOptions& options) override;
   CommunicatorStates communicator_states() const override;
   void Abort(absl::Status cause) override;
 

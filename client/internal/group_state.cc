@@ -338,6 +338,22 @@ std::shared_ptr<dataplane::Descent> GroupState::Split(
   return live == nullptr ? nullptr : live->Split(options);
 }
 
+std::shared_ptr<dataplane::SymmetricMemory> GroupState::AllocateSymmetric(
+    size_t bytes, DeviceType device, milliseconds timeout) {
+  if (IsForOthers("allocate_symmetric")) return nullptr;
+  const auto live = LiveCommunicator();
+  const std::string name = timeout.count() == 0
+                               ? options_.timeout_name
+                               : "AllocateSymmetricOptions::timeout";
+  if (timeout.count() == 0) timeout = options_.timeout;
+  auto memory =
+      live->AllocateSymmetric({.bytes = bytes,
+                               .device = device,
+                               .deadline = Deadline::After(timeout, name).at});
+  if (!memory.ok()) ThrowFailure(memory.status());
+  return *std::move(memory);
+}
+
 void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   if (IsForOthers("abort")) return;
   const auto live = communicator();

@@ -4,6 +4,7 @@
 #define MUSTER_CLIENT_INTERNAL_GROUP_STATE_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -94,6 +95,11 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // As dataplane::Backend::Split; null also of a group that was shut down.
   std::shared_ptr<dataplane::Descent> Split(
       const dataplane::SplitOptions& options);
+
+  // A piece of memory that all ranks have; null when this process is not in the
+  // group. Zero: the group's timeout. Throws what Run throws.
+  std::shared_ptr<dataplane::SymmetricMemory> AllocateSymmetric(
+      size_t bytes, DeviceType device, std::chrono::milliseconds timeout);
 
   // As ProcessGroup::Abort. To blame are these ranks of the group; without any
   // it is this one.

@@ -98,6 +98,15 @@ void ConsistencyCheck::Abort(absl::Status cause) {
   for (const Job& job : jobs) job.work->Complete(cause);
 }
 
+absl::StatusOr<std::shared_ptr<SymmetricMemory>>
+ConsistencyCheck::AllocateSymmetric(const SymmetricOptions& options) {
+  {
+    MutexLock lock(mutex_);
+    while (runs_ || !jobs_.empty()) changed_.Wait(mutex_);
+  }
+  return inner().AllocateSymmetric(options);
+}
+
 absl::Status ConsistencyCheck::aborted() const {
   MutexLock lock(mutex_);
   return aborted_;
@@ -113,8 +122,12 @@ void ConsistencyCheck::Serve() {
       job = std::move(jobs_.front());
       jobs_.pop_front();
       current_ = job.work;
+      runs_ = true;
     }
     Run(job);
+    MutexLock lock(mutex_);
+    runs_ = false;
+    changed_.NotifyAll();
   }
 }
 

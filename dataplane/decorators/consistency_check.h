@@ -53,6 +53,9 @@ class ConsistencyCheck : public BackendDecorator {
   std::shared_ptr<Descent> Split(const SplitOptions&) override {
     return nullptr;
   }
+  // When all that was started has come to `inner`.
+  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+      const SymmetricOptions& options) override;
   void Abort(absl::Status cause) override;
 
  private:
@@ -79,6 +82,8 @@ class ConsistencyCheck : public BackendDecorator {
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
   // That the thread is at; null: none.
   std::shared_ptr<ProxyWork> current_ ABSL_GUARDED_BY(mutex_);
+  // Whether the thread is at one.
+  bool runs_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 

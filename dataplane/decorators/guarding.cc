@@ -74,6 +74,16 @@ std::shared_ptr<Descent> Guarding::Split(const SplitOptions& options) {
   return descent;
 }
 
+absl::StatusOr<std::shared_ptr<SymmetricMemory>> Guarding::AllocateSymmetric(
+    const SymmetricOptions& options) {
+  absl::StatusOr<std::shared_ptr<SymmetricMemory>> memory = nullptr;
+  const std::string problem =
+      Thrown([&] { memory = inner().AllocateSymmetric(options); });
+  if (problem.empty()) return memory;
+  return absl::InternalError(
+      absl::StrCat("backend \"", name(), "\": AllocateSymmetric ", problem));
+}
+
 void Guarding::Abort(absl::Status cause) {
   Note("Abort", Thrown([&] { inner().Abort(std::move(cause)); }));
 }

@@ -22,6 +22,8 @@ class Guarding : public BackendDecorator {
   void EndTogether() override;
   void Refused(const Collective& collective, const absl::Status& why) override;
   std::shared_ptr<Descent> Split(const SplitOptions& options) override;
+  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+      const SymmetricOptions& options) override;
   void Abort(absl::Status cause) override;
 
  private:

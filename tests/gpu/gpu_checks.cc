@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -22,6 +25,7 @@
 #include "dataplane/cuda/testing/on_device.h"
 #include "dataplane/factory.h"
 #include "dataplane/testing/backend_conformance.h"
+#include "dataplane/testing/in_memory_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/gpu/platform.h"
@@ -273,6 +277,131 @@ TEST_P(NcclOverhead, AnAllReduceBesideTheBareCall) {
                       "under 2)",
                       ours, bare, ours - bare));
   EXPECT_EQ(api.CommDestroy(comm), nccl::kSuccess);
+}
+
+// As many ranks as the parameter says, each on a device of its own.
+class SymmetricMemoryOnGpu : public ::testing::TestWithParam<int> {
+ protected:
+  static constexpr int64_t kBytes = 1 << 20;
+
+  // Calls `body` for every rank.
+  void OnRanks(const std::function<void(int)>& body) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < GetParam(); ++rank) {
+      threads.emplace_back([&, rank] {
+        cuda::Stream stream = nullptr;
+        EXPECT_EQ(Cuda().SetDevice(rank), kSuccess);
+        EXPECT_EQ(Cuda().StreamCreateWithPriority(&stream,
+                                                  cuda::kStreamNonBlocking, 0),
+                  kSuccess);
+        cuda::SetCurrentStream(rank, stream);
+        body(rank);
+        EXPECT_EQ(Cuda().StreamSynchronize(stream), kSuccess);
+        EXPECT_EQ(Cuda().StreamDestroy(stream), kSuccess);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  std::unique_ptr<Backend> Join(int rank) {
+    BackendOptions options = {.rank = rank,
+                              .world_size = GetParam(),
+                              .group_name = "symmetric",
+                              .store = store_,
+                              .device = rank};
+    if (gpu::Nccl().version >= kZeroCtaVersion) {
+      options.nccl.cta_policy = NcclOptions::CtaPolicy::kZero;
+    }
+    return *gpu::CreateNccl(options);
+  }
+
+  static constexpr int kZeroCtaVersion = 22800;
+  std::shared_ptr<InMemoryStore> store_ = std::make_shared<InMemoryStore>();
+};
+INSTANTIATE_TEST_SUITE_P(OnGpu, SymmetricMemoryOnGpu, ValuesIn(NcclSizes()));
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SymmetricMemoryOnGpu);
+
+absl::Status RunOn(Backend& backend, Collective collective) {
+  collective.timeout = std::chrono::minutes(2);
+  collective.deadline = Clock::now() + collective.timeout;
+  return backend.Start(collective)->Wait();
+}
+
+// Bytes of the device, on the host, once the stream has come so far.
+std::vector<uint8_t> Read(const Tensor& tensor) {
+  std::vector<uint8_t> bytes(tensor.bytes());
+  const cuda::Stream stream = cuda::CurrentStream(tensor.device().index);
+  Cuda().MemcpyAsync(bytes.data(), tensor.data(), bytes.size(),
+                     cuda::kMemcpyDefault, stream);
+  EXPECT_EQ(Cuda().StreamSynchronize(stream), kSuccess);
+  return bytes;
+}
+
+// By copy engines, where NCCL has that.
+TEST_P(SymmetricMemoryOnGpu, AnAllGatherInIt) {
+  OnRanks([&](int rank) {
+    const auto backend = Join(rank);
+    const int64_t all = kBytes * GetParam();
+    const auto memory = backend->AllocateSymmetric(
+        {.bytes = static_cast<size_t>(kBytes + all),
+         .deadline = Clock::now() + std::chrono::minutes(2)});
+    if (absl::IsUnimplemented(memory.status())) {
+      if (rank > 0) return;
+      Figures().emplace_back("nccl: symmetric memory",
+                             std::string(memory.status().message()));
+      return;
+    }
+    ASSERT_EQ(memory.status(), absl::OkStatus());
+    char* const data = static_cast<char*>((*memory)->data());
+    const Tensor in(data, DataType::kUint8, {kBytes}, (*memory)->device());
+    const Tensor out(data + kBytes, DataType::kUint8, {all},
+                     (*memory)->device());
+    EXPECT_EQ(Cuda().MemsetAsync(data, rank + 1, in.bytes(),
+                                 cuda::CurrentStream(rank)),
+              kSuccess);
+    EXPECT_EQ(RunOn(*backend, {.kind = CollectiveKind::kAllGatherIntoTensor,
+                               .inputs = {in},
+                               .outputs = {out}}),
+              absl::OkStatus());
+    const std::vector<uint8_t> seen = Read(out);
+    for (int64_t i = 0; i < all; ++i) {
+      ASSERT_EQ(seen[static_cast<size_t>(i)], i / kBytes + 1) << i;
+    }
+  });
+}
+
+// 256 of rank 0 and 1 of all others, of which each alone is lost.
+TEST_P(SymmetricMemoryOnGpu, HowOftenASumOfBfloat16IsRounded) {
+  OnRanks([&](int rank) {
+    const auto backend = Join(rank);
+    const auto memory = backend->AllocateSymmetric(
+        {.bytes = 2, .deadline = Clock::now() + std::chrono::minutes(2)});
+    if (absl::IsUnimplemented(memory.status())) return;
+    ASSERT_EQ(memory.status(), absl::OkStatus());
+    const Tensor number((*memory)->data(), DataType::kBfloat16, {1},
+                        (*memory)->device());
+    const uint16_t bits = rank == 0 ? 0x4380 : 0x3f80;
+    EXPECT_EQ(
+        Cuda().MemcpyAsync(number.data(), &bits, sizeof(bits),
+                           cuda::kMemcpyDefault, cuda::CurrentStream(rank)),
+        kSuccess);
+    EXPECT_EQ(RunOn(*backend,
+                    {.kind = CollectiveKind::kAllReduce, .tensors = {number}}),
+              absl::OkStatus());
+    const std::vector<uint8_t> seen = Read(number);
+    // From 256 on every second number is one of bfloat16.
+    EXPECT_EQ(seen[1], 0x43);
+    const int sum = 256 + 2 * (seen[0] - 0x80);
+    const int exact = 256 + GetParam() - 1;
+    EXPECT_LE(std::abs(sum - exact), GetParam());
+    if (rank == 0 && GetParam() > 2) {
+      Figures().emplace_back(
+          absl::StrCat("nccl: 256 and ", GetParam() - 1,
+                       " x 1 in bfloat16, in symmetric memory"),
+          absl::StrCat(sum, std::abs(sum - exact) <= 1 ? ": rounded once"
+                                                       : ": rounded often"));
+    }
+  });
 }
 
 class StagingRate : public OneRank {};

@@ -11,11 +11,11 @@ absl::Status NcclAvailable() { return absl::OkStatus(); }
 
 const dataplane::cuda::Runtime& Cuda() {
   static const auto* const runtime = new dataplane::cuda::Runtime{
-      .api = dataplane::cuda::testing::HostCudaApi(/*devices=*/2),
+      .api = dataplane::cuda::testing::HostCudaApi(/*devices=*/4),
       .path = "the host's",
       .runtime_version = 13000,
       .driver_version = 13000,
-      .devices = 2};
+      .devices = 4};
   return *runtime;
 }
 

@@ -46,6 +46,11 @@ inline constexpr int kSplitNoColor = -1;
 inline constexpr int kShrinkDefault = 0;
 inline constexpr int kShrinkAbort = 1;
 inline constexpr int kWindowSymmetric = 1;
+inline constexpr int kCtaPolicyEfficiency = 1;
+inline constexpr int kCtaPolicyZero = 2;
+
+// What a window begins at a multiple of, and is one of.
+inline constexpr size_t kWindowAlignment = 4096;
 
 // ncclUniqueId: how the ranks of a communicator find each other.
 struct UniqueId {

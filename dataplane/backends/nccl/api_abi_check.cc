@@ -87,6 +87,9 @@ MUSTER_SAME_FIELD(nvls_ctas, nvlsCTAs);
 MUSTER_SAME_FIELD(channels_per_net_peer, nChannelsPerNetPeer);
 MUSTER_SAME_FIELD(nvlink_centric_sched, nvlinkCentricSched);
 static_assert(sizeof(Config) <= sizeof(ncclConfig_t));
+static_assert(kCtaPolicyEfficiency == NCCL_CTA_POLICY_EFFICIENCY &&
+              kCtaPolicyZero == NCCL_CTA_POLICY_ZERO);
+static_assert(kWindowAlignment == NCCL_WIN_REQUIRED_ALIGNMENT);
 #endif
 
 #undef MUSTER_SAME_FIELD

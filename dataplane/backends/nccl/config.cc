@@ -2,7 +2,34 @@
 
 #include <optional>
 
+#include "absl/strings/str_cat.h"
+#include "dataplane/cuda/api.h"
+
 namespace muster::dataplane::nccl {
+namespace {
+
+// Since when there are policies, and the one for copy engines.
+constexpr int kCtaVersion = 22700;
+constexpr int kZeroCtaVersion = 22800;
+using CtaPolicy = NcclOptions::CtaPolicy;
+static_assert(static_cast<int>(CtaPolicy::kEfficiency) ==
+                  kCtaPolicyEfficiency &&
+              static_cast<int>(CtaPolicy::kZero) == kCtaPolicyZero);
+
+absl::Status CheckCtaPolicy(CtaPolicy policy, int version) {
+  const int value = static_cast<int>(policy);
+  if (value < 0 || value > kCtaPolicyZero) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("NcclOptions::cta_policy: ", value, " is no CtaPolicy"));
+  }
+  const int needed = policy == CtaPolicy::kZero ? kZeroCtaVersion : kCtaVersion;
+  if (version >= needed) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("NcclOptions::cta_policy: ", value, " needs NCCL ",
+                   VersionText(needed), ", this is ", VersionText(version)));
+}
+
+}  // namespace
 
 Config ConfigOf(const NcclOptions& options, const std::string& group_name,
                 int version) {
@@ -21,12 +48,39 @@ Config ConfigOf(const NcclOptions& options, const std::string& group_name,
   set(config.split_share, options.split_share);
   set(config.traffic_class, options.traffic_class);
   set(config.collnet_enable, options.collnet_enable);
-  set(config.cta_policy, options.cta_policy);
+  if (options.cta_policy.has_value()) {
+    config.cta_policy = static_cast<int>(*options.cta_policy);
+  }
   set(config.shrink_share, options.shrink_share);
   set(config.nvls_ctas, options.nvls_ctas);
   set(config.channels_per_net_peer, options.channels_per_net_peer);
   set(config.nvlink_centric_sched, options.nvlink_centric_sched);
   return config;
+}
+
+absl::Status CheckOptions(const Platform& platform,
+                          const BackendOptions& options) {
+  const NcclOptions& nccl = options.nccl;
+  if (nccl.min_ctas.has_value() && nccl.max_ctas.has_value() &&
+      *nccl.min_ctas > *nccl.max_ctas) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("NcclOptions::min_ctas: ", *nccl.min_ctas,
+                     " is above max_ctas, which is ", *nccl.max_ctas));
+  }
+  if (nccl.cta_policy.has_value()) {
+    absl::Status status =
+        CheckCtaPolicy(*nccl.cta_policy, platform.nccl_version);
+    if (!status.ok()) return status;
+  }
+  if (options.device < 0) return absl::OkStatus();
+  int count = 0;
+  absl::Status status =
+      cuda::ToStatus(platform.cuda, platform.cuda.GetDeviceCount(&count),
+                     "cudaGetDeviceCount");
+  if (!status.ok() || options.device < count) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("argument device_id: ", options.device, ", but there are ",
+                   count, count == 1 ? " CUDA device" : " CUDA devices"));
 }
 
 }  // namespace muster::dataplane::nccl

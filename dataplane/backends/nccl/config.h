@@ -3,8 +3,10 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "dataplane/backend.h"
 #include "dataplane/backends/nccl/api.h"
+#include "dataplane/backends/nccl/platform.h"
 
 namespace muster::dataplane::nccl {
 
@@ -13,6 +15,12 @@ namespace muster::dataplane::nccl {
 // the communicator.
 Config ConfigOf(const NcclOptions& options, const std::string& group_name,
                 int version);
+
+// Errors: kInvalidArgument (a device that is not there, options of NCCL that
+// contradict each other), kUnimplemented (this NCCL is too old for one of
+// them).
+absl::Status CheckOptions(const Platform& platform,
+                          const BackendOptions& options);
 
 }  // namespace muster::dataplane::nccl
 

@@ -313,7 +313,22 @@ absl::Status ToStatus(const Api& api, Result result, absl::string_view what,
                    more == nullptr ? "" : more));
 }
 
-absl::Status CheckSupported(const Collective& collective) {
+absl::Status CheckSupported(const Collective& collective, int device) {
+  for (const auto* list :
+       {&collective.tensors, &collective.inputs, &collective.outputs}) {
+    for (const Tensor& tensor : *list) {
+      if (tensor.device().type != DeviceType::kCuda) {
+        return absl::UnimplementedError(absl::StrCat(
+            "the nccl backend takes CUDA tensors, got ", tensor.Describe()));
+      }
+      if (device < 0) device = tensor.device().index;
+      if (tensor.device().index != device) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("tensors on cuda:", tensor.device().index,
+                         " in a group whose device is cuda:", device));
+      }
+    }
+  }
   if (collective.kind == CollectiveKind::kRecv && collective.peer == kAnyPeer) {
     return absl::UnimplementedError(
         "NCCL does not receive from any rank: name the source");

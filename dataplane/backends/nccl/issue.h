@@ -22,9 +22,10 @@ struct Target {
   void* scratch = nullptr;
 };
 
-// OK if NCCL can do `collective`, whose tensors are on devices; kUnimplemented,
-// naming what it lacks, if not.
-absl::Status CheckSupported(const Collective& collective);
+// OK if NCCL can do `collective` in a group that is bound to `device` (-1: to
+// none yet); if not, kUnimplemented, naming what it lacks, or kInvalidArgument
+// (tensors on another device).
+absl::Status CheckSupported(const Collective& collective, int device);
 
 // Puts `collective`, which is supported, into the target's stream. Of a send or
 // a receive the communicator is that of the two ranks, the sender being rank 0.

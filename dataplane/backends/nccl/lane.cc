@@ -89,24 +89,24 @@ Comm Lane::TakeComm() {
   return IsIdle() ? std::exchange(comm_, nullptr) : nullptr;
 }
 
-void Lane::Add(std::shared_ptr<Split> split) {
+void Lane::Add(std::shared_ptr<Errand> errand) {
   Batch batch;
-  batch.split = std::move(split);
+  batch.errand = std::move(errand);
   waiting_.push_back(std::move(batch));
 }
 
-bool Lane::OnlySplits() const {
-  const auto is_split = [](const Batch& batch) {
-    return batch.split != nullptr;
+bool Lane::OnlyErrands() const {
+  const auto is_errand = [](const Batch& batch) {
+    return batch.errand != nullptr;
   };
-  return std::all_of(running_.begin(), running_.end(), is_split) &&
-         std::all_of(waiting_.begin(), waiting_.end(), is_split);
+  return std::all_of(running_.begin(), running_.end(), is_errand) &&
+         std::all_of(waiting_.begin(), waiting_.end(), is_errand);
 }
 
 bool Lane::CanGive() const {
   if (comm_ == nullptr || in_progress_ || waiting_.empty()) return false;
   const Batch& next = waiting_.front();
-  return next.split == nullptr ? !next.open : running_.empty();
+  return next.errand == nullptr ? !next.open : running_.empty();
 }
 
 absl::Status Lane::GiveWaiting() {
@@ -121,8 +121,8 @@ absl::Status Lane::GiveWaiting() {
 // The last one of `running_` into the stream, behind what it is to begin after.
 absl::Status Lane::Give() {
   const Batch& batch = running_.back();
-  if (batch.split != nullptr) {
-    MUSTER_RETURN_IF_ERROR(Nccl(batch.split->Begin(comm_), "ncclCommSplit"));
+  if (batch.errand != nullptr) {
+    MUSTER_RETURN_IF_ERROR(Nccl(batch.errand->Begin(comm_), "NCCL"));
     return LookAfter();
   }
   MUSTER_RETURN_IF_ERROR(
@@ -146,16 +146,16 @@ absl::Status Lane::Give() {
   return LookAfter();
 }
 
-// Whether NCCL has put the last one of `running_` into the stream, or has
-// split.
+// Whether NCCL has put the last one of `running_` into the stream, or is done
+// with that errand.
 absl::Status Lane::LookAfter() {
   Result state = kSuccess;
   MUSTER_RETURN_IF_ERROR(StateOf(state));
   in_progress_ = state == kInProgress;
   if (in_progress_) return absl::OkStatus();
   const Batch& batch = running_.back();
-  if (batch.split != nullptr) {
-    batch.split->End(absl::OkStatus());
+  if (batch.errand != nullptr) {
+    batch.errand->End(absl::OkStatus());
     running_.pop_back();
     return absl::OkStatus();
   }
@@ -226,7 +226,7 @@ std::map<std::string, std::string> Lane::Texts() const {
 void Lane::Take(std::deque<Batch>& batches, const absl::Status& why,
                 Ended& ended) {
   Batch& batch = batches.front();
-  if (batch.split != nullptr) batch.split->End(why);
+  if (batch.errand != nullptr) batch.errand->End(why);
   for (Entry& entry : batch.entries) {
     if (entry.collective.kind == CollectiveKind::kRecv) {
       entry.work->SetSourceRank(entry.collective.peer);
@@ -243,7 +243,7 @@ void Lane::Take(std::deque<Batch>& batches, const absl::Status& why,
 void Lane::TakeEnded(bool over, bool gives_up, absl::Status& why,
                      Ended& ended) {
   while (!running_.empty()) {
-    const bool given = running_.front().split == nullptr &&
+    const bool given = running_.front().errand == nullptr &&
                        (!in_progress_ || running_.size() > 1);
     if (!given && !over) break;
     const cuda::Error error =

@@ -13,8 +13,8 @@
 
 #include "absl/status/status.h"
 #include "dataplane/backends/nccl/api.h"
+#include "dataplane/backends/nccl/errand.h"
 #include "dataplane/backends/nccl/platform.h"
-#include "dataplane/backends/nccl/split.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/cuda/device_work.h"
@@ -85,9 +85,8 @@ class Lane {
   // The communicator, if there is one and nothing is on its way there: it is
   // the caller's then. Else null.
   Comm TakeComm();
-  // The communicator is to be split when all that was added before has ended:
-  // NCCL wants nothing else to be under way.
-  void Add(std::shared_ptr<Split> split);
+  // To be done when all that was added before has ended.
+  void Add(std::shared_ptr<Errand> errand);
 
   // Gives NCCL as much as can be given now.
   absl::Status GiveWaiting();
@@ -124,8 +123,8 @@ class Lane {
   void TakeEnded(bool over, bool gives_up, absl::Status& why, Ended& ended);
 
   bool IsIdle() const { return running_.empty() && waiting_.empty(); }
-  // Whether nothing but splits is on its way.
-  bool OnlySplits() const;
+  // Whether nothing but errands is on its way.
+  bool OnlyErrands() const;
 
   // Begins to part from the other ranks; false: nothing to part from.
   bool BeginToPart();
@@ -142,11 +141,11 @@ class Lane {
   void Free();
 
  private:
-  // What begins together: one collective, several as one group of NCCL, or a
-  // split.
+  // What begins together: one collective, several as one group of NCCL, or an
+  // errand.
   struct Batch {
     std::vector<Entry> entries;
-    std::shared_ptr<Split> split;
+    std::shared_ptr<Errand> errand;
     // What it is to begin after, and its end; of collectives.
     cuda::Event ready = nullptr;
     cuda::Event end = nullptr;

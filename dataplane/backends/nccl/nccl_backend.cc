@@ -13,11 +13,13 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/nccl/communicator_maker.h"
+#include "dataplane/backends/nccl/config.h"
 #include "dataplane/backends/nccl/issue.h"
 #include "dataplane/backends/nccl/lane.h"
 #include "dataplane/backends/nccl/return_if_error.h"
 #include "dataplane/backends/nccl/roll_call.h"
 #include "dataplane/backends/nccl/split.h"
+#include "dataplane/backends/nccl/symmetric.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/culprit.h"
@@ -65,6 +67,7 @@ class NcclBackend : public Backend {
     roll_call_.Stop();
     for (std::thread& maker : makers_) maker.join();
     Free();
+    returns_->Close();
   }
 
   // Makes the communicator of all ranks.
@@ -90,22 +93,7 @@ class NcclBackend : public Backend {
       MutexLock lock(mutex_);
       device = device_;
     }
-    for (const auto* list :
-         {&collective.tensors, &collective.inputs, &collective.outputs}) {
-      for (const Tensor& tensor : *list) {
-        if (tensor.device().type != DeviceType::kCuda) {
-          return absl::UnimplementedError(absl::StrCat(
-              "the nccl backend takes CUDA tensors, got ", tensor.Describe()));
-        }
-        if (device < 0) device = tensor.device().index;
-        if (tensor.device().index != device) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("tensors on cuda:", tensor.device().index,
-                           " in a group whose device is cuda:", device));
-        }
-      }
-    }
-    return CheckSupported(collective);
+    return CheckSupported(collective, device);
   }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {
@@ -121,9 +109,9 @@ class NcclBackend : public Backend {
               collective.kind == CollectiveKind::kBarrier,
           waiters_);
       if (status.ok()) status = Labelled(collective, Add(collective, work));
+      End(status);
     }
     if (!status.ok()) {
-      Abort(status);
       work->Over();
       work->Complete(status);
     }
@@ -136,17 +124,13 @@ class NcclBackend : public Backend {
   }
 
   void EndTogether() override {
-    absl::Status status;
-    {
-      MutexLock lock(mutex_);
-      gathers_ = false;
-      for (auto& [key, lane] : lanes_) {
-        const cuda::DeviceGuard guard(platform_.cuda, device_);
-        lane->Close();
-        if (status.ok()) status = GiveWaiting(*lane);
-      }
+    MutexLock lock(mutex_);
+    gathers_ = false;
+    for (auto& [key, lane] : lanes_) {
+      const cuda::DeviceGuard guard(platform_.cuda, device_);
+      lane->Close();
+      if (status_.ok()) End(GiveWaiting(*lane));
     }
-    if (!status.ok()) Abort(status);
   }
 
   std::shared_ptr<Descent> Split(const SplitOptions& options) override {
@@ -156,20 +140,40 @@ class NcclBackend : public Backend {
     if (options_.device < 0) return nullptr;
     auto split =
         std::make_shared<nccl::Split>(platform_, options, options_.rank);
-    absl::Status status;
-    {
-      MutexLock lock(mutex_);
-      if (!status_.ok()) {
-        split->End(status_);
-        return split;
-      }
-      const cuda::DeviceGuard guard(platform_.cuda, device_);
-      Lane& lane = *lanes_.at(kGroupLane);
-      lane.Add(split);
-      status = GiveWaiting(lane);
+    MutexLock lock(mutex_);
+    if (!status_.ok()) {
+      split->End(status_);
+      return split;
     }
-    if (!status.ok()) Abort(status);
+    const cuda::DeviceGuard guard(platform_.cuda, device_);
+    Lane& lane = *lanes_.at(kGroupLane);
+    lane.Add(split);
+    End(GiveWaiting(lane));
     return split;
+  }
+
+  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+      const SymmetricOptions& options) override {
+    const auto over = [this] {
+      MutexLock lock(mutex_);
+      return status_;
+    };
+    const auto piece = AllocatePiece(options.bytes);
+    if (!piece.ok()) return piece.status();
+    absl::Status status =
+        AgreeOnBytes(options_, **piece, options.deadline, over);
+    if (status.ok()) status = Register(*piece, options.deadline);
+    if (status.ok()) {
+      status = (*piece)->Await(options.deadline, options_.group_name, over);
+    }
+    if (!status.ok()) {
+      MutexLock lock(mutex_);
+      End(status);
+      GiveBack(*piece);
+      return status;
+    }
+    ForgetBytes(options_, **piece, options.deadline);
+    return std::make_shared<OwnedPiece>(*piece, returns_);
   }
 
   CommunicatorStates communicator_states() const override {
@@ -185,8 +189,10 @@ class NcclBackend : public Backend {
   }
 
  private:
+  // In the same hold of the lock in which something has failed: the watchdog
+  // takes for complete what was not given to the stream.
   void End(absl::Status cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!status_.ok()) return;
+    if (!status_.ok() || cause.ok()) return;
     status_ = std::move(cause);
     waiters_->came.NotifyAll();
   }
@@ -208,6 +214,7 @@ class NcclBackend : public Backend {
     const auto lane = lanes_.find(kGroupLane);
     if (platform_.nccl.CommShrink != nullptr && status_.ok() &&
         lane != lanes_.end()) {
+      GiveBackAll();
       comm = lane->second->TakeComm();
     }
     if (comm != nullptr) {
@@ -215,6 +222,34 @@ class NcclBackend : public Backend {
           absl::StrCat("group \"", options_.group_name, "\" was shrunk")));
     }
     return std::make_shared<nccl::Shrink>(platform_, options, comm, device_);
+  }
+
+  // Symmetric memory on the group's device, of nobody else's yet.
+  absl::StatusOr<std::shared_ptr<SymmetricPiece>> AllocatePiece(size_t bytes) {
+    MutexLock lock(mutex_);
+    if (!status_.ok()) return status_;
+    MUSTER_RETURN_IF_ERROR(ChooseDevice(-1));
+    const cuda::DeviceGuard guard(platform_.cuda, device_);
+    auto piece =
+        SymmetricPiece::Allocate(platform_, device_, allocations_, bytes);
+    if (piece.ok()) ++allocations_;
+    return piece;
+  }
+
+  // In its turn among the collectives.
+  absl::Status Register(const std::shared_ptr<SymmetricPiece>& piece,
+                        Instant deadline) {
+    MutexLock lock(mutex_);
+    if (!status_.ok()) return status_;
+    const cuda::DeviceGuard guard(platform_.cuda, device_);
+    const auto lane =
+        LaneOf(kGroupLane, options_.rank, options_.world_size, deadline);
+    if (!lane.ok()) return lane.status();
+    (*lane)->Add(piece);
+    std::erase_if(pieces_, [](const auto& old) { return old.expired(); });
+    pieces_.push_back(piece);
+    End(GiveWaiting(**lane));
+    return status_;
   }
 
   absl::Status Add(const Collective& collective,
@@ -295,18 +330,16 @@ class NcclBackend : public Backend {
       }
       status = WithMissing(status);
     }
-    {
-      MutexLock lock(mutex_);
-      if (comm.ok() && !status_.ok()) {
-        platform_.nccl.CommAbort(*comm);
-        return;
-      }
-      if (comm.ok()) {
-        lane.SetComm(*comm);
-        status = GiveWaiting(lane);
-      }
+    MutexLock lock(mutex_);
+    if (comm.ok() && !status_.ok()) {
+      platform_.nccl.CommAbort(*comm);
+      return;
     }
-    if (!status.ok()) Abort(status);
+    if (comm.ok()) {
+      lane.SetComm(*comm);
+      status = GiveWaiting(lane);
+    }
+    End(status);
   }
 
   // `status`, that the group's communicator was not made in time, with the
@@ -393,6 +426,7 @@ class NcclBackend : public Backend {
   void AbortCommunicators() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (give_up_at_ == Instant::max()) give_up_at_ = Clock::now() + kDrain;
     for (auto& [key, lane] : lanes_) lane->Abort();
+    late_pieces_.clear();
   }
 
   bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -401,10 +435,10 @@ class NcclBackend : public Backend {
     });
   }
 
-  bool IsSplitting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  bool IsOnErrands() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !IsIdle() &&
            std::all_of(lanes_.begin(), lanes_.end(), [](const auto& entry) {
-             return entry.second->OnlySplits();
+             return entry.second->OnlyErrands();
            });
   }
 
@@ -434,6 +468,26 @@ class NcclBackend : public Backend {
     }
   }
 
+  void GiveBack(std::shared_ptr<SymmetricPiece> piece)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!status_.ok()) {
+      // When the communicator is no more.
+      late_pieces_.push_back(std::move(piece));
+      return;
+    }
+    const cuda::DeviceGuard guard(platform_.cuda, device_);
+    Lane& lane = *lanes_.at(kGroupLane);
+    lane.Add(SymmetricPiece::GivingBack(std::move(piece)));
+    End(GiveWaiting(lane));
+  }
+
+  // The windows of those that have owners yet: the communicator goes.
+  void GiveBackAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const std::weak_ptr<SymmetricPiece>& piece : pieces_) {
+      if (auto owned = piece.lock(); owned != nullptr) GiveBack(owned);
+    }
+  }
+
   // The communicators of a group that is idle and well, given back in peace:
   // what they hold at their peers goes, too. All are begun before one is waited
   // for, so that the ranks need no order among them; one that is not done soon
@@ -441,8 +495,9 @@ class NcclBackend : public Backend {
   void Part() {
     MutexLock lock(mutex_);
     const Instant until = Clock::now() + kDrain;
+    GiveBackAll();
     // Others may need this rank for a split that it is in no part of.
-    while (status_.ok() && IsSplitting() && Clock::now() < until) {
+    while (status_.ok() && IsOnErrands() && Clock::now() < until) {
       waiters_->came.WaitUntil(mutex_, Clock::now() + kLook);
     }
     if (device_ < 0 || !status_.ok() || !IsIdle()) return;
@@ -493,32 +548,24 @@ class NcclBackend : public Backend {
   Instant give_up_at_ ABSL_GUARDED_BY(mutex_) = Instant::max();
   Instant next_error_look_ ABSL_GUARDED_BY(mutex_) = Instant::min();
   std::map<std::string, std::unique_ptr<Lane>> lanes_ ABSL_GUARDED_BY(mutex_);
+  // Of symmetric memory: how often it was asked for, what is registered, and
+  // what is to be freed when the communicators are no more.
+  uint64_t allocations_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::weak_ptr<SymmetricPiece>> pieces_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<SymmetricPiece>> late_pieces_
+      ABSL_GUARDED_BY(mutex_);
+  const std::shared_ptr<SymmetricReturns> returns_ =
+      std::make_shared<SymmetricReturns>(
+          [this](std::shared_ptr<SymmetricPiece> piece) {
+            MutexLock lock(mutex_);
+            GiveBack(std::move(piece));
+          });
   // One for each of them. A start adds to it, and nothing starts any more when
   // they are joined.
   std::vector<std::thread> makers_;
 
   std::thread watchdog_;
 };
-
-absl::Status CheckOptions(const Platform& platform,
-                          const BackendOptions& options) {
-  const NcclOptions& nccl = options.nccl;
-  if (nccl.min_ctas.has_value() && nccl.max_ctas.has_value() &&
-      *nccl.min_ctas > *nccl.max_ctas) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("NcclOptions::min_ctas: ", *nccl.min_ctas,
-                     " is above max_ctas, which is ", *nccl.max_ctas));
-  }
-  if (options.device < 0) return absl::OkStatus();
-  int count = 0;
-  absl::Status status =
-      cuda::ToStatus(platform.cuda, platform.cuda.GetDeviceCount(&count),
-                     "cudaGetDeviceCount");
-  if (!status.ok() || options.device < count) return status;
-  return absl::InvalidArgumentError(
-      absl::StrCat("argument device_id: ", options.device, ", but there are ",
-                   count, count == 1 ? " CUDA device" : " CUDA devices"));
-}
 
 }  // namespace
 

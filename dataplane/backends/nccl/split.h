@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "dataplane/backend.h"
 #include "dataplane/backends/nccl/api.h"
+#include "dataplane/backends/nccl/errand.h"
 #include "dataplane/backends/nccl/platform.h"
 #include "dataplane/instant.h"
 #include "dataplane/mutex.h"
@@ -41,7 +42,7 @@ class Heritage : public Descent {
 
 // By ncclCommSplit, which the other group calls in its turn. None can come when
 // that has ended, of which all ranks are told.
-class Split : public Heritage {
+class Split : public Heritage, public Errand {
  public:
   // `key`: this rank in the other group.
   Split(const Platform& platform, const SplitOptions& options, int key)
@@ -52,13 +53,9 @@ class Split : public Heritage {
   // Aborts a communicator that nobody has taken.
   ~Split() override;
 
-  // Of the other group: calls ncclCommSplit of its communicator. NCCL may be
-  // in progress with it afterwards; then nothing else may be done with that
-  // communicator until it is not.
-  Result Begin(Comm parent);
-  // NCCL is no longer in progress: it is done, or `why` there is nothing to
-  // come. At most once, also without Begin.
-  void End(const absl::Status& why);
+  // Of the other group: ncclCommSplit of its communicator.
+  Result Begin(Comm parent) override;
+  void End(const absl::Status& why) override;
 
   absl::StatusOr<Comm> Make(const Asker& asker) override;
 

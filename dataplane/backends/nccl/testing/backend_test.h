@@ -86,8 +86,8 @@ class BackendTest : public ::testing::Test {
   }
 
   Platform platform_ = {.cuda = cuda::testing::HostCudaApi(),
-                              .nccl = HostNcclApi(),
-                              .nccl_version = 22809};
+                        .nccl = HostNcclApi(),
+                        .nccl_version = 22809};
   std::shared_ptr<dataplane::testing::InMemoryStore> store_ =
       std::make_shared<dataplane::testing::InMemoryStore>();
   std::vector<std::unique_ptr<Backend>> backends_;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/nccl/testing/host_nccl.h"
+#include "dataplane/cuda/testing/host_cuda.h"
 
 namespace muster::dataplane::nccl::testing {
 namespace {
@@ -28,6 +29,23 @@ struct World {
 World& TheWorld() {
   static World* const world = new World;
   return *world;
+}
+
+// What MemAlloc has given out, and the windows that are on it.
+struct Memories {
+  Mutex mutex;
+  struct Piece {
+    void* raw = nullptr;  // of the device
+    size_t bytes = 0;
+  };
+  std::map<void*, Piece> pieces ABSL_GUARDED_BY(mutex);
+  std::map<Window, void*> windows ABSL_GUARDED_BY(mutex);
+  uintptr_t last_window ABSL_GUARDED_BY(mutex) = 0;
+};
+
+Memories& TheMemories() {
+  static Memories* const memories = new Memories;
+  return *memories;
 }
 
 Comm Add(std::shared_ptr<HostComm> comm) {
@@ -96,6 +114,14 @@ std::vector<int> MembersOf(const std::vector<Call>& calls, int color) {
   return members;
 }
 
+// Of a communicator that is going.
+void ForgetWindows(HostComm& comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(comm.mutex) {
+  Memories& memories = TheMemories();
+  MutexLock lock(memories.mutex);
+  for (const Window window : comm.windows) memories.windows.erase(window);
+  comm.windows.clear();
+}
+
 // `what`: how it goes.
 Result Remove(Comm handle, absl::string_view what, bool abort) {
   std::shared_ptr<HostComm> comm;
@@ -114,6 +140,7 @@ Result Remove(Comm handle, absl::string_view what, bool abort) {
   std::shared_ptr<Team> team;
   bool keeps_ops = false;
   bool must_abort = false;
+  bool keeps_windows = false;
   bool lost_name = false;
   {
     MutexLock lock(comm->mutex);
@@ -121,11 +148,16 @@ Result Remove(Comm handle, absl::string_view what, bool abort) {
     team = comm->team;
     keeps_ops = !comm->factors.empty();
     must_abort = comm->shrunk_by_abort;
+    keeps_windows = !comm->windows.empty();
+    ForgetWindows(*comm);
     lost_name = comm->name != nullptr && comm->name_then != comm->name;
   }
   if (team != nullptr) team->Wake();
   if (keeps_ops && !abort) {
     return Misuse(kInvalidUsage, "CommDestroy before RedOpDestroy");
+  }
+  if (keeps_windows && !abort) {
+    return Misuse(kInvalidUsage, "CommDestroy before CommWindowDeregister");
   }
   if (must_abort && !abort) {
     return Misuse(kInvalidUsage, "CommDestroy of one that was shrunk by abort");
@@ -300,6 +332,111 @@ Result CommShrink(Comm parent, int* excluded, int count, Comm* made,
       [place = Place{smaller, new_rank}] { return Met(place); }, config);
   smaller->Arrive(0, new_rank, {});
   return Divide(ready->comm, smaller, 0, comm, made);
+}
+
+Result MemAlloc(void** data, size_t bytes) {
+  void* raw = nullptr;
+  cuda::testing::HostCudaApi().Malloc(&raw, bytes + kWindowAlignment);
+  const auto begin = reinterpret_cast<uintptr_t>(raw);
+  *data = reinterpret_cast<void*>((begin + kWindowAlignment - 1) /
+                                  kWindowAlignment * kWindowAlignment);
+  Memories& memories = TheMemories();
+  MutexLock lock(memories.mutex);
+  memories.pieces[*data] = {.raw = raw, .bytes = bytes};
+  return kSuccess;
+}
+
+Result MemFree(void* data) {
+  Memories& memories = TheMemories();
+  void* raw = nullptr;
+  bool registered = false;
+  {
+    MutexLock lock(memories.mutex);
+    const auto found = memories.pieces.find(data);
+    if (found != memories.pieces.end()) {
+      raw = found->second.raw;
+      memories.pieces.erase(found);
+    }
+    for (const auto& [window, memory] : memories.windows) {
+      registered = registered || memory == data;
+    }
+  }
+  if (raw == nullptr) return Misuse(kInvalidArgument, "MemFree of no memory");
+  cuda::testing::HostCudaApi().Free(raw);
+  if (!registered) return kSuccess;
+  return Misuse(kInvalidUsage, "MemFree of memory that is registered");
+}
+
+// All ranks are to come, with as much.
+Result CommWindowRegister(Comm handle, void* data, size_t bytes, Window* window,
+                          int flags) {
+  *window = nullptr;
+  Memories& memories = TheMemories();
+  bool fits = flags == kWindowSymmetric && bytes % kWindowAlignment == 0;
+  {
+    MutexLock lock(memories.mutex);
+    const auto found = memories.pieces.find(data);
+    fits = fits && bytes > 0 && found != memories.pieces.end() &&
+           bytes <= found->second.bytes;
+  }
+  if (!fits) {
+    return Misuse(kInvalidArgument, "CommWindowRegister of what is no piece");
+  }
+  const std::optional<Ready> ready = Use(handle, "CommWindowRegister", true);
+  if (!ready.has_value()) return kInvalidUsage;
+  const std::shared_ptr<Team> team = ready->team;
+  const uint64_t step = ready->step;
+  team->Arrive(step, ready->rank,
+               {.what = "CommWindowRegister", .bytes = bytes});
+  const auto give_out = [=, comm = ready->comm] {
+    const auto calls = team->Await(step, [] { return true; });
+    for (const Call& call : *calls) {
+      if (call.what == "CommWindowRegister" && call.bytes == bytes) continue;
+      Misuse(kInvalidUsage, "CommWindowRegister meets something else");
+    }
+    Memories& all = TheMemories();
+    {
+      MutexLock lock(all.mutex);
+      *window = reinterpret_cast<Window>(++all.last_window);
+      all.windows[*window] = data;
+    }
+    MutexLock lock(comm->mutex);
+    comm->windows.insert(*window);
+  };
+  {
+    MutexLock lock(ready->comm->mutex);
+    if (ready->comm->nonblocking) {
+      ready->comm->dividing = [=] {
+        if (!team->HasMet(step)) return false;
+        give_out();
+        return true;
+      };
+      return kInProgress;
+    }
+  }
+  if (team->Await(step, ready->over).has_value()) give_out();
+  return kSuccess;
+}
+
+Result CommWindowDeregister(Comm handle, Window window) {
+  const std::optional<Ready> ready = Use(handle, "CommWindowDeregister", false);
+  if (!ready.has_value()) return kInvalidUsage;
+  bool known = false;
+  {
+    MutexLock lock(ready->comm->mutex);
+    known = ready->comm->windows.erase(window) > 0;
+  }
+  if (!known) {
+    return Misuse(kInvalidArgument, "CommWindowDeregister of no window");
+  }
+  if (ready->comm->outstanding > 0) {
+    return Misuse(kInvalidUsage,
+                  "CommWindowDeregister while something is under way");
+  }
+  Memories& memories = TheMemories();
+  MutexLock lock(memories.mutex);
+  memories.windows.erase(window);
+  return kSuccess;
 }
 
 Result CommFinalize(Comm comm) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,8 @@ struct HostComm {
   std::map<RedOp, double> factors ABSL_GUARDED_BY(mutex);
   RedOp next_op ABSL_GUARDED_BY(mutex) = kAvg + 1;
 
+  // Windows that were registered and not given back.
+  std::set<Window> windows ABSL_GUARDED_BY(mutex);
   // What is in streams and has not ended.
   std::atomic<int> outstanding{0};
 
@@ -100,6 +103,11 @@ Result CommInitRankConfig(Comm* made, int size, UniqueId id, int rank,
 Result CommSplit(Comm parent, int color, int key, Comm* made, Config* config);
 Result CommShrink(Comm parent, int* excluded, int count, Comm* made,
                   Config* config, int flags);
+Result MemAlloc(void** data, size_t bytes);
+Result MemFree(void* data);
+Result CommWindowRegister(Comm comm, void* data, size_t bytes, Window* window,
+                          int flags);
+Result CommWindowDeregister(Comm comm, Window window);
 Result CommFinalize(Comm comm);
 Result CommDestroy(Comm comm);
 Result CommAbort(Comm comm);

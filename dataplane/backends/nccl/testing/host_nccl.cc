@@ -422,7 +422,15 @@ Api HostNcclApi(int version) {
              .ReduceScatter = &ReduceScatter,
              .Send = &Send,
              .Recv = &Recv};
-  if (version >= 22700) api.CommShrink = &CommShrink;
+  if (version >= 21900) {
+    api.MemAlloc = &MemAlloc;
+    api.MemFree = &MemFree;
+  }
+  if (version >= 22700) {
+    api.CommShrink = &CommShrink;
+    api.CommWindowRegister = &CommWindowRegister;
+    api.CommWindowDeregister = &CommWindowDeregister;
+  }
   return api;
 }
 

@@ -29,8 +29,10 @@ namespace muster::dataplane::nccl::testing {
 // What NCCL forbids returns an error and is noted as a misuse: groups that are
 // not balanced, communicators that are gone, aborted or in progress, those that
 // are split or shrunk while something is under way, or destroyed where they are
-// to be aborted; texts of a configuration that do not outlive it; tensors that
-// are not on the device, ranks whose calls do not fit. Thread-safe.
+// to be aborted; windows of memory that is none of MemAlloc's, or whose memory
+// or communicator goes before them; texts of a configuration that do not
+// outlive it; tensors that are not on the device, ranks whose calls do not fit.
+// Thread-safe.
 Api HostNcclApi();
 
 // What GetVersion says; what is not in an NCCL that old is null in the Api.

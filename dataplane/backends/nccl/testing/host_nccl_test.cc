@@ -1,8 +1,11 @@
 #include "dataplane/backends/nccl/testing/host_nccl.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "dataplane/cuda/testing/host_cuda.h"
@@ -18,6 +21,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 // Numbers on a device.
 class Floats {
@@ -324,12 +328,74 @@ TEST_F(HostNcclTest, WhatNcclForbidsIsAMisuse) {
                                 HasSubstr(" meets AllReduce of ")));
 }
 
+TEST_F(HostNcclTest, WindowsAreOfItsOwnMemoryAndGoFirst) {
+  OnRanks(2, [&](Rank& self) {
+    void* memory = nullptr;
+    EXPECT_EQ(api_.MemAlloc(&memory, kWindowAlignment), kSuccess);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory) % kWindowAlignment, 0U);
+    Window window = nullptr;
+    Floats other(cuda_, kWindowAlignment, 0);
+    if (self.rank == 0) {
+      // Not of MemAlloc, too much of it, and no window.
+      for (const auto& [data, bytes] :
+           {std::pair<void*, size_t>(other.data(), kWindowAlignment),
+            {memory, 2 * kWindowAlignment},
+            {memory, 4}}) {
+        EXPECT_NE(api_.CommWindowRegister(self.comm, data, bytes, &window,
+                                          kWindowSymmetric),
+                  kSuccess);
+      }
+      EXPECT_NE(api_.CommWindowDeregister(self.comm, nullptr), kSuccess);
+    }
+    EXPECT_EQ(api_.CommWindowRegister(self.comm, memory, kWindowAlignment,
+                                      &window, kWindowSymmetric),
+              kSuccess);
+    EXPECT_NE(window, nullptr);
+    if (self.rank == 0) {
+      EXPECT_NE(api_.CommDestroy(self.comm), kSuccess);
+      self.comm = nullptr;
+      EXPECT_EQ(api_.MemFree(memory), kSuccess);
+    } else {
+      EXPECT_NE(api_.MemFree(memory), kSuccess);
+      EXPECT_NE(api_.MemFree(memory), kSuccess);
+      EXPECT_EQ(api_.CommWindowDeregister(self.comm, window), kSuccess);
+    }
+  });
+  EXPECT_THAT(TakeMisuses(),
+              UnorderedElementsAre("CommWindowRegister of what is no piece",
+                                   "CommWindowRegister of what is no piece",
+                                   "CommWindowRegister of what is no piece",
+                                   "CommWindowDeregister of no window",
+                                   "CommDestroy before CommWindowDeregister",
+                                   "MemFree of memory that is registered",
+                                   "MemFree of no memory"));
+}
+
+TEST_F(HostNcclTest, WindowsOfDifferentSizesAreAMisuse) {
+  OnRanks(2, [&](Rank& self) {
+    const size_t bytes = static_cast<size_t>(self.rank + 1) * kWindowAlignment;
+    void* memory = nullptr;
+    EXPECT_EQ(api_.MemAlloc(&memory, bytes), kSuccess);
+    Window window = nullptr;
+    EXPECT_EQ(api_.CommWindowRegister(self.comm, memory, bytes, &window,
+                                      kWindowSymmetric),
+              kSuccess);
+    EXPECT_EQ(api_.CommWindowDeregister(self.comm, window), kSuccess);
+    EXPECT_EQ(api_.MemFree(memory), kSuccess);
+  });
+  EXPECT_THAT(TakeMisuses(),
+              ElementsAre("CommWindowRegister meets something else",
+                          "CommWindowRegister meets something else"));
+}
+
 TEST_F(HostNcclTest, AnOlderOneHasLess) {
   const Api old = HostNcclApi(21800);
   int version = 0;
   EXPECT_EQ(old.GetVersion(&version), kSuccess);
   EXPECT_EQ(version, 21800);
   EXPECT_EQ(old.CommShrink, nullptr);
+  EXPECT_EQ(old.MemAlloc, nullptr);
+  EXPECT_EQ(old.CommWindowRegister, nullptr);
   EXPECT_NE(HostNcclApi().CommShrink, nullptr);
 }
 

@@ -1,0 +1,39 @@
+#include "client/symmetric.h"
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/distributed.h"
+#include "client/internal/group_state.h"
+#include "client/internal/throw.h"
+
+namespace muster {
+
+SymmetricTensor AllocateSymmetric(const std::shared_ptr<ProcessGroup>& group,
+                                  DataType data_type,
+                                  const std::vector<int64_t>& shape,
+                                  const AllocateSymmetricOptions& options) {
+  // Somewhere: what is to be looked at is how large it is.
+  alignas(std::max_align_t) std::byte place[1];
+  const Tensor wanted(place, data_type, shape);
+  absl::Status status = wanted.Validate();
+  if (status.ok() && wanted.element_count() == 0) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("no elements in ", wanted.Describe()));
+  }
+  if (!status.ok()) {
+    internal::Throw(internal::Origin::kControl,
+                    absl::InvalidArgumentError(
+                        absl::StrCat("argument shape: ", status.message())));
+  }
+  const auto& state = (group == nullptr ? WorldGroup() : group)->state();
+  auto memory =
+      state->AllocateSymmetric(wanted.bytes(), options.device, options.timeout);
+  if (memory == nullptr) return {};
+  Tensor tensor(memory->data(), data_type, shape, memory->device());
+  return {std::move(memory), std::move(tensor)};
+}
+
+}  // namespace muster
