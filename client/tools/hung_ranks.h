@@ -31,7 +31,8 @@ struct HungRank {
 
 // Those on `host` that others have waited for for `hung_after` at least, while
 // they were in code of their own, as `musterctl diagnose` finds it: in no
-// collective, send or receive of any group, alive, and not on their way.
+// collective, send or receive of any group, in no barrier or group that forms,
+// waiting for no key, alive, and not on their way.
 // `earlier`, if it is not null, is of some time before.
 std::vector<HungRank> HungRanks(const v1::GetJobResponse& job,
                                 const v1::GetJobResponse* earlier,

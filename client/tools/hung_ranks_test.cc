@@ -85,6 +85,16 @@ TEST_F(HungRanksTest, IsNotWhoWaitsInAnotherGroup) {
   EXPECT_THAT(Look("host-a"), IsEmpty());
 }
 
+TEST_F(HungRanksTest, IsNotWhoWaitsForAKey) {
+  Waits(0, 31);
+  Waits(2, 31);
+  job_.mutable_members(1)->set_member("b");
+  v1::KeyWait* wait = job_.add_key_waits();
+  wait->set_member("b");
+  wait->set_key("weights");
+  EXPECT_THAT(Look("host-a"), IsEmpty());
+}
+
 TEST_F(HungRanksTest, IsNotWhoIsOnItsWay) {
   Waits(0, 31);
   Waits(2, 31);
