@@ -85,8 +85,8 @@ std::string NothingKnown(const v1::GetJobResponse& job) {
     absl::StrAppend(&text, "; what it knew before went with its process");
   }
   if (!former.empty()) {
-    absl::StrAppend(&text, "; these have gone: ", Names(former), ": ",
-                    Harmless(former.front()->cause()));
+    absl::StrAppend(&text, "; these may go on without it: ", Names(former),
+                    ": ", Harmless(former.front()->cause()));
   }
   return text;
 }
