@@ -36,6 +36,10 @@ class Reduction {
   // Whether accumulators are elements, so that it can work in the tensor.
   bool in_place() const { return narrow_ == nullptr; }
 
+  // Whether, besides, Load copies and Add combines: elements may be given to
+  // Combine as they are.
+  bool combines_elements() const { return load_ == nullptr; }
+
   // Bytes of the accumulator of one element.
   size_t accumulator_bytes() const { return accumulator_bytes_; }
 

@@ -70,7 +70,7 @@ LIBRARIES = [
      r"^client/tools/fetch\.cc$|.*_test\.cc$"),
     (r"gloo/", r"^(dataplane/backends/gloo/.*\.(cc|h)|"
                r"tests/bench/gloo_peer\.cc)$"),
-    (r"mpi\.h", r"^dataplane/backends/mpi/.*"),
+    (r"mpi\.h", r"^(dataplane/backends/mpi/.*|tests/bench/mpi_peer\.cc)$"),
     (r"openssl/", r"^(coordinator/server/(credentials|tokens)|"
      r"client/internal/channel_security)\.cc$"),
     (r"rocksdb/", r"^coordinator/storage/rocksdb.*"),

@@ -234,10 +234,8 @@ absl::Status Engine::RunOnConnections(const Collective& collective) {
 }
 
 absl::Status Engine::Run(const Collective& collective) {
-  absl::StatusOr<bool> done = false;
-  if (shortcut_ != nullptr) done = shortcut_->Run(collective);
-  absl::Status status = done.status();
-  if (done.ok() && !*done) status = RunOnConnections(collective);
+  absl::Status status = shortcut_ != nullptr ? shortcut_->Run(collective)
+                                             : RunOnConnections(collective);
   if (status.ok()) return status;
   // An abort's cause is the group's error, word for word.
   absl::Status aborted = mesh_->abort_cause();

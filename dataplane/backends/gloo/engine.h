@@ -20,15 +20,14 @@
 
 namespace muster::dataplane::gloo_internal {
 
-// Does collectives among ranks that share more than connections.
+// Does the collectives of ranks that share more than connections.
 class Shortcut {
  public:
   virtual ~Shortcut() = default;
 
-  // Runs `collective`, on one thread at a time. False: it is one for the
-  // connections, as it is for all ranks. Errors: as those of algorithms.h; of
-  // one that Wake has ended, any.
-  virtual absl::StatusOr<bool> Run(const Collective& collective) = 0;
+  // Runs `collective`, on one thread at a time. Errors: as those of
+  // algorithms.h; of one that Wake has ended, any.
+  virtual absl::Status Run(const Collective& collective) = 0;
 
   // Ends what runs, and everything later. From any thread; does not block.
   virtual void Wake() = 0;
@@ -47,7 +46,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
  public:
   Engine(std::string group_name, std::unique_ptr<Mesh> mesh);
 
-  // Tries `shortcut` first, from the next collective on. Before the group is
+  // Runs collectives, from the next one on, by `shortcut`. Before the group is
   // anybody's: nothing runs.
   void SetShortcut(std::unique_ptr<Shortcut> shortcut);
 

@@ -49,10 +49,6 @@ class Lines {
   // this rank. kResourceExhausted: no descriptor is left for Wake.
   absl::Status Take(const std::vector<int>& sockets, const Memories& memories);
 
-  // Whether what is posted for `peer`, and large, goes from memory to memory:
-  // while both ranks wait here for something, whatever it is.
-  bool IsNear(int peer) const { return lines_[peer].memory.has_value(); }
-
   // Queues `bytes` to be sent to `peer`, or to be received from it, which must
   // expect as many. Returns the number of this send, or receive: those with one
   // peer end in their order. Neither blocks, nor moves anything yet.

@@ -317,9 +317,7 @@ absl::Status GlooMesh::Open(const BackendOptions& options) {
   absl::Status taken = lines_.Take(sockets->lines, sockets->memories);
   taken.Update(farewells_.Take(sockets->farewells));
   if (!taken.ok()) return taken;
-  for (int peer = 0; peer < world_size(); ++peer) {
-    has_near_peer_ |= lines_.IsNear(peer);
-  }
+  memories_ = sockets->memories;
   greeter_.Serve([this](int peer, const AddressBytes& theirs) {
     return pairs_.Answer(peer, theirs);
   });

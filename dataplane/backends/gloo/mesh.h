@@ -1,15 +1,19 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_MESH_H_
 #define MUSTER_DATAPLANE_BACKENDS_GLOO_MESH_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backend.h"
+#include "dataplane/backends/gloo/peer_memory.h"
 
 namespace muster::dataplane::gloo_internal {
 
@@ -109,8 +113,15 @@ class Mesh {
   virtual void Close(const absl::Status& farewell) = 0;
 
   // Two ranks are near each other if each reads the other's memory (lines.h).
-  // Whether this one has such a peer.
-  bool has_near_peer() const { return has_near_peer_; }
+  // That of `peer`, or null. It can be read until that one has closed its
+  // connections.
+  const PeerMemory* MemoryOf(int peer) const {
+    return memories_[peer].has_value() ? &*memories_[peer] : nullptr;
+  }
+
+  // Whether this rank is near any other, or all others.
+  bool has_near_peer() const { return near_peers() > 0; }
+  bool is_near_all() const { return near_peers() == world_size_ - 1; }
 
   // Says that no two ranks of the group are near each other, as all of them
   // have found out: large tensors may go through Gloo. Where some are, all go
@@ -130,12 +141,19 @@ class Mesh {
   int world_size() const { return world_size_; }
 
  protected:
-  Mesh(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
+  Mesh(int rank, int world_size)
+      : memories_(world_size), rank_(rank), world_size_(world_size) {}
 
   std::atomic<int> waiting_for_{-1};
-  bool has_near_peer_ = false;
+  std::vector<std::optional<PeerMemory>> memories_;
 
  private:
+  int near_peers() const {
+    return static_cast<int>(
+        std::count_if(memories_.begin(), memories_.end(),
+                      [](const auto& memory) { return memory.has_value(); }));
+  }
+
   const int rank_;
   const int world_size_;
   bool uses_gloo_ = false;

@@ -28,10 +28,20 @@ namespace {
 using gloo_internal::Engine;
 using shm_internal::Board;
 using shm_internal::HostCollectives;
+using shm_internal::HostTraits;
 using shm_internal::Segment;
 
 // 0: no memory is shared. On any rank, for all of the group.
 constexpr char kVariable[] = "MUSTER_SHM";
+
+// How all collectives go, small and large; on all ranks. For tests, and to
+// measure.
+constexpr char kAlgorithmVariable[] = "MUSTER_SHM_ALGORITHM";
+constexpr absl::string_view kStaged = "staged";
+constexpr absl::string_view kSingleCopy = "single_copy";
+
+// Beyond, one copy is faster than two.
+constexpr size_t kStagedRoundsMax = 16;
 
 absl::string_view ValueOf(const char* variable) {
   const char* const value = std::getenv(variable);
@@ -53,10 +63,25 @@ absl::Status CheckWanted() {
 
 absl::Status CheckEnvironment() {
   const absl::string_view value = ValueOf(kVariable);
-  if (value.empty() || value == "0" || value == "1") return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("environment variable ", kVariable,
-                   " must be 0 or 1 but was \"", value, "\""));
+  if (!value.empty() && value != "0" && value != "1") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("environment variable ", kVariable,
+                     " must be 0 or 1 but was \"", value, "\""));
+  }
+  const absl::string_view algorithm = ValueOf(kAlgorithmVariable);
+  if (!algorithm.empty() && algorithm != kStaged && algorithm != kSingleCopy) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "environment variable ", kAlgorithmVariable, " must be ", kStaged,
+        " or ", kSingleCopy, " but was \"", algorithm, "\""));
+  }
+  return absl::OkStatus();
+}
+
+// Whether all ranks read each other's memory is `all_near`.
+size_t StagedRoundsMax(bool all_near) {
+  const absl::string_view algorithm = ValueOf(kAlgorithmVariable);
+  if (!all_near || algorithm == kStaged) return shm_internal::kAnyRounds;
+  return algorithm == kSingleCopy ? 0 : kStagedRoundsMax;
 }
 
 // How the ranks come to share a segment: rank 0 makes one and says where it is,
@@ -94,9 +119,10 @@ class Sharing {
     status = Agree(had);
     if (!status.ok()) return status;
     if (options_.rank == 0) segment_->CloseDescriptor();
-    engine_.SetShortcut(
-        std::make_unique<HostCollectives>(std::move(segment_), engine_.mesh(),
-                                          Processors() < options_.world_size));
+    engine_.SetShortcut(std::make_unique<HostCollectives>(
+        std::move(segment_), engine_.mesh(),
+        HostTraits{.is_crowded = Processors() < options_.world_size,
+                   .staged_rounds_max = StagedRoundsMax(all_near_)}));
     return absl::OkStatus();
   }
 
@@ -113,16 +139,20 @@ class Sharing {
     return engine_.Start(collective)->Wait(Instant::max());
   }
 
-  // Whether all ranks have the segment; `had` is whether this one has.
+  // Whether all ranks have the segment; `had` is whether this one has. And
+  // whether all read each other's memory.
   absl::Status Agree(const absl::Status& had) {
-    std::array<int32_t, 1> own = {static_cast<int32_t>(had.code())};
-    std::vector<int32_t> all(options_.world_size);
+    std::array<int32_t, 2> own = {static_cast<int32_t>(had.code()),
+                                  engine_.mesh().is_near_all()};
+    std::vector<int32_t> all(own.size() * options_.world_size);
     absl::Status status = Do({.kind = CollectiveKind::kAllGatherIntoTensor,
                               .inputs = {Tensor(std::span<int32_t>(own))},
                               .outputs = {Tensor(std::span<int32_t>(all))}});
     if (!status.ok()) return status;
+    all_near_ = true;
     for (int rank = 0; rank < options_.world_size; ++rank) {
-      const auto code = static_cast<absl::StatusCode>(all[rank]);
+      all_near_ &= all[2 * rank + 1] != 0;
+      const auto code = static_cast<absl::StatusCode>(all[2 * rank]);
       if (code == absl::StatusCode::kOk) continue;
       return absl::FailedPreconditionError(
           rank == options_.rank
@@ -136,6 +166,7 @@ class Sharing {
   const BackendOptions& options_;
   Engine& engine_;
   std::unique_ptr<Segment> segment_;
+  bool all_near_ = false;
 };
 
 }  // namespace

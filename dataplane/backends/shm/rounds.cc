@@ -1,0 +1,112 @@
+#include "dataplane/backends/shm/rounds.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/culprit.h"
+
+namespace muster::dataplane::shm_internal {
+
+using gloo_internal::Mismatch;
+
+History Rounds::After() const {
+  History after;
+  // The same on all ranks, before some of it is one rank's own.
+  after.last = header_;
+  // FNV-1a.
+  after.hash = shop_.history.hash ^ 14695981039346656037u;
+  for (const uint64_t part :
+       {uint64_t{header_.kind}, uint64_t{header_.data_type},
+        uint64_t{header_.reduce_op}, static_cast<uint64_t>(header_.root),
+        header_.element_count, header_.sizes_hash}) {
+    after.hash = (after.hash ^ part) * 1099511628211u;
+  }
+  return after;
+}
+
+absl::Status Rounds::StatusOf(Board::Outcome outcome) {
+  switch (outcome) {
+    case Board::Outcome::kDone:
+      return absl::OkStatus();
+    case Board::Outcome::kWoken:
+      return shop_.mesh.abort_cause();
+    case Board::Outcome::kLeft:
+      break;
+  }
+  return shop_.mesh.Gone(shop_.board.left_peer());
+}
+
+absl::Status Rounds::Open() {
+  ++opened_;
+  return StatusOf(shop_.board.Open());
+}
+
+void Rounds::Post() {
+  const Head head = {header_, shop_.history.hash};
+  std::memcpy(shop_.board.slot(), &head, sizeof(head));
+  std::memcpy(payload() + kPayloadBytes, &shop_.history.last,
+              sizeof(NoteHeader));
+  shop_.board.Post();
+}
+
+absl::Status Rounds::Await(int peer, uint64_t count, bool has_row) {
+  absl::Status status = StatusOf(shop_.board.Await(peer));
+  if (!status.ok() || !is_first() || peer == rank_) return status;
+  Head theirs;
+  std::memcpy(&theirs, shop_.board.shown(peer), sizeof(theirs));
+  NoteHeader ours = header_;
+  ours.element_count = count;
+  if (has_row && theirs.header.kind == ours.kind) {
+    theirs.header.element_count = RowOf(peer)[rank_];
+  }
+  if (theirs.header != ours) {
+    return Mismatch(peer, rank_, theirs.header, ours);
+  }
+  if (theirs.history == shop_.history.hash) return status;
+  NoteHeader last;
+  std::memcpy(&last, shown(peer) + kPayloadBytes, sizeof(last));
+  if (last != shop_.history.last) {
+    return Mismatch(peer, rank_, last, shop_.history.last);
+  }
+  status = absl::InvalidArgumentError(
+      absl::StrCat("rank ", peer, " and rank ", rank_,
+                   " ran different collectives, or with different roots, "
+                   "before ",
+                   collective_.Label()));
+  SetCulpritRank(status, peer);
+  return status;
+}
+
+absl::Status Rounds::AwaitAll() {
+  absl::Status status;
+  for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
+    status = Await(peer, header_.element_count, /*has_row=*/false);
+  }
+  return status;
+}
+
+void Rounds::WriteRow(const std::vector<Block>& give) {
+  auto* const row = reinterpret_cast<uint64_t*>(payload());
+  for (int peer = 0; peer < world_size_; ++peer) {
+    row[peer] = give.empty() ? 0 : give[peer].count;
+  }
+}
+
+std::vector<int> Rounds::Others() const {
+  std::vector<int> others;
+  for (int i = 1; i < world_size_; ++i) {
+    others.push_back((rank_ + i) % world_size_);
+  }
+  return others;
+}
+
+std::byte* Rounds::Scratch(size_t bytes) {
+  if (shop_.scratch.size() < bytes) shop_.scratch.resize(bytes);
+  return shop_.scratch.data();
+}
+
+}  // namespace muster::dataplane::shm_internal

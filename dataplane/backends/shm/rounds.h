@@ -1,0 +1,116 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_SHM_ROUNDS_H_
+#define MUSTER_DATAPLANE_BACKENDS_SHM_ROUNDS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dataplane/backends/gloo/exchange.h"
+#include "dataplane/backends/gloo/mesh.h"
+#include "dataplane/backends/gloo/schedules.h"
+#include "dataplane/backends/shm/board.h"
+#include "dataplane/collective.h"
+
+namespace muster::dataplane::shm_internal {
+
+using gloo_internal::Block;
+using gloo_internal::NoteHeader;
+
+// What a rank has run, by which others see whether they ran the same.
+struct History {
+  uint64_t hash = 0;
+  // The last one.
+  NoteHeader last = {};
+};
+
+// What the collectives of a group work with.
+struct Workshop {
+  Board& board;
+  gloo_internal::Mesh& mesh;
+  // Kept from one collective to the next.
+  std::vector<std::byte> scratch = {};
+  History history = {};
+};
+
+// The rounds of one collective on this rank: those of Board, in which all
+// ranks begin what they show with what they run, and see in the first one that
+// they run the same.
+class Rounds {
+ public:
+  Rounds(Workshop& shop, const Collective& collective)
+      : rank_(shop.board.rank()),
+        world_size_(shop.board.world_size()),
+        element_bytes_(DataTypeBytes(collective.data_type())),
+        shop_(shop),
+        collective_(collective),
+        header_(NoteHeader::Of(collective)) {}
+
+  // The history after it. Of a collective that has run no round.
+  History After() const;
+
+ protected:
+  // In front of what is shown stands this; and behind it, where nobody looks
+  // who has no need to, what was run last.
+  struct Head {
+    NoteHeader header;
+    // Of what was run before: ranks that are done with a collective when they
+    // have shown what they have do not see in it that others run another one.
+    uint64_t history = 0;
+  };
+
+  // What a rank can show in a round.
+  static constexpr size_t kPayloadBytes =
+      Board::kSlotBytes - sizeof(Head) - sizeof(NoteHeader);
+
+  // Begins the next round. Then payload() may be written, until Post.
+  absl::Status Open();
+  std::byte* payload() { return shop_.board.slot() + sizeof(Head); }
+  void Post();
+
+  // Waits until there is what `peer` shows. In the first round: and sees that
+  // it is of the same collective, in which it gives this rank `count` elements.
+  // If `has_row`, it shows a row first, which says how many it does.
+  absl::Status Await(int peer, uint64_t count, bool has_row);
+  // Of a collective in which all have one size.
+  absl::Status AwaitAll();
+  const std::byte* shown(int peer) const {
+    return shop_.board.shown(peer) + sizeof(Head);
+  }
+
+  // A row: how many elements its rank has for each rank.
+  size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
+  void WriteRow(const std::vector<Block>& give);
+  const uint64_t* RowOf(int peer) const {
+    return reinterpret_cast<const uint64_t*>(shown(peer));
+  }
+
+  // All other ranks, the next one first.
+  std::vector<int> Others() const;
+
+  // At least `bytes` of scratch, the same memory until the next call.
+  std::byte* Scratch(size_t bytes);
+
+  bool is_first() const { return opened_ == 1; }
+  // It is said to the others in the first round.
+  void set_element_count(uint64_t count) { header_.element_count = count; }
+  uint64_t element_count() const { return header_.element_count; }
+  gloo_internal::Mesh& mesh() const { return shop_.mesh; }
+  const Collective& collective() const { return collective_; }
+
+  const int rank_;
+  const int world_size_;
+  const size_t element_bytes_;
+
+ private:
+  absl::Status StatusOf(Board::Outcome outcome);
+
+  Workshop& shop_;
+  const Collective& collective_;
+  NoteHeader header_;
+  int opened_ = 0;
+};
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_SHM_ROUNDS_H_

@@ -1,0 +1,306 @@
+#include "dataplane/backends/shm/single_copy.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dataplane/backends/gloo/peer_memory.h"
+#include "dataplane/backends/gloo/schedules.h"
+#include "dataplane/reduction.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+using gloo_internal::BlockOf;
+using gloo_internal::BlocksOf;
+
+// What is combined at once: two of them stay in the cache of a processor,
+// between being read and being combined.
+constexpr size_t kPieceBytes = 128 << 10;
+
+// What is read at once where nothing is combined: afterwards it looks whether
+// the group has been aborted.
+constexpr size_t kReadBytes = 4 << 20;
+
+class SingleCopy : public Rounds {
+ public:
+  SingleCopy(Workshop& shop, const Collective& collective)
+      : Rounds(shop, collective),
+        give_(world_size_),
+        take_(world_size_),
+        expected_(world_size_),
+        addresses_(world_size_),
+        factors_(world_size_) {}
+
+  absl::StatusOr<bool> Run();
+
+ private:
+  // What a rank shows, behind a row: and, behind this, where what it gives to
+  // each rank is.
+  struct Offer {
+    double factor = 1;
+    uint64_t is_readable = 0;
+  };
+
+  // Fills in what this rank gives and takes.
+  void Arrange();
+
+  // All have shown where things are. False: not all of that can be read.
+  absl::StatusOr<bool> Meet();
+
+  // Takes what each rank gives this one.
+  absl::Status Move();
+  // Combines what all ranks give this one, from `first` on, to `result`.
+  absl::Status Combine(const Reduction& reduction, const Block& result,
+                       size_t first);
+  absl::Status AllReduce(const Reduction& reduction);
+
+  // Elements of what `peer` gives this rank, from `first` on: read to `to`, or
+  // this rank's own.
+  absl::StatusOr<const std::byte*> Operand(int peer, size_t first, size_t count,
+                                           std::byte* to);
+  absl::Status Read(int peer, uint64_t address, std::byte* to, size_t bytes);
+
+  // Nobody reads what this rank gives any more.
+  absl::Status Part();
+
+  // By rank.
+  std::vector<Block> give_;
+  std::vector<Block> take_;
+  // How many elements each rank must give this one.
+  std::vector<uint64_t> expected_;
+  // By rank, after Meet: where what it gives this one is, and its factor.
+  std::vector<uint64_t> addresses_;
+  std::vector<double> factors_;
+  // What a rank gives to each is not of one size: the row says how much it is.
+  bool has_row_ = false;
+};
+
+absl::StatusOr<bool> SingleCopy::Run() {
+  Arrange();
+  absl::StatusOr<bool> met = Meet();
+  if (!met.ok() || !*met) return met;
+  absl::Status status;
+  if (IsReduction(collective().kind)) {
+    const Reduction reduction(collective().data_type(), collective().reduce_op);
+    if (collective().kind == CollectiveKind::kAllReduce) {
+      status = AllReduce(reduction);
+    } else if (take_[rank_].data != nullptr) {
+      status = Combine(reduction, take_[rank_], 0);
+    }
+  } else {
+    status = Move();
+  }
+  if (status.ok()) status = Part();
+  if (!status.ok()) return status;
+  return true;
+}
+
+void SingleCopy::Arrange() {
+  const Collective& run = collective();
+  const bool is_root = rank_ == run.root;
+  switch (run.kind) {
+    case CollectiveKind::kAllReduce:
+      give_.assign(world_size_, BlockOf(run.tensors[0]));
+      break;
+    case CollectiveKind::kReduce:
+      give_.assign(world_size_, BlockOf(run.tensors[0]));
+      if (is_root) take_[rank_] = give_[rank_];
+      break;
+    case CollectiveKind::kBroadcast:
+      if (is_root) give_.assign(world_size_, BlockOf(run.tensors[0]));
+      if (!is_root) take_[run.root] = BlockOf(run.tensors[0]);
+      break;
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllGatherIntoTensor:
+    case CollectiveKind::kGather:
+      give_.assign(world_size_, BlockOf(run.inputs[0]));
+      if (!run.outputs.empty()) take_ = BlocksOf(run.outputs, world_size_);
+      set_element_count(give_[rank_].count);
+      break;
+    case CollectiveKind::kScatter:
+      if (is_root) give_ = BlocksOf(run.inputs, world_size_);
+      take_[run.root] = BlockOf(run.outputs[0]);
+      has_row_ = true;
+      break;
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduceScatterTensor:
+      give_ = BlocksOf(run.inputs, world_size_);
+      take_[rank_] = BlockOf(run.outputs[0]);
+      has_row_ = true;
+      break;
+    case CollectiveKind::kAllToAll:
+      give_ = BlocksOf(run.inputs, world_size_);
+      take_ = BlocksOf(run.outputs, world_size_);
+      has_row_ = true;
+      break;
+    case CollectiveKind::kAllToAllSingle:
+      give_ = gloo_internal::CutBlocks(run.inputs[0], run.input_splits,
+                                       world_size_);
+      take_ = gloo_internal::CutBlocks(run.outputs[0], run.output_splits,
+                                       world_size_);
+      has_row_ = true;
+      break;
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kRecv:
+      break;
+  }
+  const bool takes_tensors = !run.outputs.empty();
+  for (int peer = 0; peer < world_size_; ++peer) {
+    expected_[peer] = IsReduction(run.kind) && takes_tensors
+                          ? take_[rank_].count
+                      : takes_tensors ? take_[peer].count
+                                      : element_count();
+  }
+}
+
+absl::StatusOr<bool> SingleCopy::Meet() {
+  absl::Status status = Open();
+  if (!status.ok()) return status;
+  WriteRow(give_);
+  Offer own = {.factor = collective().factor, .is_readable = 1};
+  std::byte* const addresses = payload() + row_bytes() + sizeof(own);
+  for (int peer = 0; peer < world_size_; ++peer) {
+    const auto address = reinterpret_cast<uint64_t>(give_[peer].data);
+    std::memcpy(addresses + peer * sizeof(address), &address, sizeof(address));
+    const size_t bytes = give_[peer].count * element_bytes_;
+    if (bytes > 0 && !gloo_internal::CanBeRead(give_[peer].data, bytes)) {
+      own.is_readable = 0;
+    }
+  }
+  std::memcpy(payload() + row_bytes(), &own, sizeof(own));
+  Post();
+  for (int peer = 0; peer < world_size_; ++peer) {
+    status = Await(peer, expected_[peer], has_row_);
+    if (!status.ok()) return status;
+  }
+  for (int peer = 0; peer < world_size_; ++peer) {
+    Offer offer;
+    std::memcpy(&offer, shown(peer) + row_bytes(), sizeof(offer));
+    if (offer.is_readable == 0) return false;
+    factors_[peer] = offer.factor;
+    std::memcpy(
+        &addresses_[peer],
+        shown(peer) + row_bytes() + sizeof(offer) + rank_ * sizeof(uint64_t),
+        sizeof(uint64_t));
+  }
+  return true;
+}
+
+absl::Status SingleCopy::Read(int peer, uint64_t address, std::byte* to,
+                              size_t bytes) {
+  const gloo_internal::PeerMemory* const memory = mesh().MemoryOf(peer);
+  while (bytes > 0) {
+    absl::Status aborted = mesh().abort_cause();
+    if (!aborted.ok()) return aborted;
+    const size_t now = std::min(bytes, kReadBytes);
+    // It can be read unless the peer has closed its connections, or has died.
+    if (!memory->Read(address, to, now)) return mesh().Gone(peer);
+    address += now;
+    to += now;
+    bytes -= now;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SingleCopy::Move() {
+  if (take_[rank_].count > 0) {
+    gloo_internal::CopyBlock(take_[rank_], give_[rank_], element_bytes_);
+  }
+  for (const int peer : Others()) {
+    const Block& take = take_[peer];
+    absl::Status status =
+        Read(peer, addresses_[peer], take.data, take.count * element_bytes_);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const std::byte*> SingleCopy::Operand(int peer, size_t first,
+                                                     size_t count,
+                                                     std::byte* to) {
+  if (peer == rank_) return give_[rank_].data + first * element_bytes_;
+  absl::Status status = Read(peer, addresses_[peer] + first * element_bytes_,
+                             to, count * element_bytes_);
+  if (!status.ok()) return status;
+  return to;
+}
+
+// A rank's own operand may be where its result goes, and must not be lost
+// before its turn: that of the first two ranks comes at once, the others
+// combine beside.
+absl::Status SingleCopy::Combine(const Reduction& reduction,
+                                 const Block& result, size_t first) {
+  const size_t at_once =
+      kPieceBytes / std::max(reduction.accumulator_bytes(), element_bytes_);
+  std::byte* const accumulators = Scratch(3 * kPieceBytes);
+  std::byte* const read[] = {accumulators + kPieceBytes,
+                             accumulators + 2 * kPieceBytes};
+  for (size_t done = 0; done < result.count; done += at_once) {
+    const size_t count = std::min(at_once, result.count - done);
+    std::byte* const to = result.data + done * element_bytes_;
+    const bool in_result = reduction.combines_elements() && rank_ < 2;
+    std::byte* const all = in_result ? to : accumulators;
+    const auto zero = Operand(0, first + done, count, read[0]);
+    if (!zero.ok()) return zero.status();
+    const auto one = Operand(1, first + done, count, read[1]);
+    if (!one.ok()) return one.status();
+    if (reduction.combines_elements()) {
+      reduction.Combine(all, *zero, *one, count);
+    } else {
+      reduction.Load(all, *zero, count, factors_[0]);
+      reduction.Add(all, *one, count, factors_[1]);
+    }
+    for (int peer = 2; peer < world_size_; ++peer) {
+      const auto next = Operand(peer, first + done, count, read[0]);
+      if (!next.ok()) return next.status();
+      reduction.Add(all, *next, count, factors_[peer]);
+    }
+    reduction.Finish(all, count, world_size_);
+    reduction.Store(to, all, count);
+  }
+  return absl::OkStatus();
+}
+
+// Each combines its part, and then reads those of the others.
+absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
+  const std::vector<Block> parts =
+      gloo_internal::PartsOf(give_[rank_], world_size_, element_bytes_);
+  const std::byte* const begin = give_[rank_].data;
+  absl::Status status =
+      Combine(reduction, parts[rank_],
+              static_cast<size_t>(parts[rank_].data - begin) / element_bytes_);
+  if (status.ok()) status = Open();
+  if (!status.ok()) return status;
+  Post();
+  status = AwaitAll();
+  for (const int peer : Others()) {
+    if (!status.ok()) return status;
+    const Block& part = parts[peer];
+    status =
+        Read(peer, addresses_[peer] + static_cast<size_t>(part.data - begin),
+             part.data, part.count * element_bytes_);
+  }
+  return status;
+}
+
+absl::Status SingleCopy::Part() {
+  absl::Status status = Open();
+  if (!status.ok()) return status;
+  Post();
+  return AwaitAll();
+}
+
+}  // namespace
+
+absl::StatusOr<bool> RunSingleCopy(Workshop& shop,
+                                   const Collective& collective) {
+  return SingleCopy(shop, collective).Run();
+}
+
+}  // namespace muster::dataplane::shm_internal

@@ -1,0 +1,430 @@
+#include "dataplane/backends/shm/staged.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/backends/gloo/exchange.h"
+#include "dataplane/backends/gloo/schedules.h"
+#include "dataplane/culprit.h"
+#include "dataplane/reduction.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+using gloo_internal::BlockOf;
+using gloo_internal::BlocksOf;
+
+// All_reduce: up to here every rank combines everything, in one round. Beyond,
+// each combines its part, and shows the result in another.
+constexpr size_t kOneRoundBytesMax = 8 << 10;
+
+size_t RoundsFor(size_t count, size_t count_per_round) {
+  return std::max<size_t>(1, (count + count_per_round - 1) / count_per_round);
+}
+
+// What of `block` goes in round `round`.
+Block ChunkOf(const Block& block, size_t round, size_t count_per_round,
+              size_t element_bytes) {
+  const size_t first = std::min(block.count, round * count_per_round);
+  const size_t count = std::min(block.count - first, count_per_round);
+  return {block.data + first * element_bytes, count};
+}
+
+void Copy(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+class Staged : public Rounds {
+ public:
+  Staged(Workshop& shop, const Collective& collective, size_t rounds_max)
+      : Rounds(shop, collective), rounds_max_(rounds_max) {}
+
+  absl::StatusOr<bool> Run();
+
+ private:
+  // Who shows something in Show, and who looks at it.
+  struct Scene {
+    Block give = {};
+    // By rank; of those that do not give, empty.
+    std::vector<Block> take = {};
+    std::vector<int> givers = {};
+    size_t count_max = 0;
+    bool gives = false;
+    bool takes = false;
+  };
+
+  // From what all ranks show `offset` bytes behind their headers.
+  void Combine(const Reduction& reduction, size_t offset, const Block& result);
+
+  Scene SceneOf() const;
+  absl::StatusOr<bool> Show(const Scene& scene);
+
+  absl::StatusOr<bool> AllReduce();
+  absl::Status ReduceAtOnce(const Reduction& reduction, const Block& tensor);
+  absl::Status ReduceByParts(const Reduction& reduction, const Block& tensor);
+  absl::StatusOr<bool> Reduce();
+  absl::StatusOr<bool> ReduceScatter();
+  absl::StatusOr<bool> Scatter();
+  absl::StatusOr<bool> AllToAll();
+
+  // Writes, behind a row, what of `give` goes in this round, from accumulators
+  // if `reduction` is there.
+  void WriteDealt(const std::vector<Block>& give, size_t count_per_round,
+                  const Reduction* reduction);
+  // Where in what `peer` shows this rank's is.
+  size_t DealtOffset(int peer, size_t count_per_round,
+                     size_t bytes_of_one) const;
+  // In what all ranks show: the largest count in any row.
+  uint64_t CountMax() const;
+
+  const size_t rounds_max_;
+  // From 0: the one that runs.
+  size_t round_ = 0;
+};
+
+void Staged::Combine(const Reduction& reduction, size_t offset,
+                     const Block& result) {
+  if (result.count == 0) return;
+  std::byte* accumulators = result.data;
+  if (!reduction.in_place()) {
+    accumulators = Scratch(result.count * reduction.accumulator_bytes());
+  }
+  reduction.Combine(accumulators, shown(0) + offset, shown(1) + offset,
+                    result.count);
+  for (int peer = 2; peer < world_size_; ++peer) {
+    reduction.Combine(accumulators, accumulators, shown(peer) + offset,
+                      result.count);
+  }
+  reduction.Finish(accumulators, result.count, world_size_);
+  reduction.Store(result.data, accumulators, result.count);
+}
+
+absl::StatusOr<bool> Staged::Run() {
+  switch (collective().kind) {
+    case CollectiveKind::kAllReduce:
+      return AllReduce();
+    case CollectiveKind::kReduce:
+      return Reduce();
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduceScatterTensor:
+      return ReduceScatter();
+    case CollectiveKind::kScatter:
+      return Scatter();
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kAllToAllSingle:
+      return AllToAll();
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllGatherIntoTensor:
+    case CollectiveKind::kGather:
+      return Show(SceneOf());
+    case CollectiveKind::kSend:
+    case CollectiveKind::kRecv:
+      break;
+  }
+  return false;
+}
+
+Staged::Scene Staged::SceneOf() const {
+  Scene scene;
+  scene.take.resize(world_size_);
+  const bool is_root = rank_ == collective().root;
+  switch (collective().kind) {
+    case CollectiveKind::kBroadcast: {
+      const Block tensor = BlockOf(collective().tensors[0]);
+      scene.gives = is_root;
+      scene.takes = !is_root;
+      scene.givers = {collective().root};
+      scene.count_max = tensor.count;
+      (is_root ? scene.give : scene.take[collective().root]) = tensor;
+      break;
+    }
+    case CollectiveKind::kGather:
+      scene.give = BlockOf(collective().inputs[0]);
+      scene.gives = !is_root;
+      scene.takes = is_root;
+      scene.count_max = scene.give.count;
+      break;
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllGatherIntoTensor:
+      scene.give = BlockOf(collective().inputs[0]);
+      scene.gives = true;
+      scene.takes = true;
+      break;
+    default:  // kBarrier
+      scene.takes = true;
+      break;
+  }
+  if (scene.givers.empty()) scene.givers = Others();
+  if (!collective().outputs.empty()) {
+    scene.take = BlocksOf(collective().outputs, world_size_);
+    gloo_internal::CopyBlock(scene.take[rank_], scene.give, element_bytes_);
+    for (const Block& block : scene.take) {
+      scene.count_max = std::max(scene.count_max, block.count);
+    }
+  }
+  return scene;
+}
+
+// Every giver shows its block, in as many rounds as it takes; whoever wants it
+// looks.
+absl::StatusOr<bool> Staged::Show(const Scene& scene) {
+  const size_t per_round = kPayloadBytes / element_bytes_;
+  const size_t rounds = RoundsFor(scene.count_max, per_round);
+  if (rounds > rounds_max_) return false;
+  if (scene.gives) set_element_count(scene.give.count);
+  for (round_ = 0; round_ < rounds; ++round_) {
+    absl::Status status = Open();
+    if (!status.ok()) return status;
+    if (scene.gives) {
+      const Block chunk =
+          ChunkOf(scene.give, round_, per_round, element_bytes_);
+      Copy(payload(), chunk.data, chunk.count * element_bytes_);
+    }
+    Post();
+    if (!scene.takes) continue;
+    for (const int giver : scene.givers) {
+      const Block& take = scene.take[giver];
+      const Block chunk = ChunkOf(take, round_, per_round, element_bytes_);
+      if (round_ > 0 && chunk.count == 0) continue;
+      status = Await(giver, take.count, /*has_row=*/false);
+      if (!status.ok()) return status;
+      Copy(chunk.data, shown(giver), chunk.count * element_bytes_);
+    }
+  }
+  return true;
+}
+
+absl::StatusOr<bool> Staged::AllReduce() {
+  const Reduction reduction(collective().data_type(), collective().reduce_op);
+  const Block tensor = BlockOf(collective().tensors[0]);
+  const size_t bytes = tensor.count * reduction.accumulator_bytes();
+  if (RoundsFor(bytes, kPayloadBytes) > rounds_max_) return false;
+  absl::Status status = bytes <= kOneRoundBytesMax
+                            ? ReduceAtOnce(reduction, tensor)
+                            : ReduceByParts(reduction, tensor);
+  if (!status.ok()) return status;
+  return true;
+}
+
+absl::Status Staged::ReduceAtOnce(const Reduction& reduction,
+                                  const Block& tensor) {
+  absl::Status status = Open();
+  if (!status.ok()) return status;
+  reduction.Load(payload(), tensor.data, tensor.count, collective().factor);
+  Post();
+  status = AwaitAll();
+  if (status.ok()) Combine(reduction, 0, tensor);
+  return status;
+}
+
+// A round shows this rank's part of the result of what the last one showed, and
+// what comes next of its own tensor.
+absl::Status Staged::ReduceByParts(const Reduction& reduction,
+                                   const Block& tensor) {
+  const size_t own_bytes = reduction.accumulator_bytes();
+  const auto ranks = static_cast<size_t>(world_size_);
+  // A part has at most an element more than an equal one.
+  const size_t per_round = (kPayloadBytes - sizeof(uint64_t) - element_bytes_) *
+                           ranks / (ranks * own_bytes + element_bytes_);
+  const size_t chunks = RoundsFor(tensor.count, per_round);
+  const size_t results = (std::min(per_round, tensor.count) * own_bytes + 7) /
+                         sizeof(uint64_t) * sizeof(uint64_t);
+  std::vector<Block> parts;
+  for (round_ = 0; round_ <= chunks; ++round_) {
+    absl::Status status = Open();
+    if (!status.ok()) return status;
+    if (round_ > 0) {
+      Copy(payload() + results, parts[rank_].data,
+           parts[rank_].count * element_bytes_);
+    }
+    const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
+    reduction.Load(payload(), chunk.data, chunk.count, collective().factor);
+    Post();
+    status = AwaitAll();
+    if (!status.ok()) return status;
+    for (int peer = 0; peer < world_size_ && round_ > 0; ++peer) {
+      if (peer == rank_) continue;
+      Copy(parts[peer].data, shown(peer) + results,
+           parts[peer].count * element_bytes_);
+    }
+    if (round_ == chunks) break;
+    parts = gloo_internal::PartsOf(chunk, ranks, element_bytes_);
+    const size_t first =
+        static_cast<size_t>(parts[rank_].data - chunk.data) / element_bytes_;
+    Combine(reduction, first * own_bytes, parts[rank_]);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Staged::Reduce() {
+  const Reduction reduction(collective().data_type(), collective().reduce_op);
+  const Block tensor = BlockOf(collective().tensors[0]);
+  const size_t per_round = kPayloadBytes / reduction.accumulator_bytes();
+  const size_t rounds = RoundsFor(tensor.count, per_round);
+  if (rounds > rounds_max_) return false;
+  for (round_ = 0; round_ < rounds; ++round_) {
+    absl::Status status = Open();
+    if (!status.ok()) return status;
+    const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
+    reduction.Load(payload(), chunk.data, chunk.count, collective().factor);
+    Post();
+    if (rank_ != collective().root) continue;
+    status = AwaitAll();
+    if (!status.ok()) return status;
+    Combine(reduction, 0, chunk);
+  }
+  return true;
+}
+
+void Staged::WriteDealt(const std::vector<Block>& give, size_t count_per_round,
+                        const Reduction* reduction) {
+  WriteRow(give);
+  std::byte* next = payload() + row_bytes();
+  for (const Block& block : give) {
+    const Block chunk = ChunkOf(block, round_, count_per_round, element_bytes_);
+    if (reduction != nullptr) {
+      reduction->Load(next, chunk.data, chunk.count, collective().factor);
+      next += chunk.count * reduction->accumulator_bytes();
+    } else {
+      Copy(next, chunk.data, chunk.count * element_bytes_);
+      next += chunk.count * element_bytes_;
+    }
+  }
+}
+
+size_t Staged::DealtOffset(int peer, size_t count_per_round,
+                           size_t bytes_of_one) const {
+  const uint64_t* const row = RowOf(peer);
+  size_t before = 0;
+  for (int i = 0; i < rank_; ++i) {
+    before += ChunkOf({nullptr, row[i]}, round_, count_per_round, 0).count;
+  }
+  return row_bytes() + before * bytes_of_one;
+}
+
+uint64_t Staged::CountMax() const {
+  uint64_t most = 0;
+  for (int peer = 0; peer < world_size_; ++peer) {
+    most = std::max(most,
+                    *std::max_element(RowOf(peer), RowOf(peer) + world_size_));
+  }
+  return most;
+}
+
+// Every rank shows all others what it has for them, all of which have as much
+// for one, and each combines its own.
+absl::StatusOr<bool> Staged::ReduceScatter() {
+  const Reduction reduction(collective().data_type(), collective().reduce_op);
+  const std::vector<Block> give = BlocksOf(collective().inputs, world_size_);
+  const Block output = BlockOf(collective().outputs[0]);
+  const size_t per_round = (kPayloadBytes - row_bytes()) / world_size_ /
+                           reduction.accumulator_bytes();
+  size_t most = 0;
+  for (const Block& block : give) most = std::max(most, block.count);
+  const size_t rounds = RoundsFor(most, per_round);
+  if (rounds > rounds_max_) return false;
+  for (round_ = 0; round_ < rounds; ++round_) {
+    absl::Status status = Open();
+    if (!status.ok()) return status;
+    WriteDealt(give, per_round, &reduction);
+    Post();
+    for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
+      status = Await(peer, output.count, /*has_row=*/true);
+    }
+    if (!status.ok()) return status;
+    // All rows are the same.
+    Combine(reduction,
+            DealtOffset(rank_, per_round, reduction.accumulator_bytes()),
+            ChunkOf(output, round_, per_round, element_bytes_));
+  }
+  return true;
+}
+
+absl::StatusOr<bool> Staged::Scatter() {
+  const Block output = BlockOf(collective().outputs[0]);
+  const bool is_root = rank_ == collective().root;
+  std::vector<Block> give;
+  if (is_root) {
+    give = BlocksOf(collective().inputs, world_size_);
+    gloo_internal::CopyBlock(output, give[rank_], element_bytes_);
+    give[rank_].count = 0;
+  }
+  const size_t per_round =
+      (kPayloadBytes - row_bytes()) / world_size_ / element_bytes_;
+  const size_t rounds = RoundsFor(output.count, per_round);
+  if (rounds > rounds_max_) return false;
+  for (round_ = 0; round_ < rounds; ++round_) {
+    absl::Status status = Open();
+    if (!status.ok()) return status;
+    WriteDealt(give, per_round, nullptr);
+    Post();
+    if (is_root) continue;
+    status = Await(collective().root, output.count, /*has_row=*/true);
+    if (!status.ok()) return status;
+    const Block chunk = ChunkOf(output, round_, per_round, element_bytes_);
+    Copy(chunk.data,
+         shown(collective().root) +
+             DealtOffset(collective().root, per_round, element_bytes_),
+         chunk.count * element_bytes_);
+  }
+  return true;
+}
+
+// Sizes may differ, and no rank knows what others have for each other before
+// it has seen that.
+absl::StatusOr<bool> Staged::AllToAll() {
+  const bool single = collective().kind == CollectiveKind::kAllToAllSingle;
+  std::vector<Block> give =
+      single ? gloo_internal::CutBlocks(collective().inputs[0],
+                                        collective().input_splits, world_size_)
+             : BlocksOf(collective().inputs, world_size_);
+  const std::vector<Block> take =
+      single ? gloo_internal::CutBlocks(collective().outputs[0],
+                                        collective().output_splits, world_size_)
+             : BlocksOf(collective().outputs, world_size_);
+  gloo_internal::CopyBlock(take[rank_], give[rank_], element_bytes_);
+  give[rank_].count = 0;
+  const size_t per_round =
+      (kPayloadBytes - row_bytes()) / world_size_ / element_bytes_;
+  size_t rounds = 1;
+  for (round_ = 0; round_ < rounds; ++round_) {
+    absl::Status status = Open();
+    if (!status.ok()) return status;
+    WriteDealt(give, per_round, nullptr);
+    Post();
+    for (const int peer : Others()) {
+      status = Await(peer, take[peer].count, /*has_row=*/true);
+      if (!status.ok()) return status;
+    }
+    if (round_ == 0) {
+      rounds = RoundsFor(CountMax(), per_round);
+      if (rounds > rounds_max_) return false;
+    }
+    for (const int peer : Others()) {
+      const Block chunk =
+          ChunkOf(take[peer], round_, per_round, element_bytes_);
+      Copy(chunk.data,
+           shown(peer) + DealtOffset(peer, per_round, element_bytes_),
+           chunk.count * element_bytes_);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<bool> RunStaged(Workshop& shop, const Collective& collective,
+                               size_t rounds_max) {
+  return Staged(shop, collective, rounds_max).Run();
+}
+
+}  // namespace muster::dataplane::shm_internal
