@@ -206,25 +206,16 @@ std::shared_ptr<ProcessGroup> ShrinkGroup(
   if (group != nullptr && group != world->group()) {
     return world->groups().Shrink(group, ranks_to_exclude, options);
   }
-  const InitProcessGroupOptions smaller =
-      world->PrepareToShrink(ranks_to_exclude, options);
   {
     MutexLock lock(instance.mutex);
-    if (instance.world != world) NotInitialized();
-    instance.world = nullptr;
+    if (instance.world != world || instance.changing) NotInitialized();
     instance.changing = true;
   }
   const absl::Cleanup done = [&instance] {
     MutexLock lock(instance.mutex);
     instance.changing = false;
   };
-  try {
-    world->Destroy();
-  } catch (const DistError&) {
-    // Why it is shrunk.
-  }
-  world = nullptr;
-  std::unique_ptr<World> formed = World::Form(smaller);
+  std::unique_ptr<World> formed = world->Shrink(ranks_to_exclude, options);
   MutexLock lock(instance.mutex);
   instance.world = std::move(formed);
   return instance.world->group();

@@ -224,10 +224,11 @@ struct ShrinkGroupOptions {
 // rank, unless the call throws; then it can be made again, and meets the calls
 // of other ranks that exclude the same, however many of them have failed.
 //
-// If more are gone than were excluded, the call throws as soon as the
-// coordinator tells of it, with them in culprits(). For the default group it
-// cannot when it has gone with them, nor this rank when it has reported a
-// failure (below): then it throws when its timeout has passed.
+// If more are gone than were excluded, also while the call runs, it throws as
+// soon as the coordinator tells of it, with them in culprits(): make it again
+// without those, too. For the default group it cannot when it has gone with
+// them, nor this rank when it has reported a failure (below): then it throws
+// when its timeout has passed.
 //
 // A group beside the default one can be shrunk as long as this rank has not
 // reported a failure of the default group, as it does after a timeout there:
@@ -236,11 +237,13 @@ struct ShrinkGroupOptions {
 //
 // A smaller default group takes the place of the old one, for which it is
 // formed anew as by DestroyProcessGroup and InitProcessGroup, with new ranks
-// from 0 on: all other groups end. If the rank that served the coordinator is
-// gone, the new rank 0 serves it, at the same address, which must be its own;
-// with an external coordinator nobody needs to. An elastic group forms again by
-// those two calls instead (kFailedPrecondition). If the new one cannot be
-// formed there is no default group.
+// from 0 on: all other groups end, whether or not it forms. If it does not, on
+// any of the ranks, the old one stays on all of them, ended but for this call
+// and DestroyProcessGroup. Ranks that have met form it within 30 s. If the rank
+// that served the coordinator is gone, the new rank 0 serves it, at the same
+// address, which must be its own; with an external coordinator nobody needs to.
+// An elastic group forms again by those two calls instead
+// (kFailedPrecondition).
 //
 // Throws DistError (kInvalidArgument: no ranks, all of them, this one, or none
 // of the group's), and as NewGroup, or InitProcessGroup.

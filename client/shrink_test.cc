@@ -38,13 +38,48 @@ constexpr std::chrono::seconds kSoon(30);
 
 class ShrinkTest : public ::testing::Test {
  protected:
-  void Start(const std::string& scenario, int size, int cycles = 0) {
+  void Start(const std::string& scenario, int size, int cycles = 0,
+             bool external = false) {
     for (int rank = 0; rank < size; ++rank) {
-      StartOne(scenario, {{"RANK", std::to_string(rank)},
-                          {"WORLD_SIZE", std::to_string(size)},
-                          {"MASTER_ADDR", "127.0.0.1"},
-                          {"MASTER_PORT", std::to_string(port_.port())},
-                          {"CYCLES", std::to_string(cycles)}});
+      StartOne(scenario,
+               {{"RANK", std::to_string(rank)},
+                {"WORLD_SIZE", std::to_string(size)},
+                {"MASTER_ADDR", "127.0.0.1"},
+                {"MASTER_PORT", std::to_string(port_.port())},
+                {"TORCHELASTIC_USE_AGENT_STORE", external ? "True" : "False"},
+                {"CYCLES", std::to_string(cycles)}});
+    }
+  }
+
+  // Of five ranks, 1 is killed, 0, 2 and 3 shrink the group without it, and 4
+  // comes to that call but not to its end.
+  void StopAtTheCall(const std::string& place) {
+    for (size_t rank = 0; rank < 5; ++rank) Line(rank);
+    Kill(1);
+    for (const size_t rank : {0, 2, 3, 4}) {
+      ranks_[rank]->WriteLine("go");
+      EXPECT_THAT(Line(rank), StartsWith("error DistNetworkError [1] "));
+    }
+    ranks_[4]->WriteLine("stop at 1" + place);
+    EXPECT_EQ(Line(4), "met");
+    for (const size_t rank : {0, 2, 3}) ranks_[rank]->WriteLine("1");
+  }
+
+  // Once they have an error that says `why`.
+  void ExpectTheyGoOnWithoutTheLast(const std::string& why) {
+    for (const size_t rank : {0, 2, 3}) {
+      EXPECT_THAT(Line(rank),
+                  AllOf(StartsWith("error DistNetworkError [4] group \"world\" "
+                                   "cannot be shrunk without 1 alone"),
+                        HasSubstr("rank 4 ("), HasSubstr(why)));
+      ranks_[rank]->WriteLine("14");
+    }
+    for (const size_t rank : {0, 2, 3}) {
+      EXPECT_EQ(Line(rank), "world: rank " +
+                                std::to_string(rank > 0 ? rank - 1 : 0) +
+                                " of 3, sum 6");
+      EXPECT_EQ(Line(rank), "bye");
+      EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
     }
   }
 
@@ -299,6 +334,42 @@ TEST_F(ShrinkTest, OfTwoThatDieTogetherOneAloneCannotBeExcluded) {
     EXPECT_EQ(Line(rank), "bye");
   }
   for (const size_t rank : living) EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
+}
+
+// As after the time in which the others wait for each other, and before that in
+// which they join.
+TEST_F(ShrinkTest, OneThatDiesOnItsWayIntoTheNewGroupIsNamedAtOnce) {
+  Start("together", 5);
+  StopAtTheCall(/*place=*/"");
+  const auto before = std::chrono::steady_clock::now();
+  Kill(4);
+  ExpectTheyGoOnWithoutTheLast("more are gone: rank 4 (");
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(2));
+}
+
+TEST_F(ShrinkTest, OneThatStopsOnItsWayIntoTheNewGroupIsNamedWithItsLease) {
+  coordinator::ServerOptions options;
+  options.listen = "127.0.0.1:" + std::to_string(port_.port());
+  options.lease = std::chrono::seconds(2);
+  const auto server = coordinator::Server::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  Start("together", 5, /*cycles=*/0, /*external=*/true);
+  StopAtTheCall(/*place=*/"");
+  const auto before = std::chrono::steady_clock::now();
+  ranks_[4]->Signal(SIGSTOP);
+  ExpectTheyGoOnWithoutTheLast("no heartbeat for 2s (lease 2s)");
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(4));
+}
+
+// It has the others wait for its connection, and is rank 3 of the new group.
+TEST_F(ShrinkTest, OneThatDiesInTheNewGroupLeavesTheOldOneToBeShrunkAgain) {
+  Start("together", 5);
+  StopAtTheCall(/*place=*/" as 3 of 4");
+  EXPECT_EQ(Line(4), "joined");
+  const auto before = std::chrono::steady_clock::now();
+  Kill(4);
+  ExpectTheyGoOnWithoutTheLast("; rank 3 of the new group is rank 4 (");
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(2));
 }
 
 // Rank 0, which serves the coordinator, does not stay ten seconds for it.

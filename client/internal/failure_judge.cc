@@ -360,6 +360,20 @@ MemberInfo FailureJudge::WhoLeft(int64_t generation, int rank) const {
 
 absl::Status FailureJudge::Known(int64_t generation) const {
   MutexLock lock(mutex_);
+  return WhatIsKnown(generation);
+}
+
+absl::Status FailureJudge::AwaitKnown(int64_t generation) {
+  const Instant until = Clock::now() + options_.verdict_timeout;
+  MutexLock lock(mutex_);
+  for (;;) {
+    absl::Status known = WhatIsKnown(generation);
+    if (!known.ok() || Clock::now() >= until) return known;
+    changed_.WaitUntil(mutex_, until);
+  }
+}
+
+absl::Status FailureJudge::WhatIsKnown(int64_t generation) const {
   if (begun_) return final_;
   for (const MemberEvent& event : events_) {
     if (event.generation == generation && Concerns(event)) {

@@ -116,6 +116,10 @@ class FailureJudge {
   // Before Begin: whether somebody of it is gone in generation `generation`.
   absl::Status Known(int64_t generation) const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // The same of a group that did not form because a connection failed: waits
+  // up to `verdict_timeout` for who is gone.
+  absl::Status AwaitKnown(int64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // The group's error, given that a collective failed here with `symptom`.
   // Waits for the coordinator's verdict if need be. Always the same for one
   // group.
@@ -146,6 +150,8 @@ class FailureJudge {
     static void Mark(std::vector<bool>& ranks, int rank);
   };
 
+  absl::Status WhatIsKnown(int64_t generation) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsWorld() const { return options_.ranks.empty(); }
   bool Includes(int rank) const;
   // Whether a member of the group is to blame for it, or left.

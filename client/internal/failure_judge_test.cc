@@ -433,6 +433,16 @@ TEST_F(FailureJudgeTest, EventsBeforeTheGroupCount) {
   EXPECT_THAT(Ranks(aborted_), ElementsAre(2));
 }
 
+TEST_F(FailureJudgeTest, WhatBreaksWhileTheGroupFormsWaitsForWhoIsGone) {
+  absl::Status known;
+  std::thread waiter([&] { known = judge_->AwaitKnown(kGeneration); });
+  judge_->OnEvent(Event(MemberEvent::Kind::kLost, 2, "gone"));
+  waiter.join();
+  EXPECT_THAT(known.message(), HasSubstr("rank 2 (host-2, pid 102) was lost"));
+  Make({.verdict_timeout = milliseconds(1)});
+  EXPECT_TRUE(judge_->AwaitKnown(kGeneration).ok());
+}
+
 TEST_F(FailureJudgeTest, OtherGenerationsDoNotMatter) {
   Begin();
   MemberEvent event = Event(MemberEvent::Kind::kLost, 2, "old");

@@ -241,7 +241,10 @@ absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
   options.device = peers.device;
   auto backend = dataplane::CreateBackend(options.backend, peers);
   if (!backend.ok()) {
-    absl::Status known = judge->Known(options.generation);
+    // A peer that broke a connection may be gone.
+    absl::Status known = absl::IsUnavailable(backend.status())
+                             ? judge->AwaitKnown(options.generation)
+                             : judge->Known(options.generation);
     return known.ok() ? NotFormed(options, backend.status()) : known;
   }
   if (metrics != nullptr) {

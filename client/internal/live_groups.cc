@@ -89,6 +89,14 @@ void LiveGroups::OnSessionOver(const absl::Status& why) {
   for (const auto& judge : judges) endings.push_back(judge->OnSessionOver(why));
 }
 
+bool LiveGroups::IsOver(int64_t generation) const {
+  MutexLock lock(mutex_);
+  return std::any_of(
+      events_.begin(), events_.end(), [&](const MemberEvent& event) {
+        return event.generation == generation && event.generation_ended;
+      });
+}
+
 LiveGroups::Absent LiveGroups::AbsentOf(int64_t generation,
                                         const std::vector<int>& ranks) const {
   Absent absent;

@@ -39,6 +39,9 @@ class LiveGroups {
   void OnSessionOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<GroupProgress> Progress() const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Whether the coordinator has told of the generation's end.
+  bool IsOver(int64_t generation) const ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Who of these ranks of the generation has left or was lost, and who has
   // reported a failure: it may live, but the coordinator answers it no more.
   struct Absent {

@@ -110,6 +110,18 @@ TEST(LiveGroupsTest, WhoIsGoneOfSomeRanksAndWhoHasReported) {
   EXPECT_EQ(absent.reported, std::vector<int>{1});
 }
 
+TEST(LiveGroupsTest, AGenerationIsOverWhenTheCoordinatorSaysSo) {
+  LiveGroups live;
+  MemberEvent lost = Lost(3);
+  lost.generation_ended = false;
+  live.OnEvent(lost);
+  EXPECT_FALSE(live.IsOver(1));
+  lost.generation_ended = true;
+  live.OnEvent(lost);
+  EXPECT_TRUE(live.IsOver(1));
+  EXPECT_FALSE(live.IsOver(2));
+}
+
 TEST(LiveGroupsTest, NoMoreThanTheCoordinatorTakes) {
   LiveGroups live;
   std::vector<std::shared_ptr<GroupState>> groups;

@@ -162,11 +162,17 @@ std::string WorldPrefix() {
 }
 
 std::unique_ptr<World> World::Form(const InitProcessGroupOptions& options) {
+  return FormOf(options, /*shrinking=*/nullptr);
+}
+
+std::unique_ptr<World> World::FormOf(const InitProcessGroupOptions& options,
+                                     const Shrinking* shrinking) {
   EnsureLogging();
   CheckOptions(options);
   CurrentDebugLevel();
   Recorder();
   std::unique_ptr<World> world(new World(options));
+  world->shrinking_ = shrinking;
   InitPlan plan = {.rank = options.rank, .world_size = options.world_size};
   if (options.store == nullptr) {
     plan = ValueOrThrow(Origin::kControl, Plan(options));
@@ -178,13 +184,13 @@ std::unique_ptr<World> World::Form(const InitProcessGroupOptions& options) {
   if (world->telemetry_ != nullptr) {
     world->telemetry_->SetRank(world->state_->rank(), world->state_->size());
   }
+  world->shrinking_ = nullptr;
   return world;
 }
 
 World::World(const InitProcessGroupOptions& options)
     : options_(WithBackend(options)),
-      deadline_(Deadline::After(options.timeout, kTimeoutName)),
-      farewell_timeout_(kFarewellTimeout) {}
+      deadline_(Deadline::After(options.timeout, kTimeoutName)) {}
 
 World::~World() {
   // First, so that none of its callbacks runs while the rest goes.
@@ -227,17 +233,21 @@ void World::MeetInFile(const InitPlan& plan) {
 }
 
 void World::FormGroup(InitPlan plan) {
-  telemetry_ =
-      ValueOrThrow(Origin::kControl, Telemetry::Start(options_.http_port));
+  telemetry_ = shrinking_ != nullptr
+                   ? shrinking_->old->telemetry_
+                   : ValueOrThrow(Origin::kControl,
+                                  Telemetry::Start(options_.http_port));
   if (meeting_ != nullptr) plan.embedded = true;
+  embedded_ = plan.embedded;
   if (plan.embedded && plan.rank == 0) ServeCoordinator(plan);
   ConnectAndJoin(plan);
   store_ = meeting_ != nullptr ? meeting_
                                : std::make_shared<CoordinatorStore>(session_);
   Connect(plan);
+  if (shrinking_ != nullptr) ConfirmAll();
   // Members that died did not tidy up, and an external coordinator outlives
-  // any number of groups.
-  if (formation_.rank == 0 && !plan.embedded) {
+  // any number of groups, as one does that stays with rank 0.
+  if (formation_.rank == 0 && (!plan.embedded || shrinking_ != nullptr)) {
     DeleteStaleKeys(*session_, WorldPrefix(), formation_.generation);
   }
 }
@@ -247,6 +257,11 @@ void World::ServeCoordinator(InitPlan& plan) {
     plan.endpoint.host = ReachableAddress(Getenv("GLOO_SOCKET_IFNAME"));
     // Of this group alone: another coordinator may get the port one day.
     plan.job = ProcessName();
+  }
+  if (shrinking_ != nullptr && shrinking_->old->coordinator_ != nullptr) {
+    coordinator_ = shrinking_->old->coordinator_;
+    plan.endpoint.port = coordinator_->port();
+    return;
   }
   auto server = EmbeddedCoordinator::StartForRanks(
       {.listen = ListenAddress(plan.endpoint)}, &Getenv);
@@ -313,9 +328,9 @@ void World::ConnectAndJoin(InitPlan& plan) {
       return;
     } catch (const DistError& error) {
       failure = error.status();
-      if (!IsTransient(failure,
-                       /*connected=*/session_ != nullptr || finds) ||
-          deadline_.Passed(Clock::now())) {
+      if (!IsTransient(failure, /*connected=*/session_ != nullptr || finds ||
+                                    shrinking_ != nullptr) ||
+          deadline_.Passed(Clock::now()) || OthersAreGone()) {
         if (session_ != nullptr) session_->Leave("rendezvous failed");
         throw;
       }
@@ -338,7 +353,7 @@ Formation World::TryToJoin(const InitPlan& plan) {
   if (plan.max_world_size > 0) session.member = ProcessName();
   session.connect_timeout =
       std::max(milliseconds(1), deadline_.Remaining(Clock::now()));
-  if (meeting_ != nullptr && plan.rank != 0) {
+  if ((meeting_ != nullptr && plan.rank != 0) || shrinking_ != nullptr) {
     session.connect_timeout =
         std::min(session.connect_timeout, kMeetingAttempt);
   }
@@ -364,14 +379,15 @@ Formation World::TryToJoin(const InitPlan& plan) {
       coordinator_ == nullptr
           ? milliseconds(0)
           : std::min(kServerPatienceMax, options_.timeout / 10);
-  return session_->Join(
-      {.rank = plan.rank,
-       .world_size = std::max(plan.world_size, 0),
-       .timeout = deadline_.Remaining(Clock::now()) + patience,
-       .timeout_name = kTimeoutName,
-       .min_world_size = std::max(plan.min_world_size, 0),
-       .max_world_size = std::max(plan.max_world_size, 0),
-       .last_call = options_.last_call});
+  const Deadline joined = UntilJoined();
+  const auto vigil = KeepVigil();
+  return session_->Join({.rank = plan.rank,
+                         .world_size = std::max(plan.world_size, 0),
+                         .timeout = joined.Remaining(Clock::now()) + patience,
+                         .timeout_name = joined.name,
+                         .min_world_size = std::max(plan.min_world_size, 0),
+                         .max_world_size = std::max(plan.max_world_size, 0),
+                         .last_call = options_.last_call});
 }
 
 // The kernel's own choice of the way to the coordinator, unless the user names
@@ -428,8 +444,8 @@ void World::Connect(const InitPlan& plan) {
                    metrics, session_, judge_, *live_);
   if (!state.ok()) {
     const absl::Status& why = state.status();
-    if (session_->status().ok()) {
-      // The others would wait for this rank.
+    if (session_->status().ok() && judge_->Known(formation_.generation).ok()) {
+      // The others would wait for this rank, and know of nobody.
       const auto deadline =
           Deadline::After(seconds(2), "2s to report a failure");
       (CulpritsOf(why).empty()
@@ -485,7 +501,7 @@ void World::Destroy() {
     unseen = unseen.ok() ? others.unseen : state_->Explain(unseen);
   }
   if (coordinator_ == nullptr) bootstrap_->DeleteOwnKeys();
-  if (ServesOthers()) judge_->AwaitOthersGone(farewell_timeout_);
+  if (ServesOthers()) judge_->AwaitOthersGone(kFarewellTimeout);
   session_->Leave(PartingReason(state_->status()));
   session_->Close();
   state_->Shutdown();

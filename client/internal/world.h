@@ -6,10 +6,12 @@
 
 #include <chrono>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "client/distributed.h"
+#include "client/errors.h"
 #include "client/internal/bootstrap.h"
 #include "client/internal/deadline.h"
 #include "client/internal/embedded_coordinator.h"
@@ -48,13 +50,12 @@ class World {
   // failed if nobody has seen one, after all is done.
   void Destroy();
 
-  // The options of the group without some of its ranks, as ShrinkGroup takes
-  // them, once all that stay have come to the same call. Aborts the group, if
-  // that is wanted, and does not wait for them then. Throws what ShrinkGroup
-  // throws while there is still the old group.
-  InitProcessGroupOptions PrepareToShrink(
-      const std::vector<int>& ranks_to_exclude,
-      const ShrinkGroupOptions& options);
+  // What is left of the default group without some of its ranks, in the place
+  // of this one, which has left then. Throws what ShrinkGroup throws; this one
+  // stays then, with its groups ended unless nothing was begun, and knows who
+  // else of it is gone.
+  std::unique_ptr<World> Shrink(const std::vector<int>& ranks_to_exclude,
+                                const ShrinkGroupOptions& options);
 
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   const std::shared_ptr<Store>& store() const { return store_; }
@@ -62,7 +63,20 @@ class World {
   std::string debug_address() const;
 
  private:
+  // What a group that is formed of another one has of it meanwhile.
+  struct Shrinking {
+    World* old = nullptr;
+    // By the rank in the new group, that in the old one.
+    std::vector<int> survivors;
+    std::string excluded;  // "2,3"
+    // All of them have come to the call.
+    bool met = false;
+  };
+  class Vigil;
+
   explicit World(const InitProcessGroupOptions& options);
+  static std::unique_ptr<World> FormOf(const InitProcessGroupOptions& options,
+                                       const Shrinking* shrinking);
 
   std::string DebugAddress(const InitPlan& plan) const;
   void MeetInFile(const InitPlan& plan);
@@ -74,21 +88,35 @@ class World {
   std::string LocalAddress(const InitPlan& plan) const;
   FailureJudge::Options Judging(const InitPlan& plan) const;
   void Connect(const InitPlan& plan);
-  void AwaitSurvivors(const std::vector<int>& survivors,
-                      const std::string& excluded, const Deadline& deadline);
-  void AwaitFates(const std::vector<int>& survivors,
-                  const std::string& excluded, const Deadline& deadline);
+  Deadline UntilJoined() const;
+  bool OthersAreGone() const;
+  std::shared_ptr<Vigil> KeepVigil() const;
+  void ConfirmAll();
+  InitProcessGroupOptions PrepareToShrink(
+      const std::vector<int>& ranks_to_exclude,
+      const ShrinkGroupOptions& options, Shrinking& shrinking);
+  void EndGeneration(const std::vector<int>& ranks_to_exclude);
+  void AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline);
+  void AwaitFates(const Shrinking& shrinking, const Deadline& deadline);
+  std::vector<MemberInfo> Gone(const std::vector<int>& survivors) const;
+  void ThrowIfGone(const Shrinking& shrinking) const;
+  [[noreturn]] void ThrowNotShrunk(const Shrinking& shrinking,
+                                   const DistError& error) const;
+  void GiveWay();
   void ThrowIfLost(const std::string& excluded) const;
   bool ServesOthers() const;
   void EndMeeting() noexcept;
 
   const InitProcessGroupOptions options_;
   const Deadline deadline_;
-  // How long rank 0 stays for the others when it serves the coordinator.
-  std::chrono::milliseconds farewell_timeout_;
+  // Null: it is not formed of another one, or has formed.
+  const Shrinking* shrinking_ = nullptr;
+  // Rank 0 serves the coordinator, here or in another process.
+  bool embedded_ = false;
   Formation formation_;
-  std::unique_ptr<Telemetry> telemetry_;
-  std::unique_ptr<EmbeddedCoordinator> coordinator_;
+  // Both live on in the group that is formed of this one.
+  std::shared_ptr<Telemetry> telemetry_;
+  std::shared_ptr<EmbeddedCoordinator> coordinator_;
   // In which rank 0 tells the others where it serves the coordinator; null:
   // they have been told.
   std::shared_ptr<Store> meeting_;
@@ -101,6 +129,8 @@ class World {
   std::shared_ptr<ProcessGroup> group_;
   std::unique_ptr<Groups> groups_;
   std::shared_ptr<Store> store_;
+  // Without whom this group was to be shrunk before.
+  std::set<std::string> excluded_before_;
 };
 
 }  // namespace muster::internal

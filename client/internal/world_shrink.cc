@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -17,6 +20,7 @@
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
 #include "client/internal/world.h"
+#include "dataplane/mutex.h"
 
 namespace muster::internal {
 namespace {
@@ -24,14 +28,15 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// As kFarewellTimeout, of a group that has failed and is shrunk: those that
-// stay leave right away, the others have had the error, or are stuck.
-constexpr milliseconds kOutcastTimeout = seconds(1);
-
 // How often those that wait for all that stay in a group look who is gone.
 constexpr milliseconds kSurvivorsLook{100};
 // In which a coordinator with the usual lease knows who is lost.
 constexpr milliseconds kLossTime = seconds(12);
+// In which those that have met join the new group. What keeps one from it the
+// coordinator tells sooner, unless that one has reported a failure before.
+constexpr milliseconds kJoinTime = seconds(30);
+// What one that gives up gives the coordinator to hear so.
+constexpr milliseconds kPartingTime = seconds(1);
 
 // Those of the ranks that stay in a group.
 [[noreturn]] void ThrowGone(const std::vector<MemberInfo>& gone,
@@ -39,8 +44,10 @@ constexpr milliseconds kLossTime = seconds(12);
   std::vector<std::string> names;
   for (const MemberInfo& member : gone) {
     if (names.size() == kRanksInTextMax) break;
-    names.push_back(absl::StrCat(DescribeMember(member, /*in_world=*/true),
-                                 ": ", member.cause));
+    names.push_back(absl::StrCat(
+        DescribeMember(member, /*in_world=*/true), ": ", member.cause,
+        member.last_progress.empty() ? "" : "; last progress: ",
+        member.last_progress));
   }
   if (gone.size() > names.size()) {
     names.push_back(absl::StrCat("and ", gone.size() - names.size(), " more"));
@@ -56,12 +63,48 @@ constexpr milliseconds kLossTime = seconds(12);
 
 }  // namespace
 
+// Ends a session, and what waits in it, once the others need not be waited for
+// any more.
+class World::Vigil {
+ public:
+  Vigil(std::function<bool()> over, std::shared_ptr<Session> session)
+      : thread_([this, over = std::move(over), session = std::move(session)] {
+          Watch(over, *session);
+        }) {}
+
+  ~Vigil() {
+    {
+      dataplane::MutexLock lock(mutex_);
+      done_ = true;
+      changed_.NotifyAll();
+    }
+    thread_.join();
+  }
+
+  Vigil(const Vigil&) = delete;
+  Vigil& operator=(const Vigil&) = delete;
+
+ private:
+  void Watch(const std::function<bool()>& over, Session& session) {
+    while (!over()) {
+      dataplane::MutexLock lock(mutex_);
+      if (!done_) changed_.WaitUntil(mutex_, Clock::now() + kSurvivorsLook);
+      if (done_) return;
+    }
+    session.Leave("more are gone from its group", kPartingTime);
+  }
+
+  dataplane::Mutex mutex_;
+  dataplane::CondVar changed_;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
 // Over the old group's coordinator, while there is one: it knows who is gone
 // and will not come to the rendezvous of the new one.
-void World::AwaitSurvivors(const std::vector<int>& survivors,
-                           const std::string& excluded,
-                           const Deadline& deadline) {
+void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
   StreamSession& stream = session_->stream();
+  const std::string& excluded = shrinking.excluded;
   const auto key_of = [&](int rank) {
     return absl::StrCat(WorldPrefix(), formation_.generation, "/shrink/",
                         excluded, "/", rank);
@@ -69,14 +112,14 @@ void World::AwaitSurvivors(const std::vector<int>& survivors,
   // Refused when this rank has reported a failure: then nobody waits for it.
   if (!SetKey(stream, key_of(formation_.rank), "", deadline).ok()) {
     ThrowIfLost(excluded);
-    return AwaitFates(survivors, excluded, deadline);
+    return AwaitFates(shrinking, deadline);
   }
   for (;;) {
     // Before the question who has come: who leaves has.
     const LiveGroups::Absent absent =
-        live_->AbsentOf(formation_.generation, survivors);
+        live_->AbsentOf(formation_.generation, shrinking.survivors);
     std::vector<std::string> keys;
-    for (const int rank : survivors) {
+    for (const int rank : shrinking.survivors) {
       if (!std::binary_search(absent.reported.begin(), absent.reported.end(),
                               rank)) {
         keys.push_back(key_of(rank));
@@ -86,6 +129,14 @@ void World::AwaitSurvivors(const std::vector<int>& survivors,
                                           milliseconds(1), kSurvivorsLook);
     const absl::Status met =
         GetKeys(stream, keys, Deadline::After(slice, "one look")).status();
+    if (met.ok()) {
+      // Those of an earlier call may be there without their ranks.
+      shrinking.met =
+          absent.reported.empty() && excluded_before_.insert(excluded).second;
+      // For those that have reported, and see no keys.
+      if (!absent.reported.empty()) session_->Leave("shrinks its group");
+      return;
+    }
     // Or the coordinator is no more.
     if (!absl::IsDeadlineExceeded(met)) return ThrowIfLost(excluded);
     if (!absent.gone.empty()) ThrowGone(absent.gone, excluded);
@@ -104,24 +155,68 @@ void World::AwaitSurvivors(const std::vector<int>& survivors,
 // What a rank that has reported a failure can still see: those that stay report
 // it too, or leave this group when they have met; or they are lost, which the
 // coordinator may not have known when it was told of the first.
-void World::AwaitFates(const std::vector<int>& survivors,
-                       const std::string& excluded, const Deadline& deadline) {
+void World::AwaitFates(const Shrinking& shrinking, const Deadline& deadline) {
   const Instant until = std::min(deadline.at, Clock::now() + kLossTime);
   while (session_->status().ok() && Clock::now() < until) {
-    LiveGroups::Absent absent =
-        live_->AbsentOf(formation_.generation, survivors);
+    ThrowIfGone(shrinking);
+    const LiveGroups::Absent absent =
+        live_->AbsentOf(formation_.generation, shrinking.survivors);
     // This one has reported.
     const size_t fine = absent.reported.size() + absent.left.size();
-    const auto lost = std::remove_if(
-        absent.gone.begin(), absent.gone.end(), [&](const MemberInfo& member) {
-          return std::count(absent.left.begin(), absent.left.end(),
-                            member.rank) > 0;
-        });
-    absent.gone.erase(lost, absent.gone.end());
-    if (!absent.gone.empty()) ThrowGone(absent.gone, excluded);
-    if (fine >= survivors.size()) return;
+    if (fine >= shrinking.survivors.size()) return;
     std::this_thread::sleep_for(kSurvivorsLook);
   }
+}
+
+// Those of the ranks that are lost, so far as the coordinator has told, or that
+// served it. Who has left may have come to the call.
+std::vector<MemberInfo> World::Gone(const std::vector<int>& survivors) const {
+  LiveGroups::Absent absent = live_->AbsentOf(formation_.generation, survivors);
+  const auto lost = std::remove_if(
+      absent.gone.begin(), absent.gone.end(), [&](const MemberInfo& member) {
+        return std::count(absent.left.begin(), absent.left.end(), member.rank) >
+               0;
+      });
+  absent.gone.erase(lost, absent.gone.end());
+  const absl::Status over = session_->status();
+  if (embedded_ && absl::IsUnavailable(over) && absent.gone.empty() &&
+      std::count(survivors.begin(), survivors.end(), 0) > 0) {
+    absent.gone =
+        SeatedAt(formation_.seats, {0}, std::string(over.message())).members;
+  }
+  return absent.gone;
+}
+
+void World::ThrowIfGone(const Shrinking& shrinking) const {
+  const std::vector<MemberInfo> gone = Gone(shrinking.survivors);
+  if (!gone.empty()) ThrowGone(gone, shrinking.excluded);
+}
+
+bool World::OthersAreGone() const {
+  return shrinking_ != nullptr &&
+         !shrinking_->old->Gone(shrinking_->survivors).empty();
+}
+
+std::shared_ptr<World::Vigil> World::KeepVigil() const {
+  if (shrinking_ == nullptr) return nullptr;
+  return std::make_shared<Vigil>([this] { return OthersAreGone(); }, session_);
+}
+
+Deadline World::UntilJoined() const {
+  if (shrinking_ == nullptr || !shrinking_->met ||
+      deadline_.Remaining(Clock::now()) <= kJoinTime) {
+    return deadline_;
+  }
+  return Deadline::After(kJoinTime, "for ranks that have met");
+}
+
+// Either all of them have the new group or none, as the coordinator decides:
+// those that had it would not meet those that go on with the old one.
+void World::ConfirmAll() {
+  ThrowIfFailed(Origin::kBackend,
+                AwaitBarrier(session_->stream(), kWorldName, "muster/shrunk",
+                             formation_.generation, formation_.rank,
+                             /*wait_all_ranks=*/false, deadline_));
 }
 
 // The coordinator has taken this very rank for lost: the others have been told,
@@ -144,9 +239,10 @@ void World::ThrowIfLost(const std::string& excluded) const {
 }
 
 InitProcessGroupOptions World::PrepareToShrink(
-    const std::vector<int>& ranks_to_exclude,
-    const ShrinkGroupOptions& options) {
-  const std::vector<int> survivors = SurvivorsOf(*group_, ranks_to_exclude);
+    const std::vector<int>& ranks_to_exclude, const ShrinkGroupOptions& options,
+    Shrinking& shrinking) {
+  shrinking.old = this;
+  shrinking.survivors = SurvivorsOf(*group_, ranks_to_exclude);
   if (options_.min_world_size != -1 || options_.max_world_size != -1) {
     Throw(Origin::kControl,
           absl::FailedPreconditionError(
@@ -157,19 +253,87 @@ InitProcessGroupOptions World::PrepareToShrink(
   const std::string timeout_name = "ShrinkGroupOptions::timeout";
   smaller.timeout =
       CheckTimeout(options.timeout, options_.timeout, timeout_name);
-  smaller.world_size = static_cast<int>(survivors.size());
-  smaller.rank = static_cast<int>(
-      std::find(survivors.begin(), survivors.end(), group_->rank()) -
-      survivors.begin());
+  smaller.world_size = static_cast<int>(shrinking.survivors.size());
+  smaller.rank =
+      static_cast<int>(std::find(shrinking.survivors.begin(),
+                                 shrinking.survivors.end(), group_->rank()) -
+                       shrinking.survivors.begin());
   if (options.shrink_flags == ShrinkGroupOptions::Flags::kAbort) {
     AbortToShrink(*group_, ranks_to_exclude);
   }
   std::vector<int> excluded = ranks_to_exclude;
   std::sort(excluded.begin(), excluded.end());
-  AwaitSurvivors(survivors, absl::StrJoin(excluded, ","),
-                 Deadline::After(smaller.timeout, timeout_name));
-  if (!state_->status().ok()) farewell_timeout_ = kOutcastTimeout;
+  shrinking.excluded = absl::StrJoin(excluded, ",");
+  AwaitSurvivors(shrinking, Deadline::After(smaller.timeout, timeout_name));
+  EndGeneration(ranks_to_exclude);
   return smaller;
+}
+
+// The next one does not form before. A coordinator that was out of reach when
+// the group failed has not been told.
+void World::EndGeneration(const std::vector<int>& ranks_to_exclude) {
+  if (state_->status().ok()) return AbortToShrink(*group_, ranks_to_exclude);
+  if (live_->IsOver(formation_.generation) || !session_->status().ok()) return;
+  ReportError(session_->stream(), state_->status(),
+              Deadline::After(kPartingTime, "1s to report a failure"))
+      .IgnoreError();
+}
+
+std::unique_ptr<World> World::Shrink(const std::vector<int>& ranks_to_exclude,
+                                     const ShrinkGroupOptions& options) {
+  Shrinking shrinking;
+  const InitProcessGroupOptions smaller =
+      PrepareToShrink(ranks_to_exclude, options, shrinking);
+  groups_->DestroyAll();
+  state_->Shutdown();
+  std::unique_ptr<World> formed;
+  try {
+    formed = FormOf(smaller, &shrinking);
+  } catch (const DistError& error) {
+    ThrowIfLost(shrinking.excluded);
+    ThrowIfGone(shrinking);
+    ThrowNotShrunk(shrinking, error);
+  }
+  GiveWay();
+  return formed;
+}
+
+// An error of the group that did not form, with whom it blames as ranks of this
+// one, which stays.
+void World::ThrowNotShrunk(const Shrinking& shrinking,
+                           const DistError& error) const {
+  const Culprits theirs = CulpritsOf(error.status());
+  Culprits culprits;
+  std::vector<std::string> names;
+  for (size_t rank = 0; rank < shrinking.survivors.size(); ++rank) {
+    if (!theirs.Include(static_cast<int>(rank))) continue;
+    const Seat& seat =
+        formation_.seats[static_cast<size_t>(shrinking.survivors[rank])];
+    culprits.members.push_back({.rank = seat.rank,
+                                .member = seat.member,
+                                .host = seat.host,
+                                .pid = seat.pid,
+                                .cause = error.what()});
+    if (names.size() == kRanksInTextMax) continue;
+    names.push_back(absl::StrCat(
+        "rank ", rank, " of the new group is ",
+        DescribeMember(culprits.members.back(), /*in_world=*/true)));
+  }
+  if (culprits.empty()) throw;
+  absl::Status why(
+      error.status().code(),
+      absl::StrCat("group \"", kWorldName, "\" cannot be shrunk without ",
+                   shrinking.excluded, " alone: ", error.what(), "; ",
+                   absl::StrJoin(names, "; ")));
+  Throw(Origin::kBackend, WithCulprits(std::move(why), culprits));
+}
+
+// To the group that was formed of this one, with the same coordinator or
+// another.
+void World::GiveWay() {
+  bootstrap_->DeleteOwnKeys();
+  session_->Leave("its group was shrunk", kPartingTime);
+  session_->Close();
 }
 
 }  // namespace muster::internal

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -134,17 +135,44 @@ int TwoGone() {
   return 0;
 }
 
-// Of five ranks, of which the test kills the last two at once. Each call has
-// the ranks of the next line that the test writes as those to exclude, until
-// one does not throw; who is among them ends the group.
+// A rank that comes to ShrinkGroup and no further: it tells the others so, and
+// with a place ("3 of 4") joins the new group's rendezvous, but does not
+// connect with anybody.
+std::shared_ptr<Session> ComeTo(const std::string& excluded, int rank,
+                                int size) {
+  GetDefaultStore()->Set("muster/group/world/1/shrink/" + excluded + "/" +
+                             std::to_string(GetRank()),
+                         std::string());
+  Say("met");
+  if (size == 0) return nullptr;
+  auto session =
+      Session::Connect({.address = std::string(std::getenv("MASTER_ADDR")) +
+                                   ":" + std::getenv("MASTER_PORT")});
+  session->Join({.rank = rank, .world_size = size});
+  Say("joined");
+  return session;
+}
+
+// Ranks of which the test kills some. Each call has the ranks of the next line
+// that the test writes as those to exclude, until one does not throw; who is
+// among them ends the group. "stop at 1" and "stop at 1 as 3 of 4": ComeTo.
 int Together() {
   InitProcessGroup({.timeout = std::chrono::minutes(30)});
   SayGroup("world", nullptr);
   AwaitLine();
   SayProblem([] { Barrier(); });
+  std::shared_ptr<Session> unfinished;
   for (;;) {
+    const std::string line = AwaitLine();
+    if (char at = 0; std::sscanf(line.c_str(), "stop at %c", &at) == 1) {
+      int rank = -1;
+      int size = 0;
+      std::sscanf(line.c_str(), "stop at %*c as %d of %d", &rank, &size);
+      unfinished = ComeTo({at}, rank, size);
+      continue;
+    }
     std::vector<int> excluded;
-    for (const char digit : AwaitLine()) excluded.push_back(digit - '0');
+    for (const char digit : line) excluded.push_back(digit - '0');
     if (std::count(excluded.begin(), excluded.end(), GetRank()) > 0) break;
     try {
       SayGroup("world", ShrinkGroup(excluded));
