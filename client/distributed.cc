@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "client/errors.h"
 #include "client/internal/group_state.h"
@@ -294,6 +295,10 @@ DeviceMesh InitDeviceMesh(const std::string& device_type,
                           const std::vector<int64_t>& shape,
                           const DeviceMeshOptions& options) {
   if (!IsInitialized()) InitProcessGroup();
+  TheWorld()->groups().Meet(absl::StrCat(
+      "makes a device mesh of shape [", absl::StrJoin(shape, ", "), "]",
+      options.dim_names.empty() ? "" : ", dimensions ",
+      absl::StrJoin(options.dim_names, ", "), ", on \"", device_type, "\""));
   return DeviceMesh::Init(DefaultMeshWorld(), device_type, shape, options);
 }
 

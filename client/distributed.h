@@ -156,6 +156,10 @@ struct NewGroupOptions {
 // A group is independent of the default one and of others: it fails when one of
 // its own members is gone, and goes on when it is another one. A failure of its
 // own, as a timeout, ends it on its members alone.
+//
+// Ranks that mean different things by one call, or wait for each other in
+// different ones, are told so within a second of the last, and who means what:
+// all that wait by then (kInvalidArgument). So it is with the functions below.
 // Throws DistError: kInvalidArgument (ranks, backend, timeout, or a name that
 // is taken), kFailedPrecondition (no default group), kDeadlineExceeded (members
 // did not come; the text names them), kAborted; DistNetworkError,
@@ -275,7 +279,8 @@ int GetNodeLocalRank(std::optional<int> fallback_rank = std::nullopt);
 MeshWorld DefaultMeshWorld();
 
 // DeviceMesh::Init on the default group, which is formed by InitProcessGroup()
-// if there is none. All its ranks must make the call.
+// if there is none. All its ranks must make the call, which waits for them; who
+// makes another mesh is told as by NewGroup.
 DeviceMesh InitDeviceMesh(const std::string& device_type,
                           const std::vector<int64_t>& shape,
                           const DeviceMeshOptions& options = {});

@@ -361,6 +361,54 @@ TEST_F(GroupsTest, WhatFailsOnOneRankAloneLeavesTheOthersInStep) {
   ExpectAll("bye");
 }
 
+// With a timeout of 30 minutes.
+TEST_F(GroupsTest, RanksThatMeanDifferentThingsByOneCallAreAllToldSo) {
+  Start("disagree", 4);
+  const auto expect_told = [&](const std::vector<size_t>& told,
+                               const std::string& one,
+                               const std::string& other) {
+    const auto before = std::chrono::steady_clock::now();
+    for (size_t rank = 0; rank < 4; ++rank) {
+      if (std::count(told.begin(), told.end(), rank) == 0) {
+        EXPECT_EQ(Line(rank), "no error");
+        continue;
+      }
+      EXPECT_THAT(Line(rank), AllOf(StartsWith("error DistError [] "),
+                                    HasSubstr(one), HasSubstr(other)));
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - before,
+              std::chrono::seconds(3));
+  };
+  const std::vector<size_t> all = {0, 1, 2, 3};
+  expect_told(all, "4 ranks (0, 1, 2, 3)", "3 ranks (0, 1, 2)");
+  ExpectAll("next sum 1111");
+  // Who has no part in what it means does not wait.
+  expect_told({1, 3}, "2 ranks (0, 1)", "2 ranks (1, 3)");
+  ExpectAll("next sum 1111");
+  expect_told(all, "makes group \"a\" of 4 ranks (0, 1, 2, 3)",
+              "makes group \"b\" of 4 ranks (0, 1, 2, 3)");
+  ExpectAll("next sum 1111");
+  expect_told(all, "", "unknown backend \"carrier-pigeon\"");
+  ExpectAll("next sum 1111");
+  expect_told(all,
+              "makes a device mesh of shape [2, 2], dimensions a, b, on "
+              "\"cpu\"",
+              "makes a device mesh of shape [4, 1], on \"cpu\"");
+  for (const std::string group : {"a", "world"}) {
+    for (size_t rank = 0; rank < 3; ++rank) {
+      EXPECT_THAT(Line(rank),
+                  AllOf(StartsWith("error DistError [] "),
+                        HasSubstr("shrinks group \"" + group + "\" ")));
+    }
+  }
+  for (size_t rank = 0; rank < 3; ++rank) ranks_[rank]->WriteLine("go");
+  for (size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(Line(rank), "shrunk sum 111");
+  }
+  ranks_[3]->WriteLine("go");
+  ExpectAll("bye");
+}
+
 TEST_F(GroupsTest, FiftyGroupsLeaveNothing) {
   Start("many", 3);
   ExpectAll("tidy");

@@ -19,7 +19,10 @@ namespace {
 using dataplane::MutexLock;
 using std::chrono::milliseconds;
 
-// How long it may take to notice that a wait has become pointless.
+// How long it may take to notice that a wait has become pointless: soon after
+// it began, as ranks come together, and later.
+constexpr milliseconds kFirstSlice{300};
+constexpr int kFirstSlices = 10;
 constexpr milliseconds kSlice = std::chrono::seconds(1);
 constexpr milliseconds kCallTimeout = std::chrono::seconds(30);
 
@@ -95,8 +98,15 @@ bool SessionBootstrap::IsTimeToAsk() {
   MutexLock lock(mutex_);
   const Instant now = Clock::now();
   const bool is_time = next_ask_ != Instant::min() && now >= next_ask_;
-  if (is_time || next_ask_ == Instant::min()) next_ask_ = now + kSlice;
+  if (is_time || next_ask_ == Instant::min()) {
+    next_ask_ = now + (slices_++ < kFirstSlices ? kFirstSlice : kSlice);
+  }
   return is_time;
+}
+
+milliseconds SessionBootstrap::Slice() {
+  MutexLock lock(mutex_);
+  return slices_ <= kFirstSlices ? kFirstSlice : kSlice;
 }
 
 absl::StatusOr<std::vector<std::string>> SessionBootstrap::Get(
@@ -107,9 +117,10 @@ absl::StatusOr<std::vector<std::string>> SessionBootstrap::Get(
       return broken;
     }
     const Instant now = Clock::now();
+    const milliseconds slice = Slice();
     const milliseconds left = std::max(
-        milliseconds(1), deadline - now > kSlice
-                             ? kSlice
+        milliseconds(1), deadline - now > slice
+                             ? slice
                              : std::chrono::ceil<milliseconds>(deadline - now));
     auto values = GetKeys(session_->stream(), full,
                           Deadline::After(left, "while a group forms"));

@@ -3,6 +3,7 @@
 #ifndef MUSTER_CLIENT_INTERNAL_BOOTSTRAP_H_
 #define MUSTER_CLIENT_INTERNAL_BOOTSTRAP_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,7 +24,8 @@ namespace muster::internal {
 class SessionBootstrap : public dataplane::BootstrapStore {
  public:
   // Says why nobody needs to wait any longer; OK while they do. It may ask the
-  // coordinator if `asks`, once a second.
+  // coordinator if `asks`: every 300 ms in the first seconds of a wait, and
+  // then once a second.
   using Broken = std::function<absl::Status(bool asks)>;
 
   SessionBootstrap(std::shared_ptr<Session> session, std::string prefix,
@@ -45,12 +47,15 @@ class SessionBootstrap : public dataplane::BootstrapStore {
 
  private:
   bool IsTimeToAsk();
+  std::chrono::milliseconds Slice();
 
   const std::shared_ptr<Session> session_;
   const std::string prefix_;
   const Broken broken_;
   dataplane::Mutex mutex_;
   std::vector<std::string> own_keys_ ABSL_GUARDED_BY(mutex_);
+  // Those in which it was asked before.
+  int slices_ ABSL_GUARDED_BY(mutex_) = 0;
   dataplane::Instant next_ask_ ABSL_GUARDED_BY(mutex_) =
       dataplane::Instant::min();
 };

@@ -12,18 +12,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "client/internal/deadline.h"
-#include "client/internal/debugging.h"
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
-#include "dataplane/bootstrap_store.h"
-#include "dataplane/culprit.h"
-#include "dataplane/decorators/consistency_check.h"
-#include "dataplane/decorators/metering.h"
-#include "dataplane/decorators/point_to_point_check.h"
-#include "dataplane/decorators/recording.h"
 #include "dataplane/factory.h"
-#include "dataplane/flight_recorder/flight_recorder.h"
-#include "glog/logging.h"
 
 namespace muster::internal {
 namespace {
@@ -37,13 +28,21 @@ using std::chrono::milliseconds;
 
 [[noreturn]] void UnknownGroup() { Invalid("Invalid process group specified"); }
 
-// The same in every process: FNV-1a.
 std::string HashOf(const std::vector<int>& ranks) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char byte : absl::StrJoin(ranks, "_")) {
-    hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  }
-  return absl::StrCat(absl::Hex(hash, absl::kZeroPad16));
+  return StableHash(absl::StrJoin(ranks, "_"));
+}
+
+// "3 ranks (0, 1, 2)"
+std::string RanksText(const std::vector<int>& ranks) {
+  const size_t shown = std::min(ranks.size(), kRanksInTextMax);
+  return absl::StrCat(
+      ranks.size(), ranks.size() == 1 ? " rank (" : " ranks (",
+      absl::StrJoin(ranks.begin(),
+                    ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+      shown < ranks.size()
+          ? absl::StrCat(" and ", ranks.size() - shown, " more")
+          : "",
+      ")");
 }
 
 // Throws when a rank is there twice; `ranks` ascend.
@@ -75,39 +74,6 @@ std::pair<absl::Status, bool> End(GroupState& state) {
   if (!error.ok() && !seen) error = state.Explain(error);
   state.Shutdown();
   return {error, seen};
-}
-
-// What the backend says, which knows neither the ranks of the default group nor
-// hosts, with both.
-absl::Status NotFormed(const GroupStateOptions& group,
-                       const absl::Status& why) {
-  if (absl::IsInvalidArgument(why) || !CulpritsOf(why).empty()) return why;
-  std::string text = absl::StrCat("group \"", group.name, "\" of ",
-                                  group.seats.size(), " ranks did not form");
-  if (absl::IsDeadlineExceeded(why)) {
-    absl::StrAppend(&text, " within ", FormatDuration(group.timeout), " (",
-                    group.timeout_name, ")");
-  }
-  absl::StrAppend(&text, ": ", why.message());
-  std::vector<int> ranks;
-  std::map<int, int> in_group;
-  for (const int rank : dataplane::CulpritRanks(why)) {
-    if (rank < 0 || rank >= static_cast<int>(group.seats.size())) continue;
-    ranks.push_back(group.seats[static_cast<size_t>(rank)].rank);
-    in_group[ranks.back()] = rank;
-  }
-  std::sort(ranks.begin(), ranks.end());
-  const Culprits culprits =
-      SeatedAt(group.seats, ranks, std::string(why.message()));
-  for (const MemberInfo& member : culprits.members) {
-    absl::StrAppend(
-        &text, "; ",
-        group.is_world
-            ? ""
-            : absl::StrCat("rank ", in_group[member.rank], " of it is "),
-        DescribeMember(member, group.is_world));
-  }
-  return WithCulprits(absl::Status(why.code(), text), culprits);
 }
 
 // Takes what this rank has of a group from the coordinator, which forgets the
@@ -177,85 +143,15 @@ void CheckBackend(const std::string& backend) {
   ThrowIfFailed(Origin::kControl, dataplane::CheckBackend(backend));
 }
 
-namespace {
-
-// With what the debug level, and the flight recorder, want to see of it.
-std::unique_ptr<dataplane::Backend> Watched(
-    std::unique_ptr<dataplane::Backend> backend,
-    const GroupStateOptions& options,
-    std::shared_ptr<dataplane::BootstrapStore> store) {
-  const DebugLevel level = CurrentDebugLevel();
-  const int size = static_cast<int>(options.seats.size());
-  std::vector<int> ranks;
-  ranks.reserve(options.seats.size());
-  for (const Seat& seat : options.seats) ranks.push_back(seat.rank);
-  const int global_rank = ranks[static_cast<size_t>(options.rank)];
-  if (level != DebugLevel::kOff) {
-    LOG(INFO) << "group formed: group=" << options.name
-              << " rank=" << options.rank << " global_rank=" << global_rank
-              << " size=" << size << " ranks=" << absl::StrJoin(ranks, ",")
-              << " backend=" << options.backend;
-  }
-  if (level == DebugLevel::kDetail && size > 1) {
-    backend = std::make_unique<dataplane::PointToPointCheck>(
-        std::move(backend),
-        dataplane::PointToPointCheckOptions{
-            .group_name = options.name, .rank = options.rank, .store = store});
-    backend = std::make_unique<dataplane::ConsistencyCheck>(
-        std::move(backend),
-        dataplane::ConsistencyCheckOptions{.group_name = options.name,
-                                           .rank = options.rank,
-                                           .world_size = size,
-                                           .store = std::move(store)});
-  }
-  const std::shared_ptr<dataplane::FlightRecorder> recorder = Recorder();
-  if (recorder->capacity() == 0) return backend;
-  return std::make_unique<dataplane::Recording>(
-      std::move(backend), recorder,
-      dataplane::FlightRecorder::Group{.name = options.name,
-                                       .description = options.description,
-                                       .backend = options.backend,
-                                       .ranks = std::move(ranks)},
-      [global_rank](const absl::Status&) { DumpAfterFailure(global_rank); });
-}
-
-}  // namespace
-
-std::shared_ptr<SessionBootstrap> BootstrapOf(
-    const std::shared_ptr<Session>& session, const std::string& key_prefix,
-    const std::shared_ptr<FailureJudge>& judge, int64_t generation) {
-  return std::make_shared<SessionBootstrap>(
-      session, key_prefix,
-      [judge, generation, session, key_prefix](bool asks) -> absl::Status {
-        absl::Status known = judge->Known(generation);
-        if (!known.ok() || !asks) return known;
-        return EndInStore(*session, key_prefix);
-      });
-}
-
-absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
-    GroupStateOptions options, const dataplane::BackendOptions& peers,
-    std::shared_ptr<dataplane::Metrics> metrics,
-    std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge,
-    LiveGroups& live) {
-  options.device = peers.device;
-  auto backend = dataplane::CreateBackend(options.backend, peers);
-  if (!backend.ok()) {
-    // A peer that broke a connection may be gone.
-    absl::Status known = absl::IsUnavailable(backend.status())
-                             ? judge->AwaitKnown(options.generation)
-                             : judge->Known(options.generation);
-    return known.ok() ? NotFormed(options, backend.status()) : known;
-  }
-  if (metrics != nullptr) {
-    backend = std::make_unique<dataplane::Metering>(*std::move(backend),
-                                                    std::move(metrics));
-  }
-  backend = Watched(*std::move(backend), options, peers.store);
-  auto state = GroupState::Create(std::move(options), *std::move(backend),
-                                  std::move(session), std::move(judge));
-  live.Add(state);
-  return state;
+// The same place for all that make this group, however often there was one.
+SharedCall Groups::CallOf(const Plan& plan) {
+  return {.number = plan.call_number,
+          .place = absl::StrCat(plan.name, "/", HashOf(plan.ranks)),
+          .meaning = plan.meaning.empty()
+                         ? absl::StrCat("makes group \"", plan.name, "\" of ",
+                                        RanksText(plan.ranks))
+                         : plan.meaning,
+          .ranks = plan.ranks};
 }
 
 Groups::Groups(GroupsOptions options)
@@ -295,13 +191,8 @@ std::vector<int> Groups::CheckRanks(const NewGroupOptions& options) const {
   return ranks;
 }
 
-std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
-  // Before all checks: what one rank alone is refused counts on all.
-  int64_t number = 0;
-  if (!options.use_local_synchronization) {
-    MutexLock lock(mutex_);
-    number = ++last_number_;
-  }
+Groups::Plan Groups::PlanNew(const NewGroupOptions& options,
+                             int64_t number) const {
   Plan plan;
   plan.ranks = CheckRanks(options);
   plan.timeout_name = "NewGroupOptions::timeout";
@@ -312,10 +203,28 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
   CheckBackend(plan.backend);
   plan.nccl = options.nccl.value_or(options_.nccl);
   plan.description = options.description;
-  const bool member = std::binary_search(plan.ranks.begin(), plan.ranks.end(),
-                                         options_.formation.rank);
   plan.name = options.name.empty() ? absl::StrCat(number) : options.name;
   plan.name_is_fresh = options.name.empty() && number > 0;
+  plan.call_number = number;
+  return plan;
+}
+
+std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
+  // Before all checks: what one rank alone is refused counts on all.
+  int64_t number = 0;
+  if (!options.use_local_synchronization) {
+    MutexLock lock(mutex_);
+    number = ++last_number_;
+  }
+  Plan plan;
+  try {
+    plan = PlanNew(options, number);
+  } catch (const DistError& error) {
+    if (number > 0) options_.board->Refuse({.number = number}, error.what());
+    throw;
+  }
+  const bool member = std::binary_search(plan.ranks.begin(), plan.ranks.end(),
+                                         options_.formation.rank);
   // All ranks take part in that, and all know whether.
   if (number > 0 && plan.backend == options_.world->backend()) {
     plan.descent =
@@ -323,7 +232,10 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
                                         .group_name = plan.name,
                                         .nccl = plan.nccl});
   }
-  if (!member) return non_member_;
+  if (!member) {
+    if (number > 0) options_.board->Pass(CallOf(plan));
+    return non_member_;
+  }
   if (!options.name.empty() || number > 0) return Form(plan);
   const std::string hash = HashOf(plan.ranks);
   {
@@ -409,6 +321,8 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
   plan.nccl = options_.nccl;
   plan.description = options.description;
   const std::string shrunk = NameOfShrunk(group->name(), ranks_to_exclude);
+  plan.meaning = absl::StrCat("shrinks group \"", group->name(), "\" to ",
+                              RanksText(plan.ranks));
   {
     MutexLock lock(mutex_);
     // Those that formed alone are counted: a call that failed on this rank may
@@ -465,6 +379,33 @@ std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
   return entry.group;
 }
 
+std::shared_ptr<FailureJudge> Groups::JudgeOf(
+    const std::vector<int>& ranks) const {
+  FailureJudge::Options judging = options_.judging;
+  judging.ranks = ranks;
+  return options_.live->NewJudge(std::move(judging));
+}
+
+// So that its barriers, and whoever looks at the job, know who is in it.
+void Groups::Register(const Plan& plan, const FailureJudge& judge,
+                      const Deadline& deadline) const {
+  const int64_t generation = options_.formation.generation;
+  const absl::Status registered =
+      RegisterGroups(options_.session->stream(), generation,
+                     {{.name = plan.name,
+                       .ranks = plan.ranks,
+                       .description = plan.description}},
+                     deadline)
+          .status();
+  if (registered.ok()) return;
+  // Other ranks than those have that were here before.
+  if (absl::IsInvalidArgument(registered) && plan.call_number > 0) {
+    options_.board->Pass(CallOf(plan));
+  }
+  const absl::Status known = judge.Known(generation);
+  Throw(Origin::kControl, known.ok() ? registered : known);
+}
+
 Groups::Entry Groups::Connect(const Plan& plan) {
   const int64_t generation = options_.formation.generation;
   const Deadline deadline = Deadline::After(plan.timeout, plan.timeout_name);
@@ -473,28 +414,16 @@ Groups::Entry Groups::Connect(const Plan& plan) {
     MutexLock lock(mutex_);
     number = made_[{plan.name, plan.ranks}]++;
   }
-  FailureJudge::Options judging = options_.judging;
-  judging.ranks = plan.ranks;
-  const std::shared_ptr<FailureJudge> judge =
-      options_.live->NewJudge(std::move(judging));
-  // So that its barriers, and whoever looks at the job, know who is in it.
-  const absl::Status registered =
-      RegisterGroups(options_.session->stream(), generation,
-                     {{.name = plan.name,
-                       .ranks = plan.ranks,
-                       .description = plan.description}},
-                     deadline)
-          .status();
-  if (!registered.ok()) {
-    const absl::Status known = judge->Known(generation);
-    Throw(Origin::kControl, known.ok() ? registered : known);
-  }
+  const std::shared_ptr<FailureJudge> judge = JudgeOf(plan.ranks);
+  Register(plan, *judge, deadline);
   const std::string key_prefix =
       absl::StrCat(options_.key_prefix, "groups/", plan.name, "/",
                    HashOf(plan.ranks), "/", number, "/");
   Entry entry;
+  const auto forming =
+      std::make_shared<CallBoard::Waiting>(options_.board.get(), CallOf(plan));
   entry.bootstrap =
-      BootstrapOf(options_.session, key_prefix, judge, generation);
+      BootstrapOf(options_.session, key_prefix, judge, generation, forming);
   const int rank =
       static_cast<int>(std::lower_bound(plan.ranks.begin(), plan.ranks.end(),
                                         options_.formation.rank) -

@@ -17,6 +17,8 @@
 #include "absl/strings/string_view.h"
 #include "client/distributed.h"
 #include "client/internal/bootstrap.h"
+#include "client/internal/call_board.h"
+#include "client/internal/deadline.h"
 #include "client/internal/failure_judge.h"
 #include "client/internal/group_state.h"
 #include "client/internal/live_groups.h"
@@ -46,10 +48,13 @@ void AbortToShrink(ProcessGroup& group,
                    const std::vector<int>& ranks_to_exclude);
 
 // Where the ranks of a group meet; nobody waits there any more once the judge,
-// or the group's keys in the store, say how it ended.
+// or the group's keys in the store, say how it ended, nor as long as `forming`
+// lives when the ranks quarrel about the call that it stands for (null: there
+// is none).
 std::shared_ptr<SessionBootstrap> BootstrapOf(
     const std::shared_ptr<Session>& session, const std::string& key_prefix,
-    const std::shared_ptr<FailureJudge>& judge, int64_t generation);
+    const std::shared_ptr<FailureJudge>& judge, int64_t generation,
+    const std::shared_ptr<CallBoard::Waiting>& forming);
 
 // Connects this process with its peers of the group, and adds the group to
 // `live`. `metrics` may be null.
@@ -65,6 +70,7 @@ struct GroupsOptions {
   std::shared_ptr<ProcessGroup> world;
   std::shared_ptr<Session> session;
   std::shared_ptr<LiveGroups> live;
+  std::shared_ptr<CallBoard> board;
   // Of the groups' judges; without ranks.
   FailureJudge::Options judging;
   // As in dataplane::BackendOptions.
@@ -100,6 +106,11 @@ class Groups {
       const std::vector<int>& ranks_to_exclude,
       const ShrinkGroupOptions& options);
 
+  // Waits until all ranks of the default group have made this call, which makes
+  // what `meaning` says: `makes a device mesh of shape [2, 2]`. Throws as New;
+  // DistError (kInvalidArgument): another rank makes something else.
+  void Meet(const std::string& meaning);
+
   // Ends `group`. Returns its error if it failed and nobody has seen that.
   // Throws DistError (kInvalidArgument): there is no such group.
   absl::Status Destroy(const std::shared_ptr<ProcessGroup>& group);
@@ -125,6 +136,9 @@ class Groups {
   // What is to be made.
   struct Plan {
     std::string name;
+    // As in SharedCall.
+    int64_t call_number = 0;
+    std::string meaning;
     std::vector<int> ranks;  // ascending
     std::string backend;
     dataplane::NcclOptions nccl;
@@ -139,9 +153,16 @@ class Groups {
   };
 
   std::vector<int> CheckRanks(const NewGroupOptions& options) const;
+  // `number`: of the call; 0: with local synchronization, and then no name yet
+  // if none is given.
+  Plan PlanNew(const NewGroupOptions& options, int64_t number) const;
+  static SharedCall CallOf(const Plan& plan);
   // Its name is taken by then, and is free again if it throws.
   std::shared_ptr<ProcessGroup> Form(const Plan& plan);
   Entry Connect(const Plan& plan);
+  std::shared_ptr<FailureJudge> JudgeOf(const std::vector<int>& ranks) const;
+  void Register(const Plan& plan, const FailureJudge& judge,
+                const Deadline& deadline) const;
 
   const GroupsOptions options_;
   const std::shared_ptr<ProcessGroup> non_member_;
@@ -155,6 +176,7 @@ class Groups {
   int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, int64_t> last_by_hash_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int64_t> last_split_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_meeting_ ABSL_GUARDED_BY(mutex_) = 0;
   // How many were formed by shrinking, by what their names begin with.
   std::map<std::string, int64_t> shrunk_ ABSL_GUARDED_BY(mutex_);
   // How often a group of this name and these ranks was made, but for calls that

@@ -419,7 +419,8 @@ FailureJudge::Options World::Judging(const InitPlan& plan) const {
 void World::Connect(const InitPlan& plan) {
   const std::string prefix =
       absl::StrCat(WorldPrefix(), formation_.generation, "/");
-  bootstrap_ = BootstrapOf(session_, prefix, judge_, formation_.generation);
+  bootstrap_ = BootstrapOf(session_, prefix, judge_, formation_.generation,
+                           /*forming=*/nullptr);
   const std::string local_address = LocalAddress(plan);
   const std::shared_ptr<dataplane::Metrics> metrics =
       telemetry_ == nullptr ? nullptr : telemetry_->metrics();
@@ -459,11 +460,20 @@ void World::Connect(const InitPlan& plan) {
   }
   state_ = *std::move(state);
   group_ = std::make_shared<ProcessGroup>(state_);
+  board_ = std::make_shared<CallBoard>(CallBoard::Options{
+      .session = session_,
+      .key_prefix = prefix,
+      .seats = formation_.seats,
+      .rank = formation_.rank,
+      .is_gone = [live = live_, generation = formation_.generation](int rank) {
+        return !live->AbsentOf(generation, {rank}).gone.empty();
+      }});
   groups_ = std::make_unique<Groups>(
       GroupsOptions{.formation = formation_,
                     .world = group_,
                     .session = session_,
                     .live = live_,
+                    .board = board_,
                     .judging = Judging(plan),
                     .local_address = local_address,
                     .device = options_.device_id.value_or(-1),

@@ -13,6 +13,7 @@
 #include "client/distributed.h"
 #include "client/errors.h"
 #include "client/internal/bootstrap.h"
+#include "client/internal/call_board.h"
 #include "client/internal/deadline.h"
 #include "client/internal/embedded_coordinator.h"
 #include "client/internal/failure_judge.h"
@@ -127,6 +128,7 @@ class World {
   std::shared_ptr<SessionBootstrap> bootstrap_;
   std::shared_ptr<GroupState> state_;
   std::shared_ptr<ProcessGroup> group_;
+  std::shared_ptr<CallBoard> board_;
   std::unique_ptr<Groups> groups_;
   std::shared_ptr<Store> store_;
   // Without whom this group was to be shrunk before.

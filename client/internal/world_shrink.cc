@@ -30,6 +30,8 @@ using std::chrono::seconds;
 
 // How often those that wait for all that stay in a group look who is gone.
 constexpr milliseconds kSurvivorsLook{100};
+// After how many looks they ask what the others do instead.
+constexpr int kLooksPerQuarrel = 3;
 // In which a coordinator with the usual lease knows who is lost.
 constexpr milliseconds kLossTime = seconds(12);
 // In which those that have met join the new group. What keeps one from it the
@@ -114,7 +116,12 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
     ThrowIfLost(excluded);
     return AwaitFates(shrinking, deadline);
   }
-  for (;;) {
+  CallBoard::Waiting waiting(
+      board_.get(), {.place = absl::StrCat("shrink/", excluded),
+                     .meaning = absl::StrCat("shrinks group \"", kWorldName,
+                                             "\" without ", excluded),
+                     .ranks = shrinking.survivors});
+  for (int looks = 1;; ++looks) {
     // Before the question who has come: who leaves has.
     const LiveGroups::Absent absent =
         live_->AbsentOf(formation_.generation, shrinking.survivors);
@@ -140,6 +147,15 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
     // Or the coordinator is no more.
     if (!absl::IsDeadlineExceeded(met)) return ThrowIfLost(excluded);
     if (!absent.gone.empty()) ThrowGone(absent.gone, excluded);
+    if (looks % kLooksPerQuarrel == 0) {
+      if (absl::Status quarrel = waiting.Look(); !quarrel.ok()) {
+        // Not for the next call's.
+        DeleteKey(stream, key_of(formation_.rank), deadline)
+            .status()
+            .IgnoreError();
+        Throw(Origin::kControl, std::move(quarrel));
+      }
+    }
     if (deadline.Passed(Clock::now())) {
       Throw(Origin::kControl,
             absl::DeadlineExceededError(

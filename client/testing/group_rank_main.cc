@@ -23,6 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+using Flags = ShrinkGroupOptions::Flags;
 using Group = std::shared_ptr<ProcessGroup>;
 
 const InitProcessGroupOptions kOptions = {.timeout = seconds(60)};
@@ -394,6 +395,45 @@ int Alone() {
   return 0;
 }
 
+// Of four ranks, one of which means something else by each call.
+int Disagree() {
+  InitProcessGroup({.timeout = std::chrono::minutes(30)});
+  const auto either = [](int odd, const NewGroupOptions& odd_options,
+                         const NewGroupOptions& options) {
+    SayProblem([&] { NewGroup(GetRank() == odd ? odd_options : options); });
+    SaySum("next", nullptr);
+  };
+  either(1, {.ranks = {{0, 1, 2}}}, {});
+  either(1, {.ranks = {{0, 1}}}, {.ranks = {{1, 3}}});
+  either(2, {.name = "b"}, {.name = "a"});
+  either(0, {.backend = "carrier-pigeon"}, {});
+  SayProblem([] {
+    GetRank() == 3 ? InitDeviceMesh("cpu", {4, 1})
+                   : InitDeviceMesh("cpu", {2, 2}, {.dim_names = {"a", "b"}});
+  });
+  // Names that were quarrelled about are free.
+  const Group group = NewGroup({.name = "a"});
+  if (GetRank() < 3) {
+    const std::vector<int> excluded = {GetRank() == 0 ? 1 : 3};
+    SayProblem([&] { ShrinkGroup(excluded, group); });
+    SayProblem([&] { ShrinkGroup(excluded); });
+    // Who is told first could meet the others while they wait.
+    AwaitLine();
+    const Flags abort = Flags::kAbort;
+    SaySum("shrunk", ShrinkGroup({3}, nullptr, {.shrink_flags = abort}));
+  } else {
+    // Left out although it lives.
+    AwaitLine();
+  }
+  try {
+    DestroyProcessGroup();
+  } catch (const DistError&) {
+    // Why it was left out.
+  }
+  Say("bye");
+  return 0;
+}
+
 // Of three ranks: makes and ends groups, used or not, and counts what is left.
 int Many() {
   InitProcessGroup(kOptions);
@@ -490,6 +530,7 @@ int Main(int argc, char** argv) {
       {"quarrel", &Quarrel},
       {"bystanders", &Bystanders},
       {"alone", &Alone},
+      {"disagree", &Disagree},
       {"impatient", &Impatient},
       {"many", &Many},
       {"mesh", &Mesh},

@@ -1,0 +1,192 @@
+// How the ranks of one group meet and connect.
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/internal/debugging.h"
+#include "client/internal/groups.h"
+#include "client/internal/throw.h"
+#include "client/internal/verbs.h"
+#include "dataplane/bootstrap_store.h"
+#include "dataplane/culprit.h"
+#include "dataplane/decorators/consistency_check.h"
+#include "dataplane/decorators/metering.h"
+#include "dataplane/decorators/point_to_point_check.h"
+#include "dataplane/decorators/recording.h"
+#include "dataplane/factory.h"
+#include "dataplane/flight_recorder/flight_recorder.h"
+#include "glog/logging.h"
+
+namespace muster::internal {
+
+using dataplane::MutexLock;
+namespace {
+
+// What the backend says, which knows neither the ranks of the default group nor
+// hosts, with both.
+absl::Status NotFormed(const GroupStateOptions& group,
+                       const absl::Status& why) {
+  if (absl::IsInvalidArgument(why) || !CulpritsOf(why).empty()) return why;
+  std::string text = absl::StrCat("group \"", group.name, "\" of ",
+                                  group.seats.size(), " ranks did not form");
+  if (absl::IsDeadlineExceeded(why)) {
+    absl::StrAppend(&text, " within ", FormatDuration(group.timeout), " (",
+                    group.timeout_name, ")");
+  }
+  absl::StrAppend(&text, ": ", why.message());
+  std::vector<int> ranks;
+  std::map<int, int> in_group;
+  for (const int rank : dataplane::CulpritRanks(why)) {
+    if (rank < 0 || rank >= static_cast<int>(group.seats.size())) continue;
+    ranks.push_back(group.seats[static_cast<size_t>(rank)].rank);
+    in_group[ranks.back()] = rank;
+  }
+  std::sort(ranks.begin(), ranks.end());
+  const Culprits culprits =
+      SeatedAt(group.seats, ranks, std::string(why.message()));
+  for (const MemberInfo& member : culprits.members) {
+    absl::StrAppend(
+        &text, "; ",
+        group.is_world
+            ? ""
+            : absl::StrCat("rank ", in_group[member.rank], " of it is "),
+        DescribeMember(member, group.is_world));
+  }
+  return WithCulprits(absl::Status(why.code(), text), culprits);
+}
+
+// With what the debug level, and the flight recorder, want to see of it.
+std::unique_ptr<dataplane::Backend> Watched(
+    std::unique_ptr<dataplane::Backend> backend,
+    const GroupStateOptions& options,
+    std::shared_ptr<dataplane::BootstrapStore> store) {
+  const DebugLevel level = CurrentDebugLevel();
+  const int size = static_cast<int>(options.seats.size());
+  std::vector<int> ranks;
+  ranks.reserve(options.seats.size());
+  for (const Seat& seat : options.seats) ranks.push_back(seat.rank);
+  const int global_rank = ranks[static_cast<size_t>(options.rank)];
+  if (level != DebugLevel::kOff) {
+    LOG(INFO) << "group formed: group=" << options.name
+              << " rank=" << options.rank << " global_rank=" << global_rank
+              << " size=" << size << " ranks=" << absl::StrJoin(ranks, ",")
+              << " backend=" << options.backend;
+  }
+  if (level == DebugLevel::kDetail && size > 1) {
+    backend = std::make_unique<dataplane::PointToPointCheck>(
+        std::move(backend),
+        dataplane::PointToPointCheckOptions{
+            .group_name = options.name, .rank = options.rank, .store = store});
+    backend = std::make_unique<dataplane::ConsistencyCheck>(
+        std::move(backend),
+        dataplane::ConsistencyCheckOptions{.group_name = options.name,
+                                           .rank = options.rank,
+                                           .world_size = size,
+                                           .store = std::move(store)});
+  }
+  const std::shared_ptr<dataplane::FlightRecorder> recorder = Recorder();
+  if (recorder->capacity() == 0) return backend;
+  return std::make_unique<dataplane::Recording>(
+      std::move(backend), recorder,
+      dataplane::FlightRecorder::Group{.name = options.name,
+                                       .description = options.description,
+                                       .backend = options.backend,
+                                       .ranks = std::move(ranks)},
+      [global_rank](const absl::Status&) { DumpAfterFailure(global_rank); });
+}
+
+}  // namespace
+
+std::shared_ptr<SessionBootstrap> BootstrapOf(
+    const std::shared_ptr<Session>& session, const std::string& key_prefix,
+    const std::shared_ptr<FailureJudge>& judge, int64_t generation,
+    const std::shared_ptr<CallBoard::Waiting>& forming) {
+  return std::make_shared<SessionBootstrap>(
+      session, key_prefix,
+      [judge, generation, session, key_prefix,
+       forming = std::weak_ptr(forming)](bool asks) -> absl::Status {
+        absl::Status known = judge->Known(generation);
+        if (!known.ok() || !asks) return known;
+        absl::Status end = EndInStore(*session, key_prefix);
+        const auto waiting = forming.lock();
+        return !end.ok() || waiting == nullptr ? end : waiting->Look();
+      });
+}
+
+absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
+    GroupStateOptions options, const dataplane::BackendOptions& peers,
+    std::shared_ptr<dataplane::Metrics> metrics,
+    std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge,
+    LiveGroups& live) {
+  options.device = peers.device;
+  auto backend = dataplane::CreateBackend(options.backend, peers);
+  if (!backend.ok()) {
+    // A peer that broke a connection may be gone.
+    absl::Status known = absl::IsUnavailable(backend.status())
+                             ? judge->AwaitKnown(options.generation)
+                             : judge->Known(options.generation);
+    return known.ok() ? NotFormed(options, backend.status()) : known;
+  }
+  if (metrics != nullptr) {
+    backend = std::make_unique<dataplane::Metering>(*std::move(backend),
+                                                    std::move(metrics));
+  }
+  backend = Watched(*std::move(backend), options, peers.store);
+  auto state = GroupState::Create(std::move(options), *std::move(backend),
+                                  std::move(session), std::move(judge));
+  live.Add(state);
+  return state;
+}
+
+void Groups::Meet(const std::string& meaning) {
+  const Deadline deadline = Deadline::After(options_.world->timeout(),
+                                            "InitProcessGroupOptions::timeout");
+  const std::vector<int> ranks = options_.world->ranks();
+  int64_t number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = ++last_meeting_;
+  }
+  const std::string place =
+      absl::StrCat("meetings/", number, "/", StableHash(meaning), "/");
+  const auto waiting = std::make_shared<CallBoard::Waiting>(
+      options_.board.get(),
+      SharedCall{.place = place, .meaning = meaning, .ranks = ranks});
+  const std::string prefix = absl::StrCat(options_.key_prefix, place);
+  const auto bootstrap = BootstrapOf(options_.session, prefix, JudgeOf(ranks),
+                                     options_.formation.generation, waiting);
+  absl::Status met = SetKey(options_.session->stream(),
+                            absl::StrCat(prefix, options_.formation.rank), "",
+                            {.ttl = std::chrono::hours(1)}, deadline);
+  std::vector<std::string> keys;
+  keys.reserve(ranks.size());
+  for (const int rank : ranks) keys.push_back(absl::StrCat(rank));
+  if (met.ok()) met = bootstrap->Get(keys, deadline.at).status();
+  if (met.ok()) return;
+  if (absl::IsDeadlineExceeded(met)) {
+    std::vector<int> missing;
+    for (const int rank : ranks) {
+      if (!bootstrap->Get({absl::StrCat(rank)}, Clock::now()).ok()) {
+        missing.push_back(rank);
+      }
+    }
+    dataplane::SetCulpritRanks(met, missing);
+    met = NotFormed(options_.world->state()->options(), met);
+  }
+  if (absl::IsInvalidArgument(met)) Throw(Origin::kControl, std::move(met));
+  {
+    // The next call means this one again: the others may still be in it.
+    MutexLock lock(mutex_);
+    if (last_meeting_ == number) --last_meeting_;
+  }
+  Throw(Origin::kBackend, std::move(met));
+}
+
+}  // namespace muster::internal
