@@ -86,7 +86,8 @@ struct InitProcessGroupOptions {
   std::optional<int> http_port = std::nullopt;
 
   // How long the error of a broken collective waits for the coordinator to say
-  // who is to blame.
+  // who is to blame: it may come so much later than a timeout of its own, while
+  // the ranks find out who did not come to the end of it.
   std::chrono::milliseconds verdict_timeout = std::chrono::milliseconds(2000);
 };
 
@@ -245,9 +246,9 @@ struct ShrinkGroupOptions {
 // any of the ranks, the old one stays on all of them, ended but for this call
 // and DestroyProcessGroup. Ranks that have met form it within 30 s. If the rank
 // that served the coordinator is gone, the new rank 0 serves it, at the same
-// address, which must be its own; with an external coordinator nobody needs to.
-// An elastic group forms again by those two calls instead
-// (kFailedPrecondition).
+// address, which must be its own, and free: a process that was stopped holds
+// its port. With an external coordinator nobody needs to. An elastic group
+// forms again by those two calls instead (kFailedPrecondition).
 //
 // Throws DistError (kInvalidArgument: no ranks, all of them, this one, or none
 // of the group's), and as NewGroup, or InitProcessGroup.

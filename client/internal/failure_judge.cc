@@ -320,10 +320,25 @@ absl::Status FailureJudge::Departure(const absl::Status& symptom,
 }
 
 absl::Status FailureJudge::CoordinatorGone(const absl::Status& why) const {
-  absl::Status gone(why.code(), absl::StrCat(Label(), ": ", why.message()));
   if (options_.embedded && absl::IsUnavailable(why)) {
-    return WithSeats(gone, {0});
+    // In the words of the ordinary case, and the same on all ranks, of which
+    // each has lost it in another way.
+    MemberEvent event;
+    event.kind = MemberEvent::Kind::kLost;
+    event.member = {.rank = 0,
+                    .cause =
+                        "connection to the coordinator that it served "
+                        "lost and not restored",
+                    .last_progress = "not known, that coordinator had it"};
+    for (const Seat& seat : group_.seats) {
+      if (seat.rank != 0) continue;
+      event.member.member = seat.member;
+      event.member.host = seat.host;
+      event.member.pid = seat.pid;
+    }
+    return Verdict(event, Label());
   }
+  absl::Status gone(why.code(), absl::StrCat(Label(), ": ", why.message()));
   // It has taken this very member for lost.
   if (absl::IsFailedPrecondition(why)) {
     return WithSeats(gone, {group_.rank});

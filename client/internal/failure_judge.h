@@ -53,7 +53,7 @@ class FailureJudge {
     // The coordinator lives and dies with rank 0.
     bool embedded = false;
     // How long the session takes to find that the coordinator is gone.
-    std::chrono::milliseconds coordinator_loss = std::chrono::seconds(3);
+    std::chrono::milliseconds coordinator_loss = std::chrono::seconds(1);
     // Of a group beside the default one, ascending; empty: the default group.
     std::vector<int> ranks = {};
   };

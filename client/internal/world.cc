@@ -48,10 +48,10 @@ constexpr milliseconds kFarewellTimeout = seconds(10);
 // Everybody has left by then, or has had the time to.
 constexpr milliseconds kDrainTimeout{200};
 // An embedded coordinator that cannot be reached is not started again.
-constexpr milliseconds kCoordinatorLoss = seconds(3);
+constexpr milliseconds kCoordinatorLoss = seconds(1);
 // Of one whose host or network is gone nothing is heard. Together with the time
 // before that is the lease of 10 s, after which that one misses this rank.
-constexpr milliseconds kCoordinatorSilence = seconds(7);
+constexpr milliseconds kCoordinatorSilence = seconds(9);
 
 // In a store in which the ranks meet: the job and the address of the
 // coordinator that rank 0 serves. When it has ended that, the key is gone, or
