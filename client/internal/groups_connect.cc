@@ -173,9 +173,9 @@ void Groups::Meet(const std::string& meaning) {
   if (absl::IsDeadlineExceeded(met)) {
     std::vector<int> missing;
     for (const int rank : ranks) {
-      if (!bootstrap->Get({absl::StrCat(rank)}, Clock::now()).ok()) {
-        missing.push_back(rank);
-      }
+      const absl::Status came =
+          bootstrap->Get({absl::StrCat(rank)}, Clock::now()).status();
+      if (absl::IsDeadlineExceeded(came)) missing.push_back(rank);
     }
     dataplane::SetCulpritRanks(met, missing);
     met = NotFormed(options_.world->state()->options(), met);

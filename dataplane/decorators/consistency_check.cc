@@ -223,16 +223,23 @@ absl::Status ConsistencyCheck::Missing(const Collective& collective) {
   // One call each, and for each that is missing the whole of kLook.
   int rank = 0;
   for (; rank < options_.world_size && missing.size() < kMissingNamed; ++rank) {
-    if (!options_.store
-             ->Get({KeyOf(collective.sequence, rank)}, Clock::now() + kLook)
-             .ok()) {
-      missing.push_back(rank);
+    absl::Status come =
+        options_.store
+            ->Get({KeyOf(collective.sequence, rank)}, Clock::now() + kLook)
+            .status();
+    // The others have found out who is missing, and ended the group.
+    if (!come.ok() && !absl::IsDeadlineExceeded(come)) {
+      if (missing.empty()) return come;
+      break;
     }
+    if (!come.ok()) missing.push_back(rank);
   }
   absl::Status status = absl::DeadlineExceededError(absl::StrCat(
       "timed out after ", TimeoutOf(collective), " waiting for ",
       missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
-      rank < options_.world_size ? " and maybe more" : "",
+      missing.size() == kMissingNamed && rank < options_.world_size
+          ? " and maybe more"
+          : "",
       " to come to it, which the debug level DETAIL checks",
       collective.sequence == 1 ? ": is it set there, too?" : ""));
   SetCulpritRanks(status, missing);

@@ -132,6 +132,49 @@ TEST_F(ConsistencyCheckTest, WhatAllRefuseDisturbsNothing) {
   for (const auto& work : works) EXPECT_TRUE(work->Wait().ok());
 }
 
+// As the job's store when others have ended the group: it says that to every
+// question after the first which was in vain.
+class EndingStore : public BootstrapStore {
+ public:
+  absl::Status Set(const std::string& key, const std::string& value) override {
+    return store_.Set(key, value);
+  }
+  absl::StatusOr<int64_t> Add(const std::string& key, int64_t delta) override {
+    return store_.Add(key, delta);
+  }
+  absl::StatusOr<std::vector<std::string>> Get(
+      const std::vector<std::string>& keys, Instant deadline) override {
+    if (over_) return absl::AbortedError("the group is over");
+    auto values = store_.Get(keys, deadline);
+    over_ = !values.ok() && keys.size() == 1;
+    return values;
+  }
+
+ private:
+  testing::InMemoryStore store_;
+  std::atomic<bool> over_{false};
+};
+
+TEST(ConsistencyCheckEndTest, WhoWasNotAskedForIsNotMissing) {
+  std::atomic<int> started{0};
+  ConsistencyCheck check(std::make_unique<InstantBackend>(&started),
+                         {.group_name = "world",
+                          .rank = 0,
+                          .world_size = 3,
+                          .store = std::make_shared<EndingStore>()});
+  std::vector<float> values(5);
+  Collective collective;
+  collective.kind = CollectiveKind::kAllReduce;
+  collective.tensors = {Tensor(values.data(), {5})};
+  collective.sequence = 2;
+  collective.timeout = std::chrono::milliseconds(300);
+  collective.deadline = Clock::now() + collective.timeout;
+  const absl::Status status = check.Start(collective)->Wait();
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("waiting for rank 1 to"));
+  EXPECT_THAT(CulpritRanks(status), ElementsAre(1));
+}
+
 TEST_F(ConsistencyCheckTest, WhoDoesNotComeIsNamed) {
   Collective collective = AllReduce(1, 5);
   collective.deadline = Clock::now() + collective.timeout;

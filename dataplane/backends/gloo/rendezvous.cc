@@ -105,9 +105,9 @@ absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
     // Which of them: ask for each, now that waiting is over.
     std::vector<int> missing;
     for (const int peer : peers) {
-      if (!options.store->Get({KeyOf(peer)}, Clock::now()).ok()) {
-        missing.push_back(peer);
-      }
+      const absl::Status came =
+          options.store->Get({KeyOf(peer)}, Clock::now()).status();
+      if (absl::IsDeadlineExceeded(came)) missing.push_back(peer);
     }
     if (missing.empty()) return values.status();
     absl::Status status = absl::DeadlineExceededError(absl::StrCat(
