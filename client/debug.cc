@@ -74,8 +74,7 @@ void Breakpoint(int rank, const BreakpointOptions& options) {
   const auto group = options.group == nullptr ? WorldGroup() : options.group;
   internal::GroupState& state = *group->state();
   if (state.IsForOthers("breakpoint")) return;
-  const int group_rank = state.GroupRankOf(rank);
-  (void)state.GlobalRankOf(group_rank);
+  const int group_rank = state.MemberRankOf(rank);
   const auto deadline =
       internal::Deadline::After(options.timeout, "BreakpointOptions::timeout");
   if (group_rank == group->rank()) {

@@ -193,7 +193,7 @@ TEST_F(DebugTest, TheFlightRecorderIsWrittenOnRequestAndOnFailure) {
 TEST_F(DebugTest, ABreakpointStopsOneRankInItsDebuggerAndHoldsTheOthers) {
   Start("break", 2, {});
   for (size_t rank = 0; rank < 2; ++rank) {
-    EXPECT_THAT(Line(rank), HasSubstr("Group rank 2 is not part of group"));
+    EXPECT_THAT(Line(rank), HasSubstr("Global rank 2 is not part of group"));
   }
   EXPECT_THAT(Line(0), HasSubstr("breakpoint: no debugger came to rank 0 "
                                  "within 1ms (timeout: "

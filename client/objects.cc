@@ -89,7 +89,9 @@ class Exchange {
     try {
       root_ = group_->state()->GroupRankOf(OrZero(rank), name);
       // That of the default group leaves it to the data plane.
-      (void)group_->state()->GlobalRankOf(root_);
+      if (rank.global.has_value()) {
+        (void)group_->state()->MemberRankOf(*rank.global);
+      }
     } catch (const DistError& error) {
       root_ = 0;
       SetFault(error.what());

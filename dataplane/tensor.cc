@@ -51,7 +51,10 @@ absl::string_view DeviceTypeName(DeviceType type) {
 
 std::string DeviceName(Device device) {
   if (device.type == DeviceType::kCpu) return "cpu";
-  return absl::StrCat(DeviceTypeName(device.type), ":", device.index);
+  if (device.type == DeviceType::kCuda) {
+    return absl::StrCat("cuda:", device.index);
+  }
+  return absl::StrCat("device type ", static_cast<int>(device.type));
 }
 
 Tensor::Tensor(void* data, DataType type, absl::Span<const int64_t> shape,

@@ -78,6 +78,7 @@ TEST(TensorTest, DeviceIsPartOfTheDescription) {
                       {DeviceType::kCuda, 1});
   EXPECT_EQ(tensor.Describe(), "bfloat16[8] on cuda:1");
   EXPECT_EQ(DeviceName(Device{}), "cpu");
+  EXPECT_EQ(DeviceName({static_cast<DeviceType>(9), 0}), "device type 9");
 }
 
 TEST(TensorTest, ValidateSaysWhatIsWrong) {

@@ -1,5 +1,6 @@
 // The rules of collective.h: one per kind.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -302,9 +303,14 @@ absl::Status CheckSplits(absl::string_view list, absl::string_view splits_name,
   }
   int64_t sum = 0;
   for (size_t i = 0; i < splits.size(); ++i) {
-    if (splits[i] < 0 || __builtin_add_overflow(sum, splits[i], &sum)) {
-      return Invalid(At(splits_name, i), "bad value ", splits[i]);
+    size_t bad = i;
+    if (splits[i] >= 0) {
+      if (!__builtin_add_overflow(sum, splits[i], &sum)) continue;
+      // Too large together: the largest of them is.
+      bad = static_cast<size_t>(std::max_element(splits.begin(), splits.end()) -
+                                splits.begin());
     }
+    return Invalid(At(splits_name, bad), "bad value ", splits[bad]);
   }
   if (sum == rows) return absl::OkStatus();
   return Invalid(splits_name,

@@ -276,6 +276,8 @@ TEST_F(ValidateListsTest, AllToAllSingle) {
             "argument output_splits: Split sizes doesn't match total dim 0 "
             "size (sum 7, got float32[8])");
   EXPECT_EQ(with_splits({9, -1}, {}), "argument input_splits[1]: bad value -1");
+  EXPECT_EQ(with_splits({INT64_MAX, 1}, {}),
+            "argument input_splits[0]: bad value 9223372036854775807");
   EXPECT_EQ(with_splits({3, 5}, {}),
             "argument output_splits: rank 0 gives itself 3 elements and takes "
             "4");

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "client/errors.h"
 #include "client/internal/deadline.h"
 #include "client/internal/debugging.h"
@@ -41,6 +42,11 @@ bool IsPointToPointFailure(const absl::Status& status) {
 // that, while the ranks find out whom to blame for it (AgreeOnError).
 constexpr char kErrorKey[] = "error";
 constexpr char kFailureKey[] = "failure";
+
+[[noreturn]] void ThrowNotIn(const std::string& rank, const std::string& in) {
+  Throw(Origin::kControl, absl::InvalidArgumentError(absl::StrCat(
+                              rank, " is not part of group \"", in, "\"")));
+}
 
 // For the few calls that settle a failure.
 Deadline SettleDeadline() {
@@ -174,10 +180,15 @@ int GroupState::GroupRankOf(int global_rank) const {
   for (size_t i = 0; i < options_.seats.size(); ++i) {
     if (options_.seats[i].rank == global_rank) return static_cast<int>(i);
   }
-  Throw(Origin::kControl,
-        absl::InvalidArgumentError(absl::StrCat("Global rank ", global_rank,
-                                                " is not part of group \"",
-                                                options_.name, "\"")));
+  ThrowNotIn(absl::StrCat("Global rank ", global_rank), options_.name);
+}
+
+int GroupState::MemberRankOf(int global_rank) const {
+  const int rank = GroupRankOf(global_rank);
+  if (rank >= 0 && rank < size()) return rank;
+  if (is_member())
+    ThrowNotIn(absl::StrCat("Global rank ", global_rank), options_.name);
+  return -1;
 }
 
 int GroupState::GroupRankOf(const RankArgument& rank,
@@ -201,10 +212,7 @@ int GroupState::GroupRankOf(const RankArgument& rank,
 
 int GroupState::GlobalRankOf(int group_rank) const {
   if (group_rank < 0 || group_rank >= size()) {
-    Throw(Origin::kControl,
-          absl::InvalidArgumentError(absl::StrCat("Group rank ", group_rank,
-                                                  " is not part of group \"",
-                                                  options_.name, "\"")));
+    ThrowNotIn(absl::StrCat("Group rank ", group_rank), options_.name);
   }
   return options_.seats[static_cast<size_t>(group_rank)].rank;
 }

@@ -121,7 +121,10 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
 
   // Between global ranks, which users see, and the group's own. Throw DistError
   // (kInvalidArgument): it is not in the group.
+  // (Of the default group any number is taken, for the data plane to judge.)
   int GroupRankOf(int global_rank) const;
+  // The same of any group.
+  int MemberRankOf(int global_rank) const;
   // The same of an argument `name`, of which exactly one is to be given; -1
   // when this process is not a member.
   int GroupRankOf(const RankArgument& rank, absl::string_view name) const;
