@@ -1,6 +1,5 @@
 #include "client/tools/control_looks.h"
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@ namespace muster::tools {
 namespace {
 
 using std::chrono::seconds;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -208,12 +208,11 @@ TEST_F(ControlLooksTest, WhoWaitsForAKeyIsShown) {
             "  rank 0 (host-0, pid 100) has waited for it for 13.0s\n"
             "  rank 2 (host-2, pid 102) has waited for it for 12.0s\n");
   EXPECT_FALSE(Look().healthy());
-  const auto json = nlohmann::json::parse(DiagnosisJson(job_, Look()));
-  EXPECT_TRUE(json["stuck"]);
-  EXPECT_EQ(json["keys"][0]["key"], "jobs");
-  EXPECT_EQ(json["keys"][0]["queue"], true);
-  EXPECT_EQ(json["keys"][1]["waiting"][0]["rank"], 0);
-  EXPECT_EQ(json["keys"][1]["waiting"][0]["waiting_for_ms"], 13000);
+  EXPECT_THAT(DiagnosisJson(job_, Look()),
+              AllOf(HasSubstr("\"stuck\":true"),
+                    HasSubstr("\"key\":\"jobs\",\"queue\":true,\"waiting\":[{"
+                              "\"host\":\"host-1\",\"member\":\"m1\",\"pid\":"
+                              "101,\"rank\":1,\"waiting_for_ms\":20000}]")));
 }
 
 TEST_F(ControlLooksTest, AWaitIsNoneThatIsShortOrTheSdksOwn) {
@@ -340,9 +339,10 @@ TEST_F(ControlLooksTest, WhoCameLateAtTheFirstLookIsShownAtTheSecond) {
   ASSERT_THAT(Look().stragglers, SizeIs(1));
   EXPECT_EQ(Look().stragglers[0].culprit.rank, 2);
   EXPECT_EQ(Look().stragglers[0].waiting_for, seconds(2));
-  const auto json = nlohmann::json::parse(DiagnosisJson(job_, Look()));
-  EXPECT_FALSE(json["stuck"]);
-  EXPECT_EQ(json["stragglers"][0]["culprit"]["rank"], 2);
+  EXPECT_THAT(DiagnosisJson(job_, Look()),
+              AllOf(HasSubstr("\"stuck\":false"),
+                    HasSubstr("\"stragglers\":[{\"collective\":\"all_reduce "
+                              "#42\",\"culprit\":{")));
 }
 
 TEST_F(ControlLooksTest, WhoComesEarlyMakesNoStragglersOfTheOthers) {

@@ -273,7 +273,7 @@ class DiagnoseTest(unittest.TestCase):
             rf"written {folder}/rank1, as one that is killed does not\n")
         for rank in (0, 2):
             self.assertRegex(result.stderr, rf"\n  rank {rank}: is gone: .*; "
-                             rf"one of it is in {folder}/rank{rank}\n")
+                             rf"its recorder is in {folder}/rank{rank}\n")
 
     def test_recorders_are_merged_and_traced(self):
         self.hang("user_code")

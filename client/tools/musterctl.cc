@@ -32,7 +32,6 @@
 #include "client/tools/ctl_text.h"
 #include "client/tools/diagnosis.h"
 #include "client/tools/fetch.h"
-#include "client/tools/missing_recorder.h"
 #include "client/tools/recorders.h"
 #include "client/tools/version_report.h"
 #include "google/protobuf/message.h"

@@ -1,5 +1,6 @@
 #include "client/tools/recorders.h"
 
+#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -16,6 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 
 // Collective `sequence` of group "world", from `begin` to `end` (0: it runs).
 std::string Entry(const std::string& kind, int sequence, int64_t begin,
@@ -190,6 +192,67 @@ TEST(RecordersTest, OddEntriesAreLeftOut) {
   const std::vector<Json> events = EventsOf(trace, 0, "B");
   ASSERT_EQ(events.size(), 1u);
   EXPECT_EQ(events[0]["name"], "");
+}
+
+v1::MemberInfo LostRank(int rank) {
+  v1::MemberInfo member;
+  member.set_rank(rank);
+  member.set_host("here");
+  member.set_state(v1::MEMBER_STATE_LOST);
+  member.set_cause("connection closed");
+  return member;
+}
+
+TEST(RecordersTest, OfOneThatIsGoneTheFileIsNamedIfThereIsOne) {
+  const std::string prefix = ::testing::TempDir() + "recorder";
+  std::ofstream(absl::StrCat(prefix, 1)) << "{}";
+  EXPECT_EQ(WhyNoRecorder(LostRank(1), "no answer", prefix, "here"),
+            absl::StrCat("is gone: it was lost: connection closed; its "
+                         "recorder is in ",
+                         prefix, "1"));
+  EXPECT_EQ(WhyNoRecorder(LostRank(2), "no answer", prefix, "here"),
+            absl::StrCat("is gone: it was lost: connection closed; it has not "
+                         "written ",
+                         prefix, "2, as one that is killed does not"));
+}
+
+TEST(RecordersTest, WhatIsOnAnotherHostIsNotKnown) {
+  EXPECT_EQ(
+      WhyNoRecorder(LostRank(1), "no answer", "/tmp/recorder", "elsewhere"),
+      "is gone: it was lost: connection closed; if it has written one, "
+      "it is /tmp/recorder1 on here");
+}
+
+TEST(RecordersTest, WhatWouldHaveWrittenOneIsNamed) {
+  EXPECT_EQ(WhyNoRecorder(LostRank(1), "no answer", "", "here"),
+            "is gone: it was lost: connection closed; it has left no file, for "
+            "which TORCH_FR_DUMP_TEMP_FILE is to be set");
+}
+
+TEST(RecordersTest, OneThatIsThereAndDoesNotAnswerIsNotCalledGone) {
+  v1::MemberInfo member = LostRank(1);
+  member.set_state(v1::MEMBER_STATE_ALIVE);
+  EXPECT_EQ(WhyNoRecorder(member, "no answer", "", "here"), "no answer");
+}
+
+TEST(RecordersTest, OfManyTheFirstAreTold) {
+  std::map<int, std::string> missing;
+  EXPECT_EQ(MissingText(missing, 3), "");
+  missing[2] = "gone\033";
+  EXPECT_EQ(MissingText(missing, 3),
+            "musterctl: 1 of 3 ranks did not answer\n  rank 2: gone\\033\n");
+  for (int rank = 3; rank < 12; ++rank) missing[rank] = "gone";
+  EXPECT_THAT(MissingText(missing, 12),
+              EndsWith("  rank 9: gone\n  and 2 more\n"));
+}
+
+TEST(RecordersTest, TheFilesAreWhereTheOthersHaveThem) {
+  EXPECT_EQ(DumpPrefixIn(R"({"PATH": "/bin",
+                             "TORCH_FR_DUMP_TEMP_FILE": "/x/r"})"),
+            "/x/r");
+  EXPECT_EQ(DumpPrefixIn(R"({"TORCH_FR_DUMP_TEMP_FILE": 3})"), "");
+  EXPECT_EQ(DumpPrefixIn("{}"), "");
+  EXPECT_EQ(DumpPrefixIn("no JSON"), "");
 }
 
 }  // namespace
