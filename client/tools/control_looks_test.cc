@@ -10,6 +10,7 @@
 namespace muster::tools {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -325,8 +326,11 @@ TEST_F(ControlLooksTest, OfAHealthyJobWhoComesLateIsShown) {
             "slowest in group \"world\": rank 2 (host-2, pid 102); 3 ranks "
             "have waited for it 1.1s in all_reduce #42\n");
   EXPECT_TRUE(Look().healthy());
-  // It may have come since it told that it had not.
-  job_.mutable_progress(2)->mutable_age()->set_seconds(1);
+  // It may have come since it told that it had not, if that has not been told.
+  job_.mutable_progress(2)->mutable_age()->set_seconds(3);
+  ASSERT_THAT(Look().stragglers, SizeIs(1));
+  EXPECT_EQ(Look().stragglers[0].waiting_for, milliseconds(750));
+  for (const int rank : {0, 1, 3}) In(rank, 42, 1);
   EXPECT_EQ(Text(), "nothing is stuck\n");
 }
 

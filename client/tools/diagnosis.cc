@@ -253,7 +253,7 @@ std::optional<Straggler> StragglerIn(const v1::GetJobResponse& job,
   const std::vector<Place> places = PlacesIn(job, name);
   const milliseconds told_within = ToldWithin(job);
   const auto group =
-      LookAtCollectives(name, places, judge, told_within / 2, told_within);
+      LookAtCollectives(name, places, judge, told_within / 4, told_within);
   if (!group.has_value() || group->culprits.empty() ||
       group->culprits.size() > group->waiting.size()) {
     return std::nullopt;
@@ -265,14 +265,16 @@ std::optional<Straggler> StragglerIn(const v1::GetJobResponse& job,
   for (const Culprit& culprit : group->culprits) {
     for (const Place& place : places) {
       if (place.rank != culprit.rank) continue;
-      // It may have come since it told that it had not.
-      const milliseconds sure = group->running_for - place.age;
+      // It may have come since it told that it had not, or since it would have
+      // told that it had.
+      const milliseconds sure =
+          group->running_for - std::min(place.age, told_within);
       if (sure <= straggler.waiting_for) continue;
       straggler.waiting_for = sure;
       straggler.culprit = culprit;
     }
   }
-  if (straggler.waiting_for < told_within / 2) return std::nullopt;
+  if (straggler.waiting_for < told_within / 4) return std::nullopt;
   return straggler;
 }
 
