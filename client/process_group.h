@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "client/future.h"
 #include "dataplane/collective.h"
+#include "dataplane/float8.h"
 #include "dataplane/tensor.h"
 #include "dataplane/work.h"
 
@@ -21,8 +22,11 @@ using dataplane::DataType;
 using dataplane::Device;
 using dataplane::DeviceType;
 using dataplane::Element;
+using dataplane::FromFloat8;
+using dataplane::IsFloat8;
 using dataplane::ReduceOp;
 using dataplane::Tensor;
+using dataplane::ToFloat8;
 
 namespace internal {
 

@@ -51,7 +51,10 @@ size_t LimitOf(const Collective& collective, size_t fusable_bytes) {
 }
 
 size_t CostOf(const Collective& collective) {
-  if (!IsReduction(collective.kind)) return OutputOf(collective).bytes();
+  if (!IsReduction(collective.kind) ||
+      !Reduction::Has(collective.data_type())) {
+    return OutputOf(collective).bytes();
+  }
   return static_cast<size_t>(InputOf(collective).element_count()) *
          Reduction(collective.data_type(), collective.reduce_op)
              .accumulator_bytes();

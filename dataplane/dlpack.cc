@@ -41,6 +41,8 @@ constexpr TypePair kTypes[] = {
     {DataType::kBool, {kDLBool, 8, 1}},
     {DataType::kComplex64, {kDLComplex, 64, 1}},
     {DataType::kComplex128, {kDLComplex, 128, 1}},
+    {DataType::kFloat8E4m3fn, {kDLFloat8E4m3fn, 8, 1}},
+    {DataType::kFloat8E5m2, {kDLFloat8E5m2, 8, 1}},
 };
 static_assert(std::size(kTypes) == kDataTypeCount);
 

@@ -35,6 +35,9 @@ enum TypeCode : uint8_t {
   kDLBfloat = 4,
   kDLComplex = 5,
   kDLBool = 6,
+  // Since 1.1.
+  kDLFloat8E4m3fn = 10,
+  kDLFloat8E5m2 = 12,
 };
 
 struct DLDevice {

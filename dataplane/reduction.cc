@@ -3,6 +3,8 @@
 #include <cstring>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "dataplane/float8.h"
 #include "dataplane/reduction_table.h"
 #include "glog/logging.h"
 
@@ -41,8 +43,11 @@ const KernelsOfType& KernelsFor(const KernelTable& table, DataType type) {
       return table.float64;
     case DataType::kBool:
       return table.boolean;
+    case DataType::kFloat8E4m3fn:
+    case DataType::kFloat8E5m2:
+      break;
   }
-  LOG(FATAL) << "unknown type " << static_cast<int>(type);
+  LOG(FATAL) << "no loops for type " << static_cast<int>(type);
 }
 
 KernelsOfType::Reduce CombineOf(const KernelsOfType& kernels, ReduceOp op) {
@@ -97,6 +102,17 @@ std::vector<absl::string_view> InstructionSets() {
 #endif
   return sets;
 }
+
+absl::Status CheckReducible(absl::string_view backend,
+                            const Collective& collective) {
+  if (!IsReduction(collective.kind)) return absl::OkStatus();
+  const DataType type = collective.data_type();
+  if (Reduction::Has(type)) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "the ", backend, " backend does not reduce ", DataTypeName(type)));
+}
+
+bool Reduction::Has(DataType type) { return !IsFloat8(type); }
 
 Reduction::Reduction(DataType type, ReduceOp op)
     : Reduction(type, op, WidestInstructionSet()) {}

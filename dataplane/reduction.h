@@ -4,12 +4,18 @@
 #include <cstddef>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "dataplane/collective.h"
 #include "dataplane/reduction_table.h"
 #include "dataplane/tensor.h"
 
 namespace muster::dataplane {
+
+// Whether a backend of that name can reduce with Reduction: kUnimplemented for
+// a reduction of a type that it has no loops for.
+absl::Status CheckReducible(absl::string_view backend,
+                            const Collective& collective);
 
 // How two tensors of one type become one: elementwise, so that the result of
 // an element depends on nothing but the order of its operands.
@@ -26,8 +32,11 @@ namespace muster::dataplane {
 // `count` is always a number of elements.
 class Reduction {
  public:
-  // The loops of the widest instruction set of this CPU. The operation must
-  // have a meaning for the type: see Validate in collective.h.
+  // Whether there are loops for `type`: there are none for the float8 types.
+  static bool Has(DataType type);
+
+  // The loops of the widest instruction set of this CPU, which Has(type). The
+  // operation must have a meaning for the type: see Validate in collective.h.
   Reduction(DataType type, ReduceOp op);
 
   // The same with the loops of one of InstructionSets(), for tests.

@@ -41,7 +41,8 @@ const std::vector<TypeClass>& TypeClasses() {
       {"float16, bfloat16, float32, float64",
        {kFloat16, kBfloat16, kFloat32, kFloat64}},
       {"bool", {kBool}},
-      {"complex64, complex128", {kComplex64, kComplex128}}};
+      {"complex64, complex128", {kComplex64, kComplex128}},
+      {"float8_e4m3fn, float8_e5m2", {kFloat8E4m3fn, kFloat8E5m2}}};
   return *kClasses;
 }
 
@@ -49,7 +50,7 @@ class Table {
  public:
   Table() {
     lines_.push_back("| verb | operation | backend | " + ClassNames() + " |");
-    lines_.push_back("|---|---|---|---|---|---|---|---|");
+    lines_.push_back("|---|---|---|---|---|---|---|---|---|");
   }
 
   // Lines of a backend, which the table calls `name`, with tensors on `device`.
@@ -121,7 +122,9 @@ class Table {
     const std::string text = absl::StrReplaceAll(
         status.message(),
         {{absl::StrCat(": ", CollectiveKindName(kind)), ": VERB"},
-         {absl::StrCat("got ", DataTypeName(type)), "got TYPE"}});
+         {absl::StrCat("got ", DataTypeName(type)), "got TYPE"},
+         {absl::StrCat("backend does not reduce ", DataTypeName(type)),
+          "backend does not reduce TYPE"}});
     for (const auto& [letter, error] : errors_) {
       if (error == text) return absl::StrCat("(", letter, ")");
     }

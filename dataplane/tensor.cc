@@ -30,6 +30,8 @@ constexpr std::array<DataTypeFacts, kDataTypeCount> kFacts = {{
     {"bool", 1, 1},
     {"complex64", 8, 4},
     {"complex128", 16, 8},
+    {"float8_e4m3fn", 1, 1},
+    {"float8_e5m2", 1, 1},
 }};
 
 // Of a number that is no DataType, too: Tensor::Validate refuses it.

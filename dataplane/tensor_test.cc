@@ -26,18 +26,21 @@ TEST(DataTypeTest, EveryTypeHasNameAndSize) {
     std::string name;
     size_t bytes;
   };
-  const std::vector<Expected> all = {{DataType::kUint8, "uint8", 1},
-                                     {DataType::kInt8, "int8", 1},
-                                     {DataType::kInt16, "int16", 2},
-                                     {DataType::kInt32, "int32", 4},
-                                     {DataType::kInt64, "int64", 8},
-                                     {DataType::kFloat16, "float16", 2},
-                                     {DataType::kBfloat16, "bfloat16", 2},
-                                     {DataType::kFloat32, "float32", 4},
-                                     {DataType::kFloat64, "float64", 8},
-                                     {DataType::kBool, "bool", 1},
-                                     {DataType::kComplex64, "complex64", 8},
-                                     {DataType::kComplex128, "complex128", 16}};
+  const std::vector<Expected> all = {
+      {DataType::kUint8, "uint8", 1},
+      {DataType::kInt8, "int8", 1},
+      {DataType::kInt16, "int16", 2},
+      {DataType::kInt32, "int32", 4},
+      {DataType::kInt64, "int64", 8},
+      {DataType::kFloat16, "float16", 2},
+      {DataType::kBfloat16, "bfloat16", 2},
+      {DataType::kFloat32, "float32", 4},
+      {DataType::kFloat64, "float64", 8},
+      {DataType::kBool, "bool", 1},
+      {DataType::kComplex64, "complex64", 8},
+      {DataType::kComplex128, "complex128", 16},
+      {DataType::kFloat8E4m3fn, "float8_e4m3fn", 1},
+      {DataType::kFloat8E5m2, "float8_e5m2", 1}};
   EXPECT_EQ(all.size(), static_cast<size_t>(kDataTypeCount));
   for (const Expected& expected : all) {
     EXPECT_EQ(std::string(DataTypeName(expected.type)), expected.name);

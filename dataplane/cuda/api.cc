@@ -25,6 +25,7 @@ void Fill(Library& library, Api& api) {
   library.Need("cudaGetDevice", &api.GetDevice);
   library.Need("cudaSetDevice", &api.SetDevice);
   library.Need("cudaDeviceGetPCIBusId", &api.DeviceGetPCIBusId);
+  library.Need("cudaDeviceGetAttribute", &api.DeviceGetAttribute);
   library.Need("cudaDeviceGetStreamPriorityRange",
                &api.DeviceGetStreamPriorityRange);
   library.Need("cudaStreamCreateWithPriority", &api.StreamCreateWithPriority);

@@ -24,6 +24,8 @@ inline constexpr MemcpyKind kMemcpyDefault = 4;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kHostAllocPortable = 1;
+using DeviceAttribute = int;  // cudaDeviceAttr
+inline constexpr DeviceAttribute kComputeCapabilityMajor = 75;
 
 // Api is the seam to the CUDA runtime: what is called of it goes through one of
 // these, so that one program runs with and without CUDA, and tests put a
@@ -40,6 +42,8 @@ struct Api {
   Error (*GetDevice)(int* device) = nullptr;
   Error (*SetDevice)(int device) = nullptr;
   Error (*DeviceGetPCIBusId)(char* id, int bytes, int device) = nullptr;
+  Error (*DeviceGetAttribute)(int* value, DeviceAttribute attribute,
+                              int device) = nullptr;
   Error (*DeviceGetStreamPriorityRange)(int* least, int* greatest) = nullptr;
 
   Error (*StreamCreateWithPriority)(Stream* stream, unsigned flags,

@@ -23,6 +23,7 @@ MUSTER_SAME(GetDeviceCount);
 MUSTER_SAME(GetDevice);
 MUSTER_SAME(SetDevice);
 MUSTER_SAME(DeviceGetPCIBusId);
+MUSTER_SAME(DeviceGetAttribute);
 MUSTER_SAME(DeviceGetStreamPriorityRange);
 MUSTER_SAME(StreamCreateWithPriority);
 MUSTER_SAME(StreamDestroy);
@@ -48,6 +49,7 @@ static_assert(kMemcpyDefault == cudaMemcpyDefault);
 static_assert(kEventDisableTiming == cudaEventDisableTiming);
 static_assert(kStreamNonBlocking == cudaStreamNonBlocking);
 static_assert(kHostAllocPortable == cudaHostAllocPortable);
+static_assert(kComputeCapabilityMajor == cudaDevAttrComputeCapabilityMajor);
 
 }  // namespace
 }  // namespace muster::dataplane::cuda

@@ -69,7 +69,9 @@ class StoreBackend : public Backend {
     switch (collective.kind) {
       case CollectiveKind::kAllReduce:
       case CollectiveKind::kBroadcast:
-        if (collective.tensors[0].device().type == DeviceType::kCpu) break;
+        if (collective.tensors[0].device().type == DeviceType::kCpu) {
+          return CheckReducible("store", collective);
+        }
         return absl::UnimplementedError(
             absl::StrCat("the store backend takes CPU tensors, got ",
                          collective.tensors[0].Describe()));

@@ -32,8 +32,9 @@ int64_t WallClockNs() {
 // c10's names.
 absl::string_view ScalarTypeName(DataType type) {
   constexpr std::array<absl::string_view, kDataTypeCount> kNames = {
-      "Byte",     "Char",  "Short",  "Int",  "Long",         "Half",
-      "BFloat16", "Float", "Double", "Bool", "ComplexFloat", "ComplexDouble"};
+      "Byte",         "Char",          "Short",         "Int",        "Long",
+      "Half",         "BFloat16",      "Float",         "Double",     "Bool",
+      "ComplexFloat", "ComplexDouble", "Float8_e4m3fn", "Float8_e5m2"};
   return kNames.at(static_cast<size_t>(type));
 }
 

@@ -39,6 +39,10 @@ inline const std::vector<DataType> kDataTypes = {
     DataType::kBfloat16, DataType::kFloat32,   DataType::kFloat64,
     DataType::kBool,     DataType::kComplex64, DataType::kComplex128};
 
+// Which not every backend reduces.
+inline const std::vector<DataType> kFloat8Types = {DataType::kFloat8E4m3fn,
+                                                   DataType::kFloat8E5m2};
+
 // Whether the backend can reduce this at all: not all can do all that Validate
 // lets pass.
 bool CanReduce(const std::string& backend, ReduceOp op, DataType type);

@@ -72,6 +72,9 @@ cuda::Error cudaDriverGetVersion(int* a0) {
 cuda::Error cudaGetDeviceCount(int* a0) { return Cuda().GetDeviceCount(a0); }
 cuda::Error cudaGetDevice(int* a0) { return Cuda().GetDevice(a0); }
 cuda::Error cudaSetDevice(int a0) { return Cuda().SetDevice(a0); }
+cuda::Error cudaDeviceGetAttribute(int* a0, int a1, int a2) {
+  return Cuda().DeviceGetAttribute(a0, a1, a2);
+}
 cuda::Error cudaDeviceGetPCIBusId(char* a0, int a1, int a2) {
   return Cuda().DeviceGetPCIBusId(a0, a1, a2);
 }

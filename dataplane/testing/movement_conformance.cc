@@ -3,6 +3,7 @@
 #include <complex>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,13 @@ namespace muster::dataplane::testing {
 namespace {
 
 using Complex = std::complex<double>;
+
+// Every pattern of bits, of which some are no numbers.
+std::vector<uint8_t> AllPatterns() {
+  std::vector<uint8_t> patterns(256);
+  std::iota(patterns.begin(), patterns.end(), uint8_t{0});
+  return patterns;
+}
 
 void MustSucceed(Communicator& communicator, Collective collective) {
   const auto work = communicator.Start(std::move(collective));
@@ -56,6 +64,28 @@ std::vector<T> Joined(const std::vector<std::vector<T>>& lists) {
   for (const auto& list : lists)
     all.insert(all.end(), list.begin(), list.end());
   return all;
+}
+
+TEST_P(BackendConformance, Float8TensorsMoveAsTheyAre) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  world.OnEachRank([&](Communicator& communicator) {
+    const auto size = static_cast<size_t>(world_size());
+    for (const DataType type : kFloat8Types) {
+      std::vector<uint8_t> mine = AllPatterns();
+      std::vector<uint8_t> all(256 * size, 7);
+      MustSucceed(
+          communicator,
+          {.kind = CollectiveKind::kAllGatherIntoTensor,
+           .inputs = {Tensor(mine.data(), type, {256})},
+           .outputs = {Tensor(all.data(), type, {256 * world_size()})}});
+      for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], i % 256);
+      if (communicator.rank() != 0) mine.assign(256, 0);
+      MustSucceed(communicator, {.kind = CollectiveKind::kBroadcast,
+                                 .tensors = {Tensor(mine.data(), type, {256})},
+                                 .root = 0});
+      EXPECT_EQ(mine, AllPatterns());
+    }
+  });
 }
 
 TEST_P(BackendConformance, BroadcastCopiesEveryRootToEveryRank) {

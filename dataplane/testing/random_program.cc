@@ -367,7 +367,7 @@ std::string Instruction::Describe() const {
 
 RandomProgram::RandomProgram(uint64_t seed, int world_size) {
   Generator generator(seed, world_size);
-  type = static_cast<DataType>(seed % kDataTypeCount);
+  type = static_cast<DataType>(seed % kProgramTypes);
   buffer_count = 3 + generator.Below(6);
   // Now and then beyond all that is small.
   buffer_size = generator.Below(8) == 0 ? 200'000 : 1 + generator.Below(20'000);

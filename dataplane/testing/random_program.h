@@ -25,6 +25,8 @@ struct Slice {
 
 // No number of a buffer is larger in the beginning.
 inline constexpr int kBeginningMax = 125;
+// Those from the first on.
+inline constexpr int kProgramTypes = 12;
 
 // One instruction: what the ranks of one group do together.
 struct Instruction {
@@ -60,7 +62,8 @@ struct Instruction {
 // somebody else or in another order shows. Equal seeds make equal programs.
 //
 // Some gathers are made of receives from any rank, and some collectives are
-// coalesced. The type is the seed's: twelve in a row have all types.
+// coalesced. The type is the seed's: twelve in a row have all that every
+// backend reduces.
 //
 // All results are exact, whatever the order of the operands: sums and products
 // of floating point stay where each partial result has a number of its own.

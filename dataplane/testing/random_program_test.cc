@@ -15,7 +15,7 @@ namespace muster::dataplane::testing {
 namespace {
 
 // Short enough for every run; ProgramConformance runs as many by default.
-constexpr uint64_t kPrograms = 10 * kDataTypeCount;
+constexpr uint64_t kPrograms = 10 * kProgramTypes;
 
 // How many operations a reduction of that type has.
 size_t OperationsOf(DataType type) {
@@ -53,7 +53,7 @@ TEST(RandomProgramTest, HasEveryKindAndOperationOfEveryType) {
   }
   // A receive is part of a send.
   EXPECT_EQ(kinds.size(), size_t{kCollectiveKindCount - 1});
-  for (int i = 0; i < kDataTypeCount; ++i) {
+  for (int i = 0; i < kProgramTypes; ++i) {
     const auto type = static_cast<DataType>(i);
     EXPECT_EQ(operations[type].size(), OperationsOf(type))
         << DataTypeName(type);

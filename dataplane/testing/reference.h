@@ -12,6 +12,7 @@
 
 #include "Eigen/Core"
 #include "dataplane/collective.h"
+#include "dataplane/float8.h"
 #include "dataplane/tensor.h"
 
 namespace muster::dataplane::testing {
@@ -21,6 +22,18 @@ struct Flag {
   bool value = false;
   friend bool operator==(Flag, Flag) = default;
 };
+
+// An element of a float8 type.
+template <DataType type>
+struct Float8 {
+  uint8_t bits = 0;
+  Float8() = default;
+  explicit Float8(float value) : bits(ToFloat8(type, value)) {}
+  explicit operator float() const { return FromFloat8(type, bits); }
+  friend bool operator==(Float8, Float8) = default;
+};
+using Float8E4m3fn = Float8<DataType::kFloat8E4m3fn>;
+using Float8E5m2 = Float8<DataType::kFloat8E5m2>;
 
 // Calls `body` with a value of the C++ type of `type`.
 template <typename Body>
@@ -50,12 +63,27 @@ void WithTypeOf(DataType type, Body&& body) {
       return body(std::complex<float>{});
     case DataType::kComplex128:
       return body(std::complex<double>{});
+    case DataType::kFloat8E4m3fn:
+      return body(Float8E4m3fn{});
+    case DataType::kFloat8E5m2:
+      return body(Float8E5m2{});
   }
 }
 
+// Of the types that are reduced as float32, how many digits they have; 0 of
+// others.
 template <typename T>
-inline constexpr bool kIsNarrow =
-    std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>;
+inline constexpr int kNarrowDigits = 0;
+template <>
+inline constexpr int kNarrowDigits<Eigen::half> = 11;
+template <>
+inline constexpr int kNarrowDigits<Eigen::bfloat16> = 8;
+template <>
+inline constexpr int kNarrowDigits<Float8E4m3fn> = 4;
+template <>
+inline constexpr int kNarrowDigits<Float8E5m2> = 3;
+template <typename T>
+inline constexpr bool kIsNarrow = kNarrowDigits<T> != 0;
 
 template <typename T>
 inline constexpr bool kIsComplex = false;
@@ -84,8 +112,12 @@ T InputElement(ReduceOp op, int world_size, int rank, size_t index) {
     const float magnitude = 0.75f + static_cast<float>(number % 1021) / 2048;
     return static_cast<T>(number % 3 == 0 ? -magnitude : magnitude);
   } else if constexpr (kIsNarrow<T>) {
-    // As many digits as the type has, above zero so that sums do not cancel.
-    const int numbers = std::is_same_v<T, Eigen::half> ? 2039 : 251;
+    // As many digits as the type has, above zero so that sums do not cancel;
+    // of the larger ones a prime.
+    constexpr int kDigits = kNarrowDigits<T>;
+    constexpr int numbers = kDigits == 11  ? 2039
+                            : kDigits == 8 ? 251
+                                           : (1 << kDigits) - 1;
     return static_cast<T>(static_cast<float>(number % numbers + 1) / 8);
   } else {
     return static_cast<T>(number) / T{4} - T{77};
@@ -195,8 +227,7 @@ bool IsClose(ReduceOp op, T actual, T expected) {
     }
     const auto a = static_cast<float>(actual);
     const auto b = static_cast<float>(expected);
-    const float digit =
-        std::is_same_v<T, Eigen::half> ? 1.0f / 1024 : 1.0f / 128;
+    const float digit = std::ldexp(1.0F, 1 - kNarrowDigits<T>);
     return std::abs(a - b) <= digit * std::abs(b);
   } else {
     using Real = decltype(std::abs(expected));

@@ -105,6 +105,9 @@ const bool g_registered = Register();
 INSTANTIATE_TEST_SUITE_P(NcclOnGpu, ReductionConformance,
                          Combine(Values("nccl-gpu"), ValuesIn(NcclSizes()),
                                  ValuesIn(kDataTypes)));
+INSTANTIATE_TEST_SUITE_P(NcclFloat8OnGpu, ReductionConformance,
+                         Combine(Values("nccl-gpu"), ValuesIn(NcclSizes()),
+                                 ValuesIn(kFloat8Types)));
 INSTANTIATE_TEST_SUITE_P(NcclOnGpu, BackendConformance,
                          Combine(Values("nccl-gpu"), ValuesIn(NcclSizes())));
 INSTANTIATE_TEST_SUITE_P(GlooOnGpu, ReductionConformance,

@@ -126,6 +126,10 @@ constexpr TypeName kTypes[] = {
     {"bool", DataType::kBool},
     {"complex64", DataType::kComplex64},
     {"complex128", DataType::kComplex128},
+    {"f8e4m3", DataType::kFloat8E4m3fn},
+    {"float8_e4m3fn", DataType::kFloat8E4m3fn},
+    {"f8e5m2", DataType::kFloat8E5m2},
+    {"float8_e5m2", DataType::kFloat8E5m2},
 };
 
 struct OpName {

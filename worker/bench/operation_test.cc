@@ -41,6 +41,16 @@ TEST(PatternTest, FloatingPointMayBeAFewUnitsBeside) {
   halves[1] += 9;
   EXPECT_EQ(half.CountWrong(half_bytes, halves.size(), 0, 2), 1);
 
+  const Pattern eighth =
+      Pattern::Input(DataType::kFloat8E5m2, ReduceOp::kSum, 1);
+  std::vector<uint8_t> eighths(8);
+  auto* const eighth_bytes = reinterpret_cast<std::byte*>(eighths.data());
+  eighth.Fill(eighth_bytes, eighths.size());
+  EXPECT_EQ(FromFloat8(DataType::kFloat8E5m2, eighths[0]), 4);
+  eighths[0] += 1;
+  eighths[1] += 9;
+  EXPECT_EQ(eighth.CountWrong(eighth_bytes, eighths.size(), 0, 2), 1);
+
   const Pattern whole = Pattern::Input(DataType::kInt32, ReduceOp::kSum, 1);
   std::vector<int32_t> numbers(8);
   auto* const number_bytes = reinterpret_cast<std::byte*>(numbers.data());

@@ -53,7 +53,8 @@ ABSL_FLAG(std::string, redop, "sum",
           "with commas, or all");
 ABSL_FLAG(std::string, datatype, "float",
           "int8, uint8, int16, int32, int64, half, bfloat16, float, double, "
-          "bool, complex64, complex128, some of them with commas, or all");
+          "bool, complex64, complex128, f8e4m3, f8e5m2, some of them with "
+          "commas, or all");
 ABSL_FLAG(int, root, 0, "rank that gives or gets, of operations with one");
 ABSL_FLAG(std::string, place, "both",
           "out: results go to other memory than they come from; in: to the "

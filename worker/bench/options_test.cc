@@ -54,7 +54,7 @@ TEST_F(BenchOptionsTest, AWrongVariableIsNamed) {
 TEST_F(BenchOptionsTest, LettersAndNamesAreThoseOfNcclTests) {
   const auto options = ParseBenchOptions(
       {"-b", "8",  "-e", "64",     "-f",        "2",  "-n",
-       "7",  "-w", "3",  "-o",     "prod",      "-d", "half,bfloat16",
+       "7",  "-w", "3",  "-o",     "prod",      "-d", "half,f8e4m3",
        "-r", "1",  "-c", "0",      "-z",        "0",  "-m",
        "4",  "-a", "1",  "reduce", "all_gather"},
       {});
@@ -64,7 +64,7 @@ TEST_F(BenchOptionsTest, LettersAndNamesAreThoseOfNcclTests) {
   EXPECT_EQ(options->warmup_iters, 3);
   EXPECT_THAT(options->reduce_ops, ElementsAre(ReduceOp::kProduct));
   EXPECT_THAT(options->data_types,
-              ElementsAre(DataType::kFloat16, DataType::kBfloat16));
+              ElementsAre(DataType::kFloat16, DataType::kFloat8E4m3fn));
   EXPECT_EQ(options->root, 1);
   EXPECT_FALSE(options->check);
   EXPECT_FALSE(options->blocking);
@@ -78,7 +78,7 @@ TEST_F(BenchOptionsTest, AllIsEveryTypeAndOperation) {
   const auto options =
       ParseBenchOptions({"all_reduce", "--datatype=all", "--redop=all"}, {});
   ASSERT_TRUE(options.ok()) << options.status();
-  EXPECT_EQ(options->data_types.size(), 12u);
+  EXPECT_EQ(options->data_types.size(), 14u);
   EXPECT_EQ(options->reduce_ops.size(), 9u);
   EXPECT_TRUE(options->all_types);
 }

@@ -82,7 +82,7 @@ T ReducedElement(ReduceOp op, int world_size, size_t index) {
   } else {
     double result = ReducedNumber<double>(op, world_size, index);
     if (op == ReduceOp::kAvg) result /= world_size;
-    // The 16 bit types are divided as float32.
+    // The narrow types are divided as float32.
     if constexpr (std::is_same_v<T, double>) return result;
     return static_cast<T>(static_cast<float>(result));
   }
@@ -91,6 +91,25 @@ T ReducedElement(ReduceOp op, int world_size, size_t index) {
 template <typename T>
 void Store(std::vector<std::byte>& bytes, size_t index, T value) {
   std::memcpy(bytes.data() + index * sizeof(value), &value, sizeof(value));
+}
+
+template <DataType type, int digits>
+struct Float8 {
+  static constexpr int kDigits = digits;
+  Float8() = default;
+  explicit Float8(float value) : bits(ToFloat8(type, value)) {}
+  explicit operator float() const { return FromFloat8(type, bits); }
+  uint8_t bits = 0;
+};
+
+// Of the number's significant part, in bits.
+template <typename T>
+constexpr int DigitsOf() {
+  if constexpr (std::numeric_limits<T>::is_specialized) {
+    return std::numeric_limits<T>::digits;
+  } else {
+    return T::kDigits;
+  }
 }
 
 // Calls `body` with a value of the number type of `type`, and whether elements
@@ -122,12 +141,16 @@ void WithNumberOf(DataType type, Body&& body) {
       return body(float{}, true);
     case DataType::kComplex128:
       return body(double{}, true);
+    case DataType::kFloat8E4m3fn:
+      return body(Float8<DataType::kFloat8E4m3fn, 4>{}, false);
+    case DataType::kFloat8E5m2:
+      return body(Float8<DataType::kFloat8E5m2, 3>{}, false);
   }
 }
 
 double NumberOf(double value) { return value; }
 
-// The 16 bit types have no way to double of their own.
+// The narrow types have no way to double of their own.
 template <typename T>
 double NumberOf(T value) {
   return static_cast<double>(static_cast<float>(value));
@@ -214,7 +237,7 @@ bool Pattern::IsNear(const std::byte* got, const std::byte* expected,
       } else {
         // One unit is at most this part of the value. (Eigen's epsilon() of a
         // half is another.)
-        const double unit = std::ldexp(1, 1 - std::numeric_limits<T>::digits);
+        const double unit = std::ldexp(1, 1 - DigitsOf<T>());
         near = near && std::abs(NumberOf(a) - NumberOf(b)) <=
                            ulps * unit * std::abs(NumberOf(b));
       }

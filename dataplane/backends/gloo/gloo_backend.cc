@@ -16,6 +16,7 @@
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/mesh.h"
 #include "dataplane/backends/gloo/selection.h"
+#include "dataplane/reduction.h"
 
 namespace muster::dataplane {
 namespace gloo_internal {
@@ -44,7 +45,7 @@ class EngineBackend : public Backend {
                          list->front().Describe()));
       }
     }
-    return absl::OkStatus();
+    return CheckReducible(name_, collective);
   }
 
   // Recursive doubling: all_reduce.cc, reduce_scatter.cc.

@@ -1,4 +1,9 @@
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "dataplane/communicator.h"
 #include "dataplane/testing/backend_conformance.h"
+#include "dataplane/testing/local_world.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::testing {
@@ -26,6 +31,33 @@ INSTANTIATE_TEST_SUITE_P(Gloo, DisagreementConformance,
 
 INSTANTIATE_TEST_SUITE_P(Gloo, ProgramConformance,
                          Combine(Values("gloo"), Values(1, 2, 3, 4, 5)));
+
+// On one rank alone: nothing is sent.
+TEST(GlooTest, ReductionsOfFloat8AreRefusedAtOnce) {
+  LocalWorld world({.backend = "gloo", .world_size = 2});
+  uint8_t element = 0;
+  for (const DataType type : kFloat8Types) {
+    EXPECT_EQ(world.at(0)
+                  .Start({.kind = CollectiveKind::kAllReduce,
+                          .tensors = {Tensor(&element, type, {1})}})
+                  ->Wait()
+                  .code(),
+              absl::StatusCode::kUnimplemented);
+    const auto sent =
+        world.at(0).Start({.kind = CollectiveKind::kSend,
+                           .inputs = {Tensor(&element, type, {1})},
+                           .peer = 1});
+    uint8_t got = 1;
+    EXPECT_EQ(world.at(1)
+                  .Start({.kind = CollectiveKind::kRecv,
+                          .outputs = {Tensor(&got, type, {1})},
+                          .peer = 0})
+                  ->Wait(),
+              absl::OkStatus());
+    EXPECT_EQ(sent->Wait(), absl::OkStatus());
+    EXPECT_EQ(got, 0);
+  }
+}
 
 }  // namespace
 }  // namespace muster::dataplane::testing

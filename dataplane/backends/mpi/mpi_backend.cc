@@ -35,6 +35,7 @@
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
 #include "dataplane/plugin.h"
+#include "dataplane/reduction.h"
 #include "dataplane/work.h"
 
 namespace muster::dataplane::mpi_internal {
@@ -106,6 +107,8 @@ class MpiBackend : public Backend {
                          list->front().Describe()));
       }
     }
+    absl::Status status = CheckReducible("mpi", collective);
+    if (!status.ok()) return status;
     // MPI counts in int; accumulators may be twice the bytes.
     if (collective.bytes() > INT_MAX / 2) {
       return absl::UnimplementedError(

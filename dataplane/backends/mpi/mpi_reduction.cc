@@ -13,11 +13,12 @@ namespace {
 
 bool HasMeaning(ReduceOp op, DataType type) {
   double memory[2] = {};
-  return Validate({.kind = CollectiveKind::kAllReduce,
+  return Reduction::Has(type) &&
+         Validate({.kind = CollectiveKind::kAllReduce,
                    .tensors = {Tensor(memory, type, {1})},
                    .reduce_op = op},
                   0, 1)
-      .ok();
+             .ok();
 }
 
 // A type of MPI for each of ours and each operation, because an operation of

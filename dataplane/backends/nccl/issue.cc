@@ -2,17 +2,25 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "dataplane/cuda/api.h"
+#include "dataplane/float8.h"
 #include "dataplane/reduction.h"
 #include "dataplane/tensor.h"
 
 namespace muster::dataplane::nccl {
 namespace {
+
+// Since when NCCL has the float8 types, and on devices of which compute
+// capability it reduces them.
+constexpr int kFloat8Version = 22400;
+constexpr int kFloat8Capability = 9;
 
 // How NCCL sees an element: so many of these.
 struct Unit {
@@ -20,7 +28,7 @@ struct Unit {
   size_t count = 1;
 };
 
-Unit UnitOf(dataplane::DataType type) {
+Unit UnitOf(dataplane::DataType type, bool reduces) {
   switch (type) {
     case dataplane::DataType::kUint8:
     case dataplane::DataType::kBool:
@@ -45,13 +53,18 @@ Unit UnitOf(dataplane::DataType type) {
       return {kFloat32, 2};
     case dataplane::DataType::kComplex128:
       return {kFloat64, 2};
+    // An older NCCL moves them as well.
+    case dataplane::DataType::kFloat8E4m3fn:
+      return {reduces ? kFloat8e4m3 : kUint8, 1};
+    case dataplane::DataType::kFloat8E5m2:
+      return {reduces ? kFloat8e5m2 : kUint8, 1};
   }
   return {};
 }
 
 size_t CountOf(const Tensor& tensor) {
   return static_cast<size_t>(tensor.element_count()) *
-         UnitOf(tensor.data_type()).count;
+         UnitOf(tensor.data_type(), /*reduces=*/false).count;
 }
 
 // Of bool, or and and.
@@ -90,13 +103,36 @@ bool IsOne(const Collective::Tensors& tensors) {
   return true;
 }
 
+// Whether they are reduced: c10d's words are in front.
+absl::Status CheckFloat8(const Platform& platform, dataplane::DataType type,
+                         int device) {
+  const std::string head = absl::StrCat(
+      "Unsupported Float8 type for NCCL reduction: ", DataTypeName(type),
+      " needs ");
+  if (platform.nccl_version < kFloat8Version) {
+    return absl::UnimplementedError(
+        absl::StrCat(head, "NCCL ", VersionText(kFloat8Version), ", this is ",
+                     VersionText(platform.nccl_version)));
+  }
+  int capability = 0;
+  absl::Status status =
+      cuda::ToStatus(platform.cuda,
+                     platform.cuda.DeviceGetAttribute(
+                         &capability, cuda::kComputeCapabilityMajor, device),
+                     "cudaDeviceGetAttribute");
+  if (!status.ok() || capability >= kFloat8Capability) return status;
+  return absl::UnimplementedError(
+      absl::StrCat(head, "compute capability ", kFloat8Capability,
+                   ".0, that of cuda:", device, " is ", capability, ".x"));
+}
+
 // One collective being issued: remembers the first call that failed.
 class Issuer {
  public:
   Issuer(const Collective& collective, const Target& target)
       : collective_(collective),
         target_(target),
-        unit_(UnitOf(collective.data_type())),
+        unit_(UnitOf(collective.data_type(), IsReduction(collective.kind))),
         op_(OpOf(collective.reduce_op, collective.data_type())) {}
 
   absl::Status Run() {
@@ -130,7 +166,10 @@ class Issuer {
     }
     const float single = static_cast<float>(collective_.factor);
     double scalar = collective_.factor;
-    if (unit_.type != kFloat64) {
+    if (IsFloat8(collective_.data_type())) {
+      const uint8_t element = ToFloat8(collective_.data_type(), single);
+      std::memcpy(&scalar, &element, sizeof(element));
+    } else if (unit_.type != kFloat64) {
       const dataplane::DataType type = unit_.type == kFloat32
                                            ? dataplane::DataType::kFloat32
                                            : collective_.data_type();
@@ -313,7 +352,8 @@ absl::Status ToStatus(const Api& api, Result result, absl::string_view what,
                    more == nullptr ? "" : more));
 }
 
-absl::Status CheckSupported(const Collective& collective, int device) {
+absl::Status CheckSupported(const Platform& platform,
+                            const Collective& collective, int device) {
   for (const auto* list :
        {&collective.tensors, &collective.inputs, &collective.outputs}) {
     for (const Tensor& tensor : *list) {
@@ -338,6 +378,10 @@ absl::Status CheckSupported(const Collective& collective, int device) {
   if (type == dataplane::DataType::kInt16) {
     return absl::UnimplementedError(
         "NCCL does not reduce int16: Input tensor data type is not supported");
+  }
+  if (IsFloat8(type)) {
+    absl::Status status = CheckFloat8(platform, type, device);
+    if (!status.ok()) return status;
   }
   const ReduceOp op = collective.reduce_op;
   const bool is_bool = type == dataplane::DataType::kBool;

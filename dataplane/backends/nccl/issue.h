@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "dataplane/backends/nccl/api.h"
+#include "dataplane/backends/nccl/platform.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
 
@@ -23,9 +24,10 @@ struct Target {
 };
 
 // OK if NCCL can do `collective` in a group that is bound to `device` (-1: to
-// none yet); if not, kUnimplemented, naming what it lacks, or kInvalidArgument
-// (tensors on another device).
-absl::Status CheckSupported(const Collective& collective, int device);
+// none yet); if not, kUnimplemented, naming what it, or the device, lacks, or
+// kInvalidArgument (tensors on another device).
+absl::Status CheckSupported(const Platform& platform,
+                            const Collective& collective, int device);
 
 // Puts `collective`, which is supported, into the target's stream. Of a send or
 // a receive the communicator is that of the two ranks, the sender being rank 0.

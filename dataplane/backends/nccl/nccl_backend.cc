@@ -93,7 +93,7 @@ class NcclBackend : public Backend {
       MutexLock lock(mutex_);
       device = device_;
     }
-    return CheckSupported(collective, device);
+    return CheckSupported(platform_, collective, device);
   }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {

@@ -468,6 +468,38 @@ TEST_F(NcclBackendTest, TensorsOnAnotherDeviceAreRefused) {
                 "tensors on cuda:1 in a group whose device is cuda:0"));
 }
 
+TEST_F(NcclBackendTest, Float8IsReducedWhereNcclAndTheDeviceCan) {
+  uint8_t element = 0;
+  const Tensor tensor(&element, dataplane::DataType::kFloat8E5m2, {1},
+                      {DeviceType::kCuda, 0});
+  const auto supports = [&](CollectiveKind kind) {
+    Make(1);
+    const absl::Status status =
+        backends_[0]->Supports({.kind = kind, .tensors = {tensor}});
+    backends_.clear();
+    store_ = std::make_shared<InMemoryStore>();
+    return status;
+  };
+  platform_.nccl_version = 22400;
+  EXPECT_EQ(supports(CollectiveKind::kAllReduce), absl::OkStatus());
+  platform_.nccl_version = 22304;
+  EXPECT_EQ(supports(CollectiveKind::kAllReduce),
+            absl::UnimplementedError(
+                "Unsupported Float8 type for NCCL reduction: float8_e5m2 needs "
+                "NCCL 2.24.0, this is 2.23.4"));
+  EXPECT_EQ(supports(CollectiveKind::kBroadcast), absl::OkStatus());
+  platform_.nccl_version = 22809;
+  platform_.cuda.DeviceGetAttribute = [](int* value, int, int) {
+    *value = 8;
+    return cuda::kSuccess;
+  };
+  EXPECT_EQ(supports(CollectiveKind::kAllReduce),
+            absl::UnimplementedError(
+                "Unsupported Float8 type for NCCL reduction: float8_e5m2 needs "
+                "compute capability 9.0, that of cuda:0 is 8.x"));
+  EXPECT_EQ(supports(CollectiveKind::kBroadcast), absl::OkStatus());
+}
+
 TEST_F(NcclBackendTest, WhatNcclCannotDoIsSaid) {
   Make(1);
   const auto supports = [&](const Collective& collective) {

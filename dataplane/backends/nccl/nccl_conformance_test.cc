@@ -130,6 +130,10 @@ INSTANTIATE_TEST_SUITE_P(Nccl, ReductionConformance,
                          Combine(Values("nccl-host"), Values(1, 2, 3, 4),
                                  ValuesIn(kDataTypes)));
 
+INSTANTIATE_TEST_SUITE_P(NcclFloat8, ReductionConformance,
+                         Combine(Values("nccl-host"), Values(1, 2, 3, 4),
+                                 ValuesIn(kFloat8Types)));
+
 INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance,
                          Combine(Values("nccl-host", "nccl-host-split",
                                         "nccl-host-shrunk"),

@@ -30,6 +30,7 @@ int ncclGetVersion(int* version) {
   int name() { return 1; }
 FAKE(cudaGetDevice)
 FAKE(cudaSetDevice)
+FAKE(cudaDeviceGetAttribute)
 FAKE(cudaDeviceGetPCIBusId)
 FAKE(cudaDeviceGetStreamPriorityRange)
 FAKE(cudaStreamCreateWithPriority)

@@ -199,6 +199,16 @@ Error SetDevice(int device) {
   return kSuccess;
 }
 
+Error DeviceGetAttribute(int* value, DeviceAttribute attribute, int device) {
+  if (attribute != kComputeCapabilityMajor || device < 0 ||
+      device >= DeviceCount()) {
+    return Misuse(kInvalidValue,
+                  absl::StrCat("DeviceGetAttribute of ", device));
+  }
+  *value = 9;
+  return kSuccess;
+}
+
 Error DeviceGetPCIBusId(char* id, int bytes, int device) {
   std::snprintf(id, static_cast<size_t>(bytes), "0000:%02x:00.0", device);
   return kSuccess;
@@ -390,6 +400,7 @@ Api HostCudaApi(int devices) {
           .GetDevice = &GetDevice,
           .SetDevice = &SetDevice,
           .DeviceGetPCIBusId = &DeviceGetPCIBusId,
+          .DeviceGetAttribute = &DeviceGetAttribute,
           .DeviceGetStreamPriorityRange = &DeviceGetStreamPriorityRange,
           .StreamCreateWithPriority = &StreamCreateWithPriority,
           .StreamDestroy = &StreamDestroy,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "dataplane/backends/nccl/testing/host_comms.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/testing/host_cuda.h"
+#include "dataplane/float8.h"
 #include "dataplane/mutex.h"
 #include "dataplane/reduction.h"
 #include "dataplane/tensor.h"
@@ -58,6 +60,10 @@ std::optional<dataplane::DataType> TypeOf(DataType type) {
       return dataplane::DataType::kFloat32;
     case kFloat64:
       return dataplane::DataType::kFloat64;
+    case kFloat8e4m3:
+      return dataplane::DataType::kFloat8E4m3fn;
+    case kFloat8e5m2:
+      return dataplane::DataType::kFloat8E5m2;
     default:
       return std::nullopt;
   }
@@ -65,8 +71,32 @@ std::optional<dataplane::DataType> TypeOf(DataType type) {
 
 size_t BytesOf(DataType type) {
   const auto known = TypeOf(type);
-  // Those of 8 bits.
   return known.has_value() ? DataTypeBytes(*known) : 1;
+}
+
+// `count` elements as what they are reduced as, and the way back: those of 8
+// bits as float32.
+std::vector<char> Widened(DataType type, const char* elements, size_t count) {
+  const dataplane::DataType own = *TypeOf(type);
+  if (!IsFloat8(own)) return {elements, elements + count * BytesOf(type)};
+  std::vector<char> wide(count * sizeof(float));
+  for (size_t i = 0; i < count; ++i) {
+    const float value = FromFloat8(own, static_cast<uint8_t>(elements[i]));
+    std::memcpy(wide.data() + i * sizeof(float), &value, sizeof(float));
+  }
+  return wide;
+}
+
+std::vector<char> Narrowed(DataType type, std::vector<char> wide) {
+  const dataplane::DataType own = *TypeOf(type);
+  if (!IsFloat8(own)) return wide;
+  std::vector<char> elements(wide.size() / sizeof(float));
+  for (size_t i = 0; i < elements.size(); ++i) {
+    float value = 0;
+    std::memcpy(&value, wide.data() + i * sizeof(float), sizeof(float));
+    elements[i] = static_cast<char>(ToFloat8(own, value));
+  }
+  return elements;
 }
 
 ReduceOp OpOf(RedOp op) {
@@ -161,20 +191,24 @@ Result Enqueue(const Ready& ready, cuda::Stream stream, const Call& call,
 // Of all ranks' elements from `offset` on, as many as fit into the result.
 std::vector<char> Reduced(const std::vector<Call>& calls, DataType type,
                           RedOp op, size_t offset, size_t count) {
-  const Reduction reduction(*TypeOf(type), OpOf(op));
-  const size_t skip = offset * BytesOf(type);
+  const dataplane::DataType own = *TypeOf(type);
+  const dataplane::DataType wide =
+      IsFloat8(own) ? dataplane::DataType::kFloat32 : own;
+  const Reduction reduction(wide, OpOf(op));
   const auto part = [&](const Call& call) {
-    return static_cast<const char*>(call.from) + skip;
+    const char* const from = static_cast<const char*>(call.from);
+    return Widened(type, from + offset * BytesOf(type), count);
   };
   std::vector<char> sum(count * reduction.accumulator_bytes());
-  reduction.Load(sum.data(), part(calls[0]), count, calls[0].factor);
+  reduction.Load(sum.data(), part(calls[0]).data(), count, calls[0].factor);
   for (size_t rank = 1; rank < calls.size(); ++rank) {
-    reduction.Add(sum.data(), part(calls[rank]), count, calls[rank].factor);
+    reduction.Add(sum.data(), part(calls[rank]).data(), count,
+                  calls[rank].factor);
   }
   reduction.Finish(sum.data(), count, static_cast<int>(calls.size()));
-  std::vector<char> result(count * BytesOf(type));
+  std::vector<char> result(count * DataTypeBytes(wide));
   reduction.Store(result.data(), sum.data(), count);
-  return result;
+  return Narrowed(type, std::move(result));
 }
 
 std::function<void()> Write(void* to, std::vector<char> bytes) {
@@ -372,6 +406,10 @@ Result RedOpCreatePreMulSum(RedOp* op, void* scalar, DataType type, int,
   double factor = 0;
   if (type == kFloat64) {
     std::memcpy(&factor, scalar, sizeof(factor));
+  } else if (IsFloat8(*TypeOf(type))) {
+    uint8_t element = 0;
+    std::memcpy(&element, scalar, sizeof(element));
+    factor = FromFloat8(*TypeOf(type), element);
   } else {
     // Half a float's bits or all of them: through an accumulator.
     const Reduction reduction(*TypeOf(type), ReduceOp::kSum);
