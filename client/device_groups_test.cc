@@ -89,5 +89,36 @@ TEST(ReceiveTest, ItSaysFromWhomItComes) {
   }
 }
 
+// One after the other the sends would wait for ever: each for the receive that
+// its peer's own send holds up.
+TEST(BatchIsendIrecvTest, RanksMayAllSendFirst) {
+  for (const std::string backend : {"cuda:gloo", "nccl"}) {
+    LocalGroups world(3, std::chrono::seconds(60), backend);
+    const auto thrown = world.OnEachRank([](const auto& group, int rank) {
+      std::vector<float> values(8, static_cast<float>(rank));
+      DeviceMemory mine(rank, values.size() * sizeof(float));
+      DeviceMemory theirs(rank, values.size() * sizeof(float));
+      mine.Write(values.data(), mine.bytes());
+      std::vector<Work> works =
+          BatchIsendIrecv({{.tensor = ViewOf(mine),
+                            .group = group,
+                            .group_peer = (rank + 1) % 3},
+                           {.op = P2POp::Kind::kIrecv,
+                            .tensor = ViewOf(theirs),
+                            .group = group,
+                            .group_peer = (rank + 2) % 3}});
+      EXPECT_EQ(works.size(), 2U);
+      for (Work& work : works) work.Wait();
+      theirs.Read(values.data(), theirs.bytes());
+      EXPECT_THAT(values, Each((rank + 2) % 3));
+      // In its place among the collectives.
+      AllReduce(ViewOf(theirs), {.group = group});
+      theirs.Read(values.data(), theirs.bytes());
+      EXPECT_THAT(values, Each(3));
+    });
+    EXPECT_THAT(thrown, Each(IsEmpty())) << backend;
+  }
+}
+
 }  // namespace
 }  // namespace muster

@@ -392,6 +392,8 @@ std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
                                           "p2p_op_list must not be empty"));
   }
   const std::shared_ptr<ProcessGroup> group = Resolve(p2p_op_list[0].group);
+  std::vector<dataplane::Collective> collectives;
+  collectives.reserve(p2p_op_list.size());
   // All before the first is started: nothing could take that back.
   for (const P2POp& op : p2p_op_list) {
     if (Resolve(op.group) != group) {
@@ -415,18 +417,9 @@ std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
     collective.peer = peer;
     collective.tag = op.tag;
     group->state()->CheckArguments(collective);
+    collectives.push_back(std::move(collective));
   }
-  std::vector<Work> works;
-  works.reserve(p2p_op_list.size());
-  for (const P2POp& op : p2p_op_list) {
-    works.push_back(
-        op.op == P2POp::Kind::kIsend
-            ? group->Isend(op.tensor, op.peer,
-                           {.tag = op.tag, .group_dst = op.group_peer})
-            : group->Irecv(op.tensor, op.peer,
-                           {.tag = op.tag, .group_src = op.group_peer}));
-  }
-  return works;
+  return group->state()->RunTogether(std::move(collectives));
 }
 
 Work Barrier(const BarrierOptions& options) {

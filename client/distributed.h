@@ -330,10 +330,14 @@ Work Irecv(Tensor tensor, std::optional<int> src = std::nullopt,
 Work Barrier(const BarrierOptions& options = {});
 void MonitoredBarrier(const MonitoredBarrierOptions& options = {});
 
-// Starts all of `p2p_op_list`, in its order, and returns a handle for each. All
-// must have one group, and each a peer in it. Throws DistError
-// (kInvalidArgument) before anything is started if they do not, or if there are
-// none.
+// Starts all of `p2p_op_list`, in its order, and returns a handle for each:
+// none waits for another to begin, so ranks may all send first. All must have
+// one group, and each a peer in it. Throws DistError (kInvalidArgument) before
+// anything is started if they do not, or if there are none.
+// On nccl it is one group of NCCL in the group's own communicator, in its place
+// among the group's collectives: as with c10d the other side of each is to be
+// in a BatchIsendIrecv, too, and if it is what the group begins with, all ranks
+// of the group are to come with one, unless the group is bound to a device.
 std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list);
 
 }  // namespace muster

@@ -170,9 +170,10 @@ class Backend {
   // is complete, and no longer, failed or not.
   virtual std::shared_ptr<Work> Start(const Collective& collective) = 0;
 
-  // What is started between the two begins as one, if the backend knows how.
-  // One thread calls them, in pairs, with nothing but Start of collectives
-  // (not sends and receives) between; no other thread starts anything then.
+  // What is started between the two begins as one, if the backend knows how:
+  // collectives, or sends and receives, which then none of them waits for
+  // another to begin. One thread calls them, in pairs, with nothing but Start
+  // between; no other thread starts anything then.
   virtual void BeginTogether() {}
   virtual void EndTogether() {}
 

@@ -75,8 +75,8 @@ class Communicator {
   // the group as it was: nothing was sent.
   std::shared_ptr<Work> Start(Collective collective);
 
-  // The same of several, not sends and receives, that begin as one if the
-  // backend knows how.
+  // The same of several, all collectives or all sends and receives, that begin
+  // as one if the backend knows how.
   std::vector<std::shared_ptr<Work>> StartTogether(
       std::vector<Collective> collectives);
 

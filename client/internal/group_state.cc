@@ -246,6 +246,28 @@ Work GroupState::Run(dataplane::Collective collective, bool async_op) {
   return HandleOf(std::move(started), std::move(result), async_op);
 }
 
+std::vector<Work> GroupState::RunTogether(
+    std::vector<dataplane::Collective> collectives) {
+  if (IsForOthers("batch_isend_irecv")) {
+    return std::vector<Work>(collectives.size());
+  }
+  std::vector<dataplane::Collective::Tensors> results;
+  std::vector<milliseconds> timeouts;
+  for (const dataplane::Collective& one : collectives) {
+    results.push_back(one.outputs);
+    timeouts.push_back(one.timeout);
+  }
+  std::vector<Work> works;
+  works.reserve(collectives.size());
+  auto started = LiveCommunicator()->StartTogether(std::move(collectives));
+  for (size_t i = 0; i < started.size(); ++i) {
+    Watch(*started[i], timeouts[i], /*goes_on=*/true);
+    works.push_back(HandleOf(std::move(started[i]), std::move(results[i]),
+                             /*async_op=*/true));
+  }
+  return works;
+}
+
 void GroupState::CheckArguments(const dataplane::Collective& collective) const {
   if (!is_member()) return;
   const absl::Status status = LiveCommunicator()->Check(collective);
@@ -551,50 +573,6 @@ absl::Status GroupState::NameTheStuck(const absl::Status& own) {
                                             "it: ",
                                             absl::StrJoin(names, "; "))),
       stuck);
-}
-
-std::string GroupState::BarrierText(const absl::Status& status,
-                                    milliseconds timeout) const {
-  const Culprits missing = CulpritsOf(status);
-  if (missing.empty()) return std::string(status.message());
-  std::vector<int> ranks;
-  for (const MemberInfo& member : missing.members) {
-    if (ranks.size() < kRanksInTextMax) ranks.push_back(member.rank);
-  }
-  const size_t count = missing.size();
-  const std::string more =
-      count > ranks.size()
-          ? absl::StrCat(" and ", count - ranks.size(), " more")
-          : "";
-  return absl::StrCat(
-      "[Rank ", global_rank(), "]: ", count == 1 ? "Rank " : "Ranks ",
-      absl::StrJoin(ranks, ", "), more, " failed to pass monitoredBarrier in ",
-      timeout.count(), " ms: ", status.message());
-}
-
-void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
-  if (IsForOthers("monitored_barrier")) return;
-  const auto live = LiveCommunicator();
-  if (const absl::Status broken = live->status(); !broken.ok()) {
-    ThrowFailure(broken);
-  }
-  if (size() == 1) return;
-  const std::string name = timeout.count() == 0
-                               ? options_.timeout_name
-                               : "MonitoredBarrierOptions::timeout";
-  if (timeout.count() == 0) timeout = options_.timeout;
-  const absl::Status status = AwaitBarrier(
-      session_->stream(), options_.name, BarrierName("monitored_barrier"),
-      options_.generation, global_rank(), wait_all_ranks,
-      Deadline::After(timeout, name));
-  if (status.ok()) return;
-  // The ranks do not mean the same; whoever is not there yet has no part in it.
-  if (absl::IsInvalidArgument(status)) {
-    Throw(Origin::kControl, absl::Status(status.code(), status.message()));
-  }
-  Throw(Origin::kControl,
-        WithCulprits(absl::Status(status.code(), BarrierText(status, timeout)),
-                     CulpritsOf(status)));
 }
 
 }  // namespace muster::internal

@@ -80,6 +80,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // The same of several as one.
   Work RunCoalesced(std::vector<dataplane::Collective> collectives,
                     bool async_op);
+  // Sends and receives, each with a handle of its own, that begin together.
+  std::vector<Work> RunTogether(std::vector<dataplane::Collective> collectives);
   // Throws what Run would for its arguments.
   void CheckArguments(const dataplane::Collective& collective) const;
   void MonitoredBarrier(std::chrono::milliseconds timeout, bool wait_all_ranks);

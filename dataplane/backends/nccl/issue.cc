@@ -326,9 +326,9 @@ class Issuer {
       case CollectiveKind::kAllToAllSingle:
         return AllToAllSingle();
       case CollectiveKind::kSend:
-        return Send(c.inputs[0], 1);
+        return Send(c.inputs[0], target_.is_pair ? 1 : c.peer);
       case CollectiveKind::kRecv:
-        return Recv(c.outputs[0], 0);
+        return Recv(c.outputs[0], target_.is_pair ? 0 : c.peer);
     }
   }
 

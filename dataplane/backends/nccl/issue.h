@@ -21,6 +21,8 @@ struct Target {
   cuda::Stream stream = nullptr;
   // 4 bytes on the device, of nobody's: what a barrier reduces.
   void* scratch = nullptr;
+  // The communicator is that of two ranks, of which the sender is rank 0.
+  bool is_pair = false;
 };
 
 // OK if NCCL can do `collective` in a group that is bound to `device` (-1: to
@@ -29,8 +31,7 @@ struct Target {
 absl::Status CheckSupported(const Platform& platform,
                             const Collective& collective, int device);
 
-// Puts `collective`, which is supported, into the target's stream. Of a send or
-// a receive the communicator is that of the two ranks, the sender being rank 0.
+// Puts `collective`, which is supported, into the target's stream.
 // Errors: kInternal with NCCL's own words; then the communicator is to be
 // aborted.
 //

@@ -72,9 +72,11 @@ absl::Status Lane::Add(const Collective& collective,
     MUSTER_RETURN_IF_ERROR(supply_.TakeEvent(batch.end));
     waiting_.push_back(std::move(batch));
   }
+  ++added_;
+  const uint64_t number = IsPointToPoint(collective.kind) ? 0 : ++numbered_;
   waiting_.back().entries.push_back({.collective = collective,
                                      .work = std::move(work),
-                                     .number = ++added_,
+                                     .number = number,
                                      .since = Clock::now()});
   return Cuda(platform_.cuda.EventRecord(waiting_.back().ready,
                                          cuda::CurrentStream(options_.device)),
@@ -138,7 +140,8 @@ absl::Status Lane::Give() {
                                            .rank = options_.rank,
                                            .size = options_.size,
                                            .stream = stream_,
-                                           .scratch = supply_.scratch()}));
+                                           .scratch = supply_.scratch(),
+                                           .is_pair = options_.is_pair}));
   }
   // Also after an error, so that the thread is in no group.
   if (several) status.Update(Nccl(platform_.nccl.GroupEnd(), "ncclGroupEnd"));

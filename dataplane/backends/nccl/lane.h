@@ -62,6 +62,8 @@ class Lane {
     int rank = 0;
     int size = 1;
     int device = 0;
+    // For sends of its rank 0 to its rank 1 alone.
+    bool is_pair = false;
     bool is_high_priority = false;
   };
 
@@ -95,15 +97,12 @@ class Lane {
   // error. Does nothing while there is no communicator.
   absl::Status Look(bool asks);
 
-  // How many collectives were added: the same on all ranks that have come to
-  // the last of them.
-  uint64_t added() const { return added_; }
-
   // A collective on its way.
   struct Entry {
     Collective collective;
     std::shared_ptr<cuda::DeviceWork> work;
-    // It is the lane's first, second, ...
+    // It is the lane's first collective, second, ...: the same on all ranks. 0
+    // of a send or a receive.
     uint64_t number = 0;
     // When it was added.
     Instant since;
@@ -174,6 +173,8 @@ class Lane {
   bool in_progress_ = false;
   uint64_t added_ = 0;
   uint64_t ended_ = 0;
+  // Of those added, collectives.
+  uint64_t numbered_ = 0;
   // What NCCL has said of the communicator.
   Result last_state_ = kSuccess;
   bool was_ended_ = false;

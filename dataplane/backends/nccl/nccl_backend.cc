@@ -275,7 +275,9 @@ class NcclBackend : public Backend {
 
   absl::StatusOr<Lane*> LaneOf(const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!IsPointToPoint(collective.kind)) {
+    // What sends and receives begin together goes through one communicator,
+    // as one operation of NCCL.
+    if (!IsPointToPoint(collective.kind) || gathers_) {
       return LaneOf(kGroupLane, options_.rank, options_.world_size,
                     collective.deadline);
     }
@@ -297,6 +299,7 @@ class NcclBackend : public Backend {
             .rank = rank,
             .size = size,
             .device = device_,
+            .is_pair = key != kGroupLane,
             .is_high_priority = options_.nccl.is_high_priority_stream});
     MUSTER_RETURN_IF_ERROR(lane->Open());
     Lane* const made = lane.get();
@@ -391,15 +394,16 @@ class NcclBackend : public Backend {
   void LookAtTime(const Lane& lane, Instant now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const Lane::Entry* const overdue = lane.Overdue(now);
-    const bool is_group = lane.options().key == kGroupLane;
-    if (overdue != nullptr && (!is_group || options_.world_size == 1)) {
+    const bool has_peer =
+        overdue != nullptr && IsPointToPoint(overdue->collective.kind);
+    if (overdue != nullptr && (has_peer || options_.world_size == 1)) {
       End(TimedOut(overdue->collective, options_.group_name,
-                   is_group ? std::vector<int>()
-                            : std::vector{overdue->collective.peer}));
+                   has_peer ? std::vector{overdue->collective.peer}
+                            : std::vector<int>()));
       return;
     }
     const Lane::Entry* const oldest = lane.Oldest();
-    if (!is_group || oldest == nullptr ||
+    if (oldest == nullptr || oldest->number == 0 ||
         oldest->collective.deadline == Instant::max()) {
       return;
     }
