@@ -1,6 +1,7 @@
 #include "coordinator/core/membership.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/names.h"
@@ -9,6 +10,9 @@ namespace muster::coordinator::core {
 namespace {
 
 constexpr size_t kRetiredIncarnationsMax = 16;
+// Members that do something tell of it several times a second, or, with a lease
+// of ten seconds or more, once in a tenth of it.
+constexpr Duration kOldNews = std::chrono::seconds(1);
 
 absl::string_view DepartureVerb(MemberState state) {
   switch (state) {
@@ -77,8 +81,13 @@ Event EventOf(const Member& member, EventKind kind, std::string cause,
   event.host = member.registration.host;
   event.pid = member.registration.pid;
   event.cause = std::move(cause);
-  event.last_progress =
-      DescribeProgress(member.progress, now - member.progress_at);
+  const Duration age = now - member.progress_at;
+  event.last_progress = DescribeProgress(member.progress, age);
+  // It may have come further since.
+  if (kind == EventKind::kLost && !member.progress.empty() && age >= kOldNews) {
+    absl::StrAppend(&event.last_progress, ", told ", FormatDuration(age),
+                    " ago");
+  }
   event.generation = member.generation;
   return event;
 }

@@ -172,7 +172,7 @@ TEST_F(MembershipTest, TheEventShowsWhatTheMemberWasLastDoing) {
   ASSERT_THAT(departed_, SizeIs(1));
   EXPECT_EQ(departed_[0].last_progress,
             "group \"world\": 417 of 418 done, in all_reduce float32[1024] for "
-            "12s");
+            "12s, told 10s ago");
 }
 
 TEST_F(MembershipTest, ACoordinatorThatSleptBlamesNobody) {
