@@ -401,7 +401,7 @@ TEST_F(DistributedTest, ARankThatDoesNotComeIsNamed) {
   // Not longer than its timeout, but for a tenth of that.
   EXPECT_THAT(rank->ReadLine(kSoon),
               MatchesRegex("error DistError \\[1\\] rendezvous: 1 of 2 ranks "
-                           "joined in [0-9]+ms; missing ranks 1 \\(timeout: "
+                           "joined in [0-9]+ms; missing rank 1 \\(timeout: "
                            "InitProcessGroupOptions::timeout\\)"));
   EXPECT_EQ(rank->Wait(kSoon).code, 4);
 }

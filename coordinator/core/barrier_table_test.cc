@@ -210,7 +210,7 @@ TEST_F(BarrierTableTest, ARankThatWasReplacedIsSaidToBe) {
               ElementsAre(FailedWith(
                   0u, StatusCode::kAborted,
                   "barrier \"epoch_end\" #1: 1 of 2 ranks arrived in 0ms; "
-                  "missing ranks 1 (trainer-1, replaced by incarnation 2 on "
+                  "missing rank 1 (trainer-1, replaced by incarnation 2 on "
                   "trainer-1, pid 9); first to arrive: rank 0")));
 }
 

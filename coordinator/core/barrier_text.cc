@@ -82,9 +82,11 @@ absl::Status BarrierStatus(const BarrierResult& result,
                                            generation.value(),
                                            " is over; rendezvous again"));
   }
-  std::string text = absl::StrCat(
-      title, ": ", result.arrived, " of ", result.expected,
-      " ranks arrived in ", FormatDuration(result.waited), "; missing ranks ");
+  std::string text =
+      absl::StrCat(title, ": ", result.arrived, " of ", result.expected,
+                   " ranks arrived in ", FormatDuration(result.waited),
+                   result.expected - result.arrived == 1 ? "; missing rank "
+                                                         : "; missing ranks ");
   for (size_t i = 0; i < std::min(result.missing.size(), kRanksInTextMax);
        ++i) {
     absl::StrAppend(&text, i == 0 ? "" : ", ",

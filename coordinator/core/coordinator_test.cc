@@ -388,7 +388,7 @@ TEST_F(CoordinatorTest, TheViewSaysWhoEndedAGenerationAndWhoIsMissing) {
                     {.rank = Rank(0), .world_size = 2, .timeout = 30s}, now_,
                     out_);
   EXPECT_THAT(coordinator_.Snapshot(now_ + 3s).rendezvous_waiting,
-              StartsWith("rendezvous: 1 of 2 ranks joined in 3s; missing ranks "
+              StartsWith("rendezvous: 1 of 2 ranks joined in 3s; missing rank "
                          "1 (last held by \"b\" on host-b, failed"));
 }
 
@@ -469,7 +469,7 @@ TEST_F(CoordinatorTest, ABarrierThatIsDueWhenAMemberIsLostNamesItLost) {
               ElementsAre(FailedWith(
                   1u, StatusCode::kAborted,
                   "barrier \"b\" #1: 1 of 2 ranks arrived in 10s; missing "
-                  "ranks 1 (host-b, lost: no heartbeat for 10s (lease 10s)); "
+                  "rank 1 (host-b, lost: no heartbeat for 10s (lease 10s)); "
                   "first to arrive: rank 0")));
 }
 

@@ -134,7 +134,7 @@ class Rendezvous {
   // Of the joins that wait; 0: none.
   int32_t forming_min_world_size() const { return terms_.min; }
   int32_t forming_world_size() const { return terms_.max; }
-  // `rendezvous: 2 of 3 ranks joined in 8.9s; missing ranks 2`; empty when
+  // `rendezvous: 2 of 3 ranks joined in 8.9s; missing rank 2`; empty when
   // nobody waits.
   std::string Waiting(Instant now) const;
   // Of those that wait the first ones, by name.

@@ -290,7 +290,7 @@ TEST_F(RendezvousTest, TimeoutListsTheMissingRanks) {
   Join("d", 3, 4, 60s);
   rendezvous_.Expire(t0 + 30s, out_);
   const std::string text =
-      "rendezvous: 3 of 4 ranks joined in 30s; missing ranks 2";
+      "rendezvous: 3 of 4 ranks joined in 30s; missing rank 2";
   EXPECT_THAT(TakeReplies(),
               ElementsAre(FailedWith(1u, StatusCode::kDeadlineExceeded, text),
                           FailedWith(2u, StatusCode::kDeadlineExceeded, text)));
@@ -317,7 +317,7 @@ TEST_F(RendezvousTest, TimeoutTellsWhoHeldTheMissingRankLast) {
   EXPECT_THAT(TakeReplies(),
               ElementsAre(FailedWith(
                   3u, StatusCode::kDeadlineExceeded,
-                  "rendezvous: 1 of 2 ranks joined in 30s; missing ranks 1 "
+                  "rendezvous: 1 of 2 ranks joined in 30s; missing rank 1 "
                   "(last held by \"b\" on host-b, failed: SIGSEGV)")));
 }
 

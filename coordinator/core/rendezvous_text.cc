@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/rendezvous.h"
 
 namespace muster::coordinator::core {
@@ -134,7 +135,7 @@ AbsenceReply Rendezvous::Absent() const {
   return absence;
 }
 
-// `rendezvous: 2 of 3 ranks joined in 8.9s; missing ranks 2; gave up before:
+// `rendezvous: 2 of 3 ranks joined in 8.9s; missing rank 2; gave up before:
 // 1 (member "b" (host-b, pid 7))`.
 std::string Rendezvous::WaitingText(Duration waited, Instant now) const {
   if (terms_.elastic) return ElasticWaitingText(waited, now);
@@ -146,7 +147,9 @@ std::string Rendezvous::WaitingText(Duration waited, Instant now) const {
   const std::vector<Rank> missing = MissingRanks();
   size_t named = 0;
   for (; named < std::min(missing.size(), kRanksInTextMax); ++named) {
-    absl::StrAppend(&text, named == 0 ? "; missing ranks " : ", ",
+    const absl::string_view label =
+        missing.size() == 1 ? "; missing rank " : "; missing ranks ";
+    absl::StrAppend(&text, named == 0 ? label : ", ",
                     DescribeMissing(missing[named], now));
   }
   if (missing.size() > named) {
