@@ -279,14 +279,19 @@ absl::Status FailureJudge::Verdict(const MemberEvent& event,
 }
 
 absl::Status FailureJudge::WithSeats(const absl::Status& symptom,
-                                     const std::vector<int>& culprits) const {
+                                     const std::vector<int>& culprits,
+                                     Reader reader) const {
   const Culprits seated =
       SeatedAt(group_.seats, culprits, std::string(symptom.message()));
   std::string text(symptom.message());
   const absl::string_view whose = IsWorld() ? "rank " : "global rank ";
   for (const MemberInfo& member : seated.members) {
-    absl::StrAppend(&text, "; ", whose, member.rank, " is pid ", member.pid,
-                    " on ", member.host);
+    absl::StrAppend(&text, "; ", whose, member.rank, " is ");
+    if (reader == Reader::kThisRank && member.rank == group_.rank) {
+      absl::StrAppend(&text, "this one");
+    } else {
+      absl::StrAppend(&text, "pid ", member.pid, " on ", member.host);
+    }
   }
   return WithCulprits(absl::Status(symptom.code(), text), seated);
 }
@@ -341,7 +346,7 @@ absl::Status FailureJudge::CoordinatorGone(const absl::Status& why) const {
   absl::Status gone(why.code(), absl::StrCat(Label(), ": ", why.message()));
   // It has taken this very member for lost.
   if (absl::IsFailedPrecondition(why)) {
-    return WithSeats(gone, {group_.rank});
+    return WithSeats(gone, {group_.rank}, Reader::kThisRank);
   }
   return gone;
 }
@@ -462,13 +467,17 @@ absl::Status FailureJudge::Decide(const absl::Status& symptom) {
     Finish(Departure(symptom, left));
   }
   if (final_.ok()) {
-    absl::Status own = WithSeats(symptom, culprits);
+    absl::Status own = WithSeats(symptom, culprits, Reader::kThisRank);
     if (group_.accuse && session_over_.ok()) {
       const auto accuse = group_.accuse;
+      const absl::Status said = WithSeats(symptom, culprits, Reader::kOthers);
       mutex_.Unlock();
-      Accusation accusation = accuse(own);
+      Accusation accusation = accuse(said);
       mutex_.Lock();
-      own = std::move(accusation.error);
+      // Unless it is another's.
+      if (accusation.told || accusation.error != said) {
+        own = std::move(accusation.error);
+      }
       // Another rank's report may have come first; the event says whose.
       const Instant until = Clock::now() + kReportEventTimeout;
       while (accusation.told && final_.ok() && session_over_.ok() &&

@@ -164,8 +164,11 @@ class FailureJudge {
   absl::Status Verdict(const MemberEvent& event, const std::string& label) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An error with this rank's neighbour, or whoever they are, named in full.
+  // Who the error is for: one that blames this rank itself must not read as if
+  // another one was meant.
+  enum class Reader { kThisRank, kOthers };
   absl::Status WithSeats(const absl::Status& symptom,
-                         const std::vector<int>& culprits) const
+                         const std::vector<int>& culprits, Reader reader) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What another rank, or this one, has decided for the group.
   absl::Status Decision(const absl::Status& verdict) const

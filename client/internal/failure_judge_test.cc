@@ -20,6 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -239,7 +240,11 @@ TEST_F(FailureJudgeTest, WhomTheOthersHoldForLostNamesItself) {
         .coordinator_loss = seconds(60)});
   connected_ = false;
   Begin();
-  EXPECT_THAT(Ranks(judge_->Decide(ClosedBy(1))), ElementsAre(1));
+  const absl::Status why = judge_->Decide(ClosedBy(1));
+  EXPECT_THAT(Ranks(why), ElementsAre(1));
+  EXPECT_THAT(std::string(why.message()), EndsWith("; rank 1 is this one"));
+  EXPECT_THAT(std::string(accused_.message()),
+              EndsWith("; rank 1 is pid 101 on host-1"));
 }
 
 TEST_F(FailureJudgeTest, AllWhomASymptomBlamesAreNamed) {
