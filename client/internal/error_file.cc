@@ -14,7 +14,8 @@
 namespace muster::internal {
 namespace {
 
-constexpr size_t kFileBytesMax = 1 << 20;
+// A long one is not read in part: it would be no JSON.
+constexpr size_t kFileBytesMax = 64 << 20;
 constexpr size_t kMessageBytesMax = 400;
 constexpr size_t kCulpritsMax = 1000;
 
@@ -23,9 +24,14 @@ nlohmann::json ReadMessage(const std::string& path) {
   // Whoever opens a FIFO waits for its other end.
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return nullptr;
+  const size_t bytes = std::filesystem::file_size(path, error);
   std::ifstream file(path, std::ios::binary);
-  if (!file) return nullptr;
-  std::string text(kFileBytesMax, '\0');
+  if (error || !file) return nullptr;
+  if (bytes > kFileBytesMax) {
+    return absl::StrCat("its error file has ", bytes, " bytes, of which ",
+                        kFileBytesMax, " would be read");
+  }
+  std::string text(bytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
   // Without exceptions: what cannot be read is "discarded".

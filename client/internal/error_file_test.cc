@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -25,6 +26,15 @@ std::string Read(const std::string& text) {
 TEST(ErrorFileTest, WhatIsWrittenIsRead) {
   WriteErrorFile(Path(), "no space \"left\" \xff");
   EXPECT_EQ(ReadErrorFile(Path()), "no space \"left\" \xEF\xBF\xBD");
+}
+
+TEST(ErrorFileTest, OfALongFileTheBeginningOfTheMessageIsKept) {
+  WriteErrorFile(Path(), std::string(5 << 20, 'x'), {});
+  EXPECT_EQ(ReadErrorFile(Path()), std::string(400, 'x'));
+  std::filesystem::resize_file(Path(), (64 << 20) + 1);
+  EXPECT_EQ(ReadErrorFile(Path()),
+            "its error file has 67108865 bytes, of which 67108864 would be "
+            "read");
 }
 
 TEST(ErrorFileTest, WhoIsToBlameIsReadToo) {
