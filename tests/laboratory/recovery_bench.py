@@ -2,13 +2,13 @@
 """How soon the others know which worker is gone, and train on.
 
 Three workers train, each on a host of its own (network namespaces); one of
-them is killed, stopped (SIGSTOP), or its host cut off.
+them is killed, stopped (SIGSTOP), its host cut off, or its muster-run killed.
 
 detect   until every other rank has the error that names the culprit
 recover  until the training has a group again, and goes on from where it was
 
     recovery_bench.py MUSTER_COORDINATOR MUSTER_RUN TRAIN_FASHION_MNIST
-        [--rounds=20] [--lease=10s] [--what=kill,stop,cut]
+        [--rounds=20] [--lease=10s] [--what=kill,stop,cut,agent]
         [--how=shrink,all,rank] [--json=FILE]
 """
 
@@ -32,6 +32,9 @@ HANG_S = 90
 # Long enough that it does not end during a round.
 TRAINING = ("--epochs=1000", "--global_batch=48", "--hidden_units=32",
             "--checkpoint_steps=10")
+
+# What is done to all that one host has.
+ONE_HOST = ("cut", "agent")
 
 # How the training goes on: options of muster-run and of the training, and
 # whether each worker has a host of its own.
@@ -156,14 +159,15 @@ class Round:
         if what == "cut":
             self.lab.hosts[host].cut()
         else:
-            os.kill(pid, signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+            os.kill(self.agents[host].pid if what == "agent" else pid,
+                    signal.SIGSTOP if what == "stop" else signal.SIGKILL)
         detected = max(
             self.lines.when(
                 rf"^\[{other}\]: .*group failed: .* culprits={rank} ", began,
                 of=[of]) for other, (of, _) in ranks.items())
         recovered = self.lines.when(r"^\[\d+\]: going on after ", began,
                                     of=set(self.agents) - (
-                                        {host} if what == "cut" else set()))
+                                        {host} if what in ONE_HOST else set()))
         return detected - began, recovered - began
 
 
@@ -183,7 +187,7 @@ def parse_options():
                         help="of each case (default: %(default)s)")
     parser.add_argument("--lease", default="10s",
                         help="of the coordinator (default: %(default)s)")
-    parser.add_argument("--what", default="kill,stop,cut",
+    parser.add_argument("--what", default="kill,stop,cut,agent",
                         help="happens to a worker (default: %(default)s)")
     parser.add_argument("--how", default=",".join(HOWS),
                         help="the others go on (default: %(default)s)")
@@ -205,8 +209,8 @@ def main():
     print(f"{'':6}{'recovers by':58}{'detect':>16}{'recover':>16}")
     for how in options.how:
         for what in options.what:
-            if what == "cut" and not HOWS[how][2]:
-                continue  # Its only host is not cut off from itself.
+            if what in ONE_HOST and not HOWS[how][2]:
+                continue  # There is no other.
             detect, recover = [], []
             for number in range(options.rounds):
                 with Round(options, how) as one:
