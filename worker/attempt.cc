@@ -262,7 +262,7 @@ void Attempt::Interrupt(const std::string& reason, bool soon) {
 
 void Attempt::KillHung(pid_t pid, const std::string& fate,
                        const std::string& cause) {
-  if (phase_ != Phase::kRunning) return;
+  if (phase_ != Phase::kRunning && phase_ != Phase::kFailing) return;
   for (Rank& rank : ranks_) {
     if (rank.pid != pid || rank.ended || std::exchange(rank.hung, true)) {
       continue;

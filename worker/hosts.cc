@@ -213,11 +213,18 @@ absl::StatusOr<internal::HostMembers> Hosts::Ask() const {
   return (*reader)->Read("");
 }
 
-milliseconds Hosts::CatchUp() {
-  const std::shared_ptr<Session> session = this->session();
+absl::StatusOr<milliseconds> Hosts::CatchUp() {
+  CoordinatorStore store(session());
   // What happened to others comes before the answer; that this host was lost to
   // them is one.
-  OnOver(Try([&] { CoordinatorStore(session).TryGet("any"); }));
+  const absl::Status status = Try([&] {
+    store.SetTimeout(options_.rendezvous_times.join_timeout);
+    store.TryGet("any");
+  });
+  if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+    return status;
+  }
+  OnOver(status);
   const auto answer = Ask();
   return answer.ok() ? answer->lease : milliseconds(0);
 }

@@ -91,8 +91,8 @@ class Hosts {
   // Asks the coordinator, so that change() is all that it knew by now. Waits
   // for --rdzv-conf's join_timeout at most while that one is out of reach.
   // Returns the lease, after which a host that says nothing is lost; 0: not
-  // known.
-  std::chrono::milliseconds CatchUp();
+  // known. Errors: kUnavailable, kDeadlineExceeded (nobody answered).
+  absl::StatusOr<std::chrono::milliseconds> CatchUp();
 
   // For people: which hosts a Meet in progress waits for; empty: not known.
   std::string Missing() const;

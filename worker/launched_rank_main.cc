@@ -6,10 +6,12 @@
 //     hang     is lost in its own code, which ends by SIGTERM; the others wait
 //              for two seconds
 //     stall    the same, and the others wait for long
+//     stop     stops
 
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -33,6 +35,7 @@ int main(int argc, char** argv) {
         std::atoi(restart) == 0) {
       if (how == "leave") return 0;
       if (how == "fail") return 3;
+      if (how == "stop") raise(SIGSTOP);
       while (how == "hang" || how == "stall") pause();
     }
     muster::AllReduce(values);

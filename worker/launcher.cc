@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -58,6 +59,11 @@ class Launcher {
   std::optional<int> AfterSuccess(const Attempt& attempt);
   std::optional<int> AfterFailure(const Attempt& attempt,
                                   const Outcome& outcome);
+  // What has become of the hosts when this one's ranks ended with `outcome`: a
+  // host that is lost, and this one may be, ends the ranks of all, and that is
+  // no failure. Whether they or the news come first is chance.
+  absl::StatusOr<std::optional<Hosts::Change>> ChangeAfter(
+      const Outcome& outcome);
   // Another host has told that the job has failed. The cause may be here all
   // the same.
   int FailedElsewhere(const Attempt& attempt, const std::string& failure);
@@ -314,21 +320,13 @@ std::optional<int> Launcher::Try() {
                               .coordinator = coordinator_,
                               .environment = environment_,
                               .signal_fd = signal_fd_};
-  // Where all are started again a lost rank's own failure to end is enough.
-  const LostRanks::Options watch = {
-      .lost = options_.restart != LaunchOptions::Restart::kAll,
-      .hang_timeout = options_.hang_timeout};
-  std::unique_ptr<LostRanks> lost_ranks;
-  if (watch.lost || watch.hang_timeout.count() > 0) {
-    lost_ranks = std::make_unique<LostRanks>(coordinator_, watch,
-                                             [this] { Wake(wake_fd_); });
-  }
+  // The others end, or go on without it, or wait for the one in its place.
+  LostRanks lost_ranks(coordinator_, options_.hang_timeout,
+                       [this] { Wake(wake_fd_); });
   setting.wake_fd = wake_fd_;
   setting.on_wake = [&] {
-    if (lost_ranks != nullptr) {
-      for (const LostRanks::Hung& hung : lost_ranks->Take()) {
-        running->KillHung(hung.pid, hung.fate, hung.cause);
-      }
+    for (const LostRanks::Hung& hung : lost_ranks.Take()) {
+      running->KillHung(hung.pid, hung.fate, hung.cause);
     }
     const auto change = hosts_ == nullptr ? std::nullopt : hosts_->change();
     if (!change.has_value()) return;
@@ -392,33 +390,45 @@ std::optional<int> Launcher::AfterSuccess(const Attempt& attempt) {
   return std::nullopt;
 }
 
+absl::StatusOr<std::optional<Hosts::Change>> Launcher::ChangeAfter(
+    const Outcome& outcome) {
+  absl::StatusOr<std::chrono::milliseconds> lease = absl::CancelledError("");
+  bool told = false;
+  Await([&] { lease = hosts_->CatchUp(); },
+        [&] {
+          if (std::exchange(told, true)) return;
+          Say(
+              absl::StrCat("the coordinator does not answer; waiting to hear "
+                           "whether a host was lost, after: ",
+                           outcome.failure));
+        });
+  if (!lease.ok()) return lease.status();
+  // Who lost a peer waits for the host with the cause to say what it was, or to
+  // be lost.
+  return AwaitChange(outcome.lost_peer
+                         ? std::max(options_.failure_grace, *lease + kLossTime)
+                         : kNoTime);
+}
+
 std::optional<int> Launcher::AfterFailure(const Attempt& attempt,
                                           const Outcome& outcome) {
   const bool last = report_.restarts >= assignment_.max_restarts ||
                     options_.restart != LaunchOptions::Restart::kAll ||
                     outcome.signal != 0;
   if (hosts_ != nullptr && outcome.signal == 0) {
-    // A host that is lost, and this one may be, ends the ranks of all, and that
-    // is no failure. Whether they or the news come first is chance.
-    bool told = false;
-    std::chrono::milliseconds lease(0);
-    Await([&] { lease = hosts_->CatchUp(); },
-          [&] {
-            if (std::exchange(told, true)) return;
-            Say(
-                absl::StrCat("the coordinator does not answer; waiting to hear "
-                             "whether a host was lost, after: ",
-                             outcome.failure));
-          });
-    // Who lost a peer waits for the host with the cause to say what it was, or
-    // to be lost.
-    const auto change = AwaitChange(
-        outcome.lost_peer ? std::max(options_.failure_grace, lease + kLossTime)
-                          : kNoTime);
+    const auto change = ChangeAfter(outcome);
     if (signal_ != 0) return StoppedBySignal();
-    if (change.has_value()) {
-      if (change->failed) return FailedElsewhere(attempt, change->why);
-      Say(absl::StrCat(change->why, "; starting all ranks again"));
+    if (!change.ok()) {
+      // Nor could it tell the others, or meet them again.
+      Say(absl::StrCat("first failure: ", outcome.failure));
+      Say(absl::StrCat("the other hosts cannot be told: ",
+                       change.status().message()));
+      return outcome.status;
+    }
+    if (change->has_value()) {
+      const Hosts::Change& what = **change;
+      if (what.failed) return FailedElsewhere(attempt, what.why);
+      Say(absl::StrCat(what.why, "; starting all ranks again"));
       return std::nullopt;
     }
   }

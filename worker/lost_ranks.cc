@@ -25,9 +25,9 @@ constexpr int kHungLooks = 4;
 }  // namespace
 
 LostRanks::LostRanks(const CoordinatorAddress& coordinator,
-                     const Options& options, std::function<void()> wake)
+                     milliseconds hang_timeout, std::function<void()> wake)
     : coordinator_(coordinator),
-      options_(options),
+      hang_timeout_(hang_timeout),
       wake_(std::move(wake)),
       thread_([this] { Run(); }) {}
 
@@ -93,14 +93,13 @@ milliseconds LostRanks::AskForLost() {
 
 milliseconds LostRanks::AskForHung() {
   const milliseconds pause =
-      std::clamp(options_.hang_timeout / kHungLooks, kPauseMin, kHungPauseMax);
+      std::clamp(hang_timeout_ / kHungLooks, kPauseMin, kHungPauseMax);
   if (hung_reader_ == nullptr) {
     auto reader = tools::HungRanksReader::Open(ForReader());
     if (!reader.ok()) return pause;
     hung_reader_ = *std::move(reader);
   }
-  const auto answer =
-      hung_reader_->Read(internal::HostName(), options_.hang_timeout);
+  const auto answer = hung_reader_->Read(internal::HostName(), hang_timeout_);
   if (!answer.ok()) {
     hung_reader_.reset();
     return pause;
@@ -116,10 +115,9 @@ milliseconds LostRanks::AskForHung() {
 }
 
 void LostRanks::Run() {
-  constexpr auto kNever = dataplane::Clock::time_point::max();
-  auto lost_at = options_.lost ? dataplane::Clock::now() : kNever;
+  auto lost_at = dataplane::Clock::now();
   auto hung_at =
-      options_.hang_timeout.count() > 0 ? dataplane::Clock::now() : kNever;
+      hang_timeout_.count() > 0 ? lost_at : dataplane::Clock::time_point::max();
   while (true) {
     if (dataplane::Clock::now() >= lost_at) {
       const milliseconds pause = AskForLost();

@@ -29,13 +29,6 @@ namespace muster::worker {
 // Thread-safe. A thread of its own.
 class LostRanks {
  public:
-  struct Options {
-    // Whether those that the coordinator has taken for lost are told.
-    bool lost = true;
-    // 0: nobody hangs whose heartbeats go on.
-    std::chrono::milliseconds hang_timeout{0};
-  };
-
   struct Hung {
     pid_t pid = 0;
     // For people, after "rank 2 (pid 7) ", with `cause` behind a colon.
@@ -43,9 +36,10 @@ class LostRanks {
     std::string cause;
   };
 
-  // `wake` is called, on another thread, when Take has something.
-  LostRanks(const CoordinatorAddress& coordinator, const Options& options,
-            std::function<void()> wake);
+  // `wake` is called, on another thread, when Take has something. A hang
+  // timeout of 0: nobody hangs whose heartbeats go on.
+  LostRanks(const CoordinatorAddress& coordinator,
+            std::chrono::milliseconds hang_timeout, std::function<void()> wake);
   // Waits for an answer that is on its way, for kAnswerTime at most.
   ~LostRanks();
 
@@ -64,7 +58,7 @@ class LostRanks {
   SessionOptions ForReader() const;
 
   const CoordinatorAddress coordinator_;
-  const Options options_;
+  const std::chrono::milliseconds hang_timeout_;
   const std::function<void()> wake_;
 
   // Of the thread. Null: not connected.

@@ -22,6 +22,7 @@ namespace {
 using internal::HostMember;
 using muster::testing::CuttingProxy;
 using muster::testing::Process;
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -62,8 +63,7 @@ class LostRanksTest : public ::testing::Test {
 
   std::unique_ptr<LostRanks> Listen(int port) {
     return std::make_unique<LostRanks>(
-        CoordinatorAddress{"127.0.0.1", port, "job"}, LostRanks::Options(),
-        [this] {
+        CoordinatorAddress{"127.0.0.1", port, "job"}, milliseconds(0), [this] {
           dataplane::MutexLock lock(mutex_);
           woken_ = true;
           changed_.NotifyAll();

@@ -113,6 +113,12 @@ int main(int argc, char** argv) {
                  std::string(coordinator.status().message()).c_str());
     return 1;
   }
+  if (*coordinator != nullptr && options->rendezvous_host.empty()) {
+    // At any free port, which nobody has named.
+    std::fprintf(stderr,
+                 "muster-run: serving the coordinator of job %s at %s\n",
+                 address.job.c_str(), address.HostPort().c_str());
+  }
   if (!GiveLogFolder(*options)) return 1;
   const int status = muster::worker::Launch(*options, address, environment);
   // The other hosts may still be about to leave.

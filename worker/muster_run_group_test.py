@@ -85,6 +85,19 @@ class GroupTest(MusterRunTest):
                 r"\S+ hung until it was killed by signal 9 \(SIGKILL\)\n"
                 r"  then: rank \d exited with status 75")
 
+    def test_a_rank_that_is_lost_is_killed_at_once_though_all_start_again(self):
+        # The wait for the lease is shorter than that for it to end by itself.
+        run = self.launch(f"exec {RANK} stop 1", "--max-restarts=1",
+                          "--failure-grace=60s", nproc=3)
+        status, out, err = run.finish()
+        self.assertEqual(status, 0, err)
+        self.assertEqual(out.count("reduced to 3"), 6)
+        self.assertRegex(err, r"rank 1 \(pid \d+\) was lost to the others, "
+                         "killing it: no heartbeat for ")
+        self.assertRegex(
+            err, r"first failure: rank 1 \(local rank 1, pid \d+\) on host \S+ "
+            r"hung until it was killed by signal 9 \(SIGKILL\)\n")
+
     def test_a_rank_that_was_started_again_is_the_first_failure(self):
         run = self.launch(f"echo told $RANK >&2; exec {RANK} fail 1",
                           "--restart=rank", "--max-restarts=1", nproc=3)

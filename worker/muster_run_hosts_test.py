@@ -373,6 +373,23 @@ class HostsTest(unittest.TestCase):
             self.assertEqual(host.finish()[0], 143, host.text())
             self.assertNotIn("first failure", host.text())
 
+    def test_who_fails_when_the_coordinator_is_gone_says_that_and_why(self):
+        endpoint = self.start_coordinator()
+        script = f'echo up; {self.until("fail")}; exit 5'
+        hosts = [self.host(script, "--nnodes=2",
+                           "--rdzv-conf=join_timeout=2", endpoint=endpoint)
+                 for _ in range(2)]
+        for host in hosts:
+            host.wait_for("up")
+        self.coordinator.process.kill()
+        self.touch("fail")
+        for host in hosts:
+            status, text = host.finish()
+            self.assertEqual(status, 5, text)
+            self.assertRegex(text, "first failure: rank . .* exited with "
+                             "status 5")
+            self.assertIn("the other hosts cannot be told: ", text)
+
     def test_a_host_that_is_stopped_while_it_waits_for_others_waits_on(self):
         endpoint = self.start_coordinator("--lease=1s")
         first = self.host("echo up", "--nnodes=2", endpoint=endpoint)
@@ -503,7 +520,7 @@ class HostsTest(unittest.TestCase):
         host = self.host("true", "--nnodes=2", "--node-rank=1",
                          endpoint=endpoint)
         host.wait_for(r"waiting for other hosts \(the ranks are theirs\): "
-                      r"rendezvous: 1 of 2 ranks joined in \S+; missing ranks? 0")
+                      r"rendezvous: 1 of 2 ranks joined in \S+; missing rank 0")
         host.process.terminate()
         self.assertEqual(host.finish()[0], 143)
 

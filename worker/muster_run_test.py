@@ -27,6 +27,13 @@ class EnvironmentTest(MusterRunTest):
             "[0]: 0 0 2 0 192.0.2.7 7171 job7 True",
             "[1]: 1 1 2 0 192.0.2.7 7171 job7 True"])
 
+    def test_it_says_where_the_coordinator_is_that_it_serves(self):
+        run = self.launch("echo $MASTER_ADDR:$MASTER_PORT "
+                          "$TORCHELASTIC_RUN_ID", "--standalone", nproc=1)
+        status, out, err = run.finish()
+        self.assertEqual(status, 0, err)
+        self.assertEqual(f"[0]: {run.served[1]} {run.served[0]}\n", out)
+
     def test_ranks_run_on_the_cpus_of_their_binding(self):
         allowed = sorted(os.sched_getaffinity(0))
         run = self.launch("grep Cpus_allowed_list /proc/self/status",
@@ -96,8 +103,8 @@ class ProgramTest(MusterRunTest):
     def test_program_that_is_not_there_gives_127(self):
         result = self.run_program("--", "/no/such/program")
         self.assertEqual(result.returncode, 127)
-        self.assertEqual(result.stderr,
-                         'muster-run: program "/no/such/program" not found\n')
+        self.assertEqual(result.stderr.splitlines()[1:],
+                         ['muster-run: program "/no/such/program" not found'])
         result = self.run_program("--", "no-such-program-at-all")
         self.assertEqual(result.returncode, 127)
         self.assertIn('program "no-such-program-at-all" not found in PATH=',

@@ -6,6 +6,7 @@ which the test finds it again.
 """
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -55,6 +56,7 @@ class Launched:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, **popen)
         self.seen = b""
+        self.served = None
 
     def read_until(self, text):
         """Reads standard output until `text` was in it."""
@@ -65,10 +67,17 @@ class Launched:
             self.seen += chunk
 
     def finish(self):
-        """Returns (exit status, output, errors)."""
+        """Returns (exit status, output, errors).
+
+        The errors are without the line that says where its own coordinator is.
+        """
         out, err = self.process.communicate(timeout=LIMIT_S)
         out = (self.seen + out).decode("utf-8", "backslashreplace")
-        return self.process.returncode, out, err.decode()
+        served = re.match(r"muster-run: serving the coordinator of job (\S+) at "
+                          r"(\S+)\n", err.decode())
+        self.served = served and served.groups()
+        return (self.process.returncode, out,
+                err.decode()[served.end() if served else 0:])
 
 
 class MusterRunTest(unittest.TestCase):
