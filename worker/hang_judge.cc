@@ -30,7 +30,8 @@ std::vector<HangJudge::Lost> HangJudge::Judge(const HostMembers& answer,
     Process& process = processes[member.pid];
     if (member.state == HostMember::State::kLive) {
       process.lives = true;
-    } else if (first_ || done_.contains(member.incarnation)) {
+    } else if ((first_ && asked_at - member.silent_for < began_) ||
+               done_.contains(member.incarnation)) {
       done.insert(member.incarnation);
     } else {
       process.departed.push_back(&member);

@@ -25,6 +25,9 @@ class HangJudge {
  public:
   using Instant = std::chrono::steady_clock::time_point;
 
+  // The processes were started after `began`.
+  explicit HangJudge(Instant began) : began_(began) {}
+
   // How long it may take to learn that one was lost, and to connect anew: as
   // long as an attempt to connect may take.
   static constexpr std::chrono::seconds kReturnTime{10};
@@ -35,8 +38,8 @@ class HangJudge {
   };
 
   // The coordinator was asked at `asked_at`, and this is its answer of now.
-  // Returns who hangs, each once. Who is gone at the first answer is of an
-  // earlier time.
+  // Returns who hangs, each once. Who is gone at the first answer, and was
+  // heard of before `began` only, is of an earlier time.
   std::vector<Lost> Judge(const internal::HostMembers& answer, Instant asked_at,
                           Instant now);
 
@@ -46,6 +49,7 @@ class HangJudge {
  private:
   void NoteAnswer(Instant now, std::chrono::milliseconds lease);
 
+  const Instant began_;
   // Without a pause as long as half a lease.
   std::optional<Instant> in_touch_since_;
   Instant answered_at_;

@@ -63,10 +63,17 @@ class HangJudgeTest : public ::testing::Test {
     return member;
   }
 
-  HangJudge judge_;
   HangJudge::Instant now_{std::chrono::hours(1)};
+  HangJudge judge_{now_};
   std::string cause_;
 };
+
+// The coordinator was out of reach from the start on.
+TEST_F(HangJudgeTest, WhoWasHeardOfSinceTheStartMayHangAtTheFirstAnswer) {
+  const HostMember lost = Member(7, State::kLost, seconds(3), 1);
+  EXPECT_THAT(After(seconds(4), {lost}), ElementsAre());
+  EXPECT_THAT(During(kLease + HangJudge::kReturnTime, {lost}), ElementsAre(7));
+}
 
 TEST_F(HangJudgeTest, WhoFallsSilentAloneHangsAndIsToldOnce) {
   const HostMember other = Member(8, State::kLive, milliseconds(0), 2);

@@ -63,7 +63,7 @@ class LostRanks {
 
   // Of the thread. Null: not connected.
   std::unique_ptr<internal::HostMembersReader> reader_;
-  HangJudge judge_;
+  HangJudge judge_{dataplane::Clock::now()};
   std::unique_ptr<tools::HungRanksReader> hung_reader_;
 
   dataplane::Mutex mutex_;
