@@ -178,7 +178,7 @@ TEST_F(DebugTest, TheFlightRecorderIsWrittenOnRequestAndOnFailure) {
     const json requested = Read(prefix + "r" + std::to_string(rank));
     ASSERT_TRUE(requested.is_object());
     ASSERT_EQ(requested["entries"].size(), 1U);
-    EXPECT_EQ(requested["entries"][0]["profiling_name"], "gloo:all_reduce");
+    EXPECT_EQ(requested["entries"][0]["profiling_name"], "shm:all_reduce");
     EXPECT_EQ(requested["entries"][0]["state"], "completed");
     EXPECT_EQ(requested["entries"][0]["process_group"],
               json({"world", "default_pg"}));
@@ -186,7 +186,7 @@ TEST_F(DebugTest, TheFlightRecorderIsWrittenOnRequestAndOnFailure) {
     ASSERT_TRUE(failed.is_object());
     EXPECT_EQ(failed["pg_config"]["0"]["ranks"], "[0, 1]");
     ASSERT_GE(failed["entries"].size(), 2U);
-    EXPECT_EQ(failed["entries"][1]["profiling_name"], "gloo:barrier");
+    EXPECT_EQ(failed["entries"][1]["profiling_name"], "shm:barrier");
   }
 }
 

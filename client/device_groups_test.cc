@@ -37,7 +37,7 @@ Tensor ViewOf(const DeviceMemory& memory) {
 TEST(DefaultBackendTest, WithDevicesItTakesTensorsOfBothKinds) {
   EXPECT_TRUE(IsNcclAvailable());
   InitProcessGroup({.init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
-  EXPECT_EQ(GetBackend(), "cpu:gloo,cuda:nccl");
+  EXPECT_EQ(GetBackend(), "cpu:shm,cuda:nccl");
 
   const ReductionOptions tripled = {.op = ReduceOp::kPremulSum, .factor = 3};
   std::vector<float> values(8, 2);

@@ -85,7 +85,7 @@ void ExpectHello(const Ranks& ranks) {
   for (int rank = 0; rank < size; ++rank) {
     EXPECT_EQ(ranks[rank]->ReadLine(kSoon), "rank " + std::to_string(rank) +
                                                 " of " + std::to_string(size) +
-                                                " on gloo");
+                                                " on shm");
     EXPECT_EQ(ranks[rank]->ReadLine(kSoon),
               "sum " + std::to_string(size * (size + 1) / 2.0) + " " +
                   std::to_string(size / 2.0));

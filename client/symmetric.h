@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -51,7 +52,8 @@ class SymmetricTensor {
 };
 
 struct AllocateSymmetricOptions {
-  DeviceType device = DeviceType::kCuda;
+  // Empty: CUDA, where the group takes CUDA tensors, else the CPU.
+  std::optional<DeviceType> device = std::nullopt;
   // What the ranks may take to come. Zero: the group's.
   std::chrono::milliseconds timeout{0};
 };
@@ -59,6 +61,11 @@ struct AllocateSymmetricOptions {
 // A tensor of every rank of `group` (null: the default group), all of one size
 // in bytes. All ranks make the call, in one order with the group's collectives;
 // it returns when all have. What the memory holds then is not defined.
+//
+// The shm backend has it on the CPU: in memory that the ranks share, in which
+// its collectives combine and copy where the tensors are, from 8 KiB on, but
+// for gather, scatter and all_to_all; where the ranks share none it is memory
+// as any other. It is there at once.
 //
 // The nccl backend has it, from NCCL 2.27 on, on the device that the group is
 // bound to, or else on the thread's current one. The group's collectives whose
@@ -73,8 +80,8 @@ struct AllocateSymmetricOptions {
 // bytes), kUnimplemented (the group's backend has no such memory: gloo, mpi,
 // an older NCCL); after these the group goes on. And what a collective throws,
 // which ends the group: not all ranks came in time, or they ask for different
-// sizes (both named), or NCCL has no memory. In a group that this process is
-// not in, the result has nothing.
+// sizes (both named), or there is not so much memory. In a group that this
+// process is not in, the result has nothing.
 SymmetricTensor AllocateSymmetric(const std::shared_ptr<ProcessGroup>& group,
                                   DataType data_type,
                                   const std::vector<int64_t>& shape,

@@ -314,8 +314,8 @@ absl::StatusOr<std::string> LoadBackend(const std::string& path) {
 
 std::string DefaultBackend() {
   // In this order: the CUDA runtime is small, and NCCL is not.
-  return CudaAvailable().ok() && nccl::Available().ok() ? "cpu:gloo,cuda:nccl"
-                                                        : "gloo";
+  return CudaAvailable().ok() && nccl::Available().ok() ? "cpu:shm,cuda:nccl"
+                                                        : "shm";
 }
 
 absl::Status CheckBackend(absl::string_view spec) {

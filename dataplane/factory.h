@@ -43,8 +43,8 @@ absl::Status RegisterBackend(const std::string& name,
 // version), and what RegisterBackend answers.
 absl::StatusOr<std::string> LoadBackend(const std::string& path);
 
-// The backends of a group that names none: "cpu:gloo,cuda:nccl" where nccl can
-// be used, else "gloo". Looks for devices, once. Groups of ranks with the one
+// The backends of a group that names none: "cpu:shm,cuda:nccl" where nccl can
+// be used, else "shm", which is gloo where ranks share no memory. Looks for devices, once. Groups of ranks with the one
 // and ranks with the other have CPU tensors in common.
 std::string DefaultBackend();
 

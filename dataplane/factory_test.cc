@@ -132,7 +132,7 @@ TEST(FactoryTest, NcclIsThereWhereItCanBeUsed) {
 
 TEST(FactoryTest, WhoNamesNoneGetsWhatIsThere) {
   EXPECT_EQ(DefaultBackend(),
-            nccl::Available().ok() ? "cpu:gloo,cuda:nccl" : "gloo");
+            nccl::Available().ok() ? "cpu:shm,cuda:nccl" : "shm");
 }
 
 TEST(FactoryTest, ARegisteredBackendIsOneAsTheOthers) {

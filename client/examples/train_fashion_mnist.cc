@@ -57,8 +57,8 @@ ABSL_FLAG(
     "takes the device that its LOCAL_RANK says; the mathematics is on the "
     "CPU in both cases");
 ABSL_FLAG(std::string, backend, "",
-          "backend of the group; empty: cpu:gloo,cuda:nccl where nccl can be "
-          "used, else gloo, and cpu:gloo,cuda:gloo with --device=cuda. By that "
+          "backend of the group; empty: cpu:shm,cuda:nccl where nccl can be "
+          "used, else shm, and cpu:gloo,cuda:gloo with --device=cuda. By that "
           "several ranks can share a device");
 ABSL_FLAG(bool, compare, false,
           "train --max_steps (default 200) steps on all ranks, then the same "

@@ -67,7 +67,8 @@ class TrainTest(unittest.TestCase):
         # By a CUDA and an NCCL of the host, with two devices.
         cuda = {"MUSTER_CUDA_LIBRARY": HOST_DEVICES,
                 "MUSTER_NCCL_LIBRARY": "/nowhere/libnccl.so"}
-        on_cpu = self.curve("cpu", 3)
+        # Of the same backend, which adds in the same order.
+        on_cpu = self.curve("cpu", 3, "--backend=gloo")
         self.assertEqual(self.curve("cuda", 3, "--device=cuda", **cuda), on_cpu)
         # A process has its own NCCL here: one rank.
         cuda["MUSTER_NCCL_LIBRARY"] = HOST_DEVICES

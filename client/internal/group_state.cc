@@ -86,20 +86,17 @@ std::shared_ptr<GroupState> GroupState::NonMember(int global_rank) {
   options.name = "NON_GROUP_MEMBER";
   options.is_world = false;
   options.seats.push_back({.rank = global_rank});
-  return std::shared_ptr<GroupState>(new GroupState(
-      std::move(options), /*is_cuda_only=*/false, nullptr, nullptr));
+  return std::shared_ptr<GroupState>(
+      new GroupState(std::move(options), /*devices=*/{}, nullptr, nullptr));
 }
 
 std::shared_ptr<GroupState> GroupState::Create(
     GroupStateOptions options, std::unique_ptr<dataplane::Backend> backend,
     std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge) {
   const auto devices = backend->devices();
-  const bool is_cuda_only =
-      !devices.empty() &&
-      std::find(devices.begin(), devices.end(), dataplane::DeviceType::kCpu) ==
-          devices.end();
-  std::shared_ptr<GroupState> state(new GroupState(
-      std::move(options), is_cuda_only, std::move(session), std::move(judge)));
+  std::shared_ptr<GroupState> state(
+      new GroupState(std::move(options), {devices.begin(), devices.end()},
+                     std::move(session), std::move(judge)));
   {
     MutexLock lock(state->mutex_);
     state->communicator_ = std::make_shared<dataplane::Communicator>(
@@ -114,14 +111,20 @@ std::shared_ptr<GroupState> GroupState::Create(
   return state;
 }
 
-GroupState::GroupState(GroupStateOptions options, bool is_cuda_only,
+GroupState::GroupState(GroupStateOptions options,
+                       std::vector<dataplane::DeviceType> devices,
                        std::shared_ptr<Session> session,
                        std::shared_ptr<FailureJudge> judge)
     : options_(std::move(options)),
-      is_cuda_only_(is_cuda_only),
+      devices_(std::move(devices)),
       session_(std::move(session)),
       judge_(std::move(judge)),
       continuations_(std::make_shared<Continuations>()) {}
+
+bool GroupState::is_cuda_only() const {
+  return !devices_.empty() &&
+         std::ranges::find(devices_, DeviceType::kCpu) == devices_.end();
+}
 
 void GroupState::TellJudge() {
   const std::weak_ptr<GroupState> weak = weak_from_this();
@@ -369,16 +372,19 @@ std::shared_ptr<dataplane::Descent> GroupState::Split(
 }
 
 std::shared_ptr<dataplane::SymmetricMemory> GroupState::AllocateSymmetric(
-    size_t bytes, DeviceType device, milliseconds timeout) {
+    size_t bytes, std::optional<DeviceType> device, milliseconds timeout) {
   if (IsForOthers("allocate_symmetric")) return nullptr;
   const auto live = LiveCommunicator();
   const std::string name = timeout.count() == 0
                                ? options_.timeout_name
                                : "AllocateSymmetricOptions::timeout";
   if (timeout.count() == 0) timeout = options_.timeout;
+  const bool has_cuda =
+      std::ranges::find(devices_, DeviceType::kCuda) != devices_.end();
+  const DeviceType own = has_cuda ? DeviceType::kCuda : DeviceType::kCpu;
   auto memory =
       live->AllocateSymmetric({.bytes = bytes,
-                               .device = device,
+                               .device = device.value_or(own),
                                .deadline = Deadline::After(timeout, name).at});
   if (!memory.ok()) ThrowFailure(memory.status());
   return *std::move(memory);

@@ -101,7 +101,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // A piece of memory that all ranks have; null when this process is not in the
   // group. Zero: the group's timeout. Throws what Run throws.
   std::shared_ptr<dataplane::SymmetricMemory> AllocateSymmetric(
-      size_t bytes, DeviceType device, std::chrono::milliseconds timeout);
+      size_t bytes, std::optional<DeviceType> device,
+      std::chrono::milliseconds timeout);
 
   // As ProcessGroup::Abort. To blame are these ranks of the group; without any
   // it is this one.
@@ -143,10 +144,11 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   std::vector<int> ranks() const;
   const GroupStateOptions& options() const { return options_; }
   // Its tensors are on CUDA devices, and none on the CPU.
-  bool is_cuda_only() const { return is_cuda_only_; }
+  bool is_cuda_only() const;
 
  private:
-  GroupState(GroupStateOptions options, bool is_cuda_only,
+  GroupState(GroupStateOptions options,
+             std::vector<dataplane::DeviceType> devices,
              std::shared_ptr<Session> session,
              std::shared_ptr<FailureJudge> judge);
 
@@ -172,7 +174,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
                           std::chrono::milliseconds timeout) const;
 
   const GroupStateOptions options_;
-  const bool is_cuda_only_;
+  // Whose tensors its backend takes; none: there is no backend.
+  const std::vector<dataplane::DeviceType> devices_;
   const std::shared_ptr<Session> session_;
   const std::shared_ptr<FailureJudge> judge_;
   const std::shared_ptr<Continuations> continuations_;

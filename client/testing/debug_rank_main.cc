@@ -114,7 +114,7 @@ int Flight() {
   SayProblem([&] { Recv(values, 1 - GetRank()); });
   SayProblem([] { DestroyProcessGroup(); });
   // What was there before the end still is.
-  Say(FlightRecorderJson().find("gloo:barrier") != std::string::npos
+  Say(FlightRecorderJson().find("shm:barrier") != std::string::npos
           ? "recorded"
           : "lost");
   SayProblem([] { DumpFlightRecorder("/nowhere/at/all"); });

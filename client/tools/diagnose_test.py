@@ -287,7 +287,7 @@ class DiagnoseTest(unittest.TestCase):
         self.assertEqual(merged["missing"], {})
         for recorder in merged["ranks"].values():
             names = [e["profiling_name"] for e in recorder["entries"]]
-            self.assertIn("gloo:all_reduce", names)
+            self.assertIn("shm:all_reduce", names)
         with tempfile.TemporaryDirectory() as folder:
             result = self.ctl("trace", "job", f"--per-rank={folder}/traces")
             names = sorted(os.listdir(f"{folder}/traces"))

@@ -130,7 +130,7 @@ int Run(const char* cases, const char* path) {
       {"min", ReduceOp::kMin},   {"max", ReduceOp::kMax},
       {"band", ReduceOp::kBand}, {"bor", ReduceOp::kBor},
       {"bxor", ReduceOp::kBxor}};
-  InitProcessGroup();
+  InitProcessGroup({.backend = "gloo"});
   std::ifstream lines(cases);
   std::ofstream output(path, std::ios::binary);
   std::string type;

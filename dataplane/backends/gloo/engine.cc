@@ -177,7 +177,9 @@ void Engine::CloseMesh() {
   point_to_point_->Quiesce();
   mesh_->Close(farewell);
   // Whoever sees it looks for the farewell.
-  if (shortcut_ != nullptr) shortcut_->Leave();
+  if (shortcut_ != nullptr) {
+    shortcut_->Leave(/*has_failed=*/!absl::IsCancelled(farewell));
+  }
   point_to_point_->Close(farewell);
   mutex_.Lock();
 }

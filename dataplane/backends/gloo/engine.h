@@ -33,7 +33,7 @@ class Shortcut {
   virtual void Wake() = 0;
 
   // This rank takes part no more. Nothing runs, nor will.
-  virtual void Leave() = 0;
+  virtual void Leave(bool has_failed) = 0;
 };
 
 // Engine runs one group's collectives, one after the other in the order of

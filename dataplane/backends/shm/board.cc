@@ -143,9 +143,22 @@ void Board::RingSleepers() {
   }
 }
 
-void Board::Leave() {
-  places_[rank_].bell.has_left.store(1, std::memory_order_release);
+void Board::Leave(bool has_failed) {
+  uint32_t here = 0;
+  places_[rank_].bell.has_left.compare_exchange_strong(
+      here, has_failed ? kFailed : kInPeace, std::memory_order_release,
+      std::memory_order_relaxed);
   RingSleepers();
+}
+
+int Board::FindFailed() const {
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (places_[peer].bell.has_left.load(std::memory_order_acquire) ==
+        kFailed) {
+      return peer;
+    }
+  }
+  return -1;
 }
 
 void Board::Wake() {

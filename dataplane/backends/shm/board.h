@@ -76,14 +76,19 @@ class Board {
   // The rank of kLeft.
   int left_peer() const { return left_peer_; }
 
-  // Posts nothing more: those who wait for it learn that. From the thread that
-  // uses it, or when there is none.
-  void Leave();
+  // Posts nothing more: those who wait for it learn that, and why. From the
+  // thread that uses it, or when there is none. Only the first call counts.
+  void Leave(bool has_failed);
+
+  // A rank that has left because it has failed; -1: there is none. It may have
+  // posted all that others needed of it.
+  int FindFailed() const;
 
   // Ends what waits here, and everything later. From any thread.
   void Wake();
 
  private:
+  enum Departure : uint32_t { kInPeace = 1, kFailed = 2 };
   struct Slot {
     std::atomic<uint64_t> round;
     std::byte bytes[kSlotBytes];
@@ -92,6 +97,7 @@ class Board {
   struct alignas(64) Bell {
     std::atomic<uint32_t> rings;
     std::atomic<uint32_t> is_asleep;
+    // Zero, or a Departure.
     std::atomic<uint32_t> has_left;
   };
   struct alignas(64) Place {

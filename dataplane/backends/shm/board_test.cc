@@ -189,11 +189,16 @@ TEST(BoardWaitTest, WhoLeavesIsNamedToThoseThatNeedHim) {
   // One that leaves after it has shown what is needed is not missed.
   ASSERT_EQ(ranks.at(1).Open(), Outcome::kDone);
   ranks.at(1).Post();
-  ranks.at(1).Leave();
+  ranks.at(1).Leave(/*has_failed=*/false);
+  EXPECT_EQ(ranks.at(0).FindFailed(), -1);
   while (sleeper.load() == 0) std::this_thread::yield();
   AwaitSleepOf(sleeper.load());
-  ranks.at(2).Leave();
+  ranks.at(2).Leave(/*has_failed=*/true);
   waits.join();
+  EXPECT_EQ(ranks.at(0).FindFailed(), 2);
+  // Its first word counts.
+  ranks.at(2).Leave(/*has_failed=*/false);
+  EXPECT_EQ(ranks.at(0).FindFailed(), 2);
 }
 
 }  // namespace

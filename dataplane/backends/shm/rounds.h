@@ -10,6 +10,7 @@
 #include "dataplane/backends/gloo/mesh.h"
 #include "dataplane/backends/gloo/schedules.h"
 #include "dataplane/backends/shm/board.h"
+#include "dataplane/backends/shm/regions.h"
 #include "dataplane/collective.h"
 
 namespace muster::dataplane::shm_internal {
@@ -28,6 +29,10 @@ struct History {
 struct Workshop {
   Board& board;
   gloo_internal::Mesh& mesh;
+  // Symmetric memory.
+  const Regions& regions;
+  // All ranks read each other's memory.
+  bool reads_memory = false;
   // Kept from one collective to the next.
   std::vector<std::byte> scratch = {};
   History history = {};
@@ -95,7 +100,7 @@ class Rounds {
   // It is said to the others in the first round.
   void set_element_count(uint64_t count) { header_.element_count = count; }
   uint64_t element_count() const { return header_.element_count; }
-  gloo_internal::Mesh& mesh() const { return shop_.mesh; }
+  const Workshop& shop() const { return shop_; }
   const Collective& collective() const { return collective_; }
 
   const int rank_;

@@ -5,9 +5,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
+#include <fstream>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -39,9 +44,38 @@ absl::Status Failed(absl::string_view what, size_t bytes, int error) {
   }
 }
 
+// The number in `file` that comes first, or after `name`; nothing if there is
+// none.
+std::optional<uint64_t> NumberIn(const char* file, const std::string& name) {
+  std::ifstream in(file);
+  std::string word;
+  while (!name.empty() && in >> word && word != name) {
+  }
+  uint64_t number = 0;
+  return in >> number ? std::optional<uint64_t>(number) : std::nullopt;
+}
+
+// What the system has left, and the container that this process is in. Nobody
+// else asks: it would give its last page, and then end a process to have more.
+absl::Status CheckAvailable(size_t bytes) {
+  uint64_t available = std::numeric_limits<uint64_t>::max();
+  if (const auto kib = NumberIn("/proc/meminfo", "MemAvailable:")) {
+    available = *kib << 10;
+  }
+  const auto limit = NumberIn("/sys/fs/cgroup/memory.max", "");
+  const auto used = NumberIn("/sys/fs/cgroup/memory.current", "");
+  if (limit.has_value() && used.has_value()) {
+    available = std::min(available, *limit - std::min(*limit, *used));
+  }
+  if (bytes <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "shared memory of ", bytes, " bytes: there are ", available, " left"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(size_t bytes) {
+  if (absl::Status left = CheckAvailable(bytes); !left.ok()) return left;
   std::random_device random;
   const uint64_t nonce = (uint64_t{random()} << 32) | random();
   const int descriptor = memfd_create(NameOf(nonce).c_str(), MFD_CLOEXEC);

@@ -101,6 +101,11 @@ TEST(SegmentTest, WhatCannotBeHadIsAnErrorThatSaysHowMuch) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("shared memory of 1048576 bytes: posix_fallocate: "));
+  const absl::Status huge = Segment::Create(size_t{1} << 60).status();
+  EXPECT_EQ(huge.code(), absl::StatusCode::kResourceExhausted) << huge;
+  EXPECT_THAT(
+      std::string(huge.message()),
+      HasSubstr("shared memory of 1152921504606846976 bytes: there are "));
   rlimit before = {};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   rlimit none = before;

@@ -1,13 +1,16 @@
 #include "dataplane/backends/shm/shm_backend.h"
 
 #include <sched.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
-#include <span>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,16 +22,21 @@
 #include "dataplane/backends/gloo/gloo_backend.h"
 #include "dataplane/backends/shm/board.h"
 #include "dataplane/backends/shm/host_collectives.h"
+#include "dataplane/backends/shm/regions.h"
 #include "dataplane/backends/shm/segment.h"
+#include "dataplane/culprit.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {
 namespace {
 
 using gloo_internal::Engine;
+using shm_internal::Algorithm;
 using shm_internal::Board;
 using shm_internal::HostCollectives;
 using shm_internal::HostTraits;
+using shm_internal::Region;
+using shm_internal::Regions;
 using shm_internal::Segment;
 
 // 0: no memory is shared. On any rank, for all of the group.
@@ -39,9 +47,6 @@ constexpr char kVariable[] = "MUSTER_SHM";
 constexpr char kAlgorithmVariable[] = "MUSTER_SHM_ALGORITHM";
 constexpr absl::string_view kStaged = "staged";
 constexpr absl::string_view kSingleCopy = "single_copy";
-
-// Beyond, one copy is faster than two.
-constexpr size_t kStagedRoundsMax = 16;
 
 absl::string_view ValueOf(const char* variable) {
   const char* const value = std::getenv(variable);
@@ -77,97 +82,254 @@ absl::Status CheckEnvironment() {
   return absl::OkStatus();
 }
 
-// Whether all ranks read each other's memory is `all_near`.
-size_t StagedRoundsMax(bool all_near) {
+Algorithm ForcedAlgorithm() {
   const absl::string_view algorithm = ValueOf(kAlgorithmVariable);
-  if (!all_near || algorithm == kStaged) return shm_internal::kAnyRounds;
-  return algorithm == kSingleCopy ? 0 : kStagedRoundsMax;
+  if (algorithm == kStaged) return Algorithm::kStaged;
+  return algorithm == kSingleCopy ? Algorithm::kSingleCopy
+                                  : Algorithm::kFastest;
 }
 
-// How the ranks come to share a segment: rank 0 makes one and says where it is,
-// each of the others opens it, and all learn whether everybody has it.
-class Sharing {
- public:
-  Sharing(const BackendOptions& options, Engine& engine)
-      : options_(options), engine_(engine) {}
+// By which ranks know whether they are on one host: the number that the system
+// has since it was booted, and the network that this process is in, since what
+// has another address is taken for another host elsewhere, too. An even number.
+uint64_t ThisHost() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(file, text);
+  std::array<char, 64> network = {};
+  (void)!readlink("/proc/self/ns/net", network.data(), network.size() - 1);
+  text += network.data();
+  // FNV-1a.
+  uint64_t hash = 14695981039346656037u;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  }
+  return hash & ~uint64_t{1};
+}
 
-  // Errors: those of collectives, and kFailedPrecondition: the ranks do not
-  // share memory, and why.
-  absl::Status Run() {
-    const size_t bytes = Board::BytesFor(options_.world_size);
-    absl::Status had = CheckWanted();
+// What the ranks of a group say to each other beside its collectives.
+class Council {
+ public:
+  // `engine` lives longer.
+  Council(Engine& engine, Instant deadline)
+      : engine_(engine), deadline_(deadline) {}
+
+  int rank() const { return engine_.mesh().rank(); }
+  int world_size() const { return engine_.mesh().world_size(); }
+
+  // What each of them says, by rank.
+  absl::StatusOr<std::vector<uint64_t>> Hear(uint64_t own) {
+    std::vector<uint64_t> all(world_size());
+    absl::Status status =
+        Do({.kind = CollectiveKind::kAllGatherIntoTensor,
+            .inputs = {Tensor(&own, DataType::kUint8, {sizeof(own)})},
+            .outputs = {Tensor(all.data(), DataType::kUint8,
+                               {static_cast<int64_t>(8 * all.size())})}});
+    if (!status.ok()) return status;
+    return all;
+  }
+
+  // A segment that all of them have. `wanted`: this rank wants to share.
+  // Errors: those of collectives; kNotFound: they are not on one host;
+  // kFailedPrecondition: they do not share memory for another reason.
+  absl::StatusOr<std::unique_ptr<Segment>> Share(size_t bytes,
+                                                 const absl::Status& wanted) {
+    absl::Status had = wanted;
+    std::unique_ptr<Segment> shared;
     std::array<uint64_t, 3> place = {};
-    if (options_.rank == 0 && had.ok()) {
+    if (rank() == 0 && had.ok()) {
       auto segment = Segment::Create(bytes);
       had = segment.status();
       if (segment.ok()) {
-        segment_ = *std::move(segment);
-        const Segment::Place made = segment_->place();
+        shared = *std::move(segment);
+        const Segment::Place made = shared->place();
         place = {made.process, made.descriptor, made.nonce};
       }
     }
-    absl::Status status =
-        Do({.kind = CollectiveKind::kBroadcast, .tensors = {AsTensor(place)}});
+    absl::Status status = Do(
+        {.kind = CollectiveKind::kBroadcast,
+         .tensors = {Tensor(place.data(), DataType::kUint8, {sizeof(place)})}});
     if (!status.ok()) return status;
-    if (options_.rank != 0 && had.ok()) {
+    if (rank() != 0 && had.ok()) {
       auto segment = Segment::Open(
           {.process = place[0], .descriptor = place[1], .nonce = place[2]},
           bytes);
       had = segment.status();
-      if (segment.ok()) segment_ = *std::move(segment);
+      if (segment.ok()) shared = *std::move(segment);
     }
     status = Agree(had);
     if (!status.ok()) return status;
-    if (options_.rank == 0) segment_->CloseDescriptor();
-    engine_.SetShortcut(std::make_unique<HostCollectives>(
-        std::move(segment_), engine_.mesh(),
-        HostTraits{.is_crowded = Processors() < options_.world_size,
-                   .staged_rounds_max = StagedRoundsMax(all_near_)}));
-    return absl::OkStatus();
+    if (rank() == 0) shared->CloseDescriptor();
+    return shared;
+  }
+
+  // Of ranks that all fail, each with `failure`, which ends the group: nobody
+  // does that before all know why.
+  absl::Status End(const absl::Status& failure) {
+    Hear(0).status().IgnoreError();
+    return failure;
   }
 
  private:
-  static Tensor AsTensor(std::array<uint64_t, 3>& place) {
-    return Tensor(place.data(), DataType::kUint8, {sizeof(place)});
-  }
-
   absl::Status Do(Collective collective) {
-    collective.deadline = options_.deadline;
+    collective.deadline = deadline_;
     collective.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
-        options_.deadline - Clock::now());
+        deadline_ - Clock::now());
     collective.caller_waits = true;
     return engine_.Start(collective)->Wait(Instant::max());
   }
 
-  // Whether all ranks have the segment; `had` is whether this one has. And
-  // whether all read each other's memory.
+  // Whether all ranks have the segment; `had` is whether this one has.
   absl::Status Agree(const absl::Status& had) {
-    std::array<int32_t, 2> own = {static_cast<int32_t>(had.code()),
-                                  engine_.mesh().is_near_all()};
-    std::vector<int32_t> all(own.size() * options_.world_size);
-    absl::Status status = Do({.kind = CollectiveKind::kAllGatherIntoTensor,
-                              .inputs = {Tensor(std::span<int32_t>(own))},
-                              .outputs = {Tensor(std::span<int32_t>(all))}});
-    if (!status.ok()) return status;
-    all_near_ = true;
-    for (int rank = 0; rank < options_.world_size; ++rank) {
-      all_near_ &= all[2 * rank + 1] != 0;
-      const auto code = static_cast<absl::StatusCode>(all[2 * rank]);
+    const auto all = Hear(static_cast<uint64_t>(had.code()));
+    if (!all.ok()) return all.status();
+    for (int other = 0; other < world_size(); ++other) {
+      const auto code = static_cast<absl::StatusCode>((*all)[other]);
       if (code == absl::StatusCode::kOk) continue;
-      return absl::FailedPreconditionError(
-          rank == options_.rank
+      const std::string why =
+          other == rank()
               ? std::string(had.message())
-              : absl::StrCat("rank ", rank, " does not get at it: ",
-                             absl::StatusCodeToString(code)));
+              : absl::StrCat("rank ", other, " does not get at it: ",
+                             absl::StatusCodeToString(code));
+      return absl::IsNotFound(absl::Status(code, ""))
+                 ? absl::NotFoundError(why)
+                 : absl::FailedPreconditionError(why);
     }
     return absl::OkStatus();
   }
 
-  const BackendOptions& options_;
   Engine& engine_;
-  std::unique_ptr<Segment> segment_;
-  bool all_near_ = false;
+  const Instant deadline_;
 };
+
+bool IsNotShared(const absl::Status& status) {
+  return absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
+}
+
+// A rank's slice of a region.
+class Slice : public SymmetricMemory {
+ public:
+  Slice(std::shared_ptr<Region> region, int rank)
+      : region_(std::move(region)), rank_(rank) {}
+  ~Slice() override { region_->Release(); }
+
+  void* data() const override { return region_->slice(rank_); }
+  Device device() const override { return {}; }
+
+ private:
+  const std::shared_ptr<Region> region_;
+  const int rank_;
+};
+
+// Memory as any other, of a rank whose group shares none.
+class OrdinaryMemory : public SymmetricMemory {
+ public:
+  explicit OrdinaryMemory(size_t bytes)
+      : memory_(static_cast<std::byte*>(::operator new(bytes, kAlignment))) {}
+  ~OrdinaryMemory() override { ::operator delete(memory_, kAlignment); }
+  OrdinaryMemory(const OrdinaryMemory&) = delete;
+  OrdinaryMemory& operator=(const OrdinaryMemory&) = delete;
+
+  void* data() const override { return memory_; }
+  Device device() const override { return {}; }
+
+ private:
+  static constexpr std::align_val_t kAlignment{256};
+  std::byte* const memory_;
+};
+
+class ShmBackend : public BackendDecorator {
+ public:
+  // `regions` is null if the ranks share no memory.
+  ShmBackend(std::shared_ptr<Engine> engine, std::shared_ptr<Regions> regions)
+      : BackendDecorator(gloo_internal::BackendOf(
+            regions == nullptr ? "gloo" : "shm", engine)),
+        engine_(std::move(engine)),
+        regions_(std::move(regions)) {}
+
+  std::shared_ptr<Work> Start(const Collective& collective) override {
+    return inner().Start(collective);
+  }
+
+  absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
+      const SymmetricOptions& options) override {
+    if (options.device != DeviceType::kCpu) {
+      return absl::UnimplementedError(
+          absl::StrCat("the shm backend has symmetric memory of the CPU, not ",
+                       DeviceTypeName(options.device)));
+    }
+    Council council(*engine_, options.deadline);
+    const auto all = council.Hear(options.bytes);
+    if (!all.ok()) return all.status();
+    for (int rank = 0; rank < council.world_size(); ++rank) {
+      if ((*all)[rank] == options.bytes) continue;
+      absl::Status status = absl::InvalidArgumentError(
+          absl::StrCat("rank ", rank, " allocates ", (*all)[rank],
+                       " bytes of symmetric memory, rank ", council.rank(), " ",
+                       options.bytes));
+      SetCulpritRank(status, rank);
+      return council.End(status);
+    }
+    if (regions_ == nullptr) return Ordinary(options.bytes);
+    auto segment =
+        council.Share(Region::BytesFor(options.bytes, council.world_size()),
+                      absl::OkStatus());
+    if (IsNotShared(segment.status())) {
+      return council.End(
+          absl::ResourceExhaustedError(segment.status().message()));
+    }
+    if (!segment.ok()) return segment.status();
+    auto region =
+        std::make_shared<Region>(*std::move(segment), options.bytes,
+                                 council.rank(), council.world_size());
+    regions_->Add(region);
+    return std::make_shared<Slice>(std::move(region), council.rank());
+  }
+
+ private:
+  static absl::StatusOr<std::shared_ptr<SymmetricMemory>> Ordinary(
+      size_t bytes) {
+    try {
+      return std::make_shared<OrdinaryMemory>(bytes);
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("symmetric memory of ", bytes, " bytes"));
+    }
+  }
+
+  const std::shared_ptr<Engine> engine_;
+  const std::shared_ptr<Regions> regions_;
+};
+
+// The group's ranks share memory from now on.
+// Errors: see Council::Share.
+absl::StatusOr<std::shared_ptr<Regions>> ShareMemory(
+    const BackendOptions& options, Engine& engine) {
+  Council council(engine, options.deadline);
+  const uint64_t host = ThisHost();
+  const auto all = council.Hear(host | (engine.mesh().is_near_all() ? 1 : 0));
+  if (!all.ok()) return all.status();
+  bool reads_memory = true;
+  for (int rank = 0; rank < options.world_size; ++rank) {
+    const uint64_t theirs = (*all)[rank];
+    if ((theirs & ~uint64_t{1}) != host) {
+      return absl::NotFoundError(absl::StrCat("rank ", rank, " and rank ",
+                                              options.rank,
+                                              " are on different hosts"));
+    }
+    reads_memory &= (theirs & 1) != 0;
+  }
+  auto segment =
+      council.Share(Board::BytesFor(options.world_size), CheckWanted());
+  if (!segment.ok()) return segment.status();
+  auto regions = std::make_shared<Regions>();
+  engine.SetShortcut(std::make_unique<HostCollectives>(
+      *std::move(segment), regions, engine.mesh(),
+      HostTraits{.is_crowded = Processors() < options.world_size,
+                 .reads_memory = reads_memory,
+                 .algorithm = ForcedAlgorithm()}));
+  return regions;
+}
 
 }  // namespace
 
@@ -176,17 +338,27 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
   if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
   auto engine = gloo_internal::JoinGroup(options);
   if (!engine.ok()) return engine.status();
-  auto backend = gloo_internal::BackendOf("shm", *engine);
-  if (options.world_size == 1) return backend;
-  absl::Status shared = Sharing(options, **engine).Run();
-  if (absl::IsFailedPrecondition(shared)) {
-    LOG_FIRST_N(WARNING, 1)
-        << "backend shm: the ranks of group \"" << options.group_name
-        << "\" share no memory, their collectives take connections: "
-        << shared.message();
-    return backend;
+  absl::StatusOr<std::shared_ptr<Regions>> regions = nullptr;
+  if (options.world_size > 1) {
+    regions = ShareMemory(options, **engine);
+    if (IsNotShared(regions.status())) {
+      const std::string what =
+          absl::StrCat("backend shm: the ranks of group \"", options.group_name,
+                       "\" share no memory, their collectives take "
+                       "connections: ",
+                       regions.status().message());
+      if (absl::IsNotFound(regions.status())) {
+        // On several hosts that is as it must be.
+        LOG_FIRST_N(INFO, 1) << what;
+      } else {
+        LOG_FIRST_N(WARNING, 1) << what;
+      }
+      regions = nullptr;
+    }
   }
-  if (!shared.ok()) return shared;
+  auto backend = std::make_unique<ShmBackend>(
+      *std::move(engine), regions.ok() ? *regions : nullptr);
+  if (!regions.ok()) return regions.status();
   return backend;
 }
 

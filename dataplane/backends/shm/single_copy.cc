@@ -28,22 +28,34 @@ constexpr size_t kReadBytes = 4 << 20;
 
 class SingleCopy : public Rounds {
  public:
-  SingleCopy(Workshop& shop, const Collective& collective)
+  SingleCopy(Workshop& shop, const Collective& collective, Where where)
       : Rounds(shop, collective),
+        where_(where),
         give_(world_size_),
         take_(world_size_),
         expected_(world_size_),
-        addresses_(world_size_),
+        sources_(world_size_),
         factors_(world_size_) {}
 
   absl::StatusOr<bool> Run();
 
  private:
-  // What a rank shows, behind a row: and, behind this, where what it gives to
-  // each rank is.
+  // What a rank shows, behind a row; and, behind this, an Origin for each rank.
   struct Offer {
     double factor = 1;
     uint64_t is_readable = 0;
+  };
+  // Where what it gives to a rank is.
+  struct Origin {
+    uint64_t address = 0;
+    Regions::Place place = {};
+  };
+  // The same, as this rank gets at it.
+  struct Source {
+    // In the other process.
+    uint64_t address = 0;
+    // Here; null if it is not.
+    std::byte* mapped = nullptr;
   };
 
   // Fills in what this rank gives and takes.
@@ -51,30 +63,37 @@ class SingleCopy : public Rounds {
 
   // All have shown where things are. False: not all of that can be read.
   absl::StatusOr<bool> Meet();
+  // Writes down where what this rank gives to `peer` is. False: it cannot be
+  // read.
+  bool Show(int peer);
 
   // Takes what each rank gives this one.
   absl::Status Move();
-  // Combines what all ranks give this one, from `first` on, to `result`.
+  // Combines what all ranks give this one, from `first` on, to `result`; if
+  // `pushes`, also to the same place in what each of them gives, all of which
+  // is mapped.
   absl::Status Combine(const Reduction& reduction, const Block& result,
-                       size_t first);
+                       size_t first, bool pushes);
   absl::Status AllReduce(const Reduction& reduction);
 
   // Elements of what `peer` gives this rank, from `first` on: read to `to`, or
-  // this rank's own.
+  // where they are.
   absl::StatusOr<const std::byte*> Operand(int peer, size_t first, size_t count,
                                            std::byte* to);
-  absl::Status Read(int peer, uint64_t address, std::byte* to, size_t bytes);
+  // From `offset` bytes behind where what `peer` gives this rank begins.
+  absl::Status Read(int peer, size_t offset, std::byte* to, size_t bytes);
 
   // Nobody reads what this rank gives any more.
   absl::Status Part();
 
+  const Where where_;
   // By rank.
   std::vector<Block> give_;
   std::vector<Block> take_;
   // How many elements each rank must give this one.
   std::vector<uint64_t> expected_;
   // By rank, after Meet: where what it gives this one is, and its factor.
-  std::vector<uint64_t> addresses_;
+  std::vector<Source> sources_;
   std::vector<double> factors_;
   // What a rank gives to each is not of one size: the row says how much it is.
   bool has_row_ = false;
@@ -90,7 +109,7 @@ absl::StatusOr<bool> SingleCopy::Run() {
     if (collective().kind == CollectiveKind::kAllReduce) {
       status = AllReduce(reduction);
     } else if (take_[rank_].data != nullptr) {
-      status = Combine(reduction, take_[rank_], 0);
+      status = Combine(reduction, take_[rank_], 0, /*pushes=*/false);
     }
   } else {
     status = Move();
@@ -159,19 +178,25 @@ void SingleCopy::Arrange() {
   }
 }
 
+bool SingleCopy::Show(int peer) {
+  const Block& block = give_[peer];
+  const size_t bytes = block.count * element_bytes_;
+  const Origin origin = {.address = reinterpret_cast<uint64_t>(block.data),
+                         .place = shop().regions.Find(block.data, bytes)};
+  std::memcpy(payload() + row_bytes() + sizeof(Offer) + peer * sizeof(origin),
+              &origin, sizeof(origin));
+  if (origin.place.number > 0 || bytes == 0) return true;
+  return where_ == Where::kAnywhere && shop().reads_memory &&
+         gloo_internal::CanBeRead(block.data, bytes);
+}
+
 absl::StatusOr<bool> SingleCopy::Meet() {
   absl::Status status = Open();
   if (!status.ok()) return status;
   WriteRow(give_);
   Offer own = {.factor = collective().factor, .is_readable = 1};
-  std::byte* const addresses = payload() + row_bytes() + sizeof(own);
   for (int peer = 0; peer < world_size_; ++peer) {
-    const auto address = reinterpret_cast<uint64_t>(give_[peer].data);
-    std::memcpy(addresses + peer * sizeof(address), &address, sizeof(address));
-    const size_t bytes = give_[peer].count * element_bytes_;
-    if (bytes > 0 && !gloo_internal::CanBeRead(give_[peer].data, bytes)) {
-      own.is_readable = 0;
-    }
+    if (!Show(peer)) own.is_readable = 0;
   }
   std::memcpy(payload() + row_bytes(), &own, sizeof(own));
   Post();
@@ -179,29 +204,39 @@ absl::StatusOr<bool> SingleCopy::Meet() {
     status = Await(peer, expected_[peer], has_row_);
     if (!status.ok()) return status;
   }
+  bool can_be_read = true;
   for (int peer = 0; peer < world_size_; ++peer) {
+    const std::byte* const theirs = shown(peer) + row_bytes();
     Offer offer;
-    std::memcpy(&offer, shown(peer) + row_bytes(), sizeof(offer));
-    if (offer.is_readable == 0) return false;
+    std::memcpy(&offer, theirs, sizeof(offer));
+    can_be_read &= offer.is_readable != 0;
     factors_[peer] = offer.factor;
-    std::memcpy(
-        &addresses_[peer],
-        shown(peer) + row_bytes() + sizeof(offer) + rank_ * sizeof(uint64_t),
-        sizeof(uint64_t));
+    Origin origin;
+    std::memcpy(&origin, theirs + sizeof(offer) + rank_ * sizeof(origin),
+                sizeof(origin));
+    sources_[peer] = {origin.address,
+                      shop().regions.Locate(peer, origin.place)};
   }
-  return true;
+  return can_be_read;
 }
 
-absl::Status SingleCopy::Read(int peer, uint64_t address, std::byte* to,
+absl::Status SingleCopy::Read(int peer, size_t offset, std::byte* to,
                               size_t bytes) {
-  const gloo_internal::PeerMemory* const memory = mesh().MemoryOf(peer);
+  const Source& source = sources_[peer];
+  if (source.mapped != nullptr) {
+    if (bytes > 0) std::memcpy(to, source.mapped + offset, bytes);
+    return absl::OkStatus();
+  }
+  const gloo_internal::PeerMemory* const memory = shop().mesh.MemoryOf(peer);
   while (bytes > 0) {
-    absl::Status aborted = mesh().abort_cause();
+    absl::Status aborted = shop().mesh.abort_cause();
     if (!aborted.ok()) return aborted;
     const size_t now = std::min(bytes, kReadBytes);
     // It can be read unless the peer has closed its connections, or has died.
-    if (!memory->Read(address, to, now)) return mesh().Gone(peer);
-    address += now;
+    if (memory == nullptr || !memory->Read(source.address + offset, to, now)) {
+      return shop().mesh.Gone(peer);
+    }
+    offset += now;
     to += now;
     bytes -= now;
   }
@@ -214,8 +249,7 @@ absl::Status SingleCopy::Move() {
   }
   for (const int peer : Others()) {
     const Block& take = take_[peer];
-    absl::Status status =
-        Read(peer, addresses_[peer], take.data, take.count * element_bytes_);
+    absl::Status status = Read(peer, 0, take.data, take.count * element_bytes_);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -224,9 +258,10 @@ absl::Status SingleCopy::Move() {
 absl::StatusOr<const std::byte*> SingleCopy::Operand(int peer, size_t first,
                                                      size_t count,
                                                      std::byte* to) {
-  if (peer == rank_) return give_[rank_].data + first * element_bytes_;
-  absl::Status status = Read(peer, addresses_[peer] + first * element_bytes_,
-                             to, count * element_bytes_);
+  const size_t offset = first * element_bytes_;
+  if (peer == rank_) return give_[rank_].data + offset;
+  if (sources_[peer].mapped != nullptr) return sources_[peer].mapped + offset;
+  absl::Status status = Read(peer, offset, to, count * element_bytes_);
   if (!status.ok()) return status;
   return to;
 }
@@ -235,7 +270,8 @@ absl::StatusOr<const std::byte*> SingleCopy::Operand(int peer, size_t first,
 // before its turn: that of the first two ranks comes at once, the others
 // combine beside.
 absl::Status SingleCopy::Combine(const Reduction& reduction,
-                                 const Block& result, size_t first) {
+                                 const Block& result, size_t first,
+                                 bool pushes) {
   const size_t at_once =
       kPieceBytes / std::max(reduction.accumulator_bytes(), element_bytes_);
   std::byte* const accumulators = Scratch(3 * kPieceBytes);
@@ -263,19 +299,30 @@ absl::Status SingleCopy::Combine(const Reduction& reduction,
     }
     reduction.Finish(all, count, world_size_);
     reduction.Store(to, all, count);
+    for (int peer = 0; peer < world_size_ && pushes; ++peer) {
+      if (peer == rank_) continue;
+      std::memcpy(sources_[peer].mapped + (first + done) * element_bytes_, to,
+                  count * element_bytes_);
+    }
   }
   return absl::OkStatus();
 }
 
-// Each combines its part, and then reads those of the others.
+// Each combines its part, which all then have from it. No other rank looks at
+// that part of any tensor before it is finished. So where tensors are mapped,
+// it is written to all of them at once; else the others read it a round later.
 absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
   const std::vector<Block> parts =
       gloo_internal::PartsOf(give_[rank_], world_size_, element_bytes_);
-  const std::byte* const begin = give_[rank_].data;
+  const auto offset_of = [&](const Block& part) {
+    return static_cast<size_t>(part.data - give_[rank_].data);
+  };
+  const bool pushes = where_ == Where::kInRegions;
   absl::Status status =
-      Combine(reduction, parts[rank_],
-              static_cast<size_t>(parts[rank_].data - begin) / element_bytes_);
-  if (status.ok()) status = Open();
+      Combine(reduction, parts[rank_], offset_of(parts[rank_]) / element_bytes_,
+              pushes);
+  if (!status.ok() || pushes) return status;
+  status = Open();
   if (!status.ok()) return status;
   Post();
   status = AwaitAll();
@@ -283,8 +330,7 @@ absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
     if (!status.ok()) return status;
     const Block& part = parts[peer];
     status =
-        Read(peer, addresses_[peer] + static_cast<size_t>(part.data - begin),
-             part.data, part.count * element_bytes_);
+        Read(peer, offset_of(part), part.data, part.count * element_bytes_);
   }
   return status;
 }
@@ -298,9 +344,9 @@ absl::Status SingleCopy::Part() {
 
 }  // namespace
 
-absl::StatusOr<bool> RunSingleCopy(Workshop& shop,
-                                   const Collective& collective) {
-  return SingleCopy(shop, collective).Run();
+absl::StatusOr<bool> RunSingleCopy(Workshop& shop, const Collective& collective,
+                                   Where where) {
+  return SingleCopy(shop, collective, where).Run();
 }
 
 }  // namespace muster::dataplane::shm_internal

@@ -1,18 +1,28 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_SINGLE_COPY_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_SINGLE_COPY_H_
 
+#include <cstdint>
+
 #include "absl/status/statusor.h"
 #include "dataplane/backends/shm/rounds.h"
 #include "dataplane/collective.h"
 
 namespace muster::dataplane::shm_internal {
 
+// Which collectives go from tensor to tensor.
+enum class Where : uint8_t {
+  // Those whose tensors lie in symmetric memory.
+  kInRegions,
+  // Those, and of ranks that read each other's memory all whose tensors can be
+  // read at all.
+  kAnywhere,
+};
+
 // Runs `collective` from tensor to tensor: the ranks show each other where they
-// have what they give, and each reads what it wants from the others' memory
-// (PeerMemory), all of which it must be able to. False, on all ranks: some
-// tensor is in memory that cannot be read, and nothing was done.
-absl::StatusOr<bool> RunSingleCopy(Workshop& shop,
-                                   const Collective& collective);
+// have what they give, and each takes what it wants from there. False, on all
+// ranks: some tensor is not `where` it must be, and nothing was done.
+absl::StatusOr<bool> RunSingleCopy(Workshop& shop, const Collective& collective,
+                                   Where where);
 
 }  // namespace muster::dataplane::shm_internal
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/schedules.h"
@@ -43,10 +42,9 @@ void Copy(void* to, const void* from, size_t bytes) {
 
 class Staged : public Rounds {
  public:
-  Staged(Workshop& shop, const Collective& collective, size_t rounds_max)
-      : Rounds(shop, collective), rounds_max_(rounds_max) {}
+  using Rounds::Rounds;
 
-  absl::StatusOr<bool> Run();
+  absl::Status Run();
 
  private:
   // Who shows something in Show, and who looks at it.
@@ -64,15 +62,15 @@ class Staged : public Rounds {
   void Combine(const Reduction& reduction, size_t offset, const Block& result);
 
   Scene SceneOf() const;
-  absl::StatusOr<bool> Show(const Scene& scene);
+  absl::Status Show(const Scene& scene);
 
-  absl::StatusOr<bool> AllReduce();
+  absl::Status AllReduce();
   absl::Status ReduceAtOnce(const Reduction& reduction, const Block& tensor);
   absl::Status ReduceByParts(const Reduction& reduction, const Block& tensor);
-  absl::StatusOr<bool> Reduce();
-  absl::StatusOr<bool> ReduceScatter();
-  absl::StatusOr<bool> Scatter();
-  absl::StatusOr<bool> AllToAll();
+  absl::Status Reduce();
+  absl::Status ReduceScatter();
+  absl::Status Scatter();
+  absl::Status AllToAll();
 
   // Writes, behind a row, what of `give` goes in this round, from accumulators
   // if `reduction` is there.
@@ -84,7 +82,6 @@ class Staged : public Rounds {
   // In what all ranks show: the largest count in any row.
   uint64_t CountMax() const;
 
-  const size_t rounds_max_;
   // From 0: the one that runs.
   size_t round_ = 0;
 };
@@ -106,7 +103,7 @@ void Staged::Combine(const Reduction& reduction, size_t offset,
   reduction.Store(result.data, accumulators, result.count);
 }
 
-absl::StatusOr<bool> Staged::Run() {
+absl::Status Staged::Run() {
   switch (collective().kind) {
     case CollectiveKind::kAllReduce:
       return AllReduce();
@@ -130,7 +127,7 @@ absl::StatusOr<bool> Staged::Run() {
     case CollectiveKind::kRecv:
       break;
   }
-  return false;
+  return absl::InternalError("not a collective");
 }
 
 Staged::Scene Staged::SceneOf() const {
@@ -176,10 +173,9 @@ Staged::Scene Staged::SceneOf() const {
 
 // Every giver shows its block, in as many rounds as it takes; whoever wants it
 // looks.
-absl::StatusOr<bool> Staged::Show(const Scene& scene) {
+absl::Status Staged::Show(const Scene& scene) {
   const size_t per_round = kPayloadBytes / element_bytes_;
   const size_t rounds = RoundsFor(scene.count_max, per_round);
-  if (rounds > rounds_max_) return false;
   if (scene.gives) set_element_count(scene.give.count);
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = Open();
@@ -200,19 +196,15 @@ absl::StatusOr<bool> Staged::Show(const Scene& scene) {
       Copy(chunk.data, shown(giver), chunk.count * element_bytes_);
     }
   }
-  return true;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Staged::AllReduce() {
+absl::Status Staged::AllReduce() {
   const Reduction reduction(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
   const size_t bytes = tensor.count * reduction.accumulator_bytes();
-  if (RoundsFor(bytes, kPayloadBytes) > rounds_max_) return false;
-  absl::Status status = bytes <= kOneRoundBytesMax
-                            ? ReduceAtOnce(reduction, tensor)
-                            : ReduceByParts(reduction, tensor);
-  if (!status.ok()) return status;
-  return true;
+  return bytes <= kOneRoundBytesMax ? ReduceAtOnce(reduction, tensor)
+                                    : ReduceByParts(reduction, tensor);
 }
 
 absl::Status Staged::ReduceAtOnce(const Reduction& reduction,
@@ -265,12 +257,11 @@ absl::Status Staged::ReduceByParts(const Reduction& reduction,
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Staged::Reduce() {
+absl::Status Staged::Reduce() {
   const Reduction reduction(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
   const size_t per_round = kPayloadBytes / reduction.accumulator_bytes();
   const size_t rounds = RoundsFor(tensor.count, per_round);
-  if (rounds > rounds_max_) return false;
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = Open();
     if (!status.ok()) return status;
@@ -282,7 +273,7 @@ absl::StatusOr<bool> Staged::Reduce() {
     if (!status.ok()) return status;
     Combine(reduction, 0, chunk);
   }
-  return true;
+  return absl::OkStatus();
 }
 
 void Staged::WriteDealt(const std::vector<Block>& give, size_t count_per_round,
@@ -322,7 +313,7 @@ uint64_t Staged::CountMax() const {
 
 // Every rank shows all others what it has for them, all of which have as much
 // for one, and each combines its own.
-absl::StatusOr<bool> Staged::ReduceScatter() {
+absl::Status Staged::ReduceScatter() {
   const Reduction reduction(collective().data_type(), collective().reduce_op);
   const std::vector<Block> give = BlocksOf(collective().inputs, world_size_);
   const Block output = BlockOf(collective().outputs[0]);
@@ -331,7 +322,6 @@ absl::StatusOr<bool> Staged::ReduceScatter() {
   size_t most = 0;
   for (const Block& block : give) most = std::max(most, block.count);
   const size_t rounds = RoundsFor(most, per_round);
-  if (rounds > rounds_max_) return false;
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = Open();
     if (!status.ok()) return status;
@@ -346,10 +336,10 @@ absl::StatusOr<bool> Staged::ReduceScatter() {
             DealtOffset(rank_, per_round, reduction.accumulator_bytes()),
             ChunkOf(output, round_, per_round, element_bytes_));
   }
-  return true;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Staged::Scatter() {
+absl::Status Staged::Scatter() {
   const Block output = BlockOf(collective().outputs[0]);
   const bool is_root = rank_ == collective().root;
   std::vector<Block> give;
@@ -361,7 +351,6 @@ absl::StatusOr<bool> Staged::Scatter() {
   const size_t per_round =
       (kPayloadBytes - row_bytes()) / world_size_ / element_bytes_;
   const size_t rounds = RoundsFor(output.count, per_round);
-  if (rounds > rounds_max_) return false;
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = Open();
     if (!status.ok()) return status;
@@ -376,12 +365,12 @@ absl::StatusOr<bool> Staged::Scatter() {
              DealtOffset(collective().root, per_round, element_bytes_),
          chunk.count * element_bytes_);
   }
-  return true;
+  return absl::OkStatus();
 }
 
 // Sizes may differ, and no rank knows what others have for each other before
 // it has seen that.
-absl::StatusOr<bool> Staged::AllToAll() {
+absl::Status Staged::AllToAll() {
   const bool single = collective().kind == CollectiveKind::kAllToAllSingle;
   std::vector<Block> give =
       single ? gloo_internal::CutBlocks(collective().inputs[0],
@@ -407,7 +396,6 @@ absl::StatusOr<bool> Staged::AllToAll() {
     }
     if (round_ == 0) {
       rounds = RoundsFor(CountMax(), per_round);
-      if (rounds > rounds_max_) return false;
     }
     for (const int peer : Others()) {
       const Block chunk =
@@ -417,14 +405,13 @@ absl::StatusOr<bool> Staged::AllToAll() {
            chunk.count * element_bytes_);
     }
   }
-  return true;
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<bool> RunStaged(Workshop& shop, const Collective& collective,
-                               size_t rounds_max) {
-  return Staged(shop, collective, rounds_max).Run();
+absl::Status RunStaged(Workshop& shop, const Collective& collective) {
+  return Staged(shop, collective).Run();
 }
 
 }  // namespace muster::dataplane::shm_internal

@@ -1,0 +1,84 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_SHM_REGIONS_H_
+#define MUSTER_DATAPLANE_BACKENDS_SHM_REGIONS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "dataplane/backends/shm/segment.h"
+#include "dataplane/mutex.h"
+
+namespace muster::dataplane::shm_internal {
+
+// Region is symmetric memory of a group: a slice for each rank, all of one
+// size, in a Segment that all ranks have mapped. Thread-safe.
+class Region {
+ public:
+  // Of a segment for slices of `slice_bytes` each.
+  static size_t BytesFor(size_t slice_bytes, int world_size);
+
+  // `segment` has BytesFor that, and was zeros before the first rank came.
+  Region(std::unique_ptr<Segment> segment, size_t slice_bytes, int rank,
+         int world_size);
+
+  // Page-aligned.
+  std::byte* slice(int rank) const;
+
+  // Where [data, data + bytes) is in this rank's slice, if it is there.
+  std::optional<uint64_t> OffsetOf(const void* data, size_t bytes) const;
+
+  // This rank does not need its slice any more, whose memory goes back to the
+  // system. Once.
+  void Release();
+  bool IsReleasedByAll() const;
+
+ private:
+  // The first bytes of the segment.
+  struct Head {
+    std::atomic<uint32_t> releases;
+  };
+  Head* head() const { return static_cast<Head*>(segment_->memory()); }
+
+  const std::unique_ptr<Segment> segment_;
+  const size_t slice_bytes_;
+  const int rank_;
+  const int world_size_;
+};
+
+// The regions of a group, by numbers that are the same on all ranks.
+// Thread-safe.
+class Regions {
+ public:
+  // What of a rank's memory is in a region.
+  struct Place {
+    // From 1; 0: in none.
+    uint64_t number = 0;
+    uint64_t offset = 0;
+  };
+
+  // In one order on all ranks. Forgets those that all ranks have released.
+  void Add(std::shared_ptr<Region> region);
+
+  // Whether any was ever added: the same on all ranks between two collectives.
+  bool any() const { return any_.load(std::memory_order_acquire); }
+
+  // Where this rank's memory is.
+  Place Find(const void* data, size_t bytes) const;
+
+  // `place` of `peer`, here; null if it is in none.
+  std::byte* Locate(int peer, const Place& place) const;
+
+ private:
+  std::atomic<bool> any_{false};
+  mutable Mutex mutex_;
+  uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, std::shared_ptr<Region>> regions_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_SHM_REGIONS_H_

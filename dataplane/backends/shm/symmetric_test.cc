@@ -1,0 +1,245 @@
+// Collectives in symmetric memory of the shm backend.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dataplane/backend.h"
+#include "dataplane/communicator.h"
+#include "dataplane/instant.h"
+#include "dataplane/testing/local_world.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::LocalWorld;
+
+using Memory = std::shared_ptr<SymmetricMemory>;
+
+absl::StatusOr<Memory> Allocate(Communicator& communicator, size_t bytes) {
+  return communicator.AllocateSymmetric(
+      {.bytes = bytes,
+       .device = DeviceType::kCpu,
+       .deadline = Clock::now() + std::chrono::seconds(60)});
+}
+
+// `count` of float32 from element `first` on.
+Tensor Part(const Memory& memory, size_t first, size_t count) {
+  return Tensor(static_cast<float*>(memory->data()) + first, DataType::kFloat32,
+                {static_cast<int64_t>(count)});
+}
+
+absl::Span<float> Values(const Tensor& tensor) {
+  return {static_cast<float*>(tensor.data()),
+          static_cast<size_t>(tensor.element_count())};
+}
+
+void Fill(const Tensor& tensor, float value) {
+  for (float& one : Values(tensor)) one = value;
+}
+
+bool AllAre(absl::Span<const float> values, float value) {
+  return std::all_of(values.begin(), values.end(),
+                     [value](float one) { return one == value; });
+}
+
+absl::Status Do(Communicator& communicator, const Collective& collective) {
+  return communicator.Start(collective)->Wait();
+}
+
+// KiB of this process's memory that is of segments, and there.
+int64_t SharedKib() {
+  std::ifstream file("/proc/self/smaps");
+  std::string line;
+  bool is_segment = false;
+  int64_t sum = 0;
+  while (std::getline(file, line)) {
+    if (line.find('-') != std::string::npos && line.find(' ') > 10) {
+      is_segment = line.find("/memfd:muster-") != std::string::npos;
+    }
+    if (is_segment && line.rfind("Pss:", 0) == 0) {
+      sum += std::atoll(line.c_str() + 4);
+    }
+  }
+  return sum;
+}
+
+// Ranks, and elements of one: of all ways to go.
+using Case = std::pair<int, size_t>;
+
+class SymmetricTest : public ::testing::TestWithParam<Case> {
+ protected:
+  int ranks() const { return GetParam().first; }
+  size_t count() const { return GetParam().second; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Sizes, SymmetricTest,
+                         ::testing::Values(Case{1, 5}, Case{2, 5},
+                                           Case{3, 5'001}, Case{4, 70'001},
+                                           Case{2, 1'000'003}));
+
+TEST_P(SymmetricTest, AllVerbsGiveThereWhatTheyGiveElsewhere) {
+  LocalWorld world({.backend = "shm", .world_size = ranks()});
+  world.OnEachRank([&](Communicator& communicator) {
+    const size_t n = ranks();
+    const int rank = communicator.rank();
+    const auto memory = Allocate(communicator, 2 * n * count() * sizeof(float));
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    const Tensor one = Part(*memory, 0, count());
+    const Tensor all = Part(*memory, 0, n * count());
+    const Tensor other = Part(*memory, n * count(), n * count());
+    const float sum = static_cast<float>(n * (n + 1)) / 2;
+
+    Fill(one, static_cast<float>(rank + 1));
+    EXPECT_TRUE(
+        Do(communicator, {.kind = CollectiveKind::kAllReduce, .tensors = {one}})
+            .ok());
+    EXPECT_TRUE(AllAre(Values(one), sum));
+
+    Fill(one, static_cast<float>(rank + 1));
+    EXPECT_TRUE(Do(communicator, {.kind = CollectiveKind::kAllReduce,
+                                  .tensors = {one},
+                                  .reduce_op = ReduceOp::kPremulSum,
+                                  .factor = static_cast<double>(rank + 1)})
+                    .ok());
+    EXPECT_EQ(Values(one).front(),
+              static_cast<float>(n * (n + 1) * (2 * n + 1)) / 6);
+
+    const int root = static_cast<int>(n) - 1;
+    Fill(one, static_cast<float>(rank + 1));
+    EXPECT_TRUE(
+        Do(communicator,
+           {.kind = CollectiveKind::kReduce, .tensors = {one}, .root = root})
+            .ok());
+    EXPECT_TRUE(
+        AllAre(Values(one), rank == root ? sum : static_cast<float>(rank + 1)));
+
+    Fill(one, static_cast<float>(rank + 1));
+    EXPECT_TRUE(
+        Do(communicator,
+           {.kind = CollectiveKind::kBroadcast, .tensors = {one}, .root = root})
+            .ok());
+    EXPECT_TRUE(AllAre(Values(one), static_cast<float>(n)));
+
+    // In place: a rank's own is where it goes to.
+    const Tensor own = Part(*memory, rank * count(), count());
+    Fill(own, static_cast<float>(rank));
+    EXPECT_TRUE(Do(communicator, {.kind = CollectiveKind::kAllGatherIntoTensor,
+                                  .inputs = {own},
+                                  .outputs = {all}})
+                    .ok());
+    for (size_t r = 0; r < n; ++r) {
+      EXPECT_TRUE(AllAre(Values(all).subspan(r * count(), count()),
+                         static_cast<float>(r)));
+    }
+    EXPECT_TRUE(Do(communicator, {.kind = CollectiveKind::kAllToAllSingle,
+                                  .inputs = {all},
+                                  .outputs = {other}})
+                    .ok());
+    EXPECT_TRUE(AllAre(Values(other), static_cast<float>(rank)));
+    EXPECT_TRUE(Do(communicator, {.kind = CollectiveKind::kReduceScatterTensor,
+                                  .inputs = {all},
+                                  .outputs = {own}})
+                    .ok());
+    EXPECT_TRUE(AllAre(Values(own), static_cast<float>(n * rank)));
+  });
+}
+
+TEST_P(SymmetricTest, RanksWhoseTensorsAreElsewhereTakePart) {
+  LocalWorld world({.backend = "shm", .world_size = ranks()});
+  world.OnEachRank([&](Communicator& communicator) {
+    const auto memory = Allocate(communicator, count() * sizeof(float));
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    std::vector<float> ordinary(count());
+    const Tensor tensor =
+        communicator.rank() == 0 ? Tensor(ordinary) : Part(*memory, 0, count());
+    Fill(tensor, 1);
+    EXPECT_TRUE(Do(communicator,
+                   {.kind = CollectiveKind::kAllReduce, .tensors = {tensor}})
+                    .ok());
+    EXPECT_TRUE(AllAre(Values(tensor), static_cast<float>(ranks())));
+  });
+}
+
+TEST_P(SymmetricTest, WhereNoMemoryIsSharedItIsAsAnyOther) {
+  setenv("MUSTER_SHM", "0", 1);
+  LocalWorld world({.backend = "shm", .world_size = ranks()});
+  unsetenv("MUSTER_SHM");
+  world.OnEachRank([&](Communicator& communicator) {
+    const auto memory = Allocate(communicator, count() * sizeof(float));
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    const Tensor tensor = Part(*memory, 0, count());
+    Fill(tensor, 1);
+    EXPECT_TRUE(Do(communicator,
+                   {.kind = CollectiveKind::kAllReduce, .tensors = {tensor}})
+                    .ok());
+    EXPECT_TRUE(AllAre(Values(tensor), static_cast<float>(ranks())));
+  });
+}
+
+TEST(SymmetricMemoryTest, ItGoesWithItsOwnerAndNotWithTheGroup) {
+  constexpr size_t kBytes = 8 << 20;
+  std::vector<Memory> memories(3);
+  {
+    LocalWorld world({.backend = "shm", .world_size = 3});
+    const int64_t before = SharedKib();
+    world.OnEachRank([&](Communicator& communicator) {
+      Memory& memory = memories[communicator.rank()];
+      for (int i = 0; i < 5; ++i) {
+        memory = nullptr;
+        auto allocated = Allocate(communicator, kBytes);
+        ASSERT_TRUE(allocated.ok()) << allocated.status();
+        memory = *std::move(allocated);
+        Fill(Part(memory, 0, kBytes / sizeof(float)), 1);
+      }
+    });
+    // Of three ranks; what is not needed any more is not there.
+    EXPECT_LE(SharedKib() - before, 3 * (kBytes >> 10) + 100);
+    memories[1] = nullptr;
+    EXPECT_LE(SharedKib() - before, 2 * (kBytes >> 10) + 100);
+  }
+  EXPECT_TRUE(AllAre(Values(Part(memories[0], 0, kBytes / sizeof(float))), 1));
+  memories.clear();
+  EXPECT_EQ(SharedKib(), 0);
+}
+
+TEST(SymmetricMemoryTest, DifferentSizesAreAnErrorThatShowsBoth) {
+  LocalWorld world({.backend = "shm", .world_size = 3});
+  world.OnEachRank([&](Communicator& communicator) {
+    const auto memory =
+        Allocate(communicator, communicator.rank() == 1 ? 12 : 8);
+    EXPECT_EQ(memory.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(memory.status().message()),
+                HasSubstr(communicator.rank() == 1
+                              ? "rank 0 allocates 8 bytes of symmetric memory, "
+                                "rank 1 12"
+                              : absl::StrCat("rank 1 allocates 12 bytes of "
+                                             "symmetric memory, rank ",
+                                             communicator.rank(), " 8")));
+  });
+}
+
+TEST(SymmetricMemoryTest, MoreThanThereIsIsAnErrorOnAllRanks) {
+  LocalWorld world({.backend = "shm", .world_size = 2});
+  world.OnEachRank([&](Communicator& communicator) {
+    const absl::Status status =
+        Allocate(communicator, size_t{1} << 50).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_THAT(
+        std::string(status.message()),
+        HasSubstr(communicator.rank() == 0 ? "bytes: there are "
+                                           : "rank 0 does not get at it"));
+  });
+}
+
+}  // namespace
+}  // namespace muster::dataplane
