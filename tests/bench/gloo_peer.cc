@@ -19,7 +19,6 @@
 #include <gloo/scatter.h>
 #include <gloo/transport/tcp/device.h>
 
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -28,25 +27,17 @@
 #include <string>
 #include <vector>
 
+#include "tests/bench/peer_request.h"
+
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// What a line asks for.
-struct Request {
-  std::string operation;
-  std::string data_type;
-  std::string reduce_op;
-  size_t count = 0;
-  int root = 0;
-  int calls = 0;
-};
+using muster::tests::bench::PeerRequest;
 
 template <typename T>
 class Caller {
  public:
   Caller(std::shared_ptr<gloo::Context> context, std::string algorithm,
-         uint32_t& tag, const Request& request)
+         uint32_t& tag, const PeerRequest& request)
       : context_(std::move(context)),
         algorithm_(std::move(algorithm)),
         tag_(tag),
@@ -194,7 +185,7 @@ class Caller {
   const std::shared_ptr<gloo::Context> context_;
   const std::string algorithm_;
   uint32_t& tag_;
-  const Request request_;
+  const PeerRequest request_;
   std::vector<T> small_;
   std::vector<T> large_;
   std::vector<T> other_;
@@ -205,7 +196,7 @@ class Server {
   Server(std::shared_ptr<gloo::Context> context, std::string algorithm)
       : context_(std::move(context)), algorithm_(std::move(algorithm)) {}
 
-  std::string Answer(const Request& request) {
+  std::string Answer(const PeerRequest& request) {
     if (request.data_type == "float32") return Run<float>(request, floats_);
     // The halving-doubling algorithm is measured in float32 alone.
     if (algorithm_ == "hd") return "none";
@@ -224,10 +215,8 @@ class Server {
   };
 
   template <typename T>
-  std::string Run(const Request& request, Kept<T>& kept) {
-    const std::string key = request.operation + " " +
-                            std::to_string(request.count) + " " +
-                            std::to_string(request.root) + request.reduce_op;
+  std::string Run(const PeerRequest& request, Kept<T>& kept) {
+    const std::string key = request.Key();
     if (kept.key != key) {
       kept.call = nullptr;
       kept.caller.reset();
@@ -242,11 +231,7 @@ class Server {
     gloo::BarrierOptions together(context_);
     together.setTag(tag_++);
     gloo::barrier(together);
-    const auto start = Clock::now();
-    for (int i = 0; i < request.calls; ++i) kept.call();
-    const std::chrono::duration<double> elapsed = Clock::now() - start;
-    return "seconds " + std::to_string(elapsed.count() * 1e9 / request.calls) +
-           "e-9";
+    return muster::tests::bench::TimeCalls(kept.call, request.calls);
   }
 
   const std::shared_ptr<gloo::Context> context_;
@@ -279,11 +264,8 @@ int main(int argc, char** argv) {
   std::cout << "ready raw_gloo" << (argc > 1 ? "_" + algorithm : "")
             << std::endl;
   Server server(context, algorithm);
-  std::string verb;
-  Request request;
-  while (std::cin >> verb >> request.operation >> request.data_type >>
-         request.reduce_op >> request.count >> request.root >> request.calls) {
-    std::cout << server.Answer(request) << std::endl;
-  }
+  muster::tests::bench::ServeRequests(
+      std::cin, std::cout,
+      [&](const PeerRequest& request) { return server.Answer(request); });
   return 0;
 }

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <fstream>
 #include <functional>
@@ -15,18 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/bench/peer_request.h"
+
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-struct Request {
-  std::string operation;
-  std::string data_type;
-  std::string reduce_op;
-  int count = 0;
-  int root = 0;
-  int calls = 0;
-};
+using muster::tests::bench::PeerRequest;
 
 struct Type {
   MPI_Datatype mpi;
@@ -35,8 +27,12 @@ struct Type {
 
 class Caller {
  public:
-  Caller(const Request& request, Type type, MPI_Op op)
-      : request_(request), type_(type), op_(op) {
+  Caller(const PeerRequest& request, Type type, MPI_Op op)
+      : request_(request),
+        // MPI counts with an int.
+        count_(static_cast<int>(request.count)),
+        type_(type),
+        op_(op) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
     one_.resize(static_cast<size_t>(request.count) * type.bytes);
@@ -50,7 +46,7 @@ class Caller {
   // Null: there is no such operation here.
   std::function<void()> Call() {
     const std::string& operation = request_.operation;
-    const int count = request_.count;
+    const int count = count_;
     const int root = request_.root;
     if (operation == "barrier") return [] { MPI_Barrier(MPI_COMM_WORLD); };
     if (operation == "all_reduce") {
@@ -95,12 +91,12 @@ class Caller {
     bool right = true;
     if (request_.operation == "all_reduce" ||
         request_.operation.starts_with("reduce_scatter")) {
-      for (int i = 0; i < request_.count; ++i) right &= Of(one_)[i] == sum;
+      for (int i = 0; i < count_; ++i) right &= Of(one_)[i] == sum;
     }
     if (request_.operation.starts_with("all_gather") ||
         request_.operation.starts_with("all_to_all")) {
-      for (int i = 0; i < request_.count * size_; ++i) {
-        right &= Of(many_)[i] == static_cast<float>(i / request_.count + 1);
+      for (int i = 0; i < count_ * size_; ++i) {
+        right &= Of(many_)[i] == static_cast<float>(i / count_ + 1);
       }
     }
     Fill(0);
@@ -117,7 +113,8 @@ class Caller {
     }
   }
 
-  const Request request_;
+  const PeerRequest request_;
+  const int count_;
   const Type type_;
   const MPI_Op op_;
   int rank_ = 0;
@@ -129,11 +126,8 @@ class Caller {
 
 class Server {
  public:
-  std::string Answer(const Request& request) {
-    const std::string key = request.operation + " " + request.data_type + " " +
-                            request.reduce_op + " " +
-                            std::to_string(request.count) + " " +
-                            std::to_string(request.root);
+  std::string Answer(const PeerRequest& request) {
+    const std::string key = request.Key();
     if (key_ != key) {
       key_ = key;
       call_ = nullptr;
@@ -148,11 +142,7 @@ class Server {
     }
     if (call_ == nullptr) return "none";
     MPI_Barrier(MPI_COMM_WORLD);
-    const auto start = Clock::now();
-    for (int i = 0; i < request.calls; ++i) call_();
-    const std::chrono::duration<double> elapsed = Clock::now() - start;
-    return "seconds " + std::to_string(elapsed.count() * 1e9 / request.calls) +
-           "e-9";
+    return muster::tests::bench::TimeCalls(call_, request.calls);
   }
 
  private:
@@ -195,12 +185,9 @@ int main(int argc, char** argv) {
   std::replace(name.begin(), name.end(), ' ', '_');
   out << "ready " << name << std::endl;
   Server server;
-  std::string verb;
-  Request request;
-  while (in >> verb >> request.operation >> request.data_type >>
-         request.reduce_op >> request.count >> request.root >> request.calls) {
-    out << server.Answer(request) << std::endl;
-  }
+  muster::tests::bench::ServeRequests(in, out, [&](const PeerRequest& request) {
+    return server.Answer(request);
+  });
   MPI_Finalize();
   return 0;
 }

@@ -19,11 +19,11 @@ namespace muster::dataplane::shm_internal {
 // it is faster, which is in symmetric memory.
 enum class Algorithm : uint8_t { kFastest, kStaged, kSingleCopy };
 
-// The same on all ranks of a group.
 struct HostTraits {
   // There are more ranks than processors; see Board.
   bool is_crowded = false;
-  // Each reads the others' memory.
+  // Each reads the others' memory. This and what follows are the same on all
+  // ranks of a group.
   bool reads_memory = false;
   Algorithm algorithm = Algorithm::kFastest;
 };

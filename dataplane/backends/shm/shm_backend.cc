@@ -89,9 +89,16 @@ Algorithm ForcedAlgorithm() {
                                   : Algorithm::kFastest;
 }
 
+// Of what a rank says of itself: whether it reads the memory of all others, and
+// its Algorithm. The others are its host.
+constexpr uint64_t kNearBit = 1;
+constexpr int kAlgorithmShift = 1;
+constexpr uint64_t kTraitBits = 7;
+
 // By which ranks know whether they are on one host: the number that the system
 // has since it was booted, and the network that this process is in, since what
-// has another address is taken for another host elsewhere, too. An even number.
+// has another address is taken for another host elsewhere, too. Without the
+// bits of kTraitBits.
 uint64_t ThisHost() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string text;
@@ -104,7 +111,13 @@ uint64_t ThisHost() {
   for (const char c : text) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
   }
-  return hash & ~uint64_t{1};
+  return hash & ~kTraitBits;
+}
+
+std::string AlgorithmText(Algorithm algorithm) {
+  if (algorithm == Algorithm::kFastest) return "not set";
+  return absl::StrCat(
+      "\"", algorithm == Algorithm::kStaged ? kStaged : kSingleCopy, "\"");
 }
 
 // What the ranks of a group say to each other beside its collectives.
@@ -302,22 +315,37 @@ class ShmBackend : public BackendDecorator {
 };
 
 // The group's ranks share memory from now on.
-// Errors: see Council::Share.
+// Errors: see Council::Share; kInvalidArgument: they are told to go different
+// ways.
 absl::StatusOr<std::shared_ptr<Regions>> ShareMemory(
     const BackendOptions& options, Engine& engine) {
   Council council(engine, options.deadline);
   const uint64_t host = ThisHost();
-  const auto all = council.Hear(host | (engine.mesh().is_near_all() ? 1 : 0));
+  const Algorithm algorithm = ForcedAlgorithm();
+  const auto all =
+      council.Hear(host | (engine.mesh().is_near_all() ? kNearBit : 0) |
+                   static_cast<uint64_t>(algorithm) << kAlgorithmShift);
   if (!all.ok()) return all.status();
   bool reads_memory = true;
   for (int rank = 0; rank < options.world_size; ++rank) {
     const uint64_t theirs = (*all)[rank];
-    if ((theirs & ~uint64_t{1}) != host) {
+    if ((theirs & ~kTraitBits) != host) {
       return absl::NotFoundError(absl::StrCat("rank ", rank, " and rank ",
                                               options.rank,
                                               " are on different hosts"));
     }
-    reads_memory &= (theirs & 1) != 0;
+    reads_memory &= (theirs & kNearBit) != 0;
+  }
+  for (int rank = 0; rank < options.world_size; ++rank) {
+    const auto other =
+        static_cast<Algorithm>(((*all)[rank] & kTraitBits) >> kAlgorithmShift);
+    if (other == algorithm) continue;
+    // One way's rounds mean nothing to the other.
+    return council.End(absl::InvalidArgumentError(
+        absl::StrCat("environment variable ", kAlgorithmVariable,
+                     " must be the same on all ranks: on rank ", rank,
+                     " it is ", AlgorithmText(other), ", on rank ",
+                     options.rank, " ", AlgorithmText(algorithm))));
   }
   auto segment =
       council.Share(Board::BytesFor(options.world_size), CheckWanted());
@@ -327,7 +355,7 @@ absl::StatusOr<std::shared_ptr<Regions>> ShareMemory(
       *std::move(segment), regions, engine.mesh(),
       HostTraits{.is_crowded = Processors() < options.world_size,
                  .reads_memory = reads_memory,
-                 .algorithm = ForcedAlgorithm()}));
+                 .algorithm = algorithm}));
   return regions;
 }
 

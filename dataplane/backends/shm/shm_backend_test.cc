@@ -8,6 +8,7 @@
 #include "dataplane/communicator.h"
 #include "dataplane/factory.h"
 #include "dataplane/testing/local_world.h"
+#include "dataplane/testing/process_world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -77,6 +78,30 @@ TEST_F(ShmBackendTest, ABadValueOfItsVariableIsAnError) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("environment variable MUSTER_SHM must be 0 or 1 but "
                         "was \"yes\""));
+}
+
+TEST(ShmAlgorithmTest, RanksThatAreToldToGoDifferentWaysAreAllTold) {
+  ASSERT_TRUE(RegisterBackend("shm-odd", {DeviceType::kCpu},
+                              [](const BackendOptions& options) {
+                                if (options.rank == 1) {
+                                  setenv("MUSTER_SHM_ALGORITHM", "staged", 1);
+                                }
+                                return CreateShmBackend(options);
+                              })
+                  .ok());
+  testing::ProcessWorld world("shm-odd", kRanks,
+                              [](Communicator&) { return "formed"; });
+  const auto outcomes = world.Join();
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_THAT(
+        outcomes[rank].report,
+        HasSubstr(rank == 1 ? "MUSTER_SHM_ALGORITHM must be the same on all "
+                              "ranks: on rank 0 it is not set, on rank 1 "
+                              "\"staged\""
+                            : "MUSTER_SHM_ALGORITHM must be the same on all "
+                              "ranks: on rank 1 it is \"staged\", on rank "))
+        << rank;
+  }
 }
 
 }  // namespace
