@@ -137,25 +137,13 @@ class Table {
   std::map<std::string, std::string> errors_;
 };
 
-std::string Expected() {
-  const cuda::Api api = cuda::testing::HostCudaApi();
-  const auto gloo = CreateBackend("gloo", {.world_size = 1});
-  const auto staged =
-      cuda::CreateStaging(api, *CreateBackend("gloo", {.world_size = 1}), {});
-  const auto nccl =
-      *nccl::CreateNcclBackend({.cuda = api,
-                                .nccl = nccl::testing::HostNcclApi(),
-                                .nccl_version = 22809},
-                               {});
-  struct Named {
-    std::string name;
-    const Backend* backend;
-    Device device;
-  };
-  const std::vector<Named> backends = {
-      {"gloo", gloo->get(), {DeviceType::kCpu, 0}},
-      {"cuda:gloo", staged.get(), {DeviceType::kCuda, 0}},
-      {"nccl", nccl.get(), {DeviceType::kCuda, 0}}};
+struct Named {
+  std::string name;
+  const Backend* backend;
+  Device device;
+};
+
+std::string TableOf(const std::vector<Named>& backends) {
   Table table;
   std::vector<CollectiveKind> movements;
   std::vector<CollectiveKind> reductions;
@@ -173,6 +161,30 @@ std::string Expected() {
     }
   }
   return table.Text();
+}
+
+// Of both.
+constexpr char kGlooAndShm[] = "gloo, shm";
+
+std::string TableOf(const Backend& backend) {
+  return TableOf({{kGlooAndShm, &backend, {DeviceType::kCpu, 0}}});
+}
+
+std::string Expected() {
+  const cuda::Api api = cuda::testing::HostCudaApi();
+  const auto gloo = CreateBackend("gloo", {.world_size = 1});
+  const auto shm = CreateBackend("shm", {.world_size = 1});
+  EXPECT_EQ(TableOf(**shm), TableOf(**gloo));
+  const auto staged =
+      cuda::CreateStaging(api, *CreateBackend("gloo", {.world_size = 1}), {});
+  const auto nccl =
+      *nccl::CreateNcclBackend({.cuda = api,
+                                .nccl = nccl::testing::HostNcclApi(),
+                                .nccl_version = 22809},
+                               {});
+  return TableOf({{kGlooAndShm, gloo->get(), {DeviceType::kCpu, 0}},
+                  {"cuda:gloo", staged.get(), {DeviceType::kCuda, 0}},
+                  {"nccl", nccl.get(), {DeviceType::kCuda, 0}}});
 }
 
 TEST(SupportTableTest, ReadmeSaysWhatTheCodeSays) {

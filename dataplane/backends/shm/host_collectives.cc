@@ -15,25 +15,17 @@ namespace {
 // Beyond, tensors in symmetric memory are looked for there.
 constexpr size_t kRegionBytesMin = 8 << 10;
 
-size_t BytesOf(const Collective::Tensors& tensors) {
-  size_t bytes = 0;
-  for (const Tensor& tensor : tensors) bytes += tensor.bytes();
-  return bytes;
-}
-
 // How large it is, where all ranks know the same; else 0.
 size_t KnownBytes(const Collective& collective) {
   switch (collective.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kReduce:
-      return BytesOf(collective.tensors);
     case CollectiveKind::kAllGather:
     case CollectiveKind::kAllGatherIntoTensor:
-      return BytesOf(collective.outputs);
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kReduceScatterTensor:
-      return BytesOf(collective.inputs);
+      return collective.bytes();
     default:
       return 0;
   }
