@@ -236,8 +236,9 @@ absl::Status Engine::RunOnConnections(const Collective& collective) {
 }
 
 absl::Status Engine::Run(const Collective& collective) {
-  absl::Status status = shortcut_ != nullptr ? shortcut_->Run(collective)
-                                             : RunOnConnections(collective);
+  const bool is_short = shortcut_ != nullptr && shortcut_->Takes(collective);
+  absl::Status status =
+      is_short ? shortcut_->Run(collective) : RunOnConnections(collective);
   if (status.ok()) return status;
   // An abort's cause is the group's error, word for word.
   absl::Status aborted = mesh_->abort_cause();

@@ -25,6 +25,10 @@ class Shortcut {
  public:
   virtual ~Shortcut() = default;
 
+  // Whether it does `collective`, the same on all ranks. If not, that takes the
+  // connections.
+  virtual bool Takes(const Collective& collective) const { return true; }
+
   // Runs `collective`, on one thread at a time. Errors: as those of
   // algorithms.h; of one that Wake has ended, any.
   virtual absl::Status Run(const Collective& collective) = 0;

@@ -183,13 +183,15 @@ absl::StatusOr<const std::byte*> NoteLane::Receive(const NoteHeader& expected) {
   absl::Status received = mesh_.Read(peer_, &head, sizeof(head));
   if (!received.ok()) return received;
   if (head.header != expected) {
-    return Mismatch(peer_, mesh_.rank(), head.header, expected);
+    return Mismatch(mesh_.RankInGroup(peer_), mesh_.RankInGroup(mesh_.rank()),
+                    head.header, expected);
   }
   if (head.payload_bytes > kNotePayloadBytesMax) {
+    const int culprit = mesh_.RankInGroup(peer_);
     absl::Status status = absl::InvalidArgumentError(
-        absl::StrCat("rank ", peer_, " sends a note of ", head.payload_bytes,
+        absl::StrCat("rank ", culprit, " sends a note of ", head.payload_bytes,
                      " bytes in ", LabelText(expected)));
-    SetCulpritRank(status, peer_);
+    SetCulpritRank(status, culprit);
     return status;
   }
   if (payload_ == nullptr) {
@@ -227,7 +229,15 @@ std::byte* Workspace::Scratch(size_t bytes) {
 Exchange::Exchange(Workspace& workspace, const Collective& collective)
     : workspace_(workspace),
       header_(NoteHeader::Of(collective)),
+      element_bytes_(DataTypeBytes(collective.data_type())),
       directed_(IsDirected(collective.kind)) {}
+
+Exchange::Exchange(Workspace& workspace, const Collective& step,
+                   const NoteHeader& header)
+    : workspace_(workspace),
+      header_(header),
+      element_bytes_(DataTypeBytes(step.data_type())),
+      directed_(false) {}
 
 NoteHeader Exchange::HeaderFor(size_t element_count) const {
   NoteHeader header = header_;

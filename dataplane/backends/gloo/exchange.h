@@ -97,6 +97,10 @@ class Exchange {
  public:
   Exchange(Workspace& workspace, const Collective& collective);
 
+  // The same for what is a step of another collective: all notes say `header`.
+  Exchange(Workspace& workspace, const Collective& step,
+           const NoteHeader& header);
+
   int rank() const { return workspace_.mesh().rank(); }
   int world_size() const { return workspace_.mesh().world_size(); }
 
@@ -133,16 +137,15 @@ class Exchange {
   uint64_t stream_slot() const { return header_.sequence; }
   std::byte* Scratch(size_t bytes) { return workspace_.Scratch(bytes); }
 
-  // Of the collective's type.
-  size_t element_bytes() const {
-    return DataTypeBytes(static_cast<DataType>(header_.data_type));
-  }
+  // Of the type that is moved.
+  size_t element_bytes() const { return element_bytes_; }
 
  private:
   NoteHeader HeaderFor(size_t element_count) const;
 
   Workspace& workspace_;
   const NoteHeader header_;
+  const size_t element_bytes_;
   // Ranks give each other different sizes.
   const bool directed_;
 };

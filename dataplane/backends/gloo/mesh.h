@@ -137,6 +137,10 @@ class Mesh {
   // For what the thread of a collective waits for without this object.
   void set_waiting_for(int rank) { waiting_for_.store(rank); }
 
+  // What the group calls `rank`: another number where this is a part of its
+  // mesh (part_mesh.h). For what is said to people.
+  virtual int RankInGroup(int rank) const { return rank; }
+
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
 

@@ -64,20 +64,21 @@ absl::Status Rounds::Await(int peer, uint64_t count, bool has_row) {
     theirs.header.element_count = RowOf(peer)[rank_];
   }
   if (theirs.header != ours) {
-    return Mismatch(peer, rank_, theirs.header, ours);
+    return Mismatch(RankInGroup(peer), RankInGroup(rank_), theirs.header, ours);
   }
   if (theirs.history == shop_.history.hash) return status;
   NoteHeader last;
   std::memcpy(&last, shown(peer) + kPayloadBytes, sizeof(last));
   if (last != shop_.history.last) {
-    return Mismatch(peer, rank_, last, shop_.history.last);
+    return Mismatch(RankInGroup(peer), RankInGroup(rank_), last,
+                    shop_.history.last);
   }
   status = absl::InvalidArgumentError(
-      absl::StrCat("rank ", peer, " and rank ", rank_,
+      absl::StrCat("rank ", RankInGroup(peer), " and rank ", RankInGroup(rank_),
                    " ran different collectives, or with different roots, "
                    "before ",
                    collective_.Label()));
-  SetCulpritRank(status, peer);
+  SetCulpritRank(status, RankInGroup(peer));
   return status;
 }
 

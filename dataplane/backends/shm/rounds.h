@@ -109,6 +109,7 @@ class Rounds {
 
  private:
   absl::Status StatusOf(Board::Outcome outcome);
+  int RankInGroup(int rank) const { return shop_.mesh.RankInGroup(rank); }
 
   Workshop& shop_;
   const Collective& collective_;
