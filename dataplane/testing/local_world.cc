@@ -1,31 +1,17 @@
 #include "dataplane/testing/local_world.h"
 
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "dataplane/factory.h"
+#include "dataplane/testing/addresses.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::testing {
-namespace {
-
-std::string AddressOf(int rank) {
-  const char* const text = std::getenv("MUSTER_LOCAL_WORLD_HOSTS");
-  const absl::string_view hosts = text == nullptr ? "0" : text;
-  CHECK(!hosts.empty() && hosts.find_first_not_of("0123456789") == hosts.npos)
-      << "MUSTER_LOCAL_WORLD_HOSTS: digits, not \"" << hosts << "\"";
-  return absl::StrCat("127.0.0.", hosts[rank % hosts.size()] - '0' + 1);
-}
-
-}  // namespace
-
 LocalWorld::LocalWorld(LocalWorldOptions options)
     : options_(std::move(options)), communicators_(options_.world_size) {
   const auto store = std::make_shared<InMemoryStore>();

@@ -20,10 +20,7 @@ struct LocalWorldOptions {
   std::chrono::milliseconds create_timeout = std::chrono::seconds(60);
 };
 
-// A group whose ranks are threads of this process. All are on one host, unless
-// MUSTER_LOCAL_WORLD_HOSTS, in the environment, says otherwise, a digit for
-// each rank and from its beginning again: with "001" ranks 2 and 5 are on
-// another host than ranks 0, 1, 3 and 4. Another host is another address here.
+// A group whose ranks are threads of this process, at AddressOf each.
 class LocalWorld {
  public:
   // Creates every rank's communicator, at the same time. A rank that cannot

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dataplane/factory.h"
+#include "dataplane/testing/addresses.h"
 #include "dataplane/testing/directory_store.h"
 #include "glog/logging.h"
 
@@ -32,7 +33,7 @@ std::string RunRank(const std::string& backend_name, int rank, int world_size,
                      .group_name = "world",
                      .store = std::make_shared<DirectoryStore>(directory),
                      .deadline = Clock::now() + std::chrono::seconds(60),
-                     .local_address = "127.0.0.1"});
+                     .local_address = AddressOf(rank)});
   if (!backend.ok()) return backend.status().ToString();
   Communicator communicator({.group_name = "world",
                              .rank = rank,

@@ -19,8 +19,8 @@ struct RankOutcome {
   std::string report;
 };
 
-// A group whose ranks are processes of this host, connected over loopback.
-// The processes are forked, so none may be made while this one has other
+// A group whose ranks are processes of this machine, at AddressOf each. The
+// processes are forked, so none may be made while this one has other
 // threads.
 class ProcessWorld {
  public:
