@@ -22,8 +22,10 @@
 #include "dataplane/backends/gloo/gloo_backend.h"
 #include "dataplane/backends/shm/board.h"
 #include "dataplane/backends/shm/host_collectives.h"
+#include "dataplane/backends/shm/hosts.h"
 #include "dataplane/backends/shm/regions.h"
 #include "dataplane/backends/shm/segment.h"
+#include "dataplane/backends/shm/two_levels.h"
 #include "dataplane/culprit.h"
 #include "glog/logging.h"
 
@@ -34,13 +36,20 @@ using gloo_internal::Engine;
 using shm_internal::Algorithm;
 using shm_internal::Board;
 using shm_internal::HostCollectives;
+using shm_internal::Hosts;
 using shm_internal::HostTraits;
 using shm_internal::Region;
 using shm_internal::Regions;
 using shm_internal::Segment;
+using shm_internal::TwoLevels;
 
 // 0: no memory is shared. On any rank, for all of the group.
 constexpr char kVariable[] = "MUSTER_SHM";
+
+// "address": ranks of other addresses are on other hosts, for tests and to
+// measure on one machine. On all ranks.
+constexpr char kHostsVariable[] = "MUSTER_SHM_HOSTS";
+constexpr absl::string_view kByAddress = "address";
 
 // How all collectives go, small and large; on all ranks. For tests, and to
 // measure.
@@ -73,6 +82,12 @@ absl::Status CheckEnvironment() {
         absl::StrCat("environment variable ", kVariable,
                      " must be 0 or 1 but was \"", value, "\""));
   }
+  const absl::string_view hosts = ValueOf(kHostsVariable);
+  if (!hosts.empty() && hosts != kByAddress) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("environment variable ", kHostsVariable, " must be ",
+                     kByAddress, " but was \"", hosts, "\""));
+  }
   const absl::string_view algorithm = ValueOf(kAlgorithmVariable);
   if (!algorithm.empty() && algorithm != kStaged && algorithm != kSingleCopy) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -99,13 +114,14 @@ constexpr uint64_t kTraitBits = 7;
 // has since it was booted, and the network that this process is in, since what
 // has another address is taken for another host elsewhere, too. Without the
 // bits of kTraitBits.
-uint64_t ThisHost() {
+uint64_t ThisHost(const BackendOptions& options) {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string text;
   std::getline(file, text);
   std::array<char, 64> network = {};
   (void)!readlink("/proc/self/ns/net", network.data(), network.size() - 1);
   text += network.data();
+  if (ValueOf(kHostsVariable) == kByAddress) text += options.local_address;
   // FNV-1a.
   uint64_t hash = 14695981039346656037u;
   for (const char c : text) {
@@ -132,47 +148,36 @@ class Council {
 
   // What each of them says, by rank.
   absl::StatusOr<std::vector<uint64_t>> Hear(uint64_t own) {
-    std::vector<uint64_t> all(world_size());
-    absl::Status status =
-        Do({.kind = CollectiveKind::kAllGatherIntoTensor,
-            .inputs = {Tensor(&own, DataType::kUint8, {sizeof(own)})},
-            .outputs = {Tensor(all.data(), DataType::kUint8,
-                               {static_cast<int64_t>(8 * all.size())})}});
-    if (!status.ok()) return status;
-    return all;
+    return HearEach(own);
   }
 
-  // A segment that all of them have. `wanted`: this rank wants to share.
-  // Errors: those of collectives; kNotFound: they are not on one host;
-  // kFailedPrecondition: they do not share memory for another reason.
-  absl::StatusOr<std::unique_ptr<Segment>> Share(size_t bytes,
+  // A segment of this rank and others: rank `maker`, which is one of them,
+  // makes it. All ranks of the group have one, or none. `wanted`: this rank
+  // wants to share. Errors: those of collectives; kNotFound: they are not on
+  // one host; kFailedPrecondition: they do not share memory for another reason.
+  absl::StatusOr<std::unique_ptr<Segment>> Share(size_t bytes, int maker,
                                                  const absl::Status& wanted) {
     absl::Status had = wanted;
     std::unique_ptr<Segment> shared;
-    std::array<uint64_t, 3> place = {};
-    if (rank() == 0 && had.ok()) {
+    Segment::Place place = {};
+    if (rank() == maker && had.ok()) {
       auto segment = Segment::Create(bytes);
       had = segment.status();
       if (segment.ok()) {
         shared = *std::move(segment);
-        const Segment::Place made = shared->place();
-        place = {made.process, made.descriptor, made.nonce};
+        place = shared->place();
       }
     }
-    absl::Status status = Do(
-        {.kind = CollectiveKind::kBroadcast,
-         .tensors = {Tensor(place.data(), DataType::kUint8, {sizeof(place)})}});
-    if (!status.ok()) return status;
-    if (rank() != 0 && had.ok()) {
-      auto segment = Segment::Open(
-          {.process = place[0], .descriptor = place[1], .nonce = place[2]},
-          bytes);
+    const auto places = HearEach(place);
+    if (!places.ok()) return places.status();
+    if (rank() != maker && had.ok()) {
+      auto segment = Segment::Open((*places)[maker], bytes);
       had = segment.status();
       if (segment.ok()) shared = *std::move(segment);
     }
-    status = Agree(had);
+    absl::Status status = Agree(had);
     if (!status.ok()) return status;
-    if (rank() == 0) shared->CloseDescriptor();
+    if (rank() == maker) shared->CloseDescriptor();
     return shared;
   }
 
@@ -184,6 +189,18 @@ class Council {
   }
 
  private:
+  template <typename Word>
+  absl::StatusOr<std::vector<Word>> HearEach(Word own) {
+    std::vector<Word> all(world_size());
+    const auto bytes = static_cast<int64_t>(sizeof(Word) * all.size());
+    absl::Status status =
+        Do({.kind = CollectiveKind::kAllGatherIntoTensor,
+            .inputs = {Tensor(&own, DataType::kUint8, {sizeof(own)})},
+            .outputs = {Tensor(all.data(), DataType::kUint8, {bytes})}});
+    if (!status.ok()) return status;
+    return all;
+  }
+
   absl::Status Do(Collective collective) {
     collective.deadline = deadline_;
     collective.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -253,10 +270,11 @@ class OrdinaryMemory : public SymmetricMemory {
 
 class ShmBackend : public BackendDecorator {
  public:
-  // `regions` is null if the ranks share no memory.
-  ShmBackend(std::shared_ptr<Engine> engine, std::shared_ptr<Regions> regions)
-      : BackendDecorator(gloo_internal::BackendOf(
-            regions == nullptr ? "gloo" : "shm", engine)),
+  // `name`: shm, or gloo if no ranks share memory. `regions` is null unless all
+  // do.
+  ShmBackend(absl::string_view name, std::shared_ptr<Engine> engine,
+             std::shared_ptr<Regions> regions)
+      : BackendDecorator(gloo_internal::BackendOf(name, engine)),
         engine_(std::move(engine)),
         regions_(std::move(regions)) {}
 
@@ -286,7 +304,7 @@ class ShmBackend : public BackendDecorator {
     if (regions_ == nullptr) return Ordinary(options.bytes);
     auto segment =
         council.Share(Region::BytesFor(options.bytes, council.world_size()),
-                      absl::OkStatus());
+                      /*maker=*/0, absl::OkStatus());
     if (IsNotShared(segment.status())) {
       return council.End(
           absl::ResourceExhaustedError(segment.status().message()));
@@ -314,48 +332,63 @@ class ShmBackend : public BackendDecorator {
   const std::shared_ptr<Regions> regions_;
 };
 
-// The group's ranks share memory from now on.
+// Ranks that are told to go different ways.
+absl::Status CheckAlgorithms(const std::vector<uint64_t>& all, int rank) {
+  const Algorithm algorithm = ForcedAlgorithm();
+  for (size_t peer = 0; peer < all.size(); ++peer) {
+    const auto other =
+        static_cast<Algorithm>((all[peer] & kTraitBits) >> kAlgorithmShift);
+    if (other == algorithm) continue;
+    // One way's rounds mean nothing to the other.
+    return absl::InvalidArgumentError(
+        absl::StrCat("environment variable ", kAlgorithmVariable,
+                     " must be the same on all ranks: on rank ", peer,
+                     " it is ", AlgorithmText(other), ", on rank ", rank, " ",
+                     AlgorithmText(algorithm)));
+  }
+  return absl::OkStatus();
+}
+
+// The ranks of each host share memory from now on. Null: there are several.
 // Errors: see Council::Share; kInvalidArgument: they are told to go different
 // ways.
 absl::StatusOr<std::shared_ptr<Regions>> ShareMemory(
     const BackendOptions& options, Engine& engine) {
   Council council(engine, options.deadline);
-  const uint64_t host = ThisHost();
-  const Algorithm algorithm = ForcedAlgorithm();
-  const auto all =
-      council.Hear(host | (engine.mesh().is_near_all() ? kNearBit : 0) |
-                   static_cast<uint64_t>(algorithm) << kAlgorithmShift);
+  const auto all = council.Hear(
+      ThisHost(options) | (engine.mesh().is_near_all() ? kNearBit : 0) |
+      static_cast<uint64_t>(ForcedAlgorithm()) << kAlgorithmShift);
   if (!all.ok()) return all.status();
   bool reads_memory = true;
-  for (int rank = 0; rank < options.world_size; ++rank) {
-    const uint64_t theirs = (*all)[rank];
-    if ((theirs & ~kTraitBits) != host) {
-      return absl::NotFoundError(absl::StrCat("rank ", rank, " and rank ",
-                                              options.rank,
-                                              " are on different hosts"));
-    }
-    reads_memory &= (theirs & kNearBit) != 0;
+  std::vector<uint64_t> identities;
+  identities.reserve(all->size());
+  for (const uint64_t traits : *all) {
+    identities.push_back(traits & ~kTraitBits);
+    reads_memory &= (traits & kNearBit) != 0;
   }
-  for (int rank = 0; rank < options.world_size; ++rank) {
-    const auto other =
-        static_cast<Algorithm>(((*all)[rank] & kTraitBits) >> kAlgorithmShift);
-    if (other == algorithm) continue;
-    // One way's rounds mean nothing to the other.
-    return council.End(absl::InvalidArgumentError(
-        absl::StrCat("environment variable ", kAlgorithmVariable,
-                     " must be the same on all ranks: on rank ", rank,
-                     " it is ", AlgorithmText(other), ", on rank ",
-                     options.rank, " ", AlgorithmText(algorithm))));
+  const Hosts hosts(identities, options.rank);
+  if (hosts.most() == 1) {
+    return absl::NotFoundError("every rank is on a host of its own");
   }
-  auto segment =
-      council.Share(Board::BytesFor(options.world_size), CheckWanted());
+  if (absl::Status bad = CheckAlgorithms(*all, options.rank); !bad.ok()) {
+    return council.End(bad);
+  }
+  const auto neighbours = static_cast<int>(hosts.neighbours().size());
+  auto segment = council.Share(Board::BytesFor(neighbours),
+                               hosts.neighbours().front(), CheckWanted());
   if (!segment.ok()) return segment.status();
+  const bool is_crowded = Processors() < neighbours;
+  if (hosts.count() > 1) {
+    engine.SetShortcut(std::make_unique<TwoLevels>(*std::move(segment), hosts,
+                                                   engine.mesh(), is_crowded));
+    return nullptr;
+  }
   auto regions = std::make_shared<Regions>();
   engine.SetShortcut(std::make_unique<HostCollectives>(
       *std::move(segment), regions, engine.mesh(),
-      HostTraits{.is_crowded = Processors() < options.world_size,
+      HostTraits{.is_crowded = is_crowded,
                  .reads_memory = reads_memory,
-                 .algorithm = algorithm}));
+                 .algorithm = ForcedAlgorithm()}));
   return regions;
 }
 
@@ -367,8 +400,10 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
   auto engine = gloo_internal::JoinGroup(options);
   if (!engine.ok()) return engine.status();
   absl::StatusOr<std::shared_ptr<Regions>> regions = nullptr;
+  absl::string_view name = "gloo";
   if (options.world_size > 1) {
     regions = ShareMemory(options, **engine);
+    if (regions.ok()) name = "shm";
     if (IsNotShared(regions.status())) {
       const std::string what =
           absl::StrCat("backend shm: the ranks of group \"", options.group_name,
@@ -376,7 +411,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
                        "connections: ",
                        regions.status().message());
       if (absl::IsNotFound(regions.status())) {
-        // On several hosts that is as it must be.
+        // On as many hosts as there are ranks that is as it must be.
         LOG_FIRST_N(INFO, 1) << what;
       } else {
         LOG_FIRST_N(WARNING, 1) << what;
@@ -385,7 +420,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
     }
   }
   auto backend = std::make_unique<ShmBackend>(
-      *std::move(engine), regions.ok() ? *regions : nullptr);
+      name, *std::move(engine), regions.ok() ? *regions : nullptr);
   if (!regions.ok()) return regions.status();
   return backend;
 }

@@ -50,7 +50,18 @@ void ExpectRightSums(LocalWorld& world) {
 
 class ShmBackendTest : public ::testing::Test {
  protected:
-  ~ShmBackendTest() override { unsetenv("MUSTER_SHM"); }
+  ~ShmBackendTest() override {
+    for (const char* const name :
+         {"MUSTER_SHM", "MUSTER_SHM_HOSTS", "MUSTER_LOCAL_WORLD_HOSTS"}) {
+      unsetenv(name);
+    }
+  }
+
+  // One for each rank.
+  static void SetHosts(const char* digits) {
+    setenv("MUSTER_SHM_HOSTS", "address", 1);
+    setenv("MUSTER_LOCAL_WORLD_HOSTS", digits, 1);
+  }
 };
 
 TEST_F(ShmBackendTest, EachRankHasTheGroupsMemoryAndLetsGoOfIt) {
@@ -71,6 +82,23 @@ TEST_F(ShmBackendTest, WithoutSharedMemoryItTakesConnections) {
   ExpectRightSums(world);
 }
 
+TEST_F(ShmBackendTest, TheRanksOfEachHostHaveMemoryOfTheirOwn) {
+  SetHosts("010");
+  {
+    LocalWorld world({.backend = "shm", .world_size = kRanks});
+    EXPECT_EQ(Segments(), kRanks);
+    ExpectRightSums(world);
+  }
+  EXPECT_EQ(Segments(), 0);
+}
+
+TEST_F(ShmBackendTest, RanksOnHostsOfTheirOwnTakeConnections) {
+  SetHosts("012");
+  LocalWorld world({.backend = "shm", .world_size = kRanks});
+  EXPECT_EQ(Segments(), 0);
+  ExpectRightSums(world);
+}
+
 TEST_F(ShmBackendTest, ABadValueOfItsVariableIsAnError) {
   setenv("MUSTER_SHM", "yes", 1);
   const absl::Status status = CreateBackend("shm", {}).status();
@@ -78,6 +106,11 @@ TEST_F(ShmBackendTest, ABadValueOfItsVariableIsAnError) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("environment variable MUSTER_SHM must be 0 or 1 but "
                         "was \"yes\""));
+  unsetenv("MUSTER_SHM");
+  setenv("MUSTER_SHM_HOSTS", "name", 1);
+  EXPECT_THAT(std::string(CreateBackend("shm", {}).status().message()),
+              HasSubstr("environment variable MUSTER_SHM_HOSTS must be address "
+                        "but was \"name\""));
 }
 
 TEST(ShmAlgorithmTest, RanksThatAreToldToGoDifferentWaysAreAllTold) {

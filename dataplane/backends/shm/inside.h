@@ -1,0 +1,55 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_SHM_INSIDE_H_
+#define MUSTER_DATAPLANE_BACKENDS_SHM_INSIDE_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dataplane/backends/gloo/exchange.h"
+#include "dataplane/backends/shm/rounds.h"
+#include "dataplane/collective.h"
+#include "dataplane/reduction.h"
+
+namespace muster::dataplane::shm_internal {
+
+// Blocks that are one after the other.
+using Strand = std::vector<Block>;
+
+// How many elements it has.
+size_t CountOf(const Strand& strand);
+
+// What all ranks of a group that run `collective` say to each other.
+NoteHeader HeaderOf(const Collective& collective);
+
+// What the ranks of one host do for each other in a collective of a group that
+// has more of them. Ranks are numbered by their places on the host here. In the
+// first round all look at all, and see that they run the same.
+class Inside : public Rounds {
+ public:
+  Inside(Workshop& shop, const Collective& collective);
+
+  // All are here.
+  absl::Status Meet();
+
+  // `strands`, by rank: what each shall have reduced, of this rank's own. They
+  // have the same sizes on all ranks. Writes the accumulators of this rank's
+  // strand, combined in the order of the ranks, and not finished. They may be
+  // the strand itself if that is one block and `reduction.in_place()`.
+  absl::Status Combine(const Reduction& reduction,
+                       const std::vector<Strand>& strands,
+                       std::byte* accumulators);
+
+  // `strands`, by rank: what each has for the others, here. This rank's own is
+  // read, and the others' are written if it `takes` them, but for blocks
+  // without data.
+  absl::Status Show(const std::vector<Strand>& strands, bool takes);
+
+ private:
+  // The rounds that `counts`, by rank, take with so many in each.
+  static size_t RoundsFor(const std::vector<size_t>& counts, size_t per_round);
+  static std::vector<size_t> CountsOf(const std::vector<Strand>& strands);
+};
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_SHM_INSIDE_H_

@@ -1,0 +1,57 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_SHM_TWO_LEVELS_H_
+#define MUSTER_DATAPLANE_BACKENDS_SHM_TWO_LEVELS_H_
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dataplane/backends/gloo/engine.h"
+#include "dataplane/backends/gloo/mesh.h"
+#include "dataplane/backends/gloo/part_mesh.h"
+#include "dataplane/backends/shm/board.h"
+#include "dataplane/backends/shm/hosts.h"
+#include "dataplane/backends/shm/lane.h"
+#include "dataplane/backends/shm/regions.h"
+#include "dataplane/backends/shm/rounds.h"
+#include "dataplane/backends/shm/segment.h"
+#include "dataplane/collective.h"
+
+namespace muster::dataplane::shm_internal {
+
+// The collectives of a group on several hosts, of which one at least has
+// several ranks: those of a host do what they can in the memory that they
+// share, and what is left goes between the hosts on lanes. See README.md.
+class TwoLevels : public gloo_internal::Shortcut {
+ public:
+  // `segment`, of the ranks of this host, has Board::BytesFor their number.
+  // `is_crowded`: see Board. `mesh` lives longer.
+  TwoLevels(std::unique_ptr<Segment> segment, const Hosts& hosts,
+            gloo_internal::Mesh& mesh, bool is_crowded);
+  ~TwoLevels() override { board_.Leave(/*has_failed=*/false); }
+
+  // Not those in which every byte has one receiver: they cross once anyway.
+  bool Takes(const Collective& collective) const override;
+  absl::Status Run(const Collective& collective) override;
+  void Wake() override { board_.Wake(); }
+  void Leave(bool has_failed) override { board_.Leave(has_failed); }
+
+ private:
+  const std::unique_ptr<Segment> segment_;
+  const Hosts hosts_;
+  // The ranks of this host.
+  gloo_internal::PartMesh near_;
+  // None: they are more than there are lanes.
+  std::optional<Lane> lane_;
+  const Regions regions_;
+  Board board_;
+  Workshop shop_;
+  // Of reductions: accumulators, and what becomes of them.
+  std::vector<std::byte> accumulators_;
+  std::vector<std::byte> results_;
+};
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_SHM_TWO_LEVELS_H_
