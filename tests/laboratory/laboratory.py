@@ -14,6 +14,7 @@ Hosts are connected in one of two ways:
 import ctypes
 import fcntl
 import heapq
+import json
 import os
 import select
 import shutil
@@ -143,6 +144,12 @@ class Host:
             **{"stdout": subprocess.PIPE, **popen})
         self.laboratory.processes.append(process)
         return process
+
+    def sent_bytes(self):
+        """How much has left it so far, headers and all."""
+        links = json.loads(self.ip("-json", "-statistics", "link", "show",
+                                   "eth0"))
+        return links[0]["stats64"]["tx"]["bytes"]
 
     def cut(self):
         """Takes its link down. Nobody is told: packets do not arrive."""

@@ -25,6 +25,9 @@ MORE_VERBS = ["all_gather_into_tensor", "reduce_scatter_tensor",
               "reduce_scatter_tensor_coalesced", "all_gather_object",
               "broadcast_object_list", "gather_object", "scatter_object_list",
               "send_object", "batch_isend_irecv"]
+# Which ranks of a host do together before they look to other hosts.
+HOST_VERBS = ["all_reduce", "all_reduce_small", "broadcast", "reduce",
+              "all_gather", "reduce_scatter", "barrier"]
 
 
 def environment(coordinator, job, rank, world_size):
@@ -63,33 +66,42 @@ class LaboratoryTest(unittest.TestCase):
     def test_a_cut_host_is_named_by_every_other_rank_of_every_verb(self):
         # Not all at once: their processes share the machine's cores.
         for verbs in VERBS, MORE_VERBS:
-            self.expect_a_cut_host_to_be_named(verbs)
+            self.expect_a_cut_host_to_be_named(verbs, [0, 1, 2, 3])
 
-    def expect_a_cut_host_to_be_named(self, verbs):
-        with laboratory.Laboratory(4) as lab:
+    def test_a_cut_host_is_named_also_where_others_share_theirs(self):
+        self.expect_a_cut_host_to_be_named(HOST_VERBS, [0, 1, 0, 1, 2])
+
+    def expect_a_cut_host_to_be_named(self, verbs, placement):
+        """The host of the last rank, which has it to itself; `placement`: the
+        host of each rank."""
+        last = len(placement) - 1
+        cut_host = placement[last]
+        with laboratory.Laboratory(cut_host + 1) as lab:
             coordinator = lab.start_coordinator(COORDINATOR,
                                                 f"--lease={LEASE_S}s")
             jobs = {
-                verb: [Watched(host.start(
-                    [RANK, verb], environment(coordinator, verb, rank, 4)))
-                    for rank, host in enumerate(lab.hosts)]
+                verb: [Watched(lab.hosts[host].start(
+                    [RANK, verb],
+                    environment(coordinator, verb, rank, len(placement))))
+                    for rank, host in enumerate(placement)]
                 for verb in verbs}
             for ranks in jobs.values():
                 for rank in ranks:
                     self.assertEqual(rank.line(0)[1], "running")
             cut = time.monotonic()
-            lab.hosts[3].cut()
+            lab.hosts[cut_host].cut()
             for verb, ranks in jobs.items():
-                for number, rank in enumerate(ranks[:3]):
+                for number, rank in enumerate(ranks[:last]):
                     with self.subTest(verb=verb, rank=number):
                         when, text = rank.line(1)
                         # Thirty minutes is the group's own timeout.
                         self.assertLessEqual(when - cut, LEASE_S + 1, text)
                         self.assertRegex(
                             text, r"^error (DistNetworkError|DistBackendError)"
-                                  r" 3: .*rank 3 \(host3, .*"
-                                  r"; last progress: ")
-                        self.assertEqual(rank.line(2)[1], "other group: 3")
+                                  fr" {last}: .*rank {last} "
+                                  fr"\(host{cut_host}, .*; last progress: ")
+                        self.assertEqual(rank.line(2)[1],
+                                         f"other group: {last}")
 
     def test_a_small_all_reduce_takes_few_delays(self):
         delay_s = 0.005
@@ -109,6 +121,45 @@ class LaboratoryTest(unittest.TestCase):
             # Three steps; the least of five cycles, for the machine's sake.
             self.assertGreaterEqual(row["time_us"]["min"], 3 * delay_s * 1e6)
             self.assertLessEqual(row["time_us"]["min"], 8 * delay_s * 1e6)
+
+    def measure(self, lab, coordinator, job, *options, **variables):
+        """What muster-bench says on two ranks of each host, by turns."""
+        world_size = 2 * len(lab.hosts)
+        file = os.path.join(lab.folder, f"{job}.json")
+        ranks = [lab.hosts[rank % len(lab.hosts)].start(
+            [BENCH, "all_reduce", "--backend=shm", f"--json={file}", *options],
+            {**environment(coordinator, job, rank, world_size), **variables})
+            for rank in range(world_size)]
+        for rank in ranks:
+            self.assertEqual(rank.wait(HANG_S), 0)
+        with open(file, encoding="utf-8") as figures:
+            row = json.load(figures)[0]
+        self.assertEqual(row["wrong"], 0)
+        return row
+
+    def test_a_small_all_reduce_takes_one_delay_whoever_shares_a_host(self):
+        delay_s = 0.01
+        with laboratory.Laboratory(4, delay_s=delay_s) as lab:
+            row = self.measure(lab, lab.start_coordinator(COORDINATOR), "delay",
+                               "--minbytes=4K", "--maxbytes=4K", "--iters=5",
+                               "--run_cycles=5")
+            self.assertGreaterEqual(row["time_us"]["min"], delay_s * 1e6)
+            # Without regard to who shares a host it takes two.
+            self.assertLess(row["time_us"]["min"], 2 * delay_s * 1e6)
+
+    def test_what_ranks_of_a_host_give_to_others_leaves_it_as_one(self):
+        sent = {}
+        with laboratory.Laboratory(2) as lab:
+            coordinator = lab.start_coordinator(COORDINATOR)
+            for way, variables in (("hosts", {}), ("flat", {"MUSTER_SHM": "0"})):
+                before = lab.hosts[1].sent_bytes()
+                self.measure(lab, coordinator, way, "--minbytes=16M",
+                             "--maxbytes=16M", "--iters=1", "--run_cycles=1",
+                             **variables)
+                sent[way] = lab.hosts[1].sent_bytes() - before
+        # Of n bytes a host sends n; in a ring of four whose neighbours are on
+        # the other host each of its two ranks 1.5 n.
+        self.assertLess(sent["hosts"], 0.4 * sent["flat"])
 
 
 if __name__ == "__main__":
