@@ -143,6 +143,22 @@ TEST_F(GroupsTest, SubgroupsAndSplitsAndGroupsOfTheirMembersAlone) {
   ExpectAll("bye");
 }
 
+TEST_F(GroupsTest, ANameUsedAgainIsThatOfAnotherGroup) {
+  Start("names again", 4);
+  const std::vector<std::vector<size_t>> groups = {
+      {0, 1, 2}, {0, 2, 3}, {0, 1, 2}};
+  const std::vector<std::string> ones = {"1", "10", "100", "1000"};
+  for (const std::vector<size_t>& ranks : groups) {
+    const std::string two = ranks[1] == 1 ? "11" : "101";
+    for (const size_t rank : {ranks[0], ranks[1]}) {
+      EXPECT_EQ(Line(rank), "part sum " + two);
+      EXPECT_EQ(Line(rank), "two sum " + two);
+    }
+    EXPECT_EQ(Line(ranks[2]), "part sum " + ones[ranks[2]]);
+  }
+  ExpectAll("bye");
+}
+
 // What rank `rank` of the scenario "errors" says.
 std::vector<std::string> ErrorTexts(int rank) {
   const std::string one = "\"one" + std::to_string(rank) + "\"";
@@ -394,6 +410,17 @@ TEST_F(GroupsTest, RanksThatMeanDifferentThingsByOneCallAreAllToldSo) {
               "makes a device mesh of shape [2, 2], dimensions a, b, on "
               "\"cpu\"",
               "makes a device mesh of shape [4, 1], on \"cpu\"");
+  expect_told({0, 1, 2}, "makes group \"c\" of 4 ranks (0, 1, 2, 3)",
+              "makes group \"d\" of 1 rank (3)");
+  ExpectAll("next sum 1111");
+  expect_told({1}, "makes group \"world:split:0:1\" of 2 ranks (1, 3)",
+              "makes group \"world:split:0:2\" of 2 ranks (2, 3)");
+  ExpectAll("next sum 1111");
+  expect_told({0, 1}, "makes group \"world:split:1:0\" of 3 ranks (0, 1, 2)",
+              "splits group \"world\" into parts of which it is in none");
+  ExpectAll("next sum 1111");
+  expect_told({2, 3}, "", "cannot have duplicate ranks, but rank 2 is in it");
+  ExpectAll("next sum 1111");
   for (const std::string group : {"a", "world"}) {
     for (size_t rank = 0; rank < 3; ++rank) {
       EXPECT_THAT(Line(rank),

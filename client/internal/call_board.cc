@@ -49,31 +49,44 @@ constexpr std::chrono::seconds kLateTime(2);
 constexpr int64_t kPassed = 16;
 
 std::string PassedKeyOf(const SharedCall& call) {
-  return absl::StrCat(call.number % kPassed);
+  const std::string number = absl::StrCat(call.number % kPassed);
+  // Few, so that what was told of groups that are over does not pile up.
+  return call.series.empty()
+             ? number
+             : absl::StrCat(call.series.substr(0, 1), "-", number);
+}
+
+// As it is told: names may have any characters, and be long.
+SharedCall Canonical(SharedCall call) {
+  call.place = StableHash(call.place);
+  if (!call.series.empty()) call.series = StableHash(call.series);
+  return call;
 }
 
 std::string Encode(absl::string_view stand, const SharedCall& call) {
-  return absl::StrCat(stand, "\n", call.number, "\n", call.place, "\n",
-                      absl::StrJoin(call.ranks, ","), "\n", call.meaning);
+  return absl::StrCat(stand, "\n", call.series, "\n", call.number, "\n",
+                      call.place, "\n", absl::StrJoin(call.ranks, ","), "\n",
+                      call.meaning);
 }
 
 std::optional<SharedCall> Decode(absl::string_view text,
                                  std::string* const stand) {
   const std::vector<std::string> fields =
-      absl::StrSplit(text, absl::MaxSplits('\n', 4));
+      absl::StrSplit(text, absl::MaxSplits('\n', 5));
   SharedCall call;
-  if (fields.size() != 5 || !absl::SimpleAtoi(fields[1], &call.number)) {
+  if (fields.size() != 6 || !absl::SimpleAtoi(fields[2], &call.number)) {
     return std::nullopt;
   }
   *stand = fields[0];
-  call.place = fields[2];
+  call.series = fields[1];
+  call.place = fields[3];
   for (const absl::string_view rank :
-       absl::StrSplit(fields[3], ',', absl::SkipEmpty())) {
+       absl::StrSplit(fields[4], ',', absl::SkipEmpty())) {
     if (!absl::SimpleAtoi(rank, &call.ranks.emplace_back())) {
       return std::nullopt;
     }
   }
-  call.meaning = fields[4];
+  call.meaning = fields[5];
   return call;
 }
 
@@ -93,7 +106,8 @@ std::string CallBoard::KeyOf(absl::string_view kind, const Entry& entry) const {
                       entry.place, "/", entry.key);
 }
 
-void CallBoard::Tell(absl::string_view stand, const SharedCall& call) const {
+void CallBoard::Tell(absl::string_view stand, const SharedCall& told) const {
+  const SharedCall call = Canonical(told);
   const Entry entry = {.rank = options_.rank, .key = PassedKeyOf(call)};
   SetKey(options_.session->stream(), KeyOf(kCalls, entry), Encode(stand, call),
          {.ephemeral = true}, BoardDeadline())
@@ -131,7 +145,8 @@ bool CallBoard::IsInTheWay(const SharedCall& call, const SharedCall& other,
   const bool mutual =
       waits &&
       std::binary_search(other.ranks.begin(), other.ranks.end(), options_.rank);
-  const bool same_number = call.number > 0 && call.number == other.number;
+  const bool same_number = call.number > 0 && call.number == other.number &&
+                           call.series == other.series;
   if (!mutual && !same_number) return false;
   if (refused) return true;
   if (call.place == other.place) return false;
@@ -167,7 +182,7 @@ absl::Status CallBoard::QuarrelWith(const SharedCall& call, const Entry& other,
   const std::string text = absl::StrCat(
       "ranks do not mean the same by one call: ", NameOf(other.rank), " ",
       theirs->meaning, ", ", NameOf(options_.rank), " ", call.meaning);
-  SpreadTo(call.ranks, StableHash(call.place), entries, text);
+  SpreadTo(call.ranks, call.place, entries, text);
   SpreadTo(theirs->ranks, other.place, entries, text);
   return absl::InvalidArgumentError(text);
 }
@@ -177,6 +192,7 @@ void CallBoard::SpreadTo(const std::vector<int>& ranks,
                          const std::string& place,
                          const std::vector<Entry>& entries,
                          const std::string& text) const {
+  if (place.empty()) return;
   const auto tell = [&](const Entry& entry, std::chrono::milliseconds ttl) {
     SetKey(options_.session->stream(), KeyOf(kQuarrels, entry), text,
            {.ttl = ttl}, BoardDeadline())
@@ -188,7 +204,6 @@ void CallBoard::SpreadTo(const std::vector<int>& ranks,
     here.insert(entry.rank);
     tell(entry, kQuarrelTime);
   }
-  if (place.empty()) return;
   for (const int rank : ranks) {
     if (here.contains(rank)) continue;
     tell({.rank = rank, .place = place, .key = kAnyCall}, kLateTime);
@@ -197,9 +212,9 @@ void CallBoard::SpreadTo(const std::vector<int>& ranks,
 
 CallBoard::Waiting::Waiting(const CallBoard* const board, SharedCall call)
     : board_(*board),
-      call_(std::move(call)),
+      call_(Canonical(std::move(call))),
       own_{.rank = board->options_.rank,
-           .place = StableHash(call_.place),
+           .place = call_.place,
            .key = absl::StrCat(
                absl::Hex(std::random_device()(), absl::kZeroPad8))} {}
 

@@ -23,6 +23,9 @@ std::string StableHash(absl::string_view text);
 struct SharedCall {
   // Counts those that all ranks make in the same order, from 1; 0: another.
   int64_t number = 0;
+  // What it counts: splits of one group, by that; empty: what all ranks of the
+  // default group make.
+  std::string series = {};
   // The same on all ranks that meet.
   std::string place = {};
   // What the caller does, for people: `makes group "1" of 2 ranks (0, 1)`.
@@ -39,7 +42,8 @@ struct SharedCall {
 // to hear of it.
 //
 // Nothing is told before a call has waited for a while, but by ranks that do
-// not wait in it. Thread-safe.
+// not wait in it, and of calls that may come to their end on a rank that means
+// something else by them than one that waits. Thread-safe.
 class CallBoard {
  public:
   struct Options {
@@ -53,8 +57,8 @@ class CallBoard {
 
   explicit CallBoard(Options options) : options_(std::move(options)) {}
 
-  // This rank has made the call and does not wait in it: it has no part in it,
-  // or was refused, which `meaning` says then.
+  // This rank has made the call and does not wait in it (any more): it has no
+  // part in it, or it worked; or it was refused, which `meaning` says then.
   void Pass(const SharedCall& call) const;
   void Refuse(SharedCall call, const std::string& why) const;
 
@@ -78,7 +82,7 @@ class CallBoard {
                 const std::string& text) const;
   bool IsInTheWay(const SharedCall& call, const SharedCall& other, bool waits,
                   bool refused) const;
-  void Tell(absl::string_view stand, const SharedCall& call) const;
+  void Tell(absl::string_view stand, const SharedCall& told) const;
   std::string NameOf(int rank) const;
 
   const Options options_;

@@ -43,8 +43,8 @@ struct GroupStateOptions {
   // Begins the keys that its ranks share in the job's store, and differs from
   // that of any other group, also of one that had the same name and is over.
   std::string key_prefix = {};
-  // What is added to the names of its barriers, so that they do not meet those
-  // of another group that has had its name.
+  // What is added to the names of its barriers, and of groups made of it, so
+  // that they do not meet those of another group that has had its name.
   std::string barrier_suffix = {};
   // The CUDA device that it is bound to; -1: none.
   int device = -1;

@@ -54,6 +54,11 @@ void CheckDistinct(const std::vector<int>& ranks, absl::string_view what) {
   }
 }
 
+// No other group has it, also none that had the same name and is over.
+std::string UniqueName(const ProcessGroup& group) {
+  return absl::StrCat(group.name(), group.state()->options().barrier_suffix);
+}
+
 // In names of shrunk groups; of more a hash.
 constexpr size_t kExcludedInNameMax = 8;
 
@@ -146,6 +151,7 @@ void CheckBackend(const std::string& backend) {
 // The same place for all that make this group, however often there was one.
 SharedCall Groups::CallOf(const Plan& plan) {
   return {.number = plan.call_number,
+          .series = plan.call_series,
           .place = absl::StrCat(plan.name, "/", HashOf(plan.ranks)),
           .meaning = plan.meaning.empty()
                          ? absl::StrCat("makes group \"", plan.name, "\" of ",
@@ -236,7 +242,15 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
     if (number > 0) options_.board->Pass(CallOf(plan));
     return non_member_;
   }
-  if (!options.name.empty() || number > 0) return Form(plan);
+  if (!options.name.empty() || number > 0) {
+    std::shared_ptr<ProcessGroup> group = Form(plan);
+    // One that means another group may have come to the end of this call: with
+    // numbers for names it could not.
+    if (!options.name.empty() && number > 0) {
+      options_.board->Pass(CallOf(plan));
+    }
+    return group;
+  }
   const std::string hash = HashOf(plan.ranks);
   {
     MutexLock lock(mutex_);
@@ -254,34 +268,26 @@ std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
   return group;
 }
 
-std::shared_ptr<ProcessGroup> Groups::Split(
-    const std::shared_ptr<ProcessGroup>& parent,
-    const std::vector<std::vector<int>>& split_ranks,
-    const SplitGroupOptions& options) {
-  CheckKnown(parent);
-  if (parent->rank() < 0) return non_member_;
-  // Before all checks, as of new groups.
-  int64_t number = 0;
-  {
-    MutexLock lock(mutex_);
-    number = last_split_[parent->name()]++;
-  }
+Groups::Plan Groups::PlanSplit(const ProcessGroup& parent,
+                               const std::vector<std::vector<int>>& split_ranks,
+                               const SplitGroupOptions& options,
+                               int64_t number) const {
   Plan plan;
   plan.timeout_name = "SplitGroupOptions::timeout";
   plan.timeout =
-      CheckTimeout(options.timeout, parent->timeout(), plan.timeout_name);
-  plan.backend = parent->backend();
+      CheckTimeout(options.timeout, parent.timeout(), plan.timeout_name);
+  plan.backend = parent.backend();
   plan.nccl = options_.nccl;
   plan.description = options.description;
   if (split_ranks.empty()) Invalid("split_ranks cannot be empty");
-  std::vector<int> placed(static_cast<size_t>(parent->size()), -1);
+  std::vector<int> placed(static_cast<size_t>(parent.size()), -1);
   for (size_t i = 0; i < split_ranks.size(); ++i) {
     std::vector<int> ranks = split_ranks[i];
     if (ranks.empty()) Invalid("the split group cannot be empty");
     std::sort(ranks.begin(), ranks.end());
     CheckDistinct(ranks, "the split group");
     for (int& rank : ranks) {
-      const int global = parent->state()->GlobalRankOf(rank);
+      const int global = parent.state()->GlobalRankOf(rank);
       int& place = placed[static_cast<size_t>(rank)];
       if (place >= 0) {
         Invalid(absl::StrCat("Rank ", rank, " has appeared in both split ",
@@ -290,18 +296,49 @@ std::shared_ptr<ProcessGroup> Groups::Split(
       place = static_cast<int>(i);
       rank = global;
     }
-    if (placed[static_cast<size_t>(parent->rank())] == static_cast<int>(i)) {
+    if (placed[static_cast<size_t>(parent.rank())] == static_cast<int>(i)) {
       plan.ranks = ranks;
     }
   }
-  plan.name = absl::StrCat(parent->name(), ":split:", number, ":",
-                           placed[static_cast<size_t>(parent->rank())]);
+  const int part = placed[static_cast<size_t>(parent.rank())];
+  plan.name =
+      absl::StrCat(UniqueName(parent), ":split:", number - 1, ":", part);
   plan.name_is_fresh = true;
-  plan.descent = parent->state()->Split(
-      {.part = placed[static_cast<size_t>(parent->rank())],
-       .group_name = plan.name,
-       .nccl = plan.nccl});
-  return plan.ranks.empty() ? non_member_ : Form(plan);
+  plan.call_number = number;
+  plan.call_series = UniqueName(parent);
+  if (plan.ranks.empty()) {
+    plan.meaning = absl::StrCat("splits group \"", parent.name(),
+                                "\" into parts of which it is in none");
+  }
+  plan.descent = parent.state()->Split(
+      {.part = part, .group_name = plan.name, .nccl = plan.nccl});
+  return plan;
+}
+
+std::shared_ptr<ProcessGroup> Groups::Split(
+    const std::shared_ptr<ProcessGroup>& parent,
+    const std::vector<std::vector<int>>& split_ranks,
+    const SplitGroupOptions& options) {
+  CheckKnown(parent);
+  if (parent->rank() < 0) return non_member_;
+  const std::string series = UniqueName(*parent);
+  // Before all checks, as of new groups.
+  int64_t number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = ++last_split_[series];
+  }
+  Plan plan;
+  try {
+    plan = PlanSplit(*parent, split_ranks, options, number);
+  } catch (const DistError& error) {
+    options_.board->Refuse({.number = number, .series = series}, error.what());
+    throw;
+  }
+  std::shared_ptr<ProcessGroup> group =
+      plan.ranks.empty() ? non_member_ : Form(plan);
+  options_.board->Pass(CallOf(plan));
+  return group;
 }
 
 std::shared_ptr<ProcessGroup> Groups::Shrink(
@@ -320,7 +357,7 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
   plan.backend = group->backend();
   plan.nccl = options_.nccl;
   plan.description = options.description;
-  const std::string shrunk = NameOfShrunk(group->name(), ranks_to_exclude);
+  const std::string shrunk = NameOfShrunk(UniqueName(*group), ranks_to_exclude);
   plan.meaning = absl::StrCat("shrinks group \"", group->name(), "\" to ",
                               RanksText(plan.ranks));
   {

@@ -138,6 +138,7 @@ class Groups {
     std::string name;
     // As in SharedCall.
     int64_t call_number = 0;
+    std::string call_series;
     std::string meaning;
     std::vector<int> ranks;  // ascending
     std::string backend;
@@ -156,6 +157,10 @@ class Groups {
   // `number`: of the call; 0: with local synchronization, and then no name yet
   // if none is given.
   Plan PlanNew(const NewGroupOptions& options, int64_t number) const;
+  // The part of `parent` that this rank is in; of no ranks: it is in none.
+  Plan PlanSplit(const ProcessGroup& parent,
+                 const std::vector<std::vector<int>>& split_ranks,
+                 const SplitGroupOptions& options, int64_t number) const;
   static SharedCall CallOf(const Plan& plan);
   // Its name is taken by then, and is free again if it throws.
   std::shared_ptr<ProcessGroup> Form(const Plan& plan);
@@ -172,7 +177,7 @@ class Groups {
   // Of those that are being made, too: without a group yet.
   std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
   // Names by counting: those of all ranks, those of one list of ranks, and the
-  // splits of one group.
+  // splits of one group, by its UniqueName.
   int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, int64_t> last_by_hash_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int64_t> last_split_ ABSL_GUARDED_BY(mutex_);

@@ -101,6 +101,37 @@ int Overlapping() {
   return 0;
 }
 
+// Of four ranks: groups of one name, whose splits and smaller groups have other
+// names each time.
+int NamesAgain() {
+  InitProcessGroup(kOptions);
+  const Flags abort = Flags::kAbort;
+  for (const std::vector<int>& ranks :
+       {std::vector<int>{0, 1, 2}, {0, 2, 3}, {0, 1, 2}}) {
+    const Group group = NewGroup({.ranks = ranks, .name = "again"});
+    if (group->rank() >= 0) {
+      const Group part = SplitGroup(group, {{0, 1}, {2}});
+      SaySum("part", part);
+      DestroyProcessGroup(part);
+    }
+    if (group->rank() == 0 || group->rank() == 1) {
+      const Group two = ShrinkGroup({2}, group, {.shrink_flags = abort});
+      SaySum("two", two);
+      DestroyProcessGroup(two);
+    } else {
+      try {
+        DestroyProcessGroup(group);
+      } catch (const DistError&) {
+        // That it was shrunk.
+      }
+    }
+    Barrier();
+  }
+  DestroyProcessGroup();
+  Say("bye");
+  return 0;
+}
+
 // Of four ranks: the other ways to make groups.
 int Makers() {
   InitProcessGroup(kOptions);
@@ -411,6 +442,18 @@ int Disagree() {
     GetRank() == 3 ? InitDeviceMesh("cpu", {4, 1})
                    : InitDeviceMesh("cpu", {2, 2}, {.dim_names = {"a", "b"}});
   });
+  // The odd one alone comes to the end of what it means.
+  either(3, {.ranks = {{3}}, .name = "d"}, {.name = "c"});
+  using Parts = std::vector<std::vector<int>>;
+  const auto split = [](int odd, const Parts& odd_parts, const Parts& parts) {
+    SayProblem(
+        [&] { SplitGroup(nullptr, GetRank() == odd ? odd_parts : parts); });
+    SaySum("next", nullptr);
+  };
+  // The others come to the end of what they mean.
+  split(1, {{0}, {1, 3}, {2}}, {{0}, {1}, {2, 3}});
+  split(2, {{0, 1}}, {{0, 1, 2}});
+  split(3, {{0, 1}, {2, 2}}, {{0, 1}, {2, 3}});
   // Names that were quarrelled about are free.
   const Group group = NewGroup({.name = "a"});
   if (GetRank() < 3) {
@@ -527,6 +570,7 @@ int Main(int argc, char** argv) {
       {"errors", &Errors},
       {"mourners", &Mourners},
       {"late", &Late},
+      {"names again", &NamesAgain},
       {"quarrel", &Quarrel},
       {"bystanders", &Bystanders},
       {"alone", &Alone},
