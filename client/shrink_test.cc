@@ -275,6 +275,7 @@ TEST_F(ShrinkTest, InAFileTheNewRankZeroTellsWhereItServes) {
 TEST_F(ShrinkTest, ALivingRankIsLeftOutAndHearsOfIt) {
   Start("outcast", 3);
   EXPECT_THAT(Line(1), HasSubstr(": shrunk without global rank 1"));
+  for (const size_t rank : {0, 2}) ranks_[rank]->WriteLine("go");
   EXPECT_THAT(Line(1), AllOf(StartsWith("error DistBackendError [1] group "
                                         "\"world\": aborted by rank "),
                              HasSubstr(": shrunk without rank 1")));

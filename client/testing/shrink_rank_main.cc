@@ -101,6 +101,8 @@ int Outcast() {
       ShrinkGroup({1}, group, {.shrink_flags = Flags::kAbort});
   SayProblem([&] { unfinished.Wait(); });
   SayGroup("group", smaller);
+  // The end of the default group is that of all others.
+  AwaitLine();
   ShrinkGroup({1}, nullptr, {.shrink_flags = Flags::kAbort});
   SayGroup("world", nullptr);
   DestroyProcessGroup();
