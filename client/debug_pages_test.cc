@@ -23,8 +23,8 @@ class DebugPagesTest : public ::testing::Test {
  protected:
   ~DebugPagesTest() override {
     if (IsInitialized()) DestroyProcessGroup();
-    for (const char* name :
-         {"MUSTER_HTTP_PORT", "MUSTER_HTTP_ADDRESS", "MUSTER_TOKEN"}) {
+    for (const char* name : {"MUSTER_HTTP_PORT", "MUSTER_HTTP_ADDRESS",
+                             "MUSTER_TOKEN", "MUSTER_JOB_TOKEN"}) {
       unsetenv(name);
     }
   }
@@ -106,6 +106,19 @@ TEST_F(DebugPagesTest, BeyondLoopbackTheyWantTheToken) {
         << right;
   }
   EXPECT_EQ(client_->Get("/metrics")->status, 200);
+}
+
+TEST_F(DebugPagesTest, BeyondLoopbackTheyWantTheJobsOwnTokenWhereThereIsOne) {
+  Start("0.0.0.0");
+  setenv("MUSTER_TOKEN", "grain", 1);
+  setenv("MUSTER_JOB_TOKEN", "straw", 1);
+  const auto status = [&](const char* header) {
+    return client_->Get("/debug/groups", {{"Authorization", header}})->status;
+  };
+  EXPECT_EQ(status("Bearer grain"), 401);
+  EXPECT_EQ(status("Bearer straw"), 200);
+  unsetenv("MUSTER_TOKEN");
+  EXPECT_EQ(status("Bearer straw"), 200);
 }
 
 }  // namespace

@@ -172,6 +172,20 @@ absl::StatusOr<std::string> TokenOf(const SessionOptions& options) {
   return token;
 }
 
+absl::StatusOr<std::string> JobTokenOf(
+    const std::function<const char*(const char* name)>& environment) {
+  SessionOptions options;
+  const char* const token = environment("MUSTER_JOB_TOKEN");
+  const char* const file = environment("MUSTER_JOB_TOKEN_FILE");
+  if (token != nullptr) options.token = token;
+  if (file != nullptr) options.token_file = file;
+  absl::StatusOr<std::string> found = TokenOf(options);
+  if (found.ok()) return found;
+  return absl::Status(found.status().code(),
+                      absl::StrCat("MUSTER_JOB_TOKEN, MUSTER_JOB_TOKEN_FILE: ",
+                                   found.status().message()));
+}
+
 absl::StatusOr<ChannelSecurity> LoadChannelSecurity(
     const SessionOptions& options, const Endpoint& endpoint) {
   absl::Status status = CheckTls(options);

@@ -36,6 +36,12 @@ absl::Status TakeSecurityFromEnvironment(
 // Errors: kInvalidArgument (the file, or what it has; never the token).
 absl::StatusOr<std::string> TokenOf(const SessionOptions& options);
 
+// The token that the pages of a job's processes want, read anew:
+// MUSTER_JOB_TOKEN, or what is in MUSTER_JOB_TOKEN_FILE; empty: neither is set.
+// Errors: kInvalidArgument, as TokenOf; the text names the variables.
+absl::StatusOr<std::string> JobTokenOf(
+    const std::function<const char*(const char* name)>& environment);
+
 // Reads the files.
 // Errors: kInvalidArgument (a file, or options that do not fit together; the
 //   text names option and path, and never a token).

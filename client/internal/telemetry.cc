@@ -83,16 +83,26 @@ bool Same(const std::string& a, const std::string& b) {
   return difference == 0;
 }
 
-absl::Status MayDebug(const std::string& header) {
+// What the pages want: the job's token, else the one that this process shows
+// the coordinator, which is another one where each host has its own.
+absl::StatusOr<std::string> PagesToken() {
+  absl::StatusOr<std::string> token = JobTokenOf(FromEnvironment);
+  if (!token.ok() || !token->empty()) return token;
   SessionOptions options;
-  absl::Status status = TakeSecurityFromEnvironment(FromEnvironment, options);
+  const absl::Status status =
+      TakeSecurityFromEnvironment(FromEnvironment, options);
   if (!status.ok()) return status;
-  const absl::StatusOr<std::string> token = TokenOf(options);
+  return TokenOf(options);
+}
+
+absl::Status MayDebug(const std::string& header) {
+  const absl::StatusOr<std::string> token = PagesToken();
   if (!token.ok()) return token.status();
   if (token->empty()) {
     return absl::PermissionDeniedError(
         "beyond loopback these pages want the job's token, and this process "
-        "has none (MUSTER_TOKEN, MUSTER_TOKEN_FILE)");
+        "has none (MUSTER_JOB_TOKEN, MUSTER_JOB_TOKEN_FILE, or the "
+        "coordinator's, MUSTER_TOKEN, MUSTER_TOKEN_FILE)");
   }
   // Schemes are case-insensitive.
   constexpr absl::string_view kScheme = "bearer ";

@@ -481,7 +481,7 @@ absl::StatusOr<std::string> CtlHelp(absl::string_view name) {
       "MUSTER_INSECURE (client/README.md). The debug pages of a job's\n"
       "processes, whose addresses come from the job itself, are shown "
       "MUSTER_JOB_TOKEN\n(or what is in MUSTER_JOB_TOKEN_FILE) alone: the "
-      "token that those processes have.\n"
+      "token that those processes have,\nunder the same names.\n"
       "\n"
       "Exit status: 0: done; 1: the coordinator refused or did not answer; 2: "
       "a wrong\ncommand line; 3: diagnose found something stuck, or nothing "

@@ -571,18 +571,9 @@ int Main(int argc, char** argv) {
   if (!control.ok()) return Fail(control.status(), kMisuse);
   // Members say themselves where their pages are: this program's own token,
   // which may be an admin's, must not go there.
-  SessionOptions pages;
-  const char* const job_token = FromEnvironment("MUSTER_JOB_TOKEN");
-  const char* const job_token_file = FromEnvironment("MUSTER_JOB_TOKEN_FILE");
-  if (job_token != nullptr) pages.token = job_token;
-  if (job_token_file != nullptr) pages.token_file = job_token_file;
-  const absl::StatusOr<std::string> token = internal::TokenOf(pages);
-  if (!token.ok()) {
-    return Fail(absl::Status(token.status().code(),
-                             absl::StrCat("MUSTER_JOB_TOKEN: ",
-                                          token.status().message())),
-                kMisuse);
-  }
+  const absl::StatusOr<std::string> token =
+      internal::JobTokenOf(FromEnvironment);
+  if (!token.ok()) return Fail(token.status(), kMisuse);
   Ctl ctl(*options, *std::move(control),
           token->empty() ? "" : absl::StrCat("Bearer ", *token));
   status = ctl.Run();
