@@ -58,6 +58,8 @@ ABSL_FLAG(std::string, restart, "all",
 ABSL_FLAG(double, monitor_interval, 0.1,
           "no effect: the end of a rank is noticed at once. Scripts for "
           "torchrun may give it");
+ABSL_FLAG(bool, no_python, false,
+          "no effect: PROGRAM is run as it is. Scripts for torchrun give it");
 ABSL_FLAG(std::string, role, "default", "ROLE_NAME of the ranks");
 ABSL_FLAG(
     std::string, log_dir, "",
@@ -126,6 +128,7 @@ OptionTable Table() {
           {"max_restarts", "N"},
           {"restart", "WHAT"},
           {"monitor_interval", "SECONDS"},
+          {"no_python", ""},
           {"role", "NAME"},
           {"log_dir", "FOLDER"},
           {"redirects", "STREAMS", 'r'},
@@ -294,7 +297,11 @@ absl::Status ReadRendezvous(const OptionTable& given, LaunchOptions& options) {
                      options.rendezvous_id, "\", which is no folder's name"));
   }
   const std::string endpoint = absl::GetFlag(FLAGS_rdzv_endpoint);
-  if (endpoint.empty()) return ReadMaster(given, options);
+  // A cluster sets the variable for all that runs there.
+  const bool standalone = absl::GetFlag(FLAGS_standalone) &&
+                          !given.IsFromEnvironment("standalone") &&
+                          given.IsFromEnvironment("rdzv_endpoint");
+  if (endpoint.empty() || standalone) return ReadMaster(given, options);
   const std::string name =
       absl::StrCat(given.Name("rdzv_endpoint"), "=", endpoint);
   if (absl::GetFlag(FLAGS_standalone)) {

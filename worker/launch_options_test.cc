@@ -49,6 +49,7 @@ TEST(LaunchOptionsTest, DashesUnderscoresAndBothFormsOfValuesAreAccepted) {
   for (const Arguments& arguments : std::vector<Arguments>{
            {"--standalone", "--nproc-per-node=4", "--", "./train", "-x"},
            {"--standalone", "--nproc_per_node=4", "./train", "-x"},
+           {"--no-python", "--nproc-per-node=4", "./train", "-x"},
            {"--standalone=true", "--nproc-per-node", "4", "./train", "-x"},
            {"-nproc_per_node", "4", "--", "./train", "-x"}}) {
     const auto options = Parse(arguments);
@@ -180,6 +181,19 @@ TEST(LaunchOptionsTest, OneHostWithAMasterServesThere) {
   options = Parse({"--standalone", "p"}, {{"PET_MASTER_PORT", "29500"}});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->rendezvous_host, "");
+}
+
+TEST(LaunchOptionsTest, StandaloneIsNotUndoneByAClustersVariable) {
+  const Environment cluster = {{"PET_RDZV_ENDPOINT", "host-a:7070"}};
+  const auto options = Parse({"--standalone", "p"}, cluster);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->rendezvous_host, "");
+  EXPECT_EQ(ErrorOf({"--rdzv-endpoint=h:1", "p"}, {{"PET_STANDALONE", "1"}}),
+            "PET_STANDALONE and --rdzv-endpoint=h:1 exclude each other");
+  EXPECT_EQ(ErrorOf({"p"}, {{"PET_STANDALONE", "1"},
+                            {"PET_RDZV_ENDPOINT", "host-a:7070"}}),
+            "PET_STANDALONE and PET_RDZV_ENDPOINT=host-a:7070 exclude each "
+            "other");
 }
 
 TEST(LaunchOptionsTest, WithC10dTheHostOfTheEndpointServes) {

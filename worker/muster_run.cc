@@ -7,7 +7,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -61,9 +63,15 @@ void BlockSignals(const std::vector<int>& handled) {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-// Gives the ranks' output a folder where it needs one, as torchrun does.
+// Gives the ranks' output a folder where it needs one, as torchrun does. Its
+// path holds wherever a rank goes, which has that of its error file.
 bool GiveLogFolder(muster::worker::LaunchOptions& options) {
-  if (!options.log_dir.empty()) return true;
+  if (!options.log_dir.empty()) {
+    std::error_code error;
+    const auto path = std::filesystem::absolute(options.log_dir, error);
+    if (!error) options.log_dir = path.lexically_normal().string();
+    return true;
+  }
   if (options.redirects.empty() && options.tee.empty()) return true;
   absl::StatusOr<std::string> folder =
       muster::worker::MakeFolderToKeep("muster-logs.", "the ranks' output");

@@ -133,6 +133,18 @@ class OutputTest(MusterRunTest):
                         self.assertEqual(file.read(), f"{word}\n")
             self.assertEqual(len(os.listdir(folder)), 3)
 
+    def test_a_rank_finds_its_error_file_wherever_it_goes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = self.launch(
+                'cd /; echo "{\\"message\\": \\"no data\\"}" '
+                '>$TORCHELASTIC_ERROR_FILE; exit 3', "--log-dir=logs",
+                "--rdzv-id=job7", nproc=1, cwd=folder)
+            status, _, err = run.finish()
+            self.assertEqual(status, 3)
+            self.assertIn("exited with status 3: no data", err)
+            self.assertTrue(os.path.exists(
+                f"{folder}/logs/job7/attempt_0/0/error.json"))
+
     def test_redirects_and_tee_choose_streams_by_rank(self):
         with tempfile.TemporaryDirectory() as folder:
             run = self.launch('echo out; echo err >&2', f"--log-dir={folder}",

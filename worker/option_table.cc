@@ -42,6 +42,11 @@ bool OptionTable::IsGiven(absl::string_view name) const {
   return given_.find(name) != given_.end();
 }
 
+bool OptionTable::IsFromEnvironment(absl::string_view name) const {
+  const auto found = given_.find(name);
+  return found != given_.end() && found->second != Spelling(name);
+}
+
 std::string OptionTable::Name(absl::string_view name) const {
   const auto found = given_.find(name);
   return found == given_.end() ? Spelling(name) : found->second;

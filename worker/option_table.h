@@ -52,6 +52,9 @@ class OptionTable {
   // Whether somebody gave it, if only its default.
   bool IsGiven(absl::string_view name) const;
 
+  // Whether what counts of it is a variable's, and no argument's.
+  bool IsFromEnvironment(absl::string_view name) const;
+
   // As errors call the option: "--node-rank", or "PET_NODE_RANK" where that is
   // how it was given.
   std::string Name(absl::string_view name) const;
