@@ -81,7 +81,8 @@ struct GroupProgress {
   // Sequence numbers of the group's collectives, counted from 1; 0: none yet.
   int64_t last_enqueued = 0;
   int64_t last_completed = 0;
-  // The collective that runs now, for people; empty when none does.
+  // The collective that runs now, for people; empty when none does. Where none
+  // is enqueued yet the group connects, and this is the call that makes it.
   std::string current;
   std::chrono::milliseconds running_for{0};
   // When that is a send or a receive.

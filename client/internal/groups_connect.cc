@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/internal/debugging.h"
@@ -60,6 +61,14 @@ absl::Status NotFormed(const GroupStateOptions& group,
         DescribeMember(member, group.is_world));
   }
   return WithCulprits(absl::Status(why.code(), text), culprits);
+}
+
+// The call in which the ranks of the group wait for each other.
+std::string CallOf(const GroupStateOptions& group) {
+  if (group.is_world) return "init_process_group";
+  if (absl::StrContains(group.name, ":shrink:")) return "shrink_group";
+  if (absl::StrContains(group.name, ":split:")) return "split_group";
+  return "new_group";
 }
 
 // With what the debug level, and the flight recorder, want to see of it.
@@ -126,6 +135,7 @@ absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
     std::shared_ptr<Session> session, std::shared_ptr<FailureJudge> judge,
     LiveGroups& live) {
   options.device = peers.device;
+  const LiveGroups::Connecting connecting(&live, options.name, CallOf(options));
   auto backend = dataplane::CreateBackend(options.backend, peers);
   if (!backend.ok()) {
     // A peer that broke a connection may be gone.

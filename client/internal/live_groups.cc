@@ -1,8 +1,10 @@
 #include "client/internal/live_groups.h"
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -67,6 +69,26 @@ void LiveGroups::Add(const std::shared_ptr<GroupState>& group) {
   AddAndTidy(groups_, group);
 }
 
+LiveGroups::Connecting::Connecting(LiveGroups* live, std::string group,
+                                   std::string call)
+    : live_(*live), group_(std::move(group)), call_(std::move(call)) {
+  MutexLock lock(live_.mutex_);
+  live_.connecting_.push_back(this);
+}
+
+LiveGroups::Connecting::~Connecting() {
+  MutexLock lock(live_.mutex_);
+  std::vector<const Connecting*>& all = live_.connecting_;
+  all.erase(std::remove(all.begin(), all.end(), this), all.end());
+}
+
+GroupProgress LiveGroups::Connecting::Progress() const {
+  return {.group = group_,
+          .current = call_,
+          .running_for = std::chrono::duration_cast<std::chrono::milliseconds>(
+              dataplane::Clock::now() - since_)};
+}
+
 void LiveGroups::OnEvent(const MemberEvent& event) {
   std::vector<std::shared_ptr<FailureJudge>> judges;
   {
@@ -120,13 +142,16 @@ LiveGroups::Absent LiveGroups::AbsentOf(int64_t generation,
 
 std::vector<GroupProgress> LiveGroups::Progress() const {
   std::vector<std::shared_ptr<GroupState>> groups;
+  std::vector<GroupProgress> progress;
   {
     MutexLock lock(mutex_);
     groups = Locked(groups_);
+    for (const Connecting* const connecting : connecting_) {
+      progress.push_back(connecting->Progress());
+    }
   }
-  std::vector<GroupProgress> progress;
   for (const auto& group : groups) {
-    if (progress.size() == kProgressGroupsMax) break;
+    if (progress.size() >= kProgressGroupsMax) break;
     for (GroupProgress& one : group->Progress()) {
       progress.push_back(std::move(one));
     }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -14,6 +15,7 @@
 #include "client/internal/failure_judge.h"
 #include "client/internal/group_state.h"
 #include "client/session.h"
+#include "dataplane/instant.h"
 #include "dataplane/mutex.h"
 
 namespace muster::internal {
@@ -33,6 +35,25 @@ class LiveGroups {
   // kProgressGroupsMax that live.
   void Add(const std::shared_ptr<GroupState>& group)
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A group that connects, while this lives: the heartbeats tell that it is in
+  // `call`, and has no collective yet.
+  class Connecting {
+   public:
+    // `live` must outlive it.
+    Connecting(LiveGroups* live, std::string group, std::string call);
+    ~Connecting();
+    Connecting(const Connecting&) = delete;
+    Connecting& operator=(const Connecting&) = delete;
+
+    GroupProgress Progress() const;
+
+   private:
+    LiveGroups& live_;
+    const std::string group_;
+    const std::string call_;
+    const dataplane::Instant since_ = dataplane::Clock::now();
+  };
 
   // The callbacks of the session.
   void OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -58,6 +79,7 @@ class LiveGroups {
   absl::Status session_over_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<FailureJudge>> judges_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<GroupState>> groups_ ABSL_GUARDED_BY(mutex_);
+  std::vector<const Connecting*> connecting_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::internal

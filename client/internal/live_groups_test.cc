@@ -122,6 +122,19 @@ TEST(LiveGroupsTest, AGenerationIsOverWhenTheCoordinatorSaysSo) {
   EXPECT_FALSE(live.IsOver(2));
 }
 
+TEST(LiveGroupsTest, AGroupThatConnectsIsToldUntilItIsThere) {
+  LiveGroups live;
+  {
+    const LiveGroups::Connecting connecting(&live, "tp0", "new_group");
+    const std::vector<GroupProgress> progress = live.Progress();
+    ASSERT_EQ(progress.size(), 1U);
+    EXPECT_EQ(progress[0].group, "tp0");
+    EXPECT_EQ(progress[0].current, "new_group");
+    EXPECT_EQ(progress[0].last_enqueued, 0);
+  }
+  EXPECT_TRUE(live.Progress().empty());
+}
+
 TEST(LiveGroupsTest, NoMoreThanTheCoordinatorTakes) {
   LiveGroups live;
   std::vector<std::shared_ptr<GroupState>> groups;

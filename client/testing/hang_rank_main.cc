@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -26,7 +27,27 @@ void Step(const std::shared_ptr<ProcessGroup>& group = nullptr) {
   AllReduce(Tensor(values), {.group = group});
 }
 
+// A rank with a seat whose addresses nobody gets: as if it hung after the
+// rendezvous, before it connects.
+[[noreturn]] void JoinAlone() {
+  const auto get = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  const std::shared_ptr<Session> session = Session::Connect(
+      {.address = get("MASTER_ADDR") + ":" + get("MASTER_PORT"),
+       .job = get("TORCHELASTIC_RUN_ID")});
+  session->Join({.rank = std::stoi(get("RANK")),
+                 .world_size = std::stoi(get("WORLD_SIZE"))});
+  std::printf("hanging\n");
+  std::fflush(stdout);
+  LostInUserCode();
+}
+
 int Hang(const std::string& how) {
+  if (how == "connecting" && std::string(std::getenv("RANK")) == "1") {
+    JoinAlone();
+  }
   InitProcessGroup();
   const std::shared_ptr<ProcessGroup> pair =
       NewGroup({.ranks = std::vector<int>{1, 2}});

@@ -193,6 +193,18 @@ class DiagnoseTest(unittest.TestCase):
                          r"  rank 1 \(.*, pid \d+\) is in code of its own: it "
                          r"has not called new_group; .*\n  1 rank waits: 0\n")
 
+    def test_who_has_joined_and_does_not_come_to_connect_is_named(self):
+        job = self.start([RUN, f"--rdzv-endpoint={self.address}",
+                          "--rdzv-id=job", "--nproc-per-node=3", "--", RANK,
+                          "connecting"])
+        self.assertIn("hanging", job.stdout.readline())
+        # Until the others have told of it, which one of them may do first.
+        found = self.look_until(lambda found: any(
+            len(group["waiting"]) == 2 for group in found["groups"]))
+        group = found["groups"][0]
+        self.assertEqual(group["collective"], "init_process_group")
+        self.assertEqual([c["rank"] for c in group["culprits"]], [1], found)
+
     def test_who_waits_for_a_key_is_shown_with_it(self):
         self.hang("store")
         found = self.look_until(lambda found: found["groups"] and found["keys"])

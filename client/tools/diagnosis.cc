@@ -126,6 +126,46 @@ std::optional<StuckGroup> LookAtCollectives(const std::string& name,
   return group;
 }
 
+// A group whose ranks have met, or are said to, and do not get connected.
+std::optional<StuckGroup> LookAtConnecting(const std::string& name,
+                                           const std::vector<Place>& places,
+                                           const Judge& judge,
+                                           milliseconds stuck_after) {
+  StuckGroup group;
+  group.group = name;
+  std::vector<Place> missing;
+  for (const Place& place : places) {
+    if (!judge.IsSure(place) || judge.IsIll(place) || place.group == nullptr) {
+      missing.push_back(place);
+    } else if (place.connecting()) {
+      group.waiting.push_back(place.rank);
+      group.collective = place.call();
+      group.running_for = std::max(group.running_for, place.running_for());
+    }
+  }
+  if (group.waiting.empty() || group.running_for < stuck_after) {
+    return std::nullopt;
+  }
+  const Awaited awaited = {name, 0, "has not come to it"};
+  for (const Place& place : missing) {
+    group.culprits.push_back(judge.Blame(place, awaited));
+  }
+  if (missing.empty()) {
+    group.note =
+        "all ranks have come, and who can be asked answers: they reach the "
+        "coordinator and not each other; look at firewalls, and at the "
+        "addresses that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME mean";
+  }
+  return group;
+}
+
+bool IsForming(const v1::GetJobResponse& job, const std::string& name) {
+  for (const v1::RegisteredGroup& group : job.groups()) {
+    if (group.name() == name) return group.has_forming_for();
+  }
+  return false;
+}
+
 // Sends and receives: who waits for whom, through all that wait themselves.
 class PeerChains {
  public:
@@ -317,6 +357,9 @@ Diagnosis Diagnose(const v1::GetJobResponse& job,
     const std::vector<Place> places = PlacesIn(job, name);
     auto group =
         LookAtCollectives(name, places, judge, stuck_after, ToldWithin(job));
+    if (!group.has_value() && !IsForming(job, name)) {
+      group = LookAtConnecting(name, places, judge, stuck_after);
+    }
     if (group.has_value()) diagnosis.groups.push_back(*std::move(group));
     group = LookAtPeers(name, places, judge, stuck_after);
     if (group.has_value()) diagnosis.groups.push_back(*std::move(group));

@@ -17,7 +17,7 @@ namespace muster::tools {
 
 // A group in which a collective runs for too long, or a send or receive: one
 // for each of the two kinds. And one for each barrier that is open for so long,
-// and for each group that forms for so long.
+// and for each group that forms or connects for so long.
 struct StuckGroup {
   std::string group;
   // Of the collective, the send or the receive; 0: something else.

@@ -537,5 +537,56 @@ TEST_F(DiagnosisTest, AThousandCulpritsFitTheScreen) {
   EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 24);
 }
 
+// All ranks have a seat, and all but rank 2 are in the call that makes the
+// default group.
+class ConnectingTest : public DiagnosisTest {
+ protected:
+  ConnectingTest() {
+    for (int rank = 0; rank < 4; ++rank) {
+      job_.mutable_progress(rank)->clear_groups();
+      if (rank != 2) Connecting(rank);
+    }
+  }
+
+  void Connecting(int rank) {
+    v1::GroupProgress& group = GroupOf(rank, "world");
+    group.set_current("init_process_group");
+    group.mutable_running_for()->set_seconds(12);
+  }
+};
+
+TEST_F(ConnectingTest, WhoHasJoinedAndDoesNotComeToConnectIsNamed) {
+  const StuckGroup group = Look();
+  EXPECT_EQ(group.collective, "init_process_group");
+  EXPECT_EQ(group.running_for, seconds(13));
+  EXPECT_THAT(group.waiting, ElementsAre(0, 1, 3));
+  EXPECT_THAT(Ranks(group), ElementsAre(2));
+  EXPECT_EQ(group.culprits[0].what,
+            "is in code of its own: it has not come to it; it has completed no "
+            "collective yet");
+  Silent(2, 8);
+  EXPECT_EQ(Look({{2, Answer::kSilent}}).culprits[0].state, "stopped");
+}
+
+TEST_F(ConnectingTest, WhereAllHaveComeTheNetworkKeepsThemApart) {
+  Connecting(2);
+  const StuckGroup group = Look();
+  EXPECT_THAT(group.waiting, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(group.culprits, IsEmpty());
+  EXPECT_THAT(group.note, HasSubstr("not each other"));
+}
+
+TEST_F(ConnectingTest, WhoIsConnectedWaitsForThoseThatAreNot) {
+  In(0, "world", 1, 12);
+  Done(2, "world", 0);
+  const StuckGroup group = Look();
+  EXPECT_THAT(group.waiting, ElementsAre(0));
+  EXPECT_THAT(Ranks(group), ElementsAre(1, 2, 3));
+  EXPECT_EQ(group.culprits[0].state, "connecting");
+  EXPECT_THAT(group.culprits[0].what,
+              HasSubstr("has not called #1: it is in init_process_group"));
+  EXPECT_EQ(group.culprits[1].state, "user_code");
+}
+
 }  // namespace
 }  // namespace muster::tools

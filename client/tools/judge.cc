@@ -124,7 +124,9 @@ Judge::Words Judge::Elsewhere(const Place& place,
   }
   if (place.in_call()) {
     return {
-        place.in_collective() ? "in_collective" : "point_to_point",
+        place.connecting()      ? "connecting"
+        : place.in_collective() ? "in_collective"
+                                : "point_to_point",
         absl::StrCat(awaited.omission, ": it is in ", Harmless(place.call()),
                      " for ", SecondsText(place.running_for()))};
   }

@@ -117,7 +117,11 @@ bool Place::in_call() const {
 }
 
 bool Place::in_collective() const {
-  return in_call() && !peer_call.has_value();
+  return in_call() && !peer_call.has_value() && !connecting();
+}
+
+bool Place::connecting() const {
+  return in_call() && !peer_call.has_value() && enqueued() == 0;
 }
 
 const std::string& Place::call() const { return group->current(); }

@@ -53,9 +53,11 @@ struct Place {
   bool told() const { return progress != nullptr && progress->has_age(); }
   int64_t enqueued() const;
   int64_t completed() const;
-  // Whether any call of the group runs; a collective; what it is.
+  // Whether any call of the group runs; a collective; the call that makes the
+  // group; what it is.
   bool in_call() const;
   bool in_collective() const;
+  bool connecting() const;
   const std::string& call() const;
   // How long it has been in it. What is stale tells how long it had been.
   std::chrono::milliseconds running_for() const;

@@ -47,7 +47,7 @@ std::vector<int> WaitingIn(const v1::GetJobResponse& job,
   }
   std::vector<int> waiting;
   for (const Place& place : PlacesIn(job, group.name())) {
-    if (place.group != nullptr && !place.stale) continue;
+    if (place.group != nullptr && !place.connecting() && !place.stale) continue;
     if (!std::count(group.missing().begin(), group.missing().end(),
                     place.rank)) {
       waiting.push_back(place.rank);
