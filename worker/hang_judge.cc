@@ -10,10 +10,28 @@ using internal::HostMember;
 using internal::HostMembers;
 
 void HangJudge::NoteAnswer(Instant now, std::chrono::milliseconds lease) {
-  const bool paused = lease.count() > 0 && now - answered_at_ > lease / 2;
+  const bool paused = answered_at_.has_value() && lease.count() > 0 &&
+                      now - *answered_at_ > lease / 2;
   // This process may have been stopped, and the others of its host with it.
   if (!in_touch_since_.has_value() || paused) in_touch_since_ = now;
+  // The job may have come, and its lease with it, when nothing was heard.
+  lease_ = lease;
+  if (answered_at_.has_value() && IsCut(now - *answered_at_)) {
+    regained_at_ = now;
+  }
   answered_at_ = now;
+}
+
+// Heartbeats are a third of a lease apart: it may have begun with that.
+bool HangJudge::IsCut(Instant::duration silence) const {
+  return lease_.count() > 0 && silence > lease_ * 2 / 3;
+}
+
+bool HangJudge::WasCutOff(Instant now) const {
+  return answered_at_.has_value() &&
+         (IsCut(now - *answered_at_) ||
+          (regained_at_.has_value() &&
+           now - *regained_at_ < lease_ + kReturnTime));
 }
 
 std::vector<HangJudge::Lost> HangJudge::Judge(const HostMembers& answer,

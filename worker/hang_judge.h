@@ -32,6 +32,9 @@ class HangJudge {
   // long as an attempt to connect may take.
   static constexpr std::chrono::seconds kReturnTime{10};
 
+  // It is asked every second at least, and that may take a while.
+  static constexpr std::chrono::seconds kAskedWithin{2};
+
   struct Lost {
     pid_t pid = 0;
     std::string cause;
@@ -46,13 +49,29 @@ class HangJudge {
   // It was asked, and has not answered.
   void NoAnswer() { in_touch_since_.reset(); }
 
+  // Whether it has answered once, and then not for longer than it is left alone
+  // (LostRanks): what WasCutOff says is to be seen.
+  bool IsOutOfTouch(Instant now) const {
+    return answered_at_.has_value() && now - *answered_at_ > kAskedWithin;
+  }
+
+  // Whether nothing was heard from the coordinator for so long that it may have
+  // taken all ranks of this host for lost, until now or until so shortly before
+  // that they may have learnt of it just now.
+  bool WasCutOff(Instant now) const;
+
  private:
   void NoteAnswer(Instant now, std::chrono::milliseconds lease);
+  bool IsCut(Instant::duration silence) const;
 
   const Instant began_;
   // Without a pause as long as half a lease.
   std::optional<Instant> in_touch_since_;
-  Instant answered_at_;
+  std::optional<Instant> answered_at_;
+  // The last end of such a time as WasCutOff is about.
+  std::optional<Instant> regained_at_;
+  // As the last answer has it; 0: there is none, or no job yet.
+  std::chrono::milliseconds lease_{0};
   bool first_ = true;
   // Departed members, by incarnation, that are dealt with.
   std::set<uint64_t> done_;

@@ -117,6 +117,35 @@ TEST_F(HangJudgeTest, WhoWasStoppedItselfGivesTheOthersTime) {
   EXPECT_THAT(During(kLease + HangJudge::kReturnTime, {lost}), ElementsAre(7));
 }
 
+TEST_F(HangJudgeTest, SilenceInWhichAllMayHaveBeenLostIsACut) {
+  const milliseconds shorter = milliseconds(kLease) / 2;
+  const milliseconds longer = milliseconds(kLease) * 3 / 4;
+  EXPECT_FALSE(judge_.WasCutOff(now_ + seconds(60)));
+  After(seconds(0), {});
+  EXPECT_FALSE(judge_.WasCutOff(now_ + shorter));
+  EXPECT_TRUE(judge_.WasCutOff(now_ + longer));
+  After(shorter, {});
+  EXPECT_FALSE(judge_.WasCutOff(now_));
+  After(longer, {});
+  // Who connects anew hears of it a while later.
+  EXPECT_TRUE(judge_.WasCutOff(now_));
+  During(kLease + HangJudge::kReturnTime, {});
+  EXPECT_FALSE(judge_.WasCutOff(now_));
+}
+
+TEST_F(HangJudgeTest, OfACutTheLeaseMayBeKnownAtItsEndAlone) {
+  EXPECT_FALSE(judge_.IsOutOfTouch(now_ + seconds(60)));
+  judge_.Judge(HostMembers(), now_, now_);
+  now_ += kLease;
+  EXPECT_FALSE(judge_.WasCutOff(now_));
+  EXPECT_FALSE(judge_.IsOutOfTouch(now_));
+  now_ += milliseconds(1);
+  EXPECT_TRUE(judge_.IsOutOfTouch(now_));
+  After(seconds(0), {});
+  EXPECT_FALSE(judge_.IsOutOfTouch(now_));
+  EXPECT_TRUE(judge_.WasCutOff(now_));
+}
+
 TEST_F(HangJudgeTest, WhoLeftAsTheLastThingItDidDoesNotHang) {
   After(seconds(0), {Member(7, State::kLive, milliseconds(0), 1)});
   EXPECT_THAT(During(seconds(60), {Member(7, State::kLost, seconds(5), 1),

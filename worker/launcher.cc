@@ -57,8 +57,11 @@ class Launcher {
   // One attempt. No value: another one follows; else the exit status.
   std::optional<int> Try();
   std::optional<int> AfterSuccess(const Attempt& attempt);
+  // `cut_off`: this host, the only one, may have been lost.
   std::optional<int> AfterFailure(const Attempt& attempt,
-                                  const Outcome& outcome);
+                                  const Outcome& outcome, bool cut_off);
+  // Waits for the coordinator, but not for long.
+  bool WasCutOff(const LostRanks& lost_ranks);
   // What has become of the hosts when this one's ranks ended with `outcome`: a
   // host that is lost, and this one may be, ends the ranks of all, and that is
   // no failure. Whether they or the news come first is chance.
@@ -78,7 +81,8 @@ class Launcher {
   std::optional<Hosts::Change> AwaitChange(std::chrono::milliseconds timeout);
   // Takes note of the signals that have come.
   void ReadSignals();
-  // Waits for `fd` or a signal; false when neither comes in time. -1: for ever.
+  // Waits for `fd` (-1: none) or a signal; false when neither comes in time,
+  // which is -1 for ever.
   bool Poll(int fd, int timeout_ms);
 
   const LaunchOptions& options_;
@@ -100,6 +104,9 @@ constexpr std::chrono::milliseconds kLeaveTime(500);
 // How often one who waits is told for what.
 constexpr std::chrono::seconds kTellPause(10);
 constexpr std::chrono::milliseconds kNoTime(0);
+constexpr std::chrono::milliseconds kStayPause(200);
+// For a coordinator that may be there again a moment after the ranks' end.
+constexpr std::chrono::milliseconds kAnswerTime(5000);
 // From the end of a lease until all know of it.
 constexpr std::chrono::milliseconds kLossTime(1000);
 
@@ -247,8 +254,8 @@ absl::Status Launcher::Meet() {
         [&] {
           const std::string missing = hosts_->Missing();
           if (!missing.empty()) {
-            Say(absl::StrCat("waiting for other hosts (the ranks are theirs): ",
-                             missing));
+            Say(absl::StrCat(
+                "waiting to begin (the ranks are those of hosts): ", missing));
           }
         });
   if (!meeting.ok()) return meeting.status();
@@ -368,7 +375,17 @@ std::optional<int> Launcher::Try() {
     }
     return std::nullopt;
   }
-  return AfterFailure(attempt, outcome);
+  const bool cut_off = hosts_ == nullptr && WasCutOff(lost_ranks);
+  return AfterFailure(attempt, outcome, cut_off);
+}
+
+bool Launcher::WasCutOff(const LostRanks& lost_ranks) {
+  const auto until = Clock::now() + kAnswerTime;
+  while (signal_ == 0 && Clock::now() < until && lost_ranks.IsOutOfTouch()) {
+    Poll(-1, static_cast<int>(kStayPause.count()));
+    ReadSignals();
+  }
+  return lost_ranks.WasCutOff();
 }
 
 std::optional<int> Launcher::AfterSuccess(const Attempt& attempt) {
@@ -411,7 +428,8 @@ absl::StatusOr<std::optional<Hosts::Change>> Launcher::ChangeAfter(
 }
 
 std::optional<int> Launcher::AfterFailure(const Attempt& attempt,
-                                          const Outcome& outcome) {
+                                          const Outcome& outcome,
+                                          const bool cut_off) {
   const bool last = report_.restarts >= assignment_.max_restarts ||
                     options_.restart != LaunchOptions::Restart::kAll ||
                     outcome.signal != 0;
@@ -433,6 +451,13 @@ std::optional<int> Launcher::AfterFailure(const Attempt& attempt,
     }
   }
   Say(absl::StrCat("first failure: ", outcome.failure));
+  if (signal_ != 0) return StoppedBySignal();
+  if (cut_off && outcome.signal == 0 &&
+      options_.restart == LaunchOptions::Restart::kAll) {
+    Say("this host was cut off from the coordinator, which may have lost all "
+        "ranks; starting them again");
+    return std::nullopt;
+  }
   if (last) {
     if (hosts_ != nullptr) {
       hosts_->GiveUp(outcome.failure, outcome.blamed);

@@ -45,6 +45,16 @@ std::vector<LostRanks::Hung> LostRanks::Take() {
   return std::exchange(hung_, {});
 }
 
+bool LostRanks::IsOutOfTouch() const {
+  dataplane::MutexLock lock(mutex_);
+  return judge_.IsOutOfTouch(dataplane::Clock::now());
+}
+
+bool LostRanks::WasCutOff() const {
+  dataplane::MutexLock lock(mutex_);
+  return judge_.WasCutOff(dataplane::Clock::now());
+}
+
 void LostRanks::Tell(std::vector<Hung> hung) {
   if (hung.empty()) return;
   {
@@ -76,15 +86,19 @@ milliseconds LostRanks::AskForLost() {
     // The transport waits ever longer before it connects again, and the token
     // may be another one by then.
     reader_.reset();
+    dataplane::MutexLock lock(mutex_);
     judge_.NoAnswer();
     return kPauseMax;
   }
   std::vector<Hung> hung;
-  for (const HangJudge::Lost& lost :
-       judge_.Judge(*answer, asked_at, dataplane::Clock::now())) {
-    hung.push_back({.pid = lost.pid,
-                    .fate = "was lost to the others",
-                    .cause = lost.cause});
+  {
+    dataplane::MutexLock lock(mutex_);
+    for (const HangJudge::Lost& lost :
+         judge_.Judge(*answer, asked_at, dataplane::Clock::now())) {
+      hung.push_back({.pid = lost.pid,
+                      .fate = "was lost to the others",
+                      .cause = lost.cause});
+    }
   }
   Tell(std::move(hung));
   if (answer->lease.count() == 0) return kPauseWithoutJob;

@@ -49,6 +49,13 @@ class LostRanks {
   // Those since the last call.
   std::vector<Hung> Take() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Whether the coordinator, which has answered before, does not (HangJudge).
+  bool IsOutOfTouch() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Whether this host was cut off from the coordinator for so long that its
+  // ranks may just have been told that they were lost (HangJudge::WasCutOff).
+  bool WasCutOff() const ABSL_LOCKS_EXCLUDED(mutex_);
+
  private:
   void Run();
   // Return the pause until the next time.
@@ -63,12 +70,12 @@ class LostRanks {
 
   // Of the thread. Null: not connected.
   std::unique_ptr<internal::HostMembersReader> reader_;
-  HangJudge judge_{dataplane::Clock::now()};
   std::unique_ptr<tools::HungRanksReader> hung_reader_;
 
-  dataplane::Mutex mutex_;
+  mutable dataplane::Mutex mutex_;
   dataplane::CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  HangJudge judge_ ABSL_GUARDED_BY(mutex_){dataplane::Clock::now()};
   std::vector<Hung> hung_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;  // last: it uses all of the above

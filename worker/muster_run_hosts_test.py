@@ -21,6 +21,7 @@ import unittest
 
 COORDINATOR = ""
 MUSTER_RUN = ""
+LAUNCHED_RANK = ""
 # No wait of this test is longer; a test that comes here fails.
 LIMIT_S = 60
 
@@ -373,6 +374,21 @@ class HostsTest(unittest.TestCase):
             self.assertEqual(host.finish()[0], 143, host.text())
             self.assertNotIn("first failure", host.text())
 
+    def test_the_only_host_that_was_cut_off_costs_no_restart_either(self):
+        link = Link(self.start_coordinator("--lease=2s"))
+        host = self.host(f"exec {LAUNCHED_RANK} stall 1",
+                         "--failure-grace=100ms", endpoint=link.endpoint,
+                         nproc=3)
+        host.wait_for("reduced to 3", count=3)
+        link.whole.clear()
+        self.coordinator.wait_for("member_lost", count=3)
+        link.whole.set()
+        host.wait_for("this host was cut off from the coordinator, which may "
+                      "have lost all ranks; starting them again")
+        host.wait_for("reduced to 3", count=6)
+        host.process.terminate()
+        self.assertEqual(host.finish()[0], 143, host.text())
+
     def test_who_fails_when_the_coordinator_is_gone_says_that_and_why(self):
         endpoint = self.start_coordinator()
         script = f'echo up; {self.until("fail")}; exit 5'
@@ -519,7 +535,7 @@ class HostsTest(unittest.TestCase):
         endpoint = self.start_coordinator()
         host = self.host("true", "--nnodes=2", "--node-rank=1",
                          endpoint=endpoint)
-        host.wait_for(r"waiting for other hosts \(the ranks are theirs\): "
+        host.wait_for(r"waiting to begin \(the ranks are those of hosts\): "
                       r"rendezvous: 1 of 2 ranks joined in \S+; missing rank 0")
         host.process.terminate()
         self.assertEqual(host.finish()[0], 143)
@@ -554,4 +570,5 @@ class HostsTest(unittest.TestCase):
 if __name__ == "__main__":
     COORDINATOR = os.path.abspath(sys.argv.pop(1))
     MUSTER_RUN = os.path.abspath(sys.argv.pop(1))
+    LAUNCHED_RANK = shlex.quote(os.path.abspath(sys.argv.pop(1)))
     unittest.main(verbosity=2)
