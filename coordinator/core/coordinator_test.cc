@@ -392,6 +392,19 @@ TEST_F(CoordinatorTest, TheViewSaysWhoEndedAGenerationAndWhoIsMissing) {
                          "1 (last held by \"b\" on host-b, failed"));
 }
 
+TEST_F(CoordinatorTest, TheViewSaysSinceWhenOneWaitsForASeatInAFullWorld) {
+  const JoinRequest elastic = {
+      .timeout = 30s, .min_world_size = 1, .max_world_size = 1};
+  Register("a", 1);
+  coordinator_.Join(From("a", 1, 1), elastic, now_, out_);
+  ASSERT_TRUE(coordinator_.Snapshot(now_).generation_running);
+  Register("b", 1);
+  coordinator_.Join(From("b", 1, 1), elastic, now_, out_);
+  EXPECT_EQ(coordinator_.Snapshot(now_ + 3s).rendezvous_waiting,
+            "rendezvous: no seat became free in 3s: the world of 1 is full "
+            "(generation 1 runs)");
+}
+
 TEST_F(CoordinatorTest, TheViewOfAHostHasItsMembersAlsoThoseThatAreGone) {
   Form("ab");
   coordinator_.ReportFailure(From("b", 1, 1), {.text = "out of memory"}, now_,

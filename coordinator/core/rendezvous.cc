@@ -235,6 +235,7 @@ bool Rendezvous::Join(const Call& call, JoinRequest request, Instant now,
   join.member = call.member;
   join.request = std::move(request);
   join.order = next_order_++;
+  join.joined_at = now;
   join.deadline = DeadlineAfter(now, join.request.timeout);
   if (join.request.rank.has_value()) {
     join.contests = OtherHolder(*join.request.rank, join.member) != nullptr;

@@ -158,6 +158,7 @@ class Rendezvous {
     MemberId member;
     JoinRequest request;
     uint64_t order = 0;
+    Instant joined_at;
     Instant deadline;
     // Its rank was held by a member whose connection was down: the two may be
     // one and the same, started again.

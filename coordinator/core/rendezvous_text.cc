@@ -73,8 +73,10 @@ std::string Rendezvous::DescribeMissing(Rank rank, Instant now) const {
 
 std::string Rendezvous::Waiting(Instant now) const {
   if (joins_.empty()) return "";
-  return WaitingText(
-      open_since_.has_value() ? now - *open_since_ : Duration::zero(), now);
+  // Before the end of the running generation: the one that came first.
+  const Instant since =
+      open_since_.value_or(joins_.at(queue_.begin()->second).joined_at);
+  return WaitingText(now - since, now);
 }
 
 std::vector<MemberId> Rendezvous::FirstWaiters(size_t count_max) const {
