@@ -273,11 +273,13 @@ class Ctl {
     const absl::StatusOr<v1::GetJobResponse> job = LookAtJob();
     if (!job.ok()) return job.status();
     name = job->summary().job();
+    Recorders recorders;
     std::vector<int> ranks;
     for (const v1::MemberInfo& member : job->members()) {
-      if (member.rank() >= 0) ranks.push_back(member.rank());
+      if (member.rank() < 0) continue;
+      ranks.push_back(member.rank());
+      recorders.hosts[member.rank()] = member.host();
     }
-    Recorders recorders;
     for (auto& [rank, fetched] :
          FetchAll(*job, ranks, "/debug/flight_recorder")) {
       if (fetched.status.ok()) {

@@ -155,6 +155,32 @@ std::map<int, int64_t> ClocksAhead(const std::map<int, Json>& recorders) {
   return ahead;
 }
 
+// More apart than collectives end: hosts of one name that are none.
+constexpr int64_t kClockDifferenceMax = 1'000'000;
+
+// Gives the ranks of each host one clock, the lowest rank's counting as 0.
+void ShareClocks(const std::map<int, std::string>& hosts,
+                 std::map<int, int64_t>& ahead) {
+  if (ahead.empty()) return;
+  std::map<std::string, std::vector<int64_t>> clocks;
+  for (const auto& [rank, difference] : ahead) {
+    const auto host = hosts.find(rank);
+    if (host != hosts.end()) clocks[host->second].push_back(difference);
+  }
+  for (auto& [host, differences] : clocks) {
+    std::sort(differences.begin(), differences.end());
+  }
+  for (auto& [rank, difference] : ahead) {
+    const auto host = hosts.find(rank);
+    if (host == hosts.end()) continue;
+    const std::vector<int64_t>& all = clocks.at(host->second);
+    if (all.back() - all.front() > kClockDifferenceMax) continue;
+    difference = all[all.size() / 2];
+  }
+  const int64_t zero = ahead.begin()->second;
+  for (auto& [rank, difference] : ahead) difference -= zero;
+}
+
 Json Event(const char* phase, int rank, int64_t track) {
   return {{"ph", phase}, {"pid", rank}, {"tid", track}};
 }
@@ -273,7 +299,8 @@ std::string MergedJson(absl::string_view job, const Recorders& recorders) {
 std::string TraceJson(absl::string_view job, const Recorders& recorders) {
   std::map<int, std::string> missing;
   const std::map<int, Json> parsed = Parse(recorders, missing);
-  const std::map<int, int64_t> ahead = ClocksAhead(parsed);
+  std::map<int, int64_t> ahead = ClocksAhead(parsed);
+  ShareClocks(recorders.hosts, ahead);
   Json other = {{"job", std::string(job)}};
   // When the trace begins: its times are counted from there, as numbers since
   // 1970 would have too many digits for some readers.

@@ -18,6 +18,8 @@ namespace muster::tools {
 struct Recorders {
   std::map<int, std::string> by_rank;
   std::map<int, std::string> missing;
+  // By rank; ranks of one host have one clock.
+  std::map<int, std::string> hosts;
 };
 
 // {"job": ..., "ranks": {"0": FLIGHT RECORDER, ...}, "missing": {"2": WHY}}.
@@ -29,7 +31,7 @@ std::string MergedJson(absl::string_view job, const Recorders& recorders);
 // event for each call that has begun, in the order of time. Times are those of
 // the lowest rank's clock since the first of them began: the others' are
 // shifted so that the collectives that synchronise ranks end together in the
-// median.
+// median; those of one host by the same, the median of theirs.
 std::string TraceJson(absl::string_view job, const Recorders& recorders);
 
 // The same of each rank alone, in its own clock: `folder`/rank-3.json. Makes

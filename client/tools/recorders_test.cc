@@ -170,6 +170,26 @@ TEST(RecordersTest, ClocksAreAlignedByWayOfOtherRanks) {
             "not aligned: no collective in common");
 }
 
+// That they end a collective one after another says nothing of it.
+TEST(RecordersTest, RanksOfOneHostHaveOneClock) {
+  const auto at = [](int64_t end) {
+    return Recorder({Entry("all_reduce", 1, end - 10, end)});
+  };
+  Recorders recorders;
+  recorders.by_rank = {{0, at(1000)}, {1, at(1400)}, {2, at(8000)},
+                       {3, at(8200)}, {4, at(1600)}, {5, at(5'001'000)}};
+  recorders.hosts = {{0, "a"}, {1, "a"}, {2, "b"},
+                     {3, "b"}, {4, "c"}, {5, "c"}};
+  const Json trace = Json::parse(TraceJson("job7", recorders));
+  const auto begin = [&](int rank) -> double {
+    return EventsOf(trace, rank, "X")[0]["ts"];
+  };
+  EXPECT_EQ(begin(1) - begin(0), 0.4);
+  EXPECT_NEAR(begin(3) - begin(2), 0.2, 1e-9);
+  // Hosts that have the same name.
+  EXPECT_EQ(begin(4), begin(5));
+}
+
 TEST(RecordersTest, TimesThatAreNoneDoNoHarm) {
   Recorders recorders;
   for (const int64_t time : {std::numeric_limits<int64_t>::min(),
