@@ -241,6 +241,11 @@ std::vector<EpochResult> TrainOn(Trainer& trainer, const int epochs) {
     bar.Clear();
     const EpochResult& epoch = results.back();
     if (!speaks) continue;
+    if (epoch.images_per_second == 0) {
+      std::printf("epoch %d/%d: resumed at its end, test accuracy %.2f %%\n",
+                  epoch.epoch, epochs, 100 * epoch.test_accuracy);
+      continue;
+    }
     std::printf(
         "epoch %d/%d: loss %.4f, test accuracy %.2f %%, %.0f images/s, "
         "%.1f s\n",
