@@ -157,7 +157,8 @@ void AbsentRanks::Run() {
       }
       if (stopping_) return;
     }
-    if (OthersWait()) Stand();
+    others_wait_.store(OthersWait());
+    if (others_wait()) Stand();
   }
 }
 

@@ -1,6 +1,7 @@
 #ifndef MUSTER_WORKER_ABSENT_RANKS_H_
 #define MUSTER_WORKER_ABSENT_RANKS_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -38,6 +39,9 @@ class AbsentRanks {
   void Add(int rank, int64_t pid, const std::string& end)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Whether others wait for them, as it was half a second ago.
+  bool others_wait() const { return others_wait_.load(); }
+
  private:
   class StandIn;
 
@@ -51,6 +55,8 @@ class AbsentRanks {
 
   // Of the thread. Null: not connected.
   std::unique_ptr<internal::HostMembersReader> reader_;
+
+  std::atomic<bool> others_wait_ = false;
 
   dataplane::Mutex mutex_;
   dataplane::CondVar changed_;

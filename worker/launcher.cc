@@ -71,6 +71,9 @@ class Launcher {
   // the same.
   int FailedElsewhere(const Attempt& attempt, const std::string& failure);
   int StoppedBySignal();
+  // Stays while ranks of other hosts wait for those of this one, which have
+  // all ended, and are told so by `absent_ranks`.
+  void StayForOthers(const AbsentRanks& absent_ranks);
 
   // Runs `call` on a thread of its own until it returns, and `on_wait`, unless
   // it is null, every kTellPause until then. A signal that comes meanwhile lets
@@ -321,6 +324,18 @@ int Launcher::Run() {
   }
 }
 
+void Launcher::StayForOthers(const AbsentRanks& absent_ranks) {
+  const auto now = Clock::now();
+  // Those that were started with them, and are about to come.
+  const auto coming = now + options_.failure_grace;
+  const auto until = now + options_.rendezvous_times.join_timeout;
+  while (signal_ == 0 && Clock::now() < until &&
+         (Clock::now() < coming || absent_ranks.others_wait())) {
+    Poll(-1, static_cast<int>(kStayPause.count()));
+    ReadSignals();
+  }
+}
+
 std::optional<int> Launcher::Try() {
   Attempt* running = nullptr;
   Attempt::Setting setting = {.options = options_,
@@ -363,6 +378,10 @@ std::optional<int> Launcher::Try() {
   // What came before there was anything to interrupt.
   Wake(wake_fd_);
   const Outcome outcome = attempt.Supervise();
+  if (options_.several_hosts() && outcome.signal == 0 && !outcome.succeeded &&
+      options_.restart == LaunchOptions::Restart::kNone) {
+    StayForOthers(absent_ranks);
+  }
   if (outcome.signal != 0 && outcome.failure.empty()) {
     signal_ = outcome.signal;
     return StoppedBySignal();

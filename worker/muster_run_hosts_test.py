@@ -389,6 +389,17 @@ class HostsTest(unittest.TestCase):
         host.process.terminate()
         self.assertEqual(host.finish()[0], 143, host.text())
 
+    def test_a_host_whose_ranks_all_end_before_they_join_tells_the_others(self):
+        endpoint = self.start_coordinator()
+        hosts = [self.host(script, "--nnodes=2", f"--node-rank={k}",
+                           "--restart=none", endpoint=endpoint, nproc=2)
+                 for k, script in enumerate((f"exec {LAUNCHED_RANK}", "exit 3"))]
+        for host, ends in zip(hosts, (75, 3)):
+            status, text = host.finish()
+            self.assertEqual(status, ends, text)
+        self.assertRegex(hosts[0].text(), r"rank [23] \(.*: exited with status "
+                         "3 and will not join")
+
     def test_who_fails_when_the_coordinator_is_gone_says_that_and_why(self):
         endpoint = self.start_coordinator()
         script = f'echo up; {self.until("fail")}; exit 5'
