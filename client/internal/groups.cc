@@ -357,17 +357,11 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
   plan.backend = group->backend();
   plan.nccl = options_.nccl;
   plan.description = options.description;
-  const std::string shrunk = NameOfShrunk(UniqueName(*group), ranks_to_exclude);
+  // Once it has formed, there is no group left to be shrunk again.
+  plan.name = NameOfShrunk(UniqueName(*group), ranks_to_exclude);
+  plan.name_is_fresh = true;
   plan.meaning = absl::StrCat("shrinks group \"", group->name(), "\" to ",
                               RanksText(plan.ranks));
-  {
-    MutexLock lock(mutex_);
-    // Those that formed alone are counted: a call that failed on this rank may
-    // never have been made on another.
-    const int64_t number = shrunk_[shrunk];
-    plan.name = number == 0 ? shrunk : absl::StrCat(shrunk, ":", number);
-    plan.name_is_fresh = true;
-  }
   const bool aborts = options.shrink_flags == ShrinkGroupOptions::Flags::kAbort;
   std::vector<int> excluded = ranks_to_exclude;
   std::sort(excluded.begin(), excluded.end());
@@ -378,10 +372,6 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
                                         .nccl = plan.nccl});
   if (aborts) AbortToShrink(*group, ranks_to_exclude);
   std::shared_ptr<ProcessGroup> smaller = Form(plan);
-  {
-    MutexLock lock(mutex_);
-    ++shrunk_[shrunk];
-  }
   // Its error is why it was shrunk.
   Destroy(group).IgnoreError();
   return smaller;
@@ -518,6 +508,7 @@ absl::Status Groups::Destroy(const std::shared_ptr<ProcessGroup>& group) {
     }
     entry = found->second;
     entries_.erase(found);
+    last_split_.erase(UniqueName(*group));
   }
   const auto [error, seen] = End(*entry.group->state());
   Tidy(*options_.session, *entry.bootstrap, options_.formation.generation,

@@ -182,8 +182,6 @@ class Groups {
   std::map<std::string, int64_t> last_by_hash_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int64_t> last_split_ ABSL_GUARDED_BY(mutex_);
   int64_t last_meeting_ ABSL_GUARDED_BY(mutex_) = 0;
-  // How many were formed by shrinking, by what their names begin with.
-  std::map<std::string, int64_t> shrunk_ ABSL_GUARDED_BY(mutex_);
   // How often a group of this name and these ranks was made, but for calls that
   // failed: the same on all of them.
   std::map<std::pair<std::string, std::vector<int>>, int64_t> made_
