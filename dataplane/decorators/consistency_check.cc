@@ -50,22 +50,57 @@ ConsistencyCheck::~ConsistencyCheck() {
   thread_.join();
 }
 
-std::shared_ptr<Work> ConsistencyCheck::Start(const Collective& collective) {
-  if (IsPointToPoint(collective.kind)) return inner().Start(collective);
-  auto work = std::make_shared<ProxyWork>(collective.Describe());
+ConsistencyCheck::Job ConsistencyCheck::JobOf(const Collective& collective) {
   const int device = collective.cuda_device();
-  cuda::Stream stream = device < 0 ? nullptr : cuda::CurrentStream(device);
+  return {.collective = collective,
+          .work = std::make_shared<ProxyWork>(collective.Describe()),
+          .stream = device < 0 ? nullptr : cuda::CurrentStream(device)};
+}
+
+std::shared_ptr<Work> ConsistencyCheck::Start(const Collective& collective) {
+  const bool passes = IsPointToPoint(collective.kind);
   absl::Status aborted;
   {
     MutexLock lock(mutex_);
     aborted = aborted_;
-    if (aborted.ok()) {
-      jobs_.push_back({collective, work, stream});
+    if (aborted.ok() && passes && gathers_ && collective.cuda_device() >= 0) {
+      gathered_.push_back(JobOf(collective));
+      return gathered_.back().work;
+    }
+    if (aborted.ok() && !passes) {
+      jobs_.push_back({JobOf(collective)});
+      changed_.NotifyAll();
+      return jobs_.back().front().work;
+    }
+  }
+  if (passes) {
+    MutexLock order(start_mutex_);
+    return inner().Start(collective);
+  }
+  const auto work = JobOf(collective).work;
+  work->Complete(aborted);
+  return work;
+}
+
+void ConsistencyCheck::BeginTogether() {
+  MutexLock lock(mutex_);
+  gathers_ = true;
+}
+
+void ConsistencyCheck::EndTogether() {
+  Jobs late;
+  absl::Status aborted;
+  {
+    MutexLock lock(mutex_);
+    gathers_ = false;
+    late.swap(gathered_);
+    aborted = aborted_;
+    if (aborted.ok() && !late.empty()) {
+      jobs_.push_back(std::exchange(late, {}));
       changed_.NotifyAll();
     }
   }
-  if (!aborted.ok()) work->Complete(aborted);
-  return work;
+  for (const Job& job : late) job.work->Complete(aborted);
 }
 
 void ConsistencyCheck::Refused(const Collective& collective,
@@ -82,20 +117,22 @@ void ConsistencyCheck::Refused(const Collective& collective,
 }
 
 void ConsistencyCheck::Abort(absl::Status cause) {
-  std::deque<Job> jobs;
-  std::shared_ptr<ProxyWork> current;
+  std::deque<Jobs> all;
+  std::vector<std::shared_ptr<ProxyWork>> current;
   {
     MutexLock lock(mutex_);
     if (!aborted_.ok()) return;
     aborted_ = cause;
-    jobs.swap(jobs_);
+    all.swap(jobs_);
     current = current_;
     changed_.NotifyAll();
   }
   inner().Abort(cause);
   // Those that have not come to the inner backend.
-  if (current != nullptr) current->Complete(cause);
-  for (const Job& job : jobs) job.work->Complete(cause);
+  for (const auto& work : current) work->Complete(cause);
+  for (const Jobs& jobs : all) {
+    for (const Job& job : jobs) job.work->Complete(cause);
+  }
 }
 
 absl::StatusOr<std::shared_ptr<SymmetricMemory>>
@@ -114,35 +151,44 @@ absl::Status ConsistencyCheck::aborted() const {
 
 void ConsistencyCheck::Serve() {
   for (;;) {
-    Job job;
+    Jobs jobs;
     {
       MutexLock lock(mutex_);
       while (jobs_.empty() && !stopping_) changed_.Wait(mutex_);
       if (jobs_.empty()) return;
-      job = std::move(jobs_.front());
+      jobs = std::move(jobs_.front());
       jobs_.pop_front();
-      current_ = job.work;
+      for (const Job& job : jobs) current_.push_back(job.work);
       runs_ = true;
     }
-    Run(job);
+    Run(jobs);
     MutexLock lock(mutex_);
     runs_ = false;
     changed_.NotifyAll();
   }
 }
 
-void ConsistencyCheck::Run(const Job& job) {
-  absl::Status status = Check(job.collective);
+void ConsistencyCheck::Run(const Jobs& jobs) {
+  const bool together = IsPointToPoint(jobs.front().collective.kind);
+  absl::Status status;
+  if (!together) status = Check(jobs.front().collective);
   {
     MutexLock lock(mutex_);
-    // From here on the inner backend completes it.
-    current_ = nullptr;
+    // From here on the inner backend completes them.
+    current_.clear();
     if (!aborted_.ok()) status = aborted_;
   }
   if (!status.ok()) {
-    job.work->Complete(status);
+    for (const Job& job : jobs) job.work->Complete(status);
     return;
   }
+  MutexLock order(start_mutex_);
+  if (together) inner().BeginTogether();
+  for (const Job& job : jobs) StartInner(job);
+  if (together) inner().EndTogether();
+}
+
+void ConsistencyCheck::StartInner(const Job& job) {
   Collective collective = job.collective;
   // Whoever waits does so for the outer work.
   collective.caller_waits = false;
@@ -151,9 +197,11 @@ void ConsistencyCheck::Run(const Job& job) {
   }
   const std::shared_ptr<Work> started = inner().Start(collective);
   job.work->Started(started);
-  started->OnCompletion([work = job.work](const absl::Status& result) {
-    work->Complete(result);
-  });
+  started->OnCompletion(
+      [work = job.work, started = started.get()](const absl::Status& result) {
+        work->SetSourceRank(started->source_rank());
+        work->Complete(result);
+      });
 }
 
 std::string ConsistencyCheck::KeyOf(uint64_t sequence, int rank) const {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -34,7 +35,9 @@ struct ConsistencyCheckOptions {
 // A rank whose arguments are refused says so, and the others fail with that
 // when all have come.
 //
-// Sends and receives are not compared: they pass.
+// Sends and receives are not compared: they pass. But those of CUDA tensors
+// that begin together have their turn among the collectives, as they have in a
+// communicator of NCCL, and begin together there.
 //
 // A thread of its own waits for the other ranks. All ranks of the group must
 // have the check.
@@ -46,9 +49,9 @@ class ConsistencyCheck : public BackendDecorator {
 
   std::shared_ptr<Work> Start(const Collective& collective) override;
   void Refused(const Collective& collective, const absl::Status& why) override;
-  // Each is checked before it begins.
-  void BeginTogether() override {}
-  void EndTogether() override {}
+  // Collectives are checked one by one before they begin.
+  void BeginTogether() override;
+  void EndTogether() override;
   // Groups are made anew: what was started may not have come to `inner` yet.
   std::shared_ptr<Descent> Split(const SplitOptions&) override {
     return nullptr;
@@ -65,9 +68,13 @@ class ConsistencyCheck : public BackendDecorator {
     // The caller's, of the collective's device.
     cuda::Stream stream = nullptr;
   };
+  // A collective, or sends and receives that begin together.
+  using Jobs = std::vector<Job>;
 
+  static Job JobOf(const Collective& collective);
   void Serve();
-  void Run(const Job& job);
+  void Run(const Jobs& jobs);
+  void StartInner(const Job& job);
   // Waits for the other ranks and compares.
   absl::Status Check(const Collective& collective);
   absl::Status Missing(const Collective& collective);
@@ -79,13 +86,20 @@ class ConsistencyCheck : public BackendDecorator {
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
-  // That the thread is at; null: none.
-  std::shared_ptr<ProxyWork> current_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Jobs> jobs_ ABSL_GUARDED_BY(mutex_);
+  // Between BeginTogether and EndTogether, and what has come by then.
+  bool gathers_ ABSL_GUARDED_BY(mutex_) = false;
+  Jobs gathered_ ABSL_GUARDED_BY(mutex_);
+  // That the thread is at, as far as they have not come to `inner`.
+  std::vector<std::shared_ptr<ProxyWork>> current_ ABSL_GUARDED_BY(mutex_);
   // Whether the thread is at one.
   bool runs_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Held while something begins in `inner`: nothing comes between what begins
+  // together.
+  Mutex start_mutex_;
 
   std::thread thread_;
 };

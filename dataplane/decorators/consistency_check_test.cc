@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -37,6 +38,26 @@ class InstantBackend : public Backend {
 
  private:
   std::atomic<int>* const started_;
+};
+
+// Writes down what is called of it.
+class ListingBackend : public InstantBackend {
+ public:
+  explicit ListingBackend(std::vector<std::string>* calls)
+      : InstantBackend(&started_), calls_(calls) {}
+  std::shared_ptr<Work> Start(const Collective& collective) override {
+    calls_->emplace_back(CollectiveKindName(collective.kind));
+    auto work = std::make_shared<PromisedWork>(collective.Describe());
+    if (collective.kind == CollectiveKind::kRecv) work->SetSourceRank(2);
+    work->Complete(absl::OkStatus());
+    return work;
+  }
+  void BeginTogether() override { calls_->emplace_back("begin"); }
+  void EndTogether() override { calls_->emplace_back("end"); }
+
+ private:
+  std::vector<std::string>* const calls_;
+  std::atomic<int> started_{0};
 };
 
 class ConsistencyCheckTest : public ::testing::Test {
@@ -247,6 +268,59 @@ TEST_F(ConsistencyCheckTest, SendsAndReceivesPass) {
                      .inputs = {Tensor(values_)}};
   EXPECT_TRUE(checks_[0]->Start(send)->IsCompleted());
   EXPECT_EQ(started_, 1);
+}
+
+// As NCCL wants it: what begins together goes through the communicator of the
+// collectives, at the same place on all ranks.
+TEST_F(ConsistencyCheckTest, WhatBeginsTogetherHasItsTurnAmongTheCollectives) {
+  std::vector<std::string> calls;
+  auto check = std::make_unique<ConsistencyCheck>(
+      std::make_unique<ListingBackend>(&calls),
+      ConsistencyCheckOptions{.group_name = "world",
+                              .rank = 0,
+                              .world_size = kRanks,
+                              .store = store_});
+  const Tensor on_device(values_.data(), DataType::kFloat32, {1},
+                         {DeviceType::kCuda, 0});
+  const auto first = check->Start(AllReduce(1, 5));
+  check->BeginTogether();
+  const auto send =
+      check->Start({.kind = CollectiveKind::kSend, .inputs = {on_device}});
+  const auto recv =
+      check->Start({.kind = CollectiveKind::kRecv, .outputs = {on_device}});
+  check->EndTogether();
+  const auto last = check->Start(AllReduce(2, 5));
+  EXPECT_FALSE(send->IsCompleted());
+  for (const int rank : {1, 2}) {
+    for (const uint64_t sequence : {1, 2}) {
+      checks_[static_cast<size_t>(rank)]->Start(AllReduce(sequence, 5));
+    }
+  }
+  for (const auto& work : {first, send, recv, last}) {
+    EXPECT_EQ(work->Wait(), absl::OkStatus());
+  }
+  EXPECT_EQ(recv->source_rank(), 2);
+  check = nullptr;
+  EXPECT_THAT(calls, ElementsAre("all_reduce", "begin", "send", "recv", "end",
+                                 "all_reduce"));
+}
+
+TEST_F(ConsistencyCheckTest, AnAbortEndsWhatIsToBeginTogether) {
+  const Tensor on_device(values_.data(), DataType::kFloat32, {1},
+                         {DeviceType::kCuda, 0});
+  const Collective send = {.kind = CollectiveKind::kSend,
+                           .inputs = {on_device}};
+  const auto first = checks_[0]->Start(AllReduce(1, 5));
+  checks_[0]->BeginTogether();
+  const auto before = checks_[0]->Start(send);
+  checks_[0]->EndTogether();
+  checks_[0]->BeginTogether();
+  const auto within = checks_[0]->Start(send);
+  checks_[0]->Abort(absl::AbortedError("stop"));
+  checks_[0]->EndTogether();
+  EXPECT_EQ(before->Wait(), absl::AbortedError("stop"));
+  EXPECT_EQ(within->Wait(), absl::AbortedError("stop"));
+  EXPECT_EQ(started_, 0);
 }
 
 TEST_F(ConsistencyCheckTest, AnAbortEndsWhatWaits) {

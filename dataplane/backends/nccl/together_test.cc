@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dataplane/backends/nccl/testing/backend_test.h"
 #include "dataplane/backends/nccl/testing/host_nccl.h"
 #include "dataplane/culprit.h"
+#include "dataplane/decorators/consistency_check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -18,6 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
 
 class TogetherTest : public testing::BackendTest {
  protected:
@@ -61,6 +64,31 @@ TEST_F(TogetherTest, TwoThatBothSendFirstAreOneGroupOfNcclEach) {
   EXPECT_EQ(works_[1]->source_rank(), 1);
   EXPECT_THAT(testing::TakeLaunches(), ElementsAre(2, 2));
   // The group's own communicator does it.
+  EXPECT_EQ(testing::TakeMade(), (testing::Made{.by_id = 2}));
+}
+
+TEST_F(TogetherTest, AtDebugLevelDetailTheyAreOneGroupAsWell) {
+  Make(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    auto& backend = backends_[static_cast<size_t>(rank)];
+    backend = std::make_unique<ConsistencyCheck>(
+        std::move(backend), ConsistencyCheckOptions{.group_name = "world",
+                                                    .rank = rank,
+                                                    .world_size = 2,
+                                                    .store = store_});
+  }
+  testing::TakeLaunches();
+  testing::TakeMade();
+  const std::vector<Tensor> got = {OnDevice(3, 0), OnDevice(3, 0)};
+  for (int rank = 0; rank < 2; ++rank) {
+    works_.push_back(AllReduce(rank, OnDevice(1, 1)));
+    Start(rank, {SendOf(OnDevice(3, static_cast<float>(rank + 1)), 1 - rank),
+                 RecvOf(got[static_cast<size_t>(rank)], 1 - rank)});
+  }
+  WaitForAll();
+  EXPECT_THAT(ValuesOf(got[0]), Each(2));
+  EXPECT_THAT(ValuesOf(got[1]), Each(1));
+  EXPECT_THAT(testing::TakeLaunches(), UnorderedElementsAre(1, 1, 2, 2));
   EXPECT_EQ(testing::TakeMade(), (testing::Made{.by_id = 2}));
 }
 
