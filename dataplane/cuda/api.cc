@@ -32,6 +32,9 @@ void Fill(Library& library, Api& api) {
   library.Need("cudaStreamDestroy", &api.StreamDestroy);
   library.Need("cudaStreamSynchronize", &api.StreamSynchronize);
   library.Need("cudaStreamWaitEvent", &api.StreamWaitEvent);
+  library.Need("cudaStreamIsCapturing", &api.StreamIsCapturing);
+  library.Need("cudaThreadExchangeStreamCaptureMode",
+               &api.ThreadExchangeStreamCaptureMode);
   library.Need("cudaEventCreateWithFlags", &api.EventCreateWithFlags);
   library.Need("cudaEventDestroy", &api.EventDestroy);
   library.Need("cudaEventRecord", &api.EventRecord);

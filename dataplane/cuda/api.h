@@ -26,6 +26,11 @@ inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kHostAllocPortable = 1;
 using DeviceAttribute = int;  // cudaDeviceAttr
 inline constexpr DeviceAttribute kComputeCapabilityMajor = 75;
+using CaptureStatus = int;  // cudaStreamCaptureStatus
+inline constexpr CaptureStatus kCaptureNone = 0;
+using CaptureMode = int;  // cudaStreamCaptureMode
+inline constexpr CaptureMode kCaptureGlobal = 0;
+inline constexpr CaptureMode kCaptureRelaxed = 2;
 
 // Api is the seam to the CUDA runtime: what is called of it goes through one of
 // these, so that one program runs with and without CUDA, and tests put a
@@ -52,6 +57,8 @@ struct Api {
   Error (*StreamSynchronize)(Stream stream) = nullptr;
   Error (*StreamWaitEvent)(Stream stream, Event event,
                            unsigned flags) = nullptr;
+  Error (*StreamIsCapturing)(Stream stream, CaptureStatus* status) = nullptr;
+  Error (*ThreadExchangeStreamCaptureMode)(CaptureMode* mode) = nullptr;
 
   Error (*EventCreateWithFlags)(Event* event, unsigned flags) = nullptr;
   Error (*EventDestroy)(Event event) = nullptr;

@@ -29,6 +29,8 @@ MUSTER_SAME(StreamCreateWithPriority);
 MUSTER_SAME(StreamDestroy);
 MUSTER_SAME(StreamSynchronize);
 MUSTER_SAME(StreamWaitEvent);
+MUSTER_SAME(StreamIsCapturing);
+MUSTER_SAME(ThreadExchangeStreamCaptureMode);
 MUSTER_SAME(EventCreateWithFlags);
 MUSTER_SAME(EventDestroy);
 MUSTER_SAME(EventRecord);
@@ -50,6 +52,9 @@ static_assert(kEventDisableTiming == cudaEventDisableTiming);
 static_assert(kStreamNonBlocking == cudaStreamNonBlocking);
 static_assert(kHostAllocPortable == cudaHostAllocPortable);
 static_assert(kComputeCapabilityMajor == cudaDevAttrComputeCapabilityMajor);
+static_assert(kCaptureNone == cudaStreamCaptureStatusNone);
+static_assert(kCaptureGlobal == cudaStreamCaptureModeGlobal &&
+              kCaptureRelaxed == cudaStreamCaptureModeRelaxed);
 
 }  // namespace
 }  // namespace muster::dataplane::cuda

@@ -98,6 +98,7 @@ void StagedMessages::Abort(const absl::Status& cause) {
 }
 
 void StagedMessages::Serve() {
+  BeginOwnThread(api_);
   for (;;) {
     absl::Status aborted;
     // Of all else we are told.
@@ -258,7 +259,7 @@ bool StagedMessages::HasToWait(const Message& message) const {
 
 absl::Status StagedMessages::Await(const Message& message, Event event,
                                    bool& reached) const {
-  const Error error = api_.EventQuery(event);
+  const Error error = Query(api_, event);
   reached = error == kSuccess;
   if (error != kNotReady) return ToStatus(api_, error, "cudaEventQuery");
   return event == message.ready && Clock::now() >= message.collective.deadline

@@ -198,6 +198,10 @@ class Staging : public Backend {
         tensor = Tensor(tensor.data(), tensor.data_type(), tensor.shape());
       }
     }
+    if (const int device = collective.cuda_device(); device >= 0) {
+      absl::Status status = CheckIsNotCaptured(api_, device);
+      if (!status.ok()) return status;
+    }
     return inner_->Supports(on_host);
   }
 
@@ -270,6 +274,7 @@ class Staging : public Backend {
   }
 
   void Serve() {
+    BeginOwnThread(api_);
     for (;;) {
       Job job;
       absl::Status status;
@@ -434,7 +439,7 @@ class Staging : public Backend {
   absl::Status Await(const Job& job, Event event) {
     const Instant began = Clock::now();
     for (;;) {
-      const Error error = api_.EventQuery(event);
+      const Error error = Query(api_, event);
       if (error != kNotReady) return Check(error, "cudaEventQuery");
       const Instant now = Clock::now();
       if (now >= job.collective.deadline) {
@@ -461,7 +466,7 @@ class Staging : public Backend {
     const Event last = slots_.front()->copied;
     api_.EventRecord(last, streams.in);
     const Instant until = Clock::now() + kDrain;
-    while (api_.EventQuery(last) == kNotReady) {
+    while (Query(api_, last) == kNotReady) {
       if (Clock::now() >= until) {
         for (auto& slot : slots_) static_cast<void>(slot.release());
         slots_.clear();

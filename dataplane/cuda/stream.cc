@@ -1,7 +1,10 @@
 #include "dataplane/cuda/stream.h"
 
 #include <cstddef>
+#include <string>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace muster::dataplane::cuda {
 namespace {
@@ -11,6 +14,8 @@ std::vector<Stream>& Streams() {
   thread_local std::vector<Stream> streams;
   return streams;
 }
+
+thread_local bool t_is_own = false;
 
 }  // namespace
 
@@ -27,6 +32,33 @@ void SetCurrentStream(int device, Stream stream) {
   streams[place] = stream;
 }
 
+absl::Status CheckIsNotCaptured(const Api& api, int device) {
+  CaptureStatus capture = kCaptureNone;
+  const Error error = api.StreamIsCapturing(CurrentStream(device), &capture);
+  if (error == kSuccess && capture == kCaptureNone) return absl::OkStatus();
+  const std::string head =
+      absl::StrCat("the current stream of cuda:", device,
+                   " is captured into a CUDA graph, which collectives, sends "
+                   "and receives cannot be");
+  if (error == kSuccess) return absl::FailedPreconditionError(head);
+  // The default stream, while another one is captured: CUDA forbids that.
+  api.GetLastError();
+  return absl::FailedPreconditionError(
+      absl::StrCat(head, ": ", api.GetErrorString(error)));
+}
+
+void BeginOwnThread(const Api& api) {
+  t_is_own = true;
+  CaptureMode mode = kCaptureRelaxed;
+  api.ThreadExchangeStreamCaptureMode(&mode);
+}
+
+Error Query(const Api& api, Event event) {
+  const Error error = api.EventQuery(event);
+  if (error == kNotReady) api.GetLastError();
+  return error;
+}
+
 DeviceGuard::DeviceGuard(const Api& api, int device) : api_(api) {
   int current = -1;
   if (api_.GetDevice(&current) == kSuccess && current == device) return;
@@ -35,7 +67,7 @@ DeviceGuard::DeviceGuard(const Api& api, int device) : api_(api) {
 }
 
 DeviceGuard::~DeviceGuard() {
-  if (before_ >= 0) api_.SetDevice(before_);
+  if (before_ >= 0 && !t_is_own) api_.SetDevice(before_);
 }
 
 }  // namespace muster::dataplane::cuda

@@ -94,6 +94,12 @@ cuda::Error cudaStreamSynchronize(cuda::Stream a0) {
 cuda::Error cudaStreamWaitEvent(cuda::Stream a0, cuda::Event a1, unsigned a2) {
   return Cuda().StreamWaitEvent(a0, a1, a2);
 }
+cuda::Error cudaStreamIsCapturing(cuda::Stream a0, int* a1) {
+  return Cuda().StreamIsCapturing(a0, a1);
+}
+cuda::Error cudaThreadExchangeStreamCaptureMode(int* a0) {
+  return Cuda().ThreadExchangeStreamCaptureMode(a0);
+}
 cuda::Error cudaEventCreateWithFlags(cuda::Event* a0, unsigned a1) {
   return Cuda().EventCreateWithFlags(a0, a1);
 }

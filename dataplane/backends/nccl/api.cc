@@ -38,6 +38,8 @@ void Fill(cuda::Library& library, Api& api) {
   library.Find("ncclMemFree", &api.MemFree);
   library.Find("ncclCommWindowRegister", &api.CommWindowRegister);
   library.Find("ncclCommWindowDeregister", &api.CommWindowDeregister);
+  library.Find("ncclAlltoAll", &api.AlltoAll);
+  library.Find("ncclScatter", &api.Scatter);
 }
 
 absl::StatusOr<cuda::Library> LoadLibrary() {

@@ -132,6 +132,13 @@ struct Api {
   Result (*CommWindowRegister)(Comm comm, void* data, size_t bytes,
                                Window* window, int flags) = nullptr;  // 2.27
   Result (*CommWindowDeregister)(Comm comm, Window window) = nullptr;
+  // 2.28. There is a ncclGather as well: its copy engines take the place in the
+  // root's memory from where the others say that their own results would be,
+  // which have none.
+  Result (*AlltoAll)(const void* from, void* to, size_t count, DataType type,
+                     Comm comm, cuda::Stream stream) = nullptr;
+  Result (*Scatter)(const void* from, void* to, size_t count, DataType type,
+                    int root, Comm comm, cuda::Stream stream) = nullptr;
 };
 
 // What Load has found.

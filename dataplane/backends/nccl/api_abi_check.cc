@@ -89,6 +89,8 @@ MUSTER_SAME_FIELD(nvlink_centric_sched, nvlinkCentricSched);
 static_assert(sizeof(Config) <= sizeof(ncclConfig_t));
 static_assert(kCtaPolicyEfficiency == NCCL_CTA_POLICY_EFFICIENCY &&
               kCtaPolicyZero == NCCL_CTA_POLICY_ZERO);
+MUSTER_SAME(AlltoAll);
+MUSTER_SAME(Scatter);
 static_assert(kWindowAlignment == NCCL_WIN_REQUIRED_ALIGNMENT);
 #endif
 

@@ -58,6 +58,10 @@ Config ConfigOf(const NcclOptions& options, const std::string& group_name,
   return config;
 }
 
+bool WantsCopyEngines(const NcclOptions& options) {
+  return options.cta_policy == CtaPolicy::kZero;
+}
+
 absl::Status CheckOptions(const Platform& platform,
                           const BackendOptions& options) {
   const NcclOptions& nccl = options.nccl;

@@ -16,6 +16,9 @@ namespace muster::dataplane::nccl {
 Config ConfigOf(const NcclOptions& options, const std::string& group_name,
                 int version);
 
+// Whether copy engines are to do what they can.
+bool WantsCopyEngines(const NcclOptions& options);
+
 // Errors: kInvalidArgument (a device that is not there, options of NCCL that
 // contradict each other), kUnimplemented (this NCCL is too old for one of
 // them).

@@ -1,5 +1,6 @@
 #include "dataplane/backends/nccl/issue.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "dataplane/cuda/api.h"
+#include "dataplane/cuda/stream.h"
 #include "dataplane/float8.h"
 #include "dataplane/reduction.h"
 #include "dataplane/tensor.h"
@@ -101,6 +103,12 @@ bool IsOne(const Collective::Tensors& tensors) {
     }
   }
   return true;
+}
+
+// Whether all parts are of one size; none are given: they are.
+bool AreEqual(const std::vector<int64_t>& splits) {
+  return std::all_of(splits.begin(), splits.end(),
+                     [&](int64_t split) { return split == splits.front(); });
 }
 
 // Whether they are reduced: c10d's words are in front.
@@ -227,10 +235,27 @@ class Issuer {
     Recv(static_cast<char*>(tensor.data()), CountOf(tensor), peer);
   }
 
+  // Nothing is not sent at all, as everywhere here.
+  bool CanAllToAll(size_t count) const {
+    return target_.wants_copy_engines && target_.nccl.AlltoAll != nullptr &&
+           count > 0;
+  }
+
+  void AllToAll(const void* from, void* to, size_t count) {
+    Note(target_.nccl.AlltoAll(from, to, count, unit_.type, target_.comm,
+                               target_.stream),
+         "ncclAlltoAll");
+  }
+
   // To and from every rank, this one too.
   void AllToAllSingle() {
     const Tensor& in = collective_.inputs[0];
     const Tensor& out = collective_.outputs[0];
+    const size_t each = CountOf(in) / static_cast<size_t>(target_.size);
+    if (CanAllToAll(each) && AreEqual(collective_.input_splits) &&
+        AreEqual(collective_.output_splits) && CountOf(in) == CountOf(out)) {
+      return AllToAll(in.data(), out.data(), each);
+    }
     const auto row = [&](const Tensor& tensor) {
       const int64_t rows = tensor.shape().empty() ? 1 : tensor.shape()[0];
       return rows == 0 ? 0 : CountOf(tensor) / static_cast<size_t>(rows);
@@ -261,6 +286,16 @@ class Issuer {
   void GatherOrScatter() {
     const bool is_root = target_.rank == collective_.root;
     const bool gathers = collective_.kind == CollectiveKind::kGather;
+    if (!gathers && target_.wants_copy_engines &&
+        target_.nccl.Scatter != nullptr && IsOne(collective_.inputs) &&
+        CountOf(collective_.outputs[0]) > 0) {
+      const Tensor& out = collective_.outputs[0];
+      return Note(
+          target_.nccl.Scatter(is_root ? collective_.inputs[0].data() : nullptr,
+                               out.data(), CountOf(out), unit_.type,
+                               collective_.root, target_.comm, target_.stream),
+          "ncclScatter");
+    }
     Group([&] {
       if (gathers) Send(collective_.inputs[0], collective_.root);
       for (int rank = 0; is_root && rank < target_.size; ++rank) {
@@ -316,6 +351,11 @@ class Issuer {
       case CollectiveKind::kReduceScatterTensor:
         return ReduceScatter(c.inputs[0], c.outputs[0]);
       case CollectiveKind::kAllToAll:
+        if (CanAllToAll(CountOf(c.inputs[0])) && IsOne(c.inputs) &&
+            IsOne(c.outputs) && c.inputs[0].bytes() == c.outputs[0].bytes()) {
+          return AllToAll(c.inputs[0].data(), c.outputs[0].data(),
+                          CountOf(c.inputs[0]));
+        }
         return Group([&] {
           for (int rank = 0; rank < target_.size; ++rank) {
             const auto place = static_cast<size_t>(rank);
@@ -368,6 +408,10 @@ absl::Status CheckSupported(const Platform& platform,
                          " in a group whose device is cuda:", device));
       }
     }
+  }
+  if (device >= 0) {
+    absl::Status status = cuda::CheckIsNotCaptured(platform.cuda, device);
+    if (!status.ok()) return status;
   }
   if (collective.kind == CollectiveKind::kRecv && collective.peer == kAnyPeer) {
     return absl::UnimplementedError(

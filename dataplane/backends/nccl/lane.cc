@@ -1,9 +1,11 @@
 #include "dataplane/backends/nccl/lane.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +14,13 @@
 #include "dataplane/cuda/stream.h"
 
 namespace muster::dataplane::nccl {
+
+// How long, and how often at least, a call that NCCL is in progress with is
+// looked at before that is left to others. A communicator that does not block
+// gives each call to a thread of NCCL's (from 2.19 on), which takes some 20 us;
+// the first ones connect ranks, which takes longer.
+constexpr std::chrono::microseconds kSpin(100);
+constexpr int kSpinLooksMin = 8;
 
 absl::Status LaneSupply::TakeEvent(cuda::Event& event) {
   if (!events_.empty()) {
@@ -35,10 +44,10 @@ absl::Status LaneSupply::MakeScratch() {
                         "cudaMalloc");
 }
 
-void LaneSupply::Free() {
+void LaneSupply::Free(bool is_stuck) {
   for (const cuda::Event event : events_) platform_.cuda.EventDestroy(event);
   events_.clear();
-  if (scratch_ != nullptr) platform_.cuda.Free(scratch_);
+  if (scratch_ != nullptr && !is_stuck) platform_.cuda.Free(scratch_);
   scratch_ = nullptr;
 }
 
@@ -112,6 +121,8 @@ bool Lane::CanGive() const {
 }
 
 absl::Status Lane::GiveWaiting() {
+  // It may have been taken since somebody looked.
+  if (in_progress_) MUSTER_RETURN_IF_ERROR(LookAfter());
   while (CanGive()) {
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
@@ -125,6 +136,7 @@ absl::Status Lane::Give() {
   const Batch& batch = running_.back();
   if (batch.errand != nullptr) {
     MUSTER_RETURN_IF_ERROR(Nccl(batch.errand->Begin(comm_), "NCCL"));
+    // It waits for the other ranks.
     return LookAfter();
   }
   MUSTER_RETURN_IF_ERROR(
@@ -134,19 +146,34 @@ absl::Status Lane::Give() {
   absl::Status status;
   if (several) status = Nccl(platform_.nccl.GroupStart(), "ncclGroupStart");
   for (const Entry& entry : batch.entries) {
-    status.Update(Issue(entry.collective, {.cuda = platform_.cuda,
-                                           .nccl = platform_.nccl,
-                                           .comm = comm_,
-                                           .rank = options_.rank,
-                                           .size = options_.size,
-                                           .stream = stream_,
-                                           .scratch = supply_.scratch(),
-                                           .is_pair = options_.is_pair}));
+    status.Update(Issue(entry.collective,
+                        {.cuda = platform_.cuda,
+                         .nccl = platform_.nccl,
+                         .comm = comm_,
+                         .rank = options_.rank,
+                         .size = options_.size,
+                         .stream = stream_,
+                         .scratch = supply_.scratch(),
+                         .is_pair = options_.is_pair,
+                         .wants_copy_engines = options_.wants_copy_engines}));
   }
   // Also after an error, so that the thread is in no group.
   if (several) status.Update(Nccl(platform_.nccl.GroupEnd(), "ncclGroupEnd"));
   MUSTER_RETURN_IF_ERROR(status);
-  return LookAfter();
+  return AwaitGiven();
+}
+
+absl::Status Lane::AwaitGiven() {
+  MUSTER_RETURN_IF_ERROR(LookAfter());
+  if (!in_progress_) return absl::OkStatus();
+  const Instant until = Clock::now() + kSpin;
+  for (int looks = 1;
+       in_progress_ && (looks < kSpinLooksMin || Clock::now() < until);
+       ++looks) {
+    if (looks >= kSpinLooksMin) std::this_thread::yield();
+    MUSTER_RETURN_IF_ERROR(LookAfter());
+  }
+  return absl::OkStatus();
 }
 
 // Whether NCCL has put the last one of `running_` into the stream, or is done
@@ -243,22 +270,21 @@ void Lane::Take(std::deque<Batch>& batches, const absl::Status& why,
   batches.pop_front();
 }
 
-void Lane::TakeEnded(bool over, bool gives_up, absl::Status& why,
-                     Ended& ended) {
+void Lane::TakeEnded(End end, absl::Status& why, Ended& ended) {
   while (!running_.empty()) {
     const bool given = running_.front().errand == nullptr &&
                        (!in_progress_ || running_.size() > 1);
-    if (!given && !over) break;
+    if (!given && end != End::kAborted && end != End::kGivesUp) break;
     const cuda::Error error =
-        given ? platform_.cuda.EventQuery(running_.front().end)
+        given ? cuda::Query(platform_.cuda, running_.front().end)
               : cuda::kSuccess;
-    if (error == cuda::kNotReady && !gives_up) break;
+    if (error == cuda::kNotReady && end != End::kGivesUp) break;
     if (error != cuda::kSuccess && why.ok()) {
       why = Cuda(error, "cudaEventQuery");
     }
     Take(running_, why, ended);
   }
-  while (over && !waiting_.empty()) Take(waiting_, why, ended);
+  while (end != End::kNo && !waiting_.empty()) Take(waiting_, why, ended);
 }
 
 bool Lane::BeginToPart() {
@@ -270,21 +296,14 @@ bool Lane::HasParted() {
   return comm_ == nullptr || !StateOf(parting_).ok() || parting_ != kInProgress;
 }
 
-void Lane::EndParting() {
-  if (comm_ == nullptr || parting_ != kSuccess) return;
-  platform_.nccl.CommDestroy(comm_);
-  was_ended_ = true;
-  comm_ = nullptr;
-}
+Comm Lane::EndParting() { return parting_ == kSuccess ? GiveUp() : nullptr; }
 
-void Lane::Abort() {
+Comm Lane::GiveUp() {
   was_ended_ = true;
-  if (comm_ != nullptr) platform_.nccl.CommAbort(comm_);
-  comm_ = nullptr;
+  return std::exchange(comm_, nullptr);
 }
 
 void Lane::Free() {
-  Abort();
   if (stream_ != nullptr) platform_.cuda.StreamDestroy(stream_);
   stream_ = nullptr;
 }

@@ -36,8 +36,9 @@ class LaneSupply {
   absl::Status MakeScratch();
   void* scratch() const { return scratch_; }
 
-  // When no lane uses anything of it any more.
-  void Free();
+  // When no lane uses anything of it any more. To free memory waits for all
+  // that the device does: if something there `is_stuck`, that is left.
+  void Free(bool is_stuck);
 
  private:
   const Platform& platform_;
@@ -52,7 +53,7 @@ using Ended =
 // Lane is a communicator with its stream, in which things happen in the order
 // in which they were added. What is added before there is a communicator, or
 // while NCCL has yet to take what came before, waits. Not thread-safe. Calls
-// that return a status are followed by Abort if it is an error.
+// that return a status are followed by GiveUp if it is an error.
 class Lane {
  public:
   struct Options {
@@ -65,6 +66,7 @@ class Lane {
     // For sends of its rank 0 to its rank 1 alone.
     bool is_pair = false;
     bool is_high_priority = false;
+    bool wants_copy_engines = false;
   };
 
   // `platform` and `supply` outlive it.
@@ -90,7 +92,8 @@ class Lane {
   // To be done when all that was added before has ended.
   void Add(std::shared_ptr<Errand> errand);
 
-  // Gives NCCL as much as can be given now.
+  // Gives NCCL as much as can be given now. As long as NCCL is about to put
+  // something into the stream it waits for that, but for a moment only.
   absl::Status GiveWaiting();
 
   // Whether NCCL has taken what it was given, and, if `asks`, whether it has an
@@ -116,10 +119,21 @@ class Lane {
   // For people.
   std::map<std::string, std::string> Texts() const;
 
-  // Takes what has ended. After the end of the group (`over`) that is also what
-  // has not begun, and, if it `gives_up`, what is stuck: its stream waits for
-  // somebody else's. `why` is the group's error; it is set if CUDA has one.
-  void TakeEnded(bool over, bool gives_up, absl::Status& why, Ended& ended);
+  // How far the end of the group has come.
+  enum class End {
+    kNo,
+    // Its communicators are to be aborted.
+    kBegun,
+    // They were: NCCL puts nothing into a stream any more.
+    kAborted,
+    // Something is stuck: its stream waits for somebody else's, or an abort for
+    // somebody else's collective.
+    kGivesUp
+  };
+  // Takes what has ended. After the end of the group that is also what has not
+  // begun, and then what NCCL was in progress with, and what is stuck. `why` is
+  // the group's error; it is set if CUDA has one.
+  void TakeEnded(End end, absl::Status& why, Ended& ended);
 
   bool IsIdle() const { return running_.empty() && waiting_.empty(); }
   // Whether nothing but errands is on its way.
@@ -129,14 +143,14 @@ class Lane {
   bool BeginToPart();
   // Whether it has begun to and is done with it, or cannot be.
   bool HasParted();
-  // Gives the communicator back if it has parted in peace.
-  void EndParting();
+  // The communicator, for the caller to destroy, if it has parted in peace.
+  Comm EndParting();
 
-  // Ends the communicator, if there is one: nobody writes to the tensors any
-  // more, soon.
-  void Abort();
+  // The communicator, if there is one, for the caller to abort: nothing is
+  // called of it here any more.
+  Comm GiveUp();
 
-  // Gives all back but its events. Nothing is called any more.
+  // Gives its stream back. Nothing is called any more.
   void Free();
 
  private:
@@ -156,6 +170,7 @@ class Lane {
   absl::Status Nccl(Result result, absl::string_view what) const;
   bool CanGive() const;
   absl::Status Give();
+  absl::Status AwaitGiven();
   absl::Status LookAfter();
   absl::Status StateOf(Result& state);
   void Take(std::deque<Batch>& batches, const absl::Status& why, Ended& ended);

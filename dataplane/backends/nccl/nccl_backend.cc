@@ -12,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "dataplane/backends/nccl/aborter.h"
 #include "dataplane/backends/nccl/communicator_maker.h"
 #include "dataplane/backends/nccl/config.h"
 #include "dataplane/backends/nccl/issue.h"
@@ -48,10 +49,12 @@ class NcclBackend : public Backend {
  public:
   NcclBackend(const Platform& platform, const BackendOptions& options)
       : platform_(platform),
-        options_(options),
+        kept_options_(std::make_shared<const BackendOptions>(options)),
+        options_(*kept_options_),
         roll_call_(options.store, options.rank, options.world_size),
         heritage_(std::dynamic_pointer_cast<Heritage>(options.descent)),
         supply_(platform_),
+        aborter_(platform_),
         watchdog_([this] { Watch(); }) {}
 
   ~NcclBackend() override {
@@ -66,7 +69,7 @@ class NcclBackend : public Backend {
     watchdog_.join();
     roll_call_.Stop();
     for (std::thread& maker : makers_) maker.join();
-    Free();
+    Free(AwaitAborted());
     returns_->Close();
   }
 
@@ -294,13 +297,13 @@ class NcclBackend : public Backend {
     if (lane != nullptr) return lane.get();
     lane = std::make_unique<Lane>(
         platform_, supply_,
-        Lane::Options{
-            .key = key,
-            .rank = rank,
-            .size = size,
-            .device = device_,
-            .is_pair = key != kGroupLane,
-            .is_high_priority = options_.nccl.is_high_priority_stream});
+        Lane::Options{.key = key,
+                      .rank = rank,
+                      .size = size,
+                      .device = device_,
+                      .is_pair = key != kGroupLane,
+                      .is_high_priority = options_.nccl.is_high_priority_stream,
+                      .wants_copy_engines = WantsCopyEngines(options_.nccl)});
     MUSTER_RETURN_IF_ERROR(lane->Open());
     Lane* const made = lane.get();
     makers_.emplace_back([this, made, deadline] { Make(*made, deadline); });
@@ -309,8 +312,9 @@ class NcclBackend : public Backend {
 
   // On a thread of the lane's: its communicator, and what waits for it.
   void Make(Lane& lane, Instant deadline) {
-    const cuda::DeviceGuard guard(platform_.cuda, lane.options().device);
+    cuda::BeginOwnThread(platform_.cuda);
     const Lane::Options& place = lane.options();
+    const cuda::DeviceGuard guard(platform_.cuda, place.device);
     absl::StatusOr<Comm> comm = MakeCommunicator(
         {.platform = platform_,
          .group = options_,
@@ -331,7 +335,7 @@ class NcclBackend : public Backend {
         // The watchdog says whom the collective waits for.
         if (lane.Overdue(Clock::now()) != nullptr) return;
       }
-      status = WithMissing(status);
+      status = roll_call_.NotMade(status, options_.group_name);
     }
     MutexLock lock(mutex_);
     if (comm.ok() && !status_.ok()) {
@@ -345,19 +349,6 @@ class NcclBackend : public Backend {
     End(status);
   }
 
-  // `status`, that the group's communicator was not made in time, with the
-  // ranks that did not come.
-  absl::Status WithMissing(const absl::Status& status) const {
-    const std::vector<int> missing =
-        roll_call_.Missing(/*number=*/0, milliseconds(0));
-    if (missing.empty()) return status;
-    absl::Status named = absl::DeadlineExceededError(
-        absl::StrCat("group \"", options_.group_name, "\": ", NamesOf(missing),
-                     " did not come to make the communicator"));
-    SetCulpritRanks(named, missing);
-    return named;
-  }
-
   absl::Status GiveWaiting(Lane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     MUSTER_RETURN_IF_ERROR(lane.GiveWaiting());
     // It looks by itself while something is under way: to wake it each time
@@ -368,11 +359,13 @@ class NcclBackend : public Backend {
 
   Ended TakeEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Ended ended;
-    const bool over = !status_.ok();
-    const bool gives_up = over && Clock::now() >= give_up_at_;
-    for (auto& [key, lane] : lanes_) {
-      lane->TakeEnded(over, gives_up, status_, ended);
+    Lane::End end = Lane::End::kNo;
+    if (!status_.ok()) {
+      end = Clock::now() >= give_up_at_ ? Lane::End::kGivesUp
+            : aborter_.IsDone()         ? Lane::End::kAborted
+                                        : Lane::End::kBegun;
     }
+    for (auto& [key, lane] : lanes_) lane->TakeEnded(end, status_, ended);
     return ended;
   }
 
@@ -426,11 +419,26 @@ class NcclBackend : public Backend {
     }
   }
 
-  // Nobody writes to the tensors any more, soon.
+  // Nobody writes to the tensors any more, soon. Communicators that are being
+  // made are ended by those who make them.
   void AbortCommunicators() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (give_up_at_ == Instant::max()) give_up_at_ = Clock::now() + kDrain;
-    for (auto& [key, lane] : lanes_) lane->Abort();
+    if (give_up_at_ == Instant::max()) {
+      give_up_at_ = Clock::now() + kDrain;
+      std::vector<Comm> comms;
+      for (auto& [key, lane] : lanes_) comms.push_back(lane->GiveUp());
+      aborter_.Begin(device_, std::move(comms), std::move(parted_),
+                     {kept_options_, heritage_});
+    }
+    if (aborter_.IsDone()) late_pieces_.clear();
+  }
+
+  // Whether it is so at the end of the group.
+  bool AwaitAborted() {
+    MutexLock lock(mutex_);
+    Aborter::Keeps keeps(late_pieces_.begin(), late_pieces_.end());
     late_pieces_.clear();
+    return aborter_.Await(std::max(give_up_at_, Clock::now()),
+                          std::move(keeps));
   }
 
   bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -447,6 +455,7 @@ class NcclBackend : public Backend {
   }
 
   void Watch() {
+    cuda::BeginOwnThread(platform_.cuda);
     MutexLock lock(mutex_);
     for (;;) {
       LookForErrors(Clock::now());
@@ -514,21 +523,22 @@ class NcclBackend : public Backend {
       while (!lane->HasParted() && Clock::now() < until) {
         waiters_->came.WaitUntil(mutex_, Clock::now() + kLook);
       }
-      lane->EndParting();
+      parted_.push_back(lane->EndParting());
     }
   }
 
-  // After all threads.
-  void Free() {
+  // After all threads, of which one may go on alone.
+  void Free(bool aborted) {
     MutexLock lock(mutex_);
     if (device_ < 0) return;
     const cuda::DeviceGuard guard(platform_.cuda, device_);
     for (auto& [key, lane] : lanes_) lane->Free();
-    supply_.Free();
+    supply_.Free(/*is_stuck=*/!aborted);
   }
 
   const Platform platform_;
-  const BackendOptions options_;
+  const std::shared_ptr<const BackendOptions> kept_options_;
+  const BackendOptions& options_;
   RollCall roll_call_;
   // That the communicator of all ranks comes of; null: of none.
   const std::shared_ptr<Heritage> heritage_;
@@ -547,6 +557,8 @@ class NcclBackend : public Backend {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   int device_ ABSL_GUARDED_BY(mutex_) = -1;
   LaneSupply supply_ ABSL_GUARDED_BY(mutex_);
+  Aborter aborter_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Comm> parted_ ABSL_GUARDED_BY(mutex_);
   // The overdue collective whose missing ranks are looked for; 0: none.
   uint64_t asked_ ABSL_GUARDED_BY(mutex_) = 0;
   Instant give_up_at_ ABSL_GUARDED_BY(mutex_) = Instant::max();

@@ -111,6 +111,12 @@ bool Register() {
           [](const BackendOptions& options, int) {
             return *nccl::CreateNcclBackend(ThePlatform(), options);
           }) &&
+      add("nccl-host-zero-cta",
+          [](const BackendOptions& options, int) {
+            BackendOptions zero = options;
+            zero.nccl.cta_policy = NcclOptions::CtaPolicy::kZero;
+            return *nccl::CreateNcclBackend(ThePlatform(), zero);
+          }) &&
       add("nccl-host-split",
           [](const BackendOptions& options, int device) {
             return Part(options, device, /*shrinks=*/false);
@@ -138,6 +144,8 @@ INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance,
                          Combine(Values("nccl-host", "nccl-host-split",
                                         "nccl-host-shrunk"),
                                  Values(1, 2, 3, 4)));
+INSTANTIATE_TEST_SUITE_P(NcclZeroCta, BackendConformance,
+                         Combine(Values("nccl-host-zero-cta"), Values(3)));
 
 // NCCL does not see who is gone and who runs something else: the coordinator
 // does, and debug level DETAIL. It has no tags, and no receive from any rank.

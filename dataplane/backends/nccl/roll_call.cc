@@ -126,6 +126,17 @@ std::vector<int> RollCall::Missing(uint64_t number,
   return missing;
 }
 
+absl::Status RollCall::NotMade(const absl::Status& status,
+                               absl::string_view group) const {
+  const std::vector<int> missing = Missing(/*number=*/0, milliseconds(0));
+  if (missing.empty()) return status;
+  absl::Status named = absl::DeadlineExceededError(
+      absl::StrCat("group \"", group, "\": ", NamesOf(missing),
+                   " did not come to make the communicator"));
+  SetCulpritRanks(named, missing);
+  return named;
+}
+
 std::string NamesOf(const std::vector<int>& ranks) {
   if (ranks.empty()) return "the other ranks";
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",

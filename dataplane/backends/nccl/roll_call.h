@@ -47,8 +47,13 @@ class RollCall {
   std::vector<int> Missing(uint64_t number,
                            std::chrono::milliseconds timeout) const;
 
-  // The same on that thread, which gives them to `then`, with no lock held. Not
-  // called if this one is destroyed before.
+  // `status`, that the communicator of `group` was not made in time, with those
+  // that did not come to that.
+  absl::Status NotMade(const absl::Status& status,
+                       absl::string_view group) const;
+
+  // What Missing returns, on that thread, which gives them to `then`, with no
+  // lock held. Not called if this one is destroyed before.
   using Then = std::function<void(const std::vector<int>& missing)>;
   void FindMissing(uint64_t number, std::chrono::milliseconds timeout,
                    Then then);

@@ -29,6 +29,13 @@ using ::testing::ElementsAre;
 
 class SymmetricTest : public testing::BackendTest {
  protected:
+  static Collective::Tensors HalvesOf(const Tensor& tensor) {
+    const int64_t half = tensor.element_count() / 2;
+    float* const data = static_cast<float*>(tensor.data());
+    return {Tensor(data, tensor.data_type(), {half}, tensor.device()),
+            Tensor(data + half, tensor.data_type(), {half}, tensor.device())};
+  }
+
   using Allocated = absl::StatusOr<std::shared_ptr<SymmetricMemory>>;
 
   // What each rank has of it, which allocates as many bytes as `bytes` says.
@@ -246,6 +253,55 @@ TEST_F(SymmetricTest, AnOlderNcclHasNone) {
             absl::UnimplementedError(
                 "NCCL 2.26.2 has no symmetric memory: 2.27.0 is needed"));
   EXPECT_EQ(Wait(AllReduce(0, OnDevice(1, 1))), absl::OkStatus());
+}
+
+// Copy engines work behind calls of NCCL of their own; without them, or without
+// these calls, an exchange is sends and receives.
+TEST_F(SymmetricTest, WithCopyEnginesAnExchangeIsOneCall) {
+  const auto calls_of = [&](NcclOptions::CtaPolicy policy) {
+    backends_.clear();
+    store_ = std::make_shared<dataplane::testing::InMemoryStore>();
+    NcclOptions options;
+    options.cta_policy = policy;
+    Make(2, -1, options);
+    const Tensor out[] = {OnDevice(2, 0), OnDevice(2, 0)};
+    std::vector<std::shared_ptr<Work>> works;
+    for (const bool single : {true, false}) {
+      for (int rank = 0; rank < 2; ++rank) {
+        const Tensor in = OnDevice(2, static_cast<float>(rank + 1));
+        Collective all = {.kind = CollectiveKind::kAllToAllSingle,
+                          .inputs = {in},
+                          .outputs = {out[rank]}};
+        if (!single) {
+          all.kind = CollectiveKind::kAllToAll;
+          all.inputs = HalvesOf(in);
+          all.outputs = HalvesOf(out[rank]);
+        }
+        works.push_back(backends_[static_cast<size_t>(rank)]->Start(all));
+      }
+    }
+    const Tensor parts = OnDevice(2, 7);
+    const Tensor part[] = {OnDevice(1, 0), OnDevice(1, 0)};
+    for (int rank = 0; rank < 2; ++rank) {
+      Collective scatter = {
+          .kind = CollectiveKind::kScatter, .outputs = {part[rank]}, .root = 1};
+      if (rank == 1) scatter.inputs = HalvesOf(parts);
+      works.push_back(backends_[static_cast<size_t>(rank)]->Start(scatter));
+    }
+    for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_THAT(ValuesOf(out[rank]), ElementsAre(1, 2));
+      EXPECT_THAT(ValuesOf(part[rank]), ElementsAre(7));
+    }
+    return testing::TakeCopyEngineCalls();
+  };
+  testing::TakeCopyEngineCalls();
+  using enum NcclOptions::CtaPolicy;
+  EXPECT_EQ(calls_of(kDefault), 0);
+  EXPECT_EQ(calls_of(kZero), 6);
+  platform_.nccl.AlltoAll = nullptr;
+  platform_.nccl.Scatter = nullptr;
+  EXPECT_EQ(calls_of(kZero), 0);
 }
 
 }  // namespace

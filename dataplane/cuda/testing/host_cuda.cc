@@ -21,6 +21,8 @@ constexpr Error kInvalidValue = 1;
 constexpr Error kMemoryAllocation = 2;
 constexpr Error kInvalidDevice = 101;
 constexpr Error kInvalidResourceHandle = 400;
+constexpr Error kStreamCaptureUnsupported = 900;
+constexpr CaptureStatus kCaptureActive = 1;
 
 // Does what it is given, one after the other, on a thread of its own.
 class HostStream {
@@ -113,6 +115,8 @@ struct World {
   std::map<Event, std::shared_ptr<HostEvent>> events ABSL_GUARDED_BY(mutex);
   std::map<const char*, size_t> device_memory ABSL_GUARDED_BY(mutex);
   std::set<const void*> host_memory ABSL_GUARDED_BY(mutex);
+  std::set<int> contexts ABSL_GUARDED_BY(mutex);
+  std::set<Stream> captured ABSL_GUARDED_BY(mutex);
   std::vector<std::string> misuses ABSL_GUARDED_BY(mutex);
 };
 
@@ -122,6 +126,8 @@ World& TheWorld() {
 }
 
 thread_local int t_device = 0;
+thread_local CaptureMode t_capture_mode = kCaptureGlobal;
+thread_local Error t_last_error = kSuccess;
 
 Error Misuse(Error error, absl::string_view what) {
   World& world = TheWorld();
@@ -130,9 +136,23 @@ Error Misuse(Error error, absl::string_view what) {
   return error;
 }
 
+// What could wait for the device is forbidden while something is captured.
+Error Unsafe(absl::string_view what) {
+  if (t_capture_mode == kCaptureRelaxed) return kSuccess;
+  {
+    World& world = TheWorld();
+    MutexLock lock(world.mutex);
+    if (world.captured.empty()) return kSuccess;
+  }
+  return Misuse(kStreamCaptureUnsupported,
+                absl::StrCat(what, " while a stream is captured"));
+}
+
+// Null: there is no such stream, or nothing may be put into it.
 std::shared_ptr<HostStream> StreamOf(Stream stream) {
   World& world = TheWorld();
   MutexLock lock(world.mutex);
+  if (world.captured.contains(stream)) return nullptr;
   if (stream == nullptr) {
     std::shared_ptr<HostStream>& made = world.defaults[t_device];
     if (made == nullptr) made = std::make_shared<HostStream>();
@@ -179,7 +199,7 @@ const char* GetErrorName(Error error) {
   }
 }
 
-Error GetLastError() { return kSuccess; }
+Error GetLastError() { return std::exchange(t_last_error, kSuccess); }
 
 Error GetDeviceCount(int* count) {
   *count = DeviceCount();
@@ -196,6 +216,9 @@ Error SetDevice(int device) {
     return Misuse(kInvalidDevice, absl::StrCat("SetDevice of ", device));
   }
   t_device = device;
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  world.contexts.insert(device);
   return kSuccess;
 }
 
@@ -267,6 +290,18 @@ Error StreamWaitEvent(Stream stream, Event event, unsigned) {
   return kSuccess;
 }
 
+Error StreamIsCapturing(Stream stream, CaptureStatus* status) {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  *status = world.captured.contains(stream) ? kCaptureActive : kCaptureNone;
+  return kSuccess;
+}
+
+Error ThreadExchangeStreamCaptureMode(CaptureMode* mode) {
+  std::swap(*mode, t_capture_mode);
+  return kSuccess;
+}
+
 Error EventCreateWithFlags(Event* event, unsigned) {
   auto made = std::make_shared<HostEvent>();
   *event = made.get();
@@ -300,11 +335,14 @@ Error EventRecord(Event event, Stream stream) {
 }
 
 Error EventQuery(Event event) {
+  if (const Error error = Unsafe("EventQuery"); error != kSuccess) return error;
   const auto known = EventOf(event);
   if (known == nullptr) {
     return Misuse(kInvalidResourceHandle, "EventQuery of no event");
   }
-  return known->HasReached(known->recorded()) ? kSuccess : kNotReady;
+  if (known->HasReached(known->recorded())) return kSuccess;
+  t_last_error = kNotReady;
+  return kNotReady;
 }
 
 Error EventSynchronize(Event event) {
@@ -318,6 +356,7 @@ Error EventSynchronize(Event event) {
 
 Error Malloc(void** data, size_t bytes) {
   *data = nullptr;
+  if (const Error error = Unsafe("Malloc"); error != kSuccess) return error;
   if (bytes == 0) return kSuccess;
   // What CUDA promises.
   constexpr size_t kAlignment = 256;
@@ -344,6 +383,7 @@ Error Free(void* data) {
 }
 
 Error HostAlloc(void** data, size_t bytes, unsigned) {
+  if (const Error error = Unsafe("HostAlloc"); error != kSuccess) return error;
   *data = std::malloc(bytes);
   World& world = TheWorld();
   MutexLock lock(world.mutex);
@@ -406,6 +446,8 @@ Api HostCudaApi(int devices) {
           .StreamDestroy = &StreamDestroy,
           .StreamSynchronize = &StreamSynchronize,
           .StreamWaitEvent = &StreamWaitEvent,
+          .StreamIsCapturing = &StreamIsCapturing,
+          .ThreadExchangeStreamCaptureMode = &ThreadExchangeStreamCaptureMode,
           .EventCreateWithFlags = &EventCreateWithFlags,
           .EventDestroy = &EventDestroy,
           .EventRecord = &EventRecord,
@@ -436,6 +478,24 @@ bool IsDeviceMemory(const void* data, size_t bytes) {
   if (after == world.device_memory.begin()) return false;
   --after;
   return begin + bytes <= after->first + after->second;
+}
+
+void BeginCapture(Stream stream) {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  world.captured.insert(stream);
+}
+
+void EndCapture(Stream stream) {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  world.captured.erase(stream);
+}
+
+bool HasContext(int device) {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  return world.contexts.contains(device);
 }
 
 std::vector<std::string> TakeMisuses() {

@@ -27,6 +27,17 @@ void Launch(Stream stream, std::function<void()> kernel);
 // Whether this is memory that Malloc gave out, with so many bytes behind it.
 bool IsDeviceMemory(const void* data, size_t bytes);
 
+// Captures `stream` into a CUDA graph, in the global mode, until EndCapture:
+// nothing may be put into it that this stand-in would do, and, as CUDA has it,
+// no thread may call what could wait for the device but those that have said
+// that they are no part of it (ThreadExchangeStreamCaptureMode).
+void BeginCapture(Stream stream);
+void EndCapture(Stream stream);
+
+// Whether a context of the device was made: by a SetDevice. Device 0 has none
+// before that, either.
+bool HasContext(int device);
+
 // What was used wrongly since the last call.
 std::vector<std::string> TakeMisuses();
 

@@ -21,6 +21,7 @@ struct World {
   std::map<std::string, std::shared_ptr<Team>> teams ABSL_GUARDED_BY(mutex);
   Config last_config ABSL_GUARDED_BY(mutex);
   int aborts ABSL_GUARDED_BY(mutex) = 0;
+  std::function<void()> free_hook ABSL_GUARDED_BY(mutex);
   Made made ABSL_GUARDED_BY(mutex);
   uint64_t last_id ABSL_GUARDED_BY(mutex) = 0;
   std::vector<std::string> misuses ABSL_GUARDED_BY(mutex);
@@ -30,6 +31,9 @@ World& TheWorld() {
   static World* const world = new World;
   return *world;
 }
+
+// CommAborts of this thread whose group of NCCL has not ended.
+thread_local int t_aborts = 0;
 
 // What MemAlloc has given out, and the windows that are on it.
 struct Memories {
@@ -166,6 +170,16 @@ Result Remove(Comm handle, absl::string_view what, bool abort) {
     return Misuse(kInvalidArgument, absl::StrCat(what, ": its name is gone"));
   }
   return kSuccess;
+}
+
+void CallFreeHook() {
+  std::function<void()> hook;
+  {
+    World& world = TheWorld();
+    MutexLock lock(world.mutex);
+    hook = world.free_hook;
+  }
+  if (hook != nullptr) hook();
 }
 
 }  // namespace
@@ -444,7 +458,11 @@ Result CommFinalize(Comm comm) {
                                                       : kInvalidUsage;
 }
 
-Result CommDestroy(Comm comm) { return Remove(comm, "CommDestroy", false); }
+Result CommDestroy(Comm comm) {
+  const Result result = Remove(comm, "CommDestroy", false);
+  CallFreeHook();
+  return result;
+}
 
 Result CommAbort(Comm comm) {
   {
@@ -452,7 +470,20 @@ Result CommAbort(Comm comm) {
     MutexLock lock(world.mutex);
     ++world.aborts;
   }
-  return Remove(comm, "CommAbort", true);
+  const Result result = Remove(comm, "CommAbort", true);
+  ++t_aborts;
+  if (OpenGroups() == 0) EndAborts();
+  return result;
+}
+
+void EndAborts() {
+  if (std::exchange(t_aborts, 0) > 0) CallFreeHook();
+}
+
+void SetFreeHook(std::function<void()> hook) {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  world.free_hook = std::move(hook);
 }
 
 Result CommGetAsyncError(Comm handle, Result* error) {

@@ -113,6 +113,9 @@ Result CommDestroy(Comm comm);
 Result CommAbort(Comm comm);
 Result CommGetAsyncError(Comm handle, Result* error);
 
+// The group of NCCL in which there were CommAborts has ended.
+void EndAborts();
+
 }  // namespace muster::dataplane::nccl::testing
 
 #endif  // MUSTER_DATAPLANE_BACKENDS_NCCL_TESTING_HOST_COMMS_H_

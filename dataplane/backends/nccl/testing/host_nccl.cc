@@ -38,6 +38,8 @@ thread_local std::vector<Gathered> t_gathered;
 
 std::atomic<int> g_version{0};
 std::atomic<int> g_looks{0};
+std::atomic<int> g_copy_engine_calls{0};
+std::atomic<bool> g_rounds_at_each_rank{false};
 
 Mutex g_launches_mutex;
 std::vector<size_t> g_launches ABSL_GUARDED_BY(g_launches_mutex);
@@ -188,6 +190,48 @@ Result Enqueue(const Ready& ready, cuda::Stream stream, const Call& call,
   return t_group_depth == 0 ? Flush() : kSuccess;
 }
 
+// As Reduced, but what each rank passes on is an element again: first what it
+// multiplies its own with, as the operation says, then what it adds to it.
+std::vector<char> ReducedInSteps(const std::vector<Call>& calls, DataType type,
+                                 RedOp op, size_t offset, size_t count) {
+  const dataplane::DataType own = *TypeOf(type);
+  const dataplane::DataType wide =
+      IsFloat8(own) ? dataplane::DataType::kFloat32 : own;
+  const ReduceOp whole = OpOf(op);
+  const bool sums = whole == ReduceOp::kAvg || whole == ReduceOp::kPremulSum;
+  const ReduceOp step = sums ? ReduceOp::kSum : whole;
+  const auto rounded = [&](const Reduction& reduction,
+                           const std::vector<char>& values) {
+    std::vector<char> elements(count * DataTypeBytes(wide));
+    reduction.Store(elements.data(), values.data(), count);
+    return Narrowed(type, std::move(elements));
+  };
+  const auto scaled = [&](const Call& call) {
+    const char* const from =
+        static_cast<const char*>(call.from) + offset * BytesOf(type);
+    const Reduction reduction(wide, ReduceOp::kPremulSum);
+    std::vector<char> values(count * reduction.accumulator_bytes());
+    const double factor = whole == ReduceOp::kAvg
+                              ? 1.0 / static_cast<double>(calls.size())
+                              : call.factor;
+    reduction.Load(values.data(), Widened(type, from, count).data(), count,
+                   sums ? factor : 1);
+    return rounded(reduction, values);
+  };
+  const Reduction reduction(wide, step);
+  std::vector<char> result = scaled(calls[0]);
+  for (size_t rank = 1; rank < calls.size(); ++rank) {
+    std::vector<char> values(count * reduction.accumulator_bytes());
+    reduction.Load(values.data(), Widened(type, result.data(), count).data(),
+                   count, 1);
+    reduction.Add(values.data(),
+                  Widened(type, scaled(calls[rank]).data(), count).data(),
+                  count, 1);
+    result = rounded(reduction, values);
+  }
+  return result;
+}
+
 // Of all ranks' elements from `offset` on, as many as fit into the result.
 std::vector<char> Reduced(const std::vector<Call>& calls, DataType type,
                           RedOp op, size_t offset, size_t count) {
@@ -199,6 +243,10 @@ std::vector<char> Reduced(const std::vector<Call>& calls, DataType type,
     const char* const from = static_cast<const char*>(call.from);
     return Widened(type, from + offset * BytesOf(type), count);
   };
+  if (g_rounds_at_each_rank &&
+      (type == kFloat16 || type == kBfloat16 || IsFloat8(own))) {
+    return ReducedInSteps(calls, type, op, offset, count);
+  }
   std::vector<char> sum(count * reduction.accumulator_bytes());
   reduction.Load(sum.data(), part(calls[0]).data(), count, calls[0].factor);
   for (size_t rank = 1; rank < calls.size(); ++rank) {
@@ -365,6 +413,51 @@ Result Recv(void* to, size_t count, DataType type, int peer, Comm comm,
   return t_group_depth == 0 ? Flush() : kSuccess;
 }
 
+Result GroupStart();
+Result GroupEnd();
+
+// As NCCL does it without copy engines.
+Result AlltoAll(const void* from, void* to, size_t count, DataType type,
+                Comm comm, cuda::Stream stream) {
+  const std::optional<Ready> ready =
+      Use(comm, "AlltoAll", /*collective=*/false);
+  if (!ready.has_value()) return kInvalidUsage;
+  ++g_copy_engine_calls;
+  const size_t bytes = count * BytesOf(type);
+  GroupStart();
+  Result result = kSuccess;
+  for (int peer = 0; peer < ready->team->size(); ++peer) {
+    const size_t offset = bytes * static_cast<size_t>(peer);
+    for (const Result each : {Send(static_cast<const char*>(from) + offset,
+                                   count, type, peer, comm, stream),
+                              Recv(static_cast<char*>(to) + offset, count, type,
+                                   peer, comm, stream)}) {
+      if (result == kSuccess) result = each;
+    }
+  }
+  const Result ended = GroupEnd();
+  return result == kSuccess ? ended : result;
+}
+
+Result Scatter(const void* from, void* to, size_t count, DataType type,
+               int root, Comm comm, cuda::Stream stream) {
+  const std::optional<Ready> ready = Use(comm, "Scatter", /*collective=*/false);
+  if (!ready.has_value()) return kInvalidUsage;
+  ++g_copy_engine_calls;
+  const size_t bytes = count * BytesOf(type);
+  GroupStart();
+  Result result = Recv(to, count, type, root, comm, stream);
+  for (int peer = 0; ready->rank == root && peer < ready->team->size();
+       ++peer) {
+    const Result sent =
+        Send(static_cast<const char*>(from) + bytes * static_cast<size_t>(peer),
+             count, type, peer, comm, stream);
+    if (result == kSuccess) result = sent;
+  }
+  const Result ended = GroupEnd();
+  return result == kSuccess ? ended : result;
+}
+
 Result GroupStart() {
   ++t_group_depth;
   return kSuccess;
@@ -374,7 +467,9 @@ Result GroupEnd() {
   if (t_group_depth == 0) {
     return Misuse(kInvalidUsage, "GroupEnd without GroupStart");
   }
-  return --t_group_depth == 0 ? Flush() : kSuccess;
+  if (--t_group_depth > 0) return kSuccess;
+  EndAborts();
+  return Flush();
 }
 
 Result GetVersion(int* version) {
@@ -469,12 +564,20 @@ Api HostNcclApi(int version) {
     api.CommWindowRegister = &CommWindowRegister;
     api.CommWindowDeregister = &CommWindowDeregister;
   }
+  if (version >= 22800) {
+    api.AlltoAll = &AlltoAll;
+    api.Scatter = &Scatter;
+  }
   return api;
 }
 
 Api HostNcclApi() { return HostNcclApi(22809); }
 
 void SetLooks(int looks) { g_looks = looks; }
+
+int TakeCopyEngineCalls() { return g_copy_engine_calls.exchange(0); }
+
+void SetRoundsAtEachRank(bool rounds) { g_rounds_at_each_rank = rounds; }
 
 std::vector<size_t> TakeLaunches() {
   MutexLock lock(g_launches_mutex);

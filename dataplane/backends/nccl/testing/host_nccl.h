@@ -4,6 +4,7 @@
 #define MUSTER_DATAPLANE_BACKENDS_NCCL_TESTING_HOST_NCCL_H_
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,13 @@ void SetLooks(int looks);
 // How many calls each launch since the last TakeLaunches was made of.
 std::vector<size_t> TakeLaunches();
 
+// How many calls of AlltoAll and Scatter there were since the last of these.
+int TakeCopyEngineCalls();
+
+// Whether 8 and 16 bit numbers are rounded at each rank that adds its own, as
+// NCCL's rings and trees do, or once (at first).
+void SetRoundsAtEachRank(bool rounds);
+
 // The configuration of the communicator that was begun last.
 Config LastConfig();
 
@@ -66,6 +74,11 @@ Made TakeMade();
 
 // How many CommAborts there have been since the last TakeAborts.
 int TakeAborts();
+
+// Called from now on by each CommDestroy, and by each CommAbort that is the
+// last of its group of NCCL, or in none, when what it ends knows of it: there
+// CUDA waits for all that the device does. Null: nothing.
+void SetFreeHook(std::function<void()> hook);
 
 // Communicators and reduce operations that were made and not given back.
 struct Leaks {
