@@ -1,6 +1,7 @@
 #include "dataplane/testing/backend_conformance.h"
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,24 @@ bool CanReduce(const std::string& backend, ReduceOp op, DataType type) {
                                        .tensors = {Tensor(memory, type, {1})},
                                        .reduce_op = op});
   return !absl::IsUnimplemented(work->Wait());
+}
+
+namespace {
+
+std::map<std::string, Arithmetic>& Arithmetics() {
+  static auto* const arithmetics = new std::map<std::string, Arithmetic>;
+  return *arithmetics;
+}
+
+}  // namespace
+
+void SetArithmetic(const std::string& backend, const Arithmetic& arithmetic) {
+  Arithmetics()[backend] = arithmetic;
+}
+
+Arithmetic ArithmeticOf(const std::string& backend) {
+  const auto found = Arithmetics().find(backend);
+  return found == Arithmetics().end() ? Arithmetic{} : found->second;
 }
 
 namespace {

@@ -47,6 +47,16 @@ inline const std::vector<DataType> kFloat8Types = {DataType::kFloat8E4m3fn,
 // lets pass.
 bool CanReduce(const std::string& backend, ReduceOp op, DataType type);
 
+// What a backend's library does otherwise than Reduction, of several ranks.
+struct Arithmetic {
+  // It rounds 8 and 16 bit numbers at each rank.
+  bool rounds_at_each_rank = false;
+  // MIN and MAX may drop a NaN, on all ranks alike.
+  bool may_drop_nan = false;
+};
+void SetArithmetic(const std::string& backend, const Arithmetic& arithmetic);
+Arithmetic ArithmeticOf(const std::string& backend);
+
 // Name of the backend, world size. Results and ordering.
 class BackendConformance
     : public ::testing::TestWithParam<std::tuple<std::string, int>> {

@@ -28,6 +28,7 @@ class LocalWorld {
   explicit LocalWorld(LocalWorldOptions options);
 
   int world_size() const { return options_.world_size; }
+  const std::string& backend() const { return options_.backend; }
   Communicator& at(int rank) { return *communicators_[rank]; }
 
   // Calls `body` once per rank that is left, each on a thread of its own, and

@@ -237,6 +237,35 @@ bool IsClose(ReduceOp op, T actual, T expected) {
   }
 }
 
+// How often a backend rounds numbers of 8 and 16 bits that it reduces.
+enum class Rounding { kOnce, kAtEachRank };
+
+// The largest relative error of one rounding.
+template <typename T>
+float UnitOf() {
+  return std::ldexp(1.0F, -kNarrowDigits<T>);
+}
+
+// The same where what each rank passes on is rounded: its product with a
+// factor, and each sum or product of two. As all that is added up is above
+// zero, no sum is off by more than that many units of the last one. What is
+// expected has been rounded, too. One rounding is the nearest number, or it is
+// wrong.
+template <typename T>
+bool IsCloseEnough(ReduceOp op, int world_size, T actual, T expected) {
+  int roundings = world_size - 1;
+  if (op == ReduceOp::kMin || op == ReduceOp::kMax) roundings = 0;
+  if (op == ReduceOp::kPremulSum) roundings = world_size;
+  // The factor is a rounded number, too.
+  if (op == ReduceOp::kAvg) roundings = world_size + 1;
+  if (world_size == 1 || roundings <= 1) return IsClose(op, actual, expected);
+  const auto a = static_cast<float>(actual);
+  const auto b = static_cast<float>(expected);
+  const float bound =
+      std::pow(1 + UnitOf<T>(), static_cast<float>(roundings + 1)) - 1;
+  return std::abs(a - b) <= bound * std::abs(b);
+}
+
 template <typename T>
 std::vector<T> Inputs(ReduceOp op, int world_size, int rank, size_t count) {
   std::vector<T> values(count);
@@ -251,13 +280,44 @@ Tensor TensorOf(DataType type, std::vector<T>& values) {
   return Tensor(values.data(), type, {static_cast<int64_t>(values.size())});
 }
 
+// How far many sums are off together, of which each was rounded often, or "":
+// the roundings go both ways, while a rank that is missing, or there twice,
+// goes one way. Products with a factor, of few digits, go less evenly.
+template <typename T>
+std::string MeanWrong(const std::vector<T>& actual, ReduceOp op, int world_size,
+                      size_t first) {
+  constexpr size_t kMany = 1000;
+  const double units_max = op == ReduceOp::kPremulSum ? 1.25 : 0.75;
+  const bool sums = op == ReduceOp::kSum || op == ReduceOp::kAvg ||
+                    op == ReduceOp::kPremulSum;
+  if (!sums || actual.size() < kMany) return "";
+  double got = 0;
+  double wanted = 0;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    got += static_cast<float>(actual[i]);
+    wanted += static_cast<float>(ExpectedElement<T>(op, world_size, first + i));
+  }
+  const double off = std::abs(got - wanted) / wanted;
+  if (off <= units_max * UnitOf<T>()) return "";
+  std::ostringstream text;
+  text << "the elements are off by " << 100 * off << " % on average";
+  return text.str();
+}
+
 // The first of `actual`, which are the reduction's elements from `first` on,
 // that is wrong, or "".
 template <typename T>
 std::string FirstWrong(const std::vector<T>& actual, ReduceOp op,
-                       int world_size, size_t first = 0) {
+                       int world_size, size_t first = 0,
+                       Rounding rounding = Rounding::kOnce) {
   for (size_t i = 0; i < actual.size(); ++i) {
     const T expected = ExpectedElement<T>(op, world_size, first + i);
+    if constexpr (kIsNarrow<T>) {
+      if (rounding == Rounding::kAtEachRank &&
+          IsCloseEnough(op, world_size, actual[i], expected)) {
+        continue;
+      }
+    }
     if (IsClose(op, actual[i], expected)) continue;
     std::ostringstream text;
     if constexpr (std::is_same_v<T, Flag>) {
@@ -267,6 +327,11 @@ std::string FirstWrong(const std::vector<T>& actual, ReduceOp op,
            << Exact(expected);
     }
     return text.str();
+  }
+  if constexpr (kIsNarrow<T>) {
+    if (rounding == Rounding::kAtEachRank) {
+      return MeanWrong(actual, op, world_size, first);
+    }
   }
   return "";
 }

@@ -33,6 +33,10 @@ exec "$here"/lib/ld-linux-*.so.* --library-path "$here/lib:$machine" \
 PROGRAM
   chmod +x "$bundle/$program"
 done
+# What the driver, CUDA and NCCL load, of the same C library as the rest.
+for library in dl.so.2 pthread.so.0 rt.so.1 util.so.1 resolv.so.2; do
+  cp -L "/lib/x86_64-linux-gnu/lib$library" "$bundle/lib/"
+done
 cp tests/gpu/run "$bundle/"
 if [[ -d "$data" ]]; then cp -r "$data" "$bundle/data"; fi
 tar -C "$folder" -czf "$out" muster-gpu

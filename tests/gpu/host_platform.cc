@@ -7,7 +7,11 @@ namespace muster::gpu {
 
 absl::Status CudaAvailable() { return absl::OkStatus(); }
 
-absl::Status NcclAvailable() { return absl::OkStatus(); }
+absl::Status NcclAvailable() {
+  // As NCCL does.
+  dataplane::nccl::testing::SetRoundsAtEachRank(true);
+  return absl::OkStatus();
+}
 
 const dataplane::cuda::Runtime& Cuda() {
   static const auto* const runtime = new dataplane::cuda::Runtime{

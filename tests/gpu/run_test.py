@@ -62,15 +62,62 @@ class RunTest(unittest.TestCase):
                          "backend gloo, CUDA tensors$")
 
     def test_says_what_fails(self):
-        bench = os.path.join(self.folder, "muster-bench")
-        os.remove(bench)
-        with open(bench, "w", encoding="utf-8") as file:
-            file.write("#!/bin/sh\nexit 3\n")
-        os.chmod(bench, 0o755)
+        self.fake("muster-bench", "exit 3\n")
         done = self.run_with(HOST_DEVICES, MUSTER_HOST_DEVICES="1")
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertEqual(self.rows(done.stdout)[1][1],
                          "FAILED, exit status 3")
+
+    def fake(self, name, text):
+        path = os.path.join(self.folder, name)
+        os.remove(path)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("#!/usr/bin/env bash\n" + text)
+        os.chmod(path, 0o755)
+
+    def test_what_hangs_costs_its_own_time_alone(self):
+        self.fake("gpu_checks", """
+if [[ "$*" == *--gtest_list_tests* ]]; then
+  echo 'cuda: runtime 13.0, driver 13.0, devices: 1'
+  printf 'Stuck/Suite.\n  Good/0  # GetParam() = 1\n  Bad\nFine.\n  One\n'
+  printf 'Broken.\n  Two\n'
+elif [[ "$*" == *--gtest_filter=Stuck/Suite.Good/0:Stuck/Suite.Bad:* ]]; then
+  echo '[ RUN      ] Stuck/Suite.Bad'
+  exec tail -f /dev/null
+elif [[ "$*" == *--gtest_filter=Broken.Two:* ]]; then
+  echo '[ RUN      ] Broken.Two'
+  kill -SEGV $$
+else
+  printf '| check | result |\n|---|---|\n| Fine | 1 of 1 |\n'
+fi
+""")
+        self.fake("muster-run", """
+if [[ "$*" == *train* ]]; then exec tail -f /dev/null; fi
+echo '[0]: # all results are right'
+""")
+        done = self.run_with("", MUSTER_GPU_CHECK_SECONDS="3")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertEqual(self.rows(done.stdout), [
+            ["Stuck/Suite", "FAILED: not done within 3 s, at Stuck/Suite.Bad"],
+            ["Fine", "1 of 1"],
+            ["Broken", "FAILED, exit status 139, at Broken.Two"],
+            ["muster-bench --backend=gloo --device=cuda, 4 ranks",
+             "passed: # all results are right"],
+            ["train_fashion_mnist --device=cuda, gloo, 4 ranks",
+             "FAILED: not done within 3 s"]])
+
+    def test_programs_that_do_not_even_start_are_a_row(self):
+        self.fake("gpu_checks", "exit 127\n")
+        done = self.run_with("")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertEqual(self.rows(done.stdout), [
+            ["what is here", "FAILED, exit status 127"]])
+
+    def test_what_there_is_no_time_for_is_said(self):
+        done = self.run_with("", MUSTER_GPU_SECONDS="0")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertEqual(self.rows(done.stdout), [
+            ["what is here", "FAILED: not run, no time is left"]])
 
     def test_without_a_device_says_so(self):
         done = self.run_with("/nowhere/lib.so")
