@@ -35,6 +35,8 @@ std::string TestedBackend() {
 
 constexpr size_t kSmall = 8;
 constexpr size_t kStream = 300'000;
+// Beyond what goes in one piece where shm has several hosts.
+constexpr size_t kPieces = 5'000'000;
 
 std::string Report(const absl::Status& status) {
   const auto culprit = CulpritRank(status);
@@ -134,6 +136,46 @@ TEST_P(GlooProcessFailureTest, KilledRankIsNamedOnEveryOtherRank) {
       EXPECT_THAT(outcomes[rank].report,
                   HasSubstr("rank 2 closed its connection without leaving"));
     }
+  }
+}
+
+TEST(GlooProcessTest, KilledRankIsNamedInALargeAllReduce) {
+  constexpr int kRanks = 4;
+  for (int victim = 0; victim < kRanks; ++victim) {
+    ProcessWorld world(
+        TestedBackend(), kRanks, [&](Communicator& communicator) {
+          return RunUntilFailure(communicator, CollectiveKind::kAllReduce,
+                                 kPieces, std::chrono::minutes(30));
+        });
+    for (int rank = 0; rank < kRanks; ++rank) world.AwaitReady(rank);
+    world.Signal(victim, SIGKILL);
+    const std::vector<RankOutcome> outcomes = world.Join();
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_THAT(outcomes[rank].report,
+                  StartsWith(absl::StrCat("soon UNAVAILABLE culprit ", victim,
+                                          ": all_reduce #")))
+          << "rank " << rank;
+    }
+  }
+}
+
+TEST(GlooProcessTest, StoppedRankEndsALargeAllReduceAtTheDeadline) {
+  constexpr int kRanks = 4;
+  for (const int victim : {0, 3}) {
+    ProcessWorld world(
+        TestedBackend(), kRanks, [&](Communicator& communicator) {
+          return RunUntilFailure(communicator, CollectiveKind::kAllReduce,
+                                 kPieces, std::chrono::seconds(5));
+        });
+    for (int rank = 0; rank < kRanks; ++rank) world.AwaitReady(rank);
+    world.Signal(victim, SIGSTOP);
+    for (const RankOutcome& outcome : world.JoinAllBut(victim)) {
+      EXPECT_THAT(outcome.report, StartsWith("soon DEADLINE_EXCEEDED "));
+      EXPECT_THAT(outcome.report, HasSubstr("timed out after 5s waiting for "));
+    }
+    world.Signal(victim, SIGCONT);
+    world.Join();
   }
 }
 

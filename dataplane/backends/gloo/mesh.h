@@ -133,9 +133,12 @@ class Mesh {
 
   // The rank that the thread of a collective is waiting for, or -1. Once that
   // has failed it stays the one with which it failed.
-  int waiting_for() const { return waiting_for_.load(); }
-  // For what the thread of a collective waits for without this object.
-  void set_waiting_for(int rank) { waiting_for_.store(rank); }
+  int waiting_for() const {
+    const int rank = waiting_for_.load();
+    return rank >= 0 ? rank : waiting_beside_for_.load();
+  }
+  // For what is waited for without this object, by that thread or another one.
+  void set_waiting_for(int rank) { waiting_beside_for_.store(rank); }
 
   // What the group calls `rank`: another number where this is a part of its
   // mesh (part_mesh.h). For what is said to people.
@@ -152,6 +155,8 @@ class Mesh {
   std::vector<std::optional<PeerMemory>> memories_;
 
  private:
+  std::atomic<int> waiting_beside_for_{-1};
+
   int near_peers() const {
     return static_cast<int>(
         std::count_if(memories_.begin(), memories_.end(),

@@ -379,6 +379,11 @@ absl::StatusOr<std::shared_ptr<Regions>> ShareMemory(
   if (!segment.ok()) return segment.status();
   const bool is_crowded = Processors() < neighbours;
   if (hosts.count() > 1) {
+    LOG_FIRST_N(INFO, 1) << "backend shm: group \"" << options.group_name
+                         << "\" goes in two levels: " << hosts.world_size()
+                         << " ranks on " << hosts.count() << " hosts, "
+                         << hosts.fewest() << " to " << hosts.most()
+                         << " on each";
     engine.SetShortcut(std::make_unique<TwoLevels>(*std::move(segment), hosts,
                                                    engine.mesh(), is_crowded));
     return nullptr;

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "dataplane/backends/gloo/schedules.h"
+#include "dataplane/backends/shm/errands.h"
 #include "dataplane/backends/shm/inside.h"
 #include "dataplane/reduction.h"
 
@@ -28,6 +30,9 @@ constexpr size_t kOneLaneBytesMax = kNotePayloadBytesMax;
 // How many bytes of accumulators there are at a time, where they are not in the
 // tensor. Large enough for what a piece costs besides not to count.
 constexpr size_t kPieceBytes = 16 << 20;
+
+// The same of each lane in an all_reduce.
+constexpr size_t kLanePieceBytes = 4 << 20;
 
 std::vector<int> RanksOfLane(const Hosts& hosts, size_t lane) {
   std::vector<int> ranks;
@@ -83,8 +88,6 @@ class Walk {
   absl::Status Broadcast();
   absl::Status AllGather();
   absl::Status AllReduce();
-  absl::Status AllReducePiece(const Reduction& reduction, const Block& piece,
-                              size_t lanes);
   absl::Status ReduceOnLane(const Reduction& reduction, std::byte* accumulators,
                             const Block& part);
   absl::Status Reduce();
@@ -261,36 +264,46 @@ absl::Status Walk::GatherPacked(const std::vector<Block>& blocks,
   return absl::OkStatus();
 }
 
+// While one piece is on the lanes the next one is reduced inside.
 absl::Status Walk::AllReduce() {
   const Reduction reduction(type_, collective_.reduce_op);
   const Block tensor = BlockOf(collective_.tensors[0]);
   const size_t bytes = reduction.accumulator_bytes();
   const size_t lanes = LanesFor(tensor.count * bytes);
-  const size_t per_piece = reduction.in_place()
-                               ? std::max<size_t>(1, tensor.count)
-                               : kPieceBytes / bytes;
+  const size_t per_piece = lanes * kLanePieceBytes / bytes;
   const size_t pieces = PiecesOf(tensor.count, per_piece);
-  for (size_t i = 0; i < pieces; ++i) {
-    absl::Status status = AllReducePiece(
-        reduction, PieceOf(tensor, i, per_piece, element_bytes_), lanes);
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Walk::AllReducePiece(const Reduction& reduction,
-                                  const Block& piece, size_t lanes) {
-  const std::vector<Strand> parts = InParts(piece, lanes);
-  const Block part = IsOn(lanes) ? parts[place_][0] : Block{};
-  std::byte* const accumulators =
+  const auto parts_of = [&](size_t piece) {
+    return InParts(PieceOf(tensor, piece, per_piece, element_bytes_), lanes);
+  };
+  // Of the piece on the lanes, and of the next one.
+  const size_t room =
       reduction.in_place()
-          ? part.data
-          : Room(accumulators_, part.count * reduction.accumulator_bytes());
-  absl::Status status = inside_.Combine(reduction, parts, accumulators);
-  if (status.ok() && IsOn(lanes)) {
-    status = ReduceOnLane(reduction, accumulators, part);
+          ? 0
+          : std::min(per_piece / lanes + 1, tensor.count) * bytes;
+  std::byte* const memory = Room(accumulators_, 2 * room);
+  std::optional<Errands> errands;
+  if (pieces > 1 && IsOn(lanes)) errands.emplace();
+  absl::Status status;
+  for (size_t i = 0; i <= pieces && status.ok(); ++i) {
+    if (i < pieces) {
+      const std::vector<Strand> parts = parts_of(i);
+      const Block part = IsOn(lanes) ? parts[place_][0] : Block{};
+      std::byte* const sums =
+          reduction.in_place() ? part.data : memory + i % 2 * room;
+      status = inside_.Combine(reduction, parts, sums);
+      if (status.ok() && errands.has_value()) {
+        errands->Post([this, &reduction, sums, part] {
+          return ReduceOnLane(reduction, sums, part);
+        });
+      } else if (status.ok() && IsOn(lanes)) {
+        status = ReduceOnLane(reduction, sums, part);
+      }
+    }
+    if (i == 0 || !status.ok()) continue;
+    if (errands.has_value()) status = errands->Await(i);
+    if (status.ok()) status = inside_.Show(parts_of(i - 1), /*takes=*/true);
   }
-  return status.ok() ? inside_.Show(parts, /*takes=*/true) : status;
+  return status;
 }
 
 // Makes this lane's `part` of the result.
