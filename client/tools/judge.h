@@ -33,7 +33,8 @@ struct Culprit {
   int64_t pid = 0;   // 0: not known
   std::string debug_address;
   // One word: dead, stopped, cut_off, silent, slow, user_code, other_group,
-  // in_collective, point_to_point (it waits in a send or a receive), new_group
+  // in_collective, point_to_point (it waits in a send or a receive), connecting
+  // (it waits in the call that makes this group, which it is in), new_group
   // (it waits in a group that forms), barrier (in a monitored one), store (for
   // a key), not_joined (it is not in the rendezvous), unregistered (nobody has
   // said to be it), unknown (what it last told is too old, or it has told
