@@ -28,7 +28,12 @@ Region::Region(std::unique_ptr<Segment> segment, size_t slice_bytes, int rank,
     : segment_(std::move(segment)),
       slice_bytes_(slice_bytes),
       rank_(rank),
-      world_size_(world_size) {}
+      world_size_(world_size) {
+  for (int peer = 0; peer < world_size; ++peer) {
+    // Nothing writes there, also where this fails.
+    if (peer != rank) mprotect(slice(peer), RoundedUp(slice_bytes_), PROT_READ);
+  }
+}
 
 std::byte* Region::slice(int rank) const {
   return static_cast<std::byte*>(segment_->memory()) + kPageBytes +
@@ -74,7 +79,7 @@ Regions::Place Regions::Find(const void* data, size_t bytes) const {
   return {};
 }
 
-std::byte* Regions::Locate(int peer, const Place& place) const {
+const std::byte* Regions::Locate(int peer, const Place& place) const {
   MutexLock lock(mutex_);
   const auto found = regions_.find(place.number);
   return found == regions_.end() ? nullptr

@@ -15,7 +15,8 @@
 namespace muster::dataplane::shm_internal {
 
 // Region is symmetric memory of a group: a slice for each rank, all of one
-// size, in a Segment that all ranks have mapped. Thread-safe.
+// size, in a Segment that all ranks have mapped. A rank writes to its own slice
+// alone, and has the others' for reading. Thread-safe.
 class Region {
  public:
   // Of a segment for slices of `slice_bytes` each.
@@ -70,7 +71,7 @@ class Regions {
   Place Find(const void* data, size_t bytes) const;
 
   // `place` of `peer`, here; null if it is in none.
-  std::byte* Locate(int peer, const Place& place) const;
+  const std::byte* Locate(int peer, const Place& place) const;
 
  private:
   std::atomic<bool> any_{false};

@@ -55,7 +55,7 @@ class SingleCopy : public Rounds {
     // In the other process.
     uint64_t address = 0;
     // Here; null if it is not.
-    std::byte* mapped = nullptr;
+    const std::byte* mapped = nullptr;
   };
 
   // Fills in what this rank gives and takes.
@@ -69,11 +69,9 @@ class SingleCopy : public Rounds {
 
   // Takes what each rank gives this one.
   absl::Status Move();
-  // Combines what all ranks give this one, from `first` on, to `result`; if
-  // `pushes`, also to the same place in what each of them gives, all of which
-  // is mapped.
+  // Combines what all ranks give this one, from `first` on, to `result`.
   absl::Status Combine(const Reduction& reduction, const Block& result,
-                       size_t first, bool pushes);
+                       size_t first);
   absl::Status AllReduce(const Reduction& reduction);
 
   // Elements of what `peer` gives this rank, from `first` on: read to `to`, or
@@ -109,7 +107,7 @@ absl::StatusOr<bool> SingleCopy::Run() {
     if (collective().kind == CollectiveKind::kAllReduce) {
       status = AllReduce(reduction);
     } else if (take_[rank_].data != nullptr) {
-      status = Combine(reduction, take_[rank_], 0, /*pushes=*/false);
+      status = Combine(reduction, take_[rank_], 0);
     }
   } else {
     status = Move();
@@ -270,8 +268,7 @@ absl::StatusOr<const std::byte*> SingleCopy::Operand(int peer, size_t first,
 // before its turn: that of the first two ranks comes at once, the others
 // combine beside.
 absl::Status SingleCopy::Combine(const Reduction& reduction,
-                                 const Block& result, size_t first,
-                                 bool pushes) {
+                                 const Block& result, size_t first) {
   const size_t at_once =
       kPieceBytes / std::max(reduction.accumulator_bytes(), element_bytes_);
   std::byte* const accumulators = Scratch(3 * kPieceBytes);
@@ -299,29 +296,22 @@ absl::Status SingleCopy::Combine(const Reduction& reduction,
     }
     reduction.Finish(all, count, world_size_);
     reduction.Store(to, all, count);
-    for (int peer = 0; peer < world_size_ && pushes; ++peer) {
-      if (peer == rank_) continue;
-      std::memcpy(sources_[peer].mapped + (first + done) * element_bytes_, to,
-                  count * element_bytes_);
-    }
   }
   return absl::OkStatus();
 }
 
-// Each combines its part, which all then have from it. No other rank looks at
-// that part of any tensor before it is finished. So where tensors are mapped,
-// it is written to all of them at once; else the others read it a round later.
+// Each combines its part, which the others read a round later. It could write
+// it to their tensors where those are mapped, and must not: a rank that was
+// stopped would do so when they have given it up, and gone on.
 absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
   const std::vector<Block> parts =
       gloo_internal::PartsOf(give_[rank_], world_size_, element_bytes_);
   const auto offset_of = [&](const Block& part) {
     return static_cast<size_t>(part.data - give_[rank_].data);
   };
-  const bool pushes = where_ == Where::kInRegions;
-  absl::Status status =
-      Combine(reduction, parts[rank_], offset_of(parts[rank_]) / element_bytes_,
-              pushes);
-  if (!status.ok() || pushes) return status;
+  absl::Status status = Combine(reduction, parts[rank_],
+                                offset_of(parts[rank_]) / element_bytes_);
+  if (!status.ok()) return status;
   status = Open();
   if (!status.ok()) return status;
   Post();

@@ -1,7 +1,11 @@
 // Collectives in symmetric memory of the shm backend.
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -11,6 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "dataplane/backend.h"
+#include "dataplane/backends/shm/regions.h"
+#include "dataplane/backends/shm/segment.h"
 #include "dataplane/communicator.h"
 #include "dataplane/instant.h"
 #include "dataplane/testing/local_world.h"
@@ -20,6 +26,8 @@
 namespace muster::dataplane {
 namespace {
 
+using shm_internal::Region;
+using shm_internal::Segment;
 using ::testing::HasSubstr;
 using testing::LocalWorld;
 
@@ -210,6 +218,31 @@ TEST(SymmetricMemoryTest, ItGoesWithItsOwnerAndNotWithTheGroup) {
   EXPECT_TRUE(AllAre(Values(Part(memories[0], 0, kBytes / sizeof(float))), 1));
   memories.clear();
   EXPECT_EQ(SharedKib(), 0);
+}
+
+TEST(SymmetricMemoryTest, OthersReadASliceAndCannotWriteToIt) {
+  constexpr size_t kBytes = 100'000;
+  const size_t bytes = Region::BytesFor(kBytes, 3);
+  auto made = Segment::Create(bytes);
+  ASSERT_TRUE(made.ok()) << made.status();
+  auto opened = Segment::Open((*made)->place(), bytes);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const Region zero(*std::move(made), kBytes, /*rank=*/0, /*world_size=*/3);
+  const Region two(*std::move(opened), kBytes, /*rank=*/2, /*world_size=*/3);
+  zero.slice(0)[7] = std::byte{5};
+  EXPECT_EQ(two.slice(0)[7], std::byte{5});
+  // Where this process cannot write, the system says so.
+  const int zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+  const auto takes = [&](std::byte* memory) {
+    return read(zeros, memory, 1) == 1;
+  };
+  for (int rank = 0; rank < 3; ++rank) {
+    for (const size_t at : {size_t{0}, kBytes - 1}) {
+      EXPECT_EQ(takes(zero.slice(rank) + at), rank == 0) << rank;
+      EXPECT_EQ(takes(two.slice(rank) + at), rank == 2) << rank;
+    }
+  }
+  close(zeros);
 }
 
 TEST(SymmetricMemoryTest, DifferentSizesAreAnErrorThatShowsBoth) {
