@@ -54,7 +54,7 @@ bool Coordinator::AdmitMember(const Call& call, Instant now, Outbox& out,
     return false;
   }
   *member = *admitted;
-  if ((*member)->restored) {
+  if ((*member)->dismissed) {
     Membership::Return(**member, now);
     rendezvous_.MemberReturned(call.member, out);
   }
@@ -247,8 +247,8 @@ void Coordinator::ReportFailure(const Call& call, FailureReport report,
 }
 
 void Coordinator::Disconnected(const MemberId& member, Incarnation incarnation,
-                               Instant now, Outbox& out) {
-  membership_.Disconnected(member, incarnation, now, out);
+                               Instant now, Outbox& out, bool dismissed) {
+  membership_.Disconnected(member, incarnation, now, out, dismissed);
 }
 
 void Coordinator::Join(const Call& call, JoinRequest request, Instant now,

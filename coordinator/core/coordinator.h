@@ -129,9 +129,11 @@ class Coordinator {
                      Outbox& out);
 
   // The member's connection closed. It is lost after the reconnect grace
-  // unless it registers again. Its parked calls are for DetachWaiter.
+  // unless it registers again; after its lease where the connection was ended
+  // here (`dismissed`), which says nothing of it. Its parked calls are for
+  // DetachWaiter.
   void Disconnected(const MemberId& member, Incarnation incarnation,
-                    Instant now, Outbox& out);
+                    Instant now, Outbox& out, bool dismissed = false);
 
   // FormationReply. Counts as a mutation. A member of the running generation
   // that joins again ends it: the others get an event. So they do when somebody

@@ -176,7 +176,7 @@ absl::StatusOr<Member*> Membership::Admit(const Call& call, Instant now) {
 }
 
 void Membership::Return(Member& member, Instant now) {
-  member.restored = false;
+  member.dismissed = false;
   member.state = MemberState::kAlive;
   member.state_since = now;
 }
@@ -327,10 +327,11 @@ Event Membership::LeftEvent(const Member& member, Instant now) const {
 }
 
 void Membership::Disconnected(const MemberId& id, Incarnation incarnation,
-                              Instant now, Outbox& out) {
+                              Instant now, Outbox& out, bool dismissed) {
   Member* member = Find(id);
   if (member == nullptr || member->incarnation != incarnation) return;
   if (member->state != MemberState::kAlive) return;
+  member->dismissed = dismissed;
   member->state = MemberState::kDisconnected;
   member->state_since = now;
   Schedule(*member, DueAt(*member));
@@ -380,7 +381,7 @@ Instant Membership::DueAt(const Member& member) const {
     case MemberState::kAlive:
       return lease_end;
     case MemberState::kDisconnected:
-      if (member.restored) return lease_end;
+      if (member.dismissed) return lease_end;
       return std::min(lease_end, DeadlineAfter(member.state_since,
                                                options_.reconnect_grace));
     case MemberState::kLost:
@@ -494,8 +495,8 @@ void Membership::Restore(MemberRecord record, Instant now) {
   member.id = record.id;
   member.incarnation = record.incarnation;
   member.registration = std::move(record.registration);
-  member.restored = record.state == MemberState::kAlive;
-  member.state = member.restored ? MemberState::kDisconnected : record.state;
+  member.dismissed = record.state == MemberState::kAlive;
+  member.state = member.dismissed ? MemberState::kDisconnected : record.state;
   member.state_since = now;
   member.heard_at = now;
   member.progress_at = now;

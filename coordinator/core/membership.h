@@ -66,9 +66,9 @@ struct Member {
   Incarnation incarnation;
   Registration registration;
   MemberState state = MemberState::kAlive;
-  // Not heard of since the coordinator was started again: kDisconnected then,
-  // for a whole lease.
-  bool restored = false;
+  // Not heard of since the coordinator was started again, or ended its
+  // connection itself: kDisconnected then, for a whole lease.
+  bool dismissed = false;
   Instant state_since;
   Instant heard_at;    // last sign of life: any call counts
   Instant expires_at;  // when Expire looks at it next
@@ -149,9 +149,10 @@ class Membership {
   // What the others were told, or would be, of a member that left.
   Event LeftEvent(const Member& member, Instant now) const;
 
-  // The connection of the member closed. No effect on another incarnation.
+  // The connection of the member closed, or was ended here (`dismissed`). No
+  // effect on another incarnation.
   void Disconnected(const MemberId& id, Incarnation incarnation, Instant now,
-                    Outbox& out);
+                    Outbox& out, bool dismissed = false);
 
   // Declares lost whose lease or grace has ended, and forgets old departures.
   void Expire(Instant now, std::vector<Event>& departed, Outbox& out);

@@ -134,6 +134,19 @@ TEST_F(MembershipTest, AClosedConnectionMeansLossAfterTheGrace) {
   EXPECT_EQ(departed_[0].cause, "connection closed, not restored within 1s");
 }
 
+TEST_F(MembershipTest, WhoseConnectionWasEndedHereHasALeaseToComeBack) {
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  members_.Disconnected(MemberId("b"), Incarnation(1), t0, out_,
+                        /*dismissed=*/true);
+  members_.Expire(t0 + 9s, departed_, out_);
+  EXPECT_THAT(departed_, IsEmpty());
+  ASSERT_EQ(Register("b", 1, t0 + 9s), absl::OkStatus());
+  // The next time it is its own doing.
+  members_.Disconnected(MemberId("b"), Incarnation(1), t0 + 9s, out_);
+  members_.Expire(t0 + 10s, departed_, out_);
+  EXPECT_THAT(departed_, SizeIs(1));
+}
+
 TEST_F(MembershipTest, TheClosedConnectionOfAnOldIncarnationIsIgnored) {
   ASSERT_EQ(Register("b", 1), absl::OkStatus());
   ASSERT_EQ(Register("b", 2), absl::OkStatus());

@@ -152,7 +152,7 @@ absl::StatusOr<core::RegisterReply> Job::Attach(
   return reply;
 }
 
-void Job::Detach(Sink& sink) {
+void Job::Detach(Sink& sink, bool dismissed) {
   Outcome outcome;
   core::Outbox out;
   bool committing = false;
@@ -172,7 +172,8 @@ void Job::Detach(Sink& sink) {
     sink.parked_.clear();
     const auto online = online_.find(sink.online_as_);
     if (online != online_.end() && online->second.sink.get() == &sink) {
-      core_.Disconnected(online->first, online->second.incarnation, now, out);
+      core_.Disconnected(online->first, online->second.incarnation, now, out,
+                         dismissed);
       released.push_back(std::move(online->second.sink));
       online_.erase(online);
     }

@@ -117,8 +117,9 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // The sink's client has gone: its parked calls are withdrawn without an
   // answer, and where it is the sink of a member's events, the member has lost
-  // its connection. Must be the sink's last use of the job.
-  void Detach(Sink& sink);
+  // its connection; `dismissed`: not by its own doing. Must be the sink's last
+  // use of the job.
+  void Detach(Sink& sink, bool dismissed = false);
 
   // Gives up all calls of the sink; each is answered CANCELLED.
   void CancelAll(const std::shared_ptr<Sink>& sink);

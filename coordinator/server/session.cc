@@ -470,7 +470,12 @@ void Session::OnDone() {
 
 void Session::Retire() {
   table_.Remove(self_);
-  if (job_ != nullptr) job_->Detach(*this);
+  bool dismissed = false;
+  {
+    MutexLock lock(mu_);
+    dismissed = dismissed_;
+  }
+  if (job_ != nullptr) job_->Detach(*this, dismissed);
   context_.open_calls->End();
   // The last reference may be this one.
   const std::shared_ptr<Session> self = std::move(self_);
@@ -505,7 +510,9 @@ void Session::EndIfNotAllowed() {
   if (finished_ || !pass_.has_value()) return;
   const absl::Status status =
       context_.auth->Renew(Method::kStream, job_->name(), *pass_);
-  if (!status.ok()) FinishLocked(status);
+  if (status.ok()) return;
+  dismissed_ = true;
+  FinishLocked(status);
 }
 
 void Session::FinishLocked(const absl::Status& status) {

@@ -143,6 +143,8 @@ class Session final
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
   bool half_closed_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  // Its token does not count any more; the process may have another one.
+  bool dismissed_ ABSL_GUARDED_BY(mu_) = false;
   core::Instant finished_at_ ABSL_GUARDED_BY(mu_);
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   int turns_ ABSL_GUARDED_BY(mu_) = 0;  // posted, or under way
