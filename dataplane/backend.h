@@ -17,6 +17,7 @@
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
+#include "dataplane/mutex.h"
 #include "dataplane/tensor.h"
 #include "dataplane/work.h"
 
@@ -170,6 +171,17 @@ class Backend {
   // is complete, and no longer, failed or not.
   virtual std::shared_ptr<Work> Start(const Collective& collective) = 0;
 
+  // As Start, for a caller with nothing to do until `collective`, not a send or
+  // receive, is complete; returns its status then. A backend may run it on this
+  // thread: waking another one takes longer than a small collective. `order` is
+  // let go when the collective has its place in the order: before it has run.
+  virtual absl::Status Run(const Collective& collective,
+                           ReleasableLock& order) {
+    const std::shared_ptr<Work> work = Start(collective);
+    order.Release();
+    return work->Wait();
+  }
+
   // What is started between the two begins as one, if the backend knows how:
   // collectives, or sends and receives, which then none of them waits for
   // another to begin. One thread calls them, in pairs, with nothing but Start
@@ -211,7 +223,7 @@ class Backend {
 };
 
 // Base of a backend that does something around another one. A decorator
-// overrides Start.
+// overrides Start; and Run, if there is less to do around that.
 class BackendDecorator : public Backend {
  public:
   explicit BackendDecorator(std::unique_ptr<Backend> inner)

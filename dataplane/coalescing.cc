@@ -329,6 +329,20 @@ absl::Status CanCoalesceWith(const Collective& first, const Collective& next) {
   return absl::OkStatus();
 }
 
+absl::Status RunCoalesced(Communicator& communicator,
+                          std::vector<Collective> collectives) {
+  if (collectives.empty()) return absl::OkStatus();
+  absl::Status status = CheckAll(communicator, collectives);
+  if (!status.ok()) return status;
+  for (Bin& bin : Sort(std::move(collectives), communicator.world_size(),
+                       communicator.fusable_bytes())) {
+    status = communicator.Run(bin.Fuse());
+    if (!status.ok()) return status;
+    bin.TakeApart();
+  }
+  return absl::OkStatus();
+}
+
 std::shared_ptr<Work> StartCoalesced(Communicator& communicator,
                                      std::vector<Collective> collectives) {
   std::string description = absl::StrCat(

@@ -35,6 +35,11 @@ absl::Status CanCoalesceWith(const Collective& first, const Collective& next);
 std::shared_ptr<Work> StartCoalesced(Communicator& communicator,
                                      std::vector<Collective> collectives);
 
+// The same, of tensors of the CPU, for whose end the caller waits: returns the
+// first error.
+absl::Status RunCoalesced(Communicator& communicator,
+                          std::vector<Collective> collectives);
+
 }  // namespace muster::dataplane
 
 #endif  // MUSTER_DATAPLANE_COALESCING_H_

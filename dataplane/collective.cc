@@ -96,10 +96,9 @@ size_t Collective::bytes() const {
 }
 
 const Tensor* Collective::first_tensor() const {
-  for (const Tensors* list : {&tensors, &inputs, &outputs}) {
-    if (!list->empty()) return &list->front();
-  }
-  return nullptr;
+  if (!tensors.empty()) return &tensors.front();
+  if (!inputs.empty()) return &inputs.front();
+  return outputs.empty() ? nullptr : &outputs.front();
 }
 
 int Collective::cuda_device() const {

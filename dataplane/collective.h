@@ -137,13 +137,9 @@ struct Collective {
   // How long it may take; zero is the group's default.
   std::chrono::milliseconds timeout{0};
 
-  // The caller waits for the Work at once, on this thread, for as long as it
-  // takes. A backend may then run the collective inside that wait, without
-  // waking another thread, which takes longer than a small collective. If the
-  // caller does not wait after all, it starts a little later (0.1 s).
-  bool caller_waits = false;
+  // The fields below are filled in by Communicator.
 
-  // The two fields below are filled in by Communicator.
+  Instant started = {};
 
   // When `timeout` is over.
   Instant deadline = Instant::max();

@@ -1,5 +1,6 @@
 #include "dataplane/communicator.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -71,7 +72,7 @@ Communicator::AllocateSymmetric(const SymmetricOptions& options) {
   return memory;
 }
 
-std::shared_ptr<Work> Communicator::StartNext(Collective collective) {
+absl::Status Communicator::Prepare(Collective& collective) {
   absl::Status poison;
   {
     MutexLock lock(mutex_);
@@ -83,68 +84,86 @@ std::shared_ptr<Work> Communicator::StartNext(Collective collective) {
                               : ++last_enqueued_;
     poison = poison_;
   }
-  std::string description = collective.Describe();
-  if (!poison.ok()) return FailedWork(std::move(description), poison);
-
+  if (!poison.ok()) return poison;
   const absl::Status valid = Check(collective);
   if (!valid.ok()) {
     if (!IsPointToPoint(collective.kind)) backend_->Refused(collective, valid);
-    return FailedWork(
-        std::move(description),
-        absl::Status(
-            valid.code(),
-            absl::StrCat(collective.Label(), " on group \"",
-                         options_.group_name, "\": ", valid.message())));
+    return absl::Status(
+        valid.code(),
+        absl::StrCat(collective.Label(), " on group \"", options_.group_name,
+                     "\": ", valid.message()));
   }
-
-  const Instant now = Clock::now();
   if (collective.timeout.count() == 0) {
     collective.timeout = options_.default_timeout;
   }
+  collective.started = Clock::now();
   // Compared in the coarser unit: an endless timeout has too many nanoseconds.
   const auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(
-      Instant::max() - now);
-  collective.deadline =
-      collective.timeout < longest ? now + collective.timeout : Instant::max();
-  const bool point_to_point = IsPointToPoint(collective.kind);
-  {
-    MutexLock lock(mutex_);
-    if (point_to_point) {
-      point_to_point_.emplace(
-          collective.sequence,
-          Running{std::move(description),
-                  now,
-                  {.sends = collective.kind == CollectiveKind::kSend,
-                   .number = collective.sequence,
-                   .peer = collective.peer}});
-    } else {
-      if (running_.empty()) since_ = now;
-      running_.emplace(collective.sequence, std::move(description));
-    }
-  }
-  std::shared_ptr<Work> work = backend_->Start(collective);
-  if (point_to_point) {
+      Instant::max() - collective.started);
+  collective.deadline = collective.timeout < longest
+                            ? collective.started + collective.timeout
+                            : Instant::max();
+  return absl::OkStatus();
+}
+
+std::shared_ptr<Work> Communicator::StartNext(Collective collective) {
+  const absl::Status refused = Prepare(collective);
+  std::string description = collective.Describe();
+  if (!refused.ok()) return FailedWork(std::move(description), refused);
+  if (!IsPointToPoint(collective.kind)) {
+    Began(collective.started, {.sequence = collective.sequence,
+                               .description = std::move(description)});
+    std::shared_ptr<Work> work = backend_->Start(collective);
     work->OnCompletion(
         [this, sequence = collective.sequence](const absl::Status& status) {
-          PointToPointCompleted(sequence, status);
+          Completed(sequence, status);
         });
     return work;
   }
+  {
+    MutexLock lock(mutex_);
+    point_to_point_.emplace(
+        collective.sequence,
+        RunningPeerCall{std::move(description),
+                        collective.started,
+                        {.sends = collective.kind == CollectiveKind::kSend,
+                         .number = collective.sequence,
+                         .peer = collective.peer}});
+  }
+  std::shared_ptr<Work> work = backend_->Start(collective);
   work->OnCompletion(
       [this, sequence = collective.sequence](const absl::Status& status) {
-        Completed(sequence, status);
+        PointToPointCompleted(sequence, status);
       });
   return work;
+}
+
+absl::Status Communicator::Run(Collective&& collective) {
+  ReleasableLock order(start_mutex_);
+  absl::Status refused = Prepare(collective);
+  if (!refused.ok()) return refused;
+  Began(collective.started,
+        {.sequence = collective.sequence, .collective = &collective});
+  absl::Status status = backend_->Run(collective, order);
+  Completed(collective.sequence, status);
+  return status;
+}
+
+void Communicator::Began(Instant now, Running running) {
+  MutexLock lock(mutex_);
+  if (running_.empty()) since_ = now;
+  running_.push_back(std::move(running));
 }
 
 void Communicator::Completed(uint64_t sequence, const absl::Status& status) {
   {
     MutexLock lock(mutex_);
-    const bool oldest =
-        !running_.empty() && running_.begin()->first == sequence;
-    running_.erase(sequence);
+    // The first, as a rule.
+    const auto running =
+        std::ranges::find(running_, sequence, &Running::sequence);
+    if (running == running_.begin()) since_ = Clock::now();
+    running_.erase(running);
     if (status.ok() && sequence > last_completed_) last_completed_ = sequence;
-    if (oldest) since_ = Clock::now();
   }
   if (!status.ok()) Abort(status);
 }
@@ -180,14 +199,17 @@ absl::Status Communicator::status() const {
 
 Progress Communicator::progress() const {
   MutexLock lock(mutex_);
-  Progress progress = {
-      .group_name = options_.group_name,
-      .last_enqueued = last_enqueued_,
-      .last_completed = last_completed_,
-      .current = running_.empty() ? "" : running_.begin()->second,
-      .since = since_};
-  if (running_.empty() && !point_to_point_.empty()) {
-    const Running& oldest = point_to_point_.begin()->second;
+  Progress progress = {.group_name = options_.group_name,
+                       .last_enqueued = last_enqueued_,
+                       .last_completed = last_completed_,
+                       .since = since_};
+  if (!running_.empty()) {
+    const Running& oldest = running_.front();
+    progress.current = oldest.collective != nullptr
+                           ? oldest.collective->Describe()
+                           : oldest.description;
+  } else if (!point_to_point_.empty()) {
+    const RunningPeerCall& oldest = point_to_point_.begin()->second;
     progress.current = oldest.description;
     progress.peer_call = oldest.call;
     progress.since = oldest.started;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "dataplane/backend.h"
@@ -75,7 +76,11 @@ class Communicator {
   // the group as it was: nothing was sent.
   std::shared_ptr<Work> Start(Collective collective);
 
-  // The same of several, all collectives or all sends and receives, that begin
+  // The same of a collective for whose end the caller waits, with its status:
+  // quicker than Start(...)->Wait().
+  absl::Status Run(Collective&& collective) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+
+  // As Start of several, all collectives or all sends and receives, that begin
   // as one if the backend knows how.
   std::vector<std::shared_ptr<Work>> StartTogether(
       std::vector<Collective> collectives);
@@ -108,14 +113,26 @@ class Communicator {
   size_t fusable_bytes() const { return backend_->fusable_bytes(); }
 
  private:
+  // A collective that runs.
   struct Running {
+    uint64_t sequence = 0;
+    std::string description = {};
+    // Of Run, in place of the description.
+    const Collective* collective = nullptr;
+  };
+
+  struct RunningPeerCall {
     std::string description;
     Instant started;
     PeerCall call;
   };
 
+  // Numbers `collective`, and says why it may not run, if it may not.
+  absl::Status Prepare(Collective& collective)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(start_mutex_);
   std::shared_ptr<Work> StartNext(Collective collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(start_mutex_);
+  void Began(Instant now, Running running);
   void Completed(uint64_t sequence, const absl::Status& status);
   void PointToPointCompleted(uint64_t sequence, const absl::Status& status);
 
@@ -130,12 +147,12 @@ class Communicator {
   mutable Mutex mutex_;
   uint64_t last_enqueued_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_completed_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Description by sequence.
-  std::map<uint64_t, std::string> running_ ABSL_GUARDED_BY(mutex_);
+  // In the order of their sequences.
+  absl::InlinedVector<Running, 2> running_ ABSL_GUARDED_BY(mutex_);
   Instant since_ ABSL_GUARDED_BY(mutex_);
   // Sends and receives, numbered apart.
   uint64_t last_point_to_point_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, Running> point_to_point_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, RunningPeerCall> point_to_point_ ABSL_GUARDED_BY(mutex_);
   absl::Status poison_ ABSL_GUARDED_BY(mutex_);
 
   // Last, so that it is destroyed first: its threads complete works, whose

@@ -119,6 +119,37 @@ TEST_F(CommunicatorTest, ProgressTellsSinceWhenTheOldestIsTheOldest) {
   EXPECT_EQ(communicator_.progress().current, "");
 }
 
+TEST_F(CommunicatorTest, RunEndsWithTheCollectiveAndHoldsUpNobody) {
+  const auto run = [this] {
+    return communicator_.Run(
+        {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(values_)}});
+  };
+  backend_->run = [this] {
+    EXPECT_EQ(communicator_.progress().current, "all_reduce #1 float32[4] sum");
+    (void)StartAllReduce();
+    EXPECT_EQ(backend_->started[1].sequence, 2u);
+    EXPECT_EQ(communicator_.progress().last_completed, 0u);
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(run().ok());
+  EXPECT_EQ(backend_->started[0].timeout, seconds(7));
+  EXPECT_EQ(communicator_.progress().last_completed, 1u);
+  EXPECT_EQ(communicator_.progress().current, "all_reduce #2 float32[4] sum");
+
+  EXPECT_EQ(communicator_.Run({.kind = CollectiveKind::kAllReduce}),
+            absl::InvalidArgumentError(
+                "all_reduce #3 on group \"g\": argument tensors: all_reduce "
+                "takes 1 tensor, got 0"));
+  EXPECT_TRUE(communicator_.status().ok());
+
+  const absl::Status cause = absl::UnavailableError("rank 0 is gone");
+  backend_->run = [&] { return cause; };
+  EXPECT_EQ(run(), cause);
+  EXPECT_EQ(communicator_.status(), cause);
+  EXPECT_EQ(run(), cause);
+  EXPECT_EQ(backend_->started.size(), 3u);
+}
+
 TEST_F(CommunicatorTest, SendsAndReceivesHaveNumbersAndProgressOfTheirOwn) {
   const Collective receive = {
       .kind = CollectiveKind::kRecv, .outputs = {Tensor(values_)}, .peer = 0};

@@ -265,7 +265,7 @@ TEST(FactoryTest, LibrariesThatAreNoBackends) {
   EXPECT_TRUE(absl::IsFailedPrecondition(other));
   EXPECT_THAT(std::string(other.message()),
               AllOf(HasSubstr("was built for interface 1000 (Abseil "),
-                    HasSubstr("this program for interface 3 (Abseil ")));
+                    HasSubstr("this program for interface 4 (Abseil ")));
   const absl::Status taken = load(kPlugins + std::string("taken_name.so"));
   EXPECT_TRUE(absl::IsAlreadyExists(taken));
   EXPECT_THAT(std::string(taken.message()),

@@ -45,6 +45,29 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex& mutex_;
 };
 
+// A lock that can be let go before it ends, also by whoever has it from its
+// owner: the analysis does not follow that.
+class ReleasableLock {
+ public:
+  explicit ReleasableLock(Mutex& mutex) ABSL_NO_THREAD_SAFETY_ANALYSIS
+      : mutex_(&mutex) {
+    mutex_->Lock();
+  }
+  ~ReleasableLock() { Release(); }
+  ReleasableLock(const ReleasableLock&) = delete;
+  ReleasableLock& operator=(const ReleasableLock&) = delete;
+
+  // Only the first call counts.
+  void Release() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (mutex_ == nullptr) return;
+    mutex_->Unlock();
+    mutex_ = nullptr;
+  }
+
+ private:
+  Mutex* mutex_;
+};
+
 // A condition variable for one Mutex, which the caller of Wait holds. Wakes
 // spuriously: wait in a loop.
 class CondVar {

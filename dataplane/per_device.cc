@@ -105,6 +105,11 @@ std::shared_ptr<Work> PerDevice::Start(const Collective& collective) {
   return Find(collective)->Start(collective);
 }
 
+absl::Status PerDevice::Run(const Collective& collective,
+                            ReleasableLock& order) {
+  return Find(collective)->Run(collective, order);
+}
+
 void PerDevice::BeginTogether() {
   for (Backend* const backend : Distinct()) backend->BeginTogether();
 }

@@ -237,15 +237,19 @@ bool GroupState::IsForOthers(absl::string_view verb) const {
 
 Work GroupState::Run(dataplane::Collective collective, bool async_op) {
   if (IsForOthers(CollectiveKindName(collective.kind))) return Work();
-  collective.caller_waits = !async_op;
   dataplane::Collective::Tensors result =
       collective.outputs.empty() ? collective.tensors : collective.outputs;
   const milliseconds timeout = collective.timeout;
   // On a device the caller goes on before it is complete.
   const bool goes_on = async_op || collective.cuda_device() >= 0;
+  if (!goes_on) {
+    const Instant began = Clock::now();
+    EndOf(LiveCommunicator()->Run(std::move(collective)), began, timeout);
+    return Work(nullptr, shared_from_this(), std::move(result));
+  }
   std::shared_ptr<dataplane::Work> started =
       LiveCommunicator()->Start(std::move(collective));
-  Watch(*started, timeout, goes_on);
+  Watch(*started, timeout);
   return HandleOf(std::move(started), std::move(result), async_op);
 }
 
@@ -264,7 +268,7 @@ std::vector<Work> GroupState::RunTogether(
   works.reserve(collectives.size());
   auto started = LiveCommunicator()->StartTogether(std::move(collectives));
   for (size_t i = 0; i < started.size(); ++i) {
-    Watch(*started[i], timeouts[i], /*goes_on=*/true);
+    Watch(*started[i], timeouts[i]);
     works.push_back(HandleOf(std::move(started[i]), std::move(results[i]),
                              /*async_op=*/true));
   }
@@ -299,7 +303,6 @@ Work GroupState::RunCoalesced(std::vector<dataplane::Collective> collectives,
   if (IsForOthers("coalesced")) return Work();
   dataplane::Collective::Tensors result;
   for (dataplane::Collective& one : collectives) {
-    one.caller_waits = !async_op;
     const auto& written = one.outputs.empty() ? one.tensors : one.outputs;
     result.insert(result.end(), written.begin(), written.end());
   }
@@ -308,34 +311,47 @@ Work GroupState::RunCoalesced(std::vector<dataplane::Collective> collectives,
       collectives.empty() ? milliseconds(0) : collectives.front().timeout;
   bool goes_on = async_op;
   for (const auto& one : collectives) goes_on |= one.cuda_device() >= 0;
+  if (!goes_on) {
+    const Instant began = Clock::now();
+    EndOf(dataplane::RunCoalesced(*live, std::move(collectives)), began,
+          timeout);
+    return Work(nullptr, shared_from_this(), std::move(result));
+  }
   std::shared_ptr<dataplane::Work> started =
       dataplane::StartCoalesced(*live, std::move(collectives));
-  Watch(*started, timeout, goes_on);
+  Watch(*started, timeout);
   return HandleOf(std::move(started), std::move(result), async_op);
 }
 
-void GroupState::Watch(dataplane::Work& work, milliseconds timeout,
-                       bool goes_on) {
-  if (timeout.count() == 0) timeout = options_.timeout;
+void GroupState::Watch(dataplane::Work& work, milliseconds timeout) {
   const Instant began = Clock::now();
-  work.OnCompletion([weak = weak_from_this(), began, timeout,
-                     goes_on](const absl::Status& status) {
-    if (status.ok()) return;
-    const auto self = weak.lock();
-    const auto live = self == nullptr ? nullptr : self->communicator();
-    // A bad argument is no failure of the group.
-    if (live == nullptr || live->status().ok()) return;
-    {
-      MutexLock lock(self->mutex_);
-      if (!self->failed_) {
-        self->began_late_ = Clock::now() - began < std::min(kLate, timeout / 2);
-      }
-      self->failed_ = true;
-    }
-    if (!goes_on) return;
-    self->explanations_.Run(
-        [self, status] { self->Explain(status).IgnoreError(); });
-  });
+  work.OnCompletion(
+      [weak = weak_from_this(), began, timeout](const absl::Status& status) {
+        if (status.ok()) return;
+        const auto self = weak.lock();
+        if (self == nullptr || !self->NoteFailure(began, timeout)) return;
+        self->explanations_.Run(
+            [self, status] { self->Explain(status).IgnoreError(); });
+      });
+}
+
+void GroupState::EndOf(const absl::Status& status, Instant began,
+                       milliseconds timeout) {
+  if (status.ok()) return;
+  NoteFailure(began, timeout);
+  ThrowFailure(status);
+}
+
+bool GroupState::NoteFailure(Instant began, milliseconds timeout) {
+  const auto live = communicator();
+  if (live == nullptr || live->status().ok()) return false;
+  if (timeout.count() == 0) timeout = options_.timeout;
+  MutexLock lock(mutex_);
+  if (!failed_) {
+    began_late_ = Clock::now() - began < std::min(kLate, timeout / 2);
+  }
+  failed_ = true;
+  return true;
 }
 
 void GroupState::ThrowFailure(const absl::Status& symptom) {

@@ -162,8 +162,13 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
                 dataplane::Collective::Tensors result, bool async_op);
   // Has the end of `work` looked at, if it is a failure: the group's error must
   // not wait for the user to look.
-  void Watch(dataplane::Work& work, std::chrono::milliseconds timeout,
-             bool goes_on);
+  void Watch(dataplane::Work& work, std::chrono::milliseconds timeout);
+  // Throws what is to be thrown when one that `began` then has ended so.
+  void EndOf(const absl::Status& status, Instant began,
+             std::chrono::milliseconds timeout);
+  // Of a collective that began then. False: it is no failure of the group, but
+  // a bad argument.
+  bool NoteFailure(Instant began, std::chrono::milliseconds timeout);
   FailureJudge::Accusation Accuse(const absl::Status& own);
   std::optional<absl::Status> Agree(const absl::Status& own);
   absl::Status AwaitAgreed(const absl::Status& own);

@@ -78,7 +78,6 @@ void StagedMessages::Start(const Collective& collective,
                            std::shared_ptr<DeviceWork> work, Event ready) {
   auto message = std::make_unique<Message>();
   message->collective = collective;
-  message->collective.caller_waits = false;
   message->work = std::move(work);
   message->device = collective.cuda_device();
   message->ready = ready;

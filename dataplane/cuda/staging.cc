@@ -212,7 +212,6 @@ class Staging : public Backend {
     job.work = std::make_shared<DeviceWork>(
         collective.Describe(), api_, job.device,
         /*blocks=*/job.device < 0, /*waiters=*/nullptr);
-    job.collective.caller_waits = false;
     absl::Status status = RecordReady(job);
     {
       MutexLock lock(mutex_);

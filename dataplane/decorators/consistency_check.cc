@@ -161,14 +161,14 @@ void ConsistencyCheck::Serve() {
       for (const Job& job : jobs) current_.push_back(job.work);
       runs_ = true;
     }
-    Run(jobs);
+    CheckAndStart(jobs);
     MutexLock lock(mutex_);
     runs_ = false;
     changed_.NotifyAll();
   }
 }
 
-void ConsistencyCheck::Run(const Jobs& jobs) {
+void ConsistencyCheck::CheckAndStart(const Jobs& jobs) {
   const bool together = IsPointToPoint(jobs.front().collective.kind);
   absl::Status status;
   if (!together) status = Check(jobs.front().collective);
@@ -189,13 +189,10 @@ void ConsistencyCheck::Run(const Jobs& jobs) {
 }
 
 void ConsistencyCheck::StartInner(const Job& job) {
-  Collective collective = job.collective;
-  // Whoever waits does so for the outer work.
-  collective.caller_waits = false;
-  if (const int device = collective.cuda_device(); device >= 0) {
+  if (const int device = job.collective.cuda_device(); device >= 0) {
     cuda::SetCurrentStream(device, job.stream);
   }
-  const std::shared_ptr<Work> started = inner().Start(collective);
+  const std::shared_ptr<Work> started = inner().Start(job.collective);
   job.work->Started(started);
   started->OnCompletion(
       [work = job.work, started = started.get()](const absl::Status& result) {

@@ -73,7 +73,7 @@ class ConsistencyCheck : public BackendDecorator {
 
   static Job JobOf(const Collective& collective);
   void Serve();
-  void Run(const Jobs& jobs);
+  void CheckAndStart(const Jobs& jobs);
   void StartInner(const Job& job);
   // Waits for the other ranks and compares.
   absl::Status Check(const Collective& collective);

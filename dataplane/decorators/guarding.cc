@@ -1,7 +1,6 @@
 #include "dataplane/decorators/guarding.h"
 
 #include <exception>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,7 +12,8 @@ namespace muster::dataplane {
 namespace {
 
 // What `call` throws, or "".
-std::string Thrown(const std::function<void()>& call) {
+template <typename Call>
+std::string Thrown(const Call& call) {
   try {
     call();
   } catch (const std::exception& error) {
@@ -44,10 +44,24 @@ std::shared_ptr<Work> Guarding::Start(const Collective& collective) {
   if (problem.empty() && work == nullptr) problem = "returned no Work";
   if (problem.empty()) return work;
   auto failed = std::make_shared<PromisedWork>(collective.Describe());
-  failed->Complete(absl::InternalError(
-      absl::StrCat(collective.Label(), " on group \"", group_name_,
-                   "\": backend \"", name(), "\": Start ", problem)));
+  failed->Complete(ProblemOf(collective, "Start", problem));
   return failed;
+}
+
+absl::Status Guarding::Run(const Collective& collective,
+                           ReleasableLock& order) {
+  absl::Status status;
+  const std::string problem =
+      Thrown([&] { status = inner().Run(collective, order); });
+  return problem.empty() ? status : ProblemOf(collective, "Run", problem);
+}
+
+absl::Status Guarding::ProblemOf(const Collective& collective,
+                                 absl::string_view call,
+                                 const std::string& problem) const {
+  return absl::InternalError(absl::StrCat(collective.Label(), " on group \"",
+                                          group_name_, "\": backend \"", name(),
+                                          "\": ", call, " ", problem));
 }
 
 void Guarding::BeginTogether() {

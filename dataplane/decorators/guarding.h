@@ -18,6 +18,8 @@ class Guarding : public BackendDecorator {
 
   absl::Status Supports(const Collective& collective) const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
+  absl::Status Run(const Collective& collective,
+                   ReleasableLock& order) override;
   void BeginTogether() override;
   void EndTogether() override;
   void Refused(const Collective& collective, const absl::Status& why) override;
@@ -27,6 +29,9 @@ class Guarding : public BackendDecorator {
   void Abort(absl::Status cause) override;
 
  private:
+  // Of a collective that `call` has thrown out of, or the like.
+  absl::Status ProblemOf(const Collective& collective, absl::string_view call,
+                         const std::string& problem) const;
   // Logs what `call` has thrown, if anything.
   void Note(absl::string_view call, const std::string& problem) const;
 

@@ -22,6 +22,9 @@ class BadBackend : public FakeBackend {
     if (collective.kind == CollectiveKind::kSend) throw 7;
     throw std::runtime_error("no licence");
   }
+  absl::Status Run(const Collective&, ReleasableLock&) override {
+    throw std::runtime_error("no time");
+  }
   void Refused(const Collective&, const absl::Status&) override {
     throw std::runtime_error("no");
   }
@@ -54,6 +57,16 @@ TEST(GuardingTest, WhatABackendDoesWrongFailsTheCollective) {
   EXPECT_EQ(
       guarding.Supports(Of(CollectiveKind::kBarrier)),
       absl::InternalError("backend \"fake\": Supports threw: cannot say"));
+  Mutex mutex;
+  {
+    ReleasableLock order(mutex);
+    EXPECT_EQ(guarding.Run(Of(CollectiveKind::kBroadcast), order),
+              absl::InternalError("broadcast #3 on group \"tp0\": backend "
+                                  "\"fake\": Run threw: no time"));
+  }
+  // Nobody has to let go of it.
+  EXPECT_TRUE(mutex.TryLock());
+  mutex.Unlock();
   guarding.Refused(Of(CollectiveKind::kBarrier), absl::OkStatus());
   guarding.Abort(absl::AbortedError("enough"));
 }

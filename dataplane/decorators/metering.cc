@@ -11,18 +11,28 @@ Metering::Metering(std::unique_ptr<Backend> inner,
     : BackendDecorator(std::move(inner)), metrics_(std::move(metrics)) {}
 
 std::shared_ptr<Work> Metering::Start(const Collective& collective) {
-  const Instant started = Clock::now();
   std::shared_ptr<Work> work = inner().Start(collective);
   // Names are literals, so the callback may outlive this object.
-  work->OnCompletion([metrics = metrics_,
-                      op = CollectiveKindName(collective.kind),
-                      backend = name(), bytes = collective.bytes(),
-                      started](const absl::Status& status) {
-    const std::chrono::duration<double> elapsed = Clock::now() - started;
-    metrics->CollectiveFinished(op, backend, bytes, elapsed.count(),
-                                status.code());
-  });
+  work->OnCompletion(
+      [metrics = metrics_, op = CollectiveKindName(collective.kind),
+       backend = name(), bytes = collective.bytes(),
+       started = collective.started](const absl::Status& status) {
+        const std::chrono::duration<double> elapsed = Clock::now() - started;
+        metrics->CollectiveFinished(op, backend, bytes, elapsed.count(),
+                                    status.code());
+      });
   return work;
+}
+
+absl::Status Metering::Run(const Collective& collective,
+                           ReleasableLock& order) {
+  absl::Status status = inner().Run(collective, order);
+  const std::chrono::duration<double> elapsed =
+      Clock::now() - collective.started;
+  metrics_->CollectiveFinished(CollectiveKindName(collective.kind), name(),
+                               collective.bytes(), elapsed.count(),
+                               status.code());
+  return status;
 }
 
 }  // namespace muster::dataplane

@@ -49,6 +49,20 @@ TEST(MeteringTest, ReportsEachCollectiveWhenItCompletes) {
                                     absl::StatusCode::kUnavailable)));
 }
 
+TEST(MeteringTest, ReportsWhatTheCallerWaitsFor) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  fake->run = [] { return absl::UnavailableError("gone"); };
+  const auto metrics = std::make_shared<RecordingMetrics>();
+  Metering metering(std::move(fake), metrics);
+  Mutex mutex;
+  ReleasableLock order(mutex);
+  EXPECT_EQ(metering.Run({.kind = CollectiveKind::kBarrier}, order),
+            absl::UnavailableError("gone"));
+  EXPECT_THAT(metrics->records,
+              ElementsAre(FieldsAre("barrier", "fake", 0, Ge(0.0),
+                                    absl::StatusCode::kUnavailable)));
+}
+
 TEST(MeteringTest, PassesEverythingElseOn) {
   auto fake = std::make_unique<testing::FakeBackend>();
   testing::FakeBackend& backend = *fake;

@@ -37,6 +37,14 @@ std::shared_ptr<Work> Recording::Start(const Collective& collective) {
   return work;
 }
 
+absl::Status Recording::Run(const Collective& collective,
+                            ReleasableLock& order) {
+  const int64_t record = recorder_->Add(group_, collective);
+  absl::Status status = inner().Run(collective, order);
+  recorder_->Complete(group_, record, status);
+  return status;
+}
+
 void Recording::Abort(absl::Status cause) {
   // Destroying a group in peace is no failure.
   if (!absl::IsCancelled(cause) && !failed_.exchange(true) && on_failure_) {

@@ -158,10 +158,7 @@ std::shared_ptr<Work> Timekeeping::Start(const Collective& collective) {
                        "\": backend \"", name(), "\" of rank ", options_.rank,
                        " did not complete it within ", Text(collective.timeout),
                        ", nor in the ", Text(options_.grace), " after that")));
-  Collective started = collective;
-  // Whoever waits does so for the outer work.
-  started.caller_waits = false;
-  const std::shared_ptr<Work> inner_work = inner().Start(started);
+  const std::shared_ptr<Work> inner_work = inner().Start(collective);
   // A stream can wait for it. The host waits for the outer work alone, which
   // ends.
   if (collective.cuda_device() >= 0) work->Started(inner_work);

@@ -39,7 +39,6 @@ class TimekeepingTest : public ::testing::Test {
     collective.sequence = 3;
     collective.timeout = timeout;
     collective.deadline = Clock::now() + timeout;
-    collective.caller_waits = true;
     return timekeeping_->Start(collective);
   }
 
@@ -65,8 +64,6 @@ TEST_F(TimekeepingTest, WhatIsCompletePasses) {
   FakeBackend& inner = Make<FakeBackend>(hours(1));
   const auto good = Start(CollectiveKind::kRecv, hours(1));
   const auto bad = Start(CollectiveKind::kRecv, hours(1));
-  // Nobody waits for the backend's own.
-  EXPECT_FALSE(inner.started.at(0).caller_waits);
   inner.works.at(0)->SetSourceRank(2);
   inner.works.at(0)->Complete(absl::OkStatus());
   inner.works.at(1)->Complete(absl::InternalError("broken"));

@@ -130,7 +130,7 @@ void AppendJsonString(absl::string_view text, std::string& json) {
 FlightRecorder::FlightRecorder(size_t capacity) : capacity_(capacity) {}
 
 // Asked for once: a thread that is renamed keeps its first name here.
-FlightRecorder::Thread FlightRecorder::ThisThread() {
+const FlightRecorder::Thread& FlightRecorder::ThisThread() {
   thread_local const Thread thread = [] {
     Thread self;
     self.id = syscall(SYS_gettid);
@@ -183,20 +183,31 @@ FlightRecorder::Entry* FlightRecorder::Find(int64_t record) {
 
 int64_t FlightRecorder::Add(int64_t group, const Collective& collective) {
   if (capacity_ == 0) return -1;
-  Entry entry;
-  entry.group = group;
+  const Thread& thread = ThisThread();
+  const int64_t now_ns = WallClockNs();
+  MutexLock lock(mutex_);
+  const int64_t record = next_record_++;
+  const size_t place = static_cast<size_t>(record) % capacity_;
+  if (place >= ring_.size()) ring_.emplace_back();
+  // Its memory is used again: this is in the way of every collective.
+  Entry& entry = ring_[place];
+  const int64_t before = std::exchange(entry.group, group);
+  if (before != group) Tidy(before);
+  entry.record = record;
   entry.kind = collective.kind;
   entry.point_to_point = IsPointToPoint(collective.kind);
   entry.tensors = collective.tensors;
   entry.inputs = collective.inputs;
   entry.outputs = collective.outputs;
-  entry.created_ns = WallClockNs();
+  entry.created_ns = now_ns;
+  entry.started_ns = 0;
+  entry.completed_ns = 0;
   entry.timeout_ms = collective.timeout.count();
-  entry.thread = ThisThread();
+  entry.state = State::kScheduled;
+  entry.retired = false;
+  entry.error.clear();
+  entry.thread = thread;
 
-  MutexLock lock(mutex_);
-  const int64_t record = next_record_++;
-  entry.record = record;
   GroupRecord& of_group = groups_.at(group);
   entry.op = ++of_group.op;
   const auto sequence = static_cast<int64_t>(collective.sequence);
@@ -209,16 +220,7 @@ int64_t FlightRecorder::Add(int64_t group, const Collective& collective) {
   entry.collective_sequence = of_group.collective_sequence;
   entry.point_to_point_sequence = of_group.point_to_point_sequence;
   const bool runs = entry.point_to_point || of_group.running.empty();
-  const int64_t now_ns = entry.created_ns;
   if (!entry.point_to_point) of_group.running.push_back(record);
-  const size_t place = static_cast<size_t>(record) % capacity_;
-  if (place >= ring_.size()) {
-    ring_.push_back(std::move(entry));
-  } else {
-    const int64_t before = ring_[place].group;
-    ring_[place] = std::move(entry);
-    Tidy(before);
-  }
   if (runs) MarkStarted(of_group, record, now_ns);
   return record;
 }
@@ -256,10 +258,13 @@ void FlightRecorder::Complete(int64_t group, int64_t record,
       of_group.completed = {entry->collective_sequence, ElementsOf(*entry)};
     }
   }
-  // The first, as a rule.
-  const auto running =
-      std::find(of_group.running.begin(), of_group.running.end(), record);
-  if (running != of_group.running.end()) of_group.running.erase(running);
+  std::deque<int64_t>& running = of_group.running;
+  if (!running.empty() && running.front() == record) {
+    running.pop_front();
+  } else {
+    running.erase(std::remove(running.begin(), running.end(), record),
+                  running.end());
+  }
   // Of a group that has failed nothing starts any more.
   if (status.ok() && !of_group.running.empty()) {
     MarkStarted(of_group, of_group.running.front(), now_ns);

@@ -130,7 +130,7 @@ class FlightRecorder {
     std::deque<int64_t> running;
   };
 
-  static Thread ThisThread();
+  static const Thread& ThisThread();
   static int64_t ElementsOf(const Entry& entry);
   // Forgets a group that has ended when it has no entry any more.
   void Tidy(int64_t group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

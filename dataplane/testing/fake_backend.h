@@ -1,6 +1,7 @@
 #ifndef MUSTER_DATAPLANE_TESTING_FAKE_BACKEND_H_
 #define MUSTER_DATAPLANE_TESTING_FAKE_BACKEND_H_
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -23,6 +24,12 @@ class FakeBackend : public Backend {
     works.push_back(std::make_shared<PromisedWork>(collective.Describe()));
     return works.back();
   }
+  absl::Status Run(const Collective& collective,
+                   ReleasableLock& order) override {
+    started.push_back(collective);
+    order.Release();
+    return run == nullptr ? absl::OkStatus() : run();
+  }
   void Refused(const Collective& collective, const absl::Status&) override {
     refused.push_back(collective);
   }
@@ -33,6 +40,8 @@ class FakeBackend : public Backend {
   }
 
   absl::Status supports;
+  // While a collective runs, and how it ends.
+  std::function<absl::Status()> run;
   CommunicatorStates states;
   std::vector<Collective> started;
   std::vector<Collective> refused;

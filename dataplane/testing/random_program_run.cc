@@ -283,13 +283,18 @@ class Runner {
     std::vector<Slice> touches;
   };
 
-  void Finish(Work& work) {
-    const absl::Status status = work.Wait();
-    if (!status.ok()) Report(work, status.ToString());
+  // Of what has no handle.
+  void Expect(const absl::Status& status) {
+    if (!status.ok()) Report("", status.ToString());
   }
 
-  void Report(const Work& work, const std::string& text) {
-    if (problem.empty()) problem = absl::StrCat(work.description(), ": ", text);
+  void Finish(Work& work) {
+    const absl::Status status = work.Wait();
+    if (!status.ok()) Report(work.description(), status.ToString());
+  }
+
+  void Report(const std::string& description, const std::string& text) {
+    if (problem.empty()) problem = absl::StrCat(description, ": ", text);
   }
 
   void FinishFirst() {
@@ -368,14 +373,20 @@ class Runner {
         collective.inputs = Tensors(inputs);
         collective.outputs = Tensors(outputs);
     }
-    collective.caller_waits = instruction.waits;
     if (instruction.with_next || !together_.empty()) {
       together_.push_back(std::move(collective));
       touched_together_.insert(touched_together_.end(), touches.begin(),
                                touches.end());
       if (instruction.with_next) return;
-      running_.push_back({StartCoalesced(group, std::exchange(together_, {})),
-                          std::exchange(touched_together_, {})});
+      if (instruction.waits) {
+        Expect(RunCoalesced(group, std::exchange(together_, {})));
+        touched_together_.clear();
+      } else {
+        running_.push_back({StartCoalesced(group, std::exchange(together_, {})),
+                            std::exchange(touched_together_, {})});
+      }
+    } else if (instruction.waits && !IsPointToPoint(collective.kind)) {
+      Expect(group.Run(std::move(collective)));
     } else {
       running_.push_back({group.Start(std::move(collective)), touches});
     }
@@ -418,7 +429,8 @@ class Runner {
       const int source = works[i]->source_rank();
       const auto from = static_cast<size_t>(source);
       if (source < 0 || from >= heard.size() || heard[from]) {
-        return Report(*works[i], absl::StrCat("is from rank ", source));
+        return Report(works[i]->description(),
+                      absl::StrCat("is from rank ", source));
       }
       heard[from] = true;
       put(arriving[i].data(), outputs[from]);

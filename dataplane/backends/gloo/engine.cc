@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -31,30 +32,18 @@ constexpr std::chrono::milliseconds kPeerGoneGrace{300};
 constexpr std::chrono::milliseconds kNotWaitingGrace{1000};
 constexpr std::chrono::milliseconds kNotWaitingPeriod{5};
 
-// A work that its waiter may run.
-class EngineWork : public PromisedWork {
- public:
-  EngineWork(std::shared_ptr<Engine> engine, const Collective& collective)
-      : PromisedWork(collective.Describe()),
-        engine_(std::move(engine)),
-        runs_in_wait_(collective.caller_waits),
-        deadline_(collective.deadline) {}
+}  // namespace
 
-  absl::Status Wait(Instant deadline) override {
-    // A wait that may end before the collective does cannot run it.
-    if (runs_in_wait_ && deadline >= deadline_ && !IsCompleted()) {
-      engine_->RunUntil(*this);
-    }
-    return PromisedWork::Wait(deadline);
-  }
+class Engine::QueuedWork : public PromisedWork {
+ public:
+  explicit QueuedWork(const Collective& collective)
+      : PromisedWork(collective.Describe()), collective_(collective) {}
+
+  const Collective& collective() const { return collective_; }
 
  private:
-  const std::shared_ptr<Engine> engine_;
-  const bool runs_in_wait_;
-  const Instant deadline_;
+  const Collective collective_;
 };
-
-}  // namespace
 
 Engine::Engine(std::string group_name, std::unique_ptr<Mesh> mesh)
     : group_name_(std::move(group_name)),
@@ -84,7 +73,7 @@ void Engine::Stop() {
   watchdog_wakes_.NotifyAll();
   watchdog_.join();
   // The executor ends when nobody runs a collective and none is left, so no
-  // thread in RunUntil uses these. Handles keep the engine, but no connection.
+  // thread in Run uses these.
   workspace_.Clear();
   shortcut_.reset();
   point_to_point_.reset();
@@ -95,9 +84,16 @@ std::string Engine::LabelOf(const Collective& collective) const {
   return absl::StrCat(collective.Label(), " on group \"", group_name_, "\"");
 }
 
+bool Engine::Enqueue(Job job) {
+  const Instant deadline = job.collective->deadline;
+  jobs_.push_back(std::move(job));
+  ++started_;
+  return next_look_ == Instant::max() || deadline < next_look_;
+}
+
 std::shared_ptr<Work> Engine::Start(const Collective& collective) {
   if (IsPointToPoint(collective.kind)) return StartPointToPoint(collective);
-  auto work = std::make_shared<EngineWork>(shared_from_this(), collective);
+  auto work = std::make_shared<QueuedWork>(collective);
   absl::Status aborted;
   bool wake_executor = false;
   bool wake_watchdog = false;
@@ -105,12 +101,8 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
     MutexLock lock(mutex_);
     aborted = abort_cause_;
     if (aborted.ok()) {
-      jobs_.push_back({collective, work});
-      ++started_;
-      wake_executor =
-          !running_ && !(collective.caller_waits && jobs_.size() == 1);
-      wake_watchdog =
-          next_look_ == Instant::max() || collective.deadline < next_look_;
+      wake_watchdog = Enqueue({&work->collective(), work});
+      wake_executor = !running_;
     }
   }
   if (!aborted.ok()) {
@@ -120,6 +112,25 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
   if (wake_executor) executor_wakes_.NotifyOne();
   if (wake_watchdog) watchdog_wakes_.NotifyOne();
   return work;
+}
+
+absl::Status Engine::Run(const Collective& collective, ReleasableLock& order) {
+  mutex_.Lock();
+  if (!abort_cause_.ok() || !jobs_.empty()) {
+    mutex_.Unlock();
+    const std::shared_ptr<Work> work = Start(collective);
+    order.Release();
+    return work->Wait();
+  }
+  const bool wake_watchdog = Enqueue({&collective});
+  // Keeps the executor from it.
+  running_ = true;
+  order.Release();
+  if (wake_watchdog) watchdog_wakes_.NotifyOne();
+  absl::Status status = RunFirst();
+  if (!jobs_.empty() || stopping_) executor_wakes_.NotifyOne();
+  mutex_.Unlock();
+  return status;
 }
 
 std::shared_ptr<Work> Engine::StartPointToPoint(const Collective& collective) {
@@ -147,12 +158,12 @@ void Engine::Abort(const absl::Status& cause) {
   watchdog_wakes_.NotifyAll();
 }
 
-void Engine::RunFirst() {
+absl::Status Engine::RunFirst() {
   absl::Status status = abort_cause_;
   const Job job = jobs_.front();
   running_ = true;
   mutex_.Unlock();
-  if (status.ok()) status = Run(job.collective);
+  if (status.ok()) status = RunNow(*job.collective);
   if (!status.ok()) {
     // Whoever sees the failure may free the tensor, so Gloo's thread must have
     // let go of it.
@@ -161,12 +172,13 @@ void Engine::RunFirst() {
     mutex_.Unlock();
   }
   // Before another thread may run the next one: works complete in their order.
-  job.work->Complete(status);
+  if (job.work != nullptr) job.work->Complete(status);
   mutex_.Lock();
   running_ = false;
   jobs_.pop_front();
   // An idle group that is aborted is closed by the watchdog.
   if (!abort_cause_.ok()) watchdog_wakes_.NotifyOne();
+  return status;
 }
 
 void Engine::CloseMesh() {
@@ -191,16 +203,8 @@ void Engine::RunExecutor() {
       executor_wakes_.Wait(mutex_);
     }
     if (jobs_.empty()) break;
-    RunFirst();
+    RunFirst().IgnoreError();
   }
-  mutex_.Unlock();
-}
-
-void Engine::RunUntil(const Work& target) {
-  mutex_.Lock();
-  while (!target.IsCompleted() && !running_ && !jobs_.empty()) RunFirst();
-  const bool others_left = !running_ && !jobs_.empty();
-  if (others_left || stopping_) executor_wakes_.NotifyOne();
   mutex_.Unlock();
 }
 
@@ -235,10 +239,15 @@ absl::Status Engine::RunOnConnections(const Collective& collective) {
   return absl::InternalError("no such kind");
 }
 
-absl::Status Engine::Run(const Collective& collective) {
+absl::Status Engine::RunNow(const Collective& collective) {
   const bool is_short = shortcut_ != nullptr && shortcut_->Takes(collective);
-  absl::Status status =
-      is_short ? shortcut_->Run(collective) : RunOnConnections(collective);
+  absl::Status status;
+  try {
+    status =
+        is_short ? shortcut_->Run(collective) : RunOnConnections(collective);
+  } catch (const std::bad_alloc&) {
+    status = absl::ResourceExhaustedError("no memory left for it");
+  }
   if (status.ok()) return status;
   // An abort's cause is the group's error, word for word.
   absl::Status aborted = mesh_->abort_cause();
@@ -251,7 +260,7 @@ absl::Status Engine::Run(const Collective& collective) {
 Instant Engine::NextLook(Instant now) const {
   Instant next = std::min(now + kLookPeriod, point_to_point_->FirstDeadline());
   for (const Job& job : jobs_) {
-    const Instant deadline = job.collective.deadline;
+    const Instant deadline = job.collective->deadline;
     next = std::min(next, deadline > now ? deadline : now + kNotWaitingPeriod);
   }
   return next;
@@ -262,7 +271,7 @@ absl::Status Engine::TimeoutOf(const Collective& collective) const {
   std::string text =
       absl::StrCat(LabelOf(collective), ": timed out after ",
                    absl::FormatDuration(absl::FromChrono(collective.timeout)));
-  const Collective& running = jobs_.front().collective;
+  const Collective& running = *jobs_.front().collective;
   if (running.sequence != collective.sequence) {
     absl::StrAppend(&text, " behind ", running.Label());
   }
@@ -276,11 +285,11 @@ absl::Status Engine::TimeoutOf(const Collective& collective) const {
 
 absl::Status Engine::FindFailure(Instant now) {
   for (const Job& job : jobs_) {
-    const Instant deadline = job.collective.deadline;
+    const Instant deadline = job.collective->deadline;
     // Only who is waited for can be named.
     if (deadline <= now &&
         (mesh_->waiting_for() >= 0 || now - deadline >= kNotWaitingGrace)) {
-      return TimeoutOf(job.collective);
+      return TimeoutOf(*job.collective);
     }
   }
   absl::Status timeout = point_to_point_->FindTimeout(now);
@@ -292,7 +301,7 @@ absl::Status Engine::FindFailure(Instant now) {
   if (gone.ok() || Verdict(gone).has_value()) return gone;
   std::string label;
   if (!jobs_.empty()) {
-    label = LabelOf(jobs_.front().collective);
+    label = LabelOf(*jobs_.front().collective);
   } else if (const auto oldest = point_to_point_->oldest()) {
     label = oldest->label;
   } else {
@@ -330,8 +339,6 @@ void Engine::RunWatchdog() {
       watchdog_wakes_.WaitUntil(mutex_, next_look_);
     }
     if (!abort_cause_.ok() || !IsBusy()) continue;
-    // Somebody said that he would wait at once, and does not.
-    if (!running_ && !jobs_.empty()) executor_wakes_.NotifyOne();
     const absl::Status failure = FindFailure(Clock::now());
     if (failure.ok()) continue;
     mutex_.Unlock();

@@ -41,12 +41,12 @@ class Shortcut {
 };
 
 // Engine runs one group's collectives, one after the other in the order of
-// Start. Two threads serve it: the executor runs what nobody waits for at once
-// (what somebody does wait for, the waiter itself may run: it saves waking two
-// threads, which takes longer than a small collective); the watchdog keeps
+// Start and Run. Two threads serve it: the executor runs what nobody waits for
+// at once (a caller of Run does that himself: it saves waking two threads,
+// which takes longer than a small collective); the watchdog keeps
 // deadlines and looks after peers. A group that fails closes its connections
 // before its works complete. Sends and receives do not queue with the others.
-class Engine : public std::enable_shared_from_this<Engine> {
+class Engine {
  public:
   Engine(std::string group_name, std::unique_ptr<Mesh> mesh);
 
@@ -62,28 +62,30 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // See Backend.
   std::shared_ptr<Work> Start(const Collective& collective);
+  absl::Status Run(const Collective& collective, ReleasableLock& order);
   void Abort(const absl::Status& cause);
 
   // Aborts, and returns when all works are complete, the threads have ended
   // and the connections are closed.
   void Stop();
 
-  // Runs collectives on this thread until `target` has run, or until another
-  // thread is at it, which then runs the rest.
-  void RunUntil(const Work& target);
-
  private:
+  class QueuedWork;
   struct Job {
-    Collective collective;
-    std::shared_ptr<PromisedWork> work;
+    const Collective* collective = nullptr;
+    // What the collective is part of; null: its caller runs it.
+    std::shared_ptr<QueuedWork> work = nullptr;
   };
 
   std::shared_ptr<Work> StartPointToPoint(const Collective& collective);
+  // Queues it, unless the group is aborted. True: the watchdog has to know.
+  bool Enqueue(Job job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunExecutor();
   void RunWatchdog();
-  // Runs the first job. Lets go of the lock meanwhile.
-  void RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Run(const Collective& collective);
+  // Runs the first job, and returns how it ended. Lets go of the lock
+  // meanwhile.
+  absl::Status RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status RunNow(const Collective& collective);
   absl::Status RunOnConnections(const Collective& collective);
   // Takes leave of the peers and closes the connections of a group that has
   // failed, once. The caller is the one that runs collectives, or nobody does.
@@ -117,7 +119,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // The first one is running if `running_`.
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
-  // How many Start has queued.
+  // How many were queued.
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -37,8 +37,8 @@ struct Network {
   // What CheckPeers returns, and how often it was asked.
   absl::Status gone ABSL_GUARDED_BY(mutex);
   int looks ABSL_GUARDED_BY(mutex) = 0;
-  // CheckPeers does not return, so that the watchdog does nothing else.
-  bool hold_watchdog ABSL_GUARDED_BY(mutex) = false;
+  // Connections are not closed yet.
+  bool hold_close ABSL_GUARDED_BY(mutex) = false;
   absl::Status aborted ABSL_GUARDED_BY(mutex);
   std::vector<absl::Status> farewells ABSL_GUARDED_BY(mutex);
   std::vector<std::thread::id> received_on ABSL_GUARDED_BY(mutex);
@@ -118,7 +118,6 @@ class FakeMesh : public Mesh {
     MutexLock lock(network_->mutex);
     ++network_->looks;
     network_->changed.NotifyAll();
-    while (network_->hold_watchdog) network_->changed.Wait(network_->mutex);
     return network_->gone;
   }
 
@@ -126,6 +125,7 @@ class FakeMesh : public Mesh {
     MutexLock lock(network_->mutex);
     network_->farewells.push_back(farewell);
     network_->changed.NotifyAll();
+    while (network_->hold_close) network_->changed.Wait(network_->mutex);
   }
 
  private:
@@ -135,16 +135,29 @@ class FakeMesh : public Mesh {
 
 class EngineTest : public ::testing::Test {
  protected:
-  ~EngineTest() override { engine_->Stop(); }
+  ~EngineTest() override {
+    if (!stopped_) Stop();
+  }
 
-  std::shared_ptr<Work> StartBarrier(bool caller_waits,
-                                     Instant deadline = Instant::max()) {
-    Collective barrier;
-    barrier.caller_waits = caller_waits;
-    barrier.timeout = milliseconds(50);
-    barrier.deadline = deadline;
-    barrier.sequence = ++sequence_;
-    return engine_->Start(barrier);
+  void Stop() {
+    stopped_ = true;
+    engine_->Stop();
+  }
+
+  Collective NextBarrier(Instant deadline = Instant::max()) {
+    return {.timeout = milliseconds(50),
+            .deadline = deadline,
+            .sequence = ++sequence_};
+  }
+
+  std::shared_ptr<Work> StartBarrier(Instant deadline = Instant::max()) {
+    return engine_->Start(NextBarrier(deadline));
+  }
+
+  // Of which this thread waits for the end.
+  absl::Status RunBarrier() {
+    ReleasableLock order(order_);
+    return engine_->Run(NextBarrier(), order);
   }
 
   // Until a collective waits for its peer.
@@ -166,12 +179,14 @@ class EngineTest : public ::testing::Test {
   const std::shared_ptr<Engine> engine_ =
       std::make_shared<Engine>("g", std::make_unique<FakeMesh>(network_));
   uint64_t sequence_ = 0;
+  Mutex order_;
+  bool stopped_ = false;
 };
 
 TEST_F(EngineTest, WorksCompleteInTheOrderOfStartWhoeverRunsThem) {
-  const auto first = StartBarrier(/*caller_waits=*/false);
+  const auto first = StartBarrier();
   AwaitReceive();
-  const auto second = StartBarrier(/*caller_waits=*/true);
+  const auto second = StartBarrier();
   Mutex mutex;
   CondVar changed;
   bool completing = false;
@@ -206,8 +221,8 @@ TEST_F(EngineTest, FailedWorkCompletesAfterItsConnectionsAreClosed) {
   // Gloo's thread may touch the tensor until then.
   const absl::Status cause = absl::AbortedError("on purpose");
   std::vector<std::shared_ptr<Work>> works;
-  for (const bool caller_waits : {false, true}) {
-    works.push_back(StartBarrier(caller_waits));
+  for (int i = 0; i < 2; ++i) {
+    works.push_back(StartBarrier());
     works.back()->OnCompletion([&](const absl::Status& status) {
       EXPECT_EQ(status, cause);
       MutexLock lock(network_->mutex);
@@ -217,7 +232,7 @@ TEST_F(EngineTest, FailedWorkCompletesAfterItsConnectionsAreClosed) {
   AwaitReceive();
   engine_->Abort(cause);
   for (const auto& work : works) EXPECT_EQ(work->Wait(), cause);
-  EXPECT_EQ(StartBarrier(/*caller_waits=*/false)->Wait(), cause);
+  EXPECT_EQ(StartBarrier()->Wait(), cause);
 }
 
 TEST_F(EngineTest, GroupThatFailsWhileIdleTakesLeaveAtOnce) {
@@ -236,7 +251,7 @@ TEST_F(EngineTest, CollectiveHasItsGraceAfterAPeerIsGone) {
   }
   for (int round = 0; round < 6; ++round) {
     // Each collective has its own: together they take longer than one grace.
-    const auto work = StartBarrier(/*caller_waits=*/false);
+    const auto work = StartBarrier();
     AwaitLook();
     ASSERT_FALSE(network_->AbortsSoon()) << round;
     network_->Open();
@@ -244,7 +259,7 @@ TEST_F(EngineTest, CollectiveHasItsGraceAfterAPeerIsGone) {
     MutexLock lock(network_->mutex);
     network_->open = false;
   }
-  const auto work = StartBarrier(/*caller_waits=*/false);
+  const auto work = StartBarrier();
   EXPECT_EQ(work->Wait(), absl::UnavailableError(
                               "barrier #7 on group \"g\": rank 1 is gone"));
 }
@@ -252,7 +267,7 @@ TEST_F(EngineTest, CollectiveHasItsGraceAfterAPeerIsGone) {
 TEST_F(EngineTest, AVerdictNeedsNoGraceAndNoLabel) {
   absl::Status verdict = absl::AbortedError("aborted by rank 1: enough");
   SetVerdict(verdict, "");
-  const auto work = StartBarrier(/*caller_waits=*/false);
+  const auto work = StartBarrier();
   int looks = 0;
   {
     MutexLock lock(network_->mutex);
@@ -271,88 +286,71 @@ TEST_F(EngineTest, PeerMayLeaveOnceItHasSentItsNote) {
     network_->open = true;
     network_->notes_max = 1;
   }
-  const auto last = StartBarrier(/*caller_waits=*/false);
+  const auto last = StartBarrier();
   EXPECT_TRUE(last->Wait().ok()) << last->status();
   // The next one needs it, and does not wait for who cannot answer.
-  EXPECT_EQ(StartBarrier(/*caller_waits=*/false)->Wait(),
+  EXPECT_EQ(StartBarrier()->Wait(),
             absl::UnavailableError(
                 "barrier #2 on group \"g\": rank 1 left the group"));
 }
 
 TEST_F(EngineTest, CallerWhoWaitsRunsTheCollectiveHimself) {
   network_->Open();
-  // Not each time: after 0.1 s between Start and Wait the executor has it.
-  for (int i = 0; i < 20; ++i) {
-    EXPECT_TRUE(StartBarrier(/*caller_waits=*/true)->Wait().ok());
-  }
-  int own = 0;
+  EXPECT_TRUE(RunBarrier().ok());
   MutexLock lock(network_->mutex);
-  for (const auto& id : network_->received_on) {
-    own += id == std::this_thread::get_id();
-  }
-  EXPECT_GT(own, 0);
+  EXPECT_EQ(network_->received_on.back(), std::this_thread::get_id());
 }
 
-TEST_F(EngineTest, CollectiveOfACallerWhoDoesNotWaitRunsAllTheSame) {
-  network_->Open();
-  for (int i = 0; i < 5; ++i) {
-    // After it the executor sleeps, and Start does not wake it.
-    EXPECT_TRUE(StartBarrier(/*caller_waits=*/false)->Wait().ok());
-    std::promise<absl::Status> completed;
-    StartBarrier(/*caller_waits=*/true)
-        ->OnCompletion(
-            [&](const absl::Status& status) { completed.set_value(status); });
-    EXPECT_TRUE(completed.get_future().get().ok());
+TEST_F(EngineTest, CallerWhoWaitsComesAfterWhatWasStartedBefore) {
+  const auto before = StartBarrier();
+  AwaitReceive();
+  std::thread caller([this] { EXPECT_TRUE(RunBarrier().ok()); });
+  // It has its place by then.
+  order_.Lock();
+  while (sequence_ < 2) {
+    order_.Unlock();
+    std::this_thread::yield();
+    order_.Lock();
   }
+  const auto after = StartBarrier();
+  order_.Unlock();
+  network_->Open();
+  EXPECT_TRUE(after->Wait().ok());
+  EXPECT_TRUE(before->IsCompleted());
+  caller.join();
 }
 
-TEST_F(EngineTest, WaiterLeavesWhatOthersStartedToTheExecutorAtOnce) {
-  // Until a waiter runs its own: the executor may have been awake.
-  std::thread waiter;
-  for (;;) {
-    const auto own = StartBarrier(/*caller_waits=*/true);
-    waiter = std::thread([own] { EXPECT_TRUE(own->Wait().ok()); });
-    AwaitReceive();
-    {
-      MutexLock lock(network_->mutex);
-      if (network_->received_on.back() == waiter.get_id()) break;
-    }
-    network_->Open();
-    waiter.join();
-    MutexLock lock(network_->mutex);
-    network_->open = false;
-    network_->received_on.clear();
-  }
-  // The watchdog would wake the executor, too, but later.
-  {
-    MutexLock lock(network_->mutex);
-    network_->hold_watchdog = true;
-  }
-  AwaitLook();
-  const auto other = StartBarrier(/*caller_waits=*/false);
+TEST_F(EngineTest, CallerWhoWaitsLeavesWhatOthersStartedToTheExecutor) {
+  std::thread caller([this] { EXPECT_TRUE(RunBarrier().ok()); });
+  AwaitReceive();
+  // It has let go of the order while it runs.
+  order_.Lock();
+  const auto other = StartBarrier();
+  order_.Unlock();
   network_->Open();
-  waiter.join();
-  const absl::Status status =
-      other->Wait(Clock::now() + std::chrono::seconds(10));
-  EXPECT_TRUE(status.ok()) << status;
+  caller.join();
+  EXPECT_TRUE(other->Wait().ok());
   MutexLock lock(network_->mutex);
-  network_->hold_watchdog = false;
-  network_->changed.NotifyAll();
+  EXPECT_NE(network_->received_on.back(), network_->received_on.front());
 }
 
-TEST_F(EngineTest, WaitThatMayEndFirstDoesNotRunTheCollective) {
-  const auto work = StartBarrier(/*caller_waits=*/true);
-  const absl::Status status = work->Wait(Clock::now() + milliseconds(1));
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
-  network_->Open();
-  EXPECT_TRUE(work->Wait().ok());
+TEST_F(EngineTest, CallerWhoWaitsHasHisErrorWhenTheConnectionsAreClosed) {
+  const absl::Status cause = absl::AbortedError("on purpose");
+  std::thread caller([&] {
+    EXPECT_EQ(RunBarrier(), cause);
+    MutexLock lock(network_->mutex);
+    EXPECT_EQ(network_->farewells, std::vector<absl::Status>{cause});
+  });
+  AwaitReceive();
+  engine_->Abort(cause);
+  caller.join();
+  EXPECT_EQ(RunBarrier(), cause);
 }
 
 TEST_F(EngineTest, CollectiveThatTimesOutInTheQueueNamesWhatItIsBehind) {
-  const auto running = StartBarrier(/*caller_waits=*/false);
+  const auto running = StartBarrier();
   AwaitReceive();
-  const auto queued =
-      StartBarrier(/*caller_waits=*/false, Clock::now() + milliseconds(50));
+  const auto queued = StartBarrier(Clock::now() + milliseconds(50));
   const absl::Status status = queued->Wait();
   EXPECT_EQ(status, running->Wait());
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
@@ -368,7 +366,7 @@ TEST_F(EngineTest, CollectiveThatWaitsForNobodyAtItsDeadlineNamesTheNextOne) {
     network_->hold_notes = true;
   }
   const Instant deadline = Clock::now() + milliseconds(50);
-  const auto work = StartBarrier(/*caller_waits=*/false, deadline);
+  const auto work = StartBarrier(deadline);
   while (Clock::now() < deadline) AwaitLook();
   EXPECT_FALSE(network_->AbortsSoon());
   {
@@ -388,7 +386,7 @@ TEST_F(EngineTest, CollectiveThatNeverWaitsTimesOutAllTheSame) {
     MutexLock lock(network_->mutex);
     network_->hold_notes = true;
   }
-  const auto work = StartBarrier(/*caller_waits=*/false, Clock::now());
+  const auto work = StartBarrier(Clock::now());
   while (!network_->AbortsSoon()) {
   }
   {
@@ -401,39 +399,25 @@ TEST_F(EngineTest, CollectiveThatNeverWaitsTimesOutAllTheSame) {
                               "50ms"));
 }
 
-TEST(EngineLifeTest, StopCompletesWhatNobodyRuns) {
-  const auto network = std::make_shared<Network>();
-  const auto engine =
-      std::make_shared<Engine>("g", std::make_unique<FakeMesh>(network));
-  Collective barrier;
-  barrier.caller_waits = true;
-  const auto work = engine->Start(barrier);
-  engine->Stop();
-  EXPECT_EQ(work->status(), absl::CancelledError("group \"g\" was destroyed"));
-  MutexLock lock(network->mutex);
-  EXPECT_EQ(network->farewells, std::vector<absl::Status>{work->status()});
-}
-
-TEST(EngineLifeTest, StopWaitsForWhoeverRunsACollective) {
-  const auto network = std::make_shared<Network>();
-  const auto engine =
-      std::make_shared<Engine>("g", std::make_unique<FakeMesh>(network));
-  Collective barrier;
-  barrier.caller_waits = true;
-  const auto work = engine->Start(barrier);
-  std::promise<void> completing;
-  std::promise<void> go_on;
-  work->OnCompletion([&](const absl::Status&) {
-    completing.set_value();
-    go_on.get_future().wait();
+TEST_F(EngineTest, StopWaitsForWhoeverRunsACollective) {
+  network_->hold_close = true;
+  std::thread caller([this] {
+    EXPECT_EQ(RunBarrier(), absl::CancelledError("group \"g\" was destroyed"));
   });
-  std::thread waiter([work] { EXPECT_FALSE(work->Wait().ok()); });
-  const auto stopped = std::async(std::launch::async, [&] { engine->Stop(); });
-  completing.get_future().wait();
+  AwaitReceive();
+  const auto stopped = std::async(std::launch::async, [&] { Stop(); });
+  {
+    MutexLock lock(network_->mutex);
+    while (network_->farewells.empty()) network_->changed.Wait(network_->mutex);
+  }
   EXPECT_EQ(stopped.wait_for(milliseconds(20)), std::future_status::timeout);
-  go_on.set_value();
+  {
+    MutexLock lock(network_->mutex);
+    network_->hold_close = false;
+    network_->changed.NotifyAll();
+  }
   stopped.wait();
-  waiter.join();
+  caller.join();
 }
 
 }  // namespace

@@ -175,7 +175,6 @@ TEST_F(ExchangeTest, CollectivesThatDifferInWhatTheyUseAreAMismatch) {
 TEST_F(ExchangeTest, WhatACollectiveDoesNotUseIsNoMismatch) {
   Collective reduction = AllReduce();
   reduction.root = 1;
-  reduction.caller_waits = true;
   reduction.tensors = {Tensor(values_.data(), {2, 2})};
   EXPECT_EQ(Mismatch(AllReduce(), reduction), "");
   Collective broadcast = Broadcast();

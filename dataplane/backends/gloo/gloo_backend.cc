@@ -37,13 +37,11 @@ class EngineBackend : public Backend {
 
   absl::Status Supports(const Collective& collective) const override {
     // All of a collective's tensors are on one device.
-    for (const auto* list :
-         {&collective.tensors, &collective.inputs, &collective.outputs}) {
-      if (!list->empty() && list->front().device().type != DeviceType::kCpu) {
-        return absl::UnimplementedError(
-            absl::StrCat("the ", name_, " backend takes CPU tensors, got ",
-                         list->front().Describe()));
-      }
+    const Tensor* const tensor = collective.first_tensor();
+    if (tensor != nullptr && tensor->device().type != DeviceType::kCpu) {
+      return absl::UnimplementedError(
+          absl::StrCat("the ", name_, " backend takes CPU tensors, got ",
+                       tensor->Describe()));
     }
     return CheckReducible(name_, collective);
   }
@@ -53,6 +51,10 @@ class EngineBackend : public Backend {
 
   std::shared_ptr<Work> Start(const Collective& collective) override {
     return engine_->Start(collective);
+  }
+  absl::Status Run(const Collective& collective,
+                   ReleasableLock& order) override {
+    return engine_->Run(collective, order);
   }
 
   void Abort(absl::Status cause) override { engine_->Abort(cause); }

@@ -55,8 +55,9 @@ std::string RunUntilFailure(Communicator& communicator, CollectiveKind kind,
   sample.collective.timeout = timeout;
   for (int round = 0;; ++round) {
     const Instant start = Clock::now();
-    sample.collective.caller_waits = round % 2 == 0;
-    const absl::Status status = communicator.Start(sample.collective)->Wait();
+    const absl::Status status =
+        round % 2 == 0 ? communicator.Run(Collective(sample.collective))
+                       : communicator.Start(sample.collective)->Wait();
     if (!status.ok()) {
       const std::chrono::duration<double> took = Clock::now() - start;
       return absl::StrCat(took.count() < 10 ? "soon " : "late ",

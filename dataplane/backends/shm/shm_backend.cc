@@ -205,8 +205,7 @@ class Council {
     collective.deadline = deadline_;
     collective.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
         deadline_ - Clock::now());
-    collective.caller_waits = true;
-    return engine_.Start(collective)->Wait(Instant::max());
+    return engine_.Start(collective)->Wait();
   }
 
   // Whether all ranks have the segment; `had` is whether this one has.
@@ -278,8 +277,9 @@ class ShmBackend : public BackendDecorator {
         engine_(std::move(engine)),
         regions_(std::move(regions)) {}
 
-  std::shared_ptr<Work> Start(const Collective& collective) override {
-    return inner().Start(collective);
+  absl::Status Run(const Collective& collective,
+                   ReleasableLock& order) override {
+    return inner().Run(collective, order);
   }
 
   absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
