@@ -11,7 +11,10 @@
 
 #include <chrono>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <mutex>
+#include <string>
 
 #include "absl/status/status.h"
 #include "client/version.h"
@@ -21,8 +24,9 @@ namespace {
 
 // From the latency of a small collective on one host to a timeout's order.
 const prometheus::Histogram::BucketBoundaries kDurationBuckets = {
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
-    0.05,   0.1,     0.25,   0.5,   1,      2.5,   10,   60};
+    0.000001, 0.0000025, 0.000005, 0.00001, 0.000025, 0.00005, 0.0001, 0.00025,
+    0.0005,   0.001,     0.0025,   0.005,   0.01,     0.025,   0.05,   0.1,
+    0.25,     0.5,       1,        2.5,     10,       60};
 
 double CpuSeconds() {
   rusage usage = {};
@@ -98,18 +102,14 @@ class PrometheusMetrics final : public Metrics {
   void CollectiveFinished(absl::string_view op, absl::string_view backend,
                           size_t bytes, double seconds,
                           absl::StatusCode code) override {
-    const std::string op_label(op);
-    const std::string backend_label(backend);
-    collectives_
-        .Add({{"op", op_label},
-              {"backend", backend_label},
-              {"code", absl::StatusCodeToString(code)}})
-        .Increment();
-    if (code != absl::StatusCode::kOk) return;
-    const prometheus::Labels labels = {{"op", op_label},
-                                       {"backend", backend_label}};
-    bytes_.Add(labels).Increment(static_cast<double>(bytes));
-    durations_.Add(labels, kDurationBuckets).Observe(seconds);
+    if (code != absl::StatusCode::kOk) {
+      CollectivesOf(op, backend, code).Increment();
+      return;
+    }
+    const Series& series = SeriesOf(op, backend);
+    series.collectives->Increment();
+    series.bytes->Increment(static_cast<double>(bytes));
+    series.durations->Observe(seconds);
   }
 
   void SetRank(int rank, int world_size) override {
@@ -132,6 +132,38 @@ class PrometheusMetrics final : public Metrics {
   }
 
  private:
+  // Of collectives that succeeded.
+  struct Series {
+    prometheus::Counter* collectives;
+    prometheus::Counter* bytes;
+    prometheus::Histogram* durations;
+  };
+
+  prometheus::Counter& CollectivesOf(absl::string_view op,
+                                     absl::string_view backend,
+                                     absl::StatusCode code) {
+    return collectives_.Add({{"op", std::string(op)},
+                             {"backend", std::string(backend)},
+                             {"code", absl::StatusCodeToString(code)}});
+  }
+
+  // To find them by their labels takes longer than a small collective. They
+  // live as long as the registry.
+  const Series& SeriesOf(absl::string_view op, absl::string_view backend) {
+    const std::lock_guard<std::mutex> lock(series_mutex_);
+    if (const auto of_op = series_.find(op); of_op != series_.end()) {
+      const auto found = of_op->second.find(backend);
+      if (found != of_op->second.end()) return found->second;
+    }
+    const prometheus::Labels labels = {{"op", std::string(op)},
+                                       {"backend", std::string(backend)}};
+    const Series series = {
+        .collectives = &CollectivesOf(op, backend, absl::StatusCode::kOk),
+        .bytes = &bytes_.Add(labels),
+        .durations = &durations_.Add(labels, kDurationBuckets)};
+    return series_[std::string(op)][std::string(backend)] = series;
+  }
+
   prometheus::Gauge& AddGauge(const std::string& name,
                               const std::string& help) {
     return prometheus::BuildGauge()
@@ -153,6 +185,10 @@ class PrometheusMetrics final : public Metrics {
   prometheus::Gauge& open_fds_;
   prometheus::Gauge& resident_bytes_;
   mutable std::mutex render_mutex_;
+  std::mutex series_mutex_;
+  // By collective and backend. Those in it stay where they are.
+  std::map<std::string, std::map<std::string, Series, std::less<>>, std::less<>>
+      series_;
 };
 
 }  // namespace
