@@ -1,0 +1,153 @@
+// A rank is killed or stopped at a random point of a collective in shared
+// memory. More rounds, each with the seed that it prints when it fails:
+//
+//   ./dev test //dataplane/backends/shm:shm_faults_test
+//       --test_env=MUSTER_SHM_FAULTS=500 --test_timeout=1800
+//   ... --test_env=MUSTER_SHM_FAULT_SEED=17 --test_env=MUSTER_SHM_FAULTS=1
+
+#include <signal.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dataplane/communicator.h"
+#include "dataplane/culprit.h"
+#include "dataplane/testing/process_world.h"
+#include "dataplane/testing/sample.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ProcessWorld;
+using testing::RankOutcome;
+using testing::Sample;
+using ::testing::StartsWith;
+
+// Of the collectives of a group of which a rank is stopped.
+constexpr milliseconds kTimeout(500);
+
+uint64_t NumberOf(const char* variable, uint64_t otherwise) {
+  const char* const value = std::getenv(variable);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+struct Fault {
+  explicit Fault(uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const auto below = [&](size_t end) {
+      return static_cast<size_t>(random() % end);
+    };
+    // Also more than there are processors.
+    constexpr int kWorldSizes[] = {2, 2, 3, 4, 4, 8, 16};
+    // In one round, in a few, and in many.
+    constexpr size_t kCounts[] = {1, 1000, 100'000, 1'000'000};
+    const auto kinds = testing::KindsWithTensors();
+    world_size = kWorldSizes[below(std::size(kWorldSizes))];
+    kind = kinds[below(kinds.size())];
+    count = kCounts[below(std::size(kCounts))];
+    if (world_size > 4) count = std::min<size_t>(count, 10'000);
+    victim = static_cast<int>(below(world_size));
+    stops = below(2) == 0;
+    delay_us = static_cast<int64_t>(1 + below(2000));
+  }
+
+  std::string Describe() const {
+    return absl::StrCat("rank ", victim, " of ", world_size,
+                        stops ? " is stopped in " : " is killed in ",
+                        CollectiveKindName(kind), " of ", count, " after ",
+                        delay_us, " us");
+  }
+
+  int world_size = 0;
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  size_t count = 0;
+  int victim = 0;
+  bool stops = false;
+  int64_t delay_us = 0;
+};
+
+void Kill(int) { kill(getpid(), SIGKILL); }
+void Stop(int) { kill(getpid(), SIGSTOP); }
+
+// This process meets `fault`, whatever it does then.
+void EndWithin(const Fault& fault) {
+  signal(SIGALRM, fault.stops ? &Stop : &Kill);
+  itimerval timer = {};
+  timer.it_value.tv_usec = fault.delay_us;
+  setitimer(ITIMER_REAL, &timer, nullptr);
+}
+
+std::string RunUntilFailure(Communicator& communicator, const Fault& fault) {
+  Sample sample(fault.kind, {.rank = communicator.rank(),
+                             .world_size = communicator.world_size(),
+                             .count = fault.count});
+  sample.collective.reduce_op = ReduceOp::kMax;
+  for (bool is_first = true;; is_first = false) {
+    // Some start late on a loaded machine.
+    sample.collective.timeout = fault.stops && !is_first
+                                    ? kTimeout
+                                    : milliseconds(std::chrono::minutes(30));
+    const absl::Status status = communicator.Run(Collective(sample.collective));
+    if (!status.ok()) {
+      return absl::StrCat(absl::StatusCodeToString(status.code()), " culprit ",
+                          CulpritRank(status).value_or(-1), ": ",
+                          status.message());
+    }
+    if (!is_first) continue;
+    ProcessWorld::Ready();
+    if (communicator.rank() == fault.victim) EndWithin(fault);
+  }
+}
+
+void Happen(const Fault& fault) {
+  ProcessWorld world("shm", fault.world_size, [&](Communicator& communicator) {
+    return communicator.backend_name() == "shm"
+               ? RunUntilFailure(communicator, fault)
+               : absl::StrCat("runs on ", communicator.backend_name());
+  });
+  for (int rank = 0; rank < fault.world_size; ++rank) world.AwaitReady(rank);
+  for (const RankOutcome& outcome : world.JoinAllBut(fault.victim)) {
+    EXPECT_EQ(outcome.wait_status, 0);
+    // A rank that waits for one that is stopped is waited for itself.
+    EXPECT_THAT(
+        outcome.report,
+        StartsWith(fault.stops
+                       ? std::string("DEADLINE_EXCEEDED ")
+                       : absl::StrCat("UNAVAILABLE culprit ", fault.victim,
+                                      ": ", CollectiveKindName(fault.kind))));
+  }
+  world.Signal(fault.victim, SIGCONT);
+  for (const RankOutcome& outcome : world.Join()) {
+    if (fault.stops) {
+      EXPECT_NE(outcome.report, "");
+    }
+    EXPECT_EQ(WIFSIGNALED(outcome.wait_status), !fault.stops);
+  }
+}
+
+TEST(ShmFaultsTest, NoRankHangsWhateverHappensToAnother) {
+  const uint64_t first = NumberOf("MUSTER_SHM_FAULT_SEED", 1);
+  const uint64_t rounds = NumberOf("MUSTER_SHM_FAULTS", 12);
+  for (uint64_t seed = first; seed < first + rounds; ++seed) {
+    const Fault fault(seed);
+    SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", fault.Describe()));
+    Happen(fault);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace muster::dataplane
