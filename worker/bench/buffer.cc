@@ -1,36 +1,42 @@
 #include "worker/bench/buffer.h"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace muster::worker::bench {
 
-Buffer::Buffer(Device device, size_t bytes)
+Buffer::Buffer(Device device, size_t bytes, bool is_symmetric)
     : device_(device),
+      bytes_(bytes),
       memory_(device.type == DeviceType::kCuda
                   ? DeviceMemory(device.index, bytes)
-                  : DeviceMemory()),
-      host_(bytes) {
-  memory_.Clear();
+                  : DeviceMemory()) {
+  if (is_symmetric && bytes > 0) {
+    symmetric_ = AllocateSymmetric(/*group=*/nullptr, DataType::kUint8,
+                                   {static_cast<int64_t>(bytes)},
+                                   {.device = DeviceType::kCpu});
+    host_ = static_cast<std::byte*>(symmetric_.tensor().data());
+  } else {
+    ordinary_.resize(bytes);
+    host_ = ordinary_.data();
+  }
+  Clear();
 }
 
 std::byte* Buffer::data() {
-  return device_.type == DeviceType::kCuda ? memory_.data() : host_.data();
+  return device_.type == DeviceType::kCuda ? memory_.data() : host_;
 }
 
 void Buffer::Give() {
-  if (device_.type == DeviceType::kCuda) {
-    memory_.Write(host_.data(), host_.size());
-  }
+  if (device_.type == DeviceType::kCuda) memory_.Write(host_, bytes_);
 }
 
 void Buffer::Take() {
-  if (device_.type == DeviceType::kCuda) {
-    memory_.Read(host_.data(), host_.size());
-  }
+  if (device_.type == DeviceType::kCuda) memory_.Read(host_, bytes_);
 }
 
 void Buffer::Clear() {
-  std::fill(host_.begin(), host_.end(), std::byte{0});
+  std::fill_n(host_, bytes_, std::byte{0});
   if (device_.type == DeviceType::kCuda) memory_.Clear();
 }
 

@@ -9,19 +9,20 @@
 namespace muster::worker::bench {
 
 // Memory for collectives, on the CPU or on a CUDA device, and what the host
-// sees of it.
+// sees of it. On the CPU it may be symmetric memory of the default group; then
+// all ranks make theirs at once.
 class Buffer {
  public:
   // All zero. Throws DistError (kResourceExhausted), std::bad_alloc.
-  Buffer(Device device, size_t bytes);
+  Buffer(Device device, size_t bytes, bool is_symmetric = false);
 
   // For collectives; on a device not for the host.
   std::byte* data();
 
   // The host's copy, or the memory itself: written before Give, read after
   // Take. On a device both wait for what its stream has been given.
-  std::byte* host() { return host_.data(); }
-  const std::byte* host() const { return host_.data(); }
+  std::byte* host() { return host_; }
+  const std::byte* host() const { return host_; }
   void Give();
   void Take();
 
@@ -29,8 +30,12 @@ class Buffer {
 
  private:
   const Device device_;
+  const size_t bytes_;
   DeviceMemory memory_;
-  std::vector<std::byte> host_;
+  // Of these, one has the host's.
+  std::vector<std::byte> ordinary_;
+  SymmetricTensor symmetric_;
+  std::byte* host_ = nullptr;
 };
 
 }  // namespace muster::worker::bench

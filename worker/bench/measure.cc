@@ -104,10 +104,11 @@ int64_t CountWrong(Trial& trial, int ulps) {
 }
 
 std::unique_ptr<Trial> MakeTrial(const Case& measured, int world_size,
-                                 Device device) {
+                                 const BenchOptions& options) {
   std::string why;
   try {
-    return std::make_unique<Trial>(measured, GetRank(), world_size, device);
+    return std::make_unique<Trial>(measured, GetRank(), world_size,
+                                   DeviceOf(options), options.is_symmetric);
   } catch (const std::bad_alloc&) {
   } catch (const std::length_error&) {
   } catch (const DistError& error) {
@@ -178,7 +179,7 @@ Row Measure(const Case& measured, const BenchOptions& options,
              .world_size = GetWorldSize(),
              .device = options.device};
   const std::unique_ptr<Trial> owned =
-      MakeTrial(measured, row.world_size, DeviceOf(options));
+      MakeTrial(measured, row.world_size, options);
   const int ulps = UlpsOf(measured, options, row.world_size);
   Trial& trial = *owned;
   row.figures.push_back({.backend = options.backend});

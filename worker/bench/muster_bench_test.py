@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unittest
 
-BENCH, RUN, GLOO_PEER, HOST_DEVICES = sys.argv[1:5]
+BENCH, RUN, GLOO_PEER, LIMIT_PEER, HOST_DEVICES = sys.argv[1:6]
 LIMIT_S = 120
 
 FIELDS = {"op", "backend", "device", "algorithm", "ranks", "datatype", "redop",
@@ -80,6 +80,26 @@ class BenchTest(unittest.TestCase):
                             f"--peer={GLOO_PEER}", *QUICK)
         self.assertEqual([row["backend"] for row in rows], ["gloo", "raw_gloo"])
         self.assertGreater(rows[1]["ratio"], 0)
+
+    def test_symmetric_memory_has_a_limit_beside_it(self):
+        rows = self.figures(BENCH, "all_reduce", "all_gather", "--nproc=3",
+                            "--backend=shm", "--memory=symmetric",
+                            "--maxbytes=64K", "--stepfactor=128", "--place=in",
+                            f"--peer={LIMIT_PEER}", *QUICK)
+        self.assertEqual(
+            [(row["op"], row["backend"], row["bytes"]) for row in rows],
+            [("all_reduce", "shm", 4), ("all_reduce", "limit", 4),
+             ("all_reduce", "shm", 512), ("all_reduce", "limit", 512),
+             ("all_reduce", "shm", 65536), ("all_reduce", "limit", 65536),
+             ("all_gather", "shm", 12), ("all_gather", "shm", 504),
+             ("all_gather", "shm", 65532)])
+        self.assertEqual({row["wrong"] for row in rows}, {0})
+
+    def test_a_backend_without_symmetric_memory_says_so(self):
+        done = run(BENCH, "all_reduce", "--nproc=2", "--backend=gloo",
+                   "--memory=symmetric", "--maxbytes=4", *QUICK)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("the gloo backend has no symmetric memory", done.stderr)
 
     def test_a_peer_that_ends_is_an_error(self):
         done = run(BENCH, "all_reduce", "--nproc=2", "--peer=/bin/false")

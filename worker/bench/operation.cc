@@ -245,7 +245,8 @@ size_t CountFor(const Case& measured, int64_t bytes, int world_size) {
   return std::max<size_t>(1, bytes / DataTypeBytes(measured.data_type) / parts);
 }
 
-Trial::Trial(const Case& measured, int rank, int world_size, Device device)
+Trial::Trial(const Case& measured, int rank, int world_size, Device device,
+             bool is_symmetric)
     : case_(measured),
       rank_(rank),
       world_size_(world_size),
@@ -253,7 +254,8 @@ Trial::Trial(const Case& measured, int rank, int world_size, Device device)
       part_bytes_(measured.count * DataTypeBytes(measured.data_type)),
       reduced_(
           Pattern::Reduced(measured.data_type, measured.reduce_op, world_size)),
-      memory_(device, part_bytes_ * PartsFor(*measured.operation, world_size)) {
+      memory_(device, part_bytes_ * PartsFor(*measured.operation, world_size),
+              is_symmetric) {
   for (int r = 0; r < world_size; ++r) {
     inputs_.push_back(
         Pattern::Input(measured.data_type, measured.reduce_op, r));
@@ -270,7 +272,8 @@ Trial::Trial(const Case& measured, int rank, int world_size, Device device)
   const bool is_small = operation.is_cut && !Exchanges(operation);
   other_memory_.emplace(
       device,
-      is_small ? part_bytes_ : part_bytes_ * PartsFor(operation, world_size));
+      is_small ? part_bytes_ : part_bytes_ * PartsFor(operation, world_size),
+      is_symmetric);
   smaller = {.buffer = &*other_memory_};
 }
 

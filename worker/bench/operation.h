@@ -80,8 +80,9 @@ size_t CountFor(const Case& measured, int64_t bytes, int world_size);
 // Trial is one rank's memory for a case, and the call.
 class Trial {
  public:
-  // `device`: where the tensors are.
-  Trial(const Case& measured, int rank, int world_size, Device device = {});
+  // `device`: where the tensors are. `is_symmetric`: see Buffer.
+  Trial(const Case& measured, int rank, int world_size, Device device = {},
+        bool is_symmetric = false);
 
   // Puts what ranks bring into it, or zeros: sums of zeros stay what they are,
   // so that it may be called any number of times.

@@ -66,6 +66,9 @@ ABSL_FLAG(
     "where the tensors are: cpu, or cuda, of which each rank takes the "
     "device that its LOCAL_RANK says; of gloo, ranks share a device where "
     "there are more of them. Empty: cuda of nccl, else cpu");
+ABSL_FLAG(std::string, memory, "ordinary",
+          "what the tensors are in: ordinary, or symmetric, which the ranks of "
+          "a group share: AllocateSymmetric, on the CPU");
 ABSL_FLAG(int, ngpus, 0,
           "ranks to start on this host, each with a CUDA device: as --nproc, "
           "which is to be 0 then. 0: not given");
@@ -114,6 +117,7 @@ OptionTable Table() {
           {"report_cputime", "0|1", 'C'},
           {"backend", "NAME"},
           {"device", "cpu|cuda"},
+          {"memory", "ordinary|symmetric"},
           {"ngpus", "N", 'g'},
           {"nthreads", "N", 't'},
           {"cudagraph", "0", 'G'},
@@ -231,6 +235,13 @@ absl::Status ReadSizes(const OptionTable& given, BenchOptions& options) {
   return status;
 }
 
+absl::Status ReadMemory(const OptionTable& given, BenchOptions& options) {
+  const std::string memory = absl::GetFlag(FLAGS_memory);
+  options.is_symmetric = memory == "symmetric";
+  if (options.is_symmetric || memory == "ordinary") return absl::OkStatus();
+  return Wrong(given.Name("memory"), "ordinary or symmetric", memory);
+}
+
 bool IsForCuda(const BenchOptions& options) {
   return options.device == DeviceType::kCuda;
 }
@@ -298,6 +309,7 @@ absl::Status CheckCpuAlone(const OptionTable& given,
   };
   if (!IsForCuda(options)) return absl::OkStatus();
   if (options.tune) return refuse("tune");
+  if (options.is_symmetric) return refuse("memory");
   return options.peers.empty() ? absl::OkStatus() : refuse("peer");
 }
 
@@ -330,6 +342,7 @@ absl::Status ReadFlags(const OptionTable& given, BenchOptions& options) {
                          &FindReduceOp, AllReduceOps(), options.reduce_ops,
                          options.all_ops));
   status.Update(ReadPlace(given, options));
+  status.Update(ReadMemory(given, options));
   options.backend = absl::GetFlag(FLAGS_backend);
   status.Update(ReadDevice(given, options));
   options.peers =

@@ -58,6 +58,9 @@ struct BenchOptions {
   bool out_of_place = true;
   bool in_place = true;
 
+  // The tensors are in symmetric memory.
+  bool is_symmetric = false;
+
   std::string backend;
   // Of the group: on devices it has gloo for CPU tensors, too, by which ranks
   // agree about times and results.

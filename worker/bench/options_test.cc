@@ -156,6 +156,10 @@ TEST_F(BenchOptionsTest, WhatIsForOneKindOfTensorsIsNotForTheOther) {
             "--tune measures CPU tensors, not with --device=cuda");
   EXPECT_EQ(ErrorOf({"barrier", "--tune=0", "--peer=x"}),
             "--peer measures CPU tensors, not with --device=cuda");
+  EXPECT_EQ(ErrorOf({"barrier", "--peer=", "--memory=symmetric"}),
+            "--memory measures CPU tensors, not with --device=cuda");
+  EXPECT_EQ(ErrorOf({"barrier", "--memory=shared"}),
+            "--memory must be ordinary or symmetric, got \"shared\"");
 }
 
 TEST_F(BenchOptionsTest, SizesMustBeInOrder) {
