@@ -1,13 +1,30 @@
 #include "client/examples/place.h"
 
+#include <algorithm>
+
+#include "absl/status/status.h"
+
 namespace muster::examples {
+
+Floats::Floats(size_t count) {
+  try {
+    symmetric_ = AllocateSymmetric(/*group=*/nullptr, DataType::kFloat32,
+                                   {static_cast<int64_t>(count)},
+                                   {.device = DeviceType::kCpu});
+    std::ranges::fill(values(), 0.0f);
+  } catch (const DistError& error) {
+    // The group's backend has none.
+    if (!absl::IsUnimplemented(error.status())) throw;
+    ordinary_.resize(count);
+  }
+}
 
 Place::Place(std::optional<int> device) : device_(device) {
   if (device_.has_value()) memory_ = DeviceMemory(*device_, 1);
 }
 
-void Place::Run(const Tensor& tensor,
-                const std::function<void(const Tensor&)>& collective) {
+void Place::With(const Tensor& tensor,
+                 const std::function<void(const Tensor&)>& collective) {
   if (!device_.has_value()) return collective(tensor);
   if (memory_.bytes() < tensor.bytes()) {
     memory_ = DeviceMemory(*device_, tensor.bytes());

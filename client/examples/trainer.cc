@@ -68,22 +68,24 @@ void Trainer::Load(const LabelledImages& images,
 }
 
 float Trainer::Step(const std::vector<size_t>& batch) {
-  const std::span<float> gradient(gradient_.data(), model_.parameter_count());
+  const std::span<float> values = gradient_.values();
+  const std::span<float> gradient = values.first(model_.parameter_count());
   if (batch.empty()) {
     // More ranks than images: the others make the step.
-    std::fill(gradient_.begin(), gradient_.end(), 0.0f);
+    std::ranges::fill(values, 0.0f);
   } else {
     Load(train_, batch);
-    gradient_.back() = model_.Gradient(examples_, labels_, gradient);
+    values.back() = model_.Gradient(examples_, labels_, gradient);
   }
   // Parts may differ by an image: each part's mean counts by its share, and the
   // sum is the mean of the whole batch.
   const float share = static_cast<float>(batch.size()) /
                       static_cast<float>(settings_.global_batch);
-  for (float& value : gradient_) value *= share;
-  place_.With(gradient_, [](const Tensor& tensor) { AllReduce(tensor); });
+  for (float& value : values) value *= share;
+  place_.With(gradient_.tensor(),
+              [](const Tensor& tensor) { AllReduce(tensor); });
   sgd_.Step(gradient, model_.parameters());
-  return gradient_.back();
+  return values.back();
 }
 
 double Trainer::TestAccuracy() {

@@ -97,7 +97,7 @@ class Trainer {
   int epoch_ = 1;
   int step_ = 0;  // of the epoch, the next one
   // The gradient, and after it the loss: one collective carries both.
-  std::vector<float> gradient_;
+  Floats gradient_;
   std::vector<float> losses_;
   // The batch that Load filled.
   Eigen::MatrixXf examples_;
