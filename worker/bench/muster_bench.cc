@@ -21,6 +21,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -209,9 +210,8 @@ int RunWorld(int nproc, const std::vector<std::string>& arguments) {
   return result;
 }
 
-// Runs this program again, for one operation and algorithm. The exit status.
-int RunWith(const std::string& algorithm, std::vector<std::string> arguments) {
-  setenv("MUSTER_GLOO_ALGORITHM", algorithm.c_str(), 1);
+// Runs this program again, for one operation. The exit status.
+int RunAgain(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "muster-bench");
   std::vector<char*> pointers;
   for (std::string& argument : arguments) pointers.push_back(argument.data());
@@ -234,10 +234,11 @@ int Tune(const BenchOptions& options,
   absl::StatusOr<std::unique_ptr<Folder>> folder = Folder::Create();
   if (!folder.ok()) return Fail(folder.status().message());
   const std::string file = absl::StrCat((*folder)->path(), "/figures.json");
+  const Tunable& tunable = *FindTunable(options.backend);
   std::string rows;
   for (const Operation* const operation : options.operations) {
     std::vector<TuneSample> samples;
-    for (const std::string& algorithm : AlgorithmsOf(*operation)) {
+    for (const std::string& algorithm : tunable.algorithms_of(*operation)) {
       std::cout << "# " << algorithm << std::endl;
       std::vector<std::string> own = {operation->name};
       // Without the names of operations.
@@ -245,13 +246,19 @@ int Tune(const BenchOptions& options,
         if (FindOperation(argument) == nullptr) own.push_back(argument);
       }
       own.insert(own.end(), {"--tune=0", absl::StrCat("--json=", file)});
-      const int status = RunWith(algorithm, std::move(own));
+      setenv(tunable.variable, algorithm.c_str(), 1);
+      const int status = RunAgain(std::move(own));
       if (status != 0) return status;
       absl::StatusOr<std::vector<TuneSample>> more = ReadSamples(file);
       if (!more.ok()) return Fail(more.status().message());
       samples.insert(samples.end(), more->begin(), more->end());
     }
-    rows += TableRows(*operation, options.nproc, std::move(samples));
+    rows += TableRows(
+        *operation,
+        FieldsOf(options.backend, options.nproc,
+                 static_cast<int>(std::thread::hardware_concurrency()),
+                 options.is_symmetric),
+        std::move(samples));
   }
   std::cout << rows;
   return 0;

@@ -266,6 +266,12 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"\n    {CollectiveKind::kBroadcast, 2, "
                                       r"kAnyBytes, Algorithm::k(Tree|Chain)},")
+        done = run(BENCH, "all_reduce", "--nproc=2", "--tune=1", "--maxbytes=4",
+                   "--backend=shm", *QUICK)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"\n    {CollectiveKind::kAllReduce, "
+                                      r"Memory::kOrdinary, 2, (true|false), "
+                                      r"kAnyBytes, Algorithm::k\w+},")
 
     def test_wrong_options_are_named(self):
         done = run(BENCH, "all_reduce", "--minbytes=x")

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "worker/bench/tune.h"
 
 ABSL_FLAG(int, nproc, 0,
           "ranks to start on this host, 1 to 1024; without it this process is "
@@ -81,9 +82,9 @@ ABSL_FLAG(std::string, peer, "",
           "arguments; several with commas");
 ABSL_FLAG(std::string, json, "", "file for the figures; none if empty");
 ABSL_FLAG(int, tune, 0,
-          "1: measure each algorithm that the gloo backend has for the "
-          "operations (all_reduce, broadcast), and print the fastest of each "
-          "size as rows of its table; needs --nproc");
+          "1: measure each algorithm that the backend (gloo, shm) has for the "
+          "operations, and print the fastest of each size as rows of its "
+          "table; needs --nproc");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(120),
           "how long a collective may take, and a peer for a cycle (duration, "
           "such as 30s)");
@@ -354,6 +355,11 @@ absl::Status ReadFlags(const OptionTable& given, BenchOptions& options) {
   if (status.ok() && options.tune && options.nproc == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(given.Name("tune"), " needs --nproc"));
+  }
+  if (status.ok() && options.tune && FindTunable(options.backend) == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(given.Name("tune"), " needs --backend=gloo or shm, got \"",
+                     options.backend, "\""));
   }
   options.timeout = absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_timeout));
   if (status.ok() && options.timeout.count() <= 0) {

@@ -160,6 +160,9 @@ TEST_F(BenchOptionsTest, WhatIsForOneKindOfTensorsIsNotForTheOther) {
             "--memory measures CPU tensors, not with --device=cuda");
   EXPECT_EQ(ErrorOf({"barrier", "--memory=shared"}),
             "--memory must be ordinary or symmetric, got \"shared\"");
+  EXPECT_EQ(ErrorOf({"barrier", "--memory=ordinary", "--device=cpu", "--tune=1",
+                     "--nproc=2", "--backend=mpi"}),
+            "--tune needs --backend=gloo or shm, got \"mpi\"");
 }
 
 TEST_F(BenchOptionsTest, SizesMustBeInOrder) {

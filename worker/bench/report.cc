@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/bench/tune.h"
 
 namespace muster::worker::bench {
 namespace {
@@ -28,8 +29,10 @@ std::string RedopName(const Case& measured) {
 }
 
 // What was forced for this run, see README.md.
-std::string AlgorithmAskedFor() {
-  const char* const forced = std::getenv("MUSTER_GLOO_ALGORITHM");
+std::string AlgorithmAskedFor(const std::string& backend) {
+  const Tunable* const tunable = FindTunable(backend);
+  const char* const forced =
+      tunable == nullptr ? nullptr : std::getenv(tunable->variable);
   return forced == nullptr || *forced == '\0' ? "auto" : forced;
 }
 
@@ -103,7 +106,7 @@ std::string JsonText(const std::vector<Row>& rows) {
           {"op", row.measured.operation->name},
           {"backend", figures.backend},
           {"device", std::string(DeviceTypeName(row.device))},
-          {"algorithm", i == 0 ? AlgorithmAskedFor() : "auto"},
+          {"algorithm", i == 0 ? AlgorithmAskedFor(figures.backend) : "auto"},
           {"ranks", row.world_size},
           {"datatype", std::string(DataTypeName(row.measured.data_type))},
           {"redop", RedopName(row.measured)},

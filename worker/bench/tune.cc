@@ -7,49 +7,71 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 
 namespace muster::worker::bench {
 namespace {
 
-struct Algorithm {
-  const char* operation;
-  const char* kind;
-  const char* name;
-  const char* enumerator;
-};
+using Names = std::vector<std::string>;
 
-constexpr Algorithm kAlgorithms[] = {
-    {"all_reduce", "kAllReduce", "doubling", "kDoubling"},
-    {"all_reduce", "kAllReduce", "pairwise", "kPairwise"},
-    {"all_reduce", "kAllReduce", "ring", "kRing"},
-    {"broadcast", "kBroadcast", "tree", "kTree"},
-    {"broadcast", "kBroadcast", "chain", "kChain"},
-};
-
-const Algorithm* Find(const Operation& operation, const std::string& name) {
-  for (const Algorithm& algorithm : kAlgorithms) {
-    if (operation.name == std::string(algorithm.operation) &&
-        name == algorithm.name) {
-      return &algorithm;
-    }
+Names OfGloo(const Operation& operation) {
+  switch (operation.verb) {
+    case Operation::Verb::kAllReduce:
+      return {"doubling", "pairwise", "ring"};
+    case Operation::Verb::kBroadcast:
+      return {"tree", "chain"};
+    default:
+      return {};
   }
-  return nullptr;
+}
+
+Names OfShm(const Operation& operation) {
+  switch (operation.verb) {
+    case Operation::Verb::kAllReduce:
+      return {"one_round", "by_parts", "single_copy"};
+    case Operation::Verb::kSendRecv:
+    case Operation::Verb::kBarrier:
+      return {};
+    default:
+      return {"staged", "single_copy"};
+  }
+}
+
+constexpr std::pair<const char*, Tunable> kTunables[] = {
+    {"gloo", {"MUSTER_GLOO_ALGORITHM", &OfGloo}},
+    {"shm", {"MUSTER_SHM_ALGORITHM", &OfShm}},
+};
+
+// "kAllReduce" of "all_reduce".
+std::string Enumerator(absl::string_view name) {
+  std::string text = "k";
+  for (const absl::string_view word : absl::StrSplit(name, '_')) {
+    text += absl::ascii_toupper(static_cast<unsigned char>(word[0]));
+    absl::StrAppend(&text, word.substr(1));
+  }
+  return text;
 }
 
 }  // namespace
 
-std::vector<std::string> AlgorithmsOf(const Operation& operation) {
-  std::vector<std::string> names;
-  for (const Algorithm& algorithm : kAlgorithms) {
-    if (operation.name == std::string(algorithm.operation)) {
-      names.emplace_back(algorithm.name);
-    }
+const Tunable* FindTunable(const std::string& backend) {
+  for (const auto& [name, tunable] : kTunables) {
+    if (name == backend) return &tunable;
   }
-  return names;
+  return nullptr;
 }
 
-std::string TableRows(const Operation& operation, int ranks,
+std::string FieldsOf(const std::string& backend, int ranks, int processors,
+                     bool is_symmetric) {
+  if (backend == "gloo") return absl::StrCat(ranks);
+  return absl::StrCat("Memory::", is_symmetric ? "kSymmetric" : "kOrdinary",
+                      ", ", ranks, ", ", ranks > processors ? "true" : "false");
+}
+
+std::string TableRows(const Operation& operation, const std::string& fields,
                       std::vector<TuneSample> samples) {
   // The fastest of each size; of equal ones the first.
   std::map<int64_t, TuneSample> fastest;
@@ -65,12 +87,11 @@ std::string TableRows(const Operation& operation, int ranks,
     const std::string& name = size->second.algorithm;
     // One row for neighbours that are the same.
     if (next != fastest.end() && next->second.algorithm == name) continue;
-    const Algorithm* const algorithm = Find(operation, name);
-    if (algorithm == nullptr) continue;
     absl::StrAppend(
-        &rows, "    {CollectiveKind::", algorithm->kind, ", ", ranks, ", ",
+        &rows, "    {CollectiveKind::", Enumerator(operation.name), ", ",
+        fields, ", ",
         next == fastest.end() ? "kAnyBytes" : absl::StrCat(size->first),
-        ", Algorithm::", algorithm->enumerator, "},\n");
+        ", Algorithm::", Enumerator(name), "},\n");
   }
   return rows;
 }

@@ -18,15 +18,27 @@ struct TuneSample {
   double time_us = 0;
 };
 
-// The names that MUSTER_GLOO_ALGORITHM may have for `operation`; none: it has
-// one algorithm only.
-std::vector<std::string> AlgorithmsOf(const Operation& operation);
+// What can be tuned of a backend, gloo or shm.
+struct Tunable {
+  // Says which algorithm to use.
+  const char* variable;
+  // The values that it may have for an operation; none: it has one algorithm
+  // only.
+  std::vector<std::string> (*algorithms_of)(const Operation& operation);
+};
 
-// Rows of the gloo backend's table (dataplane/backends/gloo/selection.cc) that
-// say of each size the algorithm that was fastest. `ranks` is how many there
-// were.
-std::string TableRows(const Operation& operation, int ranks,
+// Null: nothing can be tuned of that backend.
+const Tunable* FindTunable(const std::string& backend);
+
+// Rows of the backend's table (dataplane/backends/*/selection.cc) that say of
+// each size the algorithm that was fastest. `fields` are what stands between
+// the collective and the size in a row.
+std::string TableRows(const Operation& operation, const std::string& fields,
                       std::vector<TuneSample> samples);
+
+// Those fields, of so many ranks on so many processors.
+std::string FieldsOf(const std::string& backend, int ranks, int processors,
+                     bool is_symmetric);
 
 // The samples of a file that muster-bench has written. Errors:
 // kInvalidArgument.

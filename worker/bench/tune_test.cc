@@ -12,7 +12,7 @@ namespace muster::worker::bench {
 namespace {
 
 TEST(TuneTest, RowsSayTheFastestOfEachSize) {
-  EXPECT_EQ(TableRows(*FindOperation("all_reduce"), 4,
+  EXPECT_EQ(TableRows(*FindOperation("all_reduce"), "4",
                       {{.bytes = 4, .algorithm = "ring", .time_us = 9},
                        {.bytes = 4, .algorithm = "doubling", .time_us = 3},
                        {.bytes = 1024, .algorithm = "doubling", .time_us = 3},
@@ -27,10 +27,27 @@ TEST(TuneTest, RowsSayTheFastestOfEachSize) {
             "Algorithm::kRing},\n");
 }
 
+TEST(TuneTest, RowsHaveTheFieldsOfTheirBackend) {
+  EXPECT_EQ(FieldsOf("gloo", 4, 2, false), "4");
+  EXPECT_EQ(FieldsOf("shm", 4, 2, false), "Memory::kOrdinary, 4, true");
+  EXPECT_EQ(FieldsOf("shm", 4, 4, true), "Memory::kSymmetric, 4, false");
+  EXPECT_EQ(TableRows(*FindOperation("all_to_all_single"), "x",
+                      {{.bytes = 4, .algorithm = "single_copy", .time_us = 9}}),
+            "    {CollectiveKind::kAllToAllSingle, x, kAnyBytes, "
+            "Algorithm::kSingleCopy},\n");
+}
+
 TEST(TuneTest, OnlySomeOperationsHaveSeveralAlgorithms) {
-  EXPECT_THAT(AlgorithmsOf(*FindOperation("broadcast")),
+  const auto algorithms_of = [](const char* backend, const char* operation) {
+    return FindTunable(backend)->algorithms_of(*FindOperation(operation));
+  };
+  EXPECT_THAT(algorithms_of("gloo", "broadcast"),
               ::testing::ElementsAre("tree", "chain"));
-  EXPECT_THAT(AlgorithmsOf(*FindOperation("barrier")), ::testing::IsEmpty());
+  EXPECT_THAT(algorithms_of("gloo", "barrier"), ::testing::IsEmpty());
+  EXPECT_THAT(algorithms_of("shm", "all_reduce"),
+              ::testing::ElementsAre("one_round", "by_parts", "single_copy"));
+  EXPECT_THAT(algorithms_of("shm", "barrier"), ::testing::IsEmpty());
+  EXPECT_EQ(FindTunable("nccl"), nullptr);
 }
 
 TEST(TuneTest, FileWithoutFiguresIsAnError) {

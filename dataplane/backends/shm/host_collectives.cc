@@ -12,9 +12,6 @@
 namespace muster::dataplane::shm_internal {
 namespace {
 
-// Beyond, tensors in symmetric memory are looked for there.
-constexpr size_t kRegionBytesMin = 8 << 10;
-
 // How large it is, where all ranks know the same; else 0.
 size_t KnownBytes(const Collective& collective) {
   switch (collective.kind) {
@@ -42,7 +39,7 @@ HostCollectives::HostCollectives(std::unique_ptr<Segment> segment,
       board_(segment_->memory(), mesh.rank(), mesh.world_size(),
              traits.is_crowded,
              [&mesh](int rank) { mesh.set_waiting_for(rank); }),
-      algorithm_(traits.algorithm),
+      traits_(traits),
       shop_{.board = board_,
             .mesh = mesh,
             .regions = *regions_,
@@ -61,16 +58,24 @@ absl::Status HostCollectives::Run(const Collective& collective) {
 
 // Every rank comes to the same decisions.
 absl::Status HostCollectives::RunOneWay(const Collective& collective) {
+  const auto select = [&](Memory memory) {
+    return SelectAlgorithm(collective.kind,
+                           {.memory = memory,
+                            .world_size = board_.world_size(),
+                            .is_crowded = traits_.is_crowded,
+                            .bytes = KnownBytes(collective)},
+                           traits_.algorithm);
+  };
+  const Algorithm ordinary = select(Memory::kOrdinary);
   absl::StatusOr<bool> done = false;
-  if (algorithm_ != Algorithm::kStaged && regions_->any() &&
-      KnownBytes(collective) >= kRegionBytesMin) {
+  if (ordinary == Algorithm::kSingleCopy && traits_.reads_memory) {
+    done = RunSingleCopy(shop_, collective, Where::kAnywhere);
+  } else if (regions_->any() &&
+             select(Memory::kSymmetric) == Algorithm::kSingleCopy) {
     done = RunSingleCopy(shop_, collective, Where::kInRegions);
   }
-  if (done.ok() && !*done && algorithm_ == Algorithm::kSingleCopy) {
-    done = RunSingleCopy(shop_, collective, Where::kAnywhere);
-  }
   if (!done.ok() || *done) return done.status();
-  return RunStaged(shop_, collective);
+  return RunStaged(shop_, collective, ordinary);
 }
 
 }  // namespace muster::dataplane::shm_internal

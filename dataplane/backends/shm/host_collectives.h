@@ -11,20 +11,18 @@
 #include "dataplane/backends/shm/regions.h"
 #include "dataplane/backends/shm/rounds.h"
 #include "dataplane/backends/shm/segment.h"
+#include "dataplane/backends/shm/selection.h"
 #include "dataplane/collective.h"
 
 namespace muster::dataplane::shm_internal {
 
-// How collectives go: kStaged, or kSingleCopy, where it is possible; or where
-// it is faster, which is in symmetric memory.
-enum class Algorithm : uint8_t { kFastest, kStaged, kSingleCopy };
-
+// The same on all ranks of a group.
 struct HostTraits {
   // There are more ranks than processors; see Board.
   bool is_crowded = false;
-  // Each reads the others' memory. This and what follows are the same on all
-  // ranks of a group.
+  // Each reads the others' memory.
   bool reads_memory = false;
+  // Goes before the table.
   Algorithm algorithm = Algorithm::kFastest;
 };
 
@@ -51,7 +49,7 @@ class HostCollectives : public gloo_internal::Shortcut {
   const std::unique_ptr<Segment> segment_;
   const std::shared_ptr<const Regions> regions_;
   Board board_;
-  const Algorithm algorithm_;
+  const HostTraits traits_;
   Workshop shop_;
 };
 

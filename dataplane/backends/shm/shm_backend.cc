@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -25,6 +26,7 @@
 #include "dataplane/backends/shm/hosts.h"
 #include "dataplane/backends/shm/regions.h"
 #include "dataplane/backends/shm/segment.h"
+#include "dataplane/backends/shm/selection.h"
 #include "dataplane/backends/shm/two_levels.h"
 #include "dataplane/culprit.h"
 #include "glog/logging.h"
@@ -54,19 +56,34 @@ constexpr absl::string_view kByAddress = "address";
 // How all collectives go, small and large; on all ranks. For tests, and to
 // measure.
 constexpr char kAlgorithmVariable[] = "MUSTER_SHM_ALGORITHM";
-constexpr absl::string_view kStaged = "staged";
-constexpr absl::string_view kSingleCopy = "single_copy";
 
 absl::string_view ValueOf(const char* variable) {
   const char* const value = std::getenv(variable);
   return value == nullptr ? "" : value;
 }
 
-// Processors that this process may use.
-int Processors() {
+// The processors that this process may use, a bit for each; from the 64th on
+// they share the bits of those before.
+uint64_t ProcessorBits() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  uint64_t bits = 0;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (CPU_ISSET(processor, &set)) bits |= uint64_t{1} << processor % 64;
+  }
+  return bits;
+}
+
+// Whether these ranks, of one host, have fewer processors than they are, by
+// what all ranks said of theirs.
+bool IsCrowded(const std::vector<int>& ranks,
+               const std::vector<uint64_t>& processor_bits) {
+  uint64_t all = 0;
+  for (const int rank : ranks) all |= processor_bits[rank];
+  const auto processors =
+      ~all == 0 ? sysconf(_SC_NPROCESSORS_ONLN) : std::popcount(all);
+  return processors < static_cast<int64_t>(ranks.size());
 }
 
 // Off: kFailedPrecondition.
@@ -89,26 +106,24 @@ absl::Status CheckEnvironment() {
                      kByAddress, " but was \"", hosts, "\""));
   }
   const absl::string_view algorithm = ValueOf(kAlgorithmVariable);
-  if (!algorithm.empty() && algorithm != kStaged && algorithm != kSingleCopy) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "environment variable ", kAlgorithmVariable, " must be ", kStaged,
-        " or ", kSingleCopy, " but was \"", algorithm, "\""));
-  }
-  return absl::OkStatus();
+  if (algorithm.empty()) return absl::OkStatus();
+  const absl::Status found = shm_internal::FindAlgorithm(algorithm).status();
+  return found.ok() ? found
+                    : absl::InvalidArgumentError(absl::StrCat(
+                          "environment variable ", kAlgorithmVariable, ": ",
+                          found.message()));
 }
 
 Algorithm ForcedAlgorithm() {
-  const absl::string_view algorithm = ValueOf(kAlgorithmVariable);
-  if (algorithm == kStaged) return Algorithm::kStaged;
-  return algorithm == kSingleCopy ? Algorithm::kSingleCopy
-                                  : Algorithm::kFastest;
+  return shm_internal::FindAlgorithm(ValueOf(kAlgorithmVariable))
+      .value_or(Algorithm::kFastest);
 }
 
 // Of what a rank says of itself: whether it reads the memory of all others, and
 // its Algorithm. The others are its host.
 constexpr uint64_t kNearBit = 1;
 constexpr int kAlgorithmShift = 1;
-constexpr uint64_t kTraitBits = 7;
+constexpr uint64_t kTraitBits = 15;
 
 // By which ranks know whether they are on one host: the number that the system
 // has since it was booted, and the network that this process is in, since what
@@ -132,8 +147,7 @@ uint64_t ThisHost(const BackendOptions& options) {
 
 std::string AlgorithmText(Algorithm algorithm) {
   if (algorithm == Algorithm::kFastest) return "not set";
-  return absl::StrCat(
-      "\"", algorithm == Algorithm::kStaged ? kStaged : kSingleCopy, "\"");
+  return absl::StrCat("\"", shm_internal::AlgorithmName(algorithm), "\"");
 }
 
 // What the ranks of a group say to each other beside its collectives.
@@ -373,11 +387,13 @@ absl::StatusOr<std::shared_ptr<Regions>> ShareMemory(
   if (absl::Status bad = CheckAlgorithms(*all, options.rank); !bad.ok()) {
     return council.End(bad);
   }
+  const auto processors = council.Hear(ProcessorBits());
+  if (!processors.ok()) return processors.status();
   const auto neighbours = static_cast<int>(hosts.neighbours().size());
   auto segment = council.Share(Board::BytesFor(neighbours),
                                hosts.neighbours().front(), CheckWanted());
   if (!segment.ok()) return segment.status();
-  const bool is_crowded = Processors() < neighbours;
+  const bool is_crowded = IsCrowded(hosts.neighbours(), *processors);
   if (hosts.count() > 1) {
     LOG_FIRST_N(INFO, 1) << "backend shm: group \"" << options.group_name
                          << "\" goes in two levels: " << hosts.world_size()

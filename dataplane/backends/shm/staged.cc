@@ -20,10 +20,6 @@ namespace {
 using gloo_internal::BlockOf;
 using gloo_internal::BlocksOf;
 
-// All_reduce: up to here every rank combines everything, in one round. Beyond,
-// each combines its part, and shows the result in another.
-constexpr size_t kOneRoundBytesMax = 8 << 10;
-
 size_t RoundsFor(size_t count, size_t count_per_round) {
   return std::max<size_t>(1, (count + count_per_round - 1) / count_per_round);
 }
@@ -42,7 +38,8 @@ void Copy(void* to, const void* from, size_t bytes) {
 
 class Staged : public Rounds {
  public:
-  using Rounds::Rounds;
+  Staged(Workshop& shop, const Collective& collective, Algorithm algorithm)
+      : Rounds(shop, collective), algorithm_(algorithm) {}
 
   absl::Status Run();
 
@@ -83,6 +80,7 @@ class Staged : public Rounds {
   uint64_t CountMax() const;
 
   // From 0: the one that runs.
+  const Algorithm algorithm_;
   size_t round_ = 0;
 };
 
@@ -203,8 +201,9 @@ absl::Status Staged::AllReduce() {
   const Reduction reduction(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
   const size_t bytes = tensor.count * reduction.accumulator_bytes();
-  return bytes <= kOneRoundBytesMax ? ReduceAtOnce(reduction, tensor)
-                                    : ReduceByParts(reduction, tensor);
+  return algorithm_ == Algorithm::kOneRound && bytes <= kPayloadBytes
+             ? ReduceAtOnce(reduction, tensor)
+             : ReduceByParts(reduction, tensor);
 }
 
 absl::Status Staged::ReduceAtOnce(const Reduction& reduction,
@@ -410,8 +409,9 @@ absl::Status Staged::AllToAll() {
 
 }  // namespace
 
-absl::Status RunStaged(Workshop& shop, const Collective& collective) {
-  return Staged(shop, collective).Run();
+absl::Status RunStaged(Workshop& shop, const Collective& collective,
+                       Algorithm algorithm) {
+  return Staged(shop, collective, algorithm).Run();
 }
 
 }  // namespace muster::dataplane::shm_internal

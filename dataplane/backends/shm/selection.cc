@@ -1,0 +1,112 @@
+#include "dataplane/backends/shm/selection.h"
+
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "glog/logging.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+constexpr int kAnyRanks = std::numeric_limits<int>::max();
+constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
+constexpr std::optional<bool> kAnyCrowd = std::nullopt;
+
+// The first row that holds. `muster-bench OPERATION... --backend=shm --tune=1`,
+// with --memory=symmetric, too, measures anew and prints such rows.
+struct Row {
+  // None: all that come to this row.
+  std::optional<CollectiveKind> kind;
+  Memory memory;
+  int ranks_max;
+  std::optional<bool> is_crowded;
+  size_t bytes_max;
+  Algorithm algorithm;
+};
+
+constexpr Row kTable[] = {
+    {CollectiveKind::kAllReduce, Memory::kOrdinary, kAnyRanks, kAnyCrowd,
+     8 << 10, Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Memory::kOrdinary, kAnyRanks, kAnyCrowd,
+     kAnyBytes, Algorithm::kByParts},
+    {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
+     8 << 10, Algorithm::kOneRound},
+    {std::nullopt, Memory::kSymmetric, kAnyRanks, kAnyCrowd, 8 << 10,
+     Algorithm::kStaged},
+    {std::nullopt, Memory::kSymmetric, kAnyRanks, kAnyCrowd, kAnyBytes,
+     Algorithm::kSingleCopy},
+    {std::nullopt, Memory::kOrdinary, kAnyRanks, kAnyCrowd, kAnyBytes,
+     Algorithm::kStaged},
+};
+
+struct Name {
+  Algorithm algorithm;
+  const char* name;
+};
+
+constexpr Name kNames[] = {
+    {Algorithm::kStaged, "staged"},
+    {Algorithm::kOneRound, "one_round"},
+    {Algorithm::kByParts, "by_parts"},
+    {Algorithm::kSingleCopy, "single_copy"},
+};
+
+bool Has(CollectiveKind kind, Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kFastest:
+      return false;
+    case Algorithm::kSingleCopy:
+      return true;
+    case Algorithm::kStaged:
+      return kind != CollectiveKind::kAllReduce;
+    case Algorithm::kOneRound:
+    case Algorithm::kByParts:
+      return kind == CollectiveKind::kAllReduce;
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::string_view AlgorithmName(Algorithm algorithm) {
+  for (const Name& name : kNames) {
+    if (name.algorithm == algorithm) return name.name;
+  }
+  return "";
+}
+
+absl::StatusOr<Algorithm> FindAlgorithm(absl::string_view name) {
+  std::vector<absl::string_view> names;
+  for (const Name& known : kNames) {
+    if (known.name == name) return known.algorithm;
+    names.push_back(known.name);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "no algorithm \"", name, "\"; there are: ", absl::StrJoin(names, ", ")));
+}
+
+Algorithm SelectAlgorithm(CollectiveKind kind,
+                          const Circumstances& circumstances,
+                          Algorithm forced) {
+  if (Has(kind, forced)) return forced;
+  // Staged, whichever way that is.
+  const Memory memory =
+      forced == Algorithm::kStaged ? Memory::kOrdinary : circumstances.memory;
+  for (const Row& row : kTable) {
+    if (row.kind.value_or(kind) == kind && row.memory == memory &&
+        circumstances.world_size <= row.ranks_max &&
+        row.is_crowded.value_or(circumstances.is_crowded) ==
+            circumstances.is_crowded &&
+        circumstances.bytes <= row.bytes_max) {
+      return row.algorithm;
+    }
+  }
+  LOG(FATAL) << "no row for " << CollectiveKindName(kind);
+  return Algorithm::kStaged;
+}
+
+}  // namespace muster::dataplane::shm_internal

@@ -1,0 +1,53 @@
+#ifndef MUSTER_DATAPLANE_BACKENDS_SHM_SELECTION_H_
+#define MUSTER_DATAPLANE_BACKENDS_SHM_SELECTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dataplane/collective.h"
+
+namespace muster::dataplane::shm_internal {
+
+// How the collectives of a host go. See README.md.
+enum class Algorithm : uint8_t {
+  // What the table says.
+  kFastest,
+  // Through what the ranks show, copied in and out.
+  kStaged,
+  // all_reduce, the same: every rank combines everything, or each its part.
+  kOneRound,
+  kByParts,
+  // From tensor to tensor.
+  kSingleCopy,
+};
+
+// "staged", ...; "" of kFastest.
+absl::string_view AlgorithmName(Algorithm algorithm);
+
+// Errors: kInvalidArgument, with the names that there are.
+absl::StatusOr<Algorithm> FindAlgorithm(absl::string_view name);
+
+// Where a collective's tensors are.
+enum class Memory : uint8_t { kOrdinary, kSymmetric };
+
+struct Circumstances {
+  Memory memory = Memory::kOrdinary;
+  int world_size = 0;
+  // There are more ranks than processors.
+  bool is_crowded = false;
+  // Of this rank's tensors, where all ranks know them, else 0: all must come to
+  // the same.
+  size_t bytes = 0;
+};
+
+// What the table says for `kind`; never kFastest. `forced` goes before it where
+// `kind` has such an algorithm: `muster-bench --tune` measures with it.
+Algorithm SelectAlgorithm(CollectiveKind kind,
+                          const Circumstances& circumstances, Algorithm forced);
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_SHM_SELECTION_H_

@@ -1,0 +1,64 @@
+#include "dataplane/backends/shm/selection.h"
+
+#include "gtest/gtest.h"
+
+namespace muster::dataplane::shm_internal {
+namespace {
+
+Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes,
+                 Algorithm forced = Algorithm::kFastest) {
+  return SelectAlgorithm(
+      kind, {.memory = memory, .world_size = 4, .bytes = bytes}, forced);
+}
+
+TEST(SelectionTest, EveryCollectiveHasAnAlgorithmForEverySize) {
+  for (int kind = 0; kind < kCollectiveKindCount; ++kind) {
+    for (const Memory memory : {Memory::kOrdinary, Memory::kSymmetric}) {
+      for (const size_t bytes : {size_t{0}, size_t{4}, size_t{1} << 40}) {
+        EXPECT_NE(Select(static_cast<CollectiveKind>(kind), memory, bytes),
+                  Algorithm::kFastest);
+      }
+    }
+  }
+}
+
+TEST(SelectionTest, SmallTensorsAreNotLookedForInSymmetricMemory) {
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kBroadcast}) {
+    EXPECT_NE(Select(kind, Memory::kSymmetric, 64), Algorithm::kSingleCopy);
+    EXPECT_EQ(Select(kind, Memory::kSymmetric, 1 << 20),
+              Algorithm::kSingleCopy);
+    EXPECT_NE(Select(kind, Memory::kOrdinary, 1 << 20), Algorithm::kSingleCopy);
+  }
+}
+
+TEST(SelectionTest, WhatIsForcedGoesBeforeTheTableWhereThereIsSuchAWay) {
+  const auto forced = [](CollectiveKind kind, Algorithm algorithm) {
+    return Select(kind, Memory::kSymmetric, 1 << 20, algorithm);
+  };
+  EXPECT_EQ(forced(CollectiveKind::kAllReduce, Algorithm::kOneRound),
+            Algorithm::kOneRound);
+  EXPECT_EQ(forced(CollectiveKind::kBroadcast, Algorithm::kOneRound),
+            Algorithm::kSingleCopy);
+  EXPECT_EQ(forced(CollectiveKind::kGather, Algorithm::kSingleCopy),
+            Algorithm::kSingleCopy);
+  EXPECT_EQ(forced(CollectiveKind::kBroadcast, Algorithm::kStaged),
+            Algorithm::kStaged);
+  EXPECT_EQ(forced(CollectiveKind::kAllReduce, Algorithm::kStaged),
+            Algorithm::kByParts);
+}
+
+TEST(SelectionTest, NamesAreFound) {
+  for (const Algorithm algorithm :
+       {Algorithm::kStaged, Algorithm::kOneRound, Algorithm::kByParts,
+        Algorithm::kSingleCopy}) {
+    EXPECT_EQ(*FindAlgorithm(AlgorithmName(algorithm)), algorithm);
+  }
+  EXPECT_EQ(FindAlgorithm("ring").status(),
+            absl::InvalidArgumentError("no algorithm \"ring\"; there are: "
+                                       "staged, one_round, by_parts, "
+                                       "single_copy"));
+}
+
+}  // namespace
+}  // namespace muster::dataplane::shm_internal
