@@ -21,7 +21,7 @@ struct InitProcessGroupOptions {
   // A backend's name, or one for each device: "cpu:gloo,cuda:mine". See
   // backends.h for those that are not built in. Empty: "cpu:shm,cuda:nccl"
   // where IsNcclAvailable(), which looks for CUDA devices, and else "shm": in
-  // shared memory where all ranks of a group have some, else gloo.
+  // memory that the ranks of a host share, and between hosts as gloo.
   std::string backend = {};
 
   // The index of the CUDA device that this process works on: the default group,
