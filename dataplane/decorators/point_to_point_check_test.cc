@@ -62,8 +62,8 @@ class PointToPointCheckTest : public ::testing::Test {
                               milliseconds timeout) {
     Collective collective;
     collective.kind = kind;
-    (kind == CollectiveKind::kSend ? collective.inputs
-                                   : collective.outputs) = {Tensor(values_)};
+    const bool sends = kind == CollectiveKind::kSend;
+    (sends ? collective.inputs : collective.outputs).push_back(Tensor(values_));
     collective.peer = peer;
     collective.tag = tag;
     collective.sequence = ++sequence_;
