@@ -144,7 +144,16 @@ absl::Status Communicator::Run(Collective&& collective) {
   if (!refused.ok()) return refused;
   Began(collective.started,
         {.sequence = collective.sequence, .collective = &collective});
-  absl::Status status = backend_->Run(collective, order);
+  absl::Status status;
+  try {
+    status = backend_->Run(collective, order);
+  } catch (...) {
+    // Nobody may look at the collective any more.
+    Completed(collective.sequence, absl::InternalError(absl::StrCat(
+                                       collective.Label(), " on group \"",
+                                       options_.group_name, "\": threw")));
+    throw;
+  }
   Completed(collective.sequence, status);
   return status;
 }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -148,6 +149,15 @@ TEST_F(CommunicatorTest, RunEndsWithTheCollectiveAndHoldsUpNobody) {
   EXPECT_EQ(communicator_.status(), cause);
   EXPECT_EQ(run(), cause);
   EXPECT_EQ(backend_->started.size(), 3u);
+}
+
+TEST_F(CommunicatorTest, WhatIsThrownOutOfRunEndsTheGroup) {
+  backend_->run = []() -> absl::Status { throw std::bad_alloc(); };
+  EXPECT_THROW((void)communicator_.Run({.kind = CollectiveKind::kBarrier}),
+               std::bad_alloc);
+  EXPECT_EQ(communicator_.status(),
+            absl::InternalError("barrier #1 on group \"g\": threw"));
+  EXPECT_EQ(communicator_.progress().current, "");
 }
 
 TEST_F(CommunicatorTest, SendsAndReceivesHaveNumbersAndProgressOfTheirOwn) {
