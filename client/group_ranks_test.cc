@@ -30,6 +30,19 @@ using Texts = std::vector<std::string>;
 
 constexpr int kSize = 3;
 
+TEST(GroupRanksTest, AGroupSaysHowItsLastCollectiveWent) {
+  LocalGroups world(kSize);
+  const auto thrown = world.OnEachRank([](const Group& group, int rank) {
+    Ints values = {rank};
+    AllReduce(values, {.group = group});
+    EXPECT_EQ(group->last_run().backend, "gloo");
+    EXPECT_EQ(group->last_run().algorithm, "doubling");
+    Barrier({.group = group});
+    EXPECT_EQ(group->last_run().algorithm, "dissemination");
+  });
+  EXPECT_THAT(thrown, Each(IsEmpty()));
+}
+
 TEST(GroupRanksTest, RootsMayBeRanksInTheGroup) {
   LocalGroups world(kSize);
   const auto thrown = world.OnEachRank([](const Group& group, int rank) {

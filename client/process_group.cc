@@ -179,6 +179,10 @@ const std::string& ProcessGroup::description() const {
 
 std::string ProcessGroup::backend() const { return state_->options().backend; }
 
+LastRun ProcessGroup::last_run(DeviceType device) const {
+  return state_->last_run(device);
+}
+
 std::chrono::milliseconds ProcessGroup::timeout() const {
   return state_->options().timeout;
 }

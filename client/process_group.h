@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "client/future.h"
+#include "dataplane/backend.h"
 #include "dataplane/collective.h"
 #include "dataplane/float8.h"
 #include "dataplane/tensor.h"
@@ -24,6 +25,7 @@ using dataplane::DeviceType;
 using dataplane::Element;
 using dataplane::FromFloat8;
 using dataplane::IsFloat8;
+using dataplane::LastRun;
 using dataplane::ReduceOp;
 using dataplane::Tensor;
 using dataplane::ToFloat8;
@@ -271,6 +273,13 @@ class ProcessGroup {
   // For people: what its maker said of it.
   const std::string& description() const;
   std::string backend() const;
+
+  // How the last collective of tensors on `device` went that this rank has run:
+  // by which backend (shm, where ranks share no memory, is gloo), and by which
+  // of its algorithms. Sends and receives do not count. Both empty where this
+  // process is not in the group, or that was destroyed.
+  LastRun last_run(DeviceType device = DeviceType::kCpu) const;
+
   // Of collectives that name none.
   std::chrono::milliseconds timeout() const;
 

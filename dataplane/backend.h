@@ -140,6 +140,15 @@ struct SymmetricOptions {
 using CommunicatorStates =
     std::map<std::string, std::map<std::string, std::string>>;
 
+// How the last collective went that this rank has run to its end.
+struct LastRun {
+  // "gloo", "shm", ...: what moved the data.
+  std::string backend = {};
+  // "ring", "one_round", ...: that backend's name for it. Empty: it has none,
+  // does not know, or there was nothing to move.
+  std::string algorithm = {};
+};
+
 // Backend moves the data of one group. Start and Abort may be called from any
 // thread; collectives run in the order in which they were started, which must
 // be the same on every rank. The destructor aborts what is still running and
@@ -216,6 +225,12 @@ class Backend {
   // Does not wait for anything. Empty if it has none.
   virtual CommunicatorStates communicator_states() const { return {}; }
 
+  // Of tensors on `device`; sends and receives do not count. From any thread:
+  // another collective may run meanwhile.
+  virtual LastRun last_run(DeviceType device) const {
+    return {.backend = std::string(name())};
+  }
+
   // Ends every started collective with `cause`, soon and without its peers'
   // help, closes the connections, and makes every later Start fail with the
   // first `cause` given. Does not block; may be called from a Work's callback.
@@ -254,6 +269,9 @@ class BackendDecorator : public Backend {
   }
   CommunicatorStates communicator_states() const override {
     return inner_->communicator_states();
+  }
+  LastRun last_run(DeviceType device) const override {
+    return inner_->last_run(device);
   }
   void Abort(absl::Status cause) override { inner_->Abort(std::move(cause)); }
 

@@ -111,6 +111,9 @@ class Communicator {
   int world_size() const { return options_.world_size; }
   absl::string_view backend_name() const { return backend_->name(); }
   size_t fusable_bytes() const { return backend_->fusable_bytes(); }
+  LastRun last_run(DeviceType device) const {
+    return backend_->last_run(device);
+  }
 
  private:
   // A collective that runs.

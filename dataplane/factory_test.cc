@@ -210,6 +210,17 @@ TEST(FactoryTest, CpuTensorsAreMadeOneAsFarAsTheirBackendWants) {
   EXPECT_EQ((*beside)->fusable_bytes(), (*alone)->fusable_bytes());
 }
 
+TEST(FactoryTest, TheLastRunIsThatOfTheDevicesOwnBackend) {
+  ASSERT_TRUE(RegisterBackend("says-not-how", {DeviceType::kCuda}, Make).ok());
+  const auto both =
+      CreateBackend("cpu:gloo,cuda:says-not-how", {.world_size = 1});
+  ASSERT_TRUE(both.ok());
+  EXPECT_EQ((*both)->last_run(DeviceType::kCpu).backend, "gloo");
+  const LastRun on_device = (*both)->last_run(DeviceType::kCuda);
+  EXPECT_EQ(on_device.backend, "fake");
+  EXPECT_EQ(on_device.algorithm, "");
+}
+
 TEST(FactoryTest, BackendsOfDevicesDoNotMeetInTheStore) {
   std::shared_ptr<BootstrapStore> part;
   ASSERT_TRUE(RegisterBackend("meets", {DeviceType::kCuda},
@@ -265,7 +276,7 @@ TEST(FactoryTest, LibrariesThatAreNoBackends) {
   EXPECT_TRUE(absl::IsFailedPrecondition(other));
   EXPECT_THAT(std::string(other.message()),
               AllOf(HasSubstr("was built for interface 1000 (Abseil "),
-                    HasSubstr("this program for interface 4 (Abseil ")));
+                    HasSubstr("this program for interface 5 (Abseil ")));
   const absl::Status taken = load(kPlugins + std::string("taken_name.so"));
   EXPECT_TRUE(absl::IsAlreadyExists(taken));
   EXPECT_THAT(std::string(taken.message()),

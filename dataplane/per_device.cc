@@ -158,6 +158,13 @@ CommunicatorStates PerDevice::communicator_states() const {
   return all;
 }
 
+LastRun PerDevice::last_run(DeviceType device) const {
+  for (const auto& [kind, backend] : backends_) {
+    if (kind == device) return backend->last_run(device);
+  }
+  return {.backend = name_};
+}
+
 void PerDevice::Abort(absl::Status cause) {
   for (const auto& [device, backend] : backends_) backend->Abort(cause);
 }

@@ -45,6 +45,7 @@ class PerDevice : public Backend {
   absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options) override;
   CommunicatorStates communicator_states() const override;
+  LastRun last_run(DeviceType device) const override;
   void Abort(absl::Status cause) override;
 
   // Of what Split has given, what is for the backend of `device`.

@@ -104,6 +104,12 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
       size_t bytes, std::optional<DeviceType> device,
       std::chrono::milliseconds timeout);
 
+  // As ProcessGroup::last_run.
+  dataplane::LastRun last_run(DeviceType device) const {
+    const auto live = communicator();
+    return live == nullptr ? dataplane::LastRun() : live->last_run(device);
+  }
+
   // As ProcessGroup::Abort. To blame are these ranks of the group; without any
   // it is this one.
   void Abort(const std::string& reason, std::vector<int> culprits = {});

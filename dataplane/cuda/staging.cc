@@ -233,6 +233,10 @@ class Staging : public Backend {
     inner_->Refused(collective, why);
   }
 
+  LastRun last_run(DeviceType) const override {
+    return inner_->last_run(DeviceType::kCpu);
+  }
+
   void Abort(absl::Status cause) override {
     {
       MutexLock lock(mutex_);

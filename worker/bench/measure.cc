@@ -182,13 +182,18 @@ Row Measure(const Case& measured, const BenchOptions& options,
       MakeTrial(measured, row.world_size, options);
   const int ulps = UlpsOf(measured, options, row.world_size);
   Trial& trial = *owned;
-  row.figures.push_back({.backend = options.backend});
+  row.figures.emplace_back();
   if (options.check) row.figures[0].wrong = CountWrong(trial, ulps);
   trial.Clear();
 
   std::vector<std::optional<Runner>> runners;
-  runners.push_back(
-      Runner{.run = [&](int calls) { return Time(trial, calls, options); }});
+  LastRun ran;
+  runners.push_back(Runner{.run = [&](int calls) {
+    const double seconds = Time(trial, calls, options);
+    // Before any other collective: what is agreed about afterwards is one.
+    ran = WorldGroup()->last_run(options.device);
+    return seconds;
+  }});
   for (const std::unique_ptr<Peer>& peer : peers) {
     runners.push_back(RunnerOf(*peer, measured));
     row.figures.push_back({.backend = peer->name()});
@@ -208,6 +213,11 @@ Row Measure(const Case& measured, const BenchOptions& options,
       row.figures[i].cycles_us.push_back(Together(seconds, options.average) *
                                          1e6);
     }
+  }
+  row.figures[0].backend = ran.backend;
+  // Sends and receives have none.
+  if (measured.operation->verb != Operation::Verb::kSendRecv) {
+    row.figures[0].algorithm = ran.algorithm;
   }
   if (options.check) row.figures[0].wrong += CountWrong(trial, ulps);
   return row;

@@ -14,7 +14,9 @@ namespace muster::worker::bench {
 
 // Of one case by one program.
 struct Figures {
+  // What ran it, and by which algorithm; empty: not known.
   std::string backend = {};
+  std::string algorithm = {};
   // Microseconds a call, one for each cycle; none: it does not have it.
   std::vector<double> cycles_us = {};
   // Elements that were wrong, of all ranks; -1: not looked at.

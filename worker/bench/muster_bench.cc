@@ -238,7 +238,8 @@ int Tune(const BenchOptions& options,
   std::string rows;
   for (const Operation* const operation : options.operations) {
     std::vector<TuneSample> samples;
-    for (const std::string& algorithm : tunable.algorithms_of(*operation)) {
+    for (const std::string& algorithm :
+         tunable.algorithms_of(*operation, options.is_symmetric)) {
       std::cout << "# " << algorithm << std::endl;
       std::vector<std::string> own = {operation->name};
       // Without the names of operations.

@@ -56,8 +56,40 @@ class BenchTest(unittest.TestCase):
             self.assertLessEqual(time["min"], time["median"])
             self.assertLessEqual(time["median"], time["max"])
         self.assertEqual({row["op"] for row in rows}, set(ALL))
-        sizes = [row["bytes"] for row in rows if row["op"] == "all_reduce"]
-        self.assertEqual(sizes, [4, 1024, 256 * 1024])
+        self.assertEqual(
+            [(row["bytes"], row["backend"], row["algorithm"]) for row in rows
+             if row["op"] == "all_reduce"],
+            [(4, "gloo", "doubling"), (1024, "gloo", "doubling"),
+             (256 * 1024, "gloo", "pairwise")])
+        self.assertEqual(
+            {row["op"]: row["algorithm"] for row in rows
+             if row["bytes"] in (0, 256 * 1024)},
+            {"all_reduce": "pairwise", "broadcast": "tree",
+             "reduce": "pairwise", "all_gather": "direct",
+             "all_gather_into_tensor": "direct", "gather": "direct",
+             "scatter": "direct", "reduce_scatter": "pairwise",
+             "reduce_scatter_tensor": "pairwise", "all_to_all": "direct",
+             "all_to_all_single": "direct", "sendrecv": "",
+             "barrier": "dissemination"})
+
+    def test_what_ran_stands_beside_the_time(self):
+        command = [BENCH, "all_reduce", "broadcast", "--nproc=2",
+                   "--backend=shm", "--minbytes=1K", "--maxbytes=64K",
+                   "--stepfactor=64", *QUICK]
+
+        def ran(**environment):
+            done = run(*command, **environment)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return [line.split()[-1] for line in done.stdout.splitlines()
+                    if not line.startswith("#")]
+        self.assertEqual(ran(), ["shm/one_round", "shm/by_parts",
+                                 "shm/staged", "shm/staged"])
+        self.assertEqual(ran(MUSTER_SHM_ALGORITHM="single_copy"),
+                         ["shm/single_copy"] * 4)
+        # What was asked for is not what there is.
+        self.assertEqual(ran(MUSTER_SHM="0"),
+                         ["gloo/doubling", "gloo/pairwise",
+                          "gloo/tree", "gloo/tree"])
 
     def test_every_type_and_reduction_is_right(self):
         rows = self.figures(BENCH, "all_reduce", "reduce_scatter_tensor",
@@ -93,6 +125,9 @@ class BenchTest(unittest.TestCase):
              ("all_reduce", "shm", 65536), ("all_reduce", "limit", 65536),
              ("all_gather", "shm", 12), ("all_gather", "shm", 504),
              ("all_gather", "shm", 65532)])
+        self.assertEqual([row["algorithm"] for row in rows],
+                         ["one_round", "", "one_round", "", "symmetric", "",
+                          "staged", "staged", "symmetric"])
         self.assertEqual({row["wrong"] for row in rows}, {0})
 
     def test_a_backend_without_symmetric_memory_says_so(self):

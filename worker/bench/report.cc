@@ -1,12 +1,10 @@
 #include "worker/bench/report.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "worker/bench/tune.h"
 
 namespace muster::worker::bench {
 namespace {
@@ -28,23 +26,23 @@ std::string RedopName(const Case& measured) {
              : "none";
 }
 
-// What was forced for this run, see README.md.
-std::string AlgorithmAskedFor(const std::string& backend) {
-  const Tunable* const tunable = FindTunable(backend);
-  const char* const forced =
-      tunable == nullptr ? nullptr : std::getenv(tunable->variable);
-  return forced == nullptr || *forced == '\0' ? "auto" : forced;
+// "shm/one_round"; what is not known is left out.
+std::string RanBy(const Figures& figures) {
+  return absl::StrCat(figures.backend, figures.algorithm.empty() ? "" : "/",
+                      figures.algorithm);
 }
 
 std::string Columns(const std::vector<Row>& rows) {
   if (rows.empty()) {
-    return absl::StrFormat(" %9s %7s %7s %6s", "N/A", "N/A", "N/A", "N/A");
+    return absl::StrFormat(" %9s %7s %7s %6s %18s", "N/A", "N/A", "N/A", "N/A",
+                           "N/A");
   }
   const Row& row = rows.front();
   const Figures& own = row.figures.front();
-  return absl::StrFormat(" %9.1f %7.2f %7.2f %6s", own.Median(),
+  return absl::StrFormat(" %9.1f %7.2f %7.2f %6s %18s", own.Median(),
                          AlgorithmBandwidth(row, own), BusBandwidth(row, own),
-                         own.wrong < 0 ? "N/A" : absl::StrCat(own.wrong));
+                         own.wrong < 0 ? "N/A" : absl::StrCat(own.wrong),
+                         RanBy(own));
 }
 
 }  // namespace
@@ -58,12 +56,12 @@ std::string HeadText(const std::vector<std::string>& peers) {
     absl::StrAppendFormat(&columns, " %9s %7s", "time", "ratio");
     absl::StrAppendFormat(&units, " %9s %7s", "(us)", "");
   }
-  const std::string measured =
-      absl::StrFormat(" %9s %7s %7s %6s", "time", "algbw", "busbw", "#wrong");
-  const std::string measured_units =
-      absl::StrFormat(" %9s %7s %7s %6s", "(us)", "(GB/s)", "(GB/s)", "");
+  const std::string measured = absl::StrFormat(
+      " %9s %7s %7s %6s %18s", "time", "algbw", "busbw", "#wrong", "ran by");
+  const std::string measured_units = absl::StrFormat(
+      " %9s %7s %7s %6s %18s", "(us)", "(GB/s)", "(GB/s)", "", "");
   return absl::StrCat(
-      absl::StrFormat("#%53s %32s %32s", "", "out-of-place", "in-place"), names,
+      absl::StrFormat("#%53s %51s %51s", "", "out-of-place", "in-place"), names,
       "\n",
       absl::StrFormat("#%11s %11s %10s %10s %6s", "size", "count", "type",
                       "redop", "root"),
@@ -106,7 +104,7 @@ std::string JsonText(const std::vector<Row>& rows) {
           {"op", row.measured.operation->name},
           {"backend", figures.backend},
           {"device", std::string(DeviceTypeName(row.device))},
-          {"algorithm", i == 0 ? AlgorithmAskedFor(figures.backend) : "auto"},
+          {"algorithm", figures.algorithm},
           {"ranks", row.world_size},
           {"datatype", std::string(DataTypeName(row.measured.data_type))},
           {"redop", RedopName(row.measured)},

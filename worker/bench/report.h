@@ -22,7 +22,7 @@ std::string LineText(const Line& line);
 // A list of {op, backend, device, algorithm, ranks, datatype, redop, bytes,
 // in_place, time_us {min, median, max}, algbw_gbps, busbw_gbps, wrong}, one for
 // each row and program; of peers also `ratio`, this program's time divided by
-// theirs.
+// theirs. `backend` and `algorithm` are what ran; of a peer its name, and "".
 std::string JsonText(const std::vector<Row>& rows);
 
 }  // namespace muster::worker::bench

@@ -17,7 +17,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-Names OfGloo(const Operation& operation) {
+Names OfGloo(const Operation& operation, bool) {
   switch (operation.verb) {
     case Operation::Verb::kAllReduce:
       return {"doubling", "pairwise", "ring"};
@@ -28,15 +28,16 @@ Names OfGloo(const Operation& operation) {
   }
 }
 
-Names OfShm(const Operation& operation) {
+Names OfShm(const Operation& operation, bool is_symmetric) {
+  const char* const direct = is_symmetric ? "symmetric" : "single_copy";
   switch (operation.verb) {
     case Operation::Verb::kAllReduce:
-      return {"one_round", "by_parts", "single_copy"};
+      return {"one_round", "by_parts", direct};
     case Operation::Verb::kSendRecv:
     case Operation::Verb::kBarrier:
       return {};
     default:
-      return {"staged", "single_copy"};
+      return {"staged", direct};
   }
 }
 
@@ -105,6 +106,8 @@ absl::StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file) {
   }
   std::vector<TuneSample> samples;
   for (const nlohmann::json& row : rows) {
+    // Of a peer.
+    if (row.at("algorithm") == "") continue;
     samples.push_back({.bytes = row.at("bytes"),
                        .algorithm = row.at("algorithm"),
                        .time_us = row.at("time_us").at("median")});

@@ -22,9 +22,10 @@ struct TuneSample {
 struct Tunable {
   // Says which algorithm to use.
   const char* variable;
-  // The values that it may have for an operation; none: it has one algorithm
-  // only.
-  std::vector<std::string> (*algorithms_of)(const Operation& operation);
+  // The values that it may have for an operation, in symmetric memory or not;
+  // none: it has one algorithm only.
+  std::vector<std::string> (*algorithms_of)(const Operation& operation,
+                                            bool is_symmetric);
 };
 
 // Null: nothing can be tuned of that backend.
@@ -40,7 +41,8 @@ std::string TableRows(const Operation& operation, const std::string& fields,
 std::string FieldsOf(const std::string& backend, int ranks, int processors,
                      bool is_symmetric);
 
-// The samples of a file that muster-bench has written. Errors:
+// The samples of a file that muster-bench has written, each with the algorithm
+// that ran, which need not be the one that was asked for. Errors:
 // kInvalidArgument.
 absl::StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file);
 

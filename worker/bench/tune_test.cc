@@ -38,16 +38,34 @@ TEST(TuneTest, RowsHaveTheFieldsOfTheirBackend) {
 }
 
 TEST(TuneTest, OnlySomeOperationsHaveSeveralAlgorithms) {
-  const auto algorithms_of = [](const char* backend, const char* operation) {
-    return FindTunable(backend)->algorithms_of(*FindOperation(operation));
+  const auto algorithms_of = [](const char* backend, const char* operation,
+                                bool is_symmetric = false) {
+    return FindTunable(backend)->algorithms_of(*FindOperation(operation),
+                                               is_symmetric);
   };
   EXPECT_THAT(algorithms_of("gloo", "broadcast"),
               ::testing::ElementsAre("tree", "chain"));
   EXPECT_THAT(algorithms_of("gloo", "barrier"), ::testing::IsEmpty());
   EXPECT_THAT(algorithms_of("shm", "all_reduce"),
               ::testing::ElementsAre("one_round", "by_parts", "single_copy"));
+  EXPECT_THAT(algorithms_of("shm", "gather", /*is_symmetric=*/true),
+              ::testing::ElementsAre("staged", "symmetric"));
   EXPECT_THAT(algorithms_of("shm", "barrier"), ::testing::IsEmpty());
   EXPECT_EQ(FindTunable("nccl"), nullptr);
+}
+
+TEST(TuneTest, SamplesAreOfWhatRan) {
+  const std::string file = absl::StrCat(::testing::TempDir(), "/samples.json");
+  std::ofstream(file) << R"([
+      {"bytes": 8, "algorithm": "ring", "time_us": {"median": 2.5}},
+      {"bytes": 8, "algorithm": "", "time_us": {"median": 1}}])";
+  const auto samples = ReadSamples(file);
+  ASSERT_TRUE(samples.ok()) << samples.status();
+  // The other is a peer's.
+  ASSERT_EQ(samples->size(), 1U);
+  EXPECT_EQ((*samples)[0].bytes, 8);
+  EXPECT_EQ((*samples)[0].algorithm, "ring");
+  EXPECT_EQ((*samples)[0].time_us, 2.5);
 }
 
 TEST(TuneTest, FileWithoutFiguresIsAnError) {

@@ -62,8 +62,10 @@ absl::Status AllGather(const Collective& collective, Exchange& exchange) {
     bytes += block.count * exchange.element_bytes();
   }
   if (bytes <= kNotePayloadBytesMax) {
+    exchange.set_algorithm("bruck");
     return GatherByNotes(own, moves.take, exchange);
   }
+  exchange.set_algorithm("direct");
   CopyBlock(moves.take[exchange.rank()], own, exchange.element_bytes());
   moves.give.assign(world_size, own);
   moves.WithEverybody(exchange.rank(), world_size);

@@ -281,11 +281,14 @@ absl::Status AllReduce(const Collective& collective, Exchange& exchange) {
       reduced.count() * reduction.accumulator_bytes() <= kNotePayloadBytesMax;
   if (exchange.world_size() == 1 ||
       (algorithm == Algorithm::kDoubling && fits_notes)) {
+    exchange.set_algorithm(AlgorithmName(Algorithm::kDoubling));
     return ReduceSmall(reduced, factor, exchange);
   }
   if (algorithm != Algorithm::kRing || !reduction.in_place()) {
+    exchange.set_algorithm(AlgorithmName(Algorithm::kPairwise));
     return ReducePairwise(reduced, factor, exchange);
   }
+  exchange.set_algorithm(AlgorithmName(Algorithm::kRing));
   reduction.Load(reduced.data(), reduced.data(), reduced.count(), factor);
   return Ring(reduced, exchange).Run();
 }

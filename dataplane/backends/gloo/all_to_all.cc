@@ -29,6 +29,7 @@ std::vector<Block> CutBlocks(const Tensor& tensor,
 // Everybody gives everybody his block at once. With steps in between (Bruck)
 // there would be fewer messages, but all sizes would have to be equal.
 absl::Status AllToAll(const Collective& collective, Exchange& exchange) {
+  exchange.set_algorithm("direct");
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();
   Moves moves;

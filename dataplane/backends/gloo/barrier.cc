@@ -8,6 +8,7 @@ namespace muster::dataplane::gloo_internal {
 // from the one d behind. After ceil(log2(n)) rounds it has heard of all.
 // (Hensgen, Finkel, Manber: Two algorithms for barrier synchronization, 1988.)
 absl::Status Barrier(const Collective& collective, Exchange& exchange) {
+  exchange.set_algorithm("dissemination");
   const int world_size = exchange.world_size();
   for (int distance = 1; distance < world_size; distance *= 2) {
     const int ahead = (exchange.rank() + distance) % world_size;

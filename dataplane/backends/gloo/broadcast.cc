@@ -107,9 +107,11 @@ absl::Status Broadcast(const Collective& collective, Exchange& exchange) {
   if (exchange.world_size() == 1) return absl::OkStatus();
   const Tensor& tensor = collective.tensors[0];
   const size_t bytes = tensor.bytes();
+  const Algorithm algorithm =
+      SelectAlgorithm(CollectiveKind::kBroadcast, exchange.world_size(), bytes);
+  exchange.set_algorithm(AlgorithmName(algorithm));
   const Links links =
-      SelectAlgorithm(CollectiveKind::kBroadcast, exchange.world_size(),
-                      bytes) == Algorithm::kTree
+      algorithm == Algorithm::kTree
           ? BinomialTree(exchange.rank(), collective.root,
                          exchange.world_size())
           : Chain(exchange.rank(), collective.root, exchange.world_size());

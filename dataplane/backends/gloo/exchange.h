@@ -140,6 +140,11 @@ class Exchange {
   // Of the type that is moved.
   size_t element_bytes() const { return element_bytes_; }
 
+  // See Mesh: a name that selection.h or README.md has.
+  void set_algorithm(const char* name) {
+    workspace_.mesh().set_algorithm(name);
+  }
+
  private:
   NoteHeader HeaderFor(size_t element_count) const;
 

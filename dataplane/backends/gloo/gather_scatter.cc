@@ -10,6 +10,7 @@ namespace muster::dataplane::gloo_internal {
 // other.
 
 absl::Status Gather(const Collective& collective, Exchange& exchange) {
+  exchange.set_algorithm("direct");
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();
   const Block own = BlockOf(collective.inputs[0]);
@@ -27,6 +28,7 @@ absl::Status Gather(const Collective& collective, Exchange& exchange) {
 }
 
 absl::Status Scatter(const Collective& collective, Exchange& exchange) {
+  exchange.set_algorithm("direct");
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();
   const Block own = BlockOf(collective.outputs[0]);

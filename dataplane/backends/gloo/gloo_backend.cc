@@ -57,6 +57,12 @@ class EngineBackend : public Backend {
     return engine_->Run(collective, order);
   }
 
+  LastRun last_run(DeviceType) const override {
+    const Mesh& mesh = engine_->mesh();
+    return {.backend = std::string(name_),
+            .algorithm = mesh.world_size() == 1 ? "" : mesh.algorithm()};
+  }
+
   void Abort(absl::Status cause) override { engine_->Abort(cause); }
 
  private:

@@ -140,6 +140,15 @@ class Mesh {
   // For what is waited for without this object, by that thread or another one.
   void set_waiting_for(int rank) { waiting_beside_for_.store(rank); }
 
+  // By which algorithm this rank ran its last collective; empty before the
+  // first. `name` stays.
+  const char* algorithm() const {
+    return algorithm_.load(std::memory_order_relaxed);
+  }
+  void set_algorithm(const char* name) {
+    algorithm_.store(name, std::memory_order_relaxed);
+  }
+
   // What the group calls `rank`: another number where this is a part of its
   // mesh (part_mesh.h). For what is said to people.
   virtual int RankInGroup(int rank) const { return rank; }
@@ -156,6 +165,7 @@ class Mesh {
 
  private:
   std::atomic<int> waiting_beside_for_{-1};
+  std::atomic<const char*> algorithm_{""};
 
   int near_peers() const {
     return static_cast<int>(

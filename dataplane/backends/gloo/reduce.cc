@@ -77,8 +77,10 @@ absl::Status Reduce(const Collective& collective, Exchange& exchange) {
   const Reduction reduction(tensor.data_type(), collective.reduce_op);
   const size_t bytes = tensor.element_count() * reduction.accumulator_bytes();
   if (exchange.world_size() == 1 || bytes <= kNotePayloadBytesMax) {
+    exchange.set_algorithm("tree");
     return ReduceByNotes(collective, reduction, exchange);
   }
+  exchange.set_algorithm("pairwise");
   return ReduceByParts(collective, reduction, exchange);
 }
 

@@ -38,9 +38,11 @@ absl::Status ReduceScatter(const Collective& collective, Exchange& exchange) {
   for (const Block& input : inputs) count += input.count;
   if (exchange.world_size() == 1 ||
       count * reduction.accumulator_bytes() <= kNotePayloadBytesMax) {
+    exchange.set_algorithm("doubling");
     return ReduceAll(reduction, collective.factor, inputs, output, count,
                      exchange);
   }
+  exchange.set_algorithm("pairwise");
   return ReduceAndScatter(reduction, collective.factor, inputs, output,
                           exchange);
 }

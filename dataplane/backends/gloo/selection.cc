@@ -51,7 +51,7 @@ constexpr size_t kLineBroadcastBytesMax = 8 << 20;
 
 }  // namespace
 
-absl::string_view AlgorithmName(Algorithm algorithm) {
+const char* AlgorithmName(Algorithm algorithm) {
   for (const Name& name : kNames) {
     if (name.algorithm == algorithm) return name.name;
   }

@@ -22,7 +22,7 @@ enum class Algorithm : uint8_t {
 };
 
 // "doubling", ...
-absl::string_view AlgorithmName(Algorithm algorithm);
+const char* AlgorithmName(Algorithm algorithm);
 
 // What the table says for `kind` (all_reduce or broadcast) of `bytes`: the same
 // on every rank. MUSTER_GLOO_ALGORITHM, a name, goes before it in collectives

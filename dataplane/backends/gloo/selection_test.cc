@@ -39,8 +39,8 @@ TEST(SelectionTest, AVariableThatNamesNoneIsRefused) {
 }
 
 TEST(SelectionTest, AlgorithmsHaveNames) {
-  EXPECT_EQ(AlgorithmName(Algorithm::kRing), "ring");
-  EXPECT_EQ(AlgorithmName(Algorithm::kTree), "tree");
+  EXPECT_STREQ(AlgorithmName(Algorithm::kRing), "ring");
+  EXPECT_STREQ(AlgorithmName(Algorithm::kTree), "tree");
 }
 
 TEST(SelectionTest, LargeMessagesGoThroughGloo) {

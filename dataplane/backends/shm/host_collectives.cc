@@ -71,7 +71,7 @@ absl::Status HostCollectives::RunOneWay(const Collective& collective) {
   if (ordinary == Algorithm::kSingleCopy && traits_.reads_memory) {
     done = RunSingleCopy(shop_, collective, Where::kAnywhere);
   } else if (regions_->any() &&
-             select(Memory::kSymmetric) == Algorithm::kSingleCopy) {
+             select(Memory::kSymmetric) == Algorithm::kSymmetric) {
     done = RunSingleCopy(shop_, collective, Where::kInRegions);
   }
   if (!done.ok() || *done) return done.status();

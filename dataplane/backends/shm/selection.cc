@@ -38,7 +38,7 @@ constexpr Row kTable[] = {
     {std::nullopt, Memory::kSymmetric, kAnyRanks, kAnyCrowd, 8 << 10,
      Algorithm::kStaged},
     {std::nullopt, Memory::kSymmetric, kAnyRanks, kAnyCrowd, kAnyBytes,
-     Algorithm::kSingleCopy},
+     Algorithm::kSymmetric},
     {std::nullopt, Memory::kOrdinary, kAnyRanks, kAnyCrowd, kAnyBytes,
      Algorithm::kStaged},
 };
@@ -53,6 +53,7 @@ constexpr Name kNames[] = {
     {Algorithm::kOneRound, "one_round"},
     {Algorithm::kByParts, "by_parts"},
     {Algorithm::kSingleCopy, "single_copy"},
+    {Algorithm::kSymmetric, "symmetric"},
 };
 
 bool Has(CollectiveKind kind, Algorithm algorithm) {
@@ -60,7 +61,8 @@ bool Has(CollectiveKind kind, Algorithm algorithm) {
     case Algorithm::kFastest:
       return false;
     case Algorithm::kSingleCopy:
-      return true;
+    case Algorithm::kSymmetric:
+      return kind != CollectiveKind::kBarrier;
     case Algorithm::kStaged:
       return kind != CollectiveKind::kAllReduce;
     case Algorithm::kOneRound:
@@ -72,7 +74,7 @@ bool Has(CollectiveKind kind, Algorithm algorithm) {
 
 }  // namespace
 
-absl::string_view AlgorithmName(Algorithm algorithm) {
+const char* AlgorithmName(Algorithm algorithm) {
   for (const Name& name : kNames) {
     if (name.algorithm == algorithm) return name.name;
   }
@@ -92,10 +94,13 @@ absl::StatusOr<Algorithm> FindAlgorithm(absl::string_view name) {
 Algorithm SelectAlgorithm(CollectiveKind kind,
                           const Circumstances& circumstances,
                           Algorithm forced) {
-  if (Has(kind, forced)) return forced;
+  const Memory in = circumstances.memory;
+  if (Has(kind, forced) &&
+      (forced != Algorithm::kSymmetric || in == Memory::kSymmetric)) {
+    return forced;
+  }
   // Staged, whichever way that is.
-  const Memory memory =
-      forced == Algorithm::kStaged ? Memory::kOrdinary : circumstances.memory;
+  const Memory memory = forced == Algorithm::kStaged ? Memory::kOrdinary : in;
   for (const Row& row : kTable) {
     if (row.kind.value_or(kind) == kind && row.memory == memory &&
         circumstances.world_size <= row.ranks_max &&

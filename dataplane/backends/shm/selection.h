@@ -20,12 +20,14 @@ enum class Algorithm : uint8_t {
   // all_reduce, the same: every rank combines everything, or each its part.
   kOneRound,
   kByParts,
-  // From tensor to tensor.
+  // From tensor to tensor, by the system.
   kSingleCopy,
+  // The same where all of them are in symmetric memory.
+  kSymmetric,
 };
 
 // "staged", ...; "" of kFastest.
-absl::string_view AlgorithmName(Algorithm algorithm);
+const char* AlgorithmName(Algorithm algorithm);
 
 // Errors: kInvalidArgument, with the names that there are.
 absl::StatusOr<Algorithm> FindAlgorithm(absl::string_view name);

@@ -25,10 +25,9 @@ TEST(SelectionTest, EveryCollectiveHasAnAlgorithmForEverySize) {
 TEST(SelectionTest, SmallTensorsAreNotLookedForInSymmetricMemory) {
   for (const CollectiveKind kind :
        {CollectiveKind::kAllReduce, CollectiveKind::kBroadcast}) {
-    EXPECT_NE(Select(kind, Memory::kSymmetric, 64), Algorithm::kSingleCopy);
-    EXPECT_EQ(Select(kind, Memory::kSymmetric, 1 << 20),
-              Algorithm::kSingleCopy);
-    EXPECT_NE(Select(kind, Memory::kOrdinary, 1 << 20), Algorithm::kSingleCopy);
+    EXPECT_NE(Select(kind, Memory::kSymmetric, 64), Algorithm::kSymmetric);
+    EXPECT_EQ(Select(kind, Memory::kSymmetric, 1 << 20), Algorithm::kSymmetric);
+    EXPECT_NE(Select(kind, Memory::kOrdinary, 1 << 20), Algorithm::kSymmetric);
   }
 }
 
@@ -39,25 +38,32 @@ TEST(SelectionTest, WhatIsForcedGoesBeforeTheTableWhereThereIsSuchAWay) {
   EXPECT_EQ(forced(CollectiveKind::kAllReduce, Algorithm::kOneRound),
             Algorithm::kOneRound);
   EXPECT_EQ(forced(CollectiveKind::kBroadcast, Algorithm::kOneRound),
-            Algorithm::kSingleCopy);
+            Algorithm::kSymmetric);
   EXPECT_EQ(forced(CollectiveKind::kGather, Algorithm::kSingleCopy),
             Algorithm::kSingleCopy);
   EXPECT_EQ(forced(CollectiveKind::kBroadcast, Algorithm::kStaged),
             Algorithm::kStaged);
   EXPECT_EQ(forced(CollectiveKind::kAllReduce, Algorithm::kStaged),
             Algorithm::kByParts);
+  // Only what is there.
+  EXPECT_EQ(Select(CollectiveKind::kBroadcast, Memory::kOrdinary, 4,
+                   Algorithm::kSymmetric),
+            Algorithm::kStaged);
+  EXPECT_EQ(Select(CollectiveKind::kBroadcast, Memory::kSymmetric, 4,
+                   Algorithm::kSymmetric),
+            Algorithm::kSymmetric);
 }
 
 TEST(SelectionTest, NamesAreFound) {
   for (const Algorithm algorithm :
        {Algorithm::kStaged, Algorithm::kOneRound, Algorithm::kByParts,
-        Algorithm::kSingleCopy}) {
+        Algorithm::kSingleCopy, Algorithm::kSymmetric}) {
     EXPECT_EQ(*FindAlgorithm(AlgorithmName(algorithm)), algorithm);
   }
   EXPECT_EQ(FindAlgorithm("ring").status(),
             absl::InvalidArgumentError("no algorithm \"ring\"; there are: "
                                        "staged, one_round, by_parts, "
-                                       "single_copy"));
+                                       "single_copy, symmetric"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/backends/gloo/schedules.h"
+#include "dataplane/backends/shm/selection.h"
 #include "dataplane/reduction.h"
 
 namespace muster::dataplane::shm_internal {
@@ -40,10 +41,13 @@ class SingleCopy : public Rounds {
   absl::StatusOr<bool> Run();
 
  private:
+  // How others get at what a rank gives.
+  enum class Reach : uint64_t { kNone, kBySystem, kMapped };
   // What a rank shows, behind a row; and, behind this, an Origin for each rank.
   struct Offer {
     double factor = 1;
-    uint64_t is_readable = 0;
+    // At the worst.
+    Reach reach = Reach::kMapped;
   };
   // Where what it gives to a rank is.
   struct Origin {
@@ -63,9 +67,8 @@ class SingleCopy : public Rounds {
 
   // All have shown where things are. False: not all of that can be read.
   absl::StatusOr<bool> Meet();
-  // Writes down where what this rank gives to `peer` is. False: it cannot be
-  // read.
-  bool Show(int peer);
+  // Writes down where what this rank gives to `peer` is.
+  Reach Show(int peer);
 
   // Takes what each rank gives this one.
   absl::Status Move();
@@ -176,25 +179,26 @@ void SingleCopy::Arrange() {
   }
 }
 
-bool SingleCopy::Show(int peer) {
+SingleCopy::Reach SingleCopy::Show(int peer) {
   const Block& block = give_[peer];
   const size_t bytes = block.count * element_bytes_;
   const Origin origin = {.address = reinterpret_cast<uint64_t>(block.data),
                          .place = shop().regions.Find(block.data, bytes)};
   std::memcpy(payload() + row_bytes() + sizeof(Offer) + peer * sizeof(origin),
               &origin, sizeof(origin));
-  if (origin.place.number > 0 || bytes == 0) return true;
-  return where_ == Where::kAnywhere && shop().reads_memory &&
-         gloo_internal::CanBeRead(block.data, bytes);
+  if (origin.place.number > 0 || bytes == 0) return Reach::kMapped;
+  const bool is_readable = where_ == Where::kAnywhere && shop().reads_memory &&
+                           gloo_internal::CanBeRead(block.data, bytes);
+  return is_readable ? Reach::kBySystem : Reach::kNone;
 }
 
 absl::StatusOr<bool> SingleCopy::Meet() {
   absl::Status status = Open();
   if (!status.ok()) return status;
   WriteRow(give_);
-  Offer own = {.factor = collective().factor, .is_readable = 1};
+  Offer own = {.factor = collective().factor};
   for (int peer = 0; peer < world_size_; ++peer) {
-    if (!Show(peer)) own.is_readable = 0;
+    own.reach = std::min(own.reach, Show(peer));
   }
   std::memcpy(payload() + row_bytes(), &own, sizeof(own));
   Post();
@@ -202,12 +206,12 @@ absl::StatusOr<bool> SingleCopy::Meet() {
     status = Await(peer, expected_[peer], has_row_);
     if (!status.ok()) return status;
   }
-  bool can_be_read = true;
+  Reach reach = Reach::kMapped;
   for (int peer = 0; peer < world_size_; ++peer) {
     const std::byte* const theirs = shown(peer) + row_bytes();
     Offer offer;
     std::memcpy(&offer, theirs, sizeof(offer));
-    can_be_read &= offer.is_readable != 0;
+    reach = std::min(reach, offer.reach);
     factors_[peer] = offer.factor;
     Origin origin;
     std::memcpy(&origin, theirs + sizeof(offer) + rank_ * sizeof(origin),
@@ -215,7 +219,10 @@ absl::StatusOr<bool> SingleCopy::Meet() {
     sources_[peer] = {origin.address,
                       shop().regions.Locate(peer, origin.place)};
   }
-  return can_be_read;
+  shop().mesh.set_algorithm(AlgorithmName(reach == Reach::kMapped
+                                              ? Algorithm::kSymmetric
+                                              : Algorithm::kSingleCopy));
+  return reach != Reach::kNone;
 }
 
 absl::Status SingleCopy::Read(int peer, size_t offset, std::byte* to,

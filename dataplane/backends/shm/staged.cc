@@ -102,6 +102,7 @@ void Staged::Combine(const Reduction& reduction, size_t offset,
 }
 
 absl::Status Staged::Run() {
+  shop().mesh.set_algorithm(AlgorithmName(Algorithm::kStaged));
   switch (collective().kind) {
     case CollectiveKind::kAllReduce:
       return AllReduce();
@@ -201,9 +202,12 @@ absl::Status Staged::AllReduce() {
   const Reduction reduction(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
   const size_t bytes = tensor.count * reduction.accumulator_bytes();
-  return algorithm_ == Algorithm::kOneRound && bytes <= kPayloadBytes
-             ? ReduceAtOnce(reduction, tensor)
-             : ReduceByParts(reduction, tensor);
+  const bool at_once =
+      algorithm_ == Algorithm::kOneRound && bytes <= kPayloadBytes;
+  shop().mesh.set_algorithm(
+      AlgorithmName(at_once ? Algorithm::kOneRound : Algorithm::kByParts));
+  return at_once ? ReduceAtOnce(reduction, tensor)
+                 : ReduceByParts(reduction, tensor);
 }
 
 absl::Status Staged::ReduceAtOnce(const Reduction& reduction,

@@ -451,6 +451,7 @@ TwoLevels::TwoLevels(std::unique_ptr<Segment> segment, const Hosts& hosts,
                      Mesh& mesh, bool is_crowded)
     : segment_(std::move(segment)),
       hosts_(hosts),
+      mesh_(mesh),
       near_(mesh, hosts_.neighbours()),
       board_(segment_->memory(), near_.rank(), near_.world_size(), is_crowded,
              [this, &mesh](int place) {
@@ -478,6 +479,7 @@ bool TwoLevels::Takes(const Collective& collective) const {
 absl::Status TwoLevels::Run(const Collective& collective) {
   Walk walk(collective, hosts_, shop_, lane_.has_value() ? &*lane_ : nullptr,
             accumulators_, results_);
+  mesh_.set_algorithm("two_levels");
   const History after = Rounds(shop_, collective).After();
   absl::Status done = walk.Run();
   shop_.history = after;

@@ -40,6 +40,7 @@ class TwoLevels : public gloo_internal::Shortcut {
  private:
   const std::unique_ptr<Segment> segment_;
   const Hosts hosts_;
+  gloo_internal::Mesh& mesh_;
   // The ranks of this host.
   gloo_internal::PartMesh near_;
   // None: they are more than there are lanes.

@@ -52,6 +52,23 @@ class TwoLevelsTest : public ::testing::TestWithParam<const char*> {
   const OnHosts on_hosts_{GetParam()};
 };
 
+TEST_P(TwoLevelsTest, WhatWentInTwoLevelsIsKnown) {
+  LocalWorld world({.backend = "shm", .world_size = kRanks});
+  world.OnEachRank([](Communicator& communicator) {
+    const auto ran = [&](CollectiveKind kind) {
+      Sample sample(kind,
+                    {.rank = communicator.rank(), .world_size = kRanks});
+      EXPECT_TRUE(communicator.Start(sample.collective)->Wait().ok());
+      const LastRun last = communicator.last_run(DeviceType::kCpu);
+      EXPECT_EQ(last.backend, "shm");
+      return last.algorithm;
+    };
+    EXPECT_EQ(ran(CollectiveKind::kAllReduce), "two_levels");
+    EXPECT_EQ(ran(CollectiveKind::kAllToAll), "direct");
+    EXPECT_EQ(ran(CollectiveKind::kBarrier), "two_levels");
+  });
+}
+
 // One lane carries small tensors and all carry large ones: ranks that differ in
 // this meet none the less.
 TEST_P(TwoLevelsTest, RanksOfWhichOneHasALargeTensorAreAllToldSo) {
