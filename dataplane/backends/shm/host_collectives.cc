@@ -12,8 +12,9 @@
 namespace muster::dataplane::shm_internal {
 namespace {
 
-// How large it is, where all ranks know the same; else 0.
-size_t KnownBytes(const Collective& collective) {
+// How large it is, of all ranks' parts together, where all ranks know the same;
+// else 0.
+size_t KnownBytes(const Collective& collective, int world_size) {
   switch (collective.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kBroadcast:
@@ -23,6 +24,10 @@ size_t KnownBytes(const Collective& collective) {
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kReduceScatterTensor:
       return collective.bytes();
+    case CollectiveKind::kGather:
+      return collective.inputs[0].bytes() * static_cast<size_t>(world_size);
+    case CollectiveKind::kScatter:
+      return collective.outputs[0].bytes() * static_cast<size_t>(world_size);
     default:
       return 0;
   }
@@ -59,12 +64,13 @@ absl::Status HostCollectives::Run(const Collective& collective) {
 // Every rank comes to the same decisions.
 absl::Status HostCollectives::RunOneWay(const Collective& collective) {
   const auto select = [&](Memory memory) {
-    return SelectAlgorithm(collective.kind,
-                           {.memory = memory,
-                            .world_size = board_.world_size(),
-                            .is_crowded = traits_.is_crowded,
-                            .bytes = KnownBytes(collective)},
-                           traits_.algorithm);
+    return SelectAlgorithm(
+        collective.kind,
+        {.memory = memory,
+         .world_size = board_.world_size(),
+         .is_crowded = traits_.is_crowded,
+         .bytes = KnownBytes(collective, board_.world_size())},
+        traits_.algorithm);
   };
   const Algorithm ordinary = select(Memory::kOrdinary);
   absl::StatusOr<bool> done = false;

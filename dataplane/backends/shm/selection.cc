@@ -35,6 +35,11 @@ constexpr Row kTable[] = {
      kAnyBytes, Algorithm::kByParts},
     {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
      8 << 10, Algorithm::kOneRound},
+    // Their sizes are not known here: single_copy.cc looks at them.
+    {CollectiveKind::kAllToAll, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
+     kAnyBytes, Algorithm::kSymmetric},
+    {CollectiveKind::kAllToAllSingle, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
+     kAnyBytes, Algorithm::kSymmetric},
     {std::nullopt, Memory::kSymmetric, kAnyRanks, kAnyCrowd, 8 << 10,
      Algorithm::kStaged},
     {std::nullopt, Memory::kSymmetric, kAnyRanks, kAnyCrowd, kAnyBytes,

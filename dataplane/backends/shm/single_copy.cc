@@ -23,6 +23,11 @@ using gloo_internal::BlocksOf;
 // between being read and being combined.
 constexpr size_t kPieceBytes = 128 << 10;
 
+// Of collectives whose sizes their ranks do not know of each other: up to here
+// a rank shows what it gives, beside where that is. If all do, nobody has to go
+// and get it, and no rank has to wait until that has been done.
+constexpr size_t kShownBytesMax = 8 << 10;
+
 // What is read at once where nothing is combined: afterwards it looks whether
 // the group has been aborted.
 constexpr size_t kReadBytes = 4 << 20;
@@ -43,11 +48,13 @@ class SingleCopy : public Rounds {
  private:
   // How others get at what a rank gives.
   enum class Reach : uint64_t { kNone, kBySystem, kMapped };
-  // What a rank shows, behind a row; and, behind this, an Origin for each rank.
+  // What a rank shows, behind a row; and, behind this, an Origin for each rank,
+  // and then what it gives to each other one, if it `shows_all`.
   struct Offer {
     double factor = 1;
     // At the worst.
     Reach reach = Reach::kMapped;
+    uint64_t shows_all = 0;
   };
   // Where what it gives to a rank is.
   struct Origin {
@@ -65,10 +72,19 @@ class SingleCopy : public Rounds {
   // Fills in what this rank gives and takes.
   void Arrange();
 
-  // All have shown where things are. False: not all of that can be read.
-  absl::StatusOr<bool> Meet();
+  // All have shown where things are. kNone: not all of that can be read.
+  absl::StatusOr<Reach> Meet();
   // Writes down where what this rank gives to `peer` is.
   Reach Show(int peer);
+
+  // Writes down what this rank gives to each other one, if that is little.
+  // False: it is not.
+  bool ShowAll();
+  size_t OffsetOfShown() const {
+    return row_bytes() + sizeof(Offer) + world_size_ * sizeof(Origin);
+  }
+  // Takes what each rank gives this one from what it shows.
+  void TakeShown();
 
   // Takes what each rank gives this one.
   absl::Status Move();
@@ -98,12 +114,24 @@ class SingleCopy : public Rounds {
   std::vector<double> factors_;
   // What a rank gives to each is not of one size: the row says how much it is.
   bool has_row_ = false;
+  // And nobody knows it of others: who has little shows it.
+  bool may_show_all_ = false;
+  // After Meet: all have.
+  bool all_is_shown_ = false;
 };
 
 absl::StatusOr<bool> SingleCopy::Run() {
   Arrange();
-  absl::StatusOr<bool> met = Meet();
-  if (!met.ok() || !*met) return met;
+  const absl::StatusOr<Reach> met = Meet();
+  if (!met.ok()) return met.status();
+  if (all_is_shown_) {
+    shop().mesh.set_algorithm(AlgorithmName(Algorithm::kStaged));
+    TakeShown();
+    return true;
+  }
+  if (*met == Reach::kNone) return false;
+  shop().mesh.set_algorithm(AlgorithmName(
+      *met == Reach::kMapped ? Algorithm::kSymmetric : Algorithm::kSingleCopy));
   absl::Status status;
   if (IsReduction(collective().kind)) {
     const Reduction reduction(collective().data_type(), collective().reduce_op);
@@ -157,6 +185,7 @@ void SingleCopy::Arrange() {
       give_ = BlocksOf(run.inputs, world_size_);
       take_ = BlocksOf(run.outputs, world_size_);
       has_row_ = true;
+      may_show_all_ = true;
       break;
     case CollectiveKind::kAllToAllSingle:
       give_ = gloo_internal::CutBlocks(run.inputs[0], run.input_splits,
@@ -164,6 +193,7 @@ void SingleCopy::Arrange() {
       take_ = gloo_internal::CutBlocks(run.outputs[0], run.output_splits,
                                        world_size_);
       has_row_ = true;
+      may_show_all_ = true;
       break;
     case CollectiveKind::kBarrier:
     case CollectiveKind::kSend:
@@ -192,7 +222,37 @@ SingleCopy::Reach SingleCopy::Show(int peer) {
   return is_readable ? Reach::kBySystem : Reach::kNone;
 }
 
-absl::StatusOr<bool> SingleCopy::Meet() {
+bool SingleCopy::ShowAll() {
+  size_t bytes = 0;
+  for (const int peer : Others()) bytes += give_[peer].count * element_bytes_;
+  if (bytes > kShownBytesMax || bytes > kPayloadBytes - OffsetOfShown()) {
+    return false;
+  }
+  std::byte* next = payload() + OffsetOfShown();
+  for (int peer = 0; peer < world_size_; ++peer) {
+    const Block& block = give_[peer];
+    if (peer == rank_ || block.count == 0) continue;
+    std::memcpy(next, block.data, block.count * element_bytes_);
+    next += block.count * element_bytes_;
+  }
+  return true;
+}
+
+void SingleCopy::TakeShown() {
+  gloo_internal::CopyBlock(take_[rank_], give_[rank_], element_bytes_);
+  for (const int peer : Others()) {
+    const Block& take = take_[peer];
+    if (take.count == 0) continue;
+    const uint64_t* const row = RowOf(peer);
+    size_t before = 0;
+    for (int i = 0; i < rank_; ++i) before += i == peer ? 0 : row[i];
+    std::memcpy(take.data,
+                shown(peer) + OffsetOfShown() + before * element_bytes_,
+                take.count * element_bytes_);
+  }
+}
+
+absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
   absl::Status status = Open();
   if (!status.ok()) return status;
   WriteRow(give_);
@@ -200,6 +260,7 @@ absl::StatusOr<bool> SingleCopy::Meet() {
   for (int peer = 0; peer < world_size_; ++peer) {
     own.reach = std::min(own.reach, Show(peer));
   }
+  own.shows_all = may_show_all_ && ShowAll() ? 1 : 0;
   std::memcpy(payload() + row_bytes(), &own, sizeof(own));
   Post();
   for (int peer = 0; peer < world_size_; ++peer) {
@@ -207,11 +268,13 @@ absl::StatusOr<bool> SingleCopy::Meet() {
     if (!status.ok()) return status;
   }
   Reach reach = Reach::kMapped;
+  all_is_shown_ = may_show_all_;
   for (int peer = 0; peer < world_size_; ++peer) {
     const std::byte* const theirs = shown(peer) + row_bytes();
     Offer offer;
     std::memcpy(&offer, theirs, sizeof(offer));
     reach = std::min(reach, offer.reach);
+    all_is_shown_ &= offer.shows_all != 0;
     factors_[peer] = offer.factor;
     Origin origin;
     std::memcpy(&origin, theirs + sizeof(offer) + rank_ * sizeof(origin),
@@ -219,10 +282,7 @@ absl::StatusOr<bool> SingleCopy::Meet() {
     sources_[peer] = {origin.address,
                       shop().regions.Locate(peer, origin.place)};
   }
-  shop().mesh.set_algorithm(AlgorithmName(reach == Reach::kMapped
-                                              ? Algorithm::kSymmetric
-                                              : Algorithm::kSingleCopy));
-  return reach != Reach::kNone;
+  return reach;
 }
 
 absl::Status SingleCopy::Read(int peer, size_t offset, std::byte* to,

@@ -88,6 +88,27 @@ class SymmetricTest : public ::testing::TestWithParam<Case> {
  protected:
   int ranks() const { return GetParam().first; }
   size_t count() const { return GetParam().second; }
+
+  // Small ones are shown: that is one round, and not three.
+  bool is_small() const { return count() < 1'000; }
+
+  // It is done, and went from tensor to tensor.
+  void DoThere(Communicator& communicator, const Collective& collective) const {
+    EXPECT_TRUE(Do(communicator, collective).ok());
+    EXPECT_EQ(communicator.last_run(DeviceType::kCpu).algorithm == "symmetric",
+              !is_small() && ranks() > 1)
+        << CollectiveKindName(collective.kind);
+  }
+
+  // This rank's part for each, or from each, of `all`.
+  Collective::Tensors PartsOf(const Tensor& all) const {
+    Collective::Tensors parts;
+    for (int r = 0; r < ranks(); ++r) {
+      parts.push_back(Tensor(&Values(all)[r * count()], DataType::kFloat32,
+                             {static_cast<int64_t>(count())}));
+    }
+    return parts;
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Sizes, SymmetricTest,
@@ -95,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, SymmetricTest,
                                            Case{3, 5'001}, Case{4, 70'001},
                                            Case{2, 1'000'003}));
 
-TEST_P(SymmetricTest, AllVerbsGiveThereWhatTheyGiveElsewhere) {
+TEST_P(SymmetricTest, TensorsOfAllRanksAreReachedWhereTheyAre) {
   LocalWorld world({.backend = "shm", .world_size = ranks()});
   world.OnEachRank([&](Communicator& communicator) {
     const size_t n = ranks();
@@ -108,64 +129,136 @@ TEST_P(SymmetricTest, AllVerbsGiveThereWhatTheyGiveElsewhere) {
     const float sum = static_cast<float>(n * (n + 1)) / 2;
 
     Fill(one, static_cast<float>(rank + 1));
-    EXPECT_TRUE(
-        Do(communicator, {.kind = CollectiveKind::kAllReduce, .tensors = {one}})
-            .ok());
+    DoThere(communicator,
+            {.kind = CollectiveKind::kAllReduce, .tensors = {one}});
     EXPECT_TRUE(AllAre(Values(one), sum));
 
     Fill(one, static_cast<float>(rank + 1));
-    EXPECT_TRUE(Do(communicator, {.kind = CollectiveKind::kAllReduce,
-                                  .tensors = {one},
-                                  .reduce_op = ReduceOp::kPremulSum,
-                                  .factor = static_cast<double>(rank + 1)})
-                    .ok());
+    DoThere(communicator, {.kind = CollectiveKind::kAllReduce,
+                           .tensors = {one},
+                           .reduce_op = ReduceOp::kPremulSum,
+                           .factor = static_cast<double>(rank + 1)});
     EXPECT_EQ(Values(one).front(),
               static_cast<float>(n * (n + 1) * (2 * n + 1)) / 6);
 
     const int root = static_cast<int>(n) - 1;
     Fill(one, static_cast<float>(rank + 1));
-    EXPECT_TRUE(
-        Do(communicator,
-           {.kind = CollectiveKind::kReduce, .tensors = {one}, .root = root})
-            .ok());
+    DoThere(communicator,
+            {.kind = CollectiveKind::kReduce, .tensors = {one}, .root = root});
     EXPECT_TRUE(
         AllAre(Values(one), rank == root ? sum : static_cast<float>(rank + 1)));
 
     Fill(one, static_cast<float>(rank + 1));
-    EXPECT_TRUE(
-        Do(communicator,
-           {.kind = CollectiveKind::kBroadcast, .tensors = {one}, .root = root})
-            .ok());
+    DoThere(
+        communicator,
+        {.kind = CollectiveKind::kBroadcast, .tensors = {one}, .root = root});
     EXPECT_TRUE(AllAre(Values(one), static_cast<float>(n)));
+  });
+}
 
+TEST_P(SymmetricTest, PartsOfAllRanksAreReachedWhereTheyAre) {
+  LocalWorld world({.backend = "shm", .world_size = ranks()});
+  world.OnEachRank([&](Communicator& communicator) {
+    const size_t n = ranks();
+    const int rank = communicator.rank();
+    const auto memory = Allocate(communicator, 2 * n * count() * sizeof(float));
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    const Tensor all = Part(*memory, 0, n * count());
+    const Tensor other = Part(*memory, n * count(), n * count());
+    const auto holds_ranks = [&](const Tensor& tensor) {
+      for (size_t r = 0; r < n; ++r) {
+        EXPECT_TRUE(AllAre(Values(tensor).subspan(r * count(), count()),
+                           static_cast<float>(r)));
+      }
+    };
     // In place: a rank's own is where it goes to.
     const Tensor own = Part(*memory, rank * count(), count());
+
     Fill(own, static_cast<float>(rank));
-    EXPECT_TRUE(Do(communicator, {.kind = CollectiveKind::kAllGatherIntoTensor,
-                                  .inputs = {own},
-                                  .outputs = {all}})
-                    .ok());
-    for (size_t r = 0; r < n; ++r) {
-      EXPECT_TRUE(AllAre(Values(all).subspan(r * count(), count()),
-                         static_cast<float>(r)));
-    }
-    EXPECT_TRUE(Do(communicator, {.kind = CollectiveKind::kAllToAllSingle,
-                                  .inputs = {all},
-                                  .outputs = {other}})
-                    .ok());
+    DoThere(communicator, {.kind = CollectiveKind::kAllGatherIntoTensor,
+                           .inputs = {own},
+                           .outputs = {all}});
+    holds_ranks(all);
+    DoThere(communicator, {.kind = CollectiveKind::kAllToAllSingle,
+                           .inputs = {all},
+                           .outputs = {other}});
     EXPECT_TRUE(AllAre(Values(other), static_cast<float>(rank)));
-    EXPECT_TRUE(Do(communicator, {.kind = CollectiveKind::kReduceScatterTensor,
-                                  .inputs = {all},
-                                  .outputs = {own}})
-                    .ok());
+    DoThere(communicator, {.kind = CollectiveKind::kReduceScatterTensor,
+                           .inputs = {all},
+                           .outputs = {own}});
     EXPECT_TRUE(AllAre(Values(own), static_cast<float>(n * rank)));
+
+    Fill(all, static_cast<float>(rank));
+    DoThere(communicator, {.kind = CollectiveKind::kAllToAll,
+                           .inputs = PartsOf(all),
+                           .outputs = PartsOf(other)});
+    holds_ranks(other);
+    DoThere(communicator, {.kind = CollectiveKind::kReduceScatter,
+                           .inputs = PartsOf(other),
+                           .outputs = {own}});
+    EXPECT_TRUE(AllAre(Values(own), static_cast<float>(n * rank)));
+
+    // `other` is the ranks of the last one everywhere.
+    const int root = static_cast<int>(n) - 1;
+    const bool is_root = rank == root;
+    DoThere(communicator,
+            {.kind = CollectiveKind::kScatter,
+             .inputs = is_root ? PartsOf(other) : Collective::Tensors(),
+             .outputs = {own},
+             .root = root});
+    EXPECT_TRUE(AllAre(Values(own), static_cast<float>(rank)));
+    DoThere(communicator,
+            {.kind = CollectiveKind::kGather,
+             .inputs = {own},
+             .outputs = is_root ? PartsOf(all) : Collective::Tensors(),
+             .root = root});
+    if (is_root) holds_ranks(all);
+  });
+}
+
+// What is little is shown, if it is little on all ranks.
+TEST_P(SymmetricTest, RanksMayHaveMuchForOneAndLittleForOthers) {
+  LocalWorld world({.backend = "shm", .world_size = ranks()});
+  world.OnEachRank([&](Communicator& communicator) {
+    const auto n = static_cast<int64_t>(ranks());
+    const auto rank = static_cast<int64_t>(communicator.rank());
+    const auto elements = static_cast<int64_t>(count());
+    const auto memory =
+        Allocate(communicator, (1 + n + 2 * elements) * sizeof(float));
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    // Rank 0 has much for the last rank, who has it from all others, too: one.
+    const auto given = [&](int64_t from, int64_t to) {
+      return from == 0 && to == n - 1 ? elements : 1;
+    };
+    Collective exchange = {.kind = CollectiveKind::kAllToAllSingle};
+    int64_t gives = 0;
+    int64_t takes = 0;
+    for (int64_t r = 0; r < n; ++r) {
+      exchange.input_splits.push_back(given(rank, r));
+      exchange.output_splits.push_back(given(r, rank));
+      gives += given(rank, r);
+      takes += given(r, rank);
+    }
+    const Tensor input = Part(*memory, 0, gives);
+    const Tensor output = Part(*memory, gives, takes);
+    Fill(input, static_cast<float>(rank));
+    exchange.inputs = {input};
+    exchange.outputs = {output};
+    DoThere(communicator, exchange);
+    int64_t first = 0;
+    for (int64_t r = 0; r < n; ++r) {
+      EXPECT_TRUE(AllAre(Values(output).subspan(first, given(r, rank)),
+                         static_cast<float>(r)));
+      first += given(r, rank);
+    }
   });
 }
 
 TEST_P(SymmetricTest, RanksWhoseTensorsAreElsewhereTakePart) {
   LocalWorld world({.backend = "shm", .world_size = ranks()});
   world.OnEachRank([&](Communicator& communicator) {
-    const auto memory = Allocate(communicator, count() * sizeof(float));
+    const auto memory =
+        Allocate(communicator, ranks() * count() * sizeof(float));
     ASSERT_TRUE(memory.ok()) << memory.status();
     std::vector<float> ordinary(count());
     const Tensor tensor =
@@ -175,6 +268,18 @@ TEST_P(SymmetricTest, RanksWhoseTensorsAreElsewhereTakePart) {
                    {.kind = CollectiveKind::kAllReduce, .tensors = {tensor}})
                     .ok());
     EXPECT_TRUE(AllAre(Values(tensor), static_cast<float>(ranks())));
+    // Nobody knows of the others how much they have.
+    const Tensor parts = Part(*memory, 0, ranks() * count());
+    std::vector<float> others(ranks() * count());
+    Fill(parts, static_cast<float>(communicator.rank()));
+    EXPECT_TRUE(
+        Do(communicator,
+           {.kind = CollectiveKind::kAllToAllSingle,
+            .inputs = {communicator.rank() == 0 ? Tensor(others) : parts},
+            .outputs = {communicator.rank() == 0 ? parts : Tensor(others)}})
+            .ok());
+    EXPECT_EQ(Values(communicator.rank() == 0 ? parts : Tensor(others)).back(),
+              static_cast<float>(ranks() - 1));
   });
 }
 

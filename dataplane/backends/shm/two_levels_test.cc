@@ -56,8 +56,7 @@ TEST_P(TwoLevelsTest, WhatWentInTwoLevelsIsKnown) {
   LocalWorld world({.backend = "shm", .world_size = kRanks});
   world.OnEachRank([](Communicator& communicator) {
     const auto ran = [&](CollectiveKind kind) {
-      Sample sample(kind,
-                    {.rank = communicator.rank(), .world_size = kRanks});
+      Sample sample(kind, {.rank = communicator.rank(), .world_size = kRanks});
       EXPECT_TRUE(communicator.Start(sample.collective)->Wait().ok());
       const LastRun last = communicator.last_run(DeviceType::kCpu);
       EXPECT_EQ(last.backend, "shm");

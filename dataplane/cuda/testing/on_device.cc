@@ -1,122 +1,44 @@
 #include "dataplane/cuda/testing/on_device.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dataplane/cuda/stream.h"
+#include "dataplane/testing/tensor_copies.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::cuda::testing {
 namespace {
 
-// Host memory, and its copy on the device.
-struct Piece {
-  char* begin = nullptr;
-  char* end = nullptr;
-  char* copy = nullptr;
-};
+using dataplane::testing::CopyPlace;
+using dataplane::testing::TensorCopies;
 
-// The memory of one collective's tensors, on the device.
-class Copies {
- public:
-  Copies(const Api& api, int device, const Collective& collective)
-      : api_(api), device_(device), on_host_(collective) {
-    const DeviceGuard guard(api_, device_);
-    for (const auto* list : Lists(on_host_)) {
-      for (const Tensor& tensor : *list) {
-        char* const begin = static_cast<char*>(tensor.data());
-        if (tensor.bytes() > 0) {
-          pieces_.push_back({.begin = begin, .end = begin + tensor.bytes()});
-        }
-      }
-    }
-    Merge();
-    for (Piece& piece : pieces_) {
-      void* copy = nullptr;
-      const size_t bytes = static_cast<size_t>(piece.end - piece.begin);
-      CHECK_EQ(api_.Malloc(&copy, bytes), kSuccess);
-      piece.copy = static_cast<char*>(copy);
-      CHECK_EQ(api_.MemcpyAsync(copy, piece.begin, bytes, kMemcpyDefault,
-                                CurrentStream(device_)),
-               kSuccess);
-    }
-  }
-
-  ~Copies() {
-    const DeviceGuard guard(api_, device_);
-    CHECK_EQ(api_.StreamSynchronize(CurrentStream(device_)), kSuccess);
-    for (const Piece& piece : pieces_) api_.Free(piece.copy);
-  }
-
-  Copies(const Copies&) = delete;
-  Copies& operator=(const Copies&) = delete;
-
-  // The collective on the device.
-  Collective OnDevice() const {
-    Collective collective = on_host_;
-    for (auto* list :
-         {&collective.tensors, &collective.inputs, &collective.outputs}) {
-      for (Tensor& tensor : *list) {
-        tensor = Tensor(CopyOf(tensor), tensor.data_type(), tensor.shape(),
-                        {DeviceType::kCuda, device_});
-      }
-    }
-    return collective;
-  }
-
-  // What was written comes back.
-  void TakeBack() {
-    const DeviceGuard guard(api_, device_);
-    for (const auto* list : {&on_host_.tensors, &on_host_.outputs}) {
-      for (const Tensor& tensor : *list) {
-        if (tensor.bytes() == 0) continue;
-        CHECK_EQ(api_.MemcpyAsync(tensor.data(), CopyOf(tensor), tensor.bytes(),
-                                  kMemcpyDefault, CurrentStream(device_)),
-                 kSuccess);
-      }
-    }
-    CHECK_EQ(api_.StreamSynchronize(CurrentStream(device_)), kSuccess);
-  }
-
- private:
-  static std::vector<const Collective::Tensors*> Lists(
-      const Collective& collective) {
-    return {&collective.tensors, &collective.inputs, &collective.outputs};
-  }
-
-  // Pieces that touch become one.
-  void Merge() {
-    std::sort(pieces_.begin(), pieces_.end(),
-              [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
-    std::vector<Piece> merged;
-    for (const Piece& piece : pieces_) {
-      if (!merged.empty() && piece.begin <= merged.back().end) {
-        merged.back().end = std::max(merged.back().end, piece.end);
-      } else {
-        merged.push_back(piece);
-      }
-    }
-    pieces_ = std::move(merged);
-  }
-
-  void* CopyOf(const Tensor& tensor) const {
-    char* const begin = static_cast<char*>(tensor.data());
-    for (const Piece& piece : pieces_) {
-      if (tensor.bytes() > 0 && begin >= piece.begin && begin < piece.end) {
-        return piece.copy + (begin - piece.begin);
-      }
-    }
-    return nullptr;
-  }
-
-  const Api& api_;
-  const int device_;
-  const Collective on_host_;
-  std::vector<Piece> pieces_;
-};
+CopyPlace PlaceOn(const Api& api, int device) {
+  return {.device = {DeviceType::kCuda, device},
+          .allocate =
+              [&api, device](size_t bytes) {
+                const DeviceGuard guard(api, device);
+                void* memory = nullptr;
+                CHECK_EQ(api.Malloc(&memory, bytes), kSuccess);
+                return memory;
+              },
+          .free =
+              [&api, device](void* memory) {
+                const DeviceGuard guard(api, device);
+                // A copy to it may be under way.
+                CHECK_EQ(api.StreamSynchronize(CurrentStream(device)),
+                         kSuccess);
+                api.Free(memory);
+              },
+          .copy =
+              [&api, device](void* to, const void* from, size_t bytes) {
+                const DeviceGuard guard(api, device);
+                CHECK_EQ(api.MemcpyAsync(to, from, bytes, kMemcpyDefault,
+                                         CurrentStream(device)),
+                         kSuccess);
+              }};
+}
 
 class OnDeviceBackend : public Backend {
  public:
@@ -141,16 +63,21 @@ class OnDeviceBackend : public Backend {
       return absl::UnimplementedError(absl::StrCat(
           name_, " takes CPU tensors, got ", list->front().Describe()));
     }
-    return backend_->Supports(Copies(api_, device_, collective).OnDevice());
+    return backend_->Supports(
+        TensorCopies(collective, PlaceOn(api_, device_)).There());
   }
   size_t fusable_bytes() const override { return backend_->fusable_bytes(); }
   std::shared_ptr<Work> Start(const Collective& collective) override {
-    auto copies = std::make_shared<Copies>(api_, device_, collective);
+    auto copies =
+        std::make_shared<TensorCopies>(collective, PlaceOn(api_, device_));
     auto work = std::make_shared<PromisedWork>(collective.Describe());
-    const std::shared_ptr<Work> inner = backend_->Start(copies->OnDevice());
-    inner->OnCompletion([copies, work, inner](const absl::Status& status) {
+    const std::shared_ptr<Work> inner = backend_->Start(copies->There());
+    inner->OnCompletion([&api = api_, device = device_, copies, work,
+                         inner](const absl::Status& status) {
       if (status.ok()) {
         copies->TakeBack();
+        const DeviceGuard guard(api, device);
+        CHECK_EQ(api.StreamSynchronize(CurrentStream(device)), kSuccess);
         work->SetSourceRank(inner->source_rank());
       }
       work->Complete(status);
