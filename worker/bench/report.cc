@@ -34,12 +34,12 @@ std::string RanBy(const Figures& figures) {
 
 std::string Columns(const std::vector<Row>& rows) {
   if (rows.empty()) {
-    return absl::StrFormat(" %9s %7s %7s %6s %18s", "N/A", "N/A", "N/A", "N/A",
+    return absl::StrFormat(" %9s %7s %7s %6s %24s", "N/A", "N/A", "N/A", "N/A",
                            "N/A");
   }
   const Row& row = rows.front();
   const Figures& own = row.figures.front();
-  return absl::StrFormat(" %9.1f %7.2f %7.2f %6s %18s", own.Median(),
+  return absl::StrFormat(" %9.1f %7.2f %7.2f %6s %24s", own.Median(),
                          AlgorithmBandwidth(row, own), BusBandwidth(row, own),
                          own.wrong < 0 ? "N/A" : absl::StrCat(own.wrong),
                          RanBy(own));
@@ -57,11 +57,11 @@ std::string HeadText(const std::vector<std::string>& peers) {
     absl::StrAppendFormat(&units, " %9s %7s", "(us)", "");
   }
   const std::string measured = absl::StrFormat(
-      " %9s %7s %7s %6s %18s", "time", "algbw", "busbw", "#wrong", "ran by");
+      " %9s %7s %7s %6s %24s", "time", "algbw", "busbw", "#wrong", "ran by");
   const std::string measured_units = absl::StrFormat(
-      " %9s %7s %7s %6s %18s", "(us)", "(GB/s)", "(GB/s)", "", "");
+      " %9s %7s %7s %6s %24s", "(us)", "(GB/s)", "(GB/s)", "", "");
   return absl::StrCat(
-      absl::StrFormat("#%53s %51s %51s", "", "out-of-place", "in-place"), names,
+      absl::StrFormat("#%53s %57s %57s", "", "out-of-place", "in-place"), names,
       "\n",
       absl::StrFormat("#%11s %11s %10s %10s %6s", "size", "count", "type",
                       "redop", "root"),

@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 
 namespace muster::dataplane::shm_internal {
 namespace {
+
+// What is combined at once of what others have: it stays in the cache of a
+// processor meanwhile.
+constexpr size_t kThereBytes = 128 << 10;
 
 // Calls `function` with every piece of a block in elements [first, first +
 // count) of `strand`, and how many there are in that before it.
@@ -79,6 +84,67 @@ absl::Status Inside::Meet() {
   return AwaitAll();
 }
 
+absl::Status Inside::MeetAt(const Block& whole) {
+  if (world_size_ == 1) return absl::OkStatus();
+  absl::Status status = Open();
+  if (!status.ok()) return status;
+  const size_t bytes = whole.count * element_bytes_;
+  const Offer own = {.place = shop().regions.Find(whole.data, bytes),
+                     .factor = collective().factor};
+  std::memcpy(payload(), &own, sizeof(own));
+  Post();
+  status = AwaitAll();
+  if (!status.ok()) return status;
+  has_met_ = true;
+  std::vector<const std::byte*> mapped(world_size_);
+  factors_.resize(world_size_);
+  for (int peer = 0; peer < world_size_; ++peer) {
+    Offer offer;
+    std::memcpy(&offer, shown(peer), sizeof(offer));
+    mapped[peer] = shop().regions.Locate(peer, offer.place);
+    factors_[peer] = offer.factor;
+  }
+  // The same on all ranks.
+  if (std::ranges::find(mapped, nullptr) != mapped.end()) return status;
+  whole_ = whole.data;
+  mapped_ = std::move(mapped);
+  return status;
+}
+
+// Of the results a rank's own part may be where its operand is, which must not
+// be lost before its turn: that of the first rank is loaded, or combined with
+// that of the second.
+void Inside::CombineThere(const Reduction& reduction, const Strand& strand,
+                          std::byte* accumulators) {
+  const bool combines = reduction.combines_elements();
+  const size_t bytes = reduction.accumulator_bytes();
+  const size_t at_once = kThereBytes / std::max(bytes, element_bytes_);
+  const bool is_beside = !strand.empty() && accumulators == strand[0].data &&
+                         rank_ > (combines ? 1 : 0);
+  std::byte* const beside = is_beside ? Scratch(kThereBytes) : nullptr;
+  ForPieces(strand, 0, CountOf(strand), element_bytes_,
+            [&](const Block& block, size_t before) {
+              for (size_t done = 0; done < block.count; done += at_once) {
+                const size_t count = std::min(at_once, block.count - done);
+                const auto operand = [&](int peer) {
+                  return There(peer, block.data + done * element_bytes_);
+                };
+                std::byte* const to = accumulators + (before + done) * bytes;
+                std::byte* const all = is_beside ? beside : to;
+                if (combines) {
+                  reduction.Combine(all, operand(0), operand(1), count);
+                } else {
+                  reduction.Load(all, operand(0), count, factors_[0]);
+                  reduction.Add(all, operand(1), count, factors_[1]);
+                }
+                for (int peer = 2; peer < world_size_; ++peer) {
+                  reduction.Add(all, operand(peer), count, factors_[peer]);
+                }
+                if (all != to) std::memcpy(to, all, count * bytes);
+              }
+            });
+}
+
 absl::Status Inside::Combine(const Reduction& reduction,
                              const std::vector<Strand>& strands,
                              std::byte* accumulators) {
@@ -94,6 +160,11 @@ absl::Status Inside::Combine(const Reduction& reduction,
   };
   if (world_size_ == 1) {
     load(strands[0], 0, counts[0], accumulators);
+    return absl::OkStatus();
+  }
+  // What others make of what they read here they show before it is written.
+  if (is_mapped()) {
+    CombineThere(reduction, strands[rank_], accumulators);
     return absl::OkStatus();
   }
   const auto idle = std::count(counts.begin(), counts.end(), size_t{0});
@@ -155,6 +226,25 @@ absl::Status Inside::Show(const std::vector<Strand>& strands, bool takes) {
                               piece.count * element_bytes_);
                 });
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Inside::ShowWhole(const std::vector<Strand>& strands) {
+  if (!is_mapped()) return Show(strands, /*takes=*/true);
+  absl::Status status = Open();
+  if (!status.ok()) return status;
+  Post();
+  for (const int peer : Others()) {
+    const size_t count = CountOf(strands[peer]);
+    if (count == 0) continue;
+    status = Await(peer, element_count(), /*has_row=*/false);
+    if (!status.ok()) return status;
+    ForPieces(strands[peer], 0, count, element_bytes_,
+              [&](const Block& piece, size_t) {
+                std::memcpy(piece.data, There(peer, piece.data),
+                            piece.count * element_bytes_);
+              });
   }
   return absl::OkStatus();
 }

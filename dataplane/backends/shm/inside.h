@@ -31,10 +31,19 @@ class Inside : public Rounds {
   // All are here.
   absl::Status Meet();
 
+  // The same, and they have shown where `whole` is, which has one size on all
+  // of them. Where it is in symmetric memory of all, what others have of it is
+  // read there from now on, and is_mapped(): then nobody may leave before all
+  // have met again.
+  absl::Status MeetAt(const Block& whole);
+  bool is_mapped() const { return !mapped_.empty(); }
+  bool has_met() const { return has_met_; }
+
   // `strands`, by rank: what each shall have reduced, of this rank's own. They
   // have the same sizes on all ranks. Writes the accumulators of this rank's
   // strand, combined in the order of the ranks, and not finished. They may be
-  // the strand itself if that is one block and `reduction.in_place()`.
+  // the strand itself if that is one block and `reduction.in_place()`. If
+  // is_mapped(), strands are parts of `whole`.
   absl::Status Combine(const Reduction& reduction,
                        const std::vector<Strand>& strands,
                        std::byte* accumulators);
@@ -44,10 +53,33 @@ class Inside : public Rounds {
   // without data.
   absl::Status Show(const std::vector<Strand>& strands, bool takes);
 
+  // The same of parts of `whole`, which all take.
+  absl::Status ShowWhole(const std::vector<Strand>& strands);
+
  private:
+  // What a rank shows in MeetAt.
+  struct Offer {
+    Regions::Place place = {};
+    double factor = 1;
+  };
+
+  // Where `peer` has what this rank has at `data`, a part of `whole`.
+  const std::byte* There(int peer, const std::byte* data) const {
+    return peer == rank_ ? data : mapped_[peer] + (data - whole_);
+  }
+  void CombineThere(const Reduction& reduction, const Strand& strand,
+                    std::byte* accumulators);
+
   // The rounds that `counts`, by rank, take with so many in each.
   static size_t RoundsFor(const std::vector<size_t>& counts, size_t per_round);
   static std::vector<size_t> CountsOf(const std::vector<Strand>& strands);
+
+  bool has_met_ = false;
+  // Of MeetAt, where all of it is mapped: this rank's, and by rank what others
+  // have, and the factor of each.
+  const std::byte* whole_ = nullptr;
+  std::vector<const std::byte*> mapped_;
+  std::vector<double> factors_;
 };
 
 }  // namespace muster::dataplane::shm_internal

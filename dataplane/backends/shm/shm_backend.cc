@@ -281,15 +281,25 @@ class OrdinaryMemory : public SymmetricMemory {
   std::byte* const memory_;
 };
 
+// Symmetric memory of the ranks of each host.
+struct Sharing {
+  // Null: there is none.
+  std::shared_ptr<Regions> regions = nullptr;
+  // Of this host: who makes segments, by its rank in the group; this rank's
+  // place; and how many there are.
+  int maker = 0;
+  int place = 0;
+  int count = 0;
+};
+
 class ShmBackend : public BackendDecorator {
  public:
-  // `name`: shm, or gloo if no ranks share memory. `regions` is null unless all
-  // do.
+  // `name`: shm, or gloo if no ranks share memory.
   ShmBackend(absl::string_view name, std::shared_ptr<Engine> engine,
-             std::shared_ptr<Regions> regions)
+             Sharing sharing)
       : BackendDecorator(gloo_internal::BackendOf(name, engine)),
         engine_(std::move(engine)),
-        regions_(std::move(regions)) {}
+        sharing_(std::move(sharing)) {}
 
   absl::Status Run(const Collective& collective,
                    ReleasableLock& order) override {
@@ -315,20 +325,19 @@ class ShmBackend : public BackendDecorator {
       SetCulpritRank(status, rank);
       return council.End(status);
     }
-    if (regions_ == nullptr) return Ordinary(options.bytes);
+    if (sharing_.regions == nullptr) return Ordinary(options.bytes);
     auto segment =
-        council.Share(Region::BytesFor(options.bytes, council.world_size()),
-                      /*maker=*/0, absl::OkStatus());
+        council.Share(Region::BytesFor(options.bytes, sharing_.count),
+                      sharing_.maker, absl::OkStatus());
     if (IsNotShared(segment.status())) {
       return council.End(
           absl::ResourceExhaustedError(segment.status().message()));
     }
     if (!segment.ok()) return segment.status();
-    auto region =
-        std::make_shared<Region>(*std::move(segment), options.bytes,
-                                 council.rank(), council.world_size());
-    regions_->Add(region);
-    return std::make_shared<Slice>(std::move(region), council.rank());
+    auto region = std::make_shared<Region>(*std::move(segment), options.bytes,
+                                           sharing_.place, sharing_.count);
+    sharing_.regions->Add(region);
+    return std::make_shared<Slice>(std::move(region), sharing_.place);
   }
 
  private:
@@ -343,7 +352,7 @@ class ShmBackend : public BackendDecorator {
   }
 
   const std::shared_ptr<Engine> engine_;
-  const std::shared_ptr<Regions> regions_;
+  const Sharing sharing_;
 };
 
 // Ranks that are told to go different ways.
@@ -363,11 +372,10 @@ absl::Status CheckAlgorithms(const std::vector<uint64_t>& all, int rank) {
   return absl::OkStatus();
 }
 
-// The ranks of each host share memory from now on. Null: there are several.
-// Errors: see Council::Share; kInvalidArgument: they are told to go different
-// ways.
-absl::StatusOr<std::shared_ptr<Regions>> ShareMemory(
-    const BackendOptions& options, Engine& engine) {
+// The ranks of each host share memory from now on. Errors: see Council::Share;
+// kInvalidArgument: they are told to go different ways.
+absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
+                                    Engine& engine) {
   Council council(engine, options.deadline);
   const auto all = council.Hear(
       ThisHost(options) | (engine.mesh().is_near_all() ? kNearBit : 0) |
@@ -394,23 +402,27 @@ absl::StatusOr<std::shared_ptr<Regions>> ShareMemory(
                                hosts.neighbours().front(), CheckWanted());
   if (!segment.ok()) return segment.status();
   const bool is_crowded = IsCrowded(hosts.neighbours(), *processors);
+  const Sharing sharing = {.regions = std::make_shared<Regions>(),
+                           .maker = hosts.neighbours().front(),
+                           .place = hosts.place(),
+                           .count = neighbours};
   if (hosts.count() > 1) {
     LOG_FIRST_N(INFO, 1) << "backend shm: group \"" << options.group_name
                          << "\" goes in two levels: " << hosts.world_size()
                          << " ranks on " << hosts.count() << " hosts, "
                          << hosts.fewest() << " to " << hosts.most()
                          << " on each";
-    engine.SetShortcut(std::make_unique<TwoLevels>(*std::move(segment), hosts,
+    engine.SetShortcut(std::make_unique<TwoLevels>(*std::move(segment),
+                                                   sharing.regions, hosts,
                                                    engine.mesh(), is_crowded));
-    return nullptr;
+    return sharing;
   }
-  auto regions = std::make_shared<Regions>();
   engine.SetShortcut(std::make_unique<HostCollectives>(
-      *std::move(segment), regions, engine.mesh(),
+      *std::move(segment), sharing.regions, engine.mesh(),
       HostTraits{.is_crowded = is_crowded,
                  .reads_memory = reads_memory,
                  .algorithm = ForcedAlgorithm()}));
-  return regions;
+  return sharing;
 }
 
 }  // namespace
@@ -420,29 +432,29 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
   if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
   auto engine = gloo_internal::JoinGroup(options);
   if (!engine.ok()) return engine.status();
-  absl::StatusOr<std::shared_ptr<Regions>> regions = nullptr;
+  absl::StatusOr<Sharing> sharing = Sharing();
   absl::string_view name = "gloo";
   if (options.world_size > 1) {
-    regions = ShareMemory(options, **engine);
-    if (regions.ok()) name = "shm";
-    if (IsNotShared(regions.status())) {
+    sharing = ShareMemory(options, **engine);
+    if (sharing.ok()) name = "shm";
+    if (IsNotShared(sharing.status())) {
       const std::string what =
           absl::StrCat("backend shm: the ranks of group \"", options.group_name,
                        "\" share no memory, their collectives take "
                        "connections: ",
-                       regions.status().message());
-      if (absl::IsNotFound(regions.status())) {
+                       sharing.status().message());
+      if (absl::IsNotFound(sharing.status())) {
         // On as many hosts as there are ranks that is as it must be.
         LOG_FIRST_N(INFO, 1) << what;
       } else {
         LOG_FIRST_N(WARNING, 1) << what;
       }
-      regions = nullptr;
+      sharing = Sharing();
     }
   }
   auto backend = std::make_unique<ShmBackend>(
-      name, *std::move(engine), regions.ok() ? *regions : nullptr);
-  if (!regions.ok()) return regions.status();
+      name, *std::move(engine), sharing.ok() ? *sharing : Sharing());
+  if (!sharing.ok()) return sharing.status();
   return backend;
 }
 

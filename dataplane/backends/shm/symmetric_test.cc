@@ -299,6 +299,107 @@ TEST_P(SymmetricTest, WhereNoMemoryIsSharedItIsAsAnyOther) {
   });
 }
 
+// Ranks on these hosts: what those of one have is read there.
+class SymmetricHostsTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  SymmetricHostsTest() {
+    setenv("MUSTER_SHM_HOSTS", "address", 1);
+    setenv("MUSTER_LOCAL_WORLD_HOSTS", GetParam(), 1);
+  }
+  ~SymmetricHostsTest() override {
+    unsetenv("MUSTER_SHM_HOSTS");
+    unsetenv("MUSTER_LOCAL_WORLD_HOSTS");
+  }
+
+  static size_t ranks() { return std::string(GetParam()).size(); }
+  // Whether any other rank is on the host of `rank`.
+  static bool HasNeighbour(int rank) {
+    const std::string hosts = GetParam();
+    return std::count(hosts.begin(), hosts.end(), hosts[rank]) > 1;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Hosts, SymmetricHostsTest,
+                         ::testing::Values("0011", "0110", "00012"));
+
+TEST_P(SymmetricHostsTest, TensorsOfAHostAreReachedWhereTheyAre) {
+  LocalWorld world({.backend = "shm", .world_size = static_cast<int>(ranks())});
+  world.OnEachRank([&](Communicator& communicator) {
+    const size_t n = ranks();
+    const int rank = communicator.rank();
+    const auto run = [&](const Collective& collective) {
+      EXPECT_TRUE(Do(communicator, collective).ok());
+      EXPECT_EQ(communicator.last_run(DeviceType::kCpu).algorithm,
+                HasNeighbour(rank) ? "two_levels_symmetric" : "two_levels")
+          << CollectiveKindName(collective.kind);
+    };
+    // By one lane, by all, and by all in several pieces.
+    for (const size_t count :
+         {size_t{3'001}, size_t{100'003}, size_t{2'500'009}}) {
+      const auto memory = Allocate(communicator, n * count * sizeof(float));
+      ASSERT_TRUE(memory.ok()) << memory.status();
+      const Tensor one = Part(*memory, 0, count);
+      const Tensor all = Part(*memory, 0, n * count);
+      const Tensor own = Part(*memory, rank * count, count);
+      const int root = static_cast<int>(n) - 1;
+      const auto sum = static_cast<float>(n * (n - 1) / 2);
+      const auto mine = static_cast<float>(rank);
+
+      for (const double factor : {1.0, 2.0}) {
+        Fill(one, mine);
+        run({.kind = CollectiveKind::kAllReduce,
+             .tensors = {one},
+             .reduce_op = factor == 1 ? ReduceOp::kSum : ReduceOp::kPremulSum,
+             .factor = factor});
+        EXPECT_TRUE(AllAre(Values(one), static_cast<float>(factor) * sum));
+      }
+      Fill(one, mine);
+      run({.kind = CollectiveKind::kReduce, .tensors = {one}, .root = root});
+      EXPECT_TRUE(AllAre(Values(one), rank == root ? sum : mine));
+      Fill(one, mine);
+      run({.kind = CollectiveKind::kBroadcast, .tensors = {one}, .root = root});
+      EXPECT_TRUE(AllAre(Values(one), static_cast<float>(root)));
+      Fill(own, mine);
+      run({.kind = CollectiveKind::kAllGatherIntoTensor,
+           .inputs = {own},
+           .outputs = {all}});
+      for (size_t r = 0; r < n; ++r) {
+        EXPECT_TRUE(AllAre(Values(all).subspan(r * count, count),
+                           static_cast<float>(r)));
+      }
+      run({.kind = CollectiveKind::kReduceScatterTensor,
+           .inputs = {all},
+           .outputs = {own}});
+      EXPECT_TRUE(AllAre(Values(own), static_cast<float>(n) * mine));
+    }
+  });
+}
+
+// Whoever goes on at once must not change what others still read.
+TEST_P(SymmetricHostsTest, ATensorMayBeWrittenAtOnce) {
+  LocalWorld world({.backend = "shm", .world_size = static_cast<int>(ranks())});
+  world.OnEachRank([&](Communicator& communicator) {
+    constexpr size_t kCount = 100'003;
+    const auto memory = Allocate(communicator, kCount * sizeof(float));
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    const Tensor tensor = Part(*memory, 0, kCount);
+    for (int i = 0; i < 50; ++i) {
+      Fill(tensor, static_cast<float>(communicator.rank() + i));
+      const int root = i % communicator.world_size();
+      const bool reduces = i % 2 == 0;
+      EXPECT_TRUE(
+          Do(communicator, {.kind = reduces ? CollectiveKind::kAllReduce
+                                            : CollectiveKind::kBroadcast,
+                            .tensors = {tensor},
+                            .reduce_op = ReduceOp::kMax,
+                            .root = reduces ? 0 : root})
+              .ok());
+      const size_t expected = reduces ? ranks() - 1 : root;
+      EXPECT_TRUE(AllAre(Values(tensor), static_cast<float>(expected + i)));
+    }
+  });
+}
+
 TEST(SymmetricMemoryTest, ItGoesWithItsOwnerAndNotWithTheGroup) {
   constexpr size_t kBytes = 8 << 20;
   std::vector<Memory> memories(3);

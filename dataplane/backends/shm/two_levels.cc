@@ -11,6 +11,7 @@
 #include "dataplane/backends/gloo/schedules.h"
 #include "dataplane/backends/shm/errands.h"
 #include "dataplane/backends/shm/inside.h"
+#include "dataplane/backends/shm/selection.h"
 #include "dataplane/reduction.h"
 
 namespace muster::dataplane::shm_internal {
@@ -63,6 +64,23 @@ Block PieceOf(const Block& block, size_t piece, size_t per_piece,
           std::min(per_piece, block.count - first)};
 }
 
+// The one tensor of which ranks read each other's parts; without data, where
+// there are several.
+Block WholeOf(const Collective& collective) {
+  switch (collective.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
+      return BlockOf(collective.tensors[0]);
+    case CollectiveKind::kAllGatherIntoTensor:
+      return BlockOf(collective.outputs[0]);
+    case CollectiveKind::kReduceScatterTensor:
+      return BlockOf(collective.inputs[0]);
+    default:
+      return {};
+  }
+}
+
 // One collective on this rank.
 class Walk {
  public:
@@ -81,9 +99,13 @@ class Walk {
         accumulators_(accumulators),
         results_(results) {}
 
-  absl::Status Run();
+  // `is_symmetric`: looks whether its tensors are in symmetric memory.
+  absl::Status Run(bool is_symmetric);
+  // After it: they were.
+  bool is_mapped() const { return inside_.is_mapped(); }
 
  private:
+  absl::Status RunKind();
   absl::Status Barrier();
   absl::Status Broadcast();
   absl::Status AllGather();
@@ -133,7 +155,15 @@ class Walk {
   std::vector<std::byte>& results_;
 };
 
-absl::Status Walk::Run() {
+absl::Status Walk::Run(bool is_symmetric) {
+  absl::Status status;
+  if (is_symmetric) status = inside_.MeetAt(WholeOf(collective_));
+  if (status.ok()) status = RunKind();
+  // Others may still read here.
+  return status.ok() && is_mapped() ? inside_.Meet() : status;
+}
+
+absl::Status Walk::RunKind() {
   switch (collective_.kind) {
     case CollectiveKind::kBarrier:
       return Barrier();
@@ -176,8 +206,8 @@ absl::Status Walk::Broadcast() {
   if (hosts_.own() == root_host) {
     std::vector<Strand> strands = NoStrands();
     strands[hosts_.place_of(collective_.root)] = {tensor};
-    status = inside_.Show(strands, /*takes=*/true);
-  } else {
+    status = inside_.ShowWhole(strands);
+  } else if (!inside_.has_met()) {
     // Before a lane waits: ranks of a host that differ may take other lanes.
     status = inside_.Meet();
   }
@@ -186,7 +216,7 @@ absl::Status Walk::Broadcast() {
     status = lane_->Broadcast(header_, type_, parts[place_][0], root_host);
   }
   if (!status.ok() || hosts_.own() == root_host) return status;
-  return inside_.Show(parts, /*takes=*/true);
+  return inside_.ShowWhole(parts);
 }
 
 // First the ranks of a host have each other's blocks, then the lanes carry them
@@ -203,7 +233,7 @@ absl::Status Walk::AllGather() {
   for (size_t i = 0; i < strands.size(); ++i) {
     strands[i] = {blocks[hosts_.neighbours()[i]]};
   }
-  absl::Status status = inside_.Show(strands, /*takes=*/true);
+  absl::Status status = inside_.ShowWhole(strands);
   if (status.ok() && IsOn(lanes)) status = GatherOnLane(blocks, bytes);
   if (!status.ok()) return status;
   strands = NoStrands();
@@ -214,7 +244,7 @@ absl::Status Walk::AllGather() {
       strands[i % lanes].push_back(blocks[ranks[i]]);
     }
   }
-  return inside_.Show(strands, /*takes=*/true);
+  return inside_.ShowWhole(strands);
 }
 
 absl::Status Walk::GatherOnLane(const std::vector<Block>& blocks,
@@ -301,7 +331,7 @@ absl::Status Walk::AllReduce() {
     }
     if (i == 0 || !status.ok()) continue;
     if (errands.has_value()) status = errands->Await(i);
-    if (status.ok()) status = inside_.Show(parts_of(i - 1), /*takes=*/true);
+    if (status.ok()) status = inside_.ShowWhole(parts_of(i - 1));
   }
   return status;
 }
@@ -447,9 +477,11 @@ absl::Status Walk::ReduceScatterPiece(const Reduction& reduction,
 
 }  // namespace
 
-TwoLevels::TwoLevels(std::unique_ptr<Segment> segment, const Hosts& hosts,
+TwoLevels::TwoLevels(std::unique_ptr<Segment> segment,
+                     std::shared_ptr<const Regions> regions, const Hosts& hosts,
                      Mesh& mesh, bool is_crowded)
     : segment_(std::move(segment)),
+      regions_(std::move(regions)),
       hosts_(hosts),
       mesh_(mesh),
       near_(mesh, hosts_.neighbours()),
@@ -457,9 +489,20 @@ TwoLevels::TwoLevels(std::unique_ptr<Segment> segment, const Hosts& hosts,
              [this, &mesh](int place) {
                mesh.set_waiting_for(place < 0 ? -1 : near_.RankInGroup(place));
              }),
-      shop_{.board = board_, .mesh = near_, .regions = regions_} {
+      is_crowded_(is_crowded),
+      shop_{.board = board_, .mesh = near_, .regions = *regions_} {
   const auto place = static_cast<size_t>(hosts_.place());
   if (place < hosts_.fewest()) lane_.emplace(mesh, RanksOfLane(hosts_, place));
+}
+
+bool TwoLevels::LooksForSymmetric(const Collective& collective) const {
+  if (!regions_->any() || WholeOf(collective).data == nullptr) return false;
+  return SelectAlgorithm(collective.kind,
+                         {.memory = Memory::kSymmetric,
+                          .world_size = board_.world_size(),
+                          .is_crowded = is_crowded_,
+                          .bytes = collective.bytes()},
+                         Algorithm::kFastest) == Algorithm::kSymmetric;
 }
 
 bool TwoLevels::Takes(const Collective& collective) const {
@@ -479,9 +522,9 @@ bool TwoLevels::Takes(const Collective& collective) const {
 absl::Status TwoLevels::Run(const Collective& collective) {
   Walk walk(collective, hosts_, shop_, lane_.has_value() ? &*lane_ : nullptr,
             accumulators_, results_);
-  mesh_.set_algorithm("two_levels");
   const History after = Rounds(shop_, collective).After();
-  absl::Status done = walk.Run();
+  absl::Status done = walk.Run(LooksForSymmetric(collective));
+  mesh_.set_algorithm(walk.is_mapped() ? "two_levels_symmetric" : "two_levels");
   shop_.history = after;
   if (!done.ok()) return done;
   // As in HostCollectives.

@@ -25,9 +25,11 @@ namespace muster::dataplane::shm_internal {
 // share, and what is left goes between the hosts on lanes. See README.md.
 class TwoLevels : public gloo_internal::Shortcut {
  public:
-  // `segment`, of the ranks of this host, has Board::BytesFor their number.
-  // `is_crowded`: see Board. `mesh` lives longer.
-  TwoLevels(std::unique_ptr<Segment> segment, const Hosts& hosts,
+  // `segment`, of the ranks of this host, has Board::BytesFor their number;
+  // `regions` are theirs, by their places. `is_crowded`: see Board. `mesh`
+  // lives longer.
+  TwoLevels(std::unique_ptr<Segment> segment,
+            std::shared_ptr<const Regions> regions, const Hosts& hosts,
             gloo_internal::Mesh& mesh, bool is_crowded);
   ~TwoLevels() override { board_.Leave(/*has_failed=*/false); }
 
@@ -38,15 +40,19 @@ class TwoLevels : public gloo_internal::Shortcut {
   void Leave(bool has_failed) override { board_.Leave(has_failed); }
 
  private:
+  // The same on all ranks of this host, if they run the same.
+  bool LooksForSymmetric(const Collective& collective) const;
+
   const std::unique_ptr<Segment> segment_;
+  const std::shared_ptr<const Regions> regions_;
   const Hosts hosts_;
   gloo_internal::Mesh& mesh_;
   // The ranks of this host.
   gloo_internal::PartMesh near_;
   // None: they are more than there are lanes.
   std::optional<Lane> lane_;
-  const Regions regions_;
   Board board_;
+  const bool is_crowded_;
   Workshop shop_;
   // Of reductions: accumulators, and what becomes of them.
   std::vector<std::byte> accumulators_;
