@@ -23,9 +23,10 @@
 
 namespace muster::dataplane {
 
-// Of the nccl backend. What is not given is NCCL's own choice, or that of its
-// environment; an NCCL that is too old for a field ignores it, but for
-// cta_policy, which is an error then.
+// Of the nccl backend. What is not given is NCCL's own choice; its environment
+// (NCCL_...) goes before what is given. An NCCL that is too old for a field
+// ignores it, but for cta_policy, which is an error then. A value that NCCL
+// would refuse is an error (kInvalidArgument) that names the field.
 struct NcclOptions {
   // NCCL_CTA_POLICY_...: how many processors of the device a collective takes.
   // kEfficiency: as few as do. kZero: none where copy engines can do it, which
@@ -38,19 +39,33 @@ struct NcclOptions {
   // Waiting for a collective holds up the host, too, until it is complete.
   bool blocking_wait = false;
 
-  // The fields of ncclConfig_t with these names.
-  std::optional<int> cga_cluster_size = std::nullopt;
-  std::optional<int> min_ctas = std::nullopt;
+  // The fields of ncclConfig_t with these names; commName is the group's name.
+
+  // True: calls of NCCL come back when they are done, and not at once. No call
+  // of this library comes back later for it: the group makes NCCL's on threads
+  // of its own, one for each communicator, and errors and timeouts come as
+  // ever. But NCCL allows an abort while none of its calls is under way alone.
+  // So one that waits for a rank that does not come (when communicators are
+  // made, in the first collectives, which connect ranks, and in
+  // AllocateSymmetric) keeps its thread, its communicator and its stream, also
+  // after the group's end, until NCCL gives up by itself; the tensors of such a
+  // collective are to be left alone until then, though it has failed. And
+  // groups that are made of this one, or of which it is made, have
+  // communicators of their own from the start: not by ncclCommSplit or
+  // ncclCommShrink.
+  bool blocking = false;
+  std::optional<int> cga_cluster_size = std::nullopt;  // 0 to 8
+  std::optional<int> min_ctas = std::nullopt;          // 1 to max_ctas
   std::optional<int> max_ctas = std::nullopt;
-  std::string net_name = {};  // empty: not given
-  std::optional<int> split_share = std::nullopt;
-  std::optional<int> traffic_class = std::nullopt;
-  std::optional<int> collnet_enable = std::nullopt;
+  std::string net_name = {};                           // empty: not given
+  std::optional<int> split_share = std::nullopt;       // 0 or 1
+  std::optional<int> traffic_class = std::nullopt;     // from 0 on; NCCL 2.25
+  std::optional<int> collnet_enable = std::nullopt;    // 0 or 1; 2.27
   std::optional<CtaPolicy> cta_policy = std::nullopt;  // 2.27; kZero: 2.28
-  std::optional<int> shrink_share = std::nullopt;
-  std::optional<int> nvls_ctas = std::nullopt;
-  std::optional<int> channels_per_net_peer = std::nullopt;
-  std::optional<int> nvlink_centric_sched = std::nullopt;
+  std::optional<int> shrink_share = std::nullopt;      // 0 or 1; 2.27
+  std::optional<int> nvls_ctas = std::nullopt;         // from 1 on; 2.27
+  std::optional<int> channels_per_net_peer = std::nullopt;  // 1 to 64; 2.28
+  std::optional<int> nvlink_centric_sched = std::nullopt;   // 0 or 1; 2.28
 
   friend bool operator==(const NcclOptions&, const NcclOptions&) = default;
 };

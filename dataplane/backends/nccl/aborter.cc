@@ -13,8 +13,7 @@ namespace muster::dataplane::nccl {
 struct Aborter::Job {
   Platform platform;
   int device = 0;
-  std::vector<Comm> aborted;
-  std::vector<Comm> parted;
+  Comms comms;
 
   Mutex mutex;
   CondVar changed;
@@ -25,12 +24,16 @@ struct Aborter::Job {
     cuda::BeginOwnThread(platform.cuda);
     {
       const cuda::DeviceGuard guard(platform.cuda, device);
-      if (!aborted.empty()) {
+      if (!comms.aborted.empty()) {
         platform.nccl.GroupStart();
-        for (const Comm comm : aborted) platform.nccl.CommAbort(comm);
+        for (const Comm comm : comms.aborted) platform.nccl.CommAbort(comm);
         platform.nccl.GroupEnd();
       }
-      for (const Comm comm : parted) platform.nccl.CommDestroy(comm);
+      for (const Comm comm : comms.parted) platform.nccl.CommDestroy(comm);
+      for (const auto& [caller, comm] : comms.calling) {
+        caller->AwaitEnd();
+        platform.nccl.CommAbort(comm);
+      }
     }
     for (;;) {
       Keeps gone;
@@ -47,18 +50,18 @@ Aborter::~Aborter() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Aborter::Begin(int device, std::vector<Comm> aborted,
-                    std::vector<Comm> parted, Keeps keeps) {
+void Aborter::Begin(int device, Comms comms, Keeps keeps) {
   if (job_ != nullptr) return;
-  std::erase(aborted, nullptr);
-  std::erase(parted, nullptr);
+  std::erase(comms.aborted, nullptr);
+  std::erase(comms.parted, nullptr);
   job_ = std::make_shared<Job>();
   job_->platform = platform_;
   job_->device = device;
-  job_->aborted = std::move(aborted);
-  job_->parted = std::move(parted);
+  const bool none =
+      comms.aborted.empty() && comms.calling.empty() && comms.parted.empty();
+  job_->comms = std::move(comms);
   MutexLock lock(job_->mutex);
-  job_->done = job_->aborted.empty() && job_->parted.empty();
+  job_->done = none;
   if (job_->done) return;
   job_->keeps = std::move(keeps);
   thread_ = std::thread([job = job_] { job->Run(); });

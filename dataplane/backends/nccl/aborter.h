@@ -3,9 +3,11 @@
 
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "dataplane/backends/nccl/api.h"
+#include "dataplane/backends/nccl/caller.h"
 #include "dataplane/backends/nccl/platform.h"
 #include "dataplane/instant.h"
 
@@ -28,11 +30,17 @@ class Aborter {
   Aborter(const Aborter&) = delete;
   Aborter& operator=(const Aborter&) = delete;
 
-  // Communicators of `device`, maybe none: those to abort, and those that have
-  // parted from the other ranks in peace, to destroy. Null is none. Later calls
-  // do nothing.
-  void Begin(int device, std::vector<Comm> aborted, std::vector<Comm> parted,
-             Keeps keeps);
+  struct Comms {
+    // To abort.
+    std::vector<Comm> aborted = {};
+    // The same, when the call has come back that is under way there.
+    std::vector<std::pair<std::shared_ptr<Caller>, Comm>> calling = {};
+    // That have parted from the other ranks in peace, to destroy.
+    std::vector<Comm> parted = {};
+  };
+  // Communicators of `device`, maybe none; null is none. Later calls do
+  // nothing.
+  void Begin(int device, Comms comms, Keeps keeps);
 
   // Nobody writes to tensors any more.
   bool IsDone() const;

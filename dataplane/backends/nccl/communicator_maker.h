@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "dataplane/backend.h"
 #include "dataplane/backends/nccl/api.h"
+#include "dataplane/backends/nccl/caller.h"
 #include "dataplane/backends/nccl/platform.h"
 #include "dataplane/backends/nccl/split.h"
 #include "dataplane/instant.h"
@@ -19,9 +20,12 @@ namespace muster::dataplane::nccl {
 
 struct MakeOptions {
   const Platform& platform;
-  // Of the group; it outlives the communicator.
-  const BackendOptions& group;
+  // Of the group; whoever has the communicator keeps it.
+  const std::shared_ptr<const BackendOptions>& group;
   int device = 0;
+  // Of a communicator that blocks. If nobody waits for it any more it may be
+  // busy yet, and ends what comes of that.
+  std::shared_ptr<Caller> caller = nullptr;
   // Null: the ranks meet in the group's store.
   std::shared_ptr<Heritage> heritage = nullptr;
   // Where its unique id is kept there: one small value for each communicator.

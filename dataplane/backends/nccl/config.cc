@@ -1,8 +1,12 @@
 #include "dataplane/backends/nccl/config.h"
 
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "dataplane/cuda/api.h"
 
 namespace muster::dataplane::nccl {
@@ -11,6 +15,9 @@ namespace {
 // Since when there are policies, and the one for copy engines.
 constexpr int kCtaVersion = 22700;
 constexpr int kZeroCtaVersion = 22800;
+// NCCL's limits: of blocks in a cluster, and of channels.
+constexpr int kCgaMax = 8;
+constexpr int kCtasMax = 64;
 using CtaPolicy = NcclOptions::CtaPolicy;
 static_assert(static_cast<int>(CtaPolicy::kEfficiency) ==
                   kCtaPolicyEfficiency &&
@@ -29,14 +36,43 @@ absl::Status CheckCtaPolicy(CtaPolicy policy, int version) {
                    VersionText(needed), ", this is ", VersionText(version)));
 }
 
+// What NCCL refuses, or takes for something else without saying so.
+absl::Status CheckRange(absl::string_view name, const std::optional<int>& value,
+                        int min, int max) {
+  if (!value.has_value() || (*value >= min && *value <= max)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("NcclOptions::", name, ": ", *value, " is not ",
+                   max == INT_MAX ? absl::StrCat(min, " or more")
+                   : max == 1     ? "0 or 1"
+                                  : absl::StrCat(min, " to ", max)));
+}
+
+absl::Status CheckRanges(const NcclOptions& options) {
+  absl::Status status =
+      CheckRange("cga_cluster_size", options.cga_cluster_size, 0, kCgaMax);
+  status.Update(CheckRange("min_ctas", options.min_ctas, 1, INT_MAX));
+  status.Update(CheckRange("max_ctas", options.max_ctas, 1, INT_MAX));
+  status.Update(CheckRange("split_share", options.split_share, 0, 1));
+  status.Update(CheckRange("traffic_class", options.traffic_class, 0, INT_MAX));
+  status.Update(CheckRange("collnet_enable", options.collnet_enable, 0, 1));
+  status.Update(CheckRange("shrink_share", options.shrink_share, 0, 1));
+  status.Update(CheckRange("nvls_ctas", options.nvls_ctas, 1, INT_MAX));
+  status.Update(CheckRange("channels_per_net_peer",
+                           options.channels_per_net_peer, 1, kCtasMax));
+  status.Update(
+      CheckRange("nvlink_centric_sched", options.nvlink_centric_sched, 0, 1));
+  return status;
+}
+
 }  // namespace
 
 Config ConfigOf(const NcclOptions& options, const std::string& group_name,
                 int version) {
   Config config;
   config.version = static_cast<unsigned>(version);
-  // Else nothing could end it while ranks are missing.
-  config.blocking = 0;
+  config.blocking = IsBlocking(options) ? 1 : 0;
   config.comm_name = group_name.c_str();
   if (!options.net_name.empty()) config.net_name = options.net_name.c_str();
   const auto set = [](int& field, const std::optional<int>& value) {
@@ -45,6 +81,10 @@ Config ConfigOf(const NcclOptions& options, const std::string& group_name,
   set(config.cga_cluster_size, options.cga_cluster_size);
   set(config.min_ctas, options.min_ctas);
   set(config.max_ctas, options.max_ctas);
+  // NCCL compares the two also when only the least is given.
+  if (options.min_ctas.has_value() && !options.max_ctas.has_value()) {
+    config.max_ctas = std::max(*options.min_ctas, kCtasMax);
+  }
   set(config.split_share, options.split_share);
   set(config.traffic_class, options.traffic_class);
   set(config.collnet_enable, options.collnet_enable);
@@ -58,6 +98,12 @@ Config ConfigOf(const NcclOptions& options, const std::string& group_name,
   return config;
 }
 
+bool IsBlocking(const NcclOptions& options) {
+  const char* const set = std::getenv("NCCL_COMM_BLOCKING");
+  const absl::string_view blocking = set == nullptr ? "" : set;
+  return blocking == "1" || (options.blocking && blocking != "0");
+}
+
 bool WantsCopyEngines(const NcclOptions& options) {
   return options.cta_policy == CtaPolicy::kZero;
 }
@@ -65,6 +111,8 @@ bool WantsCopyEngines(const NcclOptions& options) {
 absl::Status CheckOptions(const Platform& platform,
                           const BackendOptions& options) {
   const NcclOptions& nccl = options.nccl;
+  absl::Status range = CheckRanges(nccl);
+  if (!range.ok()) return range;
   if (nccl.min_ctas.has_value() && nccl.max_ctas.has_value() &&
       *nccl.min_ctas > *nccl.max_ctas) {
     return absl::InvalidArgumentError(

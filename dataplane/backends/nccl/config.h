@@ -10,18 +10,21 @@
 
 namespace muster::dataplane::nccl {
 
-// Of a communicator that does not block, for an NCCL of this version. Its texts
-// are those of the arguments, and NCCL does not copy them: these must outlive
-// the communicator.
+// For an NCCL of this version. Its texts are those of the arguments, and NCCL
+// does not copy them: these must outlive the communicator.
 Config ConfigOf(const NcclOptions& options, const std::string& group_name,
                 int version);
+
+// Whether the communicator blocks: NCCL goes by NCCL_COMM_BLOCKING in the
+// environment first.
+bool IsBlocking(const NcclOptions& options);
 
 // Whether copy engines are to do what they can.
 bool WantsCopyEngines(const NcclOptions& options);
 
-// Errors: kInvalidArgument (a device that is not there, options of NCCL that
-// contradict each other), kUnimplemented (this NCCL is too old for one of
-// them).
+// Errors: kInvalidArgument (a device that is not there, options of NCCL that it
+// would refuse, each with its name and value), kUnimplemented (this NCCL is too
+// old for one of them).
 absl::Status CheckOptions(const Platform& platform,
                           const BackendOptions& options);
 

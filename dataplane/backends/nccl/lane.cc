@@ -69,6 +69,9 @@ absl::Status Lane::Open() {
                                   &stream_, cuda::kStreamNonBlocking,
                                   options_.is_high_priority ? greatest : least),
                               "cudaStreamCreateWithPriority"));
+  if (options_.is_blocking) {
+    caller_ = std::make_shared<Caller>(platform_, options_.device);
+  }
   return supply_.MakeScratch();
 }
 
@@ -131,36 +134,67 @@ absl::Status Lane::GiveWaiting() {
   return absl::OkStatus();
 }
 
+absl::Status Lane::IssueAll(const std::vector<Entry>& entries,
+                            const Target& target) {
+  const bool several = entries.size() > 1;
+  absl::Status status;
+  if (several) {
+    status = ToStatus(target.nccl, target.nccl.GroupStart(), "ncclGroupStart");
+  }
+  for (const Entry& entry : entries) {
+    status.Update(Issue(entry.collective, target));
+  }
+  // Also after an error, so that the thread is in no group.
+  if (several) {
+    status.Update(
+        ToStatus(target.nccl, target.nccl.GroupEnd(), "ncclGroupEnd"));
+  }
+  return status;
+}
+
+Target Lane::TargetOn(const Platform& platform) const {
+  return {.cuda = platform.cuda,
+          .nccl = platform.nccl,
+          .comm = comm_,
+          .rank = options_.rank,
+          .size = options_.size,
+          .stream = stream_,
+          .scratch = supply_.scratch(),
+          .is_pair = options_.is_pair,
+          .wants_copy_engines = options_.wants_copy_engines};
+}
+
 // The last one of `running_` into the stream, behind what it is to begin after.
 absl::Status Lane::Give() {
   const Batch& batch = running_.back();
   if (batch.errand != nullptr) {
-    MUSTER_RETURN_IF_ERROR(Nccl(batch.errand->Begin(comm_), "NCCL"));
+    MUSTER_RETURN_IF_ERROR(CallErrand(batch));
     // It waits for the other ranks.
     return LookAfter();
   }
   MUSTER_RETURN_IF_ERROR(
       Cuda(platform_.cuda.StreamWaitEvent(stream_, batch.ready, 0),
            "cudaStreamWaitEvent"));
-  const bool several = batch.entries.size() > 1;
-  absl::Status status;
-  if (several) status = Nccl(platform_.nccl.GroupStart(), "ncclGroupStart");
-  for (const Entry& entry : batch.entries) {
-    status.Update(Issue(entry.collective,
-                        {.cuda = platform_.cuda,
-                         .nccl = platform_.nccl,
-                         .comm = comm_,
-                         .rank = options_.rank,
-                         .size = options_.size,
-                         .stream = stream_,
-                         .scratch = supply_.scratch(),
-                         .is_pair = options_.is_pair,
-                         .wants_copy_engines = options_.wants_copy_engines}));
-  }
-  // Also after an error, so that the thread is in no group.
-  if (several) status.Update(Nccl(platform_.nccl.GroupEnd(), "ncclGroupEnd"));
-  MUSTER_RETURN_IF_ERROR(status);
+  MUSTER_RETURN_IF_ERROR(CallEntries(batch));
   return AwaitGiven();
+}
+
+absl::Status Lane::CallErrand(const Batch& batch) {
+  if (caller_ == nullptr) return Nccl(batch.errand->Begin(comm_), "NCCL");
+  caller_->Begin([platform = platform_, errand = batch.errand, comm = comm_] {
+    return ToStatus(platform.nccl, errand->Begin(comm), "NCCL");
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Lane::CallEntries(const Batch& batch) {
+  if (caller_ == nullptr) return IssueAll(batch.entries, TargetOn(platform_));
+  const auto platform = std::make_shared<const Platform>(platform_);
+  caller_->Begin(
+      [platform, entries = batch.entries, target = TargetOn(*platform)] {
+        return IssueAll(entries, target);
+      });
+  return absl::OkStatus();
 }
 
 absl::Status Lane::AwaitGiven() {
@@ -179,6 +213,9 @@ absl::Status Lane::AwaitGiven() {
 // Whether NCCL has put the last one of `running_` into the stream, or is done
 // with that errand.
 absl::Status Lane::LookAfter() {
+  in_progress_ = IsCalling();
+  if (in_progress_) return absl::OkStatus();
+  if (caller_ != nullptr) MUSTER_RETURN_IF_ERROR(*caller_->End());
   Result state = kSuccess;
   MUSTER_RETURN_IF_ERROR(StateOf(state));
   in_progress_ = state == kInProgress;
@@ -288,23 +325,44 @@ void Lane::TakeEnded(End end, absl::Status& why, Ended& ended) {
 }
 
 bool Lane::BeginToPart() {
-  return comm_ != nullptr &&
-         Nccl(platform_.nccl.CommFinalize(comm_), "ncclCommFinalize").ok();
+  if (comm_ == nullptr) return false;
+  const auto finalize = [nccl = platform_.nccl, comm = comm_] {
+    return ToStatus(nccl, nccl.CommFinalize(comm), "ncclCommFinalize");
+  };
+  if (caller_ == nullptr) return finalize().ok();
+  caller_->Begin(finalize);
+  return true;
 }
 
 bool Lane::HasParted() {
-  return comm_ == nullptr || !StateOf(parting_).ok() || parting_ != kInProgress;
+  if (comm_ == nullptr) return true;
+  if (IsCalling()) return false;
+  if (caller_ != nullptr && !caller_->End()->ok()) return true;
+  return !StateOf(parting_).ok() || parting_ != kInProgress;
 }
 
-Comm Lane::EndParting() { return parting_ == kSuccess ? GiveUp() : nullptr; }
-
-Comm Lane::GiveUp() {
+Comm Lane::EndParting() {
+  if (parting_ != kSuccess) return nullptr;
   was_ended_ = true;
   return std::exchange(comm_, nullptr);
 }
 
+void Lane::GiveUp(Aborter::Comms& comms) {
+  was_ended_ = true;
+  const bool calling = IsCalling();
+  const Comm comm = std::exchange(comm_, nullptr);
+  if (calling && comm != nullptr) {
+    stream_is_left_ = true;
+    comms.calling.emplace_back(caller_, comm);
+  } else {
+    comms.aborted.push_back(comm);
+  }
+}
+
 void Lane::Free() {
-  if (stream_ != nullptr) platform_.cuda.StreamDestroy(stream_);
+  if (stream_ != nullptr && !stream_is_left_) {
+    platform_.cuda.StreamDestroy(stream_);
+  }
   stream_ = nullptr;
 }
 

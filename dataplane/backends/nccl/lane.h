@@ -12,8 +12,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "dataplane/backends/nccl/aborter.h"
 #include "dataplane/backends/nccl/api.h"
+#include "dataplane/backends/nccl/caller.h"
 #include "dataplane/backends/nccl/errand.h"
+#include "dataplane/backends/nccl/issue.h"
 #include "dataplane/backends/nccl/platform.h"
 #include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
@@ -67,6 +70,7 @@ class Lane {
     bool is_pair = false;
     bool is_high_priority = false;
     bool wants_copy_engines = false;
+    bool is_blocking = false;
   };
 
   // `platform` and `supply` outlive it.
@@ -77,6 +81,10 @@ class Lane {
   absl::Status Open();
 
   const Options& options() const { return options_; }
+
+  // That makes its communicator's calls; null: this one does, as they do not
+  // block.
+  const std::shared_ptr<Caller>& caller() const { return caller_; }
 
   void SetComm(Comm comm) { comm_ = comm; }
 
@@ -146,11 +154,12 @@ class Lane {
   // The communicator, for the caller to destroy, if it has parted in peace.
   Comm EndParting();
 
-  // The communicator, if there is one, for the caller to abort: nothing is
+  // Adds the communicator, if there is one, to those to abort: nothing is
   // called of it here any more.
-  Comm GiveUp();
+  void GiveUp(Aborter::Comms& comms);
 
-  // Gives its stream back. Nothing is called any more.
+  // Gives its stream back, unless a call is left alone with it. Nothing is called
+  // any more.
   void Free();
 
  private:
@@ -168,8 +177,17 @@ class Lane {
 
   absl::Status Cuda(cuda::Error error, absl::string_view what) const;
   absl::Status Nccl(Result result, absl::string_view what) const;
+  static absl::Status IssueAll(const std::vector<Entry>& entries,
+                               const Target& target);
+  Target TargetOn(const Platform& platform) const;
+  // Whether the caller is in a call: nobody else uses the communicator then.
+  bool IsCalling() const {
+    return caller_ != nullptr && !caller_->End().has_value();
+  }
   bool CanGive() const;
   absl::Status Give();
+  absl::Status CallErrand(const Batch& batch);
+  absl::Status CallEntries(const Batch& batch);
   absl::Status AwaitGiven();
   absl::Status LookAfter();
   absl::Status StateOf(Result& state);
@@ -179,12 +197,14 @@ class Lane {
   LaneSupply& supply_;
   const Options options_;
 
+  std::shared_ptr<Caller> caller_;
   cuda::Stream stream_ = nullptr;
+  bool stream_is_left_ = false;
   Comm comm_ = nullptr;  // null until it is made
   std::deque<Batch> waiting_;
   std::deque<Batch> running_;
-  // NCCL has yet to put the last one of `running_` into the stream: nothing
-  // else may be done with the communicator until it has.
+  // NCCL, or the caller, has yet to put the last one of `running_` into the
+  // stream: nothing else may be done with the communicator until it has.
   bool in_progress_ = false;
   uint64_t added_ = 0;
   uint64_t ended_ = 0;

@@ -137,10 +137,12 @@ class NcclBackend : public Backend {
   }
 
   std::shared_ptr<Descent> Split(const SplitOptions& options) override {
-    if (!options.excluded.empty()) return Shrink(options);
+    // Nothing could end such a call while ranks are missing: they meet anew.
+    const bool blocks = IsBlocking(options_.nccl) || IsBlocking(options.nccl);
+    if (!options.excluded.empty()) return Shrink(options, blocks);
     // There is nothing to split before the first collective, which the ranks
     // may be at different sides of.
-    if (options_.device < 0) return nullptr;
+    if (options_.device < 0 || blocks) return nullptr;
     auto split =
         std::make_shared<nccl::Split>(platform_, options, options_.rank);
     MutexLock lock(mutex_);
@@ -211,11 +213,11 @@ class NcclBackend : public Backend {
   }
 
   // A communicator that has failed was aborted: nothing can come of it.
-  std::shared_ptr<Descent> Shrink(const SplitOptions& options) {
+  std::shared_ptr<Descent> Shrink(const SplitOptions& options, bool blocks) {
     MutexLock lock(mutex_);
     Comm comm = nullptr;
     const auto lane = lanes_.find(kGroupLane);
-    if (platform_.nccl.CommShrink != nullptr && status_.ok() &&
+    if (platform_.nccl.CommShrink != nullptr && !blocks && status_.ok() &&
         lane != lanes_.end()) {
       GiveBackAll();
       comm = lane->second->TakeComm();
@@ -303,7 +305,8 @@ class NcclBackend : public Backend {
                       .device = device_,
                       .is_pair = key != kGroupLane,
                       .is_high_priority = options_.nccl.is_high_priority_stream,
-                      .wants_copy_engines = WantsCopyEngines(options_.nccl)});
+                      .wants_copy_engines = WantsCopyEngines(options_.nccl),
+                      .is_blocking = IsBlocking(options_.nccl)});
     MUSTER_RETURN_IF_ERROR(lane->Open());
     Lane* const made = lane.get();
     makers_.emplace_back([this, made, deadline] { Make(*made, deadline); });
@@ -317,8 +320,9 @@ class NcclBackend : public Backend {
     const cuda::DeviceGuard guard(platform_.cuda, place.device);
     absl::StatusOr<Comm> comm = MakeCommunicator(
         {.platform = platform_,
-         .group = options_,
+         .group = kept_options_,
          .device = place.device,
+         .caller = lane.caller(),
          .heritage = place.key == kGroupLane ? heritage_ : nullptr,
          .key = place.key,
          .rank = place.rank,
@@ -340,9 +344,7 @@ class NcclBackend : public Backend {
     MutexLock lock(mutex_);
     if (comm.ok() && !status_.ok()) {
       platform_.nccl.CommAbort(*comm);
-      return;
-    }
-    if (comm.ok()) {
+    } else if (comm.ok()) {
       lane.SetComm(*comm);
       status = GiveWaiting(lane);
     }
@@ -424,10 +426,9 @@ class NcclBackend : public Backend {
   void AbortCommunicators() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (give_up_at_ == Instant::max()) {
       give_up_at_ = Clock::now() + kDrain;
-      std::vector<Comm> comms;
-      for (auto& [key, lane] : lanes_) comms.push_back(lane->GiveUp());
-      aborter_.Begin(device_, std::move(comms), std::move(parted_),
-                     {kept_options_, heritage_});
+      Aborter::Comms comms = {.parted = std::move(parted_)};
+      for (auto& [key, lane] : lanes_) lane->GiveUp(comms);
+      aborter_.Begin(device_, std::move(comms), {kept_options_, heritage_});
     }
     if (aborter_.IsDone()) late_pieces_.clear();
   }

@@ -224,46 +224,6 @@ TEST_F(NcclBackendTest, AGroupThatIsBoundToADeviceIsMadeAtOnce) {
                 "argument device_id: 2, but there are 2 CUDA devices"));
 }
 
-TEST_F(NcclBackendTest, TheOptionsComeToNccl) {
-  NcclOptions options = {.blocking_wait = true, .min_ctas = 4};
-  options.net_name = "Socket";
-  options.cta_policy = NcclOptions::CtaPolicy::kZero;
-  Make(1, -1, options);
-  const auto work = AllReduce(0, OnDevice(1, 1));
-  EXPECT_EQ(work->Synchronize(), absl::OkStatus());
-  EXPECT_TRUE(work->IsCompleted());
-  const Config config = testing::LastConfig();
-  EXPECT_EQ(config.min_ctas, 4);
-  EXPECT_EQ(config.cta_policy, kCtaPolicyZero);
-  EXPECT_EQ(config.max_ctas, kUndefined);
-  EXPECT_EQ(config.blocking, 0);
-  options.max_ctas = 3;
-  EXPECT_EQ(CreateNcclBackend(platform_, {.nccl = options}).status(),
-            absl::InvalidArgumentError(
-                "NcclOptions::min_ctas: 4 is above max_ctas, which is 3"));
-}
-
-TEST_F(NcclBackendTest, ACtaPolicyThatNcclIsTooOldForIsAnError) {
-  const auto made = [&](int version, NcclOptions::CtaPolicy policy) {
-    platform_.nccl_version = version;
-    NcclOptions options;
-    options.cta_policy = policy;
-    return CreateNcclBackend(platform_, {.nccl = options}).status();
-  };
-  using enum NcclOptions::CtaPolicy;
-  EXPECT_EQ(made(22604, kDefault),
-            absl::UnimplementedError("NcclOptions::cta_policy: 0 needs NCCL "
-                                     "2.27.0, this is 2.26.4"));
-  EXPECT_EQ(made(22703, kEfficiency), absl::OkStatus());
-  EXPECT_EQ(made(22703, kZero),
-            absl::UnimplementedError("NcclOptions::cta_policy: 2 needs NCCL "
-                                     "2.28.0, this is 2.27.3"));
-  EXPECT_EQ(made(22800, kZero), absl::OkStatus());
-  EXPECT_EQ(
-      made(22800, static_cast<NcclOptions::CtaPolicy>(3)),
-      absl::InvalidArgumentError("NcclOptions::cta_policy: 3 is no CtaPolicy"));
-}
-
 TEST_F(NcclBackendTest, AGroupInPeaceGivesItsCommunicatorsBackUnaborted) {
   testing::TakeAborts();
   Make(2);

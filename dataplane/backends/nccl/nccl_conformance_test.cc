@@ -117,6 +117,12 @@ bool Register() {
             zero.nccl.cta_policy = NcclOptions::CtaPolicy::kZero;
             return *nccl::CreateNcclBackend(ThePlatform(), zero);
           }) &&
+      add("nccl-host-blocking",
+          [](const BackendOptions& options, int) {
+            BackendOptions blocking = options;
+            blocking.nccl.blocking = true;
+            return *nccl::CreateNcclBackend(ThePlatform(), blocking);
+          }) &&
       add("nccl-host-split",
           [](const BackendOptions& options, int device) {
             return Part(options, device, /*shrinks=*/false);
@@ -146,6 +152,8 @@ INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance,
                                  Values(1, 2, 3, 4)));
 INSTANTIATE_TEST_SUITE_P(NcclZeroCta, BackendConformance,
                          Combine(Values("nccl-host-zero-cta"), Values(3)));
+INSTANTIATE_TEST_SUITE_P(NcclBlocking, BackendConformance,
+                         Combine(Values("nccl-host-blocking"), Values(1, 3)));
 
 // NCCL does not see who is gone and who runs something else: the coordinator
 // does, and debug level DETAIL. It has no tags, and no receive from any rank.

@@ -32,7 +32,8 @@ class BackendTest : public ::testing::Test {
     EXPECT_THAT(TakeMisuses(), ::testing::IsEmpty());
     EXPECT_THAT(cuda::testing::TakeMisuses(), ::testing::IsEmpty());
     EXPECT_EQ(CountLeaks().comms, 0U);
-    EXPECT_EQ(cuda::testing::CountLeaks().streams, 0U);
+    EXPECT_EQ(cuda::testing::CountLeaks().streams - streams_before_,
+              allowed_streams_);
     EXPECT_EQ(cuda::testing::CountLeaks().events, 0U);
     EXPECT_EQ(cuda::testing::CountLeaks().memory - memory_before_,
               allowed_leaks_);
@@ -94,9 +95,11 @@ class BackendTest : public ::testing::Test {
   std::vector<std::unique_ptr<Backend>> backends_;
   std::vector<float*> memory_;
   std::vector<cuda::Stream> streams_;
-  // Pieces of memory that are left: before, and by this one.
+  // Pieces of memory, and streams, that are left: before, and by this one.
   const size_t memory_before_ = cuda::testing::CountLeaks().memory;
   size_t allowed_leaks_ = 0;
+  const size_t streams_before_ = cuda::testing::CountLeaks().streams;
+  size_t allowed_streams_ = 0;
 };
 
 }  // namespace muster::dataplane::nccl::testing

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dataplane/backends/nccl/testing/host_config.h"
 #include "dataplane/backends/nccl/testing/host_nccl.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 
@@ -22,6 +23,7 @@ struct World {
   Config last_config ABSL_GUARDED_BY(mutex);
   int aborts ABSL_GUARDED_BY(mutex) = 0;
   std::function<void()> free_hook ABSL_GUARDED_BY(mutex);
+  std::function<void()> connect_hook ABSL_GUARDED_BY(mutex);
   Made made ABSL_GUARDED_BY(mutex);
   uint64_t last_id ABSL_GUARDED_BY(mutex) = 0;
   std::vector<std::string> misuses ABSL_GUARDED_BY(mutex);
@@ -79,6 +81,21 @@ std::shared_ptr<HostComm> NewComm(std::function<std::optional<Place>()> settle,
   return comm;
 }
 
+// What the communicator that is begun is to be like; a misuse if NCCL refuses
+// that.
+bool Take(const Config* config, absl::string_view what) {
+  if (config == nullptr) return true;
+  const std::string wrong = WhatIsWrongWith(*config);
+  if (!wrong.empty()) {
+    Misuse(kInvalidArgument, absl::StrCat(what, " with ", wrong));
+    return false;
+  }
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  world.last_config = *config;
+  return true;
+}
+
 // A communicator that comes of `parent`, if there is `comm`, once `team` has
 // met at `step`: the call waits for that, or, of a parent that does not block,
 // leaves it in progress.
@@ -89,17 +106,16 @@ Result Divide(const std::shared_ptr<HostComm>& parent,
   const auto give_out = [comm, made] {
     if (comm != nullptr) *made = Add(comm);
   };
-  {
+  if (parent->nonblocking) {
     MutexLock lock(parent->mutex);
-    if (parent->nonblocking) {
-      parent->dividing = [team, step, give_out] {
-        if (!team->HasMet(step)) return false;
-        give_out();
-        return true;
-      };
-      return kInProgress;
-    }
+    parent->dividing = [team, step, give_out] {
+      if (!team->HasMet(step)) return false;
+      give_out();
+      return true;
+    };
+    return kInProgress;
   }
+  const Calling calling(*parent);
   team->Await(step, [parent] { return parent->IsAborted(); });
   give_out();
   return kSuccess;
@@ -141,14 +157,20 @@ Result Remove(Comm handle, absl::string_view what, bool abort) {
   if (comm == nullptr) {
     return Misuse(kInvalidArgument, absl::StrCat(what, " of no communicator"));
   }
+  if (comm->calls > 0) {
+    Misuse(kInvalidUsage, absl::StrCat(what, " while a call is under way"));
+  }
   std::shared_ptr<Team> team;
   bool keeps_ops = false;
   bool must_abort = false;
   bool keeps_windows = false;
   bool lost_name = false;
+  // They keep the communicator that keeps them.
+  std::vector<std::function<void()>> never;
   {
     MutexLock lock(comm->mutex);
-    comm->aborted = comm->aborted || abort;
+    never.swap(comm->in_progress);
+    if (abort) comm->aborted = true;
     team = comm->team;
     keeps_ops = !comm->factors.empty();
     must_abort = comm->shrunk_by_abort;
@@ -172,17 +194,21 @@ Result Remove(Comm handle, absl::string_view what, bool abort) {
   return kSuccess;
 }
 
-void CallFreeHook() {
+void RunHook(std::function<void()> World::*which) {
   std::function<void()> hook;
   {
     World& world = TheWorld();
     MutexLock lock(world.mutex);
-    hook = world.free_hook;
+    hook = world.*which;
   }
   if (hook != nullptr) hook();
 }
 
+void CallFreeHook() { RunHook(&World::free_hook); }
+
 }  // namespace
+
+void CallConnectHook() { RunHook(&World::connect_hook); }
 
 Result Misuse(Result result, absl::string_view what) {
   World& world = TheWorld();
@@ -218,6 +244,7 @@ std::optional<Ready> Use(Comm handle, absl::string_view what, bool collective) {
     ready.rank = comm->rank;
     if (settled && collective) ready.step = comm->next_step++;
   }
+  settled = settled && comm->calls == 0;
   if (usable && settled) return ready;
   Misuse(kInvalidUsage,
          absl::StrCat(what, usable ? " while something is in progress"
@@ -239,11 +266,11 @@ Result CommInitRankConfig(Comm* made, int size, UniqueId id, int rank,
     return Misuse(kInvalidArgument,
                   absl::StrCat("CommInitRank of rank ", rank, " of ", size));
   }
+  if (!Take(config, "CommInitRank")) return kInvalidArgument;
   std::shared_ptr<Team> team;
   {
     World& world = TheWorld();
     MutexLock lock(world.mutex);
-    if (config != nullptr) world.last_config = *config;
     ++world.made.by_id;
     std::shared_ptr<Team>& known = world.teams[id.internal];
     if (known == nullptr) known = std::make_shared<Team>(size);
@@ -259,6 +286,7 @@ Result CommInitRankConfig(Comm* made, int size, UniqueId id, int rank,
   *made = Add(comm);
   team->Arrive(0, rank, {});
   if (config != nullptr && config->blocking == 0) return kInProgress;
+  const Calling calling(*comm);
   team->Await(0, [comm] { return comm->IsAborted(); });
   return kSuccess;
 }
@@ -277,10 +305,10 @@ Result CommSplit(Comm parent, int color, int key, Comm* made, Config* config) {
   team->Arrive(step, ready->rank, {.color = color, .key = key});
   std::shared_ptr<HostComm> comm;
   if (color != kSplitNoColor) {
+    if (!Take(config, "CommSplit")) return kInvalidArgument;
     {
       World& world = TheWorld();
       MutexLock lock(world.mutex);
-      if (config != nullptr) world.last_config = *config;
       ++world.made.by_split;
     }
     const auto settle = [team, step, color,
@@ -336,10 +364,10 @@ Result CommShrink(Comm parent, int* excluded, int count, Comm* made,
   const std::shared_ptr<Team> smaller =
       ready->team->Divide(~name, /*color=*/0, members.size());
   const int new_rank = static_cast<int>(place - members.begin());
+  if (!Take(config, "CommShrink")) return kInvalidArgument;
   {
     World& world = TheWorld();
     MutexLock lock(world.mutex);
-    if (config != nullptr) world.last_config = *config;
     ++world.made.by_shrink;
   }
   const auto comm = NewComm(
@@ -417,17 +445,16 @@ Result CommWindowRegister(Comm handle, void* data, size_t bytes, Window* window,
     MutexLock lock(comm->mutex);
     comm->windows.insert(*window);
   };
-  {
+  if (ready->comm->nonblocking) {
     MutexLock lock(ready->comm->mutex);
-    if (ready->comm->nonblocking) {
-      ready->comm->dividing = [=] {
-        if (!team->HasMet(step)) return false;
-        give_out();
-        return true;
-      };
-      return kInProgress;
-    }
+    ready->comm->dividing = [=] {
+      if (!team->HasMet(step)) return false;
+      give_out();
+      return true;
+    };
+    return kInProgress;
   }
+  const Calling calling(*ready->comm);
   if (team->Await(step, ready->over).has_value()) give_out();
   return kSuccess;
 }
@@ -486,10 +513,19 @@ void SetFreeHook(std::function<void()> hook) {
   world.free_hook = std::move(hook);
 }
 
+void SetConnectHook(std::function<void()> hook) {
+  World& world = TheWorld();
+  MutexLock lock(world.mutex);
+  world.connect_hook = std::move(hook);
+}
+
 Result CommGetAsyncError(Comm handle, Result* error) {
   const std::shared_ptr<HostComm> comm = CommOf(handle);
   if (comm == nullptr) {
     return Misuse(kInvalidArgument, "CommGetAsyncError of no communicator");
+  }
+  if (comm->calls > 0) {
+    Misuse(kInvalidUsage, "CommGetAsyncError while a call is under way");
   }
   std::function<bool()> dividing;
   {

@@ -39,12 +39,16 @@ struct HostComm {
   // Finds both out, as soon as all are there.
   std::function<std::optional<Place>()> settle ABSL_GUARDED_BY(mutex);
   uint64_t next_step ABSL_GUARDED_BY(mutex) = 1;
-  // Whether calls may be in progress when they return.
-  bool nonblocking ABSL_GUARDED_BY(mutex) = false;
+  // Whether calls may be in progress when they return. Constant once there is
+  // somebody else to ask.
+  bool nonblocking = false;
+  // Calls of one that blocks which have not returned.
+  std::atomic<int> calls{0};
   // What such calls have yet to put into streams, and for how many more looks.
   std::vector<std::function<void()>> in_progress ABSL_GUARDED_BY(mutex);
   int looks_left ABSL_GUARDED_BY(mutex) = 0;
-  bool aborted ABSL_GUARDED_BY(mutex) = false;
+  // Also asked while a team's lock is held, which comes after `mutex`.
+  std::atomic<bool> aborted{false};
   // It was ended by CommShrink: it is to be aborted.
   bool shrunk_by_abort ABSL_GUARDED_BY(mutex) = false;
   // A split or a shrink of it, of which not all ranks were there: gives the new
@@ -62,10 +66,7 @@ struct HostComm {
   // What is in streams and has not ended.
   std::atomic<int> outstanding{0};
 
-  bool IsAborted() {
-    MutexLock lock(mutex);
-    return aborted;
-  }
+  bool IsAborted() const { return aborted; }
   // Whether it is made.
   bool Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (settle == nullptr) return true;
@@ -76,6 +77,18 @@ struct HostComm {
     settle = nullptr;
     return true;
   }
+};
+
+// While there is one a call is under way.
+class Calling {
+ public:
+  explicit Calling(HostComm& comm) : comm_(comm) { ++comm_.calls; }
+  ~Calling() { --comm_.calls; }
+  Calling(const Calling&) = delete;
+  Calling& operator=(const Calling&) = delete;
+
+ private:
+  HostComm& comm_;
 };
 
 // Notes `what`, and returns `result`.
@@ -112,6 +125,9 @@ Result CommFinalize(Comm comm);
 Result CommDestroy(Comm comm);
 Result CommAbort(Comm comm);
 Result CommGetAsyncError(Comm handle, Result* error);
+
+// What a call that blocks does besides.
+void CallConnectHook();
 
 // The group of NCCL in which there were CommAborts has ended.
 void EndAborts();

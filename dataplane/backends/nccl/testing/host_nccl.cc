@@ -140,8 +140,11 @@ Result Flush() {
       g_launches.push_back(one.sends.size() + one.works.size());
     }
     ++one.comm->outstanding;
-    MutexLock lock(one.comm->mutex);
-    if (one.comm->nonblocking && looks > 0) {
+    if (!one.comm->nonblocking) {
+      const Calling calling(*one.comm);
+      CallConnectHook();
+      LaunchGathered(one);
+    } else if (MutexLock lock(one.comm->mutex); looks > 0) {
       one.comm->looks_left = looks;
       one.comm->in_progress.emplace_back([one] { LaunchGathered(one); });
       result = kInProgress;

@@ -26,14 +26,16 @@ namespace muster::dataplane::nccl::testing {
 //   CommGetAsyncError have said so; only then it is in its stream.
 // - A split or a shrink of one that does not block leaves that one in progress
 //   until all ranks are there; only then there is the new one.
+// - Of one that blocks calls are done when they return, and no other thread
+//   uses it, asks it or aborts it before.
 //
 // What NCCL forbids returns an error and is noted as a misuse: groups that are
 // not balanced, communicators that are gone, aborted or in progress, those that
 // are split or shrunk while something is under way, or destroyed where they are
 // to be aborted; windows of memory that is none of MemAlloc's, or whose memory
-// or communicator goes before them; texts of a configuration that do not
-// outlive it; tensors that are not on the device, ranks whose calls do not fit.
-// Thread-safe.
+// or communicator goes before them; configurations that NCCL refuses, and
+// texts of one that do not outlive it; tensors that are not on the device,
+// ranks whose calls do not fit. Thread-safe.
 Api HostNcclApi();
 
 // What GetVersion says; what is not in an NCCL that old is null in the Api.
@@ -79,6 +81,11 @@ int TakeAborts();
 // last of its group of NCCL, or in none, when what it ends knows of it: there
 // CUDA waits for all that the device does. Null: nothing.
 void SetFreeHook(std::function<void()> hook);
+
+// Called from now on by each collective, send and receive, or group of them, of
+// a communicator that blocks, before it is in its stream: there NCCL connects
+// ranks, and waits for them. Null: nothing.
+void SetConnectHook(std::function<void()> hook);
 
 // Communicators and reduce operations that were made and not given back.
 struct Leaks {

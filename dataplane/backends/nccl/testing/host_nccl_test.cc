@@ -285,6 +285,53 @@ TEST_F(HostNcclTest, ANameThatDoesNotOutliveItsCommunicatorIsAMisuse) {
   EXPECT_THAT(TakeMisuses(), ElementsAre("CommDestroy: its name is gone"));
 }
 
+TEST_F(HostNcclTest, WhileACallOfOneThatBlocksIsUnderWayItIsNobodyElses) {
+  UniqueId id;
+  ASSERT_EQ(api_.GetUniqueId(&id), kSuccess);
+  Config config;
+  config.blocking = 1;
+  Comm comm = nullptr;
+  EXPECT_EQ(api_.CommInitRankConfig(&comm, 1, id, 0, &config), kSuccess);
+  Floats value(cuda_, 1, 1);
+  SetConnectHook([&] {
+    Result error = kSuccess;
+    EXPECT_EQ(api_.CommGetAsyncError(comm, &error), kSuccess);
+    EXPECT_NE(api_.AllReduce(value.data(), value.data(), 1, kFloat32, kSum,
+                             comm, nullptr),
+              kSuccess);
+    EXPECT_EQ(api_.CommAbort(comm), kSuccess);
+  });
+  EXPECT_EQ(api_.AllReduce(value.data(), value.data(), 1, kFloat32, kSum, comm,
+                           nullptr),
+            kSuccess);
+  SetConnectHook(nullptr);
+  EXPECT_THAT(TakeMisuses(),
+              ElementsAre("CommGetAsyncError while a call is under way",
+                          "AllReduce while something is in progress",
+                          "CommAbort while a call is under way"));
+}
+
+TEST_F(HostNcclTest, AConfigurationThatNcclRefusesIsAMisuse) {
+  UniqueId id;
+  ASSERT_EQ(api_.GetUniqueId(&id), kSuccess);
+  Comm comm = nullptr;
+  Config config;
+  config.split_share = 2;
+  EXPECT_NE(api_.CommInitRankConfig(&comm, 1, id, 0, &config), kSuccess);
+  config = {};
+  config.min_ctas = 4;
+  EXPECT_NE(api_.CommInitRankConfig(&comm, 1, id, 0, &config), kSuccess);
+  config = {};
+  config.magic = 0;
+  EXPECT_NE(api_.CommInitRankConfig(&comm, 1, id, 0, &config), kSuccess);
+  EXPECT_THAT(
+      TakeMisuses(),
+      ElementsAre(
+          "CommInitRank with splitShare 2",
+          "CommInitRank with minCTAs 4, maxCTAs -2147483648",
+          "CommInitRank with a configuration that was not initialized"));
+}
+
 TEST_F(HostNcclTest, AnAbortEndsWhatWaitsThereAndNowhereElse) {
   OnRanks(2, [&](Rank& self) {
     if (self.rank == 1) return;
