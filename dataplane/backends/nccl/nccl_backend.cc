@@ -491,7 +491,7 @@ class NcclBackend : public Backend {
     }
     const cuda::DeviceGuard guard(platform_.cuda, device_);
     Lane& lane = *lanes_.at(kGroupLane);
-    lane.Add(SymmetricPiece::GivingBack(std::move(piece)));
+    lane.Add(SymmetricPiece::GivingBack(std::move(piece), late_pieces_));
     End(GiveWaiting(lane));
   }
 

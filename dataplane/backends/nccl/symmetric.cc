@@ -51,18 +51,23 @@ absl::Status NotCome(const BackendOptions& group, const SymmetricPiece& piece) {
 
 class SymmetricPiece::Return : public Errand {
  public:
-  explicit Return(std::shared_ptr<SymmetricPiece> piece)
-      : piece_(std::move(piece)) {}
+  Return(std::shared_ptr<SymmetricPiece> piece,
+         std::vector<std::shared_ptr<SymmetricPiece>>& late)
+      : piece_(std::move(piece)), late_(late) {}
 
   Result Begin(Comm comm) override {
     const Window window = std::exchange(piece_->window_, nullptr);
     if (window == nullptr) return kSuccess;
     return piece_->platform_.nccl.CommWindowDeregister(comm, window);
   }
-  void End(const absl::Status&) override { piece_ = nullptr; }
+  void End(const absl::Status& why) override {
+    if (!why.ok()) late_.push_back(std::move(piece_));
+    piece_ = nullptr;
+  }
 
  private:
   std::shared_ptr<SymmetricPiece> piece_;
+  std::vector<std::shared_ptr<SymmetricPiece>>& late_;
 };
 
 absl::StatusOr<std::shared_ptr<SymmetricPiece>> SymmetricPiece::Allocate(
@@ -117,8 +122,9 @@ absl::Status SymmetricPiece::Await(Instant deadline, const std::string& group,
 }
 
 std::shared_ptr<Errand> SymmetricPiece::GivingBack(
-    std::shared_ptr<SymmetricPiece> piece) {
-  return std::make_shared<Return>(std::move(piece));
+    std::shared_ptr<SymmetricPiece> piece,
+    std::vector<std::shared_ptr<SymmetricPiece>>& late) {
+  return std::make_shared<Return>(std::move(piece), late);
 }
 
 absl::Status AgreeOnBytes(const BackendOptions& group,

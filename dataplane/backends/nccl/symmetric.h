@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -47,9 +48,12 @@ class SymmetricPiece : public Errand {
   absl::Status Await(Instant deadline, const std::string& group,
                      const std::function<absl::Status()>& over);
 
-  // The errand that gives the window back, and keeps the piece until then.
+  // The errand that gives the window back, and keeps the piece until then. If
+  // that comes to nothing the piece is added to `late`, for whoever ends the
+  // communicator: its memory must not go before.
   static std::shared_ptr<Errand> GivingBack(
-      std::shared_ptr<SymmetricPiece> piece);
+      std::shared_ptr<SymmetricPiece> piece,
+      std::vector<std::shared_ptr<SymmetricPiece>>& late);
 
  private:
   class Return;

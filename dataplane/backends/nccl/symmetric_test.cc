@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <future>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -26,6 +27,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 class SymmetricTest : public testing::BackendTest {
  protected:
@@ -128,6 +130,24 @@ TEST_F(SymmetricTest, OfAGroupThatHasFailedItIsGivenBackAfterTheCommunicator) {
   backends_[0]->Abort(absl::AbortedError("rank 1 is gone"));
   pieces_[0] = nullptr;
   EXPECT_EQ(Wait(stuck), absl::AbortedError("rank 1 is gone"));
+}
+
+TEST_F(SymmetricTest, SoIsWhatWasGivenBackBeforeAndWaitsForItsTurn) {
+  // The abort takes longer than whatever ends with the group.
+  static std::promise<void> gate;
+  static std::shared_future<void> going = gate.get_future().share();
+  platform_.nccl.CommAbort = [](Comm comm) {
+    going.wait();
+    return testing::HostNcclApi().CommAbort(comm);
+  };
+  Make(2);
+  Allocate(4);
+  const auto stuck = AllReduce(0, OnDevice(1, 1));
+  pieces_[0] = nullptr;
+  backends_[0]->Abort(absl::AbortedError("rank 1 is gone"));
+  EXPECT_EQ(Wait(stuck), absl::AbortedError("rank 1 is gone"));
+  EXPECT_THAT(testing::TakeMisuses(), IsEmpty());
+  gate.set_value();
 }
 
 TEST_F(SymmetricTest, WhoDoesNotComeEndsTheGroupInTime) {
