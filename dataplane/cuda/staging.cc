@@ -127,6 +127,15 @@ struct Slot {
   std::shared_ptr<Work> work;
 };
 
+// Slots whose copies nobody waits for any more, and which these may come to
+// yet: theirs for the life of the process.
+void Leave(std::vector<std::unique_ptr<Slot>> slots) {
+  static auto* const mutex = new Mutex;
+  static auto* const left = new std::vector<std::unique_ptr<Slot>>;
+  MutexLock lock(*mutex);
+  for (auto& slot : slots) left->push_back(std::move(slot));
+}
+
 // The streams for copies of a device.
 struct Streams {
   Stream in = nullptr;
@@ -471,8 +480,7 @@ class Staging : public Backend {
     const Instant until = Clock::now() + kDrain;
     while (Query(api_, last) == kNotReady) {
       if (Clock::now() >= until) {
-        for (auto& slot : slots_) static_cast<void>(slot.release());
-        slots_.clear();
+        Leave(std::exchange(slots_, {}));
         device_ = -1;
         streams.in = nullptr;
         return;

@@ -73,6 +73,8 @@ class StagingTest : public ::testing::Test {
     backend_.reset();
     SetCurrentStream(0, nullptr);
     EXPECT_EQ(api_.StreamDestroy(stream_), kSuccess);
+    // What was left to its copies, too.
+    testing::SynchronizeAll();
     for (void* const data : memory_) api_.Free(data);
     EXPECT_THAT(testing::TakeMisuses(), IsEmpty());
   }

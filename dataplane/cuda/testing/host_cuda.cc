@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -468,6 +469,17 @@ void Launch(Stream stream, std::function<void()> kernel) {
     return;
   }
   known->Give(std::move(kernel));
+}
+
+void SynchronizeAll() {
+  std::vector<std::shared_ptr<HostStream>> all;
+  {
+    World& world = TheWorld();
+    MutexLock lock(world.mutex);
+    for (const auto& [stream, host] : world.streams) all.push_back(host);
+    for (const auto& [device, host] : world.defaults) all.push_back(host);
+  }
+  for (const auto& stream : all) stream->Await();
 }
 
 bool IsDeviceMemory(const void* data, size_t bytes) {

@@ -24,6 +24,10 @@ Api HostCudaApi(int devices = 2);
 // device's default stream. `kernel` may wait for other streams.
 void Launch(Stream stream, std::function<void()> kernel);
 
+// Waits for all that all streams have been given, also those that nobody knows
+// any more: CUDA does that before it frees memory.
+void SynchronizeAll();
+
 // Whether this is memory that Malloc gave out, with so many bytes behind it.
 bool IsDeviceMemory(const void* data, size_t bytes);
 

@@ -76,9 +76,12 @@ class OnDeviceBackend : public Backend {
                          inner](const absl::Status& status) {
       if (status.ok()) {
         copies->TakeBack();
+        work->SetSourceRank(inner->source_rank());
+      }
+      {
+        // Whose tensors they are may free them now.
         const DeviceGuard guard(api, device);
         CHECK_EQ(api.StreamSynchronize(CurrentStream(device)), kSuccess);
-        work->SetSourceRank(inner->source_rank());
       }
       work->Complete(status);
     });
