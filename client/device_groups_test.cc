@@ -120,5 +120,30 @@ TEST(BatchIsendIrecvTest, RanksMayAllSendFirst) {
   }
 }
 
+TEST(AllocateSymmetricTest, CollectivesOfNcclRunInIt) {
+  LocalGroups world(3, std::chrono::seconds(60), "nccl");
+  const auto thrown = world.OnEachRank([](const auto& group, int rank) {
+    SymmetricTensor mine = AllocateSymmetric(group, DataType::kFloat32, {2});
+    const SymmetricTensor all =
+        AllocateSymmetric(group, DataType::kFloat32, {6});
+    const auto memory = [](const Tensor& tensor) {
+      return DeviceMemory::Of(tensor.device().index, tensor.data(),
+                              tensor.bytes());
+    };
+    std::vector<float> values(2, static_cast<float>(rank));
+    memory(mine.tensor()).Write(values.data(), mine.tensor().bytes());
+    group->AllGatherIntoTensor(all.tensor(), mine.tensor());
+    values.resize(6);
+    memory(all.tensor()).Read(values.data(), all.tensor().bytes());
+    EXPECT_THAT(values, ElementsAre(0, 0, 1, 1, 2, 2));
+    // The window goes in its place among the collectives.
+    mine = {};
+    group->AllReduce(all.tensor());
+    memory(all.tensor()).Read(values.data(), all.tensor().bytes());
+    EXPECT_THAT(values, ElementsAre(0, 0, 3, 3, 6, 6));
+  });
+  EXPECT_THAT(thrown, Each(IsEmpty()));
+}
+
 }  // namespace
 }  // namespace muster

@@ -73,20 +73,30 @@ DeviceMemory::DeviceMemory(int device, size_t bytes)
   data_ = static_cast<std::byte*>(data);
 }
 
+DeviceMemory DeviceMemory::Of(int device, void* data, size_t bytes) {
+  DeviceMemory memory(device, 0);
+  memory.bytes_ = bytes;
+  memory.data_ = static_cast<std::byte*>(data);
+  memory.owns_ = false;
+  return memory;
+}
+
 DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
     : device_(other.device_),
       bytes_(std::exchange(other.bytes_, 0)),
-      data_(std::exchange(other.data_, nullptr)) {}
+      data_(std::exchange(other.data_, nullptr)),
+      owns_(other.owns_) {}
 
 DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
   std::swap(device_, other.device_);
   std::swap(bytes_, other.bytes_);
   std::swap(data_, other.data_);
+  std::swap(owns_, other.owns_);
   return *this;
 }
 
 DeviceMemory::~DeviceMemory() {
-  if (data_ == nullptr) return;
+  if (data_ == nullptr || !owns_) return;
   const Api& api = TheRuntime()->api;
   const DeviceGuard guard(api, device_);
   api.Free(data_);

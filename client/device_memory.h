@@ -18,8 +18,9 @@ namespace muster {
 // --verbose` says why. Looked at once.
 int CudaDeviceCount();
 
-// Memory of one device, which it frees when it goes; what is under way on the
-// device is waited for then. Movable. One thread at a time.
+// Memory of one device, which it frees when it goes, but for somebody else's;
+// what is under way on the device is waited for then. Movable. One thread at a
+// time.
 //
 // What the methods do is ordered with the calling thread's current stream
 // (streams.h), as collectives are.
@@ -31,6 +32,9 @@ class DeviceMemory {
   // kInvalidArgument (no such device), kResourceExhausted (it has no room for
   // `bytes`).
   DeviceMemory(int device, size_t bytes);
+  // `bytes` at `data` on the device, of somebody who frees them, and outlives
+  // this: a SymmetricTensor's, for instance. Throws as the other one.
+  static DeviceMemory Of(int device, void* data, size_t bytes);
   DeviceMemory(DeviceMemory&& other) noexcept;
   DeviceMemory& operator=(DeviceMemory&& other) noexcept;
   ~DeviceMemory();
@@ -56,6 +60,7 @@ class DeviceMemory {
   int device_ = 0;
   size_t bytes_ = 0;
   std::byte* data_ = nullptr;
+  bool owns_ = true;
 };
 
 // Waits on the host until what the calling thread's current stream of

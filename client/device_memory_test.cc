@@ -74,6 +74,22 @@ TEST(DeviceMemoryTest, ItMovesAndMayBeNone) {
   none.Write(nullptr, 0);
 }
 
+TEST(DeviceMemoryTest, SomebodyElsesIsNotFreed) {
+  DeviceMemory memory(0, 8);
+  memory.Clear();
+  {
+    DeviceMemory half = DeviceMemory::Of(0, memory.data() + 4, 4);
+    DeviceMemory moved = std::move(half);
+    const int32_t number = 7;
+    moved.Write(&number, sizeof(number));
+    EXPECT_THROW(moved.Write(&number, sizeof(number), 1), DistError);
+  }
+  int32_t numbers[2] = {1, 1};
+  memory.Read(numbers, sizeof(numbers));
+  EXPECT_THAT(numbers, ElementsAre(0, 7));
+  EXPECT_THROW(DeviceMemory::Of(9, memory.data(), 4), DistError);
+}
+
 TEST(DeviceMemoryTest, ErrorsNameTheDeviceAndTheSizes) {
   EXPECT_EQ(StatusOf([] { DeviceMemory(2, 16); }),
             absl::InvalidArgumentError("argument device: there is no cuda:2, "

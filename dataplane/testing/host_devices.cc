@@ -142,6 +142,21 @@ nccl::Result ncclCommSplit(nccl::Comm a0, int a1, int a2, nccl::Comm* a3,
                            nccl::Config* a4) {
   return Nccl().CommSplit(a0, a1, a2, a3, a4);
 }
+nccl::Result ncclCommShrink(nccl::Comm a0, int* a1, int a2, nccl::Comm* a3,
+                            nccl::Config* a4, int a5) {
+  return Nccl().CommShrink(a0, a1, a2, a3, a4, a5);
+}
+nccl::Result ncclMemAlloc(void** a0, size_t a1) {
+  return Nccl().MemAlloc(a0, a1);
+}
+nccl::Result ncclMemFree(void* a0) { return Nccl().MemFree(a0); }
+nccl::Result ncclCommWindowRegister(nccl::Comm a0, void* a1, size_t a2,
+                                    nccl::Window* a3, int a4) {
+  return Nccl().CommWindowRegister(a0, a1, a2, a3, a4);
+}
+nccl::Result ncclCommWindowDeregister(nccl::Comm a0, nccl::Window a1) {
+  return Nccl().CommWindowDeregister(a0, a1);
+}
 nccl::Result ncclCommFinalize(nccl::Comm a0) { return Nccl().CommFinalize(a0); }
 nccl::Result ncclCommDestroy(nccl::Comm a0) { return Nccl().CommDestroy(a0); }
 nccl::Result ncclCommAbort(nccl::Comm a0) { return Nccl().CommAbort(a0); }
@@ -189,6 +204,14 @@ nccl::Result ncclSend(const void* a0, size_t a1, nccl::DataType a2, int a3,
 nccl::Result ncclRecv(void* a0, size_t a1, nccl::DataType a2, int a3,
                       nccl::Comm a4, cuda::Stream a5) {
   return Nccl().Recv(a0, a1, a2, a3, a4, a5);
+}
+nccl::Result ncclAlltoAll(const void* a0, void* a1, size_t a2,
+                          nccl::DataType a3, nccl::Comm a4, cuda::Stream a5) {
+  return Nccl().AlltoAll(a0, a1, a2, a3, a4, a5);
+}
+nccl::Result ncclScatter(const void* a0, void* a1, size_t a2, nccl::DataType a3,
+                         int a4, nccl::Comm a5, cuda::Stream a6) {
+  return Nccl().Scatter(a0, a1, a2, a3, a4, a5, a6);
 }
 const char* ncclGetErrorString(nccl::Result a0) {
   return Nccl().GetErrorString(a0);
