@@ -17,7 +17,7 @@ OptionTable::OptionTable(const std::vector<Option>& options, Form form)
     : form_(std::move(form)) {
   for (const Option& option : options) {
     entries_.push_back({absl::FindCommandLineFlag(option.name),
-                        option.placeholder, option.letter});
+                        option.placeholder, option.letter, option.other_name});
   }
 }
 
@@ -25,6 +25,7 @@ const OptionTable::Entry* OptionTable::Find(absl::string_view name) const {
   const std::string canonical = absl::StrReplaceAll(name, {{"-", "_"}});
   for (const Entry& entry : entries_) {
     if (entry.flag->Name() == canonical ||
+        (!canonical.empty() && entry.other_name == canonical) ||
         (canonical.size() == 1 && canonical[0] == entry.letter)) {
       return &entry;
     }
@@ -147,6 +148,10 @@ std::string OptionTable::Help() const {
     const bool is_switch = entry.placeholder.empty();
     absl::StrAppend(&text, "\n  ", Spelling(entry.flag->Name()),
                     is_switch ? "" : "=", entry.placeholder);
+    if (!entry.other_name.empty()) {
+      absl::StrAppend(&text, ", ", Spelling(entry.other_name), "=",
+                      entry.placeholder);
+    }
     if (entry.letter != 0) {
       absl::StrAppend(&text, ", -", std::string(1, entry.letter), " ",
                       entry.placeholder);

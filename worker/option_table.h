@@ -18,14 +18,16 @@ using Environment = std::map<std::string, std::string>;
 
 // OptionTable reads the options of a program into its flags, and knows of each
 // how it was given. An option may be spelt with dashes or underscores, with one
-// leading dash or two, or by its letter, and its value follows after "=" or as
-// the next argument.
+// leading dash or two, or by its letter or other name, and its value follows
+// after "=" or as the next argument.
 class OptionTable {
  public:
   struct Option {
     const char* name;         // of the flag
     const char* placeholder;  // of the value; empty: a switch
     char letter = 0;          // 0: it has none
+    // What it is called elsewhere; empty: nothing else.
+    const char* other_name = "";
   };
   struct Form {
     // Between the words of a name in help and errors, '-' or '_'.
@@ -69,6 +71,7 @@ class OptionTable {
     absl::CommandLineFlag* flag;
     std::string placeholder;
     char letter;
+    std::string other_name;
   };
 
   const Entry* Find(absl::string_view name) const;

@@ -30,7 +30,7 @@ class OptionTableTest : public ::testing::Test {
   // The flags are the process's: they begin anew in each test.
   absl::FlagSaver saver_;
   OptionTable table_ =
-      OptionTable({{"test_sheaves", "N", 's'}, {"test_thresh", ""}},
+      OptionTable({{"test_sheaves", "N", 's', "test_sh"}, {"test_thresh", ""}},
                   {.variables = {"A_", "B_"}, .hint = "that is chaff"});
 };
 
@@ -39,6 +39,7 @@ TEST_F(OptionTableTest, EverySpellingIsRead) {
        std::vector<std::vector<std::string>>{{"--test-sheaves=7"},
                                              {"--test_sheaves", "7"},
                                              {"-test-sheaves=7"},
+                                             {"--test-sh=7"},
                                              {"-s", "7"},
                                              {"-s=7"},
                                              {"-s7"}}) {
@@ -77,7 +78,8 @@ TEST_F(OptionTableTest, WhatIsWrongIsNamed) {
 
 TEST_F(OptionTableTest, HelpHasEveryOption) {
   EXPECT_EQ(table_.Help(),
-            "\n  --test-sheaves=N, -s N\n      how many sheaves; default 3\n"
+            "\n  --test-sheaves=N, --test-sh=N, -s N\n      how many sheaves; "
+            "default 3\n"
             "\n  --test-thresh\n      thresh them\n");
 }
 

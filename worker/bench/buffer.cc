@@ -6,19 +6,23 @@
 namespace muster::worker::bench {
 
 Buffer::Buffer(Device device, size_t bytes, bool is_symmetric)
-    : device_(device),
-      bytes_(bytes),
-      memory_(device.type == DeviceType::kCuda
-                  ? DeviceMemory(device.index, bytes)
-                  : DeviceMemory()) {
+    : device_(device), bytes_(bytes) {
+  const bool on_device = device.type == DeviceType::kCuda;
   if (is_symmetric && bytes > 0) {
     symmetric_ = AllocateSymmetric(/*group=*/nullptr, DataType::kUint8,
                                    {static_cast<int64_t>(bytes)},
-                                   {.device = DeviceType::kCpu});
-    host_ = static_cast<std::byte*>(symmetric_.tensor().data());
-  } else {
+                                   {.device = device.type});
+  }
+  void* const data = symmetric_.tensor().data();
+  if (on_device) {
+    memory_ = data == nullptr ? DeviceMemory(device.index, bytes)
+                              : DeviceMemory::Of(device.index, data, bytes);
+  }
+  if (on_device || data == nullptr) {
     ordinary_.resize(bytes);
     host_ = ordinary_.data();
+  } else {
+    host_ = static_cast<std::byte*>(data);
   }
   Clear();
 }

@@ -9,11 +9,12 @@
 namespace muster::worker::bench {
 
 // Memory for collectives, on the CPU or on a CUDA device, and what the host
-// sees of it. On the CPU it may be symmetric memory of the default group; then
-// all ranks make theirs at once.
+// sees of it. It may be symmetric memory of the default group; then all ranks
+// make theirs at once.
 class Buffer {
  public:
-  // All zero. Throws DistError (kResourceExhausted), std::bad_alloc.
+  // All zero. Throws DistError (kResourceExhausted, and what AllocateSymmetric
+  // throws), std::bad_alloc.
   Buffer(Device device, size_t bytes, bool is_symmetric = false);
 
   // For collectives; on a device not for the host.
@@ -31,10 +32,11 @@ class Buffer {
  private:
   const Device device_;
   const size_t bytes_;
-  DeviceMemory memory_;
-  // Of these, one has the host's.
-  std::vector<std::byte> ordinary_;
   SymmetricTensor symmetric_;
+  // The device's, its own or the symmetric tensor's.
+  DeviceMemory memory_;
+  // The host's, but for a symmetric tensor on the CPU.
+  std::vector<std::byte> ordinary_;
   std::byte* host_ = nullptr;
 };
 

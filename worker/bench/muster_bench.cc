@@ -18,6 +18,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -28,6 +29,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/internal/embedded_coordinator.h"
 #include "client/internal/exit_status.h"
 #include "client/muster.h"
@@ -305,13 +308,15 @@ class Run {
           options_.device == DeviceType::kCuda ? ", CUDA tensors\n" : "\n"));
       std::vector<std::string> names;
       for (const auto& peer : peers_) names.push_back(peer->name());
-      Print(HeadText(names));
+      Print(HeadText(names, options_.report_timestamps));
       for (const DataType type : options_.data_types) {
         for (const ReduceOp op : options_.reduce_ops) {
-          RunSizes({.operation = operation,
-                    .data_type = type,
-                    .reduce_op = op,
-                    .root = options_.root});
+          for (const int root : RootsOf(*operation)) {
+            RunSizes({.operation = operation,
+                      .data_type = type,
+                      .reduce_op = op,
+                      .root = root});
+          }
           if (!operation->reduces) break;
         }
       }
@@ -338,6 +343,19 @@ class Run {
       throw DistError(absl::InvalidArgumentError(
           "sendrecv by nccl needs 2 ranks: NCCL has no send to oneself alone"));
     }
+  }
+
+  std::vector<int> RootsOf(const Operation& operation) const {
+    if (!options_.all_roots) return {options_.root};
+    std::vector<int> roots(operation.has_root ? GetWorldSize() : 1);
+    std::iota(roots.begin(), roots.end(), 0);
+    return roots;
+  }
+
+  std::string Timestamp() const {
+    if (!options_.report_timestamps) return "";
+    return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::Now(),
+                            absl::LocalTimeZone());
   }
 
   void StartPeers() {
@@ -392,7 +410,7 @@ class Run {
       throw;
     }
     if (line.out_of_place.empty() && line.in_place.empty()) return false;
-    Print(LineText(line));
+    Print(LineText(line, Timestamp()));
     for (const auto& rows : {line.out_of_place, line.in_place}) {
       rows_.insert(rows_.end(), rows.begin(), rows.end());
     }
@@ -410,6 +428,7 @@ void Join(const BenchOptions& options) {
   try {
     InitProcessGroupOptions group = {.backend = options.BackendSpec(),
                                      .timeout = options.timeout};
+    group.nccl.cta_policy = options.cta_policy;
     const Device device = DeviceOf(options);
     if (device.type == DeviceType::kCuda) group.device_id = device.index;
     InitProcessGroup(group);

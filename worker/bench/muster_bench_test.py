@@ -251,6 +251,31 @@ class BenchTest(unittest.TestCase):
         self.assertLessEqual({"sum", "avg", "min", "max", "product",
                               "premul_sum"}, {row["redop"] for row in rows})
 
+    def test_symmetric_memory_of_devices_is_that_of_nccl(self):
+        for options in ([], ["--cta_policy=2"]):
+            rows = self.figures(BENCH, "all_gather", "all_to_all_single",
+                                "scatter", "all_reduce", "--ngpus=1", "-R", "2",
+                                "--backend=nccl", "--maxbytes=64K",
+                                "--stepfactor=65536", *options, *QUICK,
+                                **DEVICES)
+            self.assertEqual({row["wrong"] for row in rows}, {0})
+            self.assertEqual({row["device"] for row in rows}, {"cuda"})
+        done = run(BENCH, "all_reduce", "--nproc=2", "--device=cuda",
+                   "--memory=symmetric", "--maxbytes=4", *QUICK, **DEVICES)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("the gloo backend has no symmetric memory", done.stderr)
+
+    def test_each_rank_is_the_root_in_its_turn(self):
+        done = run(BENCH, "broadcast", "all_gather", "--nproc=2", "--root=all",
+                   "--maxbytes=4", "--report_timestamps=1", *QUICK)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [line.split() for line in done.stdout.splitlines()
+                 if not line.startswith("#")]
+        self.assertEqual([line[4] for line in lines], ["0", "1", "-1"])
+        for line in lines:
+            self.assertRegex(" ".join(line[-2:]),
+                             r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")
+
     def test_calls_on_a_device_are_timed_as_asked_for(self):
         for options in (["--blocking=1"], ["--agg_iters=3"],
                         ["--report_cputime=1"]):

@@ -56,7 +56,9 @@ ABSL_FLAG(std::string, datatype, "float",
           "int8, uint8, int16, int32, int64, half, bfloat16, float, double, "
           "bool, complex64, complex128, f8e4m3, f8e5m2, some of them with "
           "commas, or all");
-ABSL_FLAG(int, root, 0, "rank that gives or gets, of operations with one");
+ABSL_FLAG(std::string, root, "0",
+          "rank that gives or gets, of operations with one, or all: each rank "
+          "in its turn");
 ABSL_FLAG(std::string, place, "both",
           "out: results go to other memory than they come from; in: to the "
           "same; both, as far as the operation has them");
@@ -68,8 +70,12 @@ ABSL_FLAG(
     "device that its LOCAL_RANK says; of gloo, ranks share a device where "
     "there are more of them. Empty: cuda of nccl, else cpu");
 ABSL_FLAG(std::string, memory, "ordinary",
-          "what the tensors are in: ordinary, or symmetric, which the ranks of "
-          "a group share: AllocateSymmetric, on the CPU");
+          "what the tensors are in: ordinary (or 0), or symmetric (or 2), "
+          "which the ranks of a group share: AllocateSymmetric");
+ABSL_FLAG(int, cta_policy, -1,
+          "of nccl, how many processors of the device a collective takes: 0 "
+          "NCCL's default, 1 as few as do, 2 none where copy engines can do "
+          "it, in symmetric memory; -1: not set");
 ABSL_FLAG(int, ngpus, 0,
           "ranks to start on this host, each with a CUDA device: as --nproc, "
           "which is to be 0 then. 0: not given");
@@ -77,6 +83,8 @@ ABSL_FLAG(int, nthreads, 0,
           "times so many of these ranks, which are processes here. 0: not "
           "given");
 ABSL_FLAG(int, cudagraph, 0, "0: calls cannot be captured in CUDA graphs");
+ABSL_FLAG(int, report_timestamps, 0,
+          "1: the table says of each line when it was measured");
 ABSL_FLAG(std::string, peer, "",
           "program that measures the same beside each rank, with its "
           "arguments; several with commas");
@@ -85,9 +93,9 @@ ABSL_FLAG(int, tune, 0,
           "1: measure each algorithm that the backend (gloo, shm) has for the "
           "operations, and print the fastest of each size as rows of its "
           "table; needs --nproc");
-ABSL_FLAG(absl::Duration, timeout, absl::Seconds(120),
-          "how long a collective may take, and a peer for a cycle (duration, "
-          "such as 30s)");
+ABSL_FLAG(std::string, timeout, "2m",
+          "how long a collective may take, and a peer for a cycle: a duration, "
+          "such as 500ms, or seconds");
 
 namespace muster::worker::bench {
 namespace {
@@ -105,8 +113,8 @@ OptionTable Table() {
           {"stepfactor", "N", 'f'},
           {"stepbytes", "SIZE", 'i'},
           {"datatype", "TYPES", 'd'},
-          {"redop", "OPS", 'o'},
-          {"root", "RANK", 'r'},
+          {"redop", "OPS", 'o', "op"},
+          {"root", "RANK|all", 'r'},
           {"place", "out|in|both"},
           {"iters", "N", 'n'},
           {"warmup_iters", "N", 'w'},
@@ -116,14 +124,16 @@ OptionTable Table() {
           {"check", "0|1", 'c'},
           {"blocking", "-1|0|1", 'z'},
           {"report_cputime", "0|1", 'C'},
+          {"report_timestamps", "0|1", 'S'},
           {"backend", "NAME"},
           {"device", "cpu|cuda"},
-          {"memory", "ordinary|symmetric"},
+          {"memory", "MEMORY", 'R', "local_register"},
+          {"cta_policy", "-1|0|1|2", 'x'},
           {"ngpus", "N", 'g'},
           {"nthreads", "N", 't'},
           {"cudagraph", "0", 'G'},
           {"peer", "PROGRAM"},
-          {"json", "FILE"},
+          {"json", "FILE", 'J', "output_file"},
           {"tune", "0|1"},
           {"timeout", "DURATION", 'T'},
       },
@@ -238,9 +248,49 @@ absl::Status ReadSizes(const OptionTable& given, BenchOptions& options) {
 
 absl::Status ReadMemory(const OptionTable& given, BenchOptions& options) {
   const std::string memory = absl::GetFlag(FLAGS_memory);
-  options.is_symmetric = memory == "symmetric";
-  if (options.is_symmetric || memory == "ordinary") return absl::OkStatus();
-  return Wrong(given.Name("memory"), "ordinary or symmetric", memory);
+  options.is_symmetric = memory == "symmetric" || memory == "2";
+  if (options.is_symmetric || memory == "ordinary" || memory == "0") {
+    return absl::OkStatus();
+  }
+  return Wrong(given.Name("memory"), "ordinary (0) or symmetric (2)", memory);
+}
+
+absl::Status ReadRoot(const OptionTable& given, BenchOptions& options) {
+  const std::string root = absl::GetFlag(FLAGS_root);
+  options.all_roots = root == "all";
+  if (options.all_roots) return absl::OkStatus();
+  if (absl::SimpleAtoi(root, &options.root) && options.root >= 0) {
+    return absl::OkStatus();
+  }
+  return Wrong(given.Name("root"), "a rank, from 0 on, or all", root);
+}
+
+absl::Status ReadCtaPolicy(const OptionTable& given, BenchOptions& options) {
+  int policy = 0;
+  absl::Status status = ReadInt(given.Name("cta_policy"),
+                                absl::GetFlag(FLAGS_cta_policy), -1, 2, policy);
+  if (!status.ok() || policy < 0) return status;
+  if (options.backend.find("nccl") == std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(given.Name("cta_policy"), " needs --backend=nccl"));
+  }
+  options.cta_policy = static_cast<NcclOptions::CtaPolicy>(policy);
+  return absl::OkStatus();
+}
+
+absl::Status ReadTimeout(const OptionTable& given, BenchOptions& options) {
+  const std::string text = absl::GetFlag(FLAGS_timeout);
+  absl::Duration timeout = absl::ZeroDuration();
+  int seconds = 0;
+  if (absl::SimpleAtoi(text, &seconds)) {
+    timeout = absl::Seconds(seconds);
+  } else if (!absl::ParseDuration(text, &timeout)) {
+    return Wrong(given.Name("timeout"),
+                 "a duration such as 500ms or 5s, or seconds", text);
+  }
+  options.timeout = absl::ToChronoMilliseconds(timeout);
+  if (options.timeout.count() > 0) return absl::OkStatus();
+  return Wrong(given.Name("timeout"), "more than 0s", text);
 }
 
 bool IsForCuda(const BenchOptions& options) {
@@ -310,7 +360,6 @@ absl::Status CheckCpuAlone(const OptionTable& given,
   };
   if (!IsForCuda(options)) return absl::OkStatus();
   if (options.tune) return refuse("tune");
-  if (options.is_symmetric) return refuse("memory");
   return options.peers.empty() ? absl::OkStatus() : refuse("peer");
 }
 
@@ -334,8 +383,7 @@ absl::Status ReadFlags(const OptionTable& given, BenchOptions& options) {
   options.average = static_cast<Average>(average);
   status.Update(
       ReadBool(given.Name("check"), absl::GetFlag(FLAGS_check), options.check));
-  status.Update(ReadInt(given.Name("root"), absl::GetFlag(FLAGS_root), 0, kMany,
-                        options.root));
+  status.Update(ReadRoot(given, options));
   status.Update(ReadList(given.Name("datatype"), absl::GetFlag(FLAGS_datatype),
                          &FindDataType, AllDataTypes(), options.data_types,
                          options.all_types));
@@ -346,6 +394,10 @@ absl::Status ReadFlags(const OptionTable& given, BenchOptions& options) {
   status.Update(ReadMemory(given, options));
   options.backend = absl::GetFlag(FLAGS_backend);
   status.Update(ReadDevice(given, options));
+  status.Update(ReadCtaPolicy(given, options));
+  status.Update(ReadBool(given.Name("report_timestamps"),
+                         absl::GetFlag(FLAGS_report_timestamps),
+                         options.report_timestamps));
   options.peers =
       absl::StrSplit(absl::GetFlag(FLAGS_peer), ',', absl::SkipWhitespace());
   options.json = absl::GetFlag(FLAGS_json);
@@ -361,11 +413,7 @@ absl::Status ReadFlags(const OptionTable& given, BenchOptions& options) {
         absl::StrCat(given.Name("tune"), " needs --backend=gloo or shm, got \"",
                      options.backend, "\""));
   }
-  options.timeout = absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_timeout));
-  if (status.ok() && options.timeout.count() <= 0) {
-    return Wrong(given.Name("timeout"), "more than 0s",
-                 absl::FormatDuration(absl::GetFlag(FLAGS_timeout)));
-  }
+  status.Update(ReadTimeout(given, options));
   if (status.ok() && options.operations.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("no operation given: ", OperationNames()));

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,7 @@ struct BenchOptions {
   // Counts the time in which calls are given to the stream, and not until they
   // are done.
   bool report_cputime = false;
+  bool report_timestamps = false;
 
   std::vector<DataType> data_types;
   std::vector<ReduceOp> reduce_ops;
@@ -55,11 +57,16 @@ struct BenchOptions {
   bool all_types = false;
   bool all_ops = false;
   int root = 0;
+  // Each rank in its turn, instead.
+  bool all_roots = false;
   bool out_of_place = true;
   bool in_place = true;
 
   // The tensors are in symmetric memory.
   bool is_symmetric = false;
+
+  // Of nccl.
+  std::optional<NcclOptions::CtaPolicy> cta_policy = std::nullopt;
 
   std::string backend;
   // Of the group: on devices it has gloo for CPU tensors, too, by which ranks

@@ -1,7 +1,9 @@
 #include "worker/bench/options.h"
 
+#include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,6 +76,32 @@ TEST_F(BenchOptionsTest, LettersAndNamesAreThoseOfNcclTests) {
   EXPECT_STREQ(options->operations[1]->name, "all_gather");
 }
 
+TEST_F(BenchOptionsTest, SoAreThoseOfNewerOnes) {
+  const auto options = ParseBenchOptions(
+      {"all_gather", "--backend=nccl", "-R", "2", "-x", "2", "-S", "1", "-J",
+       "figures.json", "--op=max", "-r", "all", "-T", "30"},
+      {});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->is_symmetric);
+  EXPECT_EQ(options->cta_policy, NcclOptions::CtaPolicy::kZero);
+  EXPECT_TRUE(options->report_timestamps);
+  EXPECT_EQ(options->json, "figures.json");
+  EXPECT_THAT(options->reduce_ops, ElementsAre(ReduceOp::kMax));
+  EXPECT_TRUE(options->all_roots);
+  EXPECT_EQ(options->timeout, std::chrono::seconds(30));
+  const auto other =
+      ParseBenchOptions({"all_gather", "--backend=gloo", "--local_register=0",
+                         "--cta_policy=-1", "--report_timestamps=0",
+                         "--output_file=", "--root=1", "--timeout=1500ms"},
+                        {});
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_FALSE(other->is_symmetric);
+  EXPECT_EQ(other->cta_policy, std::nullopt);
+  EXPECT_FALSE(other->all_roots);
+  EXPECT_EQ(other->root, 1);
+  EXPECT_EQ(other->timeout, std::chrono::milliseconds(1500));
+}
+
 TEST_F(BenchOptionsTest, AllIsEveryTypeAndOperation) {
   const auto options =
       ParseBenchOptions({"all_reduce", "--datatype=all", "--redop=all"}, {});
@@ -102,7 +130,19 @@ TEST_F(BenchOptionsTest, ErrorsNameTheOptionAndItsValue) {
             "--iters must be a number, got \"many\"");
   EXPECT_EQ(ErrorOf({"barrier", "--iters"}), "--iters needs a value");
   EXPECT_EQ(ErrorOf({"barrier", "--tune=1"}), "--tune needs --nproc");
-  EXPECT_THAT(ErrorOf({"barrier", "--redop=xor"}),
+  const absl::FlagSaver saver;
+  EXPECT_EQ(ErrorOf({"barrier", "--tune=0", "--root=-1"}),
+            "--root must be a rank, from 0 on, or all, got \"-1\"");
+  EXPECT_EQ(ErrorOf({"barrier", "--root=0", "--timeout=soon"}),
+            "--timeout must be a duration such as 500ms or 5s, or seconds, got "
+            "\"soon\"");
+  EXPECT_EQ(ErrorOf({"barrier", "--timeout=0"}),
+            "--timeout must be more than 0s, got \"0\"");
+  EXPECT_EQ(ErrorOf({"barrier", "--timeout=1s", "--cta_policy=1"}),
+            "--cta_policy needs --backend=nccl");
+  EXPECT_EQ(ErrorOf({"barrier", "--cta_policy=3"}),
+            "--cta_policy must be -1 to 2, got \"3\"");
+  EXPECT_THAT(ErrorOf({"barrier", "--cta_policy=-1", "--redop=xor"}),
               HasSubstr("--redop does not know \"xor\""));
 }
 
@@ -156,10 +196,11 @@ TEST_F(BenchOptionsTest, WhatIsForOneKindOfTensorsIsNotForTheOther) {
             "--tune measures CPU tensors, not with --device=cuda");
   EXPECT_EQ(ErrorOf({"barrier", "--tune=0", "--peer=x"}),
             "--peer measures CPU tensors, not with --device=cuda");
-  EXPECT_EQ(ErrorOf({"barrier", "--peer=", "--memory=symmetric"}),
-            "--memory measures CPU tensors, not with --device=cuda");
-  EXPECT_EQ(ErrorOf({"barrier", "--memory=shared"}),
-            "--memory must be ordinary or symmetric, got \"shared\"");
+  EXPECT_EQ(ErrorOf({"barrier", "--peer=", "--memory=shared"}),
+            "--memory must be ordinary (0) or symmetric (2), got \"shared\"");
+  // nccl-tests' for registering ordinary memory.
+  EXPECT_EQ(ErrorOf({"barrier", "-R", "1"}),
+            "--memory must be ordinary (0) or symmetric (2), got \"1\"");
   EXPECT_EQ(ErrorOf({"barrier", "--memory=ordinary", "--device=cpu", "--tune=1",
                      "--nproc=2", "--backend=mpi"}),
             "--tune needs --backend=gloo or shm, got \"mpi\"");

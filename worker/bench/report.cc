@@ -47,7 +47,8 @@ std::string Columns(const std::vector<Row>& rows) {
 
 }  // namespace
 
-std::string HeadText(const std::vector<std::string>& peers) {
+std::string HeadText(const std::vector<std::string>& peers,
+                     bool has_timestamps) {
   std::string names;
   std::string columns;
   std::string units;
@@ -56,6 +57,7 @@ std::string HeadText(const std::vector<std::string>& peers) {
     absl::StrAppendFormat(&columns, " %9s %7s", "time", "ratio");
     absl::StrAppendFormat(&units, " %9s %7s", "(us)", "");
   }
+  if (has_timestamps) columns += " timestamp";
   const std::string measured = absl::StrFormat(
       " %9s %7s %7s %6s %24s", "time", "algbw", "busbw", "#wrong", "ran by");
   const std::string measured_units = absl::StrFormat(
@@ -71,7 +73,7 @@ std::string HeadText(const std::vector<std::string>& peers) {
       measured_units, measured_units, units, "\n");
 }
 
-std::string LineText(const Line& line) {
+std::string LineText(const Line& line, absl::string_view timestamp) {
   // What the peers do is the first that was measured.
   const Row& row =
       line.out_of_place.empty() ? line.in_place[0] : line.out_of_place[0];
@@ -90,6 +92,7 @@ std::string LineText(const Line& line) {
                             row.RatioTo(i));
     }
   }
+  if (!timestamp.empty()) absl::StrAppend(&text, " ", timestamp);
   text += '\n';
   return text;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "worker/bench/measure.h"
 #include "worker/bench/options.h"
 
@@ -15,9 +16,11 @@ struct Line {
   std::vector<Row> in_place;
 };
 
-// The head of the table, with the peers' names, and one of its lines.
-std::string HeadText(const std::vector<std::string>& peers);
-std::string LineText(const Line& line);
+// The head of the table, with the peers' names, and one of its lines, with the
+// time at which it was measured, if that is not empty.
+std::string HeadText(const std::vector<std::string>& peers,
+                     bool has_timestamps = false);
+std::string LineText(const Line& line, absl::string_view timestamp = "");
 
 // A list of {op, backend, device, algorithm, ranks, datatype, redop, bytes,
 // in_place, time_us {min, median, max}, algbw_gbps, busbw_gbps, wrong}, one for
