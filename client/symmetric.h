@@ -63,10 +63,10 @@ struct AllocateSymmetricOptions {
 // it returns when all have. What the memory holds then is not defined.
 //
 // The shm backend has it on the CPU: in memory that the ranks of each host
-// share, in which its collectives combine and copy where the tensors are, from
-// 8 KiB on (of several hosts those of one tensor, and not all_to_all, gather and
-// scatter); where the ranks share none it is memory as any other. It is there
-// at once.
+// share, in which its collectives combine and copy where the tensors are, if
+// those are not small (of several hosts those of one tensor, and not
+// all_to_all, gather and scatter); where the ranks share none it is memory as
+// any other. It is there at once.
 //
 // The nccl backend has it, from NCCL 2.27 on, on the device that the group is
 // bound to, or else on the thread's current one. The group's collectives whose

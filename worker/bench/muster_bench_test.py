@@ -116,15 +116,15 @@ class BenchTest(unittest.TestCase):
     def test_symmetric_memory_has_a_limit_beside_it(self):
         rows = self.figures(BENCH, "all_reduce", "all_gather", "--nproc=3",
                             "--backend=shm", "--memory=symmetric",
-                            "--maxbytes=64K", "--stepfactor=128", "--place=in",
+                            "--maxbytes=1M", "--stepfactor=512", "--place=in",
                             f"--peer={LIMIT_PEER}", *QUICK)
         self.assertEqual(
             [(row["op"], row["backend"], row["bytes"]) for row in rows],
             [("all_reduce", "shm", 4), ("all_reduce", "limit", 4),
-             ("all_reduce", "shm", 512), ("all_reduce", "limit", 512),
-             ("all_reduce", "shm", 65536), ("all_reduce", "limit", 65536),
-             ("all_gather", "shm", 12), ("all_gather", "shm", 504),
-             ("all_gather", "shm", 65532)])
+             ("all_reduce", "shm", 2048), ("all_reduce", "limit", 2048),
+             ("all_reduce", "shm", 1048576), ("all_reduce", "limit", 1048576),
+             ("all_gather", "shm", 12), ("all_gather", "shm", 2040),
+             ("all_gather", "shm", 1048572)])
         self.assertEqual([row["algorithm"] for row in rows],
                          ["one_round", "", "one_round", "", "symmetric", "",
                           "staged", "staged", "symmetric"])

@@ -17,6 +17,10 @@ namespace {
 
 using Names = std::vector<std::string>;
 
+// How many times as long the algorithm of the size before must take for another
+// one to have a row.
+constexpr double kClearly = 1.1;
+
 Names OfGloo(const Operation& operation, bool) {
   switch (operation.verb) {
     case Operation::Verb::kAllReduce:
@@ -74,24 +78,37 @@ std::string FieldsOf(const std::string& backend, int ranks, int processors,
 
 std::string TableRows(const Operation& operation, const std::string& fields,
                       std::vector<TuneSample> samples) {
-  // The fastest of each size; of equal ones the first.
-  std::map<int64_t, TuneSample> fastest;
+  // By size and algorithm, the least time.
+  std::map<int64_t, std::map<std::string, double>> times;
   for (const TuneSample& sample : samples) {
-    const auto [found, is_new] = fastest.emplace(sample.bytes, sample);
-    if (!is_new && sample.time_us < found->second.time_us) {
-      found->second = sample;
+    double& time = times[sample.bytes]
+                       .emplace(sample.algorithm, sample.time_us)
+                       .first->second;
+    time = std::min(time, sample.time_us);
+  }
+  std::map<int64_t, std::string> best;
+  std::string last;
+  for (const auto& [bytes, by_algorithm] : times) {
+    const auto fastest = std::min_element(
+        by_algorithm.begin(), by_algorithm.end(),
+        [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto kept = by_algorithm.find(last);
+    if (kept == by_algorithm.end() ||
+        kept->second > kClearly * fastest->second) {
+      last = fastest->first;
     }
+    best[bytes] = last;
   }
   std::string rows;
-  for (auto size = fastest.begin(); size != fastest.end(); ++size) {
+  for (auto size = best.begin(); size != best.end(); ++size) {
     const auto next = std::next(size);
-    const std::string& name = size->second.algorithm;
+    const std::string& name = size->second;
     // One row for neighbours that are the same.
-    if (next != fastest.end() && next->second.algorithm == name) continue;
+    if (next != best.end() && next->second == name) continue;
     absl::StrAppend(
         &rows, "    {CollectiveKind::", Enumerator(operation.name), ", ",
         fields, ", ",
-        next == fastest.end() ? "kAnyBytes" : absl::StrCat(size->first),
+        next == best.end() ? "kAnyBytes" : absl::StrCat(size->first),
         ", Algorithm::", Enumerator(name), "},\n");
   }
   return rows;

@@ -32,7 +32,8 @@ struct Tunable {
 const Tunable* FindTunable(const std::string& backend);
 
 // Rows of the backend's table (dataplane/backends/*/selection.cc) that say of
-// each size the algorithm that was fastest. `fields` are what stands between
+// each size the algorithm that was fastest, or that of the size before if no
+// other one was clearly faster. `fields` are what stands between
 // the collective and the size in a row.
 std::string TableRows(const Operation& operation, const std::string& fields,
                       std::vector<TuneSample> samples);

@@ -27,6 +27,20 @@ TEST(TuneTest, RowsSayTheFastestOfEachSize) {
             "Algorithm::kRing},\n");
 }
 
+TEST(TuneTest, WhatIsHardlyFasterHasNoRow) {
+  EXPECT_EQ(TableRows(*FindOperation("scatter"), "x",
+                      {{.bytes = 4, .algorithm = "staged", .time_us = 2},
+                       {.bytes = 4, .algorithm = "single_copy", .time_us = 3},
+                       {.bytes = 8, .algorithm = "staged", .time_us = 5.4},
+                       {.bytes = 8, .algorithm = "single_copy", .time_us = 6},
+                       {.bytes = 8, .algorithm = "single_copy", .time_us = 5},
+                       {.bytes = 9, .algorithm = "staged", .time_us = 5.6},
+                       {.bytes = 9, .algorithm = "single_copy", .time_us = 5}}),
+            "    {CollectiveKind::kScatter, x, 8, Algorithm::kStaged},\n"
+            "    {CollectiveKind::kScatter, x, kAnyBytes, "
+            "Algorithm::kSingleCopy},\n");
+}
+
 TEST(TuneTest, RowsHaveTheFieldsOfTheirBackend) {
   EXPECT_EQ(FieldsOf("gloo", 4, 2, false), "4");
   EXPECT_EQ(FieldsOf("shm", 4, 2, false), "Memory::kOrdinary, 4, true");

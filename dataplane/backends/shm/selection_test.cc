@@ -31,6 +31,27 @@ TEST(SelectionTest, SmallTensorsAreNotLookedForInSymmetricMemory) {
   }
 }
 
+TEST(SelectionTest, ACrowdTakesFewerRounds) {
+  const auto select = [](CollectiveKind kind, int ranks, bool is_crowded,
+                         size_t bytes) {
+    return SelectAlgorithm(
+        kind, {.world_size = ranks, .is_crowded = is_crowded, .bytes = bytes},
+        Algorithm::kFastest);
+  };
+  EXPECT_EQ(select(CollectiveKind::kAllReduce, 4, false, 16 << 10),
+            Algorithm::kByParts);
+  EXPECT_EQ(select(CollectiveKind::kAllReduce, 4, true, 16 << 10),
+            Algorithm::kOneRound);
+  EXPECT_EQ(select(CollectiveKind::kAllReduce, 16, true, 16 << 10),
+            Algorithm::kByParts);
+  EXPECT_EQ(select(CollectiveKind::kScatter, 16, false, 1 << 20),
+            Algorithm::kStaged);
+  EXPECT_EQ(select(CollectiveKind::kScatter, 16, true, 1 << 20),
+            Algorithm::kSingleCopy);
+  EXPECT_EQ(select(CollectiveKind::kScatter, 4, true, 1 << 20),
+            Algorithm::kStaged);
+}
+
 TEST(SelectionTest, WhatIsForcedGoesBeforeTheTableWhereThereIsSuchAWay) {
   const auto forced = [](CollectiveKind kind, Algorithm algorithm) {
     return Select(kind, Memory::kSymmetric, 1 << 20, algorithm);

@@ -401,7 +401,10 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   auto segment = council.Share(Board::BytesFor(neighbours),
                                hosts.neighbours().front(), CheckWanted());
   if (!segment.ok()) return segment.status();
-  const bool is_crowded = IsCrowded(hosts.neighbours(), *processors);
+  const HostTraits traits = {
+      .is_crowded = IsCrowded(hosts.neighbours(), *processors),
+      .reads_memory = reads_memory,
+      .algorithm = ForcedAlgorithm()};
   const Sharing sharing = {.regions = std::make_shared<Regions>(),
                            .maker = hosts.neighbours().front(),
                            .place = hosts.place(),
@@ -412,16 +415,12 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
                          << " ranks on " << hosts.count() << " hosts, "
                          << hosts.fewest() << " to " << hosts.most()
                          << " on each";
-    engine.SetShortcut(std::make_unique<TwoLevels>(*std::move(segment),
-                                                   sharing.regions, hosts,
-                                                   engine.mesh(), is_crowded));
+    engine.SetShortcut(std::make_unique<TwoLevels>(
+        *std::move(segment), sharing.regions, hosts, engine.mesh(), traits));
     return sharing;
   }
   engine.SetShortcut(std::make_unique<HostCollectives>(
-      *std::move(segment), sharing.regions, engine.mesh(),
-      HostTraits{.is_crowded = is_crowded,
-                 .reads_memory = reads_memory,
-                 .algorithm = ForcedAlgorithm()}));
+      *std::move(segment), sharing.regions, engine.mesh(), traits));
   return sharing;
 }
 

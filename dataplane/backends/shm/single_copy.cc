@@ -26,7 +26,7 @@ constexpr size_t kPieceBytes = 128 << 10;
 // Of collectives whose sizes their ranks do not know of each other: up to here
 // a rank shows what it gives, beside where that is. If all do, nobody has to go
 // and get it, and no rank has to wait until that has been done.
-constexpr size_t kShownBytesMax = 8 << 10;
+constexpr size_t kShownBytesMax = 24 << 10;
 
 // What is read at once where nothing is combined: afterwards it looks whether
 // the group has been aborted.

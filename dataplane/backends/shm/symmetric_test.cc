@@ -113,7 +113,7 @@ class SymmetricTest : public ::testing::TestWithParam<Case> {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, SymmetricTest,
                          ::testing::Values(Case{1, 5}, Case{2, 5},
-                                           Case{3, 5'001}, Case{4, 70'001},
+                                           Case{3, 70'001}, Case{4, 100'001},
                                            Case{2, 1'000'003}));
 
 TEST_P(SymmetricTest, TensorsOfAllRanksAreReachedWhereTheyAre) {
@@ -333,9 +333,8 @@ TEST_P(SymmetricHostsTest, TensorsOfAHostAreReachedWhereTheyAre) {
                 HasNeighbour(rank) ? "two_levels_symmetric" : "two_levels")
           << CollectiveKindName(collective.kind);
     };
-    // By one lane, by all, and by all in several pieces.
-    for (const size_t count :
-         {size_t{3'001}, size_t{100'003}, size_t{2'500'009}}) {
+    // In one piece, and in several.
+    for (const size_t count : {size_t{70'003}, size_t{2'500'009}}) {
       const auto memory = Allocate(communicator, n * count * sizeof(float));
       ASSERT_TRUE(memory.ok()) << memory.status();
       const Tensor one = Part(*memory, 0, count);

@@ -479,17 +479,18 @@ absl::Status Walk::ReduceScatterPiece(const Reduction& reduction,
 
 TwoLevels::TwoLevels(std::unique_ptr<Segment> segment,
                      std::shared_ptr<const Regions> regions, const Hosts& hosts,
-                     Mesh& mesh, bool is_crowded)
+                     Mesh& mesh, const HostTraits& traits)
     : segment_(std::move(segment)),
       regions_(std::move(regions)),
       hosts_(hosts),
       mesh_(mesh),
       near_(mesh, hosts_.neighbours()),
-      board_(segment_->memory(), near_.rank(), near_.world_size(), is_crowded,
+      board_(segment_->memory(), near_.rank(), near_.world_size(),
+             traits.is_crowded,
              [this, &mesh](int place) {
                mesh.set_waiting_for(place < 0 ? -1 : near_.RankInGroup(place));
              }),
-      is_crowded_(is_crowded),
+      traits_(traits),
       shop_{.board = board_, .mesh = near_, .regions = *regions_} {
   const auto place = static_cast<size_t>(hosts_.place());
   if (place < hosts_.fewest()) lane_.emplace(mesh, RanksOfLane(hosts_, place));
@@ -500,9 +501,9 @@ bool TwoLevels::LooksForSymmetric(const Collective& collective) const {
   return SelectAlgorithm(collective.kind,
                          {.memory = Memory::kSymmetric,
                           .world_size = board_.world_size(),
-                          .is_crowded = is_crowded_,
+                          .is_crowded = traits_.is_crowded,
                           .bytes = collective.bytes()},
-                         Algorithm::kFastest) == Algorithm::kSymmetric;
+                         traits_.algorithm) == Algorithm::kSymmetric;
 }
 
 bool TwoLevels::Takes(const Collective& collective) const {

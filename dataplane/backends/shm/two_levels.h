@@ -11,6 +11,7 @@
 #include "dataplane/backends/gloo/mesh.h"
 #include "dataplane/backends/gloo/part_mesh.h"
 #include "dataplane/backends/shm/board.h"
+#include "dataplane/backends/shm/host_collectives.h"
 #include "dataplane/backends/shm/hosts.h"
 #include "dataplane/backends/shm/lane.h"
 #include "dataplane/backends/shm/regions.h"
@@ -26,11 +27,10 @@ namespace muster::dataplane::shm_internal {
 class TwoLevels : public gloo_internal::Shortcut {
  public:
   // `segment`, of the ranks of this host, has Board::BytesFor their number;
-  // `regions` are theirs, by their places. `is_crowded`: see Board. `mesh`
-  // lives longer.
+  // `regions` are theirs, by their places, as `traits`. `mesh` lives longer.
   TwoLevels(std::unique_ptr<Segment> segment,
             std::shared_ptr<const Regions> regions, const Hosts& hosts,
-            gloo_internal::Mesh& mesh, bool is_crowded);
+            gloo_internal::Mesh& mesh, const HostTraits& traits);
   ~TwoLevels() override { board_.Leave(/*has_failed=*/false); }
 
   // Not those in which every byte has one receiver: they cross once anyway.
@@ -52,7 +52,7 @@ class TwoLevels : public gloo_internal::Shortcut {
   // None: they are more than there are lanes.
   std::optional<Lane> lane_;
   Board board_;
-  const bool is_crowded_;
+  const HostTraits traits_;
   Workshop shop_;
   // Of reductions: accumulators, and what becomes of them.
   std::vector<std::byte> accumulators_;
