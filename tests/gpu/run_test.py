@@ -79,6 +79,7 @@ class RunTest(unittest.TestCase):
         self.fake("gpu_checks", """
 if [[ "$*" == *--gtest_list_tests* ]]; then
   echo 'cuda: runtime 13.0, driver 13.0, devices: 1'
+  echo 'no nccl here: no NCCL: nowhere'
   printf 'Stuck/Suite.\n  Good/0  # GetParam() = 1\n  Bad\nFine.\n  One\n'
   printf 'Broken.\n  Two\n'
 elif [[ "$*" == *--gtest_filter=Stuck/Suite.Good/0:Stuck/Suite.Bad:* ]]; then
@@ -104,7 +105,8 @@ echo '[0]: # all results are right'
             ["muster-bench --backend=gloo --device=cuda, 4 ranks",
              "passed: # all results are right"],
             ["train_fashion_mnist --device=cuda, gloo, 4 ranks",
-             "FAILED: not done within 3 s"]])
+             "FAILED: not done within 3 s"],
+            ["nccl", "not run: no NCCL: nowhere"]])
 
     def test_programs_that_do_not_even_start_are_a_row(self):
         self.fake("gpu_checks", "exit 127\n")
@@ -119,11 +121,13 @@ echo '[0]: # all results are right'
         self.assertEqual(self.rows(done.stdout), [
             ["what is here", "FAILED: not run, no time is left"]])
 
-    def test_without_a_device_says_so(self):
+    def test_without_a_device_nothing_is_run_and_that_is_no_success(self):
         done = self.run_with("/nowhere/lib.so")
-        self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertIn("no CUDA tensors here: no CUDA runtime: ", done.stdout)
-        self.assertEqual(self.rows(done.stdout), [])
+        self.assertEqual(done.returncode, 2, done.stdout)
+        [[check, result]] = self.rows(done.stdout)
+        self.assertEqual(check, "everything")
+        self.assertRegex(result, "^not run: no CUDA device here: "
+                         "no CUDA runtime: ")
 
 
 if __name__ == "__main__":
