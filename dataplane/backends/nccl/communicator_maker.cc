@@ -159,7 +159,7 @@ absl::StatusOr<Comm> MakeCommunicator(const MakeOptions& options) {
   const absl::StatusOr<UniqueId> id = AgreeOnId(options);
   if (!id.ok()) return id.status();
   if (options.caller != nullptr) return InitByCaller(options, *id);
-  const absl::StatusOr<Comm> comm =
+  absl::StatusOr<Comm> comm =
       Init(options.platform, *options.group, options.size, *id, options.rank);
   if (!comm.ok()) return comm;
   return AwaitReady(options, *comm, kInit);
