@@ -63,25 +63,35 @@ absl::Status HostCollectives::Run(const Collective& collective) {
 
 // Every rank comes to the same decisions.
 absl::Status HostCollectives::RunOneWay(const Collective& collective) {
-  const auto select = [&](Memory memory) {
-    return SelectAlgorithm(
-        collective.kind,
-        {.memory = memory,
-         .world_size = board_.world_size(),
-         .is_crowded = traits_.is_crowded,
-         .bytes = KnownBytes(collective, board_.world_size())},
-        traits_.algorithm);
+  const auto select = [&](Memory memory, size_t bytes) {
+    return SelectAlgorithm(collective.kind,
+                           {.memory = memory,
+                            .world_size = board_.world_size(),
+                            .is_crowded = traits_.is_crowded,
+                            .bytes = bytes},
+                           traits_.algorithm);
   };
-  const Algorithm ordinary = select(Memory::kOrdinary);
+  const auto reads = [&](Algorithm algorithm) {
+    return algorithm == Algorithm::kSingleCopy && traits_.reads_memory;
+  };
+  const size_t bytes = KnownBytes(collective, board_.world_size());
+  const Algorithm ordinary = select(Memory::kOrdinary, bytes);
   absl::StatusOr<bool> done = false;
-  if (ordinary == Algorithm::kSingleCopy && traits_.reads_memory) {
+  if (reads(ordinary)) {
     done = RunSingleCopy(shop_, collective, Where::kAnywhere);
   } else if (regions_->any() &&
-             select(Memory::kSymmetric) == Algorithm::kSymmetric) {
+             select(Memory::kSymmetric, bytes) == Algorithm::kSymmetric) {
     done = RunSingleCopy(shop_, collective, Where::kInRegions);
   }
   if (!done.ok() || *done) return done.status();
-  return RunStaged(shop_, collective, ordinary);
+  done = RunStaged(shop_, collective, ordinary, [&](size_t known) {
+    return reads(ordinary) || !reads(select(Memory::kOrdinary, known));
+  });
+  if (!done.ok() || *done) return done.status();
+  done = RunSingleCopy(shop_, collective, Where::kAnywhere);
+  if (!done.ok() || *done) return done.status();
+  return RunStaged(shop_, collective, ordinary, [](size_t) { return true; })
+      .status();
 }
 
 }  // namespace muster::dataplane::shm_internal

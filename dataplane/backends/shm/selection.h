@@ -41,7 +41,7 @@ struct Circumstances {
   // There are more ranks than processors.
   bool is_crowded = false;
   // Of this rank's tensors, where all ranks know them, else 0: all must come to
-  // the same.
+  // the same. Those of an all_to_all they know after a round.
   size_t bytes = 0;
 };
 

@@ -50,6 +50,10 @@ TEST(SelectionTest, ACrowdTakesFewerRounds) {
             Algorithm::kSingleCopy);
   EXPECT_EQ(select(CollectiveKind::kScatter, 4, true, 1 << 20),
             Algorithm::kStaged);
+  EXPECT_EQ(select(CollectiveKind::kAllToAll, 16, true, 4 << 20),
+            Algorithm::kSingleCopy);
+  EXPECT_EQ(select(CollectiveKind::kAllToAll, 8, true, 4 << 20),
+            Algorithm::kStaged);
 }
 
 TEST(SelectionTest, WhatIsForcedGoesBeforeTheTableWhereThereIsSuchAWay) {

@@ -1,7 +1,11 @@
 #include "dataplane/backends/shm/shm_backend.h"
 
+#include <sched.h>
+
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -135,6 +139,63 @@ TEST(ShmAlgorithmTest, RanksThatAreToldToGoDifferentWaysAreAllTold) {
                               "ranks: on rank 1 it is \"staged\", on rank "))
         << rank;
   }
+}
+
+// This process has one processor while it lives: ranks are a crowd.
+class OneProcessor {
+ public:
+  OneProcessor() {
+    sched_getaffinity(0, sizeof(before_), &before_);
+    int first = 0;
+    while (!CPU_ISSET(first, &before_)) ++first;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    sched_setaffinity(0, sizeof(one), &one);
+  }
+  ~OneProcessor() { sched_setaffinity(0, sizeof(before_), &before_); }
+
+ private:
+  cpu_set_t before_;
+};
+
+// What each rank has for the others they see in the first round.
+TEST_F(ShmBackendTest, ManyRanksTakeTheirPartsOfALargeAllToAll) {
+  constexpr int kMany = 9;
+  const OneProcessor crowd;
+  LocalWorld world({.backend = "shm", .world_size = kMany});
+  world.OnEachRank([](Communicator& communicator) {
+    const int rank = communicator.rank();
+    // Rank 1 alone has much, and for rank 3 alone.
+    for (const int64_t much : {int64_t{7}, int64_t{20'000}, int64_t{900'000}}) {
+      const auto given = [&](int from, int to) {
+        return from == 1 && to == 3 ? much : 2;
+      };
+      Collective exchange = {.kind = CollectiveKind::kAllToAllSingle};
+      for (int peer = 0; peer < kMany; ++peer) {
+        exchange.input_splits.push_back(given(rank, peer));
+        exchange.output_splits.push_back(given(peer, rank));
+      }
+      const auto sum = [](const std::vector<int64_t>& splits) {
+        return std::accumulate(splits.begin(), splits.end(), int64_t{0});
+      };
+      std::vector<float> input(sum(exchange.input_splits),
+                               static_cast<float>(rank));
+      std::vector<float> output(sum(exchange.output_splits), -1);
+      exchange.inputs = {Tensor(input)};
+      exchange.outputs = {Tensor(output)};
+      const absl::Status status = communicator.Start(exchange)->Wait();
+      EXPECT_TRUE(status.ok()) << status;
+      std::vector<float> expected;
+      for (int peer = 0; peer < kMany; ++peer) {
+        expected.insert(expected.end(), given(peer, rank),
+                        static_cast<float>(peer));
+      }
+      EXPECT_EQ(output, expected);
+      EXPECT_EQ(communicator.last_run(DeviceType::kCpu).algorithm,
+                much == 900'000 ? "single_copy" : "staged");
+    }
+  });
 }
 
 }  // namespace

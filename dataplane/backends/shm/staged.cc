@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -38,10 +39,13 @@ void Copy(void* to, const void* from, size_t bytes) {
 
 class Staged : public Rounds {
  public:
-  Staged(Workshop& shop, const Collective& collective, Algorithm algorithm)
-      : Rounds(shop, collective), algorithm_(algorithm) {}
+  Staged(Workshop& shop, const Collective& collective, Algorithm algorithm,
+         GoesOn goes_on)
+      : Rounds(shop, collective), algorithm_(algorithm), goes_on_(goes_on) {}
 
   absl::Status Run();
+  // After it: it did not go on.
+  bool has_stopped() const { return has_stopped_; }
 
  private:
   // Who shows something in Show, and who looks at it.
@@ -76,11 +80,15 @@ class Staged : public Rounds {
   // Where in what `peer` shows this rank's is.
   size_t DealtOffset(int peer, size_t count_per_round,
                      size_t bytes_of_one) const;
-  // In what all ranks show: the largest count in any row.
+  // In what all ranks show: the largest count in any row, and the bytes of the
+  // largest row, to which belongs what its rank has for itself.
   uint64_t CountMax() const;
+  size_t BytesMax() const;
 
   // From 0: the one that runs.
   const Algorithm algorithm_;
+  const GoesOn goes_on_;
+  bool has_stopped_ = false;
   size_t round_ = 0;
 };
 
@@ -314,6 +322,16 @@ uint64_t Staged::CountMax() const {
   return most;
 }
 
+size_t Staged::BytesMax() const {
+  uint64_t most = 0;
+  for (int peer = 0; peer < world_size_; ++peer) {
+    const uint64_t* const row = RowOf(peer);
+    most = std::max(most, std::accumulate(row, row + world_size_, uint64_t{0}));
+  }
+  const auto ranks = static_cast<size_t>(world_size_);
+  return most * element_bytes_ / std::max<size_t>(1, ranks - 1) * ranks;
+}
+
 // Every rank shows all others what it has for them, all of which have as much
 // for one, and each combines its own.
 absl::Status Staged::ReduceScatter() {
@@ -399,6 +417,8 @@ absl::Status Staged::AllToAll() {
     }
     if (round_ == 0) {
       rounds = RoundsFor(CountMax(), per_round);
+      has_stopped_ = rounds > 1 && !goes_on_(BytesMax());
+      if (has_stopped_) return absl::OkStatus();
     }
     for (const int peer : Others()) {
       const Block chunk =
@@ -413,9 +433,12 @@ absl::Status Staged::AllToAll() {
 
 }  // namespace
 
-absl::Status RunStaged(Workshop& shop, const Collective& collective,
-                       Algorithm algorithm) {
-  return Staged(shop, collective, algorithm).Run();
+absl::StatusOr<bool> RunStaged(Workshop& shop, const Collective& collective,
+                               Algorithm algorithm, GoesOn goes_on) {
+  Staged staged(shop, collective, algorithm, goes_on);
+  absl::Status status = staged.Run();
+  if (!status.ok()) return status;
+  return !staged.has_stopped();
 }
 
 }  // namespace muster::dataplane::shm_internal
