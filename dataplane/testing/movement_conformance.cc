@@ -309,6 +309,54 @@ void CheckAllToAll(LocalWorld& world, size_t unit) {
   });
 }
 
+// As c10d has it: the smaller tensor is the part of the larger one that it is
+// for.
+TEST_P(BackendConformance, TheOwnPartMayBeInItsPlace) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  const int root = world_size() - 1;
+  for (const size_t count : {size_t{1}, size_t{8193}, size_t{100'003}}) {
+    const std::vector<size_t> counts(world_size(), count);
+    world.OnEachRank([&](Communicator& communicator) {
+      const int rank = communicator.rank();
+      std::vector<std::vector<int32_t>> expected;
+      for (int from = 0; from < world_size(); ++from) {
+        expected.push_back(Parcel<int32_t>(world_size(), from, 0, count));
+      }
+      auto blank = Blank<int32_t>(counts);
+      blank[rank] = expected[rank];
+
+      auto gathered = blank;
+      Collective gather = {.kind = CollectiveKind::kGather,
+                           .inputs = {Tensor(gathered[rank])},
+                           .root = root};
+      if (rank == root) gather.outputs = TensorsOf(gathered);
+      MustSucceed(communicator, gather);
+      EXPECT_TRUE(rank != root || gathered == expected) << count;
+
+      auto scattered = rank == root ? expected : Blank<int32_t>(counts);
+      Collective scatter = {.kind = CollectiveKind::kScatter,
+                            .outputs = {Tensor(scattered[rank])},
+                            .root = root};
+      if (rank == root) scatter.inputs = TensorsOf(scattered);
+      MustSucceed(communicator, scatter);
+      EXPECT_TRUE(scattered[rank] == expected[rank]) << count;
+
+      std::vector<int32_t> flat;
+      std::vector<int32_t> all;
+      for (int from = 0; from < world_size(); ++from) {
+        flat.insert(flat.end(), blank[from].begin(), blank[from].end());
+        all.insert(all.end(), expected[from].begin(), expected[from].end());
+      }
+      MustSucceed(communicator,
+                  {.kind = CollectiveKind::kAllGatherIntoTensor,
+                   .inputs = {Tensor(flat.data() + rank * count,
+                                     {static_cast<int64_t>(count)})},
+                   .outputs = {Tensor(flat)}});
+      EXPECT_TRUE(flat == all) << count;
+    });
+  }
+}
+
 TEST_P(BackendConformance, AllToAllGivesEachPairItsOwnSize) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   for (const size_t unit : {0, 1, 500, 4000, 20'000}) {

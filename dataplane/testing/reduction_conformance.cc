@@ -168,6 +168,13 @@ void CheckReduceScatter(LocalWorld& world, DataType type, ReduceOp op,
     EXPECT_TRUE(work->Wait().ok()) << work->status();
     EXPECT_EQ(Wrong(world, output, op, begin[rank]), "");
     EXPECT_TRUE(input == before) << "rank " << rank;
+    // To where its own part is.
+    scatter.outputs = {scatter.inputs[rank]};
+    work = communicator.Start(scatter);
+    EXPECT_TRUE(work->Wait().ok()) << work->status();
+    EXPECT_TRUE(
+        std::equal(output.begin(), output.end(), input.begin() + begin[rank]));
+    input = before;
 
     if (counts != std::vector<size_t>(world_size, counts[0])) return;
     tensor_form.kind = CollectiveKind::kReduceScatterTensor;
