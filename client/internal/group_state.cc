@@ -7,19 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "client/errors.h"
 #include "client/internal/deadline.h"
 #include "client/internal/debugging.h"
 #include "client/internal/stream_session.h"
 #include "client/internal/throw.h"
-#include "client/internal/verbs.h"
 #include "dataplane/coalescing.h"
 #include "dataplane/collective.h"
-#include "dataplane/culprit.h"
 #include "glog/logging.h"
 
 namespace muster::internal {
@@ -28,47 +23,12 @@ namespace {
 using dataplane::MutexLock;
 using std::chrono::milliseconds;
 
-// A collective that fails so soon has begun when others had waited for so long
-// that they gave up.
-constexpr milliseconds kLate(500);
-
-// A send or receive: it waits for one rank, and says which.
-bool IsPointToPointFailure(const absl::Status& status) {
-  return absl::StartsWith(status.message(), "send #") ||
-         absl::StartsWith(status.message(), "recv #");
-}
-
-// Behind a group's key_prefix: the error that ended it, and the failure before
-// that, while the ranks find out whom to blame for it (AgreeOnError).
-constexpr char kErrorKey[] = "error";
-constexpr char kFailureKey[] = "failure";
-
 [[noreturn]] void ThrowNotIn(const std::string& rank, const std::string& in) {
   Throw(Origin::kControl, absl::InvalidArgumentError(absl::StrCat(
                               rank, " is not part of group \"", in, "\"")));
 }
 
-// For the few calls that settle a failure.
-Deadline SettleDeadline() {
-  return Deadline::After(std::chrono::seconds(2), "2s to settle a failure");
-}
-
 }  // namespace
-
-absl::Status EndInStore(Session& session, const std::string& key_prefix) {
-  for (const char* const key : {kErrorKey, kFailureKey}) {
-    const auto error = TryAgreedError(
-        session.stream(), absl::StrCat(key_prefix, key),
-        Deadline::After(std::chrono::seconds(1), "1s for a group's error"));
-    if (error.has_value()) return absl::AbortedError(error->message());
-  }
-  return absl::OkStatus();
-}
-
-RankArgument OrZero(RankArgument rank) {
-  if (!rank.global.has_value() && !rank.in_group.has_value()) rank.global = 0;
-  return rank;
-}
 
 std::vector<Seat> SeatsOf(const Formation& formation,
                           const std::vector<int>& ranks) {
@@ -342,45 +302,6 @@ void GroupState::EndOf(const absl::Status& status, Instant began,
   ThrowFailure(status);
 }
 
-bool GroupState::NoteFailure(Instant began, milliseconds timeout) {
-  const auto live = communicator();
-  if (live == nullptr || live->status().ok()) return false;
-  if (timeout.count() == 0) timeout = options_.timeout;
-  MutexLock lock(mutex_);
-  if (!failed_) {
-    began_late_ = Clock::now() - began < std::min(kLate, timeout / 2);
-  }
-  failed_ = true;
-  return true;
-}
-
-void GroupState::ThrowFailure(const absl::Status& symptom) {
-  const auto live = communicator();
-  if (live != nullptr && live->status().ok()) {
-    // Nothing was started: a bad argument.
-    Throw(Origin::kControl, symptom);
-  }
-  const absl::Status why = Explain(symptom);
-  {
-    MutexLock lock(mutex_);
-    failure_seen_ = true;
-  }
-  Throw(Origin::kBackend, why);
-}
-
-absl::Status GroupState::Explain(const absl::Status& symptom) {
-  // The group was destroyed, by this process itself.
-  if (absl::IsCancelled(symptom)) return symptom;
-  return judge_->Decide(symptom);
-}
-
-bool GroupState::AwaitExplained(const absl::Status& symptom, Instant until) {
-  const auto live = communicator();
-  // The group was destroyed, or the collective's arguments are bad.
-  if (live == nullptr || live->status().ok()) return true;
-  return absl::IsCancelled(symptom) || judge_->AwaitFinal(until);
-}
-
 std::shared_ptr<dataplane::Descent> GroupState::Split(
     const dataplane::SplitOptions& options) {
   const auto live = communicator();
@@ -404,57 +325,6 @@ std::shared_ptr<dataplane::SymmetricMemory> GroupState::AllocateSymmetric(
                                .deadline = Deadline::After(timeout, name).at});
   if (!memory.ok()) ThrowFailure(memory.status());
   return *std::move(memory);
-}
-
-void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
-  if (IsForOthers("abort")) return;
-  const auto live = communicator();
-  // Whoever aborts may come after whoever destroys it.
-  if (live == nullptr || !status().ok()) return;
-  const auto member = [this](int rank) {
-    const Seat& seat = options_.seats[static_cast<size_t>(rank)];
-    return MemberInfo{.rank = seat.rank,
-                      .member = seat.member,
-                      .host = seat.host,
-                      .pid = seat.pid};
-  };
-  if (culprits.empty()) culprits = {rank()};
-  std::sort(culprits.begin(), culprits.end());
-  std::vector<MemberInfo> blamed;
-  std::vector<int> global_ranks;
-  for (const int culprit : culprits) {
-    blamed.push_back(member(culprit));
-    global_ranks.push_back(blamed.back().rank);
-  }
-  absl::Status why =
-      WithCulprits(absl::AbortedError(absl::StrCat(
-                       "group \"", options_.name, "\": aborted by ",
-                       DescribeMember(member(rank()), options_.is_world),
-                       reason.empty() ? "" : ": ", reason)),
-                   {blamed});
-  if (options_.is_world) {
-    // Its event ends the group on all ranks, this one included.
-    ReportError(session_->stream(), why, SettleDeadline()).IgnoreError();
-  } else if (session_ != nullptr && session_->stream().connected()) {
-    // Another rank may have ended it first.
-    why = Agree(why).value_or(why);
-    const Culprits theirs = CulpritsOf(why);
-    culprits.clear();
-    global_ranks.clear();
-    for (int each = 0; each < size(); ++each) {
-      const int global = options_.seats[static_cast<size_t>(each)].rank;
-      if (!theirs.Include(global)) continue;
-      culprits.push_back(each);
-      global_ranks.push_back(global);
-    }
-  }
-  // The backend tells it to the other ranks.
-  why = AsVerdict(std::move(why), global_ranks);
-  dataplane::SetCulpritRanks(why, culprits);
-  live->Abort(why);
-  Explain(why).IgnoreError();
-  MutexLock lock(mutex_);
-  failure_seen_ = true;
 }
 
 void GroupState::Shutdown() {
@@ -511,90 +381,10 @@ std::vector<GroupProgress> GroupState::Progress() const {
            .peer_call = peer_call}};
 }
 
-// No verdict came: nobody is known to be gone. The ranks may each suspect
-// another; what the first of them says holds for all. Of the default group that
-// is a report, which ends the generation: the coordinator sends it to all. Of
-// another group the store keeps it for its ranks.
-FailureJudge::Accusation GroupState::Accuse(const absl::Status& own) {
-  StreamSession& stream = session_->stream();
-  if (!stream.status().ok()) return {.error = own};
-  absl::Status failure = own;
-  const std::string failure_key =
-      absl::StrCat(options_.key_prefix, kFailureKey);
-  if (absl::IsAborted(own)) {
-    // It may be what EndInStore said.
-    failure =
-        TryAgreedError(stream, failure_key, SettleDeadline()).value_or(own);
-  }
-  const bool timed_out = absl::IsDeadlineExceeded(failure);
-  bool late = false;
-  {
-    MutexLock lock(mutex_);
-    late = timed_out && began_late_;
-  }
-  // Who comes when the others have given up hears from them who it was.
-  if (late && options_.is_world) return {.error = failure, .told = true};
-  if (late) return {.error = AwaitAgreed(failure)};
-  // For those who wait for this rank in the store, and not on a connection.
-  if (timed_out) AgreeOnError(stream, failure_key, failure, SettleDeadline());
-  absl::Status named = timed_out && !IsPointToPointFailure(failure)
-                           ? NameTheStuck(failure)
-                           : failure;
-  if (options_.is_world) {
-    const bool told = ReportError(stream, named, SettleDeadline()).ok();
-    return {.error = std::move(named), .told = told};
-  }
-  return {.error = Agree(named).value_or(named)};
-}
-
-// The first error that a rank of the group has brought.
-std::optional<absl::Status> GroupState::Agree(const absl::Status& own) {
-  return AgreeOnError(session_->stream(),
-                      absl::StrCat(options_.key_prefix, kErrorKey), own,
-                      SettleDeadline());
-}
-
-// The same, but another rank is to bring it.
-absl::Status GroupState::AwaitAgreed(const absl::Status& own) {
-  const auto theirs = AwaitAgreedError(
-      session_->stream(), absl::StrCat(options_.key_prefix, kErrorKey),
-      Deadline::After(std::chrono::seconds(3), "3s for another rank's error"));
-  if (theirs.has_value()) return *theirs;
-  return Agree(own).value_or(own);
-}
-
 // The coordinator counts a barrier's instances by group and name: one that a
 // rank has missed must not meet it in the next group of the same name.
 std::string GroupState::BarrierName(absl::string_view name) const {
   return absl::StrCat(name, options_.barrier_suffix);
-}
-
-// After a timeout of a collective: ranks that are stuck elsewhere do not come
-// here, all others do at about the same time. The coordinator sees the
-// difference, and tells it to all alike.
-absl::Status GroupState::NameTheStuck(const absl::Status& own) {
-  const absl::Status met = AwaitBarrier(
-      session_->stream(), options_.name, BarrierName("muster/after-timeout"),
-      options_.generation, global_rank(),
-      /*wait_all_ranks=*/true, SettleDeadline());
-  const Culprits stuck = CulpritsOf(met);
-  if (met.ok() || stuck.empty()) return own;
-  std::vector<std::string> names;
-  for (const MemberInfo& member : stuck.members) {
-    if (names.size() == kRanksInTextMax) break;
-    names.push_back(absl::StrCat(
-        DescribeMember(member, options_.is_world), ", last progress: ",
-        member.last_progress.empty() ? "none reported" : member.last_progress));
-  }
-  if (stuck.size() > names.size()) {
-    names.push_back(absl::StrCat("and ", stuck.size() - names.size(), " more"));
-  }
-  return WithCulprits(
-      absl::Status(own.code(), absl::StrCat(own.message(),
-                                            "; did not come to the end of "
-                                            "it: ",
-                                            absl::StrJoin(names, "; "))),
-      stuck);
 }
 
 }  // namespace muster::internal
