@@ -1,5 +1,7 @@
 #include "dataplane/reduction.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <vector>
 
@@ -10,6 +12,9 @@
 
 namespace muster::dataplane {
 namespace {
+
+// Accumulators and an operand fit into a processor's first cache.
+constexpr size_t kCombinedAtOnceBytes = 16 << 10;
 
 const KernelTable& TableOf(absl::string_view instruction_set) {
 #if defined(__x86_64__)
@@ -80,8 +85,8 @@ bool IsComplex(DataType type) {
   return type == DataType::kComplex64 || type == DataType::kComplex128;
 }
 
-absl::string_view WidestInstructionSet() {
-  static const absl::string_view widest = InstructionSets().back();
+const KernelTable& WidestTable() {
+  static const KernelTable& widest = TableOf(InstructionSets().back());
   return widest;
 }
 
@@ -93,6 +98,7 @@ std::vector<absl::string_view> InstructionSets() {
   // Asked here and not by the loader (ifunc, target_clones): a resolver runs
   // before the sanitizers are set up and crashes under them.
   __builtin_cpu_init();
+  // It has f16c, too, which clang cannot ask for.
   if (__builtin_cpu_supports("avx2")) sets.push_back("avx2");
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512bw") &&
@@ -115,17 +121,20 @@ absl::Status CheckReducible(absl::string_view backend,
 bool Reduction::Has(DataType type) { return !IsFloat8(type); }
 
 Reduction::Reduction(DataType type, ReduceOp op)
-    : Reduction(type, op, WidestInstructionSet()) {}
+    : Reduction(type, op, WidestTable()) {}
 
 Reduction::Reduction(DataType type, ReduceOp op,
                      absl::string_view instruction_set)
-    : accumulator_bytes_(DataTypeBytes(type)),
+    : Reduction(type, op, TableOf(instruction_set)) {}
+
+Reduction::Reduction(DataType type, ReduceOp op, const KernelTable& table)
+    : element_bytes_(DataTypeBytes(type)),
+      accumulator_bytes_(element_bytes_),
       parts_(IsComplex(type) ? 2 : 1),
       load_(nullptr),
       add_(nullptr),
       narrow_(nullptr),
       scales_(op == ReduceOp::kPremulSum) {
-  const KernelTable& table = TableOf(instruction_set);
   const KernelsOfType* kernels = &KernelsFor(table, type);
   const bool ordered = op == ReduceOp::kMin || op == ReduceOp::kMax;
   if (scales_ || (IsNarrowFloat(type) && !ordered)) {
@@ -158,6 +167,35 @@ void Reduction::Add(void* out, const void* elements, size_t count,
     add_(out, elements, count * parts_, scales_ ? factor : 1);
   } else {
     Combine(out, out, elements, count);
+  }
+}
+
+void Reduction::CombineAll(void* result, absl::Span<const void* const> operands,
+                           absl::Span<const double> factors, size_t count,
+                           int world_size) const {
+  alignas(64) std::byte room[kCombinedAtOnceBytes];
+  const size_t at_once = sizeof(room) / accumulator_bytes_;
+  // An element that is not read any more when its result is written.
+  const bool in_result = load_ == nullptr && operands.size() == 2;
+  for (size_t done = 0; done < count; done += at_once) {
+    const size_t now = std::min(at_once, count - done);
+    const auto operand = [&](size_t i) {
+      return static_cast<const std::byte*>(operands[i]) + done * element_bytes_;
+    };
+    std::byte* const to =
+        static_cast<std::byte*>(result) + done * element_bytes_;
+    std::byte* const all = in_result ? to : room;
+    size_t next = 1;
+    if (load_ == nullptr && operands.size() > 1) {
+      Combine(all, operand(0), operand(next++), now);
+    } else {
+      Load(all, operand(0), now, factors[0]);
+    }
+    for (; next < operands.size(); ++next) {
+      Add(all, operand(next), now, factors[next]);
+    }
+    Finish(all, now, world_size);
+    Store(to, all, now);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "dataplane/collective.h"
 #include "dataplane/reduction_table.h"
 #include "dataplane/tensor.h"
@@ -49,6 +50,9 @@ class Reduction {
   // Combine as they are.
   bool combines_elements() const { return load_ == nullptr; }
 
+  // Whether factors count.
+  bool scales() const { return scales_; }
+
   // Bytes of the accumulator of one element.
   size_t accumulator_bytes() const { return accumulator_bytes_; }
 
@@ -71,11 +75,22 @@ class Reduction {
     if (divide_ != nullptr) divide_(accumulators, count * parts_, world_size);
   }
 
+  // The whole of it: elements from those of `operands`, one or more, combined
+  // in their order, of which each has its factor. `result` may be any of them.
+  // As many at a time as stay in the nearest cache: the accumulators are no
+  // traffic.
+  void CombineAll(void* result, absl::Span<const void* const> operands,
+                  absl::Span<const double> factors, size_t count,
+                  int world_size) const;
+
   // Elements from accumulators, rounded to the nearest, of two the even one.
   // May be the same memory if in_place().
   void Store(void* elements, const void* accumulators, size_t count) const;
 
  private:
+  Reduction(DataType type, ReduceOp op, const KernelTable& table);
+
+  size_t element_bytes_;
   size_t accumulator_bytes_;
   size_t parts_;  // Numbers in an element: two in a complex one.
   KernelsOfType::Reduce combine_;

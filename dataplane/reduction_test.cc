@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -371,6 +372,75 @@ TEST_P(NarrowFloatTest, MinAndMaxCompareTheValuesAndKeepNan) {
 INSTANTIATE_TEST_SUITE_P(Types, NarrowFloatTest,
                          ::testing::Values(DataType::kFloat16,
                                            DataType::kBfloat16));
+
+// Elements of `type`, none of which are special.
+std::vector<std::byte> SmallNumbers(DataType type, size_t count, int seed) {
+  std::vector<std::byte> bytes(count * DataTypeBytes(type));
+  const auto number = [&](size_t i) { return (i * 7 + seed * 3) % 13 + 1; };
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte{0};
+  const bool is_narrow =
+      type == DataType::kBfloat16 || type == DataType::kFloat16;
+  if (is_narrow) {
+    for (size_t i = 0; i < count; ++i) {
+      // 1 and more: fractions in front of small exponents.
+      const auto bits = static_cast<uint16_t>(0x3f80 + number(i) * 5);
+      std::memcpy(&bytes[i * sizeof(bits)], &bits, sizeof(bits));
+    }
+  } else if (type == DataType::kInt8) {
+    for (size_t i = 0; i < count; ++i) bytes[i] = std::byte(number(i));
+  } else {
+    for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
+      const auto value = static_cast<float>(number(i)) / 8;
+      std::memcpy(&bytes[i * sizeof(value)], &value, sizeof(value));
+    }
+  }
+  return bytes;
+}
+
+// More than are combined at once, in one order, and where one of them was.
+TEST(CombineAllTest, IsTheStepsOneAfterTheOther) {
+  constexpr size_t kCount = 9001;
+  constexpr int kWorldSize = 7;
+  for (const auto& [type, op] :
+       {std::pair{DataType::kFloat32, ReduceOp::kSum},
+        std::pair{DataType::kFloat32, ReduceOp::kPremulSum},
+        std::pair{DataType::kInt8, ReduceOp::kAvg},
+        std::pair{DataType::kComplex64, ReduceOp::kSum},
+        std::pair{DataType::kBfloat16, ReduceOp::kAvg},
+        std::pair{DataType::kBfloat16, ReduceOp::kMin},
+        std::pair{DataType::kBfloat16, ReduceOp::kPremulSum},
+        std::pair{DataType::kFloat16, ReduceOp::kProduct}}) {
+    const Reduction reduction(type, op);
+    const size_t bytes = kCount * DataTypeBytes(type);
+    for (size_t operands = 1; operands <= 4; ++operands) {
+      std::vector<std::vector<std::byte>> memory;
+      std::vector<const void*> places;
+      std::vector<double> factors;
+      for (size_t i = 0; i < operands; ++i) {
+        memory.push_back(SmallNumbers(type, kCount, static_cast<int>(i)));
+        places.push_back(memory.back().data());
+        factors.push_back(0.5 + static_cast<double>(i));
+      }
+      std::vector<std::byte> all(kCount * reduction.accumulator_bytes());
+      reduction.Load(all.data(), places[0], kCount, factors[0]);
+      for (size_t i = 1; i < operands; ++i) {
+        reduction.Add(all.data(), places[i], kCount, factors[i]);
+      }
+      reduction.Finish(all.data(), kCount, kWorldSize);
+      std::vector<std::byte> expected(bytes);
+      reduction.Store(expected.data(), all.data(), kCount);
+      for (size_t i = 0; i < operands; ++i) {
+        const std::vector<std::byte> before = memory[i];
+        reduction.CombineAll(memory[i].data(), places, factors, kCount,
+                             kWorldSize);
+        EXPECT_TRUE(memory[i] == expected)
+            << DataTypeName(type) << " " << ReduceOpName(op) << " " << operands
+            << " into " << i;
+        memory[i] = before;
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace muster::dataplane
