@@ -164,6 +164,12 @@ struct LastRun {
   std::string algorithm = {};
 };
 
+// How a collective ended, and when.
+struct Ending {
+  absl::Status status;
+  Instant at;
+};
+
 // Backend moves the data of one group. Start and Abort may be called from any
 // thread; collectives run in the order in which they were started, which must
 // be the same on every rank. The destructor aborts what is still running and
@@ -196,14 +202,14 @@ class Backend {
   virtual std::shared_ptr<Work> Start(const Collective& collective) = 0;
 
   // As Start, for a caller with nothing to do until `collective`, not a send or
-  // receive, is complete; returns its status then. A backend may run it on this
-  // thread: waking another one takes longer than a small collective. `order` is
-  // let go when the collective has its place in the order: before it has run.
-  virtual absl::Status Run(const Collective& collective,
-                           ReleasableLock& order) {
+  // receive, is complete. A backend may run it on this thread: waking another
+  // one takes longer than a small collective. `order` is let go when the
+  // collective has its place in the order: before it has run.
+  virtual Ending Run(const Collective& collective, ReleasableLock& order) {
     const std::shared_ptr<Work> work = Start(collective);
     order.Release();
-    return work->Wait();
+    absl::Status status = work->Wait();
+    return {std::move(status), Clock::now()};
   }
 
   // What is started between the two begins as one, if the backend knows how:

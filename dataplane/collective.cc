@@ -54,37 +54,20 @@ void AppendParts(std::string& text, const std::vector<int64_t>& parts) {
 }  // namespace
 
 absl::string_view CollectiveKindName(CollectiveKind kind) {
-  constexpr std::array<absl::string_view, kCollectiveKindCount> kNames = {
-      "all_reduce",     "broadcast",
-      "barrier",        "reduce",
-      "all_gather",     "all_gather_into_tensor",
-      "gather",         "scatter",
-      "reduce_scatter", "reduce_scatter_tensor",
-      "all_to_all",     "all_to_all_single",
-      "send",           "recv"};
+  static constexpr std::array<absl::string_view, kCollectiveKindCount> kNames =
+      {"all_reduce",     "broadcast",
+       "barrier",        "reduce",
+       "all_gather",     "all_gather_into_tensor",
+       "gather",         "scatter",
+       "reduce_scatter", "reduce_scatter_tensor",
+       "all_to_all",     "all_to_all_single",
+       "send",           "recv"};
   const auto index = static_cast<size_t>(kind);
   return index < kNames.size() ? kNames[index] : "unknown collective";
 }
 
-bool IsReduction(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllReduce ||
-         kind == CollectiveKind::kReduce ||
-         kind == CollectiveKind::kReduceScatter ||
-         kind == CollectiveKind::kReduceScatterTensor;
-}
-
-bool IsRooted(CollectiveKind kind) {
-  return kind == CollectiveKind::kBroadcast ||
-         kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather ||
-         kind == CollectiveKind::kScatter;
-}
-
-bool IsPointToPoint(CollectiveKind kind) {
-  return kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
-}
-
 absl::string_view ReduceOpName(ReduceOp op) {
-  constexpr std::array<absl::string_view, kReduceOpCount> kNames = {
+  static constexpr std::array<absl::string_view, kReduceOpCount> kNames = {
       "sum",  "avg", "min",  "max",       "product",
       "band", "bor", "bxor", "premul_sum"};
   const auto index = static_cast<size_t>(op);
@@ -93,24 +76,6 @@ absl::string_view ReduceOpName(ReduceOp op) {
 
 size_t Collective::bytes() const {
   return BytesOf(tensors) + std::max(BytesOf(inputs), BytesOf(outputs));
-}
-
-const Tensor* Collective::first_tensor() const {
-  if (!tensors.empty()) return &tensors.front();
-  if (!inputs.empty()) return &inputs.front();
-  return outputs.empty() ? nullptr : &outputs.front();
-}
-
-int Collective::cuda_device() const {
-  const Tensor* const tensor = first_tensor();
-  return tensor != nullptr && tensor->device().type == DeviceType::kCuda
-             ? tensor->device().index
-             : -1;
-}
-
-DataType Collective::data_type() const {
-  const Tensor* const tensor = first_tensor();
-  return tensor == nullptr ? DataType::kFloat32 : tensor->data_type();
 }
 
 std::string Collective::Label() const {

@@ -68,13 +68,24 @@ inline constexpr int kAnyPeer = -1;
 absl::string_view CollectiveKindName(CollectiveKind kind);
 
 // Whether the collective reduces, and so has a `reduce_op`.
-bool IsReduction(CollectiveKind kind);
+constexpr bool IsReduction(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce ||
+         kind == CollectiveKind::kReduce ||
+         kind == CollectiveKind::kReduceScatter ||
+         kind == CollectiveKind::kReduceScatterTensor;
+}
 
 // Whether it has a `root`.
-bool IsRooted(CollectiveKind kind);
+constexpr bool IsRooted(CollectiveKind kind) {
+  return kind == CollectiveKind::kBroadcast ||
+         kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather ||
+         kind == CollectiveKind::kScatter;
+}
 
 // Whether it is a kSend or kRecv.
-bool IsPointToPoint(CollectiveKind kind);
+constexpr bool IsPointToPoint(CollectiveKind kind) {
+  return kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
+}
 
 enum class ReduceOp : uint8_t {
   kSum,
@@ -152,13 +163,25 @@ struct Collective {
   size_t bytes() const;
 
   // One of its tensors; null if it has none.
-  const Tensor* first_tensor() const;
+  const Tensor* first_tensor() const {
+    if (!tensors.empty()) return &tensors.front();
+    if (!inputs.empty()) return &inputs.front();
+    return outputs.empty() ? nullptr : &outputs.front();
+  }
 
   // The index of the CUDA device that its tensors are on; -1 if they are not.
-  int cuda_device() const;
+  int cuda_device() const {
+    const Tensor* const tensor = first_tensor();
+    return tensor != nullptr && tensor->device().type == DeviceType::kCuda
+               ? tensor->device().index
+               : -1;
+  }
 
   // Of all its tensors; kFloat32 if it has none.
-  DataType data_type() const;
+  DataType data_type() const {
+    const Tensor* const tensor = first_tensor();
+    return tensor == nullptr ? DataType::kFloat32 : tensor->data_type();
+  }
 
   // "all_reduce #418 float32[1024] sum", "broadcast #3 int64[1] root 2",
   // "barrier #4", "gather #5 float32[8] to 4 tensors of 32 float32 root 0".

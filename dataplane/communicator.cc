@@ -21,6 +21,17 @@ std::shared_ptr<Work> FailedWork(std::string description,
   return work;
 }
 
+// max(), where that is later than any Instant.
+Instant After(Instant begin, std::chrono::milliseconds time) {
+  int64_t nanoseconds = 0;
+  if (__builtin_mul_overflow(time.count(), int64_t{1000000}, &nanoseconds) ||
+      __builtin_add_overflow(begin.time_since_epoch().count(), nanoseconds,
+                             &nanoseconds)) {
+    return Instant::max();
+  }
+  return Instant(std::chrono::nanoseconds(nanoseconds));
+}
+
 }  // namespace
 
 Communicator::Communicator(CommunicatorOptions options,
@@ -72,105 +83,103 @@ Communicator::AllocateSymmetric(const SymmetricOptions& options) {
   return memory;
 }
 
-absl::Status Communicator::Prepare(Collective& collective) {
-  absl::Status poison;
-  {
-    MutexLock lock(mutex_);
-    // Numbered before validation: a rank whose arguments are bad must still
-    // consume the number, or it calls every later collective by another name
-    // than its peers do.
-    collective.sequence = IsPointToPoint(collective.kind)
-                              ? ++last_point_to_point_
-                              : ++last_enqueued_;
-    poison = poison_;
-  }
-  if (!poison.ok()) return poison;
-  const absl::Status valid = Check(collective);
-  if (!valid.ok()) {
-    if (!IsPointToPoint(collective.kind)) backend_->Refused(collective, valid);
-    return absl::Status(
-        valid.code(),
-        absl::StrCat(collective.Label(), " on group \"", options_.group_name,
-                     "\": ", valid.message()));
-  }
+absl::Status Communicator::Enter(Collective& collective, bool waits) {
+  absl::Status refused = Check(collective);
+  collective.started = Clock::now();
   if (collective.timeout.count() == 0) {
     collective.timeout = options_.default_timeout;
   }
-  collective.started = Clock::now();
-  // Compared in the coarser unit: an endless timeout has too many nanoseconds.
-  const auto longest = std::chrono::duration_cast<std::chrono::milliseconds>(
-      Instant::max() - collective.started);
-  collective.deadline = collective.timeout < longest
-                            ? collective.started + collective.timeout
-                            : Instant::max();
-  return absl::OkStatus();
-}
-
-std::shared_ptr<Work> Communicator::StartNext(Collective collective) {
-  const absl::Status refused = Prepare(collective);
-  std::string description = collective.Describe();
-  if (!refused.ok()) return FailedWork(std::move(description), refused);
-  if (!IsPointToPoint(collective.kind)) {
-    Began(collective.started, {.sequence = collective.sequence,
-                               .description = std::move(description)});
-    std::shared_ptr<Work> work = backend_->Start(collective);
-    work->OnCompletion(
-        [this, sequence = collective.sequence](const absl::Status& status) {
-          Completed(sequence, status);
-        });
-    return work;
-  }
+  collective.deadline = After(collective.started, collective.timeout);
   {
     MutexLock lock(mutex_);
+    // Also if it is refused: a rank whose arguments are bad must still consume
+    // the number, or it calls every later collective by another name than its
+    // peers do.
+    collective.sequence = IsPointToPoint(collective.kind)
+                              ? ++last_point_to_point_
+                              : ++last_enqueued_;
+    if (!poison_.ok()) return poison_;
+    if (refused.ok()) {
+      AddRunning(collective, waits);
+      return refused;
+    }
+  }
+  if (!IsPointToPoint(collective.kind)) {
+    backend_->Refused(collective, refused);
+  }
+  return absl::Status(
+      refused.code(),
+      absl::StrCat(collective.Label(), " on group \"", options_.group_name,
+                   "\": ", refused.message()));
+}
+
+void Communicator::AddRunning(const Collective& collective, bool waits) {
+  if (IsPointToPoint(collective.kind)) {
     point_to_point_.emplace(
         collective.sequence,
-        RunningPeerCall{std::move(description),
+        RunningPeerCall{collective.Describe(),
                         collective.started,
                         {.sends = collective.kind == CollectiveKind::kSend,
                          .number = collective.sequence,
                          .peer = collective.peer}});
+    return;
   }
+  if (running_.empty()) since_ = collective.started;
+  Running& running = running_.emplace_back();
+  running.sequence = collective.sequence;
+  if (waits) {
+    running.collective = &collective;
+  } else {
+    running.description = collective.Describe();
+  }
+}
+
+std::shared_ptr<Work> Communicator::StartNext(Collective collective) {
+  const absl::Status refused = Enter(collective, /*waits=*/false);
+  if (!refused.ok()) return FailedWork(collective.Describe(), refused);
   std::shared_ptr<Work> work = backend_->Start(collective);
-  work->OnCompletion(
-      [this, sequence = collective.sequence](const absl::Status& status) {
-        PointToPointCompleted(sequence, status);
-      });
+  if (IsPointToPoint(collective.kind)) {
+    work->OnCompletion(
+        [this, sequence = collective.sequence](const absl::Status& status) {
+          PointToPointCompleted(sequence, status);
+        });
+  } else {
+    work->OnCompletion(
+        [this, sequence = collective.sequence](const absl::Status& status) {
+          Completed(sequence, status, Clock::now());
+        });
+  }
   return work;
 }
 
-absl::Status Communicator::Run(Collective&& collective) {
+absl::Status Communicator::Run(Collective& collective) {
   ReleasableLock order(start_mutex_);
-  absl::Status refused = Prepare(collective);
+  absl::Status refused = Enter(collective, /*waits=*/true);
   if (!refused.ok()) return refused;
-  Began(collective.started,
-        {.sequence = collective.sequence, .collective = &collective});
-  absl::Status status;
+  Ending ending;
   try {
-    status = backend_->Run(collective, order);
+    ending = backend_->Run(collective, order);
   } catch (...) {
     // Nobody may look at the collective any more.
-    Completed(collective.sequence, absl::InternalError(absl::StrCat(
-                                       collective.Label(), " on group \"",
-                                       options_.group_name, "\": threw")));
+    Completed(
+        collective.sequence,
+        absl::InternalError(absl::StrCat(collective.Label(), " on group \"",
+                                         options_.group_name, "\": threw")),
+        Clock::now());
     throw;
   }
-  Completed(collective.sequence, status);
-  return status;
+  Completed(collective.sequence, ending.status, ending.at);
+  return std::move(ending.status);
 }
 
-void Communicator::Began(Instant now, Running running) {
-  MutexLock lock(mutex_);
-  if (running_.empty()) since_ = now;
-  running_.push_back(std::move(running));
-}
-
-void Communicator::Completed(uint64_t sequence, const absl::Status& status) {
+void Communicator::Completed(uint64_t sequence, const absl::Status& status,
+                             Instant at) {
   {
     MutexLock lock(mutex_);
     // The first, as a rule.
     const auto running =
         std::ranges::find(running_, sequence, &Running::sequence);
-    if (running == running_.begin()) since_ = Clock::now();
+    if (running == running_.begin()) since_ = at;
     running_.erase(running);
     if (status.ok() && sequence > last_completed_) last_completed_ = sequence;
   }

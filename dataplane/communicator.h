@@ -77,8 +77,9 @@ class Communicator {
   std::shared_ptr<Work> Start(Collective collective);
 
   // The same of a collective for whose end the caller waits, with its status:
-  // quicker than Start(...)->Wait().
-  absl::Status Run(Collective&& collective) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // quicker than Start(...)->Wait(). Fills in what is Communicator's of it.
+  absl::Status Run(Collective& collective) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  absl::Status Run(Collective&& collective) { return Run(collective); }
 
   // As Start of several, all collectives or all sends and receives, that begin
   // as one if the backend knows how.
@@ -130,13 +131,15 @@ class Communicator {
     PeerCall call;
   };
 
-  // Numbers `collective`, and says why it may not run, if it may not.
-  absl::Status Prepare(Collective& collective)
+  // Numbers `collective`, and says why it may not run; or it is one of those
+  // that do from now on, and its caller waits for it or not.
+  absl::Status Enter(Collective& collective, bool waits)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(start_mutex_);
+  void AddRunning(const Collective& collective, bool waits)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Work> StartNext(Collective collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(start_mutex_);
-  void Began(Instant now, Running running);
-  void Completed(uint64_t sequence, const absl::Status& status);
+  void Completed(uint64_t sequence, const absl::Status& status, Instant at);
   void PointToPointCompleted(uint64_t sequence, const absl::Status& status);
 
   // Constant after construction.

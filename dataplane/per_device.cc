@@ -105,8 +105,7 @@ std::shared_ptr<Work> PerDevice::Start(const Collective& collective) {
   return Find(collective)->Start(collective);
 }
 
-absl::Status PerDevice::Run(const Collective& collective,
-                            ReleasableLock& order) {
+Ending PerDevice::Run(const Collective& collective, ReleasableLock& order) {
   return Find(collective)->Run(collective, order);
 }
 

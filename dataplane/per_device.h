@@ -36,8 +36,7 @@ class PerDevice : public Backend {
   absl::Status Supports(const Collective& collective) const override;
   size_t fusable_bytes() const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
-  absl::Status Run(const Collective& collective,
-                   ReleasableLock& order) override;
+  Ending Run(const Collective& collective, ReleasableLock& order) override;
   void BeginTogether() override;
   void EndTogether() override;
   void Refused(const Collective& collective, const absl::Status& why) override;

@@ -41,6 +41,10 @@ const DataTypeFacts& FactsOf(DataType type) {
   return index < kFacts.size() ? kFacts[index] : kNone;
 }
 
+bool IsAligned(const void* data, DataType type) {
+  return reinterpret_cast<uintptr_t>(data) % FactsOf(type).alignment == 0;
+}
+
 }  // namespace
 
 absl::string_view DataTypeName(DataType type) { return FactsOf(type).name; }
@@ -64,7 +68,8 @@ Tensor::Tensor(void* data, DataType type, absl::Span<const int64_t> shape,
     : data_(data),
       data_type_(type),
       device_(device),
-      shape_(shape.begin(), shape.end()) {
+      shape_(shape.begin(), shape.end()),
+      is_valid_(false) {
   int64_t count = 1;
   for (const int64_t dimension : shape_) {
     if (dimension < 0 || __builtin_mul_overflow(count, dimension, &count)) {
@@ -79,9 +84,11 @@ Tensor::Tensor(void* data, DataType type, absl::Span<const int64_t> shape,
     return;
   }
   element_count_ = count;
+  is_valid_ = static_cast<size_t>(type) < kFacts.size() &&
+              (count == 0 || (data != nullptr && IsAligned(data, type)));
 }
 
-absl::Status Tensor::Validate() const {
+absl::Status Tensor::WhyInvalid() const {
   if (static_cast<size_t>(data_type_) >= kFacts.size()) {
     return absl::InvalidArgumentError(absl::StrCat("a tensor's data type is ",
                                                    static_cast<int>(data_type_),
@@ -97,18 +104,13 @@ absl::Status Tensor::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("size of ", Describe(), " does not fit into 63 bits"));
   }
-  if (element_count_ == 0) return absl::OkStatus();
   if (data_ == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("null data pointer of ", Describe()));
   }
-  const size_t alignment = FactsOf(data_type_).alignment;
-  if (reinterpret_cast<uintptr_t>(data_) % alignment != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data pointer of ", Describe(), " is not aligned to ",
-                     alignment, " bytes"));
-  }
-  return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("data pointer of ", Describe(), " is not aligned to ",
+                   FactsOf(data_type_).alignment, " bytes"));
 }
 
 std::string Tensor::Describe() const {

@@ -178,18 +178,23 @@ class Tensor {
   // 63 bits, no null pointer unless empty, an address aligned to the element.
   // Otherwise kInvalidArgument with what is wrong, for instance "negative
   // dimension in float32[8,-1]". Collectives call it; a caller need not.
-  absl::Status Validate() const;
+  absl::Status Validate() const {
+    return is_valid_ ? absl::OkStatus() : WhyInvalid();
+  }
 
   // "float32[8,128]", with the device when that is not the CPU.
   std::string Describe() const;
 
  private:
+  absl::Status WhyInvalid() const;
+
   void* data_ = nullptr;
   DataType data_type_ = DataType::kFloat32;
   Device device_;
   Shape shape_;
   int64_t element_count_ = 0;
   bool shape_valid_ = true;
+  bool is_valid_ = true;
 };
 
 }  // namespace muster::dataplane

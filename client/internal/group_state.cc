@@ -195,18 +195,19 @@ bool GroupState::IsForOthers(absl::string_view verb) const {
   return true;
 }
 
-Work GroupState::Run(dataplane::Collective collective, bool async_op) {
+Work GroupState::Run(dataplane::Collective&& collective, bool async_op) {
   if (IsForOthers(CollectiveKindName(collective.kind))) return Work();
-  dataplane::Collective::Tensors result =
+  dataplane::Collective::Tensors& written =
       collective.outputs.empty() ? collective.tensors : collective.outputs;
   const milliseconds timeout = collective.timeout;
   // On a device the caller goes on before it is complete.
   const bool goes_on = async_op || collective.cuda_device() >= 0;
   if (!goes_on) {
-    const Instant began = Clock::now();
-    EndOf(LiveCommunicator()->Run(std::move(collective)), began, timeout);
-    return Work(nullptr, shared_from_this(), std::move(result));
+    const absl::Status status = LiveCommunicator()->Run(collective);
+    EndOf(status, collective.started, timeout);
+    return Work(nullptr, shared_from_this(), std::move(written));
   }
+  dataplane::Collective::Tensors result = written;
   std::shared_ptr<dataplane::Work> started =
       LiveCommunicator()->Start(std::move(collective));
   Watch(*started, timeout);

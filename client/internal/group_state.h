@@ -76,7 +76,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
 
   // Throws DistError for bad arguments, and, unless `async_op`, what Work::Wait
   // throws.
-  Work Run(dataplane::Collective collective, bool async_op);
+  Work Run(dataplane::Collective&& collective, bool async_op);
   // The same of several as one.
   Work RunCoalesced(std::vector<dataplane::Collective> collectives,
                     bool async_op);

@@ -11,15 +11,24 @@
 namespace muster::dataplane {
 namespace {
 
+// What is caught, in a handler.
+std::string Caught() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return absl::StrCat("threw: ", error.what());
+  } catch (...) {
+    return "threw something";
+  }
+}
+
 // What `call` throws, or "".
 template <typename Call>
 std::string Thrown(const Call& call) {
   try {
     call();
-  } catch (const std::exception& error) {
-    return absl::StrCat("threw: ", error.what());
   } catch (...) {
-    return "threw something";
+    return Caught();
   }
   return "";
 }
@@ -30,12 +39,12 @@ Guarding::Guarding(std::unique_ptr<Backend> inner, std::string group_name)
     : BackendDecorator(std::move(inner)), group_name_(std::move(group_name)) {}
 
 absl::Status Guarding::Supports(const Collective& collective) const {
-  absl::Status status;
-  const std::string problem =
-      Thrown([&] { status = BackendDecorator::Supports(collective); });
-  if (problem.empty()) return status;
-  return absl::InternalError(
-      absl::StrCat("backend \"", name(), "\": Supports ", problem));
+  try {
+    return BackendDecorator::Supports(collective);
+  } catch (...) {
+    return absl::InternalError(
+        absl::StrCat("backend \"", name(), "\": Supports ", Caught()));
+  }
 }
 
 std::shared_ptr<Work> Guarding::Start(const Collective& collective) {
@@ -48,12 +57,12 @@ std::shared_ptr<Work> Guarding::Start(const Collective& collective) {
   return failed;
 }
 
-absl::Status Guarding::Run(const Collective& collective,
-                           ReleasableLock& order) {
-  absl::Status status;
-  const std::string problem =
-      Thrown([&] { status = inner().Run(collective, order); });
-  return problem.empty() ? status : ProblemOf(collective, "Run", problem);
+Ending Guarding::Run(const Collective& collective, ReleasableLock& order) {
+  try {
+    return inner().Run(collective, order);
+  } catch (...) {
+    return {ProblemOf(collective, "Run", Caught()), Clock::now()};
+  }
 }
 
 absl::Status Guarding::ProblemOf(const Collective& collective,

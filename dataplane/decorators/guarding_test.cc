@@ -22,7 +22,7 @@ class BadBackend : public FakeBackend {
     if (collective.kind == CollectiveKind::kSend) throw 7;
     throw std::runtime_error("no licence");
   }
-  absl::Status Run(const Collective&, ReleasableLock&) override {
+  Ending Run(const Collective&, ReleasableLock&) override {
     throw std::runtime_error("no time");
   }
   void Refused(const Collective&, const absl::Status&) override {
@@ -60,7 +60,7 @@ TEST(GuardingTest, WhatABackendDoesWrongFailsTheCollective) {
   Mutex mutex;
   {
     ReleasableLock order(mutex);
-    EXPECT_EQ(guarding.Run(Of(CollectiveKind::kBroadcast), order),
+    EXPECT_EQ(guarding.Run(Of(CollectiveKind::kBroadcast), order).status,
               absl::InternalError("broadcast #3 on group \"tp0\": backend "
                                   "\"fake\": Run threw: no time"));
   }

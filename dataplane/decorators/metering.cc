@@ -24,15 +24,13 @@ std::shared_ptr<Work> Metering::Start(const Collective& collective) {
   return work;
 }
 
-absl::Status Metering::Run(const Collective& collective,
-                           ReleasableLock& order) {
-  absl::Status status = inner().Run(collective, order);
-  const std::chrono::duration<double> elapsed =
-      Clock::now() - collective.started;
+Ending Metering::Run(const Collective& collective, ReleasableLock& order) {
+  Ending ending = inner().Run(collective, order);
+  const std::chrono::duration<double> elapsed = ending.at - collective.started;
   metrics_->CollectiveFinished(CollectiveKindName(collective.kind), name(),
                                collective.bytes(), elapsed.count(),
-                               status.code());
-  return status;
+                               ending.status.code());
+  return ending;
 }
 
 }  // namespace muster::dataplane

@@ -14,8 +14,7 @@ class Metering : public BackendDecorator {
   Metering(std::unique_ptr<Backend> inner, std::shared_ptr<Metrics> metrics);
 
   std::shared_ptr<Work> Start(const Collective& collective) override;
-  absl::Status Run(const Collective& collective,
-                   ReleasableLock& order) override;
+  Ending Run(const Collective& collective, ReleasableLock& order) override;
 
  private:
   const std::shared_ptr<Metrics> metrics_;

@@ -56,7 +56,7 @@ TEST(MeteringTest, ReportsWhatTheCallerWaitsFor) {
   Metering metering(std::move(fake), metrics);
   Mutex mutex;
   ReleasableLock order(mutex);
-  EXPECT_EQ(metering.Run({.kind = CollectiveKind::kBarrier}, order),
+  EXPECT_EQ(metering.Run({.kind = CollectiveKind::kBarrier}, order).status,
             absl::UnavailableError("gone"));
   EXPECT_THAT(metrics->records,
               ElementsAre(FieldsAre("barrier", "fake", 0, Ge(0.0),

@@ -32,17 +32,16 @@ std::shared_ptr<Work> Recording::Start(const Collective& collective) {
   std::shared_ptr<Work> work = inner().Start(collective);
   work->OnCompletion([recorder = recorder_, group = group_,
                       record](const absl::Status& status) {
-    recorder->Complete(group, record, status);
+    recorder->Complete(group, record, status, Clock::now());
   });
   return work;
 }
 
-absl::Status Recording::Run(const Collective& collective,
-                            ReleasableLock& order) {
+Ending Recording::Run(const Collective& collective, ReleasableLock& order) {
   const int64_t record = recorder_->Add(group_, collective);
-  absl::Status status = inner().Run(collective, order);
-  recorder_->Complete(group_, record, status);
-  return status;
+  Ending ending = inner().Run(collective, order);
+  recorder_->Complete(group_, record, ending.status, ending.at);
+  return ending;
 }
 
 void Recording::Abort(absl::Status cause) {

@@ -23,8 +23,7 @@ class Recording : public BackendDecorator {
   ~Recording() override;
 
   std::shared_ptr<Work> Start(const Collective& collective) override;
-  absl::Status Run(const Collective& collective,
-                   ReleasableLock& order) override;
+  Ending Run(const Collective& collective, ReleasableLock& order) override;
   void Abort(absl::Status cause) override;
 
  private:

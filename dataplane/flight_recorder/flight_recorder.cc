@@ -22,16 +22,14 @@
 namespace muster::dataplane {
 namespace {
 
-// Of what people read alone.
-int64_t WallClockNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
+int64_t Nanoseconds(auto since_epoch) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(since_epoch)
       .count();
 }
 
 // c10's names.
 absl::string_view ScalarTypeName(DataType type) {
-  constexpr std::array<absl::string_view, kDataTypeCount> kNames = {
+  static constexpr std::array<absl::string_view, kDataTypeCount> kNames = {
       "Byte",         "Char",          "Short",         "Int",        "Long",
       "Half",         "BFloat16",      "Float",         "Double",     "Bool",
       "ComplexFloat", "ComplexDouble", "Float8_e4m3fn", "Float8_e5m2"};
@@ -140,12 +138,33 @@ const FlightRecorder::Thread& FlightRecorder::ThisThread() {
   return thread;
 }
 
-int64_t FlightRecorder::ElementsOf(const Entry& entry) {
-  int64_t elements = 0;
-  for (const auto* list : {&entry.tensors, &entry.inputs}) {
-    for (const Tensor& tensor : *list) elements += tensor.element_count();
+void FlightRecorder::NoteTensors(const Collective& collective, Entry& entry) {
+  entry.shapes.clear();
+  entry.elements = 0;
+  const Collective::Tensors* const lists[] = {
+      &collective.tensors, &collective.inputs, &collective.outputs};
+  for (size_t i = 0; i < entry.lists.size(); ++i) {
+    entry.lists[i] = lists[i]->size();
+    for (const Tensor& tensor : *lists[i]) {
+      const auto shape = tensor.shape();
+      entry.shapes.push_back(static_cast<int64_t>(tensor.data_type()));
+      entry.shapes.push_back(static_cast<int64_t>(shape.size()));
+      entry.shapes.insert(entry.shapes.end(), shape.begin(), shape.end());
+      if (lists[i] != &collective.outputs) {
+        entry.elements += tensor.element_count();
+      }
+    }
   }
-  return elements;
+}
+
+int64_t FlightRecorder::WallClockNs(Instant at) {
+  if (at - anchor_ >= std::chrono::seconds(1)) {
+    anchor_ = Clock::now();
+    wall_clock_ahead_ns_ =
+        Nanoseconds(std::chrono::system_clock::now().time_since_epoch()) -
+        Nanoseconds(anchor_.time_since_epoch());
+  }
+  return Nanoseconds(at.time_since_epoch()) + wall_clock_ahead_ns_;
 }
 
 int64_t FlightRecorder::AddGroup(Group group) {
@@ -184,8 +203,8 @@ FlightRecorder::Entry* FlightRecorder::Find(int64_t record) {
 int64_t FlightRecorder::Add(int64_t group, const Collective& collective) {
   if (capacity_ == 0) return -1;
   const Thread& thread = ThisThread();
-  const int64_t now_ns = WallClockNs();
   MutexLock lock(mutex_);
+  const int64_t now_ns = WallClockNs(collective.started);
   const int64_t record = next_record_++;
   const size_t place = static_cast<size_t>(record) % capacity_;
   if (place >= ring_.size()) ring_.emplace_back();
@@ -196,9 +215,7 @@ int64_t FlightRecorder::Add(int64_t group, const Collective& collective) {
   entry.record = record;
   entry.kind = collective.kind;
   entry.point_to_point = IsPointToPoint(collective.kind);
-  entry.tensors = collective.tensors;
-  entry.inputs = collective.inputs;
-  entry.outputs = collective.outputs;
+  NoteTensors(collective, entry);
   entry.created_ns = now_ns;
   entry.started_ns = 0;
   entry.completed_ns = 0;
@@ -215,7 +232,7 @@ int64_t FlightRecorder::Add(int64_t group, const Collective& collective) {
     of_group.point_to_point_sequence = sequence;
   } else {
     of_group.collective_sequence = sequence;
-    of_group.enqueued = {sequence, ElementsOf(entry)};
+    of_group.enqueued = {sequence, entry.elements};
   }
   entry.collective_sequence = of_group.collective_sequence;
   entry.point_to_point_sequence = of_group.point_to_point_sequence;
@@ -232,15 +249,15 @@ void FlightRecorder::MarkStarted(GroupRecord& group, int64_t record,
   entry->state = State::kStarted;
   entry->started_ns = now_ns;
   if (!entry->point_to_point) {
-    group.started = {entry->collective_sequence, ElementsOf(*entry)};
+    group.started = {entry->collective_sequence, entry->elements};
   }
 }
 
 void FlightRecorder::Complete(int64_t group, int64_t record,
-                              const absl::Status& status) {
+                              const absl::Status& status, Instant at) {
   if (capacity_ == 0) return;
-  const int64_t now_ns = WallClockNs();
   MutexLock lock(mutex_);
+  const int64_t now_ns = WallClockNs(at);
   const auto found = groups_.find(group);
   if (found == groups_.end()) return;
   GroupRecord& of_group = found->second;
@@ -255,7 +272,7 @@ void FlightRecorder::Complete(int64_t group, int64_t record,
       entry->error = std::string(status.message());
     }
     if (status.ok() && !entry->point_to_point) {
-      of_group.completed = {entry->collective_sequence, ElementsOf(*entry)};
+      of_group.completed = {entry->collective_sequence, entry->elements};
     }
   }
   std::deque<int64_t>& running = of_group.running;
@@ -273,17 +290,20 @@ void FlightRecorder::Complete(int64_t group, int64_t record,
 
 void FlightRecorder::AppendEntry(const Entry& entry, std::string& json) const {
   const GroupRecord& of_group = groups_.at(entry.group);
+  // Those of two of its three lists, as texts.
   const auto shapes = [&](Object& object, absl::string_view sizes_name,
-                          absl::string_view dtypes_name,
-                          const Collective::Tensors& own) {
+                          absl::string_view dtypes_name, size_t left_out) {
     std::vector<std::string> sizes;
     std::vector<std::string> dtypes;
-    for (const auto* list : {&entry.tensors, &own}) {
-      for (const Tensor& tensor : *list) {
-        sizes.push_back(
-            absl::StrCat("[", absl::StrJoin(tensor.shape(), ","), "]"));
-        dtypes.push_back(
-            absl::StrCat("\"", ScalarTypeName(tensor.data_type()), "\""));
+    const int64_t* next = entry.shapes.data();
+    for (size_t list = 0; list < entry.lists.size(); ++list) {
+      for (size_t i = 0; i < entry.lists[list]; ++i) {
+        const auto type = static_cast<DataType>(next[0]);
+        const auto shape = absl::MakeConstSpan(next + 2, next[1]);
+        next = shape.end();
+        if (list == left_out) continue;
+        sizes.push_back(absl::StrCat("[", absl::StrJoin(shape, ","), "]"));
+        dtypes.push_back(absl::StrCat("\"", ScalarTypeName(type), "\""));
       }
     }
     absl::StrAppend(&object.Key(sizes_name), "[", absl::StrJoin(sizes, ","),
@@ -305,8 +325,8 @@ void FlightRecorder::AppendEntry(const Entry& entry, std::string& json) const {
   object.Number("op_id", entry.op);
   object.String("profiling_name", absl::StrCat(of_group.group.backend, ":",
                                                CollectiveKindName(entry.kind)));
-  shapes(object, "input_sizes", "input_dtypes", entry.inputs);
-  shapes(object, "output_sizes", "output_dtypes", entry.outputs);
+  shapes(object, "input_sizes", "input_dtypes", /*left_out=*/2);
+  shapes(object, "output_sizes", "output_dtypes", /*left_out=*/1);
   object.Number("time_created_ns", entry.created_ns);
   if (entry.completed_ns > 0) {
     absl::StrAppendFormat(

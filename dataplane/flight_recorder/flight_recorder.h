@@ -66,8 +66,9 @@ class FlightRecorder {
   // `collective` was given to the backend. Returns a number for Complete.
   int64_t Add(int64_t group, const Collective& collective)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void Complete(int64_t group, int64_t record, const absl::Status& status)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // It ended then.
+  void Complete(int64_t group, int64_t record, const absl::Status& status,
+                Instant at) ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::string ToJson() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -97,10 +98,14 @@ class FlightRecorder {
     int64_t collective_sequence = 0;
     int64_t point_to_point_sequence = 0;
     int64_t op = 0;
-    // For their shapes and types: their memory may be gone.
-    Collective::Tensors tensors;
-    Collective::Tensors inputs;
-    Collective::Tensors outputs;
+    // Of each of its tensors, inputs and outputs, one after the other: the data
+    // type, the number of dimensions, and those. In memory that the ring's next
+    // entry here uses again.
+    std::vector<int64_t> shapes;
+    // How many tensors, inputs and outputs that are.
+    std::array<size_t, 3> lists = {};
+    // Of the tensors and inputs.
+    int64_t elements = 0;
     int64_t created_ns = 0;
     int64_t started_ns = 0;
     int64_t completed_ns = 0;
@@ -131,7 +136,10 @@ class FlightRecorder {
   };
 
   static const Thread& ThisThread();
-  static int64_t ElementsOf(const Entry& entry);
+  static void NoteTensors(const Collective& collective, Entry& entry);
+  // Since 1970. Both clocks are read once a second: this is in the way of every
+  // collective.
+  int64_t WallClockNs(Instant at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets a group that has ended when it has no entry any more.
   void Tidy(int64_t group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* Find(int64_t record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -149,6 +157,9 @@ class FlightRecorder {
   const size_t capacity_;
 
   mutable Mutex mutex_;
+  // A moment, and what the wall clock was ahead of Instant then.
+  Instant anchor_ ABSL_GUARDED_BY(mutex_);
+  int64_t wall_clock_ahead_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t next_record_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;
   // Entry of record r at r % capacity.

@@ -49,6 +49,7 @@ class RecordingTest : public ::testing::Test {
     collective.kind = kind;
     collective.sequence = sequence;
     collective.timeout = std::chrono::seconds(30);
+    collective.started = Clock::now();
     if (kind == CollectiveKind::kSend) {
       collective.inputs = {Tensor(floats_.data(), {2, 3})};
     } else if (kind == CollectiveKind::kAllGatherIntoTensor) {
@@ -191,7 +192,8 @@ TEST_F(SmallRecordingTest, TheOldestGo) {
 TEST(FlightRecorderTest, WithoutRoomNothingIsKept) {
   FlightRecorder recorder(0);
   const int64_t group = recorder.AddGroup({.name = "world"});
-  recorder.Complete(group, recorder.Add(group, {}), absl::OkStatus());
+  recorder.Complete(group, recorder.Add(group, {}), absl::OkStatus(),
+                    Clock::now());
   EXPECT_EQ(Dump(recorder)["entries"], json::array());
   recorder.RemoveGroup(group);
   EXPECT_TRUE(Dump(recorder)["pg_config"].empty());

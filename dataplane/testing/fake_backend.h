@@ -24,11 +24,10 @@ class FakeBackend : public Backend {
     works.push_back(std::make_shared<PromisedWork>(collective.Describe()));
     return works.back();
   }
-  absl::Status Run(const Collective& collective,
-                   ReleasableLock& order) override {
+  Ending Run(const Collective& collective, ReleasableLock& order) override {
     started.push_back(collective);
     order.Release();
-    return run == nullptr ? absl::OkStatus() : run();
+    return {run == nullptr ? absl::OkStatus() : run(), Clock::now()};
   }
   void Refused(const Collective& collective, const absl::Status&) override {
     refused.push_back(collective);

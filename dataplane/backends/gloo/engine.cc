@@ -114,13 +114,14 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
   return work;
 }
 
-absl::Status Engine::Run(const Collective& collective, ReleasableLock& order) {
+Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
   mutex_.Lock();
   if (!abort_cause_.ok() || !jobs_.empty()) {
     mutex_.Unlock();
     const std::shared_ptr<Work> work = Start(collective);
     order.Release();
-    return work->Wait();
+    absl::Status status = work->Wait();
+    return {std::move(status), Clock::now()};
   }
   const bool wake_watchdog = Enqueue({&collective});
   // Keeps the executor from it.
@@ -130,7 +131,7 @@ absl::Status Engine::Run(const Collective& collective, ReleasableLock& order) {
   absl::Status status = RunFirst();
   if (!jobs_.empty() || stopping_) executor_wakes_.NotifyOne();
   mutex_.Unlock();
-  return status;
+  return {std::move(status), Clock::now()};
 }
 
 std::shared_ptr<Work> Engine::StartPointToPoint(const Collective& collective) {

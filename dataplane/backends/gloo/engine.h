@@ -62,7 +62,7 @@ class Engine {
 
   // See Backend.
   std::shared_ptr<Work> Start(const Collective& collective);
-  absl::Status Run(const Collective& collective, ReleasableLock& order);
+  Ending Run(const Collective& collective, ReleasableLock& order);
   void Abort(const absl::Status& cause);
 
   // Aborts, and returns when all works are complete, the threads have ended

@@ -157,7 +157,7 @@ class EngineTest : public ::testing::Test {
   // Of which this thread waits for the end.
   absl::Status RunBarrier() {
     ReleasableLock order(order_);
-    return engine_->Run(NextBarrier(), order);
+    return engine_->Run(NextBarrier(), order).status;
   }
 
   // Until a collective waits for its peer.

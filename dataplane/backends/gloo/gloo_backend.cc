@@ -52,8 +52,7 @@ class EngineBackend : public Backend {
   std::shared_ptr<Work> Start(const Collective& collective) override {
     return engine_->Start(collective);
   }
-  absl::Status Run(const Collective& collective,
-                   ReleasableLock& order) override {
+  Ending Run(const Collective& collective, ReleasableLock& order) override {
     return engine_->Run(collective, order);
   }
 

@@ -301,8 +301,7 @@ class ShmBackend : public BackendDecorator {
         engine_(std::move(engine)),
         sharing_(std::move(sharing)) {}
 
-  absl::Status Run(const Collective& collective,
-                   ReleasableLock& order) override {
+  Ending Run(const Collective& collective, ReleasableLock& order) override {
     return inner().Run(collective, order);
   }
 
