@@ -1,6 +1,7 @@
 #include "dataplane/backends/shm/board.h"
 
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -35,6 +36,10 @@ void Futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
           nullptr, nullptr, 0);
 }
 
+bool Membarrier(int command) {
+  return syscall(SYS_membarrier, command, 0, 0) == 0;
+}
+
 }  // namespace
 
 size_t Board::BytesFor(int world_size) {
@@ -43,12 +48,18 @@ size_t Board::BytesFor(int world_size) {
   return static_cast<size_t>(world_size) * sizeof(Place);
 }
 
-Board::Board(void* memory, int rank, int world_size, bool is_crowded,
+bool Board::IsFencedBySleepers() {
+  static const bool is_fenced =
+      Membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
+  return is_fenced;
+}
+
+Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
              std::function<void(int)> waits_for)
     : places_(static_cast<Place*>(memory)),
       rank_(rank),
       world_size_(world_size),
-      is_crowded_(is_crowded),
+      traits_(traits),
       waits_for_(std::move(waits_for)),
       seen_(world_size, 0) {}
 
@@ -74,7 +85,7 @@ Board::Outcome Board::AwaitRound(int peer, uint64_t round) {
       seen_[peer] = round;
       return Outcome::kDone;
     }
-    if (is_crowded_) break;
+    if (traits_.is_crowded) break;
     Relax();
   }
   waits_for_(peer);
@@ -122,6 +133,7 @@ void Board::Sleep(int peer, uint64_t round) {
   const uint32_t rings = bell.rings.load(std::memory_order_acquire);
   bell.is_asleep.store(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (traits_.sleepers_fence) Membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
   Outcome outcome;
   if (!IsOver(peer, round, outcome)) Futex(bell.rings, FUTEX_WAIT, rings);
   bell.is_asleep.store(0, std::memory_order_relaxed);
@@ -134,7 +146,12 @@ void Board::Ring(int peer) {
 }
 
 void Board::RingSleepers() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (traits_.sleepers_fence) {
+    // Of the compiler.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  } else {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
     if (places_[peer].bell.is_asleep.load(std::memory_order_relaxed) != 0) {

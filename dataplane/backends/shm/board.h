@@ -9,6 +9,14 @@
 
 namespace muster::dataplane::shm_internal {
 
+// The same on all ranks.
+struct BoardTraits {
+  // There are fewer processors than ranks: who waits gives way at once.
+  bool is_crowded = false;
+  // All of them are Board::IsFencedBySleepers().
+  bool sleepers_fence = false;
+};
+
 // Board is shared memory in which the ranks of a group show each other what
 // they have, in rounds that all of them go through. A round of a rank:
 //
@@ -30,8 +38,10 @@ namespace muster::dataplane::shm_internal {
 // Who waits looks for a while, in which it gives its processor to whoever else
 // can use it, and then sleeps until its bell is rung
 // (futex(2)). It says that it sleeps before it looks for the last time; who
-// posts looks who sleeps after it has posted. Both have a sequentially
-// consistent fence between the two, so one of them sees the other.
+// posts looks who sleeps after it has posted. Between the two both have a
+// sequentially consistent fence, so one of them sees the other; or who is about
+// to sleep has it for all of them (membarrier(2)), since those who post are
+// many, and in a hurry.
 //
 // Used by one thread at a time, but for Wake.
 class Board {
@@ -50,11 +60,14 @@ class Board {
   // Of the memory for so many ranks.
   static size_t BytesFor(int world_size);
 
+  // Whether the system lets who sleeps have the fence for this process, too;
+  // from now on.
+  static bool IsFencedBySleepers();
+
   // `memory` is aligned to 64 bytes, and was zeros before the first rank came;
-  // it must live longer. Where `is_crowded`, there are fewer processors than
-  // ranks, and who waits gives way at once. `waits_for` is told the rank
-  // that is waited for, and -1 afterwards, where that takes longer.
-  Board(void* memory, int rank, int world_size, bool is_crowded,
+  // it must live longer. `waits_for` is told the rank that is waited for, and
+  // -1 afterwards, where that takes longer.
+  Board(void* memory, int rank, int world_size, const BoardTraits& traits,
         std::function<void(int)> waits_for);
 
   int rank() const { return rank_; }
@@ -123,7 +136,7 @@ class Board {
   Place* const places_;
   const int rank_;
   const int world_size_;
-  const bool is_crowded_;
+  const BoardTraits traits_;
   const std::function<void(int)> waits_for_;
 
   // The round that this rank is in, from 1.

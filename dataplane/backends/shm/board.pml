@@ -6,7 +6,8 @@
  * Steps of different ranks come one after the other here. On processors they do
  * so as far as it matters: a slot's round is stored with release and loaded
  * with acquire, and a fence stands between a rank's own store and its look at
- * who sleeps, or at what it waits for.
+ * who sleeps, or at what it waits for; the first of them may be had by the rank
+ * that is about to sleep.
  *
  * -DBREAK=1, 2 or 3 leaves out something that must then be found missing.
  */

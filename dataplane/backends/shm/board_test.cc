@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -30,13 +31,15 @@ constexpr uint64_t kRounds = 300;
 // The memory of a board, and its ranks, each to be used by a thread.
 class Ranks {
  public:
-  explicit Ranks(int world_size, bool is_crowded = true)
+  explicit Ranks(int world_size, bool is_crowded = true,
+                 bool sleepers_fence = Board::IsFencedBySleepers())
       : memory_(Board::BytesFor(world_size) / sizeof(Line)),
         awaited_(world_size) {
     for (int rank = 0; rank < world_size; ++rank) {
       awaited_[rank].store(-1);
       boards_.push_back(std::make_unique<Board>(
-          memory_.data(), rank, world_size, is_crowded,
+          memory_.data(), rank, world_size,
+          BoardTraits{is_crowded, sleepers_fence},
           [this, rank](int peer) { awaited_[rank].store(peer); }));
     }
   }
@@ -82,10 +85,14 @@ void AwaitSleepOf(pid_t thread) {
   }
 }
 
-class BoardTest : public ::testing::TestWithParam<std::tuple<int, bool>> {
+class BoardTest : public ::testing::TestWithParam<std::tuple<int, bool, bool>> {
  protected:
   int world_size() const { return std::get<0>(GetParam()); }
   bool is_crowded() const { return std::get<1>(GetParam()); }
+  // Else who posts has the fence.
+  bool sleepers_fence() const {
+    return std::get<2>(GetParam()) && Board::IsFencedBySleepers();
+  }
 };
 
 // What a rank shows in a round: its first and its last word, which say whose
@@ -103,7 +110,7 @@ void ExpectShown(const Board& board, int peer, uint64_t word) {
 }
 
 TEST_P(BoardTest, EverybodySeesWhatOthersShowInTheSameRound) {
-  Ranks ranks(world_size(), is_crowded());
+  Ranks ranks(world_size(), is_crowded(), sleepers_fence());
   ranks.OnEach([](Board& board) {
     for (uint64_t round = 1; round <= kRounds; ++round) {
       ASSERT_EQ(board.Open(), Outcome::kDone);
@@ -120,7 +127,7 @@ TEST_P(BoardTest, EverybodySeesWhatOthersShowInTheSameRound) {
 // Where not everybody looks at everybody, some are ahead of others; nobody is
 // shown what comes after what he looks at.
 TEST_P(BoardTest, NothingIsOverwrittenThatSomebodyStillReads) {
-  Ranks ranks(world_size(), is_crowded());
+  Ranks ranks(world_size(), is_crowded(), sleepers_fence());
   ranks.OnEach([](Board& board) {
     std::mt19937 everybody_s(7);
     for (uint64_t round = 1; round <= kRounds; ++round) {
@@ -138,7 +145,26 @@ TEST_P(BoardTest, NothingIsOverwrittenThatSomebodyStillReads) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, BoardTest, Combine(Values(2, 3, 8), Bool()));
+// About as late as somebody else begins to sleep.
+TEST_P(BoardTest, WhoPostsWhenOthersBeginToSleepIsNotMissed) {
+  Ranks ranks(world_size(), is_crowded(), sleepers_fence());
+  ranks.OnEach([](Board& board) {
+    std::mt19937 everybody_s(11);
+    for (uint64_t round = 1; round <= kRounds; ++round) {
+      const int last = static_cast<int>(everybody_s() % board.world_size());
+      const std::chrono::microseconds late(80 + everybody_s() % 50);
+      ASSERT_EQ(board.Open(), Outcome::kDone);
+      const auto until = std::chrono::steady_clock::now() + late;
+      while (board.rank() == last && std::chrono::steady_clock::now() < until) {
+      }
+      board.Post();
+      ASSERT_EQ(board.Await(last), Outcome::kDone);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, BoardTest,
+                         Combine(Values(2, 3, 8), Bool(), Bool()));
 
 TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
   Ranks ranks(2);

@@ -41,8 +41,7 @@ HostCollectives::HostCollectives(std::unique_ptr<Segment> segment,
                                  const HostTraits& traits)
     : segment_(std::move(segment)),
       regions_(std::move(regions)),
-      board_(segment_->memory(), mesh.rank(), mesh.world_size(),
-             traits.is_crowded,
+      board_(segment_->memory(), mesh.rank(), mesh.world_size(), traits.board,
              [&mesh](int rank) { mesh.set_waiting_for(rank); }),
       traits_(traits),
       shop_{.board = board_,
@@ -51,9 +50,9 @@ HostCollectives::HostCollectives(std::unique_ptr<Segment> segment,
             .reads_memory = traits.reads_memory} {}
 
 absl::Status HostCollectives::Run(const Collective& collective) {
-  const History after = Rounds(shop_, collective).After();
+  shop_.header = NoteHeader::Of(collective);
   const absl::Status done = RunOneWay(collective);
-  shop_.history = after;
+  shop_.history.Add(shop_.header);
   if (!done.ok()) return done;
   // All that was needed had come, but the collective has failed elsewhere: a
   // group ends on all ranks or on none.
@@ -67,7 +66,7 @@ absl::Status HostCollectives::RunOneWay(const Collective& collective) {
     return SelectAlgorithm(collective.kind,
                            {.memory = memory,
                             .world_size = board_.world_size(),
-                            .is_crowded = traits_.is_crowded,
+                            .is_crowded = traits_.board.is_crowded,
                             .bytes = bytes},
                            traits_.algorithm);
   };

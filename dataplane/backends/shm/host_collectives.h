@@ -18,8 +18,7 @@ namespace muster::dataplane::shm_internal {
 
 // The same on all ranks of a group.
 struct HostTraits {
-  // There are more ranks than processors; see Board.
-  bool is_crowded = false;
+  BoardTraits board = {};
   // Each reads the others' memory.
   bool reads_memory = false;
   // Goes before the table.

@@ -13,19 +13,16 @@ namespace muster::dataplane::shm_internal {
 
 using gloo_internal::Mismatch;
 
-History Rounds::After() const {
-  History after;
-  // The same on all ranks, before some of it is one rank's own.
-  after.last = header_;
+void History::Add(const NoteHeader& header) {
+  last = header;
   // FNV-1a.
-  after.hash = shop_.history.hash ^ 14695981039346656037u;
+  hash ^= 14695981039346656037u;
   for (const uint64_t part :
-       {uint64_t{header_.kind}, uint64_t{header_.data_type},
-        uint64_t{header_.reduce_op}, static_cast<uint64_t>(header_.root),
-        header_.element_count, header_.sizes_hash}) {
-    after.hash = (after.hash ^ part) * 1099511628211u;
+       {uint64_t{header.kind}, uint64_t{header.data_type},
+        uint64_t{header.reduce_op}, static_cast<uint64_t>(header.root),
+        header.element_count, header.sizes_hash}) {
+    hash = (hash ^ part) * 1099511628211u;
   }
-  return after;
 }
 
 absl::Status Rounds::StatusOf(Board::Outcome outcome) {
@@ -97,8 +94,8 @@ void Rounds::WriteRow(const std::vector<Block>& give) {
   }
 }
 
-std::vector<int> Rounds::Others() const {
-  std::vector<int> others;
+absl::InlinedVector<int, 16> Rounds::Others() const {
+  absl::InlinedVector<int, 16> others;
   for (int i = 1; i < world_size_; ++i) {
     others.push_back((rank_ + i) % world_size_);
   }

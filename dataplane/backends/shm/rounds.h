@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/mesh.h"
@@ -20,6 +21,9 @@ using gloo_internal::NoteHeader;
 
 // What a rank has run, by which others see whether they ran the same.
 struct History {
+  // Of one more.
+  void Add(const NoteHeader& header);
+
   uint64_t hash = 0;
   // The last one.
   NoteHeader last = {};
@@ -33,6 +37,8 @@ struct Workshop {
   const Regions& regions;
   // All ranks read each other's memory.
   bool reads_memory = false;
+  // What all ranks say that they run.
+  NoteHeader header = {};
   // Kept from one collective to the next.
   std::vector<std::byte> scratch = {};
   History history = {};
@@ -49,10 +55,7 @@ class Rounds {
         element_bytes_(DataTypeBytes(collective.data_type())),
         shop_(shop),
         collective_(collective),
-        header_(NoteHeader::Of(collective)) {}
-
-  // The history after it. Of a collective that has run no round.
-  History After() const;
+        header_(shop.header) {}
 
  protected:
   // In front of what is shown stands this; and behind it, where nobody looks
@@ -91,7 +94,7 @@ class Rounds {
   }
 
   // All other ranks, the next one first.
-  std::vector<int> Others() const;
+  absl::InlinedVector<int, 16> Others() const;
 
   // At least `bytes` of scratch, the same memory until the next call.
   std::byte* Scratch(size_t bytes);

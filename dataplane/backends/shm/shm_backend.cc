@@ -37,6 +37,7 @@ namespace {
 using gloo_internal::Engine;
 using shm_internal::Algorithm;
 using shm_internal::Board;
+using shm_internal::BoardTraits;
 using shm_internal::HostCollectives;
 using shm_internal::Hosts;
 using shm_internal::HostTraits;
@@ -119,11 +120,12 @@ Algorithm ForcedAlgorithm() {
       .value_or(Algorithm::kFastest);
 }
 
-// Of what a rank says of itself: whether it reads the memory of all others, and
-// its Algorithm. The others are its host.
+// Of what a rank says of itself: whether it reads the memory of all others,
+// whether it IsFencedBySleepers(), and its Algorithm. The others are its host.
 constexpr uint64_t kNearBit = 1;
-constexpr int kAlgorithmShift = 1;
-constexpr uint64_t kTraitBits = 15;
+constexpr uint64_t kFencedBit = 2;
+constexpr int kAlgorithmShift = 2;
+constexpr uint64_t kTraitBits = 31;
 
 // By which ranks know whether they are on one host: the number that the system
 // has since it was booted, and the network that this process is in, since what
@@ -378,14 +380,17 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   Council council(engine, options.deadline);
   const auto all = council.Hear(
       ThisHost(options) | (engine.mesh().is_near_all() ? kNearBit : 0) |
+      (Board::IsFencedBySleepers() ? kFencedBit : 0) |
       static_cast<uint64_t>(ForcedAlgorithm()) << kAlgorithmShift);
   if (!all.ok()) return all.status();
   bool reads_memory = true;
+  bool sleepers_fence = true;
   std::vector<uint64_t> identities;
   identities.reserve(all->size());
   for (const uint64_t traits : *all) {
     identities.push_back(traits & ~kTraitBits);
     reads_memory &= (traits & kNearBit) != 0;
+    sleepers_fence &= (traits & kFencedBit) != 0;
   }
   const Hosts hosts(identities, options.rank);
   if (hosts.most() == 1) {
@@ -401,7 +406,8 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
                                hosts.neighbours().front(), CheckWanted());
   if (!segment.ok()) return segment.status();
   const HostTraits traits = {
-      .is_crowded = IsCrowded(hosts.neighbours(), *processors),
+      .board = {.is_crowded = IsCrowded(hosts.neighbours(), *processors),
+                .sleepers_fence = sleepers_fence},
       .reads_memory = reads_memory,
       .algorithm = ForcedAlgorithm()};
   const Sharing sharing = {.regions = std::make_shared<Regions>(),

@@ -19,14 +19,17 @@ namespace {
 using gloo_internal::BlockOf;
 using gloo_internal::BlocksOf;
 
-// What is combined at once: two of them stay in the cache of a processor,
-// between being read and being combined.
-constexpr size_t kPieceBytes = 128 << 10;
+// What of each rank is combined at once: those of a few stay in the cache of a
+// processor, between being read and being combined.
+constexpr size_t kPieceBytes = 64 << 10;
 
 // Of collectives whose sizes their ranks do not know of each other: up to here
 // a rank shows what it gives, beside where that is. If all do, nobody has to go
 // and get it, and no rank has to wait until that has been done.
 constexpr size_t kShownBytesMax = 24 << 10;
+
+// What of an all_reduce each combines before the others read it.
+constexpr size_t kPartBytes = 256 << 10;
 
 // What is read at once where nothing is combined: afterwards it looks whether
 // the group has been aborted.
@@ -331,65 +334,57 @@ absl::StatusOr<const std::byte*> SingleCopy::Operand(int peer, size_t first,
   return to;
 }
 
-// A rank's own operand may be where its result goes, and must not be lost
-// before its turn: that of the first two ranks comes at once, the others
-// combine beside.
 absl::Status SingleCopy::Combine(const Reduction& reduction,
                                  const Block& result, size_t first) {
-  const size_t at_once =
-      kPieceBytes / std::max(reduction.accumulator_bytes(), element_bytes_);
-  std::byte* const accumulators = Scratch(3 * kPieceBytes);
-  std::byte* const read[] = {accumulators + kPieceBytes,
-                             accumulators + 2 * kPieceBytes};
+  const size_t at_once = kPieceBytes / element_bytes_;
+  // For what must be read from other processes.
+  std::byte* const read = Scratch(world_size_ * kPieceBytes);
+  std::vector<const void*> operands(world_size_);
   for (size_t done = 0; done < result.count; done += at_once) {
     const size_t count = std::min(at_once, result.count - done);
-    std::byte* const to = result.data + done * element_bytes_;
-    const bool in_result = reduction.combines_elements() && rank_ < 2;
-    std::byte* const all = in_result ? to : accumulators;
-    const auto zero = Operand(0, first + done, count, read[0]);
-    if (!zero.ok()) return zero.status();
-    const auto one = Operand(1, first + done, count, read[1]);
-    if (!one.ok()) return one.status();
-    if (reduction.combines_elements()) {
-      reduction.Combine(all, *zero, *one, count);
-    } else {
-      reduction.Load(all, *zero, count, factors_[0]);
-      reduction.Add(all, *one, count, factors_[1]);
+    for (int peer = 0; peer < world_size_; ++peer) {
+      const auto operand =
+          Operand(peer, first + done, count, read + peer * kPieceBytes);
+      if (!operand.ok()) return operand.status();
+      operands[peer] = *operand;
     }
-    for (int peer = 2; peer < world_size_; ++peer) {
-      const auto next = Operand(peer, first + done, count, read[0]);
-      if (!next.ok()) return next.status();
-      reduction.Add(all, *next, count, factors_[peer]);
-    }
-    reduction.Finish(all, count, world_size_);
-    reduction.Store(to, all, count);
+    reduction.CombineAll(result.data + done * element_bytes_, operands,
+                         factors_, count, world_size_);
   }
   return absl::OkStatus();
 }
 
-// Each combines its part, which the others read a round later. It could write
-// it to their tensors where those are mapped, and must not: a rank that was
-// stopped would do so when they have given it up, and gone on.
+// Chunk by chunk: each combines its part, which the others read a round later,
+// when the caches still have it. It could write it to their tensors where those
+// are mapped, and must not: a rank that was stopped would do so when they have
+// given it up, and gone on.
 absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
-  const std::vector<Block> parts =
-      gloo_internal::PartsOf(give_[rank_], world_size_, element_bytes_);
-  const auto offset_of = [&](const Block& part) {
-    return static_cast<size_t>(part.data - give_[rank_].data);
-  };
-  absl::Status status = Combine(reduction, parts[rank_],
-                                offset_of(parts[rank_]) / element_bytes_);
-  if (!status.ok()) return status;
-  status = Open();
-  if (!status.ok()) return status;
-  Post();
-  status = AwaitAll();
-  for (const int peer : Others()) {
+  const Block& tensor = give_[rank_];
+  const size_t per_chunk = kPartBytes / element_bytes_ * world_size_;
+  for (size_t first = 0; first < tensor.count; first += per_chunk) {
+    const Block chunk = {tensor.data + first * element_bytes_,
+                         std::min(per_chunk, tensor.count - first)};
+    const std::vector<Block> parts =
+        gloo_internal::PartsOf(chunk, world_size_, element_bytes_);
+    const auto offset_of = [&](const Block& part) {
+      return static_cast<size_t>(part.data - tensor.data);
+    };
+    absl::Status status = Combine(reduction, parts[rank_],
+                                  offset_of(parts[rank_]) / element_bytes_);
     if (!status.ok()) return status;
-    const Block& part = parts[peer];
-    status =
-        Read(peer, offset_of(part), part.data, part.count * element_bytes_);
+    status = Open();
+    if (!status.ok()) return status;
+    Post();
+    status = AwaitAll();
+    for (const int peer : Others()) {
+      if (!status.ok()) return status;
+      const Block& part = parts[peer];
+      status =
+          Read(peer, offset_of(part), part.data, part.count * element_bytes_);
+    }
+    if (!status.ok()) return status;
   }
-  return status;
+  return absl::OkStatus();
 }
 
 absl::Status SingleCopy::Part() {

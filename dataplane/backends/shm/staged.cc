@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/gloo/exchange.h"
@@ -52,14 +53,23 @@ class Staged : public Rounds {
   struct Scene {
     Block give = {};
     // By rank; of those that do not give, empty.
-    std::vector<Block> take = {};
-    std::vector<int> givers = {};
+    absl::InlinedVector<Block, 8> take = {};
+    // All others, or the root alone.
+    absl::InlinedVector<int, 16> givers = {};
     size_t count_max = 0;
     bool gives = false;
     bool takes = false;
   };
 
-  // From what all ranks show `offset` bytes behind their headers.
+  // Of reductions: what a rank can show of elements. Behind them stands its
+  // factor.
+  static constexpr size_t kElementBytes = kPayloadBytes - sizeof(double);
+
+  // Writes elements, and the factor, to what this rank shows.
+  void ShowElements(const Block& block);
+  void ShowFactor();
+  // Combines the elements that all ranks show `offset` bytes behind their
+  // headers.
   void Combine(const Reduction& reduction, size_t offset, const Block& result);
 
   Scene SceneOf() const;
@@ -73,13 +83,10 @@ class Staged : public Rounds {
   absl::Status Scatter();
   absl::Status AllToAll();
 
-  // Writes, behind a row, what of `give` goes in this round, from accumulators
-  // if `reduction` is there.
-  void WriteDealt(const std::vector<Block>& give, size_t count_per_round,
-                  const Reduction* reduction);
+  // Writes, behind a row, what of `give` goes in this round.
+  void WriteDealt(const std::vector<Block>& give, size_t count_per_round);
   // Where in what `peer` shows this rank's is.
-  size_t DealtOffset(int peer, size_t count_per_round,
-                     size_t bytes_of_one) const;
+  size_t DealtOffset(int peer, size_t count_per_round) const;
   // In what all ranks show: the largest count in any row, and the bytes of the
   // largest row, to which belongs what its rank has for itself.
   uint64_t CountMax() const;
@@ -92,21 +99,28 @@ class Staged : public Rounds {
   size_t round_ = 0;
 };
 
+void Staged::ShowElements(const Block& block) {
+  Copy(payload(), block.data, block.count * element_bytes_);
+  ShowFactor();
+}
+
+void Staged::ShowFactor() {
+  if (collective().reduce_op != ReduceOp::kPremulSum) return;
+  const double factor = collective().factor;
+  std::memcpy(payload() + kElementBytes, &factor, sizeof(factor));
+}
+
 void Staged::Combine(const Reduction& reduction, size_t offset,
                      const Block& result) {
-  if (result.count == 0) return;
-  std::byte* accumulators = result.data;
-  if (!reduction.in_place()) {
-    accumulators = Scratch(result.count * reduction.accumulator_bytes());
+  absl::InlinedVector<const void*, 16> operands(world_size_);
+  absl::InlinedVector<double, 16> factors(world_size_, 1);
+  for (int peer = 0; peer < world_size_; ++peer) {
+    operands[peer] = shown(peer) + offset;
+    if (!reduction.scales()) continue;
+    std::memcpy(&factors[peer], shown(peer) + kElementBytes, sizeof(double));
   }
-  reduction.Combine(accumulators, shown(0) + offset, shown(1) + offset,
-                    result.count);
-  for (int peer = 2; peer < world_size_; ++peer) {
-    reduction.Combine(accumulators, accumulators, shown(peer) + offset,
-                      result.count);
-  }
-  reduction.Finish(accumulators, result.count, world_size_);
-  reduction.Store(result.data, accumulators, result.count);
+  reduction.CombineAll(result.data, operands, factors, result.count,
+                       world_size_);
 }
 
 absl::Status Staged::Run() {
@@ -169,7 +183,8 @@ Staged::Scene Staged::SceneOf() const {
   }
   if (scene.givers.empty()) scene.givers = Others();
   if (!collective().outputs.empty()) {
-    scene.take = BlocksOf(collective().outputs, world_size_);
+    const std::vector<Block> take = BlocksOf(collective().outputs, world_size_);
+    scene.take.assign(take.begin(), take.end());
     gloo_internal::CopyBlock(scene.take[rank_], scene.give, element_bytes_);
     for (const Block& block : scene.take) {
       scene.count_max = std::max(scene.count_max, block.count);
@@ -209,9 +224,9 @@ absl::Status Staged::Show(const Scene& scene) {
 absl::Status Staged::AllReduce() {
   const Reduction reduction(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
-  const size_t bytes = tensor.count * reduction.accumulator_bytes();
+  const size_t bytes = tensor.count * element_bytes_;
   const bool at_once =
-      algorithm_ == Algorithm::kOneRound && bytes <= kPayloadBytes;
+      algorithm_ == Algorithm::kOneRound && bytes <= kElementBytes;
   shop().mesh.set_algorithm(
       AlgorithmName(at_once ? Algorithm::kOneRound : Algorithm::kByParts));
   return at_once ? ReduceAtOnce(reduction, tensor)
@@ -222,7 +237,7 @@ absl::Status Staged::ReduceAtOnce(const Reduction& reduction,
                                   const Block& tensor) {
   absl::Status status = Open();
   if (!status.ok()) return status;
-  reduction.Load(payload(), tensor.data, tensor.count, collective().factor);
+  ShowElements(tensor);
   Post();
   status = AwaitAll();
   if (status.ok()) Combine(reduction, 0, tensor);
@@ -233,14 +248,12 @@ absl::Status Staged::ReduceAtOnce(const Reduction& reduction,
 // what comes next of its own tensor.
 absl::Status Staged::ReduceByParts(const Reduction& reduction,
                                    const Block& tensor) {
-  const size_t own_bytes = reduction.accumulator_bytes();
   const auto ranks = static_cast<size_t>(world_size_);
   // A part has at most an element more than an equal one.
-  const size_t per_round = (kPayloadBytes - sizeof(uint64_t) - element_bytes_) *
-                           ranks / (ranks * own_bytes + element_bytes_);
+  const size_t per_round =
+      (kElementBytes / element_bytes_ - 1) * ranks / (ranks + 1);
   const size_t chunks = RoundsFor(tensor.count, per_round);
-  const size_t results = (std::min(per_round, tensor.count) * own_bytes + 7) /
-                         sizeof(uint64_t) * sizeof(uint64_t);
+  const size_t results = std::min(per_round, tensor.count) * element_bytes_;
   std::vector<Block> parts;
   for (round_ = 0; round_ <= chunks; ++round_) {
     absl::Status status = Open();
@@ -250,7 +263,7 @@ absl::Status Staged::ReduceByParts(const Reduction& reduction,
            parts[rank_].count * element_bytes_);
     }
     const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
-    reduction.Load(payload(), chunk.data, chunk.count, collective().factor);
+    ShowElements(chunk);
     Post();
     status = AwaitAll();
     if (!status.ok()) return status;
@@ -261,9 +274,8 @@ absl::Status Staged::ReduceByParts(const Reduction& reduction,
     }
     if (round_ == chunks) break;
     parts = gloo_internal::PartsOf(chunk, ranks, element_bytes_);
-    const size_t first =
-        static_cast<size_t>(parts[rank_].data - chunk.data) / element_bytes_;
-    Combine(reduction, first * own_bytes, parts[rank_]);
+    Combine(reduction, static_cast<size_t>(parts[rank_].data - chunk.data),
+            parts[rank_]);
   }
   return absl::OkStatus();
 }
@@ -271,13 +283,13 @@ absl::Status Staged::ReduceByParts(const Reduction& reduction,
 absl::Status Staged::Reduce() {
   const Reduction reduction(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
-  const size_t per_round = kPayloadBytes / reduction.accumulator_bytes();
+  const size_t per_round = kElementBytes / element_bytes_;
   const size_t rounds = RoundsFor(tensor.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = Open();
     if (!status.ok()) return status;
     const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
-    reduction.Load(payload(), chunk.data, chunk.count, collective().factor);
+    ShowElements(chunk);
     Post();
     if (rank_ != collective().root) continue;
     status = AwaitAll();
@@ -287,30 +299,24 @@ absl::Status Staged::Reduce() {
   return absl::OkStatus();
 }
 
-void Staged::WriteDealt(const std::vector<Block>& give, size_t count_per_round,
-                        const Reduction* reduction) {
+void Staged::WriteDealt(const std::vector<Block>& give,
+                        size_t count_per_round) {
   WriteRow(give);
   std::byte* next = payload() + row_bytes();
   for (const Block& block : give) {
     const Block chunk = ChunkOf(block, round_, count_per_round, element_bytes_);
-    if (reduction != nullptr) {
-      reduction->Load(next, chunk.data, chunk.count, collective().factor);
-      next += chunk.count * reduction->accumulator_bytes();
-    } else {
-      Copy(next, chunk.data, chunk.count * element_bytes_);
-      next += chunk.count * element_bytes_;
-    }
+    Copy(next, chunk.data, chunk.count * element_bytes_);
+    next += chunk.count * element_bytes_;
   }
 }
 
-size_t Staged::DealtOffset(int peer, size_t count_per_round,
-                           size_t bytes_of_one) const {
+size_t Staged::DealtOffset(int peer, size_t count_per_round) const {
   const uint64_t* const row = RowOf(peer);
   size_t before = 0;
   for (int i = 0; i < rank_; ++i) {
     before += ChunkOf({nullptr, row[i]}, round_, count_per_round, 0).count;
   }
-  return row_bytes() + before * bytes_of_one;
+  return row_bytes() + before * element_bytes_;
 }
 
 uint64_t Staged::CountMax() const {
@@ -338,23 +344,23 @@ absl::Status Staged::ReduceScatter() {
   const Reduction reduction(collective().data_type(), collective().reduce_op);
   const std::vector<Block> give = BlocksOf(collective().inputs, world_size_);
   const Block output = BlockOf(collective().outputs[0]);
-  const size_t per_round = (kPayloadBytes - row_bytes()) / world_size_ /
-                           reduction.accumulator_bytes();
+  const size_t per_round =
+      (kElementBytes - row_bytes()) / world_size_ / element_bytes_;
   size_t most = 0;
   for (const Block& block : give) most = std::max(most, block.count);
   const size_t rounds = RoundsFor(most, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = Open();
     if (!status.ok()) return status;
-    WriteDealt(give, per_round, &reduction);
+    WriteDealt(give, per_round);
+    ShowFactor();
     Post();
     for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
       status = Await(peer, output.count, /*has_row=*/true);
     }
     if (!status.ok()) return status;
     // All rows are the same.
-    Combine(reduction,
-            DealtOffset(rank_, per_round, reduction.accumulator_bytes()),
+    Combine(reduction, DealtOffset(rank_, per_round),
             ChunkOf(output, round_, per_round, element_bytes_));
   }
   return absl::OkStatus();
@@ -375,15 +381,14 @@ absl::Status Staged::Scatter() {
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = Open();
     if (!status.ok()) return status;
-    WriteDealt(give, per_round, nullptr);
+    WriteDealt(give, per_round);
     Post();
     if (is_root) continue;
     status = Await(collective().root, output.count, /*has_row=*/true);
     if (!status.ok()) return status;
     const Block chunk = ChunkOf(output, round_, per_round, element_bytes_);
     Copy(chunk.data,
-         shown(collective().root) +
-             DealtOffset(collective().root, per_round, element_bytes_),
+         shown(collective().root) + DealtOffset(collective().root, per_round),
          chunk.count * element_bytes_);
   }
   return absl::OkStatus();
@@ -409,7 +414,7 @@ absl::Status Staged::AllToAll() {
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = Open();
     if (!status.ok()) return status;
-    WriteDealt(give, per_round, nullptr);
+    WriteDealt(give, per_round);
     Post();
     for (const int peer : Others()) {
       status = Await(peer, take[peer].count, /*has_row=*/true);
@@ -423,8 +428,7 @@ absl::Status Staged::AllToAll() {
     for (const int peer : Others()) {
       const Block chunk =
           ChunkOf(take[peer], round_, per_round, element_bytes_);
-      Copy(chunk.data,
-           shown(peer) + DealtOffset(peer, per_round, element_bytes_),
+      Copy(chunk.data, shown(peer) + DealtOffset(peer, per_round),
            chunk.count * element_bytes_);
     }
   }

@@ -485,8 +485,7 @@ TwoLevels::TwoLevels(std::unique_ptr<Segment> segment,
       hosts_(hosts),
       mesh_(mesh),
       near_(mesh, hosts_.neighbours()),
-      board_(segment_->memory(), near_.rank(), near_.world_size(),
-             traits.is_crowded,
+      board_(segment_->memory(), near_.rank(), near_.world_size(), traits.board,
              [this, &mesh](int place) {
                mesh.set_waiting_for(place < 0 ? -1 : near_.RankInGroup(place));
              }),
@@ -501,7 +500,7 @@ bool TwoLevels::LooksForSymmetric(const Collective& collective) const {
   return SelectAlgorithm(collective.kind,
                          {.memory = Memory::kSymmetric,
                           .world_size = board_.world_size(),
-                          .is_crowded = traits_.is_crowded,
+                          .is_crowded = traits_.board.is_crowded,
                           .bytes = collective.bytes()},
                          traits_.algorithm) == Algorithm::kSymmetric;
 }
@@ -521,12 +520,12 @@ bool TwoLevels::Takes(const Collective& collective) const {
 }
 
 absl::Status TwoLevels::Run(const Collective& collective) {
+  shop_.header = NoteHeader::Of(collective);
   Walk walk(collective, hosts_, shop_, lane_.has_value() ? &*lane_ : nullptr,
             accumulators_, results_);
-  const History after = Rounds(shop_, collective).After();
   absl::Status done = walk.Run(LooksForSymmetric(collective));
   mesh_.set_algorithm(walk.is_mapped() ? "two_levels_symmetric" : "two_levels");
-  shop_.history = after;
+  shop_.history.Add(shop_.header);
   if (!done.ok()) return done;
   // As in HostCollectives.
   const int failed = board_.FindFailed();
