@@ -5,11 +5,12 @@
  *
  * Steps of different ranks come one after the other here. On processors they do
  * so as far as it matters: a slot's round is stored with release and loaded
- * with acquire, and a fence stands between a rank's own store and its look at
- * who sleeps, or at what it waits for; the first of them may be had by the rank
- * that is about to sleep.
+ * with acquire. One store matters that a processor may hold back while it goes
+ * on: that of the round, in front of the look at who sleeps. It is out before
+ * that if who posts has a fence there; else who is about to sleep sees to it,
+ * on all processors (membarrier(2)), with -DSLEEPERS_FENCE=1.
  *
- * -DBREAK=1, 2 or 3 leaves out something that must then be found missing.
+ * -DBREAK=1 to 4 leaves out something that must then be found missing.
  */
 #ifndef RANKS
 #define RANKS 3
@@ -21,13 +22,27 @@
 #define BREAK 0
 #endif
 
+#ifndef SLEEPERS_FENCE
+#define SLEEPERS_FENCE 0
+#endif
+
 #define SLOT(rank, round) ((rank) * 2 + (round) % 2)
 #define WRITING 255
 
 byte posted[RANKS * 2]; /* the round in front of a slot */
 byte shown[RANKS * 2];  /* whose contents it has */
+byte held[RANKS]; /* a round that its processor has not let out; 0: none */
 bool asleep[RANKS];
 bool rung[RANKS]; /* since it last began to sleep */
+
+inline LetOut(rank) {
+  if
+  :: held[rank] > 0 ->
+    posted[SLOT(rank, held[rank])] = held[rank];
+    held[rank] = 0
+  :: else
+  fi
+}
 
 /* Board::AwaitRound; looking for a while is the loop's first choice. */
 inline Await(peer, round) {
@@ -42,6 +57,13 @@ inline Await(peer, round) {
     fi;
 #else
     asleep[me] = true;
+#if SLEEPERS_FENCE && BREAK != 4 /* nobody has a fence */
+    atomic {
+      for (other : 0 .. RANKS - 1) {
+        LetOut(other)
+      }
+    }
+#endif
     if
     :: posted[SLOT(peer, round)] >= round
     :: else -> rung[me] /* FUTEX_WAIT */
@@ -54,6 +76,7 @@ inline Await(peer, round) {
 proctype Rank(byte me) {
   byte round = 1;
   byte peer;
+  byte other;
   do
   :: round > ROUNDS -> break
   :: else ->
@@ -70,13 +93,21 @@ proctype Rank(byte me) {
 #else
     shown[SLOT(me, round)] = round;
     /* Post */
-    posted[SLOT(me, round)] = round;
+    atomic {
+      held[me] = round;
+#if !SLEEPERS_FENCE
+      LetOut(me)
+#endif
+    }
 #endif
     for (peer : 0 .. RANKS - 1) {
       if
       :: peer != me && asleep[peer] -> rung[peer] = true
       :: else
       fi
+    }
+    atomic {
+      LetOut(me)
     }
     /* Await, of any of them */
     for (peer : 0 .. RANKS - 1) {

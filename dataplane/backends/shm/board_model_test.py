@@ -42,6 +42,10 @@ class BoardModelTest(unittest.TestCase):
     def test_three_ranks(self):
         self.assert_holds(check("RANKS=3", "ROUNDS=3"))
 
+    def test_a_fence_of_those_who_sleep(self):
+        self.assert_holds(check("RANKS=2", "ROUNDS=6", "SLEEPERS_FENCE=1"))
+        self.assert_holds(check("RANKS=3", "ROUNDS=2", "SLEEPERS_FENCE=1"))
+
     def test_sleeping_after_the_last_look_is_found(self):
         self.assertIn("invalid end state", check("RANKS=2", "BREAK=1"))
 
@@ -50,6 +54,10 @@ class BoardModelTest(unittest.TestCase):
 
     def test_the_number_before_the_contents_is_found(self):
         self.assertIn("assertion violated", check("RANKS=2", "BREAK=3"))
+
+    def test_the_fence_of_nobody_is_found(self):
+        self.assertIn("invalid end state",
+                      check("RANKS=2", "SLEEPERS_FENCE=1", "BREAK=4"))
 
 
 if __name__ == "__main__":
