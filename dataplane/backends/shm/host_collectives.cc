@@ -83,6 +83,8 @@ absl::Status HostCollectives::RunOneWay(const Collective& collective) {
     done = RunSingleCopy(shop_, collective, Where::kInRegions);
   }
   if (!done.ok() || *done) return done.status();
+  // What an all_to_all has to move it sees in its first round: unless that goes
+  // better from tensor to tensor, and can, it is staged.
   done = RunStaged(shop_, collective, ordinary, [&](size_t known) {
     return reads(ordinary) || !reads(select(Memory::kOrdinary, known));
   });

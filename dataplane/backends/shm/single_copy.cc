@@ -96,10 +96,10 @@ class SingleCopy : public Rounds {
                        size_t first);
   absl::Status AllReduce(const Reduction& reduction);
 
-  // Elements of what `peer` gives this rank, from `first` on: read to `to`, or
-  // where they are.
-  absl::StatusOr<const std::byte*> Operand(int peer, size_t first, size_t count,
-                                           std::byte* to);
+  // Elements of what `peer` gives this rank, from `first` on, kPieceBytes at
+  // most: where they are, or read to this rank's scratch.
+  absl::StatusOr<const std::byte*> Operand(int peer, size_t first,
+                                           size_t count);
   // From `offset` bytes behind where what `peer` gives this rank begins.
   absl::Status Read(int peer, size_t offset, std::byte* to, size_t bytes);
 
@@ -324,11 +324,11 @@ absl::Status SingleCopy::Move() {
 }
 
 absl::StatusOr<const std::byte*> SingleCopy::Operand(int peer, size_t first,
-                                                     size_t count,
-                                                     std::byte* to) {
+                                                     size_t count) {
   const size_t offset = first * element_bytes_;
   if (peer == rank_) return give_[rank_].data + offset;
   if (sources_[peer].mapped != nullptr) return sources_[peer].mapped + offset;
+  std::byte* const to = Scratch(world_size_ * kPieceBytes) + peer * kPieceBytes;
   absl::Status status = Read(peer, offset, to, count * element_bytes_);
   if (!status.ok()) return status;
   return to;
@@ -337,14 +337,11 @@ absl::StatusOr<const std::byte*> SingleCopy::Operand(int peer, size_t first,
 absl::Status SingleCopy::Combine(const Reduction& reduction,
                                  const Block& result, size_t first) {
   const size_t at_once = kPieceBytes / element_bytes_;
-  // For what must be read from other processes.
-  std::byte* const read = Scratch(world_size_ * kPieceBytes);
   std::vector<const void*> operands(world_size_);
   for (size_t done = 0; done < result.count; done += at_once) {
     const size_t count = std::min(at_once, result.count - done);
     for (int peer = 0; peer < world_size_; ++peer) {
-      const auto operand =
-          Operand(peer, first + done, count, read + peer * kPieceBytes);
+      const auto operand = Operand(peer, first + done, count);
       if (!operand.ok()) return operand.status();
       operands[peer] = *operand;
     }
