@@ -23,6 +23,10 @@ constexpr int kQuickLooks = 64;
 constexpr std::chrono::microseconds kLookTime{100};
 constexpr int kLooksPerClock = 16;
 
+// From one move to another processor, which takes some 10 us, to the next:
+// other programs may be there, and the system bring both ranks together again.
+constexpr std::chrono::milliseconds kMovePeriod{10};
+
 void Relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -38,6 +42,24 @@ void Futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
 
 bool Membarrier(int command) {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
+}
+
+// This thread goes to a processor that it may be on and that is not `taken`.
+// False: there is none.
+bool MoveAway(const cpu_set_t& taken) {
+  cpu_set_t all;
+  if (sched_getaffinity(0, sizeof(all), &all) != 0) return false;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (!CPU_ISSET(processor, &all) || CPU_ISSET(processor, &taken)) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(processor, &one);
+    const bool moved = sched_setaffinity(0, sizeof(one), &one) == 0;
+    // It stays there until the system has a reason.
+    sched_setaffinity(0, sizeof(all), &all);
+    return moved;
+  }
+  return false;
 }
 
 }  // namespace
@@ -115,7 +137,9 @@ bool Board::IsOver(int peer, uint64_t round, Outcome& outcome) {
 
 Board::Outcome Board::AwaitSlowly(int peer, uint64_t round) {
   Outcome outcome = Outcome::kDone;
-  const Clock::time_point until = Clock::now() + kLookTime;
+  const Clock::time_point began = Clock::now();
+  const Clock::time_point until = began + kLookTime;
+  if (!traits_.is_crowded && began >= next_move_) LeaveProcessorTo(peer);
   do {
     for (int look = 0; look < kLooksPerClock; ++look) {
       if (IsOver(peer, round, outcome)) return outcome;
@@ -126,6 +150,25 @@ Board::Outcome Board::AwaitSlowly(int peer, uint64_t round) {
   } while (Clock::now() < until);
   while (!IsOver(peer, round, outcome)) Sleep(peer, round);
   return outcome;
+}
+
+void Board::LeaveProcessorTo(int peer) {
+  const auto processor = static_cast<uint32_t>(sched_getcpu() + 1);
+  places_[rank_].bell.processor.store(processor, std::memory_order_relaxed);
+  const auto processor_of = [&](int rank) {
+    return places_[rank].bell.processor.load(std::memory_order_relaxed);
+  };
+  if (processor == 0 || processor_of(peer) != processor) return;
+  cpu_set_t taken;
+  CPU_ZERO(&taken);
+  for (int rank = 0; rank < world_size_; ++rank) {
+    if (processor_of(rank) > 0) CPU_SET(processor_of(rank) - 1, &taken);
+  }
+  if (!MoveAway(taken)) return;
+  ++moves_;
+  next_move_ = Clock::now() + kMovePeriod;
+  places_[rank_].bell.processor.store(static_cast<uint32_t>(sched_getcpu() + 1),
+                                      std::memory_order_relaxed);
 }
 
 void Board::Sleep(int peer, uint64_t round) {

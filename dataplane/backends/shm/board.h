@@ -2,6 +2,7 @@
 #define MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -42,6 +43,13 @@ struct BoardTraits {
 // sequentially consistent fence, so one of them sees the other; or who is about
 // to sleep has it for all of them (membarrier(2)), since those who post are
 // many, and in a hurry.
+//
+// Two ranks on one processor take turns on it, which takes ten times as long,
+// and the system may leave them there for good while others are idle. So who
+// waits for a rank that was last seen waiting on this one's processor goes to
+// another one of those that it may be on, if no rank is there. It does so by
+// narrowing the affinity of its thread (sched_setaffinity(2)), and has it as
+// it was at once.
 //
 // Used by one thread at a time, but for Wake.
 class Board {
@@ -100,6 +108,9 @@ class Board {
   // Ends what waits here, and everything later. From any thread.
   void Wake();
 
+  // How often this rank's thread has gone to another processor.
+  int moves() const { return moves_; }
+
  private:
   enum Departure : uint32_t { kInPeace = 1, kFailed = 2 };
   struct Slot {
@@ -112,6 +123,8 @@ class Board {
     std::atomic<uint32_t> is_asleep;
     // Zero, or a Departure.
     std::atomic<uint32_t> has_left;
+    // On which it waited last, from 1; zero: it did not.
+    std::atomic<uint32_t> processor;
   };
   struct alignas(64) Place {
     Bell bell;
@@ -129,6 +142,8 @@ class Board {
   Outcome AwaitSlowly(int peer, uint64_t round);
   // What ends the wait, if anything does.
   bool IsOver(int peer, uint64_t round, Outcome& outcome);
+  // Says where it waits; and goes elsewhere if `peer` waited here.
+  void LeaveProcessorTo(int peer);
   void Sleep(int peer, uint64_t round);
   void Ring(int peer);
   void RingSleepers();
@@ -144,6 +159,9 @@ class Board {
   // By rank: the last round that it is known to have posted.
   std::vector<uint64_t> seen_;
   int left_peer_ = -1;
+  int moves_ = 0;
+  // Not before.
+  std::chrono::steady_clock::time_point next_move_ = {};
   std::atomic<bool> woken_{false};
 };
 

@@ -1,5 +1,6 @@
 #include "dataplane/backends/shm/board.h"
 
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -165,6 +166,70 @@ TEST_P(BoardTest, WhoPostsWhenOthersBeginToSleepIsNotMissed) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, BoardTest,
                          Combine(Values(2, 3, 8), Bool(), Bool()));
+
+cpu_set_t Processors() {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  EXPECT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  return all;
+}
+
+cpu_set_t FirstOf(const cpu_set_t& processors) {
+  int first = 0;
+  while (!CPU_ISSET(first, &processors)) ++first;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  return one;
+}
+
+TEST(BoardWaitTest, OneOfTwoOnAProcessorGoesToAnother) {
+  const cpu_set_t all = Processors();
+  if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "there is one processor";
+  const cpu_set_t one = FirstOf(all);
+  Ranks ranks(2, /*is_crowded=*/false);
+  // Until the system leaves both there for as long as it takes them to wait for
+  // each other.
+  std::atomic<bool> has_moved{false};
+  ranks.OnEach([&](Board& board) {
+    for (bool goes_on = true; goes_on;) {
+      ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+      ASSERT_EQ(board.Open(), Outcome::kDone);
+      board.Post();
+      ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
+      ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
+      for (int round = 0; round < 100; ++round) {
+        ASSERT_EQ(board.Open(), Outcome::kDone);
+        // The same for both, who look at it in the same round.
+        goes_on = !has_moved.load();
+        Write(board, goes_on ? 1 : 0);
+        board.Post();
+        ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
+        goes_on &= ReadNumber(board.shown(1 - board.rank())) == 1;
+        if (board.moves() > 0) has_moved.store(true);
+      }
+    }
+    const cpu_set_t after = Processors();
+    EXPECT_TRUE(CPU_EQUAL(&after, &all));
+  });
+  EXPECT_GT(ranks.at(0).moves() + ranks.at(1).moves(), 0);
+}
+
+TEST(BoardWaitTest, RanksThatMayBeOnOneProcessorAloneStayThere) {
+  const cpu_set_t one = FirstOf(Processors());
+  Ranks ranks(2, /*is_crowded=*/false);
+  ranks.OnEach([&](Board& board) {
+    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    for (uint64_t round = 1; round <= kRounds; ++round) {
+      ASSERT_EQ(board.Open(), Outcome::kDone);
+      board.Post();
+      ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
+    }
+    EXPECT_EQ(board.moves(), 0);
+    const cpu_set_t after = Processors();
+    EXPECT_TRUE(CPU_EQUAL(&after, &one));
+  });
+}
 
 TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
   Ranks ranks(2);
