@@ -7,20 +7,28 @@
 #include <optional>
 #include <utility>
 
+#include "glog/logging.h"
+
 namespace muster::dataplane::shm_internal {
 namespace {
 
-// Of the head, and what slices are a multiple of: every system's pages are.
+// Of the head, of what lies between slices, and what these are a multiple of:
+// every system's pages divide it.
 constexpr size_t kPageBytes = 64 << 10;
 
 size_t RoundedUp(size_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
+// From one slice to the next.
+size_t StrideOf(size_t slice_bytes) {
+  return RoundedUp(slice_bytes) + kPageBytes;
+}
+
 }  // namespace
 
 size_t Region::BytesFor(size_t slice_bytes, int world_size) {
-  return kPageBytes + RoundedUp(slice_bytes) * world_size;
+  return 2 * kPageBytes + StrideOf(slice_bytes) * world_size;
 }
 
 Region::Region(std::unique_ptr<Segment> segment, size_t slice_bytes, int rank,
@@ -29,15 +37,19 @@ Region::Region(std::unique_ptr<Segment> segment, size_t slice_bytes, int rank,
       slice_bytes_(slice_bytes),
       rank_(rank),
       world_size_(world_size) {
-  for (int peer = 0; peer < world_size; ++peer) {
-    // Nothing writes there, also where this fails.
-    if (peer != rank) mprotect(slice(peer), RoundedUp(slice_bytes_), PROT_READ);
+  for (int place = 0; place <= world_size; ++place) {
+    // Where this fails, nothing is missing but the protection.
+    segment_->GiveBack(OffsetOfSlice(place) - kPageBytes, kPageBytes);
+    mprotect(slice(place) - kPageBytes, kPageBytes, PROT_NONE);
   }
 }
 
+size_t Region::OffsetOfSlice(int rank) const {
+  return 2 * kPageBytes + StrideOf(slice_bytes_) * rank;
+}
+
 std::byte* Region::slice(int rank) const {
-  return static_cast<std::byte*>(segment_->memory()) + kPageBytes +
-         RoundedUp(slice_bytes_) * rank;
+  return static_cast<std::byte*>(segment_->memory()) + OffsetOfSlice(rank);
 }
 
 std::optional<uint64_t> Region::OffsetOf(const void* data, size_t bytes) const {
@@ -50,9 +62,15 @@ std::optional<uint64_t> Region::OffsetOf(const void* data, size_t bytes) const {
   return at - begin;
 }
 
+absl::Status Region::Withdraw(uint64_t offset, size_t bytes) {
+  const uint64_t begin = offset / kPageBytes * kPageBytes;
+  return segment_->Withdraw(OffsetOfSlice(rank_) + begin,
+                            RoundedUp(offset + bytes - begin));
+}
+
 void Region::Release() {
   // Others have it mapped for longer: its pages must not wait for them.
-  madvise(slice(rank_), RoundedUp(slice_bytes_), MADV_REMOVE);
+  segment_->GiveBack(OffsetOfSlice(rank_), RoundedUp(slice_bytes_));
   head()->releases.fetch_add(1, std::memory_order_release);
 }
 
@@ -79,7 +97,22 @@ Regions::Place Regions::Find(const void* data, size_t bytes) const {
   return {};
 }
 
-const std::byte* Regions::Locate(int peer, const Place& place) const {
+void Regions::Withdraw(const void* data, size_t bytes) const {
+  const Place place = Find(data, bytes);
+  if (place.number == 0 || bytes == 0) return;
+  std::shared_ptr<Region> region;
+  {
+    MutexLock lock(mutex_);
+    region = regions_.at(place.number);
+  }
+  const absl::Status done = region->Withdraw(place.offset, bytes);
+  if (done.ok()) return;
+  LOG(ERROR) << "backend shm: a collective in symmetric memory has failed, and "
+                "ranks that go on later can write to its tensor: "
+             << done.message();
+}
+
+std::byte* Regions::Locate(int peer, const Place& place) const {
   MutexLock lock(mutex_);
   const auto found = regions_.find(place.number);
   return found == regions_.end() ? nullptr

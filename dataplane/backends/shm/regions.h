@@ -9,14 +9,16 @@
 #include <optional>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "dataplane/backends/shm/segment.h"
 #include "dataplane/mutex.h"
 
 namespace muster::dataplane::shm_internal {
 
 // Region is symmetric memory of a group: a slice for each rank, all of one
-// size, in a Segment that all ranks have mapped. A rank writes to its own slice
-// alone, and has the others' for reading. Thread-safe.
+// size, in a Segment that all ranks have mapped. In front of each slice and
+// behind it is a page that nobody can touch: who goes beyond the end of a
+// tensor does not write to another rank's. Thread-safe.
 class Region {
  public:
   // Of a segment for slices of `slice_bytes` each.
@@ -32,6 +34,11 @@ class Region {
   // Where [data, data + bytes) is in this rank's slice, if it is there.
   std::optional<uint64_t> OffsetOf(const void* data, size_t bytes) const;
 
+  // Nothing that other ranks write to these bytes of this rank's slice from now
+  // on is seen there: a rank that was stopped may do so when the group has long
+  // given it up. The group has failed.
+  absl::Status Withdraw(uint64_t offset, size_t bytes);
+
   // This rank does not need its slice any more, whose memory goes back to the
   // system. Once.
   void Release();
@@ -42,6 +49,7 @@ class Region {
   struct Head {
     std::atomic<uint32_t> releases;
   };
+  size_t OffsetOfSlice(int rank) const;
   Head* head() const { return static_cast<Head*>(segment_->memory()); }
 
   const std::unique_ptr<Segment> segment_;
@@ -70,8 +78,11 @@ class Regions {
   // Where this rank's memory is.
   Place Find(const void* data, size_t bytes) const;
 
+  // See Region, of this rank's memory; elsewhere nothing has to be done.
+  void Withdraw(const void* data, size_t bytes) const;
+
   // `place` of `peer`, here; null if it is in none.
-  const std::byte* Locate(int peer, const Place& place) const;
+  std::byte* Locate(int peer, const Place& place) const;
 
  private:
   std::atomic<bool> any_{false};

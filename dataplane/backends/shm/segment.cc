@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <limits>
@@ -111,7 +113,6 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Open(const Place& place,
   }
   absl::Status mapped = segment->Map();
   if (!mapped.ok()) return mapped;
-  segment->CloseDescriptor();
   return segment;
 }
 
@@ -121,6 +122,34 @@ absl::Status Segment::Map() {
   if (memory == MAP_FAILED) return Failed("mmap", bytes_, errno);
   memory_ = memory;
   return absl::OkStatus();
+}
+
+absl::Status Segment::Withdraw(size_t offset, size_t bytes) {
+  std::byte* const begin = static_cast<std::byte*>(memory_) + offset;
+  // In one step: there is no moment in which nothing is there.
+  void* const mapped =
+      mmap(begin, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
+           descriptor_, static_cast<off_t>(offset));
+  if (mapped == MAP_FAILED) return Failed("mmap", bytes, errno);
+  // A page is shared until it is written to.
+  if (madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) return absl::OkStatus();
+  if (errno != EINVAL) return Failed("MADV_POPULATE_WRITE", bytes, errno);
+  // A system before 5.14.
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  for (size_t at = 0; at < bytes; at += page) {
+    std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(begin + at));
+    uint64_t value = word.load(std::memory_order_relaxed);
+    while (!word.compare_exchange_weak(value, value)) {
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Segment::GiveBack(size_t offset, size_t bytes) {
+  // Copies that were withdrawn.
+  madvise(static_cast<std::byte*>(memory_) + offset, bytes, MADV_DONTNEED);
+  fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+            static_cast<off_t>(offset), static_cast<off_t>(bytes));
 }
 
 Segment::Place Segment::place() const {

@@ -45,8 +45,21 @@ class Segment {
   // Of the one that made it, until CloseDescriptor.
   Place place() const;
 
-  // The others have opened it. Their memory and this one's stay.
+  // The others have opened it, and nothing will be withdrawn here. Their memory
+  // and this one's stay.
   void CloseDescriptor();
+
+  // This process has a copy of its own in place of [offset, offset + bytes),
+  // which are whole pages, from now on: it does not see what others write
+  // there, nor do they what it does. Other threads may go on reading and
+  // writing meanwhile. Before CloseDescriptor.
+  // Errors: kResourceExhausted, and some of it may be shared as before.
+  absl::Status Withdraw(size_t offset, size_t bytes);
+
+  // Nobody needs [offset, offset + bytes) any more, which are whole pages: the
+  // system has their memory back, also where others have them mapped. Before
+  // CloseDescriptor.
+  void GiveBack(size_t offset, size_t bytes);
 
  private:
   Segment(int descriptor, uint64_t nonce, size_t bytes)

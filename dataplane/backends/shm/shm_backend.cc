@@ -193,7 +193,6 @@ class Council {
     }
     absl::Status status = Agree(had);
     if (!status.ok()) return status;
-    if (rank() == maker) shared->CloseDescriptor();
     return shared;
   }
 
@@ -405,6 +404,7 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   auto segment = council.Share(Board::BytesFor(neighbours),
                                hosts.neighbours().front(), CheckWanted());
   if (!segment.ok()) return segment.status();
+  (*segment)->CloseDescriptor();
   const HostTraits traits = {
       .board = {.is_crowded = IsCrowded(hosts.neighbours(), *processors),
                 .sleepers_fence = sleepers_fence},

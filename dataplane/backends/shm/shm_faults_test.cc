@@ -12,14 +12,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <iterator>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dataplane/backend.h"
 #include "dataplane/communicator.h"
 #include "dataplane/culprit.h"
 #include "dataplane/testing/process_world.h"
@@ -62,12 +65,14 @@ struct Fault {
     victim = static_cast<int>(below(world_size));
     stops = below(2) == 0;
     delay_us = static_cast<int64_t>(1 + below(2000));
+    is_symmetric = below(2) == 0;
   }
 
   std::string Describe() const {
     return absl::StrCat("rank ", victim, " of ", world_size,
                         stops ? " is stopped in " : " is killed in ",
-                        CollectiveKindName(kind), " of ", count, " after ",
+                        CollectiveKindName(kind), " of ", count,
+                        is_symmetric ? " in symmetric memory" : "", " after ",
                         delay_us, " us");
   }
 
@@ -77,7 +82,28 @@ struct Fault {
   int victim = 0;
   bool stops = false;
   int64_t delay_us = 0;
+  bool is_symmetric = false;
 };
+
+absl::StatusOr<std::shared_ptr<SymmetricMemory>> Allocate(
+    Communicator& communicator, size_t bytes) {
+  return communicator.AllocateSymmetric(
+      {.bytes = bytes,
+       .device = DeviceType::kCpu,
+       .deadline = Clock::now() + std::chrono::minutes(1)});
+}
+
+// Its tensors, which are zeros, are in `memory`, which has room for them.
+void MoveTo(const SymmetricMemory& memory, Collective& collective) {
+  auto* next = static_cast<std::byte*>(memory.data());
+  for (Collective::Tensors* tensors :
+       {&collective.tensors, &collective.inputs, &collective.outputs}) {
+    for (Tensor& tensor : *tensors) {
+      tensor = Tensor(next, tensor.data_type(), {tensor.element_count()});
+      next += (tensor.bytes() + 63) / 64 * 64;
+    }
+  }
+}
 
 void Kill(int) { kill(getpid(), SIGKILL); }
 void Stop(int) { kill(getpid(), SIGSTOP); }
@@ -95,6 +121,16 @@ std::string RunUntilFailure(Communicator& communicator, const Fault& fault) {
                              .world_size = communicator.world_size(),
                              .count = fault.count});
   sample.collective.reduce_op = ReduceOp::kMax;
+  std::shared_ptr<SymmetricMemory> memory;
+  if (fault.is_symmetric) {
+    // At the most: of each rank, and for each.
+    const size_t parts = 2 * static_cast<size_t>(fault.world_size);
+    auto allocated =
+        Allocate(communicator, parts * (fault.count * sizeof(float) + 64));
+    if (!allocated.ok()) return allocated.status().ToString();
+    memory = *std::move(allocated);
+    MoveTo(*memory, sample.collective);
+  }
   for (bool is_first = true;; is_first = false) {
     // Some start late on a loaded machine.
     sample.collective.timeout = fault.stops && !is_first
@@ -146,6 +182,56 @@ TEST(ShmFaultsTest, NoRankHangsWhateverHappensToAnother) {
     SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", fault.Describe()));
     Happen(fault);
     if (HasFailure()) return;
+  }
+}
+
+// A group that has given up a rank goes on with its tensors, and then that rank
+// goes on with its collective.
+TEST(ShmFaultsTest, ARankThatWasStoppedChangesNothingOfOthers) {
+  constexpr int kVictim = 1;
+  constexpr size_t kCount = 16 << 20;
+  constexpr float kMine = 7;
+  // That the others have looked at it.
+  sigset_t looked;
+  sigemptyset(&looked);
+  sigaddset(&looked, SIGUSR1);
+  ASSERT_EQ(pthread_sigmask(SIG_BLOCK, &looked, nullptr), 0);
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    Fault fault(seed);
+    fault.stops = true;
+    SCOPED_TRACE(absl::StrCat("after ", fault.delay_us, " us"));
+    ProcessWorld world("shm", 3, [&](Communicator& communicator) {
+      const auto memory = Allocate(communicator, kCount * sizeof(float));
+      if (!memory.ok()) return memory.status().ToString();
+      auto* const elements = static_cast<float*>((*memory)->data());
+      Collective collective = {
+          .kind = CollectiveKind::kAllReduce,
+          .tensors = {Tensor(elements, DataType::kFloat32, {kCount})}};
+      const bool is_victim = communicator.rank() == kVictim;
+      absl::Status status = communicator.Run(Collective(collective));
+      ProcessWorld::Ready();
+      collective.timeout = kTimeout;
+      if (is_victim) EndWithin(fault);
+      while (status.ok()) status = communicator.Run(Collective(collective));
+      if (!absl::IsDeadlineExceeded(status) && !is_victim) {
+        return status.ToString();
+      }
+      if (!is_victim) std::fill_n(elements, kCount, kMine);
+      ProcessWorld::Ready();
+      int received = 0;
+      sigwait(&looked, &received);
+      const auto mine = std::count(elements, elements + kCount, kMine);
+      return absl::StrCat(mine);
+    });
+    for (int rank = 0; rank < 3; ++rank) world.AwaitReady(rank);
+    for (const int rank : {0, 2}) world.AwaitReady(rank);
+    world.Signal(kVictim, SIGCONT);
+    world.AwaitReady(kVictim);
+    for (int rank = 0; rank < 3; ++rank) world.Signal(rank, SIGUSR1);
+    const std::vector<RankOutcome> outcomes = world.Join();
+    for (const int rank : {0, 2}) {
+      EXPECT_EQ(outcomes[rank].report, absl::StrCat(kCount)) << rank;
+    }
   }
 }
 

@@ -4,8 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/peer_memory.h"
@@ -28,11 +31,11 @@ constexpr size_t kPieceBytes = 64 << 10;
 // and get it, and no rank has to wait until that has been done.
 constexpr size_t kShownBytesMax = 24 << 10;
 
-// What of an all_reduce each combines before the others read it.
-constexpr size_t kPartBytes = 256 << 10;
+// The same where the result is then written to the tensors of all ranks: in the
+// nearest cache.
+constexpr size_t kNearBytes = 8 << 10;
 
-// What is read at once where nothing is combined: afterwards it looks whether
-// the group has been aborted.
+// How much it does before it looks whether the group has been aborted.
 constexpr size_t kReadBytes = 4 << 20;
 
 class SingleCopy : public Rounds {
@@ -69,8 +72,10 @@ class SingleCopy : public Rounds {
     // In the other process.
     uint64_t address = 0;
     // Here; null if it is not.
-    const std::byte* mapped = nullptr;
+    std::byte* mapped = nullptr;
   };
+
+  absl::StatusOr<bool> Go();
 
   // Fills in what this rank gives and takes.
   void Arrange();
@@ -94,7 +99,10 @@ class SingleCopy : public Rounds {
   // Combines what all ranks give this one, from `first` on, to `result`.
   absl::Status Combine(const Reduction& reduction, const Block& result,
                        size_t first);
+  // Each combines its part, and takes the others' from them.
   absl::Status AllReduce(const Reduction& reduction);
+  // Each combines its part, and writes it to the tensors of all.
+  absl::Status AllReduceThere(const Reduction& reduction);
 
   // Elements of what `peer` gives this rank, from `first` on, kPieceBytes at
   // most: where they are, or read to this rank's scratch.
@@ -124,6 +132,20 @@ class SingleCopy : public Rounds {
 };
 
 absl::StatusOr<bool> SingleCopy::Run() {
+  const bool others_write = collective().kind == CollectiveKind::kAllReduce;
+  // Also where there is an exception. Before anybody hears of the failure: then
+  // the tensor is its owner's again.
+  auto withdraw = absl::MakeCleanup([&] {
+    if (!others_write) return;
+    const Tensor& tensor = collective().tensors[0];
+    shop().regions.Withdraw(tensor.data(), tensor.bytes());
+  });
+  absl::StatusOr<bool> done = Go();
+  if (done.ok()) std::move(withdraw).Cancel();
+  return done;
+}
+
+absl::StatusOr<bool> SingleCopy::Go() {
   Arrange();
   const absl::StatusOr<Reach> met = Meet();
   if (!met.ok()) return met.status();
@@ -139,7 +161,8 @@ absl::StatusOr<bool> SingleCopy::Run() {
   if (IsReduction(collective().kind)) {
     const Reduction reduction(collective().data_type(), collective().reduce_op);
     if (collective().kind == CollectiveKind::kAllReduce) {
-      status = AllReduce(reduction);
+      status = *met == Reach::kMapped ? AllReduceThere(reduction)
+                                      : AllReduce(reduction);
     } else if (take_[rank_].data != nullptr) {
       status = Combine(reduction, take_[rank_], 0);
     }
@@ -337,7 +360,7 @@ absl::StatusOr<const std::byte*> SingleCopy::Operand(int peer, size_t first,
 absl::Status SingleCopy::Combine(const Reduction& reduction,
                                  const Block& result, size_t first) {
   const size_t at_once = kPieceBytes / element_bytes_;
-  std::vector<const void*> operands(world_size_);
+  absl::InlinedVector<const void*, 16> operands(world_size_);
   for (size_t done = 0; done < result.count; done += at_once) {
     const size_t count = std::min(at_once, result.count - done);
     for (int peer = 0; peer < world_size_; ++peer) {
@@ -351,35 +374,47 @@ absl::Status SingleCopy::Combine(const Reduction& reduction,
   return absl::OkStatus();
 }
 
-// Chunk by chunk: each combines its part, which the others read a round later,
-// when the caches still have it. It could write it to their tensors where those
-// are mapped, and must not: a rank that was stopped would do so when they have
-// given it up, and gone on.
 absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
   const Block& tensor = give_[rank_];
-  const size_t per_chunk = kPartBytes / element_bytes_ * world_size_;
-  for (size_t first = 0; first < tensor.count; first += per_chunk) {
-    const Block chunk = {tensor.data + first * element_bytes_,
-                         std::min(per_chunk, tensor.count - first)};
-    const std::vector<Block> parts =
-        gloo_internal::PartsOf(chunk, world_size_, element_bytes_);
-    const auto offset_of = [&](const Block& part) {
-      return static_cast<size_t>(part.data - tensor.data);
-    };
-    absl::Status status = Combine(reduction, parts[rank_],
-                                  offset_of(parts[rank_]) / element_bytes_);
+  const std::vector<Block> parts =
+      gloo_internal::PartsOf(tensor, world_size_, element_bytes_);
+  const auto offset_of = [&](const Block& part) {
+    return static_cast<size_t>(part.data - tensor.data);
+  };
+  absl::Status status = Combine(reduction, parts[rank_],
+                                offset_of(parts[rank_]) / element_bytes_);
+  // All have theirs.
+  if (status.ok()) status = Part();
+  for (const int peer : Others()) {
     if (!status.ok()) return status;
-    status = Open();
-    if (!status.ok()) return status;
-    Post();
-    status = AwaitAll();
-    for (const int peer : Others()) {
-      if (!status.ok()) return status;
-      const Block& part = parts[peer];
-      status =
-          Read(peer, offset_of(part), part.data, part.count * element_bytes_);
+    const Block& part = parts[peer];
+    status =
+        Read(peer, offset_of(part), part.data, part.count * element_bytes_);
+  }
+  return status;
+}
+
+absl::Status SingleCopy::AllReduceThere(const Reduction& reduction) {
+  const Block& tensor = give_[rank_];
+  const Block own =
+      gloo_internal::PartsOf(tensor, world_size_, element_bytes_)[rank_];
+  const auto first = static_cast<size_t>(own.data - tensor.data);
+  const size_t at_once = kNearBytes / element_bytes_;
+  const size_t per_look = kReadBytes / element_bytes_;
+  for (size_t done = 0; done < own.count; done += at_once) {
+    if (done % per_look == 0) {
+      absl::Status aborted = shop().mesh.abort_cause();
+      if (!aborted.ok()) return aborted;
     }
+    const Block piece = {own.data + done * element_bytes_,
+                         std::min(at_once, own.count - done)};
+    const size_t offset = first + done * element_bytes_;
+    absl::Status status = Combine(reduction, piece, offset / element_bytes_);
     if (!status.ok()) return status;
+    for (const int peer : Others()) {
+      std::memcpy(sources_[peer].mapped + offset, piece.data,
+                  piece.count * element_bytes_);
+    }
   }
   return absl::OkStatus();
 }

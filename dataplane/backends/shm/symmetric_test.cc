@@ -425,29 +425,60 @@ TEST(SymmetricMemoryTest, ItGoesWithItsOwnerAndNotWithTheGroup) {
   EXPECT_EQ(SharedKib(), 0);
 }
 
-TEST(SymmetricMemoryTest, OthersReadASliceAndCannotWriteToIt) {
-  constexpr size_t kBytes = 100'000;
-  const size_t bytes = Region::BytesFor(kBytes, 3);
-  auto made = Segment::Create(bytes);
-  ASSERT_TRUE(made.ok()) << made.status();
-  auto opened = Segment::Open((*made)->place(), bytes);
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  const Region zero(*std::move(made), kBytes, /*rank=*/0, /*world_size=*/3);
-  const Region two(*std::move(opened), kBytes, /*rank=*/2, /*world_size=*/3);
-  zero.slice(0)[7] = std::byte{5};
-  EXPECT_EQ(two.slice(0)[7], std::byte{5});
+// The same region as two of three ranks have it.
+class RegionTest : public ::testing::Test {
+ protected:
+  static constexpr size_t kBytes = 300'000;
+
+  void SetUp() override {
+    const size_t bytes = Region::BytesFor(kBytes, 3);
+    auto made = Segment::Create(bytes);
+    ASSERT_TRUE(made.ok()) << made.status();
+    auto opened = Segment::Open((*made)->place(), bytes);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    zero_ = std::make_unique<Region>(*std::move(made), kBytes, 0, 3);
+    two_ = std::make_unique<Region>(*std::move(opened), kBytes, 2, 3);
+  }
+
+  std::unique_ptr<Region> zero_;
+  std::unique_ptr<Region> two_;
+};
+
+TEST_F(RegionTest, SlicesAreSharedAndNothingBetweenThemCanBeTouched) {
+  zero_->slice(0)[7] = std::byte{5};
+  EXPECT_EQ(two_->slice(0)[7], std::byte{5});
+  two_->slice(0)[8] = std::byte{6};
+  EXPECT_EQ(zero_->slice(0)[8], std::byte{6});
   // Where this process cannot write, the system says so.
   const int zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
-  const auto takes = [&](std::byte* memory) {
-    return read(zeros, memory, 1) == 1;
-  };
+  constexpr size_t kRounded = (kBytes + 65'535) / 65'536 * 65'536;
   for (int rank = 0; rank < 3; ++rank) {
-    for (const size_t at : {size_t{0}, kBytes - 1}) {
-      EXPECT_EQ(takes(zero.slice(rank) + at), rank == 0) << rank;
-      EXPECT_EQ(takes(two.slice(rank) + at), rank == 2) << rank;
-    }
+    std::byte* const slice = zero_->slice(rank);
+    EXPECT_EQ(read(zeros, slice, 1), 1) << rank;
+    EXPECT_EQ(read(zeros, slice + kBytes - 1, 1), 1) << rank;
+    EXPECT_EQ(read(zeros, slice - 1, 1), -1) << rank;
+    EXPECT_EQ(read(zeros, slice + kRounded, 1), -1) << rank;
   }
   close(zeros);
+}
+
+TEST_F(RegionTest, WhatIsWithdrawnIsItsOwnersAlone) {
+  std::byte* const own = zero_->slice(0);
+  std::byte* const theirs = two_->slice(0);
+  for (size_t at = 0; at < kBytes; ++at) own[at] = std::byte{1};
+  constexpr size_t kFirst = 70'000;
+  constexpr size_t kCount = 150'000;
+  ASSERT_TRUE(zero_->Withdraw(kFirst, kCount).ok());
+  for (size_t at = 0; at < kBytes; ++at) EXPECT_EQ(own[at], std::byte{1});
+  for (size_t at = 0; at < kBytes; ++at) theirs[at] = std::byte{2};
+  for (size_t at = kFirst; at < kFirst + kCount; ++at) {
+    ASSERT_EQ(own[at], std::byte{1}) << at;
+    own[at] = std::byte{3};
+    ASSERT_EQ(theirs[at], std::byte{2}) << at;
+  }
+  // The rest is shared as before.
+  EXPECT_EQ(own[0], std::byte{2});
+  EXPECT_EQ(own[kBytes - 1], std::byte{2});
 }
 
 TEST(SymmetricMemoryTest, DifferentSizesAreAnErrorThatShowsBoth) {
