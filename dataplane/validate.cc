@@ -68,11 +68,8 @@ std::string ShapeText(const Tensor& tensor) {
   return absl::StrCat("[", absl::StrJoin(tensor.shape(), ","), "]");
 }
 
-absl::Status CheckNumber(const Collective& collective, absl::string_view name,
+absl::Status WrongNumber(const Collective& collective, absl::string_view name,
                          const Collective::Tensors& list, int needed) {
-  if (needed == kRuleOfItsOwn || static_cast<int>(list.size()) == needed) {
-    return absl::OkStatus();
-  }
   return Invalid(name, CollectiveKindName(collective.kind), " takes ",
                  needed == 0 ? "none" : "1 tensor", ", got ", list.size());
 }
@@ -90,12 +87,13 @@ absl::Status CheckTensors(const Collective& collective) {
        {List{"tensors", collective.tensors, needs.tensors},
         List{"inputs", collective.inputs, needs.inputs},
         List{"outputs", collective.outputs, needs.outputs}}) {
-    absl::Status status =
-        CheckNumber(collective, list.name, list.tensors, list.needed);
-    if (!status.ok()) return status;
+    if (list.needed != kRuleOfItsOwn &&
+        static_cast<int>(list.tensors.size()) != list.needed) {
+      return WrongNumber(collective, list.name, list.tensors, list.needed);
+    }
     for (size_t i = 0; i < list.tensors.size(); ++i) {
       const Tensor& tensor = list.tensors[i];
-      status = tensor.Validate();
+      const absl::Status status = tensor.Validate();
       if (!status.ok()) return Invalid(At(list.name, i), status.message());
       if (first == nullptr) first = &tensor;
       if (tensor.data_type() != first->data_type()) {

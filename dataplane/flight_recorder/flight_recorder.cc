@@ -139,20 +139,27 @@ const FlightRecorder::Thread& FlightRecorder::ThisThread() {
 }
 
 void FlightRecorder::NoteTensors(const Collective& collective, Entry& entry) {
-  entry.shapes.clear();
-  entry.elements = 0;
   const Collective::Tensors* const lists[] = {
       &collective.tensors, &collective.inputs, &collective.outputs};
+  size_t numbers = 0;
+  entry.elements = 0;
   for (size_t i = 0; i < entry.lists.size(); ++i) {
     entry.lists[i] = lists[i]->size();
     for (const Tensor& tensor : *lists[i]) {
-      const auto shape = tensor.shape();
-      entry.shapes.push_back(static_cast<int64_t>(tensor.data_type()));
-      entry.shapes.push_back(static_cast<int64_t>(shape.size()));
-      entry.shapes.insert(entry.shapes.end(), shape.begin(), shape.end());
+      numbers += 2 + tensor.shape().size();
       if (lists[i] != &collective.outputs) {
         entry.elements += tensor.element_count();
       }
+    }
+  }
+  entry.shapes.resize(numbers);
+  int64_t* next = entry.shapes.data();
+  for (const Collective::Tensors* const list : lists) {
+    for (const Tensor& tensor : *list) {
+      const auto shape = tensor.shape();
+      *next++ = static_cast<int64_t>(tensor.data_type());
+      *next++ = static_cast<int64_t>(shape.size());
+      next = std::copy(shape.begin(), shape.end(), next);
     }
   }
 }
@@ -238,18 +245,17 @@ int64_t FlightRecorder::Add(int64_t group, const Collective& collective) {
   entry.point_to_point_sequence = of_group.point_to_point_sequence;
   const bool runs = entry.point_to_point || of_group.running.empty();
   if (!entry.point_to_point) of_group.running.push_back(record);
-  if (runs) MarkStarted(of_group, record, now_ns);
+  if (runs) MarkStarted(of_group, entry, now_ns);
   return record;
 }
 
-void FlightRecorder::MarkStarted(GroupRecord& group, int64_t record,
+void FlightRecorder::MarkStarted(GroupRecord& group, Entry& entry,
                                  int64_t now_ns) {
-  Entry* const entry = Find(record);
-  if (entry == nullptr || entry->state != State::kScheduled) return;
-  entry->state = State::kStarted;
-  entry->started_ns = now_ns;
-  if (!entry->point_to_point) {
-    group.started = {entry->collective_sequence, entry->elements};
+  if (entry.state != State::kScheduled) return;
+  entry.state = State::kStarted;
+  entry.started_ns = now_ns;
+  if (!entry.point_to_point) {
+    group.started = {entry.collective_sequence, entry.elements};
   }
 }
 
@@ -265,7 +271,7 @@ void FlightRecorder::Complete(int64_t group, int64_t record,
   if (Entry* const entry = Find(record); entry != nullptr) {
     entry->retired = true;
     if (status.ok()) {
-      MarkStarted(of_group, record, now_ns);
+      MarkStarted(of_group, *entry, now_ns);
       entry->state = State::kCompleted;
       entry->completed_ns = now_ns;
     } else {
@@ -283,8 +289,9 @@ void FlightRecorder::Complete(int64_t group, int64_t record,
                   running.end());
   }
   // Of a group that has failed nothing starts any more.
-  if (status.ok() && !of_group.running.empty()) {
-    MarkStarted(of_group, of_group.running.front(), now_ns);
+  if (!status.ok() || of_group.running.empty()) return;
+  if (Entry* const next = Find(of_group.running.front()); next != nullptr) {
+    MarkStarted(of_group, *next, now_ns);
   }
 }
 

@@ -143,8 +143,7 @@ class FlightRecorder {
   // Forgets a group that has ended when it has no entry any more.
   void Tidy(int64_t group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* Find(int64_t record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void MarkStarted(GroupRecord& group, int64_t record, int64_t now_ns)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void MarkStarted(GroupRecord& group, Entry& entry, int64_t now_ns);
   void AppendEntry(const Entry& entry, std::string& json) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AppendCommunicators(std::string& json) const

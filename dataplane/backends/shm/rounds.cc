@@ -51,8 +51,13 @@ void Rounds::Post() {
 }
 
 absl::Status Rounds::Await(int peer, uint64_t count, bool has_row) {
-  absl::Status status = StatusOf(shop_.board.Await(peer));
-  if (!status.ok() || !is_first() || peer == rank_) return status;
+  const Board::Outcome outcome = shop_.board.Await(peer);
+  if (outcome != Board::Outcome::kDone) return StatusOf(outcome);
+  if (!is_first() || peer == rank_) return absl::OkStatus();
+  return CheckSame(peer, count, has_row);
+}
+
+absl::Status Rounds::CheckSame(int peer, uint64_t count, bool has_row) {
   Head theirs;
   std::memcpy(&theirs, shop_.board.shown(peer), sizeof(theirs));
   NoteHeader ours = header_;
@@ -63,14 +68,14 @@ absl::Status Rounds::Await(int peer, uint64_t count, bool has_row) {
   if (theirs.header != ours) {
     return Mismatch(RankInGroup(peer), RankInGroup(rank_), theirs.header, ours);
   }
-  if (theirs.history == shop_.history.hash) return status;
+  if (theirs.history == shop_.history.hash) return absl::OkStatus();
   NoteHeader last;
   std::memcpy(&last, shown(peer) + kPayloadBytes, sizeof(last));
   if (last != shop_.history.last) {
     return Mismatch(RankInGroup(peer), RankInGroup(rank_), last,
                     shop_.history.last);
   }
-  status = absl::InvalidArgumentError(
+  absl::Status status = absl::InvalidArgumentError(
       absl::StrCat("rank ", RankInGroup(peer), " and rank ", RankInGroup(rank_),
                    " ran different collectives, or with different roots, "
                    "before ",
@@ -82,6 +87,8 @@ absl::Status Rounds::Await(int peer, uint64_t count, bool has_row) {
 absl::Status Rounds::AwaitAll() {
   absl::Status status;
   for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
+    // It sees its own.
+    if (peer == rank_) continue;
     status = Await(peer, header_.element_count, /*has_row=*/false);
   }
   return status;

@@ -111,6 +111,8 @@ class Rounds {
   const size_t element_bytes_;
 
  private:
+  // `peer` shows what it should in the first round.
+  absl::Status CheckSame(int peer, uint64_t count, bool has_row);
   absl::Status StatusOf(Board::Outcome outcome);
   int RankInGroup(int rank) const { return shop_.mesh.RankInGroup(rank); }
 
