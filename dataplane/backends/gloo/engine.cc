@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "dataplane/backends/gloo/algorithms.h"
 #include "dataplane/backends/gloo/gloo_errors.h"
 #include "dataplane/culprit.h"
+#include "dataplane/guarded.h"
 
 namespace muster::dataplane::gloo_internal {
 namespace {
@@ -164,12 +164,14 @@ absl::Status Engine::RunFirst() {
   const Job job = jobs_.front();
   running_ = true;
   mutex_.Unlock();
-  if (status.ok()) status = RunNow(*job.collective);
+  const bool begins = status.ok();
+  if (begins) status = RunNow(*job.collective);
   if (!status.ok()) {
     // Whoever sees the failure may free the tensor, so Gloo's thread must have
-    // let go of it.
+    // let go of it; and ranks that still read from it must not take what they
+    // find there for what they want.
     mutex_.Lock();
-    CloseMesh();
+    CloseMesh(/*cuts_off=*/begins);
     mutex_.Unlock();
   }
   // Before another thread may run the next one: works complete in their order.
@@ -182,7 +184,7 @@ absl::Status Engine::RunFirst() {
   return status;
 }
 
-void Engine::CloseMesh() {
+void Engine::CloseMesh(bool cuts_off) {
   if (closed_) return;
   closed_ = true;
   const absl::Status farewell = abort_cause_;
@@ -191,7 +193,7 @@ void Engine::CloseMesh() {
   mesh_->Close(farewell);
   // Whoever sees it looks for the farewell.
   if (shortcut_ != nullptr) {
-    shortcut_->Leave(/*has_failed=*/!absl::IsCancelled(farewell));
+    shortcut_->Leave(/*has_failed=*/cuts_off || !absl::IsCancelled(farewell));
   }
   point_to_point_->Close(farewell);
   mutex_.Lock();
@@ -242,13 +244,9 @@ absl::Status Engine::RunOnConnections(const Collective& collective) {
 
 absl::Status Engine::RunNow(const Collective& collective) {
   const bool is_short = shortcut_ != nullptr && shortcut_->Takes(collective);
-  absl::Status status;
-  try {
-    status =
-        is_short ? shortcut_->Run(collective) : RunOnConnections(collective);
-  } catch (const std::bad_alloc&) {
-    status = absl::ResourceExhaustedError("no memory left for it");
-  }
+  absl::Status status = Guarded([&] {
+    return is_short ? shortcut_->Run(collective) : RunOnConnections(collective);
+  });
   if (status.ok()) return status;
   // An abort's cause is the group's error, word for word.
   absl::Status aborted = mesh_->abort_cause();
@@ -325,7 +323,7 @@ void Engine::RunWatchdog() {
   mutex_.Lock();
   while (!(stopping_ && jobs_.empty() && closed_)) {
     if (!abort_cause_.ok() && !running_ && !closed_) {
-      CloseMesh();
+      CloseMesh(/*cuts_off=*/false);
       continue;
     }
     // It goes on looking while collectives come and go, so that Start does not

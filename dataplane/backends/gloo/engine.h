@@ -90,7 +90,8 @@ class Engine {
   // Takes leave of the peers and closes the connections of a group that has
   // failed, once. The caller is the one that runs collectives, or nobody does.
   // Lets go of the lock meanwhile.
-  void CloseMesh() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `cuts_off`: this rank has begun a collective, and not finished it.
+  void CloseMesh(bool cuts_off) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // When the watchdog has to look next. Deadlines count for punctuality alone,
   // here and where Start wakes it: it sees each within kLookPeriod anyway.
   Instant NextLook(Instant now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

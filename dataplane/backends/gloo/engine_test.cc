@@ -8,6 +8,7 @@
 #include <future>
 #include <limits>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -418,6 +419,98 @@ TEST_F(EngineTest, StopWaitsForWhoeverRunsACollective) {
   }
   stopped.wait();
   caller.join();
+}
+
+// What a shortcut was told, and does.
+struct Path {
+  Mutex mutex;
+  CondVar changed;
+  bool throws ABSL_GUARDED_BY(mutex) = false;
+  bool runs ABSL_GUARDED_BY(mutex) = false;
+  bool woken ABSL_GUARDED_BY(mutex) = false;
+  // What Leave was told.
+  std::vector<bool> has_failed ABSL_GUARDED_BY(mutex);
+};
+
+// Runs until it is woken, or throws.
+class FakeShortcut : public Shortcut {
+ public:
+  explicit FakeShortcut(std::shared_ptr<Path> path) : path_(std::move(path)) {}
+
+  absl::Status Run(const Collective&) override {
+    MutexLock lock(path_->mutex);
+    if (path_->throws) throw std::runtime_error("no thread left");
+    path_->runs = true;
+    path_->changed.NotifyAll();
+    while (!path_->woken) path_->changed.Wait(path_->mutex);
+    return absl::CancelledError("woken");
+  }
+  void Wake() override {
+    MutexLock lock(path_->mutex);
+    path_->woken = true;
+    path_->changed.NotifyAll();
+  }
+  void Leave(bool has_failed) override {
+    MutexLock lock(path_->mutex);
+    path_->has_failed.push_back(has_failed);
+    path_->changed.NotifyAll();
+  }
+
+ private:
+  const std::shared_ptr<Path> path_;
+};
+
+class ShortcutTest : public EngineTest {
+ protected:
+  ShortcutTest() {
+    engine_->SetShortcut(std::make_unique<FakeShortcut>(path_));
+  }
+
+  const std::shared_ptr<Path> path_ = std::make_shared<Path>();
+};
+
+TEST_F(ShortcutTest, WhatItThrowsIsTheGroupsFailure) {
+  {
+    MutexLock lock(path_->mutex);
+    path_->throws = true;
+  }
+  const absl::Status thrown =
+      absl::InternalError("barrier #1 on group \"g\": threw: no thread left");
+  EXPECT_EQ(RunBarrier(), thrown);
+  // Also on the engine's own thread.
+  EXPECT_EQ(StartBarrier()->Wait(), thrown);
+  MutexLock lock(network_->mutex);
+  EXPECT_EQ(network_->farewells, std::vector<absl::Status>{thrown});
+}
+
+TEST_F(ShortcutTest, WhatItThrowsOnTheExecutorIsTheGroupsFailure) {
+  {
+    MutexLock lock(path_->mutex);
+    path_->throws = true;
+  }
+  EXPECT_EQ(
+      StartBarrier()->Wait(),
+      absl::InternalError("barrier #1 on group \"g\": threw: no thread left"));
+}
+
+// Others may still read what is its owner's again.
+TEST_F(ShortcutTest, WhoDestroysHisGroupInACollectiveHasFailed) {
+  const auto work = StartBarrier();
+  {
+    MutexLock lock(path_->mutex);
+    while (!path_->runs) path_->changed.Wait(path_->mutex);
+  }
+  engine_->Abort(absl::CancelledError("group \"g\" was destroyed"));
+  EXPECT_TRUE(absl::IsCancelled(work->Wait()));
+  MutexLock lock(path_->mutex);
+  EXPECT_EQ(path_->has_failed, std::vector<bool>{true});
+}
+
+TEST_F(ShortcutTest, WhoDestroysHisGroupBetweenCollectivesLeavesInPeace) {
+  engine_->Abort(absl::CancelledError("group \"g\" was destroyed"));
+  MutexLock lock(path_->mutex);
+  while (path_->has_failed.empty()) path_->changed.Wait(path_->mutex);
+  EXPECT_EQ(path_->has_failed, std::vector<bool>{false});
 }
 
 }  // namespace

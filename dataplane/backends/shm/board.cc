@@ -47,19 +47,29 @@ bool Membarrier(int command) {
 // This thread goes to a processor that it may be on and that is not `taken`.
 // False: there is none.
 bool MoveAway(const cpu_set_t& taken) {
-  cpu_set_t all;
-  if (sched_getaffinity(0, sizeof(all), &all) != 0) return false;
-  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
-    if (!CPU_ISSET(processor, &all) || CPU_ISSET(processor, &taken)) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(processor, &one);
-    const bool moved = sched_setaffinity(0, sizeof(one), &one) == 0;
-    // It stays there until the system has a reason.
-    sched_setaffinity(0, sizeof(all), &all);
-    return moved;
+  cpu_set_t own;
+  if (sched_getaffinity(0, sizeof(own), &own) != 0) return false;
+  cpu_set_t others;
+  CPU_AND(&others, &own, &taken);
+  CPU_XOR(&others, &own, &others);
+  if (CPU_COUNT(&others) == 0 ||
+      sched_setaffinity(0, sizeof(others), &others) != 0) {
+    return false;
   }
-  return false;
+  // It stays there until the system has a reason. A thread that could go
+  // wherever its control group may has no affinity of its own, and shall have
+  // none: it is where that may go, also when that changes.
+  cpu_set_t every;
+  CPU_ZERO(&every);
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    CPU_SET(processor, &every);
+  }
+  cpu_set_t now;
+  if (sched_setaffinity(0, sizeof(every), &every) != 0 ||
+      sched_getaffinity(0, sizeof(now), &now) != 0 || !CPU_EQUAL(&now, &own)) {
+    sched_setaffinity(0, sizeof(own), &own);
+  }
+  return true;
 }
 
 }  // namespace
@@ -208,10 +218,14 @@ void Board::Leave(bool has_failed) {
   places_[rank_].bell.has_left.compare_exchange_strong(
       here, has_failed ? kFailed : kInPeace, std::memory_order_release,
       std::memory_order_relaxed);
+  // What its owner writes to a tensor from now on comes after it, for who reads
+  // that and then asks FindFailed.
+  std::atomic_thread_fence(std::memory_order_release);
   RingSleepers();
 }
 
 int Board::FindFailed() const {
+  std::atomic_thread_fence(std::memory_order_acquire);
   for (int peer = 0; peer < world_size_; ++peer) {
     if (places_[peer].bell.has_left.load(std::memory_order_acquire) ==
         kFailed) {

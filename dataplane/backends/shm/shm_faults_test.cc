@@ -185,6 +185,59 @@ TEST(ShmFaultsTest, NoRankHangsWhateverHappensToAnother) {
   }
 }
 
+// A rank destroys its group in the middle of a collective, and goes on with its
+// tensor, while another one is late. Nobody takes what he finds there for a
+// result.
+TEST(ShmFaultsTest, ARankThatDestroysItsGroupSpoilsNoResult) {
+  constexpr int kLate = 1;
+  constexpr size_t kCount = 16 << 20;
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    std::mt19937_64 random(seed);
+    Fault fault(seed);
+    fault.stops = true;
+    fault.delay_us = 1000 + random() % 19'000;
+    const bool frees = random() % 2 == 0;
+    SCOPED_TRACE(absl::StrCat("seed ", seed, " after ", fault.delay_us, " us"));
+    ProcessWorld world("shm", 3, [&](Communicator& communicator) {
+      auto memory = Allocate(communicator, kCount * sizeof(float));
+      if (!memory.ok()) return memory.status().ToString();
+      auto* const elements = static_cast<float*>((*memory)->data());
+      std::fill_n(elements, kCount, 1.0f);
+      const Collective collective = {
+          .kind = CollectiveKind::kAllReduce,
+          .tensors = {Tensor(elements, DataType::kFloat32, {kCount})}};
+      absl::Status status = communicator.Run(Collective());
+      if (!status.ok()) return status.ToString();
+      ProcessWorld::Ready();
+      if (communicator.rank() == kLate) EndWithin(fault);
+      if (communicator.rank() == 0) {
+        const auto work = communicator.Start(collective);
+        // So long that all but who is late are done with their part.
+        const Instant until = Clock::now() + milliseconds(100);
+        while (Clock::now() < until && !work->IsCompleted()) {
+        }
+        communicator.Abort(absl::CancelledError("destroyed"));
+        work->Wait().IgnoreError();
+        if (frees) *memory = nullptr;
+        if (!frees) std::fill_n(elements, kCount, 1000.0f);
+        ProcessWorld::Ready();
+        return std::string();
+      }
+      status = communicator.Run(Collective(collective));
+      if (!status.ok()) return std::string();
+      const auto right = std::count(elements, elements + kCount, 3.0f);
+      return right == kCount ? "" : absl::StrCat("OK with ", right, " right");
+    });
+    for (int rank = 0; rank < 3; ++rank) world.AwaitReady(rank);
+    world.AwaitReady(0);
+    world.Signal(kLate, SIGCONT);
+    for (const RankOutcome& outcome : world.Join()) {
+      EXPECT_EQ(outcome.report, "");
+      EXPECT_EQ(outcome.wait_status, 0);
+    }
+  }
+}
+
 // A group that has given up a rank goes on with its tensors, and then that rank
 // goes on with its collective.
 TEST(ShmFaultsTest, ARankThatWasStoppedChangesNothingOfOthers) {
