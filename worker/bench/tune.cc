@@ -40,6 +40,12 @@ Names OfShm(const Operation& operation, bool is_symmetric) {
     case Operation::Verb::kSendRecv:
     case Operation::Verb::kBarrier:
       return {};
+    case Operation::Verb::kAllToAll:
+    case Operation::Verb::kAllToAllSingle:
+      // In symmetric memory it goes by what its first round shows, not by the
+      // table.
+      if (is_symmetric) return {};
+      return {"staged", direct};
     default:
       return {"staged", direct};
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "dataplane/guarded.h"
 
 namespace muster::dataplane::shm_internal {
 
@@ -41,7 +42,7 @@ void Errands::Run() {
     const Errand errand = std::move(waiting_.front());
     waiting_.pop_front();
     mutex_.Unlock();
-    const absl::Status status = errand();
+    const absl::Status status = Guarded(errand);
     mutex_.Lock();
     ++done_;
     failure_.Update(status);

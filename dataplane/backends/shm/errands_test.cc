@@ -1,5 +1,6 @@
 #include "dataplane/backends/shm/errands.h"
 
+#include <stdexcept>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,6 +37,12 @@ TEST(ErrandsTest, NoneRunsAfterOneThatFailed) {
   EXPECT_EQ(errands.Await(1), failure);
   EXPECT_EQ(errands.Await(2), failure);
   EXPECT_FALSE(ran);
+}
+
+TEST(ErrandsTest, WhatOneThrowsIsItsFailure) {
+  Errands errands;
+  errands.Post([]() -> absl::Status { throw std::runtime_error("enough"); });
+  EXPECT_EQ(errands.Await(1), absl::InternalError("threw: enough"));
 }
 
 TEST(ErrandsTest, WhatIsNotAwaitedNeedNotRun) {

@@ -98,14 +98,15 @@ Regions::Place Regions::Find(const void* data, size_t bytes) const {
 }
 
 void Regions::Withdraw(const void* data, size_t bytes) const {
-  const Place place = Find(data, bytes);
-  if (place.number == 0 || bytes == 0) return;
-  std::shared_ptr<Region> region;
+  if (bytes == 0) return;
+  absl::Status done;
   {
     MutexLock lock(mutex_);
-    region = regions_.at(place.number);
+    for (const auto& [number, region] : regions_) {
+      const std::optional<uint64_t> offset = region->OffsetOf(data, bytes);
+      if (offset.has_value()) done = region->Withdraw(*offset, bytes);
+    }
   }
-  const absl::Status done = region->Withdraw(place.offset, bytes);
   if (done.ok()) return;
   LOG(ERROR) << "backend shm: a collective in symmetric memory has failed, and "
                 "ranks that go on later can write to its tensor: "

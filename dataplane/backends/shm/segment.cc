@@ -5,23 +5,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
-#include <limits>
 #include <memory>
-#include <optional>
 #include <random>
 #include <string>
+#include <system_error>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "dataplane/backends/shm/available_memory.h"
 
 namespace muster::dataplane::shm_internal {
 namespace {
@@ -30,45 +29,28 @@ std::string NameOf(uint64_t nonce) {
   return absl::StrFormat("muster-%016x", nonce);
 }
 
+std::string ErrorText(int error) {
+  return std::error_code(error, std::generic_category()).message();
+}
+
 absl::Status Failed(absl::string_view what, size_t bytes, int error) {
   const std::string text =
       absl::StrCat("shared memory of ", bytes, " bytes: ", what, ": ");
   switch (error) {
     case EACCES:
     case EPERM:
-      return absl::PermissionDeniedError(
-          absl::StrCat(text, absl::ErrnoToStatus(error, "").message()));
+      return absl::PermissionDeniedError(absl::StrCat(text, ErrorText(error)));
     case ENOENT:
       return absl::NotFoundError(absl::StrCat(text, "not there"));
     default:
-      return absl::ResourceExhaustedError(
-          absl::StrCat(text, absl::ErrnoToStatus(error, "").message()));
+      return absl::ResourceExhaustedError(absl::StrCat(text, ErrorText(error)));
   }
 }
 
-// The number in `file` that comes first, or after `name`; nothing if there is
-// none.
-std::optional<uint64_t> NumberIn(const char* file, const std::string& name) {
-  std::ifstream in(file);
-  std::string word;
-  while (!name.empty() && in >> word && word != name) {
-  }
-  uint64_t number = 0;
-  return in >> number ? std::optional<uint64_t>(number) : std::nullopt;
-}
-
-// What the system has left, and the container that this process is in. Nobody
-// else asks: it would give its last page, and then end a process to have more.
+// Nobody else asks: the system would give its last page, and then end a process
+// to have more.
 absl::Status CheckAvailable(size_t bytes) {
-  uint64_t available = std::numeric_limits<uint64_t>::max();
-  if (const auto kib = NumberIn("/proc/meminfo", "MemAvailable:")) {
-    available = *kib << 10;
-  }
-  const auto limit = NumberIn("/sys/fs/cgroup/memory.max", "");
-  const auto used = NumberIn("/sys/fs/cgroup/memory.current", "");
-  if (limit.has_value() && used.has_value()) {
-    available = std::min(available, *limit - std::min(*limit, *used));
-  }
+  const uint64_t available = AvailableMemory();
   if (bytes <= available) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "shared memory of ", bytes, " bytes: there are ", available, " left"));
@@ -76,61 +58,79 @@ absl::Status CheckAvailable(size_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(size_t bytes) {
+SegmentFile::~SegmentFile() { close(descriptor); }
+
+absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(
+    size_t bytes, std::shared_ptr<SegmentFile> file) {
   if (absl::Status left = CheckAvailable(bytes); !left.ok()) return left;
-  std::random_device random;
-  const uint64_t nonce = (uint64_t{random()} << 32) | random();
-  const int descriptor = memfd_create(NameOf(nonce).c_str(), MFD_CLOEXEC);
-  if (descriptor < 0) return Failed("memfd_create", bytes, errno);
-  std::unique_ptr<Segment> segment(new Segment(descriptor, nonce, bytes));
+  if (file == nullptr) {
+    std::random_device random;
+    const uint64_t nonce = (uint64_t{random()} << 32) | random();
+    const int descriptor = memfd_create(NameOf(nonce).c_str(), MFD_CLOEXEC);
+    if (descriptor < 0) return Failed("memfd_create", bytes, errno);
+    file = std::make_shared<SegmentFile>(descriptor, nonce);
+  }
+  const size_t offset = file->bytes;
   // Reserved now: a page that cannot be had later would be a SIGBUS.
-  const int error = posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
+  const int error = posix_fallocate(
+      file->descriptor, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   if (error != 0) return Failed("posix_fallocate", bytes, error);
-  absl::Status mapped = segment->Map();
-  if (!mapped.ok()) return mapped;
-  return segment;
+  file->bytes += bytes;
+  return Map(std::move(file), offset, bytes);
 }
 
-absl::StatusOr<std::unique_ptr<Segment>> Segment::Open(const Place& place,
-                                                       size_t bytes) {
+absl::StatusOr<std::unique_ptr<Segment>> Segment::Open(
+    const Place& place, size_t bytes, std::shared_ptr<SegmentFile> file) {
   const std::string path =
       absl::StrCat("/proc/", place.process, "/fd/", place.descriptor);
-  // Before it is opened: it may be anything.
-  std::array<char, 64> name;
-  const ssize_t length = readlink(path.c_str(), name.data(), name.size());
-  if (length < 0) return Failed(absl::StrCat("look at ", path), bytes, errno);
-  if (absl::string_view(name.data(), static_cast<size_t>(length)) !=
-      absl::StrCat("/memfd:", NameOf(place.nonce), " (deleted)")) {
-    return Failed(absl::StrCat("look at ", path), bytes, ENOENT);
+  if (file == nullptr) {
+    // Before it is opened: it may be anything.
+    std::array<char, 64> name;
+    const ssize_t length = readlink(path.c_str(), name.data(), name.size());
+    if (length < 0) return Failed(absl::StrCat("look at ", path), bytes, errno);
+    if (absl::string_view(name.data(), static_cast<size_t>(length)) !=
+        absl::StrCat("/memfd:", NameOf(place.nonce), " (deleted)")) {
+      return Failed(absl::StrCat("look at ", path), bytes, ENOENT);
+    }
+    const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (descriptor < 0) {
+      return Failed(absl::StrCat("open ", path), bytes, errno);
+    }
+    file = std::make_shared<SegmentFile>(descriptor, place.nonce);
   }
-  const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (descriptor < 0) return Failed(absl::StrCat("open ", path), bytes, errno);
-  std::unique_ptr<Segment> segment(new Segment(descriptor, place.nonce, bytes));
   struct stat state = {};
-  if (fstat(descriptor, &state) != 0 ||
-      static_cast<size_t>(state.st_size) != bytes) {
+  if (file->nonce != place.nonce || fstat(file->descriptor, &state) != 0 ||
+      static_cast<size_t>(state.st_size) != place.offset + bytes) {
     return Failed(absl::StrCat("size of ", path), bytes, ENOENT);
   }
-  absl::Status mapped = segment->Map();
-  if (!mapped.ok()) return mapped;
-  return segment;
+  return Map(std::move(file), place.offset, bytes);
 }
 
-absl::Status Segment::Map() {
-  void* const memory =
-      mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
-  if (memory == MAP_FAILED) return Failed("mmap", bytes_, errno);
-  memory_ = memory;
-  return absl::OkStatus();
+absl::StatusOr<std::unique_ptr<Segment>> Segment::Map(
+    std::shared_ptr<SegmentFile> file, size_t offset, size_t bytes) {
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                            file->descriptor, static_cast<off_t>(offset));
+  if (memory == MAP_FAILED) return Failed("mmap", bytes, errno);
+  return std::unique_ptr<Segment>(
+      new Segment(std::move(file), offset, bytes, memory));
 }
 
 absl::Status Segment::Withdraw(size_t offset, size_t bytes) {
+  // Also of what was written before.
+  if (absl::Status left = CheckAvailable(bytes); !left.ok()) return left;
   std::byte* const begin = static_cast<std::byte*>(memory_) + offset;
-  // In one step: there is no moment in which nothing is there.
+  // What can fail does before anything has changed. Then in one step: there is
+  // no moment in which nothing is there.
   void* const mapped =
-      mmap(begin, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
-           descriptor_, static_cast<off_t>(offset));
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE,
+           file_->descriptor, static_cast<off_t>(offset_ + offset));
   if (mapped == MAP_FAILED) return Failed("mmap", bytes, errno);
+  if (mremap(mapped, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, begin) ==
+      MAP_FAILED) {
+    const int error = errno;
+    munmap(mapped, bytes);
+    return Failed("mremap", bytes, error);
+  }
   // A page is shared until it is written to.
   if (madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) return absl::OkStatus();
   if (errno != EINVAL) return Failed("MADV_POPULATE_WRITE", bytes, errno);
@@ -148,24 +148,17 @@ absl::Status Segment::Withdraw(size_t offset, size_t bytes) {
 void Segment::GiveBack(size_t offset, size_t bytes) {
   // Copies that were withdrawn.
   madvise(static_cast<std::byte*>(memory_) + offset, bytes, MADV_DONTNEED);
-  fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-            static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  fallocate(file_->descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+            static_cast<off_t>(offset_ + offset), static_cast<off_t>(bytes));
 }
 
 Segment::Place Segment::place() const {
   return {.process = static_cast<uint64_t>(getpid()),
-          .descriptor = static_cast<uint64_t>(descriptor_),
-          .nonce = nonce_};
+          .descriptor = static_cast<uint64_t>(file_->descriptor),
+          .nonce = file_->nonce,
+          .offset = offset_};
 }
 
-void Segment::CloseDescriptor() {
-  if (descriptor_ >= 0) close(descriptor_);
-  descriptor_ = -1;
-}
-
-Segment::~Segment() {
-  if (memory_ != nullptr) munmap(memory_, bytes_);
-  CloseDescriptor();
-}
+Segment::~Segment() { munmap(memory_, bytes_); }
 
 }  // namespace muster::dataplane::shm_internal

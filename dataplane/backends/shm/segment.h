@@ -4,11 +4,26 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace muster::dataplane::shm_internal {
+
+// What segments lie in, one behind the other: a descriptor for all of them.
+struct SegmentFile {
+  SegmentFile(int descriptor, uint64_t nonce)
+      : descriptor(descriptor), nonce(nonce) {}
+  ~SegmentFile();
+  SegmentFile(const SegmentFile&) = delete;
+  SegmentFile& operator=(const SegmentFile&) = delete;
+
+  const int descriptor;
+  const uint64_t nonce;
+  // Of those that were made here.
+  size_t bytes = 0;
+};
 
 // Segment is memory that processes of one host share. It has no name in any
 // file system: one process makes it, and the others find it among that one's
@@ -23,17 +38,24 @@ class Segment {
     uint64_t process = 0;
     uint64_t descriptor = 0;
     uint64_t nonce = 0;
+    // In its file.
+    uint64_t offset = 0;
   };
 
-  // `bytes` of zeros, which are there: touching them later does not fail.
+  // `bytes` of zeros, which are there: touching them later does not fail. In
+  // `file`, behind what it has, or in a new one if that is null. Of one file
+  // they are whole pages, and all processes have opened one before the next is
+  // made.
   // Errors: kResourceExhausted (memory, descriptors: the system's word for it).
-  static absl::StatusOr<std::unique_ptr<Segment>> Create(size_t bytes);
+  static absl::StatusOr<std::unique_ptr<Segment>> Create(
+      size_t bytes, std::shared_ptr<SegmentFile> file = nullptr);
 
-  // The one at `place`.
+  // The one at `place`, in `file`, if that is not null.
   // Errors: kNotFound (not on this host, or not visible from here),
   // kPermissionDenied, kResourceExhausted.
-  static absl::StatusOr<std::unique_ptr<Segment>> Open(const Place& place,
-                                                       size_t bytes);
+  static absl::StatusOr<std::unique_ptr<Segment>> Open(
+      const Place& place, size_t bytes,
+      std::shared_ptr<SegmentFile> file = nullptr);
 
   ~Segment();
 
@@ -45,15 +67,18 @@ class Segment {
   // Of the one that made it, until CloseDescriptor.
   Place place() const;
 
-  // The others have opened it, and nothing will be withdrawn here. Their memory
-  // and this one's stay.
-  void CloseDescriptor();
+  // Until CloseDescriptor.
+  const std::shared_ptr<SegmentFile>& file() const { return file_; }
+
+  // The others have opened it, and nothing will be withdrawn or given back
+  // here. Their memory and this one's stay.
+  void CloseDescriptor() { file_ = nullptr; }
 
   // This process has a copy of its own in place of [offset, offset + bytes),
   // which are whole pages, from now on: it does not see what others write
   // there, nor do they what it does. Other threads may go on reading and
   // writing meanwhile. Before CloseDescriptor.
-  // Errors: kResourceExhausted, and some of it may be shared as before.
+  // Errors: kResourceExhausted: it is shared as before, or some of it.
   absl::Status Withdraw(size_t offset, size_t bytes);
 
   // Nobody needs [offset, offset + bytes) any more, which are whole pages: the
@@ -62,15 +87,20 @@ class Segment {
   void GiveBack(size_t offset, size_t bytes);
 
  private:
-  Segment(int descriptor, uint64_t nonce, size_t bytes)
-      : descriptor_(descriptor), nonce_(nonce), bytes_(bytes) {}
+  Segment(std::shared_ptr<SegmentFile> file, size_t offset, size_t bytes,
+          void* memory)
+      : file_(std::move(file)),
+        offset_(offset),
+        bytes_(bytes),
+        memory_(memory) {}
 
-  absl::Status Map();
+  static absl::StatusOr<std::unique_ptr<Segment>> Map(
+      std::shared_ptr<SegmentFile> file, size_t offset, size_t bytes);
 
-  int descriptor_;
-  const uint64_t nonce_;
+  std::shared_ptr<SegmentFile> file_;
+  const size_t offset_;
   const size_t bytes_;
-  void* memory_ = nullptr;
+  void* const memory_;
 };
 
 }  // namespace muster::dataplane::shm_internal

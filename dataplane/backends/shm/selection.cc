@@ -66,7 +66,7 @@ constexpr Row kTable[] = {
     {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
      4 << 10, Algorithm::kOneRound},
     {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
-     64 << 10, Algorithm::kByParts},
+     kAnyBytes, Algorithm::kSymmetric},
     {CollectiveKind::kAllGather, Memory::kSymmetric, kAnyRanks, true, 128 << 10,
      Algorithm::kStaged},
     {CollectiveKind::kAllGatherIntoTensor, Memory::kSymmetric, kAnyRanks, true,

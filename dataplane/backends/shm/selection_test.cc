@@ -29,6 +29,8 @@ TEST(SelectionTest, SmallTensorsAreNotLookedForInSymmetricMemory) {
     EXPECT_EQ(Select(kind, Memory::kSymmetric, 1 << 20), Algorithm::kSymmetric);
     EXPECT_NE(Select(kind, Memory::kOrdinary, 1 << 20), Algorithm::kSymmetric);
   }
+  EXPECT_EQ(Select(CollectiveKind::kAllReduce, Memory::kSymmetric, 8 << 10),
+            Algorithm::kSymmetric);
 }
 
 TEST(SelectionTest, ACrowdTakesFewerRounds) {

@@ -44,6 +44,7 @@ using shm_internal::HostTraits;
 using shm_internal::Region;
 using shm_internal::Regions;
 using shm_internal::Segment;
+using shm_internal::SegmentFile;
 using shm_internal::TwoLevels;
 
 // 0: no memory is shared. On any rank, for all of the group.
@@ -171,13 +172,15 @@ class Council {
   // makes it. All ranks of the group have one, or none. `wanted`: this rank
   // wants to share. Errors: those of collectives; kNotFound: they are not on
   // one host; kFailedPrecondition: they do not share memory for another reason.
-  absl::StatusOr<std::unique_ptr<Segment>> Share(size_t bytes, int maker,
-                                                 const absl::Status& wanted) {
+  // `file`: see Segment.
+  absl::StatusOr<std::unique_ptr<Segment>> Share(
+      size_t bytes, int maker, const absl::Status& wanted,
+      const std::shared_ptr<SegmentFile>& file = nullptr) {
     absl::Status had = wanted;
     std::unique_ptr<Segment> shared;
     Segment::Place place = {};
     if (rank() == maker && had.ok()) {
-      auto segment = Segment::Create(bytes);
+      auto segment = Segment::Create(bytes, file);
       had = segment.status();
       if (segment.ok()) {
         shared = *std::move(segment);
@@ -187,7 +190,7 @@ class Council {
     const auto places = HearEach(place);
     if (!places.ok()) return places.status();
     if (rank() != maker && had.ok()) {
-      auto segment = Segment::Open((*places)[maker], bytes);
+      auto segment = Segment::Open((*places)[maker], bytes, file);
       had = segment.status();
       if (segment.ok()) shared = *std::move(segment);
     }
@@ -328,12 +331,13 @@ class ShmBackend : public BackendDecorator {
     if (sharing_.regions == nullptr) return Ordinary(options.bytes);
     auto segment =
         council.Share(Region::BytesFor(options.bytes, sharing_.count),
-                      sharing_.maker, absl::OkStatus());
+                      sharing_.maker, absl::OkStatus(), regions_file_);
     if (IsNotShared(segment.status())) {
       return council.End(
           absl::ResourceExhaustedError(segment.status().message()));
     }
     if (!segment.ok()) return segment.status();
+    regions_file_ = (*segment)->file();
     auto region = std::make_shared<Region>(*std::move(segment), options.bytes,
                                            sharing_.place, sharing_.count);
     sharing_.regions->Add(region);
@@ -353,6 +357,8 @@ class ShmBackend : public BackendDecorator {
 
   const std::shared_ptr<Engine> engine_;
   const Sharing sharing_;
+  // Of all symmetric memory; null before there is any.
+  std::shared_ptr<SegmentFile> regions_file_;
 };
 
 // Ranks that are told to go different ways.

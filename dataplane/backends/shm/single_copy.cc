@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -132,17 +131,20 @@ class SingleCopy : public Rounds {
 };
 
 absl::StatusOr<bool> SingleCopy::Run() {
-  const bool others_write = collective().kind == CollectiveKind::kAllReduce;
-  // Also where there is an exception. Before anybody hears of the failure: then
-  // the tensor is its owner's again.
-  auto withdraw = absl::MakeCleanup([&] {
-    if (!others_write) return;
+  if (collective().kind != CollectiveKind::kAllReduce) return Go();
+  // Before anybody hears of a failure: then the tensor is its owner's again.
+  const auto withdraw = [this] {
     const Tensor& tensor = collective().tensors[0];
     shop().regions.Withdraw(tensor.data(), tensor.bytes());
-  });
-  absl::StatusOr<bool> done = Go();
-  if (done.ok()) std::move(withdraw).Cancel();
-  return done;
+  };
+  try {
+    absl::StatusOr<bool> done = Go();
+    if (!done.ok()) withdraw();
+    return done;
+  } catch (...) {
+    withdraw();
+    throw;
+  }
 }
 
 absl::StatusOr<bool> SingleCopy::Go() {
@@ -314,17 +316,16 @@ absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
 absl::Status SingleCopy::Read(int peer, size_t offset, std::byte* to,
                               size_t bytes) {
   const Source& source = sources_[peer];
-  if (source.mapped != nullptr) {
-    if (bytes > 0) std::memcpy(to, source.mapped + offset, bytes);
-    return absl::OkStatus();
-  }
   const gloo_internal::PeerMemory* const memory = shop().mesh.MemoryOf(peer);
   while (bytes > 0) {
     absl::Status aborted = shop().mesh.abort_cause();
     if (!aborted.ok()) return aborted;
     const size_t now = std::min(bytes, kReadBytes);
     // It can be read unless the peer has closed its connections, or has died.
-    if (memory == nullptr || !memory->Read(source.address + offset, to, now)) {
+    if (source.mapped != nullptr) {
+      std::memcpy(to, source.mapped + offset, now);
+    } else if (memory == nullptr ||
+               !memory->Read(source.address + offset, to, now)) {
       return shop().mesh.Gone(peer);
     }
     offset += now;
@@ -362,6 +363,8 @@ absl::Status SingleCopy::Combine(const Reduction& reduction,
   const size_t at_once = kPieceBytes / element_bytes_;
   absl::InlinedVector<const void*, 16> operands(world_size_);
   for (size_t done = 0; done < result.count; done += at_once) {
+    absl::Status aborted = shop().mesh.abort_cause();
+    if (!aborted.ok()) return aborted;
     const size_t count = std::min(at_once, result.count - done);
     for (int peer = 0; peer < world_size_; ++peer) {
       const auto operand = Operand(peer, first + done, count);
@@ -400,12 +403,7 @@ absl::Status SingleCopy::AllReduceThere(const Reduction& reduction) {
       gloo_internal::PartsOf(tensor, world_size_, element_bytes_)[rank_];
   const auto first = static_cast<size_t>(own.data - tensor.data);
   const size_t at_once = kNearBytes / element_bytes_;
-  const size_t per_look = kReadBytes / element_bytes_;
   for (size_t done = 0; done < own.count; done += at_once) {
-    if (done % per_look == 0) {
-      absl::Status aborted = shop().mesh.abort_cause();
-      if (!aborted.ok()) return aborted;
-    }
     const Block piece = {own.data + done * element_bytes_,
                          std::min(at_once, own.count - done)};
     const size_t offset = first + done * element_bytes_;

@@ -7,7 +7,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -423,6 +425,61 @@ TEST(SymmetricMemoryTest, ItGoesWithItsOwnerAndNotWithTheGroup) {
   EXPECT_TRUE(AllAre(Values(Part(memories[0], 0, kBytes / sizeof(float))), 1));
   memories.clear();
   EXPECT_EQ(SharedKib(), 0);
+}
+
+// How many lines of `file` have `word`.
+int64_t LinesWith(const std::string& file, const std::string& word) {
+  std::ifstream in(file);
+  std::string line;
+  int64_t found = 0;
+  while (std::getline(in, line)) found += line.find(word) != std::string::npos;
+  return found;
+}
+
+int64_t OpenDescriptors() {
+  const std::filesystem::directory_iterator open("/proc/self/fd");
+  return std::distance(begin(open), end(open));
+}
+
+TEST(SymmetricMemoryTest, ManyPiecesNeedNoMoreDescriptorsThanOne) {
+  LocalWorld world({.backend = "shm", .world_size = 3});
+  std::vector<std::vector<Memory>> memories(3);
+  const auto allocate = [&](int pieces) {
+    world.OnEachRank([&](Communicator& communicator) {
+      for (int i = 0; i < pieces; ++i) {
+        auto memory = Allocate(communicator, 4096);
+        ASSERT_TRUE(memory.ok()) << memory.status();
+        Fill(Part(*memory, 0, 1024), static_cast<float>(i));
+        memories[communicator.rank()].push_back(*std::move(memory));
+      }
+    });
+  };
+  allocate(1);
+  const int64_t of_one = OpenDescriptors();
+  allocate(40);
+  EXPECT_EQ(OpenDescriptors(), of_one);
+  // And each is another one.
+  for (const auto& of_rank : memories) {
+    for (int i = 0; i < 40; ++i) {
+      EXPECT_TRUE(
+          AllAre(Values(Part(of_rank[i + 1], 0, 1024)), static_cast<float>(i)));
+    }
+  }
+}
+
+TEST(SymmetricMemoryTest, WhatAllHaveFreedIsNotMappedForEver) {
+  LocalWorld world({.backend = "shm", .world_size = 2});
+  const auto allocate = [&](int times) {
+    world.OnEachRank([&](Communicator& communicator) {
+      for (int i = 0; i < times; ++i) {
+        ASSERT_TRUE(Allocate(communicator, 4096).ok());
+        // Both have freed it.
+        ASSERT_TRUE(Do(communicator, {.kind = CollectiveKind::kBarrier}).ok());
+      }
+    });
+    return LinesWith("/proc/self/maps", "memfd:muster-");
+  };
+  EXPECT_EQ(allocate(2), allocate(20));
 }
 
 // The same region as two of three ranks have it.
