@@ -110,7 +110,12 @@ int Flight() {
   AllReduce(values);
   DumpFlightRecorder(std::getenv("REQUESTED"));
   Barrier();
-  if (GetRank() == 1) WorldGroup()->Abort("on purpose");
+  // Not while rank 0 is still in the barrier, which would fail, too.
+  if (GetRank() == 0) GetDefaultStore()->Set("past the barrier", "");
+  if (GetRank() == 1) {
+    GetDefaultStore()->Wait({"past the barrier"});
+    WorldGroup()->Abort("on purpose");
+  }
   SayProblem([&] { Recv(values, 1 - GetRank()); });
   SayProblem([] { DestroyProcessGroup(); });
   // What was there before the end still is.
