@@ -49,7 +49,8 @@ ReservedPort::ReservedPort()
   PCHECK(setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  // On 127.0.0.2 as well.
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
   socklen_t size = sizeof(address);
   auto* const raw = reinterpret_cast<sockaddr*>(&address);
   PCHECK(bind(fd_, raw, size) == 0);

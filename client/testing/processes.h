@@ -14,8 +14,8 @@
 
 namespace muster::testing {
 
-// A port of 127.0.0.1 that nobody else is given while this lives, and that a
-// server which sets SO_REUSEADDR can listen on.
+// A port, on all addresses of this host, that nobody else is given while this
+// lives, and that a server which sets SO_REUSEADDR can listen on.
 class ReservedPort {
  public:
   ReservedPort();
