@@ -220,7 +220,19 @@ Row Measure(const Case& measured, const BenchOptions& options,
     row.figures[0].algorithm = ran.algorithm;
   }
   if (options.check) row.figures[0].wrong += CountWrong(trial, ulps);
+  if (options.memory_report) row.memory = OwnMemoryUse();
   return row;
+}
+
+std::vector<MemoryUse> MemoryOfRanks(const MemoryUse& own) {
+  std::vector<int64_t> mine = {own.resident_max_bytes, own.shared_bytes};
+  std::vector<int64_t> all(mine.size() * GetWorldSize());
+  AllGatherIntoTensor(all, mine);
+  std::vector<MemoryUse> uses;
+  for (size_t i = 0; i < all.size(); i += mine.size()) {
+    uses.push_back({.resident_max_bytes = all[i], .shared_bytes = all[i + 1]});
+  }
+  return uses;
 }
 
 }  // namespace muster::worker::bench

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/bench/memory_use.h"
 #include "worker/bench/operation.h"
 #include "worker/bench/options.h"
 #include "worker/bench/peer.h"
@@ -33,6 +34,8 @@ struct Row {
   int world_size = 0;
   DeviceType device = DeviceType::kCpu;
   std::vector<Figures> figures = {};
+  // This rank's, with the tensors still there, if it was asked for.
+  MemoryUse memory = {};
 
   // Median over the cycles of this program's time divided by that of peer
   // `index`, of the same cycle; 0 if the peer does not have it.
@@ -47,6 +50,9 @@ Device DeviceOf(const BenchOptions& options);
 // a peer that fails, as DistError, too.
 Row Measure(const Case& measured, const BenchOptions& options,
             const std::vector<std::unique_ptr<Peer>>& peers);
+
+// What each rank says of itself, in the order of ranks. All ranks call it.
+std::vector<MemoryUse> MemoryOfRanks(const MemoryUse& own);
 
 }  // namespace muster::worker::bench
 

@@ -36,6 +36,7 @@
 #include "client/muster.h"
 #include "client/version.h"
 #include "worker/bench/measure.h"
+#include "worker/bench/memory_use.h"
 #include "worker/bench/options.h"
 #include "worker/bench/peer.h"
 #include "worker/bench/report.h"
@@ -325,6 +326,15 @@ class Run {
 
   const std::vector<Row>& rows() const { return rows_; }
 
+  // The most that this rank has had.
+  MemoryUse Memory() const {
+    MemoryUse most = OwnMemoryUse();
+    for (const Row& row : rows_) {
+      most.shared_bytes = std::max(most.shared_bytes, row.memory.shared_bytes);
+    }
+    return most;
+  }
+
   bool AllRight() const {
     for (const Row& row : rows_) {
       if (row.figures[0].wrong > 0) return false;
@@ -492,8 +502,11 @@ bool MeasureAll(const BenchOptions& options) {
   if (GetRank() == 0 && !options.json.empty()) file.emplace(options.json);
   Run run(options);
   run.MeasureAll();
-  if (file.has_value()) file->Write(JsonText(run.rows()));
+  std::vector<MemoryUse> memory;
+  if (options.memory_report) memory = MemoryOfRanks(run.Memory());
+  if (file.has_value()) file->Write(JsonText(run.rows(), memory));
   if (GetRank() == 0) {
+    if (options.memory_report) std::cout << MemoryText(memory);
     std::cout << (!options.check   ? "# results were not looked at\n"
                   : run.AllRight() ? "# all results are right\n"
                                    : "# WRONG RESULTS\n");

@@ -130,6 +130,36 @@ class BenchTest(unittest.TestCase):
                           "staged", "staged", "symmetric"])
         self.assertEqual({row["wrong"] for row in rows}, {0})
 
+    def test_each_rank_says_how_much_memory_it_had(self):
+        def memory(*options):
+            rows = self.figures(BENCH, "all_reduce", "--nproc=2", "-M", "1",
+                                "--minbytes=32M", "--maxbytes=32M",
+                                "--place=in", *options, *QUICK)
+            ranks = [row for row in rows if "rank" in row]
+            self.assertEqual(rows[1:], ranks)
+            self.assertEqual([row["rank"] for row in ranks], [0, 1])
+            for row in ranks:
+                self.assertLess(row["shared_bytes"], row["resident_max_bytes"])
+            return ranks
+        tensor = 32 << 20
+        for row in memory("--backend=gloo"):
+            self.assertGreater(row["resident_max_bytes"], tensor)
+            self.assertLess(row["shared_bytes"], tensor)
+        for row in memory("--backend=shm", "--memory=symmetric"):
+            self.assertGreaterEqual(row["shared_bytes"], tensor)
+
+    def test_how_much_memory_ranks_had_stands_below_the_table(self):
+        command = [BENCH, "all_reduce", "--nproc=2", "--maxbytes=4", *QUICK]
+        done = run(*command, "--memory_report=1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [line.split() for line in done.stdout.splitlines()]
+        self.assertEqual(lines[-5][:2], ["#", "rank"])
+        self.assertEqual([line[:2] for line in lines[-3:-1]],
+                         [["#", "0"], ["#", "1"]])
+        for line in lines[-3:-1]:
+            self.assertRegex(line[2], r"^\d+\.\d$")
+        self.assertNotIn("# rank", run(*command).stdout)
+
     def test_a_backend_without_symmetric_memory_says_so(self):
         done = run(BENCH, "all_reduce", "--nproc=2", "--backend=gloo",
                    "--memory=symmetric", "--maxbytes=4", *QUICK)

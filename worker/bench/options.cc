@@ -85,6 +85,9 @@ ABSL_FLAG(int, nthreads, 0,
 ABSL_FLAG(int, cudagraph, 0, "0: calls cannot be captured in CUDA graphs");
 ABSL_FLAG(int, report_timestamps, 0,
           "1: the table says of each line when it was measured");
+ABSL_FLAG(int, memory_report, 0,
+          "1: after the table, and in the file, how much memory of the host "
+          "each rank had at most, and how much of it was shared");
 ABSL_FLAG(std::string, peer, "",
           "program that measures the same beside each rank, with its "
           "arguments; several with commas");
@@ -125,6 +128,7 @@ OptionTable Table() {
           {"blocking", "-1|0|1", 'z'},
           {"report_cputime", "0|1", 'C'},
           {"report_timestamps", "0|1", 'S'},
+          {"memory_report", "0|1", 'M'},
           {"backend", "NAME"},
           {"device", "cpu|cuda"},
           {"memory", "MEMORY", 'R', "local_register"},
@@ -398,6 +402,9 @@ absl::Status ReadFlags(const OptionTable& given, BenchOptions& options) {
   status.Update(ReadBool(given.Name("report_timestamps"),
                          absl::GetFlag(FLAGS_report_timestamps),
                          options.report_timestamps));
+  status.Update(ReadBool(given.Name("memory_report"),
+                         absl::GetFlag(FLAGS_memory_report),
+                         options.memory_report));
   options.peers =
       absl::StrSplit(absl::GetFlag(FLAGS_peer), ',', absl::SkipWhitespace());
   options.json = absl::GetFlag(FLAGS_json);

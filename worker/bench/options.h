@@ -50,6 +50,7 @@ struct BenchOptions {
   // are done.
   bool report_cputime = false;
   bool report_timestamps = false;
+  bool memory_report = false;
 
   std::vector<DataType> data_types;
   std::vector<ReduceOp> reduce_ops;

@@ -79,23 +79,25 @@ TEST_F(BenchOptionsTest, LettersAndNamesAreThoseOfNcclTests) {
 TEST_F(BenchOptionsTest, SoAreThoseOfNewerOnes) {
   const auto options = ParseBenchOptions(
       {"all_gather", "--backend=nccl", "-R", "2", "-x", "2", "-S", "1", "-J",
-       "figures.json", "--op=max", "-r", "all", "-T", "30"},
+       "figures.json", "--op=max", "-r", "all", "-T", "30", "-M", "1"},
       {});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_TRUE(options->is_symmetric);
   EXPECT_EQ(options->cta_policy, NcclOptions::CtaPolicy::kZero);
   EXPECT_TRUE(options->report_timestamps);
+  EXPECT_TRUE(options->memory_report);
   EXPECT_EQ(options->json, "figures.json");
   EXPECT_THAT(options->reduce_ops, ElementsAre(ReduceOp::kMax));
   EXPECT_TRUE(options->all_roots);
   EXPECT_EQ(options->timeout, std::chrono::seconds(30));
-  const auto other =
-      ParseBenchOptions({"all_gather", "--backend=gloo", "--local_register=0",
-                         "--cta_policy=-1", "--report_timestamps=0",
-                         "--output_file=", "--root=1", "--timeout=1500ms"},
-                        {});
+  const auto other = ParseBenchOptions(
+      {"all_gather", "--backend=gloo", "--local_register=0", "--cta_policy=-1",
+       "--report_timestamps=0", "--output_file=", "--root=1",
+       "--timeout=1500ms", "--memory_report=0"},
+      {});
   ASSERT_TRUE(other.ok()) << other.status();
   EXPECT_FALSE(other->is_symmetric);
+  EXPECT_FALSE(other->memory_report);
   EXPECT_EQ(other->cta_policy, std::nullopt);
   EXPECT_FALSE(other->all_roots);
   EXPECT_EQ(other->root, 1);
@@ -142,7 +144,9 @@ TEST_F(BenchOptionsTest, ErrorsNameTheOptionAndItsValue) {
             "--cta_policy needs --backend=nccl");
   EXPECT_EQ(ErrorOf({"barrier", "--cta_policy=3"}),
             "--cta_policy must be -1 to 2, got \"3\"");
-  EXPECT_THAT(ErrorOf({"barrier", "--cta_policy=-1", "--redop=xor"}),
+  EXPECT_EQ(ErrorOf({"barrier", "--cta_policy=-1", "-M", "2"}),
+            "--memory_report must be 0 to 1, got \"2\"");
+  EXPECT_THAT(ErrorOf({"barrier", "-M", "0", "--redop=xor"}),
               HasSubstr("--redop does not know \"xor\""));
 }
 

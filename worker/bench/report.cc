@@ -1,6 +1,8 @@
 #include "worker/bench/report.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -30,6 +32,15 @@ std::string RedopName(const Case& measured) {
 std::string RanBy(const Figures& figures) {
   return absl::StrCat(figures.backend, figures.algorithm.empty() ? "" : "/",
                       figures.algorithm);
+}
+
+std::string Mebibytes(int64_t bytes) {
+  if (bytes < 0) return "N/A";
+  return absl::StrFormat("%.1f", static_cast<double>(bytes) / (1 << 20));
+}
+
+nlohmann::json BytesOrNull(int64_t bytes) {
+  return bytes < 0 ? nlohmann::json() : nlohmann::json(bytes);
 }
 
 std::string Columns(const std::vector<Row>& rows) {
@@ -97,7 +108,20 @@ std::string LineText(const Line& line, absl::string_view timestamp) {
   return text;
 }
 
-std::string JsonText(const std::vector<Row>& rows) {
+std::string MemoryText(const std::vector<MemoryUse>& ranks) {
+  std::string text =
+      absl::StrFormat("#%11s %11s %11s\n#%11s %11s %11s\n", "rank",
+                      "most memory", "shared", "", "(MiB)", "(MiB)");
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    absl::StrAppendFormat(&text, "#%11d %11s %11s\n", rank,
+                          Mebibytes(ranks[rank].resident_max_bytes),
+                          Mebibytes(ranks[rank].shared_bytes));
+  }
+  return text;
+}
+
+std::string JsonText(const std::vector<Row>& rows,
+                     const std::vector<MemoryUse>& memory) {
   nlohmann::json list = nlohmann::json::array();
   for (const Row& row : rows) {
     for (size_t i = 0; i < row.figures.size(); ++i) {
@@ -124,6 +148,12 @@ std::string JsonText(const std::vector<Row>& rows) {
       if (i > 0) entry["ratio"] = row.RatioTo(i);
       list.push_back(std::move(entry));
     }
+  }
+  for (size_t rank = 0; rank < memory.size(); ++rank) {
+    list.push_back(
+        {{"rank", rank},
+         {"resident_max_bytes", BytesOrNull(memory[rank].resident_max_bytes)},
+         {"shared_bytes", BytesOrNull(memory[rank].shared_bytes)}});
   }
   return list.dump(1) + "\n";
 }

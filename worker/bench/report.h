@@ -6,6 +6,7 @@
 
 #include "absl/strings/string_view.h"
 #include "worker/bench/measure.h"
+#include "worker/bench/memory_use.h"
 #include "worker/bench/options.h"
 
 namespace muster::worker::bench {
@@ -22,11 +23,17 @@ std::string HeadText(const std::vector<std::string>& peers,
                      bool has_timestamps = false);
 std::string LineText(const Line& line, absl::string_view timestamp = "");
 
+// How much memory each rank had, in the order of ranks.
+std::string MemoryText(const std::vector<MemoryUse>& ranks);
+
 // A list of {op, backend, device, algorithm, ranks, datatype, redop, bytes,
 // in_place, time_us {min, median, max}, algbw_gbps, busbw_gbps, wrong}, one for
 // each row and program; of peers also `ratio`, this program's time divided by
 // theirs. `backend` and `algorithm` are what ran; of a peer its name, and "".
-std::string JsonText(const std::vector<Row>& rows);
+// Then one {rank, resident_max_bytes, shared_bytes} for each of `memory`, null
+// for what is not known.
+std::string JsonText(const std::vector<Row>& rows,
+                     const std::vector<MemoryUse>& memory = {});
 
 }  // namespace muster::worker::bench
 

@@ -129,8 +129,8 @@ absl::StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file) {
   }
   std::vector<TuneSample> samples;
   for (const nlohmann::json& row : rows) {
-    // Of a peer.
-    if (row.at("algorithm") == "") continue;
+    // Of a peer, or a rank's memory.
+    if (row.value("algorithm", "") == "") continue;
     samples.push_back({.bytes = row.at("bytes"),
                        .algorithm = row.at("algorithm"),
                        .time_us = row.at("time_us").at("median")});
