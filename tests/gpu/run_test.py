@@ -63,6 +63,8 @@ class RunTest(unittest.TestCase):
 
     def test_says_what_fails(self):
         self.fake("muster-bench", "exit 3\n")
+        # Which the test above runs.
+        self.fake("train_fashion_mnist", "exit 0\n")
         done = self.run_with(HOST_DEVICES, MUSTER_HOST_DEVICES="1")
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertEqual(self.rows(done.stdout)[1][1],
