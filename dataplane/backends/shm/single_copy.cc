@@ -32,7 +32,7 @@ constexpr size_t kShownBytesMax = 24 << 10;
 
 // The same where the result is then written to the tensors of all ranks: in the
 // nearest cache.
-constexpr size_t kNearBytes = 8 << 10;
+constexpr size_t kNearBytes = 4 << 10;
 
 // How much it does before it looks whether the group has been aborted.
 constexpr size_t kReadBytes = 4 << 20;
