@@ -17,7 +17,7 @@ namespace muster::dataplane::shm_internal {
 
 // Region is symmetric memory of a group: a slice for each rank, all of one
 // size, in a Segment that all ranks have mapped. In front of each slice and
-// behind it is a page that nobody can touch: who goes beyond the end of a
+// behind it is memory that nobody can touch: who goes beyond the end of a
 // tensor does not write to another rank's. Thread-safe.
 class Region {
  public:
