@@ -25,14 +25,14 @@ using gloo_internal::BlocksOf;
 // processor, between being read and being combined.
 constexpr size_t kPieceBytes = 64 << 10;
 
+// The same where the result is then written to the tensors of all ranks: in the
+// nearest cache.
+constexpr size_t kNearBytes = 4 << 10;
+
 // Of collectives whose sizes their ranks do not know of each other: up to here
 // a rank shows what it gives, beside where that is. If all do, nobody has to go
 // and get it, and no rank has to wait until that has been done.
 constexpr size_t kShownBytesMax = 24 << 10;
-
-// The same where the result is then written to the tensors of all ranks: in the
-// nearest cache.
-constexpr size_t kNearBytes = 4 << 10;
 
 // How much it does before it looks whether the group has been aborted.
 constexpr size_t kReadBytes = 4 << 20;
