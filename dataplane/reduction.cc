@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -85,11 +86,6 @@ bool IsComplex(DataType type) {
   return type == DataType::kComplex64 || type == DataType::kComplex128;
 }
 
-const KernelTable& WidestTable() {
-  static const KernelTable& widest = TableOf(InstructionSets().back());
-  return widest;
-}
-
 }  // namespace
 
 std::vector<absl::string_view> InstructionSets() {
@@ -121,11 +117,35 @@ absl::Status CheckReducible(absl::string_view backend,
 bool Reduction::Has(DataType type) { return !IsFloat8(type); }
 
 Reduction::Reduction(DataType type, ReduceOp op)
-    : Reduction(type, op, WidestTable()) {}
+    : Reduction(Widest(type, op)) {}
+
+// Put together once: a small collective takes little longer than that.
+const Reduction& Reduction::Widest(DataType type, ReduceOp op) {
+  static const auto all = [] {
+    const KernelTable& table = TableOf(InstructionSets().back());
+    std::vector<std::optional<Reduction>> reductions;
+    for (int i = 0; i < kDataTypeCount * kReduceOpCount; ++i) {
+      const auto each = static_cast<DataType>(i / kReduceOpCount);
+      auto& reduction = reductions.emplace_back();
+      if (!Has(each)) continue;
+      reduction =
+          Reduction(each, static_cast<ReduceOp>(i % kReduceOpCount), table);
+    }
+    return reductions;
+  }();
+  const auto& found =
+      all[static_cast<size_t>(type) * kReduceOpCount + static_cast<size_t>(op)];
+  CHECK(found.has_value() && found->combine_ != nullptr)
+      << ReduceOpName(op) << " of " << DataTypeName(type);
+  return *found;
+}
 
 Reduction::Reduction(DataType type, ReduceOp op,
                      absl::string_view instruction_set)
-    : Reduction(type, op, TableOf(instruction_set)) {}
+    : Reduction(type, op, TableOf(instruction_set)) {
+  CHECK(combine_ != nullptr)
+      << ReduceOpName(op) << " of " << DataTypeName(type);
+}
 
 Reduction::Reduction(DataType type, ReduceOp op, const KernelTable& table)
     : element_bytes_(DataTypeBytes(type)),
@@ -148,8 +168,6 @@ Reduction::Reduction(DataType type, ReduceOp op, const KernelTable& table)
   }
   combine_ = CombineOf(*kernels, op);
   divide_ = op == ReduceOp::kAvg ? kernels->divide : nullptr;
-  CHECK(combine_ != nullptr)
-      << ReduceOpName(op) << " of " << DataTypeName(type);
 }
 
 void Reduction::Load(void* out, const void* elements, size_t count,

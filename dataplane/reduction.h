@@ -88,7 +88,10 @@ class Reduction {
   void Store(void* elements, const void* accumulators, size_t count) const;
 
  private:
+  // Without loops where the operation has no meaning.
   Reduction(DataType type, ReduceOp op, const KernelTable& table);
+
+  static const Reduction& Widest(DataType type, ReduceOp op);
 
   size_t element_bytes_;
   size_t accumulator_bytes_;

@@ -12,31 +12,30 @@ namespace {
 
 struct DataTypeFacts {
   absl::string_view name;
-  size_t bytes;
   // Of a complex number, that of its parts.
   size_t alignment;
 };
 
 constexpr std::array<DataTypeFacts, kDataTypeCount> kFacts = {{
-    {"uint8", 1, 1},
-    {"int8", 1, 1},
-    {"int16", 2, 2},
-    {"int32", 4, 4},
-    {"int64", 8, 8},
-    {"float16", 2, 2},
-    {"bfloat16", 2, 2},
-    {"float32", 4, 4},
-    {"float64", 8, 8},
-    {"bool", 1, 1},
-    {"complex64", 8, 4},
-    {"complex128", 16, 8},
-    {"float8_e4m3fn", 1, 1},
-    {"float8_e5m2", 1, 1},
+    {"uint8", 1},
+    {"int8", 1},
+    {"int16", 2},
+    {"int32", 4},
+    {"int64", 8},
+    {"float16", 2},
+    {"bfloat16", 2},
+    {"float32", 4},
+    {"float64", 8},
+    {"bool", 1},
+    {"complex64", 4},
+    {"complex128", 8},
+    {"float8_e4m3fn", 1},
+    {"float8_e5m2", 1},
 }};
 
 // Of a number that is no DataType, too: Tensor::Validate refuses it.
 const DataTypeFacts& FactsOf(DataType type) {
-  static constexpr DataTypeFacts kNone = {"no DataType", 1, 1};
+  static constexpr DataTypeFacts kNone = {"no DataType", 1};
   const auto index = static_cast<size_t>(type);
   return index < kFacts.size() ? kFacts[index] : kNone;
 }
@@ -48,8 +47,6 @@ bool IsAligned(const void* data, DataType type) {
 }  // namespace
 
 absl::string_view DataTypeName(DataType type) { return FactsOf(type).name; }
-
-size_t DataTypeBytes(DataType type) { return FactsOf(type).bytes; }
 
 absl::string_view DeviceTypeName(DeviceType type) {
   return type == DeviceType::kCpu ? "cpu" : "cuda";

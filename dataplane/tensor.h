@@ -46,8 +46,13 @@ inline constexpr int kDataTypeCount = 14;
 // "float32", "bfloat16", ...
 absl::string_view DataTypeName(DataType type);
 
-// Bytes of one element.
-size_t DataTypeBytes(DataType type);
+// Bytes of one element; 1 of a number that is no DataType.
+constexpr size_t DataTypeBytes(DataType type) {
+  constexpr uint8_t kBytes[kDataTypeCount] = {1, 1, 2, 4, 8,  2, 2,
+                                              4, 8, 1, 8, 16, 1, 1};
+  const auto index = static_cast<size_t>(type);
+  return index < kDataTypeCount ? kBytes[index] : 1;
+}
 
 // Where a tensor's memory is.
 enum class DeviceType : uint8_t { kCpu, kCuda };

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -76,7 +77,7 @@ bool MoveAway(const cpu_set_t& taken) {
 
 size_t Board::BytesFor(int world_size) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
-  static_assert(sizeof(Place) % 64 == 0 && sizeof(Slot) % 64 == 0);
+  static_assert(sizeof(Place) % 64 == 0);
   return static_cast<size_t>(world_size) * sizeof(Place);
 }
 
@@ -95,29 +96,62 @@ Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
       waits_for_(std::move(waits_for)),
       seen_(world_size, 0) {}
 
-Board::Outcome Board::Open() {
+Board::Outcome Board::Open(size_t bytes) {
   ++round_;
+  Note& note = NoteOf(rank_, round_);
+  // That others have posted it, and read what was before.
+  uint64_t needed = round_ < kNotes ? 0 : round_ - kNotes + 1;
+  if (bytes <= kNoteBytes) {
+    own_place_ = kHere;
+    own_bytes_ = note.bytes;
+  } else {
+    own_place_ = next_slot_;
+    own_bytes_ = places_[rank_].slots[own_place_].bytes;
+    uint64_t& last = slot_rounds_[own_place_];
+    if (last > 0) needed = std::max(needed, last + 1);
+    last = round_;
+    next_slot_ = 1 - next_slot_;
+  }
   for (int peer = 0; peer < world_size_; ++peer) {
-    const Outcome outcome = AwaitRound(peer, round_ - 1);
+    if (seen_[peer] >= needed) continue;
+    const Outcome outcome = AwaitUnseen(peer, needed);
     if (outcome != Outcome::kDone) return outcome;
+    SeeAhead(peer, needed);
   }
   return Outcome::kDone;
 }
 
+// Else it would look at another of the peer's notes, which has to come from its
+// processor, in every round.
+void Board::SeeAhead(int peer, uint64_t round) {
+  constexpr uint64_t kStep = 4;
+  for (uint64_t ahead = round_ - 1; ahead > round + kStep; ahead -= kStep) {
+    if (!HasPosted(peer, ahead)) continue;
+    seen_[peer] = ahead;
+    return;
+  }
+}
+
 void Board::Post() {
-  SlotOf(rank_, round_)->round.store(round_, std::memory_order_release);
+  NoteOf(rank_, round_)
+      .posted.store(round_ * 4 + own_place_, std::memory_order_release);
   seen_[rank_] = round_;
   RingSleepers();
 }
 
-Board::Outcome Board::AwaitRound(int peer, uint64_t round) {
-  if (seen_[peer] >= round) return Outcome::kDone;
+const std::byte* Board::shown(int peer) const {
+  const Note& note = NoteOf(peer, round_);
+  const uint64_t place = note.posted.load(std::memory_order_relaxed) % 4;
+  return place == kHere ? note.bytes : places_[peer].slots[place].bytes;
+}
+
+Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
   for (int look = 0; look < kQuickLooks; ++look) {
     if (HasPosted(peer, round)) {
       seen_[peer] = round;
       return Outcome::kDone;
     }
-    if (traits_.is_crowded) break;
+    if (traits_.is_crowded && IsWantedHere(round)) break;
     Relax();
   }
   waits_for_(peer);
@@ -126,6 +160,23 @@ Board::Outcome Board::AwaitRound(int peer, uint64_t round) {
   seen_[peer] = round;
   waits_for_(-1);
   return outcome;
+}
+
+bool Board::IsWantedHere(uint64_t round) {
+  const auto processor = static_cast<uint32_t>(sched_getcpu() + 1);
+  Bell& own = places_[rank_].bell;
+  if (own.processor.load(std::memory_order_relaxed) != processor) {
+    own.processor.store(processor, std::memory_order_relaxed);
+  }
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_ || seen_[peer] >= round) continue;
+    const uint32_t theirs =
+        places_[peer].bell.processor.load(std::memory_order_relaxed);
+    if ((theirs == 0 || theirs == processor) && !HasPosted(peer, round)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 bool Board::IsOver(int peer, uint64_t round, Outcome& outcome) {

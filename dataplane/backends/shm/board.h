@@ -21,20 +21,23 @@ struct BoardTraits {
 // Board is shared memory in which the ranks of a group show each other what
 // they have, in rounds that all of them go through. A round of a rank:
 //
-//   Open     waits until what it showed two rounds ago is not read any more
-//   Post     shows what it has written to its slot
+//   Open     waits until what it is to be written over is not read any more
+//   Post     shows what it has written
 //   Await    waits until another rank has shown its own, and returns it
 //
-// Each rank has two slots, for odd and even rounds. Posting round t says as
-// well that all that its rank wanted of round t - 1 and before has been read.
-// So a slot may be written again in round t when all others have posted round
-// t - 1, which they have long done where everybody awaits everybody: then a
-// round is one synchronisation, and nothing closes it.
+// Each rank has kNotes notes, one after the other for each round, and two large
+// slots. What is short stands in the note; what is not, in a slot, and the note
+// says in which. Posting round t says as well that all that its rank wanted of
+// round t - 1 and before has been read. So a note or a slot of round u may be
+// written again when all others have posted round u + 1. They have long done so
+// where everybody awaits everybody: then a round is one synchronisation, and
+// nothing closes it. And who awaits nobody, as the root of a broadcast, goes
+// kNotes - 1 rounds ahead of the others.
 //
-// The number of the round stands in the slot, in front of what is shown: where
+// The number of the round stands in the note, in front of what is shown: where
 // that is small, it all comes to a reader in one cache line. It is written
 // last, with release, and read first, with acquire; that is all the order among
-// processors that the slots need, on any of them.
+// processors that notes and slots need, on any of them.
 //
 // Who waits looks for a while, in which it gives its processor to whoever else
 // can use it, and then sleeps until its bell is rung
@@ -63,7 +66,14 @@ class Board {
   };
 
   // What a rank can show in a round.
-  static constexpr size_t kSlotBytes = (64 << 10) + 56;
+  static constexpr size_t kSlotBytes = 64 << 10;
+  // What of it stands in a note.
+  static constexpr size_t kNoteBytes = 1200;
+  static constexpr uint64_t kNotes = 16;
+  // What it says in front of that, always; and behind it, where nobody looks
+  // who has no need to.
+  static constexpr size_t kHeadBytes = 40;
+  static constexpr size_t kTailBytes = 32;
 
   // Of the memory for so many ranks.
   static size_t BytesFor(int world_size);
@@ -81,18 +91,27 @@ class Board {
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
 
-  // Begins this rank's next round. After kDone, slot() may be written. After
-  // anything else, here and in Await, nothing more may be begun.
-  Outcome Open();
-  std::byte* slot() { return SlotOf(rank_, round_)->bytes; }
+  // Begins this rank's next round, in which it shows up to `bytes`. After
+  // kDone, those may be written, and head and tail. After anything else, here
+  // and in Await, nothing more may be begun.
+  Outcome Open(size_t bytes);
+  std::byte* shows() { return own_bytes_; }
+  std::byte* head() { return NoteOf(rank_, round_).head; }
+  std::byte* tail() { return NoteOf(rank_, round_).tail; }
 
   // Shows it.
   void Post();
 
-  // Waits until `peer` has shown its own of this round. Then shown(peer) is
-  // that, until this rank posts the next round.
+  // Waits until `peer` has shown its own of this round. Then these are that,
+  // until this rank posts the next round.
   Outcome Await(int peer) { return AwaitRound(peer, round_); }
-  const std::byte* shown(int peer) const { return SlotOf(peer, round_)->bytes; }
+  const std::byte* shown(int peer) const;
+  const std::byte* shown_head(int peer) const {
+    return NoteOf(peer, round_).head;
+  }
+  const std::byte* shown_tail(int peer) const {
+    return NoteOf(peer, round_).tail;
+  }
 
   // The rank of kLeft.
   int left_peer() const { return left_peer_; }
@@ -113,8 +132,16 @@ class Board {
 
  private:
   enum Departure : uint32_t { kInPeace = 1, kFailed = 2 };
-  struct Slot {
-    std::atomic<uint64_t> round;
+  // As places_[].slots: in the note itself.
+  static constexpr uint64_t kHere = 2;
+  struct alignas(64) Note {
+    // The round, times four, and the number of the slot, or kHere.
+    std::atomic<uint64_t> posted;
+    std::byte head[kHeadBytes];
+    std::byte bytes[kNoteBytes];
+    std::byte tail[kTailBytes];
+  };
+  struct alignas(64) Slot {
     std::byte bytes[kSlotBytes];
   };
   // By which a rank is woken.
@@ -123,23 +150,33 @@ class Board {
     std::atomic<uint32_t> is_asleep;
     // Zero, or a Departure.
     std::atomic<uint32_t> has_left;
-    // On which it waited last, from 1; zero: it did not.
+    // On which it waited last, from 1; zero: it has not yet.
     std::atomic<uint32_t> processor;
   };
   struct alignas(64) Place {
     Bell bell;
+    Note notes[kNotes];
     Slot slots[2];
   };
 
-  Slot* SlotOf(int rank, uint64_t round) const {
-    return &places_[rank].slots[round % 2];
+  Note& NoteOf(int rank, uint64_t round) const {
+    return places_[rank].notes[round % kNotes];
   }
-  bool HasPosted(int peer, uint64_t round) {
-    // Of a slot's rounds, the one that is awaited or a later one.
-    return SlotOf(peer, round)->round.load(std::memory_order_acquire) >= round;
+  bool HasPosted(int peer, uint64_t round) const {
+    // Of a note's rounds, the one that is awaited or a later one.
+    return NoteOf(peer, round).posted.load(std::memory_order_acquire) >=
+           round * 4;
   }
-  Outcome AwaitRound(int peer, uint64_t round);
+  Outcome AwaitRound(int peer, uint64_t round) {
+    return seen_[peer] >= round ? Outcome::kDone : AwaitUnseen(peer, round);
+  }
+  Outcome AwaitUnseen(int peer, uint64_t round);
+  // Looks how far beyond `round`, which it has posted, `peer` is.
+  void SeeAhead(int peer, uint64_t round);
   Outcome AwaitSlowly(int peer, uint64_t round);
+  // Whether a rank that has not posted `round` may need this processor, as far
+  // as is known.
+  bool IsWantedHere(uint64_t round);
   // What ends the wait, if anything does.
   bool IsOver(int peer, uint64_t round, Outcome& outcome);
   // Says where it waits; and goes elsewhere if `peer` waited here.
@@ -156,6 +193,13 @@ class Board {
 
   // The round that this rank is in, from 1.
   uint64_t round_ = 0;
+  // Where what it shows in it stands: kHere, or the number of a slot; and that
+  // itself.
+  uint64_t own_place_ = kHere;
+  std::byte* own_bytes_ = nullptr;
+  // By slot: the round that it was used in last. The one to be used next.
+  uint64_t slot_rounds_[2] = {};
+  uint64_t next_slot_ = 0;
   // By rank: the last round that it is known to have posted.
   std::vector<uint64_t> seen_;
   int left_peer_ = -1;

@@ -39,6 +39,12 @@ class BoardModelTest(unittest.TestCase):
     def test_two_ranks(self):
         self.assert_holds(check("RANKS=2", "ROUNDS=6"))
 
+    def test_two_ranks_one_further_ahead(self):
+        self.assert_holds(check("RANKS=2", "ROUNDS=6", "NOTES=3"))
+
+    def test_slots(self):
+        self.assert_holds(check("RANKS=2", "ROUNDS=4", "NOTES=4", "SLOTS=1"))
+
     def test_three_ranks(self):
         self.assert_holds(check("RANKS=3", "ROUNDS=3"))
 
@@ -58,6 +64,15 @@ class BoardModelTest(unittest.TestCase):
     def test_the_fence_of_nobody_is_found(self):
         self.assertIn("invalid end state",
                       check("RANKS=2", "SLEEPERS_FENCE=1", "BREAK=4"))
+
+    def test_a_note_written_too_early_is_found(self):
+        self.assertIn("assertion violated",
+                      check("RANKS=2", "ROUNDS=5", "BREAK=5"))
+
+    def test_a_slot_written_too_early_is_found(self):
+        self.assertIn("assertion violated",
+                      check("RANKS=2", "ROUNDS=5", "NOTES=4", "SLOTS=1",
+                            "BREAK=6"))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -96,30 +97,50 @@ class BoardTest : public ::testing::TestWithParam<std::tuple<int, bool, bool>> {
   }
 };
 
-// What a rank shows in a round: its first and its last word, which say whose
-// and of when it is.
-void Write(Board& board, uint64_t word) {
-  std::memcpy(board.slot(), &word, sizeof(word));
-  std::memcpy(board.slot() + Board::kSlotBytes - sizeof(word), &word,
-              sizeof(word));
+// How much a rank shows in a round, in its note or in a slot: each as it likes.
+size_t BytesOf(uint64_t round, int rank) {
+  constexpr size_t kSizes[] = {8, Board::kNoteBytes, Board::kNoteBytes + 1,
+                               Board::kSlotBytes};
+  std::mt19937 any(static_cast<uint32_t>(round * 100 + rank));
+  return kSizes[any() % std::size(kSizes)];
 }
 
-void ExpectShown(const Board& board, int peer, uint64_t word) {
-  EXPECT_EQ(ReadNumber(board.shown(peer)), word);
-  EXPECT_EQ(ReadNumber(board.shown(peer) + Board::kSlotBytes - sizeof(word)),
-            word);
+// What a rank shows in a round: its first and its last word, and those of what
+// stands around it, say whose and of when it is.
+void Show(Board& board, uint64_t round) {
+  const size_t bytes = BytesOf(round, board.rank());
+  ASSERT_EQ(board.Open(bytes), Outcome::kDone);
+  const uint64_t word = round * 100 + board.rank();
+  for (std::byte* const to :
+       {board.shows(), board.shows() + bytes - sizeof(word), board.head(),
+        board.head() + Board::kHeadBytes - sizeof(word), board.tail(),
+        board.tail() + Board::kTailBytes - sizeof(word)}) {
+    std::memcpy(to, &word, sizeof(word));
+  }
+  board.Post();
+}
+
+void ExpectShown(const Board& board, int peer, uint64_t round) {
+  const uint64_t word = round * 100 + peer;
+  for (const std::byte* const from :
+       {board.shown(peer),
+        board.shown(peer) + BytesOf(round, peer) - sizeof(word),
+        board.shown_head(peer),
+        board.shown_head(peer) + Board::kHeadBytes - sizeof(word),
+        board.shown_tail(peer),
+        board.shown_tail(peer) + Board::kTailBytes - sizeof(word)}) {
+    EXPECT_EQ(ReadNumber(from), word);
+  }
 }
 
 TEST_P(BoardTest, EverybodySeesWhatOthersShowInTheSameRound) {
   Ranks ranks(world_size(), is_crowded(), sleepers_fence());
   ranks.OnEach([](Board& board) {
     for (uint64_t round = 1; round <= kRounds; ++round) {
-      ASSERT_EQ(board.Open(), Outcome::kDone);
-      Write(board, round * 100 + board.rank());
-      board.Post();
+      ASSERT_NO_FATAL_FAILURE(Show(board, round));
       for (int peer = 0; peer < board.world_size(); ++peer) {
         ASSERT_EQ(board.Await(peer), Outcome::kDone);
-        ExpectShown(board, peer, round * 100 + peer);
+        ExpectShown(board, peer, round);
       }
     }
   });
@@ -131,17 +152,19 @@ TEST_P(BoardTest, NothingIsOverwrittenThatSomebodyStillReads) {
   Ranks ranks(world_size(), is_crowded(), sleepers_fence());
   ranks.OnEach([](Board& board) {
     std::mt19937 everybody_s(7);
+    int giver = 0;
     for (uint64_t round = 1; round <= kRounds; ++round) {
-      // The same on all ranks: who is looked at, and by whom.
-      const int giver = static_cast<int>(everybody_s() % board.world_size());
+      // The same on all ranks: who is looked at, for some rounds so that he
+      // gets ahead, and by whom.
+      if (everybody_s() % (2 * Board::kNotes) == 0) {
+        giver = static_cast<int>(everybody_s() % board.world_size());
+      }
       const uint32_t takers = everybody_s();
-      ASSERT_EQ(board.Open(), Outcome::kDone);
-      Write(board, round * 100 + board.rank());
-      board.Post();
+      ASSERT_NO_FATAL_FAILURE(Show(board, round));
       if ((takers >> board.rank()) % 2 == 0) continue;
       ASSERT_EQ(board.Await(giver), Outcome::kDone);
       std::this_thread::yield();
-      ExpectShown(board, giver, round * 100 + giver);
+      ExpectShown(board, giver, round);
     }
   });
 }
@@ -154,7 +177,7 @@ TEST_P(BoardTest, WhoPostsWhenOthersBeginToSleepIsNotMissed) {
     for (uint64_t round = 1; round <= kRounds; ++round) {
       const int last = static_cast<int>(everybody_s() % board.world_size());
       const std::chrono::microseconds late(80 + everybody_s() % 50);
-      ASSERT_EQ(board.Open(), Outcome::kDone);
+      ASSERT_EQ(board.Open(0), Outcome::kDone);
       const auto until = std::chrono::steady_clock::now() + late;
       while (board.rank() == last && std::chrono::steady_clock::now() < until) {
       }
@@ -194,18 +217,18 @@ TEST(BoardWaitTest, OneOfTwoOnAProcessorGoesToAnother) {
   ranks.OnEach([&](Board& board) {
     for (bool goes_on = true; goes_on;) {
       ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-      ASSERT_EQ(board.Open(), Outcome::kDone);
+      ASSERT_EQ(board.Open(0), Outcome::kDone);
       board.Post();
       ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
       ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
       for (int round = 0; round < 100; ++round) {
-        ASSERT_EQ(board.Open(), Outcome::kDone);
+        ASSERT_EQ(board.Open(1), Outcome::kDone);
         // The same for both, who look at it in the same round.
         goes_on = !is_over.load();
-        Write(board, goes_on ? 1 : 0);
+        *board.shows() = std::byte{goes_on};
         board.Post();
         ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
-        goes_on &= ReadNumber(board.shown(1 - board.rank())) == 1;
+        goes_on &= *board.shown(1 - board.rank()) == std::byte{1};
         if (board.moves() > 0) is_over.store(true);
       }
     }
@@ -221,7 +244,7 @@ TEST(BoardWaitTest, RanksThatMayBeOnOneProcessorAloneStayThere) {
   ranks.OnEach([&](Board& board) {
     ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
     for (uint64_t round = 1; round <= kRounds; ++round) {
-      ASSERT_EQ(board.Open(), Outcome::kDone);
+      ASSERT_EQ(board.Open(0), Outcome::kDone);
       board.Post();
       ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
     }
@@ -231,11 +254,55 @@ TEST(BoardWaitTest, RanksThatMayBeOnOneProcessorAloneStayThere) {
   });
 }
 
+// Without a wait: nobody else is there.
+TEST(BoardWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
+  Ranks ranks(2);
+  for (uint64_t round = 1; round < Board::kNotes; ++round) {
+    ASSERT_EQ(ranks.at(0).Open(Board::kNoteBytes), Outcome::kDone);
+    ranks.at(0).Post();
+  }
+  EXPECT_EQ(ranks.awaited_by(0), -1);
+  std::thread waits([&] {
+    EXPECT_EQ(ranks.at(0).Open(0), Outcome::kDone);
+    ranks.at(0).Post();
+  });
+  while (ranks.awaited_by(0) != 1) std::this_thread::yield();
+  // All that it has shown is still there.
+  for (uint64_t round = 1; round <= Board::kNotes; ++round) {
+    ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+    ranks.at(1).Post();
+    ASSERT_EQ(ranks.at(1).Await(0), Outcome::kDone);
+  }
+  waits.join();
+}
+
+TEST(BoardWaitTest, WithSlotsAsFarAsTheyGo) {
+  Ranks ranks(2);
+  for (int round = 1; round <= 2; ++round) {
+    ASSERT_EQ(ranks.at(0).Open(Board::kNoteBytes + 1), Outcome::kDone);
+    ranks.at(0).Post();
+  }
+  // What is short needs none.
+  ASSERT_EQ(ranks.at(0).Open(Board::kNoteBytes), Outcome::kDone);
+  ranks.at(0).Post();
+  std::thread waits([&] {
+    EXPECT_EQ(ranks.at(0).Open(Board::kNoteBytes + 1), Outcome::kDone);
+    ranks.at(0).Post();
+  });
+  while (ranks.awaited_by(0) != 1) std::this_thread::yield();
+  for (int round = 1; round <= 4; ++round) {
+    ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+    ranks.at(1).Post();
+    ASSERT_EQ(ranks.at(1).Await(0), Outcome::kDone);
+  }
+  waits.join();
+}
+
 TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
   Ranks ranks(2);
   std::atomic<pid_t> sleeper{0};
   std::thread waits([&] {
-    ASSERT_EQ(ranks.at(0).Open(), Outcome::kDone);
+    ASSERT_EQ(ranks.at(0).Open(0), Outcome::kDone);
     ranks.at(0).Post();
     sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
     EXPECT_EQ(ranks.at(0).Await(1), Outcome::kDone);
@@ -243,7 +310,7 @@ TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
   while (sleeper.load() == 0) std::this_thread::yield();
   AwaitSleepOf(sleeper.load());
   EXPECT_EQ(ranks.awaited_by(0), 1);
-  ASSERT_EQ(ranks.at(1).Open(), Outcome::kDone);
+  ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
   ranks.at(1).Post();
   waits.join();
   EXPECT_EQ(ranks.awaited_by(0), -1);
@@ -253,7 +320,7 @@ TEST(BoardWaitTest, WakeEndsASleepAndEverythingLater) {
   Ranks ranks(2);
   std::atomic<pid_t> sleeper{0};
   std::thread waits([&] {
-    ASSERT_EQ(ranks.at(0).Open(), Outcome::kDone);
+    ASSERT_EQ(ranks.at(0).Open(0), Outcome::kDone);
     ranks.at(0).Post();
     sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
     EXPECT_EQ(ranks.at(0).Await(1), Outcome::kWoken);
@@ -270,7 +337,7 @@ TEST(BoardWaitTest, WhoLeavesIsNamedToThoseThatNeedHim) {
   Ranks ranks(3);
   std::atomic<pid_t> sleeper{0};
   std::thread waits([&] {
-    ASSERT_EQ(ranks.at(0).Open(), Outcome::kDone);
+    ASSERT_EQ(ranks.at(0).Open(0), Outcome::kDone);
     ranks.at(0).Post();
     EXPECT_EQ(ranks.at(0).Await(1), Outcome::kDone);
     sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
@@ -278,7 +345,7 @@ TEST(BoardWaitTest, WhoLeavesIsNamedToThoseThatNeedHim) {
     EXPECT_EQ(ranks.at(0).left_peer(), 2);
   });
   // One that leaves after it has shown what is needed is not missed.
-  ASSERT_EQ(ranks.at(1).Open(), Outcome::kDone);
+  ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
   ranks.at(1).Post();
   ranks.at(1).Leave(/*has_failed=*/false);
   EXPECT_EQ(ranks.at(0).FindFailed(), -1);

@@ -60,15 +60,27 @@ absl::Status HostCollectives::Run(const Collective& collective) {
   return failed < 0 ? done : shop_.mesh.Gone(failed);
 }
 
+// The table takes as long as a small collective does, and those mostly have the
+// size of the last one.
+Algorithm HostCollectives::Select(CollectiveKind kind, Memory memory,
+                                  size_t bytes) {
+  Selected& last =
+      selected_[static_cast<size_t>(kind)][memory == Memory::kSymmetric];
+  if (last.bytes != bytes || last.algorithm == Algorithm::kFastest) {
+    last = {bytes, SelectAlgorithm(kind,
+                                   {.memory = memory,
+                                    .world_size = board_.world_size(),
+                                    .is_crowded = traits_.board.is_crowded,
+                                    .bytes = bytes},
+                                   traits_.algorithm)};
+  }
+  return last.algorithm;
+}
+
 // Every rank comes to the same decisions.
 absl::Status HostCollectives::RunOneWay(const Collective& collective) {
   const auto select = [&](Memory memory, size_t bytes) {
-    return SelectAlgorithm(collective.kind,
-                           {.memory = memory,
-                            .world_size = board_.world_size(),
-                            .is_crowded = traits_.board.is_crowded,
-                            .bytes = bytes},
-                           traits_.algorithm);
+    return Select(collective.kind, memory, bytes);
   };
   const auto reads = [&](Algorithm algorithm) {
     return algorithm == Algorithm::kSingleCopy && traits_.reads_memory;

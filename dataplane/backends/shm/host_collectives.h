@@ -1,7 +1,8 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_HOST_COLLECTIVES_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_HOST_COLLECTIVES_H_
 
-#include <cstdint>
+#include <array>
+#include <cstddef>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -43,13 +44,22 @@ class HostCollectives : public gloo_internal::Shortcut {
   void Leave(bool has_failed) override { board_.Leave(has_failed); }
 
  private:
+  // What the table said last for so many bytes; at first kFastest.
+  struct Selected {
+    size_t bytes = 0;
+    Algorithm algorithm = Algorithm::kFastest;
+  };
+
   absl::Status RunOneWay(const Collective& collective);
+  Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
 
   const std::unique_ptr<Segment> segment_;
   const std::shared_ptr<const Regions> regions_;
   Board board_;
   const HostTraits traits_;
   Workshop shop_;
+  // By kind; of ordinary memory, and of symmetric memory.
+  std::array<std::array<Selected, 2>, kCollectiveKindCount> selected_ = {};
 };
 
 }  // namespace muster::dataplane::shm_internal

@@ -78,7 +78,7 @@ size_t Inside::RoundsFor(const std::vector<size_t>& counts, size_t per_round) {
 
 absl::Status Inside::Meet() {
   if (world_size_ == 1) return absl::OkStatus();
-  absl::Status status = Open();
+  absl::Status status = Open(0);
   if (!status.ok()) return status;
   Post();
   return AwaitAll();
@@ -86,7 +86,7 @@ absl::Status Inside::Meet() {
 
 absl::Status Inside::MeetAt(const Block& whole) {
   if (world_size_ == 1) return absl::OkStatus();
-  absl::Status status = Open();
+  absl::Status status = Open(sizeof(Offer));
   if (!status.ok()) return status;
   const size_t bytes = whole.count * element_bytes_;
   const Offer own = {.place = shop().regions.Find(whole.data, bytes),
@@ -172,7 +172,11 @@ absl::Status Inside::Combine(const Reduction& reduction,
   const size_t per_round = kPayloadBytes / busy / bytes;
   const size_t rounds = RoundsFor(counts, per_round);
   for (size_t round = 0; round < rounds; ++round) {
-    absl::Status status = Open();
+    size_t shows = 0;
+    for (const size_t count : counts) {
+      shows += CountIn(count, round, per_round) * bytes;
+    }
+    absl::Status status = Open(shows);
     if (!status.ok()) return status;
     size_t offset = 0;
     size_t own_offset = 0;
@@ -202,11 +206,12 @@ absl::Status Inside::Show(const std::vector<Strand>& strands, bool takes) {
   const size_t per_round = kPayloadBytes / element_bytes_;
   const size_t rounds = RoundsFor(counts, per_round);
   for (size_t round = 0; round < rounds; ++round) {
-    absl::Status status = Open();
-    if (!status.ok()) return status;
     const size_t first = round * per_round;
-    ForPieces(strands[rank_], first, CountIn(counts[rank_], round, per_round),
-              element_bytes_, [&](const Block& piece, size_t done) {
+    const size_t shows = CountIn(counts[rank_], round, per_round);
+    absl::Status status = Open(shows * element_bytes_);
+    if (!status.ok()) return status;
+    ForPieces(strands[rank_], first, shows, element_bytes_,
+              [&](const Block& piece, size_t done) {
                 std::memcpy(payload() + done * element_bytes_, piece.data,
                             piece.count * element_bytes_);
               });
@@ -232,7 +237,7 @@ absl::Status Inside::Show(const std::vector<Strand>& strands, bool takes) {
 
 absl::Status Inside::ShowWhole(const std::vector<Strand>& strands) {
   if (!is_mapped()) return Show(strands, /*takes=*/true);
-  absl::Status status = Open();
+  absl::Status status = Open(0);
   if (!status.ok()) return status;
   Post();
   for (const int peer : Others()) {

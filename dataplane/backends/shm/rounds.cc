@@ -15,12 +15,13 @@ using gloo_internal::Mismatch;
 
 void History::Add(const NoteHeader& header) {
   last = header;
+  const uint64_t what = uint64_t{header.kind} |
+                        uint64_t{header.data_type} << 8 |
+                        uint64_t{header.reduce_op} << 16 |
+                        static_cast<uint64_t>(header.root) << 32;
   // FNV-1a.
   hash ^= 14695981039346656037u;
-  for (const uint64_t part :
-       {uint64_t{header.kind}, uint64_t{header.data_type},
-        uint64_t{header.reduce_op}, static_cast<uint64_t>(header.root),
-        header.element_count, header.sizes_hash}) {
+  for (const uint64_t part : {what, header.element_count, header.sizes_hash}) {
     hash = (hash ^ part) * 1099511628211u;
   }
 }
@@ -37,16 +38,14 @@ absl::Status Rounds::StatusOf(Board::Outcome outcome) {
   return shop_.mesh.Gone(shop_.board.left_peer());
 }
 
-absl::Status Rounds::Open() {
+absl::Status Rounds::Open(size_t bytes) {
   ++opened_;
-  return StatusOf(shop_.board.Open());
+  return StatusOf(shop_.board.Open(bytes));
 }
 
 void Rounds::Post() {
-  const Head head = {header_, shop_.history.hash};
-  std::memcpy(shop_.board.slot(), &head, sizeof(head));
-  std::memcpy(payload() + kPayloadBytes, &shop_.history.last,
-              sizeof(NoteHeader));
+  std::memcpy(shop_.board.head(), &head_, sizeof(head_));
+  std::memcpy(shop_.board.tail(), &shop_.history.last, sizeof(NoteHeader));
   shop_.board.Post();
 }
 
@@ -59,18 +58,19 @@ absl::Status Rounds::Await(int peer, uint64_t count, bool has_row) {
 
 absl::Status Rounds::CheckSame(int peer, uint64_t count, bool has_row) {
   Head theirs;
-  std::memcpy(&theirs, shop_.board.shown(peer), sizeof(theirs));
-  NoteHeader ours = header_;
-  ours.element_count = count;
-  if (has_row && theirs.header.kind == ours.kind) {
+  std::memcpy(&theirs, shop_.board.shown_head(peer), sizeof(theirs));
+  Head ours = head_;
+  ours.header.element_count = count;
+  if (has_row && theirs.header.kind == ours.header.kind) {
     theirs.header.element_count = RowOf(peer)[rank_];
   }
-  if (theirs.header != ours) {
-    return Mismatch(RankInGroup(peer), RankInGroup(rank_), theirs.header, ours);
+  if (theirs == ours) return absl::OkStatus();
+  if (theirs.header != ours.header) {
+    return Mismatch(RankInGroup(peer), RankInGroup(rank_), theirs.header,
+                    ours.header);
   }
-  if (theirs.history == shop_.history.hash) return absl::OkStatus();
   NoteHeader last;
-  std::memcpy(&last, shown(peer) + kPayloadBytes, sizeof(last));
+  std::memcpy(&last, shop_.board.shown_tail(peer), sizeof(last));
   if (last != shop_.history.last) {
     return Mismatch(RankInGroup(peer), RankInGroup(rank_), last,
                     shop_.history.last);
@@ -89,7 +89,7 @@ absl::Status Rounds::AwaitAll() {
   for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
     // It sees its own.
     if (peer == rank_) continue;
-    status = Await(peer, header_.element_count, /*has_row=*/false);
+    status = Await(peer, element_count(), /*has_row=*/false);
   }
   return status;
 }

@@ -55,25 +55,16 @@ class Rounds {
         element_bytes_(DataTypeBytes(collective.data_type())),
         shop_(shop),
         collective_(collective),
-        header_(shop.header) {}
+        head_{shop.header, shop.history.hash} {}
 
  protected:
-  // In front of what is shown stands this; and behind it, where nobody looks
-  // who has no need to, what was run last.
-  struct Head {
-    NoteHeader header;
-    // Of what was run before: ranks that are done with a collective when they
-    // have shown what they have do not see in it that others run another one.
-    uint64_t history = 0;
-  };
-
   // What a rank can show in a round.
-  static constexpr size_t kPayloadBytes =
-      Board::kSlotBytes - sizeof(Head) - sizeof(NoteHeader);
+  static constexpr size_t kPayloadBytes = Board::kSlotBytes;
 
-  // Begins the next round. Then payload() may be written, until Post.
-  absl::Status Open();
-  std::byte* payload() { return shop_.board.slot() + sizeof(Head); }
+  // Begins the next round, in which this rank shows up to `bytes`. Then
+  // payload() may be written, until Post.
+  absl::Status Open(size_t bytes);
+  std::byte* payload() { return shop_.board.shows(); }
   void Post();
 
   // Waits until there is what `peer` shows. In the first round: and sees that
@@ -82,9 +73,7 @@ class Rounds {
   absl::Status Await(int peer, uint64_t count, bool has_row);
   // Of a collective in which all have one size.
   absl::Status AwaitAll();
-  const std::byte* shown(int peer) const {
-    return shop_.board.shown(peer) + sizeof(Head);
-  }
+  const std::byte* shown(int peer) const { return shop_.board.shown(peer); }
 
   // A row: how many elements its rank has for each rank.
   size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
@@ -101,8 +90,8 @@ class Rounds {
 
   bool is_first() const { return opened_ == 1; }
   // It is said to the others in the first round.
-  void set_element_count(uint64_t count) { header_.element_count = count; }
-  uint64_t element_count() const { return header_.element_count; }
+  void set_element_count(uint64_t count) { head_.header.element_count = count; }
+  uint64_t element_count() const { return head_.header.element_count; }
   const Workshop& shop() const { return shop_; }
   const Collective& collective() const { return collective_; }
 
@@ -111,6 +100,18 @@ class Rounds {
   const size_t element_bytes_;
 
  private:
+  // The head of what is shown. Its tail is what was run last.
+  struct Head {
+    friend bool operator==(const Head&, const Head&) = default;
+
+    NoteHeader header;
+    // Of what was run before: ranks that are done with a collective when they
+    // have shown what they have do not see in it that others run another one.
+    uint64_t history = 0;
+  };
+  static_assert(sizeof(Head) == Board::kHeadBytes &&
+                sizeof(NoteHeader) == Board::kTailBytes);
+
   // `peer` shows what it should in the first round.
   absl::Status CheckSame(int peer, uint64_t count, bool has_row);
   absl::Status StatusOf(Board::Outcome outcome);
@@ -118,7 +119,8 @@ class Rounds {
 
   Workshop& shop_;
   const Collective& collective_;
-  NoteHeader header_;
+  // What this rank says of itself.
+  Head head_;
   int opened_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -84,9 +85,10 @@ class SingleCopy : public Rounds {
   // Writes down where what this rank gives to `peer` is.
   Reach Show(int peer);
 
-  // Writes down what this rank gives to each other one, if that is little.
-  // False: it is not.
-  bool ShowAll();
+  // The bytes of what this rank gives to each other one, if it shows that: if
+  // that is little.
+  std::optional<size_t> BytesToShow() const;
+  void ShowAll();
   size_t OffsetOfShown() const {
     return row_bytes() + sizeof(Offer) + world_size_ * sizeof(Origin);
   }
@@ -250,12 +252,17 @@ SingleCopy::Reach SingleCopy::Show(int peer) {
   return is_readable ? Reach::kBySystem : Reach::kNone;
 }
 
-bool SingleCopy::ShowAll() {
+std::optional<size_t> SingleCopy::BytesToShow() const {
+  if (!may_show_all_) return std::nullopt;
   size_t bytes = 0;
   for (const int peer : Others()) bytes += give_[peer].count * element_bytes_;
   if (bytes > kShownBytesMax || bytes > kPayloadBytes - OffsetOfShown()) {
-    return false;
+    return std::nullopt;
   }
+  return bytes;
+}
+
+void SingleCopy::ShowAll() {
   std::byte* next = payload() + OffsetOfShown();
   for (int peer = 0; peer < world_size_; ++peer) {
     const Block& block = give_[peer];
@@ -263,7 +270,6 @@ bool SingleCopy::ShowAll() {
     std::memcpy(next, block.data, block.count * element_bytes_);
     next += block.count * element_bytes_;
   }
-  return true;
 }
 
 void SingleCopy::TakeShown() {
@@ -281,14 +287,15 @@ void SingleCopy::TakeShown() {
 }
 
 absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
-  absl::Status status = Open();
+  const std::optional<size_t> all = BytesToShow();
+  absl::Status status = Open(OffsetOfShown() + all.value_or(0));
   if (!status.ok()) return status;
   WriteRow(give_);
-  Offer own = {.factor = collective().factor};
+  Offer own = {.factor = collective().factor, .shows_all = all.has_value()};
   for (int peer = 0; peer < world_size_; ++peer) {
     own.reach = std::min(own.reach, Show(peer));
   }
-  own.shows_all = may_show_all_ && ShowAll() ? 1 : 0;
+  if (all.has_value()) ShowAll();
   std::memcpy(payload() + row_bytes(), &own, sizeof(own));
   Post();
   for (int peer = 0; peer < world_size_; ++peer) {
@@ -418,7 +425,7 @@ absl::Status SingleCopy::AllReduceThere(const Reduction& reduction) {
 }
 
 absl::Status SingleCopy::Part() {
-  absl::Status status = Open();
+  absl::Status status = Open(0);
   if (!status.ok()) return status;
   Post();
   return AwaitAll();

@@ -22,6 +22,9 @@ namespace {
 using gloo_internal::BlockOf;
 using gloo_internal::BlocksOf;
 
+// What is combined at once stays in the nearest cache meanwhile.
+constexpr size_t kNearBytes = 8 << 10;
+
 size_t RoundsFor(size_t count, size_t count_per_round) {
   return std::max<size_t>(1, (count + count_per_round - 1) / count_per_round);
 }
@@ -61,16 +64,22 @@ class Staged : public Rounds {
     bool takes = false;
   };
 
-  // Of reductions: what a rank can show of elements. Behind them stands its
-  // factor.
-  static constexpr size_t kElementBytes = kPayloadBytes - sizeof(double);
+  // Of reductions with factors: in front of its elements a rank shows its own,
+  // in so many bytes that those stay aligned.
+  static constexpr size_t kFactorBytes = 16;
+  size_t factor_bytes() const {
+    return collective().reduce_op == ReduceOp::kPremulSum ? kFactorBytes : 0;
+  }
+  // Of reductions: what a rank can show of elements.
+  static constexpr size_t kElementBytes = kPayloadBytes - kFactorBytes;
 
-  // Writes elements, and the factor, to what this rank shows.
+  // Writes the factor, if there are such, and elements to what this rank shows.
   void ShowElements(const Block& block);
-  void ShowFactor();
-  // Combines the elements that all ranks show `offset` bytes behind their
-  // headers.
-  void Combine(const Reduction& reduction, size_t offset, const Block& result);
+  void ShowFactor(size_t offset);
+  // Combines the elements that all ranks show from `offset` on, with the
+  // factors that stand from `factor_offset` on.
+  void Combine(const Reduction& reduction, size_t factor_offset, size_t offset,
+               const Block& result);
 
   Scene SceneOf() const;
   absl::Status Show(const Scene& scene);
@@ -83,8 +92,10 @@ class Staged : public Rounds {
   absl::Status Scatter();
   absl::Status AllToAll();
 
-  // Writes, behind a row, what of `give` goes in this round.
-  void WriteDealt(const std::vector<Block>& give, size_t count_per_round);
+  // Begins a round, and writes a row, the factor if there is one, and what of
+  // `give` goes in it.
+  absl::Status OpenDealt(const std::vector<Block>& give,
+                         size_t count_per_round);
   // Where in what `peer` shows this rank's is.
   size_t DealtOffset(int peer, size_t count_per_round) const;
   // In what all ranks show: the largest count in any row, and the bytes of the
@@ -100,24 +111,37 @@ class Staged : public Rounds {
 };
 
 void Staged::ShowElements(const Block& block) {
-  Copy(payload(), block.data, block.count * element_bytes_);
-  ShowFactor();
+  ShowFactor(0);
+  Copy(payload() + factor_bytes(), block.data, block.count * element_bytes_);
 }
 
-void Staged::ShowFactor() {
-  if (collective().reduce_op != ReduceOp::kPremulSum) return;
+void Staged::ShowFactor(size_t offset) {
+  if (factor_bytes() == 0) return;
   const double factor = collective().factor;
-  std::memcpy(payload() + kElementBytes, &factor, sizeof(factor));
+  std::memcpy(payload() + offset, &factor, sizeof(factor));
 }
 
-void Staged::Combine(const Reduction& reduction, size_t offset,
-                     const Block& result) {
+void Staged::Combine(const Reduction& reduction, size_t factor_offset,
+                     size_t offset, const Block& result) {
+  if (reduction.combines_elements() &&
+      (world_size_ == 2 || result.count * element_bytes_ <= kNearBytes)) {
+    // Nothing is lost by taking the result, which nobody shows, for what comes
+    // out in between.
+    reduction.Combine(result.data, shown(0) + offset, shown(1) + offset,
+                      result.count);
+    for (int peer = 2; peer < world_size_; ++peer) {
+      reduction.Combine(result.data, result.data, shown(peer) + offset,
+                        result.count);
+    }
+    reduction.Finish(result.data, result.count, world_size_);
+    return;
+  }
   absl::InlinedVector<const void*, 16> operands(world_size_);
   absl::InlinedVector<double, 16> factors(world_size_, 1);
   for (int peer = 0; peer < world_size_; ++peer) {
     operands[peer] = shown(peer) + offset;
     if (!reduction.scales()) continue;
-    std::memcpy(&factors[peer], shown(peer) + kElementBytes, sizeof(double));
+    std::memcpy(&factors[peer], shown(peer) + factor_offset, sizeof(double));
   }
   reduction.CombineAll(result.data, operands, factors, result.count,
                        world_size_);
@@ -200,13 +224,12 @@ absl::Status Staged::Show(const Scene& scene) {
   const size_t rounds = RoundsFor(scene.count_max, per_round);
   if (scene.gives) set_element_count(scene.give.count);
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = Open();
+    const Block shows =
+        scene.gives ? ChunkOf(scene.give, round_, per_round, element_bytes_)
+                    : Block();
+    absl::Status status = Open(shows.count * element_bytes_);
     if (!status.ok()) return status;
-    if (scene.gives) {
-      const Block chunk =
-          ChunkOf(scene.give, round_, per_round, element_bytes_);
-      Copy(payload(), chunk.data, chunk.count * element_bytes_);
-    }
+    Copy(payload(), shows.data, shows.count * element_bytes_);
     Post();
     if (!scene.takes) continue;
     for (const int giver : scene.givers) {
@@ -235,12 +258,12 @@ absl::Status Staged::AllReduce() {
 
 absl::Status Staged::ReduceAtOnce(const Reduction& reduction,
                                   const Block& tensor) {
-  absl::Status status = Open();
+  absl::Status status = Open(factor_bytes() + tensor.count * element_bytes_);
   if (!status.ok()) return status;
   ShowElements(tensor);
   Post();
   status = AwaitAll();
-  if (status.ok()) Combine(reduction, 0, tensor);
+  if (status.ok()) Combine(reduction, 0, factor_bytes(), tensor);
   return status;
 }
 
@@ -256,10 +279,10 @@ absl::Status Staged::ReduceByParts(const Reduction& reduction,
   const size_t results = std::min(per_round, tensor.count) * element_bytes_;
   std::vector<Block> parts;
   for (round_ = 0; round_ <= chunks; ++round_) {
-    absl::Status status = Open();
+    absl::Status status = Open(kPayloadBytes);
     if (!status.ok()) return status;
     if (round_ > 0) {
-      Copy(payload() + results, parts[rank_].data,
+      Copy(payload() + factor_bytes() + results, parts[rank_].data,
            parts[rank_].count * element_bytes_);
     }
     const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
@@ -269,13 +292,15 @@ absl::Status Staged::ReduceByParts(const Reduction& reduction,
     if (!status.ok()) return status;
     for (int peer = 0; peer < world_size_ && round_ > 0; ++peer) {
       if (peer == rank_) continue;
-      Copy(parts[peer].data, shown(peer) + results,
+      Copy(parts[peer].data, shown(peer) + factor_bytes() + results,
            parts[peer].count * element_bytes_);
     }
     if (round_ == chunks) break;
     parts = gloo_internal::PartsOf(chunk, ranks, element_bytes_);
-    Combine(reduction, static_cast<size_t>(parts[rank_].data - chunk.data),
-            parts[rank_]);
+    Combine(
+        reduction, 0,
+        factor_bytes() + static_cast<size_t>(parts[rank_].data - chunk.data),
+        parts[rank_]);
   }
   return absl::OkStatus();
 }
@@ -286,28 +311,37 @@ absl::Status Staged::Reduce() {
   const size_t per_round = kElementBytes / element_bytes_;
   const size_t rounds = RoundsFor(tensor.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = Open();
-    if (!status.ok()) return status;
     const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
+    absl::Status status = Open(factor_bytes() + chunk.count * element_bytes_);
+    if (!status.ok()) return status;
     ShowElements(chunk);
     Post();
     if (rank_ != collective().root) continue;
     status = AwaitAll();
     if (!status.ok()) return status;
-    Combine(reduction, 0, chunk);
+    Combine(reduction, 0, factor_bytes(), chunk);
   }
   return absl::OkStatus();
 }
 
-void Staged::WriteDealt(const std::vector<Block>& give,
-                        size_t count_per_round) {
+absl::Status Staged::OpenDealt(const std::vector<Block>& give,
+                               size_t count_per_round) {
+  size_t bytes = row_bytes() + factor_bytes();
+  for (const Block& block : give) {
+    bytes += ChunkOf(block, round_, count_per_round, element_bytes_).count *
+             element_bytes_;
+  }
+  absl::Status status = Open(bytes);
+  if (!status.ok()) return status;
   WriteRow(give);
-  std::byte* next = payload() + row_bytes();
+  ShowFactor(row_bytes());
+  std::byte* next = payload() + row_bytes() + factor_bytes();
   for (const Block& block : give) {
     const Block chunk = ChunkOf(block, round_, count_per_round, element_bytes_);
     Copy(next, chunk.data, chunk.count * element_bytes_);
     next += chunk.count * element_bytes_;
   }
+  return status;
 }
 
 size_t Staged::DealtOffset(int peer, size_t count_per_round) const {
@@ -316,7 +350,7 @@ size_t Staged::DealtOffset(int peer, size_t count_per_round) const {
   for (int i = 0; i < rank_; ++i) {
     before += ChunkOf({nullptr, row[i]}, round_, count_per_round, 0).count;
   }
-  return row_bytes() + before * element_bytes_;
+  return row_bytes() + factor_bytes() + before * element_bytes_;
 }
 
 uint64_t Staged::CountMax() const {
@@ -350,17 +384,15 @@ absl::Status Staged::ReduceScatter() {
   for (const Block& block : give) most = std::max(most, block.count);
   const size_t rounds = RoundsFor(most, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = Open();
+    absl::Status status = OpenDealt(give, per_round);
     if (!status.ok()) return status;
-    WriteDealt(give, per_round);
-    ShowFactor();
     Post();
     for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
       status = Await(peer, output.count, /*has_row=*/true);
     }
     if (!status.ok()) return status;
     // All rows are the same.
-    Combine(reduction, DealtOffset(rank_, per_round),
+    Combine(reduction, row_bytes(), DealtOffset(rank_, per_round),
             ChunkOf(output, round_, per_round, element_bytes_));
   }
   return absl::OkStatus();
@@ -379,9 +411,8 @@ absl::Status Staged::Scatter() {
       (kPayloadBytes - row_bytes()) / world_size_ / element_bytes_;
   const size_t rounds = RoundsFor(output.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = Open();
+    absl::Status status = OpenDealt(give, per_round);
     if (!status.ok()) return status;
-    WriteDealt(give, per_round);
     Post();
     if (is_root) continue;
     status = Await(collective().root, output.count, /*has_row=*/true);
@@ -412,9 +443,8 @@ absl::Status Staged::AllToAll() {
       (kPayloadBytes - row_bytes()) / world_size_ / element_bytes_;
   size_t rounds = 1;
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = Open();
+    absl::Status status = OpenDealt(give, per_round);
     if (!status.ok()) return status;
-    WriteDealt(give, per_round);
     Post();
     for (const int peer : Others()) {
       status = Await(peer, take[peer].count, /*has_row=*/true);
