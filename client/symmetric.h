@@ -22,7 +22,9 @@ namespace muster {
 
 // SymmetricTensor owns one rank's memory, which is freed with it, and has a
 // tensor of it. Whatever works on that must be complete by then, on this rank;
-// others free theirs when they like. The group may be gone, or have failed:
+// others free theirs when they like. A view of it that is used later is a
+// segmentation fault, or, in a collective of its group, kInvalidArgument (on
+// the CPU). The group may be gone, or have failed:
 // the memory is its owner's as before, and good for every other group, as any
 // memory of its device. Movable: what it was moved from has nothing. The
 // functions of one object are called by one thread at a time.
@@ -66,7 +68,8 @@ struct AllocateSymmetricOptions {
 // share, in which its collectives combine and copy where the tensors are, if
 // those are not small (of several hosts those of one tensor, and not
 // all_to_all, gather and scatter); where the ranks share none it is memory as
-// any other. It is there at once.
+// any other. It is there at once. The first rank of a host makes what all ranks
+// of that host have: its control group pays for it.
 //
 // The nccl backend has it, from NCCL 2.27 on, on the device that the group is
 // bound to, or else on the thread's current one. The group's collectives whose
@@ -79,10 +82,12 @@ struct AllocateSymmetricOptions {
 //
 // Throws DistError: kInvalidArgument (no elements, or more than 63 bits of
 // bytes), kUnimplemented (the group's backend has no such memory: gloo, mpi,
-// an older NCCL); after these the group goes on. And what a collective throws,
-// which ends the group: not all ranks came in time, or they ask for different
-// sizes (both named), or there is not so much memory. In a group that this
-// process is not in, the result has nothing.
+// an older NCCL), and on the CPU kResourceExhausted (there is not so much
+// memory: on all ranks alike, with the rank that has it not, what is left and
+// whose limit that is); after these the group goes on. And what a collective
+// throws, which ends the group: not all ranks came in time, or they ask for
+// different sizes (both named), or a device has not so much memory. In a group
+// that this process is not in, the result has nothing.
 SymmetricTensor AllocateSymmetric(const std::shared_ptr<ProcessGroup>& group,
                                   DataType data_type,
                                   const std::vector<int64_t>& shape,

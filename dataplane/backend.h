@@ -185,7 +185,8 @@ class Backend {
   virtual absl::Span<const DeviceType> devices() const = 0;
 
   // OK if this backend can do `collective` (valid, see Validate) at all;
-  // kUnimplemented, naming what is missing, if not. The same on every rank.
+  // kUnimplemented, naming what is missing, if not, the same on every rank; or
+  // kInvalidArgument: a tensor of this rank is where it has no memory any more.
   virtual absl::Status Supports(const Collective& collective) const = 0;
 
   // Up to how many bytes of accumulators (see reduction.h) an element's
@@ -234,9 +235,10 @@ class Backend {
   }
 
   // All ranks call it, in one order with the collectives. Waits for them.
-  // Errors: kUnimplemented (it has none), kInvalidArgument (`bytes` differ),
-  // kDeadlineExceeded (not all ranks came) and others. All but the first end
-  // the group.
+  // Errors: kUnimplemented (it has none), kResourceExhausted (a rank has not so
+  // much memory, as all ranks have found out together: each has this error, in
+  // the same words); after these the group goes on. kInvalidArgument (`bytes`
+  // differ), kDeadlineExceeded (not all ranks came) and others end it.
   virtual absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options) {
     return absl::UnimplementedError(

@@ -66,6 +66,18 @@ absl::string_view CollectiveKindName(CollectiveKind kind) {
   return index < kNames.size() ? kNames[index] : "unknown collective";
 }
 
+absl::string_view StepName(Step step) {
+  switch (step) {
+    case Step::kNone:
+      return "";
+    case Step::kFormGroup:
+      return "form_group";
+    case Step::kAllocateSymmetric:
+      return "allocate_symmetric";
+  }
+  return "unknown step";
+}
+
 absl::string_view ReduceOpName(ReduceOp op) {
   static constexpr std::array<absl::string_view, kReduceOpCount> kNames = {
       "sum",  "avg", "min",  "max",       "product",
@@ -79,11 +91,13 @@ size_t Collective::bytes() const {
 }
 
 std::string Collective::Label() const {
+  if (step != Step::kNone) return std::string(StepName(step));
   return absl::StrCat(CollectiveKindName(kind), " #", sequence);
 }
 
 std::string Collective::Describe() const {
   std::string text = Label();
+  if (step != Step::kNone) return text;
   AppendTensors(text, " ", tensors);
   AppendTensors(text, " ", inputs);
   AppendTensors(text, inputs.empty() ? " " : " to ", outputs);

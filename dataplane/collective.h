@@ -107,6 +107,18 @@ enum class ReduceOp : uint8_t {
 
 inline constexpr int kReduceOpCount = 9;
 
+// A collective of the library's own, between those that are started by callers.
+// It has no number, and texts call it by this name.
+enum class Step : uint8_t {
+  kNone,
+  // The ranks of a new group find out about each other.
+  kFormGroup,
+  kAllocateSymmetric,
+};
+
+// "form_group", "allocate_symmetric"; of kNone nothing.
+absl::string_view StepName(Step step);
+
 // "sum", "avg", "min", "max", "product", "band", "bor", "bxor", "premul_sum".
 absl::string_view ReduceOpName(ReduceOp op);
 
@@ -115,6 +127,9 @@ absl::string_view ReduceOpName(ReduceOp op);
 // memory, which must live until the Work is complete.
 struct Collective {
   CollectiveKind kind = CollectiveKind::kBarrier;
+
+  // What it is a part of; of callers' own kNone.
+  Step step = Step::kNone;
 
   using Tensors = absl::InlinedVector<Tensor, 1>;
 
@@ -188,6 +203,7 @@ struct Collective {
   std::string Describe() const;
 
   // The head of Describe(), with which error texts begin: "all_reduce #418".
+  // Of a step both are its name.
   std::string Label() const;
 };
 

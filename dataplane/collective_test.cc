@@ -28,6 +28,13 @@ TEST(CollectiveTest, DescribesWhatItDoes) {
       "barrier #4");
 }
 
+TEST(CollectiveTest, AStepIsItsName) {
+  const Collective step = {.kind = CollectiveKind::kAllGatherIntoTensor,
+                           .step = Step::kAllocateSymmetric};
+  EXPECT_EQ(step.Label(), "allocate_symmetric");
+  EXPECT_EQ(step.Describe(), "allocate_symmetric");
+}
+
 TEST(CollectiveTest, DescribesListsByTheirSums) {
   std::vector<float> values(8);
   const Tensor tensor(values);

@@ -77,7 +77,8 @@ absl::StatusOr<std::shared_ptr<SymmetricMemory>>
 Communicator::AllocateSymmetric(const SymmetricOptions& options) {
   if (absl::Status poison = status(); !poison.ok()) return poison;
   auto memory = backend_->AllocateSymmetric(options);
-  if (!memory.ok() && !absl::IsUnimplemented(memory.status())) {
+  if (!memory.ok() && !absl::IsUnimplemented(memory.status()) &&
+      !absl::IsResourceExhausted(memory.status())) {
     Abort(memory.status());
   }
   return memory;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
+#include "glog/logging.h"
 
 namespace muster::examples {
 
@@ -13,8 +14,13 @@ Floats::Floats(size_t count) {
                                    {.device = DeviceType::kCpu});
     std::ranges::fill(values(), 0.0f);
   } catch (const DistError& error) {
-    // The group's backend has none.
-    if (!absl::IsUnimplemented(error.status())) throw;
+    // The group's backend has none, or no rank has so much: on all ranks alike.
+    if (!absl::IsUnimplemented(error.status()) &&
+        !absl::IsResourceExhausted(error.status())) {
+      throw;
+    }
+    LOG_IF(WARNING, absl::IsResourceExhausted(error.status()) && GetRank() == 0)
+        << "gradients are in ordinary memory: " << error.what();
     ordinary_.resize(count);
   }
 }

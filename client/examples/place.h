@@ -12,7 +12,8 @@ namespace muster::examples {
 
 // Floats on the host, for collectives of the default group: in symmetric memory
 // where the group has that on the CPU, so that ranks of one host add them up
-// where they are; elsewhere in memory as any other. Movable.
+// where they are; elsewhere, or where there is not so much of it (which rank 0
+// logs), in memory as any other. Movable.
 class Floats {
  public:
   // All zero. All ranks make theirs at once. Throws DistError.

@@ -7,6 +7,7 @@ train_fashion_mnist_test.py MUSTER_COORDINATOR MUSTER_RUN TRAIN_FASHION_MNIST
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -62,6 +63,21 @@ class TrainTest(unittest.TestCase):
         first = self.curve("first", 3)
         self.assertEqual(self.curve("second", 3), first)
         self.assertNotEqual(self.curve("third", 3, "--seed=2"), first)
+
+    def test_without_room_to_share_gradients_are_in_ordinary_memory(self):
+        # A limit of files is one of shared memory: 1 MB has what ranks meet
+        # in, and not the gradients.
+        limit = (1_000_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+        result = subprocess.run(
+            [MUSTER_RUN, "--standalone", "--nproc-per-node=2", "--", TRAIN,
+             *SHORT, "--hidden_units=256"],
+            timeout=LIMIT_S, capture_output=True, text=True, check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE,
+                                                  limit))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr.count(
+            "gradients are in ordinary memory: "), 1, result.stderr)
+        self.assertIn("RLIMIT_FSIZE (ulimit -f) is 1000000", result.stderr)
 
     def test_with_tensors_on_devices_the_losses_are_the_same(self):
         # By a CUDA and an NCCL of the host, with two devices.

@@ -79,6 +79,8 @@ std::string TypeText(const NoteHeader& header) {
 }
 
 std::string LabelText(const NoteHeader& header) {
+  const auto step = static_cast<Step>(header.step);
+  if (step != Step::kNone) return std::string(StepName(step));
   return absl::StrCat(
       CollectiveKindName(static_cast<CollectiveKind>(header.kind)), " #",
       header.sequence);
@@ -128,6 +130,7 @@ NoteHeader NoteHeader::Of(const Collective& collective) {
   NoteHeader header;
   header.sequence = collective.sequence;
   header.kind = static_cast<uint8_t>(collective.kind);
+  header.step = static_cast<uint8_t>(collective.step);
   // What a kind does not use must not make two ranks differ.
   if (collective.kind != CollectiveKind::kBarrier) {
     header.data_type = static_cast<uint8_t>(collective.data_type());
@@ -157,6 +160,7 @@ NoteHeader NoteHeader::Of(const Collective& collective) {
 std::string NoteHeader::Describe() const {
   const auto collective_kind = static_cast<CollectiveKind>(kind);
   std::string text = LabelText(*this);
+  if (static_cast<Step>(step) != Step::kNone) return text;
   if (collective_kind == CollectiveKind::kBarrier) return text;
   absl::StrAppend(&text, " of ");
   // One rank's own size is no part of what all ranks run.

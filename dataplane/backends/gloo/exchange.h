@@ -26,7 +26,7 @@ struct NoteHeader {
   uint8_t kind = 0;
   uint8_t data_type = 0;
   uint8_t reduce_op = 0;
-  uint8_t padding = 0;
+  uint8_t step = 0;
   // Of the sizes of all ranks, where every rank must know the same ones; of
   // what was coalesced, of its parts.
   uint64_t sizes_hash = 0;

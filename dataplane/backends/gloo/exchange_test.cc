@@ -139,6 +139,15 @@ TEST_F(ExchangeTest, HandshakeSendsToAllBeforeItWaits) {
 
 TEST_F(ExchangeTest, CollectivesThatDifferInWhatTheyUseAreAMismatch) {
   EXPECT_EQ(Mismatch(Barrier(), Barrier()), "");
+  Collective forming = Barrier();
+  forming.step = Step::kFormGroup;
+  forming.sequence = 0;
+  EXPECT_EQ(Mismatch(forming, AllReduce()),
+            "rank 1 runs all_reduce #7 of 4 float32 sum, rank 0 form_group");
+  Collective allocation = forming;
+  allocation.step = Step::kAllocateSymmetric;
+  EXPECT_EQ(Mismatch(forming, allocation),
+            "rank 1 runs allocate_symmetric, rank 0 form_group");
   Collective later = Barrier();
   later.sequence = 8;
   EXPECT_EQ(Mismatch(Barrier(), later),

@@ -91,6 +91,7 @@ absl::Status Meet(const BackendOptions& options, Mesh& mesh, Engine& engine) {
   std::vector<uint8_t> all(options.world_size);
   Collective meeting;
   meeting.kind = CollectiveKind::kAllGatherIntoTensor;
+  meeting.step = Step::kFormGroup;
   meeting.inputs = {Tensor(own)};
   meeting.outputs = {Tensor(all)};
   meeting.deadline = options.deadline;
@@ -104,9 +105,9 @@ absl::Status Meet(const BackendOptions& options, Mesh& mesh, Engine& engine) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Engine>> JoinGroup(
-    const BackendOptions& options) {
+    absl::string_view name, const BackendOptions& options) {
   if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
-  absl::StatusOr<std::unique_ptr<Mesh>> mesh = Mesh::Connect(options);
+  absl::StatusOr<std::unique_ptr<Mesh>> mesh = Mesh::Connect(name, options);
   if (!mesh.ok()) return mesh.status();
   Mesh& connected = **mesh;
   auto engine = std::make_shared<Engine>(options.group_name, *std::move(mesh));
@@ -128,7 +129,7 @@ std::unique_ptr<Backend> BackendOf(absl::string_view name,
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
     const BackendOptions& options) {
-  auto engine = gloo_internal::JoinGroup(options);
+  auto engine = gloo_internal::JoinGroup("gloo", options);
   if (!engine.ok()) return engine.status();
   return gloo_internal::BackendOf("gloo", *std::move(engine));
 }

@@ -17,9 +17,10 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
 namespace gloo_internal {
 
 // For backends that do more than this one: its parts. The group, connected, all
-// of whose ranks are here; and the backend that runs it, to which `name` stays.
+// of whose ranks are here, each for the backend `name`; and the backend that
+// runs it, to which `name` stays.
 absl::StatusOr<std::shared_ptr<Engine>> JoinGroup(
-    const BackendOptions& options);
+    absl::string_view name, const BackendOptions& options);
 std::unique_ptr<Backend> BackendOf(absl::string_view name,
                                    std::shared_ptr<Engine> engine);
 

@@ -124,7 +124,7 @@ class GlooMesh : public Mesh {
         how_gone_(options.world_size) {}
   ~GlooMesh() override { greeter_.Stop(); }
 
-  absl::Status Open(const BackendOptions& options);
+  absl::Status Open(absl::string_view backend, const BackendOptions& options);
 
   std::unique_ptr<Buffer> CreateBuffer(void* data, size_t bytes) override {
     return std::make_unique<LineBuffer>(*this, data);
@@ -301,13 +301,15 @@ absl::Status GlooBuffer::WaitSend(int peer) {
   return Await(peer, [&] { return buffer_->waitSend(nullptr, kNever); });
 }
 
-absl::Status GlooMesh::Open(const BackendOptions& options) {
+absl::Status GlooMesh::Open(absl::string_view backend,
+                            const BackendOptions& options) {
   IgnoreBrokenPipes();
   absl::StatusOr<AddressBytes> host = pairs_.Start(options);
   if (!host.ok()) return host.status();
   if (world_size() == 1) return absl::OkStatus();
   absl::StatusOr<RankAddress> own = greeter_.Listen(*std::move(host));
   if (!own.ok()) return own.status();
+  own->backend = std::string(backend);
   absl::StatusOr<std::vector<RankAddress>> addresses =
       ExchangeAddresses(*own, options);
   if (!addresses.ok()) return addresses.status();
@@ -425,9 +427,9 @@ void GlooMesh::Close(const absl::Status& farewell) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(
-    const BackendOptions& options) {
+    absl::string_view backend, const BackendOptions& options) {
   auto mesh = std::make_unique<GlooMesh>(options);
-  absl::Status status = mesh->Open(options);
+  absl::Status status = mesh->Open(backend, options);
   if (!status.ok()) {
     return status;
   }

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "dataplane/backend.h"
 #include "dataplane/backends/gloo/peer_memory.h"
 
@@ -57,9 +58,10 @@ class Buffer {
 class Mesh {
  public:
   // Joins the group: publishes this rank's address, gets those of the others,
-  // connects to all of them. See CreateBackend for the errors.
+  // connects to all of them, who must be `backend`'s, too. See CreateBackend
+  // for the errors.
   static absl::StatusOr<std::unique_ptr<Mesh>> Connect(
-      const BackendOptions& options);
+      absl::string_view backend, const BackendOptions& options);
 
   virtual ~Mesh() = default;
 

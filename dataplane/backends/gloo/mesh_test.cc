@@ -33,7 +33,8 @@ constexpr uint64_t kSlot = 1;
 absl::StatusOr<std::unique_ptr<Mesh>> ConnectOneOfTwo(
     int rank, std::shared_ptr<BootstrapStore> store,
     const std::string& address) {
-  return Mesh::Connect({.rank = rank,
+  return Mesh::Connect("gloo",
+                       {.rank = rank,
                         .world_size = 2,
                         .group_name = "world",
                         .store = std::move(store),

@@ -23,7 +23,7 @@ namespace muster::dataplane::gloo_internal {
 namespace {
 
 // First byte of the value; another layout takes another.
-constexpr char kLayout = 3;
+constexpr char kLayout = 4;
 
 // Before the socket address.
 struct Head {
@@ -31,6 +31,7 @@ struct Head {
   char unused[3] = {};
   int32_t world_size = 0;
   uint64_t nonce = 0;
+  char backend[8] = {};
 };
 
 absl::Status Unreadable(const std::string& value, int world_size) {
@@ -63,7 +64,8 @@ std::string DescribeRanks(const std::vector<int>& ranks) {
 }
 
 std::string EncodeAddress(const RankAddress& address, int world_size) {
-  const Head head = {.world_size = world_size, .nonce = address.nonce};
+  Head head = {.world_size = world_size, .nonce = address.nonce};
+  address.backend.copy(head.backend, sizeof(head.backend));
   std::string value(reinterpret_cast<const char*>(&head), sizeof(head));
   value.append(address.socket.data(), AddressSize(address.socket));
   return value;
@@ -76,8 +78,11 @@ absl::StatusOr<RankAddress> DecodeAddress(const std::string& value,
     return Unreadable(value, world_size);
   }
   std::memcpy(&head, value.data(), sizeof(head));
-  RankAddress address = {.socket = {value.begin() + sizeof(head), value.end()},
-                         .nonce = head.nonce};
+  RankAddress address = {
+      .socket = {value.begin() + sizeof(head), value.end()},
+      .nonce = head.nonce,
+      .backend = std::string(head.backend,
+                             strnlen(head.backend, sizeof(head.backend)))};
   if (head.layout != kLayout || head.world_size != world_size ||
       address.socket.size() != AddressSize(address.socket)) {
     return Unreadable(value, world_size);
@@ -130,6 +135,14 @@ absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
       absl::Status status(
           decoded.status().code(),
           absl::StrCat("rank ", peers[i], ": ", decoded.status().message()));
+      SetCulpritRank(status, peers[i]);
+      return status;
+    }
+    if (decoded->backend != own.backend) {
+      absl::Status status = absl::InvalidArgumentError(
+          absl::StrCat("rank ", peers[i], " has backend \"", decoded->backend,
+                       "\", rank ", options.rank, " \"", own.backend,
+                       "\": the ranks of a group must have the same"));
       SetCulpritRank(status, peers[i]);
       return status;
     }

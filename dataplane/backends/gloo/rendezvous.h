@@ -24,6 +24,9 @@ size_t AddressSize(const AddressBytes& address);
 struct RankAddress {
   AddressBytes socket = {};
   uint64_t nonce = 0;
+  // What it is a backend of, of up to 8 letters: those that share this one's
+  // connections meet under the same keys.
+  std::string backend = "gloo";
 };
 
 // The one value of a rank of a group of `world_size`.
@@ -35,7 +38,8 @@ absl::StatusOr<RankAddress> DecodeAddress(const std::string& value,
                                           int world_size);
 
 // Publishes `own` and returns where the peers are, by rank; empty at this one.
-// One Set and one Get. Errors name the ranks that did not come.
+// One Set and one Get. Errors name the ranks that did not come, and one that
+// has another backend.
 absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
     const RankAddress& own, const BackendOptions& options);
 

@@ -36,13 +36,17 @@ int PortOf(const AddressBytes& bytes) {
 
 TEST(RendezvousTest, AddressSurvivesItsEncoding) {
   const AddressBytes address = Address("10.0.0.3", 65535);
-  const auto decoded = DecodeAddress(
-      EncodeAddress({.socket = address, .nonce = 0x1122334455667788}, 3), 3);
+  const auto decoded = DecodeAddress(EncodeAddress({.socket = address,
+                                                    .nonce = 0x1122334455667788,
+                                                    .backend = "eightlet"},
+                                                   3),
+                                     3);
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(
       decoded->socket,
       AddressBytes(address.begin(), address.begin() + sizeof(sockaddr_in)));
   EXPECT_EQ(decoded->nonce, 0x1122334455667788u);
+  EXPECT_EQ(decoded->backend, "eightlet");
 }
 
 TEST(RendezvousTest, AddressOfTheSixthVersionSurvivesItsEncoding) {
@@ -116,11 +120,26 @@ TEST(RendezvousTest, RankOfAnotherWorldSizeIsNamed) {
         address, {.rank = 0, .world_size = 2, .store = store});
     EXPECT_EQ(remote.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(std::string(remote.status().message()),
-              "rank 1: unreadable gloo address of 32 bytes for a group of 2; "
+              "rank 1: unreadable gloo address of 40 bytes for a group of 2; "
               "does every rank run the same version with the same world "
               "size?");
     EXPECT_EQ(CulpritRank(remote.status()), 1);
   }
+}
+
+TEST(RendezvousTest, RankOfAnotherBackendIsNamedWithIt) {
+  const auto store = std::make_shared<testing::InMemoryStore>();
+  RankAddress address = {.socket = Address("10.0.0.3", 1000)};
+  ASSERT_TRUE(store->Set("gloo/1", EncodeAddress(address, 3)).ok());
+  address.backend = "shm";
+  ASSERT_TRUE(store->Set("gloo/2", EncodeAddress(address, 3)).ok());
+  const auto remote =
+      ExchangeAddresses(address, {.rank = 0, .world_size = 3, .store = store});
+  EXPECT_EQ(remote.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(remote.status().message()),
+            "rank 1 has backend \"gloo\", rank 0 \"shm\": the ranks of a group "
+            "must have the same");
+  EXPECT_EQ(CulpritRank(remote.status()), 1);
 }
 
 TEST(RendezvousTest, StoreThatAnswersWithTooFewValuesIsAnError) {

@@ -1,5 +1,7 @@
 #include "dataplane/backends/shm/available_memory.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
@@ -39,7 +41,7 @@ constexpr Hierarchy kFirst = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
 constexpr Hierarchy kSecond = {"/sys/fs/cgroup", "memory.max", "memory.current",
                                "inactive_file"};
 
-uint64_t AvailableIn(const std::string& group, const Hierarchy& hierarchy) {
+uint64_t LeftIn(const std::string& group, const Hierarchy& hierarchy) {
   const auto limit = NumberIn(absl::StrCat(group, "/", hierarchy.limit), "");
   const auto used = NumberIn(absl::StrCat(group, "/", hierarchy.used), "");
   if (!limit.has_value() || !used.has_value()) {
@@ -54,10 +56,22 @@ uint64_t AvailableIn(const std::string& group, const Hierarchy& hierarchy) {
 
 }  // namespace
 
-uint64_t AvailableMemory(const std::string& root) {
-  uint64_t available = std::numeric_limits<uint64_t>::max();
+std::string MemoryLeft::Describe() const {
+  return absl::StrCat("there are ", bytes, " left ", where);
+}
+
+std::string AddressSpaceLimitText() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return "";
+  }
+  return absl::StrCat("; RLIMIT_AS (ulimit -v) is ", limit.rlim_cur);
+}
+
+MemoryLeft FindMemoryLeft(const std::string& root) {
+  MemoryLeft left;
   if (const auto kib = NumberIn(root + "/proc/meminfo", "MemAvailable:")) {
-    available = *kib << 10;
+    left.bytes = *kib << 10;
   }
   std::ifstream in(root + "/proc/self/cgroup");
   std::string line;
@@ -70,16 +84,23 @@ uint64_t AvailableMemory(const std::string& root) {
     const bool is_second = fields[1].empty();
     if (!is_second && std::ranges::count(controllers, "memory") == 0) continue;
     const Hierarchy& hierarchy = is_second ? kSecond : kFirst;
-    const std::string top = root + hierarchy.folder;
+    const auto look = [&](const std::string& group) {
+      const uint64_t bytes =
+          LeftIn(absl::StrCat(root, hierarchy.folder, group), hierarchy);
+      if (bytes >= left.bytes) return;
+      left = {bytes,
+              absl::StrCat("to control group ", group.empty() ? "/" : group,
+                           " (", hierarchy.limit, ")")};
+    };
     // Up to the top, which is all that a container may see.
     std::string path = fields[2];
     while (!path.empty() && path != "/") {
-      available = std::min(available, AvailableIn(top + path, hierarchy));
+      look(path);
       path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
     }
-    available = std::min(available, AvailableIn(top, hierarchy));
+    look("");
   }
-  return available;
+  return left;
 }
 
 }  // namespace muster::dataplane::shm_internal

@@ -52,7 +52,7 @@ struct BoardTraits {
 // waits for a rank that was last seen waiting on this one's processor goes to
 // another one of those that it may be on, if no rank is there. It does so by
 // narrowing the affinity of its thread (sched_setaffinity(2)), and has it as
-// it was at once.
+// it was when it has had its turn there.
 //
 // Used by one thread at a time, but for Wake.
 class Board {

@@ -3,9 +3,30 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
 namespace muster::dataplane::shm_internal {
+
+// What ranks tell each other of where they are.
+struct HostIdentity {
+  // The same on one host; never 0.
+  uint64_t host = 0;
+  // The same where processes have the same numbers; 0: not known.
+  uint64_t processes = 0;
+};
+
+// A host is where the system was booted once, and a network in it: what has
+// another address is taken for another host elsewhere, too. `address`, if it is
+// not empty, must be the same as well. `root` is where the system's files are,
+// for tests.
+// Errors: kFailedPrecondition: the system does not say; the text names the
+// file.
+absl::StatusOr<HostIdentity> IdentifyHost(absl::string_view address,
+                                          const std::string& root = "");
 
 // Which ranks of a group are on which host. Hosts are numbered in the order of
 // their first ranks, and the ranks of a host in their own; the same on all
@@ -42,6 +63,11 @@ class Hosts {
   size_t fewest_ = 0;
   size_t most_ = 0;
 };
+
+// Why ranks of one host cannot find each other's memory; empty if they can, for
+// all that their identities, by rank, say.
+std::string DescribeStrangers(const Hosts& hosts,
+                              const std::vector<HostIdentity>& identities);
 
 }  // namespace muster::dataplane::shm_internal
 

@@ -2,11 +2,13 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::shm_internal {
@@ -15,6 +17,10 @@ namespace {
 // Of the head, of what lies between slices, and what these are a multiple of:
 // every system's pages divide it.
 constexpr size_t kPageBytes = 64 << 10;
+
+// Of a rank that fails, beside what it withdraws: errors, logs, what it writes
+// down of itself, and what the system has counted late.
+constexpr uint64_t kReserveBytes = 16 << 20;
 
 size_t RoundedUp(size_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -53,6 +59,16 @@ std::byte* Region::slice(int rank) const {
 }
 
 std::optional<uint64_t> Region::OffsetOf(const void* data, size_t bytes) const {
+  if (is_released()) return std::nullopt;
+  return OffsetInSlice(data, bytes);
+}
+
+bool Region::WasIn(const void* data, size_t bytes) const {
+  return is_released() && OffsetInSlice(data, bytes).has_value();
+}
+
+std::optional<uint64_t> Region::OffsetInSlice(const void* data,
+                                              size_t bytes) const {
   const auto begin = reinterpret_cast<uintptr_t>(slice(rank_));
   const auto at = reinterpret_cast<uintptr_t>(data);
   if (at < begin || at - begin > slice_bytes_ ||
@@ -62,15 +78,26 @@ std::optional<uint64_t> Region::OffsetOf(const void* data, size_t bytes) const {
   return at - begin;
 }
 
-absl::Status Region::Withdraw(uint64_t offset, size_t bytes) {
+absl::Status Region::Withdraw(uint64_t offset, size_t bytes,
+                              const MemoryLeft& left) {
   const uint64_t begin = offset / kPageBytes * kPageBytes;
-  return segment_->Withdraw(OffsetOfSlice(rank_) + begin,
-                            RoundedUp(offset + bytes - begin));
+  const size_t own = RoundedUp(offset + bytes - begin);
+  const uint64_t together = (own + kReserveBytes) * world_size_;
+  if (together > left.bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a copy of ", own, " bytes, and ", kReserveBytes,
+                     " besides, on each of ", world_size_, " ranks takes ",
+                     together, ": ", left.Describe()));
+  }
+  return segment_->Withdraw(OffsetOfSlice(rank_) + begin, own);
 }
 
 void Region::Release() {
+  released_.store(true, std::memory_order_relaxed);
   // Others have it mapped for longer: its pages must not wait for them.
   segment_->GiveBack(OffsetOfSlice(rank_), RoundedUp(slice_bytes_));
+  // Who goes on using it would find zeros, and give those to the others.
+  mprotect(slice(rank_), RoundedUp(slice_bytes_), PROT_NONE);
   head()->releases.fetch_add(1, std::memory_order_release);
 }
 
@@ -84,8 +111,26 @@ void Regions::Add(std::shared_ptr<Region> region) {
   std::erase_if(regions_, [](const auto& known) {
     return known.second->IsReleasedByAll();
   });
+  any_released_.store(std::ranges::any_of(regions_,
+                                          [](const auto& known) {
+                                            return known.second->is_released();
+                                          }),
+                      std::memory_order_release);
   regions_.emplace(++last_number_, std::move(region));
   any_.store(true, std::memory_order_release);
+}
+
+void Regions::Release(Region& region) {
+  MutexLock lock(mutex_);
+  region.Release();
+  any_released_.store(true, std::memory_order_release);
+}
+
+bool Regions::WasIn(const void* data, size_t bytes) const {
+  MutexLock lock(mutex_);
+  return std::ranges::any_of(regions_, [&](const auto& known) {
+    return known.second->WasIn(data, bytes);
+  });
 }
 
 Regions::Place Regions::Find(const void* data, size_t bytes) const {
@@ -104,7 +149,8 @@ void Regions::Withdraw(const void* data, size_t bytes) const {
     MutexLock lock(mutex_);
     for (const auto& [number, region] : regions_) {
       const std::optional<uint64_t> offset = region->OffsetOf(data, bytes);
-      if (offset.has_value()) done = region->Withdraw(*offset, bytes);
+      if (!offset.has_value()) continue;
+      done = region->Withdraw(*offset, bytes, FindMemoryLeft());
     }
   }
   if (done.ok()) return;

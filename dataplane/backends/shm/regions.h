@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "dataplane/backends/shm/available_memory.h"
 #include "dataplane/backends/shm/segment.h"
 #include "dataplane/mutex.h"
 
@@ -31,17 +32,26 @@ class Region {
   // Page-aligned.
   std::byte* slice(int rank) const;
 
-  // Where [data, data + bytes) is in this rank's slice, if it is there.
+  // Where [data, data + bytes) is in this rank's slice, if it is there, and not
+  // released.
   std::optional<uint64_t> OffsetOf(const void* data, size_t bytes) const;
+
+  // Whether this rank has released its slice, and [data, data + bytes) was in
+  // it.
+  bool WasIn(const void* data, size_t bytes) const;
 
   // Nothing that other ranks write to these bytes of this rank's slice from now
   // on is seen there: a rank that was stopped may do so when the group has long
-  // given it up. The group has failed.
-  absl::Status Withdraw(uint64_t offset, size_t bytes);
+  // given it up. The group has failed. Takes so much memory again of what is
+  // `left`, if that does for all ranks: they all do so at about the same time,
+  // and each needs some for what it says and does then.
+  // Errors: kResourceExhausted: it is shared as before, or some of it.
+  absl::Status Withdraw(uint64_t offset, size_t bytes, const MemoryLeft& left);
 
   // This rank does not need its slice any more, whose memory goes back to the
-  // system. Once.
+  // system, and which nobody can touch in this process from now on. Once.
   void Release();
+  bool is_released() const { return released_.load(std::memory_order_relaxed); }
   bool IsReleasedByAll() const;
 
  private:
@@ -50,12 +60,14 @@ class Region {
     std::atomic<uint32_t> releases;
   };
   size_t OffsetOfSlice(int rank) const;
+  std::optional<uint64_t> OffsetInSlice(const void* data, size_t bytes) const;
   Head* head() const { return static_cast<Head*>(segment_->memory()); }
 
   const std::unique_ptr<Segment> segment_;
   const size_t slice_bytes_;
   const int rank_;
   const int world_size_;
+  std::atomic<bool> released_{false};
 };
 
 // The regions of a group, by numbers that are the same on all ranks.
@@ -75,6 +87,17 @@ class Regions {
   // Whether any was ever added: the same on all ranks between two collectives.
   bool any() const { return any_.load(std::memory_order_acquire); }
 
+  // This rank does not need its slice of `region`, which was added, any more.
+  void Release(Region& region);
+
+  // Whether this rank has released what it had there. That is forgotten with
+  // the region.
+  bool WasIn(const void* data, size_t bytes) const;
+  // Whether anything was, and is not forgotten.
+  bool any_released() const {
+    return any_released_.load(std::memory_order_acquire);
+  }
+
   // Where this rank's memory is.
   Place Find(const void* data, size_t bytes) const;
 
@@ -86,6 +109,7 @@ class Regions {
 
  private:
   std::atomic<bool> any_{false};
+  std::atomic<bool> any_released_{false};
   mutable Mutex mutex_;
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Region>> regions_ ABSL_GUARDED_BY(mutex_);

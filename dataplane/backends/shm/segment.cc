@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -39,9 +40,13 @@ absl::Status Failed(absl::string_view what, size_t bytes, int error) {
   switch (error) {
     case EACCES:
     case EPERM:
-      return absl::PermissionDeniedError(absl::StrCat(text, ErrorText(error)));
+      return absl::PermissionDeniedError(absl::StrCat(
+          text, ErrorText(error), ": are the ranks of this host one user's?"));
     case ENOENT:
       return absl::NotFoundError(absl::StrCat(text, "not there"));
+    case ENOMEM:
+      return absl::ResourceExhaustedError(
+          absl::StrCat(text, ErrorText(error), AddressSpaceLimitText()));
     default:
       return absl::ResourceExhaustedError(absl::StrCat(text, ErrorText(error)));
   }
@@ -50,10 +55,24 @@ absl::Status Failed(absl::string_view what, size_t bytes, int error) {
 // Nobody else asks: the system would give its last page, and then end a process
 // to have more.
 absl::Status CheckAvailable(size_t bytes) {
-  const uint64_t available = AvailableMemory();
-  if (bytes <= available) return absl::OkStatus();
+  const MemoryLeft left = FindMemoryLeft();
+  if (bytes <= left.bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("shared memory of ", bytes, " bytes: ", left.Describe()));
+}
+
+// The limit of files is one of this memory, too, and ends who goes beyond it
+// (SIGXFSZ).
+absl::Status CheckFileLimit(size_t offset, size_t bytes) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+      offset + bytes <= limit.rlim_cur) {
+    return absl::OkStatus();
+  }
   return absl::ResourceExhaustedError(absl::StrCat(
-      "shared memory of ", bytes, " bytes: there are ", available, " left"));
+      "shared memory of ", bytes, " bytes",
+      offset == 0 ? "" : absl::StrCat(" behind ", offset, " others"),
+      ": RLIMIT_FSIZE (ulimit -f) is ", limit.rlim_cur));
 }
 
 }  // namespace
@@ -71,6 +90,9 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(
     file = std::make_shared<SegmentFile>(descriptor, nonce);
   }
   const size_t offset = file->bytes;
+  if (absl::Status allowed = CheckFileLimit(offset, bytes); !allowed.ok()) {
+    return allowed;
+  }
   // Reserved now: a page that cannot be had later would be a SIGBUS.
   const int error = posix_fallocate(
       file->descriptor, static_cast<off_t>(offset), static_cast<off_t>(bytes));
@@ -116,8 +138,6 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Map(
 }
 
 absl::Status Segment::Withdraw(size_t offset, size_t bytes) {
-  // Also of what was written before.
-  if (absl::Status left = CheckAvailable(bytes); !left.ok()) return left;
   std::byte* const begin = static_cast<std::byte*>(memory_) + offset;
   // What can fail does before anything has changed. Then in one step: there is
   // no moment in which nothing is there.

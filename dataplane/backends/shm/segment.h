@@ -35,6 +35,7 @@ class Segment {
   // Where the others find it. `nonce` is part of the descriptor's name: on
   // another host, or among other process numbers, nothing is called so.
   struct Place {
+    // 0: of none.
     uint64_t process = 0;
     uint64_t descriptor = 0;
     uint64_t nonce = 0;
@@ -46,7 +47,8 @@ class Segment {
   // `file`, behind what it has, or in a new one if that is null. Of one file
   // they are whole pages, and all processes have opened one before the next is
   // made.
-  // Errors: kResourceExhausted (memory, descriptors: the system's word for it).
+  // Errors: kResourceExhausted (memory, descriptors, a limit: named with its
+  // value).
   static absl::StatusOr<std::unique_ptr<Segment>> Create(
       size_t bytes, std::shared_ptr<SegmentFile> file = nullptr);
 
@@ -77,7 +79,9 @@ class Segment {
   // This process has a copy of its own in place of [offset, offset + bytes),
   // which are whole pages, from now on: it does not see what others write
   // there, nor do they what it does. Other threads may go on reading and
-  // writing meanwhile. Before CloseDescriptor.
+  // writing meanwhile. That takes so much memory, for which the caller has
+  // looked: the system would end a process rather than say that there is none.
+  // Before CloseDescriptor.
   // Errors: kResourceExhausted: it is shared as before, or some of it.
   absl::Status Withdraw(size_t offset, size_t bytes);
 

@@ -4,14 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +19,9 @@
 #include "absl/strings/string_view.h"
 #include "dataplane/backends/gloo/engine.h"
 #include "dataplane/backends/gloo/gloo_backend.h"
+#include "dataplane/backends/shm/available_memory.h"
 #include "dataplane/backends/shm/board.h"
+#include "dataplane/backends/shm/council.h"
 #include "dataplane/backends/shm/host_collectives.h"
 #include "dataplane/backends/shm/hosts.h"
 #include "dataplane/backends/shm/regions.h"
@@ -37,10 +37,12 @@ namespace {
 using gloo_internal::Engine;
 using shm_internal::Algorithm;
 using shm_internal::Board;
-using shm_internal::BoardTraits;
+using shm_internal::Council;
 using shm_internal::HostCollectives;
+using shm_internal::HostIdentity;
 using shm_internal::Hosts;
 using shm_internal::HostTraits;
+using shm_internal::MemoryLeft;
 using shm_internal::Region;
 using shm_internal::Regions;
 using shm_internal::Segment;
@@ -77,21 +79,25 @@ uint64_t ProcessorBits() {
   return bits;
 }
 
-// Whether these ranks, of one host, have fewer processors than they are, by
-// what all ranks said of theirs.
-bool IsCrowded(const std::vector<int>& ranks,
-               const std::vector<uint64_t>& processor_bits) {
-  uint64_t all = 0;
-  for (const int rank : ranks) all |= processor_bits[rank];
-  const auto processors =
-      ~all == 0 ? sysconf(_SC_NPROCESSORS_ONLN) : std::popcount(all);
-  return processors < static_cast<int64_t>(ranks.size());
-}
+// What a rank says of itself, to all others of its group.
+struct Self {
+  HostIdentity identity = {};
+  uint64_t processors = 0;
+  // It reads the memory of all others: they are its host.
+  bool is_near_all = false;
+  bool is_fenced_by_sleepers = false;
+  // It shares no memory, and will say why.
+  bool refuses = false;
+  Algorithm algorithm = Algorithm::kFastest;
+};
 
-// Off: kFailedPrecondition.
-absl::Status CheckWanted() {
-  if (ValueOf(kVariable) != "0") return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(kVariable, "=0"));
+// Whether these ranks, of one host, have fewer processors than they are.
+bool IsCrowded(const std::vector<int>& ranks, const std::vector<Self>& all) {
+  uint64_t together = 0;
+  for (const int rank : ranks) together |= all[rank].processors;
+  const auto processors =
+      ~together == 0 ? sysconf(_SC_NPROCESSORS_ONLN) : std::popcount(together);
+  return processors < static_cast<int64_t>(ranks.size());
 }
 
 absl::Status CheckEnvironment() {
@@ -121,149 +127,33 @@ Algorithm ForcedAlgorithm() {
       .value_or(Algorithm::kFastest);
 }
 
-// Of what a rank says of itself: whether it reads the memory of all others,
-// whether it IsFencedBySleepers(), and its Algorithm. The others are its host.
-constexpr uint64_t kNearBit = 1;
-constexpr uint64_t kFencedBit = 2;
-constexpr int kAlgorithmShift = 2;
-constexpr uint64_t kTraitBits = 31;
-
-// By which ranks know whether they are on one host: the number that the system
-// has since it was booted, and the network that this process is in, since what
-// has another address is taken for another host elsewhere, too. Without the
-// bits of kTraitBits.
-uint64_t ThisHost(const BackendOptions& options) {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string text;
-  std::getline(file, text);
-  std::array<char, 64> network = {};
-  (void)!readlink("/proc/self/ns/net", network.data(), network.size() - 1);
-  text += network.data();
-  if (ValueOf(kHostsVariable) == kByAddress) text += options.local_address;
-  // FNV-1a.
-  uint64_t hash = 14695981039346656037u;
-  for (const char c : text) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  }
-  return hash & ~kTraitBits;
-}
-
 std::string AlgorithmText(Algorithm algorithm) {
   if (algorithm == Algorithm::kFastest) return "not set";
   return absl::StrCat("\"", shm_internal::AlgorithmName(algorithm), "\"");
 }
 
-// What the ranks of a group say to each other beside its collectives.
-class Council {
- public:
-  // `engine` lives longer.
-  Council(Engine& engine, Instant deadline)
-      : engine_(engine), deadline_(deadline) {}
-
-  int rank() const { return engine_.mesh().rank(); }
-  int world_size() const { return engine_.mesh().world_size(); }
-
-  // What each of them says, by rank.
-  absl::StatusOr<std::vector<uint64_t>> Hear(uint64_t own) {
-    return HearEach(own);
-  }
-
-  // A segment of this rank and others: rank `maker`, which is one of them,
-  // makes it. All ranks of the group have one, or none. `wanted`: this rank
-  // wants to share. Errors: those of collectives; kNotFound: they are not on
-  // one host; kFailedPrecondition: they do not share memory for another reason.
-  // `file`: see Segment.
-  absl::StatusOr<std::unique_ptr<Segment>> Share(
-      size_t bytes, int maker, const absl::Status& wanted,
-      const std::shared_ptr<SegmentFile>& file = nullptr) {
-    absl::Status had = wanted;
-    std::unique_ptr<Segment> shared;
-    Segment::Place place = {};
-    if (rank() == maker && had.ok()) {
-      auto segment = Segment::Create(bytes, file);
-      had = segment.status();
-      if (segment.ok()) {
-        shared = *std::move(segment);
-        place = shared->place();
-      }
-    }
-    const auto places = HearEach(place);
-    if (!places.ok()) return places.status();
-    if (rank() != maker && had.ok()) {
-      auto segment = Segment::Open((*places)[maker], bytes, file);
-      had = segment.status();
-      if (segment.ok()) shared = *std::move(segment);
-    }
-    absl::Status status = Agree(had);
-    if (!status.ok()) return status;
-    return shared;
-  }
-
-  // Of ranks that all fail, each with `failure`, which ends the group: nobody
-  // does that before all know why.
-  absl::Status End(const absl::Status& failure) {
-    Hear(0).status().IgnoreError();
-    return failure;
-  }
-
- private:
-  template <typename Word>
-  absl::StatusOr<std::vector<Word>> HearEach(Word own) {
-    std::vector<Word> all(world_size());
-    const auto bytes = static_cast<int64_t>(sizeof(Word) * all.size());
-    absl::Status status =
-        Do({.kind = CollectiveKind::kAllGatherIntoTensor,
-            .inputs = {Tensor(&own, DataType::kUint8, {sizeof(own)})},
-            .outputs = {Tensor(all.data(), DataType::kUint8, {bytes})}});
-    if (!status.ok()) return status;
-    return all;
-  }
-
-  absl::Status Do(Collective collective) {
-    collective.deadline = deadline_;
-    collective.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline_ - Clock::now());
-    return engine_.Start(collective)->Wait();
-  }
-
-  // Whether all ranks have the segment; `had` is whether this one has.
-  absl::Status Agree(const absl::Status& had) {
-    const auto all = Hear(static_cast<uint64_t>(had.code()));
-    if (!all.ok()) return all.status();
-    for (int other = 0; other < world_size(); ++other) {
-      const auto code = static_cast<absl::StatusCode>((*all)[other]);
-      if (code == absl::StatusCode::kOk) continue;
-      const std::string why =
-          other == rank()
-              ? std::string(had.message())
-              : absl::StrCat("rank ", other, " does not get at it: ",
-                             absl::StatusCodeToString(code));
-      return absl::IsNotFound(absl::Status(code, ""))
-                 ? absl::NotFoundError(why)
-                 : absl::FailedPreconditionError(why);
-    }
-    return absl::OkStatus();
-  }
-
-  Engine& engine_;
-  const Instant deadline_;
-};
-
-bool IsNotShared(const absl::Status& status) {
-  return absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
-}
-
 // A rank's slice of a region.
 class Slice : public SymmetricMemory {
  public:
-  Slice(std::shared_ptr<Region> region, int rank)
-      : region_(std::move(region)), rank_(rank) {}
-  ~Slice() override { region_->Release(); }
+  Slice(const std::shared_ptr<Regions>& regions, std::shared_ptr<Region> region,
+        int rank)
+      : regions_(regions), region_(std::move(region)), rank_(rank) {}
+  ~Slice() override {
+    if (const auto regions = regions_.lock()) {
+      regions->Release(*region_);
+    } else {
+      region_->Release();
+    }
+  }
+  Slice(const Slice&) = delete;
+  Slice& operator=(const Slice&) = delete;
 
   void* data() const override { return region_->slice(rank_); }
   Device device() const override { return {}; }
 
  private:
+  // The group's, which may be gone.
+  const std::weak_ptr<Regions> regions_;
   const std::shared_ptr<Region> region_;
   const int rank_;
 };
@@ -277,6 +167,20 @@ class OrdinaryMemory : public SymmetricMemory {
   OrdinaryMemory(const OrdinaryMemory&) = delete;
   OrdinaryMemory& operator=(const OrdinaryMemory&) = delete;
 
+  // Errors: kResourceExhausted.
+  static absl::StatusOr<std::shared_ptr<SymmetricMemory>> Allocate(
+      size_t bytes) {
+    const MemoryLeft left = shm_internal::FindMemoryLeft();
+    try {
+      if (bytes <= left.bytes) return std::make_shared<OrdinaryMemory>(bytes);
+    } catch (const std::bad_alloc&) {
+      // Nor has it so much in one piece.
+    }
+    return absl::ResourceExhaustedError(
+        absl::StrCat("memory of ", bytes, " bytes: ", left.Describe(),
+                     shm_internal::AddressSpaceLimitText()));
+  }
+
   void* data() const override { return memory_; }
   Device device() const override { return {}; }
 
@@ -285,25 +189,34 @@ class OrdinaryMemory : public SymmetricMemory {
   std::byte* const memory_;
 };
 
-// Symmetric memory of the ranks of each host.
+// What the ranks of each host share.
 struct Sharing {
-  // Null: there is none.
+  // Their symmetric memory. Null: they share nothing, and why.
   std::shared_ptr<Regions> regions = nullptr;
-  // Of this host: who makes segments, by its rank in the group; this rank's
-  // place; and how many there are.
-  int maker = 0;
-  int place = 0;
-  int count = 0;
+  std::string why_not = {};
+  // Which is as it must be.
+  bool is_expected = false;
+
+  std::optional<Hosts> hosts = std::nullopt;
 };
 
 class ShmBackend : public BackendDecorator {
  public:
   // `name`: shm, or gloo if no ranks share memory.
-  ShmBackend(absl::string_view name, std::shared_ptr<Engine> engine,
-             Sharing sharing)
+  ShmBackend(absl::string_view name, std::string group_name,
+             std::shared_ptr<Engine> engine, Sharing sharing)
       : BackendDecorator(gloo_internal::BackendOf(name, engine)),
+        group_name_(std::move(group_name)),
         engine_(std::move(engine)),
         sharing_(std::move(sharing)) {}
+
+  absl::Status Supports(const Collective& collective) const override {
+    if (sharing_.regions != nullptr && sharing_.regions->any_released()) {
+      absl::Status freed = CheckFreed(collective);
+      if (!freed.ok()) return freed;
+    }
+    return BackendDecorator::Supports(collective);
+  }
 
   Ending Run(const Collective& collective, ReleasableLock& order) override {
     return inner().Run(collective, order);
@@ -316,45 +229,95 @@ class ShmBackend : public BackendDecorator {
           absl::StrCat("the shm backend has symmetric memory of the CPU, not ",
                        DeviceTypeName(options.device)));
     }
-    Council council(*engine_, options.deadline);
-    const auto all = council.Hear(options.bytes);
-    if (!all.ok()) return all.status();
-    for (int rank = 0; rank < council.world_size(); ++rank) {
-      if ((*all)[rank] == options.bytes) continue;
-      absl::Status status = absl::InvalidArgumentError(
-          absl::StrCat("rank ", rank, " allocates ", (*all)[rank],
-                       " bytes of symmetric memory, rank ", council.rank(), " ",
-                       options.bytes));
-      SetCulpritRank(status, rank);
-      return council.End(status);
+    Council council(*engine_, Step::kAllocateSymmetric, options.deadline);
+    auto piece = Take(council, options.bytes);
+    if (!piece.ok()) {
+      // That code is for what all ranks have agreed upon.
+      return absl::IsResourceExhausted(piece.status())
+                 ? absl::InternalError(piece.status().message())
+                 : piece.status();
     }
-    if (sharing_.regions == nullptr) return Ordinary(options.bytes);
-    auto segment =
-        council.Share(Region::BytesFor(options.bytes, sharing_.count),
-                      sharing_.maker, absl::OkStatus(), regions_file_);
-    if (IsNotShared(segment.status())) {
-      return council.End(
-          absl::ResourceExhaustedError(segment.status().message()));
-    }
-    if (!segment.ok()) return segment.status();
-    regions_file_ = (*segment)->file();
-    auto region = std::make_shared<Region>(*std::move(segment), options.bytes,
-                                           sharing_.place, sharing_.count);
-    sharing_.regions->Add(region);
-    return std::make_shared<Slice>(std::move(region), sharing_.place);
+    if (piece->memory == nullptr) return Lacking(piece->refusal, options.bytes);
+    return std::move(piece->memory);
   }
 
  private:
-  static absl::StatusOr<std::shared_ptr<SymmetricMemory>> Ordinary(
-      size_t bytes) {
-    try {
-      return std::make_shared<OrdinaryMemory>(bytes);
-    } catch (const std::bad_alloc&) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("symmetric memory of ", bytes, " bytes"));
+  // Null: which rank has none.
+  struct Piece {
+    std::shared_ptr<SymmetricMemory> memory = nullptr;
+    Council::Refusal refusal = {};
+  };
+
+  absl::Status CheckFreed(const Collective& collective) const {
+    for (const Collective::Tensors* const tensors :
+         {&collective.tensors, &collective.inputs, &collective.outputs}) {
+      for (const Tensor& tensor : *tensors) {
+        if (!sharing_.regions->WasIn(tensor.data(), tensor.bytes())) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat(tensor.Describe(),
+                         " is in symmetric memory that this rank has freed"));
+      }
     }
+    return absl::OkStatus();
   }
 
+  // In agreement with all ranks. Errors: see Council; kInvalidArgument.
+  absl::StatusOr<Piece> Take(Council& council, size_t bytes) {
+    const auto all = council.Hear(uint64_t{bytes});
+    if (!all.ok()) return all.status();
+    for (int rank = 0; rank < council.world_size(); ++rank) {
+      if ((*all)[rank] == bytes) continue;
+      absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+          "rank ", rank, " allocates ", (*all)[rank],
+          " bytes of symmetric memory, rank ", council.rank(), " ", bytes));
+      SetCulpritRank(status, rank);
+      return council.End(status);
+    }
+    return sharing_.regions == nullptr ? TakeOrdinary(council, bytes)
+                                       : TakeShared(council, bytes);
+  }
+
+  static absl::StatusOr<Piece> TakeOrdinary(Council& council, size_t bytes) {
+    auto memory = OrdinaryMemory::Allocate(bytes);
+    auto refusal = council.FindRefusal(memory.status());
+    if (!refusal.ok()) return refusal.status();
+    if (refusal->has_value()) return Piece{nullptr, **std::move(refusal)};
+    return Piece{*std::move(memory), {}};
+  }
+
+  absl::StatusOr<Piece> TakeShared(Council& council, size_t bytes) {
+    const auto ranks = static_cast<int>(sharing_.hosts->neighbours().size());
+    auto shared =
+        council.Share(Region::BytesFor(bytes, ranks),
+                      sharing_.hosts->neighbours().front(), regions_file_);
+    if (!shared.ok()) return shared.status();
+    if (shared->segment == nullptr) return Piece{nullptr, shared->refusal};
+    regions_file_ = shared->segment->file();
+    const int place = sharing_.hosts->place();
+    auto region = std::make_shared<Region>(std::move(shared->segment), bytes,
+                                           place, ranks);
+    sharing_.regions->Add(region);
+    return Piece{
+        std::make_shared<Slice>(sharing_.regions, std::move(region), place),
+        {}};
+  }
+
+  // The same on all ranks.
+  absl::Status Lacking(const Council::Refusal& refusal, size_t bytes) const {
+    std::string text =
+        absl::StrCat(StepName(Step::kAllocateSymmetric), " on group \"",
+                     group_name_, "\": ", refusal.Describe());
+    if (sharing_.hosts.has_value()) {
+      const int host = sharing_.hosts->host_of(refusal.rank);
+      absl::StrAppend(&text, "; each of ", sharing_.hosts->ranks(host).size(),
+                      " ranks of its host asks for ", bytes);
+    }
+    absl::Status status = absl::ResourceExhaustedError(text);
+    SetCulpritRank(status, refusal.rank);
+    return status;
+  }
+
+  const std::string group_name_;
   const std::shared_ptr<Engine> engine_;
   const Sharing sharing_;
   // Of all symmetric memory; null before there is any.
@@ -362,76 +325,109 @@ class ShmBackend : public BackendDecorator {
 };
 
 // Ranks that are told to go different ways.
-absl::Status CheckAlgorithms(const std::vector<uint64_t>& all, int rank) {
-  const Algorithm algorithm = ForcedAlgorithm();
+absl::Status CheckAlgorithms(const std::vector<Self>& all, int rank) {
+  const Algorithm algorithm = all[rank].algorithm;
   for (size_t peer = 0; peer < all.size(); ++peer) {
-    const auto other =
-        static_cast<Algorithm>((all[peer] & kTraitBits) >> kAlgorithmShift);
-    if (other == algorithm) continue;
+    if (all[peer].algorithm == algorithm) continue;
     // One way's rounds mean nothing to the other.
     return absl::InvalidArgumentError(
         absl::StrCat("environment variable ", kAlgorithmVariable,
                      " must be the same on all ranks: on rank ", peer,
-                     " it is ", AlgorithmText(other), ", on rank ", rank, " ",
-                     AlgorithmText(algorithm)));
+                     " it is ", AlgorithmText(all[peer].algorithm),
+                     ", on rank ", rank, " ", AlgorithmText(algorithm)));
   }
   return absl::OkStatus();
 }
 
-// The ranks of each host share memory from now on. Errors: see Council::Share;
-// kInvalidArgument: they are told to go different ways.
+// What this rank has against it.
+absl::Status FindObjection(const absl::StatusOr<HostIdentity>& identity) {
+  if (ValueOf(kVariable) == "0") {
+    return absl::FailedPreconditionError(absl::StrCat(kVariable, "=0"));
+  }
+  return identity.status();
+}
+
+// Why these ranks share no memory; empty: they may.
+absl::StatusOr<std::string> FindReason(Council& council, const Hosts& hosts,
+                                       const std::vector<Self>& all,
+                                       const absl::Status& objection) {
+  if (std::ranges::none_of(all, &Self::refuses)) {
+    std::vector<HostIdentity> identities;
+    identities.reserve(all.size());
+    for (const Self& self : all) identities.push_back(self.identity);
+    return shm_internal::DescribeStrangers(hosts, identities);
+  }
+  const auto refusal = council.FindRefusal(objection);
+  if (!refusal.ok()) return refusal.status();
+  return refusal->value_or(Council::Refusal()).Describe();
+}
+
+// Does the collectives of `engine`, whose ranks have `segment`s.
+std::unique_ptr<gloo_internal::Shortcut> ShortcutOf(
+    const std::string& group_name, std::unique_ptr<Segment> segment,
+    const Sharing& sharing, Engine& engine, const HostTraits& traits) {
+  const Hosts& hosts = *sharing.hosts;
+  if (hosts.count() == 1) {
+    return std::make_unique<HostCollectives>(
+        std::move(segment), sharing.regions, engine.mesh(), traits);
+  }
+  LOG_FIRST_N(INFO, 1) << "backend shm: group \"" << group_name
+                       << "\" goes in two levels: " << hosts.world_size()
+                       << " ranks on " << hosts.count() << " hosts, "
+                       << hosts.fewest() << " to " << hosts.most()
+                       << " on each";
+  return std::make_unique<TwoLevels>(std::move(segment), sharing.regions, hosts,
+                                     engine.mesh(), traits);
+}
+
+// The ranks of each host share memory from now on, or none does. Errors: see
+// Council; kInvalidArgument: they are told to go different ways.
 absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
                                     Engine& engine) {
-  Council council(engine, options.deadline);
-  const auto all = council.Hear(
-      ThisHost(options) | (engine.mesh().is_near_all() ? kNearBit : 0) |
-      (Board::IsFencedBySleepers() ? kFencedBit : 0) |
-      static_cast<uint64_t>(ForcedAlgorithm()) << kAlgorithmShift);
+  Council council(engine, Step::kFormGroup, options.deadline);
+  const auto identity = shm_internal::IdentifyHost(
+      ValueOf(kHostsVariable) == kByAddress ? options.local_address : "");
+  const absl::Status objection = FindObjection(identity);
+  const auto all =
+      council.Hear(Self{.identity = identity.value_or(HostIdentity()),
+                        .processors = ProcessorBits(),
+                        .is_near_all = engine.mesh().is_near_all(),
+                        .is_fenced_by_sleepers = Board::IsFencedBySleepers(),
+                        .refuses = !objection.ok(),
+                        .algorithm = ForcedAlgorithm()});
   if (!all.ok()) return all.status();
-  bool reads_memory = true;
-  bool sleepers_fence = true;
   std::vector<uint64_t> identities;
   identities.reserve(all->size());
-  for (const uint64_t traits : *all) {
-    identities.push_back(traits & ~kTraitBits);
-    reads_memory &= (traits & kNearBit) != 0;
-    sleepers_fence &= (traits & kFencedBit) != 0;
-  }
-  const Hosts hosts(identities, options.rank);
-  if (hosts.most() == 1) {
-    return absl::NotFoundError("every rank is on a host of its own");
+  for (const Self& self : *all) identities.push_back(self.identity.host);
+  Hosts hosts(identities, options.rank);
+  if (hosts.most() == 1 && std::ranges::count(identities, uint64_t{0}) == 0) {
+    return Sharing{.why_not = "every rank is on a host of its own",
+                   .is_expected = true};
   }
   if (absl::Status bad = CheckAlgorithms(*all, options.rank); !bad.ok()) {
     return council.End(bad);
   }
-  const auto processors = council.Hear(ProcessorBits());
-  if (!processors.ok()) return processors.status();
+  auto reason = FindReason(council, hosts, *all, objection);
+  if (!reason.ok()) return reason.status();
+  if (!reason->empty()) return Sharing{.why_not = *std::move(reason)};
   const auto neighbours = static_cast<int>(hosts.neighbours().size());
-  auto segment = council.Share(Board::BytesFor(neighbours),
-                               hosts.neighbours().front(), CheckWanted());
-  if (!segment.ok()) return segment.status();
-  (*segment)->CloseDescriptor();
-  const HostTraits traits = {
-      .board = {.is_crowded = IsCrowded(hosts.neighbours(), *processors),
-                .sleepers_fence = sleepers_fence},
-      .reads_memory = reads_memory,
-      .algorithm = ForcedAlgorithm()};
-  const Sharing sharing = {.regions = std::make_shared<Regions>(),
-                           .maker = hosts.neighbours().front(),
-                           .place = hosts.place(),
-                           .count = neighbours};
-  if (hosts.count() > 1) {
-    LOG_FIRST_N(INFO, 1) << "backend shm: group \"" << options.group_name
-                         << "\" goes in two levels: " << hosts.world_size()
-                         << " ranks on " << hosts.count() << " hosts, "
-                         << hosts.fewest() << " to " << hosts.most()
-                         << " on each";
-    engine.SetShortcut(std::make_unique<TwoLevels>(
-        *std::move(segment), sharing.regions, hosts, engine.mesh(), traits));
-    return sharing;
+  auto shared =
+      council.Share(Board::BytesFor(neighbours), hosts.neighbours().front());
+  if (!shared.ok()) return shared.status();
+  if (shared->segment == nullptr) {
+    return Sharing{.why_not = shared->refusal.Describe()};
   }
-  engine.SetShortcut(std::make_unique<HostCollectives>(
-      *std::move(segment), sharing.regions, engine.mesh(), traits));
+  shared->segment->CloseDescriptor();
+  const HostTraits traits = {
+      .board = {.is_crowded = IsCrowded(hosts.neighbours(), *all),
+                .sleepers_fence =
+                    std::ranges::all_of(*all, &Self::is_fenced_by_sleepers)},
+      .reads_memory = std::ranges::all_of(*all, &Self::is_near_all),
+      .algorithm = ForcedAlgorithm()};
+  Sharing sharing = {.regions = std::make_shared<Regions>(),
+                     .hosts = std::move(hosts)};
+  engine.SetShortcut(ShortcutOf(options.group_name, std::move(shared->segment),
+                                sharing, engine, traits));
   return sharing;
 }
 
@@ -440,32 +436,29 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
 absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
     const BackendOptions& options) {
   if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
-  auto engine = gloo_internal::JoinGroup(options);
+  auto engine = gloo_internal::JoinGroup("shm", options);
   if (!engine.ok()) return engine.status();
-  absl::StatusOr<Sharing> sharing = Sharing();
-  absl::string_view name = "gloo";
-  if (options.world_size > 1) {
-    sharing = ShareMemory(options, **engine);
-    if (sharing.ok()) name = "shm";
-    if (IsNotShared(sharing.status())) {
-      const std::string what =
-          absl::StrCat("backend shm: the ranks of group \"", options.group_name,
-                       "\" share no memory, their collectives take "
-                       "connections: ",
-                       sharing.status().message());
-      if (absl::IsNotFound(sharing.status())) {
-        // On as many hosts as there are ranks that is as it must be.
-        LOG_FIRST_N(INFO, 1) << what;
-      } else {
-        LOG_FIRST_N(WARNING, 1) << what;
-      }
-      sharing = Sharing();
+  absl::StatusOr<Sharing> sharing =
+      options.world_size > 1 ? ShareMemory(options, **engine) : Sharing();
+  if (!sharing.ok()) {
+    (*engine)->Stop();
+    return sharing.status();
+  }
+  if (!sharing->why_not.empty()) {
+    const std::string what =
+        absl::StrCat("backend shm: the ranks of group \"", options.group_name,
+                     "\" share no memory, their collectives take connections: ",
+                     sharing->why_not);
+    // On as many hosts as there are ranks that is as it must be.
+    if (sharing->is_expected) {
+      LOG_FIRST_N(INFO, 1) << what;
+    } else {
+      LOG_FIRST_N(WARNING, 1) << what;
     }
   }
-  auto backend = std::make_unique<ShmBackend>(
-      name, *std::move(engine), sharing.ok() ? *sharing : Sharing());
-  if (!sharing.ok()) return sharing.status();
-  return backend;
+  return std::make_unique<ShmBackend>(
+      sharing->regions == nullptr ? "gloo" : "shm", options.group_name,
+      *std::move(engine), *std::move(sharing));
 }
 
 }  // namespace muster::dataplane

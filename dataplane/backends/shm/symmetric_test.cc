@@ -1,36 +1,23 @@
 // Collectives in symmetric memory of the shm backend.
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "dataplane/backend.h"
-#include "dataplane/backends/shm/regions.h"
-#include "dataplane/backends/shm/segment.h"
 #include "dataplane/communicator.h"
 #include "dataplane/instant.h"
 #include "dataplane/testing/local_world.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane {
 namespace {
 
-using shm_internal::Region;
-using shm_internal::Segment;
-using ::testing::HasSubstr;
 using testing::LocalWorld;
 
 using Memory = std::shared_ptr<SymmetricMemory>;
@@ -64,23 +51,6 @@ bool AllAre(absl::Span<const float> values, float value) {
 
 absl::Status Do(Communicator& communicator, const Collective& collective) {
   return communicator.Start(collective)->Wait();
-}
-
-// KiB of this process's memory that is of segments, and there.
-int64_t SharedKib() {
-  std::ifstream file("/proc/self/smaps");
-  std::string line;
-  bool is_segment = false;
-  int64_t sum = 0;
-  while (std::getline(file, line)) {
-    if (line.find('-') != std::string::npos && line.find(' ') > 10) {
-      is_segment = line.find("/memfd:muster-") != std::string::npos;
-    }
-    if (is_segment && line.rfind("Pss:", 0) == 0) {
-      sum += std::atoll(line.c_str() + 4);
-    }
-  }
-  return sum;
 }
 
 // Ranks, and elements of one: of all ways to go.
@@ -398,172 +368,6 @@ TEST_P(SymmetricHostsTest, ATensorMayBeWrittenAtOnce) {
       const size_t expected = reduces ? ranks() - 1 : root;
       EXPECT_TRUE(AllAre(Values(tensor), static_cast<float>(expected + i)));
     }
-  });
-}
-
-TEST(SymmetricMemoryTest, ItGoesWithItsOwnerAndNotWithTheGroup) {
-  constexpr size_t kBytes = 8 << 20;
-  std::vector<Memory> memories(3);
-  {
-    LocalWorld world({.backend = "shm", .world_size = 3});
-    const int64_t before = SharedKib();
-    world.OnEachRank([&](Communicator& communicator) {
-      Memory& memory = memories[communicator.rank()];
-      for (int i = 0; i < 5; ++i) {
-        memory = nullptr;
-        auto allocated = Allocate(communicator, kBytes);
-        ASSERT_TRUE(allocated.ok()) << allocated.status();
-        memory = *std::move(allocated);
-        Fill(Part(memory, 0, kBytes / sizeof(float)), 1);
-      }
-    });
-    // Of three ranks; what is not needed any more is not there.
-    EXPECT_LE(SharedKib() - before, 3 * (kBytes >> 10) + 100);
-    memories[1] = nullptr;
-    EXPECT_LE(SharedKib() - before, 2 * (kBytes >> 10) + 100);
-  }
-  EXPECT_TRUE(AllAre(Values(Part(memories[0], 0, kBytes / sizeof(float))), 1));
-  memories.clear();
-  EXPECT_EQ(SharedKib(), 0);
-}
-
-// How many lines of `file` have `word`.
-int64_t LinesWith(const std::string& file, const std::string& word) {
-  std::ifstream in(file);
-  std::string line;
-  int64_t found = 0;
-  while (std::getline(in, line)) found += line.find(word) != std::string::npos;
-  return found;
-}
-
-int64_t OpenDescriptors() {
-  const std::filesystem::directory_iterator open("/proc/self/fd");
-  return std::distance(begin(open), end(open));
-}
-
-TEST(SymmetricMemoryTest, ManyPiecesNeedNoMoreDescriptorsThanOne) {
-  LocalWorld world({.backend = "shm", .world_size = 3});
-  std::vector<std::vector<Memory>> memories(3);
-  const auto allocate = [&](int pieces) {
-    world.OnEachRank([&](Communicator& communicator) {
-      for (int i = 0; i < pieces; ++i) {
-        auto memory = Allocate(communicator, 4096);
-        ASSERT_TRUE(memory.ok()) << memory.status();
-        Fill(Part(*memory, 0, 1024), static_cast<float>(i));
-        memories[communicator.rank()].push_back(*std::move(memory));
-      }
-    });
-  };
-  allocate(1);
-  const int64_t of_one = OpenDescriptors();
-  allocate(40);
-  EXPECT_EQ(OpenDescriptors(), of_one);
-  // And each is another one.
-  for (const auto& of_rank : memories) {
-    for (int i = 0; i < 40; ++i) {
-      EXPECT_TRUE(
-          AllAre(Values(Part(of_rank[i + 1], 0, 1024)), static_cast<float>(i)));
-    }
-  }
-}
-
-TEST(SymmetricMemoryTest, WhatAllHaveFreedIsNotMappedForEver) {
-  LocalWorld world({.backend = "shm", .world_size = 2});
-  const auto allocate = [&](int times) {
-    world.OnEachRank([&](Communicator& communicator) {
-      for (int i = 0; i < times; ++i) {
-        ASSERT_TRUE(Allocate(communicator, 4096).ok());
-        // Both have freed it.
-        ASSERT_TRUE(Do(communicator, {.kind = CollectiveKind::kBarrier}).ok());
-      }
-    });
-    return LinesWith("/proc/self/maps", "memfd:muster-");
-  };
-  EXPECT_EQ(allocate(2), allocate(20));
-}
-
-// The same region as two of three ranks have it.
-class RegionTest : public ::testing::Test {
- protected:
-  static constexpr size_t kBytes = 300'000;
-
-  void SetUp() override {
-    const size_t bytes = Region::BytesFor(kBytes, 3);
-    auto made = Segment::Create(bytes);
-    ASSERT_TRUE(made.ok()) << made.status();
-    auto opened = Segment::Open((*made)->place(), bytes);
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    zero_ = std::make_unique<Region>(*std::move(made), kBytes, 0, 3);
-    two_ = std::make_unique<Region>(*std::move(opened), kBytes, 2, 3);
-  }
-
-  std::unique_ptr<Region> zero_;
-  std::unique_ptr<Region> two_;
-};
-
-TEST_F(RegionTest, SlicesAreSharedAndNothingBetweenThemCanBeTouched) {
-  zero_->slice(0)[7] = std::byte{5};
-  EXPECT_EQ(two_->slice(0)[7], std::byte{5});
-  two_->slice(0)[8] = std::byte{6};
-  EXPECT_EQ(zero_->slice(0)[8], std::byte{6});
-  // Where this process cannot write, the system says so.
-  const int zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
-  constexpr size_t kRounded = (kBytes + 65'535) / 65'536 * 65'536;
-  for (int rank = 0; rank < 3; ++rank) {
-    std::byte* const slice = zero_->slice(rank);
-    EXPECT_EQ(read(zeros, slice, 1), 1) << rank;
-    EXPECT_EQ(read(zeros, slice + kBytes - 1, 1), 1) << rank;
-    EXPECT_EQ(read(zeros, slice - 1, 1), -1) << rank;
-    EXPECT_EQ(read(zeros, slice + kRounded, 1), -1) << rank;
-  }
-  close(zeros);
-}
-
-TEST_F(RegionTest, WhatIsWithdrawnIsItsOwnersAlone) {
-  std::byte* const own = zero_->slice(0);
-  std::byte* const theirs = two_->slice(0);
-  for (size_t at = 0; at < kBytes; ++at) own[at] = std::byte{1};
-  constexpr size_t kFirst = 70'000;
-  constexpr size_t kCount = 150'000;
-  ASSERT_TRUE(zero_->Withdraw(kFirst, kCount).ok());
-  for (size_t at = 0; at < kBytes; ++at) EXPECT_EQ(own[at], std::byte{1});
-  for (size_t at = 0; at < kBytes; ++at) theirs[at] = std::byte{2};
-  for (size_t at = kFirst; at < kFirst + kCount; ++at) {
-    ASSERT_EQ(own[at], std::byte{1}) << at;
-    own[at] = std::byte{3};
-    ASSERT_EQ(theirs[at], std::byte{2}) << at;
-  }
-  // The rest is shared as before.
-  EXPECT_EQ(own[0], std::byte{2});
-  EXPECT_EQ(own[kBytes - 1], std::byte{2});
-}
-
-TEST(SymmetricMemoryTest, DifferentSizesAreAnErrorThatShowsBoth) {
-  LocalWorld world({.backend = "shm", .world_size = 3});
-  world.OnEachRank([&](Communicator& communicator) {
-    const auto memory =
-        Allocate(communicator, communicator.rank() == 1 ? 12 : 8);
-    EXPECT_EQ(memory.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(memory.status().message()),
-                HasSubstr(communicator.rank() == 1
-                              ? "rank 0 allocates 8 bytes of symmetric memory, "
-                                "rank 1 12"
-                              : absl::StrCat("rank 1 allocates 12 bytes of "
-                                             "symmetric memory, rank ",
-                                             communicator.rank(), " 8")));
-  });
-}
-
-TEST(SymmetricMemoryTest, MoreThanThereIsIsAnErrorOnAllRanks) {
-  LocalWorld world({.backend = "shm", .world_size = 2});
-  world.OnEachRank([&](Communicator& communicator) {
-    const absl::Status status =
-        Allocate(communicator, size_t{1} << 50).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-    EXPECT_THAT(
-        std::string(status.message()),
-        HasSubstr(communicator.rank() == 0 ? "bytes: there are "
-                                           : "rank 0 does not get at it"));
   });
 }
 

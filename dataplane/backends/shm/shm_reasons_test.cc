@@ -1,0 +1,114 @@
+// Why ranks of one host share no memory: all of them say so, in the same words.
+// The first group of a process does, so none is made in this one.
+
+#include <sys/resource.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dataplane/backends/shm/shm_backend.h"
+#include "dataplane/communicator.h"
+#include "dataplane/factory.h"
+#include "dataplane/testing/process_world.h"
+#include "glog/logging.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr int kRanks = 3;
+
+// What this process has logged, from the first one on.
+class LoggedTexts : public google::LogSink {
+ public:
+  static LoggedTexts& Get() {
+    static auto* const texts = [] {
+      auto* const made = new LoggedTexts;
+      google::AddLogSink(made);
+      return made;
+    }();
+    return *texts;
+  }
+  void send(google::LogSeverity, const char*, const char*, int, const std::tm*,
+            const char* message, size_t bytes) override {
+    text_.append(message, bytes);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+// What ranks say that form a group of shm, of whom each first does `before`.
+std::vector<testing::RankOutcome> FormAfter(
+    const std::string& name, const std::function<void(int rank)>& before) {
+  EXPECT_TRUE(RegisterBackend(name, {DeviceType::kCpu},
+                              [before](const BackendOptions& options) {
+                                LoggedTexts::Get();
+                                before(options.rank);
+                                return CreateShmBackend(options);
+                              })
+                  .ok());
+  testing::ProcessWorld world(name, kRanks, [](Communicator& communicator) {
+    return absl::StrCat(communicator.backend_name(), " ",
+                        LoggedTexts::Get().text());
+  });
+  return world.Join();
+}
+
+TEST(ShmReasonTest, ARankThatDoesNotWantToIsNamedOnAll) {
+  const auto outcomes = FormAfter("shm-unwilling", [](int rank) {
+    if (rank == 1) setenv("MUSTER_SHM", "0", 1);
+  });
+  for (const auto& outcome : outcomes) {
+    EXPECT_THAT(outcome.report,
+                AllOf(StartsWith("gloo "),
+                      HasSubstr("the ranks of group \"world\" share no memory, "
+                                "their collectives take connections: rank 1: "
+                                "MUSTER_SHM=0")));
+  }
+}
+
+TEST(ShmReasonTest, ALimitOfFilesIsNamedOnAll) {
+  const auto outcomes = FormAfter("shm-limited", [](int rank) {
+    const rlimit limit = {.rlim_cur = 4096, .rlim_max = RLIM_INFINITY};
+    if (rank == 0) setrlimit(RLIMIT_FSIZE, &limit);
+  });
+  for (const auto& outcome : outcomes) {
+    EXPECT_THAT(outcome.report,
+                AllOf(StartsWith("gloo "), HasSubstr("rank 0: shared memory of "),
+                      HasSubstr(": RLIMIT_FSIZE (ulimit -f) is 4096")));
+  }
+}
+
+TEST(ShmReasonTest, ARankOfAnotherBackendIsNamedWithIt) {
+  ASSERT_TRUE(RegisterBackend("shm-or-gloo", {DeviceType::kCpu},
+                              [](const BackendOptions& options) {
+                                return options.rank == 1
+                                           ? CreateBackend("gloo", options)
+                                           : CreateShmBackend(options);
+                              })
+                  .ok());
+  testing::ProcessWorld world("shm-or-gloo", kRanks,
+                              [](Communicator&) { return "formed"; });
+  const auto outcomes = world.Join();
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_THAT(
+        outcomes[rank].report,
+        HasSubstr(rank == 1
+                      ? "rank 0 has backend \"shm\", rank 1 \"gloo\""
+                      : "rank 1 has backend \"gloo\", rank "));
+  }
+}
+
+}  // namespace
+}  // namespace muster::dataplane
