@@ -1,6 +1,6 @@
 // Gloo's own collectives, as a peer of muster-bench (worker/bench/README.md):
 //
-//   muster-bench all_reduce --nproc=4 --peer=bin/gloo_peer
+//   muster-bench all_reduce --nproc=4 --backend=gloo --peer=bin/gloo_peer
 //
 // With the argument `bcube` or `hd` all_reduce takes that algorithm (hd: of
 // float32 alone) instead of the ring.

@@ -53,6 +53,9 @@ constexpr const char* kWorldFolder = "MUSTER_BENCH_WORLD_FOLDER";
 // How long the other ranks may take to end once one has failed.
 constexpr int kEndingSeconds = 5;
 
+// Of wrong options.
+constexpr int kUsage = 2;
+
 int Fail(absl::string_view what) {
   std::cerr << "muster-bench: " << what << std::endl;
   return 1;
@@ -434,6 +437,12 @@ class Run {
   std::vector<Row> rows_;
 };
 
+// Of --backend.
+class WrongBackend : public DistError {
+ public:
+  using DistError::DistError;
+};
+
 void Join(const BenchOptions& options) {
   try {
     InitProcessGroupOptions group = {.backend = options.BackendSpec(),
@@ -443,6 +452,12 @@ void Join(const BenchOptions& options) {
     if (device.type == DeviceType::kCuda) group.device_id = device.index;
     InitProcessGroup(group);
   } catch (const DistError& error) {
+    // Libraries that the environment names are loaded by now.
+    const absl::Status backend = dataplane::CheckBackend(options.BackendSpec());
+    if (absl::IsInvalidArgument(backend)) {
+      throw WrongBackend(absl::InvalidArgumentError(
+          absl::StrCat("--backend: ", backend.message())));
+    }
     if (std::getenv("RANK") != nullptr) throw;
     throw DistError(absl::Status(
         error.status().code(),
@@ -520,6 +535,9 @@ int RunRank(const BenchOptions& options) {
     const bool all_right = MeasureAll(options);
     DestroyProcessGroup();
     return all_right ? 0 : 1;
+  } catch (const WrongBackend& error) {
+    FailRank(error.what());
+    return kUsage;
   } catch (const DistError& error) {
     return FailRank(error.what());
   }
@@ -531,7 +549,7 @@ int Main(const std::vector<std::string>& arguments) {
   if (!options.ok()) {
     std::cerr << "muster-bench: " << options.status().message()
               << "; see muster-bench --help" << std::endl;
-    return 2;
+    return kUsage;
   }
   if (options->help) {
     std::cout << BenchHelpText();

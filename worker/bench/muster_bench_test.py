@@ -46,8 +46,8 @@ class BenchTest(unittest.TestCase):
             return json.load(file)
 
     def test_every_operation_is_measured_and_right(self):
-        rows = self.figures(BENCH, *ALL, "--nproc=2", "--minbytes=4",
-                            "--maxbytes=256K", "--stepfactor=256", *QUICK)
+        rows = self.figures(BENCH, *ALL, "--nproc=2", "--backend=gloo",
+                            "--minbytes=4", "--maxbytes=256K", "--stepfactor=256", *QUICK)
         for row in rows:
             self.assertLessEqual(FIELDS, set(row))
             self.assertEqual(row["wrong"], 0, row)
@@ -73,8 +73,9 @@ class BenchTest(unittest.TestCase):
              "barrier": "dissemination"})
 
     def test_what_ran_stands_beside_the_time(self):
+        # By what groups have that name no backend.
         command = [BENCH, "all_reduce", "broadcast", "--nproc=2",
-                   "--backend=shm", "--minbytes=1K", "--maxbytes=64K",
+                   "--minbytes=1K", "--maxbytes=64K",
                    "--stepfactor=64", *QUICK]
 
         def ran(**environment):
@@ -109,14 +110,13 @@ class BenchTest(unittest.TestCase):
 
     def test_a_peer_takes_its_turn(self):
         rows = self.figures(BENCH, "all_reduce", "--nproc=2", "--maxbytes=4",
-                            f"--peer={GLOO_PEER}", *QUICK)
+                            "--backend=gloo", f"--peer={GLOO_PEER}", *QUICK)
         self.assertEqual([row["backend"] for row in rows], ["gloo", "raw_gloo"])
         self.assertGreater(rows[1]["ratio"], 0)
 
     def test_symmetric_memory_has_a_limit_beside_it(self):
         rows = self.figures(BENCH, "all_reduce", "all_gather", "--nproc=3",
-                            "--backend=shm", "--memory=symmetric",
-                            "--maxbytes=1M", "--stepfactor=512", "--place=in",
+                            "--memory=symmetric", "--maxbytes=1M", "--stepfactor=512", "--place=in",
                             f"--peer={LIMIT_PEER}", *QUICK)
         self.assertEqual(
             [(row["op"], row["backend"], row["bytes"]) for row in rows],
@@ -256,6 +256,7 @@ class BenchTest(unittest.TestCase):
     def test_tensors_on_devices_go_by_gloo(self):
         # Three ranks share two devices.
         rows = self.figures(BENCH, *ALL, "--nproc=3", "--device=cuda",
+                            "--backend=gloo",
                             "--maxbytes=256K", "--stepfactor=65536", *QUICK,
                             **DEVICES)
         self.assertEqual({row["op"] for row in rows}, set(ALL))
@@ -291,7 +292,7 @@ class BenchTest(unittest.TestCase):
             self.assertEqual({row["wrong"] for row in rows}, {0})
             self.assertEqual({row["device"] for row in rows}, {"cuda"})
         done = run(BENCH, "all_reduce", "--nproc=2", "--device=cuda",
-                   "--memory=symmetric", "--maxbytes=4", *QUICK, **DEVICES)
+                   "--backend=gloo", "--memory=symmetric", "--maxbytes=4", *QUICK, **DEVICES)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("the gloo backend has no symmetric memory", done.stderr)
 
@@ -315,14 +316,15 @@ class BenchTest(unittest.TestCase):
             self.assertEqual({row["wrong"] for row in rows}, {0})
 
     def test_without_a_device_it_is_said_what_is_missing(self):
-        done = run(BENCH, "all_reduce", "--nproc=2", "--backend=nccl",
-                   **NO_DEVICES)
-        self.assertEqual(done.returncode, 1)
-        self.assertIn('muster-bench: backend "nccl" cannot be used here: no '
-                      'NCCL: environment variable MUSTER_NCCL_LIBRARY: ',
-                      done.stderr)
+        for backend in (["--backend=nccl"], ["--device=cuda"]):
+            done = run(BENCH, "all_reduce", "--nproc=2", *backend,
+                       **NO_DEVICES)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn('muster-bench: backend "nccl" cannot be used here: '
+                          'no NCCL: environment variable '
+                          'MUSTER_NCCL_LIBRARY: ', done.stderr)
         done = run(BENCH, "all_reduce", "--nproc=2", "--device=cuda",
-                   **NO_DEVICES)
+                   "--backend=gloo", **NO_DEVICES)
         self.assertEqual(done.returncode, 1)
         self.assertIn('muster-bench: backend "cuda:gloo" cannot be used here: '
                       'no CUDA runtime: environment variable '
@@ -343,7 +345,7 @@ class BenchTest(unittest.TestCase):
 
     def test_too_much_memory_of_a_device_is_an_error(self):
         done = run(BENCH, "all_reduce", "--nproc=1", "--device=cuda",
-                   "--minbytes=1024G", "--maxbytes=1024G", "--check=0",
+                   "--backend=gloo", "--minbytes=1024G", "--maxbytes=1024G", "--check=0",
                    **DEVICES)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertEqual(done.stderr, "muster-bench: no memory for all_reduce "
@@ -352,12 +354,12 @@ class BenchTest(unittest.TestCase):
 
     def test_tuning_prints_rows_of_the_table(self):
         done = run(BENCH, "broadcast", "--nproc=2", "--tune=1", "--maxbytes=4",
-                   *QUICK)
+                   "--backend=gloo", *QUICK)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"\n    {CollectiveKind::kBroadcast, 2, "
                                       r"kAnyBytes, Algorithm::k(Tree|Chain)},")
         done = run(BENCH, "all_reduce", "--nproc=2", "--tune=1", "--maxbytes=4",
-                   "--backend=shm", *QUICK)
+                   *QUICK)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"\n    {CollectiveKind::kAllReduce, "
                                       r"Memory::kOrdinary, 2, (true|false), "
@@ -367,6 +369,11 @@ class BenchTest(unittest.TestCase):
         done = run(BENCH, "all_reduce", "--minbytes=x")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--minbytes must be bytes", done.stderr)
+        done = run(BENCH, "all_reduce", "--nproc=2", "--backend=shmm")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('muster-bench: --backend: ', done.stderr)
+        self.assertIn('"shmm"', done.stderr)
+        self.assertEqual(done.stderr.count("muster-bench:"), 1, done.stderr)
         done = run(BENCH, "broadcast", "--nproc=2", "--root=2")
         self.assertEqual(done.returncode, 1)
         self.assertEqual(done.stderr,

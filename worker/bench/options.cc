@@ -62,8 +62,10 @@ ABSL_FLAG(std::string, root, "0",
 ABSL_FLAG(std::string, place, "both",
           "out: results go to other memory than they come from; in: to the "
           "same; both, as far as the operation has them");
-ABSL_FLAG(std::string, backend, "gloo",
-          "backend of the group: gloo, nccl, or one that is registered");
+ABSL_FLAG(std::string, backend, "",
+          "backend of the group: shm, gloo, mpi, nccl, or one that is "
+          "registered. Empty: what groups have, shm of CPU tensors (gloo where "
+          "ranks share no memory), nccl of CUDA tensors");
 ABSL_FLAG(
     std::string, device, "",
     "where the tensors are: cpu, or cuda, of which each rank takes the "
@@ -71,7 +73,8 @@ ABSL_FLAG(
     "there are more of them. Empty: cuda of nccl, else cpu");
 ABSL_FLAG(std::string, memory, "ordinary",
           "what the tensors are in: ordinary (or 0), or symmetric (or 2), "
-          "which the ranks of a group share: AllocateSymmetric");
+          "which the ranks of a group share: AllocateSymmetric, of shm and "
+          "nccl");
 ABSL_FLAG(int, cta_policy, -1,
           "of nccl, how many processors of the device a collective takes: 0 "
           "NCCL's default, 1 as few as do, 2 none where copy engines can do "
@@ -93,7 +96,7 @@ ABSL_FLAG(std::string, peer, "",
           "arguments; several with commas");
 ABSL_FLAG(std::string, json, "", "file for the figures; none if empty");
 ABSL_FLAG(int, tune, 0,
-          "1: measure each algorithm that the backend (gloo, shm) has for the "
+          "1: measure each algorithm that the backend (shm, gloo) has for the "
           "operations, and print the fastest of each size as rows of its "
           "table; needs --nproc");
 ABSL_FLAG(std::string, timeout, "2m",
@@ -398,6 +401,9 @@ absl::Status ReadFlags(const OptionTable& given, BenchOptions& options) {
   status.Update(ReadMemory(given, options));
   options.backend = absl::GetFlag(FLAGS_backend);
   status.Update(ReadDevice(given, options));
+  if (options.backend.empty()) {
+    options.backend = IsForCuda(options) ? "nccl" : "shm";
+  }
   status.Update(ReadCtaPolicy(given, options));
   status.Update(ReadBool(given.Name("report_timestamps"),
                          absl::GetFlag(FLAGS_report_timestamps),
@@ -417,7 +423,7 @@ absl::Status ReadFlags(const OptionTable& given, BenchOptions& options) {
   }
   if (status.ok() && options.tune && FindTunable(options.backend) == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat(given.Name("tune"), " needs --backend=gloo or shm, got \"",
+        absl::StrCat(given.Name("tune"), " needs --backend=shm or gloo, got \"",
                      options.backend, "\""));
   }
   status.Update(ReadTimeout(given, options));

@@ -161,7 +161,7 @@ TEST_F(BenchOptionsTest, TheBackendSaysWhereTensorsAreUnlessToldOtherwise) {
   };
   const BenchOptions on_cpu = parse({});
   EXPECT_EQ(on_cpu.device, DeviceType::kCpu);
-  EXPECT_EQ(on_cpu.BackendSpec(), "gloo");
+  EXPECT_EQ(on_cpu.BackendSpec(), "shm");
   EXPECT_TRUE(on_cpu.blocking);
 
   const BenchOptions nccl = parse({"--backend=nccl", "-g", "4", "-t", "2"});
@@ -170,8 +170,9 @@ TEST_F(BenchOptionsTest, TheBackendSaysWhereTensorsAreUnlessToldOtherwise) {
   EXPECT_FALSE(nccl.blocking);
   EXPECT_EQ(nccl.nproc, 8);
 
-  const BenchOptions gloo =
-      parse({"--device=cuda", "--blocking=1", "--nproc=2", "--ngpus=0"});
+  EXPECT_EQ(parse({"--device=cuda"}).BackendSpec(), "cuda:nccl,cpu:gloo");
+  const BenchOptions gloo = parse({"--backend=gloo", "--device=cuda",
+                                   "--blocking=1", "--nproc=2", "--ngpus=0"});
   EXPECT_EQ(gloo.BackendSpec(), "cuda:gloo,cpu:gloo");
   EXPECT_TRUE(gloo.blocking);
   EXPECT_EQ(gloo.nproc, 2);
@@ -207,7 +208,7 @@ TEST_F(BenchOptionsTest, WhatIsForOneKindOfTensorsIsNotForTheOther) {
             "--memory must be ordinary (0) or symmetric (2), got \"1\"");
   EXPECT_EQ(ErrorOf({"barrier", "--memory=ordinary", "--device=cpu", "--tune=1",
                      "--nproc=2", "--backend=mpi"}),
-            "--tune needs --backend=gloo or shm, got \"mpi\"");
+            "--tune needs --backend=shm or gloo, got \"mpi\"");
 }
 
 TEST_F(BenchOptionsTest, SizesMustBeInOrder) {
