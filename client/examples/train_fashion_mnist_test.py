@@ -77,7 +77,8 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stderr.count(
             "gradients are in ordinary memory: "), 1, result.stderr)
-        self.assertIn("RLIMIT_FSIZE (ulimit -f) is 1000000", result.stderr)
+        self.assertIn("RLIMIT_FSIZE (ulimit -f) is 1000000 bytes",
+                      result.stderr)
 
     def test_with_tensors_on_devices_the_losses_are_the_same(self):
         # By a CUDA and an NCCL of the host, with two devices.

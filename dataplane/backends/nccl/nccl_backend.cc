@@ -164,7 +164,7 @@ class NcclBackend : public Backend {
       return status_;
     };
     const auto piece = AllocatePiece(options.bytes);
-    if (!piece.ok()) return piece.status();
+    if (!piece.ok()) return OfThisRank(piece.status());
     absl::Status status =
         AgreeOnBytes(options_, **piece, options.deadline, over);
     if (status.ok()) status = Register(*piece, options.deadline);
@@ -175,7 +175,7 @@ class NcclBackend : public Backend {
       MutexLock lock(mutex_);
       End(status);
       GiveBack(*piece);
-      return status;
+      return OfThisRank(status);
     }
     ForgetBytes(options_, **piece, options.deadline);
     return std::make_shared<OwnedPiece>(*piece, returns_);

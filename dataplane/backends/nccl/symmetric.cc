@@ -127,6 +127,12 @@ std::shared_ptr<Errand> SymmetricPiece::GivingBack(
   return std::make_shared<Return>(std::move(piece), late);
 }
 
+absl::Status OfThisRank(const absl::Status& status) {
+  return absl::IsResourceExhausted(status)
+             ? absl::InternalError(status.message())
+             : status;
+}
+
 absl::Status AgreeOnBytes(const BackendOptions& group,
                           const SymmetricPiece& piece, Instant deadline,
                           const std::function<absl::Status()>& over) {

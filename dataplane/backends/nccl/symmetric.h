@@ -81,6 +81,11 @@ class SymmetricPiece : public Errand {
   absl::Status why_ ABSL_GUARDED_BY(mutex_);
 };
 
+// An error of Backend::AllocateSymmetric that this rank has: kInternal in the
+// place of kResourceExhausted (the store's limits), which would say that all
+// ranks have found out together.
+absl::Status OfThisRank(const absl::Status& status);
+
 // Whether all ranks of the group want as many bytes, which NCCL does not ask:
 // each says in the store how many, and waits for the others. `over` as for
 // SymmetricPiece::Await.

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <future>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -181,6 +182,24 @@ TEST_F(SymmetricTest, SizesThatDifferEndTheGroup) {
                 "group \"world\": rank 0 allocates 8 bytes of symmetric "
                 "memory, rank 1 4"));
   EXPECT_EQ(Wait(AllReduce(0, TensorOf(0, 1, 1))), all[0].status());
+}
+
+// Others do not know of it, and so it is not said as if they did.
+TEST_F(SymmetricTest, AStoreWithoutRoomEndsTheGroup) {
+  class FullStore : public dataplane::testing::InMemoryStore {
+   public:
+    absl::Status SetBy(const std::string& key, const std::string& value,
+                       Instant) override {
+      return key.starts_with("nccl/symmetric/")
+                 ? absl::ResourceExhaustedError("1 key of at most 1")
+                 : Set(key, value);
+    }
+  };
+  store_ = std::make_shared<FullStore>();
+  Make(2, 0);
+  const absl::Status status =
+      backends_[0]->AllocateSymmetric({.bytes = 4}).status();
+  EXPECT_EQ(status, absl::InternalError("1 key of at most 1"));
 }
 
 TEST_F(SymmetricTest, NothingIsLeftInTheStore) {

@@ -65,7 +65,7 @@ std::string AddressSpaceLimitText() {
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
     return "";
   }
-  return absl::StrCat("; RLIMIT_AS (ulimit -v) is ", limit.rlim_cur);
+  return absl::StrCat("; RLIMIT_AS (ulimit -v) is ", limit.rlim_cur, " bytes");
 }
 
 MemoryLeft FindMemoryLeft(const std::string& root) {

@@ -23,8 +23,8 @@ struct MemoryLeft {
 // tests.
 MemoryLeft FindMemoryLeft(const std::string& root = "");
 
-// "; RLIMIT_AS (ulimit -v) is 1048576" where this process has such a limit,
-// for errors of who got no memory.
+// "; RLIMIT_AS (ulimit -v) is 1048576 bytes" where this process has such a
+// limit, for errors of who got no memory.
 std::string AddressSpaceLimitText();
 
 }  // namespace muster::dataplane::shm_internal

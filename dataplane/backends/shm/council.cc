@@ -68,8 +68,8 @@ absl::StatusOr<Council::Shared> Council::Share(
   }
   const auto places = Hear(place);
   if (!places.ok()) return places.status();
-  // Where it was not made, its maker says why.
-  if (rank() != maker && (*places)[maker].process != 0) {
+  // One that was not made is not found; its maker, who comes first, says why.
+  if (rank() != maker) {
     auto segment = Segment::Open((*places)[maker], bytes, file);
     had = segment.status();
     if (segment.ok()) shared.segment = *std::move(segment);

@@ -72,7 +72,7 @@ absl::Status CheckFileLimit(size_t offset, size_t bytes) {
   return absl::ResourceExhaustedError(absl::StrCat(
       "shared memory of ", bytes, " bytes",
       offset == 0 ? "" : absl::StrCat(" behind ", offset, " others"),
-      ": RLIMIT_FSIZE (ulimit -f) is ", limit.rlim_cur));
+      ": RLIMIT_FSIZE (ulimit -f) is ", limit.rlim_cur, " bytes"));
 }
 
 }  // namespace

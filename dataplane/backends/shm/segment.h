@@ -35,7 +35,6 @@ class Segment {
   // Where the others find it. `nonce` is part of the descriptor's name: on
   // another host, or among other process numbers, nothing is called so.
   struct Place {
-    // 0: of none.
     uint64_t process = 0;
     uint64_t descriptor = 0;
     uint64_t nonce = 0;

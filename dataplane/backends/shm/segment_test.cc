@@ -98,7 +98,7 @@ TEST(SegmentTest, WhatCannotBeHadIsAnErrorThatSaysHowMuch) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("shared memory of 1048576 bytes: RLIMIT_FSIZE (ulimit "
-                        "-f) is 524288"));
+                        "-f) is 524288 bytes"));
   const absl::Status huge = Segment::Create(size_t{1} << 60).status();
   EXPECT_EQ(huge.code(), absl::StatusCode::kResourceExhausted) << huge;
   EXPECT_THAT(

@@ -84,9 +84,10 @@ TEST(ShmReasonTest, ALimitOfFilesIsNamedOnAll) {
     if (rank == 0) setrlimit(RLIMIT_FSIZE, &limit);
   });
   for (const auto& outcome : outcomes) {
-    EXPECT_THAT(outcome.report,
-                AllOf(StartsWith("gloo "), HasSubstr("rank 0: shared memory of "),
-                      HasSubstr(": RLIMIT_FSIZE (ulimit -f) is 4096")));
+    EXPECT_THAT(
+        outcome.report,
+        AllOf(StartsWith("gloo "), HasSubstr("rank 0: shared memory of "),
+              HasSubstr(": RLIMIT_FSIZE (ulimit -f) is 4096 bytes")));
   }
 }
 
@@ -104,9 +105,8 @@ TEST(ShmReasonTest, ARankOfAnotherBackendIsNamedWithIt) {
   for (int rank = 0; rank < kRanks; ++rank) {
     EXPECT_THAT(
         outcomes[rank].report,
-        HasSubstr(rank == 1
-                      ? "rank 0 has backend \"shm\", rank 1 \"gloo\""
-                      : "rank 1 has backend \"gloo\", rank "));
+        HasSubstr(rank == 1 ? "rank 0 has backend \"shm\", rank 1 \"gloo\""
+                            : "rank 1 has backend \"gloo\", rank "));
   }
 }
 

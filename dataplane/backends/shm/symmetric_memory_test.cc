@@ -382,11 +382,12 @@ TEST(SymmetricMemoryTest, ALimitOfFilesIsNamedWithItsValue) {
     return absl::StrCat(SumOfOnes(communicator), " ", status.ToString());
   });
   for (const auto& outcome : world.Join()) {
-    EXPECT_THAT(outcome.report,
-                HasSubstr("2 RESOURCE_EXHAUSTED: allocate_symmetric on group "
-                          "\"world\": rank 0: shared memory of 2359296 bytes: "
-                          "RLIMIT_FSIZE (ulimit -f) is 1048576; each of 2 "
-                          "ranks of its host asks for 1048576"));
+    EXPECT_THAT(
+        outcome.report,
+        HasSubstr("2 RESOURCE_EXHAUSTED: allocate_symmetric on group "
+                  "\"world\": rank 0: shared memory of 2359296 bytes: "
+                  "RLIMIT_FSIZE (ulimit -f) is 1048576 bytes; each of 2 "
+                  "ranks of its host asks for 1048576"));
   }
 }
 
