@@ -63,9 +63,9 @@ ABSL_FLAG(std::string, place, "both",
           "out: results go to other memory than they come from; in: to the "
           "same; both, as far as the operation has them");
 ABSL_FLAG(std::string, backend, "",
-          "backend of the group: shm, gloo, mpi, nccl, or one that is "
-          "registered. Empty: what groups have, shm of CPU tensors (gloo where "
-          "ranks share no memory), nccl of CUDA tensors");
+          "backend of the group: shm, gloo, nccl, or one of a library that "
+          "MUSTER_BACKEND_LIBRARIES names. Empty: what groups have, shm of CPU "
+          "tensors (gloo where ranks share no memory), nccl of CUDA tensors");
 ABSL_FLAG(
     std::string, device, "",
     "where the tensors are: cpu, or cuda, of which each rank takes the "

@@ -391,6 +391,25 @@ TEST(SymmetricMemoryTest, ALimitOfFilesIsNamedWithItsValue) {
   }
 }
 
+TEST(SymmetricMemoryTest, ItsFailureOnOneHostIsThatOfAll) {
+  setenv("MUSTER_SHM_HOSTS", "address", 1);
+  setenv("MUSTER_LOCAL_WORLD_HOSTS", "01100", 1);
+  ProcessWorld world("shm", 5, [](Communicator& communicator) {
+    const rlimit limit = {.rlim_cur = 1 << 20, .rlim_max = RLIM_INFINITY};
+    if (communicator.rank() == 1) setrlimit(RLIMIT_FSIZE, &limit);
+    const absl::Status status = Allocate(communicator, 1 << 20).status();
+    return absl::StrCat(SumOfOnes(communicator), " ", status.ToString());
+  });
+  unsetenv("MUSTER_SHM_HOSTS");
+  unsetenv("MUSTER_LOCAL_WORLD_HOSTS");
+  for (const auto& outcome : world.Join()) {
+    EXPECT_THAT(outcome.report,
+                AllOf(StartsWith("5 RESOURCE_EXHAUSTED: allocate_symmetric on "
+                                 "group \"world\": rank 1: shared memory of "),
+                      HasSubstr("; each of 2 ranks of its host asks for ")));
+  }
+}
+
 TEST(SymmetricMemoryTest, WhoMeetsAnotherCollectiveIsToldWhatItIs) {
   LocalWorld world({.backend = "shm", .world_size = 2});
   world.OnEachRank([&](Communicator& communicator) {
