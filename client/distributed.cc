@@ -1,6 +1,7 @@
 #include "client/distributed.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -38,6 +39,8 @@ struct Default {
   // Somebody forms or ends a group, without the lock.
   bool changing ABSL_GUARDED_BY(mutex) = false;
   std::shared_ptr<World> world ABSL_GUARDED_BY(mutex);
+  // Another number whenever `world` is another one.
+  std::atomic<uint64_t> version{1};
 };
 
 Default& TheDefault() {
@@ -91,6 +94,7 @@ void InitProcessGroup(const InitProcessGroupOptions& options) {
   std::unique_ptr<World> world = World::Form(options);
   MutexLock lock(instance.mutex);
   instance.world = std::move(world);
+  ++instance.version;
 }
 
 bool IsInitialized() {
@@ -107,6 +111,7 @@ void DestroyProcessGroup(const std::shared_ptr<ProcessGroup>& group) {
     if (instance.world == nullptr) NotInitialized();
     if (group == nullptr || group == instance.world->group()) {
       world = std::move(instance.world);
+      ++instance.version;
       instance.changing = true;
     }
   }
@@ -121,7 +126,23 @@ void DestroyProcessGroup(const std::shared_ptr<ProcessGroup>& group) {
   world->Destroy();
 }
 
-std::shared_ptr<ProcessGroup> WorldGroup() { return TheWorld()->group(); }
+// Every collective that names no group asks for it. A thread finds it again
+// without the lock, which takes longer than much of a small collective.
+std::shared_ptr<ProcessGroup> WorldGroup() {
+  struct Found {
+    uint64_t version = 0;
+    std::weak_ptr<ProcessGroup> group;
+  };
+  thread_local Found found;
+  // Before the group: what is found then is not older.
+  const uint64_t version = TheDefault().version.load(std::memory_order_acquire);
+  if (found.version == version) {
+    if (auto group = found.group.lock(); group != nullptr) return group;
+  }
+  std::shared_ptr<ProcessGroup> group = TheWorld()->group();
+  found = {version, group};
+  return group;
+}
 
 int GetRank(const std::shared_ptr<ProcessGroup>& group) {
   return Resolve(group)->rank();
@@ -219,6 +240,7 @@ std::shared_ptr<ProcessGroup> ShrinkGroup(
   std::unique_ptr<World> formed = world->Shrink(ranks_to_exclude, options);
   MutexLock lock(instance.mutex);
   instance.world = std::move(formed);
+  ++instance.version;
   return instance.world->group();
 }
 

@@ -204,10 +204,12 @@ TEST_F(StreamsTest, SymmetricMemoryIsOwnedByItsTensor) {
   const SymmetricTensor moved = std::move(numbers);
   EXPECT_EQ(moved.tensor().element_count(), 6);
   EXPECT_EQ(numbers.tensor().element_count(), 0);  // NOLINT: looked at
-  const auto problem = [](const std::vector<int64_t>& shape,
-                          DeviceType device) -> std::string {
+  const auto problem = [](const std::vector<int64_t>& shape, DeviceType device,
+                          int timeout_ms = 0) -> std::string {
     try {
-      AllocateSymmetric(nullptr, DataType::kInt8, shape, {.device = device});
+      AllocateSymmetric(
+          nullptr, DataType::kInt8, shape,
+          {.device = device, .timeout = std::chrono::milliseconds(timeout_ms)});
     } catch (const DistError& error) {
       return error.what();
     }
@@ -221,6 +223,8 @@ TEST_F(StreamsTest, SymmetricMemoryIsOwnedByItsTensor) {
               HasSubstr("argument shape: negative dimension in int8[-1]"));
   EXPECT_THAT(problem({int64_t{1} << 40, int64_t{1} << 40}, DeviceType::kCuda),
               HasSubstr("does not fit into 63 bits"));
+  EXPECT_THAT(problem({1}, DeviceType::kCuda, -5),
+              HasSubstr("timeout must not be negative but was -5 ms"));
   // Neither ends the group.
   EXPECT_EQ(problem({1}, DeviceType::kCuda), "none");
 }

@@ -28,6 +28,7 @@ SymmetricTensor AllocateSymmetric(const std::shared_ptr<ProcessGroup>& group,
                     absl::InvalidArgumentError(
                         absl::StrCat("argument shape: ", status.message())));
   }
+  internal::CheckNotNegative(options.timeout);
   const auto& state = (group == nullptr ? WorldGroup() : group)->state();
   auto memory =
       state->AllocateSymmetric(wanted.bytes(), options.device, options.timeout);

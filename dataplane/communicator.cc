@@ -34,49 +34,114 @@ Instant After(Instant begin, std::chrono::milliseconds time) {
 
 }  // namespace
 
+// One of the holders.
+class Communicator::Held {
+ public:
+  explicit Held(const Communicator& communicator)
+      : communicator_(communicator) {
+    MutexLock lock(communicator_.mutex_);
+    Take();
+  }
+  // Of a caller that has the lock, which is let go.
+  Held(const Communicator& communicator,
+       ReleasableLock& lock) ABSL_NO_THREAD_SAFETY_ANALYSIS
+      : communicator_(communicator) {
+    Take();
+    lock.Release();
+  }
+  ~Held() {
+    if (backend_ == nullptr) return;
+    MutexLock lock(communicator_.mutex_);
+    communicator_.LetGo();
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  explicit operator bool() const { return backend_ != nullptr; }
+  Backend* operator->() const { return backend_; }
+
+ private:
+  void Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(communicator_.mutex_) {
+    if (communicator_.ends_) return;
+    backend_ = communicator_.backend_.get();
+    ++communicator_.holders_;
+  }
+
+  const Communicator& communicator_;
+  Backend* backend_ = nullptr;
+};
+
 Communicator::Communicator(CommunicatorOptions options,
                            std::unique_ptr<Backend> backend)
     : options_(std::move(options)),
+      backend_name_(backend->name()),
+      fusable_bytes_(backend->fusable_bytes()),
       since_(Clock::now()),
       backend_(std::move(backend)) {}
 
-Communicator::~Communicator() {
+void Communicator::Shutdown() {
   Abort(absl::CancelledError(
       absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
+  // Destroyed after the lock, which completions take.
+  std::unique_ptr<Backend> backend;
+  MutexLock lock(mutex_);
+  ends_ = true;
+  while (holders_ > 0) let_go_.Wait(mutex_);
+  backend = std::move(backend_);
+}
+
+void Communicator::LetGo() const {
+  if (--holders_ == 0 && ends_) let_go_.NotifyAll();
 }
 
 absl::Status Communicator::Check(const Collective& collective) const {
   absl::Status valid = Validate(collective, options_.rank, options_.world_size);
-  return valid.ok() ? backend_->Supports(collective) : valid;
+  if (!valid.ok()) return valid;
+  const Held backend(*this);
+  return backend ? backend->Supports(collective) : status();
 }
 
 std::shared_ptr<Work> Communicator::Start(Collective collective) {
-  MutexLock order(start_mutex_);
-  return StartNext(std::move(collective));
+  Refusal refusal;
+  std::shared_ptr<Work> work;
+  {
+    MutexLock order(mutex_);
+    refusal = Enter(collective, /*waits=*/false);
+    if (refusal.why.ok()) work = backend_->Start(collective);
+  }
+  return HandleOf(collective, refusal, std::move(work));
 }
 
 std::vector<std::shared_ptr<Work>> Communicator::StartTogether(
     std::vector<Collective> collectives) {
-  MutexLock order(start_mutex_);
-  std::vector<std::shared_ptr<Work>> works;
-  works.reserve(collectives.size());
-  backend_->BeginTogether();
-  for (Collective& collective : collectives) {
-    works.push_back(StartNext(std::move(collective)));
+  std::vector<Refusal> refusals(collectives.size());
+  std::vector<std::shared_ptr<Work>> works(collectives.size());
+  {
+    MutexLock order(mutex_);
+    if (!ends_) backend_->BeginTogether();
+    for (size_t i = 0; i < collectives.size(); ++i) {
+      refusals[i] = Enter(collectives[i], /*waits=*/false);
+      if (refusals[i].why.ok()) works[i] = backend_->Start(collectives[i]);
+    }
+    if (!ends_) backend_->EndTogether();
   }
-  backend_->EndTogether();
+  for (size_t i = 0; i < collectives.size(); ++i) {
+    works[i] = HandleOf(collectives[i], refusals[i], std::move(works[i]));
+  }
   return works;
 }
 
 std::shared_ptr<Descent> Communicator::Split(const SplitOptions& options) {
-  MutexLock order(start_mutex_);
-  return backend_->Split(options);
+  MutexLock order(mutex_);
+  return ends_ ? nullptr : backend_->Split(options);
 }
 
 absl::StatusOr<std::shared_ptr<SymmetricMemory>>
 Communicator::AllocateSymmetric(const SymmetricOptions& options) {
   if (absl::Status poison = status(); !poison.ok()) return poison;
-  auto memory = backend_->AllocateSymmetric(options);
+  const Held backend(*this);
+  if (!backend) return status();
+  auto memory = backend->AllocateSymmetric(options);
   if (!memory.ok() && !absl::IsUnimplemented(memory.status()) &&
       !absl::IsResourceExhausted(memory.status())) {
     Abort(memory.status());
@@ -84,34 +149,42 @@ Communicator::AllocateSymmetric(const SymmetricOptions& options) {
   return memory;
 }
 
-absl::Status Communicator::Enter(Collective& collective, bool waits) {
-  absl::Status refused = Check(collective);
+LastRun Communicator::last_run(DeviceType device) const {
+  const Held backend(*this);
+  return backend ? backend->last_run(device) : LastRun();
+}
+
+Communicator::Refusal Communicator::Enter(Collective& collective, bool waits) {
   collective.started = Clock::now();
   if (collective.timeout.count() == 0) {
     collective.timeout = options_.default_timeout;
   }
   collective.deadline = After(collective.started, collective.timeout);
-  {
-    MutexLock lock(mutex_);
-    // Also if it is refused: a rank whose arguments are bad must still consume
-    // the number, or it calls every later collective by another name than its
-    // peers do.
-    collective.sequence = IsPointToPoint(collective.kind)
-                              ? ++last_point_to_point_
-                              : ++last_enqueued_;
-    if (!poison_.ok()) return poison_;
-    if (refused.ok()) {
-      AddRunning(collective, waits);
-      return refused;
-    }
-  }
+  // Also if it is refused: a rank whose arguments are bad must still consume
+  // the number, or it calls every later collective by another name than its
+  // peers do.
+  collective.sequence = IsPointToPoint(collective.kind) ? ++last_point_to_point_
+                                                        : ++last_enqueued_;
+  if (!poison_.ok()) return {poison_};
+  absl::Status bad = Validate(collective, options_.rank, options_.world_size);
+  if (bad.ok()) bad = backend_->Supports(collective);
+  if (!bad.ok()) return {std::move(bad), /*by_arguments=*/true};
+  AddRunning(collective, waits);
+  if (waits) ++holders_;
+  return {};
+}
+
+absl::Status Communicator::ErrorOf(const Collective& collective,
+                                   const Refusal& refusal) {
+  if (!refusal.by_arguments) return refusal.why;
   if (!IsPointToPoint(collective.kind)) {
-    backend_->Refused(collective, refused);
+    const Held backend(*this);
+    if (backend) backend->Refused(collective, refusal.why);
   }
   return absl::Status(
-      refused.code(),
+      refusal.why.code(),
       absl::StrCat(collective.Label(), " on group \"", options_.group_name,
-                   "\": ", refused.message()));
+                   "\": ", refusal.why.message()));
 }
 
 void Communicator::AddRunning(const Collective& collective, bool waits) {
@@ -135,10 +208,12 @@ void Communicator::AddRunning(const Collective& collective, bool waits) {
   }
 }
 
-std::shared_ptr<Work> Communicator::StartNext(Collective collective) {
-  const absl::Status refused = Enter(collective, /*waits=*/false);
-  if (!refused.ok()) return FailedWork(collective.Describe(), refused);
-  std::shared_ptr<Work> work = backend_->Start(collective);
+std::shared_ptr<Work> Communicator::HandleOf(const Collective& collective,
+                                             const Refusal& refusal,
+                                             std::shared_ptr<Work> work) {
+  if (!refusal.why.ok()) {
+    return FailedWork(collective.Describe(), ErrorOf(collective, refusal));
+  }
   if (IsPointToPoint(collective.kind)) {
     work->OnCompletion(
         [this, sequence = collective.sequence](const absl::Status& status) {
@@ -147,34 +222,40 @@ std::shared_ptr<Work> Communicator::StartNext(Collective collective) {
   } else {
     work->OnCompletion(
         [this, sequence = collective.sequence](const absl::Status& status) {
-          Completed(sequence, status, Clock::now());
+          Completed(sequence, status, Clock::now(), /*waits=*/false);
         });
   }
   return work;
 }
 
 absl::Status Communicator::Run(Collective& collective) {
-  ReleasableLock order(start_mutex_);
-  absl::Status refused = Enter(collective, /*waits=*/true);
-  if (!refused.ok()) return refused;
+  ReleasableLock order(mutex_);
+  const Refusal refusal = Enter(collective, /*waits=*/true);
+  if (!refusal.why.ok()) {
+    order.Release();
+    return ErrorOf(collective, refusal);
+  }
+  Backend& backend = *backend_;
   Ending ending;
   try {
-    ending = backend_->Run(collective, order);
+    ending = backend.Run(collective, order);
+    order.Release();
   } catch (...) {
+    order.Release();
     // Nobody may look at the collective any more.
     Completed(
         collective.sequence,
         absl::InternalError(absl::StrCat(collective.Label(), " on group \"",
                                          options_.group_name, "\": threw")),
-        Clock::now());
+        Clock::now(), /*waits=*/true);
     throw;
   }
-  Completed(collective.sequence, ending.status, ending.at);
+  Completed(collective.sequence, ending.status, ending.at, /*waits=*/true);
   return std::move(ending.status);
 }
 
 void Communicator::Completed(uint64_t sequence, const absl::Status& status,
-                             Instant at) {
+                             Instant at, bool waits) {
   {
     MutexLock lock(mutex_);
     // The first, as a rule.
@@ -183,8 +264,13 @@ void Communicator::Completed(uint64_t sequence, const absl::Status& status,
     if (running == running_.begin()) since_ = at;
     running_.erase(running);
     if (status.ok() && sequence > last_completed_) last_completed_ = sequence;
+    if (status.ok() && waits) LetGo();
   }
-  if (!status.ok()) Abort(status);
+  if (status.ok()) return;
+  Abort(status);
+  if (!waits) return;
+  MutexLock lock(mutex_);
+  LetGo();
 }
 
 void Communicator::PointToPointCompleted(uint64_t sequence,
@@ -197,18 +283,18 @@ void Communicator::PointToPointCompleted(uint64_t sequence,
 }
 
 void Communicator::Abort(absl::Status cause) {
-  {
-    MutexLock lock(mutex_);
-    if (!poison_.ok()) return;
-    poison_ = cause;
-  }
+  ReleasableLock lock(mutex_);
+  if (!poison_.ok()) return;
+  poison_ = cause;
+  // Before Shutdown can go on.
+  const Held backend(*this, lock);
   // Not a warning: whoever owns the group knows more of the failure, and logs
   // it.
   VLOG(1) << "group aborted: group=" << options_.group_name
           << " rank=" << options_.rank
           << " code=" << absl::StatusCodeToString(cause.code()) << " cause=\""
           << absl::CHexEscape(cause.message()) << "\"";
-  backend_->Abort(std::move(cause));
+  if (backend) backend->Abort(std::move(cause));
 }
 
 absl::Status Communicator::status() const {

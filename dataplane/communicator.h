@@ -61,12 +61,11 @@ struct CommunicatorOptions {
 //
 // Thread-safe, but ranks must start the same collectives in the same order, so
 // callers on several threads order themselves. Sends and receives have no order
-// with those. The destructor aborts what is
-// running, and returns when its handles are complete and its threads gone.
+// with those.
 class Communicator {
  public:
   Communicator(CommunicatorOptions options, std::unique_ptr<Backend> backend);
-  ~Communicator();
+  ~Communicator() { Shutdown(); }
 
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -89,8 +88,8 @@ class Communicator {
   // As Backend::Split, between the collectives before it and those after it.
   std::shared_ptr<Descent> Split(const SplitOptions& options);
 
-  // As Backend::AllocateSymmetric; a failure but kUnimplemented poisons the
-  // group.
+  // As Backend::AllocateSymmetric; a failure but kUnimplemented and
+  // kResourceExhausted, which all ranks have alike, poisons the group.
   absl::StatusOr<std::shared_ptr<SymmetricMemory>> AllocateSymmetric(
       const SymmetricOptions& options);
 
@@ -100,7 +99,12 @@ class Communicator {
 
   // Fails everything that is running and everything to come with `cause`.
   // Without effect when the group is poisoned already. Does not block.
-  void Abort(absl::Status cause);
+  void Abort(absl::Status cause) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+
+  // Aborts what is running, and returns when its handles are complete, its
+  // callers gone and the backend destroyed. Everything later fails
+  // (kCancelled).
+  void Shutdown();
 
   // OK, or the error that poisoned the group.
   absl::Status status() const;
@@ -110,11 +114,10 @@ class Communicator {
   const std::string& group_name() const { return options_.group_name; }
   int rank() const { return options_.rank; }
   int world_size() const { return options_.world_size; }
-  absl::string_view backend_name() const { return backend_->name(); }
-  size_t fusable_bytes() const { return backend_->fusable_bytes(); }
-  LastRun last_run(DeviceType device) const {
-    return backend_->last_run(device);
-  }
+  const std::string& backend_name() const { return backend_name_; }
+  size_t fusable_bytes() const { return fusable_bytes_; }
+  // Of a group that was shut down: nothing.
+  LastRun last_run(DeviceType device) const;
 
  private:
   // A collective that runs.
@@ -131,25 +134,43 @@ class Communicator {
     PeerCall call;
   };
 
+  // Why a collective does not start.
+  struct Refusal {
+    absl::Status why;
+    // Its own arguments are bad; else the group is over.
+    bool by_arguments = false;
+  };
+
+  // The backend, which is there until this ends. Null: it is gone.
+  class Held;
+
   // Numbers `collective`, and says why it may not run; or it is one of those
-  // that do from now on, and its caller waits for it or not.
-  absl::Status Enter(Collective& collective, bool waits)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(start_mutex_);
+  // that do from now on, and its caller waits for it, and holds the backend, or
+  // not.
+  Refusal Enter(Collective& collective, bool waits)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddRunning(const Collective& collective, bool waits)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::shared_ptr<Work> StartNext(Collective collective)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(start_mutex_);
-  void Completed(uint64_t sequence, const absl::Status& status, Instant at);
+  // What the caller is told; the backend hears of it, too.
+  absl::Status ErrorOf(const Collective& collective, const Refusal& refusal);
+  // The handle of one that has entered, and that the backend has started if it
+  // was not refused.
+  std::shared_ptr<Work> HandleOf(const Collective& collective,
+                                 const Refusal& refusal,
+                                 std::shared_ptr<Work> work);
+  void Completed(uint64_t sequence, const absl::Status& status, Instant at,
+                 bool waits);
   void PointToPointCompleted(uint64_t sequence, const absl::Status& status);
+  void LetGo() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Constant after construction.
   const CommunicatorOptions options_;
+  const std::string backend_name_;
+  const size_t fusable_bytes_;
 
   // Held over numbering and Backend::Start together, so that the backend sees
-  // collectives in the order of their numbers. Taken before mutex_; never by
-  // Abort or a completion.
-  Mutex start_mutex_;
-
+  // collectives in the order of their numbers; but not over anything of the
+  // backend that may wait, or that may call back.
   mutable Mutex mutex_;
   uint64_t last_enqueued_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_completed_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -161,9 +182,14 @@ class Communicator {
   std::map<uint64_t, RunningPeerCall> point_to_point_ ABSL_GUARDED_BY(mutex_);
   absl::Status poison_ ABSL_GUARDED_BY(mutex_);
 
-  // Last, so that it is destroyed first: its threads complete works, whose
-  // callbacks use what stands above.
-  std::unique_ptr<Backend> backend_;
+  // How many use the backend without the lock; whether Shutdown waits until
+  // nobody does.
+  mutable int holders_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ends_ ABSL_GUARDED_BY(mutex_) = false;
+  mutable CondVar let_go_;
+  // Null after Shutdown. Its threads complete works, whose callbacks use what
+  // stands above.
+  std::unique_ptr<Backend> backend_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dataplane

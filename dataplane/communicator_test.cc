@@ -1,10 +1,12 @@
 #include "dataplane/communicator.h"
 
 #include <chrono>
+#include <future>
 #include <memory>
 #include <new>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -207,6 +209,40 @@ TEST_F(CommunicatorTest, OnlyTheFirstAbortCounts) {
   communicator_.Abort(absl::AbortedError("second"));
   EXPECT_EQ(communicator_.status(), absl::AbortedError("first"));
   EXPECT_THAT(backend_->aborts, ElementsAre(absl::AbortedError("first")));
+}
+
+TEST_F(CommunicatorTest, ShutdownEndsWhoRunsAndWaitsForHim) {
+  std::promise<void> runs;
+  std::promise<void> ends;
+  backend_->run = [&] {
+    runs.set_value();
+    ends.get_future().wait();
+    return absl::OkStatus();
+  };
+  absl::Status status = absl::UnknownError("has not ended");
+  std::thread caller([&] {
+    status = communicator_.Run({.kind = CollectiveKind::kBarrier});
+  });
+  runs.get_future().wait();
+  std::thread ending([&] { communicator_.Shutdown(); });
+  // The backend is told, and is there until the caller has left it.
+  while (communicator_.status().ok()) std::this_thread::yield();
+  EXPECT_EQ(communicator_.progress().current, "barrier #1");
+  ends.set_value();
+  caller.join();
+  ending.join();
+  EXPECT_TRUE(status.ok()) << status;
+
+  const absl::Status over = absl::CancelledError("group \"g\" was destroyed");
+  EXPECT_EQ(communicator_.Run({.kind = CollectiveKind::kBarrier}), over);
+  EXPECT_EQ(StartAllReduce()->status(), over);
+  EXPECT_EQ(communicator_.StartTogether({{}})[0]->status(), over);
+  EXPECT_EQ(communicator_.Check({.kind = CollectiveKind::kBarrier}), over);
+  EXPECT_EQ(communicator_.AllocateSymmetric({}).status(), over);
+  EXPECT_EQ(communicator_.Split({}), nullptr);
+  EXPECT_EQ(communicator_.last_run(DeviceType::kCpu).backend, "");
+  EXPECT_EQ(communicator_.fusable_bytes(), 0u);
+  communicator_.Shutdown();
 }
 
 TEST(CommunicatorLifeTest, DestructionCancelsWhatRuns) {

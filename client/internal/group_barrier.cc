@@ -39,7 +39,7 @@ std::string GroupState::BarrierText(const absl::Status& status,
 
 void GroupState::MonitoredBarrier(milliseconds timeout, bool wait_all_ranks) {
   if (IsForOthers("monitored_barrier")) return;
-  const auto live = LiveCommunicator();
+  auto* const live = &LiveCommunicator();
   if (const absl::Status broken = live->status(); !broken.ok()) {
     ThrowFailure(broken);
   }

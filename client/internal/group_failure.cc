@@ -63,7 +63,7 @@ RankArgument OrZero(RankArgument rank) {
 }
 
 bool GroupState::NoteFailure(Instant began, milliseconds timeout) {
-  const auto live = communicator();
+  auto* const live = communicator();
   if (live == nullptr || live->status().ok()) return false;
   if (timeout.count() == 0) timeout = options_.timeout;
   MutexLock lock(mutex_);
@@ -75,7 +75,7 @@ bool GroupState::NoteFailure(Instant began, milliseconds timeout) {
 }
 
 void GroupState::ThrowFailure(const absl::Status& symptom) {
-  const auto live = communicator();
+  auto* const live = communicator();
   if (live != nullptr && live->status().ok()) {
     // Nothing was started: a bad argument.
     Throw(Origin::kControl, symptom);
@@ -95,7 +95,7 @@ absl::Status GroupState::Explain(const absl::Status& symptom) {
 }
 
 bool GroupState::AwaitExplained(const absl::Status& symptom, Instant until) {
-  const auto live = communicator();
+  auto* const live = communicator();
   // The group was destroyed, or the collective's arguments are bad.
   if (live == nullptr || live->status().ok()) return true;
   return absl::IsCancelled(symptom) || judge_->AwaitFinal(until);
@@ -103,7 +103,7 @@ bool GroupState::AwaitExplained(const absl::Status& symptom, Instant until) {
 
 void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   if (IsForOthers("abort")) return;
-  const auto live = communicator();
+  auto* const live = communicator();
   // Whoever aborts may come after whoever destroys it.
   if (live == nullptr || !status().ok()) return;
   const auto member = [this](int rank) {

@@ -57,16 +57,13 @@ std::shared_ptr<GroupState> GroupState::Create(
   std::shared_ptr<GroupState> state(
       new GroupState(std::move(options), {devices.begin(), devices.end()},
                      std::move(session), std::move(judge)));
-  {
-    MutexLock lock(state->mutex_);
-    state->communicator_ = std::make_shared<dataplane::Communicator>(
-        dataplane::CommunicatorOptions{
-            .group_name = state->options_.name,
-            .rank = state->rank(),
-            .world_size = state->size(),
-            .default_timeout = state->options_.timeout},
-        std::move(backend));
-  }
+  state->communicator_ = std::make_unique<dataplane::Communicator>(
+      dataplane::CommunicatorOptions{
+          .group_name = state->options_.name,
+          .rank = state->rank(),
+          .world_size = state->size(),
+          .default_timeout = state->options_.timeout},
+      std::move(backend));
   state->TellJudge();
   return state;
 }
@@ -95,12 +92,12 @@ void GroupState::TellJudge() {
   group.seats = options_.seats;
   group.current = [weak]() -> std::string {
     const auto self = weak.lock();
-    const auto communicator = self == nullptr ? nullptr : self->communicator();
+    auto* const communicator = self == nullptr ? nullptr : self->communicator();
     return communicator == nullptr ? "" : communicator->progress().current;
   };
   group.abort = [weak](const absl::Status& why) {
     const auto self = weak.lock();
-    const auto communicator = self == nullptr ? nullptr : self->communicator();
+    auto* const communicator = self == nullptr ? nullptr : self->communicator();
     if (communicator != nullptr) communicator->Abort(why);
   };
   if (session_ != nullptr) {
@@ -117,19 +114,14 @@ void GroupState::TellJudge() {
   judge_->Begin(std::move(group));
 }
 
-std::shared_ptr<dataplane::Communicator> GroupState::communicator() const {
-  MutexLock lock(mutex_);
-  return communicator_;
-}
-
-std::shared_ptr<dataplane::Communicator> GroupState::LiveCommunicator() const {
-  auto live = communicator();
+dataplane::Communicator& GroupState::LiveCommunicator() const {
+  dataplane::Communicator* const live = communicator();
   if (live == nullptr) {
     Throw(Origin::kControl, absl::FailedPreconditionError(absl::StrCat(
                                 "Invalid process group specified: group \"",
                                 options_.name, "\" was destroyed")));
   }
-  return live;
+  return *live;
 }
 
 int GroupState::global_rank() const {
@@ -203,13 +195,13 @@ Work GroupState::Run(dataplane::Collective&& collective, bool async_op) {
   // On a device the caller goes on before it is complete.
   const bool goes_on = async_op || collective.cuda_device() >= 0;
   if (!goes_on) {
-    const absl::Status status = LiveCommunicator()->Run(collective);
+    const absl::Status status = LiveCommunicator().Run(collective);
     EndOf(status, collective.started, timeout);
     return Work(nullptr, shared_from_this(), std::move(written));
   }
   dataplane::Collective::Tensors result = written;
   std::shared_ptr<dataplane::Work> started =
-      LiveCommunicator()->Start(std::move(collective));
+      LiveCommunicator().Start(std::move(collective));
   Watch(*started, timeout);
   return HandleOf(std::move(started), std::move(result), async_op);
 }
@@ -227,7 +219,7 @@ std::vector<Work> GroupState::RunTogether(
   }
   std::vector<Work> works;
   works.reserve(collectives.size());
-  auto started = LiveCommunicator()->StartTogether(std::move(collectives));
+  auto started = LiveCommunicator().StartTogether(std::move(collectives));
   for (size_t i = 0; i < started.size(); ++i) {
     Watch(*started[i], timeouts[i]);
     works.push_back(HandleOf(std::move(started[i]), std::move(results[i]),
@@ -238,7 +230,7 @@ std::vector<Work> GroupState::RunTogether(
 
 void GroupState::CheckArguments(const dataplane::Collective& collective) const {
   if (!is_member()) return;
-  const absl::Status status = LiveCommunicator()->Check(collective);
+  const absl::Status status = LiveCommunicator().Check(collective);
   if (status.ok()) return;
   Throw(Origin::kControl,
         absl::Status(
@@ -250,7 +242,7 @@ void GroupState::CheckArguments(const dataplane::Collective& collective) const {
 Work GroupState::HandleOf(std::shared_ptr<dataplane::Work> started,
                           dataplane::Collective::Tensors result,
                           bool async_op) {
-  const auto live = communicator();
+  auto* const live = communicator();
   // A bad argument is told at once: nobody might look at the handle.
   const bool refused = started->IsCompleted() && !started->status().ok() &&
                        live != nullptr && live->status().ok();
@@ -267,7 +259,7 @@ Work GroupState::RunCoalesced(std::vector<dataplane::Collective> collectives,
     const auto& written = one.outputs.empty() ? one.tensors : one.outputs;
     result.insert(result.end(), written.begin(), written.end());
   }
-  const auto live = LiveCommunicator();
+  auto* const live = &LiveCommunicator();
   const milliseconds timeout =
       collectives.empty() ? milliseconds(0) : collectives.front().timeout;
   bool goes_on = async_op;
@@ -305,14 +297,14 @@ void GroupState::EndOf(const absl::Status& status, Instant began,
 
 std::shared_ptr<dataplane::Descent> GroupState::Split(
     const dataplane::SplitOptions& options) {
-  const auto live = communicator();
+  auto* const live = communicator();
   return live == nullptr ? nullptr : live->Split(options);
 }
 
 std::shared_ptr<dataplane::SymmetricMemory> GroupState::AllocateSymmetric(
     size_t bytes, std::optional<DeviceType> device, milliseconds timeout) {
   if (IsForOthers("allocate_symmetric")) return nullptr;
-  const auto live = LiveCommunicator();
+  auto* const live = &LiveCommunicator();
   const std::string name = timeout.count() == 0
                                ? options_.timeout_name
                                : "AllocateSymmetricOptions::timeout";
@@ -329,22 +321,16 @@ std::shared_ptr<dataplane::SymmetricMemory> GroupState::AllocateSymmetric(
 }
 
 void GroupState::Shutdown() {
-  std::shared_ptr<dataplane::Communicator> communicator;
-  {
-    MutexLock lock(mutex_);
-    communicator.swap(communicator_);
-  }
+  const bool was_shut_down = was_shut_down_.exchange(true);
   judge_->End();
-  if (communicator != nullptr) {
+  if (!was_shut_down) {
     if (CurrentDebugLevel() != DebugLevel::kOff) {
       LOG(INFO) << "group ended: group=" << options_.name
                 << " rank=" << options_.rank
                 << " global_rank=" << global_rank();
     }
-    communicator->Abort(absl::CancelledError(
-        absl::StrCat("group \"", options_.name, "\" was destroyed")));
+    communicator_->Shutdown();
   }
-  communicator = nullptr;
   // After all that could give it work.
   explanations_.Close();
   continuations_->Close();
@@ -352,7 +338,7 @@ void GroupState::Shutdown() {
 
 absl::Status GroupState::status() const {
   if (!is_member()) return absl::OkStatus();
-  const auto live = communicator();
+  auto* const live = communicator();
   absl::Status known = judge_->Known(options_.generation);
   if (!known.ok()) return known;
   return live == nullptr ? absl::OkStatus() : live->status();
@@ -364,7 +350,7 @@ bool GroupState::failure_seen() const {
 }
 
 std::vector<GroupProgress> GroupState::Progress() const {
-  const auto live = communicator();
+  auto* const live = communicator();
   if (live == nullptr) return {};
   const dataplane::Progress progress = live->progress();
   std::optional<PeerCall> peer_call;

@@ -3,6 +3,7 @@
 #ifndef MUSTER_CLIENT_INTERNAL_GROUP_STATE_H_
 #define MUSTER_CLIENT_INTERNAL_GROUP_STATE_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -106,7 +107,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
 
   // As ProcessGroup::last_run.
   dataplane::LastRun last_run(DeviceType device) const {
-    const auto live = communicator();
+    auto* const live = communicator();
     return live == nullptr ? dataplane::LastRun() : live->last_run(device);
   }
 
@@ -158,9 +159,13 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
              std::shared_ptr<Session> session,
              std::shared_ptr<FailureJudge> judge);
 
-  std::shared_ptr<dataplane::Communicator> communicator() const;
+  // Null when there is none, or the group was shut down.
+  dataplane::Communicator* communicator() const {
+    return was_shut_down_.load(std::memory_order_acquire) ? nullptr
+                                                          : communicator_.get();
+  }
   // Throws when the group was shut down.
-  std::shared_ptr<dataplane::Communicator> LiveCommunicator() const;
+  dataplane::Communicator& LiveCommunicator() const;
   void TellJudge();
   // What the user gets; complete if not asynchronous. Throws DistError if the
   // arguments were bad.
@@ -194,9 +199,11 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // may wait for that.
   Continuations explanations_;
 
+  // Constant after Create; null: this process is not in the group.
+  std::unique_ptr<dataplane::Communicator> communicator_;
+  std::atomic<bool> was_shut_down_{false};
+
   mutable dataplane::Mutex mutex_;
-  std::shared_ptr<dataplane::Communicator> communicator_
-      ABSL_GUARDED_BY(mutex_);
   bool failure_seen_ ABSL_GUARDED_BY(mutex_) = false;
   // How the first collective to fail had begun: when the others' time was over.
   bool began_late_ ABSL_GUARDED_BY(mutex_) = false;
