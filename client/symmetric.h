@@ -61,8 +61,10 @@ struct AllocateSymmetricOptions {
 };
 
 // A tensor of every rank of `group` (null: the default group), all of one size
-// in bytes. All ranks make the call, in one order with the group's collectives;
-// it returns when all have. What the memory holds then is not defined.
+// in bytes. All ranks make the call, in one order with the group's collectives,
+// which threads of a rank that both allocate, or do either, keep among
+// themselves; it returns when all have. What the memory holds then is not
+// defined.
 //
 // The shm backend has it on the CPU: in memory that the ranks of each host
 // share, in which its collectives combine and copy where the tensors are, if
@@ -70,6 +72,8 @@ struct AllocateSymmetricOptions {
 // all_to_all, gather and scatter); where the ranks share none it is memory as
 // any other. It is there at once. The first rank of a host makes what all ranks
 // of that host have: its control group pays for it.
+// In a process that was forked off it is the same memory: what that
+// writes, its parent has; what it frees, its parent keeps.
 //
 // The nccl backend has it, from NCCL 2.27 on, on the device that the group is
 // bound to, or else on the thread's current one. The group's collectives whose
@@ -83,11 +87,12 @@ struct AllocateSymmetricOptions {
 // Throws DistError: kInvalidArgument (no elements, or more than 63 bits of
 // bytes), kUnimplemented (the group's backend has no such memory: gloo, mpi,
 // an older NCCL), and on the CPU kResourceExhausted (there is not so much
-// memory: on all ranks alike, with the rank that has it not, what is left and
-// whose limit that is); after these the group goes on. And what a collective
-// throws, which ends the group: not all ranks came in time, or they ask for
-// different sizes (both named), or a device has not so much memory. In a group
-// that this process is not in, the result has nothing.
+// memory, or a process has thousands of pieces of it: on all ranks alike, with
+// the rank that has it not, what is left and whose limit that is); after these
+// the group goes on. And what a collective throws, which ends the group: not
+// all ranks came in time, or they ask for different sizes (both named), or a
+// device has not so much memory. In a group that this process is not in, the
+// result has nothing.
 SymmetricTensor AllocateSymmetric(const std::shared_ptr<ProcessGroup>& group,
                                   DataType data_type,
                                   const std::vector<int64_t>& shape,

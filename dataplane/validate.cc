@@ -183,6 +183,12 @@ absl::Status CheckShape(absl::string_view name, const Collective::Tensors& list,
                  ShapeText(list[index]), ")");
 }
 
+// Without their product, which may be more than there are numbers.
+bool IsForEach(const Tensor& whole, const Tensor& part, int world_size) {
+  return whole.element_count() % world_size == 0 &&
+         whole.element_count() / world_size == part.element_count();
+}
+
 absl::Status ValidateAllGather(const Collective& collective, int rank,
                                int world_size) {
   const auto length = static_cast<int>(collective.outputs.size());
@@ -198,7 +204,7 @@ absl::Status ValidateAllGatherIntoTensor(const Collective& collective,
                                          int world_size) {
   const Tensor& input = collective.inputs[0];
   const Tensor& output = collective.outputs[0];
-  if (output.element_count() == input.element_count() * world_size) {
+  if (IsForEach(output, input, world_size)) {
     return absl::OkStatus();
   }
   return Invalid(
@@ -256,7 +262,7 @@ absl::Status ValidateReduceScatterTensor(const Collective& collective,
                                          int world_size) {
   const Tensor& input = collective.inputs[0];
   const Tensor& output = collective.outputs[0];
-  if (input.element_count() == output.element_count() * world_size) {
+  if (IsForEach(input, output, world_size)) {
     return absl::OkStatus();
   }
   return Invalid(

@@ -178,6 +178,28 @@ TEST_F(ValidateListsTest, AllGather) {
             "argument tensors: all_gather takes none, got 1");
 }
 
+// Three times it is 2, in 64 bits.
+TEST_F(ValidateListsTest, AProductBeyondAllNumbersIsNoSmallOne) {
+  const Tensor huge(memory_, DataType::kUint8, {0x5555555555555556});
+  const Tensor two(memory_, DataType::kUint8, {2});
+  EXPECT_EQ(
+      Validate(
+          {.kind = kAllGatherIntoTensor, .inputs = {huge}, .outputs = {two}}, 0,
+          3)
+          .message(),
+      "argument outputs[0]: output tensor size must be equal to "
+      "world_size times input tensor size, got uint8[2] for "
+      "uint8[6148914691236517206] and 3 ranks");
+  EXPECT_EQ(
+      Validate(
+          {.kind = kReduceScatterTensor, .inputs = {two}, .outputs = {huge}}, 0,
+          3)
+          .message(),
+      "argument inputs[0]: input tensor must be the same size as output "
+      "size times world size, got uint8[2] for "
+      "uint8[6148914691236517206] and 3 ranks");
+}
+
 TEST_F(ValidateListsTest, AllGatherIntoTensor) {
   EXPECT_EQ(Spoiled(kAllGatherIntoTensor,
                     [&](Collective& c) { c.outputs = {five_}; }),

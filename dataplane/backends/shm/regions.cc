@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -34,7 +35,15 @@ size_t StrideOf(size_t slice_bytes) {
 }  // namespace
 
 size_t Region::BytesFor(size_t slice_bytes, int world_size) {
-  return 2 * kPageBytes + StrideOf(slice_bytes) * world_size;
+  constexpr auto kMost = static_cast<size_t>(std::numeric_limits<off_t>::max());
+  if (slice_bytes > kMost - 2 * kPageBytes) return kMost;
+  size_t bytes = 0;
+  if (__builtin_mul_overflow(StrideOf(slice_bytes),
+                             static_cast<size_t>(world_size), &bytes) ||
+      bytes > kMost - 2 * kPageBytes) {
+    return kMost;
+  }
+  return 2 * kPageBytes + bytes;
 }
 
 Region::Region(std::unique_ptr<Segment> segment, size_t slice_bytes, int rank,
@@ -43,10 +52,21 @@ Region::Region(std::unique_ptr<Segment> segment, size_t slice_bytes, int rank,
       slice_bytes_(slice_bytes),
       rank_(rank),
       world_size_(world_size) {
-  for (int place = 0; place <= world_size; ++place) {
+  // Around the others' there is none: a process may have so many mappings.
+  for (const int place : {rank, rank + 1}) {
     // Where this fails, nothing is missing but the protection.
     segment_->GiveBack(OffsetOfSlice(place) - kPageBytes, kPageBytes);
     mprotect(slice(place) - kPageBytes, kPageBytes, PROT_NONE);
+  }
+}
+
+Region::~Region() {
+  if (!is_own()) return;
+  const uint32_t before =
+      head()->farewells.fetch_add(1, std::memory_order_acq_rel);
+  // The file lives on, and nobody else is left to look.
+  if (before + 1 == static_cast<uint32_t>(world_size_)) {
+    segment_->GiveBack(0, kPageBytes);
   }
 }
 
@@ -108,6 +128,12 @@ bool Region::IsReleasedByAll() const {
 
 void Regions::Add(std::shared_ptr<Region> region) {
   MutexLock lock(mutex_);
+  regions_.emplace(++last_number_, std::move(region));
+  any_.store(true, std::memory_order_release);
+}
+
+void Regions::Forget() {
+  MutexLock lock(mutex_);
   std::erase_if(regions_, [](const auto& known) {
     return known.second->IsReleasedByAll();
   });
@@ -116,8 +142,6 @@ void Regions::Add(std::shared_ptr<Region> region) {
                                             return known.second->is_released();
                                           }),
                       std::memory_order_release);
-  regions_.emplace(++last_number_, std::move(region));
-  any_.store(true, std::memory_order_release);
 }
 
 void Regions::Release(Region& region) {

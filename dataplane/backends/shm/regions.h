@@ -1,6 +1,9 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_REGIONS_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_REGIONS_H_
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -17,17 +20,23 @@
 namespace muster::dataplane::shm_internal {
 
 // Region is symmetric memory of a group: a slice for each rank, all of one
-// size, in a Segment that all ranks have mapped. In front of each slice and
-// behind it is memory that nobody can touch: who goes beyond the end of a
-// tensor does not write to another rank's. Thread-safe.
+// size, in a Segment that all ranks have mapped. In front of a rank's own and
+// behind it is memory that it cannot touch: who goes beyond the end of a tensor
+// does not write to another rank's. A process that was forked off has it all,
+// and releases nothing. Thread-safe.
 class Region {
  public:
-  // Of a segment for slices of `slice_bytes` each.
+  // Of a segment for slices of `slice_bytes` each; if there is no number for
+  // that, the largest that a segment can be asked for.
   static size_t BytesFor(size_t slice_bytes, int world_size);
 
   // `segment` has BytesFor that, and was zeros before the first rank came.
   Region(std::unique_ptr<Segment> segment, size_t slice_bytes, int rank,
          int world_size);
+  ~Region();
+
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
 
   // Page-aligned.
   std::byte* slice(int rank) const;
@@ -48,6 +57,9 @@ class Region {
   // Errors: kResourceExhausted: it is shared as before, or some of it.
   absl::Status Withdraw(uint64_t offset, size_t bytes, const MemoryLeft& left);
 
+  // Whether this process has made it: not one that was forked off.
+  bool is_own() const { return getpid() == process_; }
+
   // This rank does not need its slice any more, whose memory goes back to the
   // system, and which nobody can touch in this process from now on. Once.
   void Release();
@@ -58,6 +70,8 @@ class Region {
   // The first bytes of the segment.
   struct Head {
     std::atomic<uint32_t> releases;
+    // By those who will not look here any more.
+    std::atomic<uint32_t> farewells;
   };
   size_t OffsetOfSlice(int rank) const;
   std::optional<uint64_t> OffsetInSlice(const void* data, size_t bytes) const;
@@ -67,6 +81,7 @@ class Region {
   const size_t slice_bytes_;
   const int rank_;
   const int world_size_;
+  const pid_t process_ = getpid();
   std::atomic<bool> released_{false};
 };
 
@@ -81,13 +96,17 @@ class Regions {
     uint64_t offset = 0;
   };
 
-  // In one order on all ranks. Forgets those that all ranks have released.
+  // In one order on all ranks.
   void Add(std::shared_ptr<Region> region);
+
+  // Those that all ranks have released.
+  void Forget();
 
   // Whether any was ever added: the same on all ranks between two collectives.
   bool any() const { return any_.load(std::memory_order_acquire); }
 
   // This rank does not need its slice of `region`, which was added, any more.
+  // Not in a process that was forked off: see Region::is_own.
   void Release(Region& region);
 
   // Whether this rank has released what it had there. That is forgotten with

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -75,6 +76,29 @@ absl::Status CheckFileLimit(size_t offset, size_t bytes) {
       ": RLIMIT_FSIZE (ulimit -f) is ", limit.rlim_cur, " bytes"));
 }
 
+void PunchHole(const SegmentFile& file, size_t offset, size_t bytes) {
+  fallocate(file.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+            static_cast<off_t>(offset), static_cast<off_t>(bytes));
+}
+
+// Of this process.
+std::atomic<int64_t> segments_count{0};
+
+absl::Status CheckMappings(size_t bytes) {
+  constexpr char kName[] = "vm.max_map_count";
+  static const int64_t most = [] {
+    int64_t value = 65'530;
+    std::ifstream("/proc/sys/vm/max_map_count") >> value;
+    return value;
+  }();
+  const int64_t count = segments_count.load(std::memory_order_relaxed);
+  if ((count + 1) * Segment::kMappings <= most / 2) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "shared memory of ", bytes, " bytes: this process has ", count,
+      " pieces of it, and of its mappings, which are up to ", most, " (", kName,
+      "), each takes ", Segment::kMappings));
+}
+
 }  // namespace
 
 SegmentFile::~SegmentFile() { close(descriptor); }
@@ -98,7 +122,10 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(
       file->descriptor, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   if (error != 0) return Failed("posix_fallocate", bytes, error);
   file->bytes += bytes;
-  return Map(std::move(file), offset, bytes);
+  auto segment = Map(file, offset, bytes);
+  // The file may live on.
+  if (!segment.ok()) PunchHole(*file, offset, bytes);
+  return segment;
 }
 
 absl::StatusOr<std::unique_ptr<Segment>> Segment::Open(
@@ -130,11 +157,18 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Open(
 
 absl::StatusOr<std::unique_ptr<Segment>> Segment::Map(
     std::shared_ptr<SegmentFile> file, size_t offset, size_t bytes) {
+  if (absl::Status few = CheckMappings(bytes); !few.ok()) return few;
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                             file->descriptor, static_cast<off_t>(offset));
   if (memory == MAP_FAILED) return Failed("mmap", bytes, errno);
   return std::unique_ptr<Segment>(
       new Segment(std::move(file), offset, bytes, memory));
+}
+
+Segment::Segment(std::shared_ptr<SegmentFile> file, size_t offset, size_t bytes,
+                 void* memory)
+    : file_(std::move(file)), offset_(offset), bytes_(bytes), memory_(memory) {
+  segments_count.fetch_add(1, std::memory_order_relaxed);
 }
 
 absl::Status Segment::Withdraw(size_t offset, size_t bytes) {
@@ -168,8 +202,7 @@ absl::Status Segment::Withdraw(size_t offset, size_t bytes) {
 void Segment::GiveBack(size_t offset, size_t bytes) {
   // Copies that were withdrawn.
   madvise(static_cast<std::byte*>(memory_) + offset, bytes, MADV_DONTNEED);
-  fallocate(file_->descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-            static_cast<off_t>(offset_ + offset), static_cast<off_t>(bytes));
+  PunchHole(*file_, offset_ + offset, bytes);
 }
 
 Segment::Place Segment::place() const {
@@ -179,6 +212,9 @@ Segment::Place Segment::place() const {
           .offset = offset_};
 }
 
-Segment::~Segment() { munmap(memory_, bytes_); }
+Segment::~Segment() {
+  munmap(memory_, bytes_);
+  segments_count.fetch_sub(1, std::memory_order_relaxed);
+}
 
 }  // namespace muster::dataplane::shm_internal

@@ -32,6 +32,11 @@ struct SegmentFile {
 // processes of one user, that have the same process numbers.
 class Segment {
  public:
+  // Into how many mappings users divide one (Withdraw, mprotect(2)) by and
+  // large. A process may have so many, and with none left gets no memory of any
+  // kind: of those, segments take half.
+  static constexpr int kMappings = 5;
+
   // Where the others find it. `nonce` is part of the descriptor's name: on
   // another host, or among other process numbers, nothing is called so.
   struct Place {
@@ -46,8 +51,8 @@ class Segment {
   // `file`, behind what it has, or in a new one if that is null. Of one file
   // they are whole pages, and all processes have opened one before the next is
   // made.
-  // Errors: kResourceExhausted (memory, descriptors, a limit: named with its
-  // value).
+  // Errors: kResourceExhausted (memory, descriptors, mappings, a limit: named
+  // with its value).
   static absl::StatusOr<std::unique_ptr<Segment>> Create(
       size_t bytes, std::shared_ptr<SegmentFile> file = nullptr);
 
@@ -91,11 +96,7 @@ class Segment {
 
  private:
   Segment(std::shared_ptr<SegmentFile> file, size_t offset, size_t bytes,
-          void* memory)
-      : file_(std::move(file)),
-        offset_(offset),
-        bytes_(bytes),
-        memory_(memory) {}
+          void* memory);
 
   static absl::StatusOr<std::unique_ptr<Segment>> Map(
       std::shared_ptr<SegmentFile> file, size_t offset, size_t bytes);

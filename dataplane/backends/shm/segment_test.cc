@@ -2,12 +2,17 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -112,6 +117,37 @@ TEST(SegmentTest, WhatCannotBeHadIsAnErrorThatSaysHowMuch) {
   const absl::Status full = Segment::Create(kBytes).status();
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+}
+
+// A process without any left gets no memory of any kind.
+TEST(SegmentTest, NotAllMappingsThatAProcessMayHaveAreTaken) {
+  int64_t most = 0;
+  std::ifstream("/proc/sys/vm/max_map_count") >> most;
+  ASSERT_GT(most, 1000);
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto first = Segment::Create(page);
+  ASSERT_TRUE(first.ok()) << first.status();
+  std::vector<std::unique_ptr<Segment>> pieces;
+  absl::Status status;
+  while (status.ok() && static_cast<int64_t>(pieces.size()) < most) {
+    auto piece = Segment::Create(page, (*first)->file());
+    status = piece.status();
+    if (piece.ok()) pieces.push_back(*std::move(piece));
+  }
+  const int64_t count = most / 2 / 5;
+  EXPECT_EQ(static_cast<int64_t>(pieces.size()) + 1, count);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(std::string(status.message()),
+            absl::StrCat("shared memory of ", page, " bytes: this process has ",
+                         count,
+                         " pieces of it, and of its mappings, which are up to ",
+                         most, " (vm.max_map_count), each takes 5"));
+  // Nor is memory lost in the file.
+  struct stat file = {};
+  ASSERT_EQ(fstat((*first)->file()->descriptor, &file), 0);
+  EXPECT_EQ(file.st_blocks * 512, count * static_cast<int64_t>(page));
+  pieces.pop_back();
+  EXPECT_TRUE(Segment::Create(page, (*first)->file()).ok());
 }
 
 }  // namespace

@@ -139,6 +139,9 @@ class Slice : public SymmetricMemory {
         int rank)
       : regions_(regions), region_(std::move(region)), rank_(rank) {}
   ~Slice() override {
+    // In a process that was forked off it is the other one's. Nor can that one
+    // take locks, which a thread may have had that it has not.
+    if (!region_->is_own()) return;
     if (const auto regions = regions_.lock()) {
       regions->Release(*region_);
     } else {
@@ -286,6 +289,7 @@ class ShmBackend : public BackendDecorator {
   }
 
   absl::StatusOr<Piece> TakeShared(Council& council, size_t bytes) {
+    sharing_.regions->Forget();
     const auto ranks = static_cast<int>(sharing_.hosts->neighbours().size());
     auto shared =
         council.Share(Region::BytesFor(bytes, ranks),

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -161,7 +163,23 @@ TEST(SymmetricMemoryTest, ManyPiecesNeedNoMoreDescriptorsThanOne) {
   }
 }
 
-TEST(SymmetricMemoryTest, WhatAllHaveFreedIsNotMappedForEver) {
+// Blocks of memory in the largest of the files in which segments are.
+int64_t BlocksOfSegments() {
+  int64_t most = 0;
+  for (const auto& open :
+       std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code none;
+    const std::string name = read_symlink(open.path(), none).string();
+    struct stat file = {};
+    if (name.starts_with("/memfd:muster-") &&
+        stat(open.path().c_str(), &file) == 0) {
+      most = std::max<int64_t>(most, file.st_blocks);
+    }
+  }
+  return most;
+}
+
+TEST(SymmetricMemoryTest, WhatAllHaveFreedIsNotKeptForEver) {
   LocalWorld world({.backend = "shm", .world_size = 2});
   const auto allocate = [&](int times) {
     world.OnEachRank([&](Communicator& communicator) {
@@ -171,9 +189,52 @@ TEST(SymmetricMemoryTest, WhatAllHaveFreedIsNotMappedForEver) {
         ASSERT_TRUE(Do(communicator, {.kind = CollectiveKind::kBarrier}).ok());
       }
     });
-    return LinesWith("/proc/self/maps", "memfd:muster-");
+    return std::pair(LinesWith("/proc/self/maps", "memfd:muster-"),
+                     BlocksOfSegments());
   };
   EXPECT_EQ(allocate(2), allocate(20));
+}
+
+// What the ranks' groups make of it afterwards.
+std::string SumOfOnes(Communicator& communicator) {
+  const auto memory = Allocate(communicator, 40'000);
+  if (!memory.ok()) return memory.status().ToString();
+  const Tensor tensor = Part(*memory, 0, 10'000);
+  Fill(tensor, 1);
+  const absl::Status status = Do(
+      communicator, {.kind = CollectiveKind::kAllReduce, .tensors = {tensor}});
+  return status.ok() ? absl::StrCat(Values(tensor).back()) : status.ToString();
+}
+
+// As leaving the scope does in a process that was forked off.
+TEST(SymmetricMemoryTest, WhatAForkedProcessFreesIsItsParentsAsBefore) {
+  LocalWorld world({.backend = "shm", .world_size = 2});
+  std::vector<Memory> memories(2);
+  world.OnEachRank([&](Communicator& communicator) {
+    auto memory = Allocate(communicator, 400'000);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    Fill(Part(*memory, 0, 100'000), 1);
+    memories[communicator.rank()] = *std::move(memory);
+  });
+  const pid_t child = fork();
+  if (child == 0) {
+    memories.clear();
+    _exit(0);
+  }
+  int how = -1;
+  ASSERT_EQ(waitpid(child, &how, 0), child);
+  EXPECT_EQ(how, 0);
+  world.OnEachRank([&](Communicator& communicator) {
+    // It would be forgotten.
+    EXPECT_EQ(SumOfOnes(communicator), "2");
+    const Tensor mine = Part(memories[communicator.rank()], 0, 100'000);
+    EXPECT_TRUE(AllAre(Values(mine), 1));
+    ASSERT_TRUE(Do(communicator,
+                   {.kind = CollectiveKind::kAllReduce, .tensors = {mine}})
+                    .ok());
+    EXPECT_TRUE(AllAre(Values(mine), 2));
+    EXPECT_EQ(communicator.last_run(DeviceType::kCpu).algorithm, "symmetric");
+  });
 }
 
 // The same region as two of three ranks have it.
@@ -195,7 +256,7 @@ class RegionTest : public ::testing::Test {
   std::unique_ptr<Region> two_;
 };
 
-TEST_F(RegionTest, SlicesAreSharedAndNothingBetweenThemCanBeTouched) {
+TEST_F(RegionTest, SlicesAreSharedAndNothingAroundOnesOwnCanBeTouched) {
   zero_->slice(0)[7] = std::byte{5};
   EXPECT_EQ(two_->slice(0)[7], std::byte{5});
   two_->slice(0)[8] = std::byte{6};
@@ -203,14 +264,26 @@ TEST_F(RegionTest, SlicesAreSharedAndNothingBetweenThemCanBeTouched) {
   // Where this process cannot write, the system says so.
   const int zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
   constexpr size_t kRounded = (kBytes + 65'535) / 65'536 * 65'536;
-  for (int rank = 0; rank < 3; ++rank) {
-    std::byte* const slice = zero_->slice(rank);
-    EXPECT_EQ(read(zeros, slice, 1), 1) << rank;
-    EXPECT_EQ(read(zeros, slice + kBytes - 1, 1), 1) << rank;
-    EXPECT_EQ(read(zeros, slice - 1, 1), -1) << rank;
-    EXPECT_EQ(read(zeros, slice + kRounded, 1), -1) << rank;
+  for (std::byte* const slice : {zero_->slice(0), two_->slice(2)}) {
+    EXPECT_EQ(read(zeros, slice, 1), 1);
+    EXPECT_EQ(read(zeros, slice + kBytes - 1, 1), 1);
+    EXPECT_EQ(read(zeros, slice - 1, 1), -1);
+    EXPECT_EQ(read(zeros, slice + kRounded, 1), -1);
   }
   close(zeros);
+}
+
+// Four times this is a small number in 64 bits.
+constexpr size_t kMore = std::numeric_limits<int64_t>::max();
+
+TEST_F(RegionTest, ThereIsNoSegmentOfMoreThanThereAreNumbersFor) {
+  EXPECT_EQ(Region::BytesFor(1, 1), 4 * 65'536u);
+  EXPECT_EQ(Region::BytesFor(kMore - (1 << 20), 1),
+            kMore - (1 << 20) + 1 + 3 * 65'536);
+  EXPECT_EQ(Region::BytesFor(kMore, 1), kMore);
+  EXPECT_EQ(Region::BytesFor(kMore, 4), kMore);
+  EXPECT_EQ(Region::BytesFor(0x5555555555550000, 3), kMore);
+  EXPECT_EQ(Region::BytesFor(kMore / 2, 2), kMore);
 }
 
 TEST_F(RegionTest, WhatIsWithdrawnIsItsOwnersAlone) {
@@ -286,17 +359,6 @@ TEST(SymmetricMemoryTest, DifferentSizesAreAnErrorThatShowsBoth) {
   });
 }
 
-// What the ranks' groups make of it afterwards.
-std::string SumOfOnes(Communicator& communicator) {
-  const auto memory = Allocate(communicator, 40'000);
-  if (!memory.ok()) return memory.status().ToString();
-  const Tensor tensor = Part(*memory, 0, 10'000);
-  Fill(tensor, 1);
-  const absl::Status status = Do(
-      communicator, {.kind = CollectiveKind::kAllReduce, .tensors = {tensor}});
-  return status.ok() ? absl::StrCat(Values(tensor).back()) : status.ToString();
-}
-
 TEST(SymmetricMemoryTest, MoreThanThereIsIsOneErrorAndTheGroupGoesOn) {
   LocalWorld world({.backend = "shm", .world_size = 3});
   world.OnEachRank([&](Communicator& communicator) {
@@ -310,6 +372,11 @@ TEST(SymmetricMemoryTest, MoreThanThereIsIsOneErrorAndTheGroupGoesOn) {
                              ".*); each of 3 ranks of its host asks for "
                              "1125899906842624"));
     EXPECT_EQ(CulpritRank(status), 0);
+    EXPECT_THAT(std::string(Allocate(communicator, kMore).status().message()),
+                StartsWith(absl::StrCat(
+                    "allocate_symmetric on group \"world\": rank 0: shared "
+                    "memory of ",
+                    kMore, " bytes: there are ")));
     EXPECT_EQ(SumOfOnes(communicator), "3");
   });
 }
@@ -351,14 +418,7 @@ TEST(SymmetricMemoryTest, ARankThatCannotMapItIsNamedAndItIsGivenBack) {
     }
     const absl::Status status = Allocate(communicator, 100 * kMib).status();
     const std::string sum = SumOfOnes(communicator);
-    struct stat file = {};
-    for (const auto& open :
-         std::filesystem::directory_iterator("/proc/self/fd")) {
-      std::error_code none;
-      const std::string name = read_symlink(open.path(), none).string();
-      if (name.starts_with("/memfd:muster-")) stat(open.path().c_str(), &file);
-    }
-    const bool is_small = file.st_blocks < 10'000;
+    const bool is_small = BlocksOfSegments() < 10'000;
     return absl::StrCat(sum, " ", is_small, " ", status.ToString());
   });
   for (const auto& outcome : world.Join()) {
