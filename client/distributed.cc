@@ -1,5 +1,7 @@
 #include "client/distributed.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -32,8 +34,7 @@ using dataplane::MutexLock;
 using internal::Origin;
 using internal::World;
 
-// The default group of this process. Its destructor runs when the process
-// exits without DestroyProcessGroup.
+// The default group of this process.
 struct Default {
   dataplane::Mutex mutex;
   // Somebody forms or ends a group, without the lock.
@@ -41,12 +42,40 @@ struct Default {
   std::shared_ptr<World> world ABSL_GUARDED_BY(mutex);
   // Another number whenever `world` is another one.
   std::atomic<uint64_t> version{1};
+  // Of the process that forked this one off.
+  Default* parents = nullptr;
+  // That had a group: connections of its own, and threads that are not here.
+  bool parent_had_group = false;
 };
 
-Default& TheDefault() {
-  static Default instance;
-  return instance;
-}
+// Its destructor ends the group of a process that exits without
+// DestroyProcessGroup.
+struct Owner {
+  Owner() {
+    pthread_atfork(nullptr, nullptr, [] { TheOwner().StartAnew(); });
+  }
+  ~Owner() { delete current; }
+
+  static Owner& TheOwner() {
+    static Owner instance;
+    return instance;
+  }
+
+  // In a process that was forked off, where nobody else can be in here; whoever
+  // had the lock then will never let it go.
+  void StartAnew() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    auto fresh = std::make_unique<Default>();
+    fresh->version = current->version + 1;
+    fresh->parent_had_group = current->parent_had_group || current->changing ||
+                              current->world != nullptr;
+    fresh->parents = current;
+    current = fresh.release();
+  }
+
+  Default* current = new Default;
+};
+
+Default& TheDefault() { return *Owner::TheOwner().current; }
 
 [[noreturn]] void NotInitialized() {
   internal::Throw(Origin::kControl,
@@ -77,6 +106,14 @@ std::shared_ptr<ProcessGroup> Resolve(
 
 void InitProcessGroup(const InitProcessGroupOptions& options) {
   Default& instance = TheDefault();
+  if (instance.parent_had_group) {
+    internal::Throw(
+        Origin::kControl,
+        absl::FailedPreconditionError(
+            "this process was forked off by one that had a process group, "
+            "without its threads: fork before InitProcessGroup, or let the "
+            "child execute a program"));
+  }
   {
     MutexLock lock(instance.mutex);
     if (instance.world != nullptr || instance.changing) {

@@ -93,11 +93,12 @@ struct InitProcessGroupOptions {
 };
 
 // Forms the default group: returns when all ranks are connected.
-// Throws DistError: kFailedPrecondition (there is a default group),
-// kInvalidArgument (an option, a URL, an environment variable; the text names
-// it), kAlreadyExists (the rank is taken, the text names both claimants),
-// kDeadlineExceeded (ranks are missing, the text and culprits() list them; or
-// the group is full), kOutOfRange (the job's rendezvous was closed).
+// Throws DistError: kFailedPrecondition (there is a default group, or was in
+// the process that forked this one off), kInvalidArgument (an option, a URL, an
+// environment variable; the text names it), kAlreadyExists (the rank is taken,
+// the text names both claimants), kDeadlineExceeded (ranks are missing, the
+// text and culprits() list them; or the group is full), kOutOfRange (the job's
+// rendezvous was closed).
 // Throws DistNetworkError: no coordinator at the address, the port is in use,
 // a peer cannot be reached. DistBackendError: the backend does not start.
 // DistStoreError: the file or the store refuses.

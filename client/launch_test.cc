@@ -78,6 +78,38 @@ TEST(SpawnTest, RanksFormAGroup) {
       3);
 }
 
+// It has neither the threads nor connections of its own.
+TEST(SpawnTest, WhatARankForksOffHasNoGroupAndLeavesThatOfItsParentAlone) {
+  Spawn(
+      [](int index) {
+        InitProcessGroup({.init_method = "file://" + ::testing::TempDir() +
+                                         "/forks-" + std::to_string(getppid()),
+                          .world_size = 2,
+                          .rank = index});
+        EXPECT_EQ(GetRank(), index);
+        const pid_t child = fork();
+        if (child == 0) {
+          const bool has_group = IsInitialized();
+          EXPECT_THROW(GetRank(), DistError);
+          EXPECT_THAT(
+              ErrorOf([] { InitProcessGroup({.world_size = 1, .rank = 0}); },
+                      absl::StatusCode::kFailedPrecondition),
+              HasSubstr("fork before InitProcessGroup"));
+          std::exit(has_group || ::testing::Test::HasFailure() ? 1 : 0);
+        }
+        int how = -1;
+        waitpid(child, &how, 0);
+        std::vector<float> sum = {1};
+        AllReduce(Tensor(sum));
+        DestroyProcessGroup();
+        if (how != 0) {
+          throw std::runtime_error("status " + std::to_string(how));
+        }
+        if (sum[0] != 2.0F) throw std::runtime_error("wrong sum");
+      },
+      2);
+}
+
 TEST(SpawnTest, WhatAProcessThrowsIsThrown) {
   const auto call = [] {
     Spawn(
