@@ -185,7 +185,7 @@ bool Board::IsOver(int peer, uint64_t round, Outcome& outcome) {
       places_[peer].bell.has_left.load(std::memory_order_acquire) != 0;
   if (HasPosted(peer, round)) {
     outcome = Outcome::kDone;
-  } else if (woken_.load(std::memory_order_acquire)) {
+  } else if (is_woken()) {
     outcome = Outcome::kWoken;
   } else if (has_left) {
     outcome = Outcome::kLeft;

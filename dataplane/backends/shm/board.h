@@ -126,6 +126,7 @@ class Board {
 
   // Ends what waits here, and everything later. From any thread.
   void Wake();
+  bool is_woken() const { return woken_.load(std::memory_order_acquire); }
 
   // How often this rank's thread has gone to another processor.
   int moves() const { return moves_; }

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "dataplane/backends/shm/single_copy.h"
 #include "dataplane/backends/shm/staged.h"
+#include "dataplane/backends/shm/symmetric_all_reduce.h"
 
 namespace muster::dataplane::shm_internal {
 namespace {
@@ -46,7 +47,7 @@ HostCollectives::HostCollectives(std::unique_ptr<Segment> segment,
       traits_(traits),
       shop_{.board = board_,
             .mesh = mesh,
-            .regions = *regions_,
+            .regions = RegionFinder(*regions_),
             .reads_memory = traits.reads_memory} {}
 
 absl::Status HostCollectives::Run(const Collective& collective) {
@@ -92,7 +93,9 @@ absl::Status HostCollectives::RunOneWay(const Collective& collective) {
     done = RunSingleCopy(shop_, collective, Where::kAnywhere);
   } else if (regions_->any() &&
              select(Memory::kSymmetric, bytes) == Algorithm::kSymmetric) {
-    done = RunSingleCopy(shop_, collective, Where::kInRegions);
+    done = collective.kind == CollectiveKind::kAllReduce
+               ? RunSymmetricAllReduce(shop_, collective)
+               : RunSingleCopy(shop_, collective, Where::kInRegions);
   }
   if (!done.ok() || *done) return done.status();
   // What an all_to_all has to move it sees in its first round: unless that goes

@@ -89,7 +89,7 @@ absl::Status Inside::MeetAt(const Block& whole) {
   absl::Status status = Open(sizeof(Offer));
   if (!status.ok()) return status;
   const size_t bytes = whole.count * element_bytes_;
-  const Offer own = {.place = shop().regions.Find(whole.data, bytes),
+  const Offer own = {.place = regions().Find(whole.data, bytes),
                      .factor = collective().factor};
   std::memcpy(payload(), &own, sizeof(own));
   Post();
@@ -101,7 +101,7 @@ absl::Status Inside::MeetAt(const Block& whole) {
   for (int peer = 0; peer < world_size_; ++peer) {
     Offer offer;
     std::memcpy(&offer, shown(peer), sizeof(offer));
-    mapped[peer] = shop().regions.Locate(peer, offer.place);
+    mapped[peer] = regions().Locate(peer, offer.place);
     factors_[peer] = offer.factor;
   }
   // The same on all ranks.

@@ -130,6 +130,7 @@ void Regions::Add(std::shared_ptr<Region> region) {
   MutexLock lock(mutex_);
   regions_.emplace(++last_number_, std::move(region));
   any_.store(true, std::memory_order_release);
+  version_.fetch_add(1, std::memory_order_release);
 }
 
 void Regions::Forget() {
@@ -142,12 +143,14 @@ void Regions::Forget() {
                                             return known.second->is_released();
                                           }),
                       std::memory_order_release);
+  version_.fetch_add(1, std::memory_order_release);
 }
 
 void Regions::Release(Region& region) {
   MutexLock lock(mutex_);
   region.Release();
   any_released_.store(true, std::memory_order_release);
+  version_.fetch_add(1, std::memory_order_release);
 }
 
 bool Regions::WasIn(const void* data, size_t bytes) const {
@@ -188,6 +191,34 @@ std::byte* Regions::Locate(int peer, const Place& place) const {
   const auto found = regions_.find(place.number);
   return found == regions_.end() ? nullptr
                                  : found->second->slice(peer) + place.offset;
+}
+
+void RegionFinder::ForgetWhatIsOld() {
+  // Before it is looked up again: what is found then is not older.
+  const uint64_t version = regions_.version();
+  if (version == version_) return;
+  version_ = version;
+  found_ = {};
+  located_.clear();
+}
+
+Regions::Place RegionFinder::Find(const void* data, size_t bytes) {
+  ForgetWhatIsOld();
+  if (found_.data != data || found_.bytes != bytes) {
+    found_ = {data, bytes, regions_.Find(data, bytes)};
+  }
+  return found_.place;
+}
+
+std::byte* RegionFinder::Locate(int peer, const Regions::Place& place) {
+  ForgetWhatIsOld();
+  const auto index = static_cast<size_t>(peer);
+  if (index >= located_.size()) located_.resize(index + 1);
+  Located& last = located_[index];
+  if (last.here == nullptr || last.place != place) {
+    last = {place, regions_.Locate(peer, place)};
+  }
+  return last.here;
 }
 
 }  // namespace muster::dataplane::shm_internal

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -91,6 +92,8 @@ class Regions {
  public:
   // What of a rank's memory is in a region.
   struct Place {
+    friend bool operator==(const Place&, const Place&) = default;
+
     // From 1; 0: in none.
     uint64_t number = 0;
     uint64_t offset = 0;
@@ -117,6 +120,9 @@ class Regions {
     return any_released_.load(std::memory_order_acquire);
   }
 
+  // Another number whenever Find or Locate may answer otherwise.
+  uint64_t version() const { return version_.load(std::memory_order_acquire); }
+
   // Where this rank's memory is.
   Place Find(const void* data, size_t bytes) const;
 
@@ -129,9 +135,45 @@ class Regions {
  private:
   std::atomic<bool> any_{false};
   std::atomic<bool> any_released_{false};
+  std::atomic<uint64_t> version_{1};
   mutable Mutex mutex_;
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Region>> regions_ ABSL_GUARDED_BY(mutex_);
+};
+
+// RegionFinder looks things up in Regions, and remembers what it found last: a
+// collective mostly is where the last one was. For one thread at a time.
+class RegionFinder {
+ public:
+  // `regions` lives longer.
+  explicit RegionFinder(const Regions& regions) : regions_(regions) {}
+
+  // See Regions.
+  Regions::Place Find(const void* data, size_t bytes);
+  std::byte* Locate(int peer, const Regions::Place& place);
+  void Withdraw(const void* data, size_t bytes) const {
+    regions_.Withdraw(data, bytes);
+  }
+
+ private:
+  struct Found {
+    const void* data = nullptr;
+    size_t bytes = 0;
+    Regions::Place place = {};
+  };
+  struct Located {
+    Regions::Place place = {};
+    std::byte* here = nullptr;
+  };
+
+  void ForgetWhatIsOld();
+
+  const Regions& regions_;
+  // Of what is remembered.
+  uint64_t version_ = 0;
+  Found found_;
+  // By rank.
+  std::vector<Located> located_;
 };
 
 }  // namespace muster::dataplane::shm_internal

@@ -94,7 +94,7 @@ absl::Status Rounds::AwaitAll() {
   return status;
 }
 
-void Rounds::WriteRow(const std::vector<Block>& give) {
+void Rounds::WriteRow(absl::Span<const Block> give) {
   auto* const row = reinterpret_cast<uint64_t*>(payload());
   for (int peer = 0; peer < world_size_; ++peer) {
     row[peer] = give.empty() ? 0 : give[peer].count;

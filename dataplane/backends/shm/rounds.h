@@ -7,6 +7,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/mesh.h"
 #include "dataplane/backends/gloo/schedules.h"
@@ -34,7 +35,7 @@ struct Workshop {
   Board& board;
   gloo_internal::Mesh& mesh;
   // Symmetric memory.
-  const Regions& regions;
+  RegionFinder regions;
   // All ranks read each other's memory.
   bool reads_memory = false;
   // What all ranks say that they run.
@@ -77,7 +78,7 @@ class Rounds {
 
   // A row: how many elements its rank has for each rank.
   size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
-  void WriteRow(const std::vector<Block>& give);
+  void WriteRow(absl::Span<const Block> give);
   const uint64_t* RowOf(int peer) const {
     return reinterpret_cast<const uint64_t*>(shown(peer));
   }
@@ -93,6 +94,7 @@ class Rounds {
   void set_element_count(uint64_t count) { head_.header.element_count = count; }
   uint64_t element_count() const { return head_.header.element_count; }
   const Workshop& shop() const { return shop_; }
+  RegionFinder& regions() { return shop_.regions; }
   const Collective& collective() const { return collective_; }
 
   const int rank_;

@@ -59,12 +59,10 @@ constexpr Row kTable[] = {
     {std::nullopt, Memory::kOrdinary, kAnyRanks, kAnyCrowd, kAnyBytes,
      Algorithm::kStaged},
 
-    {CollectiveKind::kAllReduce, Memory::kSymmetric, 8, true, 16 << 10,
-     Algorithm::kOneRound},
     {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, true, 8 << 10,
      Algorithm::kOneRound},
     {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
-     4 << 10, Algorithm::kOneRound},
+     1 << 10, Algorithm::kOneRound},
     {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
      kAnyBytes, Algorithm::kSymmetric},
     {CollectiveKind::kAllGather, Memory::kSymmetric, kAnyRanks, true, 128 << 10,

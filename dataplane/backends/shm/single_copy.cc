@@ -26,10 +26,6 @@ using gloo_internal::BlocksOf;
 // processor, between being read and being combined.
 constexpr size_t kPieceBytes = 64 << 10;
 
-// The same where the result is then written to the tensors of all ranks: in the
-// nearest cache.
-constexpr size_t kNearBytes = 4 << 10;
-
 // Of collectives whose sizes their ranks do not know of each other: up to here
 // a rank shows what it gives, beside where that is. If all do, nobody has to go
 // and get it, and no rank has to wait until that has been done.
@@ -52,6 +48,10 @@ class SingleCopy : public Rounds {
   absl::StatusOr<bool> Run();
 
  private:
+  // Without an allocation, where these are not many.
+  template <typename Value>
+  using ByRank = absl::InlinedVector<Value, 8>;
+
   // How others get at what a rank gives.
   enum class Reach : uint64_t { kNone, kBySystem, kMapped };
   // What a rank shows, behind a row; and, behind this, an Origin for each rank,
@@ -75,10 +75,11 @@ class SingleCopy : public Rounds {
     std::byte* mapped = nullptr;
   };
 
-  absl::StatusOr<bool> Go();
-
   // Fills in what this rank gives and takes.
   void Arrange();
+  static void Assign(ByRank<Block>& blocks, const std::vector<Block>& from) {
+    blocks.assign(from.begin(), from.end());
+  }
 
   // All have shown where things are. kNone: not all of that can be read.
   absl::StatusOr<Reach> Meet();
@@ -102,8 +103,6 @@ class SingleCopy : public Rounds {
                        size_t first);
   // Each combines its part, and takes the others' from them.
   absl::Status AllReduce(const Reduction& reduction);
-  // Each combines its part, and writes it to the tensors of all.
-  absl::Status AllReduceThere(const Reduction& reduction);
 
   // Elements of what `peer` gives this rank, from `first` on, kPieceBytes at
   // most: where they are, or read to this rank's scratch.
@@ -116,14 +115,13 @@ class SingleCopy : public Rounds {
   absl::Status Part();
 
   const Where where_;
-  // By rank.
-  std::vector<Block> give_;
-  std::vector<Block> take_;
+  ByRank<Block> give_;
+  ByRank<Block> take_;
   // How many elements each rank must give this one.
-  std::vector<uint64_t> expected_;
-  // By rank, after Meet: where what it gives this one is, and its factor.
-  std::vector<Source> sources_;
-  std::vector<double> factors_;
+  ByRank<uint64_t> expected_;
+  // After Meet: where what it gives this one is, and its factor.
+  ByRank<Source> sources_;
+  ByRank<double> factors_;
   // What a rank gives to each is not of one size: the row says how much it is.
   bool has_row_ = false;
   // And nobody knows it of others: who has little shows it.
@@ -133,23 +131,6 @@ class SingleCopy : public Rounds {
 };
 
 absl::StatusOr<bool> SingleCopy::Run() {
-  if (collective().kind != CollectiveKind::kAllReduce) return Go();
-  // Before anybody hears of a failure: then the tensor is its owner's again.
-  const auto withdraw = [this] {
-    const Tensor& tensor = collective().tensors[0];
-    shop().regions.Withdraw(tensor.data(), tensor.bytes());
-  };
-  try {
-    absl::StatusOr<bool> done = Go();
-    if (!done.ok()) withdraw();
-    return done;
-  } catch (...) {
-    withdraw();
-    throw;
-  }
-}
-
-absl::StatusOr<bool> SingleCopy::Go() {
   Arrange();
   const absl::StatusOr<Reach> met = Meet();
   if (!met.ok()) return met.status();
@@ -165,8 +146,7 @@ absl::StatusOr<bool> SingleCopy::Go() {
   if (IsReduction(collective().kind)) {
     const Reduction reduction(collective().data_type(), collective().reduce_op);
     if (collective().kind == CollectiveKind::kAllReduce) {
-      status = *met == Reach::kMapped ? AllReduceThere(reduction)
-                                      : AllReduce(reduction);
+      status = AllReduce(reduction);
     } else if (take_[rank_].data != nullptr) {
       status = Combine(reduction, take_[rank_], 0);
     }
@@ -197,31 +177,33 @@ void SingleCopy::Arrange() {
     case CollectiveKind::kAllGatherIntoTensor:
     case CollectiveKind::kGather:
       give_.assign(world_size_, BlockOf(run.inputs[0]));
-      if (!run.outputs.empty()) take_ = BlocksOf(run.outputs, world_size_);
+      if (!run.outputs.empty()) {
+        Assign(take_, BlocksOf(run.outputs, world_size_));
+      }
       set_element_count(give_[rank_].count);
       break;
     case CollectiveKind::kScatter:
-      if (is_root) give_ = BlocksOf(run.inputs, world_size_);
+      if (is_root) Assign(give_, BlocksOf(run.inputs, world_size_));
       take_[run.root] = BlockOf(run.outputs[0]);
       has_row_ = true;
       break;
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kReduceScatterTensor:
-      give_ = BlocksOf(run.inputs, world_size_);
+      Assign(give_, BlocksOf(run.inputs, world_size_));
       take_[rank_] = BlockOf(run.outputs[0]);
       has_row_ = true;
       break;
     case CollectiveKind::kAllToAll:
-      give_ = BlocksOf(run.inputs, world_size_);
-      take_ = BlocksOf(run.outputs, world_size_);
+      Assign(give_, BlocksOf(run.inputs, world_size_));
+      Assign(take_, BlocksOf(run.outputs, world_size_));
       has_row_ = true;
       may_show_all_ = true;
       break;
     case CollectiveKind::kAllToAllSingle:
-      give_ = gloo_internal::CutBlocks(run.inputs[0], run.input_splits,
-                                       world_size_);
-      take_ = gloo_internal::CutBlocks(run.outputs[0], run.output_splits,
-                                       world_size_);
+      Assign(give_, gloo_internal::CutBlocks(run.inputs[0], run.input_splits,
+                                             world_size_));
+      Assign(take_, gloo_internal::CutBlocks(run.outputs[0], run.output_splits,
+                                             world_size_));
       has_row_ = true;
       may_show_all_ = true;
       break;
@@ -243,7 +225,7 @@ SingleCopy::Reach SingleCopy::Show(int peer) {
   const Block& block = give_[peer];
   const size_t bytes = block.count * element_bytes_;
   const Origin origin = {.address = reinterpret_cast<uint64_t>(block.data),
-                         .place = shop().regions.Find(block.data, bytes)};
+                         .place = regions().Find(block.data, bytes)};
   std::memcpy(payload() + row_bytes() + sizeof(Offer) + peer * sizeof(origin),
               &origin, sizeof(origin));
   if (origin.place.number > 0 || bytes == 0) return Reach::kMapped;
@@ -314,8 +296,7 @@ absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
     Origin origin;
     std::memcpy(&origin, theirs + sizeof(offer) + rank_ * sizeof(origin),
                 sizeof(origin));
-    sources_[peer] = {origin.address,
-                      shop().regions.Locate(peer, origin.place)};
+    sources_[peer] = {origin.address, regions().Locate(peer, origin.place)};
   }
   return reach;
 }
@@ -402,26 +383,6 @@ absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
         Read(peer, offset_of(part), part.data, part.count * element_bytes_);
   }
   return status;
-}
-
-absl::Status SingleCopy::AllReduceThere(const Reduction& reduction) {
-  const Block& tensor = give_[rank_];
-  const Block own =
-      gloo_internal::PartsOf(tensor, world_size_, element_bytes_)[rank_];
-  const auto first = static_cast<size_t>(own.data - tensor.data);
-  const size_t at_once = kNearBytes / element_bytes_;
-  for (size_t done = 0; done < own.count; done += at_once) {
-    const Block piece = {own.data + done * element_bytes_,
-                         std::min(at_once, own.count - done)};
-    const size_t offset = first + done * element_bytes_;
-    absl::Status status = Combine(reduction, piece, offset / element_bytes_);
-    if (!status.ok()) return status;
-    for (const int peer : Others()) {
-      std::memcpy(sources_[peer].mapped + offset, piece.data,
-                  piece.count * element_bytes_);
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::Status SingleCopy::Part() {

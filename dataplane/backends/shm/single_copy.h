@@ -19,11 +19,8 @@ enum class Where : uint8_t {
 };
 
 // Runs `collective` from tensor to tensor: the ranks show each other where they
-// have what they give, and each takes what it wants from there. Of an
-// all_reduce in symmetric memory each writes its part of the result to all; if
-// that fails, other ranks cannot write to this one's tensor any more
-// (Regions::Withdraw). False, on all ranks: some tensor is not `where` it must
-// be, and nothing was done.
+// have what they give, and each takes what it wants from there. False, on all
+// ranks: some tensor is not `where` it must be, and nothing was done.
 absl::StatusOr<bool> RunSingleCopy(Workshop& shop, const Collective& collective,
                                    Where where);
 

@@ -490,7 +490,8 @@ TwoLevels::TwoLevels(std::unique_ptr<Segment> segment,
                mesh.set_waiting_for(place < 0 ? -1 : near_.RankInGroup(place));
              }),
       traits_(traits),
-      shop_{.board = board_, .mesh = near_, .regions = *regions_} {
+      shop_{
+          .board = board_, .mesh = near_, .regions = RegionFinder(*regions_)} {
   const auto place = static_cast<size_t>(hosts_.place());
   if (place < hosts_.fewest()) lane_.emplace(mesh, RanksOfLane(hosts_, place));
 }
