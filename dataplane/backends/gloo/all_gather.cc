@@ -17,7 +17,7 @@ namespace {
 // own next ones from the one d ahead. After ceil(log2(n)) steps it has all.
 // (Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all
 // communications in multiport message-passing systems, 1997.)
-absl::Status GatherByNotes(const Block& own, const std::vector<Block>& all,
+absl::Status GatherByNotes(const Block& own, const Blocks& all,
                            Exchange& exchange) {
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();

@@ -205,8 +205,8 @@ absl::Status ReducePairwise(const Reduced& reduced, double factor,
                             Exchange& exchange) {
   const int rank = exchange.rank();
   const int world_size = exchange.world_size();
-  const std::vector<Block> parts = PartsOf({reduced.data(), reduced.count()},
-                                           world_size, reduced.element_bytes());
+  const Blocks parts = PartsOf({reduced.data(), reduced.count()}, world_size,
+                               reduced.element_bytes());
   absl::Status status =
       ReduceAndScatter(reduced.reduction, factor, parts, parts[rank], exchange);
   if (!status.ok()) return status;

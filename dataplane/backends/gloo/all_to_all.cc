@@ -7,9 +7,8 @@
 #include "dataplane/backends/gloo/schedules.h"
 
 namespace muster::dataplane::gloo_internal {
-std::vector<Block> CutBlocks(const Tensor& tensor,
-                             const std::vector<int64_t>& splits,
-                             int world_size) {
+Blocks CutBlocks(const Tensor& tensor, const std::vector<int64_t>& splits,
+                 int world_size) {
   const size_t element_bytes = DataTypeBytes(tensor.data_type());
   if (splits.empty()) {
     return PartsOf(BlockOf(tensor), world_size, element_bytes);
@@ -17,7 +16,7 @@ std::vector<Block> CutBlocks(const Tensor& tensor,
   const int64_t rows = tensor.shape()[0];
   const size_t row_count = rows == 0 ? 0 : tensor.element_count() / rows;
   auto* next = static_cast<std::byte*>(tensor.data());
-  std::vector<Block> blocks;
+  Blocks blocks;
   blocks.reserve(splits.size());
   for (const int64_t split : splits) {
     blocks.push_back({next, split * row_count});

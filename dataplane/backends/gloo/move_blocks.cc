@@ -103,9 +103,8 @@ Block PartOf(const Block& whole, size_t index, size_t parts,
   return {whole.data + first * element_bytes, end - first};
 }
 
-std::vector<Block> PartsOf(const Block& whole, size_t parts,
-                           size_t element_bytes) {
-  std::vector<Block> blocks;
+Blocks PartsOf(const Block& whole, size_t parts, size_t element_bytes) {
+  Blocks blocks;
   blocks.reserve(parts);
   for (size_t i = 0; i < parts; ++i) {
     blocks.push_back(PartOf(whole, i, parts, element_bytes));
@@ -118,13 +117,12 @@ Block BlockOf(const Tensor& tensor) {
           static_cast<size_t>(tensor.element_count())};
 }
 
-std::vector<Block> BlocksOf(const Collective::Tensors& tensors,
-                            int world_size) {
+Blocks BlocksOf(const Collective::Tensors& tensors, int world_size) {
   if (tensors.size() == 1) {
     return PartsOf(BlockOf(tensors[0]), world_size,
                    DataTypeBytes(tensors[0].data_type()));
   }
-  std::vector<Block> blocks;
+  Blocks blocks;
   blocks.reserve(tensors.size());
   for (const Tensor& tensor : tensors) blocks.push_back(BlockOf(tensor));
   return blocks;

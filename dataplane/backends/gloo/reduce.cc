@@ -45,7 +45,7 @@ absl::Status ReduceByParts(const Collective& collective,
   const int world_size = exchange.world_size();
   const int root = collective.root;
   const size_t element_bytes = exchange.element_bytes();
-  const std::vector<Block> parts =
+  const Blocks parts =
       PartsOf(BlockOf(collective.tensors[0]), world_size, element_bytes);
   Block result = parts[rank];
   std::unique_ptr<std::byte[]> memory;

@@ -10,8 +10,8 @@ namespace {
 
 // All of it on every rank, who keeps his part: the fewest steps.
 absl::Status ReduceAll(const Reduction& reduction, double factor,
-                       const std::vector<Block>& inputs, const Block& output,
-                       size_t count, Exchange& exchange) {
+                       const Blocks& inputs, const Block& output, size_t count,
+                       Exchange& exchange) {
   std::byte* const accumulators =
       exchange.Scratch(count * reduction.accumulator_bytes());
   std::byte* next = accumulators;
@@ -31,8 +31,7 @@ absl::Status ReduceAll(const Reduction& reduction, double factor,
 
 absl::Status ReduceScatter(const Collective& collective, Exchange& exchange) {
   const Reduction reduction(collective.data_type(), collective.reduce_op);
-  const std::vector<Block> inputs =
-      BlocksOf(collective.inputs, exchange.world_size());
+  const Blocks inputs = BlocksOf(collective.inputs, exchange.world_size());
   const Block output = BlockOf(collective.outputs[0]);
   size_t count = 0;
   for (const Block& input : inputs) count += input.count;

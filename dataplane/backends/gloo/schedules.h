@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "dataplane/backends/gloo/exchange.h"
@@ -22,22 +23,23 @@ struct Block {
   size_t count = 0;
 };
 
+// By rank, mostly: where these are not many, without an allocation.
+using Blocks = absl::InlinedVector<Block, 8>;
+
 // Part `index` of `parts` of a block, equal to one element.
 Block PartOf(const Block& whole, size_t index, size_t parts,
              size_t element_bytes);
 
 // All of them: one for each rank.
-std::vector<Block> PartsOf(const Block& whole, size_t parts,
-                           size_t element_bytes);
+Blocks PartsOf(const Block& whole, size_t parts, size_t element_bytes);
 
 // What a rank gives to each rank, or takes from each: a list of tensors, or one
 // tensor cut in equal parts.
-std::vector<Block> BlocksOf(const Collective::Tensors& tensors, int world_size);
+Blocks BlocksOf(const Collective::Tensors& tensors, int world_size);
 
 // Of a tensor that is cut along dimension 0; without splits in equal parts.
-std::vector<Block> CutBlocks(const Tensor& tensor,
-                             const std::vector<int64_t>& splits,
-                             int world_size);
+Blocks CutBlocks(const Tensor& tensor, const std::vector<int64_t>& splits,
+                 int world_size);
 
 // All of a tensor.
 Block BlockOf(const Tensor& tensor);
@@ -73,8 +75,8 @@ absl::Status ReduceAndScatter(const Reduction& reduction, double factor,
 // Who gives blocks to whom. Both have one entry for each rank, of which those
 // of other ranks than the named ones, and this one's own, are not looked at.
 struct Moves {
-  std::vector<Block> give = {};
-  std::vector<Block> take = {};
+  Blocks give = {};
+  Blocks take = {};
   std::vector<int> receivers = {};
   std::vector<int> senders = {};
 

@@ -13,7 +13,7 @@
 namespace muster::dataplane::shm_internal {
 
 // Blocks that are one after the other.
-using Strand = std::vector<Block>;
+using Strand = Blocks;
 
 // How many elements it has.
 size_t CountOf(const Strand& strand);

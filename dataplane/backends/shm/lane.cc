@@ -22,7 +22,7 @@ Tensor TensorOf(const Block& block, DataType type) {
   return Tensor(block.data, type, {static_cast<int64_t>(block.count)});
 }
 
-Collective::Tensors TensorsOf(const std::vector<Block>& blocks, DataType type) {
+Collective::Tensors TensorsOf(const Blocks& blocks, DataType type) {
   Collective::Tensors tensors;
   for (const Block& block : blocks) tensors.push_back(TensorOf(block, type));
   return tensors;
@@ -40,7 +40,7 @@ bool Lane::IsAtOnce(size_t bytes) const {
          bytes <= gloo_internal::kNotePayloadBytesMax;
 }
 
-absl::Status Lane::CombineAtOnce(const Sum& sum, const std::vector<Block>& give,
+absl::Status Lane::CombineAtOnce(const Sum& sum, const Blocks& give,
                                  Exchange& exchange) {
   const Reduction reduction(sum.type, sum.op);
   const Block own = give[mesh_.rank()];
@@ -71,8 +71,7 @@ absl::Status Lane::AllReduce(const NoteHeader& header, const Sum& sum,
                            .reduce_op = sum.op};
   Exchange exchange(workspace_, step, header);
   if (!IsAtOnce(step.bytes())) return gloo_internal::AllReduce(step, exchange);
-  return CombineAtOnce(
-      sum, std::vector<Block>(mesh_.world_size(), accumulators), exchange);
+  return CombineAtOnce(sum, Blocks(mesh_.world_size(), accumulators), exchange);
 }
 
 absl::Status Lane::Reduce(const NoteHeader& header, const Sum& sum,
@@ -86,7 +85,7 @@ absl::Status Lane::Reduce(const NoteHeader& header, const Sum& sum,
 }
 
 absl::Status Lane::ReduceScatter(const NoteHeader& header, const Sum& sum,
-                                 const std::vector<Block>& blocks) {
+                                 const Blocks& blocks) {
   const Collective step = {
       .kind = CollectiveKind::kReduceScatter,
       .inputs = TensorsOf(blocks, sum.type),
@@ -98,7 +97,7 @@ absl::Status Lane::ReduceScatter(const NoteHeader& header, const Sum& sum,
 }
 
 absl::Status Lane::AllGather(const NoteHeader& header, DataType type,
-                             const std::vector<Block>& blocks) {
+                             const Blocks& blocks) {
   const Collective step = {.kind = CollectiveKind::kAllGather,
                            .inputs = {TensorOf(blocks[mesh_.rank()], type)},
                            .outputs = TensorsOf(blocks, type)};

@@ -13,6 +13,7 @@
 namespace muster::dataplane::shm_internal {
 
 using gloo_internal::Block;
+using gloo_internal::Blocks;
 using gloo_internal::NoteHeader;
 
 // What a lane reduces: accumulators, as elements of their own type.
@@ -37,10 +38,10 @@ class Lane {
                       const Block& accumulators, int root);
   // `blocks`, by host: this one's becomes the reduction.
   absl::Status ReduceScatter(const NoteHeader& header, const Sum& sum,
-                             const std::vector<Block>& blocks);
+                             const Blocks& blocks);
   // `blocks`, by host: this one's is there.
   absl::Status AllGather(const NoteHeader& header, DataType type,
-                         const std::vector<Block>& blocks);
+                         const Blocks& blocks);
   absl::Status Broadcast(const NoteHeader& header, DataType type,
                          const Block& block, int root);
   absl::Status Barrier(const NoteHeader& header);
@@ -48,7 +49,7 @@ class Lane {
  private:
   // Every rank gives `give[h]` to host h, and combines what it gets, in the
   // order of the hosts, in its own.
-  absl::Status CombineAtOnce(const Sum& sum, const std::vector<Block>& give,
+  absl::Status CombineAtOnce(const Sum& sum, const Blocks& give,
                              gloo_internal::Exchange& exchange);
   // Whether reductions of so many bytes go that way.
   bool IsAtOnce(size_t bytes) const;

@@ -18,6 +18,7 @@
 namespace muster::dataplane::shm_internal {
 
 using gloo_internal::Block;
+using gloo_internal::Blocks;
 using gloo_internal::NoteHeader;
 
 // What a rank has run, by which others see whether they ran the same.

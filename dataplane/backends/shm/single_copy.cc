@@ -77,9 +77,6 @@ class SingleCopy : public Rounds {
 
   // Fills in what this rank gives and takes.
   void Arrange();
-  static void Assign(ByRank<Block>& blocks, const std::vector<Block>& from) {
-    blocks.assign(from.begin(), from.end());
-  }
 
   // All have shown where things are. kNone: not all of that can be read.
   absl::StatusOr<Reach> Meet();
@@ -115,8 +112,8 @@ class SingleCopy : public Rounds {
   absl::Status Part();
 
   const Where where_;
-  ByRank<Block> give_;
-  ByRank<Block> take_;
+  Blocks give_;
+  Blocks take_;
   // How many elements each rank must give this one.
   ByRank<uint64_t> expected_;
   // After Meet: where what it gives this one is, and its factor.
@@ -178,32 +175,32 @@ void SingleCopy::Arrange() {
     case CollectiveKind::kGather:
       give_.assign(world_size_, BlockOf(run.inputs[0]));
       if (!run.outputs.empty()) {
-        Assign(take_, BlocksOf(run.outputs, world_size_));
+        take_ = BlocksOf(run.outputs, world_size_);
       }
       set_element_count(give_[rank_].count);
       break;
     case CollectiveKind::kScatter:
-      if (is_root) Assign(give_, BlocksOf(run.inputs, world_size_));
+      if (is_root) give_ = BlocksOf(run.inputs, world_size_);
       take_[run.root] = BlockOf(run.outputs[0]);
       has_row_ = true;
       break;
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kReduceScatterTensor:
-      Assign(give_, BlocksOf(run.inputs, world_size_));
+      give_ = BlocksOf(run.inputs, world_size_);
       take_[rank_] = BlockOf(run.outputs[0]);
       has_row_ = true;
       break;
     case CollectiveKind::kAllToAll:
-      Assign(give_, BlocksOf(run.inputs, world_size_));
-      Assign(take_, BlocksOf(run.outputs, world_size_));
+      give_ = BlocksOf(run.inputs, world_size_);
+      take_ = BlocksOf(run.outputs, world_size_);
       has_row_ = true;
       may_show_all_ = true;
       break;
     case CollectiveKind::kAllToAllSingle:
-      Assign(give_, gloo_internal::CutBlocks(run.inputs[0], run.input_splits,
-                                             world_size_));
-      Assign(take_, gloo_internal::CutBlocks(run.outputs[0], run.output_splits,
-                                             world_size_));
+      give_ = gloo_internal::CutBlocks(run.inputs[0], run.input_splits,
+                                       world_size_);
+      take_ = gloo_internal::CutBlocks(run.outputs[0], run.output_splits,
+                                       world_size_);
       has_row_ = true;
       may_show_all_ = true;
       break;
@@ -367,7 +364,7 @@ absl::Status SingleCopy::Combine(const Reduction& reduction,
 
 absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
   const Block& tensor = give_[rank_];
-  const std::vector<Block> parts =
+  const Blocks parts =
       gloo_internal::PartsOf(tensor, world_size_, element_bytes_);
   const auto offset_of = [&](const Block& part) {
     return static_cast<size_t>(part.data - tensor.data);

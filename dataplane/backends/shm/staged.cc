@@ -56,7 +56,7 @@ class Staged : public Rounds {
   struct Scene {
     Block give = {};
     // By rank; of those that do not give, empty.
-    absl::InlinedVector<Block, 8> take = {};
+    Blocks take = {};
     // All others, or the root alone.
     absl::InlinedVector<int, 16> givers = {};
     size_t count_max = 0;
@@ -94,8 +94,7 @@ class Staged : public Rounds {
 
   // Begins a round, and writes a row, the factor if there is one, and what of
   // `give` goes in it.
-  absl::Status OpenDealt(const std::vector<Block>& give,
-                         size_t count_per_round);
+  absl::Status OpenDealt(const Blocks& give, size_t count_per_round);
   // Where in what `peer` shows this rank's is.
   size_t DealtOffset(int peer, size_t count_per_round) const;
   // In what all ranks show: the largest count in any row, and the bytes of the
@@ -207,8 +206,7 @@ Staged::Scene Staged::SceneOf() const {
   }
   if (scene.givers.empty()) scene.givers = Others();
   if (!collective().outputs.empty()) {
-    const std::vector<Block> take = BlocksOf(collective().outputs, world_size_);
-    scene.take.assign(take.begin(), take.end());
+    scene.take = BlocksOf(collective().outputs, world_size_);
     gloo_internal::CopyBlock(scene.take[rank_], scene.give, element_bytes_);
     for (const Block& block : scene.take) {
       scene.count_max = std::max(scene.count_max, block.count);
@@ -277,7 +275,7 @@ absl::Status Staged::ReduceByParts(const Reduction& reduction,
       (kElementBytes / element_bytes_ - 1) * ranks / (ranks + 1);
   const size_t chunks = RoundsFor(tensor.count, per_round);
   const size_t results = std::min(per_round, tensor.count) * element_bytes_;
-  std::vector<Block> parts;
+  Blocks parts;
   for (round_ = 0; round_ <= chunks; ++round_) {
     absl::Status status = Open(kPayloadBytes);
     if (!status.ok()) return status;
@@ -324,8 +322,7 @@ absl::Status Staged::Reduce() {
   return absl::OkStatus();
 }
 
-absl::Status Staged::OpenDealt(const std::vector<Block>& give,
-                               size_t count_per_round) {
+absl::Status Staged::OpenDealt(const Blocks& give, size_t count_per_round) {
   size_t bytes = row_bytes() + factor_bytes();
   for (const Block& block : give) {
     bytes += ChunkOf(block, round_, count_per_round, element_bytes_).count *
@@ -376,7 +373,7 @@ size_t Staged::BytesMax() const {
 // for one, and each combines its own.
 absl::Status Staged::ReduceScatter() {
   const Reduction reduction(collective().data_type(), collective().reduce_op);
-  const std::vector<Block> give = BlocksOf(collective().inputs, world_size_);
+  const Blocks give = BlocksOf(collective().inputs, world_size_);
   const Block output = BlockOf(collective().outputs[0]);
   const size_t per_round =
       (kElementBytes - row_bytes()) / world_size_ / element_bytes_;
@@ -401,7 +398,7 @@ absl::Status Staged::ReduceScatter() {
 absl::Status Staged::Scatter() {
   const Block output = BlockOf(collective().outputs[0]);
   const bool is_root = rank_ == collective().root;
-  std::vector<Block> give;
+  Blocks give;
   if (is_root) {
     give = BlocksOf(collective().inputs, world_size_);
     gloo_internal::CopyBlock(output, give[rank_], element_bytes_);
@@ -429,11 +426,11 @@ absl::Status Staged::Scatter() {
 // it has seen that.
 absl::Status Staged::AllToAll() {
   const bool single = collective().kind == CollectiveKind::kAllToAllSingle;
-  std::vector<Block> give =
+  Blocks give =
       single ? gloo_internal::CutBlocks(collective().inputs[0],
                                         collective().input_splits, world_size_)
              : BlocksOf(collective().inputs, world_size_);
-  const std::vector<Block> take =
+  const Blocks take =
       single ? gloo_internal::CutBlocks(collective().outputs[0],
                                         collective().output_splits, world_size_)
              : BlocksOf(collective().outputs, world_size_);

@@ -117,10 +117,9 @@ class Walk {
                            size_t lanes);
   absl::Status ReduceScatter();
   absl::Status ReduceScatterPiece(const Reduction& reduction,
-                                  const std::vector<Block>& inputs,
-                                  const Block& output);
-  absl::Status GatherOnLane(const std::vector<Block>& blocks, size_t bytes);
-  absl::Status GatherPacked(const std::vector<Block>& blocks, size_t bytes);
+                                  const Blocks& inputs, const Block& output);
+  absl::Status GatherOnLane(const Blocks& blocks, size_t bytes);
+  absl::Status GatherPacked(const Blocks& blocks, size_t bytes);
 
   // How many lanes carry something of `bytes`.
   size_t LanesFor(size_t bytes) const {
@@ -222,8 +221,7 @@ absl::Status Walk::Broadcast() {
 // First the ranks of a host have each other's blocks, then the lanes carry them
 // to the other hosts, and then the ranks of those have them from the lanes.
 absl::Status Walk::AllGather() {
-  const std::vector<Block> blocks =
-      BlocksOf(collective_.outputs, hosts_.world_size());
+  const Blocks blocks = BlocksOf(collective_.outputs, hosts_.world_size());
   size_t bytes = 0;
   for (const Block& block : blocks) bytes += block.count * element_bytes_;
   const size_t lanes = LanesFor(bytes);
@@ -247,12 +245,11 @@ absl::Status Walk::AllGather() {
   return inside_.ShowWhole(strands);
 }
 
-absl::Status Walk::GatherOnLane(const std::vector<Block>& blocks,
-                                size_t bytes) {
+absl::Status Walk::GatherOnLane(const Blocks& blocks, size_t bytes) {
   if (bytes <= kOneLaneBytesMax) return GatherPacked(blocks, bytes);
   const size_t lanes = hosts_.fewest();
   for (size_t turn = 0; turn < Turns(lanes); ++turn) {
-    std::vector<Block> served(hosts_.count());
+    Blocks served(hosts_.count());
     for (int host = 0; host < hosts_.count(); ++host) {
       const int rank = hosts_.At(host, place_ + turn * lanes);
       if (rank >= 0) served[host] = blocks[rank];
@@ -264,10 +261,9 @@ absl::Status Walk::GatherOnLane(const std::vector<Block>& blocks,
 }
 
 // All blocks of a host as one.
-absl::Status Walk::GatherPacked(const std::vector<Block>& blocks,
-                                size_t bytes) {
+absl::Status Walk::GatherPacked(const Blocks& blocks, size_t bytes) {
   std::byte* next = Room(results_, bytes);
-  std::vector<Block> packed(hosts_.count());
+  Blocks packed(hosts_.count());
   for (int host = 0; host < hosts_.count(); ++host) {
     packed[host].data = next;
     for (const int rank : hosts_.ranks(host)) {
@@ -351,9 +347,8 @@ absl::Status Walk::ReduceOnLane(const Reduction& reduction,
   }
   // What travels back are elements, which are smaller; and they are rounded
   // where they are finished, once.
-  const std::vector<Block> sums = PartsOf(whole, hosts_.count(), bytes);
-  const std::vector<Block> elements =
-      PartsOf(part, hosts_.count(), element_bytes_);
+  const Blocks sums = PartsOf(whole, hosts_.count(), bytes);
+  const Blocks elements = PartsOf(part, hosts_.count(), element_bytes_);
   const Block& own = sums[hosts_.own()];
   absl::Status status = lane_->ReduceScatter(header_, sum, sums);
   if (!status.ok()) return status;
@@ -404,15 +399,14 @@ absl::Status Walk::ReducePiece(const Reduction& reduction, const Block& piece,
 
 absl::Status Walk::ReduceScatter() {
   const Reduction reduction(type_, collective_.reduce_op);
-  const std::vector<Block> inputs =
-      BlocksOf(collective_.inputs, hosts_.world_size());
+  const Blocks inputs = BlocksOf(collective_.inputs, hosts_.world_size());
   const Block output = BlockOf(collective_.outputs[0]);
   size_t most = 0;
   for (const Block& input : inputs) most = std::max(most, input.count);
   const size_t per_piece = std::max<size_t>(
       1, kPieceBytes / reduction.accumulator_bytes() / inputs.size());
   const size_t pieces = PiecesOf(most, per_piece);
-  std::vector<Block> of_piece(inputs.size());
+  Blocks of_piece(inputs.size());
   for (size_t i = 0; i < pieces; ++i) {
     for (size_t rank = 0; rank < inputs.size(); ++rank) {
       of_piece[rank] = PieceOf(inputs[rank], i, per_piece, element_bytes_);
@@ -426,14 +420,14 @@ absl::Status Walk::ReduceScatter() {
 
 // A lane reduces what the ranks that it serves shall have, host by host.
 absl::Status Walk::ReduceScatterPiece(const Reduction& reduction,
-                                      const std::vector<Block>& inputs,
+                                      const Blocks& inputs,
                                       const Block& output) {
   const size_t lanes = hosts_.fewest();
   const size_t bytes = reduction.accumulator_bytes();
   std::vector<Strand> wanted = NoStrands();
   // What of it is for the ranks of this host.
   std::vector<Strand> results = NoStrands();
-  std::vector<Block> sums(hosts_.count());
+  Blocks sums(hosts_.count());
   for (int host = 0; host < hosts_.count(); ++host) {
     const std::vector<int>& ranks = hosts_.ranks(host);
     for (size_t lane = 0; lane < lanes; ++lane) {
