@@ -145,5 +145,25 @@ TEST(AllocateSymmetricTest, CollectivesOfNcclRunInIt) {
   EXPECT_THAT(thrown, Each(IsEmpty()));
 }
 
+TEST(AllocateSymmetricTest, WhoHasNoMemoryIsToBlameAndTheGroupGoesOn) {
+  LocalGroups world(2, std::chrono::seconds(60), "shm");
+  const auto thrown = world.OnEachRank([](const auto& group, int rank) {
+    std::vector<int> culprits;
+    try {
+      AllocateSymmetric(group, DataType::kInt8, {int64_t{1} << 50});
+    } catch (const DistError& error) {
+      EXPECT_EQ(error.status().code(), absl::StatusCode::kResourceExhausted);
+      culprits = error.culprit_ranks();
+    }
+    EXPECT_THAT(culprits, ElementsAre(LocalGroups::GlobalRank(0)));
+    SymmetricTensor mine = AllocateSymmetric(group, DataType::kFloat32, {1});
+    auto* const value = static_cast<float*>(mine.tensor().data());
+    *value = static_cast<float>(rank + 1);
+    group->AllReduce(mine.tensor());
+    EXPECT_EQ(*value, 3);
+  });
+  EXPECT_THAT(thrown, Each(IsEmpty()));
+}
+
 }  // namespace
 }  // namespace muster

@@ -88,11 +88,11 @@ struct AllocateSymmetricOptions {
 // bytes), kUnimplemented (the group's backend has no such memory: gloo, mpi,
 // an older NCCL), and on the CPU kResourceExhausted (there is not so much
 // memory, or a process has thousands of pieces of it: on all ranks alike, with
-// the rank that has it not, what is left and whose limit that is); after these
-// the group goes on. And what a collective throws, which ends the group: not
-// all ranks came in time, or they ask for different sizes (both named), or a
-// device has not so much memory. In a group that this process is not in, the
-// result has nothing.
+// what is left and whose limit that is; culprits() is the rank that has it
+// not); after these the group goes on. And what a collective throws, which ends
+// the group: not all ranks came in time, or they ask for different sizes (both
+// named), or a device has not so much memory. In a group that this process is
+// not in, the result has nothing.
 SymmetricTensor AllocateSymmetric(const std::shared_ptr<ProcessGroup>& group,
                                   DataType data_type,
                                   const std::vector<int64_t>& shape,

@@ -77,8 +77,12 @@ bool GroupState::NoteFailure(Instant began, milliseconds timeout) {
 void GroupState::ThrowFailure(const absl::Status& symptom) {
   auto* const live = communicator();
   if (live != nullptr && live->status().ok()) {
-    // Nothing was started: a bad argument.
-    Throw(Origin::kControl, symptom);
+    // Nothing was started: a bad argument, or what one rank has not got.
+    Culprits culprits;
+    for (const int rank : dataplane::CulpritRanks(symptom)) {
+      culprits.members.push_back(MemberOf(rank));
+    }
+    Throw(Origin::kControl, WithCulprits(symptom, culprits));
   }
   const absl::Status why = Explain(symptom);
   {
@@ -86,6 +90,14 @@ void GroupState::ThrowFailure(const absl::Status& symptom) {
     failure_seen_ = true;
   }
   Throw(Origin::kBackend, why);
+}
+
+MemberInfo GroupState::MemberOf(int rank) const {
+  const Seat& seat = options_.seats[static_cast<size_t>(rank)];
+  return {.rank = seat.rank,
+          .member = seat.member,
+          .host = seat.host,
+          .pid = seat.pid};
 }
 
 absl::Status GroupState::Explain(const absl::Status& symptom) {
@@ -106,25 +118,18 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   auto* const live = communicator();
   // Whoever aborts may come after whoever destroys it.
   if (live == nullptr || !status().ok()) return;
-  const auto member = [this](int rank) {
-    const Seat& seat = options_.seats[static_cast<size_t>(rank)];
-    return MemberInfo{.rank = seat.rank,
-                      .member = seat.member,
-                      .host = seat.host,
-                      .pid = seat.pid};
-  };
   if (culprits.empty()) culprits = {rank()};
   std::sort(culprits.begin(), culprits.end());
   std::vector<MemberInfo> blamed;
   std::vector<int> global_ranks;
   for (const int culprit : culprits) {
-    blamed.push_back(member(culprit));
+    blamed.push_back(MemberOf(culprit));
     global_ranks.push_back(blamed.back().rank);
   }
   absl::Status why =
       WithCulprits(absl::AbortedError(absl::StrCat(
                        "group \"", options_.name, "\": aborted by ",
-                       DescribeMember(member(rank()), options_.is_world),
+                       DescribeMember(MemberOf(rank()), options_.is_world),
                        reason.empty() ? "" : ": ", reason)),
                    {blamed});
   if (options_.is_world) {

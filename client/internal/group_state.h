@@ -139,6 +139,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // when this process is not a member.
   int GroupRankOf(const RankArgument& rank, absl::string_view name) const;
   int GlobalRankOf(int group_rank) const;
+  // A rank of the group, for those who are to blame.
+  MemberInfo MemberOf(int rank) const;
 
   bool is_member() const { return options_.rank >= 0; }
   // True, and says so in the log, when this process is not a member.
