@@ -282,8 +282,9 @@ TEST_P(FailureConformance, OneGroupsFailureLeavesTheOtherAlone) {
   });
 }
 
-TEST_P(FailureConformance, NothingIsLeftBehindBy50Failures) {
-  if (world_size() > 4) GTEST_SKIP() << "one small world is enough";
+TEST_P(FailureConformance, NothingIsLeftBehindByFailures) {
+  // With few ranks every combination of what follows.
+  const int rounds = world_size() <= 4 ? 30 : 3;
   const auto fail_once = [&](int round) {
     LocalWorld world({.backend = backend(), .world_size = world_size()});
     world.OnEachRank([&](Communicator& communicator) {
@@ -317,7 +318,7 @@ TEST_P(FailureConformance, NothingIsLeftBehindBy50Failures) {
   fail_once(0);  // Whatever a process makes once is made now.
   const int threads = Threads();
   const int descriptors = Descriptors();
-  for (int round = 0; round < 50; ++round) fail_once(round);
+  for (int round = 0; round < rounds; ++round) fail_once(round);
   EXPECT_LE(ThreadsAfterEnding(threads), threads);
   EXPECT_EQ(Descriptors(), descriptors);
 }

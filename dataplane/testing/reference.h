@@ -5,9 +5,14 @@
 #include <complex>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "Eigen/Core"
@@ -266,13 +271,46 @@ bool IsCloseEnough(ReduceOp op, int world_size, T actual, T expected) {
   return std::abs(a - b) <= bound * std::abs(b);
 }
 
+// Elements from the first on, `count` or more, of what `element` makes of their
+// numbers: of all calls with one `key` the same. They are asked for often, and
+// take long; very many of them take memory.
+template <typename T, typename Element>
+std::shared_ptr<const std::vector<T>> Remembered(
+    const std::tuple<ReduceOp, int, int>& key, size_t count,
+    const Element& element) {
+  constexpr size_t kVeryMany = 500'000;
+  const auto extended = [&](std::vector<T> values) {
+    values.reserve(count);
+    while (values.size() < count) values.push_back(element(values.size()));
+    return std::make_shared<const std::vector<T>>(std::move(values));
+  };
+  if (count > kVeryMany) return extended({});
+  static auto* const mutex = new std::mutex;
+  static auto* const known =
+      new std::map<std::tuple<ReduceOp, int, int>,
+                   std::shared_ptr<const std::vector<T>>>;
+  const std::lock_guard lock(*mutex);
+  auto& found = (*known)[key];
+  if (found == nullptr) found = extended({});
+  if (found->size() < count) found = extended(*found);
+  return found;
+}
+
 template <typename T>
 std::vector<T> Inputs(ReduceOp op, int world_size, int rank, size_t count) {
-  std::vector<T> values(count);
-  for (size_t i = 0; i < count; ++i) {
-    values[i] = InputElement<T>(op, world_size, rank, i);
-  }
-  return values;
+  const auto values = Remembered<T>(
+      {op, world_size, rank}, count,
+      [&](size_t i) { return InputElement<T>(op, world_size, rank, i); });
+  return {values->begin(), values->begin() + static_cast<ptrdiff_t>(count)};
+}
+
+// ExpectedElement, of `count` or more from the first on.
+template <typename T>
+std::shared_ptr<const std::vector<T>> Expected(ReduceOp op, int world_size,
+                                               size_t count) {
+  return Remembered<T>({op, world_size, /*rank=*/-1}, count, [&](size_t i) {
+    return ExpectedElement<T>(op, world_size, i);
+  });
 }
 
 template <typename T>
@@ -291,11 +329,12 @@ std::string MeanWrong(const std::vector<T>& actual, ReduceOp op, int world_size,
   const bool sums = op == ReduceOp::kSum || op == ReduceOp::kAvg ||
                     op == ReduceOp::kPremulSum;
   if (!sums || actual.size() < kMany) return "";
+  const auto expected = Expected<T>(op, world_size, first + actual.size());
   double got = 0;
   double wanted = 0;
   for (size_t i = 0; i < actual.size(); ++i) {
     got += static_cast<float>(actual[i]);
-    wanted += static_cast<float>(ExpectedElement<T>(op, world_size, first + i));
+    wanted += static_cast<float>((*expected)[first + i]);
   }
   const double off = std::abs(got - wanted) / wanted;
   if (off <= units_max * UnitOf<T>()) return "";
@@ -310,8 +349,9 @@ template <typename T>
 std::string FirstWrong(const std::vector<T>& actual, ReduceOp op,
                        int world_size, size_t first = 0,
                        Rounding rounding = Rounding::kOnce) {
+  const auto all = Expected<T>(op, world_size, first + actual.size());
   for (size_t i = 0; i < actual.size(); ++i) {
-    const T expected = ExpectedElement<T>(op, world_size, first + i);
+    const T expected = (*all)[first + i];
     if constexpr (kIsNarrow<T>) {
       if (rounding == Rounding::kAtEachRank &&
           IsCloseEnough(op, world_size, actual[i], expected)) {
