@@ -42,7 +42,8 @@ struct MeshWorld {
   std::shared_ptr<ProcessGroup> group;
   // Called on every rank of the default group in the same order, whether it is
   // in the mesh or not. Returns the group that this process is in, or one that
-  // stands for none (null would be the default group to whoever it is given to).
+  // stands for none (null would be the default group to whoever it is given
+  // to).
   std::function<std::shared_ptr<ProcessGroup>(const MeshGroups&)> make_groups;
   // The global ranks of a group, for those that there are already. Null: nobody
   // compares them with what is said of the group.
@@ -135,8 +136,8 @@ class DeviceMesh {
 
   // This process's group along a dimension, which need not be named if there is
   // one alone. When this process is not in the mesh, it is what NewGroup gives
-  // to those that are not members: collectives on it do nothing. A name may also
-  // be one that was flattened.
+  // to those that are not members: collectives on it do nothing. A name may
+  // also be one that was flattened.
   std::shared_ptr<ProcessGroup> GetGroup() const;
   std::shared_ptr<ProcessGroup> GetGroup(int dim) const;
   std::shared_ptr<ProcessGroup> GetGroup(absl::string_view dim) const;

@@ -340,8 +340,9 @@ void MonitoredBarrier(const MonitoredBarrierOptions& options = {});
 // among the group's collectives: as with c10d the other side of each is to be
 // in a BatchIsendIrecv, too, and if it is what the group begins with, all ranks
 // of the group are to come with one, unless the group is bound to a device.
-// Many at once, or both ways, belong into one there: by themselves they may hold
-// each other up in CUDA's queues (dataplane/README.md, "The nccl backend").
+// Many at once, or both ways, belong into one there: by themselves they may
+// hold each other up in CUDA's queues (dataplane/README.md, "The nccl
+// backend").
 std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list);
 
 }  // namespace muster

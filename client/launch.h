@@ -17,8 +17,9 @@ inline constexpr int kExitPeerFailed = 75;
 
 // Runs `main`, a rank's, and returns its exit status: what `main` returns, or,
 // when it throws, kExitPeerFailed for a DistError that others alone are to
-// blame for and 1 for all else. The text goes to standard error and, for the launcher's
-// report, to the file that TORCHELASTIC_ERROR_FILE names (torchelastic's
+// blame for and 1 for all else. The text goes to standard error and, for the
+// launcher's report, to the file that TORCHELASTIC_ERROR_FILE names
+// (torchelastic's
 // @record).
 int Record(const std::function<int()>& main);
 

@@ -220,9 +220,8 @@ TEST_F(CommunicatorTest, ShutdownEndsWhoRunsAndWaitsForHim) {
     return absl::OkStatus();
   };
   absl::Status status = absl::UnknownError("has not ended");
-  std::thread caller([&] {
-    status = communicator_.Run({.kind = CollectiveKind::kBarrier});
-  });
+  std::thread caller(
+      [&] { status = communicator_.Run({.kind = CollectiveKind::kBarrier}); });
   runs.get_future().wait();
   std::thread ending([&] { communicator_.Shutdown(); });
   // The backend is told, and is there until the caller has left it.

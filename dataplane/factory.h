@@ -44,8 +44,9 @@ absl::Status RegisterBackend(const std::string& name,
 absl::StatusOr<std::string> LoadBackend(const std::string& path);
 
 // The backends of a group that names none: "cpu:shm,cuda:nccl" where nccl can
-// be used, else "shm", which is gloo where ranks share no memory. Looks for devices, once. Groups of ranks with the one
-// and ranks with the other have CPU tensors in common.
+// be used, else "shm", which is gloo where ranks share no memory. Looks for
+// devices, once. Groups of ranks with the one and ranks with the other have CPU
+// tensors in common.
 std::string DefaultBackend();
 
 // Whether `spec` says which backend to use: a name, or one for each device,

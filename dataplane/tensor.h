@@ -179,10 +179,11 @@ class Tensor {
     return static_cast<size_t>(element_count_) * DataTypeBytes(data_type_);
   }
 
-  // True, or OK, if the view can be used: no negative dimension, a size that fits into
-  // 63 bits, no null pointer unless empty, an address aligned to the element.
-  // Otherwise kInvalidArgument with what is wrong, for instance "negative
-  // dimension in float32[8,-1]". Collectives call it; a caller need not.
+  // True, or OK, if the view can be used: no negative dimension, a size that
+  // fits into 63 bits, no null pointer unless empty, an address aligned to the
+  // element. Otherwise kInvalidArgument with what is wrong, for instance
+  // "negative dimension in float32[8,-1]". Collectives call it; a caller need
+  // not.
   bool is_valid() const { return is_valid_; }
   absl::Status Validate() const {
     return is_valid_ ? absl::OkStatus() : WhyInvalid();

@@ -1,7 +1,6 @@
 // What the threads of a session do: the one that connects and serves the
 // connection, and the heart.
 
-
 #include <algorithm>
 #include <string>
 #include <utility>

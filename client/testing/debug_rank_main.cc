@@ -119,9 +119,8 @@ int Flight() {
   SayProblem([&] { Recv(values, 1 - GetRank()); });
   SayProblem([] { DestroyProcessGroup(); });
   // What was there before the end still is.
-  Say(FlightRecorderJson().find("shm:barrier") != std::string::npos
-          ? "recorded"
-          : "lost");
+  Say(FlightRecorderJson().find("shm:barrier") != std::string::npos ? "recorded"
+                                                                    : "lost");
   SayProblem([] { DumpFlightRecorder("/nowhere/at/all"); });
   return 0;
 }

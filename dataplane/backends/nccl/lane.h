@@ -158,8 +158,8 @@ class Lane {
   // called of it here any more.
   void GiveUp(Aborter::Comms& comms);
 
-  // Gives its stream back, unless a call is left alone with it. Nothing is called
-  // any more.
+  // Gives its stream back, unless a call is left alone with it. Nothing is
+  // called any more.
   void Free();
 
  private:
