@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdint>
+#include <cstring>
 #include <utility>
 
 namespace muster::dataplane::shm_internal {
@@ -200,7 +203,7 @@ Board::Outcome Board::AwaitSlowly(int peer, uint64_t round) {
   Outcome outcome = Outcome::kDone;
   const Clock::time_point began = Clock::now();
   const Clock::time_point until = began + kLookTime;
-  if (!traits_.is_crowded && began >= next_move_) LeaveProcessorTo(peer);
+  if (began >= next_move_) Spread(peer);
   do {
     for (int look = 0; look < kLooksPerClock; ++look) {
       if (IsOver(peer, round, outcome)) return outcome;
@@ -213,23 +216,51 @@ Board::Outcome Board::AwaitSlowly(int peer, uint64_t round) {
   return outcome;
 }
 
-void Board::LeaveProcessorTo(int peer) {
-  const auto processor = static_cast<uint32_t>(sched_getcpu() + 1);
-  places_[rank_].bell.processor.store(processor, std::memory_order_relaxed);
-  const auto processor_of = [&](int rank) {
-    return places_[rank].bell.processor.load(std::memory_order_relaxed);
-  };
-  if (processor == 0 || processor_of(peer) != processor) return;
+void Board::Spread(int peer) {
+  // It takes a while to find out.
+  if (traits_.is_crowded) next_move_ = Clock::now() + kMovePeriod;
+  const int processor = sched_getcpu();
+  places_[rank_].bell.processor.store(static_cast<uint32_t>(processor + 1),
+                                      std::memory_order_relaxed);
+  if (processor < 0 || processor >= CPU_SETSIZE) return;
   cpu_set_t taken;
-  CPU_ZERO(&taken);
-  for (int rank = 0; rank < world_size_; ++rank) {
-    if (processor_of(rank) > 0) CPU_SET(processor_of(rank) - 1, &taken);
-  }
-  if (!MoveAway(taken)) return;
+  const bool is_wanted = traits_.is_crowded ? HasFewer(processor, taken)
+                                            : IsLeftTo(peer, processor, taken);
+  if (!is_wanted || !MoveAway(taken)) return;
   ++moves_;
   next_move_ = Clock::now() + kMovePeriod;
   places_[rank_].bell.processor.store(static_cast<uint32_t>(sched_getcpu() + 1),
                                       std::memory_order_relaxed);
+}
+
+bool Board::IsLeftTo(int peer, int processor, cpu_set_t& taken) const {
+  if (ProcessorOf(peer) != processor) return false;
+  CPU_ZERO(&taken);
+  for (int rank = 0; rank < world_size_; ++rank) {
+    if (ProcessorOf(rank) >= 0) CPU_SET(ProcessorOf(rank), &taken);
+  }
+  return true;
+}
+
+bool Board::HasFewer(int processor, cpu_set_t& taken) const {
+  std::array<uint16_t, CPU_SETSIZE> ranks = {};
+  for (int rank = 0; rank < world_size_; ++rank) {
+    const int at = ProcessorOf(rank);
+    if (at < 0 || at >= CPU_SETSIZE) continue;
+    // One at a time.
+    if (at == processor && rank < rank_) return false;
+    ++ranks[at];
+  }
+  cpu_set_t own;
+  if (sched_getaffinity(0, sizeof(own), &own) != 0) return false;
+  int least = processor;
+  for (int at = 0; at < CPU_SETSIZE; ++at) {
+    if (CPU_ISSET(at, &own) && ranks[at] < ranks[least]) least = at;
+  }
+  if (ranks[least] + 1 >= ranks[processor]) return false;
+  std::memset(&taken, 0xff, sizeof(taken));
+  CPU_CLR(least, &taken);
+  return true;
 }
 
 void Board::Sleep(int peer, uint64_t round) {

@@ -1,6 +1,8 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_H_
 
+#include <sched.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -50,7 +52,9 @@ struct BoardTraits {
 // Two ranks on one processor take turns on it, which takes ten times as long,
 // and the system may leave them there for good while others are idle. So who
 // waits for a rank that was last seen waiting on this one's processor goes to
-// another one of those that it may be on, if no rank is there. It does so by
+// another one of those that it may be on, if no rank is there. And where there
+// are fewer processors than ranks, the first of those that wait on one goes to
+// another on which two fewer do. It does so by
 // narrowing the affinity of its thread (sched_setaffinity(2)), and has it as
 // it was when it has had its turn there.
 //
@@ -66,7 +70,7 @@ class Board {
   };
 
   // What a rank can show in a round.
-  static constexpr size_t kSlotBytes = 64 << 10;
+  static constexpr size_t kSlotBytes = 128 << 10;
   // What of it stands in a note.
   static constexpr size_t kNoteBytes = 1200;
   static constexpr uint64_t kNotes = 16;
@@ -180,8 +184,19 @@ class Board {
   bool IsWantedHere(uint64_t round);
   // What ends the wait, if anything does.
   bool IsOver(int peer, uint64_t round, Outcome& outcome);
-  // Says where it waits; and goes elsewhere if `peer` waited here.
-  void LeaveProcessorTo(int peer);
+  // Says where it waits, for `peer`; and goes elsewhere if that is better.
+  void Spread(int peer);
+  // Whether `peer` waited on `processor`, and where others did.
+  bool IsLeftTo(int peer, int processor, cpu_set_t& taken) const;
+  // Whether this rank is the first of those that waited on `processor`, and
+  // there is one of its own where two fewer did. `taken`: all but that.
+  bool HasFewer(int processor, cpu_set_t& taken) const;
+  // On which it waited last; -1: it has not yet.
+  int ProcessorOf(int rank) const {
+    return static_cast<int>(
+               places_[rank].bell.processor.load(std::memory_order_relaxed)) -
+           1;
+  }
   void Sleep(int peer, uint64_t round);
   void Ring(int peer);
   void RingSleepers();

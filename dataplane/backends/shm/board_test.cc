@@ -238,6 +238,44 @@ TEST(BoardWaitTest, OneOfTwoOnAProcessorGoesToAnother) {
   EXPECT_EQ(ranks.at(0).moves() + ranks.at(1).moves() > 0, has_another);
 }
 
+TEST(BoardWaitTest, OfManyOnAProcessorOneGoesToWhereFewerAre) {
+  const cpu_set_t all = Processors();
+  const bool has_another = CPU_COUNT(&all) > 1;
+  const cpu_set_t one = FirstOf(all);
+  constexpr int kRanks = 4;
+  Ranks ranks(kRanks, /*is_crowded=*/true);
+  std::atomic<bool> is_over{!has_another};
+  ranks.OnEach([&](Board& board) {
+    const auto meet = [&](bool goes_on) {
+      ASSERT_EQ(board.Open(1), Outcome::kDone);
+      *board.shows() = std::byte{goes_on};
+      board.Post();
+      for (int peer = 0; peer < kRanks; ++peer) {
+        ASSERT_EQ(board.Await(peer), Outcome::kDone);
+      }
+    };
+    for (bool goes_on = true; goes_on;) {
+      ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+      meet(true);
+      ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
+      for (int round = 0; round < 100; ++round) {
+        goes_on = !is_over.load();
+        meet(goes_on);
+        // The same for all, who have seen the same.
+        for (int peer = 0; peer < kRanks; ++peer) {
+          goes_on &= *board.shown(peer) == std::byte{1};
+        }
+        if (board.moves() > 0) is_over.store(true);
+      }
+    }
+    const cpu_set_t after = Processors();
+    EXPECT_TRUE(CPU_EQUAL(&after, &all));
+  });
+  int moves = 0;
+  for (int rank = 0; rank < kRanks; ++rank) moves += ranks.at(rank).moves();
+  EXPECT_EQ(moves > 0, has_another);
+}
+
 TEST(BoardWaitTest, RanksThatMayBeOnOneProcessorAloneStayThere) {
   const cpu_set_t one = FirstOf(Processors());
   Ranks ranks(2, /*is_crowded=*/false);

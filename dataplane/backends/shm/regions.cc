@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -128,16 +129,23 @@ bool Region::IsReleasedByAll() const {
 
 void Regions::Add(std::shared_ptr<Region> region) {
   MutexLock lock(mutex_);
-  regions_.emplace(++last_number_, std::move(region));
+  ++last_number_;
+  numbers_.emplace(region->own_slice(), last_number_);
+  regions_.emplace(last_number_, std::move(region));
   any_.store(true, std::memory_order_release);
   version_.fetch_add(1, std::memory_order_release);
 }
 
 void Regions::Forget() {
   MutexLock lock(mutex_);
-  std::erase_if(regions_, [](const auto& known) {
-    return known.second->IsReleasedByAll();
-  });
+  for (auto known = regions_.begin(); known != regions_.end();) {
+    if (!known->second->IsReleasedByAll()) {
+      ++known;
+      continue;
+    }
+    numbers_.erase(known->second->own_slice());
+    known = regions_.erase(known);
+  }
   any_released_.store(std::ranges::any_of(regions_,
                                           [](const auto& known) {
                                             return known.second->is_released();
@@ -153,20 +161,24 @@ void Regions::Release(Region& region) {
   version_.fetch_add(1, std::memory_order_release);
 }
 
+Regions::Known::const_iterator Regions::At(const void* data) const {
+  const auto after = numbers_.upper_bound(data);
+  return after == numbers_.begin() ? regions_.end()
+                                   : regions_.find(std::prev(after)->second);
+}
+
 bool Regions::WasIn(const void* data, size_t bytes) const {
   MutexLock lock(mutex_);
-  return std::ranges::any_of(regions_, [&](const auto& known) {
-    return known.second->WasIn(data, bytes);
-  });
+  const auto found = At(data);
+  return found != regions_.end() && found->second->WasIn(data, bytes);
 }
 
 Regions::Place Regions::Find(const void* data, size_t bytes) const {
   MutexLock lock(mutex_);
-  for (const auto& [number, region] : regions_) {
-    const std::optional<uint64_t> offset = region->OffsetOf(data, bytes);
-    if (offset.has_value()) return {number, *offset};
-  }
-  return {};
+  const auto found = At(data);
+  if (found == regions_.end()) return {};
+  const std::optional<uint64_t> offset = found->second->OffsetOf(data, bytes);
+  return offset.has_value() ? Place{found->first, *offset} : Place{};
 }
 
 void Regions::Withdraw(const void* data, size_t bytes) const {
@@ -174,11 +186,12 @@ void Regions::Withdraw(const void* data, size_t bytes) const {
   absl::Status done;
   {
     MutexLock lock(mutex_);
-    for (const auto& [number, region] : regions_) {
-      const std::optional<uint64_t> offset = region->OffsetOf(data, bytes);
-      if (!offset.has_value()) continue;
-      done = region->Withdraw(*offset, bytes, FindMemoryLeft());
-    }
+    const auto found = At(data);
+    if (found == regions_.end()) return;
+    Region& region = *found->second;
+    const std::optional<uint64_t> offset = region.OffsetOf(data, bytes);
+    if (!offset.has_value()) return;
+    done = region.Withdraw(*offset, bytes, FindMemoryLeft());
   }
   if (done.ok()) return;
   LOG(ERROR) << "backend shm: a collective in symmetric memory has failed, and "

@@ -41,6 +41,7 @@ class Region {
 
   // Page-aligned.
   std::byte* slice(int rank) const;
+  std::byte* own_slice() const { return slice(rank_); }
 
   // Where [data, data + bytes) is in this rank's slice, if it is there, and not
   // released.
@@ -136,9 +137,18 @@ class Regions {
   std::atomic<bool> any_{false};
   std::atomic<bool> any_released_{false};
   std::atomic<uint64_t> version_{1};
+  using Known = std::map<uint64_t, std::shared_ptr<Region>>;
+
+  // The one in which this rank has `data`, if that is in any; else its end.
+  Known::const_iterator At(const void* data) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   mutable Mutex mutex_;
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, std::shared_ptr<Region>> regions_ ABSL_GUARDED_BY(mutex_);
+  // By number.
+  Known regions_ ABSL_GUARDED_BY(mutex_);
+  // By where this rank's slices begin: the numbers.
+  std::map<const void*, uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);
 };
 
 // RegionFinder looks things up in Regions, and remembers what it found last: a
