@@ -106,12 +106,28 @@ void Channel::RunReaper() {
   for (;;) {
     Buffer* buffer = nullptr;
     uint64_t ticket = 0;
+    std::function<void()> task;
     {
       MutexLock lock(mutex_);
-      while ((posted_.empty() || !open_) && !joining_) changed_.Wait(mutex_);
-      if (posted_.empty() || !open_) return;
-      buffer = posted_.front().buffer.get();
-      ticket = posted_.front().ticket;
+      const auto has_posted = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return open_ && !posted_.empty();
+      };
+      while (!has_posted() && tasks_.empty() && !joining_) {
+        changed_.Wait(mutex_);
+      }
+      if (!tasks_.empty() && !joining_) {
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      } else if (has_posted()) {
+        buffer = posted_.front().buffer.get();
+        ticket = posted_.front().ticket;
+      } else {
+        return;
+      }
+    }
+    if (buffer == nullptr) {
+      task();
+      continue;
     }
     // What has not left stays where it is until the connection is closed.
     if (!buffer->WaitSend(peer_).ok()) return;
@@ -124,6 +140,12 @@ void Channel::RunReaper() {
     left.buffer.reset();
     if (ticket != 0) listener_.sent(ticket);
   }
+}
+
+void Channel::Run(std::function<void()> task) {
+  MutexLock lock(mutex_);
+  tasks_.push_back(std::move(task));
+  changed_.NotifyOne();
 }
 
 void Channel::Join() {

@@ -21,24 +21,36 @@ inline constexpr size_t kMessagePayloadBytesMax = 32 << 10;
 
 // What one rank says to another about sends and receives: see PointToPoint.
 struct Message {
-  enum Type : uint32_t { kEager = 1, kRequest, kClear, kDone, kTaken, kCredit };
+  enum Type : uint32_t {
+    kEager = 1,
+    kRequest,
+    kClear,
+    kDone,
+    kTaken,
+    kCredit,
+    kReads
+  };
 
   uint32_t type = 0;
   int32_t tag = 0;
   // Of kEager and kRequest: the tensor. Of kCredit: how many.
   uint64_t count = 0;
-  // Of kRequest, kClear, kDone and kTaken: which one, of those of one sender.
+  // Of kRequest, kClear, kDone, kTaken and kReads: which one, of those of one
+  // sender.
   uint64_t id = 0;
+  // Of kRequest: where the tensor is in the sender's memory, if it can be read
+  // there; else 0.
+  uint64_t address = 0;
   uint8_t data_type = 0;
   uint8_t padding[7] = {};
 };
-static_assert(sizeof(Message) == 32);
+static_assert(sizeof(Message) == 40);
 
 // Channel carries messages between this rank and one peer, both ways and in
 // their order, and tensors that the peer waits for. Two threads serve it: one
-// takes what comes, one waits until what was posted has left. So nothing that
-// is posted keeps this rank from taking what comes, and no two ranks can block
-// each other.
+// takes what comes, one waits until what was posted has left, and runs tasks.
+// So nothing that is posted keeps this rank from taking what comes, and no two
+// ranks can block each other.
 class Channel {
  public:
   // Called by the channel's threads, without locks.
@@ -67,6 +79,10 @@ class Channel {
 
   // Posts a tensor on `slot`, to which the peer has announced its receive.
   absl::Status PostTensor(uint64_t slot, void* data, size_t bytes);
+
+  // Has a thread of the channel call `task`, unless Join comes first. Does not
+  // block. Not after Join.
+  void Run(std::function<void()> task);
 
   // Ends the threads. The mesh is aborted.
   void Join();
@@ -104,6 +120,7 @@ class Channel {
   Mutex mutex_;
   CondVar changed_;
   std::deque<Posted> posted_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
   bool open_ ABSL_GUARDED_BY(mutex_) = false;
   bool joining_ ABSL_GUARDED_BY(mutex_) = false;
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "dataplane/backends/gloo/gloo_errors.h"
+#include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/culprit.h"
 
 namespace muster::dataplane::gloo_internal {
@@ -19,6 +20,9 @@ namespace {
 
 // Small messages to one peer that may lie unclaimed there: 2 MiB of them.
 constexpr uint64_t kEagerWindow = 64;
+
+// How much is read before it looks whether the group has been aborted.
+constexpr size_t kReadBytes = 4 << 20;
 
 const Tensor& TensorOf(const Collective& collective) {
   return collective.kind == CollectiveKind::kSend ? collective.inputs[0]
@@ -62,6 +66,10 @@ std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
         StartSend(operation, outcome);
       } else {
         StartReceive(operation, outcome);
+      }
+      // It takes its time.
+      for (const Reading& reading : outcome.readings) {
+        peers_[reading.peer].channel->Run([this, reading] { Read(reading); });
       }
     }
   }
@@ -107,6 +115,10 @@ void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
     } else {
       message.type = Message::kRequest;
       message.id = ++peer.last_id;
+      if (mesh_.MemoryOf(collective.peer) != nullptr &&
+          CanBeRead(tensor.data(), tensor.bytes())) {
+        message.address = reinterpret_cast<uint64_t>(tensor.data());
+      }
       peer.requests.emplace(message.id, operation);
       status = peer.channel->Post(message, nullptr, 0, /*ticket=*/0);
     }
@@ -156,6 +168,9 @@ void PointToPoint::Received(int peer, const Message& message,
       case Message::kTaken:
         TakeTaken(peer, message, outcome);
         break;
+      case Message::kReads:
+        TakeReads(peer, message);
+        break;
       case Message::kCredit:
         peers_[peer].credit += message.count;
         break;
@@ -165,6 +180,7 @@ void PointToPoint::Received(int peer, const Message& message,
     }
   }
   Carry(outcome);
+  for (const Reading& reading : outcome.readings) Read(reading);
 }
 
 void PointToPoint::TakeOffer(int peer, const Message& message,
@@ -231,19 +247,62 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
     return;
   }
   if (status.ok()) {
-    auto buffer = mesh_.CreateQuietBuffer(tensor.data(), tensor.bytes());
-    status = buffer->Receive(peer, SlotOf(message.id), 0, tensor.bytes());
-    state.arriving[message.id] = {operation, std::move(buffer)};
-  }
-  if (status.ok()) {
-    Message clear;
-    clear.type = Message::kClear;
-    clear.id = message.id;
-    status = state.channel->Post(clear, nullptr, 0, /*ticket=*/0);
+    if (message.address != 0 && mesh_.MemoryOf(peer) != nullptr) {
+      outcome.readings.push_back({operation, peer, message});
+      status = Tell(peer, Message::kReads, message.id);
+    } else {
+      status = Clear(operation, peer, message);
+    }
   }
   if (!status.ok()) {
     outcome.failure = Prefixed(LabelOf(operation->collective), status);
   }
+}
+
+absl::Status PointToPoint::Clear(const OperationPtr& operation, int peer,
+                                 const Message& request) {
+  const Tensor& tensor = TensorOf(operation->collective);
+  auto buffer = mesh_.CreateQuietBuffer(tensor.data(), tensor.bytes());
+  absl::Status status =
+      buffer->Receive(peer, SlotOf(request.id), 0, tensor.bytes());
+  peers_[peer].arriving[request.id] = {operation, std::move(buffer)};
+  return status.ok() ? Tell(peer, Message::kClear, request.id) : status;
+}
+
+absl::Status PointToPoint::Tell(int peer, Message::Type type, uint64_t id) {
+  Message message;
+  message.type = type;
+  message.id = id;
+  return peers_[peer].channel->Post(message, nullptr, 0, /*ticket=*/0);
+}
+
+void PointToPoint::Read(const Reading& reading) {
+  const Tensor& tensor = TensorOf(reading.operation->collective);
+  const PeerMemory& memory = *mesh_.MemoryOf(reading.peer);
+  const size_t bytes = tensor.bytes();
+  bool is_read = true;
+  for (size_t done = 0; done < bytes && is_read; done += kReadBytes) {
+    // Close completes it.
+    if (!mesh_.abort_cause().ok()) return;
+    is_read = memory.Read(reading.request.address + done,
+                          static_cast<std::byte*>(tensor.data()) + done,
+                          std::min(bytes - done, kReadBytes));
+  }
+  Outcome outcome;
+  {
+    MutexLock lock(mutex_);
+    if (is_read) {
+      Done(reading.operation, outcome);
+      // One that is gone does not wait for this.
+      Tell(reading.peer, Message::kTaken, reading.request.id).IgnoreError();
+    } else if (absl::Status status =
+                   Clear(reading.operation, reading.peer, reading.request);
+               !status.ok()) {
+      outcome.failure =
+          Prefixed(LabelOf(reading.operation->collective), status);
+    }
+  }
+  Carry(outcome);
 }
 
 void PointToPoint::TakeClear(int peer, const Message& message,
@@ -260,12 +319,7 @@ void PointToPoint::TakeClear(int peer, const Message& message,
   found->second->is_leaving = true;
   absl::Status status = state.channel->PostTensor(
       SlotOf(message.id), tensor.data(), tensor.bytes());
-  if (status.ok()) {
-    Message done;
-    done.type = Message::kDone;
-    done.id = message.id;
-    status = state.channel->Post(done, nullptr, 0, /*ticket=*/0);
-  }
+  if (status.ok()) status = Tell(peer, Message::kDone, message.id);
   if (!status.ok()) outcome.failure = Prefixed(LabelOf(collective), status);
 }
 
@@ -287,11 +341,8 @@ void PointToPoint::TakeDone(int peer, const Message& message,
     return;
   }
   Done(arrived.operation, outcome);
-  Message taken;
-  taken.type = Message::kTaken;
-  taken.id = message.id;
   // One that is gone does not wait for this.
-  state.channel->Post(taken, nullptr, 0, /*ticket=*/0).IgnoreError();
+  Tell(peer, Message::kTaken, message.id).IgnoreError();
 }
 
 void PointToPoint::TakeTaken(int peer, const Message& message,
@@ -301,6 +352,12 @@ void PointToPoint::TakeTaken(int peer, const Message& message,
   if (found == state.requests.end()) return;
   Done(found->second, outcome);
   state.requests.erase(found);
+}
+
+void PointToPoint::TakeReads(int peer, const Message& message) {
+  Peer& state = peers_[peer];
+  const auto found = state.requests.find(message.id);
+  if (found != state.requests.end()) found->second->is_leaving = true;
 }
 
 void PointToPoint::Sent(uint64_t sequence) {

@@ -41,6 +41,14 @@ namespace muster::dataplane::gloo_internal {
 //   kDone                ->     which nobody has waited for until now
 //                        <-     kTaken
 //
+// Where the receiver reads the sender's memory (Mesh::MemoryOf), the request
+// says where the tensor is there, and the receiver copies it:
+//
+//   kRequest             ->     waits until it is claimed
+//                        <-     kReads, in case that it leaves after it
+//                               the tensor; if it cannot be read: kClear
+//                        <-     kTaken
+//
 // Thread-safe. Its threads are those of the channels, which are opened when
 // this rank first sends to or receives from a peer.
 class PointToPoint {
@@ -78,8 +86,8 @@ class PointToPoint {
   struct Operation {
     Collective collective;
     std::shared_ptr<PromisedWork> work;
-    // A send whose tensor is posted: all that it waits for is to hear that it
-    // has left, or was taken.
+    // A send whose tensor is posted, or is being read: all that it waits for is
+    // to hear that it has left, or was taken.
     bool is_leaving = false;
     // Of a receive that has been matched: who sends; otherwise as asked for.
     int peer = kAnyPeer;
@@ -114,9 +122,18 @@ class PointToPoint {
     absl::Status ended;
   };
 
+  // A tensor that this rank reads in its sender's memory.
+  struct Reading {
+    OperationPtr operation;
+    int peer;
+    Message request;
+  };
+
   // What has to be done without the lock.
   struct Outcome {
     std::vector<OperationPtr> done = {};
+    // By a thread of the peer's channel.
+    std::vector<Reading> readings = {};
     absl::Status failure = absl::OkStatus();
   };
 
@@ -141,6 +158,8 @@ class PointToPoint {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeTaken(int peer, const Message& message, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeReads(int peer, const Message& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Joins what came with the receive that wants it.
   void Match(const OperationPtr& operation, int peer, const Message& message,
@@ -148,6 +167,14 @@ class PointToPoint {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckFits(const Operation& operation, int peer,
                          const Message& message) const;
+  // Announces the tensor of `request` and clears the peer to send it.
+  absl::Status Clear(const OperationPtr& operation, int peer,
+                     const Message& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the peer `type` of its `id`.
+  absl::Status Tell(int peer, Message::Type type, uint64_t id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Read(const Reading& reading) ABSL_LOCKS_EXCLUDED(mutex_);
   // `operation` is complete.
   void Done(const OperationPtr& operation, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

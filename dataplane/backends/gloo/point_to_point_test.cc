@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "dataplane/backends/gloo/channel.h"
+#include "dataplane/backends/gloo/peer_memory.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::gloo_internal {
@@ -75,6 +76,11 @@ class ScriptMesh : public Mesh {
     const Message message = sent_.front();
     sent_.pop_front();
     return message;
+  }
+
+  // The peer's memory is that of who has `mark`, which is `value`.
+  void MakeNear(const Mark& mark, uint64_t value) {
+    memories_[1].emplace(mark.place(), value);
   }
 
   // The peer leaves in peace; what this rank has posted does not leave.
@@ -246,6 +252,103 @@ TEST_F(PointToPointTest, RequestIsClearedOnceAReceiveWantsIt) {
   EXPECT_EQ(work->source_rank(), 1);
   EXPECT_EQ(mesh_.TakeSent().type, Message::kTaken);
   EXPECT_FALSE(first->IsCompleted());
+}
+
+// The test's memory is the peer's.
+class NearPointToPointTest : public PointToPointTest {
+ protected:
+  static constexpr uint64_t kValue = 0x1234567;
+
+  NearPointToPointTest() { mesh_.MakeNear(mark_, kValue); }
+
+  static Message RequestOf(const std::vector<float>& values, uint64_t id) {
+    Message request = Offer(Message::kRequest, values.size(), id);
+    request.address = reinterpret_cast<uint64_t>(values.data());
+    return request;
+  }
+  void ExpectSent(Message::Type type, uint64_t id) {
+    const Message message = mesh_.TakeSent();
+    EXPECT_EQ(message.type, type);
+    EXPECT_EQ(message.id, id);
+  }
+
+  Mark mark_{kValue};
+};
+
+TEST_F(NearPointToPointTest, LargeTensorIsReadWhereItIs) {
+  // More than is read at once.
+  std::vector<float> theirs(3'000'000);
+  for (size_t i = 0; i < theirs.size(); ++i) theirs[i] = static_cast<float>(i);
+  std::vector<float> first(theirs.size());
+  const auto waiting = Receive(first);
+  mesh_.Deliver(RequestOf(theirs, 7));
+  EXPECT_TRUE(waiting->Wait().ok());
+  EXPECT_EQ(waiting->source_rank(), 1);
+  EXPECT_TRUE(first == theirs);
+  ExpectSent(Message::kReads, 7);
+  ExpectSent(Message::kTaken, 7);
+  // The same of one that is wanted later.
+  std::vector<float> small(1);
+  const auto other = Receive(small, /*tag=*/9);
+  mesh_.Deliver(RequestOf(theirs, 8));
+  Message last = Offer(Message::kEager, 1);
+  last.tag = 9;
+  mesh_.Deliver(last, {5});
+  EXPECT_TRUE(other->Wait().ok());
+  std::vector<float> second(theirs.size());
+  EXPECT_TRUE(Receive(second)->Wait().ok());
+  EXPECT_TRUE(second == theirs);
+  ExpectSent(Message::kReads, 8);
+  ExpectSent(Message::kTaken, 8);
+}
+
+TEST_F(NearPointToPointTest, WhatCannotBeReadIsSent) {
+  std::vector<float> theirs(kLarge, 3);
+  std::vector<float> mine(kLarge);
+  // As of a peer that has taken its memory back.
+  mark_.Clear();
+  const auto work = Receive(mine);
+  mesh_.Deliver(RequestOf(theirs, 7));
+  ExpectSent(Message::kReads, 7);
+  ExpectSent(Message::kClear, 7);
+  EXPECT_FALSE(work->IsCompleted());
+  mesh_.Deliver(Offer(Message::kDone, 0, 7));
+  EXPECT_TRUE(work->Wait().ok());
+  ExpectSent(Message::kTaken, 7);
+}
+
+TEST_F(NearPointToPointTest, SenderSaysWhereItsTensorIs) {
+  std::vector<float> values(kLarge);
+  const auto work = Send(values);
+  const Message request = mesh_.TakeSent();
+  EXPECT_EQ(request.type, Message::kRequest);
+  EXPECT_EQ(request.address, reinterpret_cast<uint64_t>(values.data()));
+  mesh_.Deliver(Offer(Message::kReads, 0, request.id));
+  mesh_.Deliver(Offer(Message::kTaken, 0, request.id));
+  EXPECT_TRUE(work->Wait().ok());
+  EXPECT_EQ(mesh_.tensors_sent(), 0);
+}
+
+TEST_F(NearPointToPointTest, ASendThatIsBeingReadIsCompleteWhenThePeerLeaves) {
+  std::vector<float> values(kLarge);
+  const auto work = Send(values);
+  const Message request = mesh_.TakeSent();
+  std::vector<float> small(1);
+  const auto other = Receive(small);
+  mesh_.Deliver(Offer(Message::kReads, 0, request.id));
+  // Messages are taken in their order.
+  mesh_.Deliver(Offer(Message::kEager, 1), {5});
+  EXPECT_TRUE(other->Wait().ok());
+  mesh_.Leave();
+  EXPECT_TRUE(work->Wait().ok());
+}
+
+TEST_F(NearPointToPointTest, ASendThatNobodyReadsFailsWhenThePeerLeaves) {
+  std::vector<float> values(kLarge);
+  const auto work = Send(values);
+  mesh_.Leave();
+  EXPECT_EQ(Failure(), absl::UnavailableError(
+                           "send #1 on group \"g\": rank 1 left the group"));
 }
 
 TEST_F(PointToPointTest, MoreSmallOnesThanTheReceiverClaimsBecomeRequests) {
