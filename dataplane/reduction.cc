@@ -154,6 +154,7 @@ Reduction::Reduction(DataType type, ReduceOp op, const KernelTable& table)
       load_(nullptr),
       add_(nullptr),
       narrow_(nullptr),
+      combine_two_(nullptr),
       scales_(op == ReduceOp::kPremulSum) {
   const KernelsOfType* kernels = &KernelsFor(table, type);
   const bool ordered = op == ReduceOp::kMin || op == ReduceOp::kMax;
@@ -163,6 +164,7 @@ Reduction::Reduction(DataType type, ReduceOp op, const KernelTable& table)
   }
   if (IsNarrowFloat(type) && !ordered) {
     narrow_ = kernels->narrow;
+    if (op == ReduceOp::kSum) combine_two_ = kernels->sum;
     accumulator_bytes_ = sizeof(float);
     kernels = &table.float32;
   }
@@ -191,6 +193,9 @@ void Reduction::Add(void* out, const void* elements, size_t count,
 void Reduction::CombineAll(void* result, absl::Span<const void* const> operands,
                            absl::Span<const double> factors, size_t count,
                            int world_size) const {
+  if (combine_two_ != nullptr && operands.size() == 2) {
+    return combine_two_(result, operands[0], operands[1], count);
+  }
   alignas(64) std::byte room[kCombinedAtOnceBytes];
   const size_t at_once = sizeof(room) / accumulator_bytes_;
   // An element that is not read any more when its result is written.

@@ -102,7 +102,9 @@ class Reduction {
   KernelsOfType::Scale load_;
   KernelsOfType::Scale add_;
   KernelsOfType::Narrow narrow_;  // Null if in_place().
-  bool scales_;                   // kPremulSum
+  // All of CombineAll of two operands, in one step; null if there is none.
+  KernelsOfType::Reduce combine_two_;
+  bool scales_;  // kPremulSum
 };
 
 // Those that this CPU has, narrowest first: "baseline", "avx2", "avx512".

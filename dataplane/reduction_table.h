@@ -18,7 +18,8 @@ struct KernelsOfType {
   using Narrow = void (*)(void* elements, const void* accumulators,
                           size_t count);
 
-  // On elements.
+  // On elements. The sum of the 16 bit types is that of two alone: each is
+  // rounded.
   Reduce sum = nullptr;
   Reduce min = nullptr;
   Reduce max = nullptr;

@@ -407,6 +407,8 @@ TEST(CombineAllTest, IsTheStepsOneAfterTheOther) {
         std::pair{DataType::kInt8, ReduceOp::kAvg},
         std::pair{DataType::kComplex64, ReduceOp::kSum},
         std::pair{DataType::kBfloat16, ReduceOp::kAvg},
+        std::pair{DataType::kBfloat16, ReduceOp::kSum},
+        std::pair{DataType::kFloat16, ReduceOp::kSum},
         std::pair{DataType::kBfloat16, ReduceOp::kMin},
         std::pair{DataType::kBfloat16, ReduceOp::kPremulSum},
         std::pair{DataType::kFloat16, ReduceOp::kProduct}}) {
@@ -437,6 +439,45 @@ TEST(CombineAllTest, IsTheStepsOneAfterTheOther) {
             << DataTypeName(type) << " " << ReduceOpName(op) << " " << operands
             << " into " << i;
         memory[i] = before;
+      }
+    }
+  }
+}
+
+// Also of infinities, NaNs, and what is too large or too small; and of a number
+// that is no multiple of any register's.
+TEST(CombineAllTest, TwoNarrowOnesGiveTheBitsOfTheSteps) {
+  constexpr size_t kCount = (1 << 16) - 1;
+  for (const DataType type : {DataType::kFloat16, DataType::kBfloat16}) {
+    for (const absl::string_view set : InstructionSets()) {
+      const Reduction reduction(type, ReduceOp::kSum, set);
+      std::vector<uint16_t> a(kCount);
+      std::vector<uint16_t> b(kCount);
+      for (size_t i = 0; i < kCount; ++i) {
+        a[i] = static_cast<uint16_t>(i);
+        b[i] = static_cast<uint16_t>(i * 40503 >> 3);
+      }
+      std::vector<float> sums(kCount);
+      reduction.Load(sums.data(), a.data(), kCount, 1);
+      reduction.Add(sums.data(), b.data(), kCount, 1);
+      std::vector<uint16_t> expected(kCount);
+      reduction.Store(expected.data(), sums.data(), kCount);
+      const void* const operands[] = {a.data(), b.data()};
+      const double factors[] = {1, 1};
+      const std::vector<uint16_t> before = a;
+      reduction.CombineAll(a.data(), operands, factors, kCount, 2);
+      const uint16_t infinity = type == DataType::kFloat16 ? 0x7c00 : 0x7f80;
+      const auto is_nan = [&](uint16_t bits) {
+        return (bits & 0x7fff) > infinity;
+      };
+      for (size_t i = 0; i < kCount; ++i) {
+        // Of two NaNs processors may take either.
+        if (is_nan(before[i]) && is_nan(b[i])) {
+          EXPECT_TRUE(is_nan(a[i])) << i;
+        } else {
+          EXPECT_EQ(a[i], expected[i])
+              << i << " " << DataTypeName(type) << " " << set;
+        }
       }
     }
   }
