@@ -54,9 +54,9 @@ struct BoardTraits {
 // waits for a rank that was last seen waiting on this one's processor goes to
 // another one of those that it may be on, if no rank is there. And where there
 // are fewer processors than ranks, the first of those that wait on one goes to
-// another on which two fewer do. It does so by
-// narrowing the affinity of its thread (sched_setaffinity(2)), and has it as
-// it was when it has had its turn there.
+// another on which two fewer do. It does so by narrowing the affinity of its
+// thread (sched_setaffinity(2)), and has it as it was when it has had its turn
+// there.
 //
 // Used by one thread at a time, but for Wake.
 class Board {
