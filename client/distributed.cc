@@ -42,9 +42,8 @@ struct Default {
   std::shared_ptr<World> world ABSL_GUARDED_BY(mutex);
   // Another number whenever `world` is another one.
   std::atomic<uint64_t> version{1};
-  // Of the process that forked this one off.
-  Default* parents = nullptr;
-  // That had a group: connections of its own, and threads that are not here.
+  // The process that forked this one off had a group: connections of its own,
+  // and threads that are not here.
   bool parent_had_group = false;
 };
 
@@ -68,11 +67,12 @@ struct Owner {
     fresh->version = current->version + 1;
     fresh->parent_had_group = current->parent_had_group || current->changing ||
                               current->world != nullptr;
-    fresh->parents = current;
-    current = fresh.release();
+    parents.push_back(std::exchange(current, fresh.release()));
   }
 
   Default* current = new Default;
+  // Of the processes that forked this one off: what they have is theirs to end.
+  std::vector<Default*>& parents = *new std::vector<Default*>;
 };
 
 Default& TheDefault() { return *Owner::TheOwner().current; }
