@@ -1,5 +1,6 @@
 #include "worker/attempt.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
@@ -46,6 +47,12 @@ void Say(const std::string& text) {
 }
 
 namespace {
+
+// Without waiting for who reads it.
+bool CanSay() {
+  pollfd errors = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  return poll(&errors, 1, 0) == 1 && (errors.revents & POLLOUT) != 0;
+}
 
 // Tokens of what epoll watches; ranks are their index.
 constexpr uint64_t kSignalToken = ~uint64_t{0};
@@ -284,7 +291,10 @@ void Attempt::OnSignal() {
       continue;
     }
     if (swept_) {
-      // Only the output is left, and nobody reads it.
+      // Only the output is left, and nobody may be reading it.
+      if (CanSay()) {
+        Say(absl::StrCat("stopped by ", internal::SignalName(signal)));
+      }
       std::_Exit(128 + signal);
     }
     if (stop_signal_ == 0 && phase_ == Phase::kRunning) {

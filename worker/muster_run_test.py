@@ -359,6 +359,20 @@ class RestartTest(MusterRunTest):
 
 class SignalTest(MusterRunTest):
 
+    def test_it_says_so_when_only_output_is_left_that_nobody_reads(self):
+        run = self.launch(
+            'bash -c "while :; do sleep 0.01; done" $0 & '
+            'yes | head -c 40000; exit 1', nproc=1)
+        run.read_until("y\n")
+        # What the rank leaves behind is killed when it has ended.
+        wait_until(lambda: alive(run.marker) == [run.process.pid],
+                   "no process of the job is left")
+        run.process.terminate()
+        run.process.wait(timeout=LIMIT_S)
+        status, _, err = run.finish()
+        self.assertEqual(status, 143, err)
+        self.assertIn("stopped by SIGTERM", err)
+
     def test_only_the_signals_to_handle_are_passed_on(self):
         run = self.launch(
             'trap "echo got USR1; exit 0" USR1; echo ready; '
