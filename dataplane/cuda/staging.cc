@@ -302,7 +302,7 @@ class Staging : public Backend {
         status = inner_->Start(job.collective)->Wait();
       } else if (status.ok()) {
         const DeviceGuard guard(api_, job.device);
-        status = Run(job);
+        status = RunJob(job);
         if (!status.ok()) {
           Abort(status);
           Drain(job.device);
@@ -313,7 +313,7 @@ class Staging : public Backend {
     }
   }
 
-  absl::Status Run(const Job& job) {
+  absl::Status RunJob(const Job& job) {
     absl::Status status = Prepare(job.device);
     if (!status.ok()) return status;
     const Streams streams = streams_[job.device];

@@ -50,7 +50,7 @@ constexpr std::chrono::milliseconds kPatience(100);
 class StoreBackend : public Backend {
  public:
   explicit StoreBackend(const BackendOptions& options)
-      : options_(options), thread_([this] { Run(); }) {}
+      : options_(options), thread_([this] { RunThread(); }) {}
 
   ~StoreBackend() override {
     Abort(absl::CancelledError(
@@ -109,7 +109,7 @@ class StoreBackend : public Backend {
 
  private:
   // Of the thread: one collective after the other, until the end.
-  void Run() {
+  void RunThread() {
     for (;;) {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return !cause_.ok() || !queue_.empty(); });

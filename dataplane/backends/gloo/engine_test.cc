@@ -401,7 +401,10 @@ TEST_F(EngineTest, CollectiveThatNeverWaitsTimesOutAllTheSame) {
 }
 
 TEST_F(EngineTest, StopWaitsForWhoeverRunsACollective) {
-  network_->hold_close = true;
+  {
+    MutexLock lock(network_->mutex);
+    network_->hold_close = true;
+  }
   std::thread caller([this] {
     EXPECT_EQ(RunBarrier(), absl::CancelledError("group \"g\" was destroyed"));
   });

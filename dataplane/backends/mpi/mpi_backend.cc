@@ -80,7 +80,7 @@ class MpiBackend : public Backend {
   // `comms`: of the collectives, and of sends and receives, whose tags are the
   // user's.
   MpiBackend(const BackendOptions& options, Comms comms)
-      : options_(options), comms_(comms), thread_([this] { Run(); }) {}
+      : options_(options), comms_(comms), thread_([this] { RunThread(); }) {}
 
   ~MpiBackend() override {
     Abort(absl::CancelledError(
@@ -156,7 +156,7 @@ class MpiBackend : public Backend {
   }
 
   // Of the thread.
-  void Run() {
+  void RunThread() {
     for (;;) {
       std::deque<std::unique_ptr<Operation>> started;
       absl::Status cause;
