@@ -53,7 +53,7 @@ struct Owner {
   Owner() {
     pthread_atfork(nullptr, nullptr, [] { TheOwner().StartAnew(); });
   }
-  ~Owner() { delete current; }
+  ~Owner() { delete std::exchange(current, nullptr); }
 
   static Owner& TheOwner() {
     static Owner instance;
@@ -63,6 +63,8 @@ struct Owner {
   // In a process that was forked off, where nobody else can be in here; whoever
   // had the lock then will never let it go.
   void StartAnew() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    // Forked off while the process exits.
+    if (current == nullptr) return;
     auto fresh = std::make_unique<Default>();
     fresh->version = current->version + 1;
     fresh->parent_had_group = current->parent_had_group || current->changing ||
@@ -72,6 +74,7 @@ struct Owner {
 
   Default* current = new Default;
   // Of the processes that forked this one off: what they have is theirs to end.
+  // Never destroyed, nor is the list: what it has is no leak.
   std::vector<Default*>& parents = *new std::vector<Default*>;
 };
 

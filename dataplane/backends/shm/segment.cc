@@ -95,8 +95,8 @@ absl::Status CheckMappings(size_t bytes) {
   if ((count + 1) * Segment::kMappings <= most / 2) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "shared memory of ", bytes, " bytes: this process has ", count,
-      " pieces of it, and of its mappings, which are up to ", most, " (", kName,
-      "), each takes ", Segment::kMappings));
+      " pieces of it, whose mappings are half of those that it may have (",
+      kName, " is ", most, "): free some, or have that raised"));
 }
 
 }  // namespace
