@@ -86,29 +86,12 @@ absl::Status Inside::Meet() {
 
 absl::Status Inside::MeetAt(const Block& whole) {
   if (world_size_ == 1) return absl::OkStatus();
-  absl::Status status = Open(sizeof(Offer));
-  if (!status.ok()) return status;
-  const size_t bytes = whole.count * element_bytes_;
-  const Offer own = {.place = regions().Find(whole.data, bytes),
-                     .factor = collective().factor};
-  std::memcpy(payload(), &own, sizeof(own));
-  Post();
-  status = AwaitAll();
-  if (!status.ok()) return status;
+  auto places = ShowPlaces(whole);
+  if (!places.ok()) return places.status();
   has_met_ = true;
-  std::vector<const std::byte*> mapped(world_size_);
-  factors_.resize(world_size_);
-  for (int peer = 0; peer < world_size_; ++peer) {
-    Offer offer;
-    std::memcpy(&offer, shown(peer), sizeof(offer));
-    mapped[peer] = regions().Locate(peer, offer.place);
-    factors_[peer] = offer.factor;
-  }
-  // The same on all ranks.
-  if (std::ranges::find(mapped, nullptr) != mapped.end()) return status;
+  mapped_ = *std::move(places);
   whole_ = whole.data;
-  mapped_ = std::move(mapped);
-  return status;
+  return absl::OkStatus();
 }
 
 // Of the results a rank's own part may be where its operand is, which must not
@@ -134,11 +117,12 @@ void Inside::CombineThere(const Reduction& reduction, const Strand& strand,
                 if (combines) {
                   reduction.Combine(all, operand(0), operand(1), count);
                 } else {
-                  reduction.Load(all, operand(0), count, factors_[0]);
-                  reduction.Add(all, operand(1), count, factors_[1]);
+                  reduction.Load(all, operand(0), count, mapped_->factors[0]);
+                  reduction.Add(all, operand(1), count, mapped_->factors[1]);
                 }
                 for (int peer = 2; peer < world_size_; ++peer) {
-                  reduction.Add(all, operand(peer), count, factors_[peer]);
+                  reduction.Add(all, operand(peer), count,
+                                mapped_->factors[peer]);
                 }
                 if (all != to) std::memcpy(to, all, count * bytes);
               }

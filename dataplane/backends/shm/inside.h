@@ -2,6 +2,7 @@
 #define MUSTER_DATAPLANE_BACKENDS_SHM_INSIDE_H_
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,7 +37,7 @@ class Inside : public Rounds {
   // read there from now on, and is_mapped(): then nobody may leave before all
   // have met again.
   absl::Status MeetAt(const Block& whole);
-  bool is_mapped() const { return !mapped_.empty(); }
+  bool is_mapped() const { return mapped_.has_value(); }
   bool has_met() const { return has_met_; }
 
   // `strands`, by rank: what each shall have reduced, of this rank's own. They
@@ -57,15 +58,9 @@ class Inside : public Rounds {
   absl::Status ShowWhole(const std::vector<Strand>& strands);
 
  private:
-  // What a rank shows in MeetAt.
-  struct Offer {
-    Regions::Place place = {};
-    double factor = 1;
-  };
-
   // Where `peer` has what this rank has at `data`, a part of `whole`.
   const std::byte* There(int peer, const std::byte* data) const {
-    return peer == rank_ ? data : mapped_[peer] + (data - whole_);
+    return peer == rank_ ? data : mapped_->data[peer] + (data - whole_);
   }
   void CombineThere(const Reduction& reduction, const Strand& strand,
                     std::byte* accumulators);
@@ -75,11 +70,9 @@ class Inside : public Rounds {
   static std::vector<size_t> CountsOf(const std::vector<Strand>& strands);
 
   bool has_met_ = false;
-  // Of MeetAt, where all of it is mapped: this rank's, and by rank what others
-  // have, and the factor of each.
+  // Of MeetAt: where this rank has it; and where all have, if that is mapped.
   const std::byte* whole_ = nullptr;
-  std::vector<const std::byte*> mapped_;
-  std::vector<double> factors_;
+  std::optional<Places> mapped_;
 };
 
 }  // namespace muster::dataplane::shm_internal

@@ -1,8 +1,10 @@
 #include "dataplane/backends/shm/rounds.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -92,6 +94,34 @@ absl::Status Rounds::AwaitAll() {
     status = Await(peer, element_count(), /*has_row=*/false);
   }
   return status;
+}
+
+absl::StatusOr<std::optional<Rounds::Places>> Rounds::ShowPlaces(
+    const Block& whole) {
+  absl::Status status = Open(sizeof(Offer));
+  if (!status.ok()) return status;
+  const Offer own = {
+      .place = regions().Find(whole.data, whole.count * element_bytes_),
+      .factor = collective().factor};
+  std::memcpy(payload(), &own, sizeof(own));
+  Post();
+  status = AwaitAll();
+  if (!status.ok()) return status;
+  Places places = {.data = {}, .factors = {}};
+  places.data.resize(world_size_);
+  places.factors.resize(world_size_, 1);
+  for (int peer = 0; peer < world_size_; ++peer) {
+    Regions::Place place;
+    std::memcpy(&place, shown(peer) + offsetof(Offer, place), sizeof(place));
+    places.data[peer] = regions().Locate(peer, place);
+    // The same on all ranks.
+    if (places.data[peer] == nullptr) return std::nullopt;
+    // What stands behind the place is in another cache line.
+    if (collective().reduce_op != ReduceOp::kPremulSum) continue;
+    std::memcpy(&places.factors[peer], shown(peer) + offsetof(Offer, factor),
+                sizeof(double));
+  }
+  return places;
 }
 
 void Rounds::WriteRow(absl::Span<const Block> give) {

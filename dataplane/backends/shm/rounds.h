@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/mesh.h"
@@ -77,6 +79,16 @@ class Rounds {
   absl::Status AwaitAll();
   const std::byte* shown(int peer) const { return shop_.board.shown(peer); }
 
+  // Where all ranks have something of one size.
+  struct Places {
+    // By rank: here, and the factor of each.
+    absl::InlinedVector<std::byte*, 16> data;
+    absl::InlinedVector<double, 16> factors;
+  };
+  // A round in which all show where in symmetric memory their `whole` is.
+  // Nothing, on all ranks: not all of them have it there.
+  absl::StatusOr<std::optional<Places>> ShowPlaces(const Block& whole);
+
   // A row: how many elements its rank has for each rank.
   size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
   void WriteRow(absl::Span<const Block> give);
@@ -111,6 +123,11 @@ class Rounds {
     // Of what was run before: ranks that are done with a collective when they
     // have shown what they have do not see in it that others run another one.
     uint64_t history = 0;
+  };
+  // What a rank shows in ShowPlaces.
+  struct Offer {
+    Regions::Place place = {};
+    double factor = 1;
   };
   static_assert(sizeof(Head) == Board::kHeadBytes &&
                 sizeof(NoteHeader) == Board::kTailBytes);

@@ -27,21 +27,10 @@ class SymmetricAllReduce : public Rounds {
   absl::StatusOr<bool> Run();
 
  private:
-  // What a rank shows: where in symmetric memory its tensor is.
-  struct Offer {
-    Regions::Place place = {};
-    double factor = 1;
-  };
-
   absl::StatusOr<bool> Go();
-  // All have shown where theirs are, and have them in symmetric memory.
-  absl::StatusOr<bool> Meet();
-  absl::Status CombineThere();
+  absl::Status CombineThere(const Places& tensors);
 
   const Block tensor_;
-  // By rank, after Meet: where its tensor is here, and its factor.
-  absl::InlinedVector<std::byte*, 16> tensors_;
-  absl::InlinedVector<double, 16> factors_;
 };
 
 absl::StatusOr<bool> SymmetricAllReduce::Run() {
@@ -61,10 +50,11 @@ absl::StatusOr<bool> SymmetricAllReduce::Run() {
 }
 
 absl::StatusOr<bool> SymmetricAllReduce::Go() {
-  absl::StatusOr<bool> met = Meet();
-  if (!met.ok() || !*met) return met;
+  const auto tensors = ShowPlaces(tensor_);
+  if (!tensors.ok()) return tensors.status();
+  if (!tensors->has_value()) return false;
   shop().mesh.set_algorithm(AlgorithmName(Algorithm::kSymmetric));
-  absl::Status status = CombineThere();
+  absl::Status status = CombineThere(**tensors);
   if (!status.ok()) return status;
   // Nobody reads what is here any more, nor writes to it.
   status = Open(0);
@@ -75,33 +65,7 @@ absl::StatusOr<bool> SymmetricAllReduce::Go() {
   return true;
 }
 
-absl::StatusOr<bool> SymmetricAllReduce::Meet() {
-  absl::Status status = Open(sizeof(Offer));
-  if (!status.ok()) return status;
-  const Offer own = {
-      .place = regions().Find(tensor_.data, tensor_.count * element_bytes_),
-      .factor = collective().factor};
-  std::memcpy(payload(), &own, sizeof(own));
-  Post();
-  status = AwaitAll();
-  if (!status.ok()) return status;
-  tensors_.resize(world_size_);
-  factors_.resize(world_size_, 1);
-  for (int peer = 0; peer < world_size_; ++peer) {
-    Regions::Place place;
-    std::memcpy(&place, shown(peer) + offsetof(Offer, place), sizeof(place));
-    tensors_[peer] = regions().Locate(peer, place);
-    // The same on all ranks.
-    if (tensors_[peer] == nullptr) return false;
-    // What stands behind the place is in another cache line.
-    if (collective().reduce_op != ReduceOp::kPremulSum) continue;
-    std::memcpy(&factors_[peer], shown(peer) + offsetof(Offer, factor),
-                sizeof(double));
-  }
-  return true;
-}
-
-absl::Status SymmetricAllReduce::CombineThere() {
+absl::Status SymmetricAllReduce::CombineThere(const Places& tensors) {
   const Reduction reduction(collective().data_type(), collective().reduce_op);
   const Block own =
       gloo_internal::PartOf(tensor_, rank_, world_size_, element_bytes_);
@@ -113,13 +77,13 @@ absl::Status SymmetricAllReduce::CombineThere() {
     const size_t count = std::min(at_once, own.count - done);
     const size_t offset = first + done * element_bytes_;
     for (int peer = 0; peer < world_size_; ++peer) {
-      operands[peer] = tensors_[peer] + offset;
+      operands[peer] = tensors.data[peer] + offset;
     }
-    std::byte* const result = tensors_[rank_] + offset;
-    reduction.CombineAll(result, operands, factors_, count, world_size_);
+    std::byte* const result = tensors.data[rank_] + offset;
+    reduction.CombineAll(result, operands, tensors.factors, count, world_size_);
     for (int peer = 0; peer < world_size_; ++peer) {
       if (peer == rank_) continue;
-      std::memcpy(tensors_[peer] + offset, result, count * element_bytes_);
+      std::memcpy(tensors.data[peer] + offset, result, count * element_bytes_);
     }
   }
   return absl::OkStatus();
