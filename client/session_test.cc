@@ -363,7 +363,6 @@ TEST(SessionTest, AMutationWhoseAnswerWasLostIsAppliedOnce) {
            witness.Get("n") != std::to_string(i) ||
            witness.Get("text").size() != static_cast<size_t>(i)) {
     }
-    proxy.HoldAnswers(false);
     proxy.Cut();
     EXPECT_EQ(sum.get(), i);
     text.get();

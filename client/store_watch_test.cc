@@ -166,7 +166,6 @@ TEST_P(StoreWatchTest, ABrokenConnectionLosesNoChangeAndNoItem) {
   while (observer->QueueLen("q") == 2) {
   }
   proxy.Cut();
-  proxy.HoldAnswers(false);
   EXPECT_EQ(retried.get(), "1");
   EXPECT_EQ(store->QueuePop("q", /*block=*/false), "2");
 }

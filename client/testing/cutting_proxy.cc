@@ -89,10 +89,7 @@ bool CuttingProxy::Relay(const Link& link, int from) {
   if (size <= 0) return false;
   const bool up = from == link.client;
   if (up) bytes_up_ += size;
-  if (!up && hold_answers_) {
-    held_bytes_ += size;
-    return true;
-  }
+  if (!up && hold_answers_) return true;
   const int to = up ? link.server : link.client;
   return send(to, chunk.data(), static_cast<size_t>(size), MSG_NOSIGNAL) ==
          size;
@@ -114,6 +111,7 @@ void CuttingProxy::Run() {
         Reset(link.server);
       }
       links_.clear();
+      hold_answers_ = false;
       cut_ = false;
       continue;
     }

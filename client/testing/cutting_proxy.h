@@ -24,19 +24,18 @@ class CuttingProxy {
   int port() const { return port_; }
   std::string address() const;
 
-  // Resets every connection that there is.
+  // Resets every connection that there is, and ends a hold: the next ones are
+  // as any others.
   void Cut();
 
-  // While held, answers do not get to the client; requests still get to the
-  // server. Cut drops what is held.
+  // While held, answers do not get to the client, and are lost; requests still
+  // get to the server.
   void HoldAnswers(bool hold) { hold_answers_ = hold; }
 
   // How many connections there have been.
   int connections() const { return connections_; }
   // Bytes that reached the server.
   int64_t bytes_up() const { return bytes_up_; }
-  // Answer bytes that were dropped by a Cut while held.
-  int64_t held_bytes() const { return held_bytes_; }
 
  private:
   struct Link {
@@ -59,7 +58,6 @@ class CuttingProxy {
   std::atomic<bool> hold_answers_{false};
   std::atomic<int> connections_{0};
   std::atomic<int64_t> bytes_up_{0};
-  std::atomic<int64_t> held_bytes_{0};
   // Of the relay's thread.
   std::vector<Link> links_;
   std::thread thread_;

@@ -176,7 +176,6 @@ TEST(LinearizabilityKillsTest, WhatEverybodySawHappenedInSomeOrder) {
       const int64_t before = proxy.bytes_up();
       while (proxy.bytes_up() == before) std::this_thread::yield();
       proxy.Cut();
-      proxy.HoldAnswers(false);
       // What is in flight when a client dies is nobody's any more: few, or the
       // search for an order takes long.
       if (kill <= 2) all[random() % all.size()]->Kill();
