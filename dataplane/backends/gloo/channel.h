@@ -35,8 +35,7 @@ struct Message {
   int32_t tag = 0;
   // Of kEager and kRequest: the tensor. Of kCredit: how many.
   uint64_t count = 0;
-  // Of kRequest, kClear, kDone, kTaken and kReads: which one, of those of one
-  // sender.
+  // Of all but kCredit: which tensor, of those of one sender, from 1.
   uint64_t id = 0;
   // Of kRequest: where the tensor is in the sender's memory, if it can be read
   // there; else 0.

@@ -49,7 +49,7 @@ Engine::Engine(std::string group_name, std::unique_ptr<Mesh> mesh)
     : group_name_(std::move(group_name)),
       mesh_(std::move(mesh)),
       workspace_(*mesh_),
-      point_to_point_(std::make_unique<PointToPoint>(
+      point_to_point_(std::make_shared<PointToPoint>(
           group_name_, *mesh_,
           [this](const absl::Status& failure) { Abort(failure); })),
       executor_([this] { RunExecutor(); }),

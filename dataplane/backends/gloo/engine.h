@@ -6,11 +6,13 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/exchange.h"
+#include "dataplane/backends/gloo/mail.h"
 #include "dataplane/backends/gloo/mesh.h"
 #include "dataplane/backends/gloo/point_to_point.h"
 #include "dataplane/collective.h"
@@ -53,6 +55,12 @@ class Engine {
   // Runs collectives, from the next one on, by `shortcut`. Before the group is
   // anybody's: nothing runs.
   void SetShortcut(std::unique_ptr<Shortcut> shortcut);
+
+  // Sends and receives go by `mail`, too, where it reaches their peers. As
+  // SetShortcut.
+  void SetMail(std::shared_ptr<Mail> mail) {
+    point_to_point_->SetMail(std::move(mail));
+  }
 
   // After Stop, which must have been called.
   ~Engine() = default;
@@ -112,7 +120,7 @@ class Engine {
   std::unique_ptr<Shortcut> shortcut_;
 
   // Sends and receives, which have threads of their own.
-  std::unique_ptr<PointToPoint> point_to_point_;
+  std::shared_ptr<PointToPoint> point_to_point_;
 
   Mutex mutex_;
   CondVar executor_wakes_;

@@ -1,8 +1,12 @@
 #include "dataplane/backends/gloo/point_to_point.h"
 
+#include <sched.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,31 +16,35 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "dataplane/backends/gloo/gloo_errors.h"
+#include "dataplane/backends/gloo/looking.h"
 #include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/culprit.h"
 
 namespace muster::dataplane::gloo_internal {
 namespace {
 
-// Small messages to one peer that may lie unclaimed there: 2 MiB of them.
-constexpr uint64_t kEagerWindow = 64;
-
-// How much is read before it looks whether the group has been aborted.
-constexpr size_t kReadBytes = 4 << 20;
-
-const Tensor& TensorOf(const Collective& collective) {
-  return collective.kind == CollectiveKind::kSend ? collective.inputs[0]
-                                                  : collective.outputs[0];
-}
-
-bool Wants(const Collective& receive, int peer, int tag) {
-  return receive.tag == tag &&
-         (receive.peer == peer || receive.peer == kAnyPeer);
-}
-
-uint64_t SlotOf(uint64_t id) { return kPointToPointSlot + id; }
+// How often the postman looks for mail while sends and receives are started,
+// and how often in vain before he rests.
+constexpr std::chrono::microseconds kLookPeriod{500};
+constexpr int kIdleLooks = 100;
 
 }  // namespace
+
+// One that mail may complete.
+class PointToPoint::LookingWork : public PromisedWork {
+ public:
+  LookingWork(const Collective& collective, std::shared_ptr<PointToPoint> looks)
+      : PromisedWork(collective.Describe()), looks_(std::move(looks)) {}
+
+  using Work::Wait;
+  [[nodiscard]] absl::Status Wait(Instant deadline) override {
+    if (!IsCompleted()) looks_->Look(*this, deadline);
+    return PromisedWork::Wait(deadline);
+  }
+
+ private:
+  const std::shared_ptr<PointToPoint> looks_;
+};
 
 PointToPoint::PointToPoint(std::string group_name, Mesh& mesh,
                            std::function<void(const absl::Status&)> fail)
@@ -52,13 +60,12 @@ std::string PointToPoint::LabelOf(const Collective& collective) const {
 std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
   auto operation = std::make_shared<Operation>();
   operation->collective = collective;
-  operation->work = std::make_shared<PromisedWork>(collective.Describe());
   operation->peer = collective.peer;
-  const std::shared_ptr<PromisedWork> work = operation->work;
   Outcome outcome;
   bool closed = false;
   {
     MutexLock lock(mutex_);
+    operation->work = WorkOf(collective);
     closed = closed_;
     if (!closed) {
       running_.emplace(collective.sequence, operation);
@@ -67,15 +74,173 @@ std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
       } else {
         StartReceive(operation, outcome);
       }
-      // It takes its time.
-      for (const Reading& reading : outcome.readings) {
-        peers_[reading.peer].channel->Run([this, reading] { Read(reading); });
+      if (mail_ != nullptr) {
+        // A small send has no use for it.
+        if (running_.contains(collective.sequence)) TakeMail(outcome);
+        HavePostmanLook();
       }
+      LeaveToOthers(operation, outcome);
     }
   }
+  const std::shared_ptr<PromisedWork> work = operation->work;
   if (closed) work->Complete(mesh_.abort_cause());
   Carry(outcome);
   return work;
+}
+
+std::shared_ptr<PromisedWork> PointToPoint::WorkOf(
+    const Collective& collective) {
+  const bool looks = mail_ != nullptr && (collective.peer == kAnyPeer ||
+                                          mail_->Reaches(collective.peer));
+  if (!looks) return std::make_shared<PromisedWork>(collective.Describe());
+  return std::make_shared<LookingWork>(collective, shared_from_this());
+}
+
+void PointToPoint::LeaveToOthers(const OperationPtr& own, Outcome& outcome) {
+  // Callbacks, for which the caller's locks are in the way.
+  std::erase_if(outcome.done, [&](const OperationPtr& done)
+                                  ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                                    if (done == own) return false;
+                                    left_.done.push_back(done);
+                                    return true;
+                                  });
+  // They take their time.
+  if (mail_ == nullptr) {
+    for (const Reading& reading : outcome.readings) {
+      peers_[reading.peer].channel->Run([this, reading] { Read(reading); });
+    }
+    return;
+  }
+  left_.readings.insert(left_.readings.end(), outcome.readings.begin(),
+                        outcome.readings.end());
+  if (left_.done.empty() && left_.readings.empty()) return;
+  has_left_.store(true, std::memory_order_relaxed);
+  // Else somebody looks, or will soon.
+  if (mail_->wants() || postman_rests_) mail_->Wake();
+  postman_rests_ = false;
+}
+
+void PointToPoint::HavePostmanLook() {
+  ++started_;
+  if (running_.empty() || !postman_rests_) return;
+  postman_rests_ = false;
+  mail_->Wake();
+}
+
+void PointToPoint::SetMail(std::shared_ptr<Mail> mail) {
+  MutexLock lock(mutex_);
+  mail_ = std::move(mail);
+}
+
+absl::StatusOr<bool> PointToPoint::Post(int peer, const Message& message,
+                                        const void* payload, size_t bytes,
+                                        uint64_t ticket) {
+  const bool goes_with_tensor =
+      message.type == Message::kClear || message.type == Message::kDone;
+  if (!goes_with_tensor && HasMailFor(peer) &&
+      mail_->Put(peer, message, payload, bytes)) {
+    return true;
+  }
+  absl::Status status =
+      peers_[peer].channel->Post(message, payload, bytes, ticket);
+  if (!status.ok()) return status;
+  return false;
+}
+
+bool PointToPoint::TakeMail(Outcome& outcome) {
+  bool has_come = false;
+  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
+    // Nothing comes before that.
+    if (peers_[peer].channel == nullptr || !mail_->Reaches(peer)) continue;
+    const auto take = [&](const Message& message, const std::byte* payload)
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                            Take(peer, message, payload, outcome);
+                          };
+    if (mail_->Take(peer, take)) has_come = true;
+  }
+  return has_come;
+}
+
+bool PointToPoint::TakeMail() {
+  Outcome outcome;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return false;
+    const bool has_come = TakeMail(outcome);
+    if (!has_come && left_.done.empty() && left_.readings.empty()) return false;
+    std::ranges::copy(left_.done, std::back_inserter(outcome.done));
+    std::ranges::copy(left_.readings, std::back_inserter(outcome.readings));
+    left_ = {};
+    has_left_.store(false, std::memory_order_relaxed);
+    ++carriers_;
+  }
+  Carry(outcome);
+  for (const Reading& reading : outcome.readings) Read(reading);
+  MutexLock lock(mutex_);
+  --carriers_;
+  if (closed_) changed_.NotifyAll();
+  return true;
+}
+
+void PointToPoint::Look(const Work& work, Instant deadline) {
+  std::shared_ptr<Mail> mail;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    mail = mail_;
+  }
+  mail->BeginLooking();
+  Instant give_up = Instant::min();
+  for (int look = 1; !work.IsCompleted(); ++look) {
+    if ((mail->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) &&
+        TakeMail()) {
+      continue;
+    }
+    if (look <= kQuickLooks) {
+      Relax();
+      continue;
+    }
+    if (look % kLooksPerClock == 0) {
+      const Instant now = Clock::now();
+      if (give_up == Instant::min()) {
+        give_up = std::min(deadline, now + kLookTime);
+      }
+      if (now >= give_up) break;
+    }
+    sched_yield();
+  }
+  if (!work.IsCompleted()) WantMail();
+  mail->EndLooking();
+  TakeMail();
+}
+
+void PointToPoint::WantMail() {
+  MutexLock lock(mutex_);
+  if (!closed_ && !running_.empty()) mail_->SetWants(true);
+}
+
+void PointToPoint::RunPostman() {
+  std::shared_ptr<Mail> mail;
+  {
+    MutexLock lock(mutex_);
+    mail = mail_;
+  }
+  uint64_t seen_started = 0;
+  int idle_looks = 0;
+  for (;;) {
+    const uint32_t dozed = mail->Doze();
+    WantMail();
+    if (TakeMail()) continue;
+    {
+      MutexLock lock(mutex_);
+      if (closed_) return;
+      idle_looks = started_ == seen_started ? idle_looks + 1 : 0;
+      seen_started = started_;
+      postman_rests_ = idle_looks > kIdleLooks;
+    }
+    mail->Sleep(dozed, idle_looks > kIdleLooks ? std::chrono::microseconds(0)
+                                               : kLookPeriod);
+  }
 }
 
 PointToPoint::Peer& PointToPoint::Open(int peer) {
@@ -92,13 +257,19 @@ PointToPoint::Peer& PointToPoint::Open(int peer) {
             .sent = [this](uint64_t ticket) { Sent(ticket); },
             .ended = [this,
                       peer](const absl::Status& how) { Ended(peer, how); }});
+    if (HasMailFor(peer)) {
+      mail_->Open(peer);
+      if (!postman_.joinable()) {
+        postman_ = std::thread([this] { RunPostman(); });
+      }
+    }
   }
   return state;
 }
 
 void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
   const Collective& collective = operation->collective;
-  const Tensor& tensor = TensorOf(collective);
+  const Tensor& tensor = operation->tensor();
   Peer& peer = Open(collective.peer);
   absl::Status status = peer.ended;
   if (status.ok()) {
@@ -106,21 +277,26 @@ void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
     message.tag = collective.tag;
     message.count = tensor.element_count();
     message.data_type = static_cast<uint8_t>(tensor.data_type());
-    if (tensor.bytes() <= kMessagePayloadBytesMax && peer.credit > 0) {
+    message.id = ++peer.last_id;
+    const bool is_small = tensor.bytes() <= kMessagePayloadBytesMax;
+    if (is_small && peer.credit == 0 && mail_ != nullptr) TakeMail(outcome);
+    if (is_small && peer.credit > 0) {
       --peer.credit;
       operation->is_leaving = true;
       message.type = Message::kEager;
-      status = peer.channel->Post(message, tensor.data(), tensor.bytes(),
-                                  collective.sequence);
+      const auto has_left = Post(collective.peer, message, tensor.data(),
+                                 tensor.bytes(), collective.sequence);
+      status = has_left.status();
+      if (status.ok() && *has_left) Done(operation, outcome);
     } else {
       message.type = Message::kRequest;
-      message.id = ++peer.last_id;
       if (mesh_.MemoryOf(collective.peer) != nullptr &&
           CanBeRead(tensor.data(), tensor.bytes())) {
         message.address = reinterpret_cast<uint64_t>(tensor.data());
       }
       peer.requests.emplace(message.id, operation);
-      status = peer.channel->Post(message, nullptr, 0, /*ticket=*/0);
+      status =
+          Post(collective.peer, message, nullptr, 0, /*ticket=*/0).status();
     }
   }
   if (!status.ok()) outcome.failure = Prefixed(LabelOf(collective), status);
@@ -135,7 +311,7 @@ void PointToPoint::StartReceive(const OperationPtr& operation,
   }
   const auto found = std::find_if(
       unclaimed_.begin(), unclaimed_.end(), [&](const Unclaimed& unclaimed) {
-        return Wants(collective, unclaimed.peer, unclaimed.message.tag);
+        return operation->Wants(unclaimed.peer, unclaimed.message.tag);
       });
   if (found != unclaimed_.end()) {
     const Unclaimed claimed = std::move(*found);
@@ -147,279 +323,6 @@ void PointToPoint::StartReceive(const OperationPtr& operation,
   receives_.push_back(operation);
   const absl::Status loss = LossFor(*operation);
   if (!loss.ok()) outcome.failure = Prefixed(LabelOf(collective), loss);
-}
-
-void PointToPoint::Received(int peer, const Message& message,
-                            const std::byte* payload) {
-  Outcome outcome;
-  {
-    MutexLock lock(mutex_);
-    switch (message.type) {
-      case Message::kEager:
-      case Message::kRequest:
-        TakeOffer(peer, message, payload, outcome);
-        break;
-      case Message::kClear:
-        TakeClear(peer, message, outcome);
-        break;
-      case Message::kDone:
-        TakeDone(peer, message, outcome);
-        break;
-      case Message::kTaken:
-        TakeTaken(peer, message, outcome);
-        break;
-      case Message::kReads:
-        TakeReads(peer, message);
-        break;
-      case Message::kCredit:
-        peers_[peer].credit += message.count;
-        break;
-      default:
-        outcome.failure = absl::InternalError(absl::StrCat(
-            "rank ", peer, " sent a message of unknown type ", message.type));
-    }
-  }
-  Carry(outcome);
-  for (const Reading& reading : outcome.readings) Read(reading);
-}
-
-void PointToPoint::TakeOffer(int peer, const Message& message,
-                             const std::byte* payload, Outcome& outcome) {
-  const bool known_type = message.data_type < kDataTypeCount;
-  const size_t element_bytes =
-      known_type ? DataTypeBytes(static_cast<DataType>(message.data_type)) : 1;
-  const bool is_eager = message.type == Message::kEager;
-  if (!known_type ||
-      (is_eager && message.count > kMessagePayloadBytesMax / element_bytes)) {
-    outcome.failure = absl::InternalError(
-        absl::StrCat("rank ", peer, " sent a message of ", message.count,
-                     " elements of type ", message.data_type));
-    return;
-  }
-  const auto found = std::find_if(
-      receives_.begin(), receives_.end(), [&](const OperationPtr& receive) {
-        return Wants(receive->collective, peer, message.tag);
-      });
-  if (found != receives_.end()) {
-    const OperationPtr operation = *found;
-    receives_.erase(found);
-    Match(operation, peer, message, payload, outcome);
-    return;
-  }
-  const size_t bytes = is_eager ? message.count * element_bytes : 0;
-  unclaimed_.push_back({peer, message, {payload, payload + bytes}});
-}
-
-absl::Status PointToPoint::CheckFits(const Operation& operation, int peer,
-                                     const Message& message) const {
-  const Tensor& tensor = TensorOf(operation.collective);
-  const auto type = static_cast<DataType>(message.data_type);
-  if (type == tensor.data_type() &&
-      message.count == static_cast<uint64_t>(tensor.element_count())) {
-    return absl::OkStatus();
-  }
-  absl::Status status = absl::InvalidArgumentError(absl::StrCat(
-      "rank ", peer, " sends ", message.count, " ", DataTypeName(type),
-      " with tag ", message.tag, ", rank ", mesh_.rank(), " receives ",
-      tensor.element_count(), " ", DataTypeName(tensor.data_type())));
-  SetCulpritRank(status, peer);
-  return status;
-}
-
-void PointToPoint::Match(const OperationPtr& operation, int peer,
-                         const Message& message, const std::byte* payload,
-                         Outcome& outcome) {
-  const Tensor& tensor = TensorOf(operation->collective);
-  Peer& state = peers_[peer];
-  operation->peer = peer;
-  absl::Status status = CheckFits(*operation, peer, message);
-  if (status.ok() && message.type == Message::kEager) {
-    if (tensor.bytes() > 0) {
-      std::memcpy(tensor.data(), payload, tensor.bytes());
-    }
-    Done(operation, outcome);
-    if (++state.claimed < kEagerWindow / 2) return;
-    Message credit;
-    credit.type = Message::kCredit;
-    credit.count = std::exchange(state.claimed, 0);
-    // A peer that is gone needs none.
-    state.channel->Post(credit, nullptr, 0, /*ticket=*/0).IgnoreError();
-    return;
-  }
-  if (status.ok()) {
-    if (message.address != 0 && mesh_.MemoryOf(peer) != nullptr) {
-      outcome.readings.push_back({operation, peer, message});
-      status = Tell(peer, Message::kReads, message.id);
-    } else {
-      status = Clear(operation, peer, message);
-    }
-  }
-  if (!status.ok()) {
-    outcome.failure = Prefixed(LabelOf(operation->collective), status);
-  }
-}
-
-absl::Status PointToPoint::Clear(const OperationPtr& operation, int peer,
-                                 const Message& request) {
-  const Tensor& tensor = TensorOf(operation->collective);
-  auto buffer = mesh_.CreateQuietBuffer(tensor.data(), tensor.bytes());
-  absl::Status status =
-      buffer->Receive(peer, SlotOf(request.id), 0, tensor.bytes());
-  peers_[peer].arriving[request.id] = {operation, std::move(buffer)};
-  return status.ok() ? Tell(peer, Message::kClear, request.id) : status;
-}
-
-absl::Status PointToPoint::Tell(int peer, Message::Type type, uint64_t id) {
-  Message message;
-  message.type = type;
-  message.id = id;
-  return peers_[peer].channel->Post(message, nullptr, 0, /*ticket=*/0);
-}
-
-void PointToPoint::Read(const Reading& reading) {
-  const Tensor& tensor = TensorOf(reading.operation->collective);
-  const PeerMemory& memory = *mesh_.MemoryOf(reading.peer);
-  const size_t bytes = tensor.bytes();
-  bool is_read = true;
-  for (size_t done = 0; done < bytes && is_read; done += kReadBytes) {
-    // Close completes it.
-    if (!mesh_.abort_cause().ok()) return;
-    is_read = memory.Read(reading.request.address + done,
-                          static_cast<std::byte*>(tensor.data()) + done,
-                          std::min(bytes - done, kReadBytes));
-  }
-  Outcome outcome;
-  {
-    MutexLock lock(mutex_);
-    if (is_read) {
-      Done(reading.operation, outcome);
-      // One that is gone does not wait for this.
-      Tell(reading.peer, Message::kTaken, reading.request.id).IgnoreError();
-    } else if (absl::Status status =
-                   Clear(reading.operation, reading.peer, reading.request);
-               !status.ok()) {
-      outcome.failure =
-          Prefixed(LabelOf(reading.operation->collective), status);
-    }
-  }
-  Carry(outcome);
-}
-
-void PointToPoint::TakeClear(int peer, const Message& message,
-                             Outcome& outcome) {
-  Peer& state = peers_[peer];
-  const auto found = state.requests.find(message.id);
-  if (found == state.requests.end()) {
-    outcome.failure = absl::InternalError(
-        absl::StrCat("rank ", peer, " cleared a send that is not there"));
-    return;
-  }
-  const Collective& collective = found->second->collective;
-  const Tensor& tensor = TensorOf(collective);
-  found->second->is_leaving = true;
-  absl::Status status = state.channel->PostTensor(
-      SlotOf(message.id), tensor.data(), tensor.bytes());
-  if (status.ok()) status = Tell(peer, Message::kDone, message.id);
-  if (!status.ok()) outcome.failure = Prefixed(LabelOf(collective), status);
-}
-
-void PointToPoint::TakeDone(int peer, const Message& message,
-                            Outcome& outcome) {
-  Peer& state = peers_[peer];
-  const auto found = state.arriving.find(message.id);
-  if (found == state.arriving.end()) {
-    outcome.failure = absl::InternalError(
-        absl::StrCat("rank ", peer, " sent a tensor that nobody awaits"));
-    return;
-  }
-  const Arriving arrived = std::move(found->second);
-  state.arriving.erase(found);
-  // It was sent before this message, on the same connection, so it is there.
-  absl::Status status = arrived.buffer->WaitReceive(peer);
-  if (!status.ok()) {
-    outcome.failure = Prefixed(LabelOf(arrived.operation->collective), status);
-    return;
-  }
-  Done(arrived.operation, outcome);
-  // One that is gone does not wait for this.
-  Tell(peer, Message::kTaken, message.id).IgnoreError();
-}
-
-void PointToPoint::TakeTaken(int peer, const Message& message,
-                             Outcome& outcome) {
-  Peer& state = peers_[peer];
-  const auto found = state.requests.find(message.id);
-  if (found == state.requests.end()) return;
-  Done(found->second, outcome);
-  state.requests.erase(found);
-}
-
-void PointToPoint::TakeReads(int peer, const Message& message) {
-  Peer& state = peers_[peer];
-  const auto found = state.requests.find(message.id);
-  if (found != state.requests.end()) found->second->is_leaving = true;
-}
-
-void PointToPoint::Sent(uint64_t sequence) {
-  Outcome outcome;
-  {
-    MutexLock lock(mutex_);
-    const auto found = running_.find(sequence);
-    if (found != running_.end()) Done(OperationPtr(found->second), outcome);
-  }
-  Carry(outcome);
-}
-
-void PointToPoint::Ended(int peer, const absl::Status& how) {
-  // What an abort ends, Close completes.
-  if (!mesh_.abort_cause().ok()) return;
-  Outcome outcome;
-  const bool in_peace = mesh_.CheckPeers().ok();
-  {
-    MutexLock lock(mutex_);
-    peers_[peer].ended = how;
-    std::vector<OperationPtr> left;
-    for (const auto& [sequence, operation] : running_) {
-      const absl::Status loss = LossFor(*operation);
-      if (loss.ok()) continue;
-      // Its receiver has left in peace: it has what it wanted.
-      if (operation->is_leaving && in_peace) {
-        left.push_back(operation);
-      } else {
-        outcome.failure = Prefixed(LabelOf(operation->collective), loss);
-        break;
-      }
-    }
-    for (const OperationPtr& operation : left) Done(operation, outcome);
-  }
-  Carry(outcome);
-}
-
-absl::Status PointToPoint::LossFor(const Operation& operation) const {
-  if (operation.peer != kAnyPeer) return peers_[operation.peer].ended;
-  absl::Status last;
-  for (int peer = 0; peer < mesh_.world_size(); ++peer) {
-    if (peer == mesh_.rank()) continue;
-    last = peers_[peer].ended;
-    if (last.ok()) return last;
-  }
-  return last;
-}
-
-void PointToPoint::Done(const OperationPtr& operation, Outcome& outcome) {
-  if (operation->collective.kind == CollectiveKind::kRecv) {
-    operation->work->SetSourceRank(operation->peer);
-  }
-  outcome.done.push_back(operation);
-  running_.erase(operation->collective.sequence);
-}
-
-void PointToPoint::Carry(const Outcome& outcome) {
-  for (const OperationPtr& operation : outcome.done) {
-    operation->work->Complete(absl::OkStatus());
-  }
-  // It ends this group, and with it what is left here.
-  if (!outcome.failure.ok()) fail_(outcome.failure);
 }
 
 std::optional<PointToPoint::Oldest> PointToPoint::oldest() const {
@@ -464,12 +367,20 @@ void PointToPoint::Quiesce() {
     for (const Peer& peer : peers_) {
       if (peer.channel != nullptr) channels.push_back(peer.channel.get());
     }
+    if (mail_ != nullptr) mail_->Wake();
+  }
+  {
+    // They use the channels.
+    MutexLock lock(mutex_);
+    while (carriers_ > 0) changed_.Wait(mutex_);
   }
   for (Channel* const channel : channels) channel->Join();
+  if (postman_.joinable()) postman_.join();
 }
 
 void PointToPoint::Close(const absl::Status& cause) {
   std::map<uint64_t, OperationPtr> left;
+  std::vector<OperationPtr> done;
   std::vector<Peer> peers;
   {
     MutexLock lock(mutex_);
@@ -478,6 +389,12 @@ void PointToPoint::Close(const absl::Status& cause) {
     peers_.resize(mesh_.world_size());
     receives_.clear();
     unclaimed_.clear();
+    done.swap(left_.done);
+    left_ = {};
+    mail_.reset();
+  }
+  for (const OperationPtr& each : done) {
+    each->work->Complete(absl::OkStatus());
   }
   // Buffers before works: their tensors belong to the callers afterwards.
   peers.clear();

@@ -1,6 +1,7 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_POINT_TO_POINT_H_
 #define MUSTER_DATAPLANE_BACKENDS_GLOO_POINT_TO_POINT_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -8,11 +9,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/channel.h"
+#include "dataplane/backends/gloo/mail.h"
 #include "dataplane/backends/gloo/mesh.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
@@ -49,9 +53,15 @@ namespace muster::dataplane::gloo_internal {
 //                               the tensor; if it cannot be read: kClear
 //                        <-     kTaken
 //
+// Ranks of one host may share Mail (SetMail). It takes what it has room for of
+// all messages but kClear and kDone, which go with the tensor. What comes both
+// ways is put in the order of its ids. Who waits for a send or receive looks
+// for mail himself for a while, and so takes what comes without another thread.
+//
 // Thread-safe. Its threads are those of the channels, which are opened when
-// this rank first sends to or receives from a peer.
-class PointToPoint {
+// this rank first sends to or receives from a peer; and one for mail that comes
+// while nobody looks for it.
+class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
  public:
   // `fail` ends the group; it may be called from any thread, without locks.
   PointToPoint(std::string group_name, Mesh& mesh,
@@ -59,6 +69,9 @@ class PointToPoint {
 
   // After Close, unless nothing was started.
   ~PointToPoint() = default;
+
+  // What it shares with the ranks of its host. Before the first Start.
+  void SetMail(std::shared_ptr<Mail> mail);
 
   // Of a kSend or kRecv. Does not block.
   std::shared_ptr<Work> Start(const Collective& collective);
@@ -83,7 +96,22 @@ class PointToPoint {
   void Close(const absl::Status& cause);
 
  private:
+  class LookingWork;
+
+  // Small messages to one peer that may lie unclaimed there: 2 MiB of them.
+  static constexpr uint64_t kEagerWindow = 64;
+
   struct Operation {
+    const Tensor& tensor() const {
+      return collective.kind == CollectiveKind::kSend ? collective.inputs[0]
+                                                      : collective.outputs[0];
+    }
+    // Of a receive.
+    bool Wants(int from, int tag) const {
+      return collective.tag == tag &&
+             (collective.peer == from || collective.peer == kAnyPeer);
+    }
+
     Collective collective;
     std::shared_ptr<PromisedWork> work;
     // A send whose tensor is posted, or is being read: all that it waits for is
@@ -118,6 +146,10 @@ class PointToPoint {
     std::map<uint64_t, OperationPtr> requests;
     // Tensors that were cleared to come, by the peer's id.
     std::map<uint64_t, Arriving> arriving;
+    // Of what the peer offers: the last id in order, and what has overtaken
+    // others, by id.
+    uint64_t last_offered = 0;
+    std::map<uint64_t, Unclaimed> early;
     // How it went, once its messages have ended.
     absl::Status ended;
   };
@@ -139,19 +171,50 @@ class PointToPoint {
 
   std::string LabelOf(const Collective& collective) const;
 
+  std::shared_ptr<PromisedWork> WorkOf(const Collective& collective)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What `outcome` has, beside the end of `own`, is not for this thread.
+  void LeaveToOthers(const OperationPtr& own, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartSend(const OperationPtr& operation, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartReceive(const OperationPtr& operation, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Peer& Open(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // Posts a message, by mail or on the channel. It has left: by mail.
+  absl::StatusOr<bool> Post(int peer, const Message& message,
+                            const void* payload, size_t bytes, uint64_t ticket)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasMailFor(int peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return mail_ != nullptr && mail_->Reaches(peer);
+  }
+  // Takes what has come by mail. False: nothing has.
+  bool TakeMail(Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same, for who waits, and for the thread that waits for mail.
+  bool TakeMail() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Looks for mail until `work` is complete, or for as long as a thread takes
+  // to wake up.
+  void Look(const Work& work, Instant deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // From now on until nothing runs the bell is to be rung. TakeMail has to
+  // follow.
+  void WantMail() ABSL_LOCKS_EXCLUDED(mutex_);
+  void RunPostman();
+  // Something has been started: the postman looks from time to time.
+  void HavePostmanLook() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   // Called by the threads of the channels.
   void Received(int peer, const Message& message, const std::byte* payload);
   void Sent(uint64_t sequence);
   void Ended(int peer, const absl::Status& how);
 
+  void Take(int peer, const Message& message, const std::byte* payload,
+            Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeOffer(int peer, const Message& message, const std::byte* payload,
                  Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeOfferInOrder(int peer, const Message& message,
+                        const std::byte* payload, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeClear(int peer, const Message& message, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeDone(int peer, const Message& message, Outcome& outcome)
@@ -190,7 +253,18 @@ class PointToPoint {
   const std::function<void(const absl::Status&)> fail_;
 
   mutable Mutex mutex_;
+  CondVar changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  // Null: this rank has none, or no more.
+  std::shared_ptr<Mail> mail_ ABSL_GUARDED_BY(mutex_);
+  // What is to be done by who looks for mail, or the postman.
+  Outcome left_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> has_left_{false};
+  // How many were started. The postman sleeps until he is rung for.
+  uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool postman_rests_ ABSL_GUARDED_BY(mutex_) = false;
+  // Threads that do what mail has brought.
+  int carriers_ ABSL_GUARDED_BY(mutex_) = 0;
   // By rank. Channels last until Close.
   std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);
   // All that are not complete, by number.
@@ -199,6 +273,9 @@ class PointToPoint {
   // in their order.
   std::list<OperationPtr> receives_ ABSL_GUARDED_BY(mutex_);
   std::list<Unclaimed> unclaimed_ ABSL_GUARDED_BY(mutex_);
+
+  // Waits for mail, from the first peer on that is reached by it.
+  std::thread postman_;
 };
 
 }  // namespace muster::dataplane::gloo_internal

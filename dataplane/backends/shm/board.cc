@@ -13,31 +13,20 @@
 #include <cstring>
 #include <utility>
 
+#include "dataplane/backends/gloo/looking.h"
+
 namespace muster::dataplane::shm_internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// How often it looks, 2 us or so, before it gives way to others: what ranks on
-// other processors bring at about the same time comes by then.
-constexpr int kQuickLooks = 64;
-
-// How long it looks in all before it sleeps. Waking up takes 25 to 50 us:
-// somebody who is that late is waited for without a sleep.
-constexpr std::chrono::microseconds kLookTime{100};
-constexpr int kLooksPerClock = 16;
+using gloo_internal::kLooksPerClock;
+using gloo_internal::kLookTime;
+using gloo_internal::kQuickLooks;
+using gloo_internal::Relax;
 
 // From one move to another processor, which takes some 10 us, to the next:
 // other programs may be there, and the system bring both ranks together again.
 constexpr std::chrono::milliseconds kMovePeriod{10};
-
-void Relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb");
-#endif
-}
 
 void Futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value,

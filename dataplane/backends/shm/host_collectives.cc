@@ -36,7 +36,7 @@ size_t KnownBytes(const Collective& collective, int world_size) {
 
 }  // namespace
 
-HostCollectives::HostCollectives(std::unique_ptr<Segment> segment,
+HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
                                  std::shared_ptr<const Regions> regions,
                                  gloo_internal::Mesh& mesh,
                                  const HostTraits& traits)

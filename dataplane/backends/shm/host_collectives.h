@@ -34,7 +34,7 @@ struct HostTraits {
 class HostCollectives : public gloo_internal::Shortcut {
  public:
   // `segment` has Board::BytesFor(the mesh's world size). `mesh` lives longer.
-  HostCollectives(std::unique_ptr<Segment> segment,
+  HostCollectives(std::shared_ptr<Segment> segment,
                   std::shared_ptr<const Regions> regions,
                   gloo_internal::Mesh& mesh, const HostTraits& traits);
   ~HostCollectives() override { board_.Leave(/*has_failed=*/false); }
@@ -53,7 +53,7 @@ class HostCollectives : public gloo_internal::Shortcut {
   absl::Status RunOneWay(const Collective& collective);
   Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
 
-  const std::unique_ptr<Segment> segment_;
+  const std::shared_ptr<Segment> segment_;
   const std::shared_ptr<const Regions> regions_;
   Board board_;
   const HostTraits traits_;

@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "dataplane/backends/gloo/engine.h"
 #include "dataplane/backends/gloo/gloo_backend.h"
+#include "dataplane/backends/gloo/mail.h"
 #include "dataplane/backends/shm/available_memory.h"
 #include "dataplane/backends/shm/board.h"
 #include "dataplane/backends/shm/council.h"
@@ -35,6 +36,7 @@ namespace muster::dataplane {
 namespace {
 
 using gloo_internal::Engine;
+using gloo_internal::Mail;
 using shm_internal::Algorithm;
 using shm_internal::Board;
 using shm_internal::Council;
@@ -368,7 +370,7 @@ absl::StatusOr<std::string> FindReason(Council& council, const Hosts& hosts,
 
 // Does the collectives of `engine`, whose ranks have `segment`s.
 std::unique_ptr<gloo_internal::Shortcut> ShortcutOf(
-    const std::string& group_name, std::unique_ptr<Segment> segment,
+    const std::string& group_name, std::shared_ptr<Segment> segment,
     const Sharing& sharing, Engine& engine, const HostTraits& traits) {
   const Hosts& hosts = *sharing.hosts;
   if (hosts.count() == 1) {
@@ -415,8 +417,9 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   if (!reason.ok()) return reason.status();
   if (!reason->empty()) return Sharing{.why_not = *std::move(reason)};
   const auto neighbours = static_cast<int>(hosts.neighbours().size());
-  auto shared =
-      council.Share(Board::BytesFor(neighbours), hosts.neighbours().front());
+  const size_t board_bytes = Board::BytesFor(neighbours);
+  auto shared = council.Share(board_bytes + Mail::BytesFor(neighbours),
+                              hosts.neighbours().front());
   if (!shared.ok()) return shared.status();
   if (shared->segment == nullptr) {
     return Sharing{.why_not = shared->refusal.Describe()};
@@ -430,8 +433,14 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
       .algorithm = ForcedAlgorithm()};
   Sharing sharing = {.regions = std::make_shared<Regions>(),
                      .hosts = std::move(hosts)};
-  engine.SetShortcut(ShortcutOf(options.group_name, std::move(shared->segment),
-                                sharing, engine, traits));
+  const std::shared_ptr<Segment> segment = std::move(shared->segment);
+  // Behind the board.
+  engine.SetMail(std::make_shared<Mail>(
+      std::shared_ptr<void>(
+          segment, static_cast<std::byte*>(segment->memory()) + board_bytes),
+      sharing.hosts->neighbours(), sharing.hosts->place()));
+  engine.SetShortcut(
+      ShortcutOf(options.group_name, segment, sharing, engine, traits));
   return sharing;
 }
 

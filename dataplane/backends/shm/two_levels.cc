@@ -471,7 +471,7 @@ absl::Status Walk::ReduceScatterPiece(const Reduction& reduction,
 
 }  // namespace
 
-TwoLevels::TwoLevels(std::unique_ptr<Segment> segment,
+TwoLevels::TwoLevels(std::shared_ptr<Segment> segment,
                      std::shared_ptr<const Regions> regions, const Hosts& hosts,
                      Mesh& mesh, const HostTraits& traits)
     : segment_(std::move(segment)),

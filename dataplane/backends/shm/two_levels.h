@@ -28,7 +28,7 @@ class TwoLevels : public gloo_internal::Shortcut {
  public:
   // `segment`, of the ranks of this host, has Board::BytesFor their number;
   // `regions` are theirs, by their places, as `traits`. `mesh` lives longer.
-  TwoLevels(std::unique_ptr<Segment> segment,
+  TwoLevels(std::shared_ptr<Segment> segment,
             std::shared_ptr<const Regions> regions, const Hosts& hosts,
             gloo_internal::Mesh& mesh, const HostTraits& traits);
   ~TwoLevels() override { board_.Leave(/*has_failed=*/false); }
@@ -43,7 +43,7 @@ class TwoLevels : public gloo_internal::Shortcut {
   // The same on all ranks of this host, if they run the same.
   bool LooksForSymmetric(const Collective& collective) const;
 
-  const std::unique_ptr<Segment> segment_;
+  const std::shared_ptr<Segment> segment_;
   const std::shared_ptr<const Regions> regions_;
   const Hosts hosts_;
   gloo_internal::Mesh& mesh_;

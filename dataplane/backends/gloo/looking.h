@@ -1,0 +1,31 @@
+// How a thread looks for what one of another process may bring at any moment,
+// before it sleeps.
+
+#ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_LOOKING_H_
+#define MUSTER_DATAPLANE_BACKENDS_GLOO_LOOKING_H_
+
+#include <chrono>
+
+namespace muster::dataplane::gloo_internal {
+
+// How often it looks, 2 us or so, before it gives way to others: what comes
+// from other processors at about the same time is there by then.
+inline constexpr int kQuickLooks = 64;
+
+// How long it looks in all before it sleeps. Waking up takes 25 to 50 us:
+// somebody who is that late is waited for without a sleep.
+inline constexpr std::chrono::microseconds kLookTime{100};
+inline constexpr int kLooksPerClock = 16;
+
+// Between two looks.
+inline void Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");
+#endif
+}
+
+}  // namespace muster::dataplane::gloo_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_GLOO_LOOKING_H_
