@@ -45,7 +45,8 @@ class [[nodiscard]] Work {
 
   // Calls `callback` with the status when the collective completes, before any
   // Wait returns; at once if it is complete. The callback runs on the thread
-  // that completes the work, must not block, and must not wait for this work.
+  // that completes the work, which may be one that waits for another work. It
+  // must not block, throw, or wait for this work.
   virtual void OnCompletion(Callback callback) = 0;
 
   // Collective::Describe() of what was started.

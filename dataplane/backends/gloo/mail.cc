@@ -21,19 +21,20 @@ void Futex(std::atomic<uint32_t>& word, int operation, uint32_t value,
 }  // namespace
 
 size_t Mail::RingBytesFor(int ranks) {
-  const size_t others = static_cast<size_t>(std::max(ranks - 1, 1));
-  return std::max(kRingBytesMin, kBoxesBytes / others / kLine * kLine);
+  return kBoxesBytes / static_cast<size_t>(ranks - 1) / kLine * kLine;
 }
 
 size_t Mail::BytesOfPlace(int ranks) {
   return sizeof(Bell) +
-         static_cast<size_t>(ranks) * (sizeof(Desk) + RingBytesFor(ranks));
+         static_cast<size_t>(ranks - 1) * (sizeof(Desk) + RingBytesFor(ranks));
 }
+
+bool Mail::IsFor(int ranks) { return ranks > 1 && ranks <= kRanksMax; }
 
 size_t Mail::BytesFor(int ranks) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
   static_assert(sizeof(Record) <= kLine);
-  return static_cast<size_t>(ranks) * BytesOfPlace(ranks);
+  return IsFor(ranks) ? static_cast<size_t>(ranks) * BytesOfPlace(ranks) : 0;
 }
 
 Mail::Mail(std::shared_ptr<void> memory, std::vector<int> ranks, int place)

@@ -43,7 +43,11 @@ namespace muster::dataplane::gloo_internal {
 // and SetWants; all else is for any.
 class Mail {
  public:
-  // Of the memory for so many ranks.
+  // Whether so many ranks may have it. If more had, boxes would be too small.
+  static constexpr int kRanksMax = 256;
+  static bool IsFor(int ranks);
+
+  // Of the memory for so many ranks; 0: it is not for them.
   static size_t BytesFor(int ranks);
 
   // `memory` is aligned to 64 bytes, and was zeros before the first rank came.
@@ -117,9 +121,8 @@ class Mail {
   };
   static constexpr size_t kLine = 64;
   static constexpr uint64_t kSkip = 1;
-  // Of all boxes of one reader, and of the smallest.
+  // Of all boxes of one reader.
   static constexpr size_t kBoxesBytes = 256 << 10;
-  static constexpr size_t kRingBytesMin = 1 << 10;
 
   // Of the boxes between this rank and another one.
   struct Peer {

@@ -82,14 +82,18 @@ inline Start(next) {
     running++;
     TakePut();
     /* HavePostmanLook */
-#if BREAK != 5 /* the postman does not learn of it */
-    started++;
-#endif
     if
-    :: running > 0 && rests ->
+    :: running > 0 ->
+#if BREAK != 5 /* the postman does not learn of it */
+      started++;
+#endif
 #if BREAK != 6 /* nor is he woken */
-      rests = false;
-      rung = true
+      if
+      :: rests ->
+        rests = false;
+        rung = true
+      :: else
+      fi
 #endif
     :: else
     fi;
@@ -106,9 +110,13 @@ inline Start(next) {
     }
     i = 0;
     if
-    :: left && (wants || rests) ->
+    :: left ->
+      started++;
 #if BREAK != 7 /* leaves it to nobody */
-      rung = true;
+      if
+      :: wants || rests -> rung = true
+      :: else
+      fi;
 #endif
       rests = false
     :: else
@@ -157,7 +165,9 @@ proctype Waiter(byte me) {
     :: lookers++;
       do
       :: complete[me] -> break
-      :: Take(has_come)
+      :: lookers--;
+        Take(has_come);
+        lookers++
       :: !complete[me] ->
 #if BREAK == 2 /* wants mail after it has looked for it */
         Take(has_come);

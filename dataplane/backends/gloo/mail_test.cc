@@ -87,6 +87,19 @@ TEST(MailTest, ReachesTheOthersAlone) {
   EXPECT_TRUE(ranks.of(11).Reaches(12));
 }
 
+TEST(MailTest, ItIsForSomeButNotForTooMany) {
+  for (const int ranks : {0, 1, 257, 100'000}) {
+    EXPECT_FALSE(Mail::IsFor(ranks)) << ranks;
+    EXPECT_EQ(Mail::BytesFor(ranks), 0u);
+  }
+  // Of each rank 256 KiB, and a little.
+  for (const int ranks : {2, 3, 8, 100, 256}) {
+    EXPECT_TRUE(Mail::IsFor(ranks)) << ranks;
+    EXPECT_NEAR(static_cast<double>(Mail::BytesFor(ranks)) / ranks, 264e3, 16e3)
+        << ranks;
+  }
+}
+
 TEST(MailTest, ABoxTakesNothingBeforeItIsOpen) {
   Ranks ranks(3);
   ranks.of(10).Open(12);

@@ -23,10 +23,9 @@
 namespace muster::dataplane::gloo_internal {
 namespace {
 
-// How often the postman looks for mail while sends and receives are started,
-// and how often in vain before he rests.
-constexpr std::chrono::microseconds kLookPeriod{500};
-constexpr int kIdleLooks = 100;
+// What a thread that waits reads for others: it takes no longer than having one
+// wake up for that.
+constexpr size_t kOthersBytesMax = 1 << 20;
 
 }  // namespace
 
@@ -38,11 +37,24 @@ class PointToPoint::LookingWork : public PromisedWork {
 
   using Work::Wait;
   [[nodiscard]] absl::Status Wait(Instant deadline) override {
-    if (!IsCompleted()) looks_->Look(*this, deadline);
+    if (!PromisedWork::IsCompleted()) looks_->Look(*this, deadline);
     return PromisedWork::Wait(deadline);
   }
 
+  // Who asks again and again does not wait for the postman's next look. Once or
+  // twice everybody asks.
+  bool IsCompleted() const override {
+    if (PromisedWork::IsCompleted()) return true;
+    if (asked_.fetch_add(1, std::memory_order_relaxed) >= kAskedInPassing) {
+      looks_->Nudge();
+    }
+    return false;
+  }
+
  private:
+  static constexpr int kAskedInPassing = 4;
+
+  mutable std::atomic<int> asked_{0};
   const std::shared_ptr<PointToPoint> looks_;
 };
 
@@ -105,45 +117,54 @@ void PointToPoint::LeaveToOthers(const OperationPtr& own, Outcome& outcome) {
                                     return true;
                                   });
   // They take their time.
-  if (mail_ == nullptr) {
-    for (const Reading& reading : outcome.readings) {
-      peers_[reading.peer].channel->Run([this, reading] { Read(reading); });
-    }
+  if (!postman_.joinable()) {
+    GiveToChannels(outcome.readings);
     return;
   }
-  left_.readings.insert(left_.readings.end(), outcome.readings.begin(),
-                        outcome.readings.end());
+  std::ranges::copy(outcome.readings, std::back_inserter(left_.readings));
   if (left_.done.empty() && left_.readings.empty()) return;
   has_left_.store(true, std::memory_order_relaxed);
+  ++started_;
   // Else somebody looks, or will soon.
   if (mail_->wants() || postman_rests_) mail_->Wake();
   postman_rests_ = false;
 }
 
+void PointToPoint::GiveToChannels(const std::vector<Reading>& readings) {
+  for (const Reading& reading : readings) {
+    peers_[reading.peer].channel->Run([this, reading] { Read(reading); });
+  }
+}
+
 void PointToPoint::HavePostmanLook() {
+  if (running_.empty()) return;
   ++started_;
-  if (running_.empty() || !postman_rests_) return;
+  if (!postman_rests_) return;
   postman_rests_ = false;
   mail_->Wake();
 }
 
-void PointToPoint::SetMail(std::shared_ptr<Mail> mail) {
+void PointToPoint::SetMail(std::shared_ptr<Mail> mail, PostmanOptions postman) {
   MutexLock lock(mutex_);
   mail_ = std::move(mail);
+  postman_options_ = postman;
 }
 
 absl::StatusOr<bool> PointToPoint::Post(int peer, const Message& message,
                                         const void* payload, size_t bytes,
                                         uint64_t ticket) {
+  Peer& state = peers_[peer];
   const bool goes_with_tensor =
       message.type == Message::kClear || message.type == Message::kDone;
-  if (!goes_with_tensor && HasMailFor(peer) &&
-      mail_->Put(peer, message, payload, bytes)) {
+  // Nothing that is complete shall wait for what has not left.
+  const bool is_offer = ticket != 0;
+  if (!goes_with_tensor && !(is_offer && state.unsent_offers > 0) &&
+      HasMailFor(peer) && mail_->Put(peer, message, payload, bytes)) {
     return true;
   }
-  absl::Status status =
-      peers_[peer].channel->Post(message, payload, bytes, ticket);
+  absl::Status status = state.channel->Post(message, payload, bytes, ticket);
   if (!status.ok()) return status;
+  if (is_offer) ++state.unsent_offers;
   return false;
 }
 
@@ -161,7 +182,7 @@ bool PointToPoint::TakeMail(Outcome& outcome) {
   return has_come;
 }
 
-bool PointToPoint::TakeMail() {
+bool PointToPoint::TakeMail(const Work* own) {
   Outcome outcome;
   {
     MutexLock lock(mutex_);
@@ -172,6 +193,7 @@ bool PointToPoint::TakeMail() {
     std::ranges::copy(left_.readings, std::back_inserter(outcome.readings));
     left_ = {};
     has_left_.store(false, std::memory_order_relaxed);
+    GiveAway(own, outcome.readings);
     ++carriers_;
   }
   Carry(outcome);
@@ -182,36 +204,63 @@ bool PointToPoint::TakeMail() {
   return true;
 }
 
-void PointToPoint::Look(const Work& work, Instant deadline) {
+void PointToPoint::GiveAway(const Work* own, std::vector<Reading>& readings) {
+  size_t kept = 0;
+  std::vector<Reading> others;
+  std::erase_if(readings, [&](const Reading& reading) {
+    const Operation& operation = *reading.operation;
+    if (operation.work.get() == own) return false;
+    if (own != nullptr && kept == 0 &&
+        operation.tensor().bytes() <= kOthersBytesMax) {
+      ++kept;
+      return false;
+    }
+    others.push_back(reading);
+    return true;
+  });
+  GiveToChannels(others);
+}
+
+void PointToPoint::Look(const PromisedWork& work, Instant deadline) {
   std::shared_ptr<Mail> mail;
   {
     MutexLock lock(mutex_);
     if (closed_) return;
     mail = mail_;
   }
+  const Instant give_up = std::min(deadline, Clock::now() + kLookTime);
   mail->BeginLooking();
-  Instant give_up = Instant::min();
-  for (int look = 1; !work.IsCompleted(); ++look) {
-    if ((mail->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) &&
-        TakeMail()) {
-      continue;
+  for (int look = 1; !work.PromisedWork::IsCompleted(); ++look) {
+    if (mail->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) {
+      // What it brings may take a while, in which nobody looks.
+      mail->EndLooking();
+      const bool has_come = TakeMail(&work);
+      mail->BeginLooking();
+      if (has_come && Clock::now() >= give_up) break;
+      if (has_come) continue;
     }
     if (look <= kQuickLooks) {
       Relax();
       continue;
     }
-    if (look % kLooksPerClock == 0) {
-      const Instant now = Clock::now();
-      if (give_up == Instant::min()) {
-        give_up = std::min(deadline, now + kLookTime);
-      }
-      if (now >= give_up) break;
-    }
+    if (look % kLooksPerClock == 0 && Clock::now() >= give_up) break;
     sched_yield();
   }
-  if (!work.IsCompleted()) WantMail();
+  if (!work.PromisedWork::IsCompleted()) WantMail();
   mail->EndLooking();
-  TakeMail();
+  TakeMail(&work);
+}
+
+void PointToPoint::Nudge() {
+  std::shared_ptr<Mail> mail;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    mail = mail_;
+  }
+  if (mail->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) {
+    mail->Wake();
+  }
 }
 
 void PointToPoint::WantMail() {
@@ -229,17 +278,19 @@ void PointToPoint::RunPostman() {
   int idle_looks = 0;
   for (;;) {
     const uint32_t dozed = mail->Doze();
+    std::chrono::microseconds period{0};
     WantMail();
-    if (TakeMail()) continue;
+    if (TakeMail(/*own=*/nullptr)) continue;
     {
       MutexLock lock(mutex_);
       if (closed_) return;
       idle_looks = started_ == seen_started ? idle_looks + 1 : 0;
       seen_started = started_;
-      postman_rests_ = idle_looks > kIdleLooks;
+      postman_rests_ = idle_looks > postman_options_.idle_looks;
+      period = postman_rests_ ? std::chrono::microseconds(0)
+                              : postman_options_.look_period;
     }
-    mail->Sleep(dozed, idle_looks > kIdleLooks ? std::chrono::microseconds(0)
-                                               : kLookPeriod);
+    mail->Sleep(dozed, period);
   }
 }
 
@@ -254,7 +305,7 @@ PointToPoint::Peer& PointToPoint::Open(int peer) {
                 [this, peer](const Message& message, const std::byte* payload) {
                   Received(peer, message, payload);
                 },
-            .sent = [this](uint64_t ticket) { Sent(ticket); },
+            .sent = [this, peer](uint64_t ticket) { Sent(peer, ticket); },
             .ended = [this,
                       peer](const absl::Status& how) { Ended(peer, how); }});
     if (HasMailFor(peer)) {
@@ -283,6 +334,7 @@ void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
     if (is_small && peer.credit > 0) {
       --peer.credit;
       operation->is_leaving = true;
+      operation->is_eager = true;
       message.type = Message::kEager;
       const auto has_left = Post(collective.peer, message, tensor.data(),
                                  tensor.bytes(), collective.sequence);
@@ -295,8 +347,8 @@ void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
         message.address = reinterpret_cast<uint64_t>(tensor.data());
       }
       peer.requests.emplace(message.id, operation);
-      status =
-          Post(collective.peer, message, nullptr, 0, /*ticket=*/0).status();
+      status = Post(collective.peer, message, nullptr, 0, collective.sequence)
+                   .status();
     }
   }
   if (!status.ok()) outcome.failure = Prefixed(LabelOf(collective), status);

@@ -2,6 +2,7 @@
 #define MUSTER_DATAPLANE_BACKENDS_GLOO_POINT_TO_POINT_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -70,8 +72,16 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // After Close, unless nothing was started.
   ~PointToPoint() = default;
 
+  // How often the postman looks for mail while sends and receives are started,
+  // and how often in vain before he sleeps until he is rung for.
+  struct PostmanOptions {
+    std::chrono::microseconds look_period{500};
+    int idle_looks = 100;
+  };
+
   // What it shares with the ranks of its host. Before the first Start.
-  void SetMail(std::shared_ptr<Mail> mail);
+  void SetMail(std::shared_ptr<Mail> mail) { SetMail(std::move(mail), {}); }
+  void SetMail(std::shared_ptr<Mail> mail, PostmanOptions postman);
 
   // Of a kSend or kRecv. Does not block.
   std::shared_ptr<Work> Start(const Collective& collective);
@@ -114,6 +124,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
 
     Collective collective;
     std::shared_ptr<PromisedWork> work;
+    // A send in one message.
+    bool is_eager = false;
     // A send whose tensor is posted, or is being read: all that it waits for is
     // to hear that it has left, or was taken.
     bool is_leaving = false;
@@ -146,6 +158,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     std::map<uint64_t, OperationPtr> requests;
     // Tensors that were cleared to come, by the peer's id.
     std::map<uint64_t, Arriving> arriving;
+    // Of what was offered on the connection, how many have not left.
+    int unsent_offers = 0;
     // Of what the peer offers: the last id in order, and what has overtaken
     // others, by id.
     uint64_t last_offered = 0;
@@ -182,7 +196,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Peer& Open(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Posts a message, by mail or on the channel. It has left: by mail.
+  // Posts a message, by mail or on the channel; an offer has a ticket. It has
+  // left: by mail.
   absl::StatusOr<bool> Post(int peer, const Message& message,
                             const void* payload, size_t bytes, uint64_t ticket)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -191,11 +206,20 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   }
   // Takes what has come by mail. False: nothing has.
   bool TakeMail(Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same, for who waits, and for the thread that waits for mail.
-  bool TakeMail() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same and what was left to others, for who waits for `own`, or for the
+  // postman.
+  bool TakeMail(const Work* own) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Keeps what who waits for `own` shall read himself.
+  void GiveAway(const Work* own, std::vector<Reading>& readings)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GiveToChannels(const std::vector<Reading>& readings)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has the postman take what may have come.
+  void Nudge() ABSL_LOCKS_EXCLUDED(mutex_);
   // Looks for mail until `work` is complete, or for as long as a thread takes
   // to wake up.
-  void Look(const Work& work, Instant deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Look(const PromisedWork& work, Instant deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // From now on until nothing runs the bell is to be rung. TakeMail has to
   // follow.
   void WantMail() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -205,7 +229,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
 
   // Called by the threads of the channels.
   void Received(int peer, const Message& message, const std::byte* payload);
-  void Sent(uint64_t sequence);
+  void Sent(int peer, uint64_t sequence);
   void Ended(int peer, const absl::Status& how);
 
   void Take(int peer, const Message& message, const std::byte* payload,
@@ -263,6 +287,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // How many were started. The postman sleeps until he is rung for.
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
   bool postman_rests_ ABSL_GUARDED_BY(mutex_) = false;
+  PostmanOptions postman_options_ ABSL_GUARDED_BY(mutex_);
   // Threads that do what mail has brought.
   int carriers_ ABSL_GUARDED_BY(mutex_) = 0;
   // By rank. Channels last until Close.

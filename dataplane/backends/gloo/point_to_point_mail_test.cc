@@ -1,5 +1,6 @@
 // What goes by mail, of two ranks: see the fixture.
 
+#include <chrono>
 #include <cstddef>
 #include <future>
 #include <memory>
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "dataplane/backends/gloo/channel.h"
 #include "dataplane/backends/gloo/mail.h"
+#include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/backends/gloo/point_to_point_fixture.h"
 #include "dataplane/mutex.h"
 #include "gtest/gtest.h"
@@ -16,12 +18,17 @@
 namespace muster::dataplane::gloo_internal {
 namespace {
 
+using PostmanOptions = PointToPoint::PostmanOptions;
+
 // Both have a box from the other; this rank opens its own when it first sends
-// or receives.
+// or receives. The postman looks when he is rung for, and else as `postman`
+// says: by itself never.
 class MailPointToPointTest : public PointToPointTest {
  protected:
-  MailPointToPointTest() {
-    point_to_point_->SetMail(MailOf(0));
+  explicit MailPointToPointTest(const PostmanOptions& postman = {
+                                    .look_period = std::chrono::hours(24),
+                                    .idle_looks = 1'000'000}) {
+    point_to_point_->SetMail(MailOf(0), postman);
     peer_mail_ = MailOf(1);
     peer_mail_->Open(0);
   }
@@ -43,6 +50,11 @@ class MailPointToPointTest : public PointToPointTest {
       messages.push_back(message);
     });
     return messages;
+  }
+  // Until one that waits sleeps.
+  void AwaitWants() {
+    const auto own = MailOf(0);
+    while (!own->wants()) std::this_thread::yield();
   }
 
   std::shared_ptr<Mail> MailOf(int place) {
@@ -82,12 +94,40 @@ TEST_F(MailPointToPointTest, WhatTheBoxDoesNotTakeGoesOnTheConnection) {
   EXPECT_EQ(TakeLeft().size(), 7u);
   EXPECT_EQ(mesh_.TakeSent().id, 8u);
   EXPECT_EQ(mesh_.TakeSent().id, 9u);
-  works.push_back(Send(values));
-  ASSERT_EQ(TakeLeft().size(), 1u);
   for (const auto& work : works) EXPECT_TRUE(work->Wait().ok());
+  EXPECT_TRUE(Send(values)->IsCompleted());
+  EXPECT_EQ(TakeLeft().size(), 1u);
 }
 
-TEST_F(MailPointToPointTest, WhoWaitsTakesWhatComes) {
+// A send that is complete shall arrive, whatever becomes of earlier ones that
+// are not.
+TEST_F(MailPointToPointTest, NothingOvertakesWhatHasNotLeft) {
+  mesh_.HoldSends();
+  std::vector<float> large(kLarge - 1);
+  std::vector<float> small(1);
+  for (int i = 0; i < 8; ++i) Send(large);
+  EXPECT_EQ(TakeLeft().size(), 7u);
+  EXPECT_FALSE(Send(small)->IsCompleted());
+  EXPECT_TRUE(TakeLeft().empty());
+  EXPECT_EQ(mesh_.TakeSent().id, 8u);
+  EXPECT_EQ(mesh_.TakeSent().id, 9u);
+}
+
+TEST_F(MailPointToPointTest, CreditThatHasComeCounts) {
+  std::vector<float> values(1);
+  for (int i = 0; i < 64; ++i) Send(values);
+  EXPECT_EQ(TakeLeft().size(), 64u);
+  Leave(Credit(1));
+  Send(values);
+  const auto last = Send(values);
+  const std::vector<Message> left = TakeLeft();
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left[0].type, Message::kEager);
+  EXPECT_EQ(left[1].type, Message::kRequest);
+  EXPECT_FALSE(last->IsCompleted());
+}
+
+TEST_F(MailPointToPointTest, WhoWaitsTakesWhatHasCome) {
   std::vector<float> values(2);
   const auto work = Receive(values);
   Leave(Offer(Message::kEager, 2, 1), {5, 6});
@@ -96,16 +136,25 @@ TEST_F(MailPointToPointTest, WhoWaitsTakesWhatComes) {
   EXPECT_EQ(values, (std::vector<float>{5, 6}));
 }
 
-// Nobody waits, and it completes nevertheless.
-TEST_F(MailPointToPointTest, WhatComesWhileNobodyLooksIsTaken) {
-  for (uint64_t id = 1; id <= 100; ++id) {
+TEST_F(MailPointToPointTest, WhoSleepsIsRungFor) {
+  for (uint64_t id = 1; id <= 20; ++id) {
     std::vector<float> values(1);
     const auto work = Receive(values);
+    std::thread waits([&] { EXPECT_TRUE(work->Wait().ok()); });
+    AwaitWants();
     Leave(Offer(Message::kEager, 1, id), {7});
-    AwaitCompletion(*work);
+    waits.join();
     EXPECT_EQ(values[0], 7);
-    TakeLeft();
   }
+}
+
+// Of those who ask again and again.
+TEST_F(MailPointToPointTest, WhoAsksIsTold) {
+  std::vector<float> values(1);
+  const auto work = Receive(values);
+  Leave(Offer(Message::kEager, 1, 1), {7});
+  while (!work->IsCompleted()) std::this_thread::yield();
+  EXPECT_EQ(values[0], 7);
 }
 
 // What is there when a receive starts is its own.
@@ -122,22 +171,35 @@ TEST_F(MailPointToPointTest, WhatHasComeBeforeIsTakenAtOnce) {
 
 // A start completes nothing else itself: its caller may have locks that the
 // other's callbacks want.
-TEST_F(MailPointToPointTest, AStartLeavesTheEndOfOthersToAnotherThread) {
-  for (uint64_t id = 1; id <= 100; ++id) {
-    std::vector<float> values(1);
-    std::vector<float> sent(1);
-    Mutex mutex;
-    const auto first = Receive(values);
-    first->OnCompletion([&](const absl::Status&) { MutexLock lock(mutex); });
-    {
-      MutexLock lock(mutex);
-      Leave(Offer(Message::kEager, 1, id), {7});
-      EXPECT_TRUE(Send(sent)->IsCompleted());
-      TakeLeft();
-    }
-    EXPECT_TRUE(first->Wait().ok());
-    if (id % 32 == 0) Leave(Credit(32));
+TEST_F(MailPointToPointTest, AStartLeavesTheEndOfOthersToThoseWhoWait) {
+  std::vector<float> values(1);
+  std::vector<float> other(1);
+  Mutex mutex;
+  const auto first = Receive(values);
+  first->OnCompletion([&](const absl::Status&) { MutexLock lock(mutex); });
+  {
+    MutexLock lock(mutex);
+    Leave(Offer(Message::kEager, 1, 1), {7});
+    Receive(other, /*tag=*/9);
+    EXPECT_EQ(values[0], 7);
+    EXPECT_FALSE(first->IsCompleted());
   }
+  EXPECT_TRUE(first->Wait().ok());
+}
+
+TEST_F(MailPointToPointTest, WhoSleepsIsToldOfWhatAStartHasTaken) {
+  // Nothing is rung.
+  const auto looker = MailOf(0);
+  std::vector<float> values(1);
+  std::vector<float> other(1);
+  const auto first = Receive(values);
+  std::thread waits([&] { EXPECT_TRUE(first->Wait().ok()); });
+  AwaitWants();
+  looker->BeginLooking();
+  Leave(Offer(Message::kEager, 1, 1), {7});
+  Receive(other, /*tag=*/9);
+  waits.join();
+  EXPECT_EQ(values[0], 7);
 }
 
 // What is offered is matched in the order of its ids, whichever way it came.
@@ -186,6 +248,116 @@ TEST_F(MailPointToPointTest, AWorkMayBeWaitedForWhenAllIsOver) {
   End(absl::CancelledError("over"));
   waits.join();
   EXPECT_TRUE(absl::IsCancelled(work->Wait()));
+}
+
+TEST_F(MailPointToPointTest, TheEndWaitsForWhoDoesWhatMailHasBrought) {
+  std::vector<float> values(1);
+  std::promise<void> called;
+  std::promise<void> go;
+  bool is_over = false;
+  const auto work = Receive(values);
+  work->OnCompletion([&](const absl::Status&) {
+    called.set_value();
+    go.get_future().wait();
+    is_over = true;
+  });
+  Leave(Offer(Message::kEager, 1, 1), {7});
+  std::thread waits([&] { EXPECT_TRUE(work->Wait().ok()); });
+  called.get_future().wait();
+  std::thread ends([&] {
+    End(absl::CancelledError("over"));
+    EXPECT_TRUE(is_over);
+  });
+  while (mesh_.abort_cause().ok()) std::this_thread::yield();
+  for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+  go.set_value();
+  waits.join();
+  ends.join();
+}
+
+// The test's memory is the peer's.
+class NearMailPointToPointTest : public MailPointToPointTest {
+ protected:
+  NearMailPointToPointTest() { mesh_.MakeNear(mark_, kValue); }
+
+  void LeaveRequest(const std::vector<float>& values, uint64_t id, int tag) {
+    Message request = Offer(Message::kRequest, values.size(), id);
+    request.address = reinterpret_cast<uint64_t>(values.data());
+    request.tag = tag;
+    Leave(request);
+  }
+
+ private:
+  static constexpr uint64_t kValue = 0x1234567;
+
+  Mark mark_{kValue};
+};
+
+TEST_F(NearMailPointToPointTest, WhoWaitsReadsWhatIsHis) {
+  std::vector<float> theirs(3'000'000, 5);
+  std::vector<float> mine(theirs.size());
+  const auto work = Receive(mine);
+  LeaveRequest(theirs, 1, 0);
+  EXPECT_TRUE(work->Wait().ok());
+  EXPECT_TRUE(mine == theirs);
+  const std::vector<Message> left = TakeLeft();
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left[0].type, Message::kReads);
+  EXPECT_EQ(left[1].type, Message::kTaken);
+}
+
+// Another thread does, or it would wait until somebody waits for that.
+TEST_F(NearMailPointToPointTest, WhoWaitsReadsNothingLargeForOthers) {
+  std::vector<float> theirs(3'000'000, 5);
+  std::vector<float> mine(theirs.size());
+  std::vector<float> small(1);
+  const auto other = Receive(mine, /*tag=*/1);
+  const auto work = Receive(small, /*tag=*/2);
+  LeaveRequest(theirs, 1, 1);
+  Message last = Offer(Message::kEager, 1, 2);
+  last.tag = 2;
+  Leave(last, {7});
+  EXPECT_TRUE(work->Wait().ok());
+  AwaitCompletion(*other);
+  EXPECT_TRUE(mine == theirs);
+}
+
+// As he is by default.
+class TickingMailPointToPointTest : public MailPointToPointTest {
+ protected:
+  TickingMailPointToPointTest() : MailPointToPointTest(PostmanOptions()) {}
+};
+
+// Nobody waits, and it completes nevertheless.
+TEST_F(TickingMailPointToPointTest, WhatNobodyWaitsForCompletes) {
+  for (uint64_t id = 1; id <= 100; ++id) {
+    std::vector<float> values(1);
+    const auto work = Receive(values);
+    Leave(Offer(Message::kEager, 1, id), {7});
+    AwaitCompletion(*work);
+    EXPECT_EQ(values[0], 7);
+    TakeLeft();
+  }
+}
+
+// He has rested by the next start, as a rule.
+class RestingMailPointToPointTest : public MailPointToPointTest {
+ protected:
+  RestingMailPointToPointTest()
+      : MailPointToPointTest(
+            {.look_period = std::chrono::microseconds(1), .idle_looks = 0}) {}
+};
+
+TEST_F(RestingMailPointToPointTest, WhatNobodyWaitsForCompletes) {
+  for (uint64_t id = 1; id <= 300; ++id) {
+    std::vector<float> values(1);
+    for (uint64_t i = 0; i < id; ++i) std::this_thread::yield();
+    const auto work = Receive(values);
+    Leave(Offer(Message::kEager, 1, id), {7});
+    AwaitCompletion(*work);
+    EXPECT_EQ(values[0], 7);
+    TakeLeft();
+  }
 }
 
 }  // namespace

@@ -259,12 +259,16 @@ void PointToPoint::TakeReads(int peer, const Message& message) {
   if (found != state.requests.end()) found->second->is_leaving = true;
 }
 
-void PointToPoint::Sent(uint64_t sequence) {
+void PointToPoint::Sent(int peer, uint64_t sequence) {
   Outcome outcome;
   {
     MutexLock lock(mutex_);
+    --peers_[peer].unsent_offers;
     const auto found = running_.find(sequence);
-    if (found != running_.end()) Done(OperationPtr(found->second), outcome);
+    // A large one waits for more.
+    if (found != running_.end() && found->second->is_eager) {
+      Done(OperationPtr(found->second), outcome);
+    }
   }
   Carry(outcome);
 }
@@ -277,6 +281,7 @@ void PointToPoint::Ended(int peer, const absl::Status& how) {
   {
     MutexLock lock(mutex_);
     // What it left before it went.
+    if (closed_) return;
     if (mail_ != nullptr) TakeMail(outcome);
     peers_[peer].ended = how;
     std::vector<OperationPtr> left;

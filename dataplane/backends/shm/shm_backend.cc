@@ -434,11 +434,12 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   Sharing sharing = {.regions = std::make_shared<Regions>(),
                      .hosts = std::move(hosts)};
   const std::shared_ptr<Segment> segment = std::move(shared->segment);
-  // Behind the board.
-  engine.SetMail(std::make_shared<Mail>(
-      std::shared_ptr<void>(
-          segment, static_cast<std::byte*>(segment->memory()) + board_bytes),
-      sharing.hosts->neighbours(), sharing.hosts->place()));
+  if (Mail::IsFor(neighbours)) {
+    std::byte* const memory = static_cast<std::byte*>(segment->memory());
+    engine.SetMail(std::make_shared<Mail>(
+        std::shared_ptr<void>(segment, memory + board_bytes),
+        sharing.hosts->neighbours(), sharing.hosts->place()));
+  }
   engine.SetShortcut(
       ShortcutOf(options.group_name, segment, sharing, engine, traits));
   return sharing;
