@@ -1,5 +1,6 @@
-// A rank is killed or stopped at a random point of a collective in shared
-// memory. More rounds, each with the seed that it prints when it fails:
+// A rank is killed or stopped at a random point of a collective, send or
+// receive in shared memory. More rounds, each with the seed that it prints when
+// it fails:
 //
 //   ./dev test //dataplane/backends/shm:shm_faults_test
 //       --test_env=MUSTER_SHM_FAULTS=500 --test_timeout=1800
@@ -148,10 +149,46 @@ std::string RunUntilFailure(Communicator& communicator, const Fault& fault) {
   }
 }
 
-void Happen(const Fault& fault) {
+// Each sends to the next.
+std::string PassOnUntilFailure(Communicator& communicator, const Fault& fault) {
+  const int world_size = communicator.world_size();
+  std::vector<float> given(fault.count, 1);
+  std::vector<float> got(fault.count);
+  Collective receive = {
+      .kind = CollectiveKind::kRecv,
+      .outputs = {Tensor(got)},
+      .peer = (communicator.rank() + world_size - 1) % world_size};
+  Collective send = {.kind = CollectiveKind::kSend,
+                     .inputs = {Tensor(given)},
+                     .peer = (communicator.rank() + 1) % world_size};
+  for (bool is_first = true;; is_first = false) {
+    for (Collective* const each : {&receive, &send}) {
+      each->timeout = fault.stops && !is_first
+                          ? kTimeout
+                          : milliseconds(std::chrono::minutes(30));
+    }
+    const auto comes = communicator.Start(receive);
+    const auto goes = communicator.Start(send);
+    absl::Status status = comes->Wait();
+    if (status.ok()) status = goes->Wait();
+    if (!status.ok()) {
+      return absl::StrCat(absl::StatusCodeToString(status.code()), " culprit ",
+                          CulpritRank(status).value_or(-1), ": ",
+                          status.message());
+    }
+    if (!is_first) continue;
+    ProcessWorld::Ready();
+    if (communicator.rank() == fault.victim) EndWithin(fault);
+  }
+}
+
+using UntilFailure = std::string(Communicator&, const Fault&);
+
+// `what`: how the labels of what it runs begin.
+void Happen(const Fault& fault, UntilFailure* run, const std::string& what) {
   ProcessWorld world("shm", fault.world_size, [&](Communicator& communicator) {
     return communicator.backend_name() == "shm"
-               ? RunUntilFailure(communicator, fault)
+               ? run(communicator, fault)
                : absl::StrCat("runs on ", communicator.backend_name());
   });
   for (int rank = 0; rank < fault.world_size; ++rank) world.AwaitReady(rank);
@@ -160,10 +197,9 @@ void Happen(const Fault& fault) {
     // A rank that waits for one that is stopped is waited for itself.
     EXPECT_THAT(
         outcome.report,
-        StartsWith(fault.stops
-                       ? std::string("DEADLINE_EXCEEDED ")
-                       : absl::StrCat("UNAVAILABLE culprit ", fault.victim,
-                                      ": ", CollectiveKindName(fault.kind))));
+        StartsWith(fault.stops ? std::string("DEADLINE_EXCEEDED ")
+                               : absl::StrCat("UNAVAILABLE culprit ",
+                                              fault.victim, ": ", what)));
   }
   world.Signal(fault.victim, SIGCONT);
   for (const RankOutcome& outcome : world.Join()) {
@@ -174,15 +210,28 @@ void Happen(const Fault& fault) {
   }
 }
 
-TEST(ShmFaultsTest, NoRankHangsWhateverHappensToAnother) {
+void ExpectNoHang(bool in_collectives) {
   const uint64_t first = NumberOf("MUSTER_SHM_FAULT_SEED", 1);
   const uint64_t rounds = NumberOf("MUSTER_SHM_FAULTS", 12);
   for (uint64_t seed = first; seed < first + rounds; ++seed) {
     const Fault fault(seed);
     SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", fault.Describe()));
-    Happen(fault);
-    if (HasFailure()) return;
+    if (in_collectives) {
+      Happen(fault, &RunUntilFailure,
+             std::string(CollectiveKindName(fault.kind)));
+    } else {
+      Happen(fault, &PassOnUntilFailure, "");
+    }
+    if (::testing::Test::HasFailure()) return;
   }
+}
+
+TEST(ShmFaultsTest, NoRankHangsWhateverHappensToAnother) {
+  ExpectNoHang(/*in_collectives=*/true);
+}
+
+TEST(ShmFaultsTest, NorInSendsAndReceives) {
+  ExpectNoHang(/*in_collectives=*/false);
 }
 
 // A rank destroys its group in the middle of a collective, and goes on with its
