@@ -15,7 +15,6 @@ inline constexpr int kQuickLooks = 64;
 // How long it looks in all before it sleeps. Waking up takes 25 to 50 us:
 // somebody who is that late is waited for without a sleep.
 inline constexpr std::chrono::microseconds kLookTime{100};
-inline constexpr int kLooksPerClock = 16;
 
 // Between two looks.
 inline void Relax() {

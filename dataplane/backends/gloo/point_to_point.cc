@@ -23,9 +23,8 @@
 namespace muster::dataplane::gloo_internal {
 namespace {
 
-// What a thread that waits reads for others: it takes no longer than having one
-// wake up for that.
-constexpr size_t kOthersBytesMax = 1 << 20;
+// To read so much takes no longer than having a thread wake up for it.
+constexpr size_t kShortBytesMax = 1 << 20;
 
 }  // namespace
 
@@ -80,6 +79,7 @@ std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
     operation->work = WorkOf(collective);
     closed = closed_;
     if (!closed) {
+      const bool wants = mail_ != nullptr && mail_->wants();
       running_.emplace(collective.sequence, operation);
       if (collective.kind == CollectiveKind::kSend) {
         StartSend(operation, outcome);
@@ -91,7 +91,7 @@ std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
         if (running_.contains(collective.sequence)) TakeMail(outcome);
         HavePostmanLook();
       }
-      LeaveToOthers(operation, outcome);
+      LeaveToOthers(operation, wants, outcome);
     }
   }
   const std::shared_ptr<PromisedWork> work = operation->work;
@@ -108,7 +108,8 @@ std::shared_ptr<PromisedWork> PointToPoint::WorkOf(
   return std::make_shared<LookingWork>(collective, shared_from_this());
 }
 
-void PointToPoint::LeaveToOthers(const OperationPtr& own, Outcome& outcome) {
+void PointToPoint::LeaveToOthers(const OperationPtr& own, bool wants,
+                                 Outcome& outcome) {
   // Callbacks, for which the caller's locks are in the way.
   std::erase_if(outcome.done, [&](const OperationPtr& done)
                                   ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -125,8 +126,8 @@ void PointToPoint::LeaveToOthers(const OperationPtr& own, Outcome& outcome) {
   if (left_.done.empty() && left_.readings.empty()) return;
   has_left_.store(true, std::memory_order_relaxed);
   ++started_;
-  // Else somebody looks, or will soon.
-  if (mail_->wants() || postman_rests_) mail_->Wake();
+  // Else nobody sleeps, or the postman looks soon.
+  if (wants || postman_rests_) mail_->Wake();
   postman_rests_ = false;
 }
 
@@ -182,7 +183,7 @@ bool PointToPoint::TakeMail(Outcome& outcome) {
   return has_come;
 }
 
-bool PointToPoint::TakeMail(const Work* own) {
+bool PointToPoint::TakeMail(const Work* own, Instant deadline) {
   Outcome outcome;
   {
     MutexLock lock(mutex_);
@@ -193,7 +194,7 @@ bool PointToPoint::TakeMail(const Work* own) {
     std::ranges::copy(left_.readings, std::back_inserter(outcome.readings));
     left_ = {};
     has_left_.store(false, std::memory_order_relaxed);
-    GiveAway(own, outcome.readings);
+    GiveAway(own, deadline, outcome.readings);
     ++carriers_;
   }
   Carry(outcome);
@@ -204,14 +205,16 @@ bool PointToPoint::TakeMail(const Work* own) {
   return true;
 }
 
-void PointToPoint::GiveAway(const Work* own, std::vector<Reading>& readings) {
+void PointToPoint::GiveAway(const Work* own, Instant deadline,
+                            std::vector<Reading>& readings) {
   size_t kept = 0;
   std::vector<Reading> others;
   std::erase_if(readings, [&](const Reading& reading) {
     const Operation& operation = *reading.operation;
-    if (operation.work.get() == own) return false;
-    if (own != nullptr && kept == 0 &&
-        operation.tensor().bytes() <= kOthersBytesMax) {
+    const bool is_own = operation.work.get() == own;
+    const bool is_short = operation.tensor().bytes() <= kShortBytesMax;
+    if (is_own && (is_short || deadline == Instant::max())) return false;
+    if (own != nullptr && is_short && kept == 0) {
       ++kept;
       return false;
     }
@@ -234,7 +237,7 @@ void PointToPoint::Look(const PromisedWork& work, Instant deadline) {
     if (mail->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) {
       // What it brings may take a while, in which nobody looks.
       mail->EndLooking();
-      const bool has_come = TakeMail(&work);
+      const bool has_come = TakeMail(&work, deadline);
       mail->BeginLooking();
       if (has_come && Clock::now() >= give_up) break;
       if (has_come) continue;
@@ -243,12 +246,13 @@ void PointToPoint::Look(const PromisedWork& work, Instant deadline) {
       Relax();
       continue;
     }
-    if (look % kLooksPerClock == 0 && Clock::now() >= give_up) break;
+    // Others may have the processor for long.
     sched_yield();
+    if (Clock::now() >= give_up) break;
   }
   if (!work.PromisedWork::IsCompleted()) WantMail();
   mail->EndLooking();
-  TakeMail(&work);
+  TakeMail(&work, deadline);
 }
 
 void PointToPoint::Nudge() {
@@ -280,7 +284,7 @@ void PointToPoint::RunPostman() {
     const uint32_t dozed = mail->Doze();
     std::chrono::microseconds period{0};
     WantMail();
-    if (TakeMail(/*own=*/nullptr)) continue;
+    if (TakeMail(/*own=*/nullptr, Instant::max())) continue;
     {
       MutexLock lock(mutex_);
       if (closed_) return;

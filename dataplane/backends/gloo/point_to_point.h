@@ -56,8 +56,10 @@ namespace muster::dataplane::gloo_internal {
 //                        <-     kTaken
 //
 // Ranks of one host may share Mail (SetMail). It takes what it has room for of
-// all messages but kClear and kDone, which go with the tensor. What comes both
-// ways is put in the order of its ids. Who waits for a send or receive looks
+// all messages but kClear and kDone, which go with the tensor; and no kEager or
+// kRequest before all those have left that went on the channel, or one that is
+// complete could be lost with one that is not. What comes both ways is put in
+// the order of its ids. Who waits for a send or receive looks
 // for mail himself for a while, and so takes what comes without another thread.
 //
 // Thread-safe. Its threads are those of the channels, which are opened when
@@ -188,7 +190,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   std::shared_ptr<PromisedWork> WorkOf(const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What `outcome` has, beside the end of `own`, is not for this thread.
-  void LeaveToOthers(const OperationPtr& own, Outcome& outcome)
+  // Somebody may sleep if this rank wanted mail before: `wants`.
+  void LeaveToOthers(const OperationPtr& own, bool wants, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartSend(const OperationPtr& operation, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -206,11 +209,12 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   }
   // Takes what has come by mail. False: nothing has.
   bool TakeMail(Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same and what was left to others, for who waits for `own`, or for the
-  // postman.
-  bool TakeMail(const Work* own) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Keeps what who waits for `own` shall read himself.
-  void GiveAway(const Work* own, std::vector<Reading>& readings)
+  // The same and what was left to others, for who waits for `own` until
+  // `deadline`, or for the postman.
+  bool TakeMail(const Work* own, Instant deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Keeps what that one shall read himself.
+  void GiveAway(const Work* own, Instant deadline,
+                std::vector<Reading>& readings)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveToChannels(const std::vector<Reading>& readings)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -283,6 +283,7 @@ void PointToPoint::Ended(int peer, const absl::Status& how) {
     // What it left before it went.
     if (closed_) return;
     if (mail_ != nullptr) TakeMail(outcome);
+    GiveToChannels(outcome.readings);
     peers_[peer].ended = how;
     std::vector<OperationPtr> left;
     for (const auto& [sequence, operation] : running_) {
@@ -299,7 +300,6 @@ void PointToPoint::Ended(int peer, const absl::Status& how) {
     for (const OperationPtr& operation : left) Done(operation, outcome);
   }
   Carry(outcome);
-  for (const Reading& reading : outcome.readings) Read(reading);
 }
 
 absl::Status PointToPoint::LossFor(const Operation& operation) const {

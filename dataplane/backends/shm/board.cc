@@ -19,10 +19,11 @@ namespace muster::dataplane::shm_internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using gloo_internal::kLooksPerClock;
 using gloo_internal::kLookTime;
 using gloo_internal::kQuickLooks;
 using gloo_internal::Relax;
+
+constexpr int kLooksPerClock = 16;
 
 // From one move to another processor, which takes some 10 us, to the next:
 // other programs may be there, and the system bring both ranks together again.

@@ -117,6 +117,18 @@ void EndWithin(const Fault& fault) {
   setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
+std::string ReportOf(const absl::Status& failure) {
+  return absl::StrCat(absl::StatusCodeToString(failure.code()), " culprit ",
+                      CulpritRank(failure).value_or(-1), ": ",
+                      failure.message());
+}
+
+milliseconds TimeoutOf(const Fault& fault, bool is_first) {
+  // Some start late on a loaded machine.
+  return fault.stops && !is_first ? kTimeout
+                                  : milliseconds(std::chrono::minutes(30));
+}
+
 std::string RunUntilFailure(Communicator& communicator, const Fault& fault) {
   Sample sample(fault.kind, {.rank = communicator.rank(),
                              .world_size = communicator.world_size(),
@@ -133,16 +145,9 @@ std::string RunUntilFailure(Communicator& communicator, const Fault& fault) {
     MoveTo(*memory, sample.collective);
   }
   for (bool is_first = true;; is_first = false) {
-    // Some start late on a loaded machine.
-    sample.collective.timeout = fault.stops && !is_first
-                                    ? kTimeout
-                                    : milliseconds(std::chrono::minutes(30));
+    sample.collective.timeout = TimeoutOf(fault, is_first);
     const absl::Status status = communicator.Run(Collective(sample.collective));
-    if (!status.ok()) {
-      return absl::StrCat(absl::StatusCodeToString(status.code()), " culprit ",
-                          CulpritRank(status).value_or(-1), ": ",
-                          status.message());
-    }
+    if (!status.ok()) return ReportOf(status);
     if (!is_first) continue;
     ProcessWorld::Ready();
     if (communicator.rank() == fault.victim) EndWithin(fault);
@@ -162,20 +167,12 @@ std::string PassOnUntilFailure(Communicator& communicator, const Fault& fault) {
                      .inputs = {Tensor(given)},
                      .peer = (communicator.rank() + 1) % world_size};
   for (bool is_first = true;; is_first = false) {
-    for (Collective* const each : {&receive, &send}) {
-      each->timeout = fault.stops && !is_first
-                          ? kTimeout
-                          : milliseconds(std::chrono::minutes(30));
-    }
+    receive.timeout = send.timeout = TimeoutOf(fault, is_first);
     const auto comes = communicator.Start(receive);
     const auto goes = communicator.Start(send);
     absl::Status status = comes->Wait();
     if (status.ok()) status = goes->Wait();
-    if (!status.ok()) {
-      return absl::StrCat(absl::StatusCodeToString(status.code()), " culprit ",
-                          CulpritRank(status).value_or(-1), ": ",
-                          status.message());
-    }
+    if (!status.ok()) return ReportOf(status);
     if (!is_first) continue;
     ProcessWorld::Ready();
     if (communicator.rank() == fault.victim) EndWithin(fault);
