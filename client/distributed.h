@@ -125,6 +125,8 @@ std::shared_ptr<ProcessGroup> WorldGroup();
 // The rank and the size are -1 where this process is not in the group.
 int GetRank(const std::shared_ptr<ProcessGroup>& group = nullptr);
 int GetWorldSize(const std::shared_ptr<ProcessGroup>& group = nullptr);
+// What the group was made with, by device if it has several. It is shm also
+// where ranks cannot share memory: their log says so then, and metrics gloo.
 std::string GetBackend(const std::shared_ptr<ProcessGroup>& group = nullptr);
 
 struct NewGroupOptions {
