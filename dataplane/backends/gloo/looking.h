@@ -1,10 +1,17 @@
 // How a thread looks for what one of another process may bring at any moment,
-// before it sleeps.
+// and sleeps.
 
 #ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_LOOKING_H_
 #define MUSTER_DATAPLANE_BACKENDS_GLOO_LOOKING_H_
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 
 namespace muster::dataplane::gloo_internal {
 
@@ -23,6 +30,15 @@ inline void Relax() {
 #elif defined(__aarch64__)
   asm volatile("isb");
 #endif
+}
+
+// futex(2) of a word in memory that processes share: FUTEX_WAIT, if it is
+// `value`, for `time` or, null, until it is woken; or FUTEX_WAKE, of `value`
+// sleepers.
+inline void Futex(std::atomic<uint32_t>& word, int operation, uint32_t value,
+                  const timespec* time = nullptr) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, time,
+          nullptr, 0);
 }
 
 }  // namespace muster::dataplane::gloo_internal

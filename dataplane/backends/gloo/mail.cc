@@ -1,25 +1,12 @@
 #include "dataplane/backends/gloo/mail.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "dataplane/backends/gloo/looking.h"
+
 namespace muster::dataplane::gloo_internal {
-namespace {
-
-void Futex(std::atomic<uint32_t>& word, int operation, uint32_t value,
-           const timespec* time = nullptr) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, time,
-          nullptr, 0);
-}
-
-}  // namespace
-
 size_t Mail::RingBytesFor(int ranks) {
   return kBoxesBytes / static_cast<size_t>(ranks - 1) / kLine * kLine;
 }

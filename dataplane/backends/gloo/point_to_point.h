@@ -59,8 +59,13 @@ namespace muster::dataplane::gloo_internal {
 // all messages but kClear and kDone, which go with the tensor; and no kEager or
 // kRequest before all those have left that went on the channel, or one that is
 // complete could be lost with one that is not. What comes both ways is put in
-// the order of its ids. Who waits for a send or receive looks
-// for mail himself for a while, and so takes what comes without another thread.
+// the order of its ids.
+//
+// Who waits for a send or receive looks for mail himself for a while, and so
+// takes what comes without another thread. Only when he gives that up, or when
+// the postman, who looks from time to time, finds something running, does this
+// rank want to be rung for: a thread that wakes up is in the way of those who
+// look.
 //
 // Thread-safe. Its threads are those of the channels, which are opened when
 // this rank first sends to or receives from a peer; and one for mail that comes
@@ -236,6 +241,9 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   void Sent(int peer, uint64_t sequence);
   void Ended(int peer, const absl::Status& how);
 
+  // A copy of what was offered.
+  static Unclaimed Copy(int peer, const Message& message,
+                        const std::byte* payload);
   void Take(int peer, const Message& message, const std::byte* payload,
             Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeOffer(int peer, const Message& message, const std::byte* payload,
@@ -288,8 +296,9 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // What is to be done by who looks for mail, or the postman.
   Outcome left_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_left_{false};
-  // How many were started. The postman sleeps until he is rung for.
+  // How often there was something new for the postman to look after.
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
+  // He sleeps until he is rung for.
   bool postman_rests_ ABSL_GUARDED_BY(mutex_) = false;
   PostmanOptions postman_options_ ABSL_GUARDED_BY(mutex_);
   // Threads that do what mail has brought.

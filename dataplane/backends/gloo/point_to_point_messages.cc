@@ -58,14 +58,22 @@ void PointToPoint::Take(int peer, const Message& message,
   }
 }
 
+PointToPoint::Unclaimed PointToPoint::Copy(int peer, const Message& message,
+                                           const std::byte* payload) {
+  const auto type = static_cast<DataType>(message.data_type);
+  const size_t bytes =
+      message.type == Message::kEager ? message.count * DataTypeBytes(type) : 0;
+  return {peer, message, {payload, payload + bytes}};
+}
+
 void PointToPoint::TakeOffer(int peer, const Message& message,
                              const std::byte* payload, Outcome& outcome) {
   const bool known_type = message.data_type < kDataTypeCount;
   const size_t element_bytes =
       known_type ? DataTypeBytes(static_cast<DataType>(message.data_type)) : 1;
-  const bool is_eager = message.type == Message::kEager;
   if (!known_type ||
-      (is_eager && message.count > kMessagePayloadBytesMax / element_bytes)) {
+      (message.type == Message::kEager &&
+       message.count > kMessagePayloadBytesMax / element_bytes)) {
     outcome.failure = absl::InternalError(
         absl::StrCat("rank ", peer, " sent a message of ", message.count,
                      " elements of type ", message.data_type));
@@ -73,9 +81,7 @@ void PointToPoint::TakeOffer(int peer, const Message& message,
   }
   Peer& state = peers_[peer];
   if (HasMailFor(peer) && message.id != state.last_offered + 1) {
-    const size_t bytes = is_eager ? message.count * element_bytes : 0;
-    state.early.try_emplace(
-        message.id, Unclaimed{peer, message, {payload, payload + bytes}});
+    state.early.try_emplace(message.id, Copy(peer, message, payload));
     return;
   }
   TakeOfferInOrder(peer, message, payload, outcome);
@@ -101,12 +107,7 @@ void PointToPoint::TakeOfferInOrder(int peer, const Message& message,
     Match(operation, peer, message, payload, outcome);
     return;
   }
-  const size_t bytes =
-      message.type == Message::kEager
-          ? message.count *
-                DataTypeBytes(static_cast<DataType>(message.data_type))
-          : 0;
-  unclaimed_.push_back({peer, message, {payload, payload + bytes}});
+  unclaimed_.push_back(Copy(peer, message, payload));
 }
 
 absl::Status PointToPoint::CheckFits(const Operation& operation, int peer,

@@ -1,6 +1,5 @@
 #include "dataplane/backends/shm/board.h"
 
-#include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -19,20 +18,17 @@ namespace muster::dataplane::shm_internal {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using gloo_internal::Futex;
 using gloo_internal::kLookTime;
 using gloo_internal::kQuickLooks;
 using gloo_internal::Relax;
 
+// How often it looks from one look at the clock to the next.
 constexpr int kLooksPerClock = 16;
 
 // From one move to another processor, which takes some 10 us, to the next:
 // other programs may be there, and the system bring both ranks together again.
 constexpr std::chrono::milliseconds kMovePeriod{10};
-
-void Futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value,
-          nullptr, nullptr, 0);
-}
 
 bool Membarrier(int command) {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
