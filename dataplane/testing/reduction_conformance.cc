@@ -74,9 +74,10 @@ void CheckAllReduce(LocalWorld& world, DataType type, ReduceOp op,
   });
   EXPECT_EQ(Wrong(world, first[0], op), "");
   for (int rank = 0; rank < world.world_size(); ++rank) {
-    for (const auto& run : {first, second}) {
-      EXPECT_EQ(run[rank].size(), count);
-      EXPECT_TRUE(count == 0 || std::memcmp(run[rank].data(), first[0].data(),
+    for (const auto* run : {&first, &second}) {
+      const std::vector<T>& values = (*run)[rank];
+      EXPECT_EQ(values.size(), count);
+      EXPECT_TRUE(count == 0 || std::memcmp(values.data(), first[0].data(),
                                             count * sizeof(T)) == 0)
           << "rank " << rank << " differs from rank 0 in its first run";
     }

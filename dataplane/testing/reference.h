@@ -10,7 +10,6 @@
 #include <mutex>
 #include <sstream>
 #include <string>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -272,25 +271,31 @@ bool IsCloseEnough(ReduceOp op, int world_size, T actual, T expected) {
 }
 
 // Elements from the first on, `count` or more, of what `element` makes of their
-// numbers: of all calls with one `key` the same. They are asked for often, and
-// take long; very many of them take memory.
+// numbers: of all calls with one `op`, `world_size` and `rank` the same. They
+// are asked for often, and take long; very many of them take memory, as do
+// those of world sizes that have had their turn.
 template <typename T, typename Element>
-std::shared_ptr<const std::vector<T>> Remembered(
-    const std::tuple<ReduceOp, int, int>& key, size_t count,
-    const Element& element) {
-  constexpr size_t kVeryMany = 500'000;
+std::shared_ptr<const std::vector<T>> Remembered(ReduceOp op, int world_size,
+                                                 int rank, size_t count,
+                                                 const Element& element) {
+  constexpr size_t kVeryMany = size_t{5} << 18;
   const auto extended = [&](std::vector<T> values) {
     values.reserve(count);
     while (values.size() < count) values.push_back(element(values.size()));
     return std::make_shared<const std::vector<T>>(std::move(values));
   };
   if (count > kVeryMany) return extended({});
-  static auto* const mutex = new std::mutex;
-  static auto* const known =
-      new std::map<std::tuple<ReduceOp, int, int>,
-                   std::shared_ptr<const std::vector<T>>>;
-  const std::lock_guard lock(*mutex);
-  auto& found = (*known)[key];
+  struct Known {
+    std::mutex mutex;
+    int world_size = 0;
+    std::map<std::pair<ReduceOp, int>, std::shared_ptr<const std::vector<T>>>
+        by_op_and_rank;
+  };
+  static auto* const known = new Known;
+  const std::lock_guard lock(known->mutex);
+  if (known->world_size != world_size) known->by_op_and_rank.clear();
+  known->world_size = world_size;
+  auto& found = known->by_op_and_rank[{op, rank}];
   if (found == nullptr) found = extended({});
   if (found->size() < count) found = extended(*found);
   return found;
@@ -298,9 +303,9 @@ std::shared_ptr<const std::vector<T>> Remembered(
 
 template <typename T>
 std::vector<T> Inputs(ReduceOp op, int world_size, int rank, size_t count) {
-  const auto values = Remembered<T>(
-      {op, world_size, rank}, count,
-      [&](size_t i) { return InputElement<T>(op, world_size, rank, i); });
+  const auto values = Remembered<T>(op, world_size, rank, count, [&](size_t i) {
+    return InputElement<T>(op, world_size, rank, i);
+  });
   return {values->begin(), values->begin() + static_cast<ptrdiff_t>(count)};
 }
 
@@ -308,7 +313,7 @@ std::vector<T> Inputs(ReduceOp op, int world_size, int rank, size_t count) {
 template <typename T>
 std::shared_ptr<const std::vector<T>> Expected(ReduceOp op, int world_size,
                                                size_t count) {
-  return Remembered<T>({op, world_size, /*rank=*/-1}, count, [&](size_t i) {
+  return Remembered<T>(op, world_size, /*rank=*/-1, count, [&](size_t i) {
     return ExpectedElement<T>(op, world_size, i);
   });
 }
