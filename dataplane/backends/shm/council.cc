@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dataplane/mutex.h"
 #include "dataplane/tensor.h"
 
 namespace muster::dataplane::shm_internal {
@@ -24,17 +25,23 @@ std::string Council::Refusal::Describe() const {
   return absl::StrCat("rank ", rank, ": ", why);
 }
 
+absl::Status Council::Run(Collective collective) {
+  collective.step = step_;
+  collective.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
+      deadline_ - Clock::now());
+  collective.deadline = deadline_;
+  // Nobody else has it.
+  Mutex mutex;
+  ReleasableLock order(mutex);
+  return engine_.Run(collective, order).status;
+}
+
 absl::Status Council::Gather(void* own, void* all, size_t bytes) {
   const auto one = static_cast<int64_t>(bytes);
-  const Collective collective = {
-      .kind = CollectiveKind::kAllGatherIntoTensor,
-      .step = step_,
-      .inputs = {Tensor(own, DataType::kUint8, {one})},
-      .outputs = {Tensor(all, DataType::kUint8, {one * world_size()})},
-      .timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
-          deadline_ - Clock::now()),
-      .deadline = deadline_};
-  return engine_.Start(collective)->Wait();
+  return Run(
+      {.kind = CollectiveKind::kAllGatherIntoTensor,
+       .inputs = {Tensor(own, DataType::kUint8, {one})},
+       .outputs = {Tensor(all, DataType::kUint8, {one * world_size()})}});
 }
 
 absl::StatusOr<std::optional<Council::Refusal>> Council::FindRefusal(

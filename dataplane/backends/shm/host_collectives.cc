@@ -45,10 +45,21 @@ HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
       board_(segment_->memory(), mesh.rank(), mesh.world_size(), traits.board,
              [&mesh](int rank) { mesh.set_waiting_for(rank); }),
       traits_(traits),
+      forced_(traits.algorithm),
       shop_{.board = board_,
             .mesh = mesh,
             .regions = RegionFinder(*regions_),
             .reads_memory = traits.reads_memory} {}
+
+void HostCollectives::Force(Algorithm algorithm) {
+  forced_ = algorithm;
+  selected_ = {};
+}
+
+void HostCollectives::SetReadsFast(bool reads_fast) {
+  reads_fast_ = reads_fast;
+  selected_ = {};
+}
 
 absl::Status HostCollectives::Run(const Collective& collective) {
   shop_.header = NoteHeader::Of(collective);
@@ -72,8 +83,9 @@ Algorithm HostCollectives::Select(CollectiveKind kind, Memory memory,
                                    {.memory = memory,
                                     .world_size = board_.world_size(),
                                     .is_crowded = traits_.board.is_crowded,
+                                    .reads_fast = reads_fast_,
                                     .bytes = bytes},
-                                   traits_.algorithm)};
+                                   forced_)};
   }
   return last.algorithm;
 }
@@ -88,14 +100,19 @@ absl::Status HostCollectives::RunOneWay(const Collective& collective) {
   };
   const size_t bytes = KnownBytes(collective, board_.world_size());
   const Algorithm ordinary = select(Memory::kOrdinary, bytes);
+  const bool looks_in_regions =
+      regions_->any() &&
+      select(Memory::kSymmetric, bytes) == Algorithm::kSymmetric;
   absl::StatusOr<bool> done = false;
+  if (looks_in_regions && collective.kind == CollectiveKind::kAllReduce) {
+    done = RunSymmetricAllReduce(shop_, collective);
+    if (!done.ok() || *done) return done.status();
+  }
   if (reads(ordinary)) {
     done = RunSingleCopy(shop_, collective, Where::kAnywhere);
-  } else if (regions_->any() &&
-             select(Memory::kSymmetric, bytes) == Algorithm::kSymmetric) {
-    done = collective.kind == CollectiveKind::kAllReduce
-               ? RunSymmetricAllReduce(shop_, collective)
-               : RunSingleCopy(shop_, collective, Where::kInRegions);
+  } else if (looks_in_regions &&
+             collective.kind != CollectiveKind::kAllReduce) {
+    done = RunSingleCopy(shop_, collective, Where::kInRegions);
   }
   if (!done.ok() || *done) return done.status();
   // What an all_to_all has to move it sees in its first round: unless that goes

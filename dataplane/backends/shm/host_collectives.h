@@ -39,6 +39,11 @@ class HostCollectives : public gloo_internal::Shortcut {
                   gloo_internal::Mesh& mesh, const HostTraits& traits);
   ~HostCollectives() override { board_.Leave(/*has_failed=*/false); }
 
+  // From the next collective on, while none runs: goes before the table; and
+  // what rehearsal.h has found out.
+  void Force(Algorithm algorithm);
+  void SetReadsFast(bool reads_fast);
+
   absl::Status Run(const Collective& collective) override;
   void Wake() override { board_.Wake(); }
   void Leave(bool has_failed) override { board_.Leave(has_failed); }
@@ -57,6 +62,8 @@ class HostCollectives : public gloo_internal::Shortcut {
   const std::shared_ptr<const Regions> regions_;
   Board board_;
   const HostTraits traits_;
+  Algorithm forced_;
+  bool reads_fast_ = false;
   Workshop shop_;
   // By kind; of ordinary memory, and of symmetric memory.
   std::array<std::array<Selected, 2>, kCollectiveKindCount> selected_ = {};

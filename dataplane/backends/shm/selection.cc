@@ -86,6 +86,30 @@ constexpr Row kTable[] = {
      Algorithm::kSymmetric},
 };
 
+// What goes by single_copy, before the table, in ordinary memory of ranks that
+// read fast: of more bytes than these, up to those. What is copied twice
+// crosses from one cache to the other twice; what does not fit into them comes
+// from memory anyway, and there pages are found more slowly than slots are
+// filled.
+struct Reading {
+  CollectiveKind kind;
+  size_t above;
+  size_t bytes_max;
+};
+
+constexpr Reading kReadings[] = {
+    {CollectiveKind::kAllReduce, 512 << 10, 8 << 20},
+    {CollectiveKind::kBroadcast, 128 << 10, 8 << 20},
+    {CollectiveKind::kAllGather, 256 << 10, 8 << 20},
+    {CollectiveKind::kAllGatherIntoTensor, 256 << 10, 8 << 20},
+    {CollectiveKind::kGather, 512 << 10, 8 << 20},
+    {CollectiveKind::kScatter, 256 << 10, 8 << 20},
+    {CollectiveKind::kReduceScatter, 512 << 10, 8 << 20},
+    {CollectiveKind::kReduceScatterTensor, 512 << 10, 8 << 20},
+    {CollectiveKind::kAllToAll, 256 << 10, kAnyBytes},
+    {CollectiveKind::kAllToAllSingle, 256 << 10, kAnyBytes},
+};
+
 struct Name {
   Algorithm algorithm;
   const char* name;
@@ -144,6 +168,15 @@ Algorithm SelectAlgorithm(CollectiveKind kind,
   }
   // Staged, whichever way that is.
   const Memory memory = forced == Algorithm::kStaged ? Memory::kOrdinary : in;
+  if (memory == Memory::kOrdinary && forced == Algorithm::kFastest &&
+      circumstances.reads_fast) {
+    for (const Reading& reading : kReadings) {
+      if (reading.kind == kind && circumstances.bytes > reading.above &&
+          circumstances.bytes <= reading.bytes_max) {
+        return Algorithm::kSingleCopy;
+      }
+    }
+  }
   for (const Row& row : kTable) {
     if (row.kind.value_or(kind) == kind && row.memory == memory &&
         circumstances.world_size <= row.ranks_max &&

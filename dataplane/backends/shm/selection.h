@@ -40,6 +40,8 @@ struct Circumstances {
   int world_size = 0;
   // There are more ranks than processors.
   bool is_crowded = false;
+  // See rehearsal.h.
+  bool reads_fast = false;
   // Of this rank's tensors, where all ranks know them, else 0: all must come to
   // the same. Those of an all_to_all they know after a round.
   size_t bytes = 0;

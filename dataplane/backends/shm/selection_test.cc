@@ -58,6 +58,37 @@ TEST(SelectionTest, ACrowdTakesFewerRounds) {
             Algorithm::kStaged);
 }
 
+TEST(SelectionTest, RanksThatReadFastReadWhatIsNeitherSmallNorHuge) {
+  const auto select = [](CollectiveKind kind, size_t bytes,
+                         bool reads_fast = true,
+                         Memory memory = Memory::kOrdinary) {
+    return SelectAlgorithm(kind,
+                           {.memory = memory,
+                            .world_size = 2,
+                            .reads_fast = reads_fast,
+                            .bytes = bytes},
+                           Algorithm::kFastest);
+  };
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kBroadcast,
+        CollectiveKind::kAllGather, CollectiveKind::kAllGatherIntoTensor,
+        CollectiveKind::kGather, CollectiveKind::kScatter,
+        CollectiveKind::kReduceScatter, CollectiveKind::kReduceScatterTensor,
+        CollectiveKind::kAllToAll, CollectiveKind::kAllToAllSingle}) {
+    SCOPED_TRACE(CollectiveKindName(kind));
+    EXPECT_EQ(select(kind, 1 << 20), Algorithm::kSingleCopy);
+    EXPECT_NE(select(kind, 1 << 20, /*reads_fast=*/false),
+              Algorithm::kSingleCopy);
+    EXPECT_EQ(select(kind, 1 << 20, true, Memory::kSymmetric),
+              Algorithm::kSymmetric);
+    EXPECT_NE(select(kind, 128 << 10), Algorithm::kSingleCopy);
+  }
+  EXPECT_EQ(select(CollectiveKind::kReduce, 1 << 20), Algorithm::kStaged);
+  EXPECT_EQ(select(CollectiveKind::kBroadcast, 64 << 20), Algorithm::kStaged);
+  EXPECT_EQ(select(CollectiveKind::kAllToAll, 64 << 20),
+            Algorithm::kSingleCopy);
+}
+
 TEST(SelectionTest, WhatIsForcedGoesBeforeTheTableWhereThereIsSuchAWay) {
   const auto forced = [](CollectiveKind kind, Algorithm algorithm) {
     return Select(kind, Memory::kSymmetric, 1 << 20, algorithm);

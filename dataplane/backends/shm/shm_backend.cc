@@ -26,6 +26,7 @@
 #include "dataplane/backends/shm/host_collectives.h"
 #include "dataplane/backends/shm/hosts.h"
 #include "dataplane/backends/shm/regions.h"
+#include "dataplane/backends/shm/rehearsal.h"
 #include "dataplane/backends/shm/segment.h"
 #include "dataplane/backends/shm/selection.h"
 #include "dataplane/backends/shm/two_levels.h"
@@ -368,22 +369,30 @@ absl::StatusOr<std::string> FindReason(Council& council, const Hosts& hosts,
   return refusal->value_or(Council::Refusal()).Describe();
 }
 
-// Does the collectives of `engine`, whose ranks have `segment`s.
-std::unique_ptr<gloo_internal::Shortcut> ShortcutOf(
-    const std::string& group_name, std::shared_ptr<Segment> segment,
-    const Sharing& sharing, Engine& engine, const HostTraits& traits) {
+// The collectives of `engine`, whose ranks have `segment`s, go there from now
+// on. Errors: see Council.
+absl::Status SetShortcut(Council& council, const std::string& group_name,
+                         std::shared_ptr<Segment> segment,
+                         const Sharing& sharing, Engine& engine,
+                         const HostTraits& traits) {
   const Hosts& hosts = *sharing.hosts;
   if (hosts.count() == 1) {
-    return std::make_unique<HostCollectives>(
+    auto collectives = std::make_unique<HostCollectives>(
         std::move(segment), sharing.regions, engine.mesh(), traits);
+    HostCollectives& own = *collectives;
+    engine.SetShortcut(std::move(collectives));
+    const bool has_choice = traits.reads_memory && !traits.board.is_crowded &&
+                            traits.algorithm == Algorithm::kFastest;
+    return has_choice ? shm_internal::Rehearse(council, own) : absl::OkStatus();
   }
   LOG_FIRST_N(INFO, 1) << "backend shm: group \"" << group_name
                        << "\" goes in two levels: " << hosts.world_size()
                        << " ranks on " << hosts.count() << " hosts, "
                        << hosts.fewest() << " to " << hosts.most()
                        << " on each";
-  return std::make_unique<TwoLevels>(std::move(segment), sharing.regions, hosts,
-                                     engine.mesh(), traits);
+  engine.SetShortcut(std::make_unique<TwoLevels>(
+      std::move(segment), sharing.regions, hosts, engine.mesh(), traits));
+  return absl::OkStatus();
 }
 
 // The ranks of each host share memory from now on, or none does. Errors: see
@@ -440,8 +449,9 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
         std::shared_ptr<void>(segment, memory + board_bytes),
         sharing.hosts->neighbours(), sharing.hosts->place()));
   }
-  engine.SetShortcut(
-      ShortcutOf(options.group_name, segment, sharing, engine, traits));
+  absl::Status set = SetShortcut(council, options.group_name, segment, sharing,
+                                 engine, traits);
+  if (!set.ok()) return set;
   return sharing;
 }
 

@@ -67,6 +67,12 @@ class SingleCopy : public Rounds {
     uint64_t address = 0;
     Regions::Place place = {};
   };
+  // Where a block is, and how others get at it.
+  struct Found {
+    Block block = {};
+    Origin origin = {};
+    Reach reach = Reach::kMapped;
+  };
   // The same, as this rank gets at it.
   struct Source {
     // In the other process.
@@ -80,8 +86,9 @@ class SingleCopy : public Rounds {
 
   // All have shown where things are. kNone: not all of that can be read.
   absl::StatusOr<Reach> Meet();
-  // Writes down where what this rank gives to `peer` is.
-  Reach Show(int peer);
+  // Writes down where what this rank gives to each other one is.
+  Reach ShowOrigins(std::byte* to);
+  Found Find(const Block& block);
 
   // The bytes of what this rank gives to each other one, if it shows that: if
   // that is little.
@@ -218,17 +225,33 @@ void SingleCopy::Arrange() {
   }
 }
 
-SingleCopy::Reach SingleCopy::Show(int peer) {
-  const Block& block = give_[peer];
+SingleCopy::Found SingleCopy::Find(const Block& block) {
   const size_t bytes = block.count * element_bytes_;
-  const Origin origin = {.address = reinterpret_cast<uint64_t>(block.data),
-                         .place = regions().Find(block.data, bytes)};
-  std::memcpy(payload() + row_bytes() + sizeof(Offer) + peer * sizeof(origin),
-              &origin, sizeof(origin));
-  if (origin.place.number > 0 || bytes == 0) return Reach::kMapped;
+  Found found = {.block = block,
+                 .origin = {.address = reinterpret_cast<uint64_t>(block.data),
+                            .place = regions().Find(block.data, bytes)}};
+  if (found.origin.place.number > 0 || bytes == 0) return found;
   const bool is_readable = where_ == Where::kAnywhere && shop().reads_memory &&
                            gloo_internal::CanBeRead(block.data, bytes);
-  return is_readable ? Reach::kBySystem : Reach::kNone;
+  found.reach = is_readable ? Reach::kBySystem : Reach::kNone;
+  return found;
+}
+
+SingleCopy::Reach SingleCopy::ShowOrigins(std::byte* to) {
+  Reach reach = Reach::kMapped;
+  // Of what nobody reads nothing needs to be found.
+  Found found;
+  for (int peer = 0; peer < world_size_; ++peer) {
+    const Block block = peer == rank_ ? Block() : give_[peer];
+    // To ask the system takes as long as a small collective, and what all get
+    // is mostly the same.
+    if (block.data != found.block.data || block.count != found.block.count) {
+      found = Find(block);
+    }
+    std::memcpy(to + peer * sizeof(Origin), &found.origin, sizeof(Origin));
+    reach = std::min(reach, found.reach);
+  }
+  return reach;
 }
 
 std::optional<size_t> SingleCopy::BytesToShow() const {
@@ -271,9 +294,7 @@ absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
   if (!status.ok()) return status;
   WriteRow(give_);
   Offer own = {.factor = collective().factor, .shows_all = all.has_value()};
-  for (int peer = 0; peer < world_size_; ++peer) {
-    own.reach = std::min(own.reach, Show(peer));
-  }
+  own.reach = ShowOrigins(payload() + row_bytes() + sizeof(own));
   if (all.has_value()) ShowAll();
   std::memcpy(payload() + row_bytes(), &own, sizeof(own));
   Post();
