@@ -188,7 +188,9 @@ bool GroupState::IsForOthers(absl::string_view verb) const {
 }
 
 Work GroupState::Run(dataplane::Collective&& collective, bool async_op) {
-  if (IsForOthers(CollectiveKindName(collective.kind))) return Work();
+  if (!is_member() && IsForOthers(CollectiveKindName(collective.kind))) {
+    return Work();
+  }
   dataplane::Collective::Tensors& written =
       collective.outputs.empty() ? collective.tensors : collective.outputs;
   const milliseconds timeout = collective.timeout;

@@ -141,20 +141,15 @@ const FlightRecorder::Thread& FlightRecorder::ThisThread() {
 void FlightRecorder::NoteTensors(const Collective& collective, Entry& entry) {
   const Collective::Tensors* const lists[] = {
       &collective.tensors, &collective.inputs, &collective.outputs};
-  size_t words = 0;
-  for (const Collective::Tensors* const list : lists) {
-    for (const Tensor& tensor : *list) words += 2 + tensor.shape().size();
-  }
-  entry.shapes.resize(words);
+  entry.shapes.clear();
   entry.elements = 0;
-  int64_t* next = entry.shapes.data();
   for (size_t i = 0; i < entry.lists.size(); ++i) {
     entry.lists[i] = lists[i]->size();
     for (const Tensor& tensor : *lists[i]) {
       const auto shape = tensor.shape();
-      *next++ = static_cast<int64_t>(tensor.data_type());
-      *next++ = static_cast<int64_t>(shape.size());
-      next = std::copy(shape.begin(), shape.end(), next);
+      entry.shapes.push_back(static_cast<int64_t>(tensor.data_type()));
+      entry.shapes.push_back(static_cast<int64_t>(shape.size()));
+      for (const int64_t extent : shape) entry.shapes.push_back(extent);
       if (lists[i] != &collective.outputs) {
         entry.elements += tensor.element_count();
       }

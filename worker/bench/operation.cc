@@ -372,67 +372,59 @@ std::vector<Work> Trial::SendAndReceive(bool wait) {
   return {};
 }
 
-std::vector<Work> Trial::Call(bool wait) {
+Work Trial::Begin(bool async) {
   const bool is_root = rank_ == case_.root;
-  const bool async = !wait;
   const ReductionOptions reduction = {
       .op = case_.reduce_op,
       .factor = case_.reduce_op == ReduceOp::kPremulSum ? FactorOf(rank_) : 1,
       .async_op = async};
   const CollectiveOptions options = {.async_op = async};
-  Work work;
   switch (case_.operation->verb) {
     case Verb::kAllReduce:
-      work = AllReduce(One(output_.data()), reduction);
-      break;
+      return AllReduce(One(output_.data()), reduction);
     case Verb::kBroadcast:
-      work = Broadcast(One(output_.data()), case_.root, {.async_op = async});
-      break;
+      return Broadcast(One(output_.data()), case_.root, {.async_op = async});
     case Verb::kReduce:
-      work = Reduce(
+      return Reduce(
           One(output_.data()), case_.root,
           {.op = reduction.op, .factor = reduction.factor, .async_op = async});
-      break;
     case Verb::kAllGather:
-      work = AllGather(Parts(output_.data()), One(input_.data()), options);
-      break;
+      return AllGather(Parts(output_.data()), One(input_.data()), options);
     case Verb::kAllGatherIntoTensor:
-      work =
-          AllGatherIntoTensor(All(output_.data()), One(input_.data()), options);
-      break;
+      return AllGatherIntoTensor(All(output_.data()), One(input_.data()),
+                                 options);
     case Verb::kGather:
-      work = Gather(One(input_.data()),
+      return Gather(One(input_.data()),
                     is_root ? Parts(output_.data()) : std::vector<Tensor>(),
                     case_.root, {.async_op = async});
-      break;
     case Verb::kScatter:
-      work = Scatter(One(output_.data()),
+      return Scatter(One(output_.data()),
                      is_root ? Parts(input_.data()) : std::vector<Tensor>(),
                      case_.root, {.async_op = async});
-      break;
     case Verb::kReduceScatter:
-      work =
-          ReduceScatter(One(output_.data()), Parts(input_.data()), reduction);
-      break;
+      return ReduceScatter(One(output_.data()), Parts(input_.data()),
+                           reduction);
     case Verb::kReduceScatterTensor:
-      work = ReduceScatterTensor(One(output_.data()), All(input_.data()),
+      return ReduceScatterTensor(One(output_.data()), All(input_.data()),
                                  reduction);
-      break;
     case Verb::kAllToAll:
-      work = AllToAll(Parts(output_.data()), Parts(input_.data()), options);
-      break;
+      return AllToAll(Parts(output_.data()), Parts(input_.data()), options);
     case Verb::kAllToAllSingle:
-      work = AllToAllSingle(All(output_.data()), All(input_.data()),
+      return AllToAllSingle(All(output_.data()), All(input_.data()),
                             {.async_op = async});
+    case Verb::kSendRecv:  // SendAndReceive
       break;
-    case Verb::kSendRecv:
-      return SendAndReceive(wait);
     case Verb::kBarrier:
-      work = Barrier(options);
-      break;
+      return Barrier(options);
   }
+  return Work();
+}
+
+std::vector<Work> Trial::Call(bool wait) {
+  if (case_.operation->verb == Verb::kSendRecv) return SendAndReceive(wait);
+  Work work = Begin(/*async=*/!wait);
   std::vector<Work> works;
-  if (async) works.push_back(std::move(work));
+  if (!wait) works.push_back(std::move(work));
   return works;
 }
 

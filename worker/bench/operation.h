@@ -114,6 +114,8 @@ class Trial {
   Tensor One(std::byte* data) const;
   Tensor All(std::byte* data) const;
   std::vector<Tensor> Parts(std::byte* data) const;
+  // Of operations that are one collective.
+  Work Begin(bool async);
   std::vector<Work> SendAndReceive(bool wait);
 
   const Case case_;

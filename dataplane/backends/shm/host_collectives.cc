@@ -20,6 +20,7 @@ size_t KnownBytes(const Collective& collective, int world_size) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kReduce:
+      return collective.tensors[0].bytes();
     case CollectiveKind::kAllGather:
     case CollectiveKind::kAllGatherIntoTensor:
     case CollectiveKind::kReduceScatter:

@@ -147,7 +147,9 @@ void Staged::Combine(const Reduction& reduction, size_t factor_offset,
 }
 
 absl::Status Staged::Run() {
-  shop().mesh.set_algorithm(AlgorithmName(Algorithm::kStaged));
+  if (collective().kind != CollectiveKind::kAllReduce) {
+    shop().mesh.set_algorithm(AlgorithmName(Algorithm::kStaged));
+  }
   switch (collective().kind) {
     case CollectiveKind::kAllReduce:
       return AllReduce();
