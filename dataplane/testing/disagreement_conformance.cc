@@ -203,6 +203,25 @@ TEST_P(DisagreementConformance,
   }
 }
 
+TEST_P(DisagreementConformance, WhoExpectsNothingDoesNotLoseWhatHeIsGiven) {
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllToAll, CollectiveKind::kScatter}) {
+    for (const size_t count : {kSmall, kStream}) {
+      SCOPED_TRACE(absl::StrCat(CollectiveKindName(kind), " of ", count));
+      const auto outcomes = Outcomes(backend(), world_size(), [&](int rank) {
+        auto sample = std::make_unique<Sample>(
+            kind,
+            SampleOptions{
+                .rank = rank, .world_size = world_size(), .count = count});
+        Tensor& output = sample->collective.outputs[0];
+        if (rank == 1) output = Tensor(output.data(), DataType::kFloat32, {0});
+        return sample;
+      });
+      ExpectMismatch(outcomes, std::string(CollectiveKindName(kind)), "rank 0");
+    }
+  }
+}
+
 TEST_P(DisagreementConformance, UnevenSizesThatDisagreeAreAnErrorNotAHang) {
   for (const CollectiveKind kind :
        {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {

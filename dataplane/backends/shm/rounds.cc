@@ -62,7 +62,7 @@ absl::Status Rounds::Await(int peer, uint64_t count, bool has_row) {
 absl::Status Rounds::CheckSame(int peer, uint64_t count, bool has_row) {
   static_assert(std::has_unique_object_representations_v<Head>);
   // As a rule.
-  if (count == element_count() &&
+  if (!has_row && count == element_count() &&
       std::memcmp(shop_.board.shown_head(peer), &head_, sizeof(head_)) == 0) {
     return absl::OkStatus();
   }
