@@ -188,6 +188,7 @@ bool GroupState::IsForOthers(absl::string_view verb) const {
 }
 
 Work GroupState::Run(dataplane::Collective&& collective, bool async_op) {
+  // To find the name takes longer than to find out that it is not needed.
   if (!is_member() && IsForOthers(CollectiveKindName(collective.kind))) {
     return Work();
   }

@@ -278,6 +278,7 @@ template <typename T, typename Element>
 std::shared_ptr<const std::vector<T>> Remembered(ReduceOp op, int world_size,
                                                  int rank, size_t count,
                                                  const Element& element) {
+  // A MiB of one byte each is asked for by every collective of eight ranks.
   constexpr size_t kVeryMany = size_t{5} << 18;
   const auto extended = [&](std::vector<T> values) {
     values.reserve(count);

@@ -27,8 +27,8 @@ std::string Council::Refusal::Describe() const {
 
 absl::Status Council::Run(Collective collective) {
   collective.step = step_;
-  collective.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
-      deadline_ - Clock::now());
+  collective.timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
   collective.deadline = deadline_;
   // Nobody else has it.
   Mutex mutex;

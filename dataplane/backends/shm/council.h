@@ -1,6 +1,7 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_COUNCIL_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_COUNCIL_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -34,7 +35,10 @@ class Council {
 
   // `engine` lives longer. Texts call it `step`.
   Council(gloo_internal::Engine& engine, Step step, Instant deadline)
-      : engine_(engine), step_(step), deadline_(deadline) {}
+      : engine_(engine),
+        step_(step),
+        deadline_(deadline),
+        timeout_(std::max(Clock::duration(0), deadline - Clock::now())) {}
 
   int rank() const { return engine_.mesh().rank(); }
   int world_size() const { return engine_.mesh().world_size(); }
@@ -80,6 +84,8 @@ class Council {
   gloo_internal::Engine& engine_;
   const Step step_;
   const Instant deadline_;
+  // Of all of it.
+  const Clock::duration timeout_;
 };
 
 }  // namespace muster::dataplane::shm_internal

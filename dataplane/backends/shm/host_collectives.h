@@ -39,9 +39,10 @@ class HostCollectives : public gloo_internal::Shortcut {
                   gloo_internal::Mesh& mesh, const HostTraits& traits);
   ~HostCollectives() override { board_.Leave(/*has_failed=*/false); }
 
-  // From the next collective on, while none runs: goes before the table; and
-  // what rehearsal.h has found out.
+  // Goes before the table from the next collective on. None runs.
   void Force(Algorithm algorithm);
+
+  // As Circumstances::reads_fast, which they are not before. The same.
   void SetReadsFast(bool reads_fast);
 
   absl::Status Run(const Collective& collective) override;

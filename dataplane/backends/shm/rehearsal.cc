@@ -1,65 +1,84 @@
 #include "dataplane/backends/shm/rehearsal.h"
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
-#include <vector>
+#include <memory>
+#include <new>
 
 #include "absl/status/status.h"
 #include "dataplane/backends/shm/selection.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
 #include "dataplane/tensor.h"
+#include "glog/logging.h"
 
 namespace muster::dataplane::shm_internal {
 namespace {
 
-// In the middle of the sizes for which the table asks.
-constexpr size_t kBytes = 512 << 10;
+// In the middle of the sizes for which selection.cc asks.
+constexpr int64_t kBytes = 512 << 10;
 
 // The quickest turn counts: the first finds new pages, and other programs are
-// in the way of some. It is of several, since a rank may be ahead of another
-// one.
+// in the way of some. It is of several calls, since a rank may be ahead of
+// another one.
 constexpr int kTurns = 3;
 constexpr int kCalls = 4;
 
-constexpr Algorithm kWays[] = {Algorithm::kStaged, Algorithm::kSingleCopy};
+// What a turn takes.
+struct Times {
+  Clock::duration staged = Clock::duration::max();
+  Clock::duration single_copy = Clock::duration::max();
+};
+
+// Runs a turn, and has `least` be what it takes if that is less.
+absl::Status TakeTurn(Council& council, const Collective& collective,
+                      Clock::duration& least) {
+  const Instant began = Clock::now();
+  for (int call = 0; call < kCalls; ++call) {
+    absl::Status status = council.Run(collective);
+    if (!status.ok()) return status;
+  }
+  least = std::min(least, Clock::now() - began);
+  return absl::OkStatus();
+}
 
 }  // namespace
 
 absl::Status Rehearse(Council& council, HostCollectives& collectives) {
-  // By way.
-  using Times = std::array<int64_t, std::size(kWays)>;
+  const std::unique_ptr<uint8_t[]> memory(new (std::nothrow) uint8_t[kBytes]());
+  const auto refusal = council.FindRefusal(
+      memory == nullptr ? absl::ResourceExhaustedError("no memory")
+                        : absl::OkStatus());
+  if (!refusal.ok()) return refusal.status();
+  // A group needs none of this.
+  if (refusal->has_value()) return absl::OkStatus();
+  const Collective broadcast = {
+      .kind = CollectiveKind::kBroadcast,
+      .tensors = {Tensor(memory.get(), DataType::kUint8, {kBytes})}};
   Times own;
-  own.fill(INT64_MAX);
-  std::vector<uint8_t> tensor(kBytes);
-  const Collective broadcast = {.kind = CollectiveKind::kBroadcast,
-                                .tensors = {Tensor(tensor)}};
   for (int turn = 0; turn < kTurns; ++turn) {
-    for (size_t way = 0; way < std::size(kWays); ++way) {
-      collectives.Force(kWays[way]);
-      const Instant began = Clock::now();
-      for (int call = 0; call < kCalls; ++call) {
-        absl::Status status = council.Run(broadcast);
-        if (!status.ok()) return status;
-      }
-      own[way] = std::min<int64_t>(
-          own[way], (Clock::now() - began) / std::chrono::nanoseconds(1));
-    }
+    collectives.Force(Algorithm::kStaged);
+    absl::Status status = TakeTurn(council, broadcast, own.staged);
+    if (!status.ok()) return status;
+    collectives.Force(Algorithm::kSingleCopy);
+    status = TakeTurn(council, broadcast, own.single_copy);
+    if (!status.ok()) return status;
   }
   const auto all = council.Hear(own);
   if (!all.ok()) return all.status();
-  Times slowest = {};
+  Times slowest = {.staged = {}, .single_copy = {}};
   for (const Times& times : *all) {
-    for (size_t way = 0; way < times.size(); ++way) {
-      slowest[way] = std::max(slowest[way], times[way]);
-    }
+    slowest.staged = std::max(slowest.staged, times.staged);
+    slowest.single_copy = std::max(slowest.single_copy, times.single_copy);
   }
+  const bool reads_fast = slowest.single_copy < slowest.staged;
+  VLOG(1) << "backend shm rehearsed: reads_fast=" << reads_fast
+          << " staged_us=" << slowest.staged / std::chrono::microseconds(kCalls)
+          << " single_copy_us="
+          << slowest.single_copy / std::chrono::microseconds(kCalls);
   collectives.Force(Algorithm::kFastest);
-  collectives.SetReadsFast(slowest[1] < slowest[0]);
+  collectives.SetReadsFast(reads_fast);
   return absl::OkStatus();
 }
 

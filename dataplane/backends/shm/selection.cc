@@ -91,9 +91,10 @@ constexpr Row kTable[] = {
 // crosses from one cache to the other twice; what does not fit into them comes
 // from memory anyway, and there pages are found more slowly than slots are
 // filled.
+// (`muster-bench --tune=1` on such a machine.)
 struct Reading {
   CollectiveKind kind;
-  size_t above;
+  size_t bytes_above;
   size_t bytes_max;
 };
 
@@ -171,7 +172,7 @@ Algorithm SelectAlgorithm(CollectiveKind kind,
   if (memory == Memory::kOrdinary && forced == Algorithm::kFastest &&
       circumstances.reads_fast) {
     for (const Reading& reading : kReadings) {
-      if (reading.kind == kind && circumstances.bytes > reading.above &&
+      if (reading.kind == kind && circumstances.bytes > reading.bytes_above &&
           circumstances.bytes <= reading.bytes_max) {
         return Algorithm::kSingleCopy;
       }

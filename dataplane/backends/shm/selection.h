@@ -47,7 +47,7 @@ struct Circumstances {
   size_t bytes = 0;
 };
 
-// What the table says for `kind`; never kFastest. `forced` goes before it where
+// What the tables say for `kind`; never kFastest. `forced` goes before it where
 // `kind` has such an algorithm: `muster-bench --tune` measures with it.
 Algorithm SelectAlgorithm(CollectiveKind kind,
                           const Circumstances& circumstances, Algorithm forced);

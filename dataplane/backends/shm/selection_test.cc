@@ -79,7 +79,7 @@ TEST(SelectionTest, RanksThatReadFastReadWhatIsNeitherSmallNorHuge) {
     EXPECT_EQ(select(kind, 1 << 20), Algorithm::kSingleCopy);
     EXPECT_NE(select(kind, 1 << 20, /*reads_fast=*/false),
               Algorithm::kSingleCopy);
-    EXPECT_EQ(select(kind, 1 << 20, true, Memory::kSymmetric),
+    EXPECT_EQ(select(kind, 1 << 20, /*reads_fast=*/true, Memory::kSymmetric),
               Algorithm::kSymmetric);
     EXPECT_NE(select(kind, 128 << 10), Algorithm::kSingleCopy);
   }

@@ -86,6 +86,8 @@ uint64_t ProcessorBits() {
 struct Self {
   HostIdentity identity = {};
   uint64_t processors = 0;
+  // Of its host, as far as it knows.
+  int64_t online = 0;
   // It reads the memory of all others: they are its host.
   bool is_near_all = false;
   bool is_fenced_by_sleepers = false;
@@ -97,9 +99,12 @@ struct Self {
 // Whether these ranks, of one host, have fewer processors than they are.
 bool IsCrowded(const std::vector<int>& ranks, const std::vector<Self>& all) {
   uint64_t together = 0;
-  for (const int rank : ranks) together |= all[rank].processors;
-  const auto processors =
-      ~together == 0 ? sysconf(_SC_NPROCESSORS_ONLN) : std::popcount(together);
+  int64_t online = all[ranks.front()].online;
+  for (const int rank : ranks) {
+    together |= all[rank].processors;
+    online = std::min(online, all[rank].online);
+  }
+  const int64_t processors = ~together == 0 ? online : std::popcount(together);
   return processors < static_cast<int64_t>(ranks.size());
 }
 
@@ -381,7 +386,8 @@ absl::Status SetShortcut(Council& council, const std::string& group_name,
         std::move(segment), sharing.regions, engine.mesh(), traits);
     HostCollectives& own = *collectives;
     engine.SetShortcut(std::move(collectives));
-    const bool has_choice = traits.reads_memory && !traits.board.is_crowded &&
+    const bool has_choice = hosts.world_size() == 2 && traits.reads_memory &&
+                            !traits.board.is_crowded &&
                             traits.algorithm == Algorithm::kFastest;
     return has_choice ? shm_internal::Rehearse(council, own) : absl::OkStatus();
   }
@@ -406,6 +412,7 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   const auto all =
       council.Hear(Self{.identity = identity.value_or(HostIdentity()),
                         .processors = ProcessorBits(),
+                        .online = sysconf(_SC_NPROCESSORS_ONLN),
                         .is_near_all = engine.mesh().is_near_all(),
                         .is_fenced_by_sleepers = Board::IsFencedBySleepers(),
                         .refuses = !objection.ok(),

@@ -67,18 +67,18 @@ class SingleCopy : public Rounds {
     uint64_t address = 0;
     Regions::Place place = {};
   };
-  // Where a block is, and how others get at it.
-  struct Found {
-    Block block = {};
-    Origin origin = {};
-    Reach reach = Reach::kMapped;
-  };
   // The same, as this rank gets at it.
   struct Source {
     // In the other process.
     uint64_t address = 0;
     // Here; null if it is not.
     std::byte* mapped = nullptr;
+  };
+  // Where a block is, and how others get at it.
+  struct Found {
+    Block block = {};
+    Origin origin = {};
+    Reach reach = Reach::kMapped;
   };
 
   // Fills in what this rank gives and takes.
@@ -239,10 +239,11 @@ SingleCopy::Found SingleCopy::Find(const Block& block) {
 
 SingleCopy::Reach SingleCopy::ShowOrigins(std::byte* to) {
   Reach reach = Reach::kMapped;
-  // Of what nobody reads nothing needs to be found.
   Found found;
   for (int peer = 0; peer < world_size_; ++peer) {
-    const Block block = peer == rank_ ? Block() : give_[peer];
+    // What it gives itself nobody reads there.
+    if (peer == rank_) continue;
+    const Block& block = give_[peer];
     // To ask the system takes as long as a small collective, and what all get
     // is mostly the same.
     if (block.data != found.block.data || block.count != found.block.count) {
@@ -311,6 +312,7 @@ absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
     reach = std::min(reach, offer.reach);
     all_is_shown_ &= offer.shows_all != 0;
     factors_[peer] = offer.factor;
+    if (peer == rank_) continue;
     Origin origin;
     std::memcpy(&origin, theirs + sizeof(offer) + rank_ * sizeof(origin),
                 sizeof(origin));

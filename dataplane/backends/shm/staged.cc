@@ -436,7 +436,7 @@ absl::Status Staged::AllToAll() {
       single ? gloo_internal::CutBlocks(collective().outputs[0],
                                         collective().output_splits, world_size_)
              : BlocksOf(collective().outputs, world_size_);
-  gloo_internal::CopyBlock(take[rank_], give[rank_], element_bytes_);
+  const Block own = give[rank_];
   give[rank_].count = 0;
   const size_t per_round =
       (kPayloadBytes - row_bytes()) / world_size_ / element_bytes_;
@@ -453,6 +453,7 @@ absl::Status Staged::AllToAll() {
       rounds = RoundsFor(CountMax(), per_round);
       has_stopped_ = rounds > 1 && !goes_on_(BytesMax());
       if (has_stopped_) return absl::OkStatus();
+      gloo_internal::CopyBlock(take[rank_], own, element_bytes_);
     }
     for (const int peer : Others()) {
       const Block chunk =
