@@ -87,11 +87,10 @@ constexpr Row kTable[] = {
 };
 
 // What goes by single_copy, before the table, in ordinary memory of ranks that
-// read fast: of more bytes than these, up to those. What is copied twice
-// crosses from one cache to the other twice; what does not fit into them comes
-// from memory anyway, and there pages are found more slowly than slots are
-// filled.
-// (`muster-bench --tune=1` on such a machine.)
+// read fast: of more bytes than these, up to those, as `muster-bench --tune=1`
+// finds on a machine where they do. What is copied twice crosses from one cache
+// to the other twice; what does not fit into them comes from memory anyway, and
+// there pages are found more slowly than slots are filled.
 struct Reading {
   CollectiveKind kind;
   size_t bytes_above;
