@@ -53,6 +53,21 @@ std::vector<absl::Status> Outcomes(
   return outcomes;
 }
 
+// The same of one collective, of `count` elements each, that `change` makes
+// another one on some ranks.
+std::vector<absl::Status> OutcomesOf(
+    const std::string& backend, int world_size, CollectiveKind kind,
+    size_t count,
+    const std::function<void(int rank, Collective& collective)>& change) {
+  return Outcomes(backend, world_size, [&](int rank) {
+    auto sample = std::make_unique<Sample>(
+        kind,
+        SampleOptions{.rank = rank, .world_size = world_size, .count = count});
+    change(rank, sample->collective);
+    return sample;
+  });
+}
+
 // All have failed, none by waiting, and the text shows the two that differ.
 void ExpectMismatch(const std::vector<absl::Status>& outcomes,
                     const std::string& one, const std::string& other) {
@@ -105,14 +120,12 @@ TEST_P(DisagreementConformance, DifferentReductionsAreAnErrorThatShowsBoth) {
     if (!IsReduction(kind)) continue;
     for (const size_t count : {kSmall, kStream}) {
       SCOPED_TRACE(absl::StrCat(CollectiveKindName(kind), " of ", count));
-      const auto outcomes = Outcomes(backend(), world_size(), [&](int rank) {
-        auto sample = std::make_unique<Sample>(
-            kind,
-            SampleOptions{
-                .rank = rank, .world_size = world_size(), .count = count});
-        if (rank == 0) sample->collective.reduce_op = ReduceOp::kMax;
-        return sample;
-      });
+      const auto outcomes = OutcomesOf(backend(), world_size(), kind, count,
+                                       [](int rank, Collective& collective) {
+                                         if (rank == 0)
+                                           collective.reduce_op =
+                                               ReduceOp::kMax;
+                                       });
       ExpectMismatch(outcomes, "max", "sum");
     }
   }
@@ -208,15 +221,13 @@ TEST_P(DisagreementConformance, WhoExpectsNothingDoesNotLoseWhatHeIsGiven) {
        {CollectiveKind::kAllToAll, CollectiveKind::kScatter}) {
     for (const size_t count : {kSmall, kStream}) {
       SCOPED_TRACE(absl::StrCat(CollectiveKindName(kind), " of ", count));
-      const auto outcomes = Outcomes(backend(), world_size(), [&](int rank) {
-        auto sample = std::make_unique<Sample>(
-            kind,
-            SampleOptions{
-                .rank = rank, .world_size = world_size(), .count = count});
-        Tensor& output = sample->collective.outputs[0];
-        if (rank == 1) output = Tensor(output.data(), DataType::kFloat32, {0});
-        return sample;
-      });
+      const auto outcomes =
+          OutcomesOf(backend(), world_size(), kind, count,
+                     [](int rank, Collective& collective) {
+                       Tensor& output = collective.outputs[0];
+                       if (rank != 1) return;
+                       output = Tensor(output.data(), DataType::kFloat32, {0});
+                     });
       ExpectMismatch(outcomes, std::string(CollectiveKindName(kind)), "rank 0");
     }
   }
@@ -227,20 +238,15 @@ TEST_P(DisagreementConformance, UnevenSizesThatDisagreeAreAnErrorNotAHang) {
        {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
     for (const size_t count : {kSmall, kStream}) {
       SCOPED_TRACE(absl::StrCat(CollectiveKindName(kind), " of ", count));
-      const auto outcomes = Outcomes(backend(), world_size(), [&](int rank) {
-        auto sample = std::make_unique<Sample>(
-            kind,
-            SampleOptions{
-                .rank = rank, .world_size = world_size(), .count = count});
-        Collective& collective = sample->collective;
-        auto& list = kind == CollectiveKind::kAllGather ? collective.outputs
-                                                        : collective.inputs;
-        if (rank == 0) {
-          list[1] = Tensor(list[1].data(), DataType::kFloat32,
-                           {static_cast<int64_t>(count - 1)});
-        }
-        return sample;
-      });
+      const auto outcomes = OutcomesOf(
+          backend(), world_size(), kind, count,
+          [&](int rank, Collective& collective) {
+            auto& list = kind == CollectiveKind::kAllGather ? collective.outputs
+                                                            : collective.inputs;
+            if (rank != 0) return;
+            list[1] = Tensor(list[1].data(), DataType::kFloat32,
+                             {static_cast<int64_t>(count - 1)});
+          });
       ExpectMismatch(outcomes, std::string(CollectiveKindName(kind)), "rank 0");
     }
   }

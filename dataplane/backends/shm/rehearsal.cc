@@ -1,6 +1,7 @@
 #include "dataplane/backends/shm/rehearsal.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>

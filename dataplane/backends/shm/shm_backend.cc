@@ -86,7 +86,7 @@ uint64_t ProcessorBits() {
 struct Self {
   HostIdentity identity = {};
   uint64_t processors = 0;
-  // Of its host, as far as it knows.
+  // How many of them its system has.
   int64_t online = 0;
   // It reads the memory of all others: they are its host.
   bool is_near_all = false;
