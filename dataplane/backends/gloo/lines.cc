@@ -34,8 +34,9 @@ constexpr size_t kAheadBytes = 4 << 10;
 
 }  // namespace
 
-Lines::Lines(int world_size)
-    : woken_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+Lines::Lines(int rank, int world_size)
+    : rank_(rank),
+      woken_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       woken_error_(woken_ < 0 ? errno : 0),
       lines_(world_size) {}
 
@@ -106,6 +107,15 @@ uint64_t Lines::PostReceive(int peer, void* data, size_t bytes) {
   return line.received + line.receives.size();
 }
 
+Lines::Progress Lines::ProgressOf(ssize_t moved) {
+  if (moved > 0) return Progress::kMoved;
+  if (moved < 0 && IsTemporary(errno)) return Progress::kNothing;
+  if (moved < 0 && errno == EFAULT) {
+    bad_memory_ = BadMemory(rank_, std::strerror(errno));
+  }
+  return Progress::kBroken;
+}
+
 Lines::Progress Lines::Send(Line& line) {
   bool moved = false;
   while (!line.sends.empty()) {
@@ -121,8 +131,9 @@ Lines::Progress Lines::Send(Line& line) {
       header.msg_iovlen = 2;
       const ssize_t sent =
           sendmsg(line.socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent < 0 && !IsTemporary(errno)) return Progress::kBroken;
-      if (sent <= 0) break;
+      const Progress progress = ProgressOf(sent);
+      if (progress == Progress::kBroken) return progress;
+      if (progress == Progress::kNothing) break;
       moved = true;
       const size_t sent_of_head = std::min<size_t>(sent, message.head_bytes);
       message.head_bytes -= sent_of_head;
@@ -164,9 +175,14 @@ Lines::Progress Lines::TakeOffered(Line& line, size_t& turn) {
   Head& offer = line.offered.front();
   Incoming& part = line.receives.front();
   const size_t bytes = std::min(part.bytes, kTakenTurnBytes);
+  if (offer.bytes != part.bytes || !line.memory.has_value()) {
+    return Progress::kBroken;
+  }
   // It can be read unless the peer has closed its lines, or has died.
-  if (offer.bytes != part.bytes || !line.memory.has_value() ||
-      !line.memory->Read(offer.address, part.data, bytes)) {
+  if (!line.memory->Read(offer.address, part.data, bytes)) {
+    const auto peer = static_cast<int>(&line - lines_.data());
+    bad_memory_ =
+        line.memory->WhyUnread(rank_, peer, offer.address, part.data, bytes);
     return Progress::kBroken;
   }
   turn = 0;
@@ -218,10 +234,8 @@ Lines::Progress Lines::ReceiveHead(Line& line, size_t& turn) {
   line.ahead_end = there;
   const ssize_t received = recv(line.socket, line.ahead.data() + there,
                                 line.ahead.size() - there, MSG_DONTWAIT);
-  if (received == 0 || (received < 0 && !IsTemporary(errno))) {
-    return Progress::kBroken;
-  }
-  if (received < 0) return Progress::kNothing;
+  const Progress progress = ProgressOf(received);
+  if (progress != Progress::kMoved) return progress;
   line.ahead_end += received;
   return Progress::kMoved;
 }
@@ -235,10 +249,8 @@ Lines::Progress Lines::ReceiveData(Line& line, size_t& turn) {
   message.msg_iov = parts;
   message.msg_iovlen = 2;
   const ssize_t received = recvmsg(line.socket, &message, MSG_DONTWAIT);
-  if (received == 0 || (received < 0 && !IsTemporary(errno))) {
-    return Progress::kBroken;
-  }
-  if (received < 0) return Progress::kNothing;
+  const Progress progress = ProgressOf(received);
+  if (progress != Progress::kMoved) return progress;
   const size_t of_head = std::min<size_t>(received, sizeof(head));
   const size_t of_part = received - of_head;
   if (of_head < sizeof(head) || head.kind != Kind::kData ||
@@ -276,10 +288,8 @@ Lines::Progress Lines::ReceiveInto(Line& line, Incoming& part, size_t& turn) {
   } else if (bytes > 0) {
     const ssize_t received =
         recv(line.socket, part.data, std::min(bytes, turn), MSG_DONTWAIT);
-    if (received == 0 || (received < 0 && !IsTemporary(errno))) {
-      return Progress::kBroken;
-    }
-    if (received < 0) return Progress::kNothing;
+    const Progress progress = ProgressOf(received);
+    if (progress != Progress::kMoved) return progress;
     moved = received;
     if (moved < bytes) turn = 0;
   }

@@ -1,6 +1,8 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_LINES_H_
 #define MUSTER_DATAPLANE_BACKENDS_GLOO_LINES_H_
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -31,14 +33,14 @@ class Lines {
     kDone,
     // Wake was called.
     kWoken,
-    // The connection has ended.
+    // The connection has ended, or some memory cannot be read or written.
     kBroken,
   };
 
   // By rank; none: what is posted goes through the connection.
   using Memories = std::vector<std::optional<PeerMemory>>;
 
-  explicit Lines(int world_size);
+  Lines(int rank, int world_size);
   ~Lines();
 
   Lines(const Lines&) = delete;
@@ -72,6 +74,8 @@ class Lines {
 
   // After kBroken: whose connection has ended.
   int broken_peer() const { return broken_peer_; }
+  // Or whose memory it is, and what is wrong with it; else OK.
+  const absl::Status& bad_memory() const { return bad_memory_; }
 
   // Ends what waits, and everything later. From any thread.
   void Wake();
@@ -149,6 +153,8 @@ class Lines {
   // How what has this size is sent on `line`, unless its memory cannot be read.
   static bool IsOffered(const Line& line, size_t bytes);
   void Activate(int peer);
+  // Of what the system has moved, or of -1 and an errno.
+  Progress ProgressOf(ssize_t moved);
   Progress Send(Line& line);
   Progress Receive(Line& line);
   // A step of Receive; `turn` is what may still be moved in it.
@@ -170,6 +176,7 @@ class Lines {
   template <typename Done>
   Outcome AwaitUntil(Done&& done);
 
+  const int rank_;
   const int woken_;  // an eventfd
   // errno of it.
   const int woken_error_;
@@ -177,6 +184,7 @@ class Lines {
   // Peers with which something is under way.
   std::vector<int> active_;
   int broken_peer_ = -1;
+  absl::Status bad_memory_;
 };
 
 }  // namespace muster::dataplane::gloo_internal

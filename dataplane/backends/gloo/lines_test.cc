@@ -3,9 +3,11 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <future>
 #include <memory>
@@ -14,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "dataplane/backends/gloo/peer_memory.h"
+#include "dataplane/culprit.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::gloo_internal {
@@ -60,7 +63,7 @@ class LinesTest : public ::testing::Test {
       if (near) memories[rank] = PeerMemory(marks_[rank]->place(), rank + 1);
     }
     for (int rank = 0; rank < world_size; ++rank) {
-      lines_.push_back(std::make_unique<Lines>(world_size));
+      lines_.push_back(std::make_unique<Lines>(rank, world_size));
       EXPECT_EQ(lines_[rank]->Take(sockets[rank], memories), absl::OkStatus());
     }
   }
@@ -271,6 +274,42 @@ TEST_F(LinesTest, WakeEndsWaitsUnderWayAndLaterOnes) {
   lines_[0]->Wake();
   EXPECT_EQ(lines_[0]->Write(1, message.data(), message.size(), "", 0),
             Outcome::kWoken);
+}
+
+TEST_F(LinesTest, MemoryThatIsNotThereIsNoFaultOfThePeer) {
+  ConnectAll(2);
+  const auto page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const page =
+      mmap(nullptr, page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  std::string text = "text";
+  const uint64_t sent = lines_[0]->PostSend(1, text.data(), text.size());
+  ASSERT_EQ(lines_[0]->AwaitSend(1, sent), Outcome::kDone);
+  const uint64_t received = lines_[1]->PostReceive(0, page, text.size());
+  EXPECT_EQ(lines_[1]->AwaitReceive(0, received), Outcome::kBroken);
+  EXPECT_TRUE(absl::IsFailedPrecondition(lines_[1]->bad_memory()));
+  EXPECT_EQ(CulpritRank(lines_[1]->bad_memory()), 1);
+  const uint64_t bad = lines_[0]->PostSend(1, page, page_bytes);
+  EXPECT_EQ(lines_[0]->AwaitSend(1, bad), Outcome::kBroken);
+  EXPECT_EQ(CulpritRank(lines_[0]->bad_memory()), 0);
+  EXPECT_EQ(munmap(page, page_bytes), 0);
+}
+
+TEST_F(LinesTest, APeersMemoryThatIsNotThereIsItsFault) {
+  ConnectAll(2, /*near=*/true);
+  constexpr size_t kBytes = 1 << 20;
+  auto* const bytes =
+      static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(bytes, MAP_FAILED);
+  ASSERT_EQ(mprotect(bytes + kBytes / 4, kBytes / 4, PROT_NONE), 0);
+  std::vector<std::byte> to(kBytes);
+  lines_[0]->PostSend(1, bytes, kBytes);
+  EXPECT_EQ(lines_[0]->Write(1, "x", 1, nullptr, 0), Outcome::kDone);
+  const uint64_t received = lines_[1]->PostReceive(0, to.data(), kBytes);
+  EXPECT_EQ(lines_[1]->AwaitReceive(0, received), Outcome::kBroken);
+  EXPECT_EQ(CulpritRank(lines_[1]->bad_memory()), 0);
+  EXPECT_EQ(munmap(bytes, kBytes), 0);
 }
 
 }  // namespace

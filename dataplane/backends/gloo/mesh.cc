@@ -119,7 +119,7 @@ class GlooMesh : public Mesh {
       : Mesh(options.rank, options.world_size),
         greeter_(options.rank, options.world_size),
         pairs_(options.rank, options.world_size, greeter_),
-        lines_(options.world_size),
+        lines_(options.rank, options.world_size),
         farewells_(options.world_size),
         how_gone_(options.world_size) {}
   ~GlooMesh() override { greeter_.Stop(); }
@@ -201,6 +201,7 @@ absl::Status GlooMesh::OnLine(int peer, Function&& function) {
     case Lines::Outcome::kBroken:
       break;
   }
+  if (!lines_.bad_memory().ok()) return lines_.bad_memory();
   return Gone(lines_.broken_peer(), /*quiet=*/false, absl::OkStatus());
 }
 

@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
 namespace muster::dataplane::gloo_internal {
 
 // Where a process keeps its mark, as it tells its peers.
@@ -44,6 +47,13 @@ class PeerMemory {
   // allowed, or is not there, or the mark was not there after it.
   bool Read(uint64_t from, void* to, size_t bytes) const;
 
+  // A Read of this process, rank `reader`, from rank `peer` has just failed:
+  // the memory of one of them is not what it was said to be
+  // (kFailedPrecondition, with that rank as the culprit). OK: the peer has
+  // gone.
+  absl::Status WhyUnread(int reader, int peer, uint64_t from, void* to,
+                         size_t bytes) const;
+
   // Whether it can be read at all.
   bool IsReadable() const { return Read(0, nullptr, 0); }
 
@@ -55,6 +65,10 @@ class PeerMemory {
 // Whether peers could read `bytes` of this process at `data`: not what belongs
 // to a device. All of it is taken to be of one kind.
 bool CanBeRead(const void* data, size_t bytes);
+
+// The error of rank `rank`, whose memory cannot be used as it was said:
+// kFailedPrecondition.
+absl::Status BadMemory(int rank, absl::string_view why);
 
 }  // namespace muster::dataplane::gloo_internal
 

@@ -7,10 +7,17 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/culprit.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::gloo_internal {
 namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
 
 constexpr uint64_t kValue = 0x1234567890abcdef;
 
@@ -83,7 +90,29 @@ TEST(PeerMemoryTest, WhatIsNotThereCannotBeRead) {
   const PeerMemory memory(mark.place(), kValue);
   EXPECT_TRUE(memory.Read(AddressOf(pages), copy.data(), page_bytes));
   EXPECT_FALSE(memory.Read(AddressOf(pages), copy.data(), copy.size()));
+  const absl::Status theirs =
+      memory.WhyUnread(3, 7, AddressOf(pages), copy.data(), copy.size());
+  EXPECT_TRUE(absl::IsFailedPrecondition(theirs)) << theirs;
+  EXPECT_THAT(
+      std::string(theirs.message()),
+      EndsWith(absl::StrCat("cannot be read: only ", page_bytes, " can be")));
+  EXPECT_EQ(CulpritRank(theirs), 7);
+  EXPECT_FALSE(memory.Read(AddressOf(copy.data()), pages, copy.size()));
+  const absl::Status own =
+      memory.WhyUnread(3, 7, AddressOf(copy.data()), pages, copy.size());
+  EXPECT_TRUE(absl::IsFailedPrecondition(own)) << own;
+  EXPECT_THAT(std::string(own.message()), HasSubstr(" cannot be written: "));
+  EXPECT_EQ(CulpritRank(own), 3);
   EXPECT_EQ(munmap(pages, page_bytes), 0);
+}
+
+TEST(PeerMemoryTest, APeerThatIsGoneIsTheReasonWhyItIsNotRead) {
+  Mark mark(kValue);
+  char byte = 'x';
+  const PeerMemory memory(mark.place(), kValue);
+  mark.Clear();
+  EXPECT_EQ(memory.WhyUnread(3, 7, AddressOf(&byte), &byte, 1),
+            absl::OkStatus());
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 //   ... --test_env=MUSTER_SHM_FAULT_SEED=17 --test_env=MUSTER_SHM_FAULTS=1
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,6 +36,7 @@ namespace muster::dataplane {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::ContainsRegex;
 using testing::ProcessWorld;
 using testing::RankOutcome;
 using testing::Sample;
@@ -229,6 +231,35 @@ TEST(ShmFaultsTest, NoRankHangsWhateverHappensToAnother) {
 
 TEST(ShmFaultsTest, NorInSendsAndReceives) {
   ExpectNoHang(/*in_collectives=*/false);
+}
+
+// Rank 0 broadcasts a tensor whose ends can be read, and its middle cannot.
+void ExpectRefusalOfAHole(const std::string& backend) {
+  constexpr size_t kBytes = 4 << 20;
+  ProcessWorld world(backend, 2, [&](Communicator& communicator) {
+    auto* const bytes =
+        static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    const bool is_root = communicator.rank() == 0;
+    if (is_root && mprotect(bytes + kBytes / 4, kBytes / 4, PROT_NONE) != 0) {
+      return std::string("mprotect failed");
+    }
+    return ReportOf(communicator.Run(
+        {.kind = CollectiveKind::kBroadcast,
+         .tensors = {Tensor(bytes, DataType::kUint8, {kBytes})}}));
+  });
+  for (const RankOutcome& outcome : world.Join()) {
+    EXPECT_THAT(outcome.report,
+                ContainsRegex("^FAILED_PRECONDITION culprit 0: broadcast #1 on "
+                              "group \"[^\"]*\": .*memory of rank 0: "));
+  }
+}
+
+TEST(ShmFaultsTest, ATensorThatCannotBeReadIsTheCulprit) {
+  ASSERT_EQ(setenv("MUSTER_SHM_ALGORITHM", "single_copy", 1), 0);
+  ExpectRefusalOfAHole("shm");
+  ASSERT_EQ(unsetenv("MUSTER_SHM_ALGORITHM"), 0);
+  ExpectRefusalOfAHole("gloo");
 }
 
 // A rank destroys its group in the middle of a collective, and goes on with its

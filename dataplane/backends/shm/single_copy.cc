@@ -332,9 +332,12 @@ absl::Status SingleCopy::Read(int peer, size_t offset, std::byte* to,
     // It can be read unless the peer has closed its connections, or has died.
     if (source.mapped != nullptr) {
       std::memcpy(to, source.mapped + offset, now);
-    } else if (memory == nullptr ||
-               !memory->Read(source.address + offset, to, now)) {
+    } else if (memory == nullptr) {
       return shop().mesh.Gone(peer);
+    } else if (const uint64_t from = source.address + offset;
+               !memory->Read(from, to, now)) {
+      absl::Status unread = memory->WhyUnread(rank_, peer, from, to, now);
+      return unread.ok() ? shop().mesh.Gone(peer) : unread;
     }
     offset += now;
     to += now;
