@@ -55,6 +55,10 @@ Engine::Engine(std::string group_name, std::unique_ptr<Mesh> mesh)
       executor_([this] { RunExecutor(); }),
       watchdog_([this] { RunWatchdog(); }) {}
 
+Engine::~Engine() {
+  if (executor_.joinable()) Stop();
+}
+
 void Engine::SetShortcut(std::unique_ptr<Shortcut> shortcut) {
   MutexLock lock(mutex_);
   if (!abort_cause_.ok()) shortcut->Wake();

@@ -62,8 +62,8 @@ class Engine {
     point_to_point_->SetMail(std::move(mail));
   }
 
-  // After Stop, which must have been called.
-  ~Engine() = default;
+  // Stops it if that was not done.
+  ~Engine();
 
   // Until Stop.
   Mesh& mesh() { return *mesh_; }

@@ -136,15 +136,6 @@ class FakeMesh : public Mesh {
 
 class EngineTest : public ::testing::Test {
  protected:
-  ~EngineTest() override {
-    if (!stopped_) Stop();
-  }
-
-  void Stop() {
-    stopped_ = true;
-    engine_->Stop();
-  }
-
   Collective NextBarrier(Instant deadline = Instant::max()) {
     return {.timeout = milliseconds(50),
             .deadline = deadline,
@@ -181,7 +172,6 @@ class EngineTest : public ::testing::Test {
       std::make_shared<Engine>("g", std::make_unique<FakeMesh>(network_));
   uint64_t sequence_ = 0;
   Mutex order_;
-  bool stopped_ = false;
 };
 
 TEST_F(EngineTest, WorksCompleteInTheOrderOfStartWhoeverRunsThem) {
@@ -409,7 +399,7 @@ TEST_F(EngineTest, StopWaitsForWhoeverRunsACollective) {
     EXPECT_EQ(RunBarrier(), absl::CancelledError("group \"g\" was destroyed"));
   });
   AwaitReceive();
-  const auto stopped = std::async(std::launch::async, [&] { Stop(); });
+  const auto stopped = std::async(std::launch::async, [&] { engine_->Stop(); });
   {
     MutexLock lock(network_->mutex);
     while (network_->farewells.empty()) network_->changed.Wait(network_->mutex);

@@ -113,10 +113,7 @@ absl::StatusOr<std::shared_ptr<Engine>> JoinGroup(
   auto engine = std::make_shared<Engine>(options.group_name, *std::move(mesh));
   if (options.world_size == 1) return engine;
   absl::Status met = Meet(options, connected, *engine);
-  if (!met.ok()) {
-    engine->Stop();
-    return met;
-  }
+  if (!met.ok()) return met;
   return engine;
 }
 

@@ -471,10 +471,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
   if (!engine.ok()) return engine.status();
   absl::StatusOr<Sharing> sharing =
       options.world_size > 1 ? ShareMemory(options, **engine) : Sharing();
-  if (!sharing.ok()) {
-    (*engine)->Stop();
-    return sharing.status();
-  }
+  if (!sharing.ok()) return sharing.status();
   if (!sharing->why_not.empty()) {
     const std::string what =
         absl::StrCat("backend shm: the ranks of group \"", options.group_name,
