@@ -100,14 +100,14 @@ struct Reading {
 constexpr Reading kReadings[] = {
     {CollectiveKind::kAllReduce, 512 << 10, 8 << 20},
     {CollectiveKind::kBroadcast, 128 << 10, 8 << 20},
-    {CollectiveKind::kAllGather, 256 << 10, 8 << 20},
-    {CollectiveKind::kAllGatherIntoTensor, 256 << 10, 8 << 20},
+    {CollectiveKind::kAllGather, 128 << 10, 8 << 20},
+    {CollectiveKind::kAllGatherIntoTensor, 128 << 10, 8 << 20},
     {CollectiveKind::kGather, 512 << 10, 8 << 20},
-    {CollectiveKind::kScatter, 256 << 10, 8 << 20},
-    {CollectiveKind::kReduceScatter, 512 << 10, 8 << 20},
-    {CollectiveKind::kReduceScatterTensor, 512 << 10, 8 << 20},
-    {CollectiveKind::kAllToAll, 256 << 10, kAnyBytes},
-    {CollectiveKind::kAllToAllSingle, 256 << 10, kAnyBytes},
+    {CollectiveKind::kScatter, 128 << 10, 8 << 20},
+    {CollectiveKind::kReduceScatter, 128 << 10, 8 << 20},
+    {CollectiveKind::kReduceScatterTensor, 128 << 10, 8 << 20},
+    {CollectiveKind::kAllToAll, 128 << 10, kAnyBytes},
+    {CollectiveKind::kAllToAllSingle, 128 << 10, kAnyBytes},
 };
 
 struct Name {

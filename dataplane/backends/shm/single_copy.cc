@@ -1,6 +1,7 @@
 #include "dataplane/backends/shm/single_copy.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -22,9 +23,11 @@ namespace {
 using gloo_internal::BlockOf;
 using gloo_internal::BlocksOf;
 
-// What of each rank is combined at once: those of a few stay in the cache of a
-// processor, between being read and being combined.
-constexpr size_t kPieceBytes = 64 << 10;
+// What of all ranks together is combined at once stays in a processor's cache,
+// between being read and being combined. What of each one at the least: to have
+// the system read takes 2 us, however little it is.
+constexpr size_t kPiecesBytes = 1 << 20;
+constexpr size_t kPieceBytesMin = 64 << 10;
 
 // Of collectives whose sizes their ranks do not know of each other: up to here
 // a rank shows what it gives, beside where that is. If all do, nobody has to go
@@ -39,6 +42,8 @@ class SingleCopy : public Rounds {
   SingleCopy(Workshop& shop, const Collective& collective, Where where)
       : Rounds(shop, collective),
         where_(where),
+        piece_bytes_(std::max(kPieceBytesMin,
+                              std::bit_floor(kPiecesBytes / world_size_))),
         give_(world_size_),
         take_(world_size_),
         expected_(world_size_),
@@ -108,7 +113,7 @@ class SingleCopy : public Rounds {
   // Each combines its part, and takes the others' from them.
   absl::Status AllReduce(const Reduction& reduction);
 
-  // Elements of what `peer` gives this rank, from `first` on, kPieceBytes at
+  // Elements of what `peer` gives this rank, from `first` on, piece_bytes_ at
   // most: where they are, or read to this rank's scratch.
   absl::StatusOr<const std::byte*> Operand(int peer, size_t first,
                                            size_t count);
@@ -119,6 +124,8 @@ class SingleCopy : public Rounds {
   absl::Status Part();
 
   const Where where_;
+  // What of each rank is combined at once.
+  const size_t piece_bytes_;
   Blocks give_;
   Blocks take_;
   // How many elements each rank must give this one.
@@ -363,7 +370,8 @@ absl::StatusOr<const std::byte*> SingleCopy::Operand(int peer, size_t first,
   const size_t offset = first * element_bytes_;
   if (peer == rank_) return give_[rank_].data + offset;
   if (sources_[peer].mapped != nullptr) return sources_[peer].mapped + offset;
-  std::byte* const to = Scratch(world_size_ * kPieceBytes) + peer * kPieceBytes;
+  std::byte* const to =
+      Scratch(world_size_ * piece_bytes_) + peer * piece_bytes_;
   absl::Status status = Read(peer, offset, to, count * element_bytes_);
   if (!status.ok()) return status;
   return to;
@@ -371,7 +379,7 @@ absl::StatusOr<const std::byte*> SingleCopy::Operand(int peer, size_t first,
 
 absl::Status SingleCopy::Combine(const Reduction& reduction,
                                  const Block& result, size_t first) {
-  const size_t at_once = kPieceBytes / element_bytes_;
+  const size_t at_once = piece_bytes_ / element_bytes_;
   absl::InlinedVector<const void*, 16> operands(world_size_);
   for (size_t done = 0; done < result.count; done += at_once) {
     absl::Status aborted = shop().mesh.abort_cause();
