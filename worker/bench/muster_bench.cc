@@ -263,9 +263,10 @@ int Tune(const BenchOptions& options,
     }
     rows += TableRows(
         *operation,
-        FieldsOf(options.backend, options.nproc,
-                 static_cast<int>(std::thread::hardware_concurrency()),
-                 options.is_symmetric),
+        {.backend = options.backend,
+         .ranks = options.nproc,
+         .processors = static_cast<int>(std::thread::hardware_concurrency()),
+         .is_symmetric = options.is_symmetric},
         std::move(samples));
   }
   std::cout << rows;

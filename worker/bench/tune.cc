@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -21,6 +23,8 @@ using Names = std::vector<std::string>;
 // one to have a row.
 constexpr double kClearly = 1.1;
 
+constexpr char kReading[] = "single_copy";
+
 Names OfGloo(const Operation& operation, bool) {
   switch (operation.verb) {
     case Operation::Verb::kAllReduce:
@@ -33,7 +37,7 @@ Names OfGloo(const Operation& operation, bool) {
 }
 
 Names OfShm(const Operation& operation, bool is_symmetric) {
-  const char* const direct = is_symmetric ? "symmetric" : "single_copy";
+  const char* const direct = is_symmetric ? "symmetric" : kReading;
   switch (operation.verb) {
     case Operation::Verb::kAllReduce:
       return {"one_round", "by_parts", direct};
@@ -66,6 +70,78 @@ std::string Enumerator(absl::string_view name) {
   return text;
 }
 
+// What stands in a row between the collective and the size.
+std::string FieldsOf(const TuneSetting& setting) {
+  if (setting.backend == "gloo") return absl::StrCat(setting.ranks);
+  return absl::StrCat(
+      "Memory::", setting.is_symmetric ? "kSymmetric" : "kOrdinary", ", ",
+      setting.ranks, ", ",
+      setting.ranks > setting.processors ? "true" : "false");
+}
+
+// Consecutive sizes, the least of which is above `bytes_above`, that go best by
+// one algorithm.
+struct Range {
+  int64_t bytes_above = 0;
+  int64_t bytes_max = 0;
+  std::string algorithm;
+  bool is_last = false;
+};
+
+std::vector<Range> BestRanges(const std::vector<TuneSample>& samples) {
+  // By size and algorithm, the least time.
+  std::map<int64_t, std::map<std::string, double>> times;
+  for (const TuneSample& sample : samples) {
+    double& time = times[sample.bytes]
+                       .emplace(sample.algorithm, sample.time_us)
+                       .first->second;
+    time = std::min(time, sample.time_us);
+  }
+  std::vector<Range> ranges;
+  for (const auto& [bytes, by_algorithm] : times) {
+    const auto fastest = std::min_element(
+        by_algorithm.begin(), by_algorithm.end(),
+        [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto kept = ranges.empty()
+                          ? by_algorithm.end()
+                          : by_algorithm.find(ranges.back().algorithm);
+    if (kept == by_algorithm.end() ||
+        kept->second > kClearly * fastest->second) {
+      const int64_t above = ranges.empty() ? 0 : ranges.back().bytes_max;
+      ranges.push_back({.bytes_above = above, .algorithm = fastest->first});
+    }
+    ranges.back().bytes_max = bytes;
+  }
+  if (!ranges.empty()) ranges.back().is_last = true;
+  return ranges;
+}
+
+std::string MaxOf(const Range& range) {
+  return range.is_last ? "kAnyBytes" : absl::StrCat(range.bytes_max);
+}
+
+bool HasReadings(const TuneSetting& setting) {
+  return setting.backend == "shm" && !setting.is_symmetric &&
+         setting.ranks == 2 && setting.processors >= 2;
+}
+
+// The widest range, as there is but one row for an operation; "": none.
+std::string ReadingRow(const Operation& operation,
+                       const std::vector<TuneSample>& samples) {
+  std::vector<Range> ranges = BestRanges(samples);
+  std::erase_if(ranges,
+                [](const Range& range) { return range.algorithm != kReading; });
+  if (ranges.empty()) return "";
+  const Range& widest =
+      *std::ranges::max_element(ranges, std::less<>(), [](const Range& range) {
+        return static_cast<double>(range.bytes_max) /
+               static_cast<double>(std::max<int64_t>(range.bytes_above, 1));
+      });
+  return absl::StrCat("    {CollectiveKind::", Enumerator(operation.name), ", ",
+                      widest.bytes_above, ", ", MaxOf(widest),
+                      "},  // kReadings\n");
+}
+
 }  // namespace
 
 const Tunable* FindTunable(const std::string& backend) {
@@ -75,49 +151,22 @@ const Tunable* FindTunable(const std::string& backend) {
   return nullptr;
 }
 
-std::string FieldsOf(const std::string& backend, int ranks, int processors,
-                     bool is_symmetric) {
-  if (backend == "gloo") return absl::StrCat(ranks);
-  return absl::StrCat("Memory::", is_symmetric ? "kSymmetric" : "kOrdinary",
-                      ", ", ranks, ", ", ranks > processors ? "true" : "false");
-}
-
-std::string TableRows(const Operation& operation, const std::string& fields,
+std::string TableRows(const Operation& operation, const TuneSetting& setting,
                       std::vector<TuneSample> samples) {
-  // By size and algorithm, the least time.
-  std::map<int64_t, std::map<std::string, double>> times;
-  for (const TuneSample& sample : samples) {
-    double& time = times[sample.bytes]
-                       .emplace(sample.algorithm, sample.time_us)
-                       .first->second;
-    time = std::min(time, sample.time_us);
-  }
-  std::map<int64_t, std::string> best;
-  std::string last;
-  for (const auto& [bytes, by_algorithm] : times) {
-    const auto fastest = std::min_element(
-        by_algorithm.begin(), by_algorithm.end(),
-        [](const auto& a, const auto& b) { return a.second < b.second; });
-    const auto kept = by_algorithm.find(last);
-    if (kept == by_algorithm.end() ||
-        kept->second > kClearly * fastest->second) {
-      last = fastest->first;
-    }
-    best[bytes] = last;
+  std::string reading;
+  if (HasReadings(setting)) {
+    reading = ReadingRow(operation, samples);
+    std::erase_if(samples, [](const TuneSample& sample) {
+      return sample.algorithm == kReading;
+    });
   }
   std::string rows;
-  for (auto size = best.begin(); size != best.end(); ++size) {
-    const auto next = std::next(size);
-    const std::string& name = size->second;
-    // One row for neighbours that are the same.
-    if (next != best.end() && next->second == name) continue;
-    absl::StrAppend(
-        &rows, "    {CollectiveKind::", Enumerator(operation.name), ", ",
-        fields, ", ",
-        next == best.end() ? "kAnyBytes" : absl::StrCat(size->first),
-        ", Algorithm::", Enumerator(name), "},\n");
+  for (const Range& range : BestRanges(samples)) {
+    absl::StrAppend(&rows, "    {CollectiveKind::", Enumerator(operation.name),
+                    ", ", FieldsOf(setting), ", ", MaxOf(range),
+                    ", Algorithm::", Enumerator(range.algorithm), "},\n");
   }
-  return rows;
+  return rows + reading;
 }
 
 absl::StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file) {

@@ -31,16 +31,22 @@ struct Tunable {
 // Null: nothing can be tuned of that backend.
 const Tunable* FindTunable(const std::string& backend);
 
+// Where samples were taken.
+struct TuneSetting {
+  std::string backend;
+  int ranks = 0;
+  int processors = 0;
+  bool is_symmetric = false;
+};
+
 // Rows of the backend's table (dataplane/backends/*/selection.cc) that say of
 // each size the algorithm that was fastest, or that of the size before if no
-// other one was clearly faster. `fields` are what stands between
-// the collective and the size in a row.
-std::string TableRows(const Operation& operation, const std::string& fields,
+// other one was clearly faster. Of ordinary memory of two ranks of shm that
+// have a processor each, whose groups find out themselves whether reading is
+// fast: rows without single_copy, and one of the table of readings, if any size
+// went faster by it.
+std::string TableRows(const Operation& operation, const TuneSetting& setting,
                       std::vector<TuneSample> samples);
-
-// Those fields, of so many ranks on so many processors.
-std::string FieldsOf(const std::string& backend, int ranks, int processors,
-                     bool is_symmetric);
 
 // The samples of a file that muster-bench has written, each with the algorithm
 // that ran, which need not be the one that was asked for. Errors:

@@ -1,8 +1,10 @@
 #include "worker/bench/tune.h"
 
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -11,8 +13,11 @@
 namespace muster::worker::bench {
 namespace {
 
+const TuneSetting kGloo = {.backend = "gloo", .ranks = 4, .processors = 2};
+const TuneSetting kCrowded = {.backend = "shm", .ranks = 4, .processors = 2};
+
 TEST(TuneTest, RowsSayTheFastestOfEachSize) {
-  EXPECT_EQ(TableRows(*FindOperation("all_reduce"), "4",
+  EXPECT_EQ(TableRows(*FindOperation("all_reduce"), kGloo,
                       {{.bytes = 4, .algorithm = "ring", .time_us = 9},
                        {.bytes = 4, .algorithm = "doubling", .time_us = 3},
                        {.bytes = 1024, .algorithm = "doubling", .time_us = 3},
@@ -28,7 +33,7 @@ TEST(TuneTest, RowsSayTheFastestOfEachSize) {
 }
 
 TEST(TuneTest, WhatIsHardlyFasterHasNoRow) {
-  EXPECT_EQ(TableRows(*FindOperation("scatter"), "x",
+  EXPECT_EQ(TableRows(*FindOperation("scatter"), kCrowded,
                       {{.bytes = 4, .algorithm = "staged", .time_us = 2},
                        {.bytes = 4, .algorithm = "single_copy", .time_us = 3},
                        {.bytes = 8, .algorithm = "staged", .time_us = 5.4},
@@ -36,19 +41,45 @@ TEST(TuneTest, WhatIsHardlyFasterHasNoRow) {
                        {.bytes = 8, .algorithm = "single_copy", .time_us = 5},
                        {.bytes = 9, .algorithm = "staged", .time_us = 5.6},
                        {.bytes = 9, .algorithm = "single_copy", .time_us = 5}}),
-            "    {CollectiveKind::kScatter, x, 8, Algorithm::kStaged},\n"
-            "    {CollectiveKind::kScatter, x, kAnyBytes, "
-            "Algorithm::kSingleCopy},\n");
+            "    {CollectiveKind::kScatter, Memory::kOrdinary, 4, true, 8, "
+            "Algorithm::kStaged},\n"
+            "    {CollectiveKind::kScatter, Memory::kOrdinary, 4, true, "
+            "kAnyBytes, Algorithm::kSingleCopy},\n");
 }
 
-TEST(TuneTest, RowsHaveTheFieldsOfTheirBackend) {
-  EXPECT_EQ(FieldsOf("gloo", 4, 2, false), "4");
-  EXPECT_EQ(FieldsOf("shm", 4, 2, false), "Memory::kOrdinary, 4, true");
-  EXPECT_EQ(FieldsOf("shm", 4, 4, true), "Memory::kSymmetric, 4, false");
-  EXPECT_EQ(TableRows(*FindOperation("all_to_all_single"), "x",
-                      {{.bytes = 4, .algorithm = "single_copy", .time_us = 9}}),
-            "    {CollectiveKind::kAllToAllSingle, x, kAnyBytes, "
-            "Algorithm::kSingleCopy},\n");
+TEST(TuneTest, RowsSayWhereTheTensorsAre) {
+  EXPECT_EQ(
+      TableRows(
+          *FindOperation("all_to_all_single"),
+          {.backend = "shm", .ranks = 4, .processors = 4, .is_symmetric = true},
+          {{.bytes = 4, .algorithm = "symmetric", .time_us = 9}}),
+      "    {CollectiveKind::kAllToAllSingle, Memory::kSymmetric, 4, "
+      "false, kAnyBytes, Algorithm::kSymmetric},\n");
+}
+
+TEST(TuneTest, WhatRanksOfTheirOwnProcessorsReadIsATableOfItsOwn) {
+  const TuneSetting setting = {.backend = "shm", .ranks = 2, .processors = 2};
+  std::vector<TuneSample> samples;
+  // single_copy is faster at 2, and from 8 to 32.
+  for (const int64_t bytes : {1, 2, 4, 8, 16, 32, 64}) {
+    const bool reads = bytes == 2 || (bytes >= 8 && bytes <= 32);
+    samples.push_back(
+        {.bytes = bytes, .algorithm = "staged", .time_us = reads ? 2.0 : 1.0});
+    samples.push_back({.bytes = bytes,
+                       .algorithm = "single_copy",
+                       .time_us = reads ? 1.0 : 2.0});
+  }
+  const std::string staged =
+      "    {CollectiveKind::kGather, Memory::kOrdinary, 2, false, kAnyBytes, "
+      "Algorithm::kStaged},\n";
+  EXPECT_EQ(TableRows(*FindOperation("gather"), setting, samples),
+            staged + "    {CollectiveKind::kGather, 4, 32},  // kReadings\n");
+  samples.resize(samples.size() - 2);
+  EXPECT_EQ(
+      TableRows(*FindOperation("gather"), setting, samples),
+      staged + "    {CollectiveKind::kGather, 4, kAnyBytes},  // kReadings\n");
+  samples.resize(2);
+  EXPECT_EQ(TableRows(*FindOperation("gather"), setting, samples), staged);
 }
 
 TEST(TuneTest, OnlySomeOperationsHaveSeveralAlgorithms) {

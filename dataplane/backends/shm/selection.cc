@@ -87,10 +87,11 @@ constexpr Row kTable[] = {
 };
 
 // What goes by single_copy, before the table, in ordinary memory of ranks that
-// read fast: of more bytes than these, up to those, as `muster-bench --tune=1`
-// finds on a machine where they do. What is copied twice crosses from one cache
-// to the other twice; what does not fit into them comes from memory anyway, and
-// there pages are found more slowly than slots are filled.
+// read fast: of more bytes than these, up to those. `muster-bench OPERATION...
+// --backend=shm --nproc=2 --tune=1` measures anew and prints such rows. What is
+// copied twice crosses from one cache to the other twice; what does not fit
+// into them comes from memory anyway, and there pages are found more slowly
+// than slots are filled.
 struct Reading {
   CollectiveKind kind;
   size_t bytes_above;
