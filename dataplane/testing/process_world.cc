@@ -26,13 +26,15 @@ int g_ready_pipe = -1;
 
 std::string RunRank(const std::string& backend_name, int rank, int world_size,
                     const std::string& directory,
-                    const ProcessWorld::Body& body) {
+                    const ProcessWorld::Body& body,
+                    const ProcessWorld::Joining& joining) {
+  joining.begin(rank);
   auto backend = CreateBackend(
       backend_name, {.rank = rank,
                      .world_size = world_size,
                      .group_name = "world",
                      .store = std::make_shared<DirectoryStore>(directory),
-                     .deadline = Clock::now() + std::chrono::seconds(60),
+                     .deadline = Clock::now() + joining.timeout,
                      .local_address = AddressOf(rank)});
   if (!backend.ok()) return backend.status().ToString();
   Communicator communicator({.group_name = "world",
@@ -56,7 +58,7 @@ std::string ReadAll(int descriptor) {
 }  // namespace
 
 ProcessWorld::ProcessWorld(const std::string& backend, int world_size,
-                           const Body& body)
+                           const Body& body, const Joining& joining)
     : processes_(world_size) {
   const char* base = std::getenv("TEST_TMPDIR");
   std::string pattern =
@@ -75,7 +77,7 @@ ProcessWorld::ProcessWorld(const std::string& backend, int world_size,
       close(report[0]);
       g_ready_pipe = ready[1];
       const std::string text =
-          RunRank(backend, rank, world_size, directory_, body);
+          RunRank(backend, rank, world_size, directory_, body, joining);
       const bool written = write(report[1], text.data(), text.size()) ==
                            static_cast<ssize_t>(text.size());
       // Not exit: the parent's destructors are not this process's.

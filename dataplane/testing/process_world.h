@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -27,8 +28,18 @@ class ProcessWorld {
   // What a rank does. The result goes into its RankOutcome.
   using Body = std::function<std::string(Communicator&)>;
 
+  // How a rank joins the group.
+  struct Joining {
+    // Called first.
+    std::function<void(int rank)> begin = [](int) {};
+    std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  };
+
   // Forks the ranks; each joins the group and calls `body`.
-  ProcessWorld(const std::string& backend, int world_size, const Body& body);
+  ProcessWorld(const std::string& backend, int world_size, const Body& body)
+      : ProcessWorld(backend, world_size, body, Joining()) {}
+  ProcessWorld(const std::string& backend, int world_size, const Body& body,
+               const Joining& joining);
   ~ProcessWorld();  // Kills what still runs.
 
   ProcessWorld(const ProcessWorld&) = delete;

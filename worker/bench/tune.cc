@@ -23,7 +23,7 @@ using Names = std::vector<std::string>;
 // one to have a row.
 constexpr double kClearly = 1.1;
 
-constexpr char kReading[] = "single_copy";
+constexpr char kSingleCopy[] = "single_copy";
 
 Names OfGloo(const Operation& operation, bool) {
   switch (operation.verb) {
@@ -37,7 +37,7 @@ Names OfGloo(const Operation& operation, bool) {
 }
 
 Names OfShm(const Operation& operation, bool is_symmetric) {
-  const char* const direct = is_symmetric ? "symmetric" : kReading;
+  const char* const direct = is_symmetric ? "symmetric" : kSingleCopy;
   switch (operation.verb) {
     case Operation::Verb::kAllReduce:
       return {"one_round", "by_parts", direct};
@@ -79,10 +79,11 @@ std::string FieldsOf(const TuneSetting& setting) {
       setting.ranks > setting.processors ? "true" : "false");
 }
 
-// Consecutive sizes, the least of which is above `bytes_above`, that go best by
-// one algorithm.
+// Consecutive sizes that go best by one algorithm. `bytes_above` is the one
+// before them.
 struct Range {
   int64_t bytes_above = 0;
+  int64_t bytes_min = 0;
   int64_t bytes_max = 0;
   std::string algorithm;
   bool is_last = false;
@@ -108,7 +109,9 @@ std::vector<Range> BestRanges(const std::vector<TuneSample>& samples) {
     if (kept == by_algorithm.end() ||
         kept->second > kClearly * fastest->second) {
       const int64_t above = ranges.empty() ? 0 : ranges.back().bytes_max;
-      ranges.push_back({.bytes_above = above, .algorithm = fastest->first});
+      ranges.push_back({.bytes_above = above,
+                        .bytes_min = bytes,
+                        .algorithm = fastest->first});
     }
     ranges.back().bytes_max = bytes;
   }
@@ -129,13 +132,14 @@ bool HasReadings(const TuneSetting& setting) {
 std::string ReadingRow(const Operation& operation,
                        const std::vector<TuneSample>& samples) {
   std::vector<Range> ranges = BestRanges(samples);
-  std::erase_if(ranges,
-                [](const Range& range) { return range.algorithm != kReading; });
+  std::erase_if(ranges, [](const Range& range) {
+    return range.algorithm != kSingleCopy;
+  });
   if (ranges.empty()) return "";
   const Range& widest =
       *std::ranges::max_element(ranges, std::less<>(), [](const Range& range) {
         return static_cast<double>(range.bytes_max) /
-               static_cast<double>(std::max<int64_t>(range.bytes_above, 1));
+               static_cast<double>(std::max<int64_t>(range.bytes_min, 1));
       });
   return absl::StrCat("    {CollectiveKind::", Enumerator(operation.name), ", ",
                       widest.bytes_above, ", ", MaxOf(widest),
@@ -157,7 +161,7 @@ std::string TableRows(const Operation& operation, const TuneSetting& setting,
   if (HasReadings(setting)) {
     reading = ReadingRow(operation, samples);
     std::erase_if(samples, [](const TuneSample& sample) {
-      return sample.algorithm == kReading;
+      return sample.algorithm == kSingleCopy;
     });
   }
   std::string rows;

@@ -45,18 +45,21 @@ class Engine::QueuedWork : public PromisedWork {
   const Collective collective_;
 };
 
-Engine::Engine(std::string group_name, std::unique_ptr<Mesh> mesh)
+Engine::Engine(std::string group_name, std::unique_ptr<Mesh> mesh, Unserved)
     : group_name_(std::move(group_name)),
       mesh_(std::move(mesh)),
       workspace_(*mesh_),
       point_to_point_(std::make_shared<PointToPoint>(
           group_name_, *mesh_,
-          [this](const absl::Status& failure) { Abort(failure); })),
-      executor_([this] { RunExecutor(); }),
-      watchdog_([this] { RunWatchdog(); }) {}
+          [this](const absl::Status& failure) { Abort(failure); })) {}
+
+void Engine::Serve() {
+  executor_ = std::thread([this] { RunExecutor(); });
+  watchdog_ = std::thread([this] { RunWatchdog(); });
+}
 
 Engine::~Engine() {
-  if (executor_.joinable()) Stop();
+  if (mesh_ != nullptr) Stop();
 }
 
 void Engine::SetShortcut(std::unique_ptr<Shortcut> shortcut) {
@@ -73,9 +76,9 @@ void Engine::Stop() {
     stopping_ = true;
   }
   executor_wakes_.NotifyAll();
-  executor_.join();
+  if (executor_.joinable()) executor_.join();
   watchdog_wakes_.NotifyAll();
-  watchdog_.join();
+  if (watchdog_.joinable()) watchdog_.join();
   // The executor ends when nobody runs a collective and none is left, so no
   // thread in Run uses these.
   workspace_.Clear();
@@ -119,22 +122,22 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
 }
 
 Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
-  mutex_.Lock();
-  if (!abort_cause_.ok() || !jobs_.empty()) {
-    mutex_.Unlock();
-    const std::shared_ptr<Work> work = Start(collective);
-    order.Release();
-    absl::Status status = work->Wait();
-    return {std::move(status), Clock::now()};
+  {
+    MutexLock lock(mutex_);
+    if (abort_cause_.ok() && jobs_.empty()) {
+      const bool wake_watchdog = Enqueue({&collective});
+      // Keeps the executor from it.
+      running_ = true;
+      order.Release();
+      if (wake_watchdog) watchdog_wakes_.NotifyOne();
+      absl::Status status = RunFirst();
+      if (!jobs_.empty() || stopping_) executor_wakes_.NotifyOne();
+      return {std::move(status), Clock::now()};
+    }
   }
-  const bool wake_watchdog = Enqueue({&collective});
-  // Keeps the executor from it.
-  running_ = true;
+  const std::shared_ptr<Work> work = Start(collective);
   order.Release();
-  if (wake_watchdog) watchdog_wakes_.NotifyOne();
-  absl::Status status = RunFirst();
-  if (!jobs_.empty() || stopping_) executor_wakes_.NotifyOne();
-  mutex_.Unlock();
+  absl::Status status = work->Wait();
   return {std::move(status), Clock::now()};
 }
 
@@ -169,7 +172,8 @@ absl::Status Engine::RunFirst() {
   running_ = true;
   mutex_.Unlock();
   const bool begins = status.ok();
-  if (begins) status = RunNow(*job.collective);
+  // Guarded, also what it says of a failure: the lock has to be taken again.
+  if (begins) status = Guarded([&] { return RunNow(*job.collective); });
   if (!status.ok()) {
     // Whoever sees the failure may free the tensor, so Gloo's thread must have
     // let go of it; and ranks that still read from it must not take what they

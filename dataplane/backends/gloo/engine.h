@@ -50,7 +50,10 @@ class Shortcut {
 // before its works complete. Sends and receives do not queue with the others.
 class Engine {
  public:
-  Engine(std::string group_name, std::unique_ptr<Mesh> mesh);
+  Engine(std::string group_name, std::unique_ptr<Mesh> mesh)
+      : Engine(std::move(group_name), std::move(mesh), Unserved()) {
+    Serve();
+  }
 
   // Runs collectives, from the next one on, by `shortcut`. Before the group is
   // anybody's: nothing runs.
@@ -78,6 +81,11 @@ class Engine {
   void Stop();
 
  private:
+  // It has no threads yet. Apart, so that it is stopped if there are none left.
+  struct Unserved {};
+  Engine(std::string group_name, std::unique_ptr<Mesh> mesh, Unserved);
+  void Serve();
+
   class QueuedWork;
   struct Job {
     const Collective* collective = nullptr;

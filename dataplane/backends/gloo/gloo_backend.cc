@@ -26,6 +26,7 @@ class EngineBackend : public Backend {
  public:
   EngineBackend(absl::string_view name, std::shared_ptr<Engine> engine)
       : name_(name), engine_(std::move(engine)) {}
+  // Others may have the engine, too.
   ~EngineBackend() override { engine_->Stop(); }
 
   absl::string_view name() const override { return name_; }

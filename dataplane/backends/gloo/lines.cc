@@ -107,11 +107,12 @@ uint64_t Lines::PostReceive(int peer, void* data, size_t bytes) {
   return line.received + line.receives.size();
 }
 
-Lines::Progress Lines::ProgressOf(ssize_t moved) {
+Lines::Progress Lines::ProgressOf(ssize_t moved, const void* data,
+                                  size_t bytes) {
   if (moved > 0) return Progress::kMoved;
   if (moved < 0 && IsTemporary(errno)) return Progress::kNothing;
   if (moved < 0 && errno == EFAULT) {
-    bad_memory_ = BadMemory(rank_, std::strerror(errno));
+    bad_memory_ = BadOwnMemory(rank_, data, bytes);
   }
   return Progress::kBroken;
 }
@@ -131,7 +132,8 @@ Lines::Progress Lines::Send(Line& line) {
       header.msg_iovlen = 2;
       const ssize_t sent =
           sendmsg(line.socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-      const Progress progress = ProgressOf(sent);
+      const Progress progress =
+          ProgressOf(sent, message.data, parts[1].iov_len);
       if (progress == Progress::kBroken) return progress;
       if (progress == Progress::kNothing) break;
       moved = true;
@@ -178,7 +180,6 @@ Lines::Progress Lines::TakeOffered(Line& line, size_t& turn) {
   if (offer.bytes != part.bytes || !line.memory.has_value()) {
     return Progress::kBroken;
   }
-  // It can be read unless the peer has closed its lines, or has died.
   if (!line.memory->Read(offer.address, part.data, bytes)) {
     const auto peer = static_cast<int>(&line - lines_.data());
     bad_memory_ =
@@ -234,7 +235,8 @@ Lines::Progress Lines::ReceiveHead(Line& line, size_t& turn) {
   line.ahead_end = there;
   const ssize_t received = recv(line.socket, line.ahead.data() + there,
                                 line.ahead.size() - there, MSG_DONTWAIT);
-  const Progress progress = ProgressOf(received);
+  const Progress progress =
+      ProgressOf(received, line.ahead.data(), line.ahead.size());
   if (progress != Progress::kMoved) return progress;
   line.ahead_end += received;
   return Progress::kMoved;
@@ -249,7 +251,7 @@ Lines::Progress Lines::ReceiveData(Line& line, size_t& turn) {
   message.msg_iov = parts;
   message.msg_iovlen = 2;
   const ssize_t received = recvmsg(line.socket, &message, MSG_DONTWAIT);
-  const Progress progress = ProgressOf(received);
+  const Progress progress = ProgressOf(received, part.data, parts[1].iov_len);
   if (progress != Progress::kMoved) return progress;
   const size_t of_head = std::min<size_t>(received, sizeof(head));
   const size_t of_part = received - of_head;
@@ -288,7 +290,8 @@ Lines::Progress Lines::ReceiveInto(Line& line, Incoming& part, size_t& turn) {
   } else if (bytes > 0) {
     const ssize_t received =
         recv(line.socket, part.data, std::min(bytes, turn), MSG_DONTWAIT);
-    const Progress progress = ProgressOf(received);
+    const Progress progress =
+        ProgressOf(received, part.data, std::min(bytes, turn));
     if (progress != Progress::kMoved) return progress;
     moved = received;
     if (moved < bytes) turn = 0;

@@ -153,8 +153,9 @@ class Lines {
   // How what has this size is sent on `line`, unless its memory cannot be read.
   static bool IsOffered(const Line& line, size_t bytes);
   void Activate(int peer);
-  // Of what the system has moved, or of -1 and an errno.
-  Progress ProgressOf(ssize_t moved);
+  // Of what the system has moved from or to `data`, or of -1 and an errno.
+  // Notes bad memory.
+  Progress ProgressOf(ssize_t moved, const void* data, size_t bytes);
   Progress Send(Line& line);
   Progress Receive(Line& line);
   // A step of Receive; `turn` is what may still be moved in it.

@@ -287,7 +287,7 @@ TEST_F(LinesTest, MemoryThatIsNotThereIsNoFaultOfThePeer) {
   ASSERT_EQ(lines_[0]->AwaitSend(1, sent), Outcome::kDone);
   const uint64_t received = lines_[1]->PostReceive(0, page, text.size());
   EXPECT_EQ(lines_[1]->AwaitReceive(0, received), Outcome::kBroken);
-  EXPECT_TRUE(absl::IsFailedPrecondition(lines_[1]->bad_memory()));
+  EXPECT_TRUE(absl::IsInvalidArgument(lines_[1]->bad_memory()));
   EXPECT_EQ(CulpritRank(lines_[1]->bad_memory()), 1);
   const uint64_t bad = lines_[0]->PostSend(1, page, page_bytes);
   EXPECT_EQ(lines_[0]->AwaitSend(1, bad), Outcome::kBroken);

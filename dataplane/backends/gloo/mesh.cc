@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -17,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/gloo/farewell.h"
 #include "dataplane/backends/gloo/farewells.h"
@@ -24,6 +27,7 @@
 #include "dataplane/backends/gloo/greeter.h"
 #include "dataplane/backends/gloo/lines.h"
 #include "dataplane/backends/gloo/pairs.h"
+#include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/backends/gloo/rendezvous.h"
 #include "dataplane/culprit.h"
 #include "dataplane/mutex.h"
@@ -385,6 +389,10 @@ void GlooMesh::Look(int peer) {
 }
 
 absl::Status GlooMesh::Gone(int peer, bool quiet, const absl::Status& failure) {
+  // In Gloo's words: what this rank has given it cannot be read, or written.
+  if (absl::StrContains(failure.message(), std::strerror(EFAULT))) {
+    return BadMemory(rank(), failure.message());
+  }
   // So that a deadline that passes meanwhile names it.
   if (!quiet) waiting_for_.store(peer);
   absl::Status aborted = abort_cause();

@@ -42,8 +42,8 @@ class Buffer {
                             size_t bytes) = 0;
 
   // Waits until the oldest receive or send under way is done. Errors: the
-  // cause of Mesh::Abort as it was given, or kUnavailable naming the rank that
-  // is gone.
+  // cause of Mesh::Abort as it was given, kUnavailable naming the rank that is
+  // gone, or kInvalidArgument naming the one whose memory cannot be used.
   virtual absl::Status WaitReceive(int peer) = 0;
   virtual absl::Status WaitSend(int peer) = 0;
 };

@@ -3,9 +3,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dataplane/culprit.h"
@@ -17,14 +19,23 @@ void* AddressOf(uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT: another process's
 }
 
-// `done`: what the system says, a number of bytes, or -1 and an errno.
-std::string DescribeEnd(absl::string_view what, const void* data, size_t bytes,
-                        ssize_t done) {
-  std::string text =
-      done < 0 ? std::strerror(errno) : absl::StrCat("only ", done, " can be");
-  return absl::StrCat(bytes, " bytes at 0x",
-                      absl::Hex(reinterpret_cast<uint64_t>(data)),
-                      " cannot be ", what, ": ", text);
+// What is wrong with `bytes` at `address` of `process`; empty: they can be
+// read.
+std::string WhyUnreadable(pid_t process, uint64_t address, size_t bytes) {
+  std::vector<std::byte> room(std::min<size_t>(bytes, 64 << 10));
+  for (size_t done = 0; done < bytes;) {
+    const iovec local = {room.data(), std::min(room.size(), bytes - done)};
+    const iovec remote = {AddressOf(address + done), local.iov_len};
+    const ssize_t read =
+        process_vm_readv(process, &local, 1, &remote, 1, /*flags=*/0);
+    if (read <= 0) {
+      return absl::StrCat(bytes, " bytes at 0x", absl::Hex(address),
+                          " cannot be read from byte ", done,
+                          " on: ", std::strerror(errno));
+    }
+    done += read;
+  }
+  return "";
 }
 
 }  // namespace
@@ -48,26 +59,28 @@ bool PeerMemory::Read(uint64_t from, void* to, size_t bytes) const {
 
 absl::Status PeerMemory::WhyUnread(int reader, int peer, uint64_t from,
                                    void* to, size_t bytes) const {
+  const std::string theirs = WhyUnreadable(place_.process, from, bytes);
   // A peer clears its mark before it takes its memory back.
   if (!IsReadable()) return absl::OkStatus();
-  const iovec local = {to, bytes};
-  const iovec remote = {AddressOf(from), bytes};
-  // Onto itself: what can be both read and written.
-  const ssize_t own =
-      process_vm_readv(getpid(), &local, 1, &local, 1, /*flags=*/0);
-  if (own != static_cast<ssize_t>(bytes)) {
-    return BadMemory(reader, DescribeEnd("written", to, bytes, own));
-  }
-  const ssize_t read =
-      process_vm_readv(place_.process, &local, 1, &remote, 1, /*flags=*/0);
-  return BadMemory(peer, DescribeEnd("read", AddressOf(from), bytes, read));
+  return theirs.empty() ? BadOwnMemory(reader, to, bytes)
+                        : BadMemory(peer, theirs);
 }
 
 absl::Status BadMemory(int rank, absl::string_view why) {
-  absl::Status status = absl::FailedPreconditionError(
+  absl::Status status = absl::InvalidArgumentError(
       absl::StrCat("memory of rank ", rank, ": ", why));
   SetCulpritRank(status, rank);
   return status;
+}
+
+absl::Status BadOwnMemory(int rank, const void* data, size_t bytes) {
+  const auto address = reinterpret_cast<uint64_t>(data);
+  const std::string unreadable = WhyUnreadable(getpid(), address, bytes);
+  return BadMemory(rank,
+                   unreadable.empty()
+                       ? absl::StrCat(bytes, " bytes at 0x", absl::Hex(address),
+                                      " cannot be written")
+                       : unreadable);
 }
 
 bool CanBeRead(const void* data, size_t bytes) {

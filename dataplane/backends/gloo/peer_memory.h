@@ -48,9 +48,8 @@ class PeerMemory {
   bool Read(uint64_t from, void* to, size_t bytes) const;
 
   // A Read of this process, rank `reader`, from rank `peer` has just failed:
-  // the memory of one of them is not what it was said to be
-  // (kFailedPrecondition, with that rank as the culprit). OK: the peer has
-  // gone.
+  // which of the two has memory there that cannot be used, as BadMemory. OK:
+  // the peer has gone.
   absl::Status WhyUnread(int reader, int peer, uint64_t from, void* to,
                          size_t bytes) const;
 
@@ -66,9 +65,13 @@ class PeerMemory {
 // to a device. All of it is taken to be of one kind.
 bool CanBeRead(const void* data, size_t bytes);
 
-// The error of rank `rank`, whose memory cannot be used as it was said:
-// kFailedPrecondition.
+// The error of a collective that rank `rank`, the culprit, has given memory
+// that cannot be used: kInvalidArgument.
 absl::Status BadMemory(int rank, absl::string_view why);
+
+// The same of this process, rank `rank`: the system has refused to use `bytes`
+// at `data`. If they can be read it was to write them.
+absl::Status BadOwnMemory(int rank, const void* data, size_t bytes);
 
 }  // namespace muster::dataplane::gloo_internal
 

@@ -92,16 +92,21 @@ TEST(PeerMemoryTest, WhatIsNotThereCannotBeRead) {
   EXPECT_FALSE(memory.Read(AddressOf(pages), copy.data(), copy.size()));
   const absl::Status theirs =
       memory.WhyUnread(3, 7, AddressOf(pages), copy.data(), copy.size());
-  EXPECT_TRUE(absl::IsFailedPrecondition(theirs)) << theirs;
-  EXPECT_THAT(
-      std::string(theirs.message()),
-      EndsWith(absl::StrCat("cannot be read: only ", page_bytes, " can be")));
+  EXPECT_TRUE(absl::IsInvalidArgument(theirs)) << theirs;
+  EXPECT_THAT(std::string(theirs.message()),
+              EndsWith(absl::StrCat(" cannot be read from byte ", page_bytes,
+                                    " on: Bad address")));
   EXPECT_EQ(CulpritRank(theirs), 7);
-  EXPECT_FALSE(memory.Read(AddressOf(copy.data()), pages, copy.size()));
-  const absl::Status own =
-      memory.WhyUnread(3, 7, AddressOf(copy.data()), pages, copy.size());
-  EXPECT_TRUE(absl::IsFailedPrecondition(own)) << own;
-  EXPECT_THAT(std::string(own.message()), HasSubstr(" cannot be written: "));
+  const uint64_t from = AddressOf(copy.data());
+  EXPECT_FALSE(memory.Read(from, pages, copy.size()));
+  absl::Status own = memory.WhyUnread(3, 7, from, pages, copy.size());
+  EXPECT_TRUE(absl::IsInvalidArgument(own)) << own;
+  EXPECT_THAT(std::string(own.message()), HasSubstr(" cannot be read from "));
+  EXPECT_EQ(CulpritRank(own), 3);
+  ASSERT_EQ(mprotect(pages, page_bytes, PROT_READ), 0);
+  EXPECT_FALSE(memory.Read(from, pages, page_bytes));
+  own = memory.WhyUnread(3, 7, from, pages, page_bytes);
+  EXPECT_THAT(std::string(own.message()), EndsWith(" cannot be written"));
   EXPECT_EQ(CulpritRank(own), 3);
   EXPECT_EQ(munmap(pages, page_bytes), 0);
 }

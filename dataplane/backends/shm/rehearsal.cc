@@ -17,7 +17,7 @@
 namespace muster::dataplane::shm_internal {
 namespace {
 
-// In the middle of the sizes for which selection.cc asks.
+// One of the sizes for which selection.cc asks.
 constexpr int64_t kBytes = 512 << 10;
 
 // The quickest turn counts: the first finds new pages, and other programs are

@@ -107,6 +107,8 @@ class Rounds {
   void set_element_count(uint64_t count) { head_.header.element_count = count; }
   uint64_t element_count() const { return head_.header.element_count; }
   const Workshop& shop() const { return shop_; }
+  // What errors call it.
+  int RankInGroup(int rank) const { return shop_.mesh.RankInGroup(rank); }
   RegionFinder& regions() { return shop_.regions; }
   const Collective& collective() const { return collective_; }
 
@@ -135,7 +137,6 @@ class Rounds {
   // `peer` shows what it should in the first round.
   absl::Status CheckSame(int peer, uint64_t count, bool has_row);
   absl::Status StatusOf(Board::Outcome outcome);
-  int RankInGroup(int rank) const { return shop_.mesh.RankInGroup(rank); }
 
   Workshop& shop_;
   const Collective& collective_;

@@ -82,6 +82,9 @@ TEST(SelectionTest, RanksThatReadFastReadWhatIsNeitherSmallNorHuge) {
     EXPECT_EQ(select(kind, 1 << 20, /*reads_fast=*/true, Memory::kSymmetric),
               Algorithm::kSymmetric);
     EXPECT_NE(select(kind, 128 << 10), Algorithm::kSingleCopy);
+    const bool reads_late =
+        kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kGather;
+    EXPECT_EQ(select(kind, 256 << 10) == Algorithm::kSingleCopy, !reads_late);
   }
   EXPECT_EQ(select(CollectiveKind::kReduce, 1 << 20), Algorithm::kStaged);
   EXPECT_EQ(select(CollectiveKind::kBroadcast, 64 << 20), Algorithm::kStaged);

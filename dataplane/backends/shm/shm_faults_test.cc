@@ -37,6 +37,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
 using testing::ProcessWorld;
 using testing::RankOutcome;
 using testing::Sample;
@@ -233,33 +234,96 @@ TEST(ShmFaultsTest, NorInSendsAndReceives) {
   ExpectNoHang(/*in_collectives=*/false);
 }
 
-// Rank 0 broadcasts a tensor whose ends can be read, and its middle cannot.
-void ExpectRefusalOfAHole(const std::string& backend) {
+std::string BarriersUntilFailure(Communicator& communicator,
+                                 const Fault& fault) {
+  for (;;) {
+    const absl::Status status = communicator.Run(
+        Collective{.timeout = TimeoutOf(fault, /*is_first=*/false)});
+    if (!status.ok()) return status.ToString();
+  }
+}
+
+// At any moment, from before it joins to just after that.
+TEST(ShmFaultsTest, NorWhileTheGroupIsFormed) {
+  const uint64_t first = NumberOf("MUSTER_SHM_FAULT_SEED", 1);
+  const uint64_t rounds = NumberOf("MUSTER_SHM_FAULTS", 8);
+  for (uint64_t seed = first; seed < first + rounds; ++seed) {
+    Fault fault(seed);
+    fault.world_size = std::min(fault.world_size, 8);
+    fault.victim %= fault.world_size;
+    fault.delay_us *= 20;
+    SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", fault.Describe()));
+    ProcessWorld world("shm", fault.world_size,
+                       [&](Communicator& communicator) {
+                         return BarriersUntilFailure(communicator, fault);
+                       },
+                       {.begin =
+                            [&](int rank) {
+                              if (rank == fault.victim) EndWithin(fault);
+                            },
+                        .timeout = std::chrono::seconds(fault.stops ? 2 : 10)});
+    for (const RankOutcome& outcome : world.JoinAllBut(fault.victim)) {
+      EXPECT_EQ(outcome.wait_status, 0);
+      // As above.
+      EXPECT_THAT(outcome.report,
+                  HasSubstr(fault.stops ? std::string("culprit_ranks='")
+                                        : absl::StrCat("culprit_ranks='",
+                                                       fault.victim, "'")));
+    }
+    world.Signal(fault.victim, SIGCONT);
+  }
+}
+
+// A tensor of rank 0 whose ends can be read, and its middle cannot. It is told
+// at once: before the time is over.
+void ExpectRefusalOfAHole(const std::string& backend,
+                          const std::string& algorithm, bool sends) {
+  SCOPED_TRACE(absl::StrCat(backend, " ", algorithm, sends ? " send" : ""));
   constexpr size_t kBytes = 4 << 20;
   ProcessWorld world(backend, 2, [&](Communicator& communicator) {
-    auto* const bytes =
-        static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
-                                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    void* const bytes = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (bytes == MAP_FAILED) return std::string("mmap failed");
+    const Tensor tensor(bytes, DataType::kUint8, {kBytes});
+    Collective collective = {.kind = CollectiveKind::kBroadcast,
+                             .tensors = {tensor},
+                             .timeout = std::chrono::seconds(3)};
+    absl::Status status = communicator.Run(Collective(collective));
+    if (!status.ok()) return status.ToString();
+    const LastRun last = communicator.last_run(DeviceType::kCpu);
+    if (!algorithm.empty() && last.algorithm != algorithm) {
+      return absl::StrCat("went by ", last.algorithm);
+    }
     const bool is_root = communicator.rank() == 0;
-    if (is_root && mprotect(bytes + kBytes / 4, kBytes / 4, PROT_NONE) != 0) {
+    auto* const hole = static_cast<std::byte*>(bytes) + kBytes / 4;
+    if (is_root && mprotect(hole, kBytes / 4, PROT_NONE) != 0) {
       return std::string("mprotect failed");
     }
-    return ReportOf(communicator.Run(
-        {.kind = CollectiveKind::kBroadcast,
-         .tensors = {Tensor(bytes, DataType::kUint8, {kBytes})}}));
+    if (!sends) return ReportOf(communicator.Run(collective));
+    collective.kind = is_root ? CollectiveKind::kSend : CollectiveKind::kRecv;
+    collective.tensors.clear();
+    (is_root ? collective.inputs : collective.outputs) = {tensor};
+    collective.peer = is_root ? 1 : 0;
+    return ReportOf(communicator.Start(collective)->Wait());
   });
   for (const RankOutcome& outcome : world.Join()) {
     EXPECT_THAT(outcome.report,
-                ContainsRegex("^FAILED_PRECONDITION culprit 0: broadcast #1 on "
+                ContainsRegex("^INVALID_ARGUMENT culprit 0: [a-z]+ #[12] on "
                               "group \"[^\"]*\": .*memory of rank 0: "));
   }
 }
 
 TEST(ShmFaultsTest, ATensorThatCannotBeReadIsTheCulprit) {
   ASSERT_EQ(setenv("MUSTER_SHM_ALGORITHM", "single_copy", 1), 0);
-  ExpectRefusalOfAHole("shm");
+  ExpectRefusalOfAHole("shm", "single_copy", /*sends=*/false);
   ASSERT_EQ(unsetenv("MUSTER_SHM_ALGORITHM"), 0);
-  ExpectRefusalOfAHole("gloo");
+  ExpectRefusalOfAHole("shm", "", /*sends=*/true);
+  ExpectRefusalOfAHole("gloo", "", /*sends=*/false);
+  // All through Gloo.
+  ASSERT_EQ(setenv("MUSTER_GLOO_PEER_MEMORY", "0", 1), 0);
+  ExpectRefusalOfAHole("gloo", "", /*sends=*/false);
+  ExpectRefusalOfAHole("gloo", "", /*sends=*/true);
+  ASSERT_EQ(unsetenv("MUSTER_GLOO_PEER_MEMORY"), 0);
 }
 
 // A rank destroys its group in the middle of a collective, and goes on with its

@@ -23,9 +23,10 @@ namespace {
 using gloo_internal::BlockOf;
 using gloo_internal::BlocksOf;
 
-// What of all ranks together is combined at once stays in a processor's cache,
-// between being read and being combined. What of each one at the least: to have
-// the system read takes 2 us, however little it is.
+// What is combined at once, of all ranks together at the most: it stays in a
+// processor's cache between being read and being combined. And of each one at
+// the least, also of so many that it is more: to have the system read takes 2
+// us, however little it is.
 constexpr size_t kPiecesBytes = 1 << 20;
 constexpr size_t kPieceBytesMin = 64 << 10;
 
@@ -336,14 +337,14 @@ absl::Status SingleCopy::Read(int peer, size_t offset, std::byte* to,
     absl::Status aborted = shop().mesh.abort_cause();
     if (!aborted.ok()) return aborted;
     const size_t now = std::min(bytes, kReadBytes);
-    // It can be read unless the peer has closed its connections, or has died.
     if (source.mapped != nullptr) {
       std::memcpy(to, source.mapped + offset, now);
     } else if (memory == nullptr) {
       return shop().mesh.Gone(peer);
     } else if (const uint64_t from = source.address + offset;
                !memory->Read(from, to, now)) {
-      absl::Status unread = memory->WhyUnread(rank_, peer, from, to, now);
+      absl::Status unread = memory->WhyUnread(RankInGroup(rank_),
+                                              RankInGroup(peer), from, to, now);
       return unread.ok() ? shop().mesh.Gone(peer) : unread;
     }
     offset += now;
