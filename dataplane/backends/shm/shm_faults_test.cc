@@ -309,7 +309,7 @@ void ExpectRefusalOfAHole(const std::string& backend,
   for (const RankOutcome& outcome : world.Join()) {
     EXPECT_THAT(outcome.report,
                 ContainsRegex("^INVALID_ARGUMENT culprit 0: [a-z]+ #[12] on "
-                              "group \"[^\"]*\": .*memory of rank 0: "));
+                              "group \"[^\"]*\": .*memory of rank 0: [^\\[]"));
   }
 }
 
