@@ -378,8 +378,15 @@ absl::StatusOr<Greeter::Sockets> Greeter::Connect(
     sockets.lines.push_back(std::exchange(connection.socket, -1));
     sockets.memories.push_back(connection.memory);
   }
+  sockets.farewells = TakeFarewells();
+  return sockets;
+}
+
+std::vector<int> Greeter::TakeFarewells() {
+  std::vector<int> sockets;
   for (Connection& connection : connections_[kFarewell]) {
-    sockets.farewells.push_back(std::exchange(connection.socket, -1));
+    const bool is_settled = connection.state == State::kSettled;
+    sockets.push_back(is_settled ? std::exchange(connection.socket, -1) : -1);
   }
   return sockets;
 }

@@ -47,6 +47,10 @@ class Greeter {
   absl::StatusOr<Sockets> Connect(const std::vector<RankAddress>& addresses,
                                   Instant deadline);
 
+  // After Connect has failed: the connections for farewells of those peers that
+  // did connect; by rank, -1 of others.
+  std::vector<int> TakeFarewells();
+
   // Says where this rank waits for `peer`, which has said the same. An empty
   // answer is none.
   using Answer =

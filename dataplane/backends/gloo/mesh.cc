@@ -320,7 +320,12 @@ absl::Status GlooMesh::Open(absl::string_view backend,
   if (!addresses.ok()) return addresses.status();
   absl::StatusOr<Greeter::Sockets> sockets =
       greeter_.Connect(*addresses, options.deadline);
-  if (!sockets.ok()) return sockets.status();
+  if (!sockets.ok()) {
+    // Those who have connected shall not take this rank for the culprit.
+    farewells_.Take(greeter_.TakeFarewells()).IgnoreError();
+    farewells_.Close(EncodeFarewell(sockets.status()));
+    return sockets.status();
+  }
   absl::Status taken = lines_.Take(sockets->lines, sockets->memories);
   taken.Update(farewells_.Take(sockets->farewells));
   if (!taken.ok()) return taken;

@@ -16,8 +16,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dataplane/backends/gloo/farewell.h"
+#include "dataplane/backends/gloo/farewells.h"
 #include "dataplane/backends/gloo/greeter.h"
 #include "dataplane/backends/gloo/rendezvous.h"
+#include "dataplane/culprit.h"
 #include "dataplane/testing/directory_store.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "gtest/gtest.h"
@@ -128,6 +131,41 @@ class SilentPeer {
   const std::shared_ptr<testing::InMemoryStore> store_ =
       std::make_shared<testing::InMemoryStore>();
 };
+
+TEST(MeshTest, WhoWaitsInVainForAPeerToConnectTellsTheOthersSo) {
+  const auto store = std::make_shared<testing::InMemoryStore>();
+  const Instant deadline = Clock::now() + std::chrono::seconds(2);
+  auto mesh = std::async(std::launch::async, [&] {
+    return Mesh::Connect("gloo", {.rank = 0,
+                                  .world_size = 3,
+                                  .group_name = "world",
+                                  .store = store,
+                                  .deadline = deadline,
+                                  .local_address = "127.0.0.1"});
+  });
+  const auto values = store->Get({"gloo/0"}, deadline);
+  ASSERT_TRUE(values.ok()) << values.status();
+  std::vector<RankAddress> addresses = {*DecodeAddress((*values)[0], 3)};
+  // As sockets alone; and rank 2 never connects.
+  Greeter greeters[] = {Greeter(1, 3), Greeter(2, 3)};
+  for (int rank : {1, 2}) {
+    addresses.push_back(*greeters[rank - 1].Listen(addresses[0].socket));
+    ASSERT_TRUE(store
+                    ->Set(absl::StrCat("gloo/", rank),
+                          EncodeAddress(addresses[rank], 3))
+                    .ok());
+  }
+  EXPECT_FALSE(greeters[0].Connect(addresses, deadline).ok());
+  Farewells farewells(3);
+  EXPECT_TRUE(farewells.Take(greeters[0].TakeFarewells()).ok());
+  const auto end =
+      farewells.AwaitEnd(0, Clock::now() + std::chrono::seconds(60));
+  ASSERT_TRUE(end.has_value());
+  const absl::Status how = InterpretFarewell(0, end->farewell, end->text);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(how)) << how;
+  EXPECT_EQ(CulpritRank(how), 2);
+  EXPECT_EQ(mesh.get().status().code(), absl::StatusCode::kDeadlineExceeded);
+}
 
 TEST(MeshTest, RankThatFailedStaysTheOneWaitedFor) {
   // A deadline that passes while the failure is looked into shall name it.
