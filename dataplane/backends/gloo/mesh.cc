@@ -394,9 +394,11 @@ void GlooMesh::Look(int peer) {
 }
 
 absl::Status GlooMesh::Gone(int peer, bool quiet, const absl::Status& failure) {
-  // In Gloo's words: what this rank has given it cannot be read, or written.
+  // Gloo says so in words alone, and not where.
   if (absl::StrContains(failure.message(), std::strerror(EFAULT))) {
-    return BadMemory(rank(), WithoutSourcePosition(failure.message()));
+    return BadMemory(rank(),
+                     absl::StrCat("a tensor cannot be read or written: ",
+                                  WithoutSourcePosition(failure.message())));
   }
   // So that a deadline that passes meanwhile names it.
   if (!quiet) waiting_for_.store(peer);

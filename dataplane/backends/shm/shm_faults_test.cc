@@ -264,7 +264,7 @@ TEST(ShmFaultsTest, NorWhileTheGroupIsFormed) {
                         .timeout = std::chrono::seconds(fault.stops ? 2 : 10)});
     for (const RankOutcome& outcome : world.JoinAllBut(fault.victim)) {
       EXPECT_EQ(outcome.wait_status, 0);
-      // As above.
+      // Of one that is stopped, some name a rank that waits for it.
       EXPECT_THAT(outcome.report,
                   HasSubstr(fault.stops ? std::string("culprit_ranks='")
                                         : absl::StrCat("culprit_ranks='",
