@@ -42,38 +42,41 @@ void CoalescingManager::Add(Collective collective) {
   collectives_.push_back(std::move(collective));
 }
 
-void CoalescingManager::AllReduce(Tensor tensor, ReduceOp op, double factor) {
+void CoalescingManager::AllReduce(const Tensor& tensor, ReduceOp op,
+                                  double factor) {
   Collective collective;
   collective.kind = CollectiveKind::kAllReduce;
-  collective.tensors.push_back(std::move(tensor));
+  collective.tensors.push_back(tensor);
   collective.reduce_op = op;
   collective.factor = factor;
   Add(std::move(collective));
 }
 
-void CoalescingManager::AllGather(std::vector<Tensor> tensor_list,
-                                  Tensor tensor) {
+void CoalescingManager::AllGather(const std::vector<Tensor>& tensor_list,
+                                  const Tensor& tensor) {
   Collective collective;
   collective.kind = CollectiveKind::kAllGather;
   collective.outputs.assign(tensor_list.begin(), tensor_list.end());
-  collective.inputs.push_back(std::move(tensor));
+  collective.inputs.push_back(tensor);
   Add(std::move(collective));
 }
 
-void CoalescingManager::AllGatherIntoTensor(Tensor output, Tensor input) {
+void CoalescingManager::AllGatherIntoTensor(const Tensor& output,
+                                            const Tensor& input) {
   Collective collective;
   collective.kind = CollectiveKind::kAllGatherIntoTensor;
-  collective.outputs.push_back(std::move(output));
-  collective.inputs.push_back(std::move(input));
+  collective.outputs.push_back(output);
+  collective.inputs.push_back(input);
   Add(std::move(collective));
 }
 
-void CoalescingManager::ReduceScatterTensor(Tensor output, Tensor input,
-                                            ReduceOp op, double factor) {
+void CoalescingManager::ReduceScatterTensor(const Tensor& output,
+                                            const Tensor& input, ReduceOp op,
+                                            double factor) {
   Collective collective;
   collective.kind = CollectiveKind::kReduceScatterTensor;
-  collective.outputs.push_back(std::move(output));
-  collective.inputs.push_back(std::move(input));
+  collective.outputs.push_back(output);
+  collective.inputs.push_back(input);
   collective.reduce_op = op;
   collective.factor = factor;
   Add(std::move(collective));
@@ -105,14 +108,13 @@ Work AllReduceCoalesced(std::vector<Tensor> tensors,
                    .async_op = options.async_op},
                   [&](CoalescingManager& manager) {
                     for (Tensor& tensor : tensors) {
-                      manager.AllReduce(std::move(tensor), options.op,
-                                        options.factor);
+                      manager.AllReduce(tensor, options.op, options.factor);
                     }
                   });
 }
 
 Work AllGatherCoalesced(std::vector<std::vector<Tensor>> output_tensor_lists,
-                        std::vector<Tensor> input_tensor_list,
+                        const std::vector<Tensor>& input_tensor_list,
                         const AllGatherOptions& options) {
   const size_t count = input_tensor_list.size();
   CheckLists("all_gather_coalesced", count, count);

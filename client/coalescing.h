@@ -33,11 +33,11 @@ class CoalescingManager {
   CoalescingManager& operator=(const CoalescingManager&) = delete;
 
   // As the methods of ProcessGroup. `factor` is that of kPremulSum.
-  void AllReduce(Tensor tensor, ReduceOp op = ReduceOp::kSum,
+  void AllReduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum,
                  double factor = 1);
-  void AllGather(std::vector<Tensor> tensor_list, Tensor tensor);
-  void AllGatherIntoTensor(Tensor output, Tensor input);
-  void ReduceScatterTensor(Tensor output, Tensor input,
+  void AllGather(const std::vector<Tensor>& tensor_list, const Tensor& tensor);
+  void AllGatherIntoTensor(const Tensor& output, const Tensor& input);
+  void ReduceScatterTensor(const Tensor& output, const Tensor& input,
                            ReduceOp op = ReduceOp::kSum, double factor = 1);
 
  private:
@@ -68,7 +68,7 @@ Work AllReduceCoalesced(std::vector<Tensor> tensors,
                         const AllReduceOptions& options = {});
 // `output_tensor_lists[rank][i]` becomes that rank's `input_tensor_list[i]`.
 Work AllGatherCoalesced(std::vector<std::vector<Tensor>> output_tensor_lists,
-                        std::vector<Tensor> input_tensor_list,
+                        const std::vector<Tensor>& input_tensor_list,
                         const AllGatherOptions& options = {});
 Work AllGatherIntoTensorCoalesced(std::vector<Tensor> outputs,
                                   std::vector<Tensor> inputs,

@@ -368,84 +368,80 @@ std::shared_ptr<Store> GetDefaultStore() { return TheWorld()->store(); }
 
 std::string GetDebugAddress() { return TheWorld()->debug_address(); }
 
-Work AllReduce(Tensor tensor, const AllReduceOptions& options) {
-  return Resolve(options.group)->AllReduce(std::move(tensor), options);
+Work AllReduce(const Tensor& tensor, const AllReduceOptions& options) {
+  return Resolve(options.group)->AllReduce(tensor, options);
 }
 
-Work Broadcast(Tensor tensor, std::optional<int> src,
+Work Broadcast(const Tensor& tensor, std::optional<int> src,
                const BroadcastOptions& options) {
-  return Resolve(options.group)->Broadcast(std::move(tensor), src, options);
+  return Resolve(options.group)->Broadcast(tensor, src, options);
 }
 
-Work Reduce(Tensor tensor, std::optional<int> dst,
+Work Reduce(const Tensor& tensor, std::optional<int> dst,
             const ReduceOptions& options) {
-  return Resolve(options.group)->Reduce(std::move(tensor), dst, options);
+  return Resolve(options.group)->Reduce(tensor, dst, options);
 }
 
-Work AllGather(std::vector<Tensor> tensor_list, Tensor tensor,
+Work AllGather(const std::vector<Tensor>& tensor_list, const Tensor& tensor,
                const AllGatherOptions& options) {
-  return Resolve(options.group)
-      ->AllGather(std::move(tensor_list), std::move(tensor), options);
+  return Resolve(options.group)->AllGather(tensor_list, tensor, options);
 }
 
-Work AllGatherIntoTensor(Tensor output, Tensor input,
+Work AllGatherIntoTensor(const Tensor& output, const Tensor& input,
                          const AllGatherOptions& options) {
-  return Resolve(options.group)
-      ->AllGatherIntoTensor(std::move(output), std::move(input), options);
+  return Resolve(options.group)->AllGatherIntoTensor(output, input, options);
 }
 
-Work Gather(Tensor tensor, std::vector<Tensor> gather_list,
+Work Gather(const Tensor& tensor, const std::vector<Tensor>& gather_list,
             std::optional<int> dst, const GatherOptions& options) {
-  return Resolve(options.group)
-      ->Gather(std::move(tensor), std::move(gather_list), dst, options);
+  return Resolve(options.group)->Gather(tensor, gather_list, dst, options);
 }
 
-Work Scatter(Tensor tensor, std::vector<Tensor> scatter_list,
+Work Scatter(const Tensor& tensor, const std::vector<Tensor>& scatter_list,
              std::optional<int> src, const ScatterOptions& options) {
-  return Resolve(options.group)
-      ->Scatter(std::move(tensor), std::move(scatter_list), src, options);
+  return Resolve(options.group)->Scatter(tensor, scatter_list, src, options);
 }
 
-Work ReduceScatter(Tensor output, std::vector<Tensor> input_list,
+Work ReduceScatter(const Tensor& output, const std::vector<Tensor>& input_list,
                    const ReduceScatterOptions& options) {
-  return Resolve(options.group)
-      ->ReduceScatter(std::move(output), std::move(input_list), options);
+  return Resolve(options.group)->ReduceScatter(output, input_list, options);
 }
 
-Work ReduceScatterTensor(Tensor output, Tensor input,
+Work ReduceScatterTensor(const Tensor& output, const Tensor& input,
                          const ReduceScatterOptions& options) {
-  return Resolve(options.group)
-      ->ReduceScatterTensor(std::move(output), std::move(input), options);
+  return Resolve(options.group)->ReduceScatterTensor(output, input, options);
 }
 
-Work AllToAll(std::vector<Tensor> output_tensor_list,
-              std::vector<Tensor> input_tensor_list,
+Work AllToAll(const std::vector<Tensor>& output_tensor_list,
+              const std::vector<Tensor>& input_tensor_list,
               const AllToAllOptions& options) {
   return Resolve(options.group)
-      ->AllToAll(std::move(output_tensor_list), std::move(input_tensor_list),
-                 options);
+      ->AllToAll(output_tensor_list, input_tensor_list, options);
 }
 
-Work AllToAllSingle(Tensor output, Tensor input,
+Work AllToAllSingle(const Tensor& output, const Tensor& input,
                     const AllToAllSingleOptions& options) {
-  return Resolve(options.group)
-      ->AllToAllSingle(std::move(output), std::move(input), options);
+  return Resolve(options.group)->AllToAllSingle(output, input, options);
 }
 
-void Send(Tensor tensor, std::optional<int> dst, const SendOptions& options) {
-  Resolve(options.group)->Send(std::move(tensor), dst, options);
+void Send(const Tensor& tensor, std::optional<int> dst,
+          const SendOptions& options) {
+  Resolve(options.group)->Send(tensor, dst, options);
 }
 
-int Recv(Tensor tensor, std::optional<int> src, const RecvOptions& options) {
-  return Resolve(options.group)->Recv(std::move(tensor), src, options);
+int Recv(const Tensor& tensor, std::optional<int> src,
+         const RecvOptions& options) {
+  return Resolve(options.group)->Recv(tensor, src, options);
 }
 
-Work Isend(Tensor tensor, std::optional<int> dst, const SendOptions& options) {
-  return Resolve(options.group)->Isend(std::move(tensor), dst, options);
+Work Isend(const Tensor& tensor, std::optional<int> dst,
+           const SendOptions& options) {
+  return Resolve(options.group)->Isend(tensor, dst, options);
 }
 
-Work Irecv(Tensor tensor, std::optional<int> src, const RecvOptions& options) {
-  return Resolve(options.group)->Irecv(std::move(tensor), src, options);
+Work Irecv(const Tensor& tensor, std::optional<int> src,
+           const RecvOptions& options) {
+  return Resolve(options.group)->Irecv(tensor, src, options);
 }
 
 std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {

@@ -299,37 +299,37 @@ std::shared_ptr<Store> GetDefaultStore();
 std::string GetDebugAddress();
 
 // As the methods of ProcessGroup.
-Work AllReduce(Tensor tensor, const AllReduceOptions& options = {});
-Work Broadcast(Tensor tensor, std::optional<int> src,
+Work AllReduce(const Tensor& tensor, const AllReduceOptions& options = {});
+Work Broadcast(const Tensor& tensor, std::optional<int> src,
                const BroadcastOptions& options = {});
-Work Reduce(Tensor tensor, std::optional<int> dst,
+Work Reduce(const Tensor& tensor, std::optional<int> dst,
             const ReduceOptions& options = {});
-Work AllGather(std::vector<Tensor> tensor_list, Tensor tensor,
+Work AllGather(const std::vector<Tensor>& tensor_list, const Tensor& tensor,
                const AllGatherOptions& options = {});
-Work AllGatherIntoTensor(Tensor output, Tensor input,
+Work AllGatherIntoTensor(const Tensor& output, const Tensor& input,
                          const AllGatherOptions& options = {});
-Work Gather(Tensor tensor, std::vector<Tensor> gather_list = {},
+Work Gather(const Tensor& tensor, const std::vector<Tensor>& gather_list = {},
             std::optional<int> dst = std::nullopt,
             const GatherOptions& options = {});
-Work Scatter(Tensor tensor, std::vector<Tensor> scatter_list = {},
+Work Scatter(const Tensor& tensor, const std::vector<Tensor>& scatter_list = {},
              std::optional<int> src = std::nullopt,
              const ScatterOptions& options = {});
-Work ReduceScatter(Tensor output, std::vector<Tensor> input_list,
+Work ReduceScatter(const Tensor& output, const std::vector<Tensor>& input_list,
                    const ReduceScatterOptions& options = {});
-Work ReduceScatterTensor(Tensor output, Tensor input,
+Work ReduceScatterTensor(const Tensor& output, const Tensor& input,
                          const ReduceScatterOptions& options = {});
-Work AllToAll(std::vector<Tensor> output_tensor_list,
-              std::vector<Tensor> input_tensor_list,
+Work AllToAll(const std::vector<Tensor>& output_tensor_list,
+              const std::vector<Tensor>& input_tensor_list,
               const AllToAllOptions& options = {});
-Work AllToAllSingle(Tensor output, Tensor input,
+Work AllToAllSingle(const Tensor& output, const Tensor& input,
                     const AllToAllSingleOptions& options = {});
-void Send(Tensor tensor, std::optional<int> dst,
+void Send(const Tensor& tensor, std::optional<int> dst,
           const SendOptions& options = {});
-int Recv(Tensor tensor, std::optional<int> src = std::nullopt,
+int Recv(const Tensor& tensor, std::optional<int> src = std::nullopt,
          const RecvOptions& options = {});
-Work Isend(Tensor tensor, std::optional<int> dst,
+Work Isend(const Tensor& tensor, std::optional<int> dst,
            const SendOptions& options = {});
-Work Irecv(Tensor tensor, std::optional<int> src = std::nullopt,
+Work Irecv(const Tensor& tensor, std::optional<int> src = std::nullopt,
            const RecvOptions& options = {});
 Work Barrier(const BarrierOptions& options = {});
 void MonitoredBarrier(const MonitoredBarrierOptions& options = {});

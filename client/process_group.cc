@@ -1,7 +1,6 @@
 #include "client/process_group.h"
 
 #include <exception>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,9 +22,8 @@ using dataplane::Collective;
 using dataplane::CollectiveKind;
 using internal::CheckNotNegative;
 
-Collective::Tensors ListOf(std::vector<Tensor> tensors) {
-  return {std::make_move_iterator(tensors.begin()),
-          std::make_move_iterator(tensors.end())};
+Collective::Tensors ListOf(const std::vector<Tensor>& tensors) {
+  return {tensors.begin(), tensors.end()};
 }
 
 template <typename Options>
@@ -49,7 +47,7 @@ Collective Movement(CollectiveKind kind, std::chrono::milliseconds timeout) {
 
 Work::Work(std::shared_ptr<dataplane::Work> work,
            std::shared_ptr<internal::GroupState> group,
-           Collective::Tensors result)
+           Collective::Tensors&& result)
     : work_(std::move(work)),
       group_(std::move(group)),
       result_(std::move(result)) {}
@@ -187,112 +185,119 @@ std::chrono::milliseconds ProcessGroup::timeout() const {
   return state_->options().timeout;
 }
 
-Work ProcessGroup::AllReduce(Tensor tensor, const AllReduceOptions& options) {
+Work ProcessGroup::AllReduce(const Tensor& tensor,
+                             const AllReduceOptions& options) {
   Collective collective = Reduction(CollectiveKind::kAllReduce, options);
-  collective.tensors.push_back(std::move(tensor));
+  collective.tensors.push_back(tensor);
   return state_->Run(std::move(collective), options.async_op);
 }
 
-Work ProcessGroup::Broadcast(Tensor tensor, std::optional<int> src,
+Work ProcessGroup::Broadcast(const Tensor& tensor, std::optional<int> src,
                              const BroadcastOptions& options) {
   Collective collective = Movement(CollectiveKind::kBroadcast, options.timeout);
-  collective.tensors.push_back(std::move(tensor));
+  collective.tensors.push_back(tensor);
   collective.root = state_->GroupRankOf({src, options.group_src}, "src");
   return state_->Run(std::move(collective), options.async_op);
 }
 
-Work ProcessGroup::Reduce(Tensor tensor, std::optional<int> dst,
+Work ProcessGroup::Reduce(const Tensor& tensor, std::optional<int> dst,
                           const ReduceOptions& options) {
   Collective collective = Reduction(CollectiveKind::kReduce, options);
-  collective.tensors.push_back(std::move(tensor));
+  collective.tensors.push_back(tensor);
   collective.root = state_->GroupRankOf({dst, options.group_dst}, "dst");
   return state_->Run(std::move(collective), options.async_op);
 }
 
-Work ProcessGroup::AllGather(std::vector<Tensor> tensor_list, Tensor tensor,
+Work ProcessGroup::AllGather(const std::vector<Tensor>& tensor_list,
+                             const Tensor& tensor,
                              const AllGatherOptions& options) {
   Collective collective = Movement(CollectiveKind::kAllGather, options.timeout);
-  collective.inputs.push_back(std::move(tensor));
-  collective.outputs = ListOf(std::move(tensor_list));
+  collective.inputs.push_back(tensor);
+  collective.outputs = ListOf(tensor_list);
   return state_->Run(std::move(collective), options.async_op);
 }
 
-Work ProcessGroup::AllGatherIntoTensor(Tensor output, Tensor input,
+Work ProcessGroup::AllGatherIntoTensor(const Tensor& output,
+                                       const Tensor& input,
                                        const AllGatherOptions& options) {
   Collective collective =
       Movement(CollectiveKind::kAllGatherIntoTensor, options.timeout);
-  collective.inputs.push_back(std::move(input));
-  collective.outputs.push_back(std::move(output));
+  collective.inputs.push_back(input);
+  collective.outputs.push_back(output);
   return state_->Run(std::move(collective), options.async_op);
 }
 
-Work ProcessGroup::Gather(Tensor tensor, std::vector<Tensor> gather_list,
+Work ProcessGroup::Gather(const Tensor& tensor,
+                          const std::vector<Tensor>& gather_list,
                           std::optional<int> dst,
                           const GatherOptions& options) {
   Collective collective = Movement(CollectiveKind::kGather, options.timeout);
-  collective.inputs.push_back(std::move(tensor));
-  collective.outputs = ListOf(std::move(gather_list));
+  collective.inputs.push_back(tensor);
+  collective.outputs = ListOf(gather_list);
   collective.root =
       state_->GroupRankOf(internal::OrZero({dst, options.group_dst}), "dst");
   return state_->Run(std::move(collective), options.async_op);
 }
 
-Work ProcessGroup::Scatter(Tensor tensor, std::vector<Tensor> scatter_list,
+Work ProcessGroup::Scatter(const Tensor& tensor,
+                           const std::vector<Tensor>& scatter_list,
                            std::optional<int> src,
                            const ScatterOptions& options) {
   Collective collective = Movement(CollectiveKind::kScatter, options.timeout);
-  collective.inputs = ListOf(std::move(scatter_list));
-  collective.outputs.push_back(std::move(tensor));
+  collective.inputs = ListOf(scatter_list);
+  collective.outputs.push_back(tensor);
   collective.root =
       state_->GroupRankOf(internal::OrZero({src, options.group_src}), "src");
   return state_->Run(std::move(collective), options.async_op);
 }
 
-Work ProcessGroup::ReduceScatter(Tensor output, std::vector<Tensor> input_list,
+Work ProcessGroup::ReduceScatter(const Tensor& output,
+                                 const std::vector<Tensor>& input_list,
                                  const ReduceScatterOptions& options) {
   Collective collective = Reduction(CollectiveKind::kReduceScatter, options);
-  collective.inputs = ListOf(std::move(input_list));
-  collective.outputs.push_back(std::move(output));
+  collective.inputs = ListOf(input_list);
+  collective.outputs.push_back(output);
   return state_->Run(std::move(collective), options.async_op);
 }
 
-Work ProcessGroup::ReduceScatterTensor(Tensor output, Tensor input,
+Work ProcessGroup::ReduceScatterTensor(const Tensor& output,
+                                       const Tensor& input,
                                        const ReduceScatterOptions& options) {
   Collective collective =
       Reduction(CollectiveKind::kReduceScatterTensor, options);
-  collective.inputs.push_back(std::move(input));
-  collective.outputs.push_back(std::move(output));
+  collective.inputs.push_back(input);
+  collective.outputs.push_back(output);
   return state_->Run(std::move(collective), options.async_op);
 }
 
-Work ProcessGroup::AllToAll(std::vector<Tensor> output_tensor_list,
-                            std::vector<Tensor> input_tensor_list,
+Work ProcessGroup::AllToAll(const std::vector<Tensor>& output_tensor_list,
+                            const std::vector<Tensor>& input_tensor_list,
                             const AllToAllOptions& options) {
   Collective collective = Movement(CollectiveKind::kAllToAll, options.timeout);
-  collective.inputs = ListOf(std::move(input_tensor_list));
-  collective.outputs = ListOf(std::move(output_tensor_list));
+  collective.inputs = ListOf(input_tensor_list);
+  collective.outputs = ListOf(output_tensor_list);
   return state_->Run(std::move(collective), options.async_op);
 }
 
-Work ProcessGroup::AllToAllSingle(Tensor output, Tensor input,
+Work ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& input,
                                   const AllToAllSingleOptions& options) {
   Collective collective =
       Movement(CollectiveKind::kAllToAllSingle, options.timeout);
-  collective.inputs.push_back(std::move(input));
-  collective.outputs.push_back(std::move(output));
+  collective.inputs.push_back(input);
+  collective.outputs.push_back(output);
   collective.input_splits = options.input_split_sizes;
   collective.output_splits = options.output_split_sizes;
   return state_->Run(std::move(collective), options.async_op);
 }
 
-void ProcessGroup::Send(Tensor tensor, std::optional<int> dst,
+void ProcessGroup::Send(const Tensor& tensor, std::optional<int> dst,
                         const SendOptions& options) {
-  Isend(std::move(tensor), dst, options).Wait();
+  Isend(tensor, dst, options).Wait();
 }
 
-int ProcessGroup::Recv(Tensor tensor, std::optional<int> src,
+int ProcessGroup::Recv(const Tensor& tensor, std::optional<int> src,
                        const RecvOptions& options) {
-  Work work = Irecv(std::move(tensor), src, options);
+  Work work = Irecv(tensor, src, options);
   work.Wait();
   // On a device it is not complete yet.
   if (rank() >= 0 && src.has_value()) return *src;
@@ -302,19 +307,19 @@ int ProcessGroup::Recv(Tensor tensor, std::optional<int> src,
   return work.SourceRank();
 }
 
-Work ProcessGroup::Isend(Tensor tensor, std::optional<int> dst,
+Work ProcessGroup::Isend(const Tensor& tensor, std::optional<int> dst,
                          const SendOptions& options) {
   Collective collective = Movement(CollectiveKind::kSend, options.timeout);
-  collective.inputs.push_back(std::move(tensor));
+  collective.inputs.push_back(tensor);
   collective.peer = state_->GroupRankOf({dst, options.group_dst}, "dst");
   collective.tag = options.tag;
   return state_->Run(std::move(collective), /*async_op=*/true);
 }
 
-Work ProcessGroup::Irecv(Tensor tensor, std::optional<int> src,
+Work ProcessGroup::Irecv(const Tensor& tensor, std::optional<int> src,
                          const RecvOptions& options) {
   Collective collective = Movement(CollectiveKind::kRecv, options.timeout);
-  collective.outputs.push_back(std::move(tensor));
+  collective.outputs.push_back(tensor);
   collective.peer = dataplane::kAnyPeer;
   if (src.has_value() || options.group_src.has_value()) {
     collective.peer = state_->GroupRankOf({src, options.group_src}, "src");

@@ -115,7 +115,7 @@ class Work {
   friend class internal::GroupState;
   Work(std::shared_ptr<dataplane::Work> work,
        std::shared_ptr<internal::GroupState> group,
-       dataplane::Collective::Tensors result);
+       dataplane::Collective::Tensors&& result);
 
   void Finish() noexcept;
 
@@ -285,58 +285,60 @@ class ProcessGroup {
 
   // `tensor` becomes the reduction of all ranks' tensors, bit for bit the same
   // everywhere.
-  Work AllReduce(Tensor tensor, const AllReduceOptions& options = {});
+  Work AllReduce(const Tensor& tensor, const AllReduceOptions& options = {});
 
   // `tensor` becomes that of rank `src`.
-  Work Broadcast(Tensor tensor, std::optional<int> src,
+  Work Broadcast(const Tensor& tensor, std::optional<int> src,
                  const BroadcastOptions& options = {});
 
   // `tensor` of rank `dst` becomes the reduction of all ranks' tensors; those
   // of the others stay as they are.
-  Work Reduce(Tensor tensor, std::optional<int> dst,
+  Work Reduce(const Tensor& tensor, std::optional<int> dst,
               const ReduceOptions& options = {});
 
   // Every rank gets all ranks' `tensor`s, in `tensor_list`. Sizes may differ
   // from rank to rank; all ranks must know them.
-  Work AllGather(std::vector<Tensor> tensor_list, Tensor tensor,
+  Work AllGather(const std::vector<Tensor>& tensor_list, const Tensor& tensor,
                  const AllGatherOptions& options = {});
 
   // Every rank gets all ranks' `input`s, one after the other in `output`, which
   // has as many elements as all of them: concatenated along dimension 0, or
   // stacked along a new one.
-  Work AllGatherIntoTensor(Tensor output, Tensor input,
+  Work AllGatherIntoTensor(const Tensor& output, const Tensor& input,
                            const AllGatherOptions& options = {});
 
   // Rank `dst` (none: 0) gets all ranks' `tensor`s, of one size, in
   // `gather_list`, which the others leave empty.
-  Work Gather(Tensor tensor, std::vector<Tensor> gather_list = {},
+  Work Gather(const Tensor& tensor, const std::vector<Tensor>& gather_list = {},
               std::optional<int> dst = std::nullopt,
               const GatherOptions& options = {});
 
   // Every rank's `tensor` becomes its part of `scatter_list` of rank `src`
   // (none: 0), which the others leave empty. All of one size.
-  Work Scatter(Tensor tensor, std::vector<Tensor> scatter_list = {},
+  Work Scatter(const Tensor& tensor,
+               const std::vector<Tensor>& scatter_list = {},
                std::optional<int> src = std::nullopt,
                const ScatterOptions& options = {});
 
   // `output` becomes the reduction of all ranks' `input_list` at this rank's
   // number. Sizes may differ from number to number.
-  Work ReduceScatter(Tensor output, std::vector<Tensor> input_list,
+  Work ReduceScatter(const Tensor& output,
+                     const std::vector<Tensor>& input_list,
                      const ReduceScatterOptions& options = {});
 
   // `output` becomes the reduction of this rank's of the equal parts of all
   // ranks' `input`.
-  Work ReduceScatterTensor(Tensor output, Tensor input,
+  Work ReduceScatterTensor(const Tensor& output, const Tensor& input,
                            const ReduceScatterOptions& options = {});
 
   // Every rank gives each other rank one of `input_tensor_list`, of any size,
   // and gets one of `output_tensor_list` from it.
-  Work AllToAll(std::vector<Tensor> output_tensor_list,
-                std::vector<Tensor> input_tensor_list,
+  Work AllToAll(const std::vector<Tensor>& output_tensor_list,
+                const std::vector<Tensor>& input_tensor_list,
                 const AllToAllOptions& options = {});
 
   // The same with one tensor each, cut along dimension 0.
-  Work AllToAllSingle(Tensor output, Tensor input,
+  Work AllToAllSingle(const Tensor& output, const Tensor& input,
                       const AllToAllSingleOptions& options = {});
 
   // Sends and receives. They have no order with the collectives; those of one
@@ -345,13 +347,13 @@ class ProcessGroup {
   // Send returns when the tensor may be used again. Recv returns the rank that
   // it has come from; without `src` and `group_src` that is whoever sends
   // first. Isend and Irecv return at once.
-  void Send(Tensor tensor, std::optional<int> dst,
+  void Send(const Tensor& tensor, std::optional<int> dst,
             const SendOptions& options = {});
-  int Recv(Tensor tensor, std::optional<int> src = std::nullopt,
+  int Recv(const Tensor& tensor, std::optional<int> src = std::nullopt,
            const RecvOptions& options = {});
-  Work Isend(Tensor tensor, std::optional<int> dst,
+  Work Isend(const Tensor& tensor, std::optional<int> dst,
              const SendOptions& options = {});
-  Work Irecv(Tensor tensor, std::optional<int> src = std::nullopt,
+  Work Irecv(const Tensor& tensor, std::optional<int> src = std::nullopt,
              const RecvOptions& options = {});
 
   // Waits until every rank has come here.

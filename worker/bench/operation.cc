@@ -261,20 +261,23 @@ Trial::Trial(const Case& measured, int rank, int world_size, Device device,
         Pattern::Input(measured.data_type, measured.reduce_op, r));
   }
   const Operation& operation = *measured.operation;
-  input_ = output_ = {.buffer = &memory_};
-  if (!operation.is_cut && measured.in_place) return;
+  input_.buffer = &memory_;
+  output_.buffer = &memory_;
   Place& smaller = Gathers(operation) ? input_ : output_;
-  if (measured.in_place) {
+  if (!measured.in_place) {
+    const bool is_small = operation.is_cut && !Exchanges(operation);
+    other_memory_.emplace(
+        device,
+        is_small ? part_bytes_ : part_bytes_ * PartsFor(operation, world_size),
+        is_symmetric);
+    smaller.buffer = &*other_memory_;
+  } else if (operation.is_cut) {
     // The smaller one is this rank's part of the larger one.
     smaller.offset = static_cast<size_t>(rank) * part_bytes_;
-    return;
   }
-  const bool is_small = operation.is_cut && !Exchanges(operation);
-  other_memory_.emplace(
-      device,
-      is_small ? part_bytes_ : part_bytes_ * PartsFor(operation, world_size),
-      is_symmetric);
-  smaller = {.buffer = &*other_memory_};
+  const bool both = Exchanges(operation);
+  MakeTensors(input_, operation.is_cut && (both || &smaller != &input_));
+  MakeTensors(output_, operation.is_cut && (both || &smaller != &output_));
 }
 
 std::byte* Trial::PartOf(std::byte* memory, int part) const {
@@ -342,31 +345,23 @@ int64_t Trial::CountWrong(int ulps) {
   return wrong;
 }
 
-Tensor Trial::One(std::byte* data) const {
-  return Tensor(data, case_.data_type, {static_cast<int64_t>(case_.count)},
-                device_);
-}
-
-Tensor Trial::All(std::byte* data) const {
-  return Tensor(data, case_.data_type,
-                {static_cast<int64_t>(case_.count) * world_size_}, device_);
-}
-
-std::vector<Tensor> Trial::Parts(std::byte* data) const {
-  std::vector<Tensor> parts;
-  parts.reserve(world_size_);
+void Trial::MakeTensors(Place& place, bool is_whole) const {
+  const auto count = static_cast<int64_t>(case_.count);
+  place.one = Tensor(place.data(), case_.data_type, {count}, device_);
+  if (!is_whole) return;
+  place.all =
+      Tensor(place.data(), case_.data_type, {count * world_size_}, device_);
   for (int part = 0; part < world_size_; ++part) {
-    parts.push_back(One(PartOf(data, part)));
+    place.parts.emplace_back(PartOf(place.data(), part), case_.data_type,
+                             absl::Span<const int64_t>({count}), device_);
   }
-  return parts;
 }
 
 // Round the ring of ranks.
 std::vector<Work> Trial::SendAndReceive(bool wait) {
   std::vector<Work> works;
-  works.push_back(
-      Irecv(One(output_.data()), (rank_ + world_size_ - 1) % world_size_));
-  works.push_back(Isend(One(input_.data()), (rank_ + 1) % world_size_));
+  works.push_back(Irecv(output_.one, (rank_ + world_size_ - 1) % world_size_));
+  works.push_back(Isend(input_.one, (rank_ + 1) % world_size_));
   if (!wait) return works;
   for (Work& work : works) work.Wait();
   return {};
@@ -379,39 +374,34 @@ Work Trial::Begin(bool async) {
       .factor = case_.reduce_op == ReduceOp::kPremulSum ? FactorOf(rank_) : 1,
       .async_op = async};
   const CollectiveOptions options = {.async_op = async};
+  static const std::vector<Tensor> kNone;
   switch (case_.operation->verb) {
     case Verb::kAllReduce:
-      return AllReduce(One(output_.data()), reduction);
+      return AllReduce(output_.one, reduction);
     case Verb::kBroadcast:
-      return Broadcast(One(output_.data()), case_.root, {.async_op = async});
+      return Broadcast(output_.one, case_.root, {.async_op = async});
     case Verb::kReduce:
       return Reduce(
-          One(output_.data()), case_.root,
+          output_.one, case_.root,
           {.op = reduction.op, .factor = reduction.factor, .async_op = async});
     case Verb::kAllGather:
-      return AllGather(Parts(output_.data()), One(input_.data()), options);
+      return AllGather(output_.parts, input_.one, options);
     case Verb::kAllGatherIntoTensor:
-      return AllGatherIntoTensor(All(output_.data()), One(input_.data()),
-                                 options);
+      return AllGatherIntoTensor(output_.all, input_.one, options);
     case Verb::kGather:
-      return Gather(One(input_.data()),
-                    is_root ? Parts(output_.data()) : std::vector<Tensor>(),
-                    case_.root, {.async_op = async});
+      return Gather(input_.one, is_root ? output_.parts : kNone, case_.root,
+                    {.async_op = async});
     case Verb::kScatter:
-      return Scatter(One(output_.data()),
-                     is_root ? Parts(input_.data()) : std::vector<Tensor>(),
-                     case_.root, {.async_op = async});
+      return Scatter(output_.one, is_root ? input_.parts : kNone, case_.root,
+                     {.async_op = async});
     case Verb::kReduceScatter:
-      return ReduceScatter(One(output_.data()), Parts(input_.data()),
-                           reduction);
+      return ReduceScatter(output_.one, input_.parts, reduction);
     case Verb::kReduceScatterTensor:
-      return ReduceScatterTensor(One(output_.data()), All(input_.data()),
-                                 reduction);
+      return ReduceScatterTensor(output_.one, input_.all, reduction);
     case Verb::kAllToAll:
-      return AllToAll(Parts(output_.data()), Parts(input_.data()), options);
+      return AllToAll(output_.parts, input_.parts, options);
     case Verb::kAllToAllSingle:
-      return AllToAllSingle(All(output_.data()), All(input_.data()),
-                            {.async_op = async});
+      return AllToAllSingle(output_.all, input_.all, {.async_op = async});
     case Verb::kSendRecv:  // SendAndReceive
       break;
     case Verb::kBarrier:

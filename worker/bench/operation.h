@@ -101,19 +101,23 @@ class Trial {
   void Synchronize() const;
 
  private:
-  // Where this rank's input or output begins.
+  // Where this rank's input or output begins, and that as calls have it: as one
+  // rank's part, as all ranks' parts together, and one by one. Whoever measures
+  // MPI makes nothing anew for each call, either.
   struct Place {
     std::byte* data() const { return buffer->data() + offset; }
     std::byte* host() const { return buffer->host() + offset; }
     Buffer* buffer = nullptr;
     size_t offset = 0;
+    Tensor one = {};
+    Tensor all = {};
+    std::vector<Tensor> parts = {};
   };
 
   // The part of `memory` that belongs to rank `part`.
   std::byte* PartOf(std::byte* memory, int part) const;
-  Tensor One(std::byte* data) const;
-  Tensor All(std::byte* data) const;
-  std::vector<Tensor> Parts(std::byte* data) const;
+  // `is_whole`: it has all ranks' parts.
+  void MakeTensors(Place& place, bool is_whole) const;
   // Of operations that are one collective.
   Work Begin(bool async);
   std::vector<Work> SendAndReceive(bool wait);
