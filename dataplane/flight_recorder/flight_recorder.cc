@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 
 namespace muster::dataplane {
 namespace {
@@ -139,36 +140,40 @@ const FlightRecorder::Thread& FlightRecorder::ThisThread() {
 }
 
 void FlightRecorder::NoteTensors(const Collective& collective, Entry& entry) {
-  const Collective::Tensors* const lists[] = {
-      &collective.tensors, &collective.inputs, &collective.outputs};
-  entry.shapes.clear();
-  entry.elements = 0;
+  const absl::Span<const Tensor> lists[] = {
+      collective.tensors, collective.inputs, collective.outputs};
+  size_t words = 0;
+  for (const auto list : lists) {
+    for (const Tensor& tensor : list) words += 2 + tensor.shape().size();
+  }
+  if (entry.shapes.size() < words) entry.shapes.resize(words);
+  int64_t* next = entry.shapes.data();
+  int64_t elements = 0;
   for (size_t i = 0; i < entry.lists.size(); ++i) {
-    entry.lists[i] = lists[i]->size();
-    for (const Tensor& tensor : *lists[i]) {
-      const auto shape = tensor.shape();
-      entry.shapes.push_back(static_cast<int64_t>(tensor.data_type()));
-      entry.shapes.push_back(static_cast<int64_t>(shape.size()));
-      for (const int64_t extent : shape) entry.shapes.push_back(extent);
-      if (lists[i] != &collective.outputs) {
-        entry.elements += tensor.element_count();
-      }
+    entry.lists[i] = static_cast<uint32_t>(lists[i].size());
+    for (const Tensor& tensor : lists[i]) {
+      const absl::Span<const int64_t> shape = tensor.shape();
+      *next++ = static_cast<int64_t>(tensor.data_type());
+      *next++ = static_cast<int64_t>(shape.size());
+      for (const int64_t extent : shape) *next++ = extent;
+      if (i < 2) elements += tensor.element_count();
     }
   }
+  entry.elements = elements;
 }
 
-int64_t FlightRecorder::WallClockNs(Instant at) {
-  if (at - anchor_ >= std::chrono::seconds(1)) {
-    anchor_ = Clock::now();
-    wall_clock_ahead_ns_ =
-        Nanoseconds(std::chrono::system_clock::now().time_since_epoch()) -
-        Nanoseconds(anchor_.time_since_epoch());
-  }
-  return Nanoseconds(at.time_since_epoch()) + wall_clock_ahead_ns_;
+void FlightRecorder::ReadClocks() {
+  anchor_ = Clock::now();
+  wall_clock_ahead_ns_ =
+      Nanoseconds(std::chrono::system_clock::now().time_since_epoch()) -
+      Nanoseconds(anchor_.time_since_epoch());
 }
 
 int64_t FlightRecorder::AddGroup(Group group) {
   MutexLock lock(mutex_);
+  // A collective must not wait until thousands of entries have moved to where
+  // more have room. The system gives the memory when it is used.
+  ring_.reserve(capacity_);
   GroupRecord record;
   record.group = std::move(group);
   groups_.emplace(next_group_, std::move(record));
@@ -194,10 +199,16 @@ void FlightRecorder::Tidy(int64_t group) {
 }
 
 FlightRecorder::Entry* FlightRecorder::Find(int64_t record) {
-  if (capacity_ == 0) return nullptr;
-  const size_t place = static_cast<size_t>(record) % capacity_;
-  if (place >= ring_.size() || ring_[place].record != record) return nullptr;
-  return &ring_[place];
+  const auto age = static_cast<size_t>(next_record_ - record);
+  if (age == 0 || age > ring_.size()) return nullptr;
+  return &ring_[next_place_ + (age > next_place_ ? capacity_ : 0) - age];
+}
+
+FlightRecorder::Entry& FlightRecorder::NextEntry() {
+  if (next_place_ == ring_.size()) ring_.emplace_back();
+  Entry& entry = ring_[next_place_];
+  if (++next_place_ == capacity_) next_place_ = 0;
+  return entry;
 }
 
 int64_t FlightRecorder::Add(int64_t group, const Collective& collective) {
@@ -206,10 +217,8 @@ int64_t FlightRecorder::Add(int64_t group, const Collective& collective) {
   MutexLock lock(mutex_);
   const int64_t now_ns = WallClockNs(collective.started);
   const int64_t record = next_record_++;
-  const size_t place = static_cast<size_t>(record) % capacity_;
-  if (place >= ring_.size()) ring_.emplace_back();
   // Its memory is used again: this is in the way of every collective.
-  Entry& entry = ring_[place];
+  Entry& entry = NextEntry();
   const int64_t before = std::exchange(entry.group, group);
   if (before != group) Tidy(before);
   entry.record = record;
@@ -222,7 +231,7 @@ int64_t FlightRecorder::Add(int64_t group, const Collective& collective) {
   entry.timeout_ms = collective.timeout.count();
   entry.state = State::kScheduled;
   entry.retired = false;
-  entry.error.clear();
+  entry.error = nullptr;
   entry.thread = thread;
 
   GroupRecord& of_group = groups_.at(group);
@@ -268,7 +277,7 @@ void FlightRecorder::Complete(int64_t group, int64_t record,
       entry->state = State::kCompleted;
       entry->completed_ns = now_ns;
     } else {
-      entry->error = std::string(status.message());
+      entry->error = std::make_unique<std::string>(status.message());
     }
     if (status.ok() && !entry->point_to_point) {
       of_group.completed = {entry->collective_sequence, entry->elements};
@@ -342,7 +351,7 @@ void FlightRecorder::AppendEntry(const Entry& entry, std::string& json) const {
   object.String("thread_id", absl::StrCat(entry.thread.id));
   object.String("thread_name", entry.thread.name.data());
   object.Key("frames") += "[]";
-  if (!entry.error.empty()) object.String("error", entry.error);
+  if (entry.error != nullptr) object.String("error", *entry.error);
 }
 
 void FlightRecorder::AppendCommunicators(std::string& json) const {
@@ -401,8 +410,7 @@ std::string FlightRecorder::ToJson() const {
     AppendStatus(json);
     top.Key("entries") += '[';
     // Oldest first.
-    const size_t oldest =
-        ring_.empty() ? 0 : static_cast<size_t>(next_record_) % ring_.size();
+    const size_t oldest = ring_.empty() ? 0 : next_place_ % ring_.size();
     for (size_t i = 0; i < ring_.size(); ++i) {
       if (i > 0) json += ',';
       AppendEntry(ring_[(oldest + i) % ring_.size()], json);

@@ -4,16 +4,19 @@
 #define MUSTER_DATAPLANE_FLIGHT_RECORDER_FLIGHT_RECORDER_H_
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "dataplane/collective.h"
@@ -83,37 +86,39 @@ class FlightRecorder {
   size_t capacity() const { return capacity_; }
 
  private:
-  enum class State { kScheduled, kStarted, kCompleted };
+  enum class State : uint8_t { kScheduled, kStarted, kCompleted };
 
   struct Thread {
     int64_t id = 0;
     std::array<char, 16> name = {};
   };
 
+  // As small as it may be: each collective writes another one.
   struct Entry {
     int64_t record = -1;
     int64_t group = 0;
-    CollectiveKind kind = CollectiveKind::kBarrier;
-    bool point_to_point = false;
     int64_t collective_sequence = 0;
     int64_t point_to_point_sequence = 0;
     int64_t op = 0;
-    // Of each of its tensors, inputs and outputs, one after the other: the data
-    // type, the number of dimensions, and those. In memory that the ring's next
-    // entry here uses again.
-    std::vector<int64_t> shapes;
-    // How many tensors, inputs and outputs that are.
-    std::array<size_t, 3> lists = {};
     // Of the tensors and inputs.
     int64_t elements = 0;
     int64_t created_ns = 0;
     int64_t started_ns = 0;
     int64_t completed_ns = 0;
     int64_t timeout_ms = 0;
+    CollectiveKind kind = CollectiveKind::kBarrier;
+    bool point_to_point = false;
     State state = State::kScheduled;
     bool retired = false;
-    std::string error;
+    // How many tensors, inputs and outputs it has.
+    std::array<uint32_t, 3> lists = {};
+    // Of each of those, one after the other: the data type, the number of
+    // dimensions, and those. Behind them there may be what an earlier entry
+    // had.
+    absl::InlinedVector<int64_t, 6> shapes;
     Thread thread;
+    // Null: none.
+    std::unique_ptr<std::string> error;
   };
 
   // Of the newest collective that came so far; -1: none.
@@ -139,10 +144,17 @@ class FlightRecorder {
   static void NoteTensors(const Collective& collective, Entry& entry);
   // Since 1970. Both clocks are read once a second: this is in the way of every
   // collective.
-  int64_t WallClockNs(Instant at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t WallClockNs(Instant at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (at - anchor_ >= std::chrono::seconds(1)) ReadClocks();
+    return at.time_since_epoch().count() + wall_clock_ahead_ns_;
+  }
+  void ReadClocks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets a group that has ended when it has no entry any more.
   void Tidy(int64_t group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null: it was overwritten.
   Entry* Find(int64_t record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Where the next one is to be, which may be the place of the oldest one.
+  Entry& NextEntry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void MarkStarted(GroupRecord& group, Entry& entry, int64_t now_ns);
   void AppendEntry(const Entry& entry, std::string& json) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -161,8 +173,9 @@ class FlightRecorder {
   int64_t wall_clock_ahead_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t next_record_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t next_group_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Entry of record r at r % capacity.
+  // Entry of record r at r % capacity; and that of the next one.
   std::vector<Entry> ring_ ABSL_GUARDED_BY(mutex_);
+  size_t next_place_ ABSL_GUARDED_BY(mutex_) = 0;
   // Those that have ended go when none of their entries is left.
   std::map<int64_t, GroupRecord> groups_ ABSL_GUARDED_BY(mutex_);
 };

@@ -5,12 +5,14 @@
 #include <fstream>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "dataplane/decorators/recording.h"
+#include "dataplane/mutex.h"
 #include "dataplane/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -164,6 +166,30 @@ TEST_F(RecordingTest, TheEndOfAGroupIsNoFailureAndItsEntriesStay) {
   EXPECT_EQ(Dump(*recorder_)["entries"][0]["process_group"][0], "tp");
 }
 
+TEST_F(RecordingTest, OneThatItsCallerWaitsForIsThereWhileItWaits) {
+  Mutex mutex;
+  const auto run = [&](uint64_t sequence) {
+    ReleasableLock order(mutex);
+    return recording_->Run({.started = Clock::now(), .sequence = sequence},
+                           order);
+  };
+  const auto state = [&](size_t entry) {
+    return Dump(*recorder_)["entries"].at(entry)["state"];
+  };
+  fake_->run = [&] {
+    EXPECT_EQ(state(0), "started");
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(run(1).status.ok());
+  EXPECT_EQ(state(0), "completed");
+  fake_->run = []() -> absl::Status { throw std::runtime_error("broken"); };
+  EXPECT_THROW(run(2), std::runtime_error);
+  EXPECT_EQ(state(1), "started");
+  // Nobody has it.
+  EXPECT_TRUE(mutex.TryLock());
+  mutex.Unlock();
+}
+
 class SmallRecordingTest : public RecordingTest {
  protected:
   SmallRecordingTest() : RecordingTest(3) {}
@@ -187,6 +213,24 @@ TEST_F(SmallRecordingTest, TheOldestGo) {
     recorder_->Add(next, {.sequence = i});
   }
   EXPECT_EQ(Dump(*recorder_)["pg_config"].size(), 1U);
+}
+
+TEST_F(SmallRecordingTest, NothingStaysOfWhatWasThere) {
+  std::vector<float> floats(16);
+  Collective large = {.kind = CollectiveKind::kAllToAllSingle, .sequence = 1};
+  large.inputs = {Tensor(floats.data(), {2, 1, 2, 1, 4})};
+  large.outputs = {Tensor(floats.data(), {16})};
+  recording_->Start(large)->OnCompletion([](const absl::Status&) {});
+  fake_->works[0]->Complete(absl::UnknownError("broken"));
+  for (uint64_t i = 2; i <= 4; ++i) Start(CollectiveKind::kAllReduce, i);
+  const json entries = Dump(*recorder_)["entries"];
+  ASSERT_EQ(entries.size(), 3U);
+  for (const json& entry : entries) {
+    EXPECT_EQ(entry["input_sizes"], json({{4}}));
+    EXPECT_EQ(entry["output_sizes"], json({{4}}));
+    EXPECT_EQ(entry["input_dtypes"], json({"BFloat16"}));
+    EXPECT_FALSE(entry.contains("error"));
+  }
 }
 
 TEST(FlightRecorderTest, WithoutRoomNothingIsKept) {
