@@ -56,7 +56,7 @@ size_t CostOf(const Collective& collective) {
     return OutputOf(collective).bytes();
   }
   return static_cast<size_t>(InputOf(collective).element_count()) *
-         Reduction(collective.data_type(), collective.reduce_op)
+         Reduction::Of(collective.data_type(), collective.reduce_op)
              .accumulator_bytes();
 }
 

@@ -168,9 +168,10 @@ class Communicator {
   const std::string backend_name_;
   const size_t fusable_bytes_;
 
-  // Held over numbering and Backend::Start together, so that the backend sees
-  // collectives in the order of their numbers; but not over anything of the
-  // backend that may wait, or that may call back.
+  // Held over numbering and Backend::Start together, or the beginning of
+  // Backend::Run, so that the backend sees collectives in the order of their
+  // numbers; but not over anything of the backend that may wait, or that may
+  // call back.
   mutable Mutex mutex_;
   uint64_t last_enqueued_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_completed_ ABSL_GUARDED_BY(mutex_) = 0;

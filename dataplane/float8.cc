@@ -55,10 +55,6 @@ const Magnitudes& MagnitudesOf(DataType type) {
 
 }  // namespace
 
-bool IsFloat8(DataType type) {
-  return type == DataType::kFloat8E4m3fn || type == DataType::kFloat8E5m2;
-}
-
 uint8_t ToFloat8(DataType type, float value) {
   const Layout layout = LayoutOf(type);
   const uint8_t sign = std::signbit(value) ? kSign : 0;

@@ -12,7 +12,9 @@ namespace muster::dataplane {
 
 // kFloat8E4m3fn (4 bits of exponent, 3 of mantissa; up to 448, no infinity) or
 // kFloat8E5m2 (5 and 2; up to 57344).
-bool IsFloat8(DataType type);
+inline bool IsFloat8(DataType type) {
+  return type == DataType::kFloat8E4m3fn || type == DataType::kFloat8E5m2;
+}
 
 // The element nearest to `value`, of two the one with an even last bit. What is
 // beyond the largest number becomes that, infinity too, as CUDA's conversions

@@ -3,8 +3,10 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "dataplane/instant.h"
 
 namespace muster::dataplane {
@@ -46,7 +48,8 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 };
 
 // A lock that can be let go before it ends, also by whoever has it from its
-// owner: the analysis does not follow that.
+// owner: the analysis does not follow that. What is still to be done under it
+// can be left for then.
 class ReleasableLock {
  public:
   explicit ReleasableLock(Mutex& mutex) ABSL_NO_THREAD_SAFETY_ANALYSIS
@@ -57,15 +60,29 @@ class ReleasableLock {
   ReleasableLock(const ReleasableLock&) = delete;
   ReleasableLock& operator=(const ReleasableLock&) = delete;
 
+  // Calls `last`, which lives until then and does not throw, before the lock is
+  // let go. Only one at a time, of whoever has it.
+  void BeforeRelease(absl::FunctionRef<void()> last) { last_.emplace(last); }
+
+  // Calls it now, if it was not called yet.
+  void CallLast() {
+    if (!last_.has_value()) return;
+    const absl::FunctionRef<void()> last = *last_;
+    last_.reset();
+    last();
+  }
+
   // Only the first call counts.
   void Release() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (mutex_ == nullptr) return;
+    CallLast();
     mutex_->Unlock();
     mutex_ = nullptr;
   }
 
  private:
   Mutex* mutex_;
+  std::optional<absl::FunctionRef<void()>> last_;
 };
 
 // A condition variable for one Mutex, which the caller of Wait holds. Wakes

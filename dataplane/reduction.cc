@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "dataplane/float8.h"
 #include "dataplane/reduction_table.h"
 #include "glog/logging.h"
 
@@ -105,22 +104,12 @@ std::vector<absl::string_view> InstructionSets() {
   return sets;
 }
 
-absl::Status CheckReducible(absl::string_view backend,
-                            const Collective& collective) {
-  if (!IsReduction(collective.kind)) return absl::OkStatus();
-  const DataType type = collective.data_type();
-  if (Reduction::Has(type)) return absl::OkStatus();
+absl::Status NotReducible(absl::string_view backend, DataType type) {
   return absl::UnimplementedError(absl::StrCat(
       "the ", backend, " backend does not reduce ", DataTypeName(type)));
 }
 
-bool Reduction::Has(DataType type) { return !IsFloat8(type); }
-
-Reduction::Reduction(DataType type, ReduceOp op)
-    : Reduction(Widest(type, op)) {}
-
-// Put together once: a small collective takes little longer than that.
-const Reduction& Reduction::Widest(DataType type, ReduceOp op) {
+const Reduction& Reduction::Of(DataType type, ReduceOp op) {
   static const auto all = [] {
     const KernelTable& table = TableOf(InstructionSets().back());
     std::vector<std::optional<Reduction>> reductions;

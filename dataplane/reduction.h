@@ -8,15 +8,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dataplane/collective.h"
+#include "dataplane/float8.h"
 #include "dataplane/reduction_table.h"
 #include "dataplane/tensor.h"
 
 namespace muster::dataplane {
-
-// Whether a backend of that name can reduce with Reduction: kUnimplemented for
-// a reduction of a type that it has no loops for.
-absl::Status CheckReducible(absl::string_view backend,
-                            const Collective& collective);
 
 // How two tensors of one type become one: elementwise, so that the result of
 // an element depends on nothing but the order of its operands.
@@ -34,11 +30,12 @@ absl::Status CheckReducible(absl::string_view backend,
 class Reduction {
  public:
   // Whether there are loops for `type`: there are none for the float8 types.
-  static bool Has(DataType type);
+  static bool Has(DataType type) { return !IsFloat8(type); }
 
-  // The loops of the widest instruction set of this CPU, which Has(type). The
-  // operation must have a meaning for the type: see Validate in collective.h.
-  Reduction(DataType type, ReduceOp op);
+  // With the loops of the widest instruction set of this CPU, which Has(type).
+  // The operation must have a meaning for the type: see Validate in
+  // collective.h. Made once: a small collective takes little longer than that.
+  static const Reduction& Of(DataType type, ReduceOp op);
 
   // The same with the loops of one of InstructionSets(), for tests.
   Reduction(DataType type, ReduceOp op, absl::string_view instruction_set);
@@ -91,8 +88,6 @@ class Reduction {
   // Without loops where the operation has no meaning.
   Reduction(DataType type, ReduceOp op, const KernelTable& table);
 
-  static const Reduction& Widest(DataType type, ReduceOp op);
-
   size_t element_bytes_;
   size_t accumulator_bytes_;
   size_t parts_;  // Numbers in an element: two in a complex one.
@@ -106,6 +101,18 @@ class Reduction {
   KernelsOfType::Reduce combine_two_;
   bool scales_;  // kPremulSum
 };
+
+absl::Status NotReducible(absl::string_view backend, DataType type);
+
+// Whether a backend of that name can reduce with Reduction: kUnimplemented for
+// a reduction of a type that it has no loops for.
+inline absl::Status CheckReducible(absl::string_view backend,
+                                   const Collective& collective) {
+  if (!IsReduction(collective.kind) || Reduction::Has(collective.data_type())) {
+    return absl::OkStatus();
+  }
+  return NotReducible(backend, collective.data_type());
+}
 
 // Those that this CPU has, narrowest first: "baseline", "avx2", "avx512".
 std::vector<absl::string_view> InstructionSets();

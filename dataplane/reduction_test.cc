@@ -118,7 +118,7 @@ TYPED_TEST(ReductionTest, PremultipliedSumScalesWhatIsLoadedAndAdded) {
 TYPED_TEST(ReductionTest, ResultMayReplaceEitherOperand) {
   const auto a = this->Values(100, 1);
   const auto b = this->Values(100, 2);
-  const Reduction sum(kDataTypeOf<TypeParam>, ReduceOp::kSum);
+  const Reduction& sum = Reduction::Of(kDataTypeOf<TypeParam>, ReduceOp::kSum);
   auto left = a;
   sum.Combine(left.data(), left.data(), b.data(), 100);
   auto right = b;
@@ -142,7 +142,7 @@ TYPED_TEST(ReductionTest, AverageDividesAtTheEndAndTruncatesTowardZero) {
       EXPECT_EQ(values[0], static_cast<TypeParam>(-2));
     }
   }
-  const Reduction sum(kDataTypeOf<TypeParam>, ReduceOp::kSum);
+  const Reduction& sum = Reduction::Of(kDataTypeOf<TypeParam>, ReduceOp::kSum);
   TypeParam value = 9;
   sum.Finish(&value, 1, 3);
   EXPECT_EQ(value, TypeParam{9});
@@ -412,7 +412,7 @@ TEST(CombineAllTest, IsTheStepsOneAfterTheOther) {
         std::pair{DataType::kBfloat16, ReduceOp::kMin},
         std::pair{DataType::kBfloat16, ReduceOp::kPremulSum},
         std::pair{DataType::kFloat16, ReduceOp::kProduct}}) {
-    const Reduction reduction(type, op);
+    const Reduction& reduction = Reduction::Of(type, op);
     const size_t bytes = kCount * DataTypeBytes(type);
     for (size_t operands = 1; operands <= 4; ++operands) {
       std::vector<std::vector<std::byte>> memory;

@@ -1,6 +1,7 @@
 #include "dataplane/decorators/recording.h"
 
 #include <memory>
+#include <new>
 #include <utility>
 
 namespace muster::dataplane {
@@ -38,8 +39,24 @@ std::shared_ptr<Work> Recording::Start(const Collective& collective) {
 }
 
 Ending Recording::Run(const Collective& collective, ReleasableLock& order) {
-  const int64_t record = recorder_->Add(group_, collective);
-  Ending ending = inner().Run(collective, order);
+  int64_t record = -1;
+  const auto add = [&] {
+    try {
+      record = recorder_->Add(group_, collective);
+    } catch (const std::bad_alloc&) {
+      // Then it has none.
+    }
+  };
+  order.BeforeRelease(add);
+  Ending ending;
+  try {
+    ending = inner().Run(collective, order);
+  } catch (...) {
+    // Nobody may call it any more.
+    order.Release();
+    throw;
+  }
+  order.Release();
   recorder_->Complete(group_, record, ending.status, ending.at);
   return ending;
 }

@@ -137,7 +137,8 @@ class StoreBackend : public Backend {
   absl::Status AllReduce(const Collective& collective) {
     const Tensor& tensor = collective.tensors[0];
     const size_t count = static_cast<size_t>(tensor.element_count());
-    const Reduction reduction(tensor.data_type(), collective.reduce_op);
+    const Reduction& reduction =
+        Reduction::Of(tensor.data_type(), collective.reduce_op);
     // What travels has this rank's factor in it, and is not rounded yet.
     std::string own(count * reduction.accumulator_bytes(), '\0');
     reduction.Load(own.data(), tensor.data(), count, collective.factor);

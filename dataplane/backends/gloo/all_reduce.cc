@@ -21,7 +21,7 @@ namespace {
 
 struct Reduced {
   const Tensor& tensor;
-  const Reduction reduction;
+  const Reduction& reduction;
 
   std::byte* data() const { return static_cast<std::byte*>(tensor.data()); }
   size_t count() const { return tensor.element_count(); }
@@ -270,8 +270,8 @@ absl::Status ReduceEverywhere(const Reduction& reduction,
 
 absl::Status AllReduce(const Collective& collective, Exchange& exchange) {
   const Tensor& tensor = collective.tensors[0];
-  const Reduced reduced = {tensor,
-                           Reduction(tensor.data_type(), collective.reduce_op)};
+  const Reduced reduced = {
+      tensor, Reduction::Of(tensor.data_type(), collective.reduce_op)};
   const Reduction& reduction = reduced.reduction;
   const double factor = collective.factor;
   const Algorithm algorithm = SelectAlgorithm(

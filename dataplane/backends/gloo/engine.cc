@@ -128,13 +128,13 @@ Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
       const bool wake_watchdog = Enqueue({&collective});
       // Keeps the executor from it.
       running_ = true;
-      order.Release();
       if (wake_watchdog) watchdog_wakes_.NotifyOne();
-      absl::Status status = RunFirst();
+      absl::Status status = RunFirst(&order);
       if (!jobs_.empty() || stopping_) executor_wakes_.NotifyOne();
       return {std::move(status), Clock::now()};
     }
   }
+  order.CallLast();
   const std::shared_ptr<Work> work = Start(collective);
   order.Release();
   absl::Status status = work->Wait();
@@ -166,14 +166,17 @@ void Engine::Abort(const absl::Status& cause) {
   watchdog_wakes_.NotifyAll();
 }
 
-absl::Status Engine::RunFirst() {
+absl::Status Engine::RunFirst(ReleasableLock* order) {
   absl::Status status = abort_cause_;
-  const Job job = jobs_.front();
+  // It stays where it is until it is taken away.
+  const Job& job = jobs_.front();
   running_ = true;
   mutex_.Unlock();
   const bool begins = status.ok();
   // Guarded, also what it says of a failure: the lock has to be taken again.
-  if (begins) status = Guarded([&] { return RunNow(*job.collective); });
+  if (begins) status = Guarded([&] { return RunNow(*job.collective, order); });
+  // What follows may wait, and call back.
+  if (order != nullptr) order->Release();
   if (!status.ok()) {
     // Whoever sees the failure may free the tensor, so Gloo's thread must have
     // let go of it; and ranks that still read from it must not take what they
@@ -214,7 +217,7 @@ void Engine::RunExecutor() {
       executor_wakes_.Wait(mutex_);
     }
     if (jobs_.empty()) break;
-    RunFirst().IgnoreError();
+    RunFirst(/*order=*/nullptr).IgnoreError();
   }
   mutex_.Unlock();
 }
@@ -250,10 +253,13 @@ absl::Status Engine::RunOnConnections(const Collective& collective) {
   return absl::InternalError("no such kind");
 }
 
-absl::Status Engine::RunNow(const Collective& collective) {
+absl::Status Engine::RunNow(const Collective& collective,
+                            ReleasableLock* order) {
   const bool is_short = shortcut_ != nullptr && shortcut_->Takes(collective);
   absl::Status status = Guarded([&] {
-    return is_short ? shortcut_->Run(collective) : RunOnConnections(collective);
+    if (is_short) return shortcut_->Run(collective, order);
+    if (order != nullptr) order->Release();
+    return RunOnConnections(collective);
   });
   if (status.ok()) return status;
   // An abort's cause is the group's error, word for word.

@@ -31,9 +31,11 @@ class Shortcut {
   // connections.
   virtual bool Takes(const Collective& collective) const { return true; }
 
-  // Runs `collective`, on one thread at a time. Errors: as those of
-  // algorithms.h; of one that Wake has ended, any.
-  virtual absl::Status Run(const Collective& collective) = 0;
+  // Runs `collective`, on one thread at a time. `order`: see Backend::Run; null
+  // if nobody has it. Errors: as those of algorithms.h; of one that Wake has
+  // ended, any.
+  virtual absl::Status Run(const Collective& collective,
+                           ReleasableLock* order) = 0;
 
   // Ends what runs, and everything later. From any thread; does not block.
   virtual void Wake() = 0;
@@ -99,9 +101,10 @@ class Engine {
   void RunExecutor();
   void RunWatchdog();
   // Runs the first job, and returns how it ended. Lets go of the lock
-  // meanwhile.
-  absl::Status RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status RunNow(const Collective& collective);
+  // meanwhile, and of `order`, if any.
+  absl::Status RunFirst(ReleasableLock* order)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status RunNow(const Collective& collective, ReleasableLock* order);
   absl::Status RunOnConnections(const Collective& collective);
   // Takes leave of the peers and closes the connections of a group that has
   // failed, once. The caller is the one that runs collectives, or nobody does.

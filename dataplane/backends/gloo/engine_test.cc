@@ -430,7 +430,8 @@ class FakeShortcut : public Shortcut {
  public:
   explicit FakeShortcut(std::shared_ptr<Path> path) : path_(std::move(path)) {}
 
-  absl::Status Run(const Collective&) override {
+  absl::Status Run(const Collective&, ReleasableLock* order) override {
+    if (order != nullptr) order->Release();
     MutexLock lock(path_->mutex);
     if (path_->throws) throw std::runtime_error("no thread left");
     path_->runs = true;

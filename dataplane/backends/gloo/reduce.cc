@@ -74,7 +74,8 @@ absl::Status ReduceByParts(const Collective& collective,
 
 absl::Status Reduce(const Collective& collective, Exchange& exchange) {
   const Tensor& tensor = collective.tensors[0];
-  const Reduction reduction(tensor.data_type(), collective.reduce_op);
+  const Reduction& reduction =
+      Reduction::Of(tensor.data_type(), collective.reduce_op);
   const size_t bytes = tensor.element_count() * reduction.accumulator_bytes();
   if (exchange.world_size() == 1 || bytes <= kNotePayloadBytesMax) {
     exchange.set_algorithm("tree");

@@ -30,7 +30,8 @@ absl::Status ReduceAll(const Reduction& reduction, double factor,
 }  // namespace
 
 absl::Status ReduceScatter(const Collective& collective, Exchange& exchange) {
-  const Reduction reduction(collective.data_type(), collective.reduce_op);
+  const Reduction& reduction =
+      Reduction::Of(collective.data_type(), collective.reduce_op);
   const Blocks inputs = BlocksOf(collective.inputs, exchange.world_size());
   const Block output = BlockOf(collective.outputs[0]);
   size_t count = 0;

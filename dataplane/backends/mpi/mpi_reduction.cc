@@ -36,8 +36,8 @@ struct Types {
                         static_cast<DataType>(type))) {
           continue;
         }
-        const Reduction reduction(static_cast<DataType>(type),
-                                  static_cast<ReduceOp>(op));
+        const Reduction& reduction = Reduction::Of(static_cast<DataType>(type),
+                                                   static_cast<ReduceOp>(op));
         MPI_Type_contiguous(static_cast<int>(reduction.accumulator_bytes()),
                             MPI_BYTE, &made);
         MPI_Type_commit(&made);
@@ -56,8 +56,8 @@ void Combine(void* in, void* in_out, int* count, MPI_Datatype* type) {
   const Types& types = AllTypes();
   for (size_t i = 0; i < types.of.size(); ++i) {
     if (types.of[i][op] != *type) continue;
-    const Reduction reduction(static_cast<DataType>(i),
-                              static_cast<ReduceOp>(op));
+    const Reduction& reduction =
+        Reduction::Of(static_cast<DataType>(i), static_cast<ReduceOp>(op));
     return reduction.Combine(in_out, in, in_out, static_cast<size_t>(*count));
   }
 }

@@ -17,11 +17,10 @@ Operation::Operation(const Collective& collective,
       work_(std::move(work)),
       rank_(rank),
       world_size_(world_size),
-      reduction_(IsReduction(collective.kind)
-                     ? std::optional<Reduction>(std::in_place,
-                                                collective.data_type(),
-                                                collective.reduce_op)
-                     : std::nullopt) {}
+      reduction_(
+          IsReduction(collective.kind)
+              ? &Reduction::Of(collective.data_type(), collective.reduce_op)
+              : nullptr) {}
 
 Operation::Layout Operation::LayoutOf(const Collective::Tensors& tensors,
                                       bool in_bytes) {
@@ -64,7 +63,7 @@ Operation::Layout Operation::Split(const Tensor& tensor,
 
 void Operation::CopyIn(const Collective::Tensors& tensors) {
   const size_t wide =
-      reduction_.has_value() ? reduction_->accumulator_bytes() : 0;
+      reduction_ != nullptr ? reduction_->accumulator_bytes() : 0;
   for (const Tensor& tensor : tensors) {
     const size_t count = static_cast<size_t>(tensor.element_count());
     const size_t begin = outgoing_.size();
@@ -82,7 +81,7 @@ void Operation::CopyOut(const Collective::Tensors& tensors) {
   char* place = incoming_.data();
   for (const Tensor& tensor : tensors) {
     const size_t count = static_cast<size_t>(tensor.element_count());
-    if (reduction_.has_value()) {
+    if (reduction_ != nullptr) {
       reduction_->Finish(place, count, world_size_);
       reduction_->Store(tensor.data(), place, count);
       place += count * reduction_->accumulator_bytes();
@@ -96,7 +95,7 @@ void Operation::CopyOut(const Collective::Tensors& tensors) {
 void Operation::Begin(const Comms& comms) {
   if (IsPointToPoint(collective_.kind)) {
     code_ = BeginMessage(comms.messages);
-  } else if (reduction_.has_value()) {
+  } else if (reduction_ != nullptr) {
     code_ = BeginReduction(comms.collectives);
   } else {
     code_ = BeginMovement(comms.collectives);

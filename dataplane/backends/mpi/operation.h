@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,7 +68,7 @@ class Operation {
   const std::shared_ptr<PromisedWork> work_;
   const int rank_;
   const int world_size_;
-  const std::optional<Reduction> reduction_;  // of those that reduce
+  const Reduction* const reduction_;  // null if it does not reduce
 
   std::vector<char> outgoing_;
   std::vector<char> incoming_;

@@ -181,7 +181,7 @@ class Issuer {
       const dataplane::DataType type = unit_.type == kFloat32
                                            ? dataplane::DataType::kFloat32
                                            : collective_.data_type();
-      Reduction(type, ReduceOp::kSum).Store(&scalar, &single, 1);
+      Reduction::Of(type, ReduceOp::kSum).Store(&scalar, &single, 1);
     }
     Note(target_.nccl.RedOpCreatePreMulSum(&op_, &scalar, unit_.type,
                                            kScalarHostImmediate, target_.comm),

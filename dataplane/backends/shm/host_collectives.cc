@@ -44,7 +44,10 @@ HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
     : segment_(std::move(segment)),
       regions_(std::move(regions)),
       board_(segment_->memory(), mesh.rank(), mesh.world_size(), traits.board,
-             [&mesh](int rank) { mesh.set_waiting_for(rank); }),
+             [this, &mesh](int rank) {
+               shop_.LetOthersStart();
+               mesh.set_waiting_for(rank);
+             }),
       traits_(traits),
       forced_(traits.algorithm),
       shop_{.board = board_,
@@ -62,7 +65,9 @@ void HostCollectives::SetReadsFast(bool reads_fast) {
   selected_ = {};
 }
 
-absl::Status HostCollectives::Run(const Collective& collective) {
+absl::Status HostCollectives::Run(const Collective& collective,
+                                  ReleasableLock* order) {
+  shop_.order = order;
   shop_.header = NoteHeader::Of(collective);
   const absl::Status done = RunOneWay(collective);
   shop_.history.Add(shop_.header);

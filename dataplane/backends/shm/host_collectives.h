@@ -45,7 +45,8 @@ class HostCollectives : public gloo_internal::Shortcut {
   // As Circumstances::reads_fast, which they are not before. The same.
   void SetReadsFast(bool reads_fast);
 
-  absl::Status Run(const Collective& collective) override;
+  absl::Status Run(const Collective& collective,
+                   ReleasableLock* order) override;
   void Wake() override { board_.Wake(); }
   void Leave(bool has_failed) override { board_.Leave(has_failed); }
 

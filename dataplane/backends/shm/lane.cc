@@ -42,7 +42,7 @@ bool Lane::IsAtOnce(size_t bytes) const {
 
 absl::Status Lane::CombineAtOnce(const Sum& sum, const Blocks& give,
                                  Exchange& exchange) {
-  const Reduction reduction(sum.type, sum.op);
+  const Reduction& reduction = Reduction::Of(sum.type, sum.op);
   const Block own = give[mesh_.rank()];
   const size_t bytes = own.count * exchange.element_bytes();
   gloo_internal::Moves moves;

@@ -50,6 +50,8 @@ void Rounds::Post() {
   std::memcpy(shop_.board.head(), &head_, sizeof(head_));
   std::memcpy(shop_.board.tail(), &shop_.history.last, sizeof(NoteHeader));
   shop_.board.Post();
+  // What the others show is on its way meanwhile.
+  shop_.LetOthersStart();
 }
 
 absl::Status Rounds::Await(int peer, uint64_t count, bool has_row) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -16,6 +17,7 @@
 #include "dataplane/backends/shm/board.h"
 #include "dataplane/backends/shm/regions.h"
 #include "dataplane/collective.h"
+#include "dataplane/mutex.h"
 
 namespace muster::dataplane::shm_internal {
 
@@ -46,6 +48,12 @@ struct Workshop {
   // Kept from one collective to the next.
   std::vector<std::byte> scratch = {};
   History history = {};
+  // Of the collective that runs, if its caller has it still: see Backend::Run.
+  ReleasableLock* order = nullptr;
+
+  void LetOthersStart() {
+    if (order != nullptr) std::exchange(order, nullptr)->Release();
+  }
 };
 
 // The rounds of one collective on this rank: those of Board, in which all

@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <latch>
+#include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "dataplane/communicator.h"
@@ -196,6 +199,40 @@ TEST_F(ShmBackendTest, ManyRanksTakeTheirPartsOfALargeAllToAll) {
       EXPECT_EQ(communicator.last_run(DeviceType::kCpu).algorithm,
                 much == 900'000 ? "single_copy" : "staged");
     }
+  });
+}
+
+// As a root that has gone ahead as far as it can.
+TEST_F(ShmBackendTest, WhoWaitsForARankKeepsNobodyFromStarting) {
+  // More than Board::kNotes, which are 16.
+  constexpr uint64_t kCalls = 40;
+  LocalWorld world({.backend = "shm", .world_size = 2});
+  std::latch comes(1);
+  world.OnEachRank([&](Communicator& communicator) {
+    std::vector<int64_t> value = {7 - 7 * communicator.rank()};
+    const Collective broadcast = {.kind = CollectiveKind::kBroadcast,
+                                  .tensors = {Tensor(value)}};
+    const auto run = [&](uint64_t calls) {
+      for (uint64_t i = 0; i < calls; ++i) {
+        EXPECT_TRUE(communicator.Run(Collective(broadcast)).ok());
+      }
+    };
+    if (communicator.rank() == 1) {
+      comes.wait();
+      run(kCalls + 1);
+      EXPECT_EQ(value[0], 7);
+      return;
+    }
+    std::thread caller([&] { run(kCalls); });
+    // Which waits for what the other rank has not posted.
+    while (communicator.progress().last_enqueued < 16) {
+      std::this_thread::yield();
+    }
+    const std::shared_ptr<Work> work = communicator.Start(broadcast);
+    EXPECT_FALSE(work->IsCompleted());
+    comes.count_down();
+    EXPECT_TRUE(work->Wait().ok());
+    caller.join();
   });
 }
 

@@ -156,7 +156,8 @@ absl::StatusOr<bool> SingleCopy::Run() {
       *met == Reach::kMapped ? Algorithm::kSymmetric : Algorithm::kSingleCopy));
   absl::Status status;
   if (IsReduction(collective().kind)) {
-    const Reduction reduction(collective().data_type(), collective().reduce_op);
+    const Reduction& reduction =
+        Reduction::Of(collective().data_type(), collective().reduce_op);
     if (collective().kind == CollectiveKind::kAllReduce) {
       status = AllReduce(reduction);
     } else if (take_[rank_].data != nullptr) {

@@ -209,7 +209,6 @@ Staged::Scene Staged::SceneOf() const {
   if (scene.givers.empty()) scene.givers = Others();
   if (!collective().outputs.empty()) {
     scene.take = BlocksOf(collective().outputs, world_size_);
-    gloo_internal::CopyBlock(scene.take[rank_], scene.give, element_bytes_);
     for (const Block& block : scene.take) {
       scene.count_max = std::max(scene.count_max, block.count);
     }
@@ -232,6 +231,9 @@ absl::Status Staged::Show(const Scene& scene) {
     Copy(payload(), shows.data, shows.count * element_bytes_);
     Post();
     if (!scene.takes) continue;
+    if (round_ == 0 && !collective().outputs.empty()) {
+      gloo_internal::CopyBlock(scene.take[rank_], scene.give, element_bytes_);
+    }
     for (const int giver : scene.givers) {
       const Block& take = scene.take[giver];
       const Block chunk = ChunkOf(take, round_, per_round, element_bytes_);
@@ -245,7 +247,8 @@ absl::Status Staged::Show(const Scene& scene) {
 }
 
 absl::Status Staged::AllReduce() {
-  const Reduction reduction(collective().data_type(), collective().reduce_op);
+  const Reduction& reduction =
+      Reduction::Of(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
   const size_t bytes = tensor.count * element_bytes_;
   const bool at_once =
@@ -306,7 +309,8 @@ absl::Status Staged::ReduceByParts(const Reduction& reduction,
 }
 
 absl::Status Staged::Reduce() {
-  const Reduction reduction(collective().data_type(), collective().reduce_op);
+  const Reduction& reduction =
+      Reduction::Of(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
   const size_t per_round = kElementBytes / element_bytes_;
   const size_t rounds = RoundsFor(tensor.count, per_round);
@@ -374,7 +378,8 @@ size_t Staged::BytesMax() const {
 // Every rank shows all others what it has for them, all of which have as much
 // for one, and each combines its own.
 absl::Status Staged::ReduceScatter() {
-  const Reduction reduction(collective().data_type(), collective().reduce_op);
+  const Reduction& reduction =
+      Reduction::Of(collective().data_type(), collective().reduce_op);
   const Blocks give = BlocksOf(collective().inputs, world_size_);
   const Block output = BlockOf(collective().outputs[0]);
   const size_t per_round =
@@ -401,10 +406,10 @@ absl::Status Staged::Scatter() {
   const Block output = BlockOf(collective().outputs[0]);
   const bool is_root = rank_ == collective().root;
   Blocks give;
+  Block own;
   if (is_root) {
     give = BlocksOf(collective().inputs, world_size_);
-    gloo_internal::CopyBlock(output, give[rank_], element_bytes_);
-    give[rank_].count = 0;
+    own = std::exchange(give[rank_], Block());
   }
   const size_t per_round =
       (kPayloadBytes - row_bytes()) / world_size_ / element_bytes_;
@@ -413,6 +418,9 @@ absl::Status Staged::Scatter() {
     absl::Status status = OpenDealt(give, per_round);
     if (!status.ok()) return status;
     Post();
+    if (is_root && round_ == 0) {
+      gloo_internal::CopyBlock(output, own, element_bytes_);
+    }
     if (is_root) continue;
     status = Await(collective().root, output.count, /*has_row=*/true);
     if (!status.ok()) return status;

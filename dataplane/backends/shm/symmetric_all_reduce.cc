@@ -66,7 +66,8 @@ absl::StatusOr<bool> SymmetricAllReduce::Go() {
 }
 
 absl::Status SymmetricAllReduce::CombineThere(const Places& tensors) {
-  const Reduction reduction(collective().data_type(), collective().reduce_op);
+  const Reduction& reduction =
+      Reduction::Of(collective().data_type(), collective().reduce_op);
   const Block own =
       gloo_internal::PartOf(tensor_, rank_, world_size_, element_bytes_);
   const size_t at_once = kNearBytes / element_bytes_;

@@ -292,7 +292,7 @@ absl::Status Walk::GatherPacked(const Blocks& blocks, size_t bytes) {
 
 // While one piece is on the lanes the next one is reduced inside.
 absl::Status Walk::AllReduce() {
-  const Reduction reduction(type_, collective_.reduce_op);
+  const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
   const Block tensor = BlockOf(collective_.tensors[0]);
   const size_t bytes = reduction.accumulator_bytes();
   const size_t lanes = LanesFor(tensor.count * bytes);
@@ -358,7 +358,7 @@ absl::Status Walk::ReduceOnLane(const Reduction& reduction,
 }
 
 absl::Status Walk::Reduce() {
-  const Reduction reduction(type_, collective_.reduce_op);
+  const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
   const Block tensor = BlockOf(collective_.tensors[0]);
   const size_t bytes = reduction.accumulator_bytes();
   const size_t lanes = LanesFor(tensor.count * bytes);
@@ -398,7 +398,7 @@ absl::Status Walk::ReducePiece(const Reduction& reduction, const Block& piece,
 }
 
 absl::Status Walk::ReduceScatter() {
-  const Reduction reduction(type_, collective_.reduce_op);
+  const Reduction& reduction = Reduction::Of(type_, collective_.reduce_op);
   const Blocks inputs = BlocksOf(collective_.inputs, hosts_.world_size());
   const Block output = BlockOf(collective_.outputs[0]);
   size_t most = 0;
@@ -514,7 +514,9 @@ bool TwoLevels::Takes(const Collective& collective) const {
   }
 }
 
-absl::Status TwoLevels::Run(const Collective& collective) {
+absl::Status TwoLevels::Run(const Collective& collective,
+                            ReleasableLock* order) {
+  if (order != nullptr) order->Release();
   shop_.header = NoteHeader::Of(collective);
   Walk walk(collective, hosts_, shop_, lane_.has_value() ? &*lane_ : nullptr,
             accumulators_, results_);

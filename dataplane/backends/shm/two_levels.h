@@ -35,7 +35,8 @@ class TwoLevels : public gloo_internal::Shortcut {
 
   // Not those in which every byte has one receiver: they cross once anyway.
   bool Takes(const Collective& collective) const override;
-  absl::Status Run(const Collective& collective) override;
+  absl::Status Run(const Collective& collective,
+                   ReleasableLock* order) override;
   void Wake() override { board_.Wake(); }
   void Leave(bool has_failed) override { board_.Leave(has_failed); }
 

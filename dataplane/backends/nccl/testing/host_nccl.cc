@@ -212,7 +212,7 @@ std::vector<char> ReducedInSteps(const std::vector<Call>& calls, DataType type,
   const auto scaled = [&](const Call& call) {
     const char* const from =
         static_cast<const char*>(call.from) + offset * BytesOf(type);
-    const Reduction reduction(wide, ReduceOp::kPremulSum);
+    const Reduction& reduction = Reduction::Of(wide, ReduceOp::kPremulSum);
     std::vector<char> values(count * reduction.accumulator_bytes());
     const double factor = whole == ReduceOp::kAvg
                               ? 1.0 / static_cast<double>(calls.size())
@@ -221,7 +221,7 @@ std::vector<char> ReducedInSteps(const std::vector<Call>& calls, DataType type,
                    sums ? factor : 1);
     return rounded(reduction, values);
   };
-  const Reduction reduction(wide, step);
+  const Reduction& reduction = Reduction::Of(wide, step);
   std::vector<char> result = scaled(calls[0]);
   for (size_t rank = 1; rank < calls.size(); ++rank) {
     std::vector<char> values(count * reduction.accumulator_bytes());
@@ -241,7 +241,7 @@ std::vector<char> Reduced(const std::vector<Call>& calls, DataType type,
   const dataplane::DataType own = *TypeOf(type);
   const dataplane::DataType wide =
       IsFloat8(own) ? dataplane::DataType::kFloat32 : own;
-  const Reduction reduction(wide, OpOf(op));
+  const Reduction& reduction = Reduction::Of(wide, OpOf(op));
   const auto part = [&](const Call& call) {
     const char* const from = static_cast<const char*>(call.from);
     return Widened(type, from + offset * BytesOf(type), count);
@@ -510,7 +510,7 @@ Result RedOpCreatePreMulSum(RedOp* op, void* scalar, DataType type, int,
     factor = FromFloat8(*TypeOf(type), element);
   } else {
     // Half a float's bits or all of them: through an accumulator.
-    const Reduction reduction(*TypeOf(type), ReduceOp::kSum);
+    const Reduction& reduction = Reduction::Of(*TypeOf(type), ReduceOp::kSum);
     float value = 0;
     reduction.Load(&value, scalar, 1, 1);
     factor = value;
