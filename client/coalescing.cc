@@ -100,22 +100,23 @@ Work Coalesce(const CoalesceOptions& options,
                                       options.async_op);
 }
 
-Work AllReduceCoalesced(std::vector<Tensor> tensors,
+Work AllReduceCoalesced(const std::vector<Tensor>& tensors,
                         const AllReduceOptions& options) {
   CheckLists("all_reduce_coalesced", tensors.size(), tensors.size());
   return Coalesce({.group = options.group,
                    .timeout = options.timeout,
                    .async_op = options.async_op},
                   [&](CoalescingManager& manager) {
-                    for (Tensor& tensor : tensors) {
+                    for (const Tensor& tensor : tensors) {
                       manager.AllReduce(tensor, options.op, options.factor);
                     }
                   });
 }
 
-Work AllGatherCoalesced(std::vector<std::vector<Tensor>> output_tensor_lists,
-                        const std::vector<Tensor>& input_tensor_list,
-                        const AllGatherOptions& options) {
+Work AllGatherCoalesced(
+    const std::vector<std::vector<Tensor>>& output_tensor_lists,
+    const std::vector<Tensor>& input_tensor_list,
+    const AllGatherOptions& options) {
   const size_t count = input_tensor_list.size();
   CheckLists("all_gather_coalesced", count, count);
   for (size_t rank = 0; rank < output_tensor_lists.size(); ++rank) {
@@ -132,25 +133,24 @@ Work AllGatherCoalesced(std::vector<std::vector<Tensor>> output_tensor_lists,
       for (const std::vector<Tensor>& of_rank : output_tensor_lists) {
         tensor_list.push_back(of_rank[i]);
       }
-      manager.AllGather(std::move(tensor_list),
-                        std::move(input_tensor_list[i]));
+      manager.AllGather(tensor_list, input_tensor_list[i]);
     }
   });
 }
 
-Work AllGatherIntoTensorCoalesced(std::vector<Tensor> outputs,
-                                  std::vector<Tensor> inputs,
+Work AllGatherIntoTensorCoalesced(const std::vector<Tensor>& outputs,
+                                  const std::vector<Tensor>& inputs,
                                   const AllGatherOptions& options) {
   CheckLists("all_gather_into_tensor_coalesced", outputs.size(), inputs.size());
   return Coalesce(options, [&](CoalescingManager& manager) {
     for (size_t i = 0; i < inputs.size(); ++i) {
-      manager.AllGatherIntoTensor(std::move(outputs[i]), std::move(inputs[i]));
+      manager.AllGatherIntoTensor(outputs[i], inputs[i]);
     }
   });
 }
 
-Work ReduceScatterTensorCoalesced(std::vector<Tensor> outputs,
-                                  std::vector<Tensor> inputs,
+Work ReduceScatterTensorCoalesced(const std::vector<Tensor>& outputs,
+                                  const std::vector<Tensor>& inputs,
                                   const ReduceScatterOptions& options) {
   CheckLists("reduce_scatter_tensor_coalesced", outputs.size(), inputs.size());
   return Coalesce({.group = options.group,
@@ -158,8 +158,7 @@ Work ReduceScatterTensorCoalesced(std::vector<Tensor> outputs,
                    .async_op = options.async_op},
                   [&](CoalescingManager& manager) {
                     for (size_t i = 0; i < inputs.size(); ++i) {
-                      manager.ReduceScatterTensor(std::move(outputs[i]),
-                                                  std::move(inputs[i]),
+                      manager.ReduceScatterTensor(outputs[i], inputs[i],
                                                   options.op, options.factor);
                     }
                   });

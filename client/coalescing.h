@@ -64,17 +64,18 @@ Work Coalesce(const CoalesceOptions& options,
 
 // The same of lists, which must not be empty; of outputs and inputs equally
 // long ones.
-Work AllReduceCoalesced(std::vector<Tensor> tensors,
+Work AllReduceCoalesced(const std::vector<Tensor>& tensors,
                         const AllReduceOptions& options = {});
 // `output_tensor_lists[rank][i]` becomes that rank's `input_tensor_list[i]`.
-Work AllGatherCoalesced(std::vector<std::vector<Tensor>> output_tensor_lists,
-                        const std::vector<Tensor>& input_tensor_list,
-                        const AllGatherOptions& options = {});
-Work AllGatherIntoTensorCoalesced(std::vector<Tensor> outputs,
-                                  std::vector<Tensor> inputs,
+Work AllGatherCoalesced(
+    const std::vector<std::vector<Tensor>>& output_tensor_lists,
+    const std::vector<Tensor>& input_tensor_list,
+    const AllGatherOptions& options = {});
+Work AllGatherIntoTensorCoalesced(const std::vector<Tensor>& outputs,
+                                  const std::vector<Tensor>& inputs,
                                   const AllGatherOptions& options = {});
-Work ReduceScatterTensorCoalesced(std::vector<Tensor> outputs,
-                                  std::vector<Tensor> inputs,
+Work ReduceScatterTensorCoalesced(const std::vector<Tensor>& outputs,
+                                  const std::vector<Tensor>& inputs,
                                   const ReduceScatterOptions& options = {});
 
 }  // namespace muster

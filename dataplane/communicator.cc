@@ -258,15 +258,11 @@ void Communicator::Completed(uint64_t sequence, const absl::Status& status,
                              Instant at, bool waits) {
   {
     MutexLock lock(mutex_);
-    // The only one, as a rule.
+    // The first, as a rule.
     const auto running =
         std::ranges::find(running_, sequence, &Running::sequence);
     if (running == running_.begin()) since_ = at;
-    if (running + 1 == running_.end()) {
-      running_.pop_back();
-    } else {
-      running_.erase(running);
-    }
+    running_.erase(running);
     if (status.ok() && sequence > last_completed_) last_completed_ = sequence;
     if (status.ok() && waits) LetGo();
   }

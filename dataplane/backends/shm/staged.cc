@@ -418,10 +418,10 @@ absl::Status Staged::Scatter() {
     absl::Status status = OpenDealt(give, per_round);
     if (!status.ok()) return status;
     Post();
-    if (is_root && round_ == 0) {
-      gloo_internal::CopyBlock(output, own, element_bytes_);
+    if (is_root) {
+      if (round_ == 0) gloo_internal::CopyBlock(output, own, element_bytes_);
+      continue;
     }
-    if (is_root) continue;
     status = Await(collective().root, output.count, /*has_row=*/true);
     if (!status.ok()) return status;
     const Block chunk = ChunkOf(output, round_, per_round, element_bytes_);
