@@ -25,23 +25,20 @@ std::string Council::Refusal::Describe() const {
   return absl::StrCat("rank ", rank, ": ", why);
 }
 
-absl::Status Council::Run(Collective collective) {
-  collective.step = step_;
-  collective.timeout =
-      std::chrono::duration_cast<std::chrono::milliseconds>(timeout_);
-  collective.deadline = deadline_;
+absl::Status Council::Gather(void* own, void* all, size_t bytes) {
+  const auto one = static_cast<int64_t>(bytes);
+  const Collective gathering = {
+      .kind = CollectiveKind::kAllGatherIntoTensor,
+      .step = step_,
+      .inputs = {Tensor(own, DataType::kUint8, {one})},
+      .outputs = {Tensor(all, DataType::kUint8, {one * world_size()})},
+      .timeout =
+          std::chrono::duration_cast<std::chrono::milliseconds>(timeout_),
+      .deadline = deadline_};
   // Nobody else has it.
   Mutex mutex;
   ReleasableLock order(mutex);
-  return engine_.Run(collective, order).status;
-}
-
-absl::Status Council::Gather(void* own, void* all, size_t bytes) {
-  const auto one = static_cast<int64_t>(bytes);
-  return Run(
-      {.kind = CollectiveKind::kAllGatherIntoTensor,
-       .inputs = {Tensor(own, DataType::kUint8, {one})},
-       .outputs = {Tensor(all, DataType::kUint8, {one * world_size()})}});
+  return engine_.Run(gathering, order).status;
 }
 
 absl::StatusOr<std::optional<Council::Refusal>> Council::FindRefusal(

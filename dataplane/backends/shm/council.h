@@ -52,9 +52,6 @@ class Council {
     return all;
   }
 
-  // Runs a collective that is a part of this.
-  absl::Status Run(Collective collective);
-
   // The first rank whose `own` is an error; nothing if there is none.
   absl::StatusOr<std::optional<Refusal>> FindRefusal(const absl::Status& own);
 

@@ -6,12 +6,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dataplane/backends/shm/rehearsal.h"
 #include "dataplane/backends/shm/single_copy.h"
 #include "dataplane/backends/shm/staged.h"
 #include "dataplane/backends/shm/symmetric_all_reduce.h"
 
 namespace muster::dataplane::shm_internal {
 namespace {
+
+// At 20 GB/s they go in 50 ms, of which a rehearsal takes 0.3.
+constexpr size_t kRehearsalBytes = size_t{1} << 30;
 
 // How large it is, of all ranks' parts together, where all ranks know the same;
 // else 0.
@@ -49,33 +53,40 @@ HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
                mesh.set_waiting_for(rank);
              }),
       traits_(traits),
-      forced_(traits.algorithm),
+      // More ranks: what they gain by reading was not measured.
+      rehearses_(mesh.world_size() == 2 && traits.reads_memory &&
+                 !traits.board.is_crowded &&
+                 traits.algorithm == Algorithm::kFastest),
       shop_{.board = board_,
             .mesh = mesh,
             .regions = RegionFinder(*regions_),
             .reads_memory = traits.reads_memory} {}
 
-void HostCollectives::Force(Algorithm algorithm) {
-  forced_ = algorithm;
-  selected_ = {};
-}
-
-void HostCollectives::SetReadsFast(bool reads_fast) {
-  reads_fast_ = reads_fast;
-  selected_ = {};
-}
-
 absl::Status HostCollectives::Run(const Collective& collective,
                                   ReleasableLock* order) {
   shop_.order = order;
   shop_.header = NoteHeader::Of(collective);
-  const absl::Status done = RunOneWay(collective);
+  absl::Status done = RunOneWay(collective);
   shop_.history.Add(shop_.header);
+  if (done.ok()) done = Rehearse();
   if (!done.ok()) return done;
   // All that was needed had come, but the collective has failed elsewhere: a
   // group ends on all ranks or on none.
   const int failed = board_.FindFailed();
   return failed < 0 ? done : shop_.mesh.Gone(failed);
+}
+
+absl::Status HostCollectives::Rehearse() {
+  if (dependent_bytes_ < rehearsal_bytes_) return absl::OkStatus();
+  dependent_bytes_ = 0;
+  rehearsal_bytes_ = kRehearsalBytes;
+  const char* const algorithm = shop_.mesh.algorithm();
+  const absl::StatusOr<bool> reads_fast = ReadsFast(shop_);
+  shop_.mesh.set_algorithm(algorithm);
+  if (!reads_fast.ok()) return reads_fast.status();
+  reads_fast_ = *reads_fast;
+  selected_ = {};
+  return absl::OkStatus();
 }
 
 // The table takes as long as a small collective does, and those mostly have the
@@ -85,14 +96,19 @@ Algorithm HostCollectives::Select(CollectiveKind kind, Memory memory,
   Selected& last =
       selected_[static_cast<size_t>(kind)][memory == Memory::kSymmetric];
   if (last.bytes != bytes || last.algorithm == Algorithm::kFastest) {
-    last = {bytes, SelectAlgorithm(kind,
-                                   {.memory = memory,
-                                    .world_size = board_.world_size(),
-                                    .is_crowded = traits_.board.is_crowded,
-                                    .reads_fast = reads_fast_,
-                                    .bytes = bytes},
-                                   forced_)};
+    const auto select = [&](bool reads_fast) {
+      return SelectAlgorithm(kind,
+                             {.memory = memory,
+                              .world_size = board_.world_size(),
+                              .is_crowded = traits_.board.is_crowded,
+                              .reads_fast = reads_fast,
+                              .bytes = bytes},
+                             traits_.algorithm);
+    };
+    last = {bytes, select(reads_fast_),
+            rehearses_ && select(true) != select(false)};
   }
+  if (last.depends_on_reading) dependent_bytes_ += bytes;
   return last.algorithm;
 }
 

@@ -39,12 +39,6 @@ class HostCollectives : public gloo_internal::Shortcut {
                   gloo_internal::Mesh& mesh, const HostTraits& traits);
   ~HostCollectives() override { board_.Leave(/*has_failed=*/false); }
 
-  // Goes before the table from the next collective on. None runs.
-  void Force(Algorithm algorithm);
-
-  // As Circumstances::reads_fast, which they are not before. The same.
-  void SetReadsFast(bool reads_fast);
-
   absl::Status Run(const Collective& collective,
                    ReleasableLock* order) override;
   void Wake() override { board_.Wake(); }
@@ -55,17 +49,27 @@ class HostCollectives : public gloo_internal::Shortcut {
   struct Selected {
     size_t bytes = 0;
     Algorithm algorithm = Algorithm::kFastest;
+    // It says another one where ranks read fast, or do not.
+    bool depends_on_reading = false;
   };
 
   absl::Status RunOneWay(const Collective& collective);
   Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
+  // After a collective: finds out anew which way is the faster one, if the last
+  // time is long ago.
+  absl::Status Rehearse();
 
   const std::shared_ptr<Segment> segment_;
   const std::shared_ptr<const Regions> regions_;
   Board board_;
   const HostTraits traits_;
-  Algorithm forced_;
+  // Ranks know which way is the faster one when they have tried.
+  const bool rehearses_;
   bool reads_fast_ = false;
+  // How many bytes went since then whose way depends on it; and how many do
+  // before they try again. The same on all ranks.
+  size_t dependent_bytes_ = 0;
+  size_t rehearsal_bytes_ = 1;
   Workshop shop_;
   // By kind; of ordinary memory, and of symmetric memory.
   std::array<std::array<Selected, 2>, kCollectiveKindCount> selected_ = {};

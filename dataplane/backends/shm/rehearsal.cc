@@ -4,11 +4,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <new>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "dataplane/backends/shm/selection.h"
+#include "dataplane/backends/shm/single_copy.h"
+#include "dataplane/backends/shm/staged.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
 #include "dataplane/tensor.h"
@@ -24,7 +26,7 @@ constexpr int64_t kBytes = 512 << 10;
 // in the way of some. It is of several calls, since a rank may be ahead of
 // another one.
 constexpr int kTurns = 3;
-constexpr int kCalls = 4;
+constexpr int kCalls = 2;
 
 // What a turn takes.
 struct Times {
@@ -32,41 +34,76 @@ struct Times {
   Clock::duration single_copy = Clock::duration::max();
 };
 
-// Runs a turn, and has `least` be what it takes if that is less.
-absl::Status TakeTurn(Council& council, const Collective& collective,
-                      Clock::duration& least) {
-  const Instant began = Clock::now();
-  for (int call = 0; call < kCalls; ++call) {
-    absl::Status status = council.Run(collective);
-    if (!status.ok()) return status;
+absl::Status RunStaged(Workshop& shop, const Collective& collective) {
+  shop.header = NoteHeader::Of(collective);
+  return RunStaged(shop, collective, Algorithm::kStaged,
+                   [](size_t) { return true; })
+      .status();
+}
+
+// What each of them says, by rank: bytes alone.
+template <typename Words>
+absl::StatusOr<std::vector<Words>> Hear(Workshop& shop, Words own) {
+  constexpr auto kOne = static_cast<int64_t>(sizeof(Words));
+  std::vector<Words> all(shop.board.world_size());
+  absl::Status status =
+      RunStaged(shop, {.kind = CollectiveKind::kAllGatherIntoTensor,
+                       .inputs = {Tensor(&own, DataType::kUint8, {kOne})},
+                       .outputs = {Tensor(all.data(), DataType::kUint8,
+                                          {kOne * shop.board.world_size()})}});
+  if (!status.ok()) return status;
+  return all;
+}
+
+// The scratch, which a broadcast does not need; null: there is no memory.
+std::byte* MemoryOf(Workshop& shop) {
+  try {
+    if (shop.scratch.size() < kBytes) shop.scratch.resize(kBytes);
+    return shop.scratch.data();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
   }
-  least = std::min(least, Clock::now() - began);
-  return absl::OkStatus();
+}
+
+// The least that a turn of each way takes here.
+absl::StatusOr<Times> TakeTurns(Workshop& shop, const Collective& broadcast) {
+  Times least;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const Instant began = Clock::now();
+    for (int call = 0; call < kCalls; ++call) {
+      absl::Status status = RunStaged(shop, broadcast);
+      if (!status.ok()) return status;
+    }
+    const Instant staged = Clock::now();
+    bool has_read = true;
+    for (int call = 0; call < kCalls && has_read; ++call) {
+      const auto done = RunSingleCopy(shop, broadcast, Where::kAnywhere);
+      if (!done.ok()) return done.status();
+      // Alike on all ranks.
+      has_read = *done;
+    }
+    least.staged = std::min(least.staged, staged - began);
+    if (has_read) {
+      least.single_copy = std::min(least.single_copy, Clock::now() - staged);
+    }
+  }
+  return least;
 }
 
 }  // namespace
 
-absl::Status Rehearse(Council& council, HostCollectives& collectives) {
-  const std::unique_ptr<uint8_t[]> memory(new (std::nothrow) uint8_t[kBytes]());
-  const auto refusal = council.FindRefusal(
-      memory == nullptr ? absl::ResourceExhaustedError("no memory")
-                        : absl::OkStatus());
-  if (!refusal.ok()) return refusal.status();
+absl::StatusOr<bool> ReadsFast(Workshop& shop) {
+  std::byte* const memory = MemoryOf(shop);
+  const auto have_memory = Hear(shop, uint8_t{memory != nullptr});
+  if (!have_memory.ok()) return have_memory.status();
   // A group needs none of this.
-  if (refusal->has_value()) return absl::OkStatus();
+  if (std::ranges::count(*have_memory, 0) > 0) return false;
   const Collective broadcast = {
       .kind = CollectiveKind::kBroadcast,
-      .tensors = {Tensor(memory.get(), DataType::kUint8, {kBytes})}};
-  Times own;
-  for (int turn = 0; turn < kTurns; ++turn) {
-    collectives.Force(Algorithm::kStaged);
-    absl::Status status = TakeTurn(council, broadcast, own.staged);
-    if (!status.ok()) return status;
-    collectives.Force(Algorithm::kSingleCopy);
-    status = TakeTurn(council, broadcast, own.single_copy);
-    if (!status.ok()) return status;
-  }
-  const auto all = council.Hear(own);
+      .tensors = {Tensor(memory, DataType::kUint8, {kBytes})}};
+  const auto own = TakeTurns(shop, broadcast);
+  if (!own.ok()) return own.status();
+  const auto all = Hear(shop, *own);
   if (!all.ok()) return all.status();
   Times slowest = {.staged = {}, .single_copy = {}};
   for (const Times& times : *all) {
@@ -78,9 +115,7 @@ absl::Status Rehearse(Council& council, HostCollectives& collectives) {
           << " staged_us=" << slowest.staged / std::chrono::microseconds(kCalls)
           << " single_copy_us="
           << slowest.single_copy / std::chrono::microseconds(kCalls);
-  collectives.Force(Algorithm::kFastest);
-  collectives.SetReadsFast(reads_fast);
-  return absl::OkStatus();
+  return reads_fast;
 }
 
 }  // namespace muster::dataplane::shm_internal

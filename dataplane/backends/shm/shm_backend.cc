@@ -26,7 +26,6 @@
 #include "dataplane/backends/shm/host_collectives.h"
 #include "dataplane/backends/shm/hosts.h"
 #include "dataplane/backends/shm/regions.h"
-#include "dataplane/backends/shm/rehearsal.h"
 #include "dataplane/backends/shm/segment.h"
 #include "dataplane/backends/shm/selection.h"
 #include "dataplane/backends/shm/two_levels.h"
@@ -375,21 +374,15 @@ absl::StatusOr<std::string> FindReason(Council& council, const Hosts& hosts,
 }
 
 // The collectives of `engine`, whose ranks have `segment`s, go there from now
-// on. Errors: see Council.
-absl::Status SetShortcut(Council& council, const std::string& group_name,
-                         std::shared_ptr<Segment> segment,
-                         const Sharing& sharing, Engine& engine,
-                         const HostTraits& traits) {
+// on.
+void SetShortcut(const std::string& group_name,
+                 std::shared_ptr<Segment> segment, const Sharing& sharing,
+                 Engine& engine, const HostTraits& traits) {
   const Hosts& hosts = *sharing.hosts;
   if (hosts.count() == 1) {
-    auto collectives = std::make_unique<HostCollectives>(
-        std::move(segment), sharing.regions, engine.mesh(), traits);
-    HostCollectives& own = *collectives;
-    engine.SetShortcut(std::move(collectives));
-    const bool has_choice = hosts.world_size() == 2 && traits.reads_memory &&
-                            !traits.board.is_crowded &&
-                            traits.algorithm == Algorithm::kFastest;
-    return has_choice ? shm_internal::Rehearse(council, own) : absl::OkStatus();
+    engine.SetShortcut(std::make_unique<HostCollectives>(
+        std::move(segment), sharing.regions, engine.mesh(), traits));
+    return;
   }
   LOG_FIRST_N(INFO, 1) << "backend shm: group \"" << group_name
                        << "\" goes in two levels: " << hosts.world_size()
@@ -398,7 +391,6 @@ absl::Status SetShortcut(Council& council, const std::string& group_name,
                        << " on each";
   engine.SetShortcut(std::make_unique<TwoLevels>(
       std::move(segment), sharing.regions, hosts, engine.mesh(), traits));
-  return absl::OkStatus();
 }
 
 // The ranks of each host share memory from now on, or none does. Errors: see
@@ -456,9 +448,7 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
         std::shared_ptr<void>(segment, memory + board_bytes),
         sharing.hosts->neighbours(), sharing.hosts->place()));
   }
-  absl::Status set = SetShortcut(council, options.group_name, segment, sharing,
-                                 engine, traits);
-  if (!set.ok()) return set;
+  SetShortcut(options.group_name, segment, sharing, engine, traits);
   return sharing;
 }
 
