@@ -1,6 +1,7 @@
 #ifndef MUSTER_DATAPLANE_METRICS_H_
 #define MUSTER_DATAPLANE_METRICS_H_
 
+#include <chrono>
 #include <cstddef>
 
 #include "absl/status/status.h"
@@ -9,18 +10,26 @@
 namespace muster::dataplane {
 
 // What the data plane counts. The owner of the process's metrics implements
-// it; calls come from any thread, when a collective completes, and must be
-// quick.
+// it. Thread-safe.
 class Metrics {
  public:
   virtual ~Metrics() = default;
 
-  // `op` is CollectiveKindName, `backend` Backend::name(): both come from a
-  // small closed set, so they can be labels. `bytes` are of this rank's
-  // tensors, `seconds` from Start to completion.
-  virtual void CollectiveFinished(absl::string_view op,
-                                  absl::string_view backend, size_t bytes,
-                                  double seconds, absl::StatusCode code) = 0;
+  // The collectives of one kind on one backend. Thread-safe.
+  class Series {
+   public:
+    virtual ~Series() = default;
+
+    // One has completed, `elapsed` after it was started. `bytes` are of this
+    // rank's tensors. Must be quick: it is in the way of every collective.
+    virtual void Finished(size_t bytes, std::chrono::nanoseconds elapsed,
+                          absl::StatusCode code) = 0;
+  };
+
+  // Lives as long as this; the same for the same names. `op` is
+  // CollectiveKindName, `backend` Backend::name(): both come from a small
+  // closed set, so they can be labels.
+  virtual Series& SeriesOf(absl::string_view op, absl::string_view backend) = 0;
 };
 
 }  // namespace muster::dataplane

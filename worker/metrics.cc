@@ -1,20 +1,28 @@
 #include "worker/metrics.h"
 
 #include <dirent.h>
+#include <prometheus/client_metric.h>
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
-#include <prometheus/histogram.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/metric_type.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <fstream>
-#include <functional>
+#include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "client/version.h"
@@ -22,11 +30,14 @@
 namespace muster::worker {
 namespace {
 
-// From the latency of a small collective on one host to a timeout's order.
-const prometheus::Histogram::BucketBoundaries kDurationBuckets = {
-    0.000001, 0.0000025, 0.000005, 0.00001, 0.000025, 0.00005, 0.0001, 0.00025,
-    0.0005,   0.001,     0.0025,   0.005,   0.01,     0.025,   0.05,   0.1,
-    0.25,     0.5,       1,        2.5,     10,       60};
+// The buckets of durations, in nanoseconds: from the latency of a small
+// collective on one host to a timeout's order. Beyond is one more.
+constexpr std::array<int64_t, 22> kDurationBounds = {
+    1'000,          2'500,         5'000,       10'000,        25'000,
+    50'000,         100'000,       250'000,     500'000,       1'000'000,
+    2'500'000,      5'000'000,     10'000'000,  25'000'000,    50'000'000,
+    100'000'000,    250'000'000,   500'000'000, 1'000'000'000, 2'500'000'000,
+    10'000'000'000, 60'000'000'000};
 
 double CpuSeconds() {
   rusage usage = {};
@@ -53,6 +64,108 @@ double OpenFds() {
   return entries - 3;  // ".", ".." and the descriptor of `folder`
 }
 
+prometheus::MetricFamily Family(std::string name, std::string help,
+                                prometheus::MetricType type) {
+  prometheus::MetricFamily family;
+  family.name = std::move(name);
+  family.help = std::move(help);
+  family.type = type;
+  return family;
+}
+
+// The three families of collectives.
+struct CollectiveFamilies {
+  prometheus::MetricFamily collectives =
+      Family("muster_dataplane_collectives_total",
+             "Collectives that completed, by status code.",
+             prometheus::MetricType::Counter);
+  prometheus::MetricFamily bytes =
+      Family("muster_dataplane_collective_bytes_total",
+             "Bytes of this rank's tensors in collectives that succeeded.",
+             prometheus::MetricType::Counter);
+  prometheus::MetricFamily durations =
+      Family("muster_dataplane_collective_duration_seconds",
+             "Start to completion of collectives that succeeded.",
+             prometheus::MetricType::Histogram);
+};
+
+// Counts of its own, of which the library's are made when somebody asks: to
+// count in those takes a seventh of a small collective's time.
+class CollectiveSeries final : public Metrics::Series {
+ public:
+  CollectiveSeries(absl::string_view op, absl::string_view backend)
+      : op_(op), backend_(backend) {}
+
+  void Finished(size_t bytes, std::chrono::nanoseconds elapsed,
+                absl::StatusCode code) override {
+    if (code != absl::StatusCode::kOk) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ++failed_[code];
+      return;
+    }
+    size_t bucket = 0;
+    while (bucket < kDurationBounds.size() &&
+           elapsed.count() > kDurationBounds[bucket]) {
+      ++bucket;
+    }
+    buckets_[bucket].fetch_add(1, std::memory_order_relaxed);
+    nanoseconds_.fetch_add(elapsed.count(), std::memory_order_relaxed);
+    bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+
+  // What there is of it.
+  void AddTo(CollectiveFamilies& families) const {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (const auto& [code, count] : failed_) AddCount(code, count, families);
+    }
+    prometheus::ClientMetric durations = Labelled({});
+    uint64_t count = 0;
+    for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+      count += buckets_[bucket].load(std::memory_order_relaxed);
+      const double bound =
+          bucket == kDurationBounds.size()
+              ? std::numeric_limits<double>::infinity()
+              : static_cast<double>(kDurationBounds[bucket]) / 1e9;
+      durations.histogram.bucket.push_back({count, bound});
+    }
+    if (count == 0) return;
+    AddCount(absl::StatusCode::kOk, count, families);
+    durations.histogram.sample_count = count;
+    durations.histogram.sample_sum =
+        static_cast<double>(nanoseconds_.load(std::memory_order_relaxed)) / 1e9;
+    families.durations.metric.push_back(std::move(durations));
+    prometheus::ClientMetric bytes = Labelled({});
+    bytes.counter.value =
+        static_cast<double>(bytes_.load(std::memory_order_relaxed));
+    families.bytes.metric.push_back(std::move(bytes));
+  }
+
+ private:
+  prometheus::ClientMetric Labelled(absl::string_view code) const {
+    prometheus::ClientMetric metric;
+    metric.label.push_back({"backend", backend_});
+    if (!code.empty()) metric.label.push_back({"code", std::string(code)});
+    metric.label.push_back({"op", op_});
+    return metric;
+  }
+  void AddCount(absl::StatusCode code, uint64_t count,
+                CollectiveFamilies& families) const {
+    prometheus::ClientMetric metric = Labelled(absl::StatusCodeToString(code));
+    metric.counter.value = static_cast<double>(count);
+    families.collectives.metric.push_back(std::move(metric));
+  }
+
+  const std::string op_;
+  const std::string backend_;
+  // Of those that succeeded: how many, by bucket of kDurationBounds; and sums.
+  std::array<std::atomic<uint64_t>, kDurationBounds.size() + 1> buckets_ = {};
+  std::atomic<int64_t> nanoseconds_ = 0;
+  std::atomic<uint64_t> bytes_ = 0;
+  mutable std::mutex mutex_;
+  std::map<absl::StatusCode, uint64_t> failed_;
+};
+
 class PrometheusMetrics final : public Metrics {
  public:
   PrometheusMetrics()
@@ -64,20 +177,6 @@ class PrometheusMetrics final : public Metrics {
                        "Rank in the default group; -1 outside of one.")),
         world_size_(AddGauge("muster_worker_world_size",
                              "Size of the default group; 0 outside of one.")),
-        collectives_(prometheus::BuildCounter()
-                         .Name("muster_dataplane_collectives_total")
-                         .Help("Collectives that completed, by status code.")
-                         .Register(registry_)),
-        bytes_(prometheus::BuildCounter()
-                   .Name("muster_dataplane_collective_bytes_total")
-                   .Help("Bytes of this rank's tensors in collectives that "
-                         "succeeded.")
-                   .Register(registry_)),
-        durations_(
-            prometheus::BuildHistogram()
-                .Name("muster_dataplane_collective_duration_seconds")
-                .Help("Start to completion of collectives that succeeded.")
-                .Register(registry_)),
         running_(AddGauge("muster_dataplane_collective_running_seconds",
                           "How long the oldest collective, send or receive "
                           "that runs has been running; 0 when none does.")),
@@ -99,17 +198,13 @@ class PrometheusMetrics final : public Metrics {
                  .count());
   }
 
-  void CollectiveFinished(absl::string_view op, absl::string_view backend,
-                          size_t bytes, double seconds,
-                          absl::StatusCode code) override {
-    if (code != absl::StatusCode::kOk) {
-      CollectivesOf(op, backend, code).Increment();
-      return;
+  Series& SeriesOf(absl::string_view op, absl::string_view backend) override {
+    const std::lock_guard<std::mutex> lock(series_mutex_);
+    auto& series = series_[{std::string(op), std::string(backend)}];
+    if (series == nullptr) {
+      series = std::make_unique<CollectiveSeries>(op, backend);
     }
-    const Series& series = SeriesOf(op, backend);
-    series.collectives->Increment();
-    series.bytes->Increment(static_cast<double>(bytes));
-    series.durations->Observe(seconds);
+    return *series;
   }
 
   void SetRank(int rank, int world_size) override {
@@ -128,42 +223,21 @@ class PrometheusMetrics final : public Metrics {
     cpu_seconds_.Increment(CpuSeconds() - cpu_seconds_.Value());
     open_fds_.Set(OpenFds());
     resident_bytes_.Set(ResidentBytes());
-    return prometheus::TextSerializer().Serialize(registry_.Collect());
+    std::vector<prometheus::MetricFamily> families = registry_.Collect();
+    CollectiveFamilies collectives;
+    {
+      const std::lock_guard<std::mutex> lock(series_mutex_);
+      for (const auto& [names, series] : series_) series->AddTo(collectives);
+    }
+    for (prometheus::MetricFamily* const family :
+         {&collectives.collectives, &collectives.bytes,
+          &collectives.durations}) {
+      if (!family->metric.empty()) families.push_back(std::move(*family));
+    }
+    return prometheus::TextSerializer().Serialize(families);
   }
 
  private:
-  // Of collectives that succeeded.
-  struct Series {
-    prometheus::Counter* collectives;
-    prometheus::Counter* bytes;
-    prometheus::Histogram* durations;
-  };
-
-  prometheus::Counter& CollectivesOf(absl::string_view op,
-                                     absl::string_view backend,
-                                     absl::StatusCode code) {
-    return collectives_.Add({{"op", std::string(op)},
-                             {"backend", std::string(backend)},
-                             {"code", absl::StatusCodeToString(code)}});
-  }
-
-  // To find them by their labels takes longer than a small collective. They
-  // live as long as the registry.
-  const Series& SeriesOf(absl::string_view op, absl::string_view backend) {
-    const std::lock_guard<std::mutex> lock(series_mutex_);
-    if (const auto of_op = series_.find(op); of_op != series_.end()) {
-      const auto found = of_op->second.find(backend);
-      if (found != of_op->second.end()) return found->second;
-    }
-    const prometheus::Labels labels = {{"op", std::string(op)},
-                                       {"backend", std::string(backend)}};
-    const Series series = {
-        .collectives = &CollectivesOf(op, backend, absl::StatusCode::kOk),
-        .bytes = &bytes_.Add(labels),
-        .durations = &durations_.Add(labels, kDurationBuckets)};
-    return series_[std::string(op)][std::string(backend)] = series;
-  }
-
   prometheus::Gauge& AddGauge(const std::string& name,
                               const std::string& help) {
     return prometheus::BuildGauge()
@@ -177,17 +251,15 @@ class PrometheusMetrics final : public Metrics {
   prometheus::Family<prometheus::Gauge>& build_info_;
   prometheus::Gauge& rank_;
   prometheus::Gauge& world_size_;
-  prometheus::Family<prometheus::Counter>& collectives_;
-  prometheus::Family<prometheus::Counter>& bytes_;
-  prometheus::Family<prometheus::Histogram>& durations_;
   prometheus::Gauge& running_;
   prometheus::Counter& cpu_seconds_;
   prometheus::Gauge& open_fds_;
   prometheus::Gauge& resident_bytes_;
   mutable std::mutex render_mutex_;
-  std::mutex series_mutex_;
-  // By collective and backend. Those in it stay where they are.
-  std::map<std::string, std::map<std::string, Series, std::less<>>, std::less<>>
+  mutable std::mutex series_mutex_;
+  // By collective and backend.
+  std::map<std::pair<std::string, std::string>,
+           std::unique_ptr<CollectiveSeries>>
       series_;
 };
 

@@ -14,6 +14,8 @@
 namespace muster::worker {
 namespace {
 
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -55,8 +57,8 @@ std::set<std::string> Series(const std::string& text) {
 // Dashboards depend on these: a change here is a change for every operator.
 TEST(MetricsTest, NamesAndLabelsAreThese) {
   const auto metrics = Metrics::Create();
-  metrics->CollectiveFinished("all_reduce", "gloo", 4096, 0.002,
-                              absl::StatusCode::kOk);
+  metrics->SeriesOf("all_reduce", "gloo")
+      .Finished(4096, milliseconds(2), absl::StatusCode::kOk);
   EXPECT_THAT(
       Series(metrics->Render()),
       ElementsAre(
@@ -74,10 +76,9 @@ TEST(MetricsTest, NamesAndLabelsAreThese) {
 
 TEST(MetricsTest, CountsCollectivesBytesAndSeconds) {
   const auto metrics = Metrics::Create();
-  metrics->CollectiveFinished("all_reduce", "gloo", 4096, 0.25,
-                              absl::StatusCode::kOk);
-  metrics->CollectiveFinished("all_reduce", "gloo", 1024, 0.5,
-                              absl::StatusCode::kOk);
+  Metrics::Series& series = metrics->SeriesOf("all_reduce", "gloo");
+  series.Finished(4096, milliseconds(250), absl::StatusCode::kOk);
+  series.Finished(1024, milliseconds(500), absl::StatusCode::kOk);
   const std::string text = metrics->Render();
   EXPECT_THAT(text, HasSubstr("muster_dataplane_collectives_total{backend="
                               "\"gloo\",code=\"OK\",op=\"all_reduce\"} 2\n"));
@@ -88,10 +89,48 @@ TEST(MetricsTest, CountsCollectivesBytesAndSeconds) {
                         "backend=\"gloo\",op=\"all_reduce\"} 0.75\n"));
 }
 
+// A duration that is a bound counts below it.
+TEST(MetricsTest, DurationsCountInEachBucketThatHoldsThem) {
+  const auto metrics = Metrics::Create();
+  Metrics::Series& series = metrics->SeriesOf("all_reduce", "shm");
+  series.Finished(4, nanoseconds(400), absl::StatusCode::kOk);
+  series.Finished(4, nanoseconds(1000), absl::StatusCode::kOk);
+  series.Finished(4, nanoseconds(1001), absl::StatusCode::kOk);
+  series.Finished(4, milliseconds(60'000), absl::StatusCode::kOk);
+  series.Finished(4, milliseconds(60'001), absl::StatusCode::kOk);
+  const std::string text = metrics->Render();
+  const auto expect_bucket = [&](const std::string& bound, int count) {
+    EXPECT_THAT(text,
+                HasSubstr("muster_dataplane_collective_duration_seconds_"
+                          "bucket{backend=\"shm\",op=\"all_reduce\",le=\"" +
+                          bound + "\"} " + std::to_string(count) + "\n"));
+  };
+  expect_bucket("1e-06", 2);
+  expect_bucket("2.5e-06", 3);
+  expect_bucket("10", 3);
+  expect_bucket("60", 4);
+  expect_bucket("+Inf", 5);
+  EXPECT_THAT(text,
+              HasSubstr("muster_dataplane_collective_duration_seconds_count{"
+                        "backend=\"shm\",op=\"all_reduce\"} 5\n"));
+}
+
+TEST(MetricsTest, SeriesAreApartByNames) {
+  const auto metrics = Metrics::Create();
+  Metrics::Series& series = metrics->SeriesOf("all_reduce", "gloo");
+  EXPECT_EQ(&series, &metrics->SeriesOf("all_reduce", "gloo"));
+  EXPECT_NE(&series, &metrics->SeriesOf("all_reduce", "shm"));
+  EXPECT_NE(&series, &metrics->SeriesOf("broadcast", "gloo"));
+  // Nothing has finished.
+  EXPECT_THAT(metrics->Render(),
+              Not(HasSubstr("muster_dataplane_collectives")));
+}
+
 TEST(MetricsTest, FailedCollectivesCountByCodeAlone) {
   const auto metrics = Metrics::Create();
-  metrics->CollectiveFinished("barrier", "gloo", 0, 30,
-                              absl::StatusCode::kDeadlineExceeded);
+  metrics->SeriesOf("barrier", "gloo")
+      .Finished(0, std::chrono::seconds(30),
+                absl::StatusCode::kDeadlineExceeded);
   const std::string text = metrics->Render();
   EXPECT_THAT(text,
               HasSubstr("muster_dataplane_collectives_total{backend=\"gloo\","
@@ -105,7 +144,7 @@ TEST(MetricsTest, WhatRunsIsTheLastValueThatWasSet) {
   const auto metrics = Metrics::Create();
   EXPECT_THAT(metrics->Render(),
               HasSubstr("\nmuster_dataplane_collective_running_seconds 0\n"));
-  metrics->SetRunning(std::chrono::milliseconds(1500));
+  metrics->SetRunning(milliseconds(1500));
   EXPECT_THAT(metrics->Render(),
               HasSubstr("\nmuster_dataplane_collective_running_seconds 1.5\n"));
 }

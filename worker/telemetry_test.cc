@@ -5,6 +5,7 @@
 #include <httplib.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -35,8 +36,9 @@ TEST(TelemetryTest, ServesMetricsHealthAndLinksOnLoopback) {
   EXPECT_THAT(telemetry->address(), StartsWith("127.0.0.1:"));
   httplib::Client client("127.0.0.1", PortOf(*telemetry));
 
-  telemetry->collectives().CollectiveFinished("broadcast", "gloo", 8, 0.001,
-                                              absl::StatusCode::kOk);
+  telemetry->collectives()
+      .SeriesOf("broadcast", "gloo")
+      .Finished(8, std::chrono::milliseconds(1), absl::StatusCode::kOk);
   const auto metrics = client.Get("/metrics");
   ASSERT_TRUE(metrics);
   EXPECT_EQ(metrics->status, 200);

@@ -1,6 +1,5 @@
 #include "dataplane/decorators/metering.h"
 
-#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -10,26 +9,32 @@ Metering::Metering(std::unique_ptr<Backend> inner,
                    std::shared_ptr<Metrics> metrics)
     : BackendDecorator(std::move(inner)), metrics_(std::move(metrics)) {}
 
+Metrics::Series& Metering::SeriesOf(CollectiveKind kind) {
+  std::atomic<Metrics::Series*>& known = series_[static_cast<size_t>(kind)];
+  Metrics::Series* series = known.load(std::memory_order_acquire);
+  if (series == nullptr) {
+    series = &metrics_->SeriesOf(CollectiveKindName(kind), name());
+    known.store(series, std::memory_order_release);
+  }
+  return *series;
+}
+
 std::shared_ptr<Work> Metering::Start(const Collective& collective) {
   std::shared_ptr<Work> work = inner().Start(collective);
-  // Names are literals, so the callback may outlive this object.
-  work->OnCompletion(
-      [metrics = metrics_, op = CollectiveKindName(collective.kind),
-       backend = name(), bytes = collective.bytes(),
-       started = collective.started](const absl::Status& status) {
-        const std::chrono::duration<double> elapsed = Clock::now() - started;
-        metrics->CollectiveFinished(op, backend, bytes, elapsed.count(),
-                                    status.code());
-      });
+  // The callback may outlive this object.
+  work->OnCompletion([metrics = metrics_, &series = SeriesOf(collective.kind),
+                      bytes = collective.bytes(), started = collective.started](
+                         const absl::Status& status) {
+    series.Finished(bytes, Clock::now() - started, status.code());
+  });
   return work;
 }
 
 Ending Metering::Run(const Collective& collective, ReleasableLock& order) {
   Ending ending = inner().Run(collective, order);
-  const std::chrono::duration<double> elapsed = ending.at - collective.started;
-  metrics_->CollectiveFinished(CollectiveKindName(collective.kind), name(),
-                               collective.bytes(), elapsed.count(),
-                               ending.status.code());
+  SeriesOf(collective.kind)
+      .Finished(collective.bytes(), ending.at - collective.started,
+                ending.status.code());
   return ending;
 }
 

@@ -1,9 +1,12 @@
 #ifndef MUSTER_DATAPLANE_DECORATORS_METERING_H_
 #define MUSTER_DATAPLANE_DECORATORS_METERING_H_
 
+#include <array>
+#include <atomic>
 #include <memory>
 
 #include "dataplane/backend.h"
+#include "dataplane/collective.h"
 #include "dataplane/metrics.h"
 
 namespace muster::dataplane {
@@ -17,7 +20,12 @@ class Metering : public BackendDecorator {
   Ending Run(const Collective& collective, ReleasableLock& order) override;
 
  private:
+  Metrics::Series& SeriesOf(CollectiveKind kind);
+
   const std::shared_ptr<Metrics> metrics_;
+  // By kind, of those that have run: to find one by its names takes a good part
+  // of a small collective's time.
+  std::array<std::atomic<Metrics::Series*>, kCollectiveKindCount> series_ = {};
 };
 
 }  // namespace muster::dataplane

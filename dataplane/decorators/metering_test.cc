@@ -1,5 +1,7 @@
 #include "dataplane/decorators/metering.h"
 
+#include <chrono>
+#include <deque>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -19,14 +21,27 @@ using ::testing::Ge;
 
 class RecordingMetrics : public Metrics {
  public:
-  void CollectiveFinished(absl::string_view op, absl::string_view backend,
-                          size_t bytes, double seconds,
-                          absl::StatusCode code) override {
-    records.emplace_back(std::string(op), std::string(backend), bytes, seconds,
-                         code);
+  Series& SeriesOf(absl::string_view op, absl::string_view backend) override {
+    return series.emplace_back(*this, std::string(op), std::string(backend));
   }
-  std::vector<
-      std::tuple<std::string, std::string, size_t, double, absl::StatusCode>>
+
+  struct NamedSeries : Series {
+    NamedSeries(RecordingMetrics& all, std::string op, std::string backend)
+        : all(all), op(std::move(op)), backend(std::move(backend)) {}
+
+    void Finished(size_t bytes, std::chrono::nanoseconds elapsed,
+                  absl::StatusCode code) override {
+      all.records.emplace_back(op, backend, bytes, elapsed, code);
+    }
+
+    RecordingMetrics& all;
+    const std::string op;
+    const std::string backend;
+  };
+
+  std::deque<NamedSeries> series;
+  std::vector<std::tuple<std::string, std::string, size_t,
+                         std::chrono::nanoseconds, absl::StatusCode>>
       records;
 };
 
@@ -42,11 +57,13 @@ TEST(MeteringTest, ReportsEachCollectiveWhenItCompletes) {
   EXPECT_TRUE(metrics->records.empty());
   backend.works[1]->Complete(absl::OkStatus());
   backend.works[0]->Complete(absl::UnavailableError("gone"));
-  EXPECT_THAT(metrics->records,
-              ElementsAre(FieldsAre("barrier", "fake", 0, Ge(0.0),
-                                    absl::StatusCode::kOk),
-                          FieldsAre("all_reduce", "fake", 40, Ge(0.0),
-                                    absl::StatusCode::kUnavailable)));
+  EXPECT_THAT(
+      metrics->records,
+      ElementsAre(
+          FieldsAre("barrier", "fake", 0, Ge(std::chrono::nanoseconds(0)),
+                    absl::StatusCode::kOk),
+          FieldsAre("all_reduce", "fake", 40, Ge(std::chrono::nanoseconds(0)),
+                    absl::StatusCode::kUnavailable)));
 }
 
 TEST(MeteringTest, ReportsWhatTheCallerWaitsFor) {
@@ -59,8 +76,25 @@ TEST(MeteringTest, ReportsWhatTheCallerWaitsFor) {
   EXPECT_EQ(metering.Run({.kind = CollectiveKind::kBarrier}, order).status,
             absl::UnavailableError("gone"));
   EXPECT_THAT(metrics->records,
-              ElementsAre(FieldsAre("barrier", "fake", 0, Ge(0.0),
+              ElementsAre(FieldsAre("barrier", "fake", 0,
+                                    Ge(std::chrono::nanoseconds(0)),
                                     absl::StatusCode::kUnavailable)));
+}
+
+TEST(MeteringTest, AsksOnceForTheSeriesOfAKind) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  fake->run = [] { return absl::OkStatus(); };
+  const auto metrics = std::make_shared<RecordingMetrics>();
+  Metering metering(std::move(fake), metrics);
+  for (const CollectiveKind kind :
+       {CollectiveKind::kBarrier, CollectiveKind::kBroadcast,
+        CollectiveKind::kBarrier}) {
+    Mutex mutex;
+    ReleasableLock order(mutex);
+    EXPECT_TRUE(metering.Run({.kind = kind}, order).status.ok());
+  }
+  EXPECT_EQ(metrics->series.size(), 2);
+  EXPECT_EQ(std::get<0>(metrics->records.back()), "barrier");
 }
 
 TEST(MeteringTest, PassesEverythingElseOn) {
