@@ -140,22 +140,21 @@ const FlightRecorder::Thread& FlightRecorder::ThisThread() {
 }
 
 void FlightRecorder::NoteTensors(const Collective& collective, Entry& entry) {
-  const absl::Span<const Tensor> lists[] = {
-      collective.tensors, collective.inputs, collective.outputs};
+  const Collective::Tensors* const lists[] = {
+      &collective.tensors, &collective.inputs, &collective.outputs};
   size_t words = 0;
-  for (const auto list : lists) {
-    for (const Tensor& tensor : list) words += 2 + tensor.shape().size();
-  }
-  if (entry.shapes.size() < words) entry.shapes.resize(words);
-  int64_t* next = entry.shapes.data();
   int64_t elements = 0;
   for (size_t i = 0; i < entry.lists.size(); ++i) {
-    entry.lists[i] = static_cast<uint32_t>(lists[i].size());
-    for (const Tensor& tensor : lists[i]) {
+    entry.lists[i] = static_cast<uint32_t>(lists[i]->size());
+    for (const Tensor& tensor : *lists[i]) {
       const absl::Span<const int64_t> shape = tensor.shape();
+      const size_t end = words + 2 + shape.size();
+      if (entry.shapes.size() < end) entry.shapes.resize(end);
+      int64_t* next = entry.shapes.data() + words;
       *next++ = static_cast<int64_t>(tensor.data_type());
       *next++ = static_cast<int64_t>(shape.size());
       for (const int64_t extent : shape) *next++ = extent;
+      words = end;
       if (i < 2) elements += tensor.element_count();
     }
   }

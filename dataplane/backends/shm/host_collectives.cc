@@ -68,7 +68,7 @@ absl::Status HostCollectives::Run(const Collective& collective,
   shop_.header = NoteHeader::Of(collective);
   absl::Status done = RunOneWay(collective);
   shop_.history.Add(shop_.header);
-  if (done.ok()) done = Rehearse();
+  if (done.ok() && dependent_bytes_ >= rehearsal_bytes_) done = Rehearse();
   if (!done.ok()) return done;
   // All that was needed had come, but the collective has failed elsewhere: a
   // group ends on all ranks or on none.
@@ -77,7 +77,6 @@ absl::Status HostCollectives::Run(const Collective& collective,
 }
 
 absl::Status HostCollectives::Rehearse() {
-  if (dependent_bytes_ < rehearsal_bytes_) return absl::OkStatus();
   dependent_bytes_ = 0;
   rehearsal_bytes_ = kRehearsalBytes;
   const char* const algorithm = shop_.mesh.algorithm();

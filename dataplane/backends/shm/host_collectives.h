@@ -55,8 +55,7 @@ class HostCollectives : public gloo_internal::Shortcut {
 
   absl::Status RunOneWay(const Collective& collective);
   Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
-  // After a collective: finds out anew which way is the faster one, if the last
-  // time is long ago.
+  // After a collective: finds out anew which way is the faster one.
   absl::Status Rehearse();
 
   const std::shared_ptr<Segment> segment_;

@@ -57,8 +57,6 @@ class Staged : public Rounds {
     Block give = {};
     // By rank; of those that do not give, empty.
     Blocks take = {};
-    // All others, or the root alone.
-    absl::InlinedVector<int, 16> givers = {};
     size_t count_max = 0;
     bool gives = false;
     bool takes = false;
@@ -84,6 +82,7 @@ class Staged : public Rounds {
   Scene SceneOf() const;
   absl::Status Show(const Scene& scene);
 
+  absl::Status Broadcast();
   absl::Status AllReduce();
   absl::Status ReduceAtOnce(const Reduction& reduction, const Block& tensor);
   absl::Status ReduceByParts(const Reduction& reduction, const Block& tensor);
@@ -163,8 +162,9 @@ absl::Status Staged::Run() {
     case CollectiveKind::kAllToAll:
     case CollectiveKind::kAllToAllSingle:
       return AllToAll();
-    case CollectiveKind::kBarrier:
     case CollectiveKind::kBroadcast:
+      return Broadcast();
+    case CollectiveKind::kBarrier:
     case CollectiveKind::kAllGather:
     case CollectiveKind::kAllGatherIntoTensor:
     case CollectiveKind::kGather:
@@ -181,15 +181,6 @@ Staged::Scene Staged::SceneOf() const {
   scene.take.resize(world_size_);
   const bool is_root = rank_ == collective().root;
   switch (collective().kind) {
-    case CollectiveKind::kBroadcast: {
-      const Block tensor = BlockOf(collective().tensors[0]);
-      scene.gives = is_root;
-      scene.takes = !is_root;
-      scene.givers = {collective().root};
-      scene.count_max = tensor.count;
-      (is_root ? scene.give : scene.take[collective().root]) = tensor;
-      break;
-    }
     case CollectiveKind::kGather:
       scene.give = BlockOf(collective().inputs[0]);
       scene.gives = !is_root;
@@ -206,7 +197,6 @@ Staged::Scene Staged::SceneOf() const {
       scene.takes = true;
       break;
   }
-  if (scene.givers.empty()) scene.givers = Others();
   if (!collective().outputs.empty()) {
     scene.take = BlocksOf(collective().outputs, world_size_);
     for (const Block& block : scene.take) {
@@ -234,7 +224,7 @@ absl::Status Staged::Show(const Scene& scene) {
     if (round_ == 0 && !collective().outputs.empty()) {
       gloo_internal::CopyBlock(scene.take[rank_], scene.give, element_bytes_);
     }
-    for (const int giver : scene.givers) {
+    for (const int giver : Others()) {
       const Block& take = scene.take[giver];
       const Block chunk = ChunkOf(take, round_, per_round, element_bytes_);
       if (round_ > 0 && chunk.count == 0) continue;
@@ -242,6 +232,26 @@ absl::Status Staged::Show(const Scene& scene) {
       if (!status.ok()) return status;
       Copy(chunk.data, shown(giver), chunk.count * element_bytes_);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Staged::Broadcast() {
+  const Block tensor = BlockOf(collective().tensors[0]);
+  const int root = collective().root;
+  const size_t per_round = kPayloadBytes / element_bytes_;
+  const size_t rounds = RoundsFor(tensor.count, per_round);
+  for (round_ = 0; round_ < rounds; ++round_) {
+    const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
+    const size_t bytes = chunk.count * element_bytes_;
+    absl::Status status = Open(rank_ == root ? bytes : 0);
+    if (!status.ok()) return status;
+    if (rank_ == root) Copy(payload(), chunk.data, bytes);
+    Post();
+    if (rank_ == root) continue;
+    status = Await(root, tensor.count, /*has_row=*/false);
+    if (!status.ok()) return status;
+    Copy(chunk.data, shown(root), bytes);
   }
   return absl::OkStatus();
 }
