@@ -3,6 +3,7 @@
 #include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "dataplane/backends/gloo/looking.h"
+#include "glog/logging.h"
 
 namespace muster::dataplane::shm_internal {
 namespace {
@@ -29,6 +31,10 @@ constexpr int kLooksPerClock = 16;
 // From one move to another processor, which takes some 10 us, to the next:
 // other programs may be there, and the system bring both ranks together again.
 constexpr std::chrono::milliseconds kMovePeriod{10};
+
+// Who sleeps looks again so often, though nobody has rung: a ring that is lost,
+// by whose fault ever, shall not hang a group.
+constexpr timespec kSleepTime = {.tv_sec = 1, .tv_nsec = 0};
 
 bool Membarrier(int command) {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
@@ -256,7 +262,15 @@ void Board::Sleep(int peer, uint64_t round) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (traits_.sleepers_fence) Membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
   Outcome outcome;
-  if (!IsOver(peer, round, outcome)) Futex(bell.rings, FUTEX_WAIT, rings);
+  if (!IsOver(peer, round, outcome)) {
+    Futex(bell.rings, FUTEX_WAIT, rings, &kSleepTime);
+    if (HasPosted(peer, round) &&
+        bell.rings.load(std::memory_order_acquire) == rings) {
+      LOG_FIRST_N(WARNING, 3)
+          << "backend shm: rank " << rank_ << " of its host slept on, and rank "
+          << peer << " had posted round " << round;
+    }
+  }
   bell.is_asleep.store(0, std::memory_order_relaxed);
 }
 

@@ -48,6 +48,12 @@ class Ranks {
 
   Board& at(int rank) { return *boards_[rank]; }
   int world_size() const { return static_cast<int>(boards_.size()); }
+  // Of Board's memory of a rank the second word says that it sleeps.
+  std::atomic<uint32_t>& is_asleep(int rank) {
+    auto* const place = reinterpret_cast<std::byte*>(memory_.data()) +
+                        static_cast<size_t>(rank) * Board::BytesFor(1);
+    return *reinterpret_cast<std::atomic<uint32_t>*>(place + sizeof(uint32_t));
+  }
   // The rank that `rank` waits for, or -1.
   int awaited_by(int rank) const { return awaited_[rank].load(); }
 
@@ -352,6 +358,24 @@ TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
   ranks.at(1).Post();
   waits.join();
   EXPECT_EQ(ranks.awaited_by(0), -1);
+}
+
+// Who posts has not seen that somebody sleeps.
+TEST(BoardWaitTest, WhoIsNotWokenLooksAgain) {
+  Ranks ranks(2);
+  std::atomic<pid_t> sleeper{0};
+  std::thread waits([&] {
+    ASSERT_EQ(ranks.at(0).Open(0), Outcome::kDone);
+    ranks.at(0).Post();
+    sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
+    EXPECT_EQ(ranks.at(0).Await(1), Outcome::kDone);
+  });
+  while (sleeper.load() == 0) std::this_thread::yield();
+  AwaitSleepOf(sleeper.load());
+  EXPECT_EQ(ranks.is_asleep(0).exchange(0), 1);
+  ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+  ranks.at(1).Post();
+  waits.join();
 }
 
 TEST(BoardWaitTest, WakeEndsASleepAndEverythingLater) {
