@@ -206,9 +206,11 @@ class Backend {
   // receive, is complete. A backend may run it on this thread: waking another
   // one takes longer than a small collective. `order` is let go when the
   // collective has its place in the order and, if it runs here, before it waits
-  // for another rank: what its owner has left for then is done while what this
-  // rank has to say is on its way. While it is held nothing is done that takes
-  // as long as a tensor is large, or that calls back.
+  // for another rank longer than a few looks take: a small one that all ranks
+  // begin together may end with it held. What its owner has left for then is
+  // done while what this rank has to say is on its way. While it is held
+  // nothing is done that takes as long as a tensor is large, or that calls
+  // back.
   virtual Ending Run(const Collective& collective, ReleasableLock& order) {
     order.CallLast();
     const std::shared_ptr<Work> work = Start(collective);

@@ -239,7 +239,6 @@ absl::Status Communicator::Run(Collective& collective) {
   Ending ending;
   try {
     ending = backend.Run(collective, order);
-    order.Release();
   } catch (...) {
     order.Release();
     // Nobody may look at the collective any more.
@@ -250,6 +249,12 @@ absl::Status Communicator::Run(Collective& collective) {
         Clock::now(), /*waits=*/true);
     throw;
   }
+  if (order.is_held() && ending.status.ok()) {
+    RemoveRunning(collective.sequence, /*ok=*/true, ending.at);
+    LetGo();
+    return std::move(ending.status);
+  }
+  order.Release();
   Completed(collective.sequence, ending.status, ending.at, /*waits=*/true);
   return std::move(ending.status);
 }
@@ -258,12 +263,7 @@ void Communicator::Completed(uint64_t sequence, const absl::Status& status,
                              Instant at, bool waits) {
   {
     MutexLock lock(mutex_);
-    // The first, as a rule.
-    const auto running =
-        std::ranges::find(running_, sequence, &Running::sequence);
-    if (running == running_.begin()) since_ = at;
-    running_.erase(running);
-    if (status.ok() && sequence > last_completed_) last_completed_ = sequence;
+    RemoveRunning(sequence, status.ok(), at);
     if (status.ok() && waits) LetGo();
   }
   if (status.ok()) return;
@@ -271,6 +271,15 @@ void Communicator::Completed(uint64_t sequence, const absl::Status& status,
   if (!waits) return;
   MutexLock lock(mutex_);
   LetGo();
+}
+
+void Communicator::RemoveRunning(uint64_t sequence, bool ok, Instant at) {
+  // The first, as a rule.
+  const auto running =
+      std::ranges::find(running_, sequence, &Running::sequence);
+  if (running == running_.begin()) since_ = at;
+  running_.erase(running);
+  if (ok && sequence > last_completed_) last_completed_ = sequence;
 }
 
 void Communicator::PointToPointCompleted(uint64_t sequence,

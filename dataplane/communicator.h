@@ -160,6 +160,9 @@ class Communicator {
                                  std::shared_ptr<Work> work);
   void Completed(uint64_t sequence, const absl::Status& status, Instant at,
                  bool waits);
+  // It runs no more, and if it is `ok`, counts as completed.
+  void RemoveRunning(uint64_t sequence, bool ok, Instant at)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PointToPointCompleted(uint64_t sequence, const absl::Status& status);
   void LetGo() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -170,8 +173,8 @@ class Communicator {
 
   // Held over numbering and Backend::Start together, or the beginning of
   // Backend::Run, so that the backend sees collectives in the order of their
-  // numbers; but not over anything of the backend that may wait, or that may
-  // call back.
+  // numbers; and to the end of a small collective that does not wait. But not
+  // over anything of the backend that may wait, or that may call back.
   mutable Mutex mutex_;
   uint64_t last_enqueued_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_completed_ ABSL_GUARDED_BY(mutex_) = 0;

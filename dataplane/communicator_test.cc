@@ -51,6 +51,23 @@ TEST_F(CommunicatorTest, NumbersCollectivesFromOneAndFillsInDeadlines) {
   EXPECT_LT(backend_->started[1].deadline, before + seconds(7));
 }
 
+// One that Shutdown would wait for were it not counted as over.
+TEST_F(CommunicatorTest, WhatEndsWithTheOrderHeldIsComplete) {
+  backend_->lets_others_start = false;
+  const Collective barrier = {.kind = CollectiveKind::kBarrier};
+  EXPECT_TRUE(communicator_.Run(Collective(barrier)).ok());
+  EXPECT_TRUE(communicator_.Run(Collective(barrier)).ok());
+  const Progress progress = communicator_.progress();
+  EXPECT_EQ(progress.last_completed, 2u);
+  EXPECT_EQ(progress.current, "");
+  backend_->run = [] { return absl::DataLossError("lost"); };
+  EXPECT_EQ(communicator_.Run(Collective(barrier)).code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(communicator_.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(communicator_.progress().last_completed, 2u);
+  communicator_.Shutdown();
+}
+
 TEST_F(CommunicatorTest, EndlessTimeoutHasNoDeadline) {
   (void)communicator_.Start({.kind = CollectiveKind::kBarrier,
                              .timeout = std::chrono::milliseconds::max()});

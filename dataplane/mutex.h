@@ -72,17 +72,28 @@ class ReleasableLock {
     last();
   }
 
+  // Calls `inner`, which lets go of what is held inside this lock, before that
+  // is let go itself, and after `last`, of which the same holds; until
+  // KeepInner.
+  void ReleaseWith(absl::FunctionRef<void()> inner) { inner_.emplace(inner); }
+  void KeepInner() { inner_.reset(); }
+
   // Only the first call counts.
   void Release() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (mutex_ == nullptr) return;
     CallLast();
+    if (inner_.has_value()) (*inner_)();
+    inner_.reset();
     mutex_->Unlock();
     mutex_ = nullptr;
   }
 
+  bool is_held() const { return mutex_ != nullptr; }
+
  private:
   Mutex* mutex_;
   std::optional<absl::FunctionRef<void()>> last_;
+  std::optional<absl::FunctionRef<void()>> inner_;
 };
 
 // A condition variable for one Mutex, which the caller of Wait holds. Wakes

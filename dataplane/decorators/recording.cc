@@ -53,10 +53,10 @@ Ending Recording::Run(const Collective& collective, ReleasableLock& order) {
     ending = inner().Run(collective, order);
   } catch (...) {
     // Nobody may call it any more.
-    order.Release();
+    order.CallLast();
     throw;
   }
-  order.Release();
+  order.CallLast();
   recorder_->Complete(group_, record, ending.status, ending.at);
   return ending;
 }

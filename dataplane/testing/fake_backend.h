@@ -26,7 +26,7 @@ class FakeBackend : public Backend {
   }
   Ending Run(const Collective& collective, ReleasableLock& order) override {
     started.push_back(collective);
-    order.Release();
+    if (lets_others_start) order.Release();
     return {run == nullptr ? absl::OkStatus() : run(), Clock::now()};
   }
   void Refused(const Collective& collective, const absl::Status&) override {
@@ -41,6 +41,8 @@ class FakeBackend : public Backend {
   absl::Status supports;
   // While a collective runs, and how it ends.
   std::function<absl::Status()> run;
+  // Before it ends.
+  bool lets_others_start = true;
   CommunicatorStates states;
   std::vector<Collective> started;
   std::vector<Collective> refused;

@@ -121,23 +121,37 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
   return work;
 }
 
+// One that ends with `order` held nobody has seen: the lock was held, too.
 Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
-  {
-    MutexLock lock(mutex_);
-    if (abort_cause_.ok() && jobs_.empty()) {
-      const bool wake_watchdog = Enqueue({&collective});
-      // Keeps the executor from it.
-      running_ = true;
-      if (wake_watchdog) watchdog_wakes_.NotifyOne();
-      absl::Status status = RunFirst(&order);
-      if (!jobs_.empty() || stopping_) executor_wakes_.NotifyOne();
-      return {std::move(status), Clock::now()};
-    }
+  ReleasableLock lock(mutex_);
+  if (!abort_cause_.ok() || !jobs_.empty()) {
+    lock.Release();
+    order.CallLast();
+    const std::shared_ptr<Work> work = Start(collective);
+    order.Release();
+    absl::Status status = work->Wait();
+    return {std::move(status), Clock::now()};
   }
-  order.CallLast();
-  const std::shared_ptr<Work> work = Start(collective);
+  const bool wake_watchdog = Enqueue({&collective});
+  // Keeps the executor from it.
+  running_ = true;
+  const Job& job = jobs_.front();
+  const auto let_go = [&] {
+    if (wake_watchdog) watchdog_wakes_.NotifyOne();
+    lock.Release();
+  };
+  order.ReleaseWith(let_go);
+  // Guarded, also what it says of a failure: the lock has to be taken again.
+  absl::Status status = Guarded([&] { return RunNow(collective, &order); });
+  if (status.ok() && order.is_held()) {
+    order.KeepInner();
+    running_ = false;
+    jobs_.pop_front();
+    return {std::move(status), Clock::now()};
+  }
+  // What follows may wait, and call back.
   order.Release();
-  absl::Status status = work->Wait();
+  EndFirst(job, status, /*has_begun=*/true);
   return {std::move(status), Clock::now()};
 }
 
@@ -166,33 +180,40 @@ void Engine::Abort(const absl::Status& cause) {
   watchdog_wakes_.NotifyAll();
 }
 
-absl::Status Engine::RunFirst(ReleasableLock* order) {
+void Engine::RunFirst() {
   absl::Status status = abort_cause_;
   // It stays where it is until it is taken away.
   const Job& job = jobs_.front();
   running_ = true;
   mutex_.Unlock();
   const bool begins = status.ok();
-  // Guarded, also what it says of a failure: the lock has to be taken again.
-  if (begins) status = Guarded([&] { return RunNow(*job.collective, order); });
-  // What follows may wait, and call back.
-  if (order != nullptr) order->Release();
+  if (begins) {
+    status = Guarded([&] { return RunNow(*job.collective, nullptr); });
+  }
+  EndFirst(job, status, /*has_begun=*/begins);
+  mutex_.Lock();
+}
+
+void Engine::EndFirst(const Job& job, const absl::Status& status,
+                      bool has_begun) {
   if (!status.ok()) {
     // Whoever sees the failure may free the tensor, so Gloo's thread must have
     // let go of it; and ranks that still read from it must not take what they
     // find there for what they want.
-    mutex_.Lock();
-    CloseMesh(/*cuts_off=*/begins);
-    mutex_.Unlock();
+    MutexLock lock(mutex_);
+    CloseMesh(/*cuts_off=*/has_begun);
   }
+  const bool is_of_executor = job.work != nullptr;
   // Before another thread may run the next one: works complete in their order.
-  if (job.work != nullptr) job.work->Complete(status);
-  mutex_.Lock();
+  if (is_of_executor) job.work->Complete(status);
+  MutexLock lock(mutex_);
   running_ = false;
   jobs_.pop_front();
   // An idle group that is aborted is closed by the watchdog.
   if (!abort_cause_.ok()) watchdog_wakes_.NotifyOne();
-  return status;
+  if (!is_of_executor && (!jobs_.empty() || stopping_)) {
+    executor_wakes_.NotifyOne();
+  }
 }
 
 void Engine::CloseMesh(bool cuts_off) {
@@ -217,7 +238,7 @@ void Engine::RunExecutor() {
       executor_wakes_.Wait(mutex_);
     }
     if (jobs_.empty()) break;
-    RunFirst(/*order=*/nullptr).IgnoreError();
+    RunFirst();
   }
   mutex_.Unlock();
 }
@@ -262,6 +283,8 @@ absl::Status Engine::RunNow(const Collective& collective,
     return RunOnConnections(collective);
   });
   if (status.ok()) return status;
+  // What follows takes the lock.
+  if (order != nullptr) order->Release();
   // An abort's cause is the group's error, word for word.
   absl::Status aborted = mesh_->abort_cause();
   if (!aborted.ok()) return aborted;

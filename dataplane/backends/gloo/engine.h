@@ -75,7 +75,8 @@ class Engine {
 
   // See Backend.
   std::shared_ptr<Work> Start(const Collective& collective);
-  Ending Run(const Collective& collective, ReleasableLock& order);
+  Ending Run(const Collective& collective,
+             ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void Abort(const absl::Status& cause);
 
   // Aborts, and returns when all works are complete, the threads have ended
@@ -100,10 +101,12 @@ class Engine {
   bool Enqueue(Job job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunExecutor();
   void RunWatchdog();
-  // Runs the first job, and returns how it ended. Lets go of the lock
-  // meanwhile, and of `order`, if any.
-  absl::Status RunFirst(ReleasableLock* order)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Runs the first job. Lets go of the lock meanwhile.
+  void RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The first job, which is running, has ended so: completes it and takes it
+  // away. `has_begun`: another rank may know of it.
+  void EndFirst(const Job& job, const absl::Status& status, bool has_begun)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status RunNow(const Collective& collective, ReleasableLock* order);
   absl::Status RunOnConnections(const Collective& collective);
   // Takes leave of the peers and closes the connections of a group that has

@@ -454,6 +454,42 @@ class FakeShortcut : public Shortcut {
   const std::shared_ptr<Path> path_;
 };
 
+// Ends at once, well or not, and lets nobody else start.
+class QuickShortcut : public Shortcut {
+ public:
+  explicit QuickShortcut(absl::Status ends) : ends_(std::move(ends)) {}
+
+  absl::Status Run(const Collective&, ReleasableLock*) override {
+    return ends_;
+  }
+  void Wake() override {}
+  void Leave(bool) override {}
+
+ private:
+  const absl::Status ends_;
+};
+
+TEST_F(EngineTest, WhatEndsAtOnceKeepsTheOrder) {
+  engine_->SetShortcut(std::make_unique<QuickShortcut>(absl::OkStatus()));
+  for (int i = 0; i < 2; ++i) {
+    ReleasableLock order(order_);
+    EXPECT_TRUE(engine_->Run(NextBarrier(), order).status.ok());
+    EXPECT_TRUE(order.is_held());
+  }
+  // The executor runs the next one, which nobody waits for.
+  EXPECT_TRUE(StartBarrier()->Wait().ok());
+}
+
+TEST_F(EngineTest, WhatFailsAtOnceLetsTheOrderGo) {
+  engine_->SetShortcut(
+      std::make_unique<QuickShortcut>(absl::DataLossError("lost")));
+  ReleasableLock order(order_);
+  const absl::Status status = engine_->Run(NextBarrier(), order).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_FALSE(order.is_held());
+  EXPECT_EQ(StartBarrier()->Wait(), status);
+}
+
 class ShortcutTest : public EngineTest {
  protected:
   ShortcutTest() {

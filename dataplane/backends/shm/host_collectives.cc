@@ -68,7 +68,11 @@ absl::Status HostCollectives::Run(const Collective& collective,
   shop_.header = NoteHeader::Of(collective);
   absl::Status done = RunOneWay(collective);
   shop_.history.Add(shop_.header);
-  if (done.ok() && dependent_bytes_ >= rehearsal_bytes_) done = Rehearse();
+  if (done.ok() && dependent_bytes_ >= rehearsal_bytes_) {
+    shop_.LetOthersStart();
+    done = Rehearse();
+  }
+  shop_.order = nullptr;
   if (!done.ok()) return done;
   // All that was needed had come, but the collective has failed elsewhere: a
   // group ends on all ranks or on none.

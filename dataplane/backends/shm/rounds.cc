@@ -46,12 +46,16 @@ absl::Status Rounds::Open(size_t bytes) {
   return StatusOf(shop_.board.Open(bytes));
 }
 
-void Rounds::Post() {
+void Rounds::Post(size_t rest) {
   std::memcpy(shop_.board.head(), &head_, sizeof(head_));
   std::memcpy(shop_.board.tail(), &shop_.history.last, sizeof(NoteHeader));
   shop_.board.Post();
   // What the others show is on its way meanwhile.
-  shop_.LetOthersStart();
+  if (rest <= kFewBytes) {
+    shop_.CallLast();
+  } else {
+    shop_.LetOthersStart();
+  }
 }
 
 absl::Status Rounds::Await(int peer, uint64_t count, bool has_row) {

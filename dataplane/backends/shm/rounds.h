@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -54,6 +55,10 @@ struct Workshop {
   void LetOthersStart() {
     if (order != nullptr) std::exchange(order, nullptr)->Release();
   }
+  // Does what is left for then, but lets them start later.
+  void CallLast() {
+    if (order != nullptr) order->CallLast();
+  }
 };
 
 // The rounds of one collective on this rank: those of Board, in which all
@@ -73,11 +78,19 @@ class Rounds {
   // What a rank can show in a round.
   static constexpr size_t kPayloadBytes = Board::kSlotBytes;
 
+  // What is copied or combined in less time than the order of collectives takes
+  // to be let go and had again.
+  static constexpr size_t kFewBytes = 4 << 10;
+  static constexpr size_t kManyBytes = std::numeric_limits<size_t>::max();
+
   // Begins the next round, in which this rank shows up to `bytes`. Then
   // payload() may be written, until Post.
   absl::Status Open(size_t bytes);
   std::byte* payload() { return shop_.board.shows(); }
-  void Post();
+  // `rest`: how many bytes this rank copies or combines between this and the
+  // end of the collective, or the next round; if few, other threads may start
+  // theirs when it waits or has ended.
+  void Post(size_t rest = kManyBytes);
 
   // Waits until there is what `peer` shows. In the first round: and sees that
   // it is of the same collective, in which it gives this rank `count` elements.

@@ -219,7 +219,7 @@ absl::Status Staged::Show(const Scene& scene) {
     absl::Status status = Open(shows.count * element_bytes_);
     if (!status.ok()) return status;
     Copy(payload(), shows.data, shows.count * element_bytes_);
-    Post();
+    Post(scene.count_max * element_bytes_ * world_size_);
     if (!scene.takes) continue;
     if (round_ == 0 && !collective().outputs.empty()) {
       gloo_internal::CopyBlock(scene.take[rank_], scene.give, element_bytes_);
@@ -247,7 +247,7 @@ absl::Status Staged::Broadcast() {
     absl::Status status = Open(rank_ == root ? bytes : 0);
     if (!status.ok()) return status;
     if (rank_ == root) Copy(payload(), chunk.data, bytes);
-    Post();
+    Post(tensor.count * element_bytes_);
     if (rank_ == root) continue;
     status = Await(root, tensor.count, /*has_row=*/false);
     if (!status.ok()) return status;
@@ -271,10 +271,11 @@ absl::Status Staged::AllReduce() {
 
 absl::Status Staged::ReduceAtOnce(const Reduction& reduction,
                                   const Block& tensor) {
-  absl::Status status = Open(factor_bytes() + tensor.count * element_bytes_);
+  const size_t bytes = tensor.count * element_bytes_;
+  absl::Status status = Open(factor_bytes() + bytes);
   if (!status.ok()) return status;
   ShowElements(tensor);
-  Post();
+  Post(bytes * world_size_);
   status = AwaitAll();
   if (status.ok()) Combine(reduction, 0, factor_bytes(), tensor);
   return status;
@@ -329,7 +330,7 @@ absl::Status Staged::Reduce() {
     absl::Status status = Open(factor_bytes() + chunk.count * element_bytes_);
     if (!status.ok()) return status;
     ShowElements(chunk);
-    Post();
+    Post(tensor.count * element_bytes_ * world_size_);
     if (rank_ != collective().root) continue;
     status = AwaitAll();
     if (!status.ok()) return status;
@@ -400,7 +401,7 @@ absl::Status Staged::ReduceScatter() {
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = OpenDealt(give, per_round);
     if (!status.ok()) return status;
-    Post();
+    Post(most * element_bytes_ * world_size_);
     for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
       status = Await(peer, output.count, /*has_row=*/true);
     }
@@ -427,7 +428,7 @@ absl::Status Staged::Scatter() {
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = OpenDealt(give, per_round);
     if (!status.ok()) return status;
-    Post();
+    Post(output.count * element_bytes_);
     if (is_root) {
       if (round_ == 0) gloo_internal::CopyBlock(output, own, element_bytes_);
       continue;
@@ -462,7 +463,7 @@ absl::Status Staged::AllToAll() {
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = OpenDealt(give, per_round);
     if (!status.ok()) return status;
-    Post();
+    Post(collective().bytes());
     for (const int peer : Others()) {
       status = Await(peer, take[peer].count, /*has_row=*/true);
       if (!status.ok()) return status;
