@@ -1,0 +1,138 @@
+#include "dataplane/quick_clock.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <string_view>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <x86intrin.h>
+#endif
+
+namespace muster::dataplane {
+namespace {
+
+using std::chrono::nanoseconds;
+
+constexpr nanoseconds kSpan = std::chrono::milliseconds(1);
+
+// What a rate is found from: long enough for two readings of the width below
+// to agree.
+constexpr nanoseconds kSpanMin = kSpan / 2;
+
+// A thread that was interrupted between its two readings of the counter does
+// not know when the time in between was. They are some 80 apart if it was not.
+constexpr uint64_t kWidthTicksMax = 1024;
+
+// Two rates that are closer than one part in this many are the same one: more
+// than what the network's time makes of the Clock (500 ppm), and a microsecond
+// in a span.
+constexpr uint64_t kSameRate = 1024;
+
+// No processor's counter ticks less often than every 16 ns, nor more often than
+// 16 times in one.
+constexpr uint64_t kRateLimit = 16;
+
+bool IsSameRate(uint64_t a, uint64_t b) {
+  return (a > b ? a - b : b - a) < b / kSameRate;
+}
+
+}  // namespace
+
+void QuickClock::Renew(uint64_t before, Instant time, uint64_t after,
+                       std::atomic<uint64_t>& known_rate) {
+  const uint64_t width = after - before;
+  if (width > kWidthTicksMax) return;
+  const uint64_t now = before + width / 2;
+  const nanoseconds passed = time - anchor_time_;
+  const uint64_t ticks = now - anchor_ticks_;
+
+  // Only at first: a thread that saw its rate change knows more than others.
+  const uint64_t learned =
+      rate_ == 0 ? known_rate.load(std::memory_order_relaxed) : 0;
+  bool trusted = learned != 0;
+  if (trusted) {
+    rate_ = learned;
+  } else {
+    const bool is_long = passed >= kSpanMin;
+    if (span_ticks_ == 0 && !is_long) return;
+    const auto count = static_cast<uint64_t>(passed.count());
+    // If not, then the counter jumped, or there was no anchor yet.
+    if (is_long && count / kRateLimit <= ticks && ticks / kRateLimit <= count) {
+      const auto found = static_cast<uint64_t>(
+          static_cast<double>(count) * 0x1p32 / static_cast<double>(ticks));
+      // A jump may be too small to be seen in one rate alone.
+      trusted = IsSameRate(found, rate_);
+      rate_ = found;
+    }
+  }
+  anchor_ticks_ = now;
+  anchor_time_ = time;
+  span_ticks_ = 0;
+  if (!trusted) return;
+  span_ticks_ = (static_cast<uint64_t>(kSpan.count()) << kRateBits) / rate_;
+  known_rate.store(rate_, std::memory_order_relaxed);
+}
+
+bool NamesCycleCounter(const char* path) {
+  // Not by a stream, which takes locks that a fork may leave locked.
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  char name[8] = {};
+  const ssize_t length = read(file, name, sizeof(name));
+  close(file);
+  return length > 0 && std::string_view(name, length) == "tsc\n";
+}
+
+#if defined(__x86_64__)
+namespace {
+
+// Bit 8 says that it ticks at one rate, whatever the processor does.
+bool IsInvariant() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid(0x80000007, &a, &b, &c, &d) != 0 && ((d >> 8) & 1) != 0;
+}
+
+struct CycleCounter {
+  // Every thread that comes before somebody knows finds out by itself: what a
+  // fork interrupts leaves nothing locked.
+  static bool IsUsable() {
+    enum : int { kUnknown, kNo, kYes };
+    static constinit std::atomic<int> known{kUnknown};
+    int is_usable = known.load(std::memory_order_relaxed);
+    if (is_usable == kUnknown) {
+      is_usable = IsInvariant() && NamesCycleCounter(
+                                       "/sys/devices/system/clocksource/"
+                                       "clocksource0/current_clocksource")
+                      ? kYes
+                      : kNo;
+      known.store(is_usable, std::memory_order_relaxed);
+    }
+    return is_usable == kYes;
+  }
+  static uint64_t Ticks() { return __rdtsc(); }
+  static Instant Time() { return Clock::now(); }
+  static std::atomic<uint64_t>& Rate() {
+    static constinit std::atomic<uint64_t> rate{0};
+    return rate;
+  }
+};
+
+// Nothing to construct: a thread pays nothing for it before it asks.
+thread_local constinit QuickClock t_clock;
+
+}  // namespace
+
+Instant QuickNow() {
+  CycleCounter counter;
+  return t_clock.Now(counter);
+}
+#else
+Instant QuickNow() { return Clock::now(); }
+#endif
+
+}  // namespace muster::dataplane
