@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "client/errors.h"
 #include "client/internal/continuations.h"
 #include "client/internal/deadline.h"
@@ -18,17 +19,15 @@
 namespace muster {
 namespace {
 
-using dataplane::Collective;
 using dataplane::CollectiveKind;
+using dataplane::CollectiveView;
 using internal::CheckNotNegative;
 
-Collective::Tensors ListOf(const std::vector<Tensor>& tensors) {
-  return {tensors.begin(), tensors.end()};
-}
+absl::Span<const Tensor> Just(const Tensor& tensor) { return {&tensor, 1}; }
 
 template <typename Options>
-Collective Reduction(CollectiveKind kind, const Options& options) {
-  Collective collective;
+CollectiveView Reduction(CollectiveKind kind, const Options& options) {
+  CollectiveView collective;
   collective.kind = kind;
   collective.reduce_op = options.op;
   collective.factor = options.factor;
@@ -36,8 +35,9 @@ Collective Reduction(CollectiveKind kind, const Options& options) {
   return collective;
 }
 
-Collective Movement(CollectiveKind kind, std::chrono::milliseconds timeout) {
-  Collective collective;
+CollectiveView Movement(CollectiveKind kind,
+                        std::chrono::milliseconds timeout) {
+  CollectiveView collective;
   collective.kind = kind;
   collective.timeout = CheckNotNegative(timeout);
   return collective;
@@ -47,10 +47,10 @@ Collective Movement(CollectiveKind kind, std::chrono::milliseconds timeout) {
 
 Work::Work(std::shared_ptr<dataplane::Work> work,
            std::shared_ptr<internal::GroupState> group,
-           Collective::Tensors&& result)
+           absl::Span<const Tensor> result)
     : work_(std::move(work)),
       group_(std::move(group)),
-      result_(std::move(result)) {}
+      result_(result.begin(), result.end()) {}
 
 Work& Work::operator=(Work&& other) noexcept {
   if (this != &other) {
@@ -187,107 +187,113 @@ std::chrono::milliseconds ProcessGroup::timeout() const {
 
 Work ProcessGroup::AllReduce(const Tensor& tensor,
                              const AllReduceOptions& options) {
-  Collective collective = Reduction(CollectiveKind::kAllReduce, options);
-  collective.tensors.push_back(tensor);
-  return state_->Run(std::move(collective), options.async_op);
+  CollectiveView collective = Reduction(CollectiveKind::kAllReduce, options);
+  collective.tensors = Just(tensor);
+  return state_->Run(collective, options.async_op);
 }
 
 Work ProcessGroup::Broadcast(const Tensor& tensor, std::optional<int> src,
                              const BroadcastOptions& options) {
-  Collective collective = Movement(CollectiveKind::kBroadcast, options.timeout);
-  collective.tensors.push_back(tensor);
+  CollectiveView collective =
+      Movement(CollectiveKind::kBroadcast, options.timeout);
+  collective.tensors = Just(tensor);
   collective.root = state_->GroupRankOf({src, options.group_src}, "src");
-  return state_->Run(std::move(collective), options.async_op);
+  return state_->Run(collective, options.async_op);
 }
 
 Work ProcessGroup::Reduce(const Tensor& tensor, std::optional<int> dst,
                           const ReduceOptions& options) {
-  Collective collective = Reduction(CollectiveKind::kReduce, options);
-  collective.tensors.push_back(tensor);
+  CollectiveView collective = Reduction(CollectiveKind::kReduce, options);
+  collective.tensors = Just(tensor);
   collective.root = state_->GroupRankOf({dst, options.group_dst}, "dst");
-  return state_->Run(std::move(collective), options.async_op);
+  return state_->Run(collective, options.async_op);
 }
 
 Work ProcessGroup::AllGather(const std::vector<Tensor>& tensor_list,
                              const Tensor& tensor,
                              const AllGatherOptions& options) {
-  Collective collective = Movement(CollectiveKind::kAllGather, options.timeout);
-  collective.inputs.push_back(tensor);
-  collective.outputs = ListOf(tensor_list);
-  return state_->Run(std::move(collective), options.async_op);
+  CollectiveView collective =
+      Movement(CollectiveKind::kAllGather, options.timeout);
+  collective.inputs = Just(tensor);
+  collective.outputs = tensor_list;
+  return state_->Run(collective, options.async_op);
 }
 
 Work ProcessGroup::AllGatherIntoTensor(const Tensor& output,
                                        const Tensor& input,
                                        const AllGatherOptions& options) {
-  Collective collective =
+  CollectiveView collective =
       Movement(CollectiveKind::kAllGatherIntoTensor, options.timeout);
-  collective.inputs.push_back(input);
-  collective.outputs.push_back(output);
-  return state_->Run(std::move(collective), options.async_op);
+  collective.inputs = Just(input);
+  collective.outputs = Just(output);
+  return state_->Run(collective, options.async_op);
 }
 
 Work ProcessGroup::Gather(const Tensor& tensor,
                           const std::vector<Tensor>& gather_list,
                           std::optional<int> dst,
                           const GatherOptions& options) {
-  Collective collective = Movement(CollectiveKind::kGather, options.timeout);
-  collective.inputs.push_back(tensor);
-  collective.outputs = ListOf(gather_list);
+  CollectiveView collective =
+      Movement(CollectiveKind::kGather, options.timeout);
+  collective.inputs = Just(tensor);
+  collective.outputs = gather_list;
   collective.root =
       state_->GroupRankOf(internal::OrZero({dst, options.group_dst}), "dst");
-  return state_->Run(std::move(collective), options.async_op);
+  return state_->Run(collective, options.async_op);
 }
 
 Work ProcessGroup::Scatter(const Tensor& tensor,
                            const std::vector<Tensor>& scatter_list,
                            std::optional<int> src,
                            const ScatterOptions& options) {
-  Collective collective = Movement(CollectiveKind::kScatter, options.timeout);
-  collective.inputs = ListOf(scatter_list);
-  collective.outputs.push_back(tensor);
+  CollectiveView collective =
+      Movement(CollectiveKind::kScatter, options.timeout);
+  collective.inputs = scatter_list;
+  collective.outputs = Just(tensor);
   collective.root =
       state_->GroupRankOf(internal::OrZero({src, options.group_src}), "src");
-  return state_->Run(std::move(collective), options.async_op);
+  return state_->Run(collective, options.async_op);
 }
 
 Work ProcessGroup::ReduceScatter(const Tensor& output,
                                  const std::vector<Tensor>& input_list,
                                  const ReduceScatterOptions& options) {
-  Collective collective = Reduction(CollectiveKind::kReduceScatter, options);
-  collective.inputs = ListOf(input_list);
-  collective.outputs.push_back(output);
-  return state_->Run(std::move(collective), options.async_op);
+  CollectiveView collective =
+      Reduction(CollectiveKind::kReduceScatter, options);
+  collective.inputs = input_list;
+  collective.outputs = Just(output);
+  return state_->Run(collective, options.async_op);
 }
 
 Work ProcessGroup::ReduceScatterTensor(const Tensor& output,
                                        const Tensor& input,
                                        const ReduceScatterOptions& options) {
-  Collective collective =
+  CollectiveView collective =
       Reduction(CollectiveKind::kReduceScatterTensor, options);
-  collective.inputs.push_back(input);
-  collective.outputs.push_back(output);
-  return state_->Run(std::move(collective), options.async_op);
+  collective.inputs = Just(input);
+  collective.outputs = Just(output);
+  return state_->Run(collective, options.async_op);
 }
 
 Work ProcessGroup::AllToAll(const std::vector<Tensor>& output_tensor_list,
                             const std::vector<Tensor>& input_tensor_list,
                             const AllToAllOptions& options) {
-  Collective collective = Movement(CollectiveKind::kAllToAll, options.timeout);
-  collective.inputs = ListOf(input_tensor_list);
-  collective.outputs = ListOf(output_tensor_list);
-  return state_->Run(std::move(collective), options.async_op);
+  CollectiveView collective =
+      Movement(CollectiveKind::kAllToAll, options.timeout);
+  collective.inputs = input_tensor_list;
+  collective.outputs = output_tensor_list;
+  return state_->Run(collective, options.async_op);
 }
 
 Work ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& input,
                                   const AllToAllSingleOptions& options) {
-  Collective collective =
+  CollectiveView collective =
       Movement(CollectiveKind::kAllToAllSingle, options.timeout);
-  collective.inputs.push_back(input);
-  collective.outputs.push_back(output);
+  collective.inputs = Just(input);
+  collective.outputs = Just(output);
   collective.input_splits = options.input_split_sizes;
   collective.output_splits = options.output_split_sizes;
-  return state_->Run(std::move(collective), options.async_op);
+  return state_->Run(collective, options.async_op);
 }
 
 void ProcessGroup::Send(const Tensor& tensor, std::optional<int> dst,
@@ -309,17 +315,17 @@ int ProcessGroup::Recv(const Tensor& tensor, std::optional<int> src,
 
 Work ProcessGroup::Isend(const Tensor& tensor, std::optional<int> dst,
                          const SendOptions& options) {
-  Collective collective = Movement(CollectiveKind::kSend, options.timeout);
-  collective.inputs.push_back(tensor);
+  CollectiveView collective = Movement(CollectiveKind::kSend, options.timeout);
+  collective.inputs = Just(tensor);
   collective.peer = state_->GroupRankOf({dst, options.group_dst}, "dst");
   collective.tag = options.tag;
-  return state_->Run(std::move(collective), /*async_op=*/true);
+  return state_->Run(collective, /*async_op=*/true);
 }
 
 Work ProcessGroup::Irecv(const Tensor& tensor, std::optional<int> src,
                          const RecvOptions& options) {
-  Collective collective = Movement(CollectiveKind::kRecv, options.timeout);
-  collective.outputs.push_back(tensor);
+  CollectiveView collective = Movement(CollectiveKind::kRecv, options.timeout);
+  collective.outputs = Just(tensor);
   collective.peer = dataplane::kAnyPeer;
   if (src.has_value() || options.group_src.has_value()) {
     collective.peer = state_->GroupRankOf({src, options.group_src}, "src");
@@ -332,7 +338,7 @@ Work ProcessGroup::Irecv(const Tensor& tensor, std::optional<int> src,
     }
   }
   collective.tag = options.tag;
-  return state_->Run(std::move(collective), /*async_op=*/true);
+  return state_->Run(collective, /*async_op=*/true);
 }
 
 Work ProcessGroup::Barrier(const BarrierOptions& options) {

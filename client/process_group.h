@@ -115,13 +115,14 @@ class Work {
   friend class internal::GroupState;
   Work(std::shared_ptr<dataplane::Work> work,
        std::shared_ptr<internal::GroupState> group,
-       dataplane::Collective::Tensors&& result);
+       absl::Span<const Tensor> result);
 
   void Finish() noexcept;
 
   std::shared_ptr<dataplane::Work> work_;
   std::shared_ptr<internal::GroupState> group_;
-  dataplane::Collective::Tensors result_;
+  // A few without an allocation.
+  absl::InlinedVector<Tensor, 4> result_;
   bool waited_ = false;
   std::optional<Future<std::vector<Tensor>>> future_;
 };

@@ -189,6 +189,10 @@ class Backend {
   // kInvalidArgument: a tensor of this rank is where it has no memory any more.
   virtual absl::Status Supports(const Collective& collective) const = 0;
 
+  // Whether what Supports says depends on where the tensors are. If not, a
+  // collective that it has taken once it takes again. Quick.
+  virtual bool looks_where_tensors_are() const { return true; }
+
   // Up to how many bytes of accumulators (see reduction.h) an element's
   // operands are combined in an order that depends neither on the size of the
   // tensor nor on the element's place in it. Several all_reduces, or
@@ -279,6 +283,9 @@ class BackendDecorator : public Backend {
   }
   absl::Status Supports(const Collective& collective) const override {
     return inner_->Supports(collective);
+  }
+  bool looks_where_tensors_are() const override {
+    return inner_->looks_where_tensors_are();
   }
   size_t fusable_bytes() const override { return inner_->fusable_bytes(); }
   std::shared_ptr<Work> Start(const Collective& collective) override {

@@ -86,7 +86,24 @@ absl::string_view ReduceOpName(ReduceOp op) {
   return index < kNames.size() ? kNames[index] : "unknown";
 }
 
-size_t Collective::bytes() const {
+Collective CollectiveView::Copy() const {
+  Collective copy;
+  copy.kind = kind;
+  copy.tensors.assign(tensors.begin(), tensors.end());
+  copy.inputs.assign(inputs.begin(), inputs.end());
+  copy.outputs.assign(outputs.begin(), outputs.end());
+  copy.input_splits.assign(input_splits.begin(), input_splits.end());
+  copy.output_splits.assign(output_splits.begin(), output_splits.end());
+  copy.reduce_op = reduce_op;
+  copy.factor = factor;
+  copy.root = root;
+  copy.peer = peer;
+  copy.tag = tag;
+  copy.timeout = timeout;
+  return copy;
+}
+
+size_t Collective::SumOfBytes() const {
   return BytesOf(tensors) + std::max(BytesOf(inputs), BytesOf(outputs));
 }
 

@@ -4,12 +4,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "dataplane/instant.h"
 #include "dataplane/tensor.h"
 
@@ -122,6 +124,39 @@ absl::string_view StepName(Step step);
 // "sum", "avg", "min", "max", "product", "band", "bor", "bxor", "premul_sum".
 absl::string_view ReduceOpName(ReduceOp op);
 
+// Of a Collective or of a CollectiveView, which have them.
+template <typename Call>
+const Tensor* FirstTensorOf(const Call& call) {
+  if (!call.tensors.empty()) return &call.tensors.front();
+  if (!call.inputs.empty()) return &call.inputs.front();
+  return call.outputs.empty() ? nullptr : &call.outputs.front();
+}
+inline int CudaDeviceOf(const Tensor* tensor) {
+  return tensor != nullptr && tensor->device().type == DeviceType::kCuda
+             ? tensor->device().index
+             : -1;
+}
+
+// What is found out once about collectives that differ in nothing but where
+// their tensors are, their numbers and times. Used by the one of them that
+// runs.
+struct Plan {
+  // Collective::bytes().
+  size_t bytes = 0;
+  // Its tensors were found to go together where they are.
+  bool is_valid = true;
+  // The one that runs has not ended.
+  bool is_running = false;
+
+  // What somebody through whose hands it goes keeps with it.
+  class Memo {
+   public:
+    virtual ~Memo() = default;
+  };
+  std::unique_ptr<Memo> of_recording = nullptr;
+  std::unique_ptr<Memo> of_backend = nullptr;
+};
+
 // What one rank wants done, as a value: a decorator can look at it, record it
 // and compare it with what the other ranks want. It does not own the tensors'
 // memory, which must live until the Work is complete.
@@ -173,24 +208,18 @@ struct Collective {
   // Number in its group, from 1. Sends and receives have numbers of their own.
   uint64_t sequence = 0;
 
+  // Of one that is run again; null: it is not known to be.
+  Plan* plan = nullptr;
+
   // Bytes of this rank's tensors together: of the inputs or of the outputs,
   // whichever are more.
-  size_t bytes() const;
+  size_t bytes() const { return plan != nullptr ? plan->bytes : SumOfBytes(); }
 
   // One of its tensors; null if it has none.
-  const Tensor* first_tensor() const {
-    if (!tensors.empty()) return &tensors.front();
-    if (!inputs.empty()) return &inputs.front();
-    return outputs.empty() ? nullptr : &outputs.front();
-  }
+  const Tensor* first_tensor() const { return FirstTensorOf(*this); }
 
   // The index of the CUDA device that its tensors are on; -1 if they are not.
-  int cuda_device() const {
-    const Tensor* const tensor = first_tensor();
-    return tensor != nullptr && tensor->device().type == DeviceType::kCuda
-               ? tensor->device().index
-               : -1;
-  }
+  int cuda_device() const { return CudaDeviceOf(first_tensor()); }
 
   // Of all its tensors; kFloat32 if it has none.
   DataType data_type() const {
@@ -205,6 +234,36 @@ struct Collective {
   // The head of Describe(), with which error texts begin: "all_reduce #418".
   // Of a step both are its name.
   std::string Label() const;
+
+ private:
+  size_t SumOfBytes() const;
+};
+
+// What a caller says of a Collective, whose lists stay his.
+struct CollectiveView {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  absl::Span<const Tensor> tensors = {};
+  absl::Span<const Tensor> inputs = {};
+  absl::Span<const Tensor> outputs = {};
+  absl::Span<const int64_t> input_splits = {};
+  absl::Span<const int64_t> output_splits = {};
+  ReduceOp reduce_op = ReduceOp::kSum;
+  double factor = 1;
+  int root = 0;
+  int peer = 0;
+  int tag = 0;
+  std::chrono::milliseconds timeout{0};
+
+  Collective Copy() const;
+
+  // What it writes.
+  absl::Span<const Tensor> written() const {
+    return outputs.empty() ? tensors : outputs;
+  }
+
+  // As Collective's.
+  const Tensor* first_tensor() const { return FirstTensorOf(*this); }
+  int cuda_device() const { return CudaDeviceOf(first_tensor()); }
 };
 
 // OK if rank `rank` of `world_size` may start `collective`. Otherwise

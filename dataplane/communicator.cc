@@ -9,6 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "dataplane/quick_clock.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {
@@ -154,8 +155,8 @@ LastRun Communicator::last_run(DeviceType device) const {
   return backend ? backend->last_run(device) : LastRun();
 }
 
-Communicator::Refusal Communicator::Enter(Collective& collective, bool waits) {
-  collective.started = Clock::now();
+void Communicator::Number(Collective& collective) {
+  collective.started = QuickNow();
   if (collective.timeout.count() == 0) {
     collective.timeout = options_.default_timeout;
   }
@@ -165,11 +166,19 @@ Communicator::Refusal Communicator::Enter(Collective& collective, bool waits) {
   // peers do.
   collective.sequence = IsPointToPoint(collective.kind) ? ++last_point_to_point_
                                                         : ++last_enqueued_;
+}
+
+Communicator::Refusal Communicator::Enter(Collective& collective, bool waits) {
+  Number(collective);
   if (!poison_.ok()) return {poison_};
   absl::Status bad = Validate(collective, options_.rank, options_.world_size);
   if (bad.ok()) bad = backend_->Supports(collective);
   if (!bad.ok()) return {std::move(bad), /*by_arguments=*/true};
-  AddRunning(collective, waits);
+  if (IsPointToPoint(collective.kind)) {
+    AddPeerCall(collective);
+  } else {
+    AddRunning(collective, waits);
+  }
   if (waits) ++holders_;
   return {};
 }
@@ -187,18 +196,23 @@ absl::Status Communicator::ErrorOf(const Collective& collective,
                    "\": ", refusal.why.message()));
 }
 
+void Communicator::AddPeerCall(const Collective& collective) {
+  point_to_point_.emplace(
+      collective.sequence,
+      RunningPeerCall{collective.Describe(),
+                      collective.started,
+                      {.sends = collective.kind == CollectiveKind::kSend,
+                       .number = collective.sequence,
+                       .peer = collective.peer}});
+}
+
 void Communicator::AddRunning(const Collective& collective, bool waits) {
-  if (IsPointToPoint(collective.kind)) {
-    point_to_point_.emplace(
-        collective.sequence,
-        RunningPeerCall{collective.Describe(),
-                        collective.started,
-                        {.sends = collective.kind == CollectiveKind::kSend,
-                         .number = collective.sequence,
-                         .peer = collective.peer}});
+  const bool is_first = first_running_ == nullptr && running_.empty();
+  if (is_first) since_ = collective.started;
+  if (is_first && waits) {
+    first_running_ = &collective;
     return;
   }
-  if (running_.empty()) since_ = collective.started;
   Running& running = running_.emplace_back();
   running.sequence = collective.sequence;
   if (waits) {
@@ -235,7 +249,49 @@ absl::Status Communicator::Run(Collective& collective) {
     order.Release();
     return ErrorOf(collective, refusal);
   }
+  return RunEntered(collective, order);
+}
+
+Collective* Communicator::FindPlanned(const CollectiveView& view) {
+  if (!poison_.ok()) return nullptr;
+  Collective* const planned = plans_.Find(view);
+  if (planned == nullptr) return nullptr;
+  bool& is_valid = planned->plan->is_valid;
+  if (!is_valid) {
+    is_valid = Validate(*planned, options_.rank, options_.world_size).ok();
+    if (!is_valid) return nullptr;
+  }
+  const bool is_supported =
+      !backend_->looks_where_tensors_are() || backend_->Supports(*planned).ok();
+  return is_supported ? planned : nullptr;
+}
+
+absl::Status Communicator::Run(const CollectiveView& view, Instant& began) {
+  ReleasableLock order(mutex_);
+  if (Collective* const planned = FindPlanned(view); planned != nullptr) {
+    Number(*planned);
+    began = planned->started;
+    planned->plan->is_running = true;
+    AddRunning(*planned, /*waits=*/true);
+    ++holders_;
+    return RunEntered(*planned, order);
+  }
+  order.Release();
+  Collective collective = view.Copy();
+  absl::Status status = Run(collective);
+  began = collective.started;
+  if (status.ok()) {
+    MutexLock lock(mutex_);
+    plans_.Note(collective);
+  }
+  return status;
+}
+
+absl::Status Communicator::RunEntered(const Collective& collective,
+                                      ReleasableLock& order) {
   Backend& backend = *backend_;
+  // It may be another one's plan when it has ended.
+  const uint64_t sequence = collective.sequence;
   Ending ending;
   try {
     ending = backend.Run(collective, order);
@@ -243,19 +299,19 @@ absl::Status Communicator::Run(Collective& collective) {
     order.Release();
     // Nobody may look at the collective any more.
     Completed(
-        collective.sequence,
+        sequence,
         absl::InternalError(absl::StrCat(collective.Label(), " on group \"",
                                          options_.group_name, "\": threw")),
         Clock::now(), /*waits=*/true);
     throw;
   }
   if (order.is_held() && ending.status.ok()) {
-    RemoveRunning(collective.sequence, /*ok=*/true, ending.at);
+    RemoveRunning(sequence, /*ok=*/true, ending.at);
     LetGo();
     return std::move(ending.status);
   }
   order.Release();
-  Completed(collective.sequence, ending.status, ending.at, /*waits=*/true);
+  Completed(sequence, ending.status, ending.at, /*waits=*/true);
   return std::move(ending.status);
 }
 
@@ -274,12 +330,18 @@ void Communicator::Completed(uint64_t sequence, const absl::Status& status,
 }
 
 void Communicator::RemoveRunning(uint64_t sequence, bool ok, Instant at) {
+  if (ok && sequence > last_completed_) last_completed_ = sequence;
+  if (first_running_ != nullptr && first_running_->sequence == sequence) {
+    since_ = at;
+    Plans::HasEnded(*std::exchange(first_running_, nullptr));
+    return;
+  }
   // The first, as a rule.
   const auto running =
       std::ranges::find(running_, sequence, &Running::sequence);
-  if (running == running_.begin()) since_ = at;
+  if (first_running_ == nullptr && running == running_.begin()) since_ = at;
+  if (running->collective != nullptr) Plans::HasEnded(*running->collective);
   running_.erase(running);
-  if (ok && sequence > last_completed_) last_completed_ = sequence;
 }
 
 void Communicator::PointToPointCompleted(uint64_t sequence,
@@ -317,7 +379,9 @@ Progress Communicator::progress() const {
                        .last_enqueued = last_enqueued_,
                        .last_completed = last_completed_,
                        .since = since_};
-  if (!running_.empty()) {
+  if (first_running_ != nullptr) {
+    progress.current = first_running_->Describe();
+  } else if (!running_.empty()) {
     const Running& oldest = running_.front();
     progress.current = oldest.collective != nullptr
                            ? oldest.collective->Describe()

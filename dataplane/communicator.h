@@ -18,6 +18,7 @@
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
 #include "dataplane/mutex.h"
+#include "dataplane/plans.h"
 #include "dataplane/work.h"
 
 namespace muster::dataplane {
@@ -79,6 +80,11 @@ class Communicator {
   // quicker than Start(...)->Wait(). Fills in what is Communicator's of it.
   absl::Status Run(Collective& collective) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   absl::Status Run(Collective&& collective) { return Run(collective); }
+
+  // The same, quicker still, of CPU tensors and of what is run again and again.
+  // `began` is set to when it was started.
+  absl::Status Run(const CollectiveView& view,
+                   Instant& began) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   // As Start of several, all collectives or all sends and receives, that begin
   // as one if the backend knows how.
@@ -144,10 +150,20 @@ class Communicator {
   // The backend, which is there until this ends. Null: it is gone.
   class Held;
 
+  // Null: it goes as others do.
+  Collective* FindPlanned(const CollectiveView& view)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Numbers `collective` and notes when it began.
+  void Number(Collective& collective) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has the backend run what has entered and is waited for.
+  absl::Status RunEntered(const Collective& collective,
+                          ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Numbers `collective`, and says why it may not run; or it is one of those
   // that do from now on, and its caller waits for it, and holds the backend, or
   // not.
   Refusal Enter(Collective& collective, bool waits)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddPeerCall(const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddRunning(const Collective& collective, bool waits)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -178,13 +194,17 @@ class Communicator {
   mutable Mutex mutex_;
   uint64_t last_enqueued_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_completed_ ABSL_GUARDED_BY(mutex_) = 0;
-  // In the order of their sequences.
+  // What runs, in the order of their sequences. The first of them may be here,
+  // of a caller of Run: to write and erase an entry takes longer than much of a
+  // small collective.
+  const Collective* first_running_ ABSL_GUARDED_BY(mutex_) = nullptr;
   absl::InlinedVector<Running, 2> running_ ABSL_GUARDED_BY(mutex_);
   Instant since_ ABSL_GUARDED_BY(mutex_);
   // Sends and receives, numbered apart.
   uint64_t last_point_to_point_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, RunningPeerCall> point_to_point_ ABSL_GUARDED_BY(mutex_);
   absl::Status poison_ ABSL_GUARDED_BY(mutex_);
+  Plans plans_ ABSL_GUARDED_BY(mutex_);
 
   // How many use the backend without the lock; whether Shutdown waits until
   // nobody does.

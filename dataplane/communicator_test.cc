@@ -179,6 +179,108 @@ TEST_F(CommunicatorTest, WhatIsThrownOutOfRunEndsTheGroup) {
   EXPECT_EQ(communicator_.progress().current, "");
 }
 
+class RepeatedRunTest : public CommunicatorTest {
+ protected:
+  RepeatedRunTest() { backend_->looks = false; }
+
+  absl::Status RunAllReduce(std::chrono::milliseconds timeout = {}) {
+    const Tensor tensor(values_);
+    return communicator_.Run({.kind = CollectiveKind::kAllReduce,
+                              .tensors = {&tensor, 1},
+                              .timeout = timeout},
+                             began_);
+  }
+  // From `from` on, to where all ranks' go.
+  absl::Status RunAllGather(float* from) {
+    const Tensor input(from, {2});
+    const Tensor output(values_);
+    return communicator_.Run({.kind = CollectiveKind::kAllGatherIntoTensor,
+                              .inputs = {&input, 1},
+                              .outputs = {&output, 1}},
+                             began_);
+  }
+
+  Instant began_ = Instant::min();
+};
+
+TEST_F(RepeatedRunTest, WhatIsRunAgainIsNumberedAndTimedAsAnyOther) {
+  const std::vector<int64_t> timeouts = {0, 0, 0, 3000, 0};
+  for (const int64_t timeout : timeouts) {
+    const Instant before = Clock::now();
+    EXPECT_TRUE(RunAllReduce(std::chrono::milliseconds(timeout)).ok());
+    EXPECT_GE(began_, before - std::chrono::milliseconds(1));
+  }
+  ASSERT_EQ(backend_->started.size(), 5u);
+  for (size_t i = 0; i < 5; ++i) {
+    const Collective& started = backend_->started[i];
+    EXPECT_EQ(started.sequence, i + 1);
+    EXPECT_EQ(started.plan != nullptr, i >= 2);
+    const seconds timeout(i == 3 ? 3 : 7);
+    EXPECT_EQ(started.timeout, timeout);
+    EXPECT_EQ(started.deadline, started.started + timeout);
+    EXPECT_EQ(started.tensors[0].data(), values_.data());
+  }
+  EXPECT_EQ(communicator_.progress().last_completed, 5u);
+  EXPECT_EQ(communicator_.progress().current, "");
+}
+
+TEST_F(RepeatedRunTest, OneThatRunsLeavesItsPlanToNobody) {
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(RunAllReduce().ok());
+  bool inside = false;
+  backend_->run = [&] {
+    if (std::exchange(inside, true)) return absl::OkStatus();
+    EXPECT_EQ(communicator_.progress().current, "all_reduce #3 float32[4] sum");
+    EXPECT_TRUE(RunAllReduce().ok());
+    EXPECT_EQ(communicator_.progress().current, "all_reduce #3 float32[4] sum");
+    EXPECT_EQ(communicator_.progress().last_completed, 4u);
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(RunAllReduce().ok());
+  EXPECT_NE(backend_->started[2].plan, nullptr);
+  EXPECT_EQ(backend_->started[3].plan, nullptr);
+  EXPECT_EQ(communicator_.progress().current, "");
+  EXPECT_TRUE(RunAllReduce().ok());
+  EXPECT_NE(backend_->started[4].plan, nullptr);
+}
+
+TEST_F(RepeatedRunTest, WhatOverlapsAtOtherPlacesIsRefused) {
+  std::vector<float> apart(2);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(RunAllGather(apart.data()).ok());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(RunAllGather(values_.data() + 1).code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(backend_->started.size(), 4u);
+  // Its own place.
+  EXPECT_TRUE(RunAllGather(values_.data() + 2).ok());
+  EXPECT_NE(backend_->started.back().plan, nullptr);
+  EXPECT_EQ(backend_->started.back().sequence, 7u);
+}
+
+TEST_F(RepeatedRunTest, ABackendThatLooksWhereTensorsAreIsAskedEachTime) {
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(RunAllReduce().ok());
+  backend_->supports = absl::InvalidArgumentError("freed");
+  EXPECT_TRUE(RunAllReduce().ok());
+  backend_->looks = true;
+  EXPECT_EQ(RunAllReduce(),
+            absl::InvalidArgumentError("all_reduce #5 on group \"g\": freed"));
+  backend_->supports = absl::OkStatus();
+  EXPECT_TRUE(RunAllReduce().ok());
+  EXPECT_NE(backend_->started.back().plan, nullptr);
+}
+
+TEST_F(RepeatedRunTest, AFailureEndsTheGroup) {
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(RunAllReduce().ok());
+  const absl::Status cause = absl::UnavailableError("rank 0 is gone");
+  backend_->run = [&] { return cause; };
+  EXPECT_EQ(RunAllReduce(), cause);
+  EXPECT_EQ(communicator_.status(), cause);
+  EXPECT_EQ(RunAllReduce(), cause);
+  EXPECT_EQ(backend_->started.size(), 4u);
+  EXPECT_EQ(communicator_.progress().last_enqueued, 5u);
+  communicator_.Shutdown();
+}
+
 TEST_F(CommunicatorTest, SendsAndReceivesHaveNumbersAndProgressOfTheirOwn) {
   const Collective receive = {
       .kind = CollectiveKind::kRecv, .outputs = {Tensor(values_)}, .peer = 0};

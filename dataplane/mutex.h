@@ -72,6 +72,13 @@ class ReleasableLock {
     last();
   }
 
+  // Sees to it that it is not called. False: it was called.
+  bool DropLast() {
+    const bool dropped = last_.has_value();
+    last_.reset();
+    return dropped;
+  }
+
   // Calls `inner`, which lets go of what is held inside this lock, before that
   // is let go itself, and after `last`, of which the same holds; until
   // KeepInner.

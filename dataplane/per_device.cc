@@ -1,5 +1,6 @@
 #include "dataplane/per_device.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -91,6 +92,12 @@ absl::Status PerDevice::Supports(const Collective& collective) const {
   return absl::UnimplementedError(
       absl::StrCat("No backend for ", collective.first_tensor()->Describe(),
                    " in \"", name_, "\""));
+}
+
+bool PerDevice::looks_where_tensors_are() const {
+  return std::ranges::any_of(backends_, [](const auto& of_device) {
+    return of_device.second->looks_where_tensors_are();
+  });
 }
 
 size_t PerDevice::fusable_bytes() const {

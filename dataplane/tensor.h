@@ -189,10 +189,26 @@ class Tensor {
     return is_valid_ ? absl::OkStatus() : WhyInvalid();
   }
 
+  // The same type, shape and device.
+  bool IsLike(const Tensor& other) const {
+    if (element_count_ != other.element_count_ ||
+        data_type_ != other.data_type_ || !(device_ == other.device_) ||
+        shape_.size() != other.shape_.size()) {
+      return false;
+    }
+    for (size_t i = 0; i < shape_.size(); ++i) {
+      if (shape_[i] != other.shape_[i]) return false;
+    }
+    return true;
+  }
+
   // "float32[8,128]", with the device when that is not the CPU.
   std::string Describe() const;
 
  private:
+  // It has tensors at other places than before.
+  friend class Plans;
+
   absl::Status WhyInvalid() const;
 
   void* data_ = nullptr;

@@ -114,14 +114,10 @@ void GroupState::TellJudge() {
   judge_->Begin(std::move(group));
 }
 
-dataplane::Communicator& GroupState::LiveCommunicator() const {
-  dataplane::Communicator* const live = communicator();
-  if (live == nullptr) {
-    Throw(Origin::kControl, absl::FailedPreconditionError(absl::StrCat(
-                                "Invalid process group specified: group \"",
-                                options_.name, "\" was destroyed")));
-  }
-  return *live;
+void GroupState::ThrowShutDown() const {
+  Throw(Origin::kControl, absl::FailedPreconditionError(absl::StrCat(
+                              "Invalid process group specified: group \"",
+                              options_.name, "\" was destroyed")));
 }
 
 int GroupState::global_rank() const {
@@ -146,8 +142,8 @@ int GroupState::MemberRankOf(int global_rank) const {
   return -1;
 }
 
-int GroupState::GroupRankOf(const RankArgument& rank,
-                            absl::string_view name) const {
+int GroupState::FindGroupRank(const RankArgument& rank,
+                              absl::string_view name) const {
   if (rank.global.has_value() && rank.in_group.has_value()) {
     Throw(Origin::kControl,
           absl::InvalidArgumentError(absl::StrCat(
@@ -187,26 +183,25 @@ bool GroupState::IsForOthers(absl::string_view verb) const {
   return true;
 }
 
-Work GroupState::Run(dataplane::Collective&& collective, bool async_op) {
+Work GroupState::Run(const dataplane::CollectiveView& collective,
+                     bool async_op) {
   // To find the name takes longer than to find out that it is not needed.
   if (!is_member() && IsForOthers(CollectiveKindName(collective.kind))) {
     return Work();
   }
-  dataplane::Collective::Tensors& written =
-      collective.outputs.empty() ? collective.tensors : collective.outputs;
+  const auto written = collective.written();
   const milliseconds timeout = collective.timeout;
   // On a device the caller goes on before it is complete.
-  const bool goes_on = async_op || collective.cuda_device() >= 0;
-  if (!goes_on) {
-    const absl::Status status = LiveCommunicator().Run(collective);
-    EndOf(status, collective.started, timeout);
-    return Work(nullptr, shared_from_this(), std::move(written));
+  if (!async_op && collective.cuda_device() < 0) {
+    Instant began;
+    const absl::Status status = LiveCommunicator().Run(collective, began);
+    if (!status.ok()) EndOf(status, began, timeout);
+    return Work(nullptr, shared_from_this(), written);
   }
-  dataplane::Collective::Tensors result = written;
   std::shared_ptr<dataplane::Work> started =
-      LiveCommunicator().Start(std::move(collective));
+      LiveCommunicator().Start(collective.Copy());
   Watch(*started, timeout);
-  return HandleOf(std::move(started), std::move(result), async_op);
+  return HandleOf(std::move(started), written, async_op);
 }
 
 std::vector<Work> GroupState::RunTogether(
@@ -214,10 +209,10 @@ std::vector<Work> GroupState::RunTogether(
   if (IsForOthers("batch_isend_irecv")) {
     return std::vector<Work>(collectives.size());
   }
-  std::vector<dataplane::Collective::Tensors> results;
+  std::vector<std::vector<Tensor>> results;
   std::vector<milliseconds> timeouts;
   for (const dataplane::Collective& one : collectives) {
-    results.push_back(one.outputs);
+    results.emplace_back(one.outputs.begin(), one.outputs.end());
     timeouts.push_back(one.timeout);
   }
   std::vector<Work> works;
@@ -225,7 +220,7 @@ std::vector<Work> GroupState::RunTogether(
   auto started = LiveCommunicator().StartTogether(std::move(collectives));
   for (size_t i = 0; i < started.size(); ++i) {
     Watch(*started[i], timeouts[i]);
-    works.push_back(HandleOf(std::move(started[i]), std::move(results[i]),
+    works.push_back(HandleOf(std::move(started[i]), results[i],
                              /*async_op=*/true));
   }
   return works;
@@ -243,13 +238,12 @@ void GroupState::CheckArguments(const dataplane::Collective& collective) const {
 }
 
 Work GroupState::HandleOf(std::shared_ptr<dataplane::Work> started,
-                          dataplane::Collective::Tensors result,
-                          bool async_op) {
+                          absl::Span<const Tensor> result, bool async_op) {
   auto* const live = communicator();
   // A bad argument is told at once: nobody might look at the handle.
   const bool refused = started->IsCompleted() && !started->status().ok() &&
                        live != nullptr && live->status().ok();
-  Work work(std::move(started), shared_from_this(), std::move(result));
+  Work work(std::move(started), shared_from_this(), result);
   if (!async_op || refused) work.Wait();
   return work;
 }
@@ -257,7 +251,7 @@ Work GroupState::HandleOf(std::shared_ptr<dataplane::Work> started,
 Work GroupState::RunCoalesced(std::vector<dataplane::Collective> collectives,
                               bool async_op) {
   if (IsForOthers("coalesced")) return Work();
-  dataplane::Collective::Tensors result;
+  std::vector<Tensor> result;
   for (dataplane::Collective& one : collectives) {
     const auto& written = one.outputs.empty() ? one.tensors : one.outputs;
     result.insert(result.end(), written.begin(), written.end());
@@ -271,12 +265,12 @@ Work GroupState::RunCoalesced(std::vector<dataplane::Collective> collectives,
     const Instant began = Clock::now();
     EndOf(dataplane::RunCoalesced(*live, std::move(collectives)), began,
           timeout);
-    return Work(nullptr, shared_from_this(), std::move(result));
+    return Work(nullptr, shared_from_this(), result);
   }
   std::shared_ptr<dataplane::Work> started =
       dataplane::StartCoalesced(*live, std::move(collectives));
   Watch(*started, timeout);
-  return HandleOf(std::move(started), std::move(result), async_op);
+  return HandleOf(std::move(started), result, async_op);
 }
 
 void GroupState::Watch(dataplane::Work& work, milliseconds timeout) {

@@ -77,7 +77,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
 
   // Throws DistError for bad arguments, and, unless `async_op`, what Work::Wait
   // throws.
-  Work Run(dataplane::Collective&& collective, bool async_op);
+  Work Run(const dataplane::CollectiveView& collective, bool async_op);
   // The same of several as one.
   Work RunCoalesced(std::vector<dataplane::Collective> collectives,
                     bool async_op);
@@ -137,7 +137,13 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   int MemberRankOf(int global_rank) const;
   // The same of an argument `name`, of which exactly one is to be given; -1
   // when this process is not a member.
-  int GroupRankOf(const RankArgument& rank, absl::string_view name) const;
+  int GroupRankOf(const RankArgument& rank, absl::string_view name) const {
+    // As most say it.
+    return options_.is_world && rank.global.has_value() &&
+                   !rank.in_group.has_value()
+               ? *rank.global
+               : FindGroupRank(rank, name);
+  }
   int GlobalRankOf(int group_rank) const;
   // A rank of the group, for those who are to blame.
   MemberInfo MemberOf(int rank) const;
@@ -167,12 +173,18 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
                                                           : communicator_.get();
   }
   // Throws when the group was shut down.
-  dataplane::Communicator& LiveCommunicator() const;
+  dataplane::Communicator& LiveCommunicator() const {
+    dataplane::Communicator* const live = communicator();
+    if (live == nullptr) ThrowShutDown();
+    return *live;
+  }
+  [[noreturn]] void ThrowShutDown() const;
+  int FindGroupRank(const RankArgument& rank, absl::string_view name) const;
   void TellJudge();
   // What the user gets; complete if not asynchronous. Throws DistError if the
   // arguments were bad.
   Work HandleOf(std::shared_ptr<dataplane::Work> started,
-                dataplane::Collective::Tensors result, bool async_op);
+                absl::Span<const Tensor> result, bool async_op);
   // Has the end of `work` looked at, if it is a failure: the group's error must
   // not wait for the user to look.
   void Watch(dataplane::Work& work, std::chrono::milliseconds timeout);

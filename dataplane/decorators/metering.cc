@@ -1,9 +1,19 @@
 #include "dataplane/decorators/metering.h"
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <utility>
 
 namespace muster::dataplane {
+namespace {
+
+// The clocks that were read need not agree to the last microsecond: QuickNow.
+std::chrono::nanoseconds Elapsed(Instant started, Instant ended) {
+  return std::max(ended - started, Instant::duration::zero());
+}
+
+}  // namespace
 
 Metering::Metering(std::unique_ptr<Backend> inner,
                    std::shared_ptr<Metrics> metrics)
@@ -25,7 +35,7 @@ std::shared_ptr<Work> Metering::Start(const Collective& collective) {
   work->OnCompletion([metrics = metrics_, &series = SeriesOf(collective.kind),
                       bytes = collective.bytes(), started = collective.started](
                          const absl::Status& status) {
-    series.Finished(bytes, Clock::now() - started, status.code());
+    series.Finished(bytes, Elapsed(started, Clock::now()), status.code());
   });
   return work;
 }
@@ -33,7 +43,7 @@ std::shared_ptr<Work> Metering::Start(const Collective& collective) {
 Ending Metering::Run(const Collective& collective, ReleasableLock& order) {
   Ending ending = inner().Run(collective, order);
   SeriesOf(collective.kind)
-      .Finished(collective.bytes(), ending.at - collective.started,
+      .Finished(collective.bytes(), Elapsed(collective.started, ending.at),
                 ending.status.code());
   return ending;
 }

@@ -14,6 +14,15 @@ FlightRecorder::Group WithStates(FlightRecorder::Group group,
   return group;
 }
 
+// What there is no memory for is not written down.
+template <typename Call>
+void IfThereIsMemory(const Call& call) {
+  try {
+    call();
+  } catch (const std::bad_alloc&) {
+  }
+}
+
 }  // namespace
 
 Recording::Recording(std::unique_ptr<Backend> inner,
@@ -26,14 +35,25 @@ Recording::Recording(std::unique_ptr<Backend> inner,
           WithStates(std::move(group), BackendDecorator::inner()))),
       on_failure_(std::move(on_failure)) {}
 
-Recording::~Recording() { recorder_->RemoveGroup(group_); }
+Recording::~Recording() { recorder_->RemoveGroup(*group_); }
+
+FlightRecorder::Memo* Recording::MemoOf(const Collective& collective) const {
+  if (collective.plan == nullptr) return nullptr;
+  std::unique_ptr<Plan::Memo>& memo = collective.plan->of_recording;
+  if (memo == nullptr) memo = std::make_unique<FlightRecorder::Memo>(recorder_);
+  return static_cast<FlightRecorder::Memo*>(memo.get());
+}
 
 std::shared_ptr<Work> Recording::Start(const Collective& collective) {
-  const int64_t record = recorder_->Add(group_, collective);
+  int64_t record = -1;
+  IfThereIsMemory([&] {
+    record = recorder_->Add(*group_, collective, MemoOf(collective));
+  });
   std::shared_ptr<Work> work = inner().Start(collective);
   work->OnCompletion([recorder = recorder_, group = group_,
                       record](const absl::Status& status) {
-    recorder->Complete(group, record, status, Clock::now());
+    IfThereIsMemory(
+        [&] { recorder->Complete(*group, record, status, Clock::now()); });
   });
   return work;
 }
@@ -41,11 +61,9 @@ std::shared_ptr<Work> Recording::Start(const Collective& collective) {
 Ending Recording::Run(const Collective& collective, ReleasableLock& order) {
   int64_t record = -1;
   const auto add = [&] {
-    try {
-      record = recorder_->Add(group_, collective);
-    } catch (const std::bad_alloc&) {
-      // Then it has none.
-    }
+    IfThereIsMemory([&] {
+      record = recorder_->Add(*group_, collective, MemoOf(collective));
+    });
   };
   order.BeforeRelease(add);
   Ending ending;
@@ -56,8 +74,17 @@ Ending Recording::Run(const Collective& collective, ReleasableLock& order) {
     order.CallLast();
     throw;
   }
-  order.CallLast();
-  recorder_->Complete(group_, record, ending.status, ending.at);
+  if (!ending.status.ok()) order.CallLast();
+  // Nobody has waited for it: its record can be written as a whole.
+  const bool is_added = !order.DropLast();
+  IfThereIsMemory([&] {
+    if (is_added) {
+      recorder_->Complete(*group_, record, ending.status, ending.at);
+    } else {
+      recorder_->AddCompleted(*group_, collective, ending.at,
+                              MemoOf(collective));
+    }
+  });
   return ending;
 }
 

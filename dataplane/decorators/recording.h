@@ -27,8 +27,11 @@ class Recording : public BackendDecorator {
   void Abort(absl::Status cause) override;
 
  private:
+  // Null: it has none.
+  FlightRecorder::Memo* MemoOf(const Collective& collective) const;
+
   const std::shared_ptr<FlightRecorder> recorder_;
-  const int64_t group_;
+  const std::shared_ptr<FlightRecorder::GroupRecord> group_;
   const std::function<void(const absl::Status&)> on_failure_;
   std::atomic<bool> failed_{false};
 };

@@ -11,10 +11,14 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -35,6 +39,26 @@ absl::string_view ScalarTypeName(DataType type) {
       "Half",         "BFloat16",      "Float",         "Double",     "Bool",
       "ComplexFloat", "ComplexDouble", "Float8_e4m3fn", "Float8_e5m2"};
   return kNames.at(static_cast<size_t>(type));
+}
+
+struct Thread {
+  // No other thread of this process has it, as another may have its id later.
+  int64_t number = 0;
+  int64_t id = 0;
+  std::array<char, 16> name = {};
+};
+
+// Asked for once: a thread that is renamed keeps its first name here.
+const Thread& ThisThread() {
+  thread_local const Thread thread = [] {
+    static std::atomic<int64_t> threads = 0;
+    Thread self;
+    self.number = ++threads;
+    self.id = syscall(SYS_gettid);
+    pthread_getname_np(pthread_self(), self.name.data(), self.name.size());
+    return self;
+  }();
+  return thread;
 }
 
 class Object {
@@ -126,39 +150,60 @@ void AppendJsonString(absl::string_view text, std::string& json) {
   json += '"';
 }
 
-FlightRecorder::FlightRecorder(size_t capacity) : capacity_(capacity) {}
+struct alignas(64) FlightRecorder::Outline {
+  // How many entries have it, and memos.
+  int64_t users = 0;
+  GroupRecord* group = nullptr;
+  int64_t timeout_ms = 0;
+  Thread thread;
+  // Of the tensors and inputs.
+  int64_t elements = 0;
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  bool point_to_point = false;
+  // How many tensors, inputs and outputs it has.
+  std::array<uint32_t, 3> lists = {};
+  // Of each of those, one after the other: the data type and, from bit 8 on,
+  // the number of dimensions; and those. Behind them there may be what an
+  // earlier collective had.
+  absl::InlinedVector<int64_t, 6> shapes;
+};
 
-// Asked for once: a thread that is renamed keeps its first name here.
-const FlightRecorder::Thread& FlightRecorder::ThisThread() {
-  thread_local const Thread thread = [] {
-    Thread self;
-    self.id = syscall(SYS_gettid);
-    pthread_getname_np(pthread_self(), self.name.data(), self.name.size());
-    return self;
-  }();
-  return thread;
+struct FlightRecorder::GroupRecord {
+  // Of the newest collective that came so far; -1: none.
+  struct Last {
+    int64_t sequence = -1;
+    int64_t elements = -1;
+  };
+
+  Group group;
+  int64_t number = 0;
+  bool ended = false;
+  size_t entries = 0;
+  int64_t collective_sequence = 0;
+  int64_t point_to_point_sequence = 0;
+  int64_t op = 0;
+  Last enqueued;
+  Last started;
+  Last completed;
+  // Records of the collectives that have not completed, in their order.
+  std::deque<int64_t> running;
+};
+
+FlightRecorder::Memo::Memo(std::shared_ptr<FlightRecorder> recorder)
+    : recorder_(std::move(recorder)) {}
+
+FlightRecorder::Memo::~Memo() {
+  MutexLock lock(recorder_->mutex_);
+  if (outline_ != nullptr) recorder_->Drop(outline_);
 }
 
-void FlightRecorder::NoteTensors(const Collective& collective, Entry& entry) {
-  const Collective::Tensors* const lists[] = {
-      &collective.tensors, &collective.inputs, &collective.outputs};
-  size_t words = 0;
-  int64_t elements = 0;
-  for (size_t i = 0; i < entry.lists.size(); ++i) {
-    entry.lists[i] = static_cast<uint32_t>(lists[i]->size());
-    for (const Tensor& tensor : *lists[i]) {
-      const absl::Span<const int64_t> shape = tensor.shape();
-      const size_t end = words + 2 + shape.size();
-      if (entry.shapes.size() < end) entry.shapes.resize(end);
-      int64_t* next = entry.shapes.data() + words;
-      *next++ = static_cast<int64_t>(tensor.data_type());
-      *next++ = static_cast<int64_t>(shape.size());
-      for (const int64_t extent : shape) *next++ = extent;
-      words = end;
-      if (i < 2) elements += tensor.element_count();
-    }
-  }
-  entry.elements = elements;
+// The clocks: a time is never 0.
+FlightRecorder::FlightRecorder(size_t capacity) : capacity_(capacity) {
+  ReadClocks();
+}
+
+FlightRecorder::~FlightRecorder() {
+  for (const Entry& entry : ring_) Drop(entry.outline);
 }
 
 void FlightRecorder::ReadClocks() {
@@ -168,33 +213,97 @@ void FlightRecorder::ReadClocks() {
       Nanoseconds(anchor_.time_since_epoch());
 }
 
-int64_t FlightRecorder::AddGroup(Group group) {
+std::shared_ptr<FlightRecorder::GroupRecord> FlightRecorder::AddGroup(
+    Group group) {
+  auto record = std::make_shared<GroupRecord>();
+  record->group = std::move(group);
   MutexLock lock(mutex_);
   // A collective must not wait until thousands of entries have moved to where
   // more have room. The system gives the memory when it is used.
   ring_.reserve(capacity_);
-  GroupRecord record;
-  record.group = std::move(group);
-  groups_.emplace(next_group_, std::move(record));
-  return next_group_++;
+  record->number = next_group_;
+  groups_.emplace(next_group_, record);
+  ++next_group_;
+  return record;
 }
 
-void FlightRecorder::RemoveGroup(int64_t group) {
+void FlightRecorder::RemoveGroup(GroupRecord& group) {
   MutexLock lock(mutex_);
-  const auto found = groups_.find(group);
-  if (found == groups_.end()) return;
-  found->second.ended = true;
-  found->second.group.communicators = nullptr;
+  group.ended = true;
+  group.group.communicators = nullptr;
   Tidy(group);
 }
 
-void FlightRecorder::Tidy(int64_t group) {
-  const auto found = groups_.find(group);
-  if (found == groups_.end() || !found->second.ended) return;
-  for (const Entry& entry : ring_) {
-    if (entry.group == group) return;
+void FlightRecorder::Tidy(const GroupRecord& group) {
+  // A copy: it may go with the group.
+  const int64_t number = group.number;
+  if (group.ended && group.entries == 0) groups_.erase(number);
+}
+
+void FlightRecorder::Describe(const Collective& collective, Outline& outline) {
+  outline.kind = collective.kind;
+  outline.point_to_point = IsPointToPoint(collective.kind);
+  outline.timeout_ms = collective.timeout.count();
+  const Thread& thread = ThisThread();
+  if (outline.thread.number != thread.number) outline.thread = thread;
+  const Collective::Tensors* const lists[] = {
+      &collective.tensors, &collective.inputs, &collective.outputs};
+  size_t words = 0;
+  int64_t elements = 0;
+  for (size_t i = 0; i < outline.lists.size(); ++i) {
+    outline.lists[i] = static_cast<uint32_t>(lists[i]->size());
+    for (const Tensor& tensor : *lists[i]) {
+      const absl::Span<const int64_t> shape = tensor.shape();
+      const size_t end = words + 1 + shape.size();
+      if (outline.shapes.size() < end) outline.shapes.resize(end);
+      int64_t* next = outline.shapes.data() + words;
+      *next++ = static_cast<int64_t>(tensor.data_type()) |
+                static_cast<int64_t>(shape.size()) << 8;
+      for (const int64_t extent : shape) *next++ = extent;
+      words = end;
+      if (i < 2) elements += tensor.element_count();
+    }
   }
-  groups_.erase(found);
+  outline.elements = elements;
+}
+
+FlightRecorder::Outline& FlightRecorder::OutlineOf(GroupRecord& group,
+                                                   const Collective& collective,
+                                                   Memo* memo) {
+  // Its collectives may still be started by another thread than the last one,
+  // with another timeout.
+  if (memo != nullptr && memo->outline_ != nullptr &&
+      memo->outline_->group == &group &&
+      memo->outline_->timeout_ms == collective.timeout.count() &&
+      memo->outline_->thread.number == ThisThread().number) {
+    return *memo->outline_;
+  }
+  if (spare_ == nullptr) spare_ = std::make_unique<Outline>();
+  spare_->group = &group;
+  Describe(collective, *spare_);
+  if (memo == nullptr) return *spare_;
+  Outline* const before = std::exchange(memo->outline_, spare_.release());
+  ++memo->outline_->users;
+  if (before != nullptr) Drop(before);
+  return *memo->outline_;
+}
+
+void FlightRecorder::Drop(Outline* outline) {
+  if (--outline->users == 0) spare_.reset(outline);
+}
+
+void FlightRecorder::SetOutline(Entry& entry, Outline& outline) {
+  Outline* const before = std::exchange(entry.outline, &outline);
+  if (&outline == spare_.get()) (void)spare_.release();
+  ++outline.users;
+  // While it has an entry the group is there.
+  GroupRecord* const group_before = before == nullptr ? nullptr : before->group;
+  if (before != nullptr) Drop(before);
+  if (group_before == outline.group) return;
+  ++outline.group->entries;
+  if (group_before == nullptr) return;
+  --group_before->entries;
+  Tidy(*group_before);
 }
 
 FlightRecorder::Entry* FlightRecorder::Find(int64_t record) {
@@ -203,86 +312,104 @@ FlightRecorder::Entry* FlightRecorder::Find(int64_t record) {
   return &ring_[next_place_ + (age > next_place_ ? capacity_ : 0) - age];
 }
 
-FlightRecorder::Entry& FlightRecorder::NextEntry() {
+FlightRecorder::Entry& FlightRecorder::NextEntry(Outline& outline,
+                                                 const Collective& collective,
+                                                 int64_t created_ns) {
   if (next_place_ == ring_.size()) ring_.emplace_back();
   Entry& entry = ring_[next_place_];
   if (++next_place_ == capacity_) next_place_ = 0;
+  ++next_record_;
+  // So that it is here when the next collective comes.
+  __builtin_prefetch(ring_.data() + next_place_, /*rw=*/1);
+  if (entry.outline != &outline) SetOutline(entry, outline);
+  if (entry.error != nullptr) entry.error = nullptr;
+  GroupRecord& group = *outline.group;
+  const auto sequence = static_cast<int64_t>(collective.sequence);
+  if (outline.point_to_point) {
+    group.point_to_point_sequence = sequence;
+  } else {
+    group.collective_sequence = sequence;
+    group.enqueued = {sequence, outline.elements};
+  }
+  entry.collective_sequence = group.collective_sequence;
+  entry.point_to_point_sequence = group.point_to_point_sequence;
+  entry.op = ++group.op;
+  entry.created_ns = created_ns;
   return entry;
 }
 
-int64_t FlightRecorder::Add(int64_t group, const Collective& collective) {
+int64_t FlightRecorder::Add(GroupRecord& group, const Collective& collective,
+                            Memo* memo) {
   if (capacity_ == 0) return -1;
-  const Thread& thread = ThisThread();
   MutexLock lock(mutex_);
+  Outline& outline = OutlineOf(group, collective, memo);
+  const int64_t record = next_record_;
+  const bool runs = outline.point_to_point || group.running.empty();
+  if (!outline.point_to_point) group.running.push_back(record);
   const int64_t now_ns = WallClockNs(collective.started);
-  const int64_t record = next_record_++;
-  // Its memory is used again: this is in the way of every collective.
-  Entry& entry = NextEntry();
-  const int64_t before = std::exchange(entry.group, group);
-  if (before != group) Tidy(before);
-  entry.record = record;
-  entry.kind = collective.kind;
-  entry.point_to_point = IsPointToPoint(collective.kind);
-  NoteTensors(collective, entry);
-  entry.created_ns = now_ns;
-  entry.started_ns = 0;
+  Entry& entry = NextEntry(outline, collective, now_ns);
+  entry.started_ns = runs ? now_ns : 0;
   entry.completed_ns = 0;
-  entry.timeout_ms = collective.timeout.count();
-  entry.state = State::kScheduled;
-  entry.retired = false;
-  entry.error = nullptr;
-  entry.thread = thread;
-
-  GroupRecord& of_group = groups_.at(group);
-  entry.op = ++of_group.op;
-  const auto sequence = static_cast<int64_t>(collective.sequence);
-  if (entry.point_to_point) {
-    of_group.point_to_point_sequence = sequence;
-  } else {
-    of_group.collective_sequence = sequence;
-    of_group.enqueued = {sequence, entry.elements};
+  if (runs && !outline.point_to_point) {
+    group.started = {entry.collective_sequence, outline.elements};
   }
-  entry.collective_sequence = of_group.collective_sequence;
-  entry.point_to_point_sequence = of_group.point_to_point_sequence;
-  const bool runs = entry.point_to_point || of_group.running.empty();
-  if (!entry.point_to_point) of_group.running.push_back(record);
-  if (runs) MarkStarted(of_group, entry, now_ns);
   return record;
 }
 
-void FlightRecorder::MarkStarted(GroupRecord& group, Entry& entry,
-                                 int64_t now_ns) {
-  if (entry.state != State::kScheduled) return;
-  entry.state = State::kStarted;
-  entry.started_ns = now_ns;
-  if (!entry.point_to_point) {
-    group.started = {entry.collective_sequence, entry.elements};
-  }
-}
-
-void FlightRecorder::Complete(int64_t group, int64_t record,
-                              const absl::Status& status, Instant at) {
+void FlightRecorder::AddCompleted(GroupRecord& group,
+                                  const Collective& collective, Instant at,
+                                  Memo* memo) {
   if (capacity_ == 0) return;
   MutexLock lock(mutex_);
+  Outline& outline = OutlineOf(group, collective, memo);
   const int64_t now_ns = WallClockNs(at);
-  const auto found = groups_.find(group);
-  if (found == groups_.end()) return;
-  GroupRecord& of_group = found->second;
+  const int64_t created_ns = now_ns - (at - collective.started).count();
+  Entry& entry = NextEntry(outline, collective, created_ns);
+  const bool ran = outline.point_to_point || group.running.empty();
+  entry.started_ns = ran ? created_ns : now_ns;
+  entry.completed_ns = now_ns;
+  if (!outline.point_to_point) {
+    group.started = {entry.collective_sequence, outline.elements};
+    group.completed = {entry.collective_sequence, outline.elements};
+  }
+  StartFirst(group, now_ns);
+}
+
+void FlightRecorder::MarkStarted(Entry& entry, int64_t now_ns) {
+  if (entry.started_ns != 0) return;
+  entry.started_ns = now_ns;
+  const Outline& outline = *entry.outline;
+  if (outline.point_to_point) return;
+  outline.group->started = {entry.collective_sequence, outline.elements};
+}
+
+void FlightRecorder::StartFirst(const GroupRecord& group, int64_t now_ns) {
+  if (group.running.empty()) return;
+  Entry* const first = Find(group.running.front());
+  if (first != nullptr) MarkStarted(*first, now_ns);
+}
+
+void FlightRecorder::Complete(GroupRecord& group, int64_t record,
+                              const absl::Status& status, Instant at) {
+  if (capacity_ == 0) return;
+  std::unique_ptr<std::string> error;
+  if (!status.ok()) error = std::make_unique<std::string>(status.message());
+  MutexLock lock(mutex_);
+  const int64_t now_ns = WallClockNs(at);
   // It may have been overwritten.
   if (Entry* const entry = Find(record); entry != nullptr) {
-    entry->retired = true;
     if (status.ok()) {
-      MarkStarted(of_group, *entry, now_ns);
-      entry->state = State::kCompleted;
+      MarkStarted(*entry, now_ns);
       entry->completed_ns = now_ns;
+      const Outline& outline = *entry->outline;
+      if (!outline.point_to_point) {
+        group.completed = {entry->collective_sequence, outline.elements};
+      }
     } else {
-      entry->error = std::make_unique<std::string>(status.message());
-    }
-    if (status.ok() && !entry->point_to_point) {
-      of_group.completed = {entry->collective_sequence, entry->elements};
+      entry->error = std::move(error);
     }
   }
-  std::deque<int64_t>& running = of_group.running;
+  std::deque<int64_t>& running = group.running;
   if (!running.empty() && running.front() == record) {
     running.pop_front();
   } else {
@@ -290,24 +417,23 @@ void FlightRecorder::Complete(int64_t group, int64_t record,
                   running.end());
   }
   // Of a group that has failed nothing starts any more.
-  if (!status.ok() || of_group.running.empty()) return;
-  if (Entry* const next = Find(of_group.running.front()); next != nullptr) {
-    MarkStarted(of_group, *next, now_ns);
-  }
+  if (status.ok()) StartFirst(group, now_ns);
 }
 
-void FlightRecorder::AppendEntry(const Entry& entry, std::string& json) const {
-  const GroupRecord& of_group = groups_.at(entry.group);
+void FlightRecorder::AppendEntry(int64_t record, const Entry& entry,
+                                 std::string& json) const {
+  const Outline& outline = *entry.outline;
+  const GroupRecord& of_group = *outline.group;
   // Those of two of its three lists, as texts.
   const auto shapes = [&](Object& object, absl::string_view sizes_name,
                           absl::string_view dtypes_name, size_t left_out) {
     std::vector<std::string> sizes;
     std::vector<std::string> dtypes;
-    const int64_t* next = entry.shapes.data();
-    for (size_t list = 0; list < entry.lists.size(); ++list) {
-      for (size_t i = 0; i < entry.lists[list]; ++i) {
-        const auto type = static_cast<DataType>(next[0]);
-        const auto shape = absl::MakeConstSpan(next + 2, next[1]);
+    const int64_t* next = outline.shapes.data();
+    for (size_t list = 0; list < outline.lists.size(); ++list) {
+      for (size_t i = 0; i < outline.lists[list]; ++i) {
+        const auto type = static_cast<DataType>(*next & 0xff);
+        const auto shape = absl::MakeConstSpan(next + 1, *next >> 8);
         next = shape.end();
         if (list == left_out) continue;
         sizes.push_back(absl::StrCat("[", absl::StrJoin(shape, ","), "]"));
@@ -319,10 +445,10 @@ void FlightRecorder::AppendEntry(const Entry& entry, std::string& json) const {
     absl::StrAppend(&object.Key(dtypes_name), "[", absl::StrJoin(dtypes, ","),
                     "]");
   };
-  constexpr absl::string_view kStates[] = {"scheduled", "started", "completed"};
+  const bool completed = entry.completed_ns != 0;
   Object object(json);
-  object.Number("record_id", entry.record);
-  object.Number("pg_id", entry.group);
+  object.Number("record_id", record);
+  object.Number("pg_id", of_group.number);
   object.Key("process_group") += '[';
   AppendJsonString(of_group.group.name, json);
   json += ',';
@@ -331,24 +457,27 @@ void FlightRecorder::AppendEntry(const Entry& entry, std::string& json) const {
   object.Number("collective_seq_id", entry.collective_sequence);
   object.Number("p2p_seq_id", entry.point_to_point_sequence);
   object.Number("op_id", entry.op);
-  object.String("profiling_name", absl::StrCat(of_group.group.backend, ":",
-                                               CollectiveKindName(entry.kind)));
+  object.String("profiling_name",
+                absl::StrCat(of_group.group.backend, ":",
+                             CollectiveKindName(outline.kind)));
   shapes(object, "input_sizes", "input_dtypes", /*left_out=*/2);
   shapes(object, "output_sizes", "output_dtypes", /*left_out=*/1);
   object.Number("time_created_ns", entry.created_ns);
-  if (entry.completed_ns > 0) {
+  if (completed) {
     absl::StrAppendFormat(
         &object.Key("duration_ms"), "%.6f",
         static_cast<double>(entry.completed_ns - entry.started_ns) / 1e6);
   }
-  object.Number("timeout_ms", entry.timeout_ms);
-  object.String("state", kStates[static_cast<size_t>(entry.state)]);
+  object.Number("timeout_ms", outline.timeout_ms);
+  object.String("state", completed               ? "completed"
+                         : entry.started_ns != 0 ? "started"
+                                                 : "scheduled");
   object.Time("time_discovered_started_ns", entry.started_ns);
   object.Time("time_discovered_completed_ns", entry.completed_ns);
-  object.Bool("retired", entry.retired);
-  object.Bool("is_p2p", entry.point_to_point);
-  object.String("thread_id", absl::StrCat(entry.thread.id));
-  object.String("thread_name", entry.thread.name.data());
+  object.Bool("retired", completed || entry.error != nullptr);
+  object.Bool("is_p2p", outline.point_to_point);
+  object.String("thread_id", absl::StrCat(outline.thread.id));
+  object.String("thread_name", outline.thread.name.data());
   object.Key("frames") += "[]";
   if (entry.error != nullptr) object.String("error", *entry.error);
 }
@@ -356,9 +485,9 @@ void FlightRecorder::AppendEntry(const Entry& entry, std::string& json) const {
 void FlightRecorder::AppendCommunicators(std::string& json) const {
   Object all(json);
   for (const auto& [id, of_group] : groups_) {
-    if (of_group.group.communicators == nullptr) continue;
-    for (const auto& [name, texts] : of_group.group.communicators()) {
-      all.Key(absl::StrCat(of_group.group.name, "/", name));
+    if (of_group->group.communicators == nullptr) continue;
+    for (const auto& [name, texts] : of_group->group.communicators()) {
+      all.Key(absl::StrCat(of_group->group.name, "/", name));
       Object state(json);
       for (const auto& [key, text] : texts) state.String(key, text);
     }
@@ -370,11 +499,11 @@ void FlightRecorder::AppendConfig(std::string& json) const {
   for (const auto& [id, of_group] : groups_) {
     configs.Key(absl::StrCat(id));
     Object config(json);
-    config.String("name", of_group.group.name);
-    config.String("desc", of_group.group.description);
+    config.String("name", of_group->group.name);
+    config.String("desc", of_group->group.description);
     config.String(
         "ranks",
-        absl::StrCat("[", absl::StrJoin(of_group.group.ranks, ", "), "]"));
+        absl::StrCat("[", absl::StrJoin(of_group->group.ranks, ", "), "]"));
   }
 }
 
@@ -383,10 +512,10 @@ void FlightRecorder::AppendStatus(std::string& json) const {
   for (const auto& [id, of_group] : groups_) {
     statuses.Key(absl::StrCat(id));
     Object status(json);
-    const std::pair<absl::string_view, const Last*> lasts[] = {
-        {"last_enqueued", &of_group.enqueued},
-        {"last_started", &of_group.started},
-        {"last_completed", &of_group.completed}};
+    const std::pair<absl::string_view, const GroupRecord::Last*> lasts[] = {
+        {"last_enqueued", &of_group->enqueued},
+        {"last_started", &of_group->started},
+        {"last_completed", &of_group->completed}};
     for (const auto& [name, last] : lasts) {
       status.Number(absl::StrCat(name, "_collective"), last->sequence);
       status.Number(absl::StrCat(name, "_numel"), last->elements);
@@ -410,9 +539,10 @@ std::string FlightRecorder::ToJson() const {
     top.Key("entries") += '[';
     // Oldest first.
     const size_t oldest = ring_.empty() ? 0 : next_place_ % ring_.size();
-    for (size_t i = 0; i < ring_.size(); ++i) {
+    int64_t record = next_record_ - static_cast<int64_t>(ring_.size());
+    for (size_t i = 0; i < ring_.size(); ++i, ++record) {
       if (i > 0) json += ',';
-      AppendEntry(ring_[(oldest + i) % ring_.size()], json);
+      AppendEntry(record, ring_[(oldest + i) % ring_.size()], json);
     }
     json += ']';
   }

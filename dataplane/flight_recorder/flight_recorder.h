@@ -3,20 +3,16 @@
 #ifndef MUSTER_DATAPLANE_FLIGHT_RECORDER_FLIGHT_RECORDER_H_
 #define MUSTER_DATAPLANE_FLIGHT_RECORDER_FLIGHT_RECORDER_H_
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "dataplane/collective.h"
@@ -27,7 +23,8 @@ namespace muster::dataplane {
 
 // FlightRecorder keeps the last collectives, sends and receives of all groups
 // of a process, running ones and complete ones, for a look at what happened
-// before a failure. Thread-safe.
+// before a failure. Thread-safe. What runs out of memory throws
+// std::bad_alloc and leaves all as it was.
 //
 // Its JSON has the fields of c10d's flight recorder (version "2.10"), so that
 // tools which read that read this. What they mean here:
@@ -47,6 +44,9 @@ class FlightRecorder {
  public:
   // The last `capacity` are kept; 0: none.
   explicit FlightRecorder(size_t capacity);
+  ~FlightRecorder();
+  FlightRecorder(const FlightRecorder&) = delete;
+  FlightRecorder& operator=(const FlightRecorder&) = delete;
 
   struct Group {
     std::string name = {};
@@ -61,17 +61,47 @@ class FlightRecorder {
         communicators = nullptr;
   };
 
-  // Returns the number of the group, for what follows.
-  int64_t AddGroup(Group group) ABSL_LOCKS_EXCLUDED(mutex_);
-  // It has ended; its entries stay.
-  void RemoveGroup(int64_t group) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A group that was added, for what follows. It is the recorder's alone; that
+  // others have it, too, lets a collective end after its group.
+  struct GroupRecord;
+
+  // What an entry says of its collective that others may say, too. The
+  // recorder's alone as well.
+  struct Outline;
+
+  // Keeps what is found out about the collectives of one plan, in one group, so
+  // that it is found out once. Of one of them at a time. May outlive the group.
+  class Memo : public Plan::Memo {
+   public:
+    explicit Memo(std::shared_ptr<FlightRecorder> recorder);
+    ~Memo() override;
+    Memo(const Memo&) = delete;
+    Memo& operator=(const Memo&) = delete;
+
+   private:
+    friend class FlightRecorder;
+
+    const std::shared_ptr<FlightRecorder> recorder_;
+    // Under the recorder's lock. Null: nothing is known.
+    Outline* outline_ = nullptr;
+  };
+
+  std::shared_ptr<GroupRecord> AddGroup(Group group)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // It has ended; its entries stay. Nothing is added to it any more.
+  void RemoveGroup(GroupRecord& group) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // `collective` was given to the backend. Returns a number for Complete.
-  int64_t Add(int64_t group, const Collective& collective)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // `memo`: that of its plan, made by this recorder; null: it has none.
+  int64_t Add(GroupRecord& group, const Collective& collective,
+              Memo* memo = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
   // It ended then.
-  void Complete(int64_t group, int64_t record, const absl::Status& status,
+  void Complete(GroupRecord& group, int64_t record, const absl::Status& status,
                 Instant at) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Both at once, in less time, of one that has ended with OK.
+  void AddCompleted(GroupRecord& group, const Collective& collective,
+                    Instant at, Memo* memo = nullptr)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   std::string ToJson() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -86,62 +116,42 @@ class FlightRecorder {
   size_t capacity() const { return capacity_; }
 
  private:
-  enum class State : uint8_t { kScheduled, kStarted, kCompleted };
-
-  struct Thread {
-    int64_t id = 0;
-    std::array<char, 16> name = {};
-  };
-
-  // As small as it may be: each collective writes another one.
-  struct Entry {
-    int64_t record = -1;
-    int64_t group = 0;
+  // One line of the cache: each collective writes another one. What state it is
+  // in the times say. 0: not yet.
+  struct alignas(64) Entry {
+    Outline* outline = nullptr;
     int64_t collective_sequence = 0;
     int64_t point_to_point_sequence = 0;
     int64_t op = 0;
-    // Of the tensors and inputs.
-    int64_t elements = 0;
     int64_t created_ns = 0;
     int64_t started_ns = 0;
     int64_t completed_ns = 0;
-    int64_t timeout_ms = 0;
-    CollectiveKind kind = CollectiveKind::kBarrier;
-    bool point_to_point = false;
-    State state = State::kScheduled;
-    bool retired = false;
-    // How many tensors, inputs and outputs it has.
-    std::array<uint32_t, 3> lists = {};
-    // Of each of those, one after the other: the data type, the number of
-    // dimensions, and those. Behind them there may be what an earlier entry
-    // had.
-    absl::InlinedVector<int64_t, 6> shapes;
-    Thread thread;
     // Null: none.
     std::unique_ptr<std::string> error;
   };
+  static_assert(sizeof(Entry) == 64);
 
-  // Of the newest collective that came so far; -1: none.
-  struct Last {
-    int64_t sequence = -1;
-    int64_t elements = -1;
-  };
-
-  struct GroupRecord {
-    Group group;
-    bool ended = false;
-    int64_t collective_sequence = 0;
-    int64_t point_to_point_sequence = 0;
-    int64_t op = 0;
-    Last enqueued;
-    Last started;
-    Last completed;
-    // Records of the collectives that have not completed, in their order.
-    std::deque<int64_t> running;
-  };
-
-  static const Thread& ThisThread();
-  static void NoteTensors(const Collective& collective, Entry& entry);
+  // That of the memo, or `spare_`, for NextEntry. Changes no entry.
+  Outline& OutlineOf(GroupRecord& group, const Collective& collective,
+                     Memo* memo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void Describe(const Collective& collective, Outline& outline);
+  // One entry or memo has it no more.
+  void Drop(Outline* outline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetOutline(Entry& entry, Outline& outline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Writes what is known from the start, perhaps where the oldest one was. The
+  // two times that follow are the caller's.
+  Entry& NextEntry(Outline& outline, const Collective& collective,
+                   int64_t created_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null: it was overwritten.
+  Entry* Find(int64_t record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void MarkStarted(Entry& entry, int64_t now_ns);
+  // The first of those that run, if it has not started: the one before it is
+  // complete.
+  void StartFirst(const GroupRecord& group, int64_t now_ns)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets it when it has ended and has no entry any more.
+  void Tidy(const GroupRecord& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Since 1970. Both clocks are read once a second: this is in the way of every
   // collective.
   int64_t WallClockNs(Instant at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -149,14 +159,7 @@ class FlightRecorder {
     return at.time_since_epoch().count() + wall_clock_ahead_ns_;
   }
   void ReadClocks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Forgets a group that has ended when it has no entry any more.
-  void Tidy(int64_t group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Null: it was overwritten.
-  Entry* Find(int64_t record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Where the next one is to be, which may be the place of the oldest one.
-  Entry& NextEntry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static void MarkStarted(GroupRecord& group, Entry& entry, int64_t now_ns);
-  void AppendEntry(const Entry& entry, std::string& json) const
+  void AppendEntry(int64_t record, const Entry& entry, std::string& json) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AppendCommunicators(std::string& json) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -176,8 +179,12 @@ class FlightRecorder {
   // Entry of record r at r % capacity; and that of the next one.
   std::vector<Entry> ring_ ABSL_GUARDED_BY(mutex_);
   size_t next_place_ ABSL_GUARDED_BY(mutex_) = 0;
+  // One that nobody has, for the next collective without a memo. As a rule that
+  // of the entry which the last one has overwritten.
+  std::unique_ptr<Outline> spare_ ABSL_GUARDED_BY(mutex_);
   // Those that have ended go when none of their entries is left.
-  std::map<int64_t, GroupRecord> groups_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, std::shared_ptr<GroupRecord>> groups_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 // Appends `text` as a JSON string, quoted. It may be any bytes: those that are

@@ -19,6 +19,7 @@ class FakeBackend : public Backend {
     return kDevices;
   }
   absl::Status Supports(const Collective&) const override { return supports; }
+  bool looks_where_tensors_are() const override { return looks; }
   std::shared_ptr<Work> Start(const Collective& collective) override {
     started.push_back(collective);
     works.push_back(std::make_shared<PromisedWork>(collective.Describe()));
@@ -39,6 +40,7 @@ class FakeBackend : public Backend {
   }
 
   absl::Status supports;
+  bool looks = true;
   // While a collective runs, and how it ends.
   std::function<absl::Status()> run;
   // Before it ends.

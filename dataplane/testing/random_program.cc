@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <random>
 #include <string>
@@ -365,6 +366,22 @@ std::string Instruction::Describe() const {
   return text;
 }
 
+namespace {
+
+constexpr size_t kRepeats = 4;
+
+// Its caller waits for it, and its results stay exact.
+bool MayBeRepeated(const Instruction& instruction) {
+  if (!instruction.waits || instruction.from_any ||
+      IsPointToPoint(instruction.kind)) {
+    return false;
+  }
+  return !IsReduction(instruction.kind) || instruction.op == ReduceOp::kMin ||
+         instruction.op == ReduceOp::kMax;
+}
+
+}  // namespace
+
 RandomProgram::RandomProgram(uint64_t seed, int world_size) {
   Generator generator(seed, world_size);
   type = static_cast<DataType>(seed % kProgramTypes);
@@ -374,9 +391,12 @@ RandomProgram::RandomProgram(uint64_t seed, int world_size) {
   groups = generator.Groups();
   generator.Begin(*this);
   for (size_t i = 0; i < kInstructions; ++i) {
-    for (Instruction& next : generator.Next(*this)) {
-      instructions.push_back(std::move(next));
+    std::vector<Instruction> made = generator.Next(*this);
+    // What is run again goes another way than what comes for the first time.
+    if (made.size() == 1 && MayBeRepeated(made[0]) && generator.Below(4) == 0) {
+      made.resize(kRepeats, made[0]);
     }
+    std::ranges::move(made, std::back_inserter(instructions));
   }
 }
 

@@ -64,7 +64,7 @@ double Time(Trial& trial, int calls, const BenchOptions& options) {
   std::vector<Work> works;
   for (int i = 0; i < calls; ++i) {
     if (options.blocking && options.agg_iters == 1) {
-      trial.Call(/*wait=*/true);
+      trial.Run();
       trial.Synchronize();
       continue;
     }

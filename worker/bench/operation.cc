@@ -278,6 +278,7 @@ Trial::Trial(const Case& measured, int rank, int world_size, Device device,
   const bool both = Exchanges(operation);
   MakeTensors(input_, operation.is_cut && (both || &smaller != &input_));
   MakeTensors(output_, operation.is_cut && (both || &smaller != &output_));
+  call_ = MakeCall();
 }
 
 std::byte* Trial::PartOf(std::byte* memory, int part) const {
@@ -367,52 +368,80 @@ std::vector<Work> Trial::SendAndReceive(bool wait) {
   return {};
 }
 
-Work Trial::Begin(bool async) {
+std::function<Work(bool async)> Trial::MakeCall() {
+  // What is the same in each call is made once: whoever measures MPI does so.
+  const auto with = [](auto options, auto call) {
+    return [options, call](bool async) mutable {
+      options.async_op = async;
+      return call(options);
+    };
+  };
   const bool is_root = rank_ == case_.root;
+  const int root = case_.root;
   const ReductionOptions reduction = {
       .op = case_.reduce_op,
-      .factor = case_.reduce_op == ReduceOp::kPremulSum ? FactorOf(rank_) : 1,
-      .async_op = async};
-  const CollectiveOptions options = {.async_op = async};
+      .factor = case_.reduce_op == ReduceOp::kPremulSum ? FactorOf(rank_) : 1};
   static const std::vector<Tensor> kNone;
   switch (case_.operation->verb) {
     case Verb::kAllReduce:
-      return AllReduce(output_.one, reduction);
+      return with(reduction, [this](const auto& options) {
+        return AllReduce(output_.one, options);
+      });
     case Verb::kBroadcast:
-      return Broadcast(output_.one, case_.root, {.async_op = async});
+      return with(BroadcastOptions(), [this, root](const auto& options) {
+        return Broadcast(output_.one, root, options);
+      });
     case Verb::kReduce:
-      return Reduce(
-          output_.one, case_.root,
-          {.op = reduction.op, .factor = reduction.factor, .async_op = async});
+      return with(ReduceOptions{.op = reduction.op, .factor = reduction.factor},
+                  [this, root](const auto& options) {
+                    return Reduce(output_.one, root, options);
+                  });
     case Verb::kAllGather:
-      return AllGather(output_.parts, input_.one, options);
+      return with(CollectiveOptions(), [this](const auto& options) {
+        return AllGather(output_.parts, input_.one, options);
+      });
     case Verb::kAllGatherIntoTensor:
-      return AllGatherIntoTensor(output_.all, input_.one, options);
+      return with(CollectiveOptions(), [this](const auto& options) {
+        return AllGatherIntoTensor(output_.all, input_.one, options);
+      });
     case Verb::kGather:
-      return Gather(input_.one, is_root ? output_.parts : kNone, case_.root,
-                    {.async_op = async});
+      return with(GatherOptions(), [this, root, is_root](const auto& options) {
+        return Gather(input_.one, is_root ? output_.parts : kNone, root,
+                      options);
+      });
     case Verb::kScatter:
-      return Scatter(output_.one, is_root ? input_.parts : kNone, case_.root,
-                     {.async_op = async});
+      return with(ScatterOptions(), [this, root, is_root](const auto& options) {
+        return Scatter(output_.one, is_root ? input_.parts : kNone, root,
+                       options);
+      });
     case Verb::kReduceScatter:
-      return ReduceScatter(output_.one, input_.parts, reduction);
+      return with(reduction, [this](const auto& options) {
+        return ReduceScatter(output_.one, input_.parts, options);
+      });
     case Verb::kReduceScatterTensor:
-      return ReduceScatterTensor(output_.one, input_.all, reduction);
+      return with(reduction, [this](const auto& options) {
+        return ReduceScatterTensor(output_.one, input_.all, options);
+      });
     case Verb::kAllToAll:
-      return AllToAll(output_.parts, input_.parts, options);
+      return with(CollectiveOptions(), [this](const auto& options) {
+        return AllToAll(output_.parts, input_.parts, options);
+      });
     case Verb::kAllToAllSingle:
-      return AllToAllSingle(output_.all, input_.all, {.async_op = async});
+      return with(AllToAllSingleOptions(), [this](const auto& options) {
+        return AllToAllSingle(output_.all, input_.all, options);
+      });
+    case Verb::kBarrier:
+      return with(CollectiveOptions(),
+                  [](const auto& options) { return Barrier(options); });
     case Verb::kSendRecv:  // SendAndReceive
       break;
-    case Verb::kBarrier:
-      return Barrier(options);
   }
-  return Work();
+  return nullptr;
 }
 
 std::vector<Work> Trial::Call(bool wait) {
   if (case_.operation->verb == Verb::kSendRecv) return SendAndReceive(wait);
-  Work work = Begin(/*async=*/!wait);
+  Work work = call_(/*async=*/!wait);
   std::vector<Work> works;
   if (!wait) works.push_back(std::move(work));
   return works;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -83,6 +84,8 @@ class Trial {
   // `device`: where the tensors are. `is_symmetric`: see Buffer.
   Trial(const Case& measured, int rank, int world_size, Device device = {},
         bool is_symmetric = false);
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
 
   // Puts what ranks bring into it, or zeros: sums of zeros stay what they are,
   // so that it may be called any number of times.
@@ -96,6 +99,14 @@ class Trial {
   // Starts it; a Work for each that the caller has to wait for. With `wait` it
   // has waited already; on a device its stream does, and not the host.
   std::vector<Work> Call(bool wait);
+  // Call(true), quickly.
+  void Run() {
+    if (call_ != nullptr) {
+      call_(/*async=*/false);
+    } else {
+      Call(/*wait=*/true);
+    }
+  }
 
   // On a device: waits until its stream has done what it was given.
   void Synchronize() const;
@@ -118,8 +129,8 @@ class Trial {
   std::byte* PartOf(std::byte* memory, int part) const;
   // `is_whole`: it has all ranks' parts.
   void MakeTensors(Place& place, bool is_whole) const;
-  // Of operations that are one collective.
-  Work Begin(bool async);
+  // Of operations that are one collective; of others null.
+  std::function<Work(bool async)> MakeCall();
   std::vector<Work> SendAndReceive(bool wait);
 
   const Case case_;
@@ -134,6 +145,7 @@ class Trial {
   std::optional<Buffer> other_memory_;
   Place input_;
   Place output_;
+  std::function<Work(bool async)> call_;
 };
 
 }  // namespace muster::worker::bench

@@ -14,6 +14,7 @@
 #include "dataplane/backends/gloo/gloo_errors.h"
 #include "dataplane/culprit.h"
 #include "dataplane/guarded.h"
+#include "dataplane/quick_clock.h"
 
 namespace muster::dataplane::gloo_internal {
 namespace {
@@ -132,11 +133,12 @@ Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
     absl::Status status = work->Wait();
     return {std::move(status), Clock::now()};
   }
-  const bool wake_watchdog = Enqueue({&collective});
-  // Keeps the executor from it.
-  running_ = true;
-  const Job& job = jobs_.front();
+  // Nobody sees it before the lock is let go: one that ends before that, as
+  // most small ones do, is never queued.
   const auto let_go = [&] {
+    const bool wake_watchdog = Enqueue({&collective});
+    // Keeps the executor from it.
+    running_ = true;
     if (wake_watchdog) watchdog_wakes_.NotifyOne();
     lock.Release();
   };
@@ -145,13 +147,12 @@ Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
   absl::Status status = Guarded([&] { return RunNow(collective, &order); });
   if (status.ok() && order.is_held()) {
     order.KeepInner();
-    running_ = false;
-    jobs_.pop_front();
-    return {std::move(status), Clock::now()};
+    return {std::move(status), QuickNow()};
   }
   // What follows may wait, and call back.
   order.Release();
-  EndFirst(job, status, /*has_begun=*/true);
+  // It is the first until it is taken away.
+  EndFirst({&collective}, status, /*has_begun=*/true);
   return {std::move(status), Clock::now()};
 }
 

@@ -46,6 +46,7 @@ class EngineBackend : public Backend {
     }
     return CheckReducible(name_, collective);
   }
+  bool looks_where_tensors_are() const override { return false; }
 
   // Recursive doubling: all_reduce.cc, reduce_scatter.cc.
   size_t fusable_bytes() const override { return kNotePayloadBytesMax; }

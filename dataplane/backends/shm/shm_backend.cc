@@ -227,6 +227,9 @@ class ShmBackend : public BackendDecorator {
     }
     return BackendDecorator::Supports(collective);
   }
+  bool looks_where_tensors_are() const override {
+    return sharing_.regions != nullptr && sharing_.regions->any_released();
+  }
 
   Ending Run(const Collective& collective, ReleasableLock& order) override {
     return inner().Run(collective, order);

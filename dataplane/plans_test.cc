@@ -1,0 +1,180 @@
+#include "dataplane/plans.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+class PlansTest : public ::testing::Test {
+ protected:
+  CollectiveView Reduction() {
+    return {.kind = CollectiveKind::kReduce,
+            .tensors = {&tensor_, 1},
+            .factor = 2,
+            .root = 1};
+  }
+  CollectiveView Exchange() {
+    return {.kind = CollectiveKind::kAllToAllSingle,
+            .inputs = {&tensor_, 1},
+            .outputs = {&other_, 1},
+            .input_splits = splits_,
+            .output_splits = splits_};
+  }
+  void NoteTwice(const CollectiveView& view) {
+    plans_.Note(view.Copy());
+    plans_.Note(view.Copy());
+  }
+  Collective* Find(const CollectiveView& view) { return plans_.Find(view); }
+
+  std::vector<float> values_ = std::vector<float>(6);
+  std::vector<float> more_ = std::vector<float>(6);
+  Tensor tensor_{values_.data(), {2, 3}};
+  Tensor other_{more_.data(), {2, 3}};
+  std::vector<int64_t> splits_ = {2, 0};
+  Plans plans_;
+};
+
+TEST_F(PlansTest, WhatCameTwiceIsKnown) {
+  EXPECT_EQ(Find(Reduction()), nullptr);
+  plans_.Note(Reduction().Copy());
+  EXPECT_EQ(Find(Reduction()), nullptr);
+  plans_.Note(Reduction().Copy());
+  const Collective* const known = Find(Reduction());
+  ASSERT_NE(known, nullptr);
+  ASSERT_NE(known->plan, nullptr);
+  EXPECT_TRUE(known->plan->is_valid);
+  EXPECT_EQ(known->bytes(), 24u);
+  EXPECT_EQ(known->root, 1);
+}
+
+TEST_F(PlansTest, TensorsElsewhereAreTheSame) {
+  NoteTwice(Reduction());
+  CollectiveView elsewhere = Reduction();
+  elsewhere.tensors = {&other_, 1};
+  Collective* const known = Find(elsewhere);
+  ASSERT_NE(known, nullptr);
+  EXPECT_EQ(known->tensors[0].data(), more_.data());
+  // Until somebody says otherwise.
+  EXPECT_FALSE(known->plan->is_valid);
+  ASSERT_EQ(Find(elsewhere), known);
+  EXPECT_FALSE(known->plan->is_valid);
+  known->plan->is_valid = true;
+  ASSERT_EQ(Find(elsewhere), known);
+  EXPECT_TRUE(known->plan->is_valid);
+  NoteTwice(Exchange());
+  CollectiveView swapped = Exchange();
+  std::swap(swapped.inputs, swapped.outputs);
+  const Collective* const exchange = Find(swapped);
+  ASSERT_NE(exchange, nullptr);
+  EXPECT_FALSE(exchange->plan->is_valid);
+  EXPECT_EQ(exchange->inputs[0].data(), more_.data());
+  EXPECT_EQ(exchange->outputs[0].data(), values_.data());
+}
+
+TEST_F(PlansTest, WhatDiffersInAnythingElseIsAnother) {
+  NoteTwice(Reduction());
+  const Tensor flat(values_);
+  const Tensor narrow(values_.data(), DataType::kInt32, {2, 3});
+  const Tensor on_device(values_.data(), DataType::kFloat32, {2, 3},
+                         Device{DeviceType::kCuda, 0});
+  const Tensor none(nullptr, DataType::kFloat32, {2, 3});
+  for (const Tensor* const tensor : {&flat, &narrow, &on_device, &none}) {
+    CollectiveView view = Reduction();
+    view.tensors = {tensor, 1};
+    EXPECT_EQ(Find(view), nullptr) << tensor->Describe();
+  }
+  CollectiveView view = Reduction();
+  view.tensors = {};
+  EXPECT_EQ(Find(view), nullptr);
+  view = Reduction();
+  view.inputs = {&other_, 1};
+  EXPECT_EQ(Find(view), nullptr);
+  view = Reduction();
+  view.outputs = {&other_, 1};
+  EXPECT_EQ(Find(view), nullptr);
+  view = Reduction();
+  view.kind = CollectiveKind::kAllReduce;
+  EXPECT_EQ(Find(view), nullptr);
+  view = Reduction();
+  view.reduce_op = ReduceOp::kMax;
+  EXPECT_EQ(Find(view), nullptr);
+  view = Reduction();
+  view.factor = 3;
+  EXPECT_EQ(Find(view), nullptr);
+  view = Reduction();
+  view.root = 0;
+  EXPECT_EQ(Find(view), nullptr);
+  view = Reduction();
+  view.timeout = std::chrono::milliseconds(-1);
+  EXPECT_EQ(Find(view), nullptr);
+  EXPECT_NE(Find(Reduction()), nullptr);
+}
+
+TEST_F(PlansTest, SplitsCount) {
+  NoteTwice(Exchange());
+  const std::vector<int64_t> others = {1, 1};
+  CollectiveView view = Exchange();
+  view.input_splits = others;
+  EXPECT_EQ(Find(view), nullptr);
+  view = Exchange();
+  view.output_splits = others;
+  EXPECT_EQ(Find(view), nullptr);
+  view = Exchange();
+  view.output_splits = {};
+  EXPECT_EQ(Find(view), nullptr);
+  EXPECT_NE(Find(Exchange()), nullptr);
+}
+
+TEST_F(PlansTest, TheTimeoutIsThatOfTheCall) {
+  NoteTwice(Reduction());
+  // As the communicator does for its default.
+  Find(Reduction())->timeout = std::chrono::seconds(9);
+  CollectiveView view = Reduction();
+  EXPECT_EQ(Find(view)->timeout.count(), 0);
+  view.timeout = std::chrono::milliseconds(5);
+  EXPECT_EQ(Find(view)->timeout.count(), 5);
+}
+
+TEST_F(PlansTest, WhatRunsIsNotGivenToAnother) {
+  NoteTwice(Reduction());
+  Collective& known = *Find(Reduction());
+  known.plan->is_running = true;
+  EXPECT_EQ(Find(Reduction()), nullptr);
+  // Nor is its place.
+  NoteTwice(Reduction());
+  Plans::HasEnded(known);
+  EXPECT_EQ(Find(Reduction()), &known);
+  // What had no plan has nothing to end.
+  Plans::HasEnded(Reduction().Copy());
+}
+
+// More than there are places: each comes in its turn.
+TEST_F(PlansTest, WhoComesTwiceInARowTakesAPlace) {
+  std::vector<float> values(200);
+  int known = 0;
+  for (int64_t count = 1; count <= 200; ++count) {
+    const Tensor tensor(values.data(), {count});
+    const CollectiveView view = {.kind = CollectiveKind::kAllReduce,
+                                 .tensors = {&tensor, 1}};
+    NoteTwice(view);
+    const Collective* const found = Find(view);
+    ASSERT_NE(found, nullptr) << count;
+    EXPECT_EQ(found->bytes(), static_cast<size_t>(count) * 4);
+  }
+  for (int64_t count = 1; count <= 200; ++count) {
+    const Tensor tensor(values.data(), {count});
+    known += Find({.kind = CollectiveKind::kAllReduce,
+                   .tensors = {&tensor, 1}}) != nullptr;
+  }
+  EXPECT_GT(known, 16);
+  EXPECT_LE(known, 32);
+}
+
+}  // namespace
+}  // namespace muster::dataplane
