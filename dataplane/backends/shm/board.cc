@@ -1,10 +1,7 @@
 #include "dataplane/backends/shm/board.h"
 
-#include <linux/membarrier.h>
 #include <sched.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -34,11 +31,11 @@ constexpr std::chrono::milliseconds kMovePeriod{10};
 
 // Who sleeps looks again so often, though nobody has rung: a ring that is lost,
 // by whose fault ever, shall not hang a group.
-constexpr timespec kSleepTime = {.tv_sec = 1, .tv_nsec = 0};
+constexpr std::chrono::nanoseconds kSleepTime = std::chrono::seconds(1);
 
-bool Membarrier(int command) {
-  return syscall(SYS_membarrier, command, 0, 0) == 0;
-}
+// Whose ring comes so much later than what he has posted had no processor in
+// between: it was not lost.
+constexpr std::chrono::nanoseconds kRingTime = std::chrono::milliseconds(100);
 
 // This thread goes to a processor that it may be on and that is not `taken`.
 // False: there is none.
@@ -74,12 +71,6 @@ size_t Board::BytesFor(int world_size) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
   static_assert(sizeof(Place) % 64 == 0);
   return static_cast<size_t>(world_size) * sizeof(Place);
-}
-
-bool Board::IsFencedBySleepers() {
-  static const bool is_fenced =
-      Membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
-  return is_fenced;
 }
 
 Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
@@ -131,6 +122,8 @@ void Board::Post() {
   NoteOf(rank_, round_)
       .posted.store(round_ * 4 + own_place_, std::memory_order_release);
   seen_[rank_] = round_;
+  // Of the compiler. Who is about to sleep naps in place of the processor's.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   RingSleepers();
 }
 
@@ -257,21 +250,40 @@ bool Board::HasFewer(int processor, cpu_set_t& taken) const {
 
 void Board::Sleep(int peer, uint64_t round) {
   Bell& bell = places_[rank_].bell;
+  // Before it can be rung.
   const uint32_t rings = bell.rings.load(std::memory_order_acquire);
   bell.is_asleep.store(1, std::memory_order_relaxed);
+  // The nap begins when others see it.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (traits_.sleepers_fence) Membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
   Outcome outcome;
-  if (!IsOver(peer, round, outcome)) {
-    Futex(bell.rings, FUTEX_WAIT, rings, &kSleepTime);
-    if (HasPosted(peer, round) &&
-        bell.rings.load(std::memory_order_acquire) == rings) {
-      LOG_FIRST_N(WARNING, 3)
-          << "backend shm: rank " << rank_ << " of its host slept on, and rank "
-          << peer << " had posted round " << round;
-    }
+  bool is_rung = false;
+  int sleeps = 0;
+  // It stays asleep from the nap on, and waits for the same ring: who posts
+  // between two sleeps might see neither, and nobody would nap for him.
+  while (!is_rung && !IsOver(peer, round, outcome)) {
+    is_rung = IsRungWithin(sleeps == 0 ? kNapTime : kSleepTime, rings);
+    ++sleeps;
+  }
+  if (sleeps > 1 && !is_rung && HasPosted(peer, round) &&
+      !IsRungWithin(kRingTime, rings)) {
+    LOG_FIRST_N(WARNING, 3)
+        << "backend shm: rank " << rank_ << " of its host slept on, and rank "
+        << peer << " had posted round " << round;
   }
   bell.is_asleep.store(0, std::memory_order_relaxed);
+}
+
+bool Board::IsRungWithin(std::chrono::nanoseconds time, uint32_t rings) {
+  std::atomic<uint32_t>& own = places_[rank_].bell.rings;
+  const Clock::time_point until = Clock::now() + time;
+  while (own.load(std::memory_order_acquire) == rings) {
+    if (time <= time.zero()) return false;
+    const timespec limit = {.tv_sec = time.count() / 1'000'000'000,
+                            .tv_nsec = time.count() % 1'000'000'000};
+    Futex(own, FUTEX_WAIT, rings, &limit);
+    time = until - Clock::now();
+  }
+  return true;
 }
 
 void Board::Ring(int peer) {
@@ -281,12 +293,6 @@ void Board::Ring(int peer) {
 }
 
 void Board::RingSleepers() {
-  if (traits_.sleepers_fence) {
-    // Of the compiler.
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-  } else {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-  }
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
     if (places_[peer].bell.is_asleep.load(std::memory_order_relaxed) != 0) {
@@ -300,9 +306,9 @@ void Board::Leave(bool has_failed) {
   places_[rank_].bell.has_left.compare_exchange_strong(
       here, has_failed ? kFailed : kInPeace, std::memory_order_release,
       std::memory_order_relaxed);
-  // What its owner writes to a tensor from now on comes after it, for who reads
-  // that and then asks FindFailed.
-  std::atomic_thread_fence(std::memory_order_release);
+  // Who sleeps sees it, or is seen. And what its owner writes to a tensor from
+  // now on comes after it, for who reads that and then asks FindFailed.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   RingSleepers();
 }
 

@@ -16,8 +16,6 @@ namespace muster::dataplane::shm_internal {
 struct BoardTraits {
   // There are fewer processors than ranks: who waits gives way at once.
   bool is_crowded = false;
-  // All of them are Board::IsFencedBySleepers().
-  bool sleepers_fence = false;
 };
 
 // Board is shared memory in which the ranks of a group show each other what
@@ -42,12 +40,14 @@ struct BoardTraits {
 // processors that notes and slots need, on any of them.
 //
 // Who waits looks for a while, in which it gives its processor to whoever else
-// can use it, and then sleeps until its bell is rung
-// (futex(2)). It says that it sleeps before it looks for the last time; who
-// posts looks who sleeps after it has posted. Between the two both have a
-// sequentially consistent fence, so one of them sees the other; or who is about
-// to sleep has it for all of them (membarrier(2)), since those who post are
-// many, and in a hurry.
+// can use it, and then sleeps until its bell is rung (futex(2)). It says that
+// it sleeps, and looks again; who posts looks who sleeps after it has posted.
+// Those who post are many, and in a hurry: they have no fence between the two,
+// and a processor may hold back what they have posted for some microseconds,
+// while they look who sleeps. So a sleep begins with a nap of kNapTime, after
+// which its rank looks once more; it says all the while that it sleeps. Who did
+// not see that had posted before, and what he posted is there after the nap;
+// who posts later sees it, and rings.
 //
 // Two ranks on one processor take turns on it, which takes ten times as long,
 // and the system may leave them there for good while others are idle. So who
@@ -79,12 +79,13 @@ class Board {
   static constexpr size_t kHeadBytes = 40;
   static constexpr size_t kTailBytes = 32;
 
+  // With which a sleep begins: some hundred times as long as processors hold
+  // back what is stored on them. (In C++ it is seen "within a reasonable amount
+  // of time".) A longer sleep has one more wake-up for it.
+  static constexpr std::chrono::milliseconds kNapTime{1};
+
   // Of the memory for so many ranks.
   static size_t BytesFor(int world_size);
-
-  // Whether the system lets who sleeps have the fence for this process, too;
-  // from now on.
-  static bool IsFencedBySleepers();
 
   // `memory` is aligned to 64 bytes, and was zeros before the first rank came;
   // it must live longer. `waits_for` is told the rank that is waited for, and
@@ -197,7 +198,11 @@ class Board {
                places_[rank].bell.processor.load(std::memory_order_relaxed)) -
            1;
   }
+  // Until somebody rings, or the wait is over.
   void Sleep(int peer, uint64_t round);
+  // Sleeps for `time`, whatever signals come, or until this rank's bell has
+  // rung since `rings` were read.
+  bool IsRungWithin(std::chrono::nanoseconds time, uint32_t rings);
   void Ring(int peer);
   void RingSleepers();
 

@@ -6,12 +6,17 @@
  *
  * Steps of different ranks come one after the other here. On processors they do
  * so as far as it matters: a note's round is stored with release and loaded
- * with acquire. One store matters that a processor may hold back while it goes
- * on: that of the round, in front of the look at who sleeps. It is out before
- * that if who posts has a fence there; else who is about to sleep sees to it,
- * on all processors (membarrier(2)), with -DSLEEPERS_FENCE=1.
+ * with acquire. One store matters that a processor may hold back while its rank
+ * goes on: that of the round, in front of the look at who sleeps. Each holds
+ * back up to HOLDS of them, and lets them out in their order: at any time, but
+ * before its rank rings, or looks for the last time before its nap (a fence);
+ * and before the end of another one's nap if it held them when that began. With
+ * -DHOLDS=0 nothing is held back, and more rounds can be gone through.
  *
- * -DBREAK=1 to 6 leaves out something that must then be found missing.
+ * Who sleeps does so until he is rung for: no ring may need the look that Board
+ * has each second.
+ *
+ * -DBREAK=1 to 9 leaves out something that must then be found missing.
  */
 #ifndef RANKS
 #define RANKS 3
@@ -23,16 +28,16 @@
 #define BREAK 0
 #endif
 
-#ifndef SLEEPERS_FENCE
-#define SLEEPERS_FENCE 0
-#endif
-
 #ifndef NOTES
 #define NOTES 2
 #endif
 
 #ifndef SLOTS
 #define SLOTS 0
+#endif
+
+#ifndef HOLDS
+#define HOLDS 1
 #endif
 
 #define NOTE(rank, round) ((rank) * NOTES + (round) % NOTES)
@@ -43,45 +48,85 @@
 byte posted[RANKS * NOTES]; /* the round in front of a note, times 4, + place */
 byte noted[RANKS * NOTES];  /* whose contents it has */
 byte kept[RANKS * 2];       /* whose contents a slot has */
-byte held[RANKS]; /* what its processor has not let out of `posted`; 0: nothing */
+byte stored[RANKS * NOTES]; /* `posted`, as its rank's processor has it */
+byte last[RANKS];           /* the last round that a rank has stored */
+byte out[RANKS];            /* and the last one of those that are let out */
 bool asleep[RANKS];
 bool rung[RANKS]; /* since it last began to sleep */
 
-inline LetOut(rank) {
-  if
-  :: held[rank] > 0 ->
-    posted[NOTE(rank, held[rank] / 4)] = held[rank];
-    held[rank] = 0
-  :: else
-  fi
+#define SHOWS(peer, round) (posted[NOTE(peer, round)] >= (round) * 4)
+#define FENCE(rank) (out[rank] == last[rank])
+
+/* Lets out what it holds back. */
+proctype Processor(byte rank) {
+end:
+  do
+  :: d_step {
+       out[rank] != last[rank] ->
+       out[rank]++;
+       posted[NOTE(rank, out[rank])] = stored[NOTE(rank, out[rank])]
+     }
+  od
+}
+
+/* At once when `guard` holds, which it then does for good. */
+inline LookWhen(guard, peer, round) {
+  atomic {
+    guard;
+    over = SHOWS(peer, round) || rung[me]
+  }
+}
+
+inline SayAsleep(peer) {
+  atomic {
+    asleep[me] = true;
+    before = last[peer]
+  }
 }
 
 /* Board::AwaitRound; looking for a while is the loop's first choice. */
 inline Await(peer, round) {
   do
-  :: posted[NOTE(peer, round)] >= (round) * 4 -> break
+  :: SHOWS(peer, round) -> break
   :: else ->
-    rung[me] = false;
-#if BREAK == 1 /* says that it sleeps after its last look */
+    rung[me] = false; /* `rings` is read */
+#if BREAK != 1 /* says that it sleeps after its last look */
+    SayAsleep(peer);
+#endif
+    LookWhen(FENCE(me), peer, round);
     if
-    :: posted[NOTE(peer, round)] >= (round) * 4
-    :: else -> asleep[me] = true; rung[me]
-    fi;
+    :: over
+    :: else ->
+      /* the nap */
+#if BREAK == 9 /* a signal ends it */
+      LookWhen(true, peer, round);
 #else
-    asleep[me] = true;
-#if SLEEPERS_FENCE && BREAK != 4 /* nobody has a fence */
-    atomic {
-      for (other : 0 .. RANKS - 1) {
-        LetOut(other)
-      }
-    }
+      LookWhen(rung[me] || out[peer] >= before, peer, round);
 #endif
-    if
-    :: posted[NOTE(peer, round)] >= (round) * 4
-    :: else -> rung[me] /* FUTEX_WAIT */
+#if BREAK == 7 /* is not asleep between nap and sleep, but looks again */
+      asleep[me] = false;
+      SayAsleep(peer);
+      LookWhen(FENCE(me), peer, round);
+#endif
+      if
+#if BREAK != 4 /* does not look after the nap */
+      :: over
+#endif
+      :: else ->
+#if BREAK == 1
+        SayAsleep(peer);
+#endif
+#if BREAK == 8 /* reads `rings` after its last look */
+        rung[me] = false;
+#endif
+        rung[me] /* FUTEX_WAIT */
+      fi
     fi;
-#endif
-    asleep[me] = false
+    atomic {
+      asleep[me] = false;
+      before = 0;
+      over = false
+    }
   od
 }
 
@@ -100,12 +145,13 @@ inline Write(to, value) {
 proctype Rank(byte me) {
   byte round = 1;
   byte peer;
-  byte other;
   byte place;
   byte needed;
+  bool over;
+  byte before; /* the last round that its peer had stored before its nap */
 #if SLOTS
   byte next_slot = 0;
-  byte last[2]; /* the round that a slot was used in */
+  byte used[2]; /* the round that a slot was used in */
 #endif
   do
   :: round > ROUNDS -> break
@@ -123,12 +169,12 @@ proctype Rank(byte me) {
       :: place = next_slot;
 #if BREAK != 6 /* a slot is taken as if it was a note */
         if
-        :: last[place] > 0 && last[place] + 1 > needed ->
-          needed = last[place] + 1
+        :: used[place] > 0 && used[place] + 1 > needed ->
+          needed = used[place] + 1
         :: else
         fi;
 #endif
-        last[place] = round;
+        used[place] = round;
         next_slot = 1 - next_slot
 #endif
       fi
@@ -148,33 +194,37 @@ proctype Rank(byte me) {
     :: place == HERE -> Write(noted[NOTE(me, round)], round)
     :: else -> Write(kept[SLOT(me, place)], round)
     fi;
-#if BREAK != 3
     /* Post */
     atomic {
-      held[me] = round * 4 + place;
+#if HOLDS == 0
+      posted[NOTE(me, round)] = round * 4 + place;
+#else
+      last[me] - out[me] < HOLDS ->
+      stored[NOTE(me, round)] = round * 4 + place;
+      last[me] = round;
+#endif
       place = 0;
-      needed = 0;
-#if !SLEEPERS_FENCE
-      LetOut(me)
-#endif
+      needed = 0
     }
-#endif
     for (peer : 0 .. RANKS - 1) {
       if
-      :: peer != me && asleep[peer] -> rung[peer] = true
+      :: peer != me && asleep[peer] ->
+        atomic {
+          FENCE(me);
+          rung[peer] = true
+        }
       :: else
       fi
-    }
-    atomic {
-      LetOut(me)
     }
     /* Await, of any of them */
     for (peer : 0 .. RANKS - 1) {
       if
       :: peer != me ->
         Await(peer, round);
-        place = posted[NOTE(peer, round)] % 4;
-        Look(peer, round, place);
+        atomic {
+          place = posted[NOTE(peer, round)] % 4;
+          Look(peer, round, place)
+        }
         /* and still, after any step of others */
         Look(peer, round, place);
         place = 0
@@ -189,6 +239,7 @@ init {
   byte rank;
   atomic {
     for (rank : 0 .. RANKS - 1) {
+      run Processor(rank);
       run Rank(rank)
     }
   }

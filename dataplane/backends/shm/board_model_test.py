@@ -17,17 +17,23 @@ class BoardModelTest(ModelTest):
     def test_two_ranks_one_further_ahead(self):
         self.assert_holds("RANKS=2", "ROUNDS=6", "NOTES=3")
 
+    def test_a_processor_that_holds_back_two_rounds(self):
+        self.assert_holds("RANKS=2", "ROUNDS=6", "HOLDS=2")
+
     def test_slots(self):
-        self.assert_holds("RANKS=2", "ROUNDS=4", "NOTES=4", "SLOTS=1")
+        self.assert_holds("RANKS=2", "ROUNDS=3", "NOTES=4", "SLOTS=1")
+
+    def test_slots_of_processors_that_hold_nothing_back(self):
+        self.assert_holds("RANKS=2", "ROUNDS=4", "NOTES=4", "SLOTS=1",
+                          "HOLDS=0")
 
     def test_three_ranks(self):
-        self.assert_holds("RANKS=3", "ROUNDS=3")
+        self.assert_holds("RANKS=3", "ROUNDS=2")
 
-    def test_a_fence_of_those_who_sleep(self):
-        self.assert_holds("RANKS=2", "ROUNDS=6", "SLEEPERS_FENCE=1")
-        self.assert_holds("RANKS=3", "ROUNDS=2", "SLEEPERS_FENCE=1")
+    def test_three_ranks_of_processors_that_hold_nothing_back(self):
+        self.assert_holds("RANKS=3", "ROUNDS=3", "HOLDS=0")
 
-    def test_sleeping_after_the_last_look_is_found(self):
+    def test_saying_so_after_the_last_look_is_found(self):
         self.assert_found("invalid end state", "RANKS=2", "BREAK=1")
 
     def test_writing_without_waiting_is_found(self):
@@ -36,9 +42,10 @@ class BoardModelTest(ModelTest):
     def test_the_number_before_the_contents_is_found(self):
         self.assert_found("assertion violated", "RANKS=2", "BREAK=3")
 
-    def test_the_fence_of_nobody_is_found(self):
-        self.assert_found("invalid end state", "RANKS=2", "SLEEPERS_FENCE=1",
-                          "BREAK=4")
+    def test_no_look_after_the_nap_is_found(self):
+        self.assert_found("invalid end state", "RANKS=2", "BREAK=4")
+        # It is there for what is held back.
+        self.assert_holds("RANKS=2", "BREAK=4", "HOLDS=0")
 
     def test_a_note_written_too_early_is_found(self):
         self.assert_found("assertion violated", "RANKS=2", "ROUNDS=5",
@@ -47,6 +54,15 @@ class BoardModelTest(ModelTest):
     def test_a_slot_written_too_early_is_found(self):
         self.assert_found("assertion violated", "RANKS=2", "ROUNDS=5",
                           "NOTES=4", "SLOTS=1", "BREAK=6")
+
+    def test_being_awake_between_nap_and_sleep_is_found(self):
+        self.assert_found("invalid end state", "RANKS=2", "BREAK=7")
+
+    def test_reading_rings_after_the_last_look_is_found(self):
+        self.assert_found("invalid end state", "RANKS=2", "BREAK=8")
+
+    def test_a_nap_that_a_signal_ends_is_found(self):
+        self.assert_found("invalid end state", "RANKS=2", "BREAK=9")
 
 
 if __name__ == "__main__":

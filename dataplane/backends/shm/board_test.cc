@@ -1,7 +1,9 @@
 #include "dataplane/backends/shm/board.h"
 
 #include <sched.h>
+#include <signal.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,7 +13,9 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <random>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -33,15 +37,13 @@ constexpr uint64_t kRounds = 300;
 // The memory of a board, and its ranks, each to be used by a thread.
 class Ranks {
  public:
-  explicit Ranks(int world_size, bool is_crowded = true,
-                 bool sleepers_fence = Board::IsFencedBySleepers())
+  explicit Ranks(int world_size, bool is_crowded = true)
       : memory_(Board::BytesFor(world_size) / sizeof(Line)),
         awaited_(world_size) {
     for (int rank = 0; rank < world_size; ++rank) {
       awaited_[rank].store(-1);
       boards_.push_back(std::make_unique<Board>(
-          memory_.data(), rank, world_size,
-          BoardTraits{is_crowded, sleepers_fence},
+          memory_.data(), rank, world_size, BoardTraits{is_crowded},
           [this, rank](int peer) { awaited_[rank].store(peer); }));
     }
   }
@@ -82,25 +84,43 @@ uint64_t ReadNumber(const std::byte* from) {
   return number;
 }
 
-// Until thread `thread` of this process sleeps in the system.
-void AwaitSleepOf(pid_t thread) {
-  for (;;) {
+// For how long at most thread `thread` of this process sleeps in futex(2);
+// nothing: it does not, or others have woken it meanwhile.
+std::optional<std::chrono::nanoseconds> SleepOf(pid_t thread) {
+  const auto look = [thread] {
     std::ifstream file(absl::StrCat("/proc/self/task/", thread, "/syscall"));
-    std::string call;
-    file >> call;
-    if (call == absl::StrCat(SYS_futex)) return;
+    std::string line;
+    std::getline(file, line);
+    return line;
+  };
+  const std::string line = look();
+  std::istringstream words(line);
+  std::string call;
+  std::string ignored;
+  uintptr_t time = 0;
+  words >> call >> ignored >> ignored >> ignored >> std::hex >> time;
+  timespec limit = {};
+  std::ifstream memory("/proc/self/mem", std::ios::binary);
+  memory.seekg(static_cast<std::streamoff>(time));
+  memory.read(reinterpret_cast<char*>(&limit), sizeof(limit));
+  // Else that may have been written over.
+  if (call != absl::StrCat(SYS_futex) || look() != line) return std::nullopt;
+  return std::chrono::seconds(limit.tv_sec) +
+         std::chrono::nanoseconds(limit.tv_nsec);
+}
+
+// Until thread `thread` of this process sleeps in the system, for longer than
+// `least`.
+void AwaitSleepOf(pid_t thread, std::chrono::nanoseconds least = {}) {
+  while (SleepOf(thread).value_or(std::chrono::nanoseconds(0)) <= least) {
     std::this_thread::yield();
   }
 }
 
-class BoardTest : public ::testing::TestWithParam<std::tuple<int, bool, bool>> {
+class BoardTest : public ::testing::TestWithParam<std::tuple<int, bool>> {
  protected:
   int world_size() const { return std::get<0>(GetParam()); }
   bool is_crowded() const { return std::get<1>(GetParam()); }
-  // Else who posts has the fence.
-  bool sleepers_fence() const {
-    return std::get<2>(GetParam()) && Board::IsFencedBySleepers();
-  }
 };
 
 // How much a rank shows in a round, in its note or in a slot: each as it likes.
@@ -140,7 +160,7 @@ void ExpectShown(const Board& board, int peer, uint64_t round) {
 }
 
 TEST_P(BoardTest, EverybodySeesWhatOthersShowInTheSameRound) {
-  Ranks ranks(world_size(), is_crowded(), sleepers_fence());
+  Ranks ranks(world_size(), is_crowded());
   ranks.OnEach([](Board& board) {
     for (uint64_t round = 1; round <= kRounds; ++round) {
       ASSERT_NO_FATAL_FAILURE(Show(board, round));
@@ -155,7 +175,7 @@ TEST_P(BoardTest, EverybodySeesWhatOthersShowInTheSameRound) {
 // Where not everybody looks at everybody, some are ahead of others; nobody is
 // shown what comes after what he looks at.
 TEST_P(BoardTest, NothingIsOverwrittenThatSomebodyStillReads) {
-  Ranks ranks(world_size(), is_crowded(), sleepers_fence());
+  Ranks ranks(world_size(), is_crowded());
   ranks.OnEach([](Board& board) {
     std::mt19937 everybody_s(7);
     int giver = 0;
@@ -177,7 +197,7 @@ TEST_P(BoardTest, NothingIsOverwrittenThatSomebodyStillReads) {
 
 // About as late as somebody else begins to sleep.
 TEST_P(BoardTest, WhoPostsWhenOthersBeginToSleepIsNotMissed) {
-  Ranks ranks(world_size(), is_crowded(), sleepers_fence());
+  Ranks ranks(world_size(), is_crowded());
   ranks.OnEach([](Board& board) {
     std::mt19937 everybody_s(11);
     for (uint64_t round = 1; round <= kRounds; ++round) {
@@ -193,8 +213,7 @@ TEST_P(BoardTest, WhoPostsWhenOthersBeginToSleepIsNotMissed) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, BoardTest,
-                         Combine(Values(2, 3, 8), Bool(), Bool()));
+INSTANTIATE_TEST_SUITE_P(Sizes, BoardTest, Combine(Values(2, 3, 8), Bool()));
 
 cpu_set_t Processors() {
   cpu_set_t all;
@@ -360,22 +379,94 @@ TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
   EXPECT_EQ(ranks.awaited_by(0), -1);
 }
 
-// Who posts has not seen that somebody sleeps.
-TEST(BoardWaitTest, WhoIsNotWokenLooksAgain) {
-  Ranks ranks(2);
-  std::atomic<pid_t> sleeper{0};
-  std::thread waits([&] {
-    ASSERT_EQ(ranks.at(0).Open(0), Outcome::kDone);
-    ranks.at(0).Post();
-    sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
-    EXPECT_EQ(ranks.at(0).Await(1), Outcome::kDone);
-  });
-  while (sleeper.load() == 0) std::this_thread::yield();
-  AwaitSleepOf(sleeper.load());
+// Rank 0 of two waits for the other one, in a thread.
+class Waiting {
+ public:
+  explicit Waiting(Ranks& ranks)
+      : thread_([this, &board = ranks.at(0)] { Run(board); }) {
+    while (id_.load() == 0) std::this_thread::yield();
+  }
+  ~Waiting() { thread_.join(); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  pid_t id() const { return id_.load(); }
+  // Not earlier.
+  std::chrono::steady_clock::time_point began() const { return began_; }
+  bool is_over() const { return is_over_.load(); }
+
+ private:
+  void Run(Board& board) {
+    EXPECT_EQ(board.Open(0), Outcome::kDone);
+    board.Post();
+    began_ = std::chrono::steady_clock::now();
+    id_.store(static_cast<pid_t>(syscall(SYS_gettid)));
+    EXPECT_EQ(board.Await(1), Outcome::kDone);
+    is_over_.store(true);
+  }
+
+  std::chrono::steady_clock::time_point began_;
+  std::atomic<pid_t> id_{0};
+  std::atomic<bool> is_over_{false};
+  std::thread thread_;
+};
+
+// Rank 1 posts as if it had looked who sleeps before rank 0 said so.
+void PostUnrung(Ranks& ranks) {
   EXPECT_EQ(ranks.is_asleep(0).exchange(0), 1);
-  ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+  EXPECT_EQ(ranks.at(1).Open(0), Outcome::kDone);
   ranks.at(1).Post();
-  waits.join();
+}
+
+bool Naps(const Waiting& waiting) {
+  const auto sleep = SleepOf(waiting.id());
+  return sleep.has_value() && *sleep <= Board::kNapTime;
+}
+
+// What a processor has held back is out by then.
+TEST(BoardWaitTest, WhoIsNotRungForInHisNapLooksAfterIt) {
+  bool naps = false;
+  // Until it is in a nap when it has been posted.
+  for (int attempt = 0; attempt < 1000 && !naps; ++attempt) {
+    Ranks ranks(2);
+    const Waiting waiting(ranks);
+    AwaitSleepOf(waiting.id());
+    PostUnrung(ranks);
+    naps = Naps(waiting);
+    if (!naps) ranks.at(0).Wake();
+    while (naps && !waiting.is_over()) {
+      const auto sleep = SleepOf(waiting.id());
+      ASSERT_LE(sleep.value_or(Board::kNapTime), Board::kNapTime);
+    }
+  }
+  EXPECT_TRUE(naps);
+}
+
+TEST(BoardWaitTest, NoSignalEndsANapEarlier) {
+  struct sigaction action = {};
+  action.sa_handler = [](int) {};
+  struct sigaction before = {};
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    Ranks ranks(2);
+    const Waiting waiting(ranks);
+    AwaitSleepOf(waiting.id());
+    while (SleepOf(waiting.id()).value_or(Board::kNapTime) <= Board::kNapTime) {
+      ASSERT_EQ(syscall(SYS_tgkill, getpid(), waiting.id(), SIGUSR1), 0);
+    }
+    EXPECT_GE(std::chrono::steady_clock::now() - waiting.began(),
+              Board::kNapTime);
+    ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+    ranks.at(1).Post();
+  }
+  ASSERT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
+}
+
+TEST(BoardWaitTest, WhoIsNotRungForInHisSleepLooksAgain) {
+  Ranks ranks(2);
+  const Waiting waiting(ranks);
+  AwaitSleepOf(waiting.id(), Board::kNapTime);
+  PostUnrung(ranks);
 }
 
 TEST(BoardWaitTest, WakeEndsASleepAndEverythingLater) {

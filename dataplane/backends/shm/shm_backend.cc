@@ -89,7 +89,6 @@ struct Self {
   int64_t online = 0;
   // It reads the memory of all others: they are its host.
   bool is_near_all = false;
-  bool is_fenced_by_sleepers = false;
   // It shares no memory, and will say why.
   bool refuses = false;
   Algorithm algorithm = Algorithm::kFastest;
@@ -409,7 +408,6 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
                         .processors = ProcessorBits(),
                         .online = sysconf(_SC_NPROCESSORS_ONLN),
                         .is_near_all = engine.mesh().is_near_all(),
-                        .is_fenced_by_sleepers = Board::IsFencedBySleepers(),
                         .refuses = !objection.ok(),
                         .algorithm = ForcedAlgorithm()});
   if (!all.ok()) return all.status();
@@ -437,9 +435,7 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   }
   shared->segment->CloseDescriptor();
   const HostTraits traits = {
-      .board = {.is_crowded = IsCrowded(hosts.neighbours(), *all),
-                .sleepers_fence =
-                    std::ranges::all_of(*all, &Self::is_fenced_by_sleepers)},
+      .board = {.is_crowded = IsCrowded(hosts.neighbours(), *all)},
       .reads_memory = std::ranges::all_of(*all, &Self::is_near_all),
       .algorithm = ForcedAlgorithm()};
   Sharing sharing = {.regions = std::make_shared<Regions>(),
