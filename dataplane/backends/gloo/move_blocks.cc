@@ -112,11 +112,6 @@ Blocks PartsOf(const Block& whole, size_t parts, size_t element_bytes) {
   return blocks;
 }
 
-Block BlockOf(const Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.data()),
-          static_cast<size_t>(tensor.element_count())};
-}
-
 Blocks BlocksOf(const Collective::Tensors& tensors, int world_size) {
   if (tensors.size() == 1) {
     return PartsOf(BlockOf(tensors[0]), world_size,

@@ -42,7 +42,47 @@ Blocks CutBlocks(const Tensor& tensor, const std::vector<int64_t>& splits,
                  int world_size);
 
 // All of a tensor.
-Block BlockOf(const Tensor& tensor);
+inline Block BlockOf(const Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data()),
+          static_cast<size_t>(tensor.element_count())};
+}
+
+// Blocks by rank, of which each is found out when it is asked for: to make all
+// of them takes longer than to move what is small. What it is made of lives
+// longer.
+class Parts {
+ public:
+  // As BlocksOf; one tensor is cut without a rest.
+  Parts(const Collective::Tensors& tensors, int world_size)
+      : tensors_(tensors) {
+    if (tensors.size() != 1) return;
+    count_ = static_cast<size_t>(tensors[0].element_count()) /
+             static_cast<size_t>(world_size);
+    stride_ = count_ * DataTypeBytes(tensors[0].data_type());
+  }
+  // As CutBlocks.
+  Parts(const Collective::Tensors& tensors, const std::vector<int64_t>& splits,
+        int world_size)
+      : Parts(tensors, world_size) {
+    if (splits.empty()) return;
+    const Blocks blocks = CutBlocks(tensors[0], splits, world_size);
+    cut_.assign(blocks.begin(), blocks.end());
+  }
+
+  Block operator[](int rank) const {
+    const auto index = static_cast<size_t>(rank);
+    if (tensors_.size() != 1) return BlockOf(tensors_[index]);
+    if (!cut_.empty()) return cut_[index];
+    return {static_cast<std::byte*>(tensors_[0].data()) + index * stride_,
+            count_};
+  }
+
+ private:
+  const Collective::Tensors& tensors_;
+  size_t count_ = 0;
+  size_t stride_ = 0;
+  std::vector<Block> cut_;
+};
 
 // For what a rank gives itself. Nothing to do if it is there already.
 void CopyBlock(const Block& to, const Block& from, size_t element_bytes);

@@ -33,8 +33,8 @@ constexpr std::chrono::milliseconds kMovePeriod{10};
 // by whose fault ever, shall not hang a group.
 constexpr std::chrono::nanoseconds kSleepTime = std::chrono::seconds(1);
 
-// Whose ring comes so much later than what he has posted had no processor in
-// between: it was not lost.
+// Who has posted may have no processor for so long before he rings: that ring
+// is late, and not lost.
 constexpr std::chrono::nanoseconds kRingTime = std::chrono::milliseconds(100);
 
 // This thread goes to a processor that it may be on and that is not `taken`.
@@ -82,29 +82,10 @@ Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
       waits_for_(std::move(waits_for)),
       seen_(world_size, 0) {}
 
-Board::Outcome Board::Open(size_t bytes) {
-  ++round_;
-  Note& note = NoteOf(rank_, round_);
-  // That others have posted it, and read what was before.
-  uint64_t needed = round_ < kNotes ? 0 : round_ - kNotes + 1;
-  if (bytes <= kNoteBytes) {
-    own_place_ = kHere;
-    own_bytes_ = note.bytes;
-  } else {
-    own_place_ = next_slot_;
-    own_bytes_ = places_[rank_].slots[own_place_].bytes;
-    uint64_t& last = slot_rounds_[own_place_];
-    if (last > 0) needed = std::max(needed, last + 1);
-    last = round_;
-    next_slot_ = 1 - next_slot_;
-  }
-  for (int peer = 0; peer < world_size_; ++peer) {
-    if (seen_[peer] >= needed) continue;
-    const Outcome outcome = AwaitUnseen(peer, needed);
-    if (outcome != Outcome::kDone) return outcome;
-    SeeAhead(peer, needed);
-  }
-  return Outcome::kDone;
+Board::Outcome Board::AwaitBehind(int peer, uint64_t round) {
+  const Outcome outcome = AwaitUnseen(peer, round);
+  if (outcome == Outcome::kDone) SeeAhead(peer, round);
+  return outcome;
 }
 
 // Else it would look at another of the peer's notes, which has to come from its
@@ -116,21 +97,6 @@ void Board::SeeAhead(int peer, uint64_t round) {
     seen_[peer] = ahead;
     return;
   }
-}
-
-void Board::Post() {
-  NoteOf(rank_, round_)
-      .posted.store(round_ * 4 + own_place_, std::memory_order_release);
-  seen_[rank_] = round_;
-  // Of the compiler. Who is about to sleep naps in place of the processor's.
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  RingSleepers();
-}
-
-const std::byte* Board::shown(int peer) const {
-  const Note& note = NoteOf(peer, round_);
-  const uint64_t place = note.posted.load(std::memory_order_relaxed) % 4;
-  return place == kHere ? note.bytes : places_[peer].slots[place].bytes;
 }
 
 Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
@@ -258,8 +224,8 @@ void Board::Sleep(int peer, uint64_t round) {
   Outcome outcome;
   bool is_rung = false;
   int sleeps = 0;
-  // It stays asleep from the nap on, and waits for the same ring: who posts
-  // between two sleeps might see neither, and nobody would nap for him.
+  // It says so from the nap on, and waits for the same ring: who posted while
+  // it did not would not ring, and no nap would come after that.
   while (!is_rung && !IsOver(peer, round, outcome)) {
     is_rung = IsRungWithin(sleeps == 0 ? kNapTime : kSleepTime, rings);
     ++sleeps;
@@ -290,15 +256,6 @@ void Board::Ring(int peer) {
   Bell& bell = places_[peer].bell;
   bell.rings.fetch_add(1, std::memory_order_release);
   Futex(bell.rings, FUTEX_WAKE, 1);
-}
-
-void Board::RingSleepers() {
-  for (int peer = 0; peer < world_size_; ++peer) {
-    if (peer == rank_) continue;
-    if (places_[peer].bell.is_asleep.load(std::memory_order_relaxed) != 0) {
-      Ring(peer);
-    }
-  }
 }
 
 void Board::Leave(bool has_failed) {

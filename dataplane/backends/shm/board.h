@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -110,6 +111,8 @@ class Board {
   // Waits until `peer` has shown its own of this round. Then these are that,
   // until this rank posts the next round.
   Outcome Await(int peer) { return AwaitRound(peer, round_); }
+  // Whether it has, at one look.
+  bool HasShown(int peer) { return IsSeen(peer, round_); }
   const std::byte* shown(int peer) const;
   const std::byte* shown_head(int peer) const {
     return NoteOf(peer, round_).head;
@@ -173,10 +176,22 @@ class Board {
     return NoteOf(peer, round).posted.load(std::memory_order_acquire) >=
            round * 4;
   }
+  // `peer` has posted `round` as far as this rank knows, or as one look says.
+  bool IsSeen(int peer, uint64_t round) {
+    if (seen_[peer] >= round) return true;
+    if (!HasPosted(peer, round)) return false;
+    seen_[peer] = round;
+    // Who is ahead has posted it, too. If he is not, nothing moves: what he has
+    // not written yet is here from the last time.
+    __builtin_prefetch(&NoteOf(peer, round + 1));
+    return true;
+  }
   Outcome AwaitRound(int peer, uint64_t round) {
-    return seen_[peer] >= round ? Outcome::kDone : AwaitUnseen(peer, round);
+    return IsSeen(peer, round) ? Outcome::kDone : AwaitUnseen(peer, round);
   }
   Outcome AwaitUnseen(int peer, uint64_t round);
+  // The same, of one that this rank has posted and that it needs to go on.
+  Outcome AwaitBehind(int peer, uint64_t round);
   // Looks how far beyond `round`, which it has posted, `peer` is.
   void SeeAhead(int peer, uint64_t round);
   Outcome AwaitSlowly(int peer, uint64_t round);
@@ -229,6 +244,55 @@ class Board {
   std::chrono::steady_clock::time_point next_move_ = {};
   std::atomic<bool> woken_{false};
 };
+
+// What every small collective calls.
+
+inline Board::Outcome Board::Open(size_t bytes) {
+  ++round_;
+  // That others have posted it, and read what was before.
+  uint64_t needed = round_ < kNotes ? 0 : round_ - kNotes + 1;
+  if (bytes <= kNoteBytes) {
+    own_place_ = kHere;
+    own_bytes_ = NoteOf(rank_, round_).bytes;
+  } else {
+    own_place_ = next_slot_;
+    own_bytes_ = places_[rank_].slots[own_place_].bytes;
+    uint64_t& last = slot_rounds_[own_place_];
+    if (last > 0) needed = std::max(needed, last + 1);
+    last = round_;
+    next_slot_ = 1 - next_slot_;
+  }
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (seen_[peer] >= needed) continue;
+    const Outcome outcome = AwaitBehind(peer, needed);
+    if (outcome != Outcome::kDone) return outcome;
+  }
+  return Outcome::kDone;
+}
+
+inline void Board::RingSleepers() {
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_) continue;
+    if (places_[peer].bell.is_asleep.load(std::memory_order_relaxed) != 0) {
+      Ring(peer);
+    }
+  }
+}
+
+inline void Board::Post() {
+  NoteOf(rank_, round_)
+      .posted.store(round_ * 4 + own_place_, std::memory_order_release);
+  seen_[rank_] = round_;
+  // For the compiler. The processor may look first: see kNapTime.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  RingSleepers();
+}
+
+inline const std::byte* Board::shown(int peer) const {
+  const Note& note = NoteOf(peer, round_);
+  const uint64_t place = note.posted.load(std::memory_order_relaxed) % 4;
+  return place == kHere ? note.bytes : places_[peer].slots[place].bytes;
+}
 
 }  // namespace muster::dataplane::shm_internal
 

@@ -65,8 +65,18 @@ HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
 absl::Status HostCollectives::Run(const Collective& collective,
                                   ReleasableLock* order) {
   shop_.order = order;
-  shop_.header = NoteHeader::Of(collective);
-  absl::Status done = RunOneWay(collective);
+  Memo* const memo = MemoOf(collective);
+  if (memo == nullptr) {
+    shop_.header = NoteHeader::Of(collective);
+  } else {
+    shop_.header = memo->header;
+    shop_.header.sequence = collective.sequence;
+  }
+  absl::Status done = memo != nullptr &&
+                              memo->staged_by != Algorithm::kFastest &&
+                              (memo->ignores_regions || !regions_->any())
+                          ? RunOrdinary(collective, memo->staged_by)
+                          : RunOneWay(collective, memo);
   shop_.history.Add(shop_.header);
   if (done.ok() && dependent_bytes_ >= rehearsal_bytes_) {
     shop_.LetOthersStart();
@@ -80,14 +90,21 @@ absl::Status HostCollectives::Run(const Collective& collective,
   return failed < 0 ? done : shop_.mesh.Gone(failed);
 }
 
+HostCollectives::Memo* HostCollectives::MemoOf(const Collective& collective) {
+  if (collective.plan == nullptr) return nullptr;
+  std::unique_ptr<Plan::Memo>& memo = collective.plan->of_backend;
+  if (memo == nullptr) memo = std::make_unique<Memo>(collective);
+  return static_cast<Memo*>(memo.get());
+}
+
 absl::Status HostCollectives::Rehearse() {
   dependent_bytes_ = 0;
   rehearsal_bytes_ = kRehearsalBytes;
   const char* const algorithm = shop_.mesh.algorithm();
-  const absl::StatusOr<bool> reads_fast = ReadsFast(shop_);
+  const absl::StatusOr<Reading> reading = TryReading(shop_);
   shop_.mesh.set_algorithm(algorithm);
-  if (!reads_fast.ok()) return reads_fast.status();
-  reads_fast_ = *reads_fast;
+  if (!reading.ok()) return reading.status();
+  reading_ = *reading;
   selected_ = {};
   return absl::OkStatus();
 }
@@ -96,55 +113,69 @@ absl::Status HostCollectives::Rehearse() {
 // size of the last one.
 Algorithm HostCollectives::Select(CollectiveKind kind, Memory memory,
                                   size_t bytes) {
-  Selected& last =
-      selected_[static_cast<size_t>(kind)][memory == Memory::kSymmetric];
+  Selected& last = LastSelected(kind, memory);
   if (last.bytes != bytes || last.algorithm == Algorithm::kFastest) {
-    const auto select = [&](bool reads_fast) {
+    const auto select = [&](Reading reading) {
       return SelectAlgorithm(kind,
                              {.memory = memory,
                               .world_size = board_.world_size(),
                               .is_crowded = traits_.board.is_crowded,
-                              .reads_fast = reads_fast,
+                              .reading = reading,
                               .bytes = bytes},
                              traits_.algorithm);
     };
-    last = {bytes, select(reads_fast_),
-            rehearses_ && select(true) != select(false)};
+    const Algorithm otherwise = select(Reading::kSlower);
+    last = {bytes, select(reading_),
+            rehearses_ && (select(Reading::kFaster) != otherwise ||
+                           select(Reading::kMuchFaster) != otherwise)};
   }
   if (last.depends_on_reading) dependent_bytes_ += bytes;
   return last.algorithm;
 }
 
+void HostCollectives::Fill(Memo& memo, CollectiveKind kind, size_t bytes) {
+  // To select again would count it again: ranks have plans, or not, as their
+  // callers go on, and must count alike.
+  const Selected& ordinary = LastSelected(kind, Memory::kOrdinary);
+  if (Reads(ordinary.algorithm) || ordinary.depends_on_reading) return;
+  memo.staged_by = ordinary.algorithm;
+  memo.ignores_regions =
+      Select(kind, Memory::kSymmetric, bytes) != Algorithm::kSymmetric;
+}
+
 // Every rank comes to the same decisions.
-absl::Status HostCollectives::RunOneWay(const Collective& collective) {
-  const auto select = [&](Memory memory, size_t bytes) {
-    return Select(collective.kind, memory, bytes);
-  };
-  const auto reads = [&](Algorithm algorithm) {
-    return algorithm == Algorithm::kSingleCopy && traits_.reads_memory;
-  };
+absl::Status HostCollectives::RunOneWay(const Collective& collective,
+                                        Memo* memo) {
   const size_t bytes = KnownBytes(collective, board_.world_size());
-  const Algorithm ordinary = select(Memory::kOrdinary, bytes);
+  const Algorithm ordinary = Select(collective.kind, Memory::kOrdinary, bytes);
   const bool looks_in_regions =
-      regions_->any() &&
-      select(Memory::kSymmetric, bytes) == Algorithm::kSymmetric;
+      regions_->any() && Select(collective.kind, Memory::kSymmetric, bytes) ==
+                             Algorithm::kSymmetric;
+  if (memo != nullptr) Fill(*memo, collective.kind, bytes);
   absl::StatusOr<bool> done = false;
   if (looks_in_regions && collective.kind == CollectiveKind::kAllReduce) {
     done = RunSymmetricAllReduce(shop_, collective);
     if (!done.ok() || *done) return done.status();
   }
-  if (reads(ordinary)) {
+  if (Reads(ordinary)) {
     done = RunSingleCopy(shop_, collective, Where::kAnywhere);
   } else if (looks_in_regions &&
              collective.kind != CollectiveKind::kAllReduce) {
     done = RunSingleCopy(shop_, collective, Where::kInRegions);
   }
   if (!done.ok() || *done) return done.status();
+  return RunOrdinary(collective, ordinary);
+}
+
+absl::Status HostCollectives::RunOrdinary(const Collective& collective,
+                                          Algorithm ordinary) {
   // What an all_to_all has to move it sees in its first round: unless that goes
   // better from tensor to tensor, and can, it is staged.
-  done = RunStaged(shop_, collective, ordinary, [&](size_t known) {
-    return reads(ordinary) || !reads(select(Memory::kOrdinary, known));
-  });
+  absl::StatusOr<bool> done =
+      RunStaged(shop_, collective, ordinary, [&](size_t known) {
+        return Reads(ordinary) ||
+               !Reads(Select(collective.kind, Memory::kOrdinary, known));
+      });
   if (!done.ok() || *done) return done.status();
   done = RunSingleCopy(shop_, collective, Where::kAnywhere);
   if (!done.ok() || *done) return done.status();

@@ -49,12 +49,38 @@ class HostCollectives : public gloo_internal::Shortcut {
   struct Selected {
     size_t bytes = 0;
     Algorithm algorithm = Algorithm::kFastest;
-    // It says another one where ranks read fast, or do not.
+    // It says another one where ranks read faster, or do not.
     bool depends_on_reading = false;
   };
 
-  absl::Status RunOneWay(const Collective& collective);
+  // What a plan keeps.
+  struct Memo : Plan::Memo {
+    explicit Memo(const Collective& collective)
+        : header(NoteHeader::Of(collective)) {}
+    // But for the number.
+    NoteHeader header;
+    // By what it is staged if there is no symmetric memory, whatever ranks find
+    // out later; kFastest: that is not known.
+    Algorithm staged_by = Algorithm::kFastest;
+    // The same if there is.
+    bool ignores_regions = false;
+  };
+
+  // Null: it has no plan.
+  static Memo* MemoOf(const Collective& collective);
+  // `memo`: to be filled in.
+  absl::Status RunOneWay(const Collective& collective, Memo* memo);
+  bool Reads(Algorithm algorithm) const {
+    return algorithm == Algorithm::kSingleCopy && traits_.reads_memory;
+  }
+  // As `ordinary` says, which nothing in symmetric memory goes before.
+  absl::Status RunOrdinary(const Collective& collective, Algorithm ordinary);
   Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
+  Selected& LastSelected(CollectiveKind kind, Memory memory) {
+    return selected_[static_cast<size_t>(kind)][memory == Memory::kSymmetric];
+  }
+  // Fills in by what it is staged, of so many bytes, if that can be said.
+  void Fill(Memo& memo, CollectiveKind kind, size_t bytes);
   // After a collective: finds out anew which way is the faster one.
   absl::Status Rehearse();
 
@@ -64,7 +90,7 @@ class HostCollectives : public gloo_internal::Shortcut {
   const HostTraits traits_;
   // Ranks know which way is the faster one when they have tried.
   const bool rehearses_;
-  bool reads_fast_ = false;
+  Reading reading_ = Reading::kSlower;
   // How many bytes went since then whose way depends on it; and how many do
   // before they try again. The same on all ranks.
   size_t dependent_bytes_ = 0;

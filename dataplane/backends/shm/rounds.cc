@@ -41,37 +41,15 @@ absl::Status Rounds::StatusOf(Board::Outcome outcome) {
   return shop_.mesh.Gone(shop_.board.left_peer());
 }
 
-absl::Status Rounds::Open(size_t bytes) {
-  ++opened_;
-  return StatusOf(shop_.board.Open(bytes));
-}
-
 void Rounds::Post(size_t rest) {
   std::memcpy(shop_.board.head(), &head_, sizeof(head_));
   std::memcpy(shop_.board.tail(), &shop_.history.last, sizeof(NoteHeader));
   shop_.board.Post();
-  // What the others show is on its way meanwhile.
-  if (rest <= kFewBytes) {
-    shop_.CallLast();
-  } else {
-    shop_.LetOthersStart();
-  }
-}
-
-absl::Status Rounds::Await(int peer, uint64_t count, bool has_row) {
-  const Board::Outcome outcome = shop_.board.Await(peer);
-  if (outcome != Board::Outcome::kDone) return StatusOf(outcome);
-  if (!is_first() || peer == rank_) return absl::OkStatus();
-  return CheckSame(peer, count, has_row);
+  if (rest > kFewBytes) shop_.LetOthersStart();
 }
 
 absl::Status Rounds::CheckSame(int peer, uint64_t count, bool has_row) {
   static_assert(std::has_unique_object_representations_v<Head>);
-  // As a rule.
-  if (!has_row && count == element_count() &&
-      std::memcmp(shop_.board.shown_head(peer), &head_, sizeof(head_)) == 0) {
-    return absl::OkStatus();
-  }
   Head theirs;
   std::memcpy(&theirs, shop_.board.shown_head(peer), sizeof(theirs));
   Head ours = head_;

@@ -1,6 +1,7 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_ROUNDS_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_ROUNDS_H_
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -70,6 +71,7 @@ class Rounds {
       : rank_(shop.board.rank()),
         world_size_(shop.board.world_size()),
         element_bytes_(DataTypeBytes(collective.data_type())),
+        element_bits_(std::countr_zero(element_bytes_)),
         shop_(shop),
         collective_(collective),
         head_{shop.header, shop.history.hash} {}
@@ -85,7 +87,12 @@ class Rounds {
 
   // Begins the next round, in which this rank shows up to `bytes`. Then
   // payload() may be written, until Post.
-  absl::Status Open(size_t bytes);
+  absl::Status Open(size_t bytes) {
+    ++opened_;
+    const Board::Outcome outcome = shop_.board.Open(bytes);
+    return outcome == Board::Outcome::kDone ? absl::OkStatus()
+                                            : StatusOf(outcome);
+  }
   std::byte* payload() { return shop_.board.shows(); }
   // `rest`: how many bytes this rank copies or combines between this and the
   // end of the collective, or the next round; if few, other threads may start
@@ -95,7 +102,16 @@ class Rounds {
   // Waits until there is what `peer` shows. In the first round: and sees that
   // it is of the same collective, in which it gives this rank `count` elements.
   // If `has_row`, it shows a row first, which says how many it does.
-  absl::Status Await(int peer, uint64_t count, bool has_row);
+  absl::Status Await(int peer, uint64_t count, bool has_row) {
+    if (!shop_.board.HasShown(peer)) {
+      // It is on its way.
+      shop_.CallLast();
+      const Board::Outcome outcome = shop_.board.Await(peer);
+      if (outcome != Board::Outcome::kDone) return StatusOf(outcome);
+    }
+    if (!is_first() || peer == rank_) return absl::OkStatus();
+    return CheckSame(peer, count, has_row);
+  }
   // Of a collective in which all have one size.
   absl::Status AwaitAll();
   const std::byte* shown(int peer) const { return shop_.board.shown(peer); }
@@ -117,6 +133,11 @@ class Rounds {
     return reinterpret_cast<const uint64_t*>(shown(peer));
   }
 
+  // How many there are in so many bytes.
+  size_t ElementsIn(size_t bytes) const { return bytes >> element_bits_; }
+
+  // The next one, round the ring.
+  int After(int rank) const { return rank + 1 == world_size_ ? 0 : rank + 1; }
   // All other ranks, the next one first.
   absl::InlinedVector<int, 16> Others() const;
 
@@ -135,7 +156,9 @@ class Rounds {
 
   const int rank_;
   const int world_size_;
+  // A power of two, and of which.
   const size_t element_bytes_;
+  const int element_bits_;
 
  private:
   // The head of what is shown. Its tail is what was run last.

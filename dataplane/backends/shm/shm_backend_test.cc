@@ -256,7 +256,7 @@ class Rehearsals : public google::LogSink {
     if (text.find("rehearsed: ") == std::string::npos) return;
     MutexLock lock(mutex_);
     // The algorithm that this calls for.
-    ways_.emplace_back(text.find("reads_fast=1") == std::string::npos
+    ways_.emplace_back(text.find("reading=slower") != std::string::npos
                            ? "staged"
                            : "single_copy");
   }
@@ -314,7 +314,7 @@ TEST_F(ShmBackendTest, TwoRanksGoTheWayThatTheyFoundFasterAndTryAgain) {
   const Rehearsals rehearsals;
   LocalWorld world({.backend = "shm", .world_size = 2});
   // Nothing depends on it.
-  RunAllGathers(world, 64 << 10, 3);
+  RunAllGathers(world, 32 << 10, 3);
   EXPECT_THAT(rehearsals.ways(), IsEmpty());
   EXPECT_EQ(RunAllToAll(world, 1 << 20), "staged");
   std::vector<std::string> ways = rehearsals.ways();

@@ -15,6 +15,7 @@
 #include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/backends/gloo/schedules.h"
 #include "dataplane/backends/shm/selection.h"
+#include "dataplane/backends/shm/streaming.h"
 #include "dataplane/reduction.h"
 
 namespace muster::dataplane::shm_internal {
@@ -356,9 +357,8 @@ absl::Status SingleCopy::Read(int peer, size_t offset, std::byte* to,
 }
 
 absl::Status SingleCopy::Move() {
-  if (take_[rank_].count > 0) {
-    gloo_internal::CopyBlock(take_[rank_], give_[rank_], element_bytes_);
-  }
+  CopyOut(take_[rank_].data, give_[rank_].data,
+          take_[rank_].count * element_bytes_, collective().bytes());
   for (const int peer : Others()) {
     const Block& take = take_[peer];
     absl::Status status = Read(peer, 0, take.data, take.count * element_bytes_);

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/schedules.h"
+#include "dataplane/backends/shm/streaming.h"
 #include "dataplane/culprit.h"
 #include "dataplane/reduction.h"
 
@@ -20,18 +21,21 @@ namespace muster::dataplane::shm_internal {
 namespace {
 
 using gloo_internal::BlockOf;
-using gloo_internal::BlocksOf;
+using gloo_internal::Parts;
 
 // What is combined at once stays in the nearest cache meanwhile.
 constexpr size_t kNearBytes = 8 << 10;
 
 size_t RoundsFor(size_t count, size_t count_per_round) {
-  return std::max<size_t>(1, (count + count_per_round - 1) / count_per_round);
+  return count <= count_per_round
+             ? 1
+             : (count + count_per_round - 1) / count_per_round;
 }
 
 // What of `block` goes in round `round`.
 Block ChunkOf(const Block& block, size_t round, size_t count_per_round,
               size_t element_bytes) {
+  if (round == 0 && block.count <= count_per_round) return block;
   const size_t first = std::min(block.count, round * count_per_round);
   const size_t count = std::min(block.count - first, count_per_round);
   return {block.data + first * element_bytes, count};
@@ -52,16 +56,6 @@ class Staged : public Rounds {
   bool has_stopped() const { return has_stopped_; }
 
  private:
-  // Who shows something in Show, and who looks at it.
-  struct Scene {
-    Block give = {};
-    // By rank; of those that do not give, empty.
-    Blocks take = {};
-    size_t count_max = 0;
-    bool gives = false;
-    bool takes = false;
-  };
-
   // Of reductions with factors: in front of its elements a rank shows its own,
   // in so many bytes that those stay aligned.
   static constexpr size_t kFactorBytes = 16;
@@ -79,9 +73,8 @@ class Staged : public Rounds {
   void Combine(const Reduction& reduction, size_t factor_offset, size_t offset,
                const Block& result);
 
-  Scene SceneOf() const;
-  absl::Status Show(const Scene& scene);
-
+  absl::Status Barrier();
+  absl::Status Gather();
   absl::Status Broadcast();
   absl::Status AllReduce();
   absl::Status ReduceAtOnce(const Reduction& reduction, const Block& tensor);
@@ -92,8 +85,8 @@ class Staged : public Rounds {
   absl::Status AllToAll();
 
   // Begins a round, and writes a row, the factor if there is one, and what of
-  // `give` goes in it.
-  absl::Status OpenDealt(const Blocks& give, size_t count_per_round);
+  // `give` goes in it, all of which it is to but for `except`; null: nothing.
+  absl::Status OpenDealt(const Parts* give, int except, size_t count_per_round);
   // Where in what `peer` shows this rank's is.
   size_t DealtOffset(int peer, size_t count_per_round) const;
   // In what all ranks show: the largest count in any row, and the bytes of the
@@ -165,10 +158,11 @@ absl::Status Staged::Run() {
     case CollectiveKind::kBroadcast:
       return Broadcast();
     case CollectiveKind::kBarrier:
+      return Barrier();
     case CollectiveKind::kAllGather:
     case CollectiveKind::kAllGatherIntoTensor:
     case CollectiveKind::kGather:
-      return Show(SceneOf());
+      return Gather();
     case CollectiveKind::kSend:
     case CollectiveKind::kRecv:
       break;
@@ -176,61 +170,49 @@ absl::Status Staged::Run() {
   return absl::InternalError("not a collective");
 }
 
-Staged::Scene Staged::SceneOf() const {
-  Scene scene;
-  scene.take.resize(world_size_);
-  const bool is_root = rank_ == collective().root;
-  switch (collective().kind) {
-    case CollectiveKind::kGather:
-      scene.give = BlockOf(collective().inputs[0]);
-      scene.gives = !is_root;
-      scene.takes = is_root;
-      scene.count_max = scene.give.count;
-      break;
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kAllGatherIntoTensor:
-      scene.give = BlockOf(collective().inputs[0]);
-      scene.gives = true;
-      scene.takes = true;
-      break;
-    default:  // kBarrier
-      scene.takes = true;
-      break;
-  }
-  if (!collective().outputs.empty()) {
-    scene.take = BlocksOf(collective().outputs, world_size_);
-    for (const Block& block : scene.take) {
-      scene.count_max = std::max(scene.count_max, block.count);
-    }
-  }
-  return scene;
+absl::Status Staged::Barrier() {
+  absl::Status status = Open(0);
+  if (!status.ok()) return status;
+  Post(0);
+  return AwaitAll();
 }
 
-// Every giver shows its block, in as many rounds as it takes; whoever wants it
-// looks.
-absl::Status Staged::Show(const Scene& scene) {
-  const size_t per_round = kPayloadBytes / element_bytes_;
-  const size_t rounds = RoundsFor(scene.count_max, per_round);
-  if (scene.gives) set_element_count(scene.give.count);
+// Every giver shows what it has, in as many rounds as it takes; whoever wants
+// it looks. All are givers, and all take, or the root of a gather alone.
+absl::Status Staged::Gather() {
+  const bool to_root = collective().kind == CollectiveKind::kGather;
+  const bool takes = !to_root || rank_ == collective().root;
+  const Block give = BlockOf(collective().inputs[0]);
+  const Parts take(collective().outputs, world_size_);
+  // All ranks have the same.
+  size_t most = give.count;
+  for (int peer = 0; peer < world_size_ && !to_root; ++peer) {
+    most = std::max(most, take[peer].count);
+  }
+  const size_t all_bytes = most * element_bytes_ * world_size_;
+  const bool shows = !to_root || !takes;
+  if (shows) set_element_count(give.count);
+  const size_t per_round = ElementsIn(kPayloadBytes);
+  const size_t rounds = RoundsFor(most, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    const Block shows =
-        scene.gives ? ChunkOf(scene.give, round_, per_round, element_bytes_)
-                    : Block();
-    absl::Status status = Open(shows.count * element_bytes_);
+    const Block shown_now =
+        shows ? ChunkOf(give, round_, per_round, element_bytes_) : Block();
+    absl::Status status = Open(shown_now.count * element_bytes_);
     if (!status.ok()) return status;
-    Copy(payload(), shows.data, shows.count * element_bytes_);
-    Post(scene.count_max * element_bytes_ * world_size_);
-    if (!scene.takes) continue;
-    if (round_ == 0 && !collective().outputs.empty()) {
-      gloo_internal::CopyBlock(scene.take[rank_], scene.give, element_bytes_);
+    Copy(payload(), shown_now.data, shown_now.count * element_bytes_);
+    Post(all_bytes);
+    if (!takes) continue;
+    if (round_ == 0) {
+      CopyOut(take[rank_].data, give.data, give.count * element_bytes_,
+              all_bytes);
     }
-    for (const int giver : Others()) {
-      const Block& take = scene.take[giver];
-      const Block chunk = ChunkOf(take, round_, per_round, element_bytes_);
+    for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
+      const Block wanted = take[peer];
+      const Block chunk = ChunkOf(wanted, round_, per_round, element_bytes_);
       if (round_ > 0 && chunk.count == 0) continue;
-      status = Await(giver, take.count, /*has_row=*/false);
+      status = Await(peer, wanted.count, /*has_row=*/false);
       if (!status.ok()) return status;
-      Copy(chunk.data, shown(giver), chunk.count * element_bytes_);
+      CopyOut(chunk.data, shown(peer), chunk.count * element_bytes_, all_bytes);
     }
   }
   return absl::OkStatus();
@@ -239,19 +221,20 @@ absl::Status Staged::Show(const Scene& scene) {
 absl::Status Staged::Broadcast() {
   const Block tensor = BlockOf(collective().tensors[0]);
   const int root = collective().root;
-  const size_t per_round = kPayloadBytes / element_bytes_;
+  const bool is_root = rank_ == root;
+  const size_t per_round = ElementsIn(kPayloadBytes);
   const size_t rounds = RoundsFor(tensor.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
     const size_t bytes = chunk.count * element_bytes_;
-    absl::Status status = Open(rank_ == root ? bytes : 0);
+    absl::Status status = Open(is_root ? bytes : 0);
     if (!status.ok()) return status;
-    if (rank_ == root) Copy(payload(), chunk.data, bytes);
+    if (is_root) Copy(payload(), chunk.data, bytes);
     Post(tensor.count * element_bytes_);
-    if (rank_ == root) continue;
+    if (is_root) continue;
     status = Await(root, tensor.count, /*has_row=*/false);
     if (!status.ok()) return status;
-    Copy(chunk.data, shown(root), bytes);
+    CopyOut(chunk.data, shown(root), bytes, tensor.count * element_bytes_);
   }
   return absl::OkStatus();
 }
@@ -288,7 +271,7 @@ absl::Status Staged::ReduceByParts(const Reduction& reduction,
   const auto ranks = static_cast<size_t>(world_size_);
   // A part has at most an element more than an equal one.
   const size_t per_round =
-      (kElementBytes / element_bytes_ - 1) * ranks / (ranks + 1);
+      (ElementsIn(kElementBytes) - 1) * ranks / (ranks + 1);
   const size_t chunks = RoundsFor(tensor.count, per_round);
   const size_t results = std::min(per_round, tensor.count) * element_bytes_;
   Blocks parts;
@@ -323,7 +306,8 @@ absl::Status Staged::Reduce() {
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
-  const size_t per_round = kElementBytes / element_bytes_;
+  const bool is_root = rank_ == collective().root;
+  const size_t per_round = ElementsIn(kElementBytes);
   const size_t rounds = RoundsFor(tensor.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
@@ -331,7 +315,7 @@ absl::Status Staged::Reduce() {
     if (!status.ok()) return status;
     ShowElements(chunk);
     Post(tensor.count * element_bytes_ * world_size_);
-    if (rank_ != collective().root) continue;
+    if (!is_root) continue;
     status = AwaitAll();
     if (!status.ok()) return status;
     Combine(reduction, 0, factor_bytes(), chunk);
@@ -339,18 +323,25 @@ absl::Status Staged::Reduce() {
   return absl::OkStatus();
 }
 
-absl::Status Staged::OpenDealt(const Blocks& give, size_t count_per_round) {
+absl::Status Staged::OpenDealt(const Parts* give, int except,
+                               size_t count_per_round) {
+  const auto given_to = [&](int peer) {
+    return give == nullptr || peer == except ? Block() : (*give)[peer];
+  };
   size_t bytes = row_bytes() + factor_bytes();
-  for (const Block& block : give) {
-    bytes += ChunkOf(block, round_, count_per_round, element_bytes_).count *
-             element_bytes_;
+  for (int peer = 0; peer < world_size_; ++peer) {
+    bytes +=
+        ChunkOf(given_to(peer), round_, count_per_round, element_bytes_).count *
+        element_bytes_;
   }
   absl::Status status = Open(bytes);
   if (!status.ok()) return status;
-  WriteRow(give);
+  auto* const row = reinterpret_cast<uint64_t*>(payload());
   ShowFactor(row_bytes());
   std::byte* next = payload() + row_bytes() + factor_bytes();
-  for (const Block& block : give) {
+  for (int peer = 0; peer < world_size_; ++peer) {
+    const Block block = given_to(peer);
+    row[peer] = block.count;
     const Block chunk = ChunkOf(block, round_, count_per_round, element_bytes_);
     Copy(next, chunk.data, chunk.count * element_bytes_);
     next += chunk.count * element_bytes_;
@@ -391,15 +382,17 @@ size_t Staged::BytesMax() const {
 absl::Status Staged::ReduceScatter() {
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
-  const Blocks give = BlocksOf(collective().inputs, world_size_);
+  const Parts give(collective().inputs, world_size_);
   const Block output = BlockOf(collective().outputs[0]);
   const size_t per_round =
-      (kElementBytes - row_bytes()) / world_size_ / element_bytes_;
+      ElementsIn((kElementBytes - row_bytes()) / world_size_);
   size_t most = 0;
-  for (const Block& block : give) most = std::max(most, block.count);
+  for (int peer = 0; peer < world_size_; ++peer) {
+    most = std::max(most, give[peer].count);
+  }
   const size_t rounds = RoundsFor(most, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = OpenDealt(give, per_round);
+    absl::Status status = OpenDealt(&give, /*except=*/-1, per_round);
     if (!status.ok()) return status;
     Post(most * element_bytes_ * world_size_);
     for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
@@ -416,29 +409,30 @@ absl::Status Staged::ReduceScatter() {
 absl::Status Staged::Scatter() {
   const Block output = BlockOf(collective().outputs[0]);
   const bool is_root = rank_ == collective().root;
-  Blocks give;
-  Block own;
-  if (is_root) {
-    give = BlocksOf(collective().inputs, world_size_);
-    own = std::exchange(give[rank_], Block());
-  }
+  // Others have none.
+  const Parts give(collective().inputs, world_size_);
   const size_t per_round =
-      (kPayloadBytes - row_bytes()) / world_size_ / element_bytes_;
+      ElementsIn((kPayloadBytes - row_bytes()) / world_size_);
   const size_t rounds = RoundsFor(output.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = OpenDealt(give, per_round);
+    absl::Status status =
+        OpenDealt(is_root ? &give : nullptr, /*except=*/rank_, per_round);
     if (!status.ok()) return status;
     Post(output.count * element_bytes_);
     if (is_root) {
-      if (round_ == 0) gloo_internal::CopyBlock(output, own, element_bytes_);
+      if (round_ == 0) {
+        const size_t bytes = output.count * element_bytes_;
+        CopyOut(output.data, give[rank_].data, bytes, bytes);
+      }
       continue;
     }
     status = Await(collective().root, output.count, /*has_row=*/true);
     if (!status.ok()) return status;
     const Block chunk = ChunkOf(output, round_, per_round, element_bytes_);
-    Copy(chunk.data,
-         shown(collective().root) + DealtOffset(collective().root, per_round),
-         chunk.count * element_bytes_);
+    CopyOut(
+        chunk.data,
+        shown(collective().root) + DealtOffset(collective().root, per_round),
+        chunk.count * element_bytes_, output.count * element_bytes_);
   }
   return absl::OkStatus();
 }
@@ -446,25 +440,17 @@ absl::Status Staged::Scatter() {
 // Sizes may differ, and no rank knows what others have for each other before
 // it has seen that.
 absl::Status Staged::AllToAll() {
-  const bool single = collective().kind == CollectiveKind::kAllToAllSingle;
-  Blocks give =
-      single ? gloo_internal::CutBlocks(collective().inputs[0],
-                                        collective().input_splits, world_size_)
-             : BlocksOf(collective().inputs, world_size_);
-  const Blocks take =
-      single ? gloo_internal::CutBlocks(collective().outputs[0],
-                                        collective().output_splits, world_size_)
-             : BlocksOf(collective().outputs, world_size_);
-  const Block own = give[rank_];
-  give[rank_].count = 0;
+  const Parts give(collective().inputs, collective().input_splits, world_size_);
+  const Parts take(collective().outputs, collective().output_splits,
+                   world_size_);
   const size_t per_round =
-      (kPayloadBytes - row_bytes()) / world_size_ / element_bytes_;
+      ElementsIn((kPayloadBytes - row_bytes()) / world_size_);
   size_t rounds = 1;
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = OpenDealt(give, per_round);
+    absl::Status status = OpenDealt(&give, /*except=*/rank_, per_round);
     if (!status.ok()) return status;
     Post(collective().bytes());
-    for (const int peer : Others()) {
+    for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
       status = Await(peer, take[peer].count, /*has_row=*/true);
       if (!status.ok()) return status;
     }
@@ -472,13 +458,14 @@ absl::Status Staged::AllToAll() {
       rounds = RoundsFor(CountMax(), per_round);
       has_stopped_ = rounds > 1 && !goes_on_(BytesMax());
       if (has_stopped_) return absl::OkStatus();
-      gloo_internal::CopyBlock(take[rank_], own, element_bytes_);
+      CopyOut(take[rank_].data, give[rank_].data,
+              give[rank_].count * element_bytes_, collective().bytes());
     }
-    for (const int peer : Others()) {
+    for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
       const Block chunk =
           ChunkOf(take[peer], round_, per_round, element_bytes_);
-      Copy(chunk.data, shown(peer) + DealtOffset(peer, per_round),
-           chunk.count * element_bytes_);
+      CopyOut(chunk.data, shown(peer) + DealtOffset(peer, per_round),
+              chunk.count * element_bytes_, collective().bytes());
     }
   }
   return absl::OkStatus();

@@ -1,0 +1,67 @@
+// Copies of what is larger than the caches.
+
+#ifndef MUSTER_DATAPLANE_BACKENDS_SHM_STREAMING_H_
+#define MUSTER_DATAPLANE_BACKENDS_SHM_STREAMING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+namespace muster::dataplane::shm_internal {
+
+// Collectives that write so many bytes on a rank, or more, write them past the
+// caches: most of it would have left those before anybody reads it, and a line
+// that is written there is first read from memory, a third of all that moves.
+inline constexpr size_t kPastCachesBytes = size_t{16} << 20;
+
+// As memcpy, past the caches where the processor can do that. What other
+// threads see of it, and when, is as of memcpy.
+inline void CopyPastCaches(void* to, const void* from, size_t bytes) {
+#if defined(__x86_64__)
+  constexpr size_t kLine = 64;
+  auto* target = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  const size_t head =
+      (kLine - reinterpret_cast<uintptr_t>(target) % kLine) % kLine;
+  if (bytes < head + kLine) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  std::memcpy(target, source, head);
+  target += head;
+  source += head;
+  bytes -= head;
+  for (; bytes >= kLine; bytes -= kLine) {
+    for (size_t i = 0; i < kLine; i += sizeof(__m128i)) {
+      _mm_stream_si128(
+          reinterpret_cast<__m128i*>(target + i),
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i)));
+    }
+    target += kLine;
+    source += kLine;
+  }
+  std::memcpy(target, source, bytes);
+  // Such stores come in no order with those that follow, as a release.
+  _mm_sfence();
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
+
+// Of a collective that writes `all` bytes on this rank.
+inline void CopyOut(void* to, const void* from, size_t bytes, size_t all) {
+  if (bytes == 0 || to == from) return;
+  if (all >= kPastCachesBytes) {
+    CopyPastCaches(to, from, bytes);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_SHM_STREAMING_H_
