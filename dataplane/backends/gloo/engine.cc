@@ -181,6 +181,10 @@ void Engine::Abort(const absl::Status& cause) {
   watchdog_wakes_.NotifyAll();
 }
 
+void Engine::Fail(const Collective& collective, const absl::Status& failure) {
+  Abort(Prefixed(LabelOf(collective), failure));
+}
+
 void Engine::RunFirst() {
   absl::Status status = abort_cause_;
   // It stays where it is until it is taken away.
@@ -286,12 +290,9 @@ absl::Status Engine::RunNow(const Collective& collective,
   if (status.ok()) return status;
   // What follows takes the lock.
   if (order != nullptr) order->Release();
-  // An abort's cause is the group's error, word for word.
-  absl::Status aborted = mesh_->abort_cause();
-  if (!aborted.ok()) return aborted;
-  status = Prefixed(LabelOf(collective), status);
-  Abort(status);
-  return status;
+  Fail(collective, status);
+  // The first abort's cause is the group's error, word for word.
+  return mesh_->abort_cause();
 }
 
 Instant Engine::NextLook(Instant now) const {

@@ -79,6 +79,10 @@ class Engine {
              ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void Abort(const absl::Status& cause);
 
+  // Aborts because of how `collective` fails, which is running: for a shortcut
+  // that has to end what another of its threads waits for. From any thread.
+  void Fail(const Collective& collective, const absl::Status& failure);
+
   // Aborts, and returns when all works are complete, the threads have ended
   // and the connections are closed.
   void Stop();

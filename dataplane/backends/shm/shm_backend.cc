@@ -392,7 +392,10 @@ void SetShortcut(const std::string& group_name,
                        << hosts.fewest() << " to " << hosts.most()
                        << " on each";
   engine.SetShortcut(std::make_unique<TwoLevels>(
-      std::move(segment), sharing.regions, hosts, engine.mesh(), traits));
+      std::move(segment), sharing.regions, hosts, engine.mesh(), traits,
+      [&engine](const Collective& collective, const absl::Status& failure) {
+        engine.Fail(collective, failure);
+      }));
 }
 
 // The ranks of each host share memory from now on, or none does. Errors: see

@@ -86,11 +86,12 @@ class Walk {
  public:
   // `lane` is null on a rank that is in none.
   Walk(const Collective& collective, const Hosts& hosts, Workshop& shop,
-       Lane* lane, std::vector<std::byte>& accumulators,
-       std::vector<std::byte>& results)
+       Lane* lane, const TellFailure& tell_failure,
+       std::vector<std::byte>& accumulators, std::vector<std::byte>& results)
       : collective_(collective),
         hosts_(hosts),
         lane_(lane),
+        tell_failure_(tell_failure),
         place_(hosts.place()),
         type_(collective.data_type()),
         element_bytes_(DataTypeBytes(type_)),
@@ -112,6 +113,11 @@ class Walk {
   absl::Status AllReduce();
   absl::Status ReduceOnLane(const Reduction& reduction, std::byte* accumulators,
                             const Block& part);
+  // Ends what the other thread of this rank waits for, if it is an error.
+  absl::Status Tell(absl::Status status) const {
+    if (!status.ok()) tell_failure_(collective_, status);
+    return status;
+  }
   absl::Status Reduce();
   absl::Status ReducePiece(const Reduction& reduction, const Block& piece,
                            size_t lanes);
@@ -145,6 +151,7 @@ class Walk {
   const Collective& collective_;
   const Hosts& hosts_;
   Lane* const lane_;
+  const TellFailure& tell_failure_;
   const size_t place_;
   const DataType type_;
   const size_t element_bytes_;
@@ -319,7 +326,7 @@ absl::Status Walk::AllReduce() {
       status = inside_.Combine(reduction, parts, sums);
       if (status.ok() && errands.has_value()) {
         errands->Post([this, &reduction, sums, part] {
-          return ReduceOnLane(reduction, sums, part);
+          return Tell(ReduceOnLane(reduction, sums, part));
         });
       } else if (status.ok() && IsOn(lanes)) {
         status = ReduceOnLane(reduction, sums, part);
@@ -329,7 +336,8 @@ absl::Status Walk::AllReduce() {
     if (errands.has_value()) status = errands->Await(i);
     if (status.ok()) status = inside_.ShowWhole(parts_of(i - 1));
   }
-  return status;
+  // Before the errand that runs is waited for: its host may not have begun.
+  return errands.has_value() ? Tell(std::move(status)) : status;
 }
 
 // Makes this lane's `part` of the result.
@@ -473,7 +481,8 @@ absl::Status Walk::ReduceScatterPiece(const Reduction& reduction,
 
 TwoLevels::TwoLevels(std::shared_ptr<Segment> segment,
                      std::shared_ptr<const Regions> regions, const Hosts& hosts,
-                     Mesh& mesh, const HostTraits& traits)
+                     Mesh& mesh, const HostTraits& traits,
+                     TellFailure tell_failure)
     : segment_(std::move(segment)),
       regions_(std::move(regions)),
       hosts_(hosts),
@@ -484,6 +493,7 @@ TwoLevels::TwoLevels(std::shared_ptr<Segment> segment,
                mesh.set_waiting_for(place < 0 ? -1 : near_.RankInGroup(place));
              }),
       traits_(traits),
+      tell_failure_(std::move(tell_failure)),
       shop_{
           .board = board_, .mesh = near_, .regions = RegionFinder(*regions_)} {
   const auto place = static_cast<size_t>(hosts_.place());
@@ -519,7 +529,7 @@ absl::Status TwoLevels::Run(const Collective& collective,
   if (order != nullptr) order->Release();
   shop_.header = NoteHeader::Of(collective);
   Walk walk(collective, hosts_, shop_, lane_.has_value() ? &*lane_ : nullptr,
-            accumulators_, results_);
+            tell_failure_, accumulators_, results_);
   absl::Status done = walk.Run(LooksForSymmetric(collective));
   mesh_.set_algorithm(walk.is_mapped() ? "two_levels_symmetric" : "two_levels");
   shop_.history.Add(shop_.header);

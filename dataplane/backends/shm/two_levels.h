@@ -2,6 +2,7 @@
 #define MUSTER_DATAPLANE_BACKENDS_SHM_TWO_LEVELS_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -21,6 +22,11 @@
 
 namespace muster::dataplane::shm_internal {
 
+// Told how a collective fails that has not ended yet; ends all that it waits
+// for. From any thread.
+using TellFailure =
+    std::function<void(const Collective& collective, const absl::Status&)>;
+
 // The collectives of a group on several hosts, of which one at least has
 // several ranks: those of a host do what they can in the memory that they
 // share, and what is left goes between the hosts on lanes. See README.md.
@@ -30,7 +36,8 @@ class TwoLevels : public gloo_internal::Shortcut {
   // `regions` are theirs, by their places, as `traits`. `mesh` lives longer.
   TwoLevels(std::shared_ptr<Segment> segment,
             std::shared_ptr<const Regions> regions, const Hosts& hosts,
-            gloo_internal::Mesh& mesh, const HostTraits& traits);
+            gloo_internal::Mesh& mesh, const HostTraits& traits,
+            TellFailure tell_failure);
   ~TwoLevels() override { board_.Leave(/*has_failed=*/false); }
 
   // Not those in which every byte has one receiver: they cross once anyway.
@@ -54,6 +61,7 @@ class TwoLevels : public gloo_internal::Shortcut {
   std::optional<Lane> lane_;
   Board board_;
   const HostTraits traits_;
+  const TellFailure tell_failure_;
   Workshop shop_;
   // Of reductions: accumulators, and what becomes of them.
   std::vector<std::byte> accumulators_;

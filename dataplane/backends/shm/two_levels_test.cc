@@ -3,14 +3,28 @@
 #include "dataplane/backends/shm/two_levels.h"
 
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "dataplane/backends/gloo/exchange.h"
+#include "dataplane/backends/gloo/mesh.h"
+#include "dataplane/backends/gloo/part_mesh.h"
+#include "dataplane/backends/shm/board.h"
+#include "dataplane/backends/shm/hosts.h"
+#include "dataplane/backends/shm/inside.h"
+#include "dataplane/backends/shm/regions.h"
+#include "dataplane/backends/shm/segment.h"
 #include "dataplane/communicator.h"
+#include "dataplane/instant.h"
+#include "dataplane/mutex.h"
+#include "dataplane/reduction.h"
 #include "dataplane/testing/local_world.h"
 #include "dataplane/testing/sample.h"
 #include "gmock/gmock.h"
@@ -19,6 +33,20 @@
 namespace muster::dataplane {
 namespace {
 
+using gloo_internal::BlockOf;
+using gloo_internal::Buffer;
+using gloo_internal::NoteHeader;
+using shm_internal::Board;
+using shm_internal::BoardTraits;
+using shm_internal::Hosts;
+using shm_internal::HostTraits;
+using shm_internal::Inside;
+using shm_internal::RegionFinder;
+using shm_internal::Regions;
+using shm_internal::Segment;
+using shm_internal::Strand;
+using shm_internal::TwoLevels;
+using shm_internal::Workshop;
 using ::testing::HasSubstr;
 using testing::LocalWorld;
 using testing::Sample;
@@ -121,6 +149,132 @@ TEST(TwoHostsTest, ARankThatExpectsALargeBroadcastIsToldByItsHost) {
 
 INSTANTIATE_TEST_SUITE_P(Hosts, TwoLevelsTest,
                          ::testing::Values("0011", "0110", "0012"));
+
+// Of three ranks, of which the last one, on another host, sends nothing.
+class SilentMesh : public gloo_internal::Mesh {
+ public:
+  explicit SilentMesh(int rank) : Mesh(rank, /*world_size=*/3) {}
+
+  // Who waits for it has this error.
+  void Break(const absl::Status& failure) {
+    MutexLock lock(mutex_);
+    broken_ = failure;
+    changed_.NotifyAll();
+  }
+
+  std::unique_ptr<Buffer> CreateBuffer(void*, size_t) override {
+    return nullptr;
+  }
+  std::unique_ptr<Buffer> CreateGlooBuffer(void*, size_t) override {
+    return nullptr;
+  }
+  std::unique_ptr<Buffer> CreateQuietBuffer(void*, size_t) override {
+    return nullptr;
+  }
+  absl::Status OpenQuiet(int) override { return absl::OkStatus(); }
+  absl::Status Write(int, const void*, size_t, const void*, size_t) override {
+    return absl::OkStatus();
+  }
+  absl::Status Read(int, void*, size_t) override {
+    const Instant until = Clock::now() + kSoon;
+    MutexLock lock(mutex_);
+    while (aborted_.ok() && broken_.ok()) {
+      if (!changed_.WaitUntil(mutex_, until)) break;
+    }
+    if (!aborted_.ok()) return aborted_;
+    return broken_.ok() ? absl::DeadlineExceededError("late") : broken_;
+  }
+  void Abort(const absl::Status& cause) override {
+    MutexLock lock(mutex_);
+    aborted_.Update(cause);
+    changed_.NotifyAll();
+  }
+  absl::Status abort_cause() const override {
+    MutexLock lock(mutex_);
+    return aborted_;
+  }
+  absl::Status CheckPeers() override { return absl::OkStatus(); }
+  absl::Status Gone(int peer) override {
+    return absl::UnavailableError(absl::StrCat("rank ", peer, " has left"));
+  }
+  void Close(const absl::Status&) override {}
+
+ private:
+  mutable Mutex mutex_;
+  CondVar changed_;
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
+  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Rank 0 runs an all_reduce of three pieces. Rank 1, of the same host, does its
+// part of the first one, and no more: rank 0 waits for it in the second one
+// while its lane has the first.
+class PiecesTest : public ::testing::Test {
+ protected:
+  PiecesTest() {
+    run_ = std::async(std::launch::async, [this] {
+      return two_levels_.Run(AllReduceOf(tensors_[0]), nullptr);
+    });
+    const Collective collective = AllReduceOf(tensors_[1]);
+    Workshop shop = {.board = board_,
+                     .mesh = near_,
+                     .regions = RegionFinder(*regions_),
+                     .header = NoteHeader::Of(collective)};
+    Inside inside(shop, collective);
+    const Strand piece = {{BlockOf(collective.tensors[0]).data, kPieceCount}};
+    EXPECT_EQ(
+        inside.Combine(Reduction::Of(DataType::kFloat32, collective.reduce_op),
+                       {piece, {}}, nullptr),
+        absl::OkStatus());
+  }
+
+  // Of the collective, which all that it waits for is told at once.
+  void ExpectFailure(const absl::Status& failure) {
+    if (run_.wait_for(kSoon) != std::future_status::ready) {
+      board_.Leave(/*has_failed=*/false);
+    }
+    EXPECT_EQ(run_.get(), failure);
+    EXPECT_EQ(mesh_.abort_cause(), failure);
+  }
+
+  static constexpr size_t kPieceCount = (4 << 20) / sizeof(float);
+
+  SilentMesh mesh_{0};
+  const std::shared_ptr<Segment> segment_ =
+      *Segment::Create(Board::BytesFor(2));
+  const std::shared_ptr<Regions> regions_ = std::make_shared<Regions>();
+  TwoLevels two_levels_{segment_,
+                        regions_,
+                        Hosts({7, 7, 8}, /*rank=*/0),
+                        mesh_,
+                        HostTraits(),
+                        [this](const Collective&, const absl::Status& failure) {
+                          mesh_.Abort(failure);
+                          two_levels_.Wake();
+                        }};
+  SilentMesh mesh_of_1_{1};
+  gloo_internal::PartMesh near_{mesh_of_1_, {0, 1}};
+  Board board_{segment_->memory(), 1, 2, BoardTraits(), [](int) {}};
+
+ private:
+  static Collective AllReduceOf(std::vector<float>& tensor) {
+    tensor.resize(3 * kPieceCount);
+    return {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(tensor)}};
+  }
+
+  std::vector<float> tensors_[2];
+  std::future<absl::Status> run_;
+};
+
+TEST_F(PiecesTest, ANeighbourThatLeavesEndsTheWaitForAnotherHost) {
+  board_.Leave(/*has_failed=*/false);
+  ExpectFailure(absl::UnavailableError("rank 1 has left"));
+}
+
+TEST_F(PiecesTest, ALaneThatFailsEndsTheWaitForANeighbour) {
+  mesh_.Break(absl::UnavailableError("rank 2 has left"));
+  ExpectFailure(absl::UnavailableError("rank 2 has left"));
+}
 
 }  // namespace
 }  // namespace muster::dataplane
