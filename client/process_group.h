@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "client/future.h"
 #include "dataplane/backend.h"
 #include "dataplane/collective.h"

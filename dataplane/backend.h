@@ -189,8 +189,10 @@ class Backend {
   // kInvalidArgument: a tensor of this rank is where it has no memory any more.
   virtual absl::Status Supports(const Collective& collective) const = 0;
 
-  // Whether what Supports says depends on where the tensors are. If not, a
-  // collective that it has taken once it takes again. Quick.
+  // Whether what Supports says depends on where the tensors are; it may from
+  // some moment on, as when memory was freed. If not, a collective that it has
+  // taken once it takes again. Quick: called with the order of collectives
+  // held, in the way of each. Who does not know says yes.
   virtual bool looks_where_tensors_are() const { return true; }
 
   // Up to how many bytes of accumulators (see reduction.h) an element's
@@ -212,7 +214,8 @@ class Backend {
   // collective has its place in the order and, if it runs here, before it waits
   // for another rank longer than a few looks take: a small one that all ranks
   // begin together may end with it held. What its owner has left for then is
-  // done while what this rank has to say is on its way. While it is held
+  // done when it first waits (CallLast), while what others have to say is on
+  // its way; if it never does, its owner does it afterwards. While it is held
   // nothing is done that takes as long as a tensor is large, or that calls
   // back.
   virtual Ending Run(const Collective& collective, ReleasableLock& order) {

@@ -103,6 +103,21 @@ Collective CollectiveView::Copy() const {
   return copy;
 }
 
+CollectiveView CollectiveView::Of(const Collective& collective) {
+  return {.kind = collective.kind,
+          .tensors = collective.tensors,
+          .inputs = collective.inputs,
+          .outputs = collective.outputs,
+          .input_splits = collective.input_splits,
+          .output_splits = collective.output_splits,
+          .reduce_op = collective.reduce_op,
+          .factor = collective.factor,
+          .root = collective.root,
+          .peer = collective.peer,
+          .tag = collective.tag,
+          .timeout = collective.timeout};
+}
+
 size_t Collective::SumOfBytes() const {
   return BytesOf(tensors) + std::max(BytesOf(inputs), BytesOf(outputs));
 }

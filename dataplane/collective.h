@@ -138,21 +138,21 @@ inline int CudaDeviceOf(const Tensor* tensor) {
 }
 
 // What is found out once about collectives that differ in nothing but where
-// their tensors are, their numbers and times. Used by the one of them that
-// runs.
+// their tensors are, their numbers and times. One of them runs at a time.
 struct Plan {
-  // Collective::bytes().
-  size_t bytes = 0;
-  // Its tensors were found to go together where they are.
-  bool is_valid = true;
-  // The one that runs has not ended.
-  bool is_running = false;
-
   // What somebody through whose hands it goes keeps with it.
   class Memo {
    public:
     virtual ~Memo() = default;
   };
+
+  // Under the lock of its group: its tensors go together where they are, as far
+  // as anybody has looked since they are there; and it has not ended.
+  bool is_valid = true;
+  bool is_running = false;
+
+  // Of the one that runs, without a lock. Collective::bytes().
+  size_t bytes = 0;
   std::unique_ptr<Memo> of_recording = nullptr;
   std::unique_ptr<Memo> of_backend = nullptr;
 };
@@ -208,7 +208,8 @@ struct Collective {
   // Number in its group, from 1. Sends and receives have numbers of their own.
   uint64_t sequence = 0;
 
-  // Of one that is run again; null: it is not known to be.
+  // Of one that is run again; null: it is not known to be. Who makes another
+  // collective of this one sets it to null there.
   Plan* plan = nullptr;
 
   // Bytes of this rank's tensors together: of the inputs or of the outputs,
@@ -255,6 +256,7 @@ struct CollectiveView {
   std::chrono::milliseconds timeout{0};
 
   Collective Copy() const;
+  static CollectiveView Of(const Collective& collective);
 
   // What it writes.
   absl::Span<const Tensor> written() const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -280,11 +281,17 @@ absl::Status Communicator::Run(const CollectiveView& view, Instant& began) {
   Collective collective = view.Copy();
   absl::Status status = Run(collective);
   began = collective.started;
-  if (status.ok()) {
-    MutexLock lock(mutex_);
-    plans_.Note(collective);
-  }
+  if (status.ok()) Note(collective);
   return status;
+}
+
+void Communicator::Note(const Collective& collective) {
+  MutexLock lock(mutex_);
+  try {
+    plans_.Note(collective);
+  } catch (const std::bad_alloc&) {
+    // Then it has no plan.
+  }
 }
 
 absl::Status Communicator::RunEntered(const Collective& collective,

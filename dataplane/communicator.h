@@ -81,8 +81,8 @@ class Communicator {
   absl::Status Run(Collective& collective) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   absl::Status Run(Collective&& collective) { return Run(collective); }
 
-  // The same, quicker still, of CPU tensors and of what is run again and again.
-  // `began` is set to when it was started.
+  // The same, no send or receive, and quicker still for what is run again and
+  // again. `began` is set to when it was started.
   absl::Status Run(const CollectiveView& view,
                    Instant& began) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
@@ -153,7 +153,9 @@ class Communicator {
   // Null: it goes as others do.
   Collective* FindPlanned(const CollectiveView& view)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Numbers `collective` and notes when it began.
+  // It has succeeded without a plan.
+  void Note(const Collective& collective);
+  // Numbers `collective` and says when it began.
   void Number(Collective& collective) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Has the backend run what has entered and is waited for.
   absl::Status RunEntered(const Collective& collective,

@@ -61,7 +61,7 @@ class ReleasableLock {
   ReleasableLock& operator=(const ReleasableLock&) = delete;
 
   // Calls `last`, which lives until then and does not throw, before the lock is
-  // let go. Only one at a time, of whoever has it.
+  // let go, unless DropLast is called. Only one at a time, of whoever has it.
   void BeforeRelease(absl::FunctionRef<void()> last) { last_.emplace(last); }
 
   // Calls it now, if it was not called yet.
@@ -72,7 +72,8 @@ class ReleasableLock {
     last();
   }
 
-  // Sees to it that it is not called. False: it was called.
+  // It is not called any more: its owner does in another way what it was for.
+  // False: it was called.
   bool DropLast() {
     const bool dropped = last_.has_value();
     last_.reset();

@@ -29,6 +29,8 @@ uint64_t HashOf(const Call& call) {
 
 bool AreAlike(const Collective::Tensors& known,
               absl::Span<const Tensor> tensors) {
+  // As two lists of three mostly are.
+  if (tensors.empty()) return known.empty();
   if (known.size() != tensors.size()) return false;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!known[i].IsLike(tensors[i]) || !tensors[i].is_valid()) return false;
@@ -42,7 +44,10 @@ bool AreEqual(const std::vector<int64_t>& known,
          std::equal(known.begin(), known.end(), splits.begin());
 }
 
+// Each field counts, but for those of sends and receives, which are not known.
 bool IsAs(const CollectiveView& view, const Collective& known) {
+  // Another one would have to be looked at here.
+  static_assert(sizeof(CollectiveView) == 128);
   return view.kind == known.kind && view.reduce_op == known.reduce_op &&
          view.root == known.root && view.factor == known.factor &&
          view.timeout.count() >= 0 && AreAlike(known.tensors, view.tensors) &&
@@ -72,16 +77,18 @@ Collective* Plans::Find(const CollectiveView& view) {
   if (planned == nullptr || planned->plan.is_running) return nullptr;
   Collective& collective = planned->collective;
   if (!IsAs(view, collective)) return nullptr;
-  bool moved = Move(view.tensors, collective.tensors);
-  moved |= Move(view.inputs, collective.inputs);
-  moved |= Move(view.outputs, collective.outputs);
-  if (moved) planned->plan.is_valid = false;
+  if (Move(view.tensors, collective.tensors) |
+      Move(view.inputs, collective.inputs) |
+      Move(view.outputs, collective.outputs)) {
+    planned->plan.is_valid = false;
+  }
   // The group's default stands there if that is zero.
   collective.timeout = view.timeout;
   return &collective;
 }
 
 void Plans::Note(const Collective& collective) {
+  if (IsPointToPoint(collective.kind) || collective.cuda_device() >= 0) return;
   const uint64_t hash = HashOf(collective);
   Place& place = places_[PlaceOf(hash)];
   if (place.candidate != hash) {

@@ -15,7 +15,8 @@ namespace muster::dataplane {
 // Plans knows the collectives that a group has run: most programs run a few
 // again and again, and to check one, and to find out how it goes, takes longer
 // than a small one takes to run. What is looked for is all that a caller says
-// of it but where its tensors are. So what depends on that is not known of it.
+// of it but where its tensors are: what depends on that must be found out
+// again.
 //
 // A table of a few, by hash: who comes twice in a row takes the place of who
 // was there. Used with the group's lock held.
@@ -23,10 +24,12 @@ class Plans {
  public:
   // The one that is as `view`, with tensors where those of `view` are: if some
   // are not where they were the last time, it is not `is_valid`. Null: it is
-  // not known, runs, or `view` has a tensor that is none.
+  // not known, runs, or `view` has a tensor that is none. It stays until the
+  // lock is let go, or, if `is_running` was set by then, until it has ended.
   Collective* Find(const CollectiveView& view);
 
-  // `collective`, of CPU tensors, was run with success, and not by a plan.
+  // `collective` was run with success, and not by a plan. Sends and receives
+  // and what is on devices, of which more copies are made, are not noted.
   void Note(const Collective& collective);
 
   // It may have been run by a plan.

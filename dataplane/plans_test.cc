@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "dataplane/collective.h"
+#include "dataplane/tensor.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane {
@@ -70,11 +72,35 @@ TEST_F(PlansTest, TensorsElsewhereAreTheSame) {
   NoteTwice(Exchange());
   CollectiveView swapped = Exchange();
   std::swap(swapped.inputs, swapped.outputs);
-  const Collective* const exchange = Find(swapped);
+  Collective* const exchange = Find(swapped);
   ASSERT_NE(exchange, nullptr);
   EXPECT_FALSE(exchange->plan->is_valid);
   EXPECT_EQ(exchange->inputs[0].data(), more_.data());
   EXPECT_EQ(exchange->outputs[0].data(), values_.data());
+  // One list alone, either of them.
+  for (const bool is_input : {true, false}) {
+    Find(swapped)->plan->is_valid = true;
+    CollectiveView half = swapped;
+    (is_input ? half.inputs : half.outputs) = {is_input ? &tensor_ : &other_,
+                                               1};
+    EXPECT_FALSE(Find(half)->plan->is_valid);
+  }
+}
+
+TEST_F(PlansTest, SendsAndTensorsOnDevicesHaveNone) {
+  NoteTwice({.kind = CollectiveKind::kSend,
+             .inputs = {&tensor_, 1},
+             .peer = 1,
+             .tag = 3});
+  EXPECT_EQ(
+      Find({.kind = CollectiveKind::kSend, .inputs = {&tensor_, 1}, .peer = 1}),
+      nullptr);
+  const Tensor on_device(values_.data(), DataType::kFloat32, {2, 3},
+                         Device{DeviceType::kCuda, 0});
+  const CollectiveView view = {.kind = CollectiveKind::kAllReduce,
+                               .tensors = {&on_device, 1}};
+  NoteTwice(view);
+  EXPECT_EQ(Find(view), nullptr);
 }
 
 TEST_F(PlansTest, WhatDiffersInAnythingElseIsAnother) {

@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "client/internal/continuations.h"
 #include "client/internal/failure_judge.h"
 #include "client/process_group.h"

@@ -35,14 +35,10 @@ std::string ItemOrThrow(absl::StatusOr<std::string> item) {
   return ValueOrThrow(Origin::kStore, std::move(item));
 }
 
-std::chrono::milliseconds CheckNotNegative(std::chrono::milliseconds timeout,
-                                           absl::string_view name) {
-  if (timeout.count() < 0) {
-    Throw(Origin::kControl,
-          absl::InvalidArgumentError(absl::StrCat(
-              name, " must not be negative but was ", timeout.count(), " ms")));
-  }
-  return timeout;
+void ThrowNegative(std::chrono::milliseconds timeout, absl::string_view name) {
+  Throw(Origin::kControl,
+        absl::InvalidArgumentError(absl::StrCat(
+            name, " must not be negative but was ", timeout.count(), " ms")));
 }
 
 size_t Culprits::size() const {

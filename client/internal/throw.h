@@ -44,8 +44,13 @@ T ValueOrThrow(Origin origin, absl::StatusOr<T> value) {
 std::string ItemOrThrow(absl::StatusOr<std::string> item);
 
 // `timeout`. Throws DistError (kInvalidArgument) if it is negative.
-std::chrono::milliseconds CheckNotNegative(std::chrono::milliseconds timeout,
-                                           absl::string_view name = "timeout");
+[[noreturn]] void ThrowNegative(std::chrono::milliseconds timeout,
+                                absl::string_view name);
+inline std::chrono::milliseconds CheckNotNegative(
+    std::chrono::milliseconds timeout, absl::string_view name = "timeout") {
+  if (timeout.count() < 0) ThrowNegative(timeout, name);
+  return timeout;
+}
 
 // Whom a status blames.
 struct Culprits {

@@ -68,6 +68,7 @@ Tensors Rows(const Tensor& tensor, int count) {
 // The same collective, of tensors that are all cut alike: element by element.
 Collective CutAlike(const Collective& collective, int world_size) {
   Collective cut = collective;
+  cut.plan = nullptr;
   if (collective.kind == CollectiveKind::kAllGatherIntoTensor) {
     cut.kind = CollectiveKind::kAllGather;
     cut.outputs = Rows(collective.outputs[0], world_size);
@@ -190,6 +191,7 @@ class Staging : public Backend {
 
   absl::Status Supports(const Collective& collective) const override {
     Collective on_host = collective;
+    on_host.plan = nullptr;
     for (Tensors* list : ListsOf(on_host)) {
       for (Tensor& tensor : *list) {
         if (tensor.device().type != DeviceType::kCuda) {

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "dataplane/collective.h"
+#include "dataplane/instant.h"
 #include "dataplane/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -66,6 +68,24 @@ TEST(MeteringTest, ReportsEachCollectiveWhenItCompletes) {
                     absl::StatusCode::kUnavailable)));
 }
 
+// Another clock may have said when it began.
+TEST(MeteringTest, NothingEndsBeforeItHasBegun) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  testing::FakeBackend& backend = *fake;
+  const auto metrics = std::make_shared<RecordingMetrics>();
+  Metering metering(std::move(fake), metrics);
+  const Collective barrier = {.kind = CollectiveKind::kBarrier,
+                              .started = Clock::now() + std::chrono::hours(1)};
+  const auto work = metering.Start(barrier);
+  backend.works[0]->Complete(absl::OkStatus());
+  Mutex mutex;
+  ReleasableLock order(mutex);
+  EXPECT_TRUE(metering.Run(barrier, order).status.ok());
+  const auto at_once = FieldsAre(
+      "barrier", "fake", 0, std::chrono::nanoseconds(0), absl::StatusCode::kOk);
+  EXPECT_THAT(metrics->records, ElementsAre(at_once, at_once));
+}
+
 TEST(MeteringTest, ReportsWhatTheCallerWaitsFor) {
   auto fake = std::make_unique<testing::FakeBackend>();
   fake->run = [] { return absl::UnavailableError("gone"); };
@@ -105,6 +125,10 @@ TEST(MeteringTest, PassesEverythingElseOn) {
   EXPECT_EQ(metering.name(), "fake");
   EXPECT_EQ(metering.devices().size(), 1u);
   EXPECT_EQ(metering.Supports({}), absl::UnimplementedError("no"));
+  for (const bool looks : {true, false}) {
+    backend.looks = looks;
+    EXPECT_EQ(metering.looks_where_tensors_are(), looks);
+  }
   metering.Abort(absl::AbortedError("stop"));
   EXPECT_THAT(backend.aborts, ElementsAre(absl::AbortedError("stop")));
 }

@@ -9,8 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "dataplane/collective.h"
 #include "dataplane/flight_recorder/flight_recorder.h"
+#include "dataplane/instant.h"
 #include "dataplane/mutex.h"
+#include "dataplane/tensor.h"
 #include "dataplane/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -367,7 +367,7 @@ void FlightRecorder::AddCompleted(GroupRecord& group,
   Entry& entry = NextEntry(outline, collective, created_ns);
   const bool ran = outline.point_to_point || group.running.empty();
   entry.started_ns = ran ? created_ns : now_ns;
-  entry.completed_ns = now_ns;
+  entry.completed_ns = std::max(now_ns, entry.started_ns);
   if (!outline.point_to_point) {
     group.started = {entry.collective_sequence, outline.elements};
     group.completed = {entry.collective_sequence, outline.elements};
@@ -400,7 +400,8 @@ void FlightRecorder::Complete(GroupRecord& group, int64_t record,
   if (Entry* const entry = Find(record); entry != nullptr) {
     if (status.ok()) {
       MarkStarted(*entry, now_ns);
-      entry->completed_ns = now_ns;
+      // Its two clocks need not agree to the last microsecond: QuickNow.
+      entry->completed_ns = std::max(now_ns, entry->started_ns);
       const Outline& outline = *entry->outline;
       if (!outline.point_to_point) {
         group.completed = {entry->collective_sequence, outline.elements};

@@ -223,6 +223,24 @@ TEST(FlightRecorderTest, OneStepWritesAWholeRecord) {
   }
 }
 
+// Its end may be told by another clock than its beginning.
+TEST(FlightRecorderTest, NothingEndsBeforeItHasStarted) {
+  for (const bool in_one_step : {true, false}) {
+    FlightRecorder recorder(10);
+    const auto group = recorder.AddGroup({.name = "g"});
+    const Instant now = Clock::now();
+    const Collective barrier = {.started = now, .sequence = 1};
+    const Instant before = now - microseconds(700);
+    if (in_one_step) {
+      recorder.AddCompleted(*group, barrier, before);
+    } else {
+      recorder.Complete(*group, recorder.Add(*group, barrier), absl::OkStatus(),
+                        before);
+    }
+    EXPECT_THAT(recorder.ToJson(), HasSubstr("\"duration_ms\":0.000000"));
+  }
+}
+
 TEST(FlightRecorderTest, SeveralThreadsRecordAtOnce) {
   Recorded recorded(50, /*in_one_step=*/true);
   std::vector<std::thread> threads;

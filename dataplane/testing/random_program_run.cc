@@ -259,18 +259,6 @@ class Simulation {
   const std::vector<int>* group_ = nullptr;
 };
 
-CollectiveView ViewOf(const Collective& collective) {
-  return {.kind = collective.kind,
-          .tensors = collective.tensors,
-          .inputs = collective.inputs,
-          .outputs = collective.outputs,
-          .input_splits = collective.input_splits,
-          .output_splits = collective.output_splits,
-          .reduce_op = collective.reduce_op,
-          .factor = collective.factor,
-          .root = collective.root};
-}
-
 // One rank of the world, which runs its part of the program.
 template <typename T>
 class Runner {
@@ -399,7 +387,7 @@ class Runner {
       }
     } else if (instruction.waits && !IsPointToPoint(collective.kind)) {
       Instant began;
-      Expect(group.Run(ViewOf(collective), began));
+      Expect(group.Run(CollectiveView::Of(collective), began));
     } else {
       running_.push_back({group.Start(std::move(collective)), touches});
     }

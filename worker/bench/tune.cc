@@ -129,8 +129,8 @@ bool HasReadings(const TuneSetting& setting) {
 }
 
 // The widest range, as there is but one row for an operation; "": none.
-std::string ReadingRow(const Operation& operation,
-                       const std::vector<TuneSample>& samples) {
+std::string SizesToRead(const Operation& operation,
+                        const std::vector<TuneSample>& samples) {
   std::vector<Range> ranges = BestRanges(samples);
   std::erase_if(ranges, [](const Range& range) {
     return range.algorithm != kSingleCopy;
@@ -159,7 +159,7 @@ std::string TableRows(const Operation& operation, const TuneSetting& setting,
                       std::vector<TuneSample> samples) {
   std::string reading;
   if (HasReadings(setting)) {
-    reading = ReadingRow(operation, samples);
+    reading = SizesToRead(operation, samples);
     std::erase_if(samples, [](const TuneSample& sample) {
       return sample.algorithm == kSingleCopy;
     });

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -72,11 +73,10 @@ absl::Status HostCollectives::Run(const Collective& collective,
     shop_.header = memo->header;
     shop_.header.sequence = collective.sequence;
   }
-  absl::Status done = memo != nullptr &&
-                              memo->staged_by != Algorithm::kFastest &&
-                              (memo->ignores_regions || !regions_->any())
-                          ? RunOrdinary(collective, memo->staged_by)
-                          : RunOneWay(collective, memo);
+  const bool is_known = memo != nullptr && memo->staged_by.has_value() &&
+                        (memo->ignores_regions || !regions_->any());
+  absl::Status done = is_known ? RunOrdinary(collective, *memo->staged_by)
+                               : RunOneWay(collective, memo);
   shop_.history.Add(shop_.header);
   if (done.ok() && dependent_bytes_ >= rehearsal_bytes_) {
     shop_.LetOthersStart();
@@ -93,7 +93,7 @@ absl::Status HostCollectives::Run(const Collective& collective,
 HostCollectives::Memo* HostCollectives::MemoOf(const Collective& collective) {
   if (collective.plan == nullptr) return nullptr;
   std::unique_ptr<Plan::Memo>& memo = collective.plan->of_backend;
-  if (memo == nullptr) memo = std::make_unique<Memo>(collective);
+  if (memo == nullptr) memo.reset(new (std::nothrow) Memo(collective));
   return static_cast<Memo*>(memo.get());
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "dataplane/backends/gloo/engine.h"
@@ -60,13 +61,13 @@ class HostCollectives : public gloo_internal::Shortcut {
     // But for the number.
     NoteHeader header;
     // By what it is staged if there is no symmetric memory, whatever ranks find
-    // out later; kFastest: that is not known.
-    Algorithm staged_by = Algorithm::kFastest;
+    // out later, if that is known.
+    std::optional<Algorithm> staged_by = std::nullopt;
     // The same if there is.
     bool ignores_regions = false;
   };
 
-  // Null: it has no plan.
+  // Null: it has no plan, or there is no memory for one.
   static Memo* MemoOf(const Collective& collective);
   // `memo`: to be filled in.
   absl::Status RunOneWay(const Collective& collective, Memo* memo);

@@ -86,14 +86,14 @@ constexpr Row kTable[] = {
      Algorithm::kSymmetric},
 };
 
-// What goes by single_copy, before the table, in ordinary memory of ranks that
-// read faster: of more bytes than these, up to those; and where they read much
-// faster, of more than the last ones. `muster-bench OPERATION... --backend=shm
-// --nproc=2 --tune=1` measures anew, and prints from where to where reading is
-// faster then: the first two, or, while caches are far apart, the last. What is
-// copied twice crosses from one cache to the other twice; what
-// does not fit into them comes from memory anyway, and there pages are found
-// more slowly than slots are filled, unless caches are far apart.
+// What goes by single_copy, before the table, in ordinary memory. Where ranks
+// read faster: of more than `bytes_above`, up to `bytes_max`. What is copied
+// twice crosses from one cache to the other twice; what does not fit into them
+// comes from memory anyway, and there pages are found more slowly than slots
+// are filled. Where caches are far apart, so that ranks read much faster: of
+// more than `bytes_above_if_much_faster`. `muster-bench OPERATION...
+// --backend=shm --nproc=2 --tune=1` measures anew and prints from where to
+// where reading is faster then.
 struct ReadingRow {
   CollectiveKind kind;
   size_t bytes_above;

@@ -58,7 +58,7 @@ TEST(SelectionTest, ACrowdTakesFewerRounds) {
             Algorithm::kStaged);
 }
 
-TEST(SelectionTest, RanksThatReadFastReadWhatIsNeitherSmallNorHuge) {
+TEST(SelectionTest, RanksThatReadFasterReadWhatIsNotSmall) {
   const auto select = [](CollectiveKind kind, size_t bytes,
                          Reading reading = Reading::kFaster,
                          Memory memory = Memory::kOrdinary) {

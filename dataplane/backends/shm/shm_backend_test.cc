@@ -278,10 +278,14 @@ std::string RunAllToAll(LocalWorld& world, size_t bytes) {
     const int rank = communicator.rank();
     std::vector<uint8_t> given(bytes, static_cast<uint8_t>(rank + 1));
     std::vector<uint8_t> taken(bytes);
+    const Tensor input(given);
+    const Tensor output(taken);
+    Instant began;
     const absl::Status status =
-        communicator.Run(Collective{.kind = CollectiveKind::kAllToAllSingle,
-                                    .inputs = {Tensor(given)},
-                                    .outputs = {Tensor(taken)}});
+        communicator.Run({.kind = CollectiveKind::kAllToAllSingle,
+                          .inputs = {&input, 1},
+                          .outputs = {&output, 1}},
+                         began);
     EXPECT_TRUE(status.ok()) << status;
     std::vector<uint8_t> expected(bytes / 2, 1);
     expected.resize(bytes, 2);
@@ -297,11 +301,15 @@ void RunAllGathers(LocalWorld& world, size_t bytes, int calls) {
     std::vector<uint8_t> given(bytes / 2,
                                static_cast<uint8_t>(communicator.rank() + 1));
     std::vector<uint8_t> taken(bytes);
+    const Tensor input(given);
+    const Tensor output(taken);
     for (int i = 0; i < calls; ++i) {
-      const absl::Status status = communicator.Run(
-          Collective{.kind = CollectiveKind::kAllGatherIntoTensor,
-                     .inputs = {Tensor(given)},
-                     .outputs = {Tensor(taken)}});
+      Instant began;
+      const absl::Status status =
+          communicator.Run({.kind = CollectiveKind::kAllGatherIntoTensor,
+                            .inputs = {&input, 1},
+                            .outputs = {&output, 1}},
+                           began);
       EXPECT_TRUE(status.ok()) << status;
     }
     EXPECT_EQ(taken.front(), 1);
@@ -320,7 +328,10 @@ TEST_F(ShmBackendTest, TwoRanksGoTheWayThatTheyFoundFasterAndTryAgain) {
   std::vector<std::string> ways = rehearsals.ways();
   ASSERT_EQ(ways.size(), 2);
   EXPECT_EQ(ways[0], ways[1]);
-  EXPECT_EQ(RunAllToAll(world, 1 << 20), ways[0]);
+  // As often as it is run, that it was run before keeps nothing.
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(RunAllToAll(world, 1 << 20), ways[0]);
+  }
   // Not before another GiB.
   RunAllGathers(world, 8 << 20, 127);
   EXPECT_EQ(rehearsals.ways().size(), 2);

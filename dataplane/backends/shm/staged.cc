@@ -3,18 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <numeric>
-#include <utility>
-#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/schedules.h"
 #include "dataplane/backends/shm/streaming.h"
-#include "dataplane/culprit.h"
 #include "dataplane/reduction.h"
 
 namespace muster::dataplane::shm_internal {

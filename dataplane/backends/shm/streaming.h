@@ -52,10 +52,11 @@ inline void CopyPastCaches(void* to, const void* from, size_t bytes) {
 #endif
 }
 
-// Of a collective that writes `all` bytes on this rank.
-inline void CopyOut(void* to, const void* from, size_t bytes, size_t all) {
+// As one or the other, in a collective that writes `all_bytes` on this rank.
+inline void CopyOut(void* to, const void* from, size_t bytes,
+                    size_t all_bytes) {
   if (bytes == 0 || to == from) return;
-  if (all >= kPastCachesBytes) {
+  if (all_bytes >= kPastCachesBytes) {
     CopyPastCaches(to, from, bytes);
   } else {
     std::memcpy(to, from, bytes);

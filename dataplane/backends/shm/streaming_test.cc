@@ -10,6 +10,8 @@
 namespace muster::dataplane::shm_internal {
 namespace {
 
+// That it goes past the caches only time can show.
+
 std::vector<uint8_t> Numbers(size_t count) {
   std::vector<uint8_t> numbers(count);
   for (size_t i = 0; i < count; ++i) numbers[i] = static_cast<uint8_t>(i % 251);
