@@ -272,8 +272,8 @@ absl::Status Communicator::Run(const CollectiveView& view, Instant& began) {
   if (Collective* const planned = FindPlanned(view); planned != nullptr) {
     Number(*planned);
     began = planned->started;
-    planned->plan->is_running = true;
     AddRunning(*planned, /*waits=*/true);
+    planned->plan->is_running = true;
     ++holders_;
     return RunEntered(*planned, order);
   }

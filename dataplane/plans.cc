@@ -44,13 +44,14 @@ bool AreEqual(const std::vector<int64_t>& known,
          std::equal(known.begin(), known.end(), splits.begin());
 }
 
-// Each field counts, but for those of sends and receives, which are not known.
+// Each field counts, but for those of sends and receives, which are not known,
+// and for those that Find takes over.
 bool IsAs(const CollectiveView& view, const Collective& known) {
   // Another one would have to be looked at here.
   static_assert(sizeof(CollectiveView) == 128);
   return view.kind == known.kind && view.reduce_op == known.reduce_op &&
-         view.root == known.root && view.factor == known.factor &&
-         view.timeout.count() >= 0 && AreAlike(known.tensors, view.tensors) &&
+         view.root == known.root && view.timeout.count() >= 0 &&
+         AreAlike(known.tensors, view.tensors) &&
          AreAlike(known.inputs, view.inputs) &&
          AreAlike(known.outputs, view.outputs) &&
          (view.kind != CollectiveKind::kAllToAllSingle ||
@@ -82,6 +83,7 @@ Collective* Plans::Find(const CollectiveView& view) {
       Move(view.outputs, collective.outputs)) {
     planned->plan.is_valid = false;
   }
+  collective.factor = view.factor;
   // The group's default stands there if that is zero.
   collective.timeout = view.timeout;
   return &collective;

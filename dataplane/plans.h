@@ -15,8 +15,8 @@ namespace muster::dataplane {
 // Plans knows the collectives that a group has run: most programs run a few
 // again and again, and to check one, and to find out how it goes, takes longer
 // than a small one takes to run. What is looked for is all that a caller says
-// of it but where its tensors are: what depends on that must be found out
-// again.
+// of it but where its tensors are, its factor and its timeout: what depends on
+// where tensors are must be found out again.
 //
 // A table of a few, by hash: who comes twice in a row takes the place of who
 // was there. Used with the group's lock held.

@@ -1,6 +1,7 @@
 #include "dataplane/plans.h"
 
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -131,9 +132,6 @@ TEST_F(PlansTest, WhatDiffersInAnythingElseIsAnother) {
   view.reduce_op = ReduceOp::kMax;
   EXPECT_EQ(Find(view), nullptr);
   view = Reduction();
-  view.factor = 3;
-  EXPECT_EQ(Find(view), nullptr);
-  view = Reduction();
   view.root = 0;
   EXPECT_EQ(Find(view), nullptr);
   view = Reduction();
@@ -155,6 +153,18 @@ TEST_F(PlansTest, SplitsCount) {
   view.output_splits = {};
   EXPECT_EQ(Find(view), nullptr);
   EXPECT_NE(Find(Exchange()), nullptr);
+}
+
+TEST_F(PlansTest, TheFactorIsThatOfTheCall) {
+  NoteTwice(Reduction());
+  CollectiveView view = Reduction();
+  for (const double factor : {3.0, 0.0, -0.0}) {
+    view.factor = factor;
+    const Collective* const known = Find(view);
+    ASSERT_NE(known, nullptr);
+    EXPECT_EQ(known->factor, factor);
+    EXPECT_EQ(std::signbit(known->factor), std::signbit(factor));
+  }
 }
 
 TEST_F(PlansTest, TheTimeoutIsThatOfTheCall) {

@@ -17,6 +17,7 @@ class Guarding : public BackendDecorator {
   Guarding(std::unique_ptr<Backend> inner, std::string group_name);
 
   absl::Status Supports(const Collective& collective) const override;
+  bool looks_where_tensors_are() const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
   Ending Run(const Collective& collective, ReleasableLock& order) override;
   void BeginTogether() override;

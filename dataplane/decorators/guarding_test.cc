@@ -28,6 +28,9 @@ class BadBackend : public FakeBackend {
   void Refused(const Collective&, const absl::Status&) override {
     throw std::runtime_error("no");
   }
+  bool looks_where_tensors_are() const override {
+    throw std::runtime_error("cannot say");
+  }
   void Abort(absl::Status) override { throw std::runtime_error("no"); }
 };
 
@@ -57,6 +60,8 @@ TEST(GuardingTest, WhatABackendDoesWrongFailsTheCollective) {
   EXPECT_EQ(
       guarding.Supports(Of(CollectiveKind::kBarrier)),
       absl::InternalError("backend \"fake\": Supports threw: cannot say"));
+  // It is asked again then.
+  EXPECT_TRUE(guarding.looks_where_tensors_are());
   Mutex mutex;
   {
     ReleasableLock order(mutex);
@@ -78,6 +83,8 @@ TEST(GuardingTest, WhatItDoesRightPasses) {
   inner.supports = absl::UnimplementedError("not that");
   Guarding guarding(std::move(fake), "tp0");
   EXPECT_EQ(guarding.Supports(Of(CollectiveKind::kBarrier)), inner.supports);
+  inner.looks = false;
+  EXPECT_FALSE(guarding.looks_where_tensors_are());
   const auto work = guarding.Start(Of(CollectiveKind::kBarrier));
   EXPECT_EQ(work, inner.works.at(0));
   guarding.Refused(Of(CollectiveKind::kBarrier), absl::OkStatus());

@@ -171,6 +171,11 @@ struct alignas(64) FlightRecorder::Outline {
 struct FlightRecorder::GroupRecord {
   // Of the newest collective that came so far; -1: none.
   struct Last {
+    // Threads may tell of two in another order than they ended.
+    void Reach(int64_t next, int64_t its_elements) {
+      if (next > sequence) *this = {next, its_elements};
+    }
+
     int64_t sequence = -1;
     int64_t elements = -1;
   };
@@ -369,8 +374,8 @@ void FlightRecorder::AddCompleted(GroupRecord& group,
   entry.started_ns = ran ? created_ns : now_ns;
   entry.completed_ns = std::max(now_ns, entry.started_ns);
   if (!outline.point_to_point) {
-    group.started = {entry.collective_sequence, outline.elements};
-    group.completed = {entry.collective_sequence, outline.elements};
+    group.started.Reach(entry.collective_sequence, outline.elements);
+    group.completed.Reach(entry.collective_sequence, outline.elements);
   }
   StartFirst(group, now_ns);
 }
@@ -404,7 +409,7 @@ void FlightRecorder::Complete(GroupRecord& group, int64_t record,
       entry->completed_ns = std::max(now_ns, entry->started_ns);
       const Outline& outline = *entry->outline;
       if (!outline.point_to_point) {
-        group.completed = {entry->collective_sequence, outline.elements};
+        group.completed.Reach(entry->collective_sequence, outline.elements);
       }
     } else {
       entry->error = std::move(error);

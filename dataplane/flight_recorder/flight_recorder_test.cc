@@ -223,6 +223,17 @@ TEST(FlightRecorderTest, OneStepWritesAWholeRecord) {
   }
 }
 
+// Of two threads the one whose collective ended first may say so last.
+TEST(FlightRecorderTest, WhatCompletedLastStays) {
+  FlightRecorder recorder(10);
+  const auto group = recorder.AddGroup({.name = "g"});
+  const Instant now = Clock::now();
+  const int64_t first = recorder.Add(*group, {.started = now, .sequence = 1});
+  recorder.AddCompleted(*group, {.started = now, .sequence = 2}, now);
+  recorder.Complete(*group, first, absl::OkStatus(), now);
+  EXPECT_THAT(recorder.ToJson(), HasSubstr("\"last_completed_collective\":2,"));
+}
+
 // Its end may be told by another clock than its beginning.
 TEST(FlightRecorderTest, NothingEndsBeforeItHasStarted) {
   for (const bool in_one_step : {true, false}) {

@@ -92,9 +92,9 @@ std::string Engine::LabelOf(const Collective& collective) const {
   return absl::StrCat(collective.Label(), " on group \"", group_name_, "\"");
 }
 
-bool Engine::Enqueue(Job job) {
-  const Instant deadline = job.collective->deadline;
-  jobs_.push_back(std::move(job));
+bool Engine::Enqueue(std::list<Job>& job) {
+  const Instant deadline = job.front().collective->deadline;
+  jobs_.splice(jobs_.end(), job);
   ++started_;
   return next_look_ == Instant::max() || deadline < next_look_;
 }
@@ -102,6 +102,7 @@ bool Engine::Enqueue(Job job) {
 std::shared_ptr<Work> Engine::Start(const Collective& collective) {
   if (IsPointToPoint(collective.kind)) return StartPointToPoint(collective);
   auto work = std::make_shared<QueuedWork>(collective);
+  std::list<Job> job = {{&work->collective(), work}};
   absl::Status aborted;
   bool wake_executor = false;
   bool wake_watchdog = false;
@@ -109,7 +110,7 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
     MutexLock lock(mutex_);
     aborted = abort_cause_;
     if (aborted.ok()) {
-      wake_watchdog = Enqueue({&work->collective(), work});
+      wake_watchdog = Enqueue(job);
       wake_executor = !running_;
     }
   }
@@ -136,7 +137,8 @@ Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
   // Nobody sees it before the lock is let go: one that ends before that, as
   // most small ones do, is never queued.
   const auto let_go = [&] {
-    const bool wake_watchdog = Enqueue({&collective});
+    callers_job_.front().collective = &collective;
+    const bool wake_watchdog = Enqueue(callers_job_);
     // Keeps the executor from it.
     running_ = true;
     if (wake_watchdog) watchdog_wakes_.NotifyOne();
@@ -213,7 +215,11 @@ void Engine::EndFirst(const Job& job, const absl::Status& status,
   if (is_of_executor) job.work->Complete(status);
   MutexLock lock(mutex_);
   running_ = false;
-  jobs_.pop_front();
+  if (is_of_executor) {
+    jobs_.pop_front();
+  } else {
+    callers_job_.splice(callers_job_.begin(), jobs_, jobs_.begin());
+  }
   // An idle group that is aborted is closed by the watchdog.
   if (!abort_cause_.ok()) watchdog_wakes_.NotifyOne();
   if (!is_of_executor && (!jobs_.empty() || stopping_)) {

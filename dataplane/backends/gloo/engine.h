@@ -2,7 +2,7 @@
 #define MUSTER_DATAPLANE_BACKENDS_GLOO_ENGINE_H_
 
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -101,8 +101,8 @@ class Engine {
   };
 
   std::shared_ptr<Work> StartPointToPoint(const Collective& collective);
-  // Queues it, unless the group is aborted. True: the watchdog has to know.
-  bool Enqueue(Job job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Queues `job`, the one there is. True: the watchdog has to know.
+  bool Enqueue(std::list<Job>& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunExecutor();
   void RunWatchdog();
   // Runs the first job. Lets go of the lock meanwhile.
@@ -144,7 +144,10 @@ class Engine {
   CondVar executor_wakes_;
   CondVar watchdog_wakes_;
   // The first one is running if `running_`.
-  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::list<Job> jobs_ ABSL_GUARDED_BY(mutex_);
+  // The place of the one that its caller runs, while that is not queued: it
+  // must not fail for want of memory when it already runs.
+  std::list<Job> callers_job_ ABSL_GUARDED_BY(mutex_) = std::list<Job>(1);
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
   // How many were queued.
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;

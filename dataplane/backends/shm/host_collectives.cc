@@ -82,11 +82,12 @@ absl::Status HostCollectives::Run(const Collective& collective,
     shop_.LetOthersStart();
     done = Rehearse();
   }
-  shop_.order = nullptr;
-  if (!done.ok()) return done;
   // All that was needed had come, but the collective has failed elsewhere: a
   // group ends on all ranks or on none.
-  const int failed = board_.FindFailed();
+  const int failed = done.ok() ? board_.FindFailed() : -1;
+  // Who has gone says why, which may take a moment.
+  if (failed >= 0) shop_.LetOthersStart();
+  shop_.order = nullptr;
   return failed < 0 ? done : shop_.mesh.Gone(failed);
 }
 
