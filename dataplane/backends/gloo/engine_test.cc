@@ -17,6 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "dataplane/backends/gloo/bare_mesh.h"
 #include "dataplane/culprit.h"
 #include "gtest/gtest.h"
 
@@ -60,22 +61,11 @@ struct Network {
   }
 };
 
-class FakeMesh : public Mesh {
+class FakeMesh : public BareMesh {
  public:
   explicit FakeMesh(std::shared_ptr<Network> network)
-      : Mesh(/*rank=*/0, /*world_size=*/2), network_(std::move(network)) {}
+      : BareMesh(/*rank=*/0, /*world_size=*/2), network_(std::move(network)) {}
 
-  std::unique_ptr<Buffer> CreateBuffer(void*, size_t) override {
-    return nullptr;
-  }
-  std::unique_ptr<Buffer> CreateGlooBuffer(void*, size_t) override {
-    return nullptr;
-  }
-  std::unique_ptr<Buffer> CreateQuietBuffer(void*, size_t) override {
-    return nullptr;
-  }
-
-  absl::Status OpenQuiet(int) override { return absl::OkStatus(); }
   // The peer answers with what it was sent: the same collective.
   absl::Status Write(int peer, const void* head, size_t head_bytes, const void*,
                      size_t) override {

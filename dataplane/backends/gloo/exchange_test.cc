@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "dataplane/backends/gloo/bare_mesh.h"
 #include "dataplane/culprit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,20 +23,10 @@ namespace {
 
 using ::testing::ElementsAre;
 
-class TapeMesh : public Mesh {
+class TapeMesh : public BareMesh {
  public:
-  TapeMesh() : Mesh(/*rank=*/0, /*world_size=*/2) {}
+  TapeMesh() : BareMesh(/*rank=*/0, /*world_size=*/2) {}
 
-  std::unique_ptr<Buffer> CreateBuffer(void*, size_t) override {
-    return nullptr;
-  }
-  std::unique_ptr<Buffer> CreateGlooBuffer(void*, size_t) override {
-    return nullptr;
-  }
-  std::unique_ptr<Buffer> CreateQuietBuffer(void*, size_t) override {
-    return nullptr;
-  }
-  absl::Status OpenQuiet(int) override { return absl::OkStatus(); }
   absl::Status Write(int, const void*, size_t, const void* body,
                      size_t body_bytes) override {
     tape_.push_back(absl::StrCat(

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "dataplane/backends/gloo/bare_mesh.h"
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/mesh.h"
 #include "dataplane/backends/gloo/part_mesh.h"
@@ -151,9 +152,9 @@ INSTANTIATE_TEST_SUITE_P(Hosts, TwoLevelsTest,
                          ::testing::Values("0011", "0110", "0012"));
 
 // Of three ranks, of which the last one, on another host, sends nothing.
-class SilentMesh : public gloo_internal::Mesh {
+class SilentMesh : public gloo_internal::BareMesh {
  public:
-  explicit SilentMesh(int rank) : Mesh(rank, /*world_size=*/3) {}
+  explicit SilentMesh(int rank) : BareMesh(rank, /*world_size=*/3) {}
 
   // Who waits for it has this error.
   void Break(const absl::Status& failure) {
@@ -162,16 +163,6 @@ class SilentMesh : public gloo_internal::Mesh {
     changed_.NotifyAll();
   }
 
-  std::unique_ptr<Buffer> CreateBuffer(void*, size_t) override {
-    return nullptr;
-  }
-  std::unique_ptr<Buffer> CreateGlooBuffer(void*, size_t) override {
-    return nullptr;
-  }
-  std::unique_ptr<Buffer> CreateQuietBuffer(void*, size_t) override {
-    return nullptr;
-  }
-  absl::Status OpenQuiet(int) override { return absl::OkStatus(); }
   absl::Status Write(int, const void*, size_t, const void*, size_t) override {
     return absl::OkStatus();
   }
