@@ -1,0 +1,109 @@
+#include "dataplane/mutex.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dataplane/instant.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+// Its state, as the third word of its file says: 'S' is asleep.
+char StateOf(int64_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t end = text.rfind(')');
+  return end + 2 < text.size() ? text[end + 2] : '?';
+}
+
+void AwaitAsleep(const std::atomic<int64_t>& thread) {
+  while (thread == 0 || StateOf(thread) != 'S') std::this_thread::yield();
+}
+
+TEST(MutexTest, OneThreadHasIt) {
+  constexpr int kThreads = 4;
+  constexpr int kTimes = 20000;
+  Mutex mutex;
+  int64_t count = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int time = 0; time < kTimes; ++time) {
+        MutexLock lock(mutex);
+        ++count;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(count, kThreads * kTimes);
+}
+
+TEST(MutexTest, TryLockTakesItIfItIsFree) {
+  Mutex mutex;
+  ASSERT_TRUE(mutex.TryLock());
+  EXPECT_FALSE(mutex.TryLock());
+  mutex.Unlock();
+  EXPECT_TRUE(mutex.TryLock());
+  mutex.Unlock();
+}
+
+// Nobody looks whether it is free who is asleep: the first has to wake the
+// second.
+TEST(MutexTest, AllWhoSleepGetIt) {
+  Mutex mutex;
+  mutex.Lock();
+  std::atomic<int64_t> ids[2] = {};
+  std::vector<std::thread> threads;
+  for (std::atomic<int64_t>& id : ids) {
+    threads.emplace_back([&] {
+      id = syscall(SYS_gettid);
+      MutexLock lock(mutex);
+    });
+  }
+  for (const std::atomic<int64_t>& id : ids) AwaitAsleep(id);
+  mutex.Unlock();
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(CondVarTest, WhoWaitsLetsTheMutexGoAndIsWoken) {
+  Mutex mutex;
+  CondVar changed;
+  bool is_set = false;
+  std::atomic<int64_t> id = 0;
+  std::thread waits([&] {
+    id = syscall(SYS_gettid);
+    MutexLock lock(mutex);
+    while (!is_set) changed.Wait(mutex);
+  });
+  AwaitAsleep(id);
+  {
+    MutexLock lock(mutex);
+    is_set = true;
+    changed.NotifyOne();
+  }
+  waits.join();
+}
+
+TEST(CondVarTest, AWaitEndsAtItsDeadline) {
+  Mutex mutex;
+  CondVar changed;
+  MutexLock lock(mutex);
+  const Instant deadline = Clock::now() + std::chrono::milliseconds(10);
+  while (changed.WaitUntil(mutex, deadline)) continue;
+  EXPECT_GE(Clock::now(), deadline);
+  // It has it again.
+  EXPECT_FALSE(mutex.TryLock());
+}
+
+}  // namespace
+}  // namespace muster::dataplane
