@@ -108,9 +108,17 @@ class CollectiveSeries final : public Metrics::Series {
            elapsed.count() > kDurationBounds[bucket]) {
       ++bucket;
     }
-    buckets_[bucket].fetch_add(1, std::memory_order_relaxed);
-    nanoseconds_.fetch_add(elapsed.count(), std::memory_order_relaxed);
-    bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    const auto nanoseconds = static_cast<uint64_t>(elapsed.count());
+    if (is_counting_.test_and_set(std::memory_order_acquire)) {
+      together_.buckets[bucket].fetch_add(1, std::memory_order_relaxed);
+      together_.nanoseconds.fetch_add(nanoseconds, std::memory_order_relaxed);
+      together_.bytes.fetch_add(bytes, std::memory_order_relaxed);
+      return;
+    }
+    Add(alone_.buckets[bucket], 1);
+    Add(alone_.nanoseconds, nanoseconds);
+    Add(alone_.bytes, bytes);
+    is_counting_.clear(std::memory_order_release);
   }
 
   // What there is of it.
@@ -121,8 +129,8 @@ class CollectiveSeries final : public Metrics::Series {
     }
     prometheus::ClientMetric durations = Labelled({});
     uint64_t count = 0;
-    for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-      count += buckets_[bucket].load(std::memory_order_relaxed);
+    for (size_t bucket = 0; bucket <= kDurationBounds.size(); ++bucket) {
+      count += Sum(alone_.buckets[bucket], together_.buckets[bucket]);
       const double bound =
           bucket == kDurationBounds.size()
               ? std::numeric_limits<double>::infinity()
@@ -133,15 +141,34 @@ class CollectiveSeries final : public Metrics::Series {
     AddCount(absl::StatusCode::kOk, count, families);
     durations.histogram.sample_count = count;
     durations.histogram.sample_sum =
-        static_cast<double>(nanoseconds_.load(std::memory_order_relaxed)) / 1e9;
+        static_cast<double>(Sum(alone_.nanoseconds, together_.nanoseconds)) /
+        1e9;
     families.durations.metric.push_back(std::move(durations));
     prometheus::ClientMetric bytes = Labelled({});
     bytes.counter.value =
-        static_cast<double>(bytes_.load(std::memory_order_relaxed));
+        static_cast<double>(Sum(alone_.bytes, together_.bytes));
     families.bytes.metric.push_back(std::move(bytes));
   }
 
  private:
+  using Count = std::atomic<uint64_t>;
+  // Of those that succeeded: how many, by bucket of kDurationBounds; and sums.
+  struct Counts {
+    std::array<Count, kDurationBounds.size() + 1> buckets = {};
+    Count nanoseconds = 0;
+    Count bytes = 0;
+  };
+
+  // Of one that nobody else adds to meanwhile.
+  static void Add(Count& count, uint64_t more) {
+    count.store(count.load(std::memory_order_relaxed) + more,
+                std::memory_order_relaxed);
+  }
+  static uint64_t Sum(const Count& a, const Count& b) {
+    return a.load(std::memory_order_relaxed) +
+           b.load(std::memory_order_relaxed);
+  }
+
   prometheus::ClientMetric Labelled(absl::string_view code) const {
     prometheus::ClientMetric metric;
     metric.label.push_back({"backend", backend_});
@@ -158,10 +185,11 @@ class CollectiveSeries final : public Metrics::Series {
 
   const std::string op_;
   const std::string backend_;
-  // Of those that succeeded: how many, by bucket of kDurationBounds; and sums.
-  std::array<std::atomic<uint64_t>, kDurationBounds.size() + 1> buckets_ = {};
-  std::atomic<int64_t> nanoseconds_ = 0;
-  std::atomic<uint64_t> bytes_ = 0;
+  // Whoever finds nobody else counting does so in `alone_`, where an addition
+  // takes a third of the time.
+  std::atomic_flag is_counting_;
+  Counts alone_;
+  Counts together_;
   mutable std::mutex mutex_;
   std::map<absl::StatusCode, uint64_t> failed_;
 };

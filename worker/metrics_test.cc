@@ -7,7 +7,9 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -87,6 +89,32 @@ TEST(MetricsTest, CountsCollectivesBytesAndSeconds) {
   EXPECT_THAT(text,
               HasSubstr("muster_dataplane_collective_duration_seconds_sum{"
                         "backend=\"gloo\",op=\"all_reduce\"} 0.75\n"));
+}
+
+// Of groups on threads of their own, that have one series.
+TEST(MetricsTest, CountsEachOfThoseThatCompleteAtOnce) {
+  constexpr int kThreads = 4;
+  constexpr int kTimes = 20000;
+  const auto metrics = Metrics::Create();
+  Metrics::Series& series = metrics->SeriesOf("all_reduce", "shm");
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int time = 0; time < kTimes; ++time) {
+        series.Finished(4, nanoseconds(50), absl::StatusCode::kOk);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::string text = metrics->Render();
+  EXPECT_THAT(text,
+              HasSubstr("muster_dataplane_collectives_total{backend="
+                        "\"shm\",code=\"OK\",op=\"all_reduce\"} 80000\n"));
+  EXPECT_THAT(text, HasSubstr("muster_dataplane_collective_bytes_total{"
+                              "backend=\"shm\",op=\"all_reduce\"} 320000\n"));
+  EXPECT_THAT(text,
+              HasSubstr("muster_dataplane_collective_duration_seconds_sum{"
+                        "backend=\"shm\",op=\"all_reduce\"} 0.004\n"));
 }
 
 // A duration that is a bound counts below it.
