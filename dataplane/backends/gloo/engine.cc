@@ -123,16 +123,23 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
   return work;
 }
 
+inline absl::Status Engine::RunNow(const Collective& collective,
+                                   ReleasableLock* order) {
+  const bool is_short = shortcut_ != nullptr && shortcut_->Takes(collective);
+  absl::Status status = Guarded([&] {
+    if (is_short) return shortcut_->Run(collective, order);
+    if (order != nullptr) order->Release();
+    return RunOnConnections(collective);
+  });
+  return status.ok() ? status : FailNow(collective, status, order);
+}
+
 // One that ends with `order` held nobody has seen: the lock was held, too.
 Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
   ReleasableLock lock(mutex_);
   if (!abort_cause_.ok() || !jobs_.empty()) {
     lock.Release();
-    order.CallLast();
-    const std::shared_ptr<Work> work = Start(collective);
-    order.Release();
-    absl::Status status = work->Wait();
-    return {std::move(status), Clock::now()};
+    return RunInTurn(collective, order);
   }
   // Nobody sees it before the lock is let go: one that ends before that, as
   // most small ones do, is never queued.
@@ -145,8 +152,7 @@ Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
     lock.Release();
   };
   order.ReleaseWith(let_go);
-  // Guarded, also what it says of a failure: the lock has to be taken again.
-  absl::Status status = Guarded([&] { return RunNow(collective, &order); });
+  absl::Status status = RunNow(collective, &order);
   if (status.ok() && order.is_held()) {
     order.KeepInner();
     return {std::move(status), QuickNow()};
@@ -155,6 +161,14 @@ Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
   order.Release();
   // It is the first until it is taken away.
   EndFirst({&collective}, status, /*has_begun=*/true);
+  return {std::move(status), Clock::now()};
+}
+
+Ending Engine::RunInTurn(const Collective& collective, ReleasableLock& order) {
+  order.CallLast();
+  const std::shared_ptr<Work> work = Start(collective);
+  order.Release();
+  absl::Status status = work->Wait();
   return {std::move(status), Clock::now()};
 }
 
@@ -195,7 +209,7 @@ void Engine::RunFirst() {
   mutex_.Unlock();
   const bool begins = status.ok();
   if (begins) {
-    status = Guarded([&] { return RunNow(*job.collective, nullptr); });
+    status = RunNow(*job.collective, nullptr);
   }
   EndFirst(job, status, /*has_begun=*/begins);
   mutex_.Lock();
@@ -285,20 +299,18 @@ absl::Status Engine::RunOnConnections(const Collective& collective) {
   return absl::InternalError("no such kind");
 }
 
-absl::Status Engine::RunNow(const Collective& collective,
-                            ReleasableLock* order) {
-  const bool is_short = shortcut_ != nullptr && shortcut_->Takes(collective);
-  absl::Status status = Guarded([&] {
-    if (is_short) return shortcut_->Run(collective, order);
+absl::Status Engine::FailNow(const Collective& collective,
+                             const absl::Status& failure,
+                             ReleasableLock* order) {
+  // Also what is said of a failure may throw, and the lock has to be taken
+  // again.
+  return Guarded([&] {
+    // What follows takes it.
     if (order != nullptr) order->Release();
-    return RunOnConnections(collective);
+    Fail(collective, failure);
+    // The first abort's cause is the group's error, word for word.
+    return mesh_->abort_cause();
   });
-  if (status.ok()) return status;
-  // What follows takes the lock.
-  if (order != nullptr) order->Release();
-  Fail(collective, status);
-  // The first abort's cause is the group's error, word for word.
-  return mesh_->abort_cause();
 }
 
 Instant Engine::NextLook(Instant now) const {

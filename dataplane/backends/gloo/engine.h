@@ -111,7 +111,12 @@ class Engine {
   // away. `has_begun`: another rank may know of it.
   void EndFirst(const Job& job, const absl::Status& status, bool has_begun)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Run, of one that others are before.
+  Ending RunInTurn(const Collective& collective, ReleasableLock& order);
+  // What they throw is a status.
   absl::Status RunNow(const Collective& collective, ReleasableLock* order);
+  absl::Status FailNow(const Collective& collective,
+                       const absl::Status& failure, ReleasableLock* order);
   absl::Status RunOnConnections(const Collective& collective);
   // Takes leave of the peers and closes the connections of a group that has
   // failed, once. The caller is the one that runs collectives, or nobody does.

@@ -76,6 +76,7 @@ size_t Board::BytesFor(int world_size) {
 Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
              std::function<void(int)> waits_for)
     : places_(static_cast<Place*>(memory)),
+      own_(places_[rank]),
       rank_(rank),
       world_size_(world_size),
       traits_(traits),
@@ -118,7 +119,7 @@ Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
 
 bool Board::IsWantedHere(uint64_t round) {
   const auto processor = static_cast<uint32_t>(sched_getcpu() + 1);
-  Bell& own = places_[rank_].bell;
+  Bell& own = own_.bell;
   if (own.processor.load(std::memory_order_relaxed) != processor) {
     own.processor.store(processor, std::memory_order_relaxed);
   }
@@ -171,8 +172,8 @@ void Board::Spread(int peer) {
   // It takes a while to find out.
   if (traits_.is_crowded) next_move_ = Clock::now() + kMovePeriod;
   const int processor = sched_getcpu();
-  places_[rank_].bell.processor.store(static_cast<uint32_t>(processor + 1),
-                                      std::memory_order_relaxed);
+  own_.bell.processor.store(static_cast<uint32_t>(processor + 1),
+                            std::memory_order_relaxed);
   if (processor < 0 || processor >= CPU_SETSIZE) return;
   cpu_set_t taken;
   const bool is_wanted = traits_.is_crowded ? HasFewer(processor, taken)
@@ -180,8 +181,8 @@ void Board::Spread(int peer) {
   if (!is_wanted || !MoveAway(taken)) return;
   ++moves_;
   next_move_ = Clock::now() + kMovePeriod;
-  places_[rank_].bell.processor.store(static_cast<uint32_t>(sched_getcpu() + 1),
-                                      std::memory_order_relaxed);
+  own_.bell.processor.store(static_cast<uint32_t>(sched_getcpu() + 1),
+                            std::memory_order_relaxed);
 }
 
 bool Board::IsLeftTo(int peer, int processor, cpu_set_t& taken) const {
@@ -215,7 +216,7 @@ bool Board::HasFewer(int processor, cpu_set_t& taken) const {
 }
 
 void Board::Sleep(int peer, uint64_t round) {
-  Bell& bell = places_[rank_].bell;
+  Bell& bell = own_.bell;
   // Before it can be rung.
   const uint32_t rings = bell.rings.load(std::memory_order_acquire);
   bell.is_asleep.store(1, std::memory_order_relaxed);
@@ -240,7 +241,7 @@ void Board::Sleep(int peer, uint64_t round) {
 }
 
 bool Board::IsRungWithin(std::chrono::nanoseconds time, uint32_t rings) {
-  std::atomic<uint32_t>& own = places_[rank_].bell.rings;
+  std::atomic<uint32_t>& own = own_.bell.rings;
   const Clock::time_point until = Clock::now() + time;
   while (own.load(std::memory_order_acquire) == rings) {
     if (time <= time.zero()) return false;
@@ -260,24 +261,13 @@ void Board::Ring(int peer) {
 
 void Board::Leave(bool has_failed) {
   uint32_t here = 0;
-  places_[rank_].bell.has_left.compare_exchange_strong(
+  own_.bell.has_left.compare_exchange_strong(
       here, has_failed ? kFailed : kInPeace, std::memory_order_release,
       std::memory_order_relaxed);
   // Who sleeps sees it, or is seen. And what its owner writes to a tensor from
   // now on comes after it, for who reads that and then asks FindFailed.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   RingSleepers();
-}
-
-int Board::FindFailed() const {
-  std::atomic_thread_fence(std::memory_order_acquire);
-  for (int peer = 0; peer < world_size_; ++peer) {
-    if (places_[peer].bell.has_left.load(std::memory_order_acquire) ==
-        kFailed) {
-      return peer;
-    }
-  }
-  return -1;
 }
 
 void Board::Wake() {

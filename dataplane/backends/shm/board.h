@@ -102,8 +102,8 @@ class Board {
   // and in Await, nothing more may be begun.
   Outcome Open(size_t bytes);
   std::byte* shows() { return own_bytes_; }
-  std::byte* head() { return NoteOf(rank_, round_).head; }
-  std::byte* tail() { return NoteOf(rank_, round_).tail; }
+  std::byte* head() { return own_note_->head; }
+  std::byte* tail() { return own_note_->tail; }
 
   // Shows it.
   void Post();
@@ -130,7 +130,16 @@ class Board {
 
   // A rank that has left because it has failed; -1: there is none. It may have
   // posted all that others needed of it.
-  int FindFailed() const;
+  int FindFailed() const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    for (int peer = 0; peer < world_size_; ++peer) {
+      if (places_[peer].bell.has_left.load(std::memory_order_acquire) ==
+          kFailed) {
+        return peer;
+      }
+    }
+    return -1;
+  }
 
   // Ends what waits here, and everything later. From any thread.
   void Wake();
@@ -222,6 +231,7 @@ class Board {
   void RingSleepers();
 
   Place* const places_;
+  Place& own_;
   const int rank_;
   const int world_size_;
   const BoardTraits traits_;
@@ -229,8 +239,9 @@ class Board {
 
   // The round that this rank is in, from 1.
   uint64_t round_ = 0;
-  // Where what it shows in it stands: kHere, or the number of a slot; and that
-  // itself.
+  // Its note in it. Where what it shows stands: kHere, or the number of a slot;
+  // and that itself.
+  Note* own_note_ = nullptr;
   uint64_t own_place_ = kHere;
   std::byte* own_bytes_ = nullptr;
   // By slot: the round that it was used in last. The one to be used next.
@@ -251,12 +262,13 @@ inline Board::Outcome Board::Open(size_t bytes) {
   ++round_;
   // That others have posted it, and read what was before.
   uint64_t needed = round_ < kNotes ? 0 : round_ - kNotes + 1;
+  own_note_ = &own_.notes[round_ % kNotes];
   if (bytes <= kNoteBytes) {
     own_place_ = kHere;
-    own_bytes_ = NoteOf(rank_, round_).bytes;
+    own_bytes_ = own_note_->bytes;
   } else {
     own_place_ = next_slot_;
-    own_bytes_ = places_[rank_].slots[own_place_].bytes;
+    own_bytes_ = own_.slots[own_place_].bytes;
     uint64_t& last = slot_rounds_[own_place_];
     if (last > 0) needed = std::max(needed, last + 1);
     last = round_;
@@ -280,8 +292,7 @@ inline void Board::RingSleepers() {
 }
 
 inline void Board::Post() {
-  NoteOf(rank_, round_)
-      .posted.store(round_ * 4 + own_place_, std::memory_order_release);
+  own_note_->posted.store(round_ * 4 + own_place_, std::memory_order_release);
   seen_[rank_] = round_;
   // For the compiler. The processor may look first: see kNapTime.
   std::atomic_signal_fence(std::memory_order_seq_cst);

@@ -63,21 +63,44 @@ HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
             .regions = RegionFinder(*regions_),
             .reads_memory = traits.reads_memory} {}
 
+inline HostCollectives::Memo* HostCollectives::MemoOf(
+    const Collective& collective) {
+  if (collective.plan == nullptr) return nullptr;
+  std::unique_ptr<Plan::Memo>& memo = collective.plan->of_backend;
+  if (memo == nullptr) memo.reset(new (std::nothrow) Memo(collective));
+  return static_cast<Memo*>(memo.get());
+}
+
+inline absl::Status HostCollectives::RunOrdinary(const Collective& collective,
+                                                 Algorithm ordinary) {
+  // What an all_to_all has to move it sees in its first round: unless that goes
+  // better from tensor to tensor, and can, it is staged.
+  absl::StatusOr<bool> done =
+      RunStaged(shop_, collective, ordinary, [&](size_t known) {
+        return Reads(ordinary) ||
+               !Reads(Select(collective.kind, Memory::kOrdinary, known));
+      });
+  if (!done.ok()) return std::move(done).status();
+  return *done ? absl::OkStatus() : RunAfterAll(collective, ordinary);
+}
+
 absl::Status HostCollectives::Run(const Collective& collective,
                                   ReleasableLock* order) {
   shop_.order = order;
   Memo* const memo = MemoOf(collective);
+  uint64_t digest = 0;
   if (memo == nullptr) {
-    shop_.header = NoteHeader::Of(collective);
+    shop_.Say(collective);
+    digest = History::DigestOf(shop_.made);
   } else {
-    shop_.header = memo->header;
-    shop_.header.sequence = collective.sequence;
+    shop_.Say(memo->header, collective.sequence);
+    digest = memo->digest;
   }
   const bool is_known = memo != nullptr && memo->staged_by.has_value() &&
                         (memo->ignores_regions || !regions_->any());
   absl::Status done = is_known ? RunOrdinary(collective, *memo->staged_by)
                                : RunOneWay(collective, memo);
-  shop_.history.Add(shop_.header);
+  shop_.history.Add(*shop_.header, shop_.sequence, digest);
   if (done.ok() && dependent_bytes_ >= rehearsal_bytes_) {
     shop_.LetOthersStart();
     done = Rehearse();
@@ -88,14 +111,17 @@ absl::Status HostCollectives::Run(const Collective& collective,
   // Who has gone says why, which may take a moment.
   if (failed >= 0) shop_.LetOthersStart();
   shop_.order = nullptr;
-  return failed < 0 ? done : shop_.mesh.Gone(failed);
+  if (failed >= 0) return shop_.mesh.Gone(failed);
+  return done;
 }
 
-HostCollectives::Memo* HostCollectives::MemoOf(const Collective& collective) {
-  if (collective.plan == nullptr) return nullptr;
-  std::unique_ptr<Plan::Memo>& memo = collective.plan->of_backend;
-  if (memo == nullptr) memo.reset(new (std::nothrow) Memo(collective));
-  return static_cast<Memo*>(memo.get());
+absl::Status HostCollectives::RunAfterAll(const Collective& collective,
+                                          Algorithm ordinary) {
+  const absl::StatusOr<bool> done =
+      RunSingleCopy(shop_, collective, Where::kAnywhere);
+  if (!done.ok() || *done) return done.status();
+  return RunStaged(shop_, collective, ordinary, [](size_t) { return true; })
+      .status();
 }
 
 absl::Status HostCollectives::Rehearse() {
@@ -166,22 +192,6 @@ absl::Status HostCollectives::RunOneWay(const Collective& collective,
   }
   if (!done.ok() || *done) return done.status();
   return RunOrdinary(collective, ordinary);
-}
-
-absl::Status HostCollectives::RunOrdinary(const Collective& collective,
-                                          Algorithm ordinary) {
-  // What an all_to_all has to move it sees in its first round: unless that goes
-  // better from tensor to tensor, and can, it is staged.
-  absl::StatusOr<bool> done =
-      RunStaged(shop_, collective, ordinary, [&](size_t known) {
-        return Reads(ordinary) ||
-               !Reads(Select(collective.kind, Memory::kOrdinary, known));
-      });
-  if (!done.ok() || *done) return done.status();
-  done = RunSingleCopy(shop_, collective, Where::kAnywhere);
-  if (!done.ok() || *done) return done.status();
-  return RunStaged(shop_, collective, ordinary, [](size_t) { return true; })
-      .status();
 }
 
 }  // namespace muster::dataplane::shm_internal

@@ -57,9 +57,11 @@ class HostCollectives : public gloo_internal::Shortcut {
   // What a plan keeps.
   struct Memo : Plan::Memo {
     explicit Memo(const Collective& collective)
-        : header(NoteHeader::Of(collective)) {}
+        : header(NoteHeader::Of(collective)),
+          digest(History::DigestOf(header)) {}
     // But for the number.
     NoteHeader header;
+    const uint64_t digest;
     // By what it is staged if there is no symmetric memory, whatever ranks find
     // out later, if that is known.
     std::optional<Algorithm> staged_by = std::nullopt;
@@ -76,6 +78,8 @@ class HostCollectives : public gloo_internal::Shortcut {
   }
   // As `ordinary` says, which nothing in symmetric memory goes before.
   absl::Status RunOrdinary(const Collective& collective, Algorithm ordinary);
+  // The same of what is not to be staged, as one round of it has shown.
+  absl::Status RunAfterAll(const Collective& collective, Algorithm ordinary);
   Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
   Selected& LastSelected(CollectiveKind kind, Memory memory) {
     return selected_[static_cast<size_t>(kind)][memory == Memory::kSymmetric];

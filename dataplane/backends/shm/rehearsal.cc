@@ -39,7 +39,7 @@ struct Times {
 };
 
 absl::Status RunStaged(Workshop& shop, const Collective& collective) {
-  shop.header = NoteHeader::Of(collective);
+  shop.Say(collective);
   return RunStaged(shop, collective, Algorithm::kStaged,
                    [](size_t) { return true; })
       .status();

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
-#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,17 +15,16 @@ namespace muster::dataplane::shm_internal {
 
 using gloo_internal::Mismatch;
 
-void History::Add(const NoteHeader& header) {
-  last = header;
+uint64_t History::DigestOf(const NoteHeader& header) {
   const uint64_t what = uint64_t{header.kind} |
                         uint64_t{header.data_type} << 8 |
                         uint64_t{header.reduce_op} << 16 |
                         static_cast<uint64_t>(header.root) << 32;
-  // FNV-1a.
-  hash ^= 14695981039346656037u;
+  uint64_t digest = kBasis;
   for (const uint64_t part : {what, header.element_count, header.sizes_hash}) {
-    hash = (hash ^ part) * 1099511628211u;
+    digest = (digest ^ part) * kPrime;
   }
+  return digest;
 }
 
 absl::Status Rounds::StatusOf(Board::Outcome outcome) {
@@ -38,32 +36,24 @@ absl::Status Rounds::StatusOf(Board::Outcome outcome) {
     case Board::Outcome::kLeft:
       break;
   }
-  return shop_.mesh.Gone(shop_.board.left_peer());
+  return shop_.mesh.Gone(board_.left_peer());
 }
 
-void Rounds::Post(size_t rest) {
-  std::memcpy(shop_.board.head(), &head_, sizeof(head_));
-  std::memcpy(shop_.board.tail(), &shop_.history.last, sizeof(NoteHeader));
-  shop_.board.Post();
-  if (rest > kFewBytes) shop_.LetOthersStart();
-}
-
-absl::Status Rounds::CheckSame(int peer, uint64_t count, bool has_row) {
-  static_assert(std::has_unique_object_representations_v<Head>);
-  Head theirs;
-  std::memcpy(&theirs, shop_.board.shown_head(peer), sizeof(theirs));
-  Head ours = head_;
-  ours.header.element_count = count;
-  if (has_row && theirs.header.kind == ours.header.kind) {
-    theirs.header.element_count = RowOf(peer)[rank_];
+absl::Status Rounds::DifferenceOf(int peer, uint64_t count,
+                                  bool has_row) const {
+  NoteHeader theirs;
+  std::memcpy(&theirs, board_.shown_head(peer), sizeof(theirs));
+  NoteHeader ours = header_;
+  ours.sequence = shop_.sequence;
+  ours.element_count = count;
+  if (has_row && theirs.kind == ours.kind) {
+    theirs.element_count = CountFor(rank_, peer);
   }
-  if (theirs == ours) return absl::OkStatus();
-  if (theirs.header != ours.header) {
-    return Mismatch(RankInGroup(peer), RankInGroup(rank_), theirs.header,
-                    ours.header);
+  if (theirs != ours) {
+    return Mismatch(RankInGroup(peer), RankInGroup(rank_), theirs, ours);
   }
   NoteHeader last;
-  std::memcpy(&last, shop_.board.shown_tail(peer), sizeof(last));
+  std::memcpy(&last, board_.shown_tail(peer), sizeof(last));
   if (last != shop_.history.last) {
     return Mismatch(RankInGroup(peer), RankInGroup(rank_), last,
                     shop_.history.last);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -29,8 +30,19 @@ using gloo_internal::NoteHeader;
 
 // What a rank has run, by which others see whether they ran the same.
 struct History {
-  // Of one more.
-  void Add(const NoteHeader& header);
+  // Of what a header says, but for the number.
+  static uint64_t DigestOf(const NoteHeader& header);
+
+  // Of one more, with this number and its digest.
+  void Add(const NoteHeader& header, uint64_t sequence, uint64_t digest) {
+    last = header;
+    last.sequence = sequence;
+    hash = (hash ^ digest) * kPrime;
+  }
+
+  // Those of FNV-1a.
+  static constexpr uint64_t kBasis = 14695981039346656037u;
+  static constexpr uint64_t kPrime = 1099511628211u;
 
   uint64_t hash = 0;
   // The last one.
@@ -45,13 +57,26 @@ struct Workshop {
   RegionFinder regions;
   // All ranks read each other's memory.
   bool reads_memory = false;
-  // What all ranks say that they run.
-  NoteHeader header = {};
+  // What all ranks say that they run, and its number, which does not stand in
+  // `header`: a plan's, or `made`.
+  const NoteHeader* header = nullptr;
+  uint64_t sequence = 0;
+  NoteHeader made = {};
   // Kept from one collective to the next.
   std::vector<std::byte> scratch = {};
   History history = {};
   // Of the collective that runs, if its caller has it still: see Backend::Run.
   ReleasableLock* order = nullptr;
+
+  void Say(const NoteHeader& what, uint64_t number) {
+    header = &what;
+    sequence = number;
+  }
+  // Of a collective without a plan.
+  void Say(const Collective& collective) {
+    made = NoteHeader::Of(collective);
+    Say(made, collective.sequence);
+  }
 
   void LetOthersStart() {
     if (order != nullptr) std::exchange(order, nullptr)->Release();
@@ -73,8 +98,10 @@ class Rounds {
         element_bytes_(DataTypeBytes(collective.data_type())),
         element_bits_(std::countr_zero(element_bytes_)),
         shop_(shop),
+        board_(shop.board),
         collective_(collective),
-        head_{shop.header, shop.history.hash} {}
+        header_(*shop.header),
+        element_count_(header_.element_count) {}
 
  protected:
   // What a rank can show in a round.
@@ -89,24 +116,30 @@ class Rounds {
   // payload() may be written, until Post.
   absl::Status Open(size_t bytes) {
     ++opened_;
-    const Board::Outcome outcome = shop_.board.Open(bytes);
+    const Board::Outcome outcome = board_.Open(bytes);
     return outcome == Board::Outcome::kDone ? absl::OkStatus()
                                             : StatusOf(outcome);
   }
-  std::byte* payload() { return shop_.board.shows(); }
+  std::byte* payload() { return board_.shows(); }
   // `rest`: how many bytes this rank copies or combines between this and the
   // end of the collective, or the next round; if few, other threads may start
   // theirs when it waits or has ended.
-  void Post(size_t rest = kManyBytes);
+  void Post(size_t rest = kManyBytes) {
+    const Head head = HeadWith(element_count_);
+    std::memcpy(board_.head(), &head, sizeof(head));
+    std::memcpy(board_.tail(), &shop_.history.last, sizeof(NoteHeader));
+    board_.Post();
+    if (rest > kFewBytes) shop_.LetOthersStart();
+  }
 
   // Waits until there is what `peer` shows. In the first round: and sees that
   // it is of the same collective, in which it gives this rank `count` elements.
   // If `has_row`, it shows a row first, which says how many it does.
   absl::Status Await(int peer, uint64_t count, bool has_row) {
-    if (!shop_.board.HasShown(peer)) {
+    if (!board_.HasShown(peer)) {
       // It is on its way.
       shop_.CallLast();
-      const Board::Outcome outcome = shop_.board.Await(peer);
+      const Board::Outcome outcome = board_.Await(peer);
       if (outcome != Board::Outcome::kDone) return StatusOf(outcome);
     }
     if (!is_first() || peer == rank_) return absl::OkStatus();
@@ -114,7 +147,7 @@ class Rounds {
   }
   // Of a collective in which all have one size.
   absl::Status AwaitAll();
-  const std::byte* shown(int peer) const { return shop_.board.shown(peer); }
+  const std::byte* shown(int peer) const { return board_.shown(peer); }
 
   // Where all ranks have something of one size.
   struct Places {
@@ -126,11 +159,18 @@ class Rounds {
   // Nothing, on all ranks: not all of them have it there.
   absl::StatusOr<std::optional<Places>> ShowPlaces(const Block& whole);
 
-  // A row: how many elements its rank has for each rank.
+  // A row: how many elements its rank has for each rank. Or one word, with
+  // kEven, where that is the same for each, perhaps but for itself: what comes
+  // after it is in the line of the cache that the note begins with, then.
+  static constexpr uint64_t kEven = uint64_t{1} << 63;
   size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
   void WriteRow(absl::Span<const Block> give);
   const uint64_t* RowOf(int peer) const {
     return reinterpret_cast<const uint64_t*>(shown(peer));
+  }
+  bool IsEven(int peer) const { return (RowOf(peer)[0] & kEven) != 0; }
+  uint64_t CountFor(int rank, int peer) const {
+    return IsEven(peer) ? RowOf(peer)[0] & ~kEven : RowOf(peer)[rank];
   }
 
   // How many there are in so many bytes.
@@ -146,8 +186,8 @@ class Rounds {
 
   bool is_first() const { return opened_ == 1; }
   // It is said to the others in the first round.
-  void set_element_count(uint64_t count) { head_.header.element_count = count; }
-  uint64_t element_count() const { return head_.header.element_count; }
+  void set_element_count(uint64_t count) { element_count_ = count; }
+  uint64_t element_count() const { return element_count_; }
   const Workshop& shop() const { return shop_; }
   // What errors call it.
   int RankInGroup(int rank) const { return shop_.mesh.RankInGroup(rank); }
@@ -161,14 +201,20 @@ class Rounds {
   const int element_bits_;
 
  private:
-  // The head of what is shown. Its tail is what was run last.
+  // The head of what is shown: NoteHeader, and the history of what was run
+  // before, as ranks that are done with a collective when they have shown what
+  // they have do not see in it that others run another one. Its tail is what
+  // was run last.
+  //
+  // In words, which are in registers when it is written and compared: some come
+  // from where they have just been written, and a processor waits for what is
+  // read in one piece and was not written in one.
   struct Head {
-    friend bool operator==(const Head&, const Head&) = default;
-
-    NoteHeader header;
-    // Of what was run before: ranks that are done with a collective when they
-    // have shown what they have do not see in it that others run another one.
-    uint64_t history = 0;
+    uint64_t sequence;
+    uint64_t element_count;
+    uint64_t what;
+    uint64_t sizes_hash;
+    uint64_t history;
   };
   // What a rank shows in ShowPlaces.
   struct Offer {
@@ -176,16 +222,46 @@ class Rounds {
     double factor = 1;
   };
   static_assert(sizeof(Head) == Board::kHeadBytes &&
+                offsetof(Head, what) == offsetof(NoteHeader, root) &&
+                offsetof(Head, history) == sizeof(NoteHeader) &&
                 sizeof(NoteHeader) == Board::kTailBytes);
 
+  // This rank's, with so many elements.
+  Head HeadWith(uint64_t element_count) const {
+    uint64_t what = 0;
+    std::memcpy(&what, &header_.root, sizeof(what));
+    return {.sequence = shop_.sequence,
+            .element_count = element_count,
+            .what = what,
+            .sizes_hash = header_.sizes_hash,
+            .history = shop_.history.hash};
+  }
   // `peer` shows what it should in the first round.
-  absl::Status CheckSame(int peer, uint64_t count, bool has_row);
+  absl::Status CheckSame(int peer, uint64_t count, bool has_row) {
+    return IsSame(peer, count, has_row) ? absl::OkStatus()
+                                        : DifferenceOf(peer, count, has_row);
+  }
+  bool IsSame(int peer, uint64_t count, bool has_row) const {
+    const Head ours = HeadWith(count);
+    Head theirs;
+    std::memcpy(&theirs, board_.shown_head(peer), sizeof(theirs));
+    // Where there is none it is of something else, which shows as well.
+    if (has_row) theirs.element_count = CountFor(rank_, peer);
+    return ((theirs.sequence ^ ours.sequence) |
+            (theirs.element_count ^ ours.element_count) |
+            (theirs.what ^ ours.what) | (theirs.sizes_hash ^ ours.sizes_hash) |
+            (theirs.history ^ ours.history)) == 0;
+  }
+  // Of what is not the same.
+  absl::Status DifferenceOf(int peer, uint64_t count, bool has_row) const;
   absl::Status StatusOf(Board::Outcome outcome);
 
   Workshop& shop_;
+  Board& board_;
   const Collective& collective_;
-  // What this rank says of itself.
-  Head head_;
+  // What this rank says of itself, with this count.
+  const NoteHeader& header_;
+  uint64_t element_count_;
   int opened_ = 0;
 };
 

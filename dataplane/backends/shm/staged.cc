@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <numeric>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -28,8 +27,8 @@ size_t RoundsFor(size_t count, size_t count_per_round) {
 }
 
 // What of `block` goes in round `round`.
-Block ChunkOf(const Block& block, size_t round, size_t count_per_round,
-              size_t element_bytes) {
+inline Block ChunkOf(const Block& block, size_t round, size_t count_per_round,
+                     size_t element_bytes) {
   if (round == 0 && block.count <= count_per_round) return block;
   const size_t first = std::min(block.count, round * count_per_round);
   const size_t count = std::min(block.count - first, count_per_round);
@@ -37,7 +36,7 @@ Block ChunkOf(const Block& block, size_t round, size_t count_per_round,
 }
 
 void Copy(void* to, const void* from, size_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
+  if (bytes > 0) CopyShort(to, from, bytes);
 }
 
 class Staged : public Rounds {
@@ -67,23 +66,37 @@ class Staged : public Rounds {
   // factors that stand from `factor_offset` on.
   void Combine(const Reduction& reduction, size_t factor_offset, size_t offset,
                const Block& result);
+  // The same of those that go together alone, or are large.
+  void CombineAll(const Reduction& reduction, size_t factor_offset,
+                  size_t offset, const Block& result);
 
-  absl::Status Barrier();
-  absl::Status Gather();
-  absl::Status Broadcast();
+  // Not inlined: each would pay for what the others have on the stack.
+  [[gnu::noinline]] absl::Status Barrier();
+  [[gnu::noinline]] absl::Status Gather();
+  [[gnu::noinline]] absl::Status Broadcast();
   absl::Status AllReduce();
-  absl::Status ReduceAtOnce(const Reduction& reduction, const Block& tensor);
-  absl::Status ReduceByParts(const Reduction& reduction, const Block& tensor);
-  absl::Status Reduce();
-  absl::Status ReduceScatter();
-  absl::Status Scatter();
-  absl::Status AllToAll();
+  [[gnu::noinline]] absl::Status ReduceAtOnce(const Reduction& reduction,
+                                              const Block& tensor);
+  [[gnu::noinline]] absl::Status ReduceByParts(const Reduction& reduction,
+                                               const Block& tensor);
+  [[gnu::noinline]] absl::Status Reduce();
+  [[gnu::noinline]] absl::Status ReduceScatter();
+  [[gnu::noinline]] absl::Status Scatter();
+  [[gnu::noinline]] absl::Status AllToAll();
 
   // Begins a round, and writes a row, the factor if there is one, and what of
   // `give` goes in it, all of which it is to but for `except`; null: nothing.
   absl::Status OpenDealt(const Parts* give, int except, size_t count_per_round);
-  // Where in what `peer` shows this rank's is.
+  // Where in what `peer` shows the factor is, and this rank's.
+  size_t FactorOffset(int peer) const {
+    return IsEven(peer) ? sizeof(uint64_t) : row_bytes();
+  }
   size_t DealtOffset(int peer, size_t count_per_round) const;
+  // How many `peer` has there for `rank`.
+  uint64_t DealtCount(int rank, int peer) const {
+    return rank == peer && !gives_itself() ? 0 : CountFor(rank, peer);
+  }
+  bool gives_itself() const { return IsReduction(collective().kind); }
   // In what all ranks show: the largest count in any row, and the bytes of the
   // largest row, to which belongs what its rank has for itself.
   uint64_t CountMax() const;
@@ -107,8 +120,8 @@ void Staged::ShowFactor(size_t offset) {
   std::memcpy(payload() + offset, &factor, sizeof(factor));
 }
 
-void Staged::Combine(const Reduction& reduction, size_t factor_offset,
-                     size_t offset, const Block& result) {
+inline void Staged::Combine(const Reduction& reduction, size_t factor_offset,
+                            size_t offset, const Block& result) {
   if (reduction.combines_elements() &&
       (world_size_ == 2 || result.count * element_bytes_ <= kNearBytes)) {
     // Nothing is lost by taking the result, which nobody shows, for what comes
@@ -122,6 +135,11 @@ void Staged::Combine(const Reduction& reduction, size_t factor_offset,
     reduction.Finish(result.data, result.count, world_size_);
     return;
   }
+  CombineAll(reduction, factor_offset, offset, result);
+}
+
+void Staged::CombineAll(const Reduction& reduction, size_t factor_offset,
+                        size_t offset, const Block& result) {
   absl::InlinedVector<const void*, 16> operands(world_size_);
   absl::InlinedVector<double, 16> factors(world_size_, 1);
   for (int peer = 0; peer < world_size_; ++peer) {
@@ -323,20 +341,26 @@ absl::Status Staged::OpenDealt(const Parts* give, int except,
   const auto given_to = [&](int peer) {
     return give == nullptr || peer == except ? Block() : (*give)[peer];
   };
-  size_t bytes = row_bytes() + factor_bytes();
-  for (int peer = 0; peer < world_size_; ++peer) {
-    bytes +=
-        ChunkOf(given_to(peer), round_, count_per_round, element_bytes_).count *
-        element_bytes_;
-  }
-  absl::Status status = Open(bytes);
-  if (!status.ok()) return status;
-  auto* const row = reinterpret_cast<uint64_t*>(payload());
-  ShowFactor(row_bytes());
-  std::byte* next = payload() + row_bytes() + factor_bytes();
+  const uint64_t even_count =
+      given_to(except == 0 && world_size_ > 1 ? 1 : 0).count;
+  bool is_even = true;
+  size_t bytes = factor_bytes();
   for (int peer = 0; peer < world_size_; ++peer) {
     const Block block = given_to(peer);
-    row[peer] = block.count;
+    is_even = is_even && (block.count == even_count || peer == except);
+    bytes += ChunkOf(block, round_, count_per_round, element_bytes_).count *
+             element_bytes_;
+  }
+  const size_t head_bytes = is_even ? sizeof(uint64_t) : row_bytes();
+  absl::Status status = Open(head_bytes + bytes);
+  if (!status.ok()) return status;
+  auto* const row = reinterpret_cast<uint64_t*>(payload());
+  if (is_even) row[0] = even_count | kEven;
+  ShowFactor(head_bytes);
+  std::byte* next = payload() + head_bytes + factor_bytes();
+  for (int peer = 0; peer < world_size_; ++peer) {
+    const Block block = given_to(peer);
+    if (!is_even) row[peer] = block.count;
     const Block chunk = ChunkOf(block, round_, count_per_round, element_bytes_);
     Copy(next, chunk.data, chunk.count * element_bytes_);
     next += chunk.count * element_bytes_;
@@ -345,19 +369,21 @@ absl::Status Staged::OpenDealt(const Parts* give, int except,
 }
 
 size_t Staged::DealtOffset(int peer, size_t count_per_round) const {
-  const uint64_t* const row = RowOf(peer);
   size_t before = 0;
-  for (int i = 0; i < rank_; ++i) {
-    before += ChunkOf({nullptr, row[i]}, round_, count_per_round, 0).count;
+  for (int rank = 0; rank < rank_; ++rank) {
+    before +=
+        ChunkOf({nullptr, DealtCount(rank, peer)}, round_, count_per_round, 0)
+            .count;
   }
-  return row_bytes() + factor_bytes() + before * element_bytes_;
+  return FactorOffset(peer) + factor_bytes() + before * element_bytes_;
 }
 
 uint64_t Staged::CountMax() const {
   uint64_t most = 0;
   for (int peer = 0; peer < world_size_; ++peer) {
-    most = std::max(most,
-                    *std::max_element(RowOf(peer), RowOf(peer) + world_size_));
+    for (int rank = 0; rank < world_size_; ++rank) {
+      most = std::max(most, DealtCount(rank, peer));
+    }
   }
   return most;
 }
@@ -365,8 +391,11 @@ uint64_t Staged::CountMax() const {
 size_t Staged::BytesMax() const {
   uint64_t most = 0;
   for (int peer = 0; peer < world_size_; ++peer) {
-    const uint64_t* const row = RowOf(peer);
-    most = std::max(most, std::accumulate(row, row + world_size_, uint64_t{0}));
+    uint64_t row = 0;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      row += DealtCount(rank, peer);
+    }
+    most = std::max(most, row);
   }
   const auto ranks = static_cast<size_t>(world_size_);
   return most * element_bytes_ / std::max<size_t>(1, ranks - 1) * ranks;
@@ -395,7 +424,7 @@ absl::Status Staged::ReduceScatter() {
     }
     if (!status.ok()) return status;
     // All rows are the same.
-    Combine(reduction, row_bytes(), DealtOffset(rank_, per_round),
+    Combine(reduction, FactorOffset(rank_), DealtOffset(rank_, per_round),
             ChunkOf(output, round_, per_round, element_bytes_));
   }
   return absl::OkStatus();

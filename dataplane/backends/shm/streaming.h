@@ -52,6 +52,17 @@ inline void CopyPastCaches(void* to, const void* from, size_t bytes) {
 #endif
 }
 
+// As memcpy, and for one or two numbers without a call.
+inline void CopyShort(void* to, const void* from, size_t bytes) {
+  if (bytes == 4) {
+    std::memcpy(to, from, 4);
+  } else if (bytes == 8) {
+    std::memcpy(to, from, 8);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
 // As one or the other, in a collective that writes `all_bytes` on this rank.
 inline void CopyOut(void* to, const void* from, size_t bytes,
                     size_t all_bytes) {
@@ -59,7 +70,7 @@ inline void CopyOut(void* to, const void* from, size_t bytes,
   if (all_bytes >= kPastCachesBytes) {
     CopyPastCaches(to, from, bytes);
   } else {
-    std::memcpy(to, from, bytes);
+    CopyShort(to, from, bytes);
   }
 }
 

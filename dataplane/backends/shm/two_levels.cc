@@ -527,12 +527,13 @@ bool TwoLevels::Takes(const Collective& collective) const {
 absl::Status TwoLevels::Run(const Collective& collective,
                             ReleasableLock* order) {
   if (order != nullptr) order->Release();
-  shop_.header = NoteHeader::Of(collective);
+  shop_.Say(collective);
   Walk walk(collective, hosts_, shop_, lane_.has_value() ? &*lane_ : nullptr,
             tell_failure_, accumulators_, results_);
   absl::Status done = walk.Run(LooksForSymmetric(collective));
   mesh_.set_algorithm(walk.is_mapped() ? "two_levels_symmetric" : "two_levels");
-  shop_.history.Add(shop_.header);
+  shop_.history.Add(*shop_.header, shop_.sequence,
+                    History::DigestOf(*shop_.header));
   if (!done.ok()) return done;
   // As in HostCollectives.
   const int failed = board_.FindFailed();

@@ -36,7 +36,6 @@ namespace {
 
 using gloo_internal::BlockOf;
 using gloo_internal::Buffer;
-using gloo_internal::NoteHeader;
 using shm_internal::Board;
 using shm_internal::BoardTraits;
 using shm_internal::Hosts;
@@ -207,10 +206,9 @@ class PiecesTest : public ::testing::Test {
       return two_levels_.Run(AllReduceOf(tensors_[0]), nullptr);
     });
     const Collective collective = AllReduceOf(tensors_[1]);
-    Workshop shop = {.board = board_,
-                     .mesh = near_,
-                     .regions = RegionFinder(*regions_),
-                     .header = NoteHeader::Of(collective)};
+    Workshop shop = {
+        .board = board_, .mesh = near_, .regions = RegionFinder(*regions_)};
+    shop.Say(collective);
     Inside inside(shop, collective);
     const Strand piece = {{BlockOf(collective.tensors[0]).data, kPieceCount}};
     EXPECT_EQ(
