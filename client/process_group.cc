@@ -27,7 +27,7 @@ absl::Span<const Tensor> Just(const Tensor& tensor) { return {&tensor, 1}; }
 
 template <typename Options>
 CollectiveView Reduction(CollectiveKind kind, const Options& options) {
-  CollectiveView collective;
+  CollectiveView collective = CollectiveView::kDefault;
   collective.kind = kind;
   collective.reduce_op = options.op;
   collective.factor = options.factor;
@@ -37,7 +37,7 @@ CollectiveView Reduction(CollectiveKind kind, const Options& options) {
 
 CollectiveView Movement(CollectiveKind kind,
                         std::chrono::milliseconds timeout) {
-  CollectiveView collective;
+  CollectiveView collective = CollectiveView::kDefault;
   collective.kind = kind;
   collective.timeout = CheckNotNegative(timeout);
   return collective;
@@ -48,16 +48,28 @@ CollectiveView Movement(CollectiveKind kind,
 Work::Work(std::shared_ptr<dataplane::Work> work,
            std::shared_ptr<internal::GroupState> group,
            absl::Span<const Tensor> result)
-    : work_(std::move(work)),
-      group_(std::move(group)),
-      result_(result.begin(), result.end()) {}
+    : work_(std::move(work)), group_(std::move(group)) {
+  SetResult(result);
+}
+
+void Work::AddResults(absl::Span<const Tensor> results) {
+  more_results_.assign(results.begin(), results.end());
+}
+
+std::vector<Tensor> Work::ResultTensors() const {
+  std::vector<Tensor> tensors;
+  if (first_result_.has_value()) tensors.push_back(*first_result_);
+  tensors.insert(tensors.end(), more_results_.begin(), more_results_.end());
+  return tensors;
+}
 
 Work& Work::operator=(Work&& other) noexcept {
   if (this != &other) {
     Finish();
     work_ = std::move(other.work_);
     group_ = std::move(other.group_);
-    result_ = std::move(other.result_);
+    first_result_ = std::move(other.first_result_);
+    more_results_ = std::move(other.more_results_);
     waited_ = other.waited_;
     future_ = std::move(other.future_);
   }
@@ -66,10 +78,8 @@ Work& Work::operator=(Work&& other) noexcept {
 
 Work::~Work() { Finish(); }
 
-void Work::Finish() noexcept {
-  if (work_ != nullptr && !waited_ && !work_->IsCompleted()) {
-    work_->Synchronize().IgnoreError();
-  }
+void Work::FinishStarted() noexcept {
+  if (!waited_ && !work_->IsCompleted()) work_->Synchronize().IgnoreError();
 }
 
 void Work::Wait() {
@@ -121,7 +131,7 @@ std::vector<Tensor> Work::Result() const {
                         "Should call wait() before result()."));
   }
   if (IsCompleted() && !IsSuccess()) group_->ThrowFailure(work_->status());
-  return {result_.begin(), result_.end()};
+  return ResultTensors();
 }
 
 Future<std::vector<Tensor>> Work::GetFuture() {
@@ -129,7 +139,7 @@ Future<std::vector<Tensor>> Work::GetFuture() {
   auto state = std::make_shared<internal::FutureState<std::vector<Tensor>>>(
       group_ == nullptr ? std::make_shared<internal::Continuations>()
                         : group_->continuations());
-  state->value.emplace(result_.begin(), result_.end());
+  state->value.emplace(ResultTensors());
   future_ = Future<std::vector<Tensor>>(state);
   if (work_ == nullptr) {
     state->Complete(nullptr);

@@ -118,13 +118,30 @@ class Work {
   Work(std::shared_ptr<dataplane::Work> work,
        std::shared_ptr<internal::GroupState> group,
        absl::Span<const Tensor> result);
+  // Of one that is complete.
+  Work(std::shared_ptr<internal::GroupState> group,
+       absl::Span<const Tensor> result)
+      : group_(std::move(group)) {
+    SetResult(result);
+  }
 
-  void Finish() noexcept;
+  void SetResult(absl::Span<const Tensor> result) {
+    if (!result.empty()) first_result_.emplace(result.front());
+    if (result.size() > 1) AddResults(result.subspan(1));
+  }
+  void AddResults(absl::Span<const Tensor> results);
+  std::vector<Tensor> ResultTensors() const;
+  void Finish() noexcept {
+    if (work_ != nullptr) FinishStarted();
+  }
+  void FinishStarted() noexcept;
 
   std::shared_ptr<dataplane::Work> work_;
   std::shared_ptr<internal::GroupState> group_;
-  // A few without an allocation.
-  absl::InlinedVector<Tensor, 4> result_;
+  // What it has written: one tensor in little time, a few without an
+  // allocation.
+  std::optional<Tensor> first_result_;
+  absl::InlinedVector<Tensor, 3> more_results_;
   bool waited_ = false;
   std::optional<Future<std::vector<Tensor>>> future_;
 };

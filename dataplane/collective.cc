@@ -86,6 +86,8 @@ absl::string_view ReduceOpName(ReduceOp op) {
   return index < kNames.size() ? kNames[index] : "unknown";
 }
 
+const CollectiveView CollectiveView::kDefault = {};
+
 Collective CollectiveView::Copy() const {
   Collective copy;
   copy.kind = kind;

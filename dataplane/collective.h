@@ -255,6 +255,10 @@ struct CollectiveView {
   int tag = 0;
   std::chrono::milliseconds timeout{0};
 
+  // As one is by default. To copy it takes a quarter of the time that GCC takes
+  // to make one ("rep stos"), which is a twentieth of a small collective's.
+  static const CollectiveView kDefault;
+
   Collective Copy() const;
   static CollectiveView Of(const Collective& collective);
 

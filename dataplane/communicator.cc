@@ -92,8 +92,119 @@ void Communicator::Shutdown() {
   backend = std::move(backend_);
 }
 
-void Communicator::LetGo() const {
+// What every small collective goes through.
+
+inline void Communicator::LetGo() const {
   if (--holders_ == 0 && ends_) let_go_.NotifyAll();
+}
+
+inline void Communicator::Number(Collective& collective) {
+  collective.started = QuickNow();
+  if (collective.timeout.count() == 0) {
+    collective.timeout = options_.default_timeout;
+  }
+  collective.deadline = After(collective.started, collective.timeout);
+  // Also if it is refused: a rank whose arguments are bad must still consume
+  // the number, or it calls every later collective by another name than its
+  // peers do.
+  collective.sequence = IsPointToPoint(collective.kind) ? ++last_point_to_point_
+                                                        : ++last_enqueued_;
+}
+
+inline void Communicator::AddRunning(const Collective& collective, bool waits) {
+  const bool is_first = first_running_ == nullptr && running_.empty();
+  if (is_first) since_ = collective.started;
+  if (is_first && waits) {
+    first_running_ = &collective;
+  } else {
+    AddNotFirst(collective, waits);
+  }
+}
+
+inline void Communicator::RemoveRunning(uint64_t sequence, bool ok,
+                                        Instant at) {
+  if (ok && sequence > last_completed_) last_completed_ = sequence;
+  if (first_running_ != nullptr && first_running_->sequence == sequence) {
+    since_ = at;
+    Plans::HasEnded(*std::exchange(first_running_, nullptr));
+  } else {
+    RemoveNotFirst(sequence, at);
+  }
+}
+
+inline Collective* Communicator::FindPlanned(const CollectiveView& view) {
+  if (!poison_.ok()) return nullptr;
+  Collective* const planned = plans_.Find(view);
+  if (planned == nullptr) return nullptr;
+  if (planned->plan->is_valid && !backend_->looks_where_tensors_are()) {
+    return planned;
+  }
+  return IsStillGood(*planned) ? planned : nullptr;
+}
+
+bool Communicator::IsStillGood(const Collective& planned) {
+  bool& is_valid = planned.plan->is_valid;
+  if (!is_valid) {
+    is_valid = Validate(planned, options_.rank, options_.world_size).ok();
+  }
+  return is_valid && (!backend_->looks_where_tensors_are() ||
+                      backend_->Supports(planned).ok());
+}
+
+inline absl::Status Communicator::RunEntered(const Collective& collective,
+                                             ReleasableLock& order) {
+  // It may be another one's plan when it has ended.
+  const uint64_t sequence = collective.sequence;
+  Ending ending = [&] {
+    try {
+      return backend_->Run(collective, order);
+    } catch (...) {
+      Threw(collective, sequence, order);
+      throw;
+    }
+  }();
+  if (order.is_held() && ending.status.ok()) {
+    RemoveRunning(sequence, /*ok=*/true, ending.at);
+    LetGo();
+    return std::move(ending.status);
+  }
+  order.Release();
+  Completed(sequence, ending.status, ending.at, /*waits=*/true);
+  return std::move(ending.status);
+}
+
+void Communicator::Threw(const Collective& collective, uint64_t sequence,
+                         ReleasableLock& order) {
+  order.Release();
+  // Nobody may look at the collective any more.
+  Completed(sequence,
+            absl::InternalError(absl::StrCat(collective.Label(), " on group \"",
+                                             options_.group_name, "\": threw")),
+            Clock::now(), /*waits=*/true);
+}
+
+absl::Status Communicator::Run(const CollectiveView& view, Instant& began) {
+  {
+    ReleasableLock order(mutex_);
+    if (Collective* const planned = FindPlanned(view); planned != nullptr) {
+      Number(*planned);
+      began = planned->started;
+      AddRunning(*planned, /*waits=*/true);
+      planned->plan->is_running = true;
+      ++holders_;
+      return RunEntered(*planned, order);
+    }
+  }
+  return RunUnplanned(view, began);
+}
+
+absl::Status Communicator::RunUnplanned(const CollectiveView& view,
+                                        Instant& began) {
+  Collective collective = view.Copy();
+  absl::Status status = Run(collective);
+  began = collective.started;
+  if (status.ok()) Note(collective);
+  return status;
 }
 
 absl::Status Communicator::Check(const Collective& collective) const {
@@ -156,19 +267,6 @@ LastRun Communicator::last_run(DeviceType device) const {
   return backend ? backend->last_run(device) : LastRun();
 }
 
-void Communicator::Number(Collective& collective) {
-  collective.started = QuickNow();
-  if (collective.timeout.count() == 0) {
-    collective.timeout = options_.default_timeout;
-  }
-  collective.deadline = After(collective.started, collective.timeout);
-  // Also if it is refused: a rank whose arguments are bad must still consume
-  // the number, or it calls every later collective by another name than its
-  // peers do.
-  collective.sequence = IsPointToPoint(collective.kind) ? ++last_point_to_point_
-                                                        : ++last_enqueued_;
-}
-
 Communicator::Refusal Communicator::Enter(Collective& collective, bool waits) {
   Number(collective);
   if (!poison_.ok()) return {poison_};
@@ -207,13 +305,7 @@ void Communicator::AddPeerCall(const Collective& collective) {
                        .peer = collective.peer}});
 }
 
-void Communicator::AddRunning(const Collective& collective, bool waits) {
-  const bool is_first = first_running_ == nullptr && running_.empty();
-  if (is_first) since_ = collective.started;
-  if (is_first && waits) {
-    first_running_ = &collective;
-    return;
-  }
+void Communicator::AddNotFirst(const Collective& collective, bool waits) {
   Running& running = running_.emplace_back();
   running.sequence = collective.sequence;
   if (waits) {
@@ -221,6 +313,15 @@ void Communicator::AddRunning(const Collective& collective, bool waits) {
   } else {
     running.description = collective.Describe();
   }
+}
+
+void Communicator::RemoveNotFirst(uint64_t sequence, Instant at) {
+  // The first, as a rule.
+  const auto running =
+      std::ranges::find(running_, sequence, &Running::sequence);
+  if (first_running_ == nullptr && running == running_.begin()) since_ = at;
+  if (running->collective != nullptr) Plans::HasEnded(*running->collective);
+  running_.erase(running);
 }
 
 std::shared_ptr<Work> Communicator::HandleOf(const Collective& collective,
@@ -253,38 +354,6 @@ absl::Status Communicator::Run(Collective& collective) {
   return RunEntered(collective, order);
 }
 
-Collective* Communicator::FindPlanned(const CollectiveView& view) {
-  if (!poison_.ok()) return nullptr;
-  Collective* const planned = plans_.Find(view);
-  if (planned == nullptr) return nullptr;
-  bool& is_valid = planned->plan->is_valid;
-  if (!is_valid) {
-    is_valid = Validate(*planned, options_.rank, options_.world_size).ok();
-    if (!is_valid) return nullptr;
-  }
-  const bool is_supported =
-      !backend_->looks_where_tensors_are() || backend_->Supports(*planned).ok();
-  return is_supported ? planned : nullptr;
-}
-
-absl::Status Communicator::Run(const CollectiveView& view, Instant& began) {
-  ReleasableLock order(mutex_);
-  if (Collective* const planned = FindPlanned(view); planned != nullptr) {
-    Number(*planned);
-    began = planned->started;
-    AddRunning(*planned, /*waits=*/true);
-    planned->plan->is_running = true;
-    ++holders_;
-    return RunEntered(*planned, order);
-  }
-  order.Release();
-  Collective collective = view.Copy();
-  absl::Status status = Run(collective);
-  began = collective.started;
-  if (status.ok()) Note(collective);
-  return status;
-}
-
 void Communicator::Note(const Collective& collective) {
   MutexLock lock(mutex_);
   try {
@@ -292,34 +361,6 @@ void Communicator::Note(const Collective& collective) {
   } catch (const std::bad_alloc&) {
     // Then it has no plan.
   }
-}
-
-absl::Status Communicator::RunEntered(const Collective& collective,
-                                      ReleasableLock& order) {
-  Backend& backend = *backend_;
-  // It may be another one's plan when it has ended.
-  const uint64_t sequence = collective.sequence;
-  Ending ending;
-  try {
-    ending = backend.Run(collective, order);
-  } catch (...) {
-    order.Release();
-    // Nobody may look at the collective any more.
-    Completed(
-        sequence,
-        absl::InternalError(absl::StrCat(collective.Label(), " on group \"",
-                                         options_.group_name, "\": threw")),
-        Clock::now(), /*waits=*/true);
-    throw;
-  }
-  if (order.is_held() && ending.status.ok()) {
-    RemoveRunning(sequence, /*ok=*/true, ending.at);
-    LetGo();
-    return std::move(ending.status);
-  }
-  order.Release();
-  Completed(sequence, ending.status, ending.at, /*waits=*/true);
-  return std::move(ending.status);
 }
 
 void Communicator::Completed(uint64_t sequence, const absl::Status& status,
@@ -334,21 +375,6 @@ void Communicator::Completed(uint64_t sequence, const absl::Status& status,
   if (!waits) return;
   MutexLock lock(mutex_);
   LetGo();
-}
-
-void Communicator::RemoveRunning(uint64_t sequence, bool ok, Instant at) {
-  if (ok && sequence > last_completed_) last_completed_ = sequence;
-  if (first_running_ != nullptr && first_running_->sequence == sequence) {
-    since_ = at;
-    Plans::HasEnded(*std::exchange(first_running_, nullptr));
-    return;
-  }
-  // The first, as a rule.
-  const auto running =
-      std::ranges::find(running_, sequence, &Running::sequence);
-  if (first_running_ == nullptr && running == running_.begin()) since_ = at;
-  if (running->collective != nullptr) Plans::HasEnded(*running->collective);
-  running_.erase(running);
 }
 
 void Communicator::PointToPointCompleted(uint64_t sequence,

@@ -153,6 +153,11 @@ class Communicator {
   // Null: it goes as others do.
   Collective* FindPlanned(const CollectiveView& view)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Run, of what goes as others do.
+  absl::Status RunUnplanned(const CollectiveView& view, Instant& began);
+  // Its tensors may be where they cannot be.
+  bool IsStillGood(const Collective& planned)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It has succeeded without a plan.
   void Note(const Collective& collective);
   // Numbers `collective` and says when it began.
@@ -160,6 +165,9 @@ class Communicator {
   // Has the backend run what has entered and is waited for.
   absl::Status RunEntered(const Collective& collective,
                           ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // What it has made of that has thrown.
+  void Threw(const Collective& collective, uint64_t sequence,
+             ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Numbers `collective`, and says why it may not run; or it is one of those
   // that do from now on, and its caller waits for it, and holds the backend, or
   // not.
@@ -168,6 +176,8 @@ class Communicator {
   void AddPeerCall(const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddRunning(const Collective& collective, bool waits)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddNotFirst(const Collective& collective, bool waits)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the caller is told; the backend hears of it, too.
   absl::Status ErrorOf(const Collective& collective, const Refusal& refusal);
@@ -180,6 +190,8 @@ class Communicator {
                  bool waits);
   // It runs no more, and if it is `ok`, counts as completed.
   void RemoveRunning(uint64_t sequence, bool ok, Instant at)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RemoveNotFirst(uint64_t sequence, Instant at)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PointToPointCompleted(uint64_t sequence, const absl::Status& status);
   void LetGo() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -48,16 +48,81 @@ class Plans {
     std::unique_ptr<Planned> planned;
   };
 
+  // Of what most often differs. The multiplier is the golden ratio's.
+  template <typename Call>
+  static uint64_t HashOf(const Call& call) {
+    constexpr uint64_t kMultiplier = 0x9e3779b97f4a7c15u;
+    const Tensor* const tensor = FirstTensorOf(call);
+    const uint64_t size = tensor == nullptr
+                              ? 0
+                              : static_cast<uint64_t>(tensor->element_count())
+                                        << 4 |
+                                    static_cast<uint64_t>(tensor->data_type());
+    const uint64_t what = static_cast<uint64_t>(call.kind) |
+                          static_cast<uint64_t>(call.reduce_op) << 8 |
+                          static_cast<uint64_t>(call.root) << 32;
+    return (what * kMultiplier ^ size) * kMultiplier;
+  }
   static constexpr size_t kPlaces = 32;
   static size_t PlaceOf(uint64_t hash) { return hash >> 59; }
   static_assert(kPlaces == 1 << (64 - 59));
 
-  // Returns whether any was elsewhere.
-  static bool Move(absl::Span<const Tensor> tensors,
-                   Collective::Tensors& known);
+  // Each field counts, but for those of sends and receives, which are not
+  // known, those that Find takes over, and what the tensors are like.
+  static bool IsAs(const CollectiveView& view, const Collective& known);
+  // Of kAllToAllSingle.
+  static bool HasSplits(const CollectiveView& view, const Collective& known);
+  // Whether `tensors` are as the `known` ones, which are as many. Those are
+  // where these are then, and `moved` is set if they were elsewhere.
+  static bool Take(absl::Span<const Tensor> tensors, Collective::Tensors& known,
+                   bool& moved);
 
   std::array<Place, kPlaces> places_;
 };
+
+// What every small collective calls.
+
+inline bool Plans::IsAs(const CollectiveView& view, const Collective& known) {
+  // Another one would have to be looked at here.
+  static_assert(sizeof(CollectiveView) == 128);
+  return view.kind == known.kind && view.reduce_op == known.reduce_op &&
+         view.root == known.root && view.timeout.count() >= 0 &&
+         view.tensors.size() == known.tensors.size() &&
+         view.inputs.size() == known.inputs.size() &&
+         view.outputs.size() == known.outputs.size() &&
+         (view.kind != CollectiveKind::kAllToAllSingle ||
+          HasSplits(view, known));
+}
+
+inline bool Plans::Take(absl::Span<const Tensor> tensors,
+                        Collective::Tensors& known, bool& moved) {
+  Tensor* of_known = known.data();
+  for (const Tensor& tensor : tensors) {
+    if (!of_known->IsLike(tensor) || !tensor.is_valid()) return false;
+    moved |= of_known->data_ != tensor.data_;
+    of_known->data_ = tensor.data_;
+    ++of_known;
+  }
+  return true;
+}
+
+inline Collective* Plans::Find(const CollectiveView& view) {
+  Planned* const planned = places_[PlaceOf(HashOf(view))].planned.get();
+  if (planned == nullptr || planned->plan.is_running) return nullptr;
+  Collective& collective = planned->collective;
+  if (!IsAs(view, collective)) return nullptr;
+  bool moved = false;
+  const bool is_alike = Take(view.tensors, collective.tensors, moved) &&
+                        Take(view.inputs, collective.inputs, moved) &&
+                        Take(view.outputs, collective.outputs, moved);
+  // Also of one that is another one after all.
+  if (moved) planned->plan.is_valid = false;
+  if (!is_alike) return nullptr;
+  collective.factor = view.factor;
+  // The group's default stands there if that is zero.
+  collective.timeout = view.timeout;
+  return &collective;
+}
 
 }  // namespace muster::dataplane
 

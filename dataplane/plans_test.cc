@@ -88,6 +88,21 @@ TEST_F(PlansTest, TensorsElsewhereAreTheSame) {
   }
 }
 
+// Whose tensors are looked at one after the other.
+TEST_F(PlansTest, OneThatIsAnotherAfterAllLeavesNothingValid) {
+  NoteTwice(Exchange());
+  ASSERT_TRUE(Find(Exchange())->plan->is_valid);
+  CollectiveView another = Exchange();
+  another.inputs = {&other_, 1};
+  const Tensor flat(more_);
+  another.outputs = {&flat, 1};
+  EXPECT_EQ(Find(another), nullptr);
+  Collective* const known = Find(Exchange());
+  ASSERT_NE(known, nullptr);
+  EXPECT_EQ(known->inputs[0].data(), values_.data());
+  EXPECT_FALSE(known->plan->is_valid);
+}
+
 TEST_F(PlansTest, SendsAndTensorsOnDevicesHaveNone) {
   NoteTwice({.kind = CollectiveKind::kSend,
              .inputs = {&tensor_, 1},

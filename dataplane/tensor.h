@@ -46,12 +46,15 @@ inline constexpr int kDataTypeCount = 14;
 // "float32", "bfloat16", ...
 absl::string_view DataTypeName(DataType type);
 
+namespace tensor_internal {
+inline constexpr uint8_t kDataTypeBytes[kDataTypeCount] = {
+    1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 8, 16, 1, 1};
+}  // namespace tensor_internal
+
 // Bytes of one element; 1 of a number that is no DataType.
 constexpr size_t DataTypeBytes(DataType type) {
-  constexpr uint8_t kBytes[kDataTypeCount] = {1, 1, 2, 4, 8,  2, 2,
-                                              4, 8, 1, 8, 16, 1, 1};
   const auto index = static_cast<size_t>(type);
-  return index < kDataTypeCount ? kBytes[index] : 1;
+  return index < kDataTypeCount ? tensor_internal::kDataTypeBytes[index] : 1;
 }
 
 // Where a tensor's memory is.
@@ -191,13 +194,15 @@ class Tensor {
 
   // The same type, shape and device.
   bool IsLike(const Tensor& other) const {
+    const absl::Span<const int64_t> own = shape_;
+    const absl::Span<const int64_t> theirs = other.shape_;
     if (element_count_ != other.element_count_ ||
         data_type_ != other.data_type_ || !(device_ == other.device_) ||
-        shape_.size() != other.shape_.size()) {
+        own.size() != theirs.size()) {
       return false;
     }
-    for (size_t i = 0; i < shape_.size(); ++i) {
-      if (shape_[i] != other.shape_[i]) return false;
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (own[i] != theirs[i]) return false;
     }
     return true;
   }

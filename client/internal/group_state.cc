@@ -189,19 +189,22 @@ Work GroupState::Run(const dataplane::CollectiveView& collective,
   if (!is_member() && IsForOthers(CollectiveKindName(collective.kind))) {
     return Work();
   }
-  const auto written = collective.written();
-  const milliseconds timeout = collective.timeout;
   // On a device the caller goes on before it is complete.
   if (!async_op && collective.cuda_device() < 0) {
     Instant began;
     const absl::Status status = LiveCommunicator().Run(collective, began);
-    if (!status.ok()) EndOf(status, began, timeout);
-    return Work(nullptr, shared_from_this(), written);
+    if (!status.ok()) EndOf(status, began, collective.timeout);
+    return Work(shared_from_this(), collective.written());
   }
+  return Start(collective, async_op);
+}
+
+Work GroupState::Start(const dataplane::CollectiveView& collective,
+                       bool async_op) {
   std::shared_ptr<dataplane::Work> started =
       LiveCommunicator().Start(collective.Copy());
-  Watch(*started, timeout);
-  return HandleOf(std::move(started), written, async_op);
+  Watch(*started, collective.timeout);
+  return HandleOf(std::move(started), collective.written(), async_op);
 }
 
 std::vector<Work> GroupState::RunTogether(
@@ -265,7 +268,7 @@ Work GroupState::RunCoalesced(std::vector<dataplane::Collective> collectives,
     const Instant began = Clock::now();
     EndOf(dataplane::RunCoalesced(*live, std::move(collectives)), began,
           timeout);
-    return Work(nullptr, shared_from_this(), result);
+    return Work(shared_from_this(), result);
   }
   std::shared_ptr<dataplane::Work> started =
       dataplane::StartCoalesced(*live, std::move(collectives));

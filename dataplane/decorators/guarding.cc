@@ -70,8 +70,12 @@ Ending Guarding::Run(const Collective& collective, ReleasableLock& order) {
   try {
     return inner().Run(collective, order);
   } catch (...) {
-    return {ProblemOf(collective, "Run", Caught()), Clock::now()};
+    return EndingOfCaught(collective);
   }
+}
+
+Ending Guarding::EndingOfCaught(const Collective& collective) const {
+  return {ProblemOf(collective, "Run", Caught()), Clock::now()};
 }
 
 absl::Status Guarding::ProblemOf(const Collective& collective,

@@ -29,6 +29,8 @@ class Guarding : public BackendDecorator {
   void Abort(absl::Status cause) override;
 
  private:
+  // Of Run, in a handler.
+  Ending EndingOfCaught(const Collective& collective) const;
   // Of a collective that `call` has thrown out of, or the like.
   absl::Status ProblemOf(const Collective& collective, absl::string_view call,
                          const std::string& problem) const;

@@ -19,14 +19,17 @@ Metering::Metering(std::unique_ptr<Backend> inner,
                    std::shared_ptr<Metrics> metrics)
     : BackendDecorator(std::move(inner)), metrics_(std::move(metrics)) {}
 
-Metrics::Series& Metering::SeriesOf(CollectiveKind kind) {
-  std::atomic<Metrics::Series*>& known = series_[static_cast<size_t>(kind)];
-  Metrics::Series* series = known.load(std::memory_order_acquire);
-  if (series == nullptr) {
-    series = &metrics_->SeriesOf(CollectiveKindName(kind), name());
-    known.store(series, std::memory_order_release);
-  }
-  return *series;
+inline Metrics::Series& Metering::SeriesOf(CollectiveKind kind) {
+  Metrics::Series* const known =
+      series_[static_cast<size_t>(kind)].load(std::memory_order_acquire);
+  return known != nullptr ? *known : FindSeries(kind);
+}
+
+Metrics::Series& Metering::FindSeries(CollectiveKind kind) {
+  Metrics::Series& series =
+      metrics_->SeriesOf(CollectiveKindName(kind), name());
+  series_[static_cast<size_t>(kind)].store(&series, std::memory_order_release);
+  return series;
 }
 
 std::shared_ptr<Work> Metering::Start(const Collective& collective) {
@@ -43,8 +46,9 @@ std::shared_ptr<Work> Metering::Start(const Collective& collective) {
 Ending Metering::Run(const Collective& collective, ReleasableLock& order) {
   Ending ending = inner().Run(collective, order);
   SeriesOf(collective.kind)
-      .Finished(collective.bytes(), Elapsed(collective.started, ending.at),
-                ending.status.code());
+      .Finished(
+          collective.bytes(), Elapsed(collective.started, ending.at),
+          ending.status.ok() ? absl::StatusCode::kOk : ending.status.code());
   return ending;
 }
 

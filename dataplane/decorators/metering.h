@@ -21,6 +21,7 @@ class Metering : public BackendDecorator {
 
  private:
   Metrics::Series& SeriesOf(CollectiveKind kind);
+  Metrics::Series& FindSeries(CollectiveKind kind);
 
   const std::shared_ptr<Metrics> metrics_;
   // By kind, of those that have run: to find one by its names takes a good part

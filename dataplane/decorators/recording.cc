@@ -37,7 +37,8 @@ Recording::Recording(std::unique_ptr<Backend> inner,
 
 Recording::~Recording() { recorder_->RemoveGroup(*group_); }
 
-FlightRecorder::Memo* Recording::MemoOf(const Collective& collective) const {
+inline FlightRecorder::Memo* Recording::MemoOf(
+    const Collective& collective) const {
   if (collective.plan == nullptr) return nullptr;
   std::unique_ptr<Plan::Memo>& memo = collective.plan->of_recording;
   if (memo == nullptr) memo = std::make_unique<FlightRecorder::Memo>(recorder_);
@@ -66,23 +67,23 @@ Ending Recording::Run(const Collective& collective, ReleasableLock& order) {
     });
   };
   order.BeforeRelease(add);
-  Ending ending;
-  try {
-    ending = inner().Run(collective, order);
-  } catch (...) {
-    // Nobody may call it any more.
-    order.CallLast();
-    throw;
-  }
+  Ending ending = [&] {
+    try {
+      return inner().Run(collective, order);
+    } catch (...) {
+      // Nobody may call it any more.
+      order.CallLast();
+      throw;
+    }
+  }();
   if (!ending.status.ok()) order.CallLast();
-  // Nobody has waited for it: its record can be written as a whole.
-  const bool is_added = !order.DropLast();
   IfThereIsMemory([&] {
-    if (is_added) {
-      recorder_->Complete(*group_, record, ending.status, ending.at);
-    } else {
+    if (order.DropLast()) {
+      // Nobody has waited for it: its record can be written as a whole.
       recorder_->AddCompleted(*group_, collective, ending.at,
                               MemoOf(collective));
+    } else {
+      recorder_->Complete(*group_, record, ending.status, ending.at);
     }
   });
   return ending;

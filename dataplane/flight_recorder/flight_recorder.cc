@@ -48,17 +48,19 @@ struct Thread {
   std::array<char, 16> name = {};
 };
 
-// Asked for once: a thread that is renamed keeps its first name here.
+// Asked for once: a thread that is renamed keeps its first name here. (Nothing
+// to construct: to look whether that was done takes longer than the number.)
+thread_local constinit Thread t_thread;
+
 const Thread& ThisThread() {
-  thread_local const Thread thread = [] {
+  if (t_thread.number == 0) {
     static std::atomic<int64_t> threads = 0;
-    Thread self;
-    self.number = ++threads;
-    self.id = syscall(SYS_gettid);
-    pthread_getname_np(pthread_self(), self.name.data(), self.name.size());
-    return self;
-  }();
-  return thread;
+    t_thread.number = ++threads;
+    t_thread.id = syscall(SYS_gettid);
+    pthread_getname_np(pthread_self(), t_thread.name.data(),
+                       t_thread.name.size());
+  }
+  return t_thread;
 }
 
 class Object {
@@ -272,9 +274,8 @@ void FlightRecorder::Describe(const Collective& collective, Outline& outline) {
   outline.elements = elements;
 }
 
-FlightRecorder::Outline& FlightRecorder::OutlineOf(GroupRecord& group,
-                                                   const Collective& collective,
-                                                   Memo* memo) {
+inline FlightRecorder::Outline& FlightRecorder::OutlineOf(
+    GroupRecord& group, const Collective& collective, Memo* memo) {
   // Its collectives may still be started by another thread than the last one,
   // with another timeout.
   if (memo != nullptr && memo->outline_ != nullptr &&
@@ -283,6 +284,11 @@ FlightRecorder::Outline& FlightRecorder::OutlineOf(GroupRecord& group,
       memo->outline_->thread.number == ThisThread().number) {
     return *memo->outline_;
   }
+  return NewOutline(group, collective, memo);
+}
+
+FlightRecorder::Outline& FlightRecorder::NewOutline(
+    GroupRecord& group, const Collective& collective, Memo* memo) {
   if (spare_ == nullptr) spare_ = std::make_unique<Outline>();
   spare_->group = &group;
   Describe(collective, *spare_);
@@ -317,9 +323,8 @@ FlightRecorder::Entry* FlightRecorder::Find(int64_t record) {
   return &ring_[next_place_ + (age > next_place_ ? capacity_ : 0) - age];
 }
 
-FlightRecorder::Entry& FlightRecorder::NextEntry(Outline& outline,
-                                                 const Collective& collective,
-                                                 int64_t created_ns) {
+[[gnu::always_inline]] inline FlightRecorder::Entry& FlightRecorder::NextEntry(
+    Outline& outline, const Collective& collective, int64_t created_ns) {
   if (next_place_ == ring_.size()) ring_.emplace_back();
   Entry& entry = ring_[next_place_];
   if (++next_place_ == capacity_) next_place_ = 0;
@@ -377,7 +382,7 @@ void FlightRecorder::AddCompleted(GroupRecord& group,
     group.started.Reach(entry.collective_sequence, outline.elements);
     group.completed.Reach(entry.collective_sequence, outline.elements);
   }
-  StartFirst(group, now_ns);
+  if (!group.running.empty()) StartFirst(group, now_ns);
 }
 
 void FlightRecorder::MarkStarted(Entry& entry, int64_t now_ns) {

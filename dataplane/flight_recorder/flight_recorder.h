@@ -134,6 +134,9 @@ class FlightRecorder {
   // That of the memo, or `spare_`, for NextEntry. Changes no entry.
   Outline& OutlineOf(GroupRecord& group, const Collective& collective,
                      Memo* memo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same of a memo that has none, or another one, or of none.
+  Outline& NewOutline(GroupRecord& group, const Collective& collective,
+                      Memo* memo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Describe(const Collective& collective, Outline& outline);
   // One entry or memo has it no more.
   void Drop(Outline* outline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
