@@ -25,6 +25,10 @@ using gloo_internal::Relax;
 // How often it looks from one look at the clock to the next.
 constexpr int kLooksPerClock = 16;
 
+// After so many looks a rank says where it waits: mostly it need not. Others
+// must not take it to be where it was long ago.
+constexpr int kLooksUntilWhere = 8;
+
 // From one move to another processor, which takes some 10 us, to the next:
 // other programs may be there, and the system bring both ranks together again.
 constexpr std::chrono::milliseconds kMovePeriod{10};
@@ -37,32 +41,44 @@ constexpr std::chrono::nanoseconds kSleepTime = std::chrono::seconds(1);
 // is late, and not lost.
 constexpr std::chrono::nanoseconds kRingTime = std::chrono::milliseconds(100);
 
-// This thread goes to a processor that it may be on and that is not `taken`.
-// False: there is none.
-bool MoveAway(const cpu_set_t& taken) {
+// The `number`-th, round the ring, of the processors that this thread may be on
+// and that are not `taken`; -1: there is none.
+int FindProcessor(const cpu_set_t& taken, int number) {
   cpu_set_t own;
-  if (sched_getaffinity(0, sizeof(own), &own) != 0) return false;
+  if (sched_getaffinity(0, sizeof(own), &own) != 0) return -1;
   cpu_set_t others;
   CPU_AND(&others, &own, &taken);
   CPU_XOR(&others, &own, &others);
-  if (CPU_COUNT(&others) == 0 ||
-      sched_setaffinity(0, sizeof(others), &others) != 0) {
-    return false;
+  const int count = CPU_COUNT(&others);
+  if (count == 0) return -1;
+  int before = number % count;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (CPU_ISSET(processor, &others) && before-- == 0) return processor;
   }
-  // It stays there until the system has a reason. A thread that could go
-  // wherever its control group may has no affinity of its own, and shall have
-  // none: it is where that may go, also when that changes.
+  return -1;
+}
+
+// This thread goes there, and stays until the system has a reason.
+void MoveTo(int processor) {
+  cpu_set_t own;
+  cpu_set_t there;
+  CPU_ZERO(&there);
+  CPU_SET(processor, &there);
+  if (sched_getaffinity(0, sizeof(own), &own) != 0 ||
+      sched_setaffinity(0, sizeof(there), &there) != 0) {
+    return;
+  }
+  // A thread that could go wherever its control group may has no affinity of
+  // its own, and shall have none: it is where that may go, also when that
+  // changes.
   cpu_set_t every;
   CPU_ZERO(&every);
-  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
-    CPU_SET(processor, &every);
-  }
+  for (int each = 0; each < CPU_SETSIZE; ++each) CPU_SET(each, &every);
   cpu_set_t now;
   if (sched_setaffinity(0, sizeof(every), &every) != 0 ||
       sched_getaffinity(0, sizeof(now), &now) != 0 || !CPU_EQUAL(&now, &own)) {
     sched_setaffinity(0, sizeof(own), &own);
   }
-  return true;
 }
 
 }  // namespace
@@ -107,6 +123,7 @@ Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
       return Outcome::kDone;
     }
     if (traits_.is_crowded && IsWantedHere(round)) break;
+    if (look == kLooksUntilWhere) Say(sched_getcpu());
     Relax();
   }
   waits_for_(peer);
@@ -118,16 +135,12 @@ Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
 }
 
 bool Board::IsWantedHere(uint64_t round) {
-  const auto processor = static_cast<uint32_t>(sched_getcpu() + 1);
-  Bell& own = own_.bell;
-  if (own.processor.load(std::memory_order_relaxed) != processor) {
-    own.processor.store(processor, std::memory_order_relaxed);
-  }
+  const int processor = sched_getcpu();
+  Say(processor);
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_ || seen_[peer] >= round) continue;
-    const uint32_t theirs =
-        places_[peer].bell.processor.load(std::memory_order_relaxed);
-    if ((theirs == 0 || theirs == processor) && !HasPosted(peer, round)) {
+    const int theirs = ProcessorOf(peer);
+    if ((theirs < 0 || theirs == processor) && !HasPosted(peer, round)) {
       return true;
     }
   }
@@ -172,17 +185,29 @@ void Board::Spread(int peer) {
   // It takes a while to find out.
   if (traits_.is_crowded) next_move_ = Clock::now() + kMovePeriod;
   const int processor = sched_getcpu();
-  own_.bell.processor.store(static_cast<uint32_t>(processor + 1),
-                            std::memory_order_relaxed);
+  Say(processor);
   if (processor < 0 || processor >= CPU_SETSIZE) return;
   cpu_set_t taken;
   const bool is_wanted = traits_.is_crowded ? HasFewer(processor, taken)
                                             : IsLeftTo(peer, processor, taken);
-  if (!is_wanted || !MoveAway(taken)) return;
+  if (!is_wanted) return;
+  const int target = FindProcessor(taken, rank_);
+  if (target < 0) return;
+  // Before it goes: whom it leaves there has the processor meanwhile, and would
+  // go as well.
+  Say(target);
+  MoveTo(target);
+  Say(sched_getcpu());
   ++moves_;
   next_move_ = Clock::now() + kMovePeriod;
-  own_.bell.processor.store(static_cast<uint32_t>(sched_getcpu() + 1),
-                            std::memory_order_relaxed);
+}
+
+void Board::Say(int processor) {
+  const auto says = static_cast<uint32_t>(processor + 1);
+  std::atomic<uint32_t>& said = own_.bell.processor;
+  // What others read stays where they have read it.
+  if (said.load(std::memory_order_relaxed) == says) return;
+  said.store(says, std::memory_order_relaxed);
 }
 
 bool Board::IsLeftTo(int peer, int processor, cpu_set_t& taken) const {

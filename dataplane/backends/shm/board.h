@@ -53,7 +53,8 @@ struct BoardTraits {
 // Two ranks on one processor take turns on it, which takes ten times as long,
 // and the system may leave them there for good while others are idle. So who
 // waits for a rank that was last seen waiting on this one's processor goes to
-// another one of those that it may be on, if no rank is there. And where there
+// another one of those that it may be on, if no rank is there, and says so
+// before it goes, or the other would go as well. And where there
 // are fewer processors than ranks, the first of those that wait on one goes to
 // another on which two fewer do. It does so by narrowing the affinity of its
 // thread (sched_setaffinity(2)), and has it as it was when it has had its turn
@@ -211,6 +212,8 @@ class Board {
   bool IsOver(int peer, uint64_t round, Outcome& outcome);
   // Says where it waits, for `peer`; and goes elsewhere if that is better.
   void Spread(int peer);
+  // To others: this rank is, or will be, on `processor`.
+  void Say(int processor);
   // Whether `peer` waited on `processor`, and where others did.
   bool IsLeftTo(int peer, int processor, cpu_set_t& taken) const;
   // Whether this rank is the first of those that waited on `processor`, and

@@ -263,6 +263,32 @@ TEST(BoardWaitTest, OneOfTwoOnAProcessorGoesToAnother) {
   EXPECT_EQ(ranks.at(0).moves() + ranks.at(1).moves() > 0, has_another);
 }
 
+// If both went, they would be on one again. (The system may bring them there,
+// but hardly as often as not.)
+TEST(BoardWaitTest, OneOfTwoOnAProcessorStaysThere) {
+  const cpu_set_t all = Processors();
+  const cpu_set_t one = FirstOf(all);
+  constexpr int kTimes = 20;
+  int both = 0;
+  for (int time = 0; time < kTimes; ++time) {
+    Ranks ranks(2, /*is_crowded=*/false);
+    ranks.OnEach([&](Board& board) {
+      ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+      ASSERT_EQ(board.Open(0), Outcome::kDone);
+      board.Post();
+      ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
+      ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
+      for (int round = 0; round < 100; ++round) {
+        ASSERT_EQ(board.Open(0), Outcome::kDone);
+        board.Post();
+        ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
+      }
+    });
+    if (ranks.at(0).moves() > 0 && ranks.at(1).moves() > 0) ++both;
+  }
+  EXPECT_LT(both, kTimes / 2);
+}
+
 TEST(BoardWaitTest, OfManyOnAProcessorOneGoesToWhereFewerAre) {
   const cpu_set_t all = Processors();
   const bool has_another = CPU_COUNT(&all) > 1;
