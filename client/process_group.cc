@@ -48,8 +48,8 @@ CollectiveView Movement(CollectiveKind kind,
 Work::Work(std::shared_ptr<dataplane::Work> work,
            std::shared_ptr<internal::GroupState> group,
            absl::Span<const Tensor> result)
-    : work_(std::move(work)), group_(std::move(group)) {
-  SetResult(result);
+    : Work(std::move(group), result) {
+  work_ = std::move(work);
 }
 
 void Work::AddResults(absl::Span<const Tensor> results) {

@@ -70,7 +70,8 @@ class ProcessGroup;
 // takes part in that; WaitFor, IsCompleted, IsSuccess and Exception do not wait
 // for it.
 //
-// Movable. One thread at a time.
+// Movable; one that was moved from is to be assigned to or destroyed. One
+// thread at a time.
 class Work {
  public:
   Work() = default;

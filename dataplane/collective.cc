@@ -86,7 +86,7 @@ absl::string_view ReduceOpName(ReduceOp op) {
   return index < kNames.size() ? kNames[index] : "unknown";
 }
 
-const CollectiveView CollectiveView::kDefault = {};
+constinit const CollectiveView CollectiveView::kDefault = {};
 
 Collective CollectiveView::Copy() const {
   Collective copy;

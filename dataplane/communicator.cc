@@ -139,10 +139,10 @@ inline Collective* Communicator::FindPlanned(const CollectiveView& view) {
   if (planned->plan->is_valid && !backend_->looks_where_tensors_are()) {
     return planned;
   }
-  return IsStillGood(*planned) ? planned : nullptr;
+  return IsGood(*planned) ? planned : nullptr;
 }
 
-bool Communicator::IsStillGood(const Collective& planned) {
+bool Communicator::IsGood(const Collective& planned) {
   bool& is_valid = planned.plan->is_valid;
   if (!is_valid) {
     is_valid = Validate(planned, options_.rank, options_.world_size).ok();
@@ -153,11 +153,12 @@ bool Communicator::IsStillGood(const Collective& planned) {
 
 inline absl::Status Communicator::RunEntered(const Collective& collective,
                                              ReleasableLock& order) {
+  Backend& backend = *backend_;
   // It may be another one's plan when it has ended.
   const uint64_t sequence = collective.sequence;
   Ending ending = [&] {
     try {
-      return backend_->Run(collective, order);
+      return backend.Run(collective, order);
     } catch (...) {
       Threw(collective, sequence, order);
       throw;

@@ -150,22 +150,23 @@ class Communicator {
   // The backend, which is there until this ends. Null: it is gone.
   class Held;
 
-  // Null: it goes as others do.
-  Collective* FindPlanned(const CollectiveView& view)
+  // Numbers `collective` and says when it began.
+  inline void Number(Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Run, of what goes as others do.
+  // Null: there is none that may run.
+  inline Collective* FindPlanned(const CollectiveView& view)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether it may run with its tensors where they are now.
+  bool IsGood(const Collective& planned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The rest of Run, where there is no plan.
   absl::Status RunUnplanned(const CollectiveView& view, Instant& began);
-  // Its tensors may be where they cannot be.
-  bool IsStillGood(const Collective& planned)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // It has succeeded without a plan.
   void Note(const Collective& collective);
-  // Numbers `collective` and says when it began.
-  void Number(Collective& collective) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Has the backend run what has entered and is waited for.
-  absl::Status RunEntered(const Collective& collective,
-                          ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // What it has made of that has thrown.
+  inline absl::Status RunEntered(const Collective& collective,
+                                 ReleasableLock& order)
+      ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // The end of what it has run, in a handler: it has thrown.
   void Threw(const Collective& collective, uint64_t sequence,
              ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Numbers `collective`, and says why it may not run; or it is one of those
@@ -175,8 +176,9 @@ class Communicator {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddPeerCall(const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AddRunning(const Collective& collective, bool waits)
+  inline void AddRunning(const Collective& collective, bool waits)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same of what first_running_ is not for.
   void AddNotFirst(const Collective& collective, bool waits)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the caller is told; the backend hears of it, too.
@@ -189,12 +191,13 @@ class Communicator {
   void Completed(uint64_t sequence, const absl::Status& status, Instant at,
                  bool waits);
   // It runs no more, and if it is `ok`, counts as completed.
-  void RemoveRunning(uint64_t sequence, bool ok, Instant at)
+  inline void RemoveRunning(uint64_t sequence, bool ok, Instant at)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same of one in running_.
   void RemoveNotFirst(uint64_t sequence, Instant at)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PointToPointCompleted(uint64_t sequence, const absl::Status& status);
-  void LetGo() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  inline void LetGo() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Constant after construction.
   const CommunicatorOptions options_;

@@ -88,7 +88,8 @@ TEST_F(PlansTest, TensorsElsewhereAreTheSame) {
   }
 }
 
-// Whose tensors are looked at one after the other.
+// Tensors are compared and taken over one by one: the first one is, when the
+// second one differs.
 TEST_F(PlansTest, OneThatIsAnotherAfterAllLeavesNothingValid) {
   NoteTwice(Exchange());
   ASSERT_TRUE(Find(Exchange())->plan->is_valid);

@@ -47,6 +47,7 @@ inline constexpr int kDataTypeCount = 14;
 absl::string_view DataTypeName(DataType type);
 
 namespace tensor_internal {
+// Not in the function, which would write it to the stack each time.
 inline constexpr uint8_t kDataTypeBytes[kDataTypeCount] = {
     1, 1, 2, 4, 8, 2, 2, 4, 8, 1, 8, 16, 1, 1};
 }  // namespace tensor_internal

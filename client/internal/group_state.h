@@ -182,7 +182,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   [[noreturn]] void ThrowShutDown() const;
   int FindGroupRank(const RankArgument& rank, absl::string_view name) const;
   void TellJudge();
-  // Run, of what its caller goes on before the end of.
+  // Run, if the caller does not wait here.
   Work Start(const dataplane::CollectiveView& collective, bool async_op);
   // What the user gets; complete if not asynchronous. Throws DistError if the
   // arguments were bad.

@@ -12,7 +12,7 @@ namespace muster::coordinator {
 // std::mutex with the annotations of clang's thread-safety analysis. Not
 // absl::Mutex: the packaged one is opaque to ThreadSanitizer, which then takes
 // everything that it guards for a race.
-// dataplane/mutex.h is the same for its side, which may not include this one.
+// The data plane, which may not include this one, has its own (mutex.h there).
 class ABSL_LOCKABLE Mutex {
  public:
   Mutex() = default;

@@ -45,6 +45,7 @@ std::shared_ptr<Work> Metering::Start(const Collective& collective) {
 
 Ending Metering::Run(const Collective& collective, ReleasableLock& order) {
   Ending ending = inner().Run(collective, order);
+  // To ask a status for its code is a call.
   SeriesOf(collective.kind)
       .Finished(
           collective.bytes(), Elapsed(collective.started, ending.at),

@@ -20,7 +20,7 @@ class Metering : public BackendDecorator {
   Ending Run(const Collective& collective, ReleasableLock& order) override;
 
  private:
-  Metrics::Series& SeriesOf(CollectiveKind kind);
+  inline Metrics::Series& SeriesOf(CollectiveKind kind);
   Metrics::Series& FindSeries(CollectiveKind kind);
 
   const std::shared_ptr<Metrics> metrics_;

@@ -28,7 +28,7 @@ class Recording : public BackendDecorator {
 
  private:
   // Null: it has none.
-  FlightRecorder::Memo* MemoOf(const Collective& collective) const;
+  inline FlightRecorder::Memo* MemoOf(const Collective& collective) const;
 
   const std::shared_ptr<FlightRecorder> recorder_;
   const std::shared_ptr<FlightRecorder::GroupRecord> group_;

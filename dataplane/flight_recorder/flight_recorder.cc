@@ -50,17 +50,17 @@ struct Thread {
 
 // Asked for once: a thread that is renamed keeps its first name here. (Nothing
 // to construct: to look whether that was done takes longer than the number.)
-thread_local constinit Thread t_thread;
+thread_local constinit Thread this_thread;
 
 const Thread& ThisThread() {
-  if (t_thread.number == 0) {
+  if (this_thread.number == 0) {
     static std::atomic<int64_t> threads = 0;
-    t_thread.number = ++threads;
-    t_thread.id = syscall(SYS_gettid);
-    pthread_getname_np(pthread_self(), t_thread.name.data(),
-                       t_thread.name.size());
+    this_thread.number = ++threads;
+    this_thread.id = syscall(SYS_gettid);
+    pthread_getname_np(pthread_self(), this_thread.name.data(),
+                       this_thread.name.size());
   }
-  return t_thread;
+  return this_thread;
 }
 
 class Object {
@@ -382,6 +382,7 @@ void FlightRecorder::AddCompleted(GroupRecord& group,
     group.started.Reach(entry.collective_sequence, outline.elements);
     group.completed.Reach(entry.collective_sequence, outline.elements);
   }
+  // Without a call, as a rule.
   if (!group.running.empty()) StartFirst(group, now_ns);
 }
 

@@ -132,8 +132,8 @@ class FlightRecorder {
   static_assert(sizeof(Entry) == 64);
 
   // That of the memo, or `spare_`, for NextEntry. Changes no entry.
-  Outline& OutlineOf(GroupRecord& group, const Collective& collective,
-                     Memo* memo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  inline Outline& OutlineOf(GroupRecord& group, const Collective& collective,
+                            Memo* memo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The same of a memo that has none, or another one, or of none.
   Outline& NewOutline(GroupRecord& group, const Collective& collective,
                       Memo* memo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -144,8 +144,9 @@ class FlightRecorder {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes what is known from the start, perhaps where the oldest one was. The
   // two times that follow are the caller's.
-  Entry& NextEntry(Outline& outline, const Collective& collective,
-                   int64_t created_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  inline Entry& NextEntry(Outline& outline, const Collective& collective,
+                          int64_t created_ns)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null: it was overwritten.
   Entry* Find(int64_t record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void MarkStarted(Entry& entry, int64_t now_ns);

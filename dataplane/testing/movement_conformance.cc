@@ -277,8 +277,19 @@ size_t ParcelCount(size_t unit, int from, int to) {
   return (from + 2 * to) % 4 == 3 ? 0 : unit * (from + 1) + to;
 }
 
+// The same to each other rank, and something else to itself.
+size_t EvenParcelCount(size_t unit, int from, int to) {
+  return from == to ? unit + 3 : unit;
+}
+
+// The same from one rank, and all different from others.
+size_t MixedParcelCount(size_t unit, int from, int to) {
+  return from == 1 ? unit : unit * (from + 1) + to;
+}
+
 template <typename T>
-void CheckAllToAll(LocalWorld& world, size_t unit) {
+void CheckAllToAll(LocalWorld& world, size_t unit,
+                   size_t (*parcel_count)(size_t, int, int) = ParcelCount) {
   const int world_size = world.world_size();
   world.OnEachRank([&](Communicator& communicator) {
     const int rank = communicator.rank();
@@ -287,8 +298,8 @@ void CheckAllToAll(LocalWorld& world, size_t unit) {
     std::vector<size_t> counts;
     Collective single = {.kind = CollectiveKind::kAllToAllSingle};
     for (int peer = 0; peer < world_size; ++peer) {
-      const size_t given = ParcelCount(unit, rank, peer);
-      counts.push_back(ParcelCount(unit, peer, rank));
+      const size_t given = parcel_count(unit, rank, peer);
+      counts.push_back(parcel_count(unit, peer, rank));
       inputs.push_back(Parcel<T>(world_size, rank, peer, given));
       expected.push_back(Parcel<T>(world_size, peer, rank, counts.back()));
       single.input_splits.push_back(static_cast<int64_t>(given));
@@ -368,6 +379,16 @@ TEST_P(BackendConformance, AllToAllGivesEachPairItsOwnSize) {
     CheckAllToAll<int32_t>(world, kLargePart / 2);
   }
   CheckAllToAll<Complex>(world, 600);
+}
+
+TEST_P(BackendConformance, AllToAllOfOneSizeFromOneOrEachRank) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  for (const size_t unit : {0, 1, 500, 40'000}) {
+    CheckAllToAll<int32_t>(world, unit, EvenParcelCount);
+    CheckAllToAll<int32_t>(world, unit, MixedParcelCount);
+  }
+  CheckAllToAll<Complex>(world, 1, EvenParcelCount);
+  CheckAllToAll<uint8_t>(world, 1, MixedParcelCount);
 }
 
 TEST_P(BackendConformance, AllToAllSingleWithoutSplitsCutsEqualParts) {

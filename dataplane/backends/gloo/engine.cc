@@ -125,9 +125,10 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
 
 inline absl::Status Engine::RunNow(const Collective& collective,
                                    ReleasableLock* order) {
-  const bool is_short = shortcut_ != nullptr && shortcut_->Takes(collective);
   absl::Status status = Guarded([&] {
-    if (is_short) return shortcut_->Run(collective, order);
+    if (shortcut_ != nullptr && shortcut_->Takes(collective)) {
+      return shortcut_->Run(collective, order);
+    }
     if (order != nullptr) order->Release();
     return RunOnConnections(collective);
   });

@@ -111,10 +111,12 @@ class Engine {
   // away. `has_begun`: another rank may know of it.
   void EndFirst(const Job& job, const absl::Status& status, bool has_begun)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Run, of one that others are before.
+  // Run, if others are queued before it.
   Ending RunInTurn(const Collective& collective, ReleasableLock& order);
-  // What they throw is a status.
-  absl::Status RunNow(const Collective& collective, ReleasableLock* order);
+  // What is thrown in it is a status, and here.
+  inline absl::Status RunNow(const Collective& collective,
+                             ReleasableLock* order);
+  // Fail, of what was running. The group's error.
   absl::Status FailNow(const Collective& collective,
                        const absl::Status& failure, ReleasableLock* order);
   absl::Status RunOnConnections(const Collective& collective);

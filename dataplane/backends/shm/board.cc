@@ -41,33 +41,27 @@ constexpr std::chrono::nanoseconds kSleepTime = std::chrono::seconds(1);
 // is late, and not lost.
 constexpr std::chrono::nanoseconds kRingTime = std::chrono::milliseconds(100);
 
-// The `number`-th, round the ring, of the processors that this thread may be on
-// and that are not `taken`; -1: there is none.
-int FindProcessor(const cpu_set_t& taken, int number) {
-  cpu_set_t own;
-  if (sched_getaffinity(0, sizeof(own), &own) != 0) return -1;
+// The `number`-th, round the ring, of the processors that are `own` and not
+// `taken`; -1: there is none.
+int FindProcessor(const cpu_set_t& own, const cpu_set_t& taken, int number) {
   cpu_set_t others;
   CPU_AND(&others, &own, &taken);
   CPU_XOR(&others, &own, &others);
   const int count = CPU_COUNT(&others);
   if (count == 0) return -1;
   int before = number % count;
-  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
-    if (CPU_ISSET(processor, &others) && before-- == 0) return processor;
-  }
-  return -1;
+  int processor = 0;
+  while (!CPU_ISSET(processor, &others) || before-- > 0) ++processor;
+  return processor;
 }
 
-// This thread goes there, and stays until the system has a reason.
-void MoveTo(int processor) {
-  cpu_set_t own;
+// This thread, which may be on `own`, goes there, and stays until the system
+// has a reason.
+bool MoveTo(int processor, const cpu_set_t& own) {
   cpu_set_t there;
   CPU_ZERO(&there);
   CPU_SET(processor, &there);
-  if (sched_getaffinity(0, sizeof(own), &own) != 0 ||
-      sched_setaffinity(0, sizeof(there), &there) != 0) {
-    return;
-  }
+  if (sched_setaffinity(0, sizeof(there), &there) != 0) return false;
   // A thread that could go wherever its control group may has no affinity of
   // its own, and shall have none: it is where that may go, also when that
   // changes.
@@ -79,6 +73,7 @@ void MoveTo(int processor) {
       sched_getaffinity(0, sizeof(now), &now) != 0 || !CPU_EQUAL(&now, &own)) {
     sched_setaffinity(0, sizeof(own), &own);
   }
+  return true;
 }
 
 }  // namespace
@@ -122,8 +117,11 @@ Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
       seen_[peer] = round;
       return Outcome::kDone;
     }
-    if (traits_.is_crowded && IsWantedHere(round)) break;
-    if (look == kLooksUntilWhere) Say(sched_getcpu());
+    if (traits_.is_crowded) {
+      if (IsWantedHere(round)) break;
+    } else if (look == kLooksUntilWhere) {
+      SayWhere(sched_getcpu());
+    }
     Relax();
   }
   waits_for_(peer);
@@ -136,7 +134,7 @@ Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
 
 bool Board::IsWantedHere(uint64_t round) {
   const int processor = sched_getcpu();
-  Say(processor);
+  SayWhere(processor);
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_ || seen_[peer] >= round) continue;
     const int theirs = ProcessorOf(peer);
@@ -185,24 +183,26 @@ void Board::Spread(int peer) {
   // It takes a while to find out.
   if (traits_.is_crowded) next_move_ = Clock::now() + kMovePeriod;
   const int processor = sched_getcpu();
-  Say(processor);
+  SayWhere(processor);
   if (processor < 0 || processor >= CPU_SETSIZE) return;
   cpu_set_t taken;
   const bool is_wanted = traits_.is_crowded ? HasFewer(processor, taken)
                                             : IsLeftTo(peer, processor, taken);
-  if (!is_wanted) return;
-  const int target = FindProcessor(taken, rank_);
+  cpu_set_t own;
+  if (!is_wanted || sched_getaffinity(0, sizeof(own), &own) != 0) return;
+  // One that it can name: by rank, so that not all choose the same, and another
+  // one the next time.
+  const int target = FindProcessor(own, taken, rank_ + moves_);
   if (target < 0) return;
   // Before it goes: whom it leaves there has the processor meanwhile, and would
   // go as well.
-  Say(target);
-  MoveTo(target);
-  Say(sched_getcpu());
-  ++moves_;
+  SayWhere(target);
+  if (MoveTo(target, own)) ++moves_;
+  SayWhere(sched_getcpu());
   next_move_ = Clock::now() + kMovePeriod;
 }
 
-void Board::Say(int processor) {
+void Board::SayWhere(int processor) {
   const auto says = static_cast<uint32_t>(processor + 1);
   std::atomic<uint32_t>& said = own_.bell.processor;
   // What others read stays where they have read it.

@@ -54,11 +54,10 @@ struct BoardTraits {
 // and the system may leave them there for good while others are idle. So who
 // waits for a rank that was last seen waiting on this one's processor goes to
 // another one of those that it may be on, if no rank is there, and says so
-// before it goes, or the other would go as well. And where there
-// are fewer processors than ranks, the first of those that wait on one goes to
-// another on which two fewer do. It does so by narrowing the affinity of its
-// thread (sched_setaffinity(2)), and has it as it was when it has had its turn
-// there.
+// before it goes, or the other would go as well. And where there are fewer
+// processors than ranks, the first of those that wait on one goes to another on
+// which two fewer do. It does so by narrowing the affinity of its thread
+// (sched_setaffinity(2)), and has it as it was when it has had its turn there.
 //
 // Used by one thread at a time, but for Wake.
 class Board {
@@ -131,16 +130,7 @@ class Board {
 
   // A rank that has left because it has failed; -1: there is none. It may have
   // posted all that others needed of it.
-  int FindFailed() const {
-    std::atomic_thread_fence(std::memory_order_acquire);
-    for (int peer = 0; peer < world_size_; ++peer) {
-      if (places_[peer].bell.has_left.load(std::memory_order_acquire) ==
-          kFailed) {
-        return peer;
-      }
-    }
-    return -1;
-  }
+  int FindFailed() const;
 
   // Ends what waits here, and everything later. From any thread.
   void Wake();
@@ -169,7 +159,7 @@ class Board {
     std::atomic<uint32_t> is_asleep;
     // Zero, or a Departure.
     std::atomic<uint32_t> has_left;
-    // On which it waited last, from 1; zero: it has not yet.
+    // On which it waited last, or to which it goes, from 1; zero: not yet.
     std::atomic<uint32_t> processor;
   };
   struct alignas(64) Place {
@@ -213,13 +203,13 @@ class Board {
   // Says where it waits, for `peer`; and goes elsewhere if that is better.
   void Spread(int peer);
   // To others: this rank is, or will be, on `processor`.
-  void Say(int processor);
+  void SayWhere(int processor);
   // Whether `peer` waited on `processor`, and where others did.
   bool IsLeftTo(int peer, int processor, cpu_set_t& taken) const;
   // Whether this rank is the first of those that waited on `processor`, and
   // there is one of its own where two fewer did. `taken`: all but that.
   bool HasFewer(int processor, cpu_set_t& taken) const;
-  // On which it waited last; -1: it has not yet.
+  // What its bell says; -1: nothing.
   int ProcessorOf(int rank) const {
     return static_cast<int>(
                places_[rank].bell.processor.load(std::memory_order_relaxed)) -
@@ -300,6 +290,17 @@ inline void Board::Post() {
   // For the compiler. The processor may look first: see kNapTime.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   RingSleepers();
+}
+
+inline int Board::FindFailed() const {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (places_[peer].bell.has_left.load(std::memory_order_acquire) ==
+        kFailed) {
+      return peer;
+    }
+  }
+  return -1;
 }
 
 inline const std::byte* Board::shown(int peer) const {

@@ -111,6 +111,7 @@ absl::Status HostCollectives::Run(const Collective& collective,
   // Who has gone says why, which may take a moment.
   if (failed >= 0) shop_.LetOthersStart();
   shop_.order = nullptr;
+  shop_.header = nullptr;
   if (failed >= 0) return shop_.mesh.Gone(failed);
   return done;
 }

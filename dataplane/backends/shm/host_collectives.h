@@ -70,14 +70,15 @@ class HostCollectives : public gloo_internal::Shortcut {
   };
 
   // Null: it has no plan, or there is no memory for one.
-  static Memo* MemoOf(const Collective& collective);
+  static inline Memo* MemoOf(const Collective& collective);
   // `memo`: to be filled in.
   absl::Status RunOneWay(const Collective& collective, Memo* memo);
   bool Reads(Algorithm algorithm) const {
     return algorithm == Algorithm::kSingleCopy && traits_.reads_memory;
   }
   // As `ordinary` says, which nothing in symmetric memory goes before.
-  absl::Status RunOrdinary(const Collective& collective, Algorithm ordinary);
+  inline absl::Status RunOrdinary(const Collective& collective,
+                                  Algorithm ordinary);
   // The same of what is not to be staged, as one round of it has shown.
   absl::Status RunAfterAll(const Collective& collective, Algorithm ordinary);
   Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -164,6 +165,7 @@ class Rounds {
   // after it is in the line of the cache that the note begins with, then.
   static constexpr uint64_t kEven = uint64_t{1} << 63;
   size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
+  // All of it, also if it is even: what follows stands at row_bytes().
   void WriteRow(absl::Span<const Block> give);
   const uint64_t* RowOf(int peer) const {
     return reinterpret_cast<const uint64_t*>(shown(peer));
@@ -222,14 +224,23 @@ class Rounds {
     double factor = 1;
   };
   static_assert(sizeof(Head) == Board::kHeadBytes &&
+                offsetof(Head, sequence) == offsetof(NoteHeader, sequence) &&
+                offsetof(Head, element_count) ==
+                    offsetof(NoteHeader, element_count) &&
                 offsetof(Head, what) == offsetof(NoteHeader, root) &&
+                offsetof(Head, sizes_hash) ==
+                    offsetof(NoteHeader, sizes_hash) &&
                 offsetof(Head, history) == sizeof(NoteHeader) &&
-                sizeof(NoteHeader) == Board::kTailBytes);
+                sizeof(NoteHeader) == Board::kTailBytes &&
+                std::has_unique_object_representations_v<NoteHeader>);
 
   // This rank's, with so many elements.
   Head HeadWith(uint64_t element_count) const {
     uint64_t what = 0;
-    std::memcpy(&what, &header_.root, sizeof(what));
+    std::memcpy(&what,
+                reinterpret_cast<const std::byte*>(&header_) +
+                    offsetof(NoteHeader, root),
+                sizeof(what));
     return {.sequence = shop_.sequence,
             .element_count = element_count,
             .what = what,

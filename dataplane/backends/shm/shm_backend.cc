@@ -231,7 +231,7 @@ class ShmBackend : public BackendDecorator {
   }
 
   Ending Run(const Collective& collective, ReleasableLock& order) override {
-    // Each one in between is in the way of every small one.
+    // As the gloo backend's, without the call in between.
     return engine_->Run(collective, order);
   }
 

@@ -85,8 +85,8 @@ class Staged : public Rounds {
   [[gnu::noinline]] absl::Status AllToAll();
 
   // Begins a round, and writes a row, the factor if there is one, and what of
-  // `give` goes in it, all of which it is to but for `except`; null: nothing.
-  absl::Status OpenDealt(const Parts* give, int except, size_t count_per_round);
+  // `give` goes in it; null: nothing.
+  absl::Status OpenDealt(const Parts* give, size_t count_per_round);
   // Where in what `peer` shows the factor is, and this rank's.
   size_t FactorOffset(int peer) const {
     return IsEven(peer) ? sizeof(uint64_t) : row_bytes();
@@ -336,18 +336,18 @@ absl::Status Staged::Reduce() {
   return absl::OkStatus();
 }
 
-absl::Status Staged::OpenDealt(const Parts* give, int except,
-                               size_t count_per_round) {
-  const auto given_to = [&](int peer) {
-    return give == nullptr || peer == except ? Block() : (*give)[peer];
+absl::Status Staged::OpenDealt(const Parts* give, size_t count_per_round) {
+  const int except = gives_itself() ? -1 : rank_;
+  const auto given_to = [&](int rank) {
+    return give == nullptr || rank == except ? Block() : (*give)[rank];
   };
-  const uint64_t even_count =
-      given_to(except == 0 && world_size_ > 1 ? 1 : 0).count;
+  const int some = except == 0 && world_size_ > 1 ? 1 : 0;
+  const uint64_t even_count = given_to(some).count;
   bool is_even = true;
   size_t bytes = factor_bytes();
-  for (int peer = 0; peer < world_size_; ++peer) {
-    const Block block = given_to(peer);
-    is_even = is_even && (block.count == even_count || peer == except);
+  for (int rank = 0; rank < world_size_; ++rank) {
+    const Block block = given_to(rank);
+    is_even = is_even && (block.count == even_count || rank == except);
     bytes += ChunkOf(block, round_, count_per_round, element_bytes_).count *
              element_bytes_;
   }
@@ -358,9 +358,9 @@ absl::Status Staged::OpenDealt(const Parts* give, int except,
   if (is_even) row[0] = even_count | kEven;
   ShowFactor(head_bytes);
   std::byte* next = payload() + head_bytes + factor_bytes();
-  for (int peer = 0; peer < world_size_; ++peer) {
-    const Block block = given_to(peer);
-    if (!is_even) row[peer] = block.count;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    const Block block = given_to(rank);
+    if (!is_even) row[rank] = block.count;
     const Block chunk = ChunkOf(block, round_, count_per_round, element_bytes_);
     Copy(next, chunk.data, chunk.count * element_bytes_);
     next += chunk.count * element_bytes_;
@@ -416,7 +416,7 @@ absl::Status Staged::ReduceScatter() {
   }
   const size_t rounds = RoundsFor(most, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = OpenDealt(&give, /*except=*/-1, per_round);
+    absl::Status status = OpenDealt(&give, per_round);
     if (!status.ok()) return status;
     Post(most * element_bytes_ * world_size_);
     for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
@@ -439,8 +439,7 @@ absl::Status Staged::Scatter() {
       ElementsIn((kPayloadBytes - row_bytes()) / world_size_);
   const size_t rounds = RoundsFor(output.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status =
-        OpenDealt(is_root ? &give : nullptr, /*except=*/rank_, per_round);
+    absl::Status status = OpenDealt(is_root ? &give : nullptr, per_round);
     if (!status.ok()) return status;
     Post(output.count * element_bytes_);
     if (is_root) {
@@ -471,7 +470,7 @@ absl::Status Staged::AllToAll() {
       ElementsIn((kPayloadBytes - row_bytes()) / world_size_);
   size_t rounds = 1;
   for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = OpenDealt(&give, /*except=*/rank_, per_round);
+    absl::Status status = OpenDealt(&give, per_round);
     if (!status.ok()) return status;
     Post(collective().bytes());
     for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
