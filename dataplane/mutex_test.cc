@@ -36,8 +36,9 @@ void AwaitAsleep(const std::atomic<int64_t>& thread) {
 bool IsFree(Mutex& mutex) {
   bool is_free = false;
   std::thread other([&] {
-    is_free = mutex.TryLock();
-    if (is_free) mutex.Unlock();
+    const bool is_taken = mutex.TryLock();
+    if (is_taken) mutex.Unlock();
+    is_free = is_taken;
   });
   other.join();
   return is_free;

@@ -144,7 +144,8 @@ Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
   }
   // Nobody sees it before the lock is let go: one that ends before that, as
   // most small ones do, is never queued.
-  const auto let_go = [&] {
+  // (Of a lambda the analysis does not know what its caller holds.)
+  const auto let_go = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     callers_job_.front().collective = &collective;
     const bool wake_watchdog = Enqueue(callers_job_);
     // Keeps the executor from it.
