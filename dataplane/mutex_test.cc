@@ -19,7 +19,8 @@
 namespace muster::dataplane {
 namespace {
 
-// Its state, as the third word of its file says: 'S' is asleep.
+// Its state, as the third word of its file says: 'S' is one that waits in the
+// system.
 char StateOf(int64_t thread) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
   std::string text;
@@ -28,7 +29,8 @@ char StateOf(int64_t thread) {
   return end + 2 < text.size() ? text[end + 2] : '?';
 }
 
-void AwaitAsleep(const std::atomic<int64_t>& thread) {
+// Until it waits for what it was about to wait for.
+void AwaitBlocked(const std::atomic<int64_t>& thread) {
   while (thread == 0 || StateOf(thread) != 'S') std::this_thread::yield();
 }
 
@@ -88,7 +90,7 @@ TEST(MutexTest, AllWhoSleepGetIt) {
       EXPECT_EQ(errno, EDOM);
     });
   }
-  for (const std::atomic<int64_t>& id : ids) AwaitAsleep(id);
+  for (const std::atomic<int64_t>& id : ids) AwaitBlocked(id);
   mutex.Unlock();
   for (std::thread& thread : threads) thread.join();
 }
@@ -103,7 +105,7 @@ TEST(CondVarTest, WhoWaitsLetsTheMutexGoAndIsWoken) {
     MutexLock lock(mutex);
     while (!is_set) changed.Wait(mutex);
   });
-  AwaitAsleep(id);
+  AwaitBlocked(id);
   {
     MutexLock lock(mutex);
     is_set = true;

@@ -55,8 +55,8 @@ int FindProcessor(const cpu_set_t& own, const cpu_set_t& taken, int number) {
   return processor;
 }
 
-// This thread, which may be on `own`, goes there, and stays until the system
-// has a reason.
+// This thread, which may be on `own`, goes to `processor`, and stays until the
+// system has a reason.
 bool MoveTo(int processor, const cpu_set_t& own) {
   cpu_set_t there;
   CPU_ZERO(&there);

@@ -231,6 +231,20 @@ cpu_set_t FirstOf(const cpu_set_t& processors) {
   return one;
 }
 
+// A round of two in which each waits for the other one.
+void MeetOther(Board& board) {
+  ASSERT_EQ(board.Open(0), Outcome::kDone);
+  board.Post();
+  ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
+}
+
+// The same on `one` processor; then each may be on `all` of them.
+void MeetOtherOn(const cpu_set_t& one, const cpu_set_t& all, Board& board) {
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  MeetOther(board);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+
 TEST(BoardWaitTest, OneOfTwoOnAProcessorGoesToAnother) {
   const cpu_set_t all = Processors();
   const bool has_another = CPU_COUNT(&all) > 1;
@@ -241,11 +255,7 @@ TEST(BoardWaitTest, OneOfTwoOnAProcessorGoesToAnother) {
   std::atomic<bool> is_over{!has_another};
   ranks.OnEach([&](Board& board) {
     for (bool goes_on = true; goes_on;) {
-      ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-      ASSERT_EQ(board.Open(0), Outcome::kDone);
-      board.Post();
-      ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
-      ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
+      MeetOtherOn(one, all, board);
       for (int round = 0; round < 100; ++round) {
         ASSERT_EQ(board.Open(1), Outcome::kDone);
         // The same for both, who look at it in the same round.
@@ -274,16 +284,8 @@ TEST(BoardWaitTest, OneOfTwoOnAProcessorStaysThere) {
   for (int time = 0; time < kTimes; ++time) {
     Ranks ranks(2, /*is_crowded=*/false);
     ranks.OnEach([&](Board& board) {
-      ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-      ASSERT_EQ(board.Open(0), Outcome::kDone);
-      board.Post();
-      ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
-      ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
-      for (int round = 0; round < 100; ++round) {
-        ASSERT_EQ(board.Open(0), Outcome::kDone);
-        board.Post();
-        ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
-      }
+      MeetOtherOn(one, all, board);
+      for (int round = 0; round < 100; ++round) MeetOther(board);
     });
     const int moved = (ranks.at(0).moves() > 0) + (ranks.at(1).moves() > 0);
     if (moved == 1) ++one_of_them;
@@ -336,11 +338,7 @@ TEST(BoardWaitTest, RanksThatMayBeOnOneProcessorAloneStayThere) {
   Ranks ranks(2, /*is_crowded=*/false);
   ranks.OnEach([&](Board& board) {
     ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-    for (uint64_t round = 1; round <= kRounds; ++round) {
-      ASSERT_EQ(board.Open(0), Outcome::kDone);
-      board.Post();
-      ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
-    }
+    for (uint64_t round = 1; round <= kRounds; ++round) MeetOther(board);
     EXPECT_EQ(board.moves(), 0);
     const cpu_set_t after = Processors();
     EXPECT_TRUE(CPU_EQUAL(&after, &one));
