@@ -65,19 +65,19 @@ class TrainTest(unittest.TestCase):
         self.assertNotEqual(self.curve("third", 3, "--seed=2"), first)
 
     def test_without_room_to_share_gradients_are_in_ordinary_memory(self):
-        # A limit of files is one of shared memory: 1.5 MB has what ranks meet
+        # A limit of files is one of shared memory: 6 MB has what ranks meet
         # in, and not the gradients.
-        limit = (1_500_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+        limit = (6_000_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
         result = subprocess.run(
             [MUSTER_RUN, "--standalone", "--nproc-per-node=2", "--", TRAIN,
-             *SHORT, "--hidden_units=256"],
+             *SHORT, "--hidden_units=1024"],
             timeout=LIMIT_S, capture_output=True, text=True, check=False,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE,
                                                   limit))
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stderr.count(
             "gradients are in ordinary memory: "), 1, result.stderr)
-        self.assertIn("RLIMIT_FSIZE (ulimit -f) is 1500000 bytes",
+        self.assertIn("RLIMIT_FSIZE (ulimit -f) is 6000000 bytes",
                       result.stderr)
 
     def test_with_tensors_on_devices_the_losses_are_the_same(self):

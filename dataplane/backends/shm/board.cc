@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -28,6 +29,15 @@ constexpr int kLooksPerClock = 16;
 // After so many looks a rank says where it waits: mostly it need not. Others
 // must not take it to be where it was long ago.
 constexpr int kLooksUntilWhere = 8;
+
+// Of the rings of all ranks of a group, if none is larger or smaller than
+// these. Larger ones than the largest were no faster. And a round must find
+// room beside that of the one before, each with what is left out in front of
+// it.
+constexpr size_t kRingsBytes = 8 << 20;
+constexpr size_t kRingBytesMax = 2 << 20;
+constexpr size_t kRingBytesMin = 512 << 10;
+static_assert(kRingBytesMin >= 4 * Board::kMostBytes);
 
 // From one move to another processor, which takes some 10 us, to the next:
 // other programs may be there, and the system bring both ranks together again.
@@ -80,8 +90,14 @@ bool MoveTo(int processor, const cpu_set_t& own) {
 
 size_t Board::BytesFor(int world_size) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
-  static_assert(sizeof(Place) % 64 == 0);
-  return static_cast<size_t>(world_size) * sizeof(Place);
+  static_assert(sizeof(Place) % kLineBytes == 0);
+  return static_cast<size_t>(world_size) *
+         (sizeof(Place) + RingBytesFor(world_size));
+}
+
+size_t Board::RingBytesFor(int world_size) {
+  return std::clamp(std::bit_floor(kRingsBytes / world_size), kRingBytesMin,
+                    kRingBytesMax);
 }
 
 Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
@@ -90,9 +106,26 @@ Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
       own_(places_[rank]),
       rank_(rank),
       world_size_(world_size),
+      rings_(reinterpret_cast<std::byte*>(places_ + world_size)),
+      ring_bytes_(RingBytesFor(world_size)),
       traits_(traits),
       waits_for_(std::move(waits_for)),
       seen_(world_size, 0) {}
+
+std::byte* Board::TakeOfRing(size_t bytes, uint64_t& needed) {
+  const size_t whole = (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+  const size_t left = ring_bytes_ - taken_ % ring_bytes_;
+  // In one piece: what is left at the end is left out.
+  const uint64_t begin = left < whole ? taken_ + left : taken_;
+  taken_ = begin + whole;
+  // Of the rounds that may still be read, those of which something may be in
+  // the way. This one is not: see kRingBytesMin.
+  uint64_t round = std::max<uint64_t>(needed, 1);
+  for (; taken_before_[round % kNotes] + ring_bytes_ < taken_; ++round) {
+    needed = round + 1;
+  }
+  return RingOf(rank_) + begin % ring_bytes_;
+}
 
 Board::Outcome Board::AwaitBehind(int peer, uint64_t round) {
   const Outcome outcome = AwaitUnseen(peer, round);

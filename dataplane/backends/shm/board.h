@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <vector>
 
@@ -26,19 +27,24 @@ struct BoardTraits {
 //   Post     shows what it has written
 //   Await    waits until another rank has shown its own, and returns it
 //
-// Each rank has kNotes notes, one after the other for each round, and two large
-// slots. What is short stands in the note; what is not, in a slot, and the note
-// says in which. Posting round t says as well that all that its rank wanted of
-// round t - 1 and before has been read. So a note or a slot of round u may be
-// written again when all others have posted round u + 1. They have long done so
-// where everybody awaits everybody: then a round is one synchronisation, and
-// nothing closes it. And who awaits nobody, as the root of a broadcast, goes
-// kNotes - 1 rounds ahead of the others.
+// Each rank has kNotes notes, one after the other for each round, and a ring.
+// What is short stands in the note; what is not, in the ring, one behind the
+// other, and the note says where. Posting round t says as well that all that
+// its rank wanted of round t - 1 and before has been read. So what was written
+// in round u may be written over when all others have posted round u + 1. They
+// have long done so where everybody awaits everybody: then a round is one
+// synchronisation, and nothing closes it. And who awaits nobody, as the root of
+// a broadcast, goes kNotes - 1 rounds ahead of the others.
+//
+// The ring is larger than it needs to be for that: larger than a processor's
+// own cache. What has been read is in the reader's. Who writes there again soon
+// takes it away from that, line by line; a MiB or two later it has moved to the
+// cache that both share, from where it comes four times as fast (README.md).
 //
 // The number of the round stands in the note, in front of what is shown: where
 // that is small, it all comes to a reader in one cache line. It is written
 // last, with release, and read first, with acquire; that is all the order among
-// processors that notes and slots need, on any of them.
+// processors that notes and rings need, on any of them.
 //
 // Who waits looks for a while, in which it gives its processor to whoever else
 // can use it, and then sleeps until its bell is rung (futex(2)). It says that
@@ -71,7 +77,7 @@ class Board {
   };
 
   // What a rank can show in a round.
-  static constexpr size_t kSlotBytes = 128 << 10;
+  static constexpr size_t kMostBytes = 128 << 10;
   // What of it stands in a note.
   static constexpr size_t kNoteBytes = 1200;
   static constexpr uint64_t kNotes = 16;
@@ -87,6 +93,8 @@ class Board {
 
   // Of the memory for so many ranks.
   static size_t BytesFor(int world_size);
+  // And of that, each rank's ring: a power of two.
+  static size_t RingBytesFor(int world_size);
 
   // `memory` is aligned to 64 bytes, and was zeros before the first rank came;
   // it must live longer. `waits_for` is told the rank that is waited for, and
@@ -141,20 +149,17 @@ class Board {
 
  private:
   enum Departure : uint32_t { kInPeace = 1, kFailed = 2 };
-  // As places_[].slots: in the note itself.
-  static constexpr uint64_t kHere = 2;
-  struct alignas(64) Note {
-    // The round, times four, and the number of the slot, or kHere.
+  static constexpr size_t kLineBytes = 64;
+  struct alignas(kLineBytes) Note {
+    // The round, times two; and one if what it shows is in the ring. Then it
+    // begins with where it is there.
     std::atomic<uint64_t> posted;
     std::byte head[kHeadBytes];
     std::byte bytes[kNoteBytes];
     std::byte tail[kTailBytes];
   };
-  struct alignas(64) Slot {
-    std::byte bytes[kSlotBytes];
-  };
   // By which a rank is woken.
-  struct alignas(64) Bell {
+  struct alignas(kLineBytes) Bell {
     std::atomic<uint32_t> rings;
     std::atomic<uint32_t> is_asleep;
     // Zero, or a Departure.
@@ -162,10 +167,9 @@ class Board {
     // On which it waited last, or to which it goes, from 1; zero: not yet.
     std::atomic<uint32_t> processor;
   };
-  struct alignas(64) Place {
+  struct alignas(kLineBytes) Place {
     Bell bell;
     Note notes[kNotes];
-    Slot slots[2];
   };
 
   Note& NoteOf(int rank, uint64_t round) const {
@@ -174,7 +178,7 @@ class Board {
   bool HasPosted(int peer, uint64_t round) const {
     // Of a note's rounds, the one that is awaited or a later one.
     return NoteOf(peer, round).posted.load(std::memory_order_acquire) >=
-           round * 4;
+           round * 2;
   }
   // `peer` has posted `round` as far as this rank knows, or as one look says.
   bool IsSeen(int peer, uint64_t round) {
@@ -190,6 +194,10 @@ class Board {
     return IsSeen(peer, round) ? Outcome::kDone : AwaitUnseen(peer, round);
   }
   Outcome AwaitUnseen(int peer, uint64_t round);
+  // Where in this rank's ring the next `bytes` stand. Before others have posted
+  // round `needed`, which it raises to that, they may not be written.
+  std::byte* TakeOfRing(size_t bytes, uint64_t& needed);
+  std::byte* RingOf(int rank) const { return rings_ + rank * ring_bytes_; }
   // The same, of one that this rank has posted and that it needs to go on.
   Outcome AwaitBehind(int peer, uint64_t round);
   // Looks how far beyond `round`, which it has posted, `peer` is.
@@ -227,19 +235,22 @@ class Board {
   Place& own_;
   const int rank_;
   const int world_size_;
+  // Behind all places.
+  std::byte* const rings_;
+  const size_t ring_bytes_;
   const BoardTraits traits_;
   const std::function<void(int)> waits_for_;
 
   // The round that this rank is in, from 1.
   uint64_t round_ = 0;
-  // Its note in it. Where what it shows stands: kHere, or the number of a slot;
-  // and that itself.
+  // Its note in it, and what it shows: in that, or in the ring.
   Note* own_note_ = nullptr;
-  uint64_t own_place_ = kHere;
   std::byte* own_bytes_ = nullptr;
-  // By slot: the round that it was used in last. The one to be used next.
-  uint64_t slot_rounds_[2] = {};
-  uint64_t next_slot_ = 0;
+  bool is_in_ring_ = false;
+  // How much of the ring has been taken so far, round and round; and, by note,
+  // had been when its round began.
+  uint64_t taken_ = 0;
+  uint64_t taken_before_[kNotes] = {};
   // By rank: the last round that it is known to have posted.
   std::vector<uint64_t> seen_;
   int left_peer_ = -1;
@@ -256,17 +267,9 @@ inline Board::Outcome Board::Open(size_t bytes) {
   // That others have posted it, and read what was before.
   uint64_t needed = round_ < kNotes ? 0 : round_ - kNotes + 1;
   own_note_ = &own_.notes[round_ % kNotes];
-  if (bytes <= kNoteBytes) {
-    own_place_ = kHere;
-    own_bytes_ = own_note_->bytes;
-  } else {
-    own_place_ = next_slot_;
-    own_bytes_ = own_.slots[own_place_].bytes;
-    uint64_t& last = slot_rounds_[own_place_];
-    if (last > 0) needed = std::max(needed, last + 1);
-    last = round_;
-    next_slot_ = 1 - next_slot_;
-  }
+  taken_before_[round_ % kNotes] = taken_;
+  is_in_ring_ = bytes > kNoteBytes;
+  own_bytes_ = is_in_ring_ ? TakeOfRing(bytes, needed) : own_note_->bytes;
   for (int peer = 0; peer < world_size_; ++peer) {
     if (seen_[peer] >= needed) continue;
     const Outcome outcome = AwaitBehind(peer, needed);
@@ -285,7 +288,12 @@ inline void Board::RingSleepers() {
 }
 
 inline void Board::Post() {
-  own_note_->posted.store(round_ * 4 + own_place_, std::memory_order_release);
+  if (is_in_ring_) {
+    const uint64_t offset = own_bytes_ - RingOf(rank_);
+    std::memcpy(own_note_->bytes, &offset, sizeof(offset));
+  }
+  own_note_->posted.store(round_ * 2 + (is_in_ring_ ? 1 : 0),
+                          std::memory_order_release);
   seen_[rank_] = round_;
   // For the compiler. The processor may look first: see kNapTime.
   std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -305,8 +313,10 @@ inline int Board::FindFailed() const {
 
 inline const std::byte* Board::shown(int peer) const {
   const Note& note = NoteOf(peer, round_);
-  const uint64_t place = note.posted.load(std::memory_order_relaxed) % 4;
-  return place == kHere ? note.bytes : places_[peer].slots[place].bytes;
+  if (note.posted.load(std::memory_order_relaxed) % 2 == 0) return note.bytes;
+  uint64_t offset = 0;
+  std::memcpy(&offset, note.bytes, sizeof(offset));
+  return RingOf(peer) + offset;
 }
 
 }  // namespace muster::dataplane::shm_internal

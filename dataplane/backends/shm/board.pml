@@ -1,8 +1,8 @@
 /* What board.h promises, for spin(1) to check in every interleaving of a few
  * ranks and rounds: nobody is shown anything but the round that he awaits,
  * nothing that is being read is written, and nobody sleeps for ever. Who awaits
- * whom is any choice; so is, with -DSLOTS=1, whether a round's contents go to
- * the note or to a slot.
+ * whom is any choice; so is, with -DRING=5, whether a round's contents go to
+ * the note or to a ring of so many cells, of which they take one or two.
  *
  * Steps of different ranks come one after the other here. On processors they do
  * so as far as it matters: a note's round is stored with release and loaded
@@ -32,8 +32,8 @@
 #define NOTES 2
 #endif
 
-#ifndef SLOTS
-#define SLOTS 0
+#ifndef RING
+#define RING 0
 #endif
 
 #ifndef HOLDS
@@ -41,20 +41,23 @@
 #endif
 
 #define NOTE(rank, round) ((rank) * NOTES + (round) % NOTES)
-#define SLOT(rank, place) ((rank) * 2 + (place))
-#define HERE 2
+#define CELL(rank, place) ((rank) * RING + (place))
+#define CELLS(rank, round) (1 + ((rank) + (round)) % 2)
+#define HERE 7
 #define WRITING 255
 
-byte posted[RANKS * NOTES]; /* the round in front of a note, times 4, + place */
+byte posted[RANKS * NOTES]; /* the round in front of a note, times 8, + place */
 byte noted[RANKS * NOTES];  /* whose contents it has */
-byte kept[RANKS * 2];       /* whose contents a slot has */
+#if RING
+byte kept[RANKS * RING];    /* whose contents a cell has */
+#endif
 byte stored[RANKS * NOTES]; /* `posted`, as its rank's processor has it */
 byte last[RANKS];           /* the last round that a rank has stored */
 byte out[RANKS];            /* and the last one of those that are let out */
 bool asleep[RANKS];
 bool rung[RANKS]; /* since it last began to sleep */
 
-#define SHOWS(peer, round) (posted[NOTE(peer, round)] >= (round) * 4)
+#define SHOWS(peer, round) (posted[NOTE(peer, round)] >= (round) * 8)
 #define FENCE(rank) (out[rank] == last[rank])
 
 /* Lets out what it holds back. */
@@ -133,7 +136,11 @@ inline Await(peer, round) {
 inline Look(peer, round, place) {
   if
   :: place == HERE -> assert(noted[NOTE(peer, round)] == round)
-  :: else -> assert(kept[SLOT(peer, place)] == round)
+#if RING
+  :: else ->
+    assert(kept[CELL(peer, place)] == round);
+    assert(kept[CELL(peer, place + CELLS(peer, round) - 1)] == round)
+#endif
   fi
 }
 
@@ -142,6 +149,29 @@ inline Write(to, value) {
   to = value
 }
 
+/* Board::TakeOfRing */
+#if RING
+inline TakeOfRing() {
+  if
+  :: taken % RING + CELLS(me, round) > RING ->
+    taken = taken + RING - taken % RING
+  :: else
+  fi;
+  place = taken % RING;
+  taken = taken + CELLS(me, round);
+#if BREAK != 6 /* the ring is taken as if it was a note */
+  other = (needed > 1 -> needed : 1);
+  do
+  :: taken_before[other % NOTES] + RING < taken ->
+    other++;
+    needed = other
+  :: else -> break
+  od;
+  other = 0
+#endif
+}
+#endif
+
 proctype Rank(byte me) {
   byte round = 1;
   byte peer;
@@ -149,9 +179,10 @@ proctype Rank(byte me) {
   byte needed;
   bool over;
   byte before; /* the last round that its peer had stored before its nap */
-#if SLOTS
-  byte next_slot = 0;
-  byte used[2]; /* the round that a slot was used in */
+#if RING
+  byte taken = 0;
+  byte taken_before[NOTES]; /* when the round began */
+  byte other;
 #endif
   do
   :: round > ROUNDS -> break
@@ -163,19 +194,13 @@ proctype Rank(byte me) {
 #else
       needed = (round < NOTES -> 0 : round - NOTES + 1);
 #endif
+#if RING
+      taken_before[round % NOTES] = taken;
+#endif
       if
       :: place = HERE
-#if SLOTS
-      :: place = next_slot;
-#if BREAK != 6 /* a slot is taken as if it was a note */
-        if
-        :: used[place] > 0 && used[place] + 1 > needed ->
-          needed = used[place] + 1
-        :: else
-        fi;
-#endif
-        used[place] = round;
-        next_slot = 1 - next_slot
+#if RING
+      :: true -> TakeOfRing()
 #endif
       fi
     }
@@ -188,19 +213,23 @@ proctype Rank(byte me) {
     }
 #endif
 #if BREAK == 3 /* the number before the contents */
-    posted[NOTE(me, round)] = round * 4 + place;
+    posted[NOTE(me, round)] = round * 8 + place;
 #endif
     if
     :: place == HERE -> Write(noted[NOTE(me, round)], round)
-    :: else -> Write(kept[SLOT(me, place)], round)
+#if RING
+    :: else ->
+      Write(kept[CELL(me, place)], round);
+      Write(kept[CELL(me, place + CELLS(me, round) - 1)], round)
+#endif
     fi;
     /* Post */
     atomic {
 #if HOLDS == 0
-      posted[NOTE(me, round)] = round * 4 + place;
+      posted[NOTE(me, round)] = round * 8 + place;
 #else
       last[me] - out[me] < HOLDS ->
-      stored[NOTE(me, round)] = round * 4 + place;
+      stored[NOTE(me, round)] = round * 8 + place;
       last[me] = round;
 #endif
       place = 0;
@@ -222,7 +251,7 @@ proctype Rank(byte me) {
       :: peer != me ->
         Await(peer, round);
         atomic {
-          place = posted[NOTE(peer, round)] % 4;
+          place = posted[NOTE(peer, round)] % 8;
           Look(peer, round, place)
         }
         /* and still, after any step of others */

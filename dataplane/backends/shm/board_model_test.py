@@ -20,11 +20,11 @@ class BoardModelTest(ModelTest):
     def test_a_processor_that_holds_back_two_rounds(self):
         self.assert_holds("RANKS=2", "ROUNDS=6", "HOLDS=2")
 
-    def test_slots(self):
-        self.assert_holds("RANKS=2", "ROUNDS=3", "NOTES=4", "SLOTS=1")
+    def test_a_ring(self):
+        self.assert_holds("RANKS=2", "ROUNDS=4", "NOTES=4", "RING=5")
 
-    def test_slots_of_processors_that_hold_nothing_back(self):
-        self.assert_holds("RANKS=2", "ROUNDS=4", "NOTES=4", "SLOTS=1",
+    def test_a_ring_of_processors_that_hold_nothing_back(self):
+        self.assert_holds("RANKS=2", "ROUNDS=5", "NOTES=4", "RING=5",
                           "HOLDS=0")
 
     def test_three_ranks(self):
@@ -51,9 +51,9 @@ class BoardModelTest(ModelTest):
         self.assert_found("assertion violated", "RANKS=2", "ROUNDS=5",
                           "BREAK=5")
 
-    def test_a_slot_written_too_early_is_found(self):
+    def test_a_ring_written_too_early_is_found(self):
         self.assert_found("assertion violated", "RANKS=2", "ROUNDS=5",
-                          "NOTES=4", "SLOTS=1", "BREAK=6")
+                          "NOTES=4", "RING=5", "BREAK=6")
 
     def test_being_awake_between_nap_and_sleep_is_found(self):
         self.assert_found("invalid end state", "RANKS=2", "BREAK=7")

@@ -53,7 +53,8 @@ class Ranks {
   // Of Board's memory of a rank the second word says that it sleeps.
   std::atomic<uint32_t>& is_asleep(int rank) {
     auto* const place = reinterpret_cast<std::byte*>(memory_.data()) +
-                        static_cast<size_t>(rank) * Board::BytesFor(1);
+                        static_cast<size_t>(rank) *
+                            (Board::BytesFor(1) - Board::RingBytesFor(1));
     return *reinterpret_cast<std::atomic<uint32_t>*>(place + sizeof(uint32_t));
   }
   // The rank that `rank` waits for, or -1.
@@ -123,10 +124,11 @@ class BoardTest : public ::testing::TestWithParam<std::tuple<int, bool>> {
   bool is_crowded() const { return std::get<1>(GetParam()); }
 };
 
-// How much a rank shows in a round, in its note or in a slot: each as it likes.
+// How much a rank shows in a round, in its note or in its ring: each as it
+// likes.
 size_t BytesOf(uint64_t round, int rank) {
   constexpr size_t kSizes[] = {8, Board::kNoteBytes, Board::kNoteBytes + 1,
-                               Board::kSlotBytes};
+                               Board::kMostBytes};
   std::mt19937 any(static_cast<uint32_t>(round * 100 + rank));
   return kSizes[any() % std::size(kSizes)];
 }
@@ -213,7 +215,8 @@ TEST_P(BoardTest, WhoPostsWhenOthersBeginToSleepIsNotMissed) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, BoardTest, Combine(Values(2, 3, 8), Bool()));
+INSTANTIATE_TEST_SUITE_P(Sizes, BoardTest,
+                         Combine(Values(2, 3, 8, 16), Bool()));
 
 cpu_set_t Processors() {
   cpu_set_t all;
@@ -367,26 +370,44 @@ TEST(BoardWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
   waits.join();
 }
 
-TEST(BoardWaitTest, WithSlotsAsFarAsTheyGo) {
-  Ranks ranks(2);
-  for (int round = 1; round <= 2; ++round) {
-    ASSERT_EQ(ranks.at(0).Open(Board::kNoteBytes + 1), Outcome::kDone);
+TEST(BoardWaitTest, InTheRingAsFarAsThatGoes) {
+  // So many have a ring each that is shorter than the notes.
+  constexpr int kRanks = 16;
+  Ranks ranks(kRanks);
+  const size_t pieces = Board::RingBytesFor(kRanks) / Board::kMostBytes;
+  ASSERT_LT(pieces + 2, Board::kNotes);
+  for (size_t piece = 0; piece < pieces; ++piece) {
+    ASSERT_EQ(ranks.at(0).Open(Board::kMostBytes), Outcome::kDone);
     ranks.at(0).Post();
   }
   // What is short needs none.
   ASSERT_EQ(ranks.at(0).Open(Board::kNoteBytes), Outcome::kDone);
   ranks.at(0).Post();
+  EXPECT_EQ(ranks.awaited_by(0), -1);
   std::thread waits([&] {
     EXPECT_EQ(ranks.at(0).Open(Board::kNoteBytes + 1), Outcome::kDone);
     ranks.at(0).Post();
   });
   while (ranks.awaited_by(0) != 1) std::this_thread::yield();
-  for (int round = 1; round <= 4; ++round) {
-    ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
-    ranks.at(1).Post();
-    ASSERT_EQ(ranks.at(1).Await(0), Outcome::kDone);
+  for (int rank = 1; rank < kRanks; ++rank) {
+    for (size_t round = 1; round <= pieces + 2; ++round) {
+      ASSERT_EQ(ranks.at(rank).Open(0), Outcome::kDone);
+      ranks.at(rank).Post();
+      // The last one comes when it has heard of all.
+      if (round <= pieces + 1) {
+        ASSERT_EQ(ranks.at(rank).Await(0), Outcome::kDone);
+      }
+    }
   }
   waits.join();
+}
+
+TEST(BoardRingTest, RingsAreAPowerOfTwoAndOfAGroupNotMany) {
+  EXPECT_EQ(Board::RingBytesFor(1), size_t{2} << 20);
+  EXPECT_EQ(Board::RingBytesFor(4), size_t{2} << 20);
+  EXPECT_EQ(Board::RingBytesFor(5), size_t{1} << 20);
+  EXPECT_EQ(Board::RingBytesFor(8), size_t{1} << 20);
+  EXPECT_EQ(Board::RingBytesFor(64), size_t{512} << 10);
 }
 
 TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {

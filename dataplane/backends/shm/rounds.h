@@ -106,7 +106,7 @@ class Rounds {
 
  protected:
   // What a rank can show in a round.
-  static constexpr size_t kPayloadBytes = Board::kSlotBytes;
+  static constexpr size_t kPayloadBytes = Board::kMostBytes;
 
   // What is copied or combined in less time than the order of collectives takes
   // to be let go and had again.

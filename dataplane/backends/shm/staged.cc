@@ -20,6 +20,12 @@ using gloo_internal::Parts;
 // What is combined at once stays in the nearest cache meanwhile.
 constexpr size_t kNearBytes = 8 << 10;
 
+constexpr size_t kLineBytes = 64;
+
+size_t WholeLines(size_t bytes) {
+  return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+}
+
 size_t RoundsFor(size_t count, size_t count_per_round) {
   return count <= count_per_round
              ? 1
@@ -59,8 +65,9 @@ class Staged : public Rounds {
   // Of reductions: what a rank can show of elements.
   static constexpr size_t kElementBytes = kPayloadBytes - kFactorBytes;
 
-  // Writes the factor, if there are such, and elements to what this rank shows.
-  void ShowElements(const Block& block);
+  // Writes the factor, if there are such, and elements, from `offset` on, to
+  // what this rank shows.
+  void ShowElements(const Block& block, size_t offset);
   void ShowFactor(size_t offset);
   // Combines the elements that all ranks show from `offset` on, with the
   // factors that stand from `factor_offset` on.
@@ -109,9 +116,9 @@ class Staged : public Rounds {
   size_t round_ = 0;
 };
 
-void Staged::ShowElements(const Block& block) {
+void Staged::ShowElements(const Block& block, size_t offset) {
   ShowFactor(0);
-  Copy(payload() + factor_bytes(), block.data, block.count * element_bytes_);
+  Copy(payload() + offset, block.data, block.count * element_bytes_);
 }
 
 void Staged::ShowFactor(size_t offset) {
@@ -270,7 +277,7 @@ absl::Status Staged::ReduceAtOnce(const Reduction& reduction,
   const size_t bytes = tensor.count * element_bytes_;
   absl::Status status = Open(factor_bytes() + bytes);
   if (!status.ok()) return status;
-  ShowElements(tensor);
+  ShowElements(tensor, factor_bytes());
   Post(bytes * world_size_);
   status = AwaitAll();
   if (status.ok()) Combine(reduction, 0, factor_bytes(), tensor);
@@ -284,33 +291,35 @@ absl::Status Staged::ReduceByParts(const Reduction& reduction,
   const auto ranks = static_cast<size_t>(world_size_);
   // A part has at most an element more than an equal one.
   const size_t per_round =
-      (ElementsIn(kElementBytes) - 1) * ranks / (ranks + 1);
+      (ElementsIn(kElementBytes - kLineBytes) - 1) * ranks / (ranks + 1);
   const size_t chunks = RoundsFor(tensor.count, per_round);
-  const size_t results = std::min(per_round, tensor.count) * element_bytes_;
   Blocks parts;
+  // For those of the last round, in front of the elements, on all ranks.
+  size_t result_bytes = 0;
   for (round_ = 0; round_ <= chunks; ++round_) {
-    absl::Status status = Open(kPayloadBytes);
+    const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
+    const size_t elements = factor_bytes() + result_bytes;
+    absl::Status status = Open(elements + chunk.count * element_bytes_);
     if (!status.ok()) return status;
     if (round_ > 0) {
-      Copy(payload() + factor_bytes() + results, parts[rank_].data,
+      Copy(payload() + factor_bytes(), parts[rank_].data,
            parts[rank_].count * element_bytes_);
     }
-    const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
-    ShowElements(chunk);
+    ShowElements(chunk, elements);
     Post();
     status = AwaitAll();
     if (!status.ok()) return status;
     for (int peer = 0; peer < world_size_ && round_ > 0; ++peer) {
       if (peer == rank_) continue;
-      Copy(parts[peer].data, shown(peer) + factor_bytes() + results,
+      Copy(parts[peer].data, shown(peer) + factor_bytes(),
            parts[peer].count * element_bytes_);
     }
     if (round_ == chunks) break;
     parts = gloo_internal::PartsOf(chunk, ranks, element_bytes_);
-    Combine(
-        reduction, 0,
-        factor_bytes() + static_cast<size_t>(parts[rank_].data - chunk.data),
-        parts[rank_]);
+    Combine(reduction, 0,
+            elements + static_cast<size_t>(parts[rank_].data - chunk.data),
+            parts[rank_]);
+    result_bytes = WholeLines((chunk.count / ranks + 1) * element_bytes_);
   }
   return absl::OkStatus();
 }
@@ -326,7 +335,7 @@ absl::Status Staged::Reduce() {
     const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
     absl::Status status = Open(factor_bytes() + chunk.count * element_bytes_);
     if (!status.ok()) return status;
-    ShowElements(chunk);
+    ShowElements(chunk, factor_bytes());
     Post(tensor.count * element_bytes_ * world_size_);
     if (!is_root) continue;
     status = AwaitAll();
