@@ -196,8 +196,8 @@ absl::Status Inside::Show(const std::vector<Strand>& strands, bool takes) {
     if (!status.ok()) return status;
     ForPieces(strands[rank_], first, shows, element_bytes_,
               [&](const Block& piece, size_t done) {
-                std::memcpy(payload() + done * element_bytes_, piece.data,
-                            piece.count * element_bytes_);
+                Write(done * element_bytes_, piece.data,
+                      piece.count * element_bytes_);
               });
     Post();
     if (is_first()) status = AwaitAll();

@@ -20,6 +20,7 @@
 #include "dataplane/backends/gloo/schedules.h"
 #include "dataplane/backends/shm/board.h"
 #include "dataplane/backends/shm/regions.h"
+#include "dataplane/backends/shm/ring_writer.h"
 #include "dataplane/collective.h"
 #include "dataplane/mutex.h"
 
@@ -66,6 +67,7 @@ struct Workshop {
   // Kept from one collective to the next.
   std::vector<std::byte> scratch = {};
   History history = {};
+  RingWriter writer = {};
   // Of the collective that runs, if its caller has it still: see Backend::Run.
   ReleasableLock* order = nullptr;
 
@@ -122,6 +124,10 @@ class Rounds {
                                             : StatusOf(outcome);
   }
   std::byte* payload() { return board_.shows(); }
+  // Copies to payload(), from `offset` on.
+  void Write(size_t offset, const void* from, size_t bytes) {
+    shop_.writer.Copy(payload() + offset, from, bytes);
+  }
   // `rest`: how many bytes this rank copies or combines between this and the
   // end of the collective, or the next round; if few, other threads may start
   // theirs when it waits or has ended.

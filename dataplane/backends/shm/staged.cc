@@ -69,13 +69,17 @@ class Staged : public Rounds {
   // what this rank shows.
   void ShowElements(const Block& block, size_t offset);
   void ShowFactor(size_t offset);
-  // Combines the elements that all ranks show from `offset` on, with the
-  // factors that stand from `factor_offset` on.
-  void Combine(const Reduction& reduction, size_t factor_offset, size_t offset,
+  // What is combined: by rank, where the elements of each are. This rank's are
+  // in its tensor: they are there at once, and what it has shown another
+  // processor may have by now.
+  using Operands = absl::InlinedVector<const void*, 16>;
+  Operands OperandsAt(size_t offset, const Block& own) const;
+  // With the factors that stand at FactorOffset.
+  void Combine(const Reduction& reduction, const Operands& operands,
                const Block& result);
   // The same of those that go together alone, or are large.
-  void CombineAll(const Reduction& reduction, size_t factor_offset,
-                  size_t offset, const Block& result);
+  void CombineAll(const Reduction& reduction, const Operands& operands,
+                  const Block& result);
 
   // Not inlined: each would pay for what the others have on the stack.
   [[gnu::noinline]] absl::Status Barrier();
@@ -96,14 +100,18 @@ class Staged : public Rounds {
   absl::Status OpenDealt(const Parts* give, size_t count_per_round);
   // Where in what `peer` shows the factor is, and this rank's.
   size_t FactorOffset(int peer) const {
-    return IsEven(peer) ? sizeof(uint64_t) : row_bytes();
+    return !has_row_ ? 0 : IsEven(peer) ? sizeof(uint64_t) : row_bytes();
   }
   size_t DealtOffset(int peer, size_t count_per_round) const;
   // How many `peer` has there for `rank`.
   uint64_t DealtCount(int rank, int peer) const {
-    return rank == peer && !gives_itself() ? 0 : CountFor(rank, peer);
+    return rank == peer ? 0 : CountFor(rank, peer);
   }
-  bool gives_itself() const { return IsReduction(collective().kind); }
+  // How many elements a rank can show for each other rank in a round.
+  size_t CountForEachOther() const {
+    return ElementsIn((kElementBytes - row_bytes()) /
+                      std::max(1, world_size_ - 1));
+  }
   // In what all ranks show: the largest count in any row, and the bytes of the
   // largest row, to which belongs what its rank has for itself.
   uint64_t CountMax() const;
@@ -113,12 +121,14 @@ class Staged : public Rounds {
   const Algorithm algorithm_;
   const GoesOn goes_on_;
   bool has_stopped_ = false;
+  // What is shown begins with a row.
+  bool has_row_ = false;
   size_t round_ = 0;
 };
 
 void Staged::ShowElements(const Block& block, size_t offset) {
   ShowFactor(0);
-  Copy(payload() + offset, block.data, block.count * element_bytes_);
+  Write(offset, block.data, block.count * element_bytes_);
 }
 
 void Staged::ShowFactor(size_t offset) {
@@ -127,32 +137,42 @@ void Staged::ShowFactor(size_t offset) {
   std::memcpy(payload() + offset, &factor, sizeof(factor));
 }
 
-inline void Staged::Combine(const Reduction& reduction, size_t factor_offset,
-                            size_t offset, const Block& result) {
-  if (reduction.combines_elements() &&
-      (world_size_ == 2 || result.count * element_bytes_ <= kNearBytes)) {
-    // Nothing is lost by taking the result, which nobody shows, for what comes
-    // out in between.
-    reduction.Combine(result.data, shown(0) + offset, shown(1) + offset,
-                      result.count);
-    for (int peer = 2; peer < world_size_; ++peer) {
-      reduction.Combine(result.data, result.data, shown(peer) + offset,
-                        result.count);
-    }
-    reduction.Finish(result.data, result.count, world_size_);
-    return;
+inline Staged::Operands Staged::OperandsAt(size_t offset,
+                                           const Block& own) const {
+  Operands operands(world_size_);
+  for (int peer = 0; peer < world_size_; ++peer) {
+    operands[peer] = peer == rank_ ? own.data : shown(peer) + offset;
   }
-  CombineAll(reduction, factor_offset, offset, result);
+  return operands;
 }
 
-void Staged::CombineAll(const Reduction& reduction, size_t factor_offset,
-                        size_t offset, const Block& result) {
-  absl::InlinedVector<const void*, 16> operands(world_size_);
-  absl::InlinedVector<double, 16> factors(world_size_, 1);
-  for (int peer = 0; peer < world_size_; ++peer) {
-    operands[peer] = shown(peer) + offset;
-    if (!reduction.scales()) continue;
-    std::memcpy(&factors[peer], shown(peer) + factor_offset, sizeof(double));
+inline void Staged::Combine(const Reduction& reduction,
+                            const Operands& operands, const Block& result) {
+  const size_t bytes = result.count * element_bytes_;
+  if (!reduction.combines_elements() ||
+      (world_size_ > 2 && bytes > kNearBytes)) {
+    CombineAll(reduction, operands, result);
+    return;
+  }
+  // Nobody shows the result: it is taken for what comes out in between. Unless
+  // it may be where this rank's operand is, and comes before that.
+  std::byte* const some = rank_ < 2 ? result.data : Scratch(bytes);
+  const void* all = operands[0];
+  for (int peer = 1; peer < world_size_; ++peer) {
+    std::byte* const to = peer + 1 == world_size_ ? result.data : some;
+    reduction.Combine(to, all, operands[peer], result.count);
+    all = to;
+  }
+  reduction.Finish(result.data, result.count, world_size_);
+}
+
+void Staged::CombineAll(const Reduction& reduction, const Operands& operands,
+                        const Block& result) {
+  absl::InlinedVector<double, 16> factors(world_size_, collective().factor);
+  for (int peer = 0; peer < world_size_ && reduction.scales(); ++peer) {
+    if (peer == rank_) continue;
+    std::memcpy(&factors[peer], shown(peer) + FactorOffset(peer),
+                sizeof(double));
   }
   reduction.CombineAll(result.data, operands, factors, result.count,
                        world_size_);
@@ -219,7 +239,7 @@ absl::Status Staged::Gather() {
         shows ? ChunkOf(give, round_, per_round, element_bytes_) : Block();
     absl::Status status = Open(shown_now.count * element_bytes_);
     if (!status.ok()) return status;
-    Copy(payload(), shown_now.data, shown_now.count * element_bytes_);
+    Write(0, shown_now.data, shown_now.count * element_bytes_);
     Post(all_bytes);
     if (!takes) continue;
     if (round_ == 0) {
@@ -249,7 +269,7 @@ absl::Status Staged::Broadcast() {
     const size_t bytes = chunk.count * element_bytes_;
     absl::Status status = Open(is_root ? bytes : 0);
     if (!status.ok()) return status;
-    if (is_root) Copy(payload(), chunk.data, bytes);
+    if (is_root) Write(0, chunk.data, bytes);
     Post(tensor.count * element_bytes_);
     if (is_root) continue;
     status = Await(root, tensor.count, /*has_row=*/false);
@@ -280,7 +300,9 @@ absl::Status Staged::ReduceAtOnce(const Reduction& reduction,
   ShowElements(tensor, factor_bytes());
   Post(bytes * world_size_);
   status = AwaitAll();
-  if (status.ok()) Combine(reduction, 0, factor_bytes(), tensor);
+  if (status.ok()) {
+    Combine(reduction, OperandsAt(factor_bytes(), tensor), tensor);
+  }
   return status;
 }
 
@@ -302,8 +324,8 @@ absl::Status Staged::ReduceByParts(const Reduction& reduction,
     absl::Status status = Open(elements + chunk.count * element_bytes_);
     if (!status.ok()) return status;
     if (round_ > 0) {
-      Copy(payload() + factor_bytes(), parts[rank_].data,
-           parts[rank_].count * element_bytes_);
+      Write(factor_bytes(), parts[rank_].data,
+            parts[rank_].count * element_bytes_);
     }
     ShowElements(chunk, elements);
     Post();
@@ -316,9 +338,9 @@ absl::Status Staged::ReduceByParts(const Reduction& reduction,
     }
     if (round_ == chunks) break;
     parts = gloo_internal::PartsOf(chunk, ranks, element_bytes_);
-    Combine(reduction, 0,
-            elements + static_cast<size_t>(parts[rank_].data - chunk.data),
-            parts[rank_]);
+    const Block& part = parts[rank_];
+    const auto before = static_cast<size_t>(part.data - chunk.data);
+    Combine(reduction, OperandsAt(elements + before, part), part);
     result_bytes = WholeLines((chunk.count / ranks + 1) * element_bytes_);
   }
   return absl::OkStatus();
@@ -340,39 +362,39 @@ absl::Status Staged::Reduce() {
     if (!is_root) continue;
     status = AwaitAll();
     if (!status.ok()) return status;
-    Combine(reduction, 0, factor_bytes(), chunk);
+    Combine(reduction, OperandsAt(factor_bytes(), chunk), chunk);
   }
   return absl::OkStatus();
 }
 
 absl::Status Staged::OpenDealt(const Parts* give, size_t count_per_round) {
-  const int except = gives_itself() ? -1 : rank_;
   const auto given_to = [&](int rank) {
-    return give == nullptr || rank == except ? Block() : (*give)[rank];
+    return give == nullptr || rank == rank_ ? Block() : (*give)[rank];
   };
-  const int some = except == 0 && world_size_ > 1 ? 1 : 0;
+  const int some = rank_ == 0 && world_size_ > 1 ? 1 : 0;
   const uint64_t even_count = given_to(some).count;
   bool is_even = true;
   size_t bytes = factor_bytes();
   for (int rank = 0; rank < world_size_; ++rank) {
     const Block block = given_to(rank);
-    is_even = is_even && (block.count == even_count || rank == except);
+    is_even = is_even && (block.count == even_count || rank == rank_);
     bytes += ChunkOf(block, round_, count_per_round, element_bytes_).count *
              element_bytes_;
   }
+  has_row_ = true;
   const size_t head_bytes = is_even ? sizeof(uint64_t) : row_bytes();
   absl::Status status = Open(head_bytes + bytes);
   if (!status.ok()) return status;
   auto* const row = reinterpret_cast<uint64_t*>(payload());
   if (is_even) row[0] = even_count | kEven;
   ShowFactor(head_bytes);
-  std::byte* next = payload() + head_bytes + factor_bytes();
+  size_t offset = head_bytes + factor_bytes();
   for (int rank = 0; rank < world_size_; ++rank) {
     const Block block = given_to(rank);
     if (!is_even) row[rank] = block.count;
     const Block chunk = ChunkOf(block, round_, count_per_round, element_bytes_);
-    Copy(next, chunk.data, chunk.count * element_bytes_);
-    next += chunk.count * element_bytes_;
+    Write(offset, chunk.data, chunk.count * element_bytes_);
+    offset += chunk.count * element_bytes_;
   }
   return status;
 }
@@ -417,8 +439,7 @@ absl::Status Staged::ReduceScatter() {
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Parts give(collective().inputs, world_size_);
   const Block output = BlockOf(collective().outputs[0]);
-  const size_t per_round =
-      ElementsIn((kElementBytes - row_bytes()) / world_size_);
+  const size_t per_round = CountForEachOther();
   size_t most = 0;
   for (int peer = 0; peer < world_size_; ++peer) {
     most = std::max(most, give[peer].count);
@@ -432,8 +453,14 @@ absl::Status Staged::ReduceScatter() {
       status = Await(peer, output.count, /*has_row=*/true);
     }
     if (!status.ok()) return status;
-    // All rows are the same.
-    Combine(reduction, FactorOffset(rank_), DealtOffset(rank_, per_round),
+    Operands operands(world_size_);
+    for (int peer = 0; peer < world_size_; ++peer) {
+      operands[peer] =
+          peer == rank_
+              ? ChunkOf(give[peer], round_, per_round, element_bytes_).data
+              : shown(peer) + DealtOffset(peer, per_round);
+    }
+    Combine(reduction, operands,
             ChunkOf(output, round_, per_round, element_bytes_));
   }
   return absl::OkStatus();
@@ -444,8 +471,7 @@ absl::Status Staged::Scatter() {
   const bool is_root = rank_ == collective().root;
   // Others have none.
   const Parts give(collective().inputs, world_size_);
-  const size_t per_round =
-      ElementsIn((kPayloadBytes - row_bytes()) / world_size_);
+  const size_t per_round = CountForEachOther();
   const size_t rounds = RoundsFor(output.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = OpenDealt(is_root ? &give : nullptr, per_round);
@@ -475,8 +501,7 @@ absl::Status Staged::AllToAll() {
   const Parts give(collective().inputs, collective().input_splits, world_size_);
   const Parts take(collective().outputs, collective().output_splits,
                    world_size_);
-  const size_t per_round =
-      ElementsIn((kPayloadBytes - row_bytes()) / world_size_);
+  const size_t per_round = CountForEachOther();
   size_t rounds = 1;
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = OpenDealt(&give, per_round);

@@ -1,0 +1,54 @@
+#include "dataplane/backends/shm/ring_writer.h"
+
+#include <cstring>
+#include <utility>
+
+#include "dataplane/instant.h"
+#include "dataplane/quick_clock.h"
+
+namespace muster::dataplane::shm_internal {
+
+WriteTrials::Way WriteTrials::Next(size_t bytes) {
+  if (bytes < until_trial_) {
+    until_trial_ -= bytes;
+    return way_;
+  }
+  until_trial_ = kPeriodBytes;
+  return way_ == Way::kPastCaches ? Way::kThroughCaches : Way::kPastCaches;
+}
+
+void WriteTrials::Took(Way way, size_t bytes, std::chrono::nanoseconds time) {
+  Times& times = times_[static_cast<size_t>(way)];
+  const std::chrono::nanoseconds of_mib = time * (1 << 20) / bytes;
+  times.before = times.are_known ? times.last : of_mib;
+  times.last = of_mib;
+  times.are_known = true;
+  const Times& through = times_[static_cast<size_t>(Way::kThroughCaches)];
+  const Times& past = times_[static_cast<size_t>(Way::kPastCaches)];
+  if (!through.are_known || !past.are_known) return;
+  way_ = through.Least() > kMuch * past.Least() ? Way::kPastCaches
+                                                : Way::kThroughCaches;
+}
+
+void RingWriter::CopyLong(void* to, const void* from, size_t bytes) {
+  untimed_bytes_ += bytes;
+  if (untimed_bytes_ < kTimedBytes) {
+    CopyBy(trials_.way(), to, from, bytes);
+    return;
+  }
+  const WriteTrials::Way way = trials_.Next(std::exchange(untimed_bytes_, 0));
+  const Instant began = QuickNow();
+  CopyBy(way, to, from, bytes);
+  trials_.Took(way, bytes, QuickNow() - began);
+}
+
+void RingWriter::CopyBy(WriteTrials::Way way, void* to, const void* from,
+                        size_t bytes) {
+  if (way == WriteTrials::Way::kPastCaches) {
+    CopyPastCaches(to, from, bytes);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+}  // namespace muster::dataplane::shm_internal
