@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -23,8 +22,6 @@ using Names = std::vector<std::string>;
 // one to have a row.
 constexpr double kClearly = 1.1;
 
-constexpr char kSingleCopy[] = "single_copy";
-
 Names OfGloo(const Operation& operation, bool) {
   switch (operation.verb) {
     case Operation::Verb::kAllReduce:
@@ -37,7 +34,7 @@ Names OfGloo(const Operation& operation, bool) {
 }
 
 Names OfShm(const Operation& operation, bool is_symmetric) {
-  const char* const direct = is_symmetric ? "symmetric" : kSingleCopy;
+  const char* const direct = is_symmetric ? "symmetric" : "single_copy";
   switch (operation.verb) {
     case Operation::Verb::kAllReduce:
       return {"one_round", "by_parts", direct};
@@ -79,11 +76,8 @@ std::string FieldsOf(const TuneSetting& setting) {
       setting.ranks > setting.processors ? "true" : "false");
 }
 
-// Consecutive sizes that go best by one algorithm. `bytes_above` is the one
-// before them.
+// Consecutive sizes that go best by one algorithm.
 struct Range {
-  int64_t bytes_above = 0;
-  int64_t bytes_min = 0;
   int64_t bytes_max = 0;
   std::string algorithm;
   bool is_last = false;
@@ -108,10 +102,7 @@ std::vector<Range> BestRanges(const std::vector<TuneSample>& samples) {
                           : by_algorithm.find(ranges.back().algorithm);
     if (kept == by_algorithm.end() ||
         kept->second > kClearly * fastest->second) {
-      const int64_t above = ranges.empty() ? 0 : ranges.back().bytes_max;
-      ranges.push_back({.bytes_above = above,
-                        .bytes_min = bytes,
-                        .algorithm = fastest->first});
+      ranges.push_back({.algorithm = fastest->first});
     }
     ranges.back().bytes_max = bytes;
   }
@@ -121,29 +112,6 @@ std::vector<Range> BestRanges(const std::vector<TuneSample>& samples) {
 
 std::string MaxOf(const Range& range) {
   return range.is_last ? "kAnyBytes" : absl::StrCat(range.bytes_max);
-}
-
-bool HasReadings(const TuneSetting& setting) {
-  return setting.backend == "shm" && !setting.is_symmetric &&
-         setting.ranks == 2 && setting.processors >= 2;
-}
-
-// The widest range, as there is but one row for an operation; "": none.
-std::string SizesToRead(const Operation& operation,
-                        const std::vector<TuneSample>& samples) {
-  std::vector<Range> ranges = BestRanges(samples);
-  std::erase_if(ranges, [](const Range& range) {
-    return range.algorithm != kSingleCopy;
-  });
-  if (ranges.empty()) return "";
-  const Range& widest =
-      *std::ranges::max_element(ranges, std::less<>(), [](const Range& range) {
-        return static_cast<double>(range.bytes_max) /
-               static_cast<double>(std::max<int64_t>(range.bytes_min, 1));
-      });
-  return absl::StrCat("    {CollectiveKind::", Enumerator(operation.name), ", ",
-                      widest.bytes_above, ", ", MaxOf(widest),
-                      "},  // kReadings\n");
 }
 
 }  // namespace
@@ -156,21 +124,14 @@ const Tunable* FindTunable(const std::string& backend) {
 }
 
 std::string TableRows(const Operation& operation, const TuneSetting& setting,
-                      std::vector<TuneSample> samples) {
-  std::string reading;
-  if (HasReadings(setting)) {
-    reading = SizesToRead(operation, samples);
-    std::erase_if(samples, [](const TuneSample& sample) {
-      return sample.algorithm == kSingleCopy;
-    });
-  }
+                      const std::vector<TuneSample>& samples) {
   std::string rows;
   for (const Range& range : BestRanges(samples)) {
     absl::StrAppend(&rows, "    {CollectiveKind::", Enumerator(operation.name),
                     ", ", FieldsOf(setting), ", ", MaxOf(range),
                     ", Algorithm::", Enumerator(range.algorithm), "},\n");
   }
-  return rows + reading;
+  return rows;
 }
 
 absl::StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file) {

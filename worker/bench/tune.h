@@ -41,12 +41,9 @@ struct TuneSetting {
 
 // Rows of the backend's table (dataplane/backends/*/selection.cc) that say of
 // each size the algorithm that was fastest, or that of the size before if no
-// other one was clearly faster. Of ordinary memory of two ranks of shm that
-// have a processor each, whose groups find out themselves whether reading is
-// fast: rows without single_copy, and one of the table of readings, if any size
-// went faster by it.
+// other one was clearly faster.
 std::string TableRows(const Operation& operation, const TuneSetting& setting,
-                      std::vector<TuneSample> samples);
+                      const std::vector<TuneSample>& samples);
 
 // The samples of a file that muster-bench has written, each with the algorithm
 // that ran, which need not be the one that was asked for. Errors:

@@ -57,34 +57,6 @@ TEST(TuneTest, RowsSayWhereTheTensorsAre) {
       "false, kAnyBytes, Algorithm::kSymmetric},\n");
 }
 
-TEST(TuneTest, WhatRanksOfTheirOwnProcessorsReadIsATableOfItsOwn) {
-  const TuneSetting setting = {.backend = "shm", .ranks = 2, .processors = 2};
-  std::vector<TuneSample> samples;
-  // single_copy is faster at 1000, and from 4000 to 16000.
-  for (const int64_t bytes : {1000, 2000, 4000, 8000, 16000, 32000}) {
-    const bool reads = bytes == 1000 || (bytes >= 4000 && bytes <= 16000);
-    samples.push_back(
-        {.bytes = bytes, .algorithm = "staged", .time_us = reads ? 2.0 : 1.0});
-    samples.push_back({.bytes = bytes,
-                       .algorithm = "single_copy",
-                       .time_us = reads ? 1.0 : 2.0});
-  }
-  const std::string staged =
-      "    {CollectiveKind::kGather, Memory::kOrdinary, 2, false, kAnyBytes, "
-      "Algorithm::kStaged},\n";
-  EXPECT_EQ(
-      TableRows(*FindOperation("gather"), setting, samples),
-      staged + "    {CollectiveKind::kGather, 2000, 16000},  // kReadings\n");
-  samples.resize(samples.size() - 2);
-  EXPECT_EQ(
-      TableRows(*FindOperation("gather"), setting, samples),
-      staged +
-          "    {CollectiveKind::kGather, 2000, kAnyBytes},  // kReadings\n");
-  samples.erase(samples.begin(), samples.begin() + 2);
-  samples.resize(2);
-  EXPECT_EQ(TableRows(*FindOperation("gather"), setting, samples), staged);
-}
-
 TEST(TuneTest, OnlySomeOperationsHaveSeveralAlgorithms) {
   const auto algorithms_of = [](const char* backend, const char* operation,
                                 bool is_symmetric = false) {

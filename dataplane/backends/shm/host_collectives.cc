@@ -7,16 +7,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dataplane/backends/shm/rehearsal.h"
 #include "dataplane/backends/shm/single_copy.h"
 #include "dataplane/backends/shm/staged.h"
 #include "dataplane/backends/shm/symmetric_all_reduce.h"
 
 namespace muster::dataplane::shm_internal {
 namespace {
-
-// At 20 GB/s they go in 50 ms, of which a rehearsal takes 0.3.
-constexpr size_t kRehearsalBytes = size_t{1} << 30;
 
 // How large it is, of all ranks' parts together, where all ranks know the same;
 // else 0.
@@ -54,10 +50,6 @@ HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
                mesh.set_waiting_for(rank);
              }),
       traits_(traits),
-      // More ranks: what they gain by reading was not measured.
-      rehearses_(mesh.world_size() == 2 && traits.reads_memory &&
-                 !traits.board.is_crowded &&
-                 traits.algorithm == Algorithm::kFastest),
       shop_{.board = board_,
             .mesh = mesh,
             .regions = RegionFinder(*regions_),
@@ -101,10 +93,6 @@ absl::Status HostCollectives::Run(const Collective& collective,
   absl::Status done = is_known ? RunOrdinary(collective, *memo->staged_by)
                                : RunOneWay(collective, memo);
   shop_.history.Add(*shop_.header, shop_.sequence, digest);
-  if (done.ok() && dependent_bytes_ >= rehearsal_bytes_) {
-    shop_.LetOthersStart();
-    done = Rehearse();
-  }
   // All that was needed had come, but the collective has failed elsewhere: a
   // group ends on all ranks or on none.
   const int failed = done.ok() ? board_.FindFailed() : -1;
@@ -125,50 +113,21 @@ absl::Status HostCollectives::RunAfterAll(const Collective& collective,
       .status();
 }
 
-absl::Status HostCollectives::Rehearse() {
-  dependent_bytes_ = 0;
-  rehearsal_bytes_ = kRehearsalBytes;
-  const char* const algorithm = shop_.mesh.algorithm();
-  const absl::StatusOr<Reading> reading = TryReading(shop_);
-  shop_.mesh.set_algorithm(algorithm);
-  if (!reading.ok()) return reading.status();
-  reading_ = *reading;
-  selected_ = {};
-  return absl::OkStatus();
-}
-
 // The table takes as long as a small collective does, and those mostly have the
 // size of the last one.
 Algorithm HostCollectives::Select(CollectiveKind kind, Memory memory,
                                   size_t bytes) {
-  Selected& last = LastSelected(kind, memory);
+  Selected& last = selected_[static_cast<size_t>(kind)]
+                            [memory == Memory::kSymmetric ? 1 : 0];
   if (last.bytes != bytes || last.algorithm == Algorithm::kFastest) {
-    const auto select = [&](Reading reading) {
-      return SelectAlgorithm(kind,
-                             {.memory = memory,
-                              .world_size = board_.world_size(),
-                              .is_crowded = traits_.board.is_crowded,
-                              .reading = reading,
-                              .bytes = bytes},
-                             traits_.algorithm);
-    };
-    const Algorithm otherwise = select(Reading::kSlower);
-    last = {bytes, select(reading_),
-            rehearses_ && (select(Reading::kFaster) != otherwise ||
-                           select(Reading::kMuchFaster) != otherwise)};
+    last = {bytes, SelectAlgorithm(kind,
+                                   {.memory = memory,
+                                    .world_size = board_.world_size(),
+                                    .is_crowded = traits_.board.is_crowded,
+                                    .bytes = bytes},
+                                   traits_.algorithm)};
   }
-  if (last.depends_on_reading) dependent_bytes_ += bytes;
   return last.algorithm;
-}
-
-void HostCollectives::Fill(Memo& memo, CollectiveKind kind, size_t bytes) {
-  // To select again would count it again: ranks have plans, or not, as their
-  // callers go on, and must count alike.
-  const Selected& ordinary = LastSelected(kind, Memory::kOrdinary);
-  if (Reads(ordinary.algorithm) || ordinary.depends_on_reading) return;
-  memo.staged_by = ordinary.algorithm;
-  memo.ignores_regions =
-      Select(kind, Memory::kSymmetric, bytes) != Algorithm::kSymmetric;
 }
 
 // Every rank comes to the same decisions.
@@ -176,10 +135,13 @@ absl::Status HostCollectives::RunOneWay(const Collective& collective,
                                         Memo* memo) {
   const size_t bytes = KnownBytes(collective, board_.world_size());
   const Algorithm ordinary = Select(collective.kind, Memory::kOrdinary, bytes);
-  const bool looks_in_regions =
-      regions_->any() && Select(collective.kind, Memory::kSymmetric, bytes) ==
-                             Algorithm::kSymmetric;
-  if (memo != nullptr) Fill(*memo, collective.kind, bytes);
+  const bool ignores_regions = Select(collective.kind, Memory::kSymmetric,
+                                      bytes) != Algorithm::kSymmetric;
+  if (memo != nullptr && !Reads(ordinary)) {
+    memo->staged_by = ordinary;
+    memo->ignores_regions = ignores_regions;
+  }
+  const bool looks_in_regions = regions_->any() && !ignores_regions;
   absl::StatusOr<bool> done = false;
   if (looks_in_regions && collective.kind == CollectiveKind::kAllReduce) {
     done = RunSymmetricAllReduce(shop_, collective);

@@ -50,8 +50,6 @@ class HostCollectives : public gloo_internal::Shortcut {
   struct Selected {
     size_t bytes = 0;
     Algorithm algorithm = Algorithm::kFastest;
-    // It says another one where ranks read faster, or do not.
-    bool depends_on_reading = false;
   };
 
   // What a plan keeps.
@@ -62,8 +60,7 @@ class HostCollectives : public gloo_internal::Shortcut {
     // But for the number.
     NoteHeader header;
     const uint64_t digest;
-    // By what it is staged if there is no symmetric memory, whatever ranks find
-    // out later, if that is known.
+    // By what it is staged if there is no symmetric memory, if it is.
     std::optional<Algorithm> staged_by = std::nullopt;
     // The same if there is.
     bool ignores_regions = false;
@@ -82,25 +79,11 @@ class HostCollectives : public gloo_internal::Shortcut {
   // The same of what is not to be staged, as one round of it has shown.
   absl::Status RunAfterAll(const Collective& collective, Algorithm ordinary);
   Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
-  Selected& LastSelected(CollectiveKind kind, Memory memory) {
-    return selected_[static_cast<size_t>(kind)][memory == Memory::kSymmetric];
-  }
-  // Fills in by what it is staged, of so many bytes, if that can be said.
-  void Fill(Memo& memo, CollectiveKind kind, size_t bytes);
-  // After a collective: finds out anew which way is the faster one.
-  absl::Status Rehearse();
 
   const std::shared_ptr<Segment> segment_;
   const std::shared_ptr<const Regions> regions_;
   Board board_;
   const HostTraits traits_;
-  // Ranks know which way is the faster one when they have tried.
-  const bool rehearses_;
-  Reading reading_ = Reading::kSlower;
-  // How many bytes went since then whose way depends on it; and how many do
-  // before they try again. The same on all ranks.
-  size_t dependent_bytes_ = 0;
-  size_t rehearsal_bytes_ = 1;
   Workshop shop_;
   // By kind; of ordinary memory, and of symmetric memory.
   std::array<std::array<Selected, 2>, kCollectiveKindCount> selected_ = {};

@@ -86,46 +86,6 @@ constexpr Row kTable[] = {
      Algorithm::kSymmetric},
 };
 
-// What goes by single_copy, before the table, in ordinary memory. Where ranks
-// read faster: of more than `bytes_above`, up to `bytes_max`. What is copied
-// twice crosses from one cache to the other twice; what does not fit into them
-// comes from memory anyway, and there pages are found more slowly than slots
-// are filled. Where caches are far apart, so that ranks read much faster: of
-// more than `bytes_above_if_much_faster`. `muster-bench OPERATION...
-// --backend=shm --nproc=2 --tune=1` measures anew and prints from where to
-// where reading is faster then.
-struct ReadingRow {
-  CollectiveKind kind;
-  size_t bytes_above;
-  size_t bytes_max;
-  size_t bytes_above_if_much_faster;
-};
-
-constexpr ReadingRow kReadings[] = {
-    {CollectiveKind::kAllReduce, 512 << 10, 8 << 20, 128 << 10},
-    {CollectiveKind::kBroadcast, 128 << 10, 8 << 20, 16 << 10},
-    {CollectiveKind::kAllGather, 128 << 10, 16 << 20, 32 << 10},
-    {CollectiveKind::kAllGatherIntoTensor, 128 << 10, 16 << 20, 32 << 10},
-    {CollectiveKind::kGather, 512 << 10, 8 << 20, 32 << 10},
-    {CollectiveKind::kScatter, 128 << 10, 8 << 20, 32 << 10},
-    {CollectiveKind::kReduceScatter, 128 << 10, 8 << 20, 32 << 10},
-    {CollectiveKind::kReduceScatterTensor, 128 << 10, 8 << 20, 32 << 10},
-    {CollectiveKind::kAllToAll, 128 << 10, kAnyBytes, 32 << 10},
-    {CollectiveKind::kAllToAllSingle, 128 << 10, kAnyBytes, 32 << 10},
-};
-
-// Whether ranks read what is so large.
-bool IsRead(CollectiveKind kind, size_t bytes, Reading reading) {
-  if (reading == Reading::kSlower) return false;
-  for (const ReadingRow& row : kReadings) {
-    if (row.kind != kind) continue;
-    return reading == Reading::kMuchFaster
-               ? bytes > row.bytes_above_if_much_faster
-               : bytes > row.bytes_above && bytes <= row.bytes_max;
-  }
-  return false;
-}
-
 struct Name {
   Algorithm algorithm;
   const char* name;
@@ -184,10 +144,6 @@ Algorithm SelectAlgorithm(CollectiveKind kind,
   }
   // Staged, whichever way that is.
   const Memory memory = forced == Algorithm::kStaged ? Memory::kOrdinary : in;
-  if (memory == Memory::kOrdinary && forced == Algorithm::kFastest &&
-      IsRead(kind, circumstances.bytes, circumstances.reading)) {
-    return Algorithm::kSingleCopy;
-  }
   for (const Row& row : kTable) {
     if (row.kind.value_or(kind) == kind && row.memory == memory &&
         circumstances.world_size <= row.ranks_max &&

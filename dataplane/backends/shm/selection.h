@@ -35,23 +35,11 @@ absl::StatusOr<Algorithm> FindAlgorithm(absl::string_view name);
 // Where a collective's tensors are.
 enum class Memory : uint8_t { kOrdinary, kSymmetric };
 
-// What takes less time where it is not small, as ranks have found out that read
-// each other's memory (rehearsal.h).
-enum class Reading : uint8_t {
-  // To have it copied twice; or they have not tried.
-  kSlower,
-  // To read it there.
-  kFaster,
-  // The same by far: what one's caches have takes long to the other.
-  kMuchFaster,
-};
-
 struct Circumstances {
   Memory memory = Memory::kOrdinary;
   int world_size = 0;
   // There are more ranks than processors.
   bool is_crowded = false;
-  Reading reading = Reading::kSlower;
   // Of this rank's tensors, where all ranks know them, else 0: all must come to
   // the same. Those of an all_to_all they know after a round.
   size_t bytes = 0;

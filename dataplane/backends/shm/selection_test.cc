@@ -58,50 +58,6 @@ TEST(SelectionTest, ACrowdTakesFewerRounds) {
             Algorithm::kStaged);
 }
 
-TEST(SelectionTest, RanksThatReadFasterReadWhatIsNotSmall) {
-  const auto select = [](CollectiveKind kind, size_t bytes,
-                         Reading reading = Reading::kFaster,
-                         Memory memory = Memory::kOrdinary) {
-    return SelectAlgorithm(
-        kind,
-        {.memory = memory, .world_size = 2, .reading = reading, .bytes = bytes},
-        Algorithm::kFastest);
-  };
-  for (const CollectiveKind kind :
-       {CollectiveKind::kAllReduce, CollectiveKind::kBroadcast,
-        CollectiveKind::kAllGather, CollectiveKind::kAllGatherIntoTensor,
-        CollectiveKind::kGather, CollectiveKind::kScatter,
-        CollectiveKind::kReduceScatter, CollectiveKind::kReduceScatterTensor,
-        CollectiveKind::kAllToAll, CollectiveKind::kAllToAllSingle}) {
-    SCOPED_TRACE(CollectiveKindName(kind));
-    EXPECT_EQ(select(kind, 1 << 20), Algorithm::kSingleCopy);
-    EXPECT_NE(select(kind, 1 << 20, Reading::kSlower), Algorithm::kSingleCopy);
-    EXPECT_EQ(select(kind, 1 << 20, Reading::kFaster, Memory::kSymmetric),
-              Algorithm::kSymmetric);
-    EXPECT_NE(select(kind, 128 << 10), Algorithm::kSingleCopy);
-    const bool reads_late =
-        kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kGather;
-    EXPECT_EQ(select(kind, 256 << 10) == Algorithm::kSingleCopy, !reads_late);
-    // Earlier, and whatever is larger.
-    const auto far = [&](size_t bytes) {
-      return select(kind, bytes, Reading::kMuchFaster);
-    };
-    EXPECT_EQ(far(256 << 10), Algorithm::kSingleCopy);
-    EXPECT_EQ(far(64 << 10) == Algorithm::kSingleCopy,
-              kind != CollectiveKind::kAllReduce);
-    EXPECT_NE(far(16 << 10), Algorithm::kSingleCopy);
-    EXPECT_EQ(far(1 << 30), Algorithm::kSingleCopy);
-    EXPECT_EQ(select(kind, 64 << 10, Reading::kMuchFaster, Memory::kSymmetric),
-              select(kind, 64 << 10, Reading::kSlower, Memory::kSymmetric));
-  }
-  EXPECT_EQ(select(CollectiveKind::kReduce, 1 << 20, Reading::kMuchFaster),
-            Algorithm::kStaged);
-  EXPECT_EQ(select(CollectiveKind::kReduce, 1 << 20), Algorithm::kStaged);
-  EXPECT_EQ(select(CollectiveKind::kBroadcast, 64 << 20), Algorithm::kStaged);
-  EXPECT_EQ(select(CollectiveKind::kAllToAll, 64 << 20),
-            Algorithm::kSingleCopy);
-}
-
 TEST(SelectionTest, WhatIsForcedGoesBeforeTheTableWhereThereIsSuchAWay) {
   const auto forced = [](CollectiveKind kind, Algorithm algorithm) {
     return Select(kind, Memory::kSymmetric, 1 << 20, algorithm);

@@ -14,10 +14,8 @@
 
 #include "dataplane/communicator.h"
 #include "dataplane/factory.h"
-#include "dataplane/mutex.h"
 #include "dataplane/testing/local_world.h"
 #include "dataplane/testing/process_world.h"
-#include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -25,7 +23,6 @@ namespace muster::dataplane {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using testing::LocalWorld;
 
 constexpr int kRanks = 3;
@@ -236,132 +233,6 @@ TEST_F(ShmBackendTest, WhoWaitsForARankKeepsNobodyFromStarting) {
     EXPECT_TRUE(work->Wait().ok());
     caller.join();
   });
-}
-
-// What rehearsals of this process have found out.
-class Rehearsals : public google::LogSink {
- public:
-  Rehearsals() {
-    google::SetVLOGLevel("rehearsal", 1);
-    google::AddLogSink(this);
-  }
-  ~Rehearsals() override { google::RemoveLogSink(this); }
-  Rehearsals(const Rehearsals&) = delete;
-  Rehearsals& operator=(const Rehearsals&) = delete;
-
-  void send(google::LogSeverity severity, const char* full_name,
-            const char* name, int line, const google::LogMessageTime& time,
-            const char* message, size_t size) override {
-    const std::string text(message, size);
-    if (text.find("rehearsed: ") == std::string::npos) return;
-    MutexLock lock(mutex_);
-    // The algorithm that this calls for.
-    ways_.emplace_back(text.find("reading=slower") != std::string::npos
-                           ? "staged"
-                           : "single_copy");
-  }
-
-  std::vector<std::string> ways() const {
-    MutexLock lock(mutex_);
-    return ways_;
-  }
-
- private:
-  mutable Mutex mutex_;
-  std::vector<std::string> ways_ ABSL_GUARDED_BY(mutex_);
-};
-
-// Each rank's part is half as large. Returns the way that all of them went.
-std::string RunAllToAll(LocalWorld& world, size_t bytes) {
-  std::vector<std::string> ways(2);
-  world.OnEachRank([&](Communicator& communicator) {
-    const int rank = communicator.rank();
-    std::vector<uint8_t> given(bytes, static_cast<uint8_t>(rank + 1));
-    std::vector<uint8_t> taken(bytes);
-    const Tensor input(given);
-    const Tensor output(taken);
-    Instant began;
-    const absl::Status status =
-        communicator.Run({.kind = CollectiveKind::kAllToAllSingle,
-                          .inputs = {&input, 1},
-                          .outputs = {&output, 1}},
-                         began);
-    EXPECT_TRUE(status.ok()) << status;
-    std::vector<uint8_t> expected(bytes / 2, 1);
-    expected.resize(bytes, 2);
-    EXPECT_TRUE(taken == expected);
-    ways[rank] = communicator.last_run(DeviceType::kCpu).algorithm;
-  });
-  EXPECT_EQ(ways[0], ways[1]);
-  return ways[0];
-}
-
-void RunAllGathers(LocalWorld& world, size_t bytes, int calls) {
-  world.OnEachRank([&](Communicator& communicator) {
-    std::vector<uint8_t> given(bytes / 2,
-                               static_cast<uint8_t>(communicator.rank() + 1));
-    std::vector<uint8_t> taken(bytes);
-    const Tensor input(given);
-    const Tensor output(taken);
-    for (int i = 0; i < calls; ++i) {
-      Instant began;
-      const absl::Status status =
-          communicator.Run({.kind = CollectiveKind::kAllGatherIntoTensor,
-                            .inputs = {&input, 1},
-                            .outputs = {&output, 1}},
-                           began);
-      EXPECT_TRUE(status.ok()) << status;
-    }
-    EXPECT_EQ(taken.front(), 1);
-    EXPECT_EQ(taken.back(), 2);
-  });
-}
-
-// Which one that is, is the machine's.
-TEST_F(ShmBackendTest, TwoRanksGoTheWayThatTheyFoundFasterAndTryAgain) {
-  const Rehearsals rehearsals;
-  LocalWorld world({.backend = "shm", .world_size = 2});
-  // Nothing depends on it.
-  RunAllGathers(world, 32 << 10, 3);
-  EXPECT_THAT(rehearsals.ways(), IsEmpty());
-  EXPECT_EQ(RunAllToAll(world, 1 << 20), "staged");
-  std::vector<std::string> ways = rehearsals.ways();
-  ASSERT_EQ(ways.size(), 2);
-  EXPECT_EQ(ways[0], ways[1]);
-  // As often as it is run, that it was run before keeps nothing.
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ(RunAllToAll(world, 1 << 20), ways[0]);
-  }
-  // Not before another GiB.
-  RunAllGathers(world, 8 << 20, 127);
-  EXPECT_EQ(rehearsals.ways().size(), 2);
-  RunAllGathers(world, 8 << 20, 1);
-  ways = rehearsals.ways();
-  ASSERT_EQ(ways.size(), 4);
-  EXPECT_EQ(ways[2], ways[3]);
-  EXPECT_EQ(RunAllToAll(world, 1 << 20), ways[2]);
-  EXPECT_EQ(rehearsals.ways().size(), 4);
-}
-
-TEST_F(ShmBackendTest, WhatTheyTryOutIsNotWhatTheyRanLast) {
-  const Rehearsals rehearsals;
-  LocalWorld world({.backend = "shm", .world_size = 2});
-  world.OnEachRank([](Communicator& communicator) {
-    std::vector<float> values(1 << 18, 1);
-    const absl::Status status = communicator.Run(Collective{
-        .kind = CollectiveKind::kAllReduce, .tensors = {Tensor(values)}});
-    EXPECT_TRUE(status.ok()) << status;
-    EXPECT_EQ(communicator.last_run(DeviceType::kCpu).algorithm, "by_parts");
-  });
-  EXPECT_EQ(rehearsals.ways().size(), 2);
-}
-
-TEST_F(ShmBackendTest, RanksWithoutAProcessorEachTryNothingOut) {
-  const OneProcessor crowd;
-  const Rehearsals rehearsals;
-  LocalWorld world({.backend = "shm", .world_size = 2});
-  EXPECT_EQ(RunAllToAll(world, 1 << 20), "staged");
-  EXPECT_THAT(rehearsals.ways(), IsEmpty());
 }
 
 }  // namespace
