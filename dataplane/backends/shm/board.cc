@@ -113,7 +113,7 @@ Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
       seen_(world_size, 0) {}
 
 std::byte* Board::TakeOfRing(size_t bytes, uint64_t& needed) {
-  const size_t whole = (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+  const size_t whole = WholeLines(bytes);
   const size_t left = ring_bytes_ - taken_ % ring_bytes_;
   // In one piece: what is left at the end is left out.
   const uint64_t begin = left < whole ? taken_ + left : taken_;

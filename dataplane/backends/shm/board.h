@@ -86,6 +86,13 @@ class Board {
   static constexpr size_t kHeadBytes = 40;
   static constexpr size_t kTailBytes = 32;
 
+  // Of the caches.
+  static constexpr size_t kLineBytes = 64;
+  // So many bytes, and what is left of their last line.
+  static constexpr size_t WholeLines(size_t bytes) {
+    return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+  }
+
   // With which a sleep begins: some hundred times as long as processors hold
   // back what is stored on them. (In C++ it is seen "within a reasonable amount
   // of time".) A longer sleep has one more wake-up for it.
@@ -96,9 +103,9 @@ class Board {
   // And of that, each rank's ring: a power of two.
   static size_t RingBytesFor(int world_size);
 
-  // `memory` is aligned to 64 bytes, and was zeros before the first rank came;
-  // it must live longer. `waits_for` is told the rank that is waited for, and
-  // -1 afterwards, where that takes longer.
+  // `memory` is aligned to kLineBytes, and was zeros before the first rank
+  // came; it must live longer. `waits_for` is told the rank that is waited for,
+  // and -1 afterwards, where that takes longer.
   Board(void* memory, int rank, int world_size, const BoardTraits& traits,
         std::function<void(int)> waits_for);
 
@@ -149,7 +156,6 @@ class Board {
 
  private:
   enum Departure : uint32_t { kInPeace = 1, kFailed = 2 };
-  static constexpr size_t kLineBytes = 64;
   struct alignas(kLineBytes) Note {
     // The round, times two; and one if what it shows is in the ring. Then it
     // begins with where it is there.
@@ -171,6 +177,11 @@ class Board {
     Bell bell;
     Note notes[kNotes];
   };
+
+  // Where in this rank's ring the next `bytes` stand. Before others have posted
+  // round `needed`, which it raises to that, they may not be written.
+  std::byte* TakeOfRing(size_t bytes, uint64_t& needed);
+  std::byte* RingOf(int rank) const { return rings_ + rank * ring_bytes_; }
 
   Note& NoteOf(int rank, uint64_t round) const {
     return places_[rank].notes[round % kNotes];
@@ -194,10 +205,6 @@ class Board {
     return IsSeen(peer, round) ? Outcome::kDone : AwaitUnseen(peer, round);
   }
   Outcome AwaitUnseen(int peer, uint64_t round);
-  // Where in this rank's ring the next `bytes` stand. Before others have posted
-  // round `needed`, which it raises to that, they may not be written.
-  std::byte* TakeOfRing(size_t bytes, uint64_t& needed);
-  std::byte* RingOf(int rank) const { return rings_ + rank * ring_bytes_; }
   // The same, of one that this rank has posted and that it needs to go on.
   Outcome AwaitBehind(int peer, uint64_t round);
   // Looks how far beyond `round`, which it has posted, `peer` is.

@@ -14,11 +14,11 @@
 namespace muster::dataplane::shm_internal {
 
 // WriteTrials finds out which of two ways of writing is faster: through the
-// caches, or past them. Where processors share a cache, through it takes half
-// of the time or less. Where they do not, every line is first taken away from
-// the caches of who has read it last, which takes ten times as long as to write
-// past them. Which of these is so can change at any time in a virtual machine,
-// whose processors its host moves.
+// caches, or past them. Where processors share a cache, through it takes some
+// half of the time, that of who reads it counted. Where they do not, every line
+// is first taken away from the caches of who has read it last, which takes ten
+// times as long as to write past them. Which of these is so can change at any
+// time in a virtual machine, whose processors its host moves.
 class WriteTrials {
  public:
   enum class Way : uint8_t { kThroughCaches, kPastCaches };
@@ -27,8 +27,8 @@ class WriteTrials {
   // been written that there are, and again after every so many.
   static constexpr size_t kFirstBytes = 4 << 20;
   static constexpr size_t kPeriodBytes = 64 << 20;
-  // Through the caches it is somewhat slower where that still is better:
-  // whoever reads it finds it there.
+  // So many times as long it must take through the caches to go past them:
+  // whoever reads it has to get it from memory then.
   static constexpr int kMuch = 2;
 
   // How to write what comes next, with which `bytes` have been written since

@@ -20,12 +20,6 @@ using gloo_internal::Parts;
 // What is combined at once stays in the nearest cache meanwhile.
 constexpr size_t kNearBytes = 8 << 10;
 
-constexpr size_t kLineBytes = 64;
-
-size_t WholeLines(size_t bytes) {
-  return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
-}
-
 size_t RoundsFor(size_t count, size_t count_per_round) {
   return count <= count_per_round
              ? 1
@@ -70,8 +64,7 @@ class Staged : public Rounds {
   void ShowElements(const Block& block, size_t offset);
   void ShowFactor(size_t offset);
   // What is combined: by rank, where the elements of each are. This rank's are
-  // in its tensor: they are there at once, and what it has shown another
-  // processor may have by now.
+  // in its tensor: what it has shown, another processor may have by now.
   using Operands = absl::InlinedVector<const void*, 16>;
   Operands OperandsAt(size_t offset, const Block& own) const;
   // With the factors that stand at FactorOffset.
@@ -98,7 +91,7 @@ class Staged : public Rounds {
   // Begins a round, and writes a row, the factor if there is one, and what of
   // `give` goes in it; null: nothing.
   absl::Status OpenDealt(const Parts* give, size_t count_per_round);
-  // Where in what `peer` shows the factor is, and this rank's.
+  // Where in what `peer` shows the factor is, and what it has for this rank.
   size_t FactorOffset(int peer) const {
     return !has_row_ ? 0 : IsEven(peer) ? sizeof(uint64_t) : row_bytes();
   }
@@ -311,9 +304,10 @@ absl::Status Staged::ReduceAtOnce(const Reduction& reduction,
 absl::Status Staged::ReduceByParts(const Reduction& reduction,
                                    const Block& tensor) {
   const auto ranks = static_cast<size_t>(world_size_);
-  // A part has at most an element more than an equal one.
+  // A part has at most an element more than an equal one, and takes whole
+  // lines.
   const size_t per_round =
-      (ElementsIn(kElementBytes - kLineBytes) - 1) * ranks / (ranks + 1);
+      (ElementsIn(kElementBytes - Board::kLineBytes) - 1) * ranks / (ranks + 1);
   const size_t chunks = RoundsFor(tensor.count, per_round);
   Blocks parts;
   // For those of the last round, in front of the elements, on all ranks.
@@ -341,7 +335,8 @@ absl::Status Staged::ReduceByParts(const Reduction& reduction,
     const Block& part = parts[rank_];
     const auto before = static_cast<size_t>(part.data - chunk.data);
     Combine(reduction, OperandsAt(elements + before, part), part);
-    result_bytes = WholeLines((chunk.count / ranks + 1) * element_bytes_);
+    result_bytes =
+        Board::WholeLines((chunk.count / ranks + 1) * element_bytes_);
   }
   return absl::OkStatus();
 }
