@@ -119,17 +119,20 @@ absl::StatusOr<AddressBytes> Pairs::ListenFor(int peer) {
   Pair& state = pairs_[peer];
   if (aborted_) return absl::CancelledError("aborted");
   if (state.phase == Phase::kNone) {
-    state.failure = Guard([&] {
+    const absl::Status listens = Guard([&] {
       state.pair = context_->createPair(peer).get();
       state.address = state.pair->address().bytes();
     });
-    state.phase = state.failure.ok() ? Phase::kListening : Phase::kFailed;
+    state.phase = Phase::kListening;
+    if (!listens.ok()) {
+      state.phase = Phase::kFailed;
+      state.failure = absl::ResourceExhaustedError(
+          absl::StrCat("cannot listen for rank ", peer, ": ",
+                       WithoutSourcePosition(listens.message())));
+    }
   }
-  if (state.phase == Phase::kFailed) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot listen for rank ", peer, ": ",
-                     WithoutSourcePosition(state.failure.message())));
-  }
+  // Which may as well be that it could not be connected to, when it asked.
+  if (state.phase == Phase::kFailed) return state.failure;
   return state.address;
 }
 
