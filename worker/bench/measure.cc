@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 // are at least and at most.
 constexpr double kCycleSeconds = 0.02;
 constexpr int kCallsMin = 2;
-constexpr int kCallsMax = 2000;
+constexpr int kCallsMax = 20'000;
 
 double MedianOf(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -48,14 +48,6 @@ double Together(double seconds, Average average) {
       break;
   }
   return value[0];
-}
-
-// How many calls of `seconds` each are a cycle; the same on every rank.
-int CallsFor(double seconds, const BenchOptions& options) {
-  if (options.iters > 0) return options.iters;
-  const double slowest = Together(seconds, Average::kMax);
-  return static_cast<int>(std::clamp<double>(
-      kCycleSeconds / std::max(slowest, 1e-9), kCallsMin, kCallsMax));
 }
 
 // Seconds a call.
@@ -125,6 +117,24 @@ struct Runner {
   std::function<double(int calls)> run;
   int calls = 0;
 };
+
+// How many calls are a cycle, as its first ones are; the same on every rank.
+// Those begin in cold caches and find new pages, so it is asked for more until
+// they have taken a good part of a cycle.
+int CallsFor(const Runner& runner, const BenchOptions& options) {
+  runner.run(1);
+  if (options.iters > 0) return options.iters;
+  int calls = kCallsMin;
+  while (true) {
+    const double seconds =
+        std::max(Together(runner.run(calls), Average::kMax), 1e-9);
+    if (calls == kCallsMax || seconds * calls >= kCycleSeconds / 4) {
+      return static_cast<int>(
+          std::clamp<double>(kCycleSeconds / seconds, kCallsMin, kCallsMax));
+    }
+    calls = std::min(4 * calls, kCallsMax);
+  }
+}
 
 // One of a peer, if it has the case. All ranks' peers must say the same.
 std::optional<Runner> RunnerOf(Peer& peer, const Case& measured) {
@@ -200,9 +210,7 @@ Row Measure(const Case& measured, const BenchOptions& options,
     if (runners.back().has_value()) row.figures.back().wrong = 0;
   }
   for (std::optional<Runner>& runner : runners) {
-    if (!runner.has_value()) continue;
-    runner->run(1);
-    runner->calls = CallsFor(runner->run(2), options);
+    if (runner.has_value()) runner->calls = CallsFor(*runner, options);
   }
   for (int cycle = 0; cycle < options.run_cycles; ++cycle) {
     for (size_t i = 0; i < runners.size(); ++i) {

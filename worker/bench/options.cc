@@ -27,7 +27,7 @@ ABSL_FLAG(std::string, stepbytes, "0",
 ABSL_FLAG(int, stepfactor, 4, "from one size to the next: times this, 2 to 1M");
 ABSL_FLAG(int, iters, 0,
           "calls of one cycle, back to back, 0 to 1M; 0: as many as take 20 ms "
-          "(2 to 2000)");
+          "(2 to 20000)");
 ABSL_FLAG(int, warmup_iters, 2,
           "calls before each cycle that are not timed, 0 to 1M");
 ABSL_FLAG(int, run_cycles, 5,
