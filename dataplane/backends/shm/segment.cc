@@ -205,6 +205,10 @@ void Segment::GiveBack(size_t offset, size_t bytes) {
   PunchHole(*file_, offset_ + offset, bytes);
 }
 
+void Segment::MapPages(size_t bytes) {
+  madvise(memory_, bytes, MADV_POPULATE_WRITE);
+}
+
 Segment::Place Segment::place() const {
   return {.process = static_cast<uint64_t>(getpid()),
           .descriptor = static_cast<uint64_t>(file_->descriptor),

@@ -73,6 +73,26 @@ TEST(SegmentTest, IsThereUntilTheLastOneLetsGo) {
   EXPECT_EQ(MappingsOf("memfd:muster-"), 0);
 }
 
+TEST(SegmentTest, PagesAreMappedBeforeTheyAreTouched) {
+  auto made = Segment::Create(kBytes);
+  ASSERT_TRUE(made.ok()) << made.status();
+  constexpr size_t kMapped = kBytes / 2;
+  (*made)->MapPages(kMapped);
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  volatile char* const memory = static_cast<char*>((*made)->memory());
+  const auto faults_of = [&](size_t begin) {
+    rusage before = {};
+    rusage after = {};
+    getrusage(RUSAGE_SELF, &before);
+    for (size_t at = begin; at < begin + kMapped; at += page) memory[at] = 1;
+    getrusage(RUSAGE_SELF, &after);
+    return after.ru_minflt - before.ru_minflt;
+  };
+  const auto pages = static_cast<int64_t>(kMapped / page);
+  EXPECT_LT(faults_of(0), pages / 8);
+  EXPECT_GT(faults_of(kMapped), pages / 2);
+}
+
 TEST(SegmentTest, OnlyWhatIsMeantIsOpened) {
   auto made = Segment::Create(kBytes);
   ASSERT_TRUE(made.ok()) << made.status();

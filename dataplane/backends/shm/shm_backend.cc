@@ -438,6 +438,7 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
     return Sharing{.why_not = shared->refusal.Describe()};
   }
   shared->segment->CloseDescriptor();
+  shared->segment->MapPages(board_bytes);
   const HostTraits traits = {
       .board = {.is_crowded = IsCrowded(hosts.neighbours(), *all)},
       .reads_memory = std::ranges::all_of(*all, &Self::is_near_all),
