@@ -125,6 +125,11 @@ TEST_F(BlockingTest, AnAbortEndsACollectiveThatIsOnTheDevice) {
   MakeBlocking(2);
   Connect();
   const auto work = AllReduce(0, OnDevice(1, 1));
+  // Until its call has come back.
+  while (backends_[0]->communicator_states()["nccl"]["state"] ==
+         "in progress") {
+    std::this_thread::yield();
+  }
   backends_[0]->Abort(absl::AbortedError("rank 1 is gone"));
   EXPECT_EQ(Wait(work), absl::AbortedError("rank 1 is gone"));
 }
