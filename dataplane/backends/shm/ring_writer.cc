@@ -1,5 +1,6 @@
 #include "dataplane/backends/shm/ring_writer.h"
 
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -26,8 +27,8 @@ void WriteTrials::Took(Way way, size_t bytes, std::chrono::nanoseconds time) {
   const Times& through = times_[static_cast<size_t>(Way::kThroughCaches)];
   const Times& past = times_[static_cast<size_t>(Way::kPastCaches)];
   if (!through.are_known || !past.are_known) return;
-  way_ = through.Least() > kMuch * past.Least() ? Way::kPastCaches
-                                                : Way::kThroughCaches;
+  way_ = through.Least() > kSlowerMin * past.Least() ? Way::kPastCaches
+                                                     : Way::kThroughCaches;
 }
 
 void RingWriter::CopyLong(void* to, const void* from, size_t bytes) {
@@ -36,10 +37,12 @@ void RingWriter::CopyLong(void* to, const void* from, size_t bytes) {
     CopyBy(trials_.way(), to, from, bytes);
     return;
   }
-  const WriteTrials::Way way = trials_.Next(std::exchange(untimed_bytes_, 0));
+  timed_way_ = trials_.Next(std::exchange(untimed_bytes_, 0));
   const Instant began = QuickNow();
-  CopyBy(way, to, from, bytes);
-  trials_.Took(way, bytes, QuickNow() - began);
+  CopyBy(timed_way_, to, from, bytes);
+  // A processor may hold back half of a short one, by either way.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  trials_.Took(timed_way_, bytes, QuickNow() - began);
 }
 
 void RingWriter::CopyBy(WriteTrials::Way way, void* to, const void* from,

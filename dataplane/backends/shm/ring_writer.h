@@ -1,4 +1,4 @@
-// How a rank copies what it shows to its ring (board.h).
+// How a rank copies what it shows (board.h).
 
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_RING_WRITER_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_RING_WRITER_H_
@@ -29,7 +29,7 @@ class WriteTrials {
   static constexpr size_t kPeriodBytes = 64 << 20;
   // So many times as long it must take through the caches to go past them:
   // whoever reads it has to get it from memory then.
-  static constexpr int kMuch = 2;
+  static constexpr int kSlowerMin = 2;
 
   // How to write what comes next, with which `bytes` have been written since
   // the last call. Took is told how long that took.
@@ -59,24 +59,29 @@ class RingWriter {
  public:
   // As memcpy, to where nobody reads meanwhile.
   void Copy(void* to, const void* from, size_t bytes) {
-    if (bytes >= kLongBytes) {
+    if (kWritesPastCaches && bytes >= kLongBytes) {
       CopyLong(to, from, bytes);
     } else if (bytes > 0) {
       CopyShort(to, from, bytes);
     }
   }
 
+  // By which way the last one went that was timed.
+  WriteTrials::Way timed_way() const { return timed_way_; }
+
  private:
   // What is shorter takes not much longer than it takes to measure that. And
-  // that is done once for so many.
+  // that is done once for so many: where the time is told by the kernel alone
+  // it takes a microsecond or more.
   static constexpr size_t kLongBytes = 4 << 10;
-  static constexpr size_t kTimedBytes = 32 << 10;
+  static constexpr size_t kTimedBytes = 128 << 10;
 
   void CopyLong(void* to, const void* from, size_t bytes);
   static void CopyBy(WriteTrials::Way way, void* to, const void* from,
                      size_t bytes);
 
   WriteTrials trials_;
+  WriteTrials::Way timed_way_ = WriteTrials::Way::kThroughCaches;
   // With the one that was timed last behind them.
   size_t untimed_bytes_ = 0;
 };

@@ -18,6 +18,13 @@ namespace muster::dataplane::shm_internal {
 // that is written there is first read from memory, a third of all that moves.
 inline constexpr size_t kPastCachesBytes = size_t{16} << 20;
 
+// Whether the processor can do that.
+#if defined(__x86_64__)
+inline constexpr bool kWritesPastCaches = true;
+#else
+inline constexpr bool kWritesPastCaches = false;
+#endif
+
 // As memcpy, past the caches where the processor can do that. What other
 // threads see of it, and when, is as of memcpy.
 inline void CopyPastCaches(void* to, const void* from, size_t bytes) {
