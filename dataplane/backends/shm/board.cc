@@ -30,14 +30,13 @@ constexpr int kLooksPerClock = 16;
 // must not take it to be where it was long ago.
 constexpr int kLooksUntilWhere = 8;
 
-// Of the rings of all ranks of a group, if none is larger or smaller than
-// these. Larger ones than the largest were no faster. And a round must find
+// Of the rings of all ranks of a group, if none is larger or smaller than it
+// may be. Larger ones than the largest were no faster. And a round must find
 // room beside that of the one before, each with what is left out in front of
 // it.
 constexpr size_t kRingsBytes = 8 << 20;
 constexpr size_t kRingBytesMax = 2 << 20;
-constexpr size_t kRingBytesMin = 512 << 10;
-static_assert(kRingBytesMin >= 4 * Board::kMostBytes);
+static_assert(BoardTraits::kRingBytesMin >= 4 * Board::kMostBytes);
 
 // From one move to another processor, which takes some 10 us, to the next:
 // other programs may be there, and the system bring both ranks together again.
@@ -88,16 +87,15 @@ bool MoveTo(int processor, const cpu_set_t& own) {
 
 }  // namespace
 
-size_t Board::BytesFor(int world_size) {
-  static_assert(std::atomic<uint64_t>::is_always_lock_free);
-  static_assert(sizeof(Place) % kLineBytes == 0);
-  return static_cast<size_t>(world_size) *
-         (sizeof(Place) + RingBytesFor(world_size));
+size_t Board::RingBytesFor(int world_size) {
+  return std::clamp(std::bit_floor(kRingsBytes / world_size),
+                    BoardTraits::kRingBytesMin, kRingBytesMax);
 }
 
-size_t Board::RingBytesFor(int world_size) {
-  return std::clamp(std::bit_floor(kRingsBytes / world_size), kRingBytesMin,
-                    kRingBytesMax);
+size_t Board::BytesFor(int world_size, size_t ring_bytes) {
+  static_assert(std::atomic<uint64_t>::is_always_lock_free);
+  static_assert(sizeof(Place) % kLineBytes == 0);
+  return static_cast<size_t>(world_size) * (sizeof(Place) + ring_bytes);
 }
 
 Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
@@ -107,24 +105,30 @@ Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
       rank_(rank),
       world_size_(world_size),
       rings_(reinterpret_cast<std::byte*>(places_ + world_size)),
-      ring_bytes_(RingBytesFor(world_size)),
       traits_(traits),
       waits_for_(std::move(waits_for)),
-      seen_(world_size, 0) {}
+      seen_(world_size, 0) {
+  CHECK(std::has_single_bit(traits.ring_bytes) &&
+        traits.ring_bytes >= BoardTraits::kRingBytesMin)
+      << traits.ring_bytes;
+}
 
 std::byte* Board::TakeOfRing(size_t bytes, uint64_t& needed) {
+  CHECK_LE(bytes, kMostBytes);
   const size_t whole = WholeLines(bytes);
-  const size_t left = ring_bytes_ - taken_ % ring_bytes_;
+  const size_t offset = taken_ & (traits_.ring_bytes - 1);
+  const size_t left = traits_.ring_bytes - offset;
   // In one piece: what is left at the end is left out.
-  const uint64_t begin = left < whole ? taken_ + left : taken_;
-  taken_ = begin + whole;
+  const bool fits = whole <= left;
+  taken_ += fits ? whole : left + whole;
   // Of the rounds that may still be read, those of which something may be in
   // the way. This one is not: see kRingBytesMin.
   uint64_t round = std::max<uint64_t>(needed, 1);
-  for (; taken_before_[round % kNotes] + ring_bytes_ < taken_; ++round) {
+  for (; taken_before_[round % kNotes] + traits_.ring_bytes < taken_; ++round) {
     needed = round + 1;
   }
-  return RingOf(rank_) + begin % ring_bytes_;
+  DCHECK_LT(needed, round_);
+  return RingOf(rank_) + (fits ? offset : 0);
 }
 
 Board::Outcome Board::AwaitBehind(int peer, uint64_t round) {

@@ -18,6 +18,9 @@ namespace muster::dataplane::shm_internal {
 struct BoardTraits {
   // There are fewer processors than ranks: who waits gives way at once.
   bool is_crowded = false;
+  // Of each rank's ring: a power of two, at least this.
+  static constexpr size_t kRingBytesMin = 512 << 10;
+  size_t ring_bytes = kRingBytesMin;
 };
 
 // Board is shared memory in which the ranks of a group show each other what
@@ -34,7 +37,8 @@ struct BoardTraits {
 // in round u may be written over when all others have posted round u + 1. They
 // have long done so where everybody awaits everybody: then a round is one
 // synchronisation, and nothing closes it. And who awaits nobody, as the root of
-// a broadcast, goes kNotes - 1 rounds ahead of the others.
+// a broadcast, goes kNotes - 1 rounds ahead of the others, or as far as its
+// ring goes.
 //
 // The ring is larger than it needs to be for that: larger than a processor's
 // own cache. What has been read is in the reader's. Who writes there again soon
@@ -103,14 +107,14 @@ class Board {
   // of time".) A longer sleep has one more wake-up for it.
   static constexpr std::chrono::milliseconds kNapTime{1};
 
-  // Of the memory for so many ranks.
-  static size_t BytesFor(int world_size);
-  // And of that, each rank's ring: a power of two.
+  // Of each ring, with which so many ranks are fastest.
   static size_t RingBytesFor(int world_size);
+  // Of the memory for so many ranks, with such rings.
+  static size_t BytesFor(int world_size, size_t ring_bytes);
 
-  // `memory` is aligned to kLineBytes, and was zeros before the first rank
-  // came; it must live longer. `waits_for` is told the rank that is waited for,
-  // and -1 afterwards, where that takes longer.
+  // `memory` has so many bytes, is aligned to kLineBytes, and was zeros before
+  // the first rank came; it must live longer. `waits_for` is told the rank that
+  // is waited for, and -1 afterwards, where that takes longer.
   Board(void* memory, int rank, int world_size, const BoardTraits& traits,
         std::function<void(int)> waits_for);
 
@@ -186,7 +190,9 @@ class Board {
   // Where in this rank's ring the next `bytes` stand. Before others have posted
   // round `needed`, which it raises to that, they may not be written.
   std::byte* TakeOfRing(size_t bytes, uint64_t& needed);
-  std::byte* RingOf(int rank) const { return rings_ + rank * ring_bytes_; }
+  std::byte* RingOf(int rank) const {
+    return rings_ + rank * traits_.ring_bytes;
+  }
 
   // Takes its first line away from others, who have read it. (For all x86-64
   // processors GCC makes a plain prefetch of its own function, which does not.
@@ -261,7 +267,6 @@ class Board {
   const int world_size_;
   // Behind all places.
   std::byte* const rings_;
-  const size_t ring_bytes_;
   const BoardTraits traits_;
   const std::function<void(int)> waits_for_;
 

@@ -10,6 +10,7 @@
 #include "dataplane/backends/shm/single_copy.h"
 #include "dataplane/backends/shm/staged.h"
 #include "dataplane/backends/shm/symmetric_all_reduce.h"
+#include "glog/logging.h"
 
 namespace muster::dataplane::shm_internal {
 namespace {
@@ -53,7 +54,9 @@ HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
       shop_{.board = board_,
             .mesh = mesh,
             .regions = RegionFinder(*regions_),
-            .reads_memory = traits.reads_memory} {}
+            .reads_memory = traits.reads_memory} {
+  CHECK_GT(board_.world_size(), 1);
+}
 
 inline HostCollectives::Memo* HostCollectives::MemoOf(
     const Collective& collective) {

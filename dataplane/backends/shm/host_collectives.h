@@ -34,7 +34,8 @@ struct HostTraits {
 // are bitwise the same everywhere.
 class HostCollectives : public gloo_internal::Shortcut {
  public:
-  // `segment` has Board::BytesFor(the mesh's world size). `mesh` lives longer.
+  // `segment` has Board::BytesFor the mesh's ranks, two at least, with rings as
+  // `traits` say. `mesh` lives longer.
   HostCollectives(std::shared_ptr<Segment> segment,
                   std::shared_ptr<const Regions> regions,
                   gloo_internal::Mesh& mesh, const HostTraits& traits);

@@ -39,6 +39,7 @@ using gloo_internal::Engine;
 using gloo_internal::Mail;
 using shm_internal::Algorithm;
 using shm_internal::Board;
+using shm_internal::BoardTraits;
 using shm_internal::Council;
 using shm_internal::HostCollectives;
 using shm_internal::HostIdentity;
@@ -57,6 +58,9 @@ constexpr char kVariable[] = "MUSTER_SHM";
 // "address": ranks of other addresses are on other hosts, for tests and to
 // measure on one machine. On all ranks.
 constexpr char kHostsVariable[] = "MUSTER_SHM_HOSTS";
+// So often a ring is halved at most before there is none.
+constexpr int kSmallerRings = 2;
+
 constexpr absl::string_view kByAddress = "address";
 
 // How all collectives go, small and large; on all ranks. For tests, and to
@@ -430,17 +434,28 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   if (!reason.ok()) return reason.status();
   if (!reason->empty()) return Sharing{.why_not = *std::move(reason)};
   const auto neighbours = static_cast<int>(hosts.neighbours().size());
-  const size_t board_bytes = Board::BytesFor(neighbours);
-  auto shared = council.Share(board_bytes + Mail::BytesFor(neighbours),
-                              hosts.neighbours().front());
-  if (!shared.ok()) return shared.status();
+  size_t ring_bytes = 0;
+  size_t board_bytes = 0;
+  absl::StatusOr<Council::Shared> shared;
+  // Who has little memory has smaller rings rather than none: on all hosts,
+  // with how many ranks ever.
+  for (int smaller = 0; smaller <= kSmallerRings; ++smaller) {
+    ring_bytes = std::max(Board::RingBytesFor(neighbours) >> smaller,
+                          BoardTraits::kRingBytesMin);
+    board_bytes = Board::BytesFor(neighbours, ring_bytes);
+    shared = council.Share(board_bytes + Mail::BytesFor(neighbours),
+                           hosts.neighbours().front());
+    if (!shared.ok()) return shared.status();
+    if (shared->segment != nullptr) break;
+  }
   if (shared->segment == nullptr) {
     return Sharing{.why_not = shared->refusal.Describe()};
   }
   shared->segment->CloseDescriptor();
   shared->segment->MapPages(board_bytes);
   const HostTraits traits = {
-      .board = {.is_crowded = IsCrowded(hosts.neighbours(), *all)},
+      .board = {.is_crowded = IsCrowded(hosts.neighbours(), *all),
+                .ring_bytes = ring_bytes},
       .reads_memory = std::ranges::all_of(*all, &Self::is_near_all),
       .algorithm = ForcedAlgorithm()};
   Sharing sharing = {.regions = std::make_shared<Regions>(),

@@ -23,6 +23,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr int kRanks = 3;
@@ -88,6 +89,19 @@ TEST(ShmReasonTest, ALimitOfFilesIsNamedOnAll) {
         outcome.report,
         AllOf(StartsWith("gloo "), HasSubstr("rank 0: shared memory of "),
               HasSubstr(": RLIMIT_FSIZE (ulimit -f) is 4096 bytes")));
+  }
+}
+
+// One that the usual rings do not fit in, and smaller ones do.
+TEST(ShmReasonTest, WithLittleMemoryRingsAreSmaller) {
+  const auto outcomes = FormAfter("shm-tight", [](int rank) {
+    const rlimit limit = {.rlim_cur = 2 * kRanks * (size_t{512} << 10),
+                          .rlim_max = RLIM_INFINITY};
+    if (rank == 0) setrlimit(RLIMIT_FSIZE, &limit);
+  });
+  for (const auto& outcome : outcomes) {
+    EXPECT_THAT(outcome.report, StartsWith("shm "));
+    EXPECT_THAT(outcome.report, Not(HasSubstr("share no memory")));
   }
 }
 

@@ -32,8 +32,9 @@ using TellFailure =
 // share, and what is left goes between the hosts on lanes. See README.md.
 class TwoLevels : public gloo_internal::Shortcut {
  public:
-  // `segment`, of the ranks of this host, has Board::BytesFor their number;
-  // `regions` are theirs, by their places, as `traits`. `mesh` lives longer.
+  // `segment`, of the ranks of this host, has Board::BytesFor their number
+  // with rings as `traits` say; `regions` are theirs, by their places. `mesh`
+  // lives longer.
   TwoLevels(std::shared_ptr<Segment> segment,
             std::shared_ptr<const Regions> regions, const Hosts& hosts,
             gloo_internal::Mesh& mesh, const HostTraits& traits,

@@ -230,7 +230,7 @@ class PiecesTest : public ::testing::Test {
 
   SilentMesh mesh_{0};
   const std::shared_ptr<Segment> segment_ =
-      *Segment::Create(Board::BytesFor(2));
+      *Segment::Create(Board::BytesFor(2, BoardTraits().ring_bytes));
   const std::shared_ptr<Regions> regions_ = std::make_shared<Regions>();
   TwoLevels two_levels_{segment_,
                         regions_,
