@@ -139,6 +139,7 @@ Reduction::Reduction(DataType type, ReduceOp op,
 Reduction::Reduction(DataType type, ReduceOp op, const KernelTable& table)
     : element_bytes_(DataTypeBytes(type)),
       accumulator_bytes_(element_bytes_),
+      at_once_(0),
       parts_(IsComplex(type) ? 2 : 1),
       load_(nullptr),
       add_(nullptr),
@@ -157,6 +158,7 @@ Reduction::Reduction(DataType type, ReduceOp op, const KernelTable& table)
     accumulator_bytes_ = sizeof(float);
     kernels = &table.float32;
   }
+  at_once_ = kCombinedAtOnceBytes / accumulator_bytes_;
   combine_ = CombineOf(*kernels, op);
   divide_ = op == ReduceOp::kAvg ? kernels->divide : nullptr;
 }
@@ -186,28 +188,32 @@ void Reduction::CombineAll(void* result, absl::Span<const void* const> operands,
     return combine_two_(result, operands[0], operands[1], count);
   }
   alignas(64) std::byte room[kCombinedAtOnceBytes];
-  const size_t at_once = sizeof(room) / accumulator_bytes_;
-  // An element that is not read any more when its result is written.
-  const bool in_result = load_ == nullptr && operands.size() == 2;
-  for (size_t done = 0; done < count; done += at_once) {
-    const size_t now = std::min(at_once, count - done);
+  for (size_t done = 0; done < count; done += at_once_) {
+    const size_t now = std::min(at_once_, count - done);
     const auto operand = [&](size_t i) {
       return static_cast<const std::byte*>(operands[i]) + done * element_bytes_;
     };
     std::byte* const to =
         static_cast<std::byte*>(result) + done * element_bytes_;
-    std::byte* const all = in_result ? to : room;
-    size_t next = 1;
-    if (load_ == nullptr && operands.size() > 1) {
-      Combine(all, operand(0), operand(next++), now);
-    } else {
-      Load(all, operand(0), now, factors[0]);
+    if (combines_elements() && operands.size() > 1) {
+      // What comes out last is the result: all operands have been read then, of
+      // which it may be one.
+      const void* all = operand(0);
+      for (size_t next = 1; next < operands.size(); ++next) {
+        std::byte* const out = next + 1 == operands.size() ? to : room;
+        Combine(out, all, operand(next), now);
+        all = out;
+      }
+      Finish(to, now, world_size);
+      continue;
     }
-    for (; next < operands.size(); ++next) {
-      Add(all, operand(next), now, factors[next]);
+    const auto factor = [&](size_t i) { return scales_ ? factors[i] : 1; };
+    Load(room, operand(0), now, factor(0));
+    for (size_t next = 1; next < operands.size(); ++next) {
+      Add(room, operand(next), now, factor(next));
     }
-    Finish(all, now, world_size);
-    Store(to, all, now);
+    Finish(room, now, world_size);
+    Store(to, room, now);
   }
 }
 

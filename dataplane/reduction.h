@@ -73,9 +73,9 @@ class Reduction {
   }
 
   // The whole of it: elements from those of `operands`, one or more, combined
-  // in their order, of which each has its factor. `result` may be any of them.
-  // As many at a time as stay in the nearest cache: the accumulators are no
-  // traffic.
+  // in their order, of which each has its factor if scales(); else `factors`
+  // may be empty. `result` may be any of them. As many at a time as stay in the
+  // nearest cache: the accumulators are no traffic.
   void CombineAll(void* result, absl::Span<const void* const> operands,
                   absl::Span<const double> factors, size_t count,
                   int world_size) const;
@@ -90,7 +90,8 @@ class Reduction {
 
   size_t element_bytes_;
   size_t accumulator_bytes_;
-  size_t parts_;  // Numbers in an element: two in a complex one.
+  size_t at_once_;  // So many accumulators stay in the nearest cache.
+  size_t parts_;    // Numbers in an element: two in a complex one.
   KernelsOfType::Reduce combine_;
   KernelsOfType::Divide divide_;
   // Null if loading is copying, and adding is combining.

@@ -59,7 +59,7 @@ NoteHeader HeaderOf(const Collective& collective) {
 }
 
 Inside::Inside(Workshop& shop, const Collective& collective)
-    : Rounds(shop, collective) {
+    : Rounds(shop, collective, /*has_rows=*/false) {
   set_element_count(HeaderOf(collective).element_count);
 }
 
@@ -142,6 +142,17 @@ absl::Status Inside::Combine(const Reduction& reduction,
                                collective().factor);
               });
   };
+  const auto show = [&](const Strand& strand, size_t first, size_t count,
+                        size_t offset) {
+    if (!reduction.combines_elements()) {
+      load(strand, first, count, payload() + offset);
+      return;
+    }
+    ForPieces(strand, first, count, element_bytes_,
+              [&](const Block& piece, size_t done) {
+                Write(offset + done * bytes, piece.data, piece.count * bytes);
+              });
+  };
   if (world_size_ == 1) {
     load(strands[0], 0, counts[0], accumulators);
     return absl::OkStatus();
@@ -164,21 +175,30 @@ absl::Status Inside::Combine(const Reduction& reduction,
     if (!status.ok()) return status;
     size_t offset = 0;
     size_t own_offset = 0;
+    // Of this rank nobody else reads its own.
+    const size_t own_count = CountIn(counts[rank_], round, per_round);
+    std::byte* const own = Scratch(own_count * bytes);
+    load(strands[rank_], round * per_round, own_count, own);
     for (int rank = 0; rank < world_size_; ++rank) {
-      if (rank == rank_) own_offset = offset;
       const size_t count = CountIn(counts[rank], round, per_round);
-      load(strands[rank], round * per_round, count, payload() + offset);
+      if (rank == rank_) {
+        own_offset = offset;
+      } else {
+        show(strands[rank], round * per_round, count, offset);
+      }
       offset += count * bytes;
     }
     Post();
     status = AwaitAll();
     if (!status.ok()) return status;
-    const size_t count = CountIn(counts[rank_], round, per_round);
-    if (count == 0) continue;
-    std::byte* const own = accumulators + round * per_round * bytes;
-    reduction.Combine(own, shown(0) + own_offset, shown(1) + own_offset, count);
+    if (own_count == 0) continue;
+    const auto operand = [&](int peer) {
+      return peer == rank_ ? own : shown(peer) + own_offset;
+    };
+    std::byte* const all = accumulators + round * per_round * bytes;
+    reduction.Combine(all, operand(0), operand(1), own_count);
     for (int peer = 2; peer < world_size_; ++peer) {
-      reduction.Combine(own, own, shown(peer) + own_offset, count);
+      reduction.Combine(all, all, operand(peer), own_count);
     }
   }
   return absl::OkStatus();
@@ -206,7 +226,7 @@ absl::Status Inside::Show(const std::vector<Strand>& strands, bool takes) {
     for (const int peer : Others()) {
       const size_t count = CountIn(counts[peer], round, per_round);
       if (count == 0) continue;
-      status = Await(peer, element_count(), /*has_row=*/false);
+      status = Await(peer, element_count());
       if (!status.ok()) return status;
       ForPieces(strands[peer], first, count, element_bytes_,
                 [&](const Block& piece, size_t done) {
@@ -227,7 +247,7 @@ absl::Status Inside::ShowWhole(const std::vector<Strand>& strands) {
   for (const int peer : Others()) {
     const size_t count = CountOf(strands[peer]);
     if (count == 0) continue;
-    status = Await(peer, element_count(), /*has_row=*/false);
+    status = Await(peer, element_count());
     if (!status.ok()) return status;
     ForPieces(strands[peer], 0, count, element_bytes_,
               [&](const Block& piece, size_t) {

@@ -27,6 +27,19 @@ uint64_t History::DigestOf(const NoteHeader& header) {
   return digest;
 }
 
+bool Rounds::HasRows(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kScatter:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduceScatterTensor:
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kAllToAllSingle:
+      return true;
+    default:
+      return false;
+  }
+}
+
 absl::Status Rounds::StatusOf(Board::Outcome outcome) {
   switch (outcome) {
     case Board::Outcome::kDone:
@@ -39,14 +52,13 @@ absl::Status Rounds::StatusOf(Board::Outcome outcome) {
   return shop_.mesh.Gone(board_.left_peer());
 }
 
-absl::Status Rounds::DifferenceOf(int peer, uint64_t count,
-                                  bool has_row) const {
+absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
   NoteHeader theirs;
   std::memcpy(&theirs, board_.shown_head(peer), sizeof(theirs));
   NoteHeader ours = header_;
   ours.sequence = shop_.sequence;
   ours.element_count = count;
-  if (has_row && theirs.kind == ours.kind) {
+  if (has_rows_ && theirs.kind == ours.kind) {
     theirs.element_count = CountFor(rank_, peer);
   }
   if (theirs != ours) {
@@ -71,7 +83,7 @@ absl::Status Rounds::AwaitAll() {
   for (int peer = 0; peer < world_size_; ++peer) {
     // It sees its own.
     if (peer == rank_) continue;
-    absl::Status status = Await(peer, element_count(), /*has_row=*/false);
+    absl::Status status = Await(peer, element_count());
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

@@ -95,11 +95,13 @@ struct Workshop {
 // they run the same.
 class Rounds {
  public:
-  Rounds(Workshop& shop, const Collective& collective)
+  // `has_rows`: who gives something shows a row (below) first.
+  Rounds(Workshop& shop, const Collective& collective, bool has_rows)
       : rank_(shop.board.rank()),
         world_size_(shop.board.world_size()),
         element_bytes_(DataTypeBytes(collective.data_type())),
         element_bits_(std::countr_zero(element_bytes_)),
+        has_rows_(has_rows),
         shop_(shop),
         board_(shop.board),
         collective_(collective),
@@ -141,8 +143,7 @@ class Rounds {
 
   // Waits until there is what `peer` shows. In the first round: and sees that
   // it is of the same collective, in which it gives this rank `count` elements.
-  // If `has_row`, it shows a row first, which says how many it does.
-  absl::Status Await(int peer, uint64_t count, bool has_row) {
+  absl::Status Await(int peer, uint64_t count) {
     if (!board_.HasShown(peer)) {
       // It is on its way.
       shop_.CallLast();
@@ -150,7 +151,7 @@ class Rounds {
       if (outcome != Board::Outcome::kDone) return StatusOf(outcome);
     }
     if (!is_first() || peer == rank_) return absl::OkStatus();
-    return CheckSame(peer, count, has_row);
+    return CheckSame(peer, count);
   }
   // Of a collective in which all have one size.
   absl::Status AwaitAll();
@@ -170,6 +171,9 @@ class Rounds {
   // kEven, where that is the same for each, perhaps but for itself: what comes
   // after it is in the line of the cache that the note begins with, then.
   static constexpr uint64_t kEven = uint64_t{1} << 63;
+  // Of collectives in which what a rank gives to each need not be of one size.
+  static bool HasRows(CollectiveKind kind);
+  bool has_rows() const { return has_rows_; }
   size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
   // All of it, also if it is even: what follows stands at row_bytes().
   void WriteRow(absl::Span<const Block> give);
@@ -209,6 +213,8 @@ class Rounds {
   const int element_bits_;
 
  private:
+  const bool has_rows_;
+
   // The head of what is shown: NoteHeader, and the history of what was run
   // before, as ranks that are done with a collective when they have shown what
   // they have do not see in it that others run another one. Its tail is what
@@ -254,23 +260,22 @@ class Rounds {
             .history = shop_.history.hash};
   }
   // `peer` shows what it should in the first round.
-  absl::Status CheckSame(int peer, uint64_t count, bool has_row) {
-    return IsSame(peer, count, has_row) ? absl::OkStatus()
-                                        : DifferenceOf(peer, count, has_row);
+  absl::Status CheckSame(int peer, uint64_t count) {
+    return IsSame(peer, count) ? absl::OkStatus() : DifferenceOf(peer, count);
   }
-  bool IsSame(int peer, uint64_t count, bool has_row) const {
+  bool IsSame(int peer, uint64_t count) const {
     const Head ours = HeadWith(count);
     Head theirs;
     std::memcpy(&theirs, board_.shown_head(peer), sizeof(theirs));
     // Where there is none it is of something else, which shows as well.
-    if (has_row) theirs.element_count = CountFor(rank_, peer);
+    if (has_rows_) theirs.element_count = CountFor(rank_, peer);
     return ((theirs.sequence ^ ours.sequence) |
             (theirs.element_count ^ ours.element_count) |
             (theirs.what ^ ours.what) | (theirs.sizes_hash ^ ours.sizes_hash) |
             (theirs.history ^ ours.history)) == 0;
   }
   // Of what is not the same.
-  absl::Status DifferenceOf(int peer, uint64_t count, bool has_row) const;
+  absl::Status DifferenceOf(int peer, uint64_t count) const;
   absl::Status StatusOf(Board::Outcome outcome);
 
   Workshop& shop_;

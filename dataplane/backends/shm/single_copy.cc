@@ -42,7 +42,7 @@ constexpr size_t kReadBytes = 4 << 20;
 class SingleCopy : public Rounds {
  public:
   SingleCopy(Workshop& shop, const Collective& collective, Where where)
-      : Rounds(shop, collective),
+      : Rounds(shop, collective, HasRows(collective.kind)),
         where_(where),
         piece_bytes_(std::max(kPieceBytesMin,
                               std::bit_floor(kPiecesBytes / world_size_))),
@@ -135,9 +135,7 @@ class SingleCopy : public Rounds {
   // After Meet: where what it gives this one is, and its factor.
   ByRank<Source> sources_;
   ByRank<double> factors_;
-  // What a rank gives to each is not of one size: the row says how much it is.
-  bool has_row_ = false;
-  // And nobody knows it of others: who has little shows it.
+  // Nobody knows how much others give: who has little shows it.
   bool may_show_all_ = false;
   // After Meet: all have.
   bool all_is_shown_ = false;
@@ -199,18 +197,15 @@ void SingleCopy::Arrange() {
     case CollectiveKind::kScatter:
       if (is_root) give_ = BlocksOf(run.inputs, world_size_);
       take_[run.root] = BlockOf(run.outputs[0]);
-      has_row_ = true;
       break;
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kReduceScatterTensor:
       give_ = BlocksOf(run.inputs, world_size_);
       take_[rank_] = BlockOf(run.outputs[0]);
-      has_row_ = true;
       break;
     case CollectiveKind::kAllToAll:
       give_ = BlocksOf(run.inputs, world_size_);
       take_ = BlocksOf(run.outputs, world_size_);
-      has_row_ = true;
       may_show_all_ = true;
       break;
     case CollectiveKind::kAllToAllSingle:
@@ -218,7 +213,6 @@ void SingleCopy::Arrange() {
                                        world_size_);
       take_ = gloo_internal::CutBlocks(run.outputs[0], run.output_splits,
                                        world_size_);
-      has_row_ = true;
       may_show_all_ = true;
       break;
     case CollectiveKind::kBarrier:
@@ -310,7 +304,7 @@ absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
   std::memcpy(payload() + row_bytes(), &own, sizeof(own));
   Post();
   for (int peer = 0; peer < world_size_; ++peer) {
-    status = Await(peer, expected_[peer], has_row_);
+    status = Await(peer, expected_[peer]);
     if (!status.ok()) return status;
   }
   Reach reach = Reach::kMapped;

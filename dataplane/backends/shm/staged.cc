@@ -17,9 +17,6 @@ namespace {
 using gloo_internal::BlockOf;
 using gloo_internal::Parts;
 
-// What is combined at once stays in the nearest cache meanwhile.
-constexpr size_t kNearBytes = 8 << 10;
-
 size_t RoundsFor(size_t count, size_t count_per_round) {
   return count <= count_per_round
              ? 1
@@ -43,7 +40,9 @@ class Staged : public Rounds {
  public:
   Staged(Workshop& shop, const Collective& collective, Algorithm algorithm,
          GoesOn goes_on)
-      : Rounds(shop, collective), algorithm_(algorithm), goes_on_(goes_on) {}
+      : Rounds(shop, collective, HasRows(collective.kind)),
+        algorithm_(algorithm),
+        goes_on_(goes_on) {}
 
   absl::Status Run();
   // After it: it did not go on.
@@ -67,12 +66,9 @@ class Staged : public Rounds {
   // in its tensor: what it has shown, another processor may have by now.
   using Operands = absl::InlinedVector<const void*, 16>;
   Operands OperandsAt(size_t offset, const Block& own) const;
-  // With the factors that stand at FactorOffset.
+  // Of others' factors, each stands in what its rank shows, at FactorOffset.
   void Combine(const Reduction& reduction, const Operands& operands,
                const Block& result);
-  // The same of those that go together alone, or are large.
-  void CombineAll(const Reduction& reduction, const Operands& operands,
-                  const Block& result);
 
   // Not inlined: each would pay for what the others have on the stack.
   [[gnu::noinline]] absl::Status Barrier();
@@ -93,7 +89,7 @@ class Staged : public Rounds {
   absl::Status OpenDealt(const Parts* give, size_t count_per_round);
   // Where in what `peer` shows the factor is, and what it has for this rank.
   size_t FactorOffset(int peer) const {
-    return !has_row_ ? 0 : IsEven(peer) ? sizeof(uint64_t) : row_bytes();
+    return !has_rows() ? 0 : IsEven(peer) ? sizeof(uint64_t) : row_bytes();
   }
   size_t DealtOffset(int peer, size_t count_per_round) const;
   // How many `peer` has there for `rank`.
@@ -103,7 +99,7 @@ class Staged : public Rounds {
   // How many elements a rank can show for each other rank in a round.
   size_t CountForEachOther() const {
     return ElementsIn((kElementBytes - row_bytes()) /
-                      std::max(1, world_size_ - 1));
+                      static_cast<size_t>(world_size_ - 1));
   }
   // In what all ranks show: the largest count in any row, and the bytes of the
   // largest row, to which belongs what its rank has for itself.
@@ -114,8 +110,6 @@ class Staged : public Rounds {
   const Algorithm algorithm_;
   const GoesOn goes_on_;
   bool has_stopped_ = false;
-  // What is shown begins with a row.
-  bool has_row_ = false;
   size_t round_ = 0;
 };
 
@@ -139,33 +133,16 @@ inline Staged::Operands Staged::OperandsAt(size_t offset,
   return operands;
 }
 
-inline void Staged::Combine(const Reduction& reduction,
-                            const Operands& operands, const Block& result) {
-  const size_t bytes = result.count * element_bytes_;
-  if (!reduction.combines_elements() ||
-      (world_size_ > 2 && bytes > kNearBytes)) {
-    CombineAll(reduction, operands, result);
-    return;
-  }
-  // Nobody shows the result: it is taken for what comes out in between. Unless
-  // it may be where this rank's operand is, and comes before that.
-  std::byte* const some = rank_ < 2 ? result.data : Scratch(bytes);
-  const void* all = operands[0];
-  for (int peer = 1; peer < world_size_; ++peer) {
-    std::byte* const to = peer + 1 == world_size_ ? result.data : some;
-    reduction.Combine(to, all, operands[peer], result.count);
-    all = to;
-  }
-  reduction.Finish(result.data, result.count, world_size_);
-}
-
-void Staged::CombineAll(const Reduction& reduction, const Operands& operands,
-                        const Block& result) {
-  absl::InlinedVector<double, 16> factors(world_size_, collective().factor);
-  for (int peer = 0; peer < world_size_ && reduction.scales(); ++peer) {
-    if (peer == rank_) continue;
-    std::memcpy(&factors[peer], shown(peer) + FactorOffset(peer),
-                sizeof(double));
+void Staged::Combine(const Reduction& reduction, const Operands& operands,
+                     const Block& result) {
+  absl::InlinedVector<double, 16> factors;
+  if (reduction.scales()) {
+    factors.resize(world_size_, collective().factor);
+    for (int peer = 0; peer < world_size_; ++peer) {
+      if (peer == rank_) continue;
+      std::memcpy(&factors[peer], shown(peer) + FactorOffset(peer),
+                  sizeof(double));
+    }
   }
   reduction.CombineAll(result.data, operands, factors, result.count,
                        world_size_);
@@ -243,7 +220,7 @@ absl::Status Staged::Gather() {
       const Block wanted = take[peer];
       const Block chunk = ChunkOf(wanted, round_, per_round, element_bytes_);
       if (round_ > 0 && chunk.count == 0) continue;
-      status = Await(peer, wanted.count, /*has_row=*/false);
+      status = Await(peer, wanted.count);
       if (!status.ok()) return status;
       CopyOut(chunk.data, shown(peer), chunk.count * element_bytes_, all_bytes);
     }
@@ -265,7 +242,7 @@ absl::Status Staged::Broadcast() {
     if (is_root) Write(0, chunk.data, bytes);
     Post(tensor.count * element_bytes_);
     if (is_root) continue;
-    status = Await(root, tensor.count, /*has_row=*/false);
+    status = Await(root, tensor.count);
     if (!status.ok()) return status;
     CopyOut(chunk.data, shown(root), bytes, tensor.count * element_bytes_);
   }
@@ -366,7 +343,7 @@ absl::Status Staged::OpenDealt(const Parts* give, size_t count_per_round) {
   const auto given_to = [&](int rank) {
     return give == nullptr || rank == rank_ ? Block() : (*give)[rank];
   };
-  const int some = rank_ == 0 && world_size_ > 1 ? 1 : 0;
+  const int some = rank_ == 0 ? 1 : 0;
   const uint64_t even_count = given_to(some).count;
   bool is_even = true;
   size_t bytes = factor_bytes();
@@ -376,7 +353,6 @@ absl::Status Staged::OpenDealt(const Parts* give, size_t count_per_round) {
     bytes += ChunkOf(block, round_, count_per_round, element_bytes_).count *
              element_bytes_;
   }
-  has_row_ = true;
   const size_t head_bytes = is_even ? sizeof(uint64_t) : row_bytes();
   absl::Status status = Open(head_bytes + bytes);
   if (!status.ok()) return status;
@@ -424,7 +400,7 @@ size_t Staged::BytesMax() const {
     most = std::max(most, row);
   }
   const auto ranks = static_cast<size_t>(world_size_);
-  return most * element_bytes_ / std::max<size_t>(1, ranks - 1) * ranks;
+  return most * element_bytes_ / (ranks - 1) * ranks;
 }
 
 // Every rank shows all others what it has for them, all of which have as much
@@ -445,7 +421,7 @@ absl::Status Staged::ReduceScatter() {
     if (!status.ok()) return status;
     Post(most * element_bytes_ * world_size_);
     for (int peer = 0; peer < world_size_ && status.ok(); ++peer) {
-      status = Await(peer, output.count, /*has_row=*/true);
+      status = Await(peer, output.count);
     }
     if (!status.ok()) return status;
     Operands operands(world_size_);
@@ -479,7 +455,7 @@ absl::Status Staged::Scatter() {
       }
       continue;
     }
-    status = Await(collective().root, output.count, /*has_row=*/true);
+    status = Await(collective().root, output.count);
     if (!status.ok()) return status;
     const Block chunk = ChunkOf(output, round_, per_round, element_bytes_);
     CopyOut(
@@ -503,7 +479,7 @@ absl::Status Staged::AllToAll() {
     if (!status.ok()) return status;
     Post(collective().bytes());
     for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
-      status = Await(peer, take[peer].count, /*has_row=*/true);
+      status = Await(peer, take[peer].count);
       if (!status.ok()) return status;
     }
     if (round_ == 0) {

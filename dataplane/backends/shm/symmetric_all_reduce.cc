@@ -22,7 +22,8 @@ constexpr size_t kNearBytes = 4 << 10;
 class SymmetricAllReduce : public Rounds {
  public:
   SymmetricAllReduce(Workshop& shop, const Collective& collective)
-      : Rounds(shop, collective), tensor_(BlockOf(collective.tensors[0])) {}
+      : Rounds(shop, collective, /*has_rows=*/false),
+        tensor_(BlockOf(collective.tensors[0])) {}
 
   absl::StatusOr<bool> Run();
 
