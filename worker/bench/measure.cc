@@ -114,25 +114,35 @@ std::unique_ptr<Trial> MakeTrial(const Case& measured, int world_size,
 
 // Whoever takes his turn in the cycles.
 struct Runner {
+  // Returns the seconds that one of its collectives took.
   std::function<double(int calls)> run;
+  // Collectives in a call.
+  int together = 1;
+  // In a cycle.
   int calls = 0;
 };
 
-// How many calls are a cycle, as its first ones are; the same on every rank.
-// Those begin in cold caches and find new pages, so it is asked for more until
-// they have taken a good part of a cycle.
+// How many calls make a cycle; the same on every rank. The first ones begin in
+// cold caches and find new pages, so it is asked for more until they have taken
+// a good part of a cycle. Twice in a row: a rank may have lost its processor.
 int CallsFor(const Runner& runner, const BenchOptions& options) {
   runner.run(1);
   if (options.iters > 0) return options.iters;
   int calls = kCallsMin;
-  while (true) {
+  double last = 0;
+  for (bool was_long = false;;) {
     const double seconds =
-        std::max(Together(runner.run(calls), Average::kMax), 1e-9);
-    if (calls == kCallsMax || seconds * calls >= kCycleSeconds / 4) {
-      return static_cast<int>(
-          std::clamp<double>(kCycleSeconds / seconds, kCallsMin, kCallsMax));
+        std::max(Together(runner.run(calls), Average::kMax), 1e-9) *
+        runner.together;
+    const bool is_long =
+        calls == kCallsMax || seconds * calls >= kCycleSeconds / 4;
+    if (is_long && was_long) {
+      return static_cast<int>(std::clamp<double>(
+          kCycleSeconds / std::min(seconds, last), kCallsMin, kCallsMax));
     }
-    calls = std::min(4 * calls, kCallsMax);
+    if (!is_long) calls = std::min(4 * calls, kCallsMax);
+    was_long = is_long;
+    last = seconds;
   }
 }
 
@@ -198,12 +208,16 @@ Row Measure(const Case& measured, const BenchOptions& options,
 
   std::vector<std::optional<Runner>> runners;
   LastRun ran;
-  runners.push_back(Runner{.run = [&](int calls) {
-    const double seconds = Time(trial, calls, options);
-    // Before any other collective: what is agreed about afterwards is one.
-    ran = WorldGroup()->last_run(options.device);
-    return seconds;
-  }});
+  runners.push_back(Runner{.run =
+                               [&](int calls) {
+                                 const double seconds =
+                                     Time(trial, calls, options);
+                                 // Before any other collective: what is agreed
+                                 // about afterwards is one.
+                                 ran = WorldGroup()->last_run(options.device);
+                                 return seconds;
+                               },
+                           .together = options.agg_iters});
   for (const std::unique_ptr<Peer>& peer : peers) {
     runners.push_back(RunnerOf(*peer, measured));
     row.figures.push_back({.backend = peer->name()});
