@@ -30,8 +30,8 @@ constexpr int kLooksPerClock = 16;
 // must not take it to be where it was long ago.
 constexpr int kLooksUntilWhere = 8;
 
-// Of the rings of all ranks of a group, if none is larger or smaller than it
-// may be. Larger ones than the largest were no faster. And a round must find
+// Of all rings of a group, within the bounds of each. Larger ones than the
+// largest were no faster. And a round must find
 // room beside that of the one before, each with what is left out in front of
 // it.
 constexpr size_t kRingsBytes = 8 << 20;

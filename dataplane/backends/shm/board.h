@@ -107,7 +107,7 @@ class Board {
   // of time".) A longer sleep has one more wake-up for it.
   static constexpr std::chrono::milliseconds kNapTime{1};
 
-  // Of each ring, with which so many ranks are fastest.
+  // The size of each ring with which so many ranks are fastest.
   static size_t RingBytesFor(int world_size);
   // Of the memory for so many ranks, with such rings.
   static size_t BytesFor(int world_size, size_t ring_bytes);

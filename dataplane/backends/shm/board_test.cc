@@ -37,7 +37,8 @@ constexpr uint64_t kRounds = 300;
 // The memory of a board, and its ranks, each to be used by a thread.
 class Ranks {
  public:
-  explicit Ranks(int world_size, const BoardTraits& traits = {true})
+  explicit Ranks(int world_size,
+                 const BoardTraits& traits = {.is_crowded = true})
       : memory_(Board::BytesFor(world_size, traits.ring_bytes) / sizeof(Line)),
         awaited_(world_size) {
     for (int rank = 0; rank < world_size; ++rank) {

@@ -167,33 +167,35 @@ absl::Status Inside::Combine(const Reduction& reduction,
   const size_t per_round = kPayloadBytes / busy / bytes;
   const size_t rounds = RoundsFor(counts, per_round);
   for (size_t round = 0; round < rounds; ++round) {
-    size_t shows = 0;
-    for (const size_t count : counts) {
-      shows += CountIn(count, round, per_round) * bytes;
-    }
-    absl::Status status = Open(shows);
-    if (!status.ok()) return status;
-    size_t offset = 0;
-    size_t own_offset = 0;
-    // Of this rank nobody else reads its own.
-    const size_t own_count = CountIn(counts[rank_], round, per_round);
-    std::byte* const own = Scratch(own_count * bytes);
-    load(strands[rank_], round * per_round, own_count, own);
-    for (int rank = 0; rank < world_size_; ++rank) {
-      const size_t count = CountIn(counts[rank], round, per_round);
-      if (rank == rank_) {
-        own_offset = offset;
-      } else {
-        show(strands[rank], round * per_round, count, offset);
+    const auto count_of = [&](int rank) {
+      return CountIn(counts[rank], round, per_round);
+    };
+    // Its own part nobody else reads, so no rank shows that.
+    const auto elements_before = [&](int rank, int shower) {
+      size_t before = 0;
+      for (int each = 0; each < rank; ++each) {
+        if (each != shower) before += count_of(each);
       }
-      offset += count * bytes;
+      return before;
+    };
+    absl::Status status = Open(elements_before(world_size_, rank_) * bytes);
+    if (!status.ok()) return status;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      if (rank == rank_) continue;
+      show(strands[rank], round * per_round, count_of(rank),
+           elements_before(rank, rank_) * bytes);
     }
     Post();
+    // The accumulators may be where it is.
+    const size_t own_count = count_of(rank_);
+    std::byte* const own = Scratch(own_count * bytes);
+    load(strands[rank_], round * per_round, own_count, own);
     status = AwaitAll();
     if (!status.ok()) return status;
     if (own_count == 0) continue;
-    const auto operand = [&](int peer) {
-      return peer == rank_ ? own : shown(peer) + own_offset;
+    const auto operand = [&](int peer) -> const std::byte* {
+      if (peer == rank_) return own;
+      return shown(peer) + elements_before(rank_, peer) * bytes;
     };
     std::byte* const all = accumulators + round * per_round * bytes;
     reduction.Combine(all, operand(0), operand(1), own_count);

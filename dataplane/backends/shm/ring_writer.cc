@@ -4,6 +4,10 @@
 #include <cstring>
 #include <utility>
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 #include "dataplane/instant.h"
 #include "dataplane/quick_clock.h"
 
@@ -40,8 +44,12 @@ void RingWriter::CopyLong(void* to, const void* from, size_t bytes) {
   timed_way_ = trials_.Next(std::exchange(untimed_bytes_, 0));
   const Instant began = QuickNow();
   CopyBy(timed_way_, to, from, bytes);
-  // A processor may hold back half of a short one, by either way.
+  // A processor may hold back half of a short one, by either way, and read its
+  // clock meanwhile.
   std::atomic_thread_fence(std::memory_order_seq_cst);
+#if defined(__x86_64__)
+  _mm_lfence();
+#endif
   trials_.Took(timed_way_, bytes, QuickNow() - began);
 }
 

@@ -23,8 +23,8 @@ class WriteTrials {
  public:
   enum class Way : uint8_t { kThroughCaches, kPastCaches };
 
-  // The other way is tried after the first so many bytes, when all pages have
-  // been written that there are, and again after every so many.
+  // The other way is tried after the first so many bytes, with which a ring has
+  // been gone round, and again after every so many.
   static constexpr size_t kFirstBytes = 4 << 20;
   static constexpr size_t kPeriodBytes = 64 << 20;
   // So many times as long it must take through the caches to go past them:
@@ -66,7 +66,7 @@ class RingWriter {
     }
   }
 
-  // By which way the last one went that was timed.
+  // By which way the last one went that was timed: for tests.
   WriteTrials::Way timed_way() const { return timed_way_; }
 
  private:

@@ -169,7 +169,8 @@ class Rounds {
 
   // A row: how many elements its rank has for each rank. Or one word, with
   // kEven, where that is the same for each, perhaps but for itself: what comes
-  // after it is in the line of the cache that the note begins with, then.
+  // after it is in the line of the cache that the note begins with, then, if
+  // that is short.
   static constexpr uint64_t kEven = uint64_t{1} << 63;
   // Of collectives in which what a rank gives to each need not be of one size.
   static bool HasRows(CollectiveKind kind);

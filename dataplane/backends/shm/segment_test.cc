@@ -74,9 +74,9 @@ TEST(SegmentTest, IsThereUntilTheLastOneLetsGo) {
 }
 
 TEST(SegmentTest, PagesAreMappedBeforeTheyAreTouched) {
-  auto made = Segment::Create(kBytes);
+  constexpr size_t kMapped = 8 << 20;
+  auto made = Segment::Create(2 * kMapped);
   ASSERT_TRUE(made.ok()) << made.status();
-  constexpr size_t kMapped = kBytes / 2;
   (*made)->MapPages(kMapped);
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   volatile char* const memory = static_cast<char*>((*made)->memory());

@@ -58,9 +58,6 @@ constexpr char kVariable[] = "MUSTER_SHM";
 // "address": ranks of other addresses are on other hosts, for tests and to
 // measure on one machine. On all ranks.
 constexpr char kHostsVariable[] = "MUSTER_SHM_HOSTS";
-// So often a ring is halved at most before there is none.
-constexpr int kSmallerRings = 2;
-
 constexpr absl::string_view kByAddress = "address";
 
 // How all collectives go, small and large; on all ranks. For tests, and to
@@ -437,16 +434,20 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   size_t ring_bytes = 0;
   size_t board_bytes = 0;
   absl::StatusOr<Council::Shared> shared;
-  // Who has little memory has smaller rings rather than none: on all hosts,
-  // with how many ranks ever.
-  for (int smaller = 0; smaller <= kSmallerRings; ++smaller) {
+  // Who has little memory has smaller rings rather than none. All hosts try as
+  // often: as the largest rings need, which those with the fewest ranks have.
+  for (int smaller = 0;; ++smaller) {
     ring_bytes = std::max(Board::RingBytesFor(neighbours) >> smaller,
                           BoardTraits::kRingBytesMin);
     board_bytes = Board::BytesFor(neighbours, ring_bytes);
     shared = council.Share(board_bytes + Mail::BytesFor(neighbours),
                            hosts.neighbours().front());
     if (!shared.ok()) return shared.status();
-    if (shared->segment != nullptr) break;
+    if (shared->segment != nullptr ||
+        Board::RingBytesFor(static_cast<int>(hosts.fewest())) >> smaller <=
+            BoardTraits::kRingBytesMin) {
+      break;
+    }
   }
   if (shared->segment == nullptr) {
     return Sharing{.why_not = shared->refusal.Describe()};

@@ -87,19 +87,32 @@ class Staged : public Rounds {
   // Begins a round, and writes a row, the factor if there is one, and what of
   // `give` goes in it; null: nothing.
   absl::Status OpenDealt(const Parts* give, size_t count_per_round);
+  // Of a row of one word, with so many elements for each behind it. What is
+  // long begins with a line: what a processor loads at once would else lie in
+  // two.
+  size_t EvenRowBytes(uint64_t count) const {
+    return count > ElementsIn(Board::kNoteBytes) ? Board::kLineBytes
+                                                 : sizeof(uint64_t);
+  }
   // Where in what `peer` shows the factor is, and what it has for this rank.
   size_t FactorOffset(int peer) const {
-    return !has_rows() ? 0 : IsEven(peer) ? sizeof(uint64_t) : row_bytes();
+    return !has_rows()    ? 0
+           : IsEven(peer) ? EvenRowBytes(CountFor(rank_, peer))
+                          : row_bytes();
   }
   size_t DealtOffset(int peer, size_t count_per_round) const;
   // How many `peer` has there for `rank`.
   uint64_t DealtCount(int rank, int peer) const {
     return rank == peer ? 0 : CountFor(rank, peer);
   }
-  // How many elements a rank can show for each other rank in a round.
+  // How many elements a rank can show for each other rank in a round: if that
+  // is not few, in whole lines.
   size_t CountForEachOther() const {
-    return ElementsIn((kElementBytes - row_bytes()) /
-                      static_cast<size_t>(world_size_ - 1));
+    const size_t bytes = (kElementBytes - Board::WholeLines(row_bytes())) /
+                         static_cast<size_t>(world_size_ - 1);
+    return ElementsIn(bytes < 8 * Board::kLineBytes
+                          ? bytes
+                          : bytes - bytes % Board::kLineBytes);
   }
   // In what all ranks show: the largest count in any row, and the bytes of the
   // largest row, to which belongs what its rank has for itself.
@@ -212,10 +225,10 @@ absl::Status Staged::Gather() {
     Write(0, shown_now.data, shown_now.count * element_bytes_);
     Post(all_bytes);
     if (!takes) continue;
-    if (round_ == 0) {
-      CopyOut(take[rank_].data, give.data, give.count * element_bytes_,
-              all_bytes);
-    }
+    // It is still in a cache, if it was shown.
+    const Block own = ChunkOf(give, round_, per_round, element_bytes_);
+    CopyOut(ChunkOf(take[rank_], round_, per_round, element_bytes_).data,
+            own.data, own.count * element_bytes_, all_bytes);
     for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
       const Block wanted = take[peer];
       const Block chunk = ChunkOf(wanted, round_, per_round, element_bytes_);
@@ -353,7 +366,7 @@ absl::Status Staged::OpenDealt(const Parts* give, size_t count_per_round) {
     bytes += ChunkOf(block, round_, count_per_round, element_bytes_).count *
              element_bytes_;
   }
-  const size_t head_bytes = is_even ? sizeof(uint64_t) : row_bytes();
+  const size_t head_bytes = is_even ? EvenRowBytes(even_count) : row_bytes();
   absl::Status status = Open(head_bytes + bytes);
   if (!status.ok()) return status;
   auto* const row = reinterpret_cast<uint64_t*>(payload());
