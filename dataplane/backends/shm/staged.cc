@@ -384,11 +384,15 @@ absl::Status Staged::OpenDealt(const Parts* give, size_t count_per_round) {
 }
 
 size_t Staged::DealtOffset(int peer, size_t count_per_round) const {
+  const auto chunk_for = [&](int rank) {
+    const Block block = {nullptr, DealtCount(rank, peer)};
+    return ChunkOf(block, round_, count_per_round, 0).count;
+  };
   size_t before = 0;
-  for (int rank = 0; rank < rank_; ++rank) {
-    before +=
-        ChunkOf({nullptr, DealtCount(rank, peer)}, round_, count_per_round, 0)
-            .count;
+  if (IsEven(peer)) {
+    before = chunk_for(rank_) * (peer < rank_ ? rank_ - 1 : rank_);
+  } else {
+    for (int rank = 0; rank < rank_; ++rank) before += chunk_for(rank);
   }
   return FactorOffset(peer) + factor_bytes() + before * element_bytes_;
 }
@@ -396,7 +400,9 @@ size_t Staged::DealtOffset(int peer, size_t count_per_round) const {
 uint64_t Staged::CountMax() const {
   uint64_t most = 0;
   for (int peer = 0; peer < world_size_; ++peer) {
-    for (int rank = 0; rank < world_size_; ++rank) {
+    // Of an even row any other rank's is all.
+    const int ranks = IsEven(peer) ? (peer == 0 ? 2 : 1) : world_size_;
+    for (int rank = 0; rank < ranks; ++rank) {
       most = std::max(most, DealtCount(rank, peer));
     }
   }
