@@ -71,8 +71,8 @@ class Segment {
   void* memory() const { return memory_; }
 
   // Maps the pages of the first `bytes` now, all at once, where the system can
-  // (Linux 5.14). Else each is when it is touched, which takes some ten times as
-  // long, in the midst of what the memory is for.
+  // (Linux 5.14). Else each is when it is touched, which takes some ten times
+  // as long, in the midst of what the memory is for.
   void MapPages(size_t bytes);
 
   // Of the one that made it, until CloseDescriptor.
