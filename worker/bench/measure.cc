@@ -208,16 +208,13 @@ Row Measure(const Case& measured, const BenchOptions& options,
 
   std::vector<std::optional<Runner>> runners;
   LastRun ran;
-  runners.push_back(Runner{.run =
-                               [&](int calls) {
-                                 const double seconds =
-                                     Time(trial, calls, options);
-                                 // Before any other collective: what is agreed
-                                 // about afterwards is one.
-                                 ran = WorldGroup()->last_run(options.device);
-                                 return seconds;
-                               },
-                           .together = options.agg_iters});
+  const auto run_own = [&](int calls) {
+    const double seconds = Time(trial, calls, options);
+    // Before any other collective: what is agreed about afterwards is one.
+    ran = WorldGroup()->last_run(options.device);
+    return seconds;
+  };
+  runners.push_back(Runner{.run = run_own, .together = options.agg_iters});
   for (const std::unique_ptr<Peer>& peer : peers) {
     runners.push_back(RunnerOf(*peer, measured));
     row.figures.push_back({.backend = peer->name()});

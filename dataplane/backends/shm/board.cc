@@ -31,9 +31,8 @@ constexpr int kLooksPerClock = 16;
 constexpr int kLooksUntilWhere = 8;
 
 // Of all rings of a group, within the bounds of each. Larger ones than the
-// largest were no faster. And a round must find
-// room beside that of the one before, each with what is left out in front of
-// it.
+// largest were no faster. And a round must find room beside that of the one
+// before, each with what is left out in front of it.
 constexpr size_t kRingsBytes = 8 << 20;
 constexpr size_t kRingBytesMax = 2 << 20;
 static_assert(BoardTraits::kRingBytesMin >= 4 * Board::kMostBytes);
