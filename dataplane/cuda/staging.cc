@@ -65,46 +65,79 @@ Tensors Rows(const Tensor& tensor, int count) {
   return rows;
 }
 
-// The same collective, of tensors that are all cut alike: element by element.
+// The parts of `tensor` that go to, or come from, each rank.
+Tensors PartsOf(const Tensor& tensor, const std::vector<int64_t>& splits,
+                int world_size) {
+  if (splits.empty()) return Rows(tensor, world_size);
+  const int64_t rows = tensor.shape()[0];
+  const int64_t row = rows == 0 ? 0 : tensor.element_count() / rows;
+  Tensors parts;
+  int64_t begin = 0;
+  for (const int64_t split : splits) {
+    parts.push_back(Slice(tensor, begin, begin + split * row));
+    begin += split * row;
+  }
+  return parts;
+}
+
+bool IsAllToAll(const Collective& collective) {
+  return collective.kind == CollectiveKind::kAllToAll ||
+         collective.kind == CollectiveKind::kAllToAllSingle;
+}
+
+// The same collective, of tensors of which every rank can take the same
+// elements at a time.
 Collective CutAlike(const Collective& collective, int world_size) {
   Collective cut = collective;
   cut.plan = nullptr;
-  if (collective.kind == CollectiveKind::kAllGatherIntoTensor) {
-    cut.kind = CollectiveKind::kAllGather;
-    cut.outputs = Rows(collective.outputs[0], world_size);
-  } else if (collective.kind == CollectiveKind::kReduceScatterTensor) {
-    cut.kind = CollectiveKind::kReduceScatter;
-    cut.inputs = Rows(collective.inputs[0], world_size);
+  switch (collective.kind) {
+    case CollectiveKind::kAllGatherIntoTensor:
+      cut.kind = CollectiveKind::kAllGather;
+      cut.outputs = Rows(collective.outputs[0], world_size);
+      break;
+    case CollectiveKind::kReduceScatterTensor:
+      cut.kind = CollectiveKind::kReduceScatter;
+      cut.inputs = Rows(collective.inputs[0], world_size);
+      break;
+    case CollectiveKind::kAllToAllSingle:
+      cut.kind = CollectiveKind::kAllToAll;
+      cut.inputs =
+          PartsOf(collective.inputs[0], collective.input_splits, world_size);
+      cut.outputs =
+          PartsOf(collective.outputs[0], collective.output_splits, world_size);
+      cut.input_splits.clear();
+      cut.output_splits.clear();
+      break;
+    default:
+      break;
   }
   return cut;
 }
 
-// Which part of a collective's tensors goes at a time. The same on all ranks.
+// Which part of a collective's tensors goes at a time.
 struct Cut {
   int64_t elements = 0;
   int64_t chunks = 1;
 };
 
+// The same on all ranks, but for an all_to_all's number of chunks: each rank
+// knows the lengths of its own parts alone.
 Cut CutOf(const Collective& collective, int world_size, size_t chunk_bytes) {
+  if (collective.kind == CollectiveKind::kBarrier) return {};
+  size_t tensors = 1;  // of which a chunk has a part
+  if (IsAllToAll(collective)) {
+    tensors = 2 * static_cast<size_t>(world_size);
+  } else if (collective.tensors.empty()) {
+    tensors = static_cast<size_t>(world_size) + 1;
+  }
+  const auto step = static_cast<int64_t>(std::max<size_t>(
+      chunk_bytes / (DataTypeBytes(collective.data_type()) * tensors), 1));
   int64_t longest = 0;
   for (const Tensors* list : ListsOf(collective)) {
     for (const Tensor& tensor : *list) {
       longest = std::max(longest, tensor.element_count());
     }
   }
-  switch (collective.kind) {
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kAllToAllSingle:
-    case CollectiveKind::kBarrier:
-      return {longest, 1};
-    default:
-      break;
-  }
-  const bool single = !collective.tensors.empty();
-  const size_t bytes = DataTypeBytes(collective.data_type()) *
-                       (single ? 1 : static_cast<size_t>(world_size) + 1);
-  const auto step =
-      static_cast<int64_t>(std::max<size_t>(chunk_bytes / bytes, 1));
   return {step, std::max<int64_t>((longest + step - 1) / step, 1)};
 }
 
@@ -309,7 +342,6 @@ class Staging : public Backend {
           Abort(status);
           Drain(job.device);
         }
-        Shrink();
       }
       End(job, status);
     }
@@ -322,8 +354,13 @@ class Staging : public Backend {
     status = Check(api_.StreamWaitEvent(streams.in, job.ready, 0),
                    "cudaStreamWaitEvent");
     if (!status.ok()) return status;
-    const Cut cut =
-        CutOf(job.collective, options_.world_size, options_.chunk_bytes);
+    const Collective alike = CutAlike(job.collective, options_.world_size);
+    Cut cut = CutOf(alike, options_.world_size, options_.chunk_bytes);
+    if (IsAllToAll(alike)) {
+      status = AgreeOnChunks(job, cut);
+      if (!status.ok()) return status;
+    }
+    const Collective& whole = cut.chunks == 1 ? job.collective : alike;
     const auto chunks = static_cast<size_t>(cut.chunks);
     const auto slot = [&](size_t chunk) -> Slot& {
       return *slots_[chunk % kSlots];
@@ -332,7 +369,7 @@ class Staging : public Backend {
     // k - 2 comes from there.
     for (size_t turn = 0; status.ok() && turn < chunks + 2; ++turn) {
       if (turn < chunks) {
-        status = CopyIn(job, cut, turn, slot(turn), streams.in);
+        status = CopyIn(job, whole, cut, turn, streams.in);
       }
       if (status.ok() && turn >= 1 && turn <= chunks) {
         Slot& next = slot(turn - 1);
@@ -382,18 +419,37 @@ class Staging : public Backend {
     return absl::OkStatus();
   }
 
-  // Puts chunk `number` into the slot, whose memory is free when it has been
-  // copied back.
-  absl::Status CopyIn(const Job& job, const Cut& cut, size_t number, Slot& slot,
-                      Stream stream) {
+  // An all_to_all takes as many chunks as the longest part of any rank needs.
+  // Whether parts are equal is no rank's to know, so that all always ask.
+  absl::Status AgreeOnChunks(const Job& job, Cut& cut) {
+    const int world_size = options_.world_size;
+    std::vector<int64_t> own(static_cast<size_t>(world_size), cut.chunks);
+    std::vector<int64_t> all(own.size());
+    const Tensor give(own.data(), DataType::kInt64, {world_size});
+    const Tensor take(all.data(), DataType::kInt64, {world_size});
+    Collective asked = job.collective;
+    asked.plan = nullptr;
+    asked.input_splits.clear();
+    asked.output_splits.clear();
+    const bool single = asked.kind == CollectiveKind::kAllToAllSingle;
+    asked.inputs = single ? Tensors{give} : Rows(give, world_size);
+    asked.outputs = single ? Tensors{take} : Rows(take, world_size);
+    absl::Status status = inner_->Start(asked)->Wait();
+    if (status.ok()) cut.chunks = *std::max_element(all.begin(), all.end());
+    return status;
+  }
+
+  // Puts chunk `number` of `whole` into its slot, whose memory is free when it
+  // has been copied back.
+  absl::Status CopyIn(const Job& job, const Collective& whole, const Cut& cut,
+                      size_t number, Stream stream) {
+    Slot& slot = *slots_[number % kSlots];
     if (number >= kSlots) {
       absl::Status status = Await(job, slot.freed);
       if (!status.ok()) return status;
     }
     const auto begin = static_cast<int64_t>(number) * cut.elements;
-    slot.collective = cut.chunks == 1
-                          ? job.collective
-                          : CutAlike(job.collective, options_.world_size);
+    slot.collective = whole;
     size_t bytes = 0;
     for (Tensors* list : ListsOf(slot.collective)) {
       for (Tensor& tensor : *list) {
@@ -488,13 +544,6 @@ class Staging : public Backend {
         return;
       }
       std::this_thread::sleep_for(kLook);
-    }
-  }
-
-  // Memory of collectives that went as a whole.
-  void Shrink() {
-    for (auto& slot : slots_) {
-      if (slot->memory.bytes() > 2 * options_.chunk_bytes) slot->memory.Free();
     }
   }
 

@@ -25,9 +25,9 @@ struct StagingOptions {
 // Collectives of tensors on any CUDA device, through pinned memory of the host
 // and `inner`, which belongs to this group alone: in chunks, of which one is
 // copied from the device, one is with `inner`, and one is copied back at the
-// same time. all_to_all, all_to_all_single and what has no tensors go as a
-// whole, and so do sends and receives, beside the collectives
-// (staged_messages.h).
+// same time. How many chunks an all_to_all takes the ranks agree about with a
+// small one of `inner` before it. Sends and receives go as a whole, beside the
+// collectives (staged_messages.h).
 //
 // They begin after what the calling thread's current stream has been given, one
 // after the other, and are over when their results are on the device.

@@ -26,12 +26,14 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Launch;
 
-// Doubles what it gets, on CPU tensors, or fails.
+// Doubles what it gets, on CPU tensors, or fails. In an all_to_all every other
+// rank gives what this one gives, and needs as many chunks as `seen` says.
 class DoublingBackend : public Backend {
  public:
   struct Seen {
     Mutex mutex;
     std::vector<int64_t> sizes;
+    int64_t chunks_of_others = 0;
     absl::Status fail;
   };
 
@@ -45,11 +47,25 @@ class DoublingBackend : public Backend {
                : absl::UnimplementedError("not on the CPU");
   }
   std::shared_ptr<Work> Start(const Collective& collective) override {
-    const Tensor& tensor = collective.tensors[0];
-    auto* const data = static_cast<float*>(tensor.data());
-    for (int64_t i = 0; i < tensor.element_count(); ++i) data[i] *= 2;
     MutexLock lock(seen_.mutex);
-    seen_.sizes.push_back(tensor.element_count());
+    if (!collective.tensors.empty()) {
+      const Tensor& tensor = collective.tensors[0];
+      auto* const data = static_cast<float*>(tensor.data());
+      for (int64_t i = 0; i < tensor.element_count(); ++i) data[i] *= 2;
+      seen_.sizes.push_back(tensor.element_count());
+    } else if (collective.data_type() == DataType::kInt64) {
+      auto* const all = static_cast<int64_t*>(collective.outputs[0].data());
+      all[0] = *static_cast<int64_t*>(collective.inputs[0].data());
+      all[1] = seen_.chunks_of_others;
+    } else {
+      for (size_t i = 0; i < collective.inputs.size(); ++i) {
+        const Tensor& from = collective.inputs[i];
+        std::copy_n(static_cast<const float*>(from.data()),
+                    from.element_count(),
+                    static_cast<float*>(collective.outputs[i].data()));
+        seen_.sizes.push_back(from.element_count());
+      }
+    }
     auto work = std::make_shared<PromisedWork>(collective.Describe());
     work->Complete(seen_.fail);
     return work;
@@ -63,8 +79,9 @@ class DoublingBackend : public Backend {
 class StagingTest : public ::testing::Test {
  protected:
   StagingTest() {
-    backend_ = CreateStaging(api_, std::make_unique<DoublingBackend>(seen_),
-                             {.group_name = "world", .chunk_bytes = 16});
+    backend_ = CreateStaging(
+        api_, std::make_unique<DoublingBackend>(seen_),
+        {.world_size = 2, .group_name = "world", .chunk_bytes = 16});
     EXPECT_EQ(api_.StreamCreateWithPriority(&stream_, 0, 0), kSuccess);
     SetCurrentStream(0, stream_);
   }
@@ -136,6 +153,39 @@ TEST_F(StagingTest, ATensorGoesInChunksInItsOrder) {
                              {DeviceType::kCuda, 0}))
                 ->Wait(),
             absl::OkStatus());
+}
+
+// A chunk has an element of each of the four parts.
+TEST_F(StagingTest, AnAllToAllTakesTheChunksThatTheLongestPartOfAnyRankNeeds) {
+  const Tensor given = OnDevice(4, 7);
+  const Tensor taken = OnDevice(4, 1);
+  const auto all_to_all = [&] {
+    return backend_->Start(
+        {.kind = CollectiveKind::kAllToAllSingle,
+         .inputs = {given},
+         .outputs = {taken},
+         .input_splits = {1, 3},
+         .output_splits = {1, 3},
+         .deadline = Clock::now() + std::chrono::minutes(1)});
+  };
+  EXPECT_EQ(all_to_all()->Wait(), absl::OkStatus());
+  EXPECT_THAT(ValuesOf(taken), Each(7));
+  EXPECT_THAT(seen_.sizes, ElementsAre(1, 1, 0, 1, 0, 1));
+  seen_.sizes.clear();
+  seen_.chunks_of_others = 5;
+  EXPECT_EQ(all_to_all()->Wait(), absl::OkStatus());
+  EXPECT_THAT(seen_.sizes, ElementsAre(1, 1, 0, 1, 0, 1, 0, 0, 0, 0));
+}
+
+// Its rows are of one element, so that one chunk has them all.
+TEST_F(StagingTest, AnAllGatherIntoATensorTakesNoMoreChunksThanItsRowsNeed) {
+  const auto work =
+      backend_->Start({.kind = CollectiveKind::kAllGatherIntoTensor,
+                       .inputs = {OnDevice(1, 7)},
+                       .outputs = {OnDevice(2, 1)},
+                       .deadline = Clock::now() + std::chrono::minutes(1)});
+  EXPECT_EQ(work->Wait(), absl::OkStatus());
+  EXPECT_THAT(seen_.sizes, ElementsAre(1));
 }
 
 TEST_F(StagingTest, ItIsOrderedWithTheCurrentStream) {
