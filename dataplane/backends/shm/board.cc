@@ -150,7 +150,7 @@ void Board::SeeAhead(int peer, uint64_t round) {
 Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
   for (int look = 0; look < kQuickLooks; ++look) {
     if (HasPosted(peer, round)) {
-      seen_[peer] = round;
+      See(peer, round);
       return Outcome::kDone;
     }
     if (traits_.is_crowded) {

@@ -165,6 +165,8 @@ class Board {
 
  private:
   enum Departure : uint32_t { kInPeace = 1, kFailed = 2 };
+  // Of what is longer, more come by themselves as soon as it is copied.
+  static constexpr size_t kLinesAhead = 3;
   struct alignas(kLineBytes) Note {
     // The round, times two; and one if what it shows is in the ring. Then it
     // begins with where it is there.
@@ -213,11 +215,21 @@ class Board {
     return NoteOf(peer, round).posted.load(std::memory_order_acquire) >=
            round * 2;
   }
+  // It has posted `round`. Who reads it looks into its first line, which has
+  // come, before it knows what of the others it needs: they are asked for now.
+  void See(int peer, uint64_t round) {
+    seen_[peer] = round;
+    const auto* const line =
+        reinterpret_cast<const std::byte*>(&NoteOf(peer, round));
+    for (size_t i = 1; i <= kLinesAhead; ++i) {
+      __builtin_prefetch(line + i * kLineBytes);
+    }
+  }
   // `peer` has posted `round` as far as this rank knows, or as one look says.
   bool IsSeen(int peer, uint64_t round) {
     if (seen_[peer] >= round) return true;
     if (!HasPosted(peer, round)) return false;
-    seen_[peer] = round;
+    See(peer, round);
     // Who is ahead has posted it, too, and those before it have been asked for.
     // If he is not, nothing moves, as a rule: what he has not written yet is
     // here from the last time.

@@ -100,11 +100,10 @@ class Staged : public Rounds {
            : IsEven(peer) ? EvenRowBytes(CountFor(rank_, peer))
                           : row_bytes();
   }
-  size_t DealtOffset(int peer, size_t count_per_round) const;
-  // How many `peer` has there for `rank`.
-  uint64_t DealtCount(int rank, int peer) const {
-    return rank == peer ? 0 : CountFor(rank, peer);
-  }
+  inline size_t DealtOffset(int peer, size_t count_per_round) const;
+  // The same of a `row` that is not even.
+  size_t UnevenOffset(const uint64_t* row, int peer,
+                      size_t count_per_round) const;
   // How many elements a rank can show for each other rank in a round: if that
   // is not few, in whole lines.
   size_t CountForEachOther() const {
@@ -116,7 +115,7 @@ class Staged : public Rounds {
   }
   // In what all ranks show: the largest count in any row, and the bytes of the
   // largest row, to which belongs what its rank has for itself.
-  uint64_t CountMax() const;
+  inline uint64_t CountMax() const;
   size_t BytesMax() const;
 
   // From 0: the one that runs.
@@ -356,54 +355,69 @@ absl::Status Staged::OpenDealt(const Parts* give, size_t count_per_round) {
   const auto given_to = [&](int rank) {
     return give == nullptr || rank == rank_ ? Block() : (*give)[rank];
   };
-  const int some = rank_ == 0 ? 1 : 0;
+  const int some = After(rank_);
   const uint64_t even_count = given_to(some).count;
   bool is_even = true;
-  size_t bytes = factor_bytes();
-  for (int rank = 0; rank < world_size_; ++rank) {
+  size_t count = 0;
+  for (int rank = some; rank != rank_; rank = After(rank)) {
     const Block block = given_to(rank);
-    is_even = is_even && (block.count == even_count || rank == rank_);
-    bytes += ChunkOf(block, round_, count_per_round, element_bytes_).count *
-             element_bytes_;
+    is_even = is_even && block.count == even_count;
+    count += ChunkOf(block, round_, count_per_round, element_bytes_).count;
   }
   const size_t head_bytes = is_even ? EvenRowBytes(even_count) : row_bytes();
-  absl::Status status = Open(head_bytes + bytes);
-  if (!status.ok()) return status;
-  auto* const row = reinterpret_cast<uint64_t*>(payload());
-  if (is_even) row[0] = even_count | kEven;
-  ShowFactor(head_bytes);
   size_t offset = head_bytes + factor_bytes();
+  absl::Status status = Open(offset + count * element_bytes_);
+  if (!status.ok()) return status;
+  if (is_even) {
+    *reinterpret_cast<uint64_t*>(payload()) = even_count | kEven;
+  } else {
+    auto* const row = reinterpret_cast<uint64_t*>(payload());
+    for (int rank = 0; rank < world_size_; ++rank) {
+      row[rank] = given_to(rank).count;
+    }
+  }
+  ShowFactor(head_bytes);
   for (int rank = 0; rank < world_size_; ++rank) {
-    const Block block = given_to(rank);
-    if (!is_even) row[rank] = block.count;
-    const Block chunk = ChunkOf(block, round_, count_per_round, element_bytes_);
+    if (rank == rank_) continue;
+    const Block chunk =
+        ChunkOf(given_to(rank), round_, count_per_round, element_bytes_);
     Write(offset, chunk.data, chunk.count * element_bytes_);
     offset += chunk.count * element_bytes_;
   }
   return status;
 }
 
-size_t Staged::DealtOffset(int peer, size_t count_per_round) const {
-  const auto chunk_for = [&](int rank) {
-    const Block block = {nullptr, DealtCount(rank, peer)};
-    return ChunkOf(block, round_, count_per_round, 0).count;
-  };
-  size_t before = 0;
-  if (IsEven(peer)) {
-    before = chunk_for(rank_) * (peer < rank_ ? rank_ - 1 : rank_);
-  } else {
-    for (int rank = 0; rank < rank_; ++rank) before += chunk_for(rank);
-  }
-  return FactorOffset(peer) + factor_bytes() + before * element_bytes_;
+inline size_t Staged::DealtOffset(int peer, size_t count_per_round) const {
+  const uint64_t* const row = RowOf(peer);
+  if ((row[0] & kEven) == 0) return UnevenOffset(row, peer, count_per_round);
+  const uint64_t count = row[0] & ~kEven;
+  const size_t each =
+      ChunkOf({nullptr, count}, round_, count_per_round, 0).count;
+  const auto before = static_cast<size_t>(peer < rank_ ? rank_ - 1 : rank_);
+  return EvenRowBytes(count) + factor_bytes() + each * before * element_bytes_;
 }
 
-uint64_t Staged::CountMax() const {
+size_t Staged::UnevenOffset(const uint64_t* row, int peer,
+                            size_t count_per_round) const {
+  size_t before = 0;
+  for (int rank = 0; rank < rank_; ++rank) {
+    if (rank == peer) continue;
+    before += ChunkOf({nullptr, row[rank]}, round_, count_per_round, 0).count;
+  }
+  return row_bytes() + factor_bytes() + before * element_bytes_;
+}
+
+inline uint64_t Staged::CountMax() const {
   uint64_t most = 0;
   for (int peer = 0; peer < world_size_; ++peer) {
+    const uint64_t* const row = RowOf(peer);
     // Of an even row any other rank's is all.
-    const int ranks = IsEven(peer) ? (peer == 0 ? 2 : 1) : world_size_;
-    for (int rank = 0; rank < ranks; ++rank) {
-      most = std::max(most, DealtCount(rank, peer));
+    if ((row[0] & kEven) != 0) {
+      most = std::max(most, row[0] & ~kEven);
+      continue;
+    }
+    for (int rank = 0; rank < world_size_; ++rank) {
+      if (rank != peer) most = std::max(most, row[rank]);
     }
   }
   return most;
@@ -414,7 +428,7 @@ size_t Staged::BytesMax() const {
   for (int peer = 0; peer < world_size_; ++peer) {
     uint64_t row = 0;
     for (int rank = 0; rank < world_size_; ++rank) {
-      row += DealtCount(rank, peer);
+      if (rank != peer) row += CountFor(rank, peer);
     }
     most = std::max(most, row);
   }
@@ -492,11 +506,18 @@ absl::Status Staged::AllToAll() {
   const Parts take(collective().outputs, collective().output_splits,
                    world_size_);
   const size_t per_round = CountForEachOther();
+  const size_t own_bytes = give[rank_].count * element_bytes_;
+  const auto copy_own = [&] {
+    CopyOut(take[rank_].data, give[rank_].data, own_bytes,
+            collective().bytes());
+  };
   size_t rounds = 1;
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = OpenDealt(&give, per_round);
     if (!status.ok()) return status;
     Post(collective().bytes());
+    // While others' come. What is more may have to go otherwise.
+    if (round_ == 0 && own_bytes <= kFewBytes) copy_own();
     for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
       status = Await(peer, take[peer].count);
       if (!status.ok()) return status;
@@ -505,8 +526,7 @@ absl::Status Staged::AllToAll() {
       rounds = RoundsFor(CountMax(), per_round);
       has_stopped_ = rounds > 1 && !goes_on_(BytesMax());
       if (has_stopped_) return absl::OkStatus();
-      CopyOut(take[rank_].data, give[rank_].data,
-              give[rank_].count * element_bytes_, collective().bytes());
+      if (own_bytes > kFewBytes) copy_own();
     }
     for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
       const Block chunk =
