@@ -100,9 +100,35 @@ std::shared_ptr<World> TheWorld() {
   return instance.world;
 }
 
-std::shared_ptr<ProcessGroup> Resolve(
+// What a thread has found of the default group: another one finds it again
+// without the lock, and without counting a reference, which takes longer than
+// much of a small collective. It is not read any more when `version` is another
+// one, but keeps a group that was shut down until then.
+struct Found {
+  uint64_t version = 0;
+  std::shared_ptr<ProcessGroup> group;
+
+  static Found& OfThisThread() {
+    thread_local Found found;
+    return found;
+  }
+};
+
+// Until the calling thread asks again.
+const std::shared_ptr<ProcessGroup>& FindWorldGroup() {
+  Found& found = Found::OfThisThread();
+  // Before the group: what is found then is not older.
+  const uint64_t version = TheDefault().version.load(std::memory_order_acquire);
+  if (found.version != version) {
+    found = {};
+    found = {version, TheWorld()->group()};
+  }
+  return found.group;
+}
+
+const std::shared_ptr<ProcessGroup>& Resolve(
     const std::shared_ptr<ProcessGroup>& group) {
-  return group == nullptr ? WorldGroup() : group;
+  return group == nullptr ? FindWorldGroup() : group;
 }
 
 }  // namespace
@@ -163,26 +189,11 @@ void DestroyProcessGroup(const std::shared_ptr<ProcessGroup>& group) {
     MutexLock lock(instance.mutex);
     instance.changing = false;
   };
+  Found::OfThisThread() = {};
   world->Destroy();
 }
 
-// Every collective that names no group asks for it. A thread finds it again
-// without the lock, which takes longer than much of a small collective.
-std::shared_ptr<ProcessGroup> WorldGroup() {
-  struct Found {
-    uint64_t version = 0;
-    std::weak_ptr<ProcessGroup> group;
-  };
-  thread_local Found found;
-  // Before the group: what is found then is not older.
-  const uint64_t version = TheDefault().version.load(std::memory_order_acquire);
-  if (found.version == version) {
-    if (auto group = found.group.lock(); group != nullptr) return group;
-  }
-  std::shared_ptr<ProcessGroup> group = TheWorld()->group();
-  found = {version, group};
-  return group;
-}
+std::shared_ptr<ProcessGroup> WorldGroup() { return FindWorldGroup(); }
 
 int GetRank(const std::shared_ptr<ProcessGroup>& group) {
   return Resolve(group)->rank();
