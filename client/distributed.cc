@@ -100,35 +100,91 @@ std::shared_ptr<World> TheWorld() {
   return instance.world;
 }
 
-// What a thread has found of the default group: another one finds it again
+// What a thread has found of the default group: a later call finds it there
 // without the lock, and without counting a reference, which takes longer than
-// much of a small collective. It is not read any more when `version` is another
-// one, but keeps a group that was shut down until then.
+// much of a small collective. A group that was shut down is kept here until the
+// thread's next call without a group, or its end.
 struct Found {
   uint64_t version = 0;
   std::shared_ptr<ProcessGroup> group;
+  // Calls of this thread that work with it: it stays as it is.
+  int users = 0;
 
-  static Found& OfThisThread() {
-    thread_local Found found;
-    return found;
+  // Whether it is the default group. Throws if there is none.
+  bool Renew() {
+    // Before the group: what is found then is not older.
+    const uint64_t now = TheDefault().version.load(std::memory_order_acquire);
+    if (version == now) return true;
+    if (users > 0) return false;
+    *this = {};
+    group = TheWorld()->group();
+    version = now;
+    return true;
   }
 };
 
-// Until the calling thread asks again.
-const std::shared_ptr<ProcessGroup>& FindWorldGroup() {
-  Found& found = Found::OfThisThread();
-  // Before the group: what is found then is not older.
-  const uint64_t version = TheDefault().version.load(std::memory_order_acquire);
-  if (found.version != version) {
-    found = {};
-    found = {version, TheWorld()->group()};
+// The calling thread's. Null when what it had is destroyed: what its other
+// thread_local objects do then, and what exit runs, finds the group each time.
+class FoundByThread {
+ public:
+  static Found* Get() {
+    if (found_ == nullptr && !is_over_) Make();
+    return found_;
   }
-  return found.group;
-}
 
-const std::shared_ptr<ProcessGroup>& Resolve(
+ private:
+  [[gnu::noinline]] static void Make() { thread_local const Owner owner; }
+
+  struct Owner {
+    Owner() { found_ = new Found; }
+    ~Owner() {
+      is_over_ = true;
+      delete std::exchange(found_, nullptr);
+    }
+  };
+
+  // Without destructors, for who comes after those.
+  static thread_local constinit Found* found_;
+  static thread_local constinit bool is_over_;
+};
+
+thread_local constinit Found* FoundByThread::found_ = nullptr;
+thread_local constinit bool FoundByThread::is_over_ = false;
+
+// The group that a call is for, which lives until this ends.
+class Target {
+ public:
+  // Null: the default group. Another one the caller has until then.
+  explicit Target(const std::shared_ptr<ProcessGroup>& group)
+      : group_(group.get()) {
+    if (group_ != nullptr) return;
+    Found* const found = FoundByThread::Get();
+    if (found != nullptr && found->Renew()) {
+      found_ = found;
+      ++found->users;
+      group_ = found->group.get();
+    } else {
+      own_ = TheWorld()->group();
+      group_ = own_.get();
+    }
+  }
+  ~Target() {
+    if (found_ != nullptr) --found_->users;
+  }
+  Target(const Target&) = delete;
+  Target& operator=(const Target&) = delete;
+
+  ProcessGroup* operator->() const { return group_; }
+
+ private:
+  ProcessGroup* group_;
+  Found* found_ = nullptr;
+  std::shared_ptr<ProcessGroup> own_;
+};
+
+std::shared_ptr<ProcessGroup> Resolve(
     const std::shared_ptr<ProcessGroup>& group) {
-  return group == nullptr ? FindWorldGroup() : group;
+  return group == nullptr ? WorldGroup() : group;
 }
 
 }  // namespace
@@ -189,22 +245,27 @@ void DestroyProcessGroup(const std::shared_ptr<ProcessGroup>& group) {
     MutexLock lock(instance.mutex);
     instance.changing = false;
   };
-  Found::OfThisThread() = {};
+  Found* const found = FoundByThread::Get();
+  if (found != nullptr && found->users == 0) *found = {};
   world->Destroy();
 }
 
-std::shared_ptr<ProcessGroup> WorldGroup() { return FindWorldGroup(); }
+std::shared_ptr<ProcessGroup> WorldGroup() {
+  Found* const found = FoundByThread::Get();
+  return found != nullptr && found->Renew() ? found->group
+                                            : TheWorld()->group();
+}
 
 int GetRank(const std::shared_ptr<ProcessGroup>& group) {
-  return Resolve(group)->rank();
+  return Target(group)->rank();
 }
 
 int GetWorldSize(const std::shared_ptr<ProcessGroup>& group) {
-  return Resolve(group)->size();
+  return Target(group)->size();
 }
 
 std::string GetBackend(const std::shared_ptr<ProcessGroup>& group) {
-  return Resolve(group)->backend();
+  return Target(group)->backend();
 }
 
 std::shared_ptr<ProcessGroup> NewGroup(const NewGroupOptions& options) {
@@ -300,7 +361,7 @@ int GetGroupRank(const std::shared_ptr<ProcessGroup>& group, int global_rank) {
   const auto found = std::find(ranks.begin(), ranks.end(), global_rank);
   if (found == ranks.end()) {
     Invalid(absl::StrCat("Global rank ", global_rank,
-                         " is not part of group \"", Resolve(group)->name(),
+                         " is not part of group \"", Target(group)->name(),
                          "\""));
   }
   return static_cast<int>(found - ranks.begin());
@@ -310,7 +371,7 @@ int GetGlobalRank(const std::shared_ptr<ProcessGroup>& group, int group_rank) {
   const std::vector<int> ranks = GetProcessGroupRanks(group);
   if (group_rank < 0 || static_cast<size_t>(group_rank) >= ranks.size()) {
     Invalid(absl::StrCat("Group rank ", group_rank, " is not part of group \"",
-                         Resolve(group)->name(), "\""));
+                         Target(group)->name(), "\""));
   }
   return ranks[static_cast<size_t>(group_rank)];
 }
@@ -380,79 +441,79 @@ std::shared_ptr<Store> GetDefaultStore() { return TheWorld()->store(); }
 std::string GetDebugAddress() { return TheWorld()->debug_address(); }
 
 Work AllReduce(const Tensor& tensor, const AllReduceOptions& options) {
-  return Resolve(options.group)->AllReduce(tensor, options);
+  return Target(options.group)->AllReduce(tensor, options);
 }
 
 Work Broadcast(const Tensor& tensor, std::optional<int> src,
                const BroadcastOptions& options) {
-  return Resolve(options.group)->Broadcast(tensor, src, options);
+  return Target(options.group)->Broadcast(tensor, src, options);
 }
 
 Work Reduce(const Tensor& tensor, std::optional<int> dst,
             const ReduceOptions& options) {
-  return Resolve(options.group)->Reduce(tensor, dst, options);
+  return Target(options.group)->Reduce(tensor, dst, options);
 }
 
 Work AllGather(const std::vector<Tensor>& tensor_list, const Tensor& tensor,
                const AllGatherOptions& options) {
-  return Resolve(options.group)->AllGather(tensor_list, tensor, options);
+  return Target(options.group)->AllGather(tensor_list, tensor, options);
 }
 
 Work AllGatherIntoTensor(const Tensor& output, const Tensor& input,
                          const AllGatherOptions& options) {
-  return Resolve(options.group)->AllGatherIntoTensor(output, input, options);
+  return Target(options.group)->AllGatherIntoTensor(output, input, options);
 }
 
 Work Gather(const Tensor& tensor, const std::vector<Tensor>& gather_list,
             std::optional<int> dst, const GatherOptions& options) {
-  return Resolve(options.group)->Gather(tensor, gather_list, dst, options);
+  return Target(options.group)->Gather(tensor, gather_list, dst, options);
 }
 
 Work Scatter(const Tensor& tensor, const std::vector<Tensor>& scatter_list,
              std::optional<int> src, const ScatterOptions& options) {
-  return Resolve(options.group)->Scatter(tensor, scatter_list, src, options);
+  return Target(options.group)->Scatter(tensor, scatter_list, src, options);
 }
 
 Work ReduceScatter(const Tensor& output, const std::vector<Tensor>& input_list,
                    const ReduceScatterOptions& options) {
-  return Resolve(options.group)->ReduceScatter(output, input_list, options);
+  return Target(options.group)->ReduceScatter(output, input_list, options);
 }
 
 Work ReduceScatterTensor(const Tensor& output, const Tensor& input,
                          const ReduceScatterOptions& options) {
-  return Resolve(options.group)->ReduceScatterTensor(output, input, options);
+  return Target(options.group)->ReduceScatterTensor(output, input, options);
 }
 
 Work AllToAll(const std::vector<Tensor>& output_tensor_list,
               const std::vector<Tensor>& input_tensor_list,
               const AllToAllOptions& options) {
-  return Resolve(options.group)
+  return Target(options.group)
       ->AllToAll(output_tensor_list, input_tensor_list, options);
 }
 
 Work AllToAllSingle(const Tensor& output, const Tensor& input,
                     const AllToAllSingleOptions& options) {
-  return Resolve(options.group)->AllToAllSingle(output, input, options);
+  return Target(options.group)->AllToAllSingle(output, input, options);
 }
 
 void Send(const Tensor& tensor, std::optional<int> dst,
           const SendOptions& options) {
-  Resolve(options.group)->Send(tensor, dst, options);
+  Target(options.group)->Send(tensor, dst, options);
 }
 
 int Recv(const Tensor& tensor, std::optional<int> src,
          const RecvOptions& options) {
-  return Resolve(options.group)->Recv(tensor, src, options);
+  return Target(options.group)->Recv(tensor, src, options);
 }
 
 Work Isend(const Tensor& tensor, std::optional<int> dst,
            const SendOptions& options) {
-  return Resolve(options.group)->Isend(tensor, dst, options);
+  return Target(options.group)->Isend(tensor, dst, options);
 }
 
 Work Irecv(const Tensor& tensor, std::optional<int> src,
            const RecvOptions& options) {
-  return Resolve(options.group)->Irecv(tensor, src, options);
+  return Target(options.group)->Irecv(tensor, src, options);
 }
 
 std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
@@ -492,11 +553,11 @@ std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
 }
 
 Work Barrier(const BarrierOptions& options) {
-  return Resolve(options.group)->Barrier(options);
+  return Target(options.group)->Barrier(options);
 }
 
 void MonitoredBarrier(const MonitoredBarrierOptions& options) {
-  Resolve(options.group)->MonitoredBarrier(options);
+  Target(options.group)->MonitoredBarrier(options);
 }
 
 }  // namespace muster

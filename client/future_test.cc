@@ -218,39 +218,6 @@ TEST(FutureTest, AfterTheEndOfTheGroupTheyRunAtOnce) {
   EXPECT_EQ(runner, std::this_thread::get_id());
 }
 
-TEST(FutureTest, OfWhatHasRunTheyRunOnTheSameThread) {
-  LocalGroups world(2);
-  EXPECT_THAT(world.OnEachRank([](const Group& group, int rank) {
-    std::vector<int> sum = {rank + 1};
-    const auto run_by = [](Work& work) {
-      const auto thread = work.GetFuture().Then(
-          [](const Tensors&) { return std::this_thread::get_id(); });
-      thread.Wait();
-      return thread.Value();
-    };
-    Work started = group->AllReduce(sum, {.async_op = true});
-    started.Wait();
-    Work has_run = group->AllReduce(sum);
-    EXPECT_EQ(run_by(has_run), run_by(started));
-    EXPECT_NE(run_by(has_run), std::this_thread::get_id());
-  }),
-              Each(IsEmpty()));
-}
-
-TEST(FutureTest, OfWhatHasRunInAGroupThatIsGoneTheyRunAtOnce) {
-  std::vector<float> sum = {1};
-  Work has_run;
-  {
-    LocalGroups world(1);
-    has_run = world.at(0)->AllReduce(sum);
-  }
-  std::thread::id runner;
-  const Future<void> last = has_run.GetFuture().Then(
-      [&](const Tensors&) { runner = std::this_thread::get_id(); });
-  EXPECT_TRUE(last.Done());
-  EXPECT_EQ(runner, std::this_thread::get_id());
-}
-
 TEST(FutureTest, AnyTimeoutOfAWaitThatIsNotNegative) {
   LocalGroups world(2, seconds(60));
   EXPECT_THAT(world.OnEachRank([](const Group& group, int rank) {

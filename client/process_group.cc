@@ -48,8 +48,8 @@ CollectiveView Movement(CollectiveKind kind,
 Work::Work(std::shared_ptr<dataplane::Work> work,
            std::shared_ptr<internal::GroupState> group,
            absl::Span<const Tensor> result)
-    : work_(std::move(work)), group_(std::move(group)) {
-  SetResult(result);
+    : Work(std::move(group), result) {
+  work_ = std::move(work);
 }
 
 void Work::AddResults(absl::Span<const Tensor> results) {
@@ -68,7 +68,6 @@ Work& Work::operator=(Work&& other) noexcept {
     Finish();
     work_ = std::move(other.work_);
     group_ = std::move(other.group_);
-    continuations_ = other.continuations_;
     first_result_ = std::move(other.first_result_);
     more_results_ = std::move(other.more_results_);
     waited_ = other.waited_;
@@ -135,20 +134,11 @@ std::vector<Tensor> Work::Result() const {
   return ResultTensors();
 }
 
-std::shared_ptr<internal::Continuations> Work::FindContinuations() const {
-  if (group_ != nullptr) return group_->continuations();
-  auto found = internal::Continuations::Find(continuations_);
-  if (found != nullptr) return found;
-  found = std::make_shared<internal::Continuations>();
-  // Those of a group that is gone run at once.
-  if (continuations_ != 0) found->Close();
-  return found;
-}
-
 Future<std::vector<Tensor>> Work::GetFuture() {
   if (future_.has_value()) return *future_;
   auto state = std::make_shared<internal::FutureState<std::vector<Tensor>>>(
-      FindContinuations());
+      group_ == nullptr ? std::make_shared<internal::Continuations>()
+                        : group_->continuations());
   state->value.emplace(ResultTensors());
   future_ = Future<std::vector<Tensor>>(state);
   if (work_ == nullptr) {

@@ -119,11 +119,10 @@ class Work {
   Work(std::shared_ptr<dataplane::Work> work,
        std::shared_ptr<internal::GroupState> group,
        absl::Span<const Tensor> result);
-  // Of one that is complete: most are let go at once, and to hold the group
-  // takes longer than much of a small collective. So it has the number of the
-  // group's Continuations.
-  Work(uint64_t continuations, absl::Span<const Tensor> result)
-      : continuations_(continuations) {
+  // Of one that is complete.
+  Work(std::shared_ptr<internal::GroupState> group,
+       absl::Span<const Tensor> result)
+      : group_(std::move(group)) {
     SetResult(result);
   }
 
@@ -133,17 +132,13 @@ class Work {
   }
   void AddResults(absl::Span<const Tensor> results);
   std::vector<Tensor> ResultTensors() const;
-  std::shared_ptr<internal::Continuations> FindContinuations() const;
   void Finish() noexcept {
     if (work_ != nullptr) FinishStarted();
   }
   void FinishStarted() noexcept;
 
   std::shared_ptr<dataplane::Work> work_;
-  // Of what was started: `work_` is there.
   std::shared_ptr<internal::GroupState> group_;
-  // Of what has run; 0: nothing has.
-  uint64_t continuations_ = 0;
   // What it has written: one tensor in little time, a few without an
   // allocation.
   std::optional<Tensor> first_result_;

@@ -3,7 +3,6 @@
 #ifndef MUSTER_CLIENT_INTERNAL_CONTINUATIONS_H_
 #define MUSTER_CLIENT_INTERNAL_CONTINUATIONS_H_
 
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -18,14 +17,7 @@ namespace muster::internal {
 // that the first of them starts. Thread-safe.
 class Continuations {
  public:
-  Continuations() : Continuations(0) {}
-  // One that Find finds: who has it alone counts no references.
-  static std::shared_ptr<Continuations> Create();
-  // Null: it is gone.
-  static std::shared_ptr<Continuations> Find(uint64_t number);
-  // 0: Find does not know it.
-  uint64_t number() const { return number_; }
-
+  Continuations();
   // As Close.
   ~Continuations();
 
@@ -42,8 +34,6 @@ class Continuations {
   bool IsThisThread() const;
 
  private:
-  explicit Continuations(uint64_t number);
-
   // What the thread has, which may outlive this object.
   struct Queue {
     dataplane::Mutex mutex;
@@ -56,7 +46,6 @@ class Continuations {
   bool Push(std::function<void()>& task);
   static void Serve(const std::shared_ptr<Queue>& queue);
 
-  const uint64_t number_;
   const std::shared_ptr<Queue> queue_;
   mutable dataplane::Mutex thread_mutex_;
   std::thread thread_ ABSL_GUARDED_BY(thread_mutex_);

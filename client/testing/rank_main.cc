@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -65,6 +67,62 @@ int Again() {
     DestroyProcessGroup();
   }
   Say("formed 20 times");
+  return 0;
+}
+
+// Collectives, and the end of the group, when the main thread's thread_local
+// objects are destroyed.
+int AtExit() {
+  InitProcessGroup(g_options);
+  const auto say_sum = [] {
+    std::vector<int> ones = {1};
+    AllReduce(ones);
+    Say("sum " + std::to_string(ones[0]));
+  };
+  say_sum();
+  static const auto at_exit = say_sum;
+  std::atexit([] {
+    at_exit();
+    DestroyProcessGroup();
+    Say(IsInitialized() ? "still there" : "bye");
+  });
+  return 0;
+}
+
+// A thread uses the default group and, when another thread has ended that, the
+// next one; and none.
+int GroupsOfAnotherThread() {
+  std::atomic<int> step = 0;
+  const auto reach = [&](int next) {
+    step = next;
+    step.notify_all();
+  };
+  const auto await = [&](int wanted) {
+    for (int now = step; now != wanted; now = step) step.wait(now);
+  };
+  std::thread user([&] {
+    for (const int turn : {1, 3}) {
+      await(turn);
+      std::vector<int> ones = {1};
+      AllReduce(ones);
+      Say("sum " + std::to_string(ones[0]));
+      reach(turn + 1);
+    }
+    await(5);
+    try {
+      GetRank();
+    } catch (const DistError&) {
+      Say("no group");
+    }
+  });
+  for (const int turn : {1, 3}) {
+    InitProcessGroup(g_options);
+    reach(turn);
+    await(turn + 1);
+    DestroyProcessGroup();
+  }
+  reach(5);
+  user.join();
   return 0;
 }
 
@@ -383,6 +441,8 @@ int Main(int argc, char** argv) {
   const std::map<std::string, int (*)()> scenarios = {
       {"hello", &Hello},
       {"again", &Again},
+      {"at_exit", &AtExit},
+      {"groups_of_another_thread", &GroupsOfAnotherThread},
       {"again_in_store", &AgainInStore},
       {"leftovers", &Leftovers},
       {"train", &Train},

@@ -19,6 +19,7 @@
 #include "dataplane/cuda/pinned.h"
 #include "dataplane/cuda/staged_messages.h"
 #include "dataplane/cuda/stream.h"
+#include "dataplane/culprit.h"
 #include "dataplane/mutex.h"
 
 namespace muster::dataplane::cuda {
@@ -116,30 +117,57 @@ Collective CutAlike(const Collective& collective, int world_size) {
 
 // Which part of a collective's tensors goes at a time.
 struct Cut {
-  int64_t elements = 0;
   int64_t chunks = 1;
+  // Of each tensor in each chunk; 0: equal parts.
+  int64_t elements = 0;
+
+  Tensor PartOf(const Tensor& tensor, int64_t chunk) const {
+    if (elements > 0) {
+      return Slice(tensor, chunk * elements, (chunk + 1) * elements);
+    }
+    const int64_t each = tensor.element_count() / chunks;
+    const int64_t rest = tensor.element_count() % chunks;
+    const auto begin = [&](int64_t number) {
+      return number * each + std::min(number, rest);
+    };
+    return Slice(tensor, begin(chunk), begin(chunk + 1));
+  }
 };
 
+int64_t ChunksFor(int64_t size, int64_t chunk_size) {
+  return std::max<int64_t>((size + chunk_size - 1) / chunk_size, 1);
+}
+
 // The same on all ranks, but for an all_to_all's number of chunks: each rank
-// knows the lengths of its own parts alone.
+// knows its own parts alone, which may be of any lengths.
 Cut CutOf(const Collective& collective, int world_size, size_t chunk_bytes) {
   if (collective.kind == CollectiveKind::kBarrier) return {};
-  size_t tensors = 1;  // of which a chunk has a part
-  if (IsAllToAll(collective)) {
-    tensors = 2 * static_cast<size_t>(world_size);
-  } else if (collective.tensors.empty()) {
-    tensors = static_cast<size_t>(world_size) + 1;
-  }
-  const auto step = static_cast<int64_t>(std::max<size_t>(
-      chunk_bytes / (DataTypeBytes(collective.data_type()) * tensors), 1));
   int64_t longest = 0;
+  size_t bytes = 0;
   for (const Tensors* list : ListsOf(collective)) {
     for (const Tensor& tensor : *list) {
       longest = std::max(longest, tensor.element_count());
+      bytes += tensor.bytes();
     }
   }
-  return {step, std::max<int64_t>((longest + step - 1) / step, 1)};
+  if (IsAllToAll(collective)) {
+    return {.chunks = ChunksFor(static_cast<int64_t>(bytes),
+                                static_cast<int64_t>(chunk_bytes))};
+  }
+  const size_t tensors =
+      collective.tensors.empty() ? static_cast<size_t>(world_size) + 1 : 1;
+  const auto elements = static_cast<int64_t>(std::max<size_t>(
+      chunk_bytes / (DataTypeBytes(collective.data_type()) * tensors), 1));
+  return {.chunks = ChunksFor(longest, elements), .elements = elements};
 }
+
+// What ranks tell each other before an all_to_all: how many chunks one needs,
+// and how many elements it has for the other. In elements of its type, so that
+// who runs something else is told what this is.
+struct Announcement {
+  int64_t chunks = 0;
+  int64_t count = 0;
+};
 
 // What lies at two places.
 struct Copy {
@@ -357,7 +385,7 @@ class Staging : public Backend {
     const Collective alike = CutAlike(job.collective, options_.world_size);
     Cut cut = CutOf(alike, options_.world_size, options_.chunk_bytes);
     if (IsAllToAll(alike)) {
-      status = AgreeOnChunks(job, cut);
+      status = AgreeOnChunks(job, alike, cut);
       if (!status.ok()) return status;
     }
     const Collective& whole = cut.chunks == 1 ? job.collective : alike;
@@ -419,14 +447,22 @@ class Staging : public Backend {
     return absl::OkStatus();
   }
 
-  // An all_to_all takes as many chunks as the longest part of any rank needs.
-  // Whether parts are equal is no rank's to know, so that all always ask.
-  absl::Status AgreeOnChunks(const Job& job, Cut& cut) {
+  // An all_to_all takes as many chunks as any rank needs. Whether all need as
+  // many is no rank's to know, so that all always ask. `alike`: in parts.
+  absl::Status AgreeOnChunks(const Job& job, const Collective& alike,
+                             Cut& cut) {
     const int world_size = options_.world_size;
-    std::vector<int64_t> own(static_cast<size_t>(world_size), cut.chunks);
-    std::vector<int64_t> all(own.size());
-    const Tensor give(own.data(), DataType::kInt64, {world_size});
-    const Tensor take(all.data(), DataType::kInt64, {world_size});
+    const auto ranks = static_cast<size_t>(world_size);
+    std::vector<Announcement> own(ranks);
+    std::vector<Announcement> others(ranks);
+    for (size_t i = 0; i < ranks; ++i) {
+      own[i] = {cut.chunks, alike.inputs[i].element_count()};
+    }
+    const DataType type = alike.data_type();
+    const auto elements = static_cast<int64_t>(ranks * sizeof(Announcement) /
+                                               DataTypeBytes(type));
+    const Tensor give(own.data(), type, {elements});
+    const Tensor take(others.data(), type, {elements});
     Collective asked = job.collective;
     asked.plan = nullptr;
     asked.input_splits.clear();
@@ -435,8 +471,20 @@ class Staging : public Backend {
     asked.inputs = single ? Tensors{give} : Rows(give, world_size);
     asked.outputs = single ? Tensors{take} : Rows(take, world_size);
     absl::Status status = inner_->Start(asked)->Wait();
-    if (status.ok()) cut.chunks = *std::max_element(all.begin(), all.end());
-    return status;
+    if (!status.ok()) return status;
+    for (size_t i = 0; i < ranks; ++i) {
+      cut.chunks = std::max(cut.chunks, others[i].chunks);
+      const int64_t wanted = alike.outputs[i].element_count();
+      if (others[i].count == wanted) continue;
+      status = absl::InvalidArgumentError(absl::StrCat(
+          job.collective.Label(), " on group \"", options_.group_name,
+          "\": rank ", i, " gives rank ", options_.rank, " ", others[i].count,
+          " ", DataTypeName(type), " in ", job.collective.Label(), ", rank ",
+          options_.rank, " takes ", wanted));
+      SetCulpritRank(status, static_cast<int>(i));
+      return status;
+    }
+    return absl::OkStatus();
   }
 
   // Puts chunk `number` of `whole` into its slot, whose memory is free when it
@@ -448,12 +496,13 @@ class Staging : public Backend {
       absl::Status status = Await(job, slot.freed);
       if (!status.ok()) return status;
     }
-    const auto begin = static_cast<int64_t>(number) * cut.elements;
     slot.collective = whole;
     size_t bytes = 0;
     for (Tensors* list : ListsOf(slot.collective)) {
       for (Tensor& tensor : *list) {
-        if (cut.chunks > 1) tensor = Slice(tensor, begin, begin + cut.elements);
+        if (cut.chunks > 1) {
+          tensor = cut.PartOf(tensor, static_cast<int64_t>(number));
+        }
         bytes += tensor.bytes();
       }
     }

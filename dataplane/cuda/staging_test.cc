@@ -13,6 +13,7 @@
 
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
+#include "dataplane/culprit.h"
 #include "dataplane/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -26,14 +27,15 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Launch;
 
-// Doubles what it gets, on CPU tensors, or fails. In an all_to_all every other
-// rank gives what this one gives, and needs as many chunks as `seen` says.
+// Doubles what it gets, on CPU tensors, or fails. In an all_to_all the other
+// rank gives what it is given, but says, before it, what `seen` says.
 class DoublingBackend : public Backend {
  public:
   struct Seen {
     Mutex mutex;
     std::vector<int64_t> sizes;
-    int64_t chunks_of_others = 0;
+    int64_t chunks_of_other = 0;
+    int64_t count_of_other = 3;
     absl::Status fail;
   };
 
@@ -53,10 +55,13 @@ class DoublingBackend : public Backend {
       auto* const data = static_cast<float*>(tensor.data());
       for (int64_t i = 0; i < tensor.element_count(); ++i) data[i] *= 2;
       seen_.sizes.push_back(tensor.element_count());
-    } else if (collective.data_type() == DataType::kInt64) {
+    } else if (collective.kind == CollectiveKind::kAllToAllSingle) {
+      const auto* const own =
+          static_cast<const int64_t*>(collective.inputs[0].data());
       auto* const all = static_cast<int64_t*>(collective.outputs[0].data());
-      all[0] = *static_cast<int64_t*>(collective.inputs[0].data());
-      all[1] = seen_.chunks_of_others;
+      std::copy_n(own, 2, all);
+      all[2] = seen_.chunks_of_other;
+      all[3] = seen_.count_of_other;
     } else {
       for (size_t i = 0; i < collective.inputs.size(); ++i) {
         const Tensor& from = collective.inputs[i];
@@ -155,26 +160,49 @@ TEST_F(StagingTest, ATensorGoesInChunksInItsOrder) {
             absl::OkStatus());
 }
 
-// A chunk has an element of each of the four parts.
-TEST_F(StagingTest, AnAllToAllTakesTheChunksThatTheLongestPartOfAnyRankNeeds) {
-  const Tensor given = OnDevice(4, 7);
-  const Tensor taken = OnDevice(4, 1);
-  const auto all_to_all = [&] {
-    return backend_->Start(
-        {.kind = CollectiveKind::kAllToAllSingle,
-         .inputs = {given},
-         .outputs = {taken},
-         .input_splits = {1, 3},
-         .output_splits = {1, 3},
-         .deadline = Clock::now() + std::chrono::minutes(1)});
-  };
-  EXPECT_EQ(all_to_all()->Wait(), absl::OkStatus());
-  EXPECT_THAT(ValuesOf(taken), Each(7));
-  EXPECT_THAT(seen_.sizes, ElementsAre(1, 1, 0, 1, 0, 1));
+class StagedAllToAllTest : public StagingTest {
+ protected:
+  std::shared_ptr<Work> AllToAll() {
+    return backend_->Start({.kind = CollectiveKind::kAllToAllSingle,
+                            .inputs = {given_},
+                            .outputs = {taken_},
+                            .input_splits = {1, 3},
+                            .output_splits = {1, 3},
+                            .deadline = Clock::now() + std::chrono::minutes(1),
+                            .sequence = 7});
+  }
+
+  const Tensor given_ = OnDevice(4, 7);
+  const Tensor taken_ = OnDevice(4, 1);
+};
+
+// Eight elements in chunks of four.
+TEST_F(StagedAllToAllTest, TakesTheChunksThatAnyRankNeeds) {
+  EXPECT_EQ(AllToAll()->Wait(), absl::OkStatus());
+  EXPECT_THAT(ValuesOf(taken_), Each(7));
+  EXPECT_THAT(seen_.sizes, ElementsAre(1, 2, 0, 1));
   seen_.sizes.clear();
-  seen_.chunks_of_others = 5;
-  EXPECT_EQ(all_to_all()->Wait(), absl::OkStatus());
+  seen_.chunks_of_other = 5;
+  EXPECT_EQ(AllToAll()->Wait(), absl::OkStatus());
   EXPECT_THAT(seen_.sizes, ElementsAre(1, 1, 0, 1, 0, 1, 0, 0, 0, 0));
+}
+
+TEST_F(StagedAllToAllTest, PartsThatDisagreeAreToldBeforeAnyMoves) {
+  seen_.count_of_other = 4;
+  const absl::Status status = AllToAll()->Wait();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "all_to_all_single #7 on group \"world\": rank 1 gives rank 0 4 "
+            "float32 in all_to_all_single #7, rank 0 takes 3");
+  EXPECT_EQ(CulpritRank(status), 1);
+  EXPECT_THAT(seen_.sizes, IsEmpty());
+  EXPECT_THAT(ValuesOf(taken_), Each(1));
+}
+
+TEST_F(StagedAllToAllTest, WhatFailsBeforeItIsItsOwnFailure) {
+  seen_.fail = absl::UnavailableError("rank 1 is gone");
+  EXPECT_EQ(AllToAll()->Wait(), seen_.fail);
+  EXPECT_THAT(seen_.sizes, IsEmpty());
 }
 
 // Its rows are of one element, so that one chunk has them all.

@@ -53,7 +53,8 @@ struct BoardTraits {
 // Where processors share no cache a line takes as long to come as a small
 // collective takes otherwise. So what fits in one line is asked for before it
 // is needed: by who writes it, when he has posted the round before; and by who
-// reads it, three rounds ahead, if he has not had to wait for this one.
+// reads it, three rounds ahead, if he has not had to wait for this one. Of what
+// is longer the next lines are asked for as soon as the first one has come.
 //
 // Who waits looks for a while, in which it gives its processor to whoever else
 // can use it, and then sleeps until its bell is rung (futex(2)). It says that
@@ -216,9 +217,11 @@ class Board {
            round * 2;
   }
   // It has posted `round`. Who reads it looks into its first line, which has
-  // come, before it knows what of the others it needs: they are asked for now.
+  // come, before it knows what of the others it needs: where this rank shows
+  // more than that, as others do then mostly, they are asked for now.
   void See(int peer, uint64_t round) {
     seen_[peer] = round;
+    if (is_in_line_ || round != round_) return;
     const auto* const line =
         reinterpret_cast<const std::byte*>(&NoteOf(peer, round));
     for (size_t i = 1; i <= kLinesAhead; ++i) {
