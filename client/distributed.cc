@@ -100,27 +100,14 @@ std::shared_ptr<World> TheWorld() {
   return instance.world;
 }
 
-// What a thread has found of the default group: a later call finds it there
-// without the lock, and without counting a reference, which takes longer than
-// much of a small collective. A group that was shut down is kept here until the
-// thread's next call without a group, or its end.
+// What a thread has found of the default group: a later call takes it from
+// there without the lock, and without counting a reference, which takes longer
+// than much of a small collective. A group that was shut down is kept here
+// until the thread next uses the default group, or ends.
 struct Found {
   uint64_t version = 0;
+  // Null while a call has it.
   std::shared_ptr<ProcessGroup> group;
-  // Calls of this thread that work with it: it stays as it is.
-  int users = 0;
-
-  // Whether it is the default group. Throws if there is none.
-  bool Renew() {
-    // Before the group: what is found then is not older.
-    const uint64_t now = TheDefault().version.load(std::memory_order_acquire);
-    if (version == now) return true;
-    if (users > 0) return false;
-    *this = {};
-    group = TheWorld()->group();
-    version = now;
-    return true;
-  }
 };
 
 // The calling thread's. Null when what it had is destroyed: what its other
@@ -133,15 +120,15 @@ class FoundByThread {
   }
 
  private:
-  [[gnu::noinline]] static void Make() { thread_local const Owner owner; }
-
-  struct Owner {
-    Owner() { found_ = new Found; }
-    ~Owner() {
+  struct Keeper {
+    Keeper() { found_ = new Found; }
+    ~Keeper() {
       is_over_ = true;
       delete std::exchange(found_, nullptr);
     }
   };
+
+  [[gnu::noinline]] static void Make() { thread_local const Keeper keeper; }
 
   // Without destructors, for who comes after those.
   static thread_local constinit Found* found_;
@@ -158,28 +145,39 @@ class Target {
   explicit Target(const std::shared_ptr<ProcessGroup>& group)
       : group_(group.get()) {
     if (group_ != nullptr) return;
-    Found* const found = FoundByThread::Get();
-    if (found != nullptr && found->Renew()) {
-      found_ = found;
-      ++found->users;
-      group_ = found->group.get();
-    } else {
+    // Before the group: what is found then is not older.
+    version_ = TheDefault().version.load(std::memory_order_acquire);
+    found_ = FoundByThread::Get();
+    if (found_ != nullptr) own_ = std::move(found_->group);
+    if (own_ == nullptr || found_->version != version_) {
       own_ = TheWorld()->group();
-      group_ = own_.get();
     }
+    group_ = own_.get();
   }
   ~Target() {
-    if (found_ != nullptr) --found_->users;
+    // A call within this one may have left what it has found.
+    if (found_ == nullptr || found_->group != nullptr) return;
+    found_->version = version_;
+    found_->group = std::move(own_);
   }
   Target(const Target&) = delete;
   Target& operator=(const Target&) = delete;
 
   ProcessGroup* operator->() const { return group_; }
+  // Of the default group.
+  const std::shared_ptr<ProcessGroup>& shared() const { return own_; }
+
+  // Whatever the calling thread has found is let go.
+  static void Forget() {
+    Found* const found = FoundByThread::Get();
+    if (found != nullptr) found->group = nullptr;
+  }
 
  private:
   ProcessGroup* group_;
-  Found* found_ = nullptr;
   std::shared_ptr<ProcessGroup> own_;
+  uint64_t version_ = 0;
+  Found* found_ = nullptr;
 };
 
 std::shared_ptr<ProcessGroup> Resolve(
@@ -245,16 +243,11 @@ void DestroyProcessGroup(const std::shared_ptr<ProcessGroup>& group) {
     MutexLock lock(instance.mutex);
     instance.changing = false;
   };
-  Found* const found = FoundByThread::Get();
-  if (found != nullptr && found->users == 0) *found = {};
+  Target::Forget();
   world->Destroy();
 }
 
-std::shared_ptr<ProcessGroup> WorldGroup() {
-  Found* const found = FoundByThread::Get();
-  return found != nullptr && found->Renew() ? found->group
-                                            : TheWorld()->group();
-}
+std::shared_ptr<ProcessGroup> WorldGroup() { return Target(nullptr).shared(); }
 
 int GetRank(const std::shared_ptr<ProcessGroup>& group) {
   return Target(group)->rank();
@@ -349,6 +342,7 @@ std::shared_ptr<ProcessGroup> ShrinkGroup(
     MutexLock lock(instance.mutex);
     instance.changing = false;
   };
+  Target::Forget();
   std::unique_ptr<World> formed = world->Shrink(ranks_to_exclude, options);
   MutexLock lock(instance.mutex);
   instance.world = std::move(formed);

@@ -302,20 +302,12 @@ TEST_F(DistributedTest, RanksMeetInAnyStore) {
   ExpectExits(ranks, 0);
 }
 
-TEST_F(DistributedTest, TheGroupCanBeUsedAndEndedWhenTheProcessExits) {
-  const Ranks ranks = StartAll(2, "at_exit");
-  for (const char* const line : {"sum 2", "sum 2", "bye"}) {
-    ExpectLines(ranks, line);
+TEST_F(DistributedTest, AThreadFindsTheGroupThatThereIs) {
+  for (const char* const scenario : {"at_exit", "groups_of_another_thread"}) {
+    const Ranks ranks = StartAll(2, scenario);
+    ExpectLines(ranks, "sums 2 2");
+    ExpectExits(ranks, 0);
   }
-  ExpectExits(ranks, 0);
-}
-
-TEST_F(DistributedTest, AThreadFindsTheGroupThatAnotherOneHasFormed) {
-  const Ranks ranks = StartAll(2, "groups_of_another_thread");
-  for (const char* const line : {"sum 2", "sum 2", "no group"}) {
-    ExpectLines(ranks, line);
-  }
-  ExpectExits(ranks, 0);
 }
 
 TEST_F(DistributedTest, NothingIsLeftOfADestroyedGroup) {

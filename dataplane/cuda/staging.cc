@@ -1,7 +1,6 @@
 #include "dataplane/cuda/staging.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +13,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "dataplane/cuda/chunks.h"
 #include "dataplane/cuda/device_work.h"
 #include "dataplane/cuda/pinned.h"
 #include "dataplane/cuda/staged_messages.h"
@@ -38,132 +39,9 @@ constexpr std::chrono::milliseconds kDrain(1000);
 
 using Tensors = Collective::Tensors;
 
-std::array<Tensors*, 3> ListsOf(Collective& collective) {
-  return {&collective.tensors, &collective.inputs, &collective.outputs};
-}
-
-std::array<const Tensors*, 3> ListsOf(const Collective& collective) {
-  return {&collective.tensors, &collective.inputs, &collective.outputs};
-}
-
-// Elements [begin, end) of it, as far as it has them.
-Tensor Slice(const Tensor& tensor, int64_t begin, int64_t end) {
-  begin = std::min(begin, tensor.element_count());
-  end = std::min(end, tensor.element_count());
-  char* const data = static_cast<char*>(tensor.data());
-  return Tensor(
-      data + static_cast<size_t>(begin) * DataTypeBytes(tensor.data_type()),
-      tensor.data_type(), {end - begin}, tensor.device());
-}
-
-// `tensor` cut into equal parts.
-Tensors Rows(const Tensor& tensor, int count) {
-  const int64_t each = tensor.element_count() / count;
-  Tensors rows;
-  for (int64_t row = 0; row < count; ++row) {
-    rows.push_back(Slice(tensor, row * each, (row + 1) * each));
-  }
-  return rows;
-}
-
-// The parts of `tensor` that go to, or come from, each rank.
-Tensors PartsOf(const Tensor& tensor, const std::vector<int64_t>& splits,
-                int world_size) {
-  if (splits.empty()) return Rows(tensor, world_size);
-  const int64_t rows = tensor.shape()[0];
-  const int64_t row = rows == 0 ? 0 : tensor.element_count() / rows;
-  Tensors parts;
-  int64_t begin = 0;
-  for (const int64_t split : splits) {
-    parts.push_back(Slice(tensor, begin, begin + split * row));
-    begin += split * row;
-  }
-  return parts;
-}
-
-bool IsAllToAll(const Collective& collective) {
-  return collective.kind == CollectiveKind::kAllToAll ||
-         collective.kind == CollectiveKind::kAllToAllSingle;
-}
-
-// The same collective, of tensors of which every rank can take the same
-// elements at a time.
-Collective CutAlike(const Collective& collective, int world_size) {
-  Collective cut = collective;
-  cut.plan = nullptr;
-  switch (collective.kind) {
-    case CollectiveKind::kAllGatherIntoTensor:
-      cut.kind = CollectiveKind::kAllGather;
-      cut.outputs = Rows(collective.outputs[0], world_size);
-      break;
-    case CollectiveKind::kReduceScatterTensor:
-      cut.kind = CollectiveKind::kReduceScatter;
-      cut.inputs = Rows(collective.inputs[0], world_size);
-      break;
-    case CollectiveKind::kAllToAllSingle:
-      cut.kind = CollectiveKind::kAllToAll;
-      cut.inputs =
-          PartsOf(collective.inputs[0], collective.input_splits, world_size);
-      cut.outputs =
-          PartsOf(collective.outputs[0], collective.output_splits, world_size);
-      cut.input_splits.clear();
-      cut.output_splits.clear();
-      break;
-    default:
-      break;
-  }
-  return cut;
-}
-
-// Which part of a collective's tensors goes at a time.
-struct Cut {
-  int64_t chunks = 1;
-  // Of each tensor in each chunk; 0: equal parts.
-  int64_t elements = 0;
-
-  Tensor PartOf(const Tensor& tensor, int64_t chunk) const {
-    if (elements > 0) {
-      return Slice(tensor, chunk * elements, (chunk + 1) * elements);
-    }
-    const int64_t each = tensor.element_count() / chunks;
-    const int64_t rest = tensor.element_count() % chunks;
-    const auto begin = [&](int64_t number) {
-      return number * each + std::min(number, rest);
-    };
-    return Slice(tensor, begin(chunk), begin(chunk + 1));
-  }
-};
-
-int64_t ChunksFor(int64_t size, int64_t chunk_size) {
-  return std::max<int64_t>((size + chunk_size - 1) / chunk_size, 1);
-}
-
-// The same on all ranks, but for an all_to_all's number of chunks: each rank
-// knows its own parts alone, which may be of any lengths.
-Cut CutOf(const Collective& collective, int world_size, size_t chunk_bytes) {
-  if (collective.kind == CollectiveKind::kBarrier) return {};
-  int64_t longest = 0;
-  size_t bytes = 0;
-  for (const Tensors* list : ListsOf(collective)) {
-    for (const Tensor& tensor : *list) {
-      longest = std::max(longest, tensor.element_count());
-      bytes += tensor.bytes();
-    }
-  }
-  if (IsAllToAll(collective)) {
-    return {.chunks = ChunksFor(static_cast<int64_t>(bytes),
-                                static_cast<int64_t>(chunk_bytes))};
-  }
-  const size_t tensors =
-      collective.tensors.empty() ? static_cast<size_t>(world_size) + 1 : 1;
-  const auto elements = static_cast<int64_t>(std::max<size_t>(
-      chunk_bytes / (DataTypeBytes(collective.data_type()) * tensors), 1));
-  return {.chunks = ChunksFor(longest, elements), .elements = elements};
-}
-
 // What ranks tell each other before an all_to_all: how many chunks one needs,
-// and how many elements it has for the other. In elements of its type, so that
-// who runs something else is told what this is.
+// and how many elements it has for the other. They go as elements of its type,
+// so that who runs something else is told that, though not how many it has.
 struct Announcement {
   int64_t chunks = 0;
   int64_t count = 0;
@@ -378,16 +256,18 @@ class Staging : public Backend {
   absl::Status RunJob(const Job& job) {
     absl::Status status = Prepare(job.device);
     if (!status.ok()) return status;
+    const Collective alike = CutAlike(job.collective, options_.world_size);
+    Cut cut = CutOf(alike, options_.world_size, options_.chunk_bytes);
+    // Before anything is given to a stream: a failure has nothing to wait for.
+    if (IsAllToAll(alike)) {
+      const auto chunks = Announce(job, alike, cut.chunks);
+      if (!chunks.ok()) return chunks.status();
+      cut.chunks = *chunks;
+    }
     const Streams streams = streams_[job.device];
     status = Check(api_.StreamWaitEvent(streams.in, job.ready, 0),
                    "cudaStreamWaitEvent");
     if (!status.ok()) return status;
-    const Collective alike = CutAlike(job.collective, options_.world_size);
-    Cut cut = CutOf(alike, options_.world_size, options_.chunk_bytes);
-    if (IsAllToAll(alike)) {
-      status = AgreeOnChunks(job, alike, cut);
-      if (!status.ok()) return status;
-    }
     const Collective& whole = cut.chunks == 1 ? job.collective : alike;
     const auto chunks = static_cast<size_t>(cut.chunks);
     const auto slot = [&](size_t chunk) -> Slot& {
@@ -447,16 +327,18 @@ class Staging : public Backend {
     return absl::OkStatus();
   }
 
-  // An all_to_all takes as many chunks as any rank needs. Whether all need as
-  // many is no rank's to know, so that all always ask. `alike`: in parts.
-  absl::Status AgreeOnChunks(const Job& job, const Collective& alike,
-                             Cut& cut) {
+  // Tells the others of an all_to_all that needs so many `chunks` here, and
+  // returns how many it takes: as many as any rank needs. Whether all need as
+  // many is no rank's to know, so that all always ask. kInvalidArgument: a rank
+  // gives what this one does not take. `alike`: in parts.
+  absl::StatusOr<int64_t> Announce(const Job& job, const Collective& alike,
+                                   int64_t chunks) {
     const int world_size = options_.world_size;
     const auto ranks = static_cast<size_t>(world_size);
     std::vector<Announcement> own(ranks);
     std::vector<Announcement> others(ranks);
     for (size_t i = 0; i < ranks; ++i) {
-      own[i] = {cut.chunks, alike.inputs[i].element_count()};
+      own[i] = {chunks, alike.inputs[i].element_count()};
     }
     const DataType type = alike.data_type();
     const auto elements = static_cast<int64_t>(ranks * sizeof(Announcement) /
@@ -473,7 +355,7 @@ class Staging : public Backend {
     absl::Status status = inner_->Start(asked)->Wait();
     if (!status.ok()) return status;
     for (size_t i = 0; i < ranks; ++i) {
-      cut.chunks = std::max(cut.chunks, others[i].chunks);
+      chunks = std::max(chunks, others[i].chunks);
       const int64_t wanted = alike.outputs[i].element_count();
       if (others[i].count == wanted) continue;
       status = absl::InvalidArgumentError(absl::StrCat(
@@ -484,7 +366,7 @@ class Staging : public Backend {
       SetCulpritRank(status, static_cast<int>(i));
       return status;
     }
-    return absl::OkStatus();
+    return chunks;
   }
 
   // Puts chunk `number` of `whole` into its slot, whose memory is free when it

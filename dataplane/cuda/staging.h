@@ -25,9 +25,9 @@ struct StagingOptions {
 // Collectives of tensors on any CUDA device, through pinned memory of the host
 // and `inner`, which belongs to this group alone: in chunks, of which one is
 // copied from the device, one is with `inner`, and one is copied back at the
-// same time. Before an all_to_all the ranks tell each other, by a small one of
-// `inner`, how much they give and how many chunks they need. Sends and receives go as a whole, beside the
-// collectives (staged_messages.h).
+// same time. Before an all_to_all the ranks tell each other, by a small
+// all_to_all of `inner`, how much they give and how many chunks they need.
+// Sends and receives go as a whole, beside the collectives (staged_messages.h).
 //
 // They begin after what the calling thread's current stream has been given, one
 // after the other, and are over when their results are on the device.

@@ -85,7 +85,8 @@ INSTANTIATE_TEST_SUITE_P(Staged, PointToPointConformance,
                          Combine(Values("gloo-staged"), Values(2, 3)));
 
 INSTANTIATE_TEST_SUITE_P(Staged, FailureConformance,
-                         Combine(Values("gloo-staged"), Values(3)));
+                         Combine(Values("gloo-staged", "gloo-chunks"),
+                                 Values(3)));
 
 INSTANTIATE_TEST_SUITE_P(Staged, ProgramConformance,
                          Combine(Values("gloo-chunks"), Values(3)));

@@ -53,8 +53,9 @@ struct BoardTraits {
 // Where processors share no cache a line takes as long to come as a small
 // collective takes otherwise. So what fits in one line is asked for before it
 // is needed: by who writes it, when he has posted the round before; and by who
-// reads it, three rounds ahead, if he has not had to wait for this one. Of what
-// is longer the next lines are asked for as soon as the first one has come.
+// reads it, three rounds ahead, if he has not had to wait for this one. Who
+// shows a few lines himself asks for the next ones of another's as soon as the
+// first has come.
 //
 // Who waits looks for a while, in which it gives its processor to whoever else
 // can use it, and then sleeps until its bell is rung (futex(2)). It says that
@@ -166,7 +167,7 @@ class Board {
 
  private:
   enum Departure : uint32_t { kInPeace = 1, kFailed = 2 };
-  // Of what is longer, more come by themselves as soon as it is copied.
+  // Further ones the processor asks for by itself when these are copied.
   static constexpr size_t kLinesAhead = 3;
   struct alignas(kLineBytes) Note {
     // The round, times two; and one if what it shows is in the ring. Then it
@@ -217,11 +218,12 @@ class Board {
            round * 2;
   }
   // It has posted `round`. Who reads it looks into its first line, which has
-  // come, before it knows what of the others it needs: where this rank shows
-  // more than that, as others do then mostly, they are asked for now.
+  // come, before it knows what of the others it needs: where what this rank
+  // shows takes a few lines, as that of others does then mostly, they are asked
+  // for now.
   void See(int peer, uint64_t round) {
     seen_[peer] = round;
-    if (is_in_line_ || round != round_) return;
+    if (is_in_line_ || is_in_ring_ || round != round_) return;
     const auto* const line =
         reinterpret_cast<const std::byte*>(&NoteOf(peer, round));
     for (size_t i = 1; i <= kLinesAhead; ++i) {
