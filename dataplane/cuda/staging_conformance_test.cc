@@ -78,15 +78,13 @@ INSTANTIATE_TEST_SUITE_P(Staged, BackendConformance,
                          Combine(Values("gloo-chunks"), Values(1, 2, 3, 4)));
 
 INSTANTIATE_TEST_SUITE_P(Staged, DisagreementConformance,
-                         Combine(Values("gloo-staged", "gloo-chunks"),
-                                 Values(2, 3)));
+                         Combine(Values("gloo-staged"), Values(2, 3)));
 
 INSTANTIATE_TEST_SUITE_P(Staged, PointToPointConformance,
                          Combine(Values("gloo-staged"), Values(2, 3)));
 
 INSTANTIATE_TEST_SUITE_P(Staged, FailureConformance,
-                         Combine(Values("gloo-staged", "gloo-chunks"),
-                                 Values(3)));
+                         Combine(Values("gloo-staged"), Values(3)));
 
 INSTANTIATE_TEST_SUITE_P(Staged, ProgramConformance,
                          Combine(Values("gloo-chunks"), Values(3)));
