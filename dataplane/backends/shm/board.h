@@ -220,7 +220,7 @@ class Board {
   // It has posted `round`. Who reads it looks into its first line, which has
   // come, before it knows what of the others it needs: where what this rank
   // shows takes a few lines, as that of others does then mostly, they are asked
-  // for now.
+  // for at once.
   void See(int peer, uint64_t round) {
     seen_[peer] = round;
     if (is_in_line_ || is_in_ring_ || round != round_) return;
