@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string_view>
 
 #if defined(__x86_64__)
@@ -33,6 +34,11 @@ constexpr uint64_t kSameRate = 1024;
 // No processor's counter ticks less often than every 16 ns, nor more often than
 // 16 times in one.
 constexpr uint64_t kRateLimit = 16;
+
+// What the kernel calls the clock sources that it computes from the counter: by
+// itself, and from what KVM and Hyper-V tell a guest of it.
+constexpr std::string_view kOfCycleCounter[] = {
+    "tsc\n", "kvm-clock\n", "hyperv_clocksource_tsc_page\n"};
 
 bool IsSameRate(uint64_t a, uint64_t b) {
   return (a > b ? a - b : b - a) < b / kSameRate;
@@ -79,10 +85,11 @@ bool NamesCycleCounter(const char* path) {
   // Not by a stream, which takes locks that a fork may leave locked.
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return false;
-  char name[8] = {};
+  char name[64] = {};
   const ssize_t length = read(file, name, sizeof(name));
   close(file);
-  return length > 0 && std::string_view(name, length) == "tsc\n";
+  return length > 0 && std::ranges::count(kOfCycleCounter,
+                                          std::string_view(name, length)) > 0;
 }
 
 #if defined(__x86_64__)

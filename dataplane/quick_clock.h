@@ -12,9 +12,10 @@
 namespace muster::dataplane {
 
 // What Clock::now() says, in less than half of the time: where the kernel tells
-// the time by the processor's cycle counter (x86-64, clock source "tsc"), the
-// counter is read here without the kernel's care around it. Elsewhere, and in
-// the first milliseconds, it is Clock::now().
+// the time by the processor's cycle counter (x86-64; clock source "tsc", or one
+// that KVM or Hyper-V has for its guests), the counter is read here without the
+// kernel's care around it. Elsewhere, and in the first milliseconds, it is
+// Clock::now().
 //
 // It is about a microsecond off at most, and never goes backwards within a
 // thread. Two threads may disagree by twice that, and Clock::now() right after
@@ -99,7 +100,7 @@ class QuickClock {
 };
 
 // Whether the kernel's file at `path` names the cycle counter as its clock
-// source. Not if it cannot be read.
+// source, or what a hypervisor makes of it. Not if it cannot be read.
 bool NamesCycleCounter(const char* path);
 
 }  // namespace muster::dataplane

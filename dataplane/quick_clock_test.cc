@@ -183,9 +183,13 @@ TEST_F(QuickClockTest, WithoutAUsableCounterItIsTheClock) {
 TEST(NamesCycleCounterTest, OnlyIfTheFileSaysSo) {
   const std::string path = testing::TempDir() + "/clocksource";
   EXPECT_FALSE(NamesCycleCounter(path.c_str())) << "there is no file";
-  std::ofstream(path) << "tsc\n";
-  EXPECT_TRUE(NamesCycleCounter(path.c_str()));
-  for (const char* other : {"kvm-clock\n", "tsc-early\n", "hpet\n", "\n", ""}) {
+  for (const char* counter :
+       {"tsc\n", "kvm-clock\n", "hyperv_clocksource_tsc_page\n"}) {
+    std::ofstream(path) << counter;
+    EXPECT_TRUE(NamesCycleCounter(path.c_str())) << counter;
+  }
+  for (const char* other : {"tsc-early\n", "hyperv_clocksource_msr\n", "xen\n",
+                            "hpet\n", "tsc", "\n", ""}) {
     std::ofstream(path) << other;
     EXPECT_FALSE(NamesCycleCounter(path.c_str())) << other;
   }
