@@ -113,9 +113,10 @@ class Staged : public Rounds {
                           ? bytes
                           : bytes - bytes % Board::kLineBytes);
   }
-  // In what all ranks show: the largest count in any row, and the bytes of the
-  // largest row, to which belongs what its rank has for itself.
-  inline uint64_t CountMax() const;
+  // Of all ranks' rows, of which this one's is `give`: the largest count in
+  // any, and the bytes of the largest row, to which belongs what its rank has
+  // for itself.
+  inline uint64_t CountMax(const Parts& give) const;
   size_t BytesMax() const;
 
   // From 0: the one that runs.
@@ -407,9 +408,10 @@ size_t Staged::UnevenOffset(const uint64_t* row, int peer,
   return row_bytes() + factor_bytes() + before * element_bytes_;
 }
 
-inline uint64_t Staged::CountMax() const {
+inline uint64_t Staged::CountMax(const Parts& give) const {
   uint64_t most = 0;
-  for (int peer = 0; peer < world_size_; ++peer) {
+  for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
+    most = std::max<uint64_t>(most, give[peer].count);
     const uint64_t* const row = RowOf(peer);
     // Of an even row any other rank's is all.
     if ((row[0] & kEven) != 0) {
@@ -523,7 +525,7 @@ absl::Status Staged::AllToAll() {
       if (!status.ok()) return status;
     }
     if (round_ == 0) {
-      rounds = RoundsFor(CountMax(), per_round);
+      rounds = RoundsFor(CountMax(give), per_round);
       has_stopped_ = rounds > 1 && !goes_on_(BytesMax());
       if (has_stopped_) return absl::OkStatus();
       if (own_bytes > kFewBytes) copy_own();
