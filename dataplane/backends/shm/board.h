@@ -91,7 +91,9 @@ class Board {
   static constexpr size_t kMostBytes = 128 << 10;
   // What of it stands in a note.
   static constexpr size_t kNoteBytes = 1200;
-  static constexpr uint64_t kNotes = 16;
+  // Of ranks that take turns on a processor, who goes ahead comes that far in
+  // one (README.md).
+  static constexpr uint64_t kNotes = 64;
   // What it says in front of that, always; and behind it, where nobody looks
   // who has no need to.
   static constexpr size_t kHeadBytes = 40;

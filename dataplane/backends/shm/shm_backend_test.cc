@@ -203,8 +203,8 @@ TEST_F(ShmBackendTest, ManyRanksTakeTheirPartsOfALargeAllToAll) {
 
 // As a root that has gone ahead as far as it can.
 TEST_F(ShmBackendTest, WhoWaitsForARankKeepsNobodyFromStarting) {
-  // More than Board::kNotes, which are 16.
-  constexpr uint64_t kCalls = 40;
+  // More than Board::kNotes, which are 64.
+  constexpr uint64_t kCalls = 100;
   LocalWorld world({.backend = "shm", .world_size = 2});
   std::latch comes(1);
   world.OnEachRank([&](Communicator& communicator) {
@@ -224,7 +224,7 @@ TEST_F(ShmBackendTest, WhoWaitsForARankKeepsNobodyFromStarting) {
     }
     std::thread caller([&] { run(kCalls); });
     // Which waits for what the other rank has not posted.
-    while (communicator.progress().last_enqueued < 16) {
+    while (communicator.progress().last_enqueued < 64) {
       std::this_thread::yield();
     }
     const std::shared_ptr<Work> work = communicator.Start(broadcast);
