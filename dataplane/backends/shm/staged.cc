@@ -508,18 +508,18 @@ absl::Status Staged::AllToAll() {
   const Parts take(collective().outputs, collective().output_splits,
                    world_size_);
   const size_t per_round = CountForEachOther();
-  const size_t own_bytes = give[rank_].count * element_bytes_;
-  const auto copy_own = [&] {
-    CopyOut(take[rank_].data, give[rank_].data, own_bytes,
-            collective().bytes());
+  const auto copy = [&](std::byte* to, const std::byte* from, size_t count) {
+    CopyOut(to, from, count * element_bytes_, collective().bytes());
   };
   size_t rounds = 1;
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = OpenDealt(&give, per_round);
     if (!status.ok()) return status;
     Post(collective().bytes());
-    // While others' come. What is more may have to go otherwise.
-    if (round_ == 0 && own_bytes <= kFewBytes) copy_own();
+    // While others' come.
+    const Block own = ChunkOf(give[rank_], round_, per_round, element_bytes_);
+    copy(ChunkOf(take[rank_], round_, per_round, element_bytes_).data, own.data,
+         own.count);
     for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
       status = Await(peer, take[peer].count);
       if (!status.ok()) return status;
@@ -528,15 +528,17 @@ absl::Status Staged::AllToAll() {
       rounds = RoundsFor(CountMax(give), per_round);
       has_stopped_ = rounds > 1 && !goes_on_(BytesMax());
       if (has_stopped_) return absl::OkStatus();
-      if (own_bytes > kFewBytes) copy_own();
     }
     for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
       const Block chunk =
           ChunkOf(take[peer], round_, per_round, element_bytes_);
-      CopyOut(chunk.data, shown(peer) + DealtOffset(peer, per_round),
-              chunk.count * element_bytes_, collective().bytes());
+      copy(chunk.data, shown(peer) + DealtOffset(peer, per_round), chunk.count);
     }
   }
+  // Of its own it may have more than any rank has for another.
+  const size_t done = std::min(give[rank_].count, rounds * per_round);
+  copy(take[rank_].data + done * element_bytes_,
+       give[rank_].data + done * element_bytes_, give[rank_].count - done);
   return absl::OkStatus();
 }
 
