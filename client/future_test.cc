@@ -218,6 +218,41 @@ TEST(FutureTest, AfterTheEndOfTheGroupTheyRunAtOnce) {
   EXPECT_EQ(runner, std::this_thread::get_id());
 }
 
+// Whose Work keeps nothing of the group.
+TEST(FutureTest, ThoseOfACompleteCollectiveRunOnTheThreadOfItsGroup) {
+  std::vector<int> value = {1};
+  Work outlives;
+  {
+    LocalGroups world(2);
+    const std::vector<std::string> errors =
+        world.OnEachRank([&](const Group& group, int rank) {
+          std::vector<int> own = {rank};
+          Work complete = group->AllReduce(own);
+          Work started = group->AllReduce(own, {.async_op = true});
+          const auto runner_of = [](Work& work) {
+            const Future<std::thread::id> runner = work.GetFuture().Then(
+                [](const Tensors&) { return std::this_thread::get_id(); });
+            runner.Wait();
+            return runner.Value();
+          };
+          Work moved;
+          moved = std::move(complete);
+          EXPECT_EQ(moved.GetFuture().Value()[0].data(), own.data());
+          EXPECT_EQ(runner_of(moved), runner_of(started));
+          EXPECT_NE(runner_of(moved), std::this_thread::get_id());
+          Work last =
+              rank == 0 ? group->AllReduce(value) : group->AllReduce(own);
+          if (rank == 0) outlives = std::move(last);
+        });
+    EXPECT_THAT(errors, Each(IsEmpty()));
+  }
+  std::thread::id runner;
+  const Future<void> last = outlives.GetFuture().Then(
+      [&](const Tensors&) { runner = std::this_thread::get_id(); });
+  EXPECT_TRUE(last.Done());
+  EXPECT_EQ(runner, std::this_thread::get_id());
+}
+
 TEST(FutureTest, AnyTimeoutOfAWaitThatIsNotNegative) {
   LocalGroups world(2, seconds(60));
   EXPECT_THAT(world.OnEachRank([](const Group& group, int rank) {

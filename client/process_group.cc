@@ -48,8 +48,8 @@ CollectiveView Movement(CollectiveKind kind,
 Work::Work(std::shared_ptr<dataplane::Work> work,
            std::shared_ptr<internal::GroupState> group,
            absl::Span<const Tensor> result)
-    : Work(std::move(group), result) {
-  work_ = std::move(work);
+    : work_(std::move(work)), group_(std::move(group)) {
+  SetResult(result);
 }
 
 void Work::AddResults(absl::Span<const Tensor> results) {
@@ -68,6 +68,7 @@ Work& Work::operator=(Work&& other) noexcept {
     Finish();
     work_ = std::move(other.work_);
     group_ = std::move(other.group_);
+    continuations_ = other.continuations_;
     first_result_ = std::move(other.first_result_);
     more_results_ = std::move(other.more_results_);
     waited_ = other.waited_;
@@ -137,8 +138,9 @@ std::vector<Tensor> Work::Result() const {
 Future<std::vector<Tensor>> Work::GetFuture() {
   if (future_.has_value()) return *future_;
   auto state = std::make_shared<internal::FutureState<std::vector<Tensor>>>(
-      group_ == nullptr ? std::make_shared<internal::Continuations>()
-                        : group_->continuations());
+      group_ != nullptr     ? group_->continuations()
+      : continuations_ != 0 ? internal::Continuations::Find(continuations_)
+                            : std::make_shared<internal::Continuations>());
   state->value.emplace(ResultTensors());
   future_ = Future<std::vector<Tensor>>(state);
   if (work_ == nullptr) {

@@ -119,10 +119,9 @@ class Work {
   Work(std::shared_ptr<dataplane::Work> work,
        std::shared_ptr<internal::GroupState> group,
        absl::Span<const Tensor> result);
-  // Of one that is complete.
-  Work(std::shared_ptr<internal::GroupState> group,
-       absl::Span<const Tensor> result)
-      : group_(std::move(group)) {
+  // Of one that is complete, in the group that has these continuations.
+  Work(uint64_t continuations, absl::Span<const Tensor> result)
+      : continuations_(continuations) {
     SetResult(result);
   }
 
@@ -137,8 +136,12 @@ class Work {
   }
   void FinishStarted() noexcept;
 
+  // Of what is complete it keeps no reference to its group, which would be
+  // counted, by every collective: null, and the number by which the group's
+  // continuations are found; 0: there is no group.
   std::shared_ptr<dataplane::Work> work_;
   std::shared_ptr<internal::GroupState> group_;
+  uint64_t continuations_ = 0;
   // What it has written: one tensor in little time, a few without an
   // allocation.
   std::optional<Tensor> first_result_;

@@ -109,7 +109,7 @@ class CollectiveSeries final : public Metrics::Series {
       ++bucket;
     }
     const auto nanoseconds = static_cast<uint64_t>(elapsed.count());
-    if (is_counting_.test_and_set(std::memory_order_acquire)) {
+    if (!IsOwner()) {
       together_.buckets[bucket].fetch_add(1, std::memory_order_relaxed);
       together_.nanoseconds.fetch_add(nanoseconds, std::memory_order_relaxed);
       together_.bytes.fetch_add(bytes, std::memory_order_relaxed);
@@ -118,7 +118,6 @@ class CollectiveSeries final : public Metrics::Series {
     Add(alone_.buckets[bucket], 1);
     Add(alone_.nanoseconds, nanoseconds);
     Add(alone_.bytes, bytes);
-    is_counting_.clear(std::memory_order_release);
   }
 
   // What there is of it.
@@ -159,7 +158,18 @@ class CollectiveSeries final : public Metrics::Series {
     Count bytes = 0;
   };
 
-  // Of one that nobody else adds to meanwhile.
+  // Whether this thread is the first that has come: mostly no other does. It is
+  // known by where its own variables are, which only a thread that begins when
+  // it has ended can have after it.
+  bool IsOwner() {
+    static thread_local constinit char self = 0;
+    const void* owner = owner_.load(std::memory_order_relaxed);
+    return owner == &self ||
+           (owner == nullptr && owner_.compare_exchange_strong(
+                                    owner, &self, std::memory_order_relaxed));
+  }
+
+  // Of one that nobody else adds to.
   static void Add(Count& count, uint64_t more) {
     count.store(count.load(std::memory_order_relaxed) + more,
                 std::memory_order_relaxed);
@@ -185,9 +195,9 @@ class CollectiveSeries final : public Metrics::Series {
 
   const std::string op_;
   const std::string backend_;
-  // Whoever finds nobody else counting does so in `alone_`, where an addition
-  // takes a third of the time.
-  std::atomic_flag is_counting_;
+  // Who counts in `alone_`, where an addition takes a third of the time; others
+  // do in `together_`. Null: nobody has come.
+  std::atomic<const void*> owner_ = nullptr;
   Counts alone_;
   Counts together_;
   mutable std::mutex mutex_;

@@ -1,6 +1,8 @@
 #include "client/internal/continuations.h"
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -13,11 +15,51 @@ using dataplane::MutexLock;
 // The queue that this thread serves, if it does.
 thread_local const void* g_served = nullptr;
 
+struct Table {
+  dataplane::Mutex mutex;
+  uint64_t last ABSL_GUARDED_BY(mutex) = 0;
+  std::map<uint64_t, std::weak_ptr<Continuations>> numbered
+      ABSL_GUARDED_BY(mutex);
+};
+
+// Never destroyed: a group may end later than what is static.
+Table& TheTable() {
+  static auto* const table = new Table;
+  return *table;
+}
+
 }  // namespace
 
 Continuations::Continuations() : queue_(std::make_shared<Queue>()) {}
 
-Continuations::~Continuations() { Close(); }
+Continuations::~Continuations() {
+  Close();
+  if (number_ == 0) return;
+  MutexLock lock(TheTable().mutex);
+  TheTable().numbered.erase(number_);
+}
+
+std::shared_ptr<Continuations> Continuations::Create() {
+  auto created = std::make_shared<Continuations>();
+  MutexLock lock(TheTable().mutex);
+  created->number_ = ++TheTable().last;
+  TheTable().numbered.emplace(created->number_, created);
+  return created;
+}
+
+std::shared_ptr<Continuations> Continuations::Find(uint64_t number) {
+  std::shared_ptr<Continuations> found;
+  {
+    MutexLock lock(TheTable().mutex);
+    const auto place = TheTable().numbered.find(number);
+    if (place != TheTable().numbered.end()) found = place->second.lock();
+  }
+  if (found == nullptr) {
+    found = std::make_shared<Continuations>();
+    found->Close();
+  }
+  return found;
+}
 
 bool Continuations::IsThisThread() const { return g_served == queue_.get(); }
 

@@ -3,6 +3,7 @@
 #ifndef MUSTER_CLIENT_INTERNAL_CONTINUATIONS_H_
 #define MUSTER_CLIENT_INTERNAL_CONTINUATIONS_H_
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -20,6 +21,12 @@ class Continuations {
   Continuations();
   // As Close.
   ~Continuations();
+
+  // One that Find knows by its number, which is not 0.
+  static std::shared_ptr<Continuations> Create();
+  // If it is gone, one that is closed.
+  static std::shared_ptr<Continuations> Find(uint64_t number);
+  uint64_t number() const { return number_; }
 
   Continuations(const Continuations&) = delete;
   Continuations& operator=(const Continuations&) = delete;
@@ -47,6 +54,8 @@ class Continuations {
   static void Serve(const std::shared_ptr<Queue>& queue);
 
   const std::shared_ptr<Queue> queue_;
+  // 0: Find does not know it.
+  uint64_t number_ = 0;
   mutable dataplane::Mutex thread_mutex_;
   std::thread thread_ ABSL_GUARDED_BY(thread_mutex_);
 };

@@ -76,7 +76,7 @@ GroupState::GroupState(GroupStateOptions options,
       devices_(std::move(devices)),
       session_(std::move(session)),
       judge_(std::move(judge)),
-      continuations_(std::make_shared<Continuations>()) {}
+      continuations_(Continuations::Create()) {}
 
 bool GroupState::is_cuda_only() const {
   return !devices_.empty() &&
@@ -194,7 +194,7 @@ Work GroupState::Run(const dataplane::CollectiveView& collective,
     Instant began;
     const absl::Status status = LiveCommunicator().Run(collective, began);
     if (!status.ok()) EndOf(status, began, collective.timeout);
-    return Work(shared_from_this(), collective.written());
+    return Work(continuations_->number(), collective.written());
   }
   return Start(collective, async_op);
 }
@@ -268,7 +268,7 @@ Work GroupState::RunCoalesced(std::vector<dataplane::Collective> collectives,
     const Instant began = Clock::now();
     EndOf(dataplane::RunCoalesced(*live, std::move(collectives)), began,
           timeout);
-    return Work(shared_from_this(), result);
+    return Work(continuations_->number(), result);
   }
   std::shared_ptr<dataplane::Work> started =
       dataplane::StartCoalesced(*live, std::move(collectives));
