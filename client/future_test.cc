@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/coalescing.h"
 #include "client/errors.h"
 #include "client/process_group.h"
 #include "client/testing/local_groups.h"
@@ -218,7 +219,7 @@ TEST(FutureTest, AfterTheEndOfTheGroupTheyRunAtOnce) {
   EXPECT_EQ(runner, std::this_thread::get_id());
 }
 
-// Whose Work keeps nothing of the group.
+// Whose Work has no more of its group than a number.
 TEST(FutureTest, ThoseOfACompleteCollectiveRunOnTheThreadOfItsGroup) {
   std::vector<int> value = {1};
   Work outlives;
@@ -237,6 +238,8 @@ TEST(FutureTest, ThoseOfACompleteCollectiveRunOnTheThreadOfItsGroup) {
           };
           Work moved;
           moved = std::move(complete);
+          Work together = AllReduceCoalesced({own}, {.group = group});
+          EXPECT_EQ(runner_of(together), runner_of(started));
           EXPECT_EQ(moved.GetFuture().Value()[0].data(), own.data());
           EXPECT_EQ(runner_of(moved), runner_of(started));
           EXPECT_NE(runner_of(moved), std::this_thread::get_id());

@@ -68,7 +68,7 @@ Work& Work::operator=(Work&& other) noexcept {
     Finish();
     work_ = std::move(other.work_);
     group_ = std::move(other.group_);
-    continuations_ = other.continuations_;
+    continuations_number_ = other.continuations_number_;
     first_result_ = std::move(other.first_result_);
     more_results_ = std::move(other.more_results_);
     waited_ = other.waited_;
@@ -139,7 +139,7 @@ Future<std::vector<Tensor>> Work::GetFuture() {
   if (future_.has_value()) return *future_;
   auto state = std::make_shared<internal::FutureState<std::vector<Tensor>>>(
       group_ != nullptr     ? group_->continuations()
-      : continuations_ != 0 ? internal::Continuations::Find(continuations_)
+      : continuations_number_ != 0 ? internal::Continuations::Find(continuations_number_)
                             : std::make_shared<internal::Continuations>());
   state->value.emplace(ResultTensors());
   future_ = Future<std::vector<Tensor>>(state);

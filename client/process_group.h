@@ -119,9 +119,9 @@ class Work {
   Work(std::shared_ptr<dataplane::Work> work,
        std::shared_ptr<internal::GroupState> group,
        absl::Span<const Tensor> result);
-  // Of one that is complete, in the group that has these continuations.
-  Work(uint64_t continuations, absl::Span<const Tensor> result)
-      : continuations_(continuations) {
+  // Of one that is complete, in the group whose continuations have the number.
+  Work(uint64_t continuations_number, absl::Span<const Tensor> result)
+      : continuations_number_(continuations_number) {
     SetResult(result);
   }
 
@@ -136,12 +136,13 @@ class Work {
   }
   void FinishStarted() noexcept;
 
-  // Of what is complete it keeps no reference to its group, which would be
-  // counted, by every collective: null, and the number by which the group's
-  // continuations are found; 0: there is no group.
+  // Null: it is complete.
   std::shared_ptr<dataplane::Work> work_;
+  // Null as well then, and a number by which the group's continuations are
+  // found; 0: there is no group. (References are counted, also weak ones, which
+  // takes a part of a small collective's time.)
   std::shared_ptr<internal::GroupState> group_;
-  uint64_t continuations_ = 0;
+  uint64_t continuations_number_ = 0;
   // What it has written: one tensor in little time, a few without an
   // allocation.
   std::optional<Tensor> first_result_;

@@ -37,7 +37,7 @@ constexpr uint64_t kRateLimit = 16;
 
 // What the kernel calls the clock sources that it computes from the counter: by
 // itself, and from what KVM and Hyper-V tell a guest of it.
-constexpr std::string_view kOfCycleCounter[] = {
+constexpr std::string_view kCycleCounterSources[] = {
     "tsc\n", "kvm-clock\n", "hyperv_clocksource_tsc_page\n"};
 
 bool IsSameRate(uint64_t a, uint64_t b) {
@@ -88,7 +88,7 @@ bool NamesCycleCounter(const char* path) {
   char name[64] = {};
   const ssize_t length = read(file, name, sizeof(name));
   close(file);
-  return length > 0 && std::ranges::count(kOfCycleCounter,
+  return length > 0 && std::ranges::count(kCycleCounterSources,
                                           std::string_view(name, length)) > 0;
 }
 

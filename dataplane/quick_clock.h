@@ -22,7 +22,10 @@ namespace muster::dataplane {
 // it may be earlier: such instants do not order what was done. Should the
 // counter jump, or tick at another rate, then it may be a millisecond off until
 // the counter has counted one; from there on it is Clock::now() until the rate
-// is known again. A counter that stood still would stop it, and Clock::now() as
+// is known again. In a guest that happens when its host stops or moves it, and,
+// where its processors' counters disagree, whenever the thread changes its own:
+// of a guest whose kernel was told or has found that, the clock source is not
+// "tsc". A counter that stood still would stop it, and Clock::now() as
 // well.
 //
 // No fence keeps the reading of the counter in its place, which is a part of

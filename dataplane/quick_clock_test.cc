@@ -136,6 +136,22 @@ TEST_F(QuickClockTest, FollowsACounterThatJumps) {
   }
 }
 
+// As a thread that goes from one processor to the other and back, whose
+// counters disagree.
+TEST_F(QuickClockTest, IsAsFarOffAsCountersThatDisagree) {
+  constexpr nanoseconds kApart = 300us;
+  ErrorIn(3ms);
+  int sign = 1;
+  for (int move = 0; move < 1000; ++move) {
+    machine_.ticks += static_cast<double>(sign * kApart.count()) * 2.6;
+    sign = -sign;
+    ASSERT_LE(ErrorIn(nanoseconds(move * 7us)), kApart + 1us) << move;
+  }
+  EXPECT_LE(ErrorIn(3ms), kApart + 1us);
+  EXPECT_LE(ErrorIn(3ms), 1us);
+  EXPECT_TRUE(IsQuick());
+}
+
 TEST_F(QuickClockTest, FollowsACounterWhoseRateChanges) {
   ErrorIn(3ms);
   for (const double ticks_per_ns : {1.3, 4.0, 3.9, 2.6}) {

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -109,15 +110,15 @@ class CollectiveSeries final : public Metrics::Series {
       ++bucket;
     }
     const auto nanoseconds = static_cast<uint64_t>(elapsed.count());
-    if (!IsOwner()) {
-      together_.buckets[bucket].fetch_add(1, std::memory_order_relaxed);
-      together_.nanoseconds.fetch_add(nanoseconds, std::memory_order_relaxed);
-      together_.bytes.fetch_add(bytes, std::memory_order_relaxed);
+    if (Counts* const own = FindOwn(); own != nullptr) {
+      Add(own->buckets[bucket], 1);
+      Add(own->nanoseconds, nanoseconds);
+      Add(own->bytes, bytes);
       return;
     }
-    Add(alone_.buckets[bucket], 1);
-    Add(alone_.nanoseconds, nanoseconds);
-    Add(alone_.bytes, bytes);
+    together_.buckets[bucket].fetch_add(1, std::memory_order_relaxed);
+    together_.nanoseconds.fetch_add(nanoseconds, std::memory_order_relaxed);
+    together_.bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
 
   // What there is of it.
@@ -129,7 +130,9 @@ class CollectiveSeries final : public Metrics::Series {
     prometheus::ClientMetric durations = Labelled({});
     uint64_t count = 0;
     for (size_t bucket = 0; bucket <= kDurationBounds.size(); ++bucket) {
-      count += Sum(alone_.buckets[bucket], together_.buckets[bucket]);
+      count += Sum([&](const Counts& counts) -> const Count& {
+        return counts.buckets[bucket];
+      });
       const double bound =
           bucket == kDurationBounds.size()
               ? std::numeric_limits<double>::infinity()
@@ -140,12 +143,10 @@ class CollectiveSeries final : public Metrics::Series {
     AddCount(absl::StatusCode::kOk, count, families);
     durations.histogram.sample_count = count;
     durations.histogram.sample_sum =
-        static_cast<double>(Sum(alone_.nanoseconds, together_.nanoseconds)) /
-        1e9;
+        static_cast<double>(Sum(&Counts::nanoseconds)) / 1e9;
     families.durations.metric.push_back(std::move(durations));
     prometheus::ClientMetric bytes = Labelled({});
-    bytes.counter.value =
-        static_cast<double>(Sum(alone_.bytes, together_.bytes));
+    bytes.counter.value = static_cast<double>(Sum(&Counts::bytes));
     families.bytes.metric.push_back(std::move(bytes));
   }
 
@@ -158,15 +159,27 @@ class CollectiveSeries final : public Metrics::Series {
     Count bytes = 0;
   };
 
-  // Whether this thread is the first that has come: mostly no other does. It is
-  // known by where its own variables are, which only a thread that begins when
-  // it has ended can have after it.
-  bool IsOwner() {
+  // Those of one thread, in lines of the cache of their own.
+  struct alignas(64) Owned {
+    // Null: nobody's yet.
+    std::atomic<const void*> owner = nullptr;
+    Counts counts;
+  };
+
+  // Those that this thread has for ever; null: others came first. A thread is
+  // known by where its own variables are, which only one that begins after its
+  // end, and sees what it did, can have as well.
+  Counts* FindOwn() {
     static thread_local constinit char self = 0;
-    const void* owner = owner_.load(std::memory_order_relaxed);
-    return owner == &self ||
-           (owner == nullptr && owner_.compare_exchange_strong(
-                                    owner, &self, std::memory_order_relaxed));
+    for (Owned& each : owned_) {
+      const void* owner = each.owner.load(std::memory_order_relaxed);
+      if (owner == nullptr && each.owner.compare_exchange_strong(
+                                  owner, &self, std::memory_order_relaxed)) {
+        return &each.counts;
+      }
+      if (owner == &self) return &each.counts;
+    }
+    return nullptr;
   }
 
   // Of one that nobody else adds to.
@@ -174,9 +187,15 @@ class CollectiveSeries final : public Metrics::Series {
     count.store(count.load(std::memory_order_relaxed) + more,
                 std::memory_order_relaxed);
   }
-  static uint64_t Sum(const Count& a, const Count& b) {
-    return a.load(std::memory_order_relaxed) +
-           b.load(std::memory_order_relaxed);
+  // Of all threads.
+  template <typename Which>
+  uint64_t Sum(const Which& which) const {
+    uint64_t sum =
+        std::invoke(which, together_).load(std::memory_order_relaxed);
+    for (const Owned& each : owned_) {
+      sum += std::invoke(which, each.counts).load(std::memory_order_relaxed);
+    }
+    return sum;
   }
 
   prometheus::ClientMetric Labelled(absl::string_view code) const {
@@ -195,10 +214,9 @@ class CollectiveSeries final : public Metrics::Series {
 
   const std::string op_;
   const std::string backend_;
-  // Who counts in `alone_`, where an addition takes a third of the time; others
-  // do in `together_`. Null: nobody has come.
-  std::atomic<const void*> owner_ = nullptr;
-  Counts alone_;
+  // The first threads that come count apart, where an addition takes a third of
+  // the time: mostly there are no others.
+  std::array<Owned, 3> owned_;
   Counts together_;
   mutable std::mutex mutex_;
   std::map<absl::StatusCode, uint64_t> failed_;

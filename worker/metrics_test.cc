@@ -93,7 +93,7 @@ TEST(MetricsTest, CountsCollectivesBytesAndSeconds) {
 
 // Of groups on threads of their own, that have one series.
 TEST(MetricsTest, CountsEachOfThoseThatCompleteAtOnce) {
-  constexpr int kThreads = 4;
+  constexpr int kThreads = 8;
   constexpr int kTimes = 20000;
   const auto metrics = Metrics::Create();
   Metrics::Series& series = metrics->SeriesOf("all_reduce", "shm");
@@ -109,12 +109,27 @@ TEST(MetricsTest, CountsEachOfThoseThatCompleteAtOnce) {
   const std::string text = metrics->Render();
   EXPECT_THAT(text,
               HasSubstr("muster_dataplane_collectives_total{backend="
-                        "\"shm\",code=\"OK\",op=\"all_reduce\"} 80000\n"));
+                        "\"shm\",code=\"OK\",op=\"all_reduce\"} 160000\n"));
   EXPECT_THAT(text, HasSubstr("muster_dataplane_collective_bytes_total{"
-                              "backend=\"shm\",op=\"all_reduce\"} 320000\n"));
+                              "backend=\"shm\",op=\"all_reduce\"} 640000\n"));
   EXPECT_THAT(text,
               HasSubstr("muster_dataplane_collective_duration_seconds_sum{"
-                        "backend=\"shm\",op=\"all_reduce\"} 0.004\n"));
+                        "backend=\"shm\",op=\"all_reduce\"} 0.008\n"));
+}
+
+// The later ones mostly have their variables where the first had its own.
+TEST(MetricsTest, CountsEachOfThreadsThatComeOneAfterTheOther) {
+  const auto metrics = Metrics::Create();
+  Metrics::Series& series = metrics->SeriesOf("barrier", "shm");
+  for (int i = 0; i < 20; ++i) {
+    std::thread([&] {
+      series.Finished(4, nanoseconds(50), absl::StatusCode::kOk);
+    }).join();
+    series.Finished(4, nanoseconds(50), absl::StatusCode::kOk);
+  }
+  EXPECT_THAT(metrics->Render(),
+              HasSubstr("muster_dataplane_collectives_total{backend="
+                        "\"shm\",code=\"OK\",op=\"barrier\"} 40\n"));
 }
 
 // A duration that is a bound counts below it.

@@ -1,5 +1,8 @@
 #include "client/internal/continuations.h"
 
+#include <pthread.h>
+
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -23,10 +26,30 @@ struct Table {
 };
 
 // Never destroyed: a group may end later than what is static.
-Table& TheTable() {
-  static auto* const table = new Table;
-  return *table;
-}
+class Tables {
+ public:
+  static Tables& TheTables() {
+    static auto* const instance = new Tables;
+    return *instance;
+  }
+
+  Table& current() { return *current_.load(std::memory_order_acquire); }
+
+ private:
+  Tables() {
+    pthread_atfork(nullptr, nullptr, [] { TheTables().StartAnew(); });
+  }
+
+  // In a process that was forked off, where nobody else can be in here; whoever
+  // had the lock then will never let it go. No number is given twice.
+  void StartAnew() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    auto* const fresh = new Table;
+    fresh->last = current().last;
+    current_.store(fresh, std::memory_order_release);
+  }
+
+  std::atomic<Table*> current_ = new Table;
+};
 
 }  // namespace
 
@@ -35,24 +58,27 @@ Continuations::Continuations() : queue_(std::make_shared<Queue>()) {}
 Continuations::~Continuations() {
   Close();
   if (number_ == 0) return;
-  MutexLock lock(TheTable().mutex);
-  TheTable().numbered.erase(number_);
+  Table& table = Tables::TheTables().current();
+  MutexLock lock(table.mutex);
+  table.numbered.erase(number_);
 }
 
 std::shared_ptr<Continuations> Continuations::Create() {
   auto created = std::make_shared<Continuations>();
-  MutexLock lock(TheTable().mutex);
-  created->number_ = ++TheTable().last;
-  TheTable().numbered.emplace(created->number_, created);
+  Table& table = Tables::TheTables().current();
+  MutexLock lock(table.mutex);
+  created->number_ = ++table.last;
+  table.numbered.emplace(created->number_, created);
   return created;
 }
 
 std::shared_ptr<Continuations> Continuations::Find(uint64_t number) {
   std::shared_ptr<Continuations> found;
   {
-    MutexLock lock(TheTable().mutex);
-    const auto place = TheTable().numbered.find(number);
-    if (place != TheTable().numbered.end()) found = place->second.lock();
+    Table& table = Tables::TheTables().current();
+    MutexLock lock(table.mutex);
+    const auto place = table.numbered.find(number);
+    if (place != table.numbered.end()) found = place->second.lock();
   }
   if (found == nullptr) {
     found = std::make_shared<Continuations>();

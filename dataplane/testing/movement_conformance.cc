@@ -277,9 +277,9 @@ size_t ParcelCount(size_t unit, int from, int to) {
   return (from + 2 * to) % 4 == 3 ? 0 : unit * (from + 1) + to;
 }
 
-// The same to each other rank, and something else to itself.
+// The same to each other rank, and to itself more than goes in as many rounds.
 size_t EvenParcelCount(size_t unit, int from, int to) {
-  return from == to ? unit + 3 : unit;
+  return from == to ? 3 * unit + 3 : unit;
 }
 
 // The same from one rank, and all different from others.

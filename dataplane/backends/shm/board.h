@@ -91,8 +91,8 @@ class Board {
   static constexpr size_t kMostBytes = 128 << 10;
   // What of it stands in a note.
   static constexpr size_t kNoteBytes = 1200;
-  // Of ranks that take turns on a processor, who goes ahead comes that far in
-  // one (README.md).
+  // Where ranks share a processor, who awaits nobody gets kNotes - 1 rounds
+  // ahead before the others have their turn (README.md).
   static constexpr uint64_t kNotes = 64;
   // What it says in front of that, always; and behind it, where nobody looks
   // who has no need to.

@@ -103,19 +103,17 @@ absl::StatusOr<std::optional<Rounds::Places>> Rounds::ShowPlaces(
   Places places = {.data = {}, .factors = {}};
   places.data.resize(world_size_);
   places.factors.resize(world_size_, 1);
-  for (int peer = 0; peer < world_size_; ++peer) {
-    // Its own is with the others by now, and would have to come back.
-    const bool is_own = peer == rank_;
-    Regions::Place place = own.place;
-    if (!is_own) {
-      std::memcpy(&place, shown(peer) + offsetof(Offer, place), sizeof(place));
-    }
+  places.data[rank_] = regions().Locate(rank_, own.place);
+  places.factors[rank_] = own.factor;
+  // The same on all ranks.
+  if (places.data[rank_] == nullptr) return std::nullopt;
+  for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
+    Regions::Place place;
+    std::memcpy(&place, shown(peer) + offsetof(Offer, place), sizeof(place));
     places.data[peer] = regions().Locate(peer, place);
-    // The same on all ranks.
     if (places.data[peer] == nullptr) return std::nullopt;
-    if (is_own) places.factors[peer] = own.factor;
     // What stands behind the place is in another cache line.
-    if (is_own || collective().reduce_op != ReduceOp::kPremulSum) continue;
+    if (collective().reduce_op != ReduceOp::kPremulSum) continue;
     std::memcpy(&places.factors[peer], shown(peer) + offsetof(Offer, factor),
                 sizeof(double));
   }

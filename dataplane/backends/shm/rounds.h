@@ -23,6 +23,7 @@
 #include "dataplane/backends/shm/ring_writer.h"
 #include "dataplane/collective.h"
 #include "dataplane/mutex.h"
+#include "glog/logging.h"
 
 namespace muster::dataplane::shm_internal {
 
@@ -112,11 +113,6 @@ class Rounds {
   // What a rank can show in a round.
   static constexpr size_t kPayloadBytes = Board::kMostBytes;
 
-  // What is copied or combined in less time than the order of collectives takes
-  // to be let go and had again.
-  static constexpr size_t kFewBytes = 4 << 10;
-  static constexpr size_t kManyBytes = std::numeric_limits<size_t>::max();
-
   // Begins the next round, in which this rank shows up to `bytes`. Then
   // payload() may be written, until Post.
   absl::Status Open(size_t bytes) {
@@ -155,7 +151,12 @@ class Rounds {
   }
   // Of a collective in which all have one size.
   absl::Status AwaitAll();
-  const std::byte* shown(int peer) const { return board_.shown(peer); }
+  // Of another rank: what this one has shown is with the others by now, and
+  // would have to come back.
+  const std::byte* shown(int peer) const {
+    DCHECK_NE(peer, rank_);
+    return board_.shown(peer);
+  }
 
   // Where all ranks have something of one size.
   struct Places {
@@ -214,6 +215,11 @@ class Rounds {
   const int element_bits_;
 
  private:
+  // What is copied or combined in less time than the order of collectives takes
+  // to be let go and had again.
+  static constexpr size_t kFewBytes = 4 << 10;
+  static constexpr size_t kManyBytes = std::numeric_limits<size_t>::max();
+
   const bool has_rows_;
 
   // The head of what is shown: NoteHeader, and the history of what was run

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "dataplane/backends/shm/board.h"
 #include "dataplane/communicator.h"
 #include "dataplane/factory.h"
 #include "dataplane/testing/local_world.h"
@@ -203,8 +204,8 @@ TEST_F(ShmBackendTest, ManyRanksTakeTheirPartsOfALargeAllToAll) {
 
 // As a root that has gone ahead as far as it can.
 TEST_F(ShmBackendTest, WhoWaitsForARankKeepsNobodyFromStarting) {
-  // More than Board::kNotes, which are 64.
-  constexpr uint64_t kCalls = 100;
+  constexpr uint64_t kNotes = shm_internal::Board::kNotes;
+  constexpr uint64_t kCalls = 2 * kNotes;
   LocalWorld world({.backend = "shm", .world_size = 2});
   std::latch comes(1);
   world.OnEachRank([&](Communicator& communicator) {
@@ -224,7 +225,7 @@ TEST_F(ShmBackendTest, WhoWaitsForARankKeepsNobodyFromStarting) {
     }
     std::thread caller([&] { run(kCalls); });
     // Which waits for what the other rank has not posted.
-    while (communicator.progress().last_enqueued < 64) {
+    while (communicator.progress().last_enqueued < kNotes) {
       std::this_thread::yield();
     }
     const std::shared_ptr<Work> work = communicator.Start(broadcast);

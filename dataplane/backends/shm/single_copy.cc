@@ -307,19 +307,16 @@ absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
     status = Await(peer, expected_[peer]);
     if (!status.ok()) return status;
   }
-  Reach reach = Reach::kMapped;
-  all_is_shown_ = may_show_all_;
-  for (int peer = 0; peer < world_size_; ++peer) {
-    // Its own is with the others by now, and would have to come back.
-    const bool is_own = peer == rank_;
-    const std::byte* const theirs =
-        is_own ? nullptr : shown(peer) + row_bytes();
-    Offer offer = own;
-    if (!is_own) std::memcpy(&offer, theirs, sizeof(offer));
+  Reach reach = own.reach;
+  all_is_shown_ = all.has_value();
+  factors_[rank_] = own.factor;
+  for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
+    const std::byte* const theirs = shown(peer) + row_bytes();
+    Offer offer;
+    std::memcpy(&offer, theirs, sizeof(offer));
     reach = std::min(reach, offer.reach);
     all_is_shown_ &= offer.shows_all != 0;
     factors_[peer] = offer.factor;
-    if (is_own) continue;
     Origin origin;
     std::memcpy(&origin, theirs + sizeof(offer) + rank_ * sizeof(origin),
                 sizeof(origin));

@@ -117,7 +117,7 @@ class Staged : public Rounds {
   // any, and the bytes of the largest row, to which belongs what its rank has
   // for itself.
   inline uint64_t CountMax(const Parts& give) const;
-  size_t BytesMax() const;
+  size_t BytesMax(const Parts& give) const;
 
   // From 0: the one that runs.
   const Algorithm algorithm_;
@@ -425,12 +425,13 @@ inline uint64_t Staged::CountMax(const Parts& give) const {
   return most;
 }
 
-size_t Staged::BytesMax() const {
+size_t Staged::BytesMax(const Parts& give) const {
   uint64_t most = 0;
   for (int peer = 0; peer < world_size_; ++peer) {
     uint64_t row = 0;
     for (int rank = 0; rank < world_size_; ++rank) {
-      if (rank != peer) row += CountFor(rank, peer);
+      if (rank == peer) continue;
+      row += peer == rank_ ? give[rank].count : CountFor(rank, peer);
     }
     most = std::max(most, row);
   }
@@ -516,7 +517,8 @@ absl::Status Staged::AllToAll() {
     absl::Status status = OpenDealt(&give, per_round);
     if (!status.ok()) return status;
     Post(collective().bytes());
-    // While others' come.
+    // While others' come. (The first piece is copied once more if this does not
+    // go on.)
     const Block own = ChunkOf(give[rank_], round_, per_round, element_bytes_);
     copy(ChunkOf(take[rank_], round_, per_round, element_bytes_).data, own.data,
          own.count);
@@ -526,7 +528,7 @@ absl::Status Staged::AllToAll() {
     }
     if (round_ == 0) {
       rounds = RoundsFor(CountMax(give), per_round);
-      has_stopped_ = rounds > 1 && !goes_on_(BytesMax());
+      has_stopped_ = rounds > 1 && !goes_on_(BytesMax(give));
       if (has_stopped_) return absl::OkStatus();
     }
     for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
