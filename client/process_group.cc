@@ -137,10 +137,16 @@ std::vector<Tensor> Work::Result() const {
 
 Future<std::vector<Tensor>> Work::GetFuture() {
   if (future_.has_value()) return *future_;
+  std::shared_ptr<internal::Continuations> continuations;
+  if (group_ != nullptr) {
+    continuations = group_->continuations();
+  } else if (continuations_number_ != 0) {
+    continuations = internal::Continuations::Find(continuations_number_);
+  } else {
+    continuations = std::make_shared<internal::Continuations>();
+  }
   auto state = std::make_shared<internal::FutureState<std::vector<Tensor>>>(
-      group_ != nullptr     ? group_->continuations()
-      : continuations_number_ != 0 ? internal::Continuations::Find(continuations_number_)
-                            : std::make_shared<internal::Continuations>());
+      std::move(continuations));
   state->value.emplace(ResultTensors());
   future_ = Future<std::vector<Tensor>>(state);
   if (work_ == nullptr) {
