@@ -22,11 +22,12 @@ namespace muster::dataplane {
 // it may be earlier: such instants do not order what was done. Should the
 // counter jump, or tick at another rate, then it may be a millisecond off until
 // the counter has counted one; from there on it is Clock::now() until the rate
-// is known again. In a guest that happens when its host stops or moves it, and,
-// where its processors' counters disagree, whenever the thread changes its own:
-// of a guest whose kernel was told or has found that, the clock source is not
-// "tsc". A counter that stood still would stop it, and Clock::now() as
+// is known again. A counter that stood still would stop it, and Clock::now() as
 // well.
+//
+// A guest's counter jumps when its host stops or moves it; and where those of
+// its processors disagree, whenever the thread goes from one to another. That
+// may be so where the clock source of a guest is not "tsc".
 //
 // No fence keeps the reading of the counter in its place, which is a part of
 // what Clock::now() costs: the processor may do it some tens of nanoseconds
