@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "dataplane/backend.h"
+#include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
 #include "dataplane/mutex.h"
@@ -208,7 +209,7 @@ class Communicator {
   // Backend::Run, so that the backend sees collectives in the order of their
   // numbers; and to the end of a small collective that does not wait. But not
   // over anything of the backend that may wait, or that may call back.
-  mutable Mutex mutex_;
+  mutable BiasedMutex mutex_;
   uint64_t last_enqueued_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t last_completed_ ABSL_GUARDED_BY(mutex_) = 0;
   // What runs, in the order of their sequences. The first of them may be here,

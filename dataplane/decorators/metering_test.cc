@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
 #include "dataplane/testing/fake_backend.h"
@@ -78,7 +79,7 @@ TEST(MeteringTest, NothingEndsBeforeItHasBegun) {
                               .started = Clock::now() + std::chrono::hours(1)};
   const auto work = metering.Start(barrier);
   backend.works[0]->Complete(absl::OkStatus());
-  Mutex mutex;
+  BiasedMutex mutex;
   ReleasableLock order(mutex);
   EXPECT_TRUE(metering.Run(barrier, order).status.ok());
   const auto at_once = FieldsAre(
@@ -91,7 +92,7 @@ TEST(MeteringTest, ReportsWhatTheCallerWaitsFor) {
   fake->run = [] { return absl::UnavailableError("gone"); };
   const auto metrics = std::make_shared<RecordingMetrics>();
   Metering metering(std::move(fake), metrics);
-  Mutex mutex;
+  BiasedMutex mutex;
   ReleasableLock order(mutex);
   EXPECT_EQ(metering.Run({.kind = CollectiveKind::kBarrier}, order).status,
             absl::UnavailableError("gone"));
@@ -109,7 +110,7 @@ TEST(MeteringTest, AsksOnceForTheSeriesOfAKind) {
   for (const CollectiveKind kind :
        {CollectiveKind::kBarrier, CollectiveKind::kBroadcast,
         CollectiveKind::kBarrier}) {
-    Mutex mutex;
+    BiasedMutex mutex;
     ReleasableLock order(mutex);
     EXPECT_TRUE(metering.Run({.kind = kind}, order).status.ok());
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/flight_recorder/flight_recorder.h"
 #include "dataplane/instant.h"
@@ -172,7 +173,7 @@ TEST_F(RecordingTest, TheEndOfAGroupIsNoFailureAndItsEntriesStay) {
 }
 
 TEST_F(RecordingTest, OneThatItsCallerWaitsForIsThereWhileItWaits) {
-  Mutex mutex;
+  BiasedMutex mutex;
   const auto run = [&](uint64_t sequence) {
     ReleasableLock order(mutex);
     return recording_->Run({.started = Clock::now(), .sequence = sequence},
@@ -191,13 +192,11 @@ TEST_F(RecordingTest, OneThatItsCallerWaitsForIsThereWhileItWaits) {
   EXPECT_THROW(run(2), std::runtime_error);
   EXPECT_EQ(state(1), "started");
   // Nobody has it.
-  const bool is_free = mutex.TryLock();
-  EXPECT_TRUE(is_free);
-  if (is_free) mutex.Unlock();
+  { MutexLock again(mutex); }
 }
 
 TEST_F(RecordingTest, OneThatNobodyHasToWaitForIsAddedOnce) {
-  Mutex mutex;
+  BiasedMutex mutex;
   fake_->lets_others_start = false;
   const auto run = [&](uint64_t sequence) {
     ReleasableLock order(mutex);
@@ -225,7 +224,7 @@ TEST_F(RecordingTest, OneThatNobodyHasToWaitForIsAddedOnce) {
 }
 
 TEST_F(RecordingTest, WhatIsAskedForEarlyIsAddedOnce) {
-  Mutex mutex;
+  BiasedMutex mutex;
   fake_->lets_others_start = false;
   ReleasableLock order(mutex);
   fake_->run = [&] {
@@ -241,7 +240,7 @@ TEST_F(RecordingTest, WhatIsAskedForEarlyIsAddedOnce) {
 }
 
 TEST_F(RecordingTest, WhatAPlanSaysIsFoundOutOnce) {
-  Mutex mutex;
+  BiasedMutex mutex;
   Plan plan;
   Plan other;
   const auto run = [&](Plan& of, const Collective::Tensors& tensors,
@@ -269,7 +268,7 @@ TEST_F(RecordingTest, WhatAPlanSaysIsFoundOutOnce) {
 }
 
 TEST_F(RecordingTest, ACollectiveOfAPlanHasItsOwnTimeoutAndThread) {
-  Mutex mutex;
+  BiasedMutex mutex;
   Plan plan;
   const auto run = [&](milliseconds timeout) {
     ReleasableLock order(mutex);
@@ -289,7 +288,7 @@ TEST_F(RecordingTest, ACollectiveOfAPlanHasItsOwnTimeoutAndThread) {
 TEST_F(RecordingTest, APlanMayOutliveItsGroup) {
   Plan plan;
   {
-    Mutex mutex;
+    BiasedMutex mutex;
     ReleasableLock order(mutex);
     (void)recording_->Run({.plan = &plan}, order);
   }

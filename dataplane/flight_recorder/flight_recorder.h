@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
 #include "dataplane/mutex.h"
@@ -174,7 +175,7 @@ class FlightRecorder {
 
   const size_t capacity_;
 
-  mutable Mutex mutex_;
+  mutable BiasedMutex mutex_;
   // A moment, and what the wall clock was ahead of Instant then.
   Instant anchor_ ABSL_GUARDED_BY(mutex_);
   int64_t wall_clock_ahead_ns_ ABSL_GUARDED_BY(mutex_) = 0;

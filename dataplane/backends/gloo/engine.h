@@ -15,6 +15,7 @@
 #include "dataplane/backends/gloo/mail.h"
 #include "dataplane/backends/gloo/mesh.h"
 #include "dataplane/backends/gloo/point_to_point.h"
+#include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
 #include "dataplane/mutex.h"
@@ -147,7 +148,7 @@ class Engine {
   // Sends and receives, which have threads of their own.
   std::shared_ptr<PointToPoint> point_to_point_;
 
-  Mutex mutex_;
+  BiasedMutex mutex_;
   CondVar executor_wakes_;
   CondVar watchdog_wakes_;
   // The first one is running if `running_`.

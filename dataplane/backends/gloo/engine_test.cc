@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/gloo/bare_mesh.h"
+#include "dataplane/biased_mutex.h"
 #include "dataplane/culprit.h"
 #include "gtest/gtest.h"
 
@@ -161,7 +162,7 @@ class EngineTest : public ::testing::Test {
   const std::shared_ptr<Engine> engine_ =
       std::make_shared<Engine>("g", std::make_unique<FakeMesh>(network_));
   uint64_t sequence_ = 0;
-  Mutex order_;
+  BiasedMutex order_;
 };
 
 TEST_F(EngineTest, WorksCompleteInTheOrderOfStartWhoeverRunsThem) {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "dataplane/mutex.h"
+#include "dataplane/biased_mutex.h"
 #include "dataplane/tensor.h"
 
 namespace muster::dataplane::shm_internal {
@@ -36,7 +36,7 @@ absl::Status Council::Gather(void* own, void* all, size_t bytes) {
           std::chrono::duration_cast<std::chrono::milliseconds>(timeout_),
       .deadline = deadline_};
   // Nobody else has it.
-  Mutex mutex;
+  BiasedMutex mutex;
   ReleasableLock order(mutex);
   return engine_.Run(gathering, order).status;
 }

@@ -1,0 +1,83 @@
+#include "dataplane/biased_mutex.h"
+
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+namespace muster::dataplane {
+namespace {
+
+bool Membarrier(int command) {
+  return syscall(SYS_membarrier, command, 0, 0) == 0;
+}
+
+// Makes it known that this process has such fences. Asked for once, as it may
+// take a millisecond.
+bool HasFences() {
+  static const bool has_fences =
+      Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
+      Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+  return has_fences;
+}
+
+// All threads of this process pass a fence.
+void FenceThreads() {
+  if (Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
+  // A child that was forked off may have to make it known again.
+  if (Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
+      Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) {
+    return;
+  }
+  // It was there, and is forbidden now. No processor holds back a store for so
+  // long.
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+}
+
+}  // namespace
+
+void BiasedMutex::LockSlowly() {
+  // As Mutex, which leaves it alone.
+  const int error = errno;
+  bare_.Lock();
+  if (is_biased_.load(std::memory_order_relaxed)) Revoke();
+  const uintptr_t self = ThisThread();
+  streak_ = last_ == self ? std::min(streak_ + 1, kStreak) : 1;
+  last_ = self;
+  const uintptr_t home = home_.load(std::memory_order_relaxed);
+  if (streak_ == kStreak && (home == 0 || home == self) && HasFences()) Bias();
+  errno = error;
+}
+
+void BiasedMutex::Revoke() {
+  is_biased_.store(false, std::memory_order_relaxed);
+  // If the home passes it before it looks whether this is biased, it sees that
+  // it is not. Else what it said before that look is seen here.
+  FenceThreads();
+  while (is_inside_.load(std::memory_order_acquire) != 0) {
+    is_inside_.wait(1, std::memory_order_acquire);
+  }
+  streak_ = 0;
+}
+
+void BiasedMutex::Bias() {
+  streak_ = 0;
+  is_inside_.store(1, std::memory_order_relaxed);
+  is_entered_ = true;
+  home_.store(ThisThread(), std::memory_order_relaxed);
+  is_biased_.store(true, std::memory_order_relaxed);
+  bare_.Unlock();
+}
+
+void BiasedMutex::WakeRevoker() {
+  // The standard library does not wake who, to it, does not sleep yet, and he
+  // sleeps if he does not see the store before this.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  is_inside_.notify_one();
+}
+
+}  // namespace muster::dataplane

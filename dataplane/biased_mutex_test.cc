@@ -1,0 +1,180 @@
+#include "dataplane/biased_mutex.h"
+
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "dataplane/mutex.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+// Whether this thread has it without a locked instruction.
+bool IsTakenBiased(BiasedMutex& mutex) {
+  MutexLock lock(mutex);
+  return mutex.is_biased();
+}
+
+// How often in a row it takes it until it is biased; 0: it never is.
+int LockingsUntilBiased(BiasedMutex& mutex) {
+  for (int time = 1; time <= 2 * BiasedMutex::kStreak; ++time) {
+    if (IsTakenBiased(mutex)) return time;
+  }
+  return 0;
+}
+
+void RunElsewhere(const std::function<void()>& call) {
+  std::thread(call).join();
+}
+
+// Where the system has no membarrier it is a mutex as any other.
+class BiasedMutexTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const int64_t commands =
+        syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0);
+    ASSERT_GT(commands, 0);
+    ASSERT_NE(commands & MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0);
+  }
+
+  BiasedMutex mutex_;
+};
+
+TEST_F(BiasedMutexTest, IsBiasedWhenItsHomeHasHadItOftenInARow) {
+  EXPECT_EQ(LockingsUntilBiased(mutex_), BiasedMutex::kStreak);
+  EXPECT_TRUE(IsTakenBiased(mutex_));
+}
+
+TEST_F(BiasedMutexTest, AnotherThreadTakesTheBiasAway) {
+  for (int time = 0; time < 10; ++time) {
+    EXPECT_EQ(LockingsUntilBiased(mutex_), BiasedMutex::kStreak);
+    RunElsewhere([&] { EXPECT_FALSE(IsTakenBiased(mutex_)); });
+    EXPECT_FALSE(IsTakenBiased(mutex_));
+    // What counts is in a row.
+    RunElsewhere([&] { EXPECT_FALSE(IsTakenBiased(mutex_)); });
+  }
+}
+
+TEST_F(BiasedMutexTest, HasOneHome) {
+  EXPECT_GT(LockingsUntilBiased(mutex_), 0);
+  RunElsewhere([&] { EXPECT_EQ(LockingsUntilBiased(mutex_), 0); });
+  EXPECT_GT(LockingsUntilBiased(mutex_), 0);
+}
+
+TEST_F(BiasedMutexTest, WhoTakesItByTurnsDoesNotMakeItBiased) {
+  std::atomic<int> turn = 0;
+  const auto take = [&](int own) {
+    for (int time = 0; time < 2 * BiasedMutex::kStreak; ++time) {
+      while (turn != own) std::this_thread::yield();
+      EXPECT_FALSE(IsTakenBiased(mutex_));
+      turn = 1 - own;
+    }
+  };
+  std::thread other(take, 1);
+  take(0);
+  other.join();
+}
+
+// While the home is inside, with the bias or without.
+TEST_F(BiasedMutexTest, AnotherThreadWaitsForTheHome) {
+  for (const bool is_biased : {false, true}) {
+    if (is_biased) {
+      EXPECT_GT(LockingsUntilBiased(mutex_), 0);
+    }
+    std::atomic<bool> waits = false;
+    std::atomic<bool> has_it = false;
+    std::thread other;
+    {
+      MutexLock lock(mutex_);
+      EXPECT_EQ(mutex_.is_biased(), is_biased);
+      other = std::thread([&] {
+        errno = EDOM;
+        waits = true;
+        MutexLock own(mutex_);
+        EXPECT_EQ(errno, EDOM);
+        has_it = true;
+      });
+      while (!waits) std::this_thread::yield();
+      // It has every chance to take it.
+      for (int look = 0; look < 1000; ++look) {
+        std::this_thread::yield();
+        EXPECT_FALSE(has_it);
+      }
+    }
+    other.join();
+    EXPECT_TRUE(has_it);
+  }
+}
+
+// The other one waits for its being biased each time. Meanwhile he writes what
+// the home writes before it takes it: its processor holds that back, and with
+// it that the home is inside.
+TEST_F(BiasedMutexTest, OneThreadHasItThoughItIsBiasedAgainAndAgain) {
+  constexpr int kTimes = 100;
+  int64_t count = 0;  // What it guards.
+  int64_t lockings = 0;
+  std::atomic<int64_t> written = 0;
+  std::atomic<int64_t> biased = 0;  // Lockings so far, when it was.
+  std::atomic<bool> goes_on = true;
+  std::thread other([&] {
+    for (int time = 0; time < kTimes; ++time) {
+      const int64_t before = biased;
+      while (biased == before) written = time;
+      MutexLock lock(mutex_);
+      ++count;
+    }
+    goes_on = false;
+  });
+  while (goes_on) {
+    written.store(lockings, std::memory_order_relaxed);
+    MutexLock lock(mutex_);
+    ++count;
+    ++lockings;
+    if (lockings % 512 == 0 && mutex_.is_biased()) biased = lockings;
+  }
+  other.join();
+  EXPECT_EQ(count, lockings + kTimes);
+}
+
+TEST_F(BiasedMutexTest, AChildThatWasForkedOffHasItAsItsParentHadIt) {
+  EXPECT_GT(LockingsUntilBiased(mutex_), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool was_biased = IsTakenBiased(mutex_);
+    bool is_biased_elsewhere = true;
+    RunElsewhere([&] { is_biased_elsewhere = IsTakenBiased(mutex_); });
+    _exit(was_biased && !is_biased_elsewhere && !IsTakenBiased(mutex_) ? 0 : 1);
+  }
+  ASSERT_GT(child, 0);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(ReleasableLockTest, WhatIsLeftForThenIsDoneUnderTheLock) {
+  BiasedMutex mutex;
+  std::vector<int> calls;
+  const auto last = [&] { calls.push_back(1); };
+  const auto inner = [&] { calls.push_back(2); };
+  ReleasableLock lock(mutex);
+  lock.BeforeRelease(last);
+  lock.ReleaseWith(inner);
+  EXPECT_TRUE(lock.is_held());
+  lock.Release();
+  EXPECT_FALSE(lock.is_held());
+  EXPECT_EQ(calls, (std::vector<int>{1, 2}));
+  // It is free.
+  MutexLock again(mutex);
+}
+
+}  // namespace
+}  // namespace muster::dataplane
