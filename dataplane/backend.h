@@ -14,10 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "dataplane/biased_mutex.h"
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
+#include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 #include "dataplane/work.h"
 

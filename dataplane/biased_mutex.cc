@@ -9,6 +9,8 @@
 #include <chrono>
 #include <thread>
 
+#include "glog/logging.h"
+
 namespace muster::dataplane {
 namespace {
 
@@ -16,40 +18,42 @@ bool Membarrier(int command) {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
 }
 
-// Makes it known that this process has such fences. Asked for once, as it may
-// take a millisecond.
-bool HasFences() {
-  static const bool has_fences =
-      Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
-      Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+bool RegisterFences() {
+  return Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
+         Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+}
+
+std::atomic<bool>& HasFences() {
+  static std::atomic<bool> has_fences = RegisterFences();
   return has_fences;
 }
 
 // All threads of this process pass a fence.
 void FenceThreads() {
   if (Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
-  // A child that was forked off may have to make it known again.
-  if (Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) &&
-      Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) {
-    return;
-  }
   // It was there, and is forbidden now. No processor holds back a store for so
   // long.
+  HasFences() = false;
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
 }  // namespace
 
-void BiasedMutex::LockSlowly() {
+void BiasedMutex::Prepare() { HasFences(); }
+
+void BiasedMutex::LockSlowly(bool often) {
   // As Mutex, which leaves it alone.
   const int error = errno;
   bare_.Lock();
   if (is_biased_.load(std::memory_order_relaxed)) Revoke();
   const uintptr_t self = ThisThread();
-  streak_ = last_ == self ? std::min(streak_ + 1, kStreak) : 1;
+  if (last_ != self) streak_ = 0;
   last_ = self;
   const uintptr_t home = home_.load(std::memory_order_relaxed);
-  if (streak_ == kStreak && (home == 0 || home == self) && HasFences()) Bias();
+  if (often && (home == 0 || home == self)) {
+    streak_ = std::min(streak_ + 1, kStreak);
+    if (streak_ == kStreak && HasFences()) Bias();
+  }
   errno = error;
 }
 
@@ -61,7 +65,6 @@ void BiasedMutex::Revoke() {
   while (is_inside_.load(std::memory_order_acquire) != 0) {
     is_inside_.wait(1, std::memory_order_acquire);
   }
-  streak_ = 0;
 }
 
 void BiasedMutex::Bias() {
@@ -71,6 +74,10 @@ void BiasedMutex::Bias() {
   home_.store(ThisThread(), std::memory_order_relaxed);
   is_biased_.store(true, std::memory_order_relaxed);
   bare_.Unlock();
+}
+
+void BiasedMutex::LockedTwice() {
+  LOG(FATAL) << "a thread has locked a mutex that it has";
 }
 
 void BiasedMutex::WakeRevoker() {

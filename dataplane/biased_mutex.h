@@ -2,12 +2,9 @@
 #define MUSTER_DATAPLANE_BIASED_MUTEX_H_
 
 #include <atomic>
-#include <cassert>
 #include <cstdint>
-#include <optional>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "dataplane/mutex.h"
 
 namespace muster::dataplane {
@@ -25,35 +22,43 @@ namespace muster::dataplane {
 // 1965). Between the two of each belongs a fence, and the home has none:
 // the other thread has the system let every thread of the process pass one
 // (membarrier(2)), which takes from one microsecond to some tens. So it is
-// biased only when its home has taken it kStreak times in a row. Where there is
-// no membarrier it is never biased. After D. Dice, H. Huang and M. Yang,
-// "Asymmetric Dekker Synchronization" (2001), and biased locking in Java
-// machines. biased_mutex.pml is a model of it.
+// biased only when its home has taken it kStreak times in a row, by LockOften.
+// Where there is no membarrier it is never biased. After D. Dice, H. Huang and
+// M. Yang, "Asymmetric Dekker Synchronization" (2001), and biased locking in
+// Java machines. biased_mutex.pml is a model of it.
 //
-// Who comes first so often is the home for good: a thread that was about to go
-// inside, and has not run since, would not notice that it is another one.
+// The first thread that has it so often in a row is its home for good. Were
+// another one to take its place, the first might have stopped between its two
+// looks, and both would be inside.
 //
-// Unlike Mutex, it must live until Unlock has returned; and a thread that locks
-// it twice is not stopped, but in a debug build.
+// Unlike Mutex, it must live until Unlock has returned. And a thread that locks
+// it twice does not hang: the program fails if it is biased.
 class ABSL_LOCKABLE BiasedMutex {
  public:
-#if defined(__SANITIZE_THREAD__)
-  BiasedMutex() { __tsan_mutex_create(this, 0); }
-  ~BiasedMutex() { __tsan_mutex_destroy(this, 0); }
-#else
-  BiasedMutex() = default;
-#endif
+  BiasedMutex() {
+    mutex_internal::IsMade(this);
+    Prepare();
+  }
+  ~BiasedMutex() { mutex_internal::WillGo(this); }
   BiasedMutex(const BiasedMutex&) = delete;
   BiasedMutex& operator=(const BiasedMutex&) = delete;
 
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
     mutex_internal::WillLock(this);
-    if (!Enter()) LockSlowly();
+    if (!Enter()) LockSlowly(/*often=*/false);
+    mutex_internal::HasLocked(this);
+  }
+  // The same of who may be its home: not of a thread in the background, which
+  // may have it often in a row while nobody else does anything.
+  void LockOften() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+    mutex_internal::WillLock(this);
+    if (!Enter()) LockSlowly(/*often=*/true);
     mutex_internal::HasLocked(this);
   }
   void Unlock() ABSL_UNLOCK_FUNCTION() {
     mutex_internal::WillUnlock(this);
     if (is_entered_) {
+      // Before the next one may have it, who reads it.
       is_entered_ = false;
       Leave();
     } else {
@@ -62,27 +67,28 @@ class ABSL_LOCKABLE BiasedMutex {
     mutex_internal::HasUnlocked(this);
   }
 
-  // So often in a row its home must have had it to be biased: the fence costs
-  // some thousand locked instructions.
-  static constexpr int kStreak = 2000;
+  // So often in a row its home must have had it to be biased: so many locked
+  // instructions cost about as much as the fence does at the worst.
+  static constexpr int kStreak = 4000;
 
-  // Of a caller that has it: there is no other thread's way to see it.
+  // Whether its holder, who asks, has it by the bias: for tests.
   bool is_biased() const { return is_entered_; }
 
  private:
-  // No two threads have the same at a time. Who has that of one that has ended
-  // takes its place.
+  // Another one for each thread there is. A new thread may have that of one
+  // that has ended, and is the home in its place then.
   static uintptr_t ThisThread() {
     return reinterpret_cast<uintptr_t>(__builtin_thread_pointer());
   }
 
-  // Of the home. False: it is not biased.
+  // False: the caller is not its home, or it is not biased.
   bool Enter() {
     if (home_.load(std::memory_order_relaxed) != ThisThread() ||
         !is_biased_.load(std::memory_order_relaxed)) {
       return false;
     }
-    assert(!is_entered_);
+    if (is_entered_) [[unlikely]]
+      LockedTwice();
     is_inside_.store(1, std::memory_order_relaxed);
     // For the compiler; for the processor: see Revoke.
     std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -93,6 +99,7 @@ class ABSL_LOCKABLE BiasedMutex {
     Leave();
     return false;
   }
+  // Who takes the bias away may sleep until then.
   void Leave() {
     is_inside_.store(0, std::memory_order_release);
     std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -101,7 +108,10 @@ class ABSL_LOCKABLE BiasedMutex {
     }
   }
   void WakeRevoker();
-  void LockSlowly();
+  [[noreturn]] static void LockedTwice();
+  // Once in a process, as it may take a millisecond: what fences need.
+  static void Prepare();
+  void LockSlowly(bool often);
   // It is biased no more, and the home is not inside. Of who has bare_.
   void Revoke();
   // The home has bare_, and has had it often enough.
@@ -118,66 +128,24 @@ class ABSL_LOCKABLE BiasedMutex {
 
   // Taken by all others, and by the home when it is not biased.
   mutex_internal::BareMutex bare_;
-  // By holders of that: who had it last, and so often in a row.
+  // By holders of that: who had it last, and so often in a row by LockOften.
   uintptr_t last_ = 0;
   int streak_ = 0;
 };
 
-// A lock that can be let go before it ends, also by whoever has it from its
-// owner: the analysis does not follow that. What is still to be done under it
-// can be left for then.
-class ReleasableLock {
+// MutexLock by LockOften.
+class ABSL_SCOPED_LOCKABLE OftenLock {
  public:
-  explicit ReleasableLock(BiasedMutex& mutex) ABSL_NO_THREAD_SAFETY_ANALYSIS
-      : mutex_(&mutex) {
-    mutex_->Lock();
+  explicit OftenLock(BiasedMutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex)
+      : mutex_(mutex) {
+    mutex_.LockOften();
   }
-  ~ReleasableLock() { Release(); }
-  ReleasableLock(const ReleasableLock&) = delete;
-  ReleasableLock& operator=(const ReleasableLock&) = delete;
-
-  // Calls `last`, which lives until then and does not throw, before the lock is
-  // let go, unless DropLast is called. Only one at a time, of whoever has it.
-  void BeforeRelease(absl::FunctionRef<void()> last) { last_.emplace(last); }
-
-  // Calls it now, if it was not called yet.
-  void CallLast() {
-    if (!last_.has_value()) return;
-    const absl::FunctionRef<void()> last = *last_;
-    last_.reset();
-    last();
-  }
-
-  // It is not called any more: its owner does in another way what it was for.
-  // False: it was called.
-  bool DropLast() {
-    const bool dropped = last_.has_value();
-    last_.reset();
-    return dropped;
-  }
-
-  // Calls `inner`, which lets go of what is held inside this lock, before that
-  // is let go itself, and after `last`, of which the same holds; until
-  // KeepInner.
-  void ReleaseWith(absl::FunctionRef<void()> inner) { inner_.emplace(inner); }
-  void KeepInner() { inner_.reset(); }
-
-  // Only the first call counts.
-  void Release() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    if (mutex_ == nullptr) return;
-    CallLast();
-    if (inner_.has_value()) (*inner_)();
-    inner_.reset();
-    mutex_->Unlock();
-    mutex_ = nullptr;
-  }
-
-  bool is_held() const { return mutex_ != nullptr; }
+  ~OftenLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
+  OftenLock(const OftenLock&) = delete;
+  OftenLock& operator=(const OftenLock&) = delete;
 
  private:
-  BiasedMutex* mutex_;
-  std::optional<absl::FunctionRef<void()>> last_;
-  std::optional<absl::FunctionRef<void()>> inner_;
+  BiasedMutex& mutex_;
 };
 
 }  // namespace muster::dataplane

@@ -11,7 +11,13 @@
  * It is biased at the home's second locking, and whenever the home has had it
  * without that twice.
  *
- * -DBREAK=1 to 5 leaves out something that must then be found missing.
+ * There is one home, as the first one stays it: see there.
+ *
+ * -DBREAK leaves out something that must then be found missing: 1, the home's
+ * second look; 2, the fence of who takes the bias away (who only looks, then,
+ * and never sleeps); 3, that the home wakes him; 4, its fence before that; 5,
+ * that he waits for the home; 6, that the home says how it had it before it
+ * leaves, and not after.
  */
 #ifndef OTHERS
 #define OTHERS 1
@@ -29,6 +35,7 @@
 bool is_biased;
 bool is_inside;
 bool bare; /* held */
+bool is_entered;
 byte holders;
 bool sleeps; /* who takes the bias away, until the home wakes it */
 byte streak;
@@ -67,25 +74,26 @@ inline Leave() {
 
 proctype Home() {
   byte time = 0;
-  bool entered;
+  bool has_it;
   do
   :: time == HOME_TIMES -> break
   :: else ->
      time++;
-     entered = false;
+     has_it = false;
      if
      :: !is_biased
      :: is_biased ->
         held_back!true;
         if
-        :: BREAK == 1 -> entered = true
-        :: BREAK != 1 && is_biased -> entered = true
+        :: BREAK == 1 || is_biased ->
+           has_it = true;
+           is_entered = true
         :: BREAK != 1 && !is_biased -> Leave()
         fi
      fi;
      if
-     :: entered
-     :: !entered ->
+     :: has_it
+     :: !has_it ->
         /* A fence, as all that take it. */
         atomic { !bare && FENCE -> bare = true };
         streak++;
@@ -94,15 +102,23 @@ proctype Home() {
         :: else ->
            streak = 0;
            held_back!true;
-           entered = true;
+           is_entered = true;
            is_biased = true;
            atomic { FENCE -> bare = false }
         fi
      fi;
      Has();
      if
-     :: entered -> Leave()
-     :: !entered -> atomic { FENCE -> bare = false }
+     :: is_entered ->
+        if
+        :: BREAK == 6 ->
+           Leave();
+           is_entered = false
+        :: BREAK != 6 ->
+           is_entered = false;
+           Leave()
+        fi
+     :: !is_entered -> atomic { FENCE -> bare = false }
      fi
   od
 }
@@ -126,12 +142,13 @@ proctype Other() {
         :: !is_inside || BREAK == 5 -> break
         :: is_inside && BREAK != 5 ->
            /* The system looks again before it lets the thread sleep. */
-           atomic { sleeps = is_inside };
+           atomic { sleeps = is_inside && BREAK != 2 };
            !sleeps
         od
      fi;
      streak = 0;
      Has();
+     assert(!is_entered);
      bare = false
   od
 }

@@ -21,7 +21,7 @@ class BiasedMutexModelTest(ModelTest):
         self.assert_found("assertion violated", "BREAK=1")
 
     def test_no_fence_of_who_takes_the_bias_away_is_found(self):
-        self.assert_found("invalid end state", "BREAK=2")
+        self.assert_found("assertion violated", "BREAK=2")
 
     def test_leaving_without_waking_is_found(self):
         self.assert_found("invalid end state", "BREAK=3")
@@ -31,6 +31,9 @@ class BiasedMutexModelTest(ModelTest):
 
     def test_not_waiting_for_the_home_is_found(self):
         self.assert_found("assertion violated", "BREAK=5")
+
+    def test_saying_how_it_had_it_after_leaving_is_found(self):
+        self.assert_found("assertion violated", "BREAK=6")
 
 
 if __name__ == "__main__":

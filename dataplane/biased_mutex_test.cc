@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <functional>
 #include <thread>
-#include <vector>
 
 #include "dataplane/mutex.h"
+#include "dataplane/testing/blocked.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane {
@@ -20,7 +20,7 @@ namespace {
 
 // Whether this thread has it without a locked instruction.
 bool IsTakenBiased(BiasedMutex& mutex) {
-  MutexLock lock(mutex);
+  OftenLock lock(mutex);
   return mutex.is_biased();
 }
 
@@ -36,7 +36,7 @@ void RunElsewhere(const std::function<void()>& call) {
   std::thread(call).join();
 }
 
-// Where the system has no membarrier it is a mutex as any other.
+// They need membarrier: without it a BiasedMutex is never biased.
 class BiasedMutexTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -62,6 +62,27 @@ TEST_F(BiasedMutexTest, AnotherThreadTakesTheBiasAway) {
     // What counts is in a row.
     RunElsewhere([&] { EXPECT_FALSE(IsTakenBiased(mutex_)); });
   }
+}
+
+// In its place stands who does nothing else, as one that looks at a clock.
+TEST_F(BiasedMutexTest, WhoDoesNotSayThatItIsOftenIsNotTheHome) {
+  for (int time = 0; time < 2 * BiasedMutex::kStreak; ++time) {
+    MutexLock lock(mutex_);
+    EXPECT_FALSE(mutex_.is_biased());
+  }
+  RunElsewhere([&] {
+    EXPECT_EQ(LockingsUntilBiased(mutex_), BiasedMutex::kStreak);
+    // All the same to who has it by the bias.
+    MutexLock lock(mutex_);
+    EXPECT_TRUE(mutex_.is_biased());
+  });
+}
+
+TEST_F(BiasedMutexTest, ToLockItTwiceFails) {
+  EXPECT_GT(LockingsUntilBiased(mutex_), 0);
+  mutex_.Lock();
+  EXPECT_DEATH(mutex_.Lock(), "a thread has locked a mutex that it has");
+  mutex_.Unlock();
 }
 
 TEST_F(BiasedMutexTest, HasOneHome) {
@@ -90,7 +111,7 @@ TEST_F(BiasedMutexTest, AnotherThreadWaitsForTheHome) {
     if (is_biased) {
       EXPECT_GT(LockingsUntilBiased(mutex_), 0);
     }
-    std::atomic<bool> waits = false;
+    std::atomic<int64_t> id = 0;
     std::atomic<bool> has_it = false;
     std::thread other;
     {
@@ -98,17 +119,13 @@ TEST_F(BiasedMutexTest, AnotherThreadWaitsForTheHome) {
       EXPECT_EQ(mutex_.is_biased(), is_biased);
       other = std::thread([&] {
         errno = EDOM;
-        waits = true;
+        id = ThisThreadId();
         MutexLock own(mutex_);
         EXPECT_EQ(errno, EDOM);
         has_it = true;
       });
-      while (!waits) std::this_thread::yield();
-      // It has every chance to take it.
-      for (int look = 0; look < 1000; ++look) {
-        std::this_thread::yield();
-        EXPECT_FALSE(has_it);
-      }
+      Interrupt(other, id);
+      EXPECT_FALSE(has_it);
     }
     other.join();
     EXPECT_TRUE(has_it);
@@ -136,7 +153,7 @@ TEST_F(BiasedMutexTest, OneThreadHasItThoughItIsBiasedAgainAndAgain) {
   });
   while (goes_on) {
     written.store(lockings, std::memory_order_relaxed);
-    MutexLock lock(mutex_);
+    OftenLock lock(mutex_);
     ++count;
     ++lockings;
     if (lockings % 512 == 0 && mutex_.is_biased()) biased = lockings;
@@ -158,22 +175,6 @@ TEST_F(BiasedMutexTest, AChildThatWasForkedOffHasItAsItsParentHadIt) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-}
-
-TEST(ReleasableLockTest, WhatIsLeftForThenIsDoneUnderTheLock) {
-  BiasedMutex mutex;
-  std::vector<int> calls;
-  const auto last = [&] { calls.push_back(1); };
-  const auto inner = [&] { calls.push_back(2); };
-  ReleasableLock lock(mutex);
-  lock.BeforeRelease(last);
-  lock.ReleaseWith(inner);
-  EXPECT_TRUE(lock.is_held());
-  lock.Release();
-  EXPECT_FALSE(lock.is_held());
-  EXPECT_EQ(calls, (std::vector<int>{1, 2}));
-  // It is free.
-  MutexLock again(mutex);
 }
 
 }  // namespace

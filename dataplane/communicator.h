@@ -20,6 +20,7 @@
 #include "dataplane/instant.h"
 #include "dataplane/mutex.h"
 #include "dataplane/plans.h"
+#include "dataplane/releasable_lock.h"
 #include "dataplane/work.h"
 
 namespace muster::dataplane {
@@ -63,7 +64,8 @@ struct CommunicatorOptions {
 //
 // Thread-safe, but ranks must start the same collectives in the same order, so
 // callers on several threads order themselves. Sends and receives have no order
-// with those.
+// with those. Destroyed when no call is in it any more, not even about to
+// return.
 class Communicator {
  public:
   Communicator(CommunicatorOptions options, std::unique_ptr<Backend> backend);

@@ -14,22 +14,27 @@
 
 namespace muster::dataplane {
 
-// What ThreadSanitizer is told, which looks at the order of locks then.
 namespace mutex_internal {
+
+// What ThreadSanitizer is told, which looks at the order of locks then.
 #if defined(__SANITIZE_THREAD__)
+inline void IsMade(void* mutex) { __tsan_mutex_create(mutex, 0); }
+inline void WillGo(void* mutex) { __tsan_mutex_destroy(mutex, 0); }
 inline void WillLock(void* mutex) { __tsan_mutex_pre_lock(mutex, 0); }
 inline void HasLocked(void* mutex) { __tsan_mutex_post_lock(mutex, 0, 0); }
 inline void WillUnlock(void* mutex) { __tsan_mutex_pre_unlock(mutex, 0); }
 inline void HasUnlocked(void* mutex) { __tsan_mutex_post_unlock(mutex, 0); }
 #else
+inline void IsMade(void*) {}
+inline void WillGo(void*) {}
 inline void WillLock(void*) {}
 inline void HasLocked(void*) {}
 inline void WillUnlock(void*) {}
 inline void HasUnlocked(void*) {}
 #endif
 
-// The mutex of U. Drepper, "Futexes Are Tricky" (2011), of which nobody is told
-// anything.
+// The mutex of U. Drepper, "Futexes Are Tricky" (2011). ThreadSanitizer is not
+// told of it: whoever has it as a part does that.
 class BareMutex {
  public:
   void Lock() {
@@ -72,12 +77,8 @@ class BareMutex {
 // which then reports everything that it guards as a race.
 class ABSL_LOCKABLE Mutex {
  public:
-#if defined(__SANITIZE_THREAD__)
-  Mutex() { __tsan_mutex_create(this, 0); }
-  ~Mutex() { __tsan_mutex_destroy(this, 0); }
-#else
-  Mutex() = default;
-#endif
+  Mutex() { mutex_internal::IsMade(this); }
+  ~Mutex() { mutex_internal::WillGo(this); }
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 

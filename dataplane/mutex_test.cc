@@ -1,38 +1,18 @@
 #include "dataplane/mutex.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
-#include <fstream>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "dataplane/instant.h"
+#include "dataplane/testing/blocked.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane {
 namespace {
-
-// Its state, as the third word of its file says: 'S' is one that waits in the
-// system.
-char StateOf(int64_t thread) {
-  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  const size_t end = text.rfind(')');
-  return end + 2 < text.size() ? text[end + 2] : '?';
-}
-
-// Until it waits for what it was about to wait for.
-void AwaitBlocked(const std::atomic<int64_t>& thread) {
-  while (thread == 0 || StateOf(thread) != 'S') std::this_thread::yield();
-}
 
 TEST(MutexTest, OneThreadHasIt) {
   constexpr int kThreads = 4;
@@ -62,12 +42,12 @@ TEST(MutexTest, AllWhoSleepGetIt) {
   for (std::atomic<int64_t>& id : ids) {
     threads.emplace_back([&] {
       errno = EDOM;
-      id = syscall(SYS_gettid);
+      id = ThisThreadId();
       { MutexLock lock(mutex); }
       EXPECT_EQ(errno, EDOM);
     });
   }
-  for (const std::atomic<int64_t>& id : ids) AwaitBlocked(id);
+  for (int i = 0; i < 2; ++i) Interrupt(threads[i], ids[i]);
   mutex.Unlock();
   for (std::thread& thread : threads) thread.join();
 }
@@ -78,7 +58,7 @@ TEST(CondVarTest, WhoWaitsLetsTheMutexGoAndIsWoken) {
   bool is_set = false;
   std::atomic<int64_t> id = 0;
   std::thread waits([&] {
-    id = syscall(SYS_gettid);
+    id = ThisThreadId();
     MutexLock lock(mutex);
     while (!is_set) changed.Wait(mutex);
   });
@@ -103,7 +83,7 @@ TEST(CondVarTest, AWaitEndsAtItsDeadline) {
     EXPECT_GE(Clock::now(), deadline);
     // It has it again.
     other = std::thread([&] {
-      id = syscall(SYS_gettid);
+      id = ThisThreadId();
       MutexLock own(mutex);
     });
     AwaitBlocked(id);

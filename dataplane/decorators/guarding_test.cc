@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "dataplane/biased_mutex.h"
-#include "dataplane/mutex.h"
+#include "dataplane/releasable_lock.h"
 #include "dataplane/testing/fake_backend.h"
 #include "gtest/gtest.h"
 
@@ -71,8 +71,6 @@ TEST(GuardingTest, WhatABackendDoesWrongFailsTheCollective) {
               absl::InternalError("broadcast #3 on group \"tp0\": backend "
                                   "\"fake\": Run threw: no time"));
   }
-  // Nobody has to let go of it.
-  { MutexLock again(mutex); }
   guarding.Refused(Of(CollectiveKind::kBarrier), absl::OkStatus());
   guarding.Abort(absl::AbortedError("enough"));
 }

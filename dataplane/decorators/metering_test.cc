@@ -11,6 +11,7 @@
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
+#include "dataplane/releasable_lock.h"
 #include "dataplane/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -23,6 +23,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "dataplane/mutex.h"
 
 namespace muster::dataplane {
 namespace {
@@ -351,7 +352,7 @@ FlightRecorder::Entry* FlightRecorder::Find(int64_t record) {
 int64_t FlightRecorder::Add(GroupRecord& group, const Collective& collective,
                             Memo* memo) {
   if (capacity_ == 0) return -1;
-  MutexLock lock(mutex_);
+  OftenLock lock(mutex_);
   Outline& outline = OutlineOf(group, collective, memo);
   const int64_t record = next_record_;
   const bool runs = outline.point_to_point || group.running.empty();
@@ -370,7 +371,7 @@ void FlightRecorder::AddCompleted(GroupRecord& group,
                                   const Collective& collective, Instant at,
                                   Memo* memo) {
   if (capacity_ == 0) return;
-  MutexLock lock(mutex_);
+  OftenLock lock(mutex_);
   Outline& outline = OutlineOf(group, collective, memo);
   const int64_t now_ns = WallClockNs(at);
   const int64_t created_ns = now_ns - (at - collective.started).count();

@@ -18,7 +18,6 @@
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
-#include "dataplane/mutex.h"
 
 namespace muster::dataplane {
 

@@ -19,6 +19,7 @@
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
 #include "dataplane/mutex.h"
+#include "dataplane/releasable_lock.h"
 #include "dataplane/work.h"
 
 namespace muster::dataplane::gloo_internal {

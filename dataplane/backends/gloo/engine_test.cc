@@ -20,6 +20,8 @@
 #include "dataplane/backends/gloo/bare_mesh.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/culprit.h"
+#include "dataplane/mutex.h"
+#include "dataplane/releasable_lock.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::gloo_internal {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dataplane/biased_mutex.h"
+#include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 
 namespace muster::dataplane::shm_internal {

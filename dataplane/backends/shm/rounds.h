@@ -21,8 +21,8 @@
 #include "dataplane/backends/shm/board.h"
 #include "dataplane/backends/shm/regions.h"
 #include "dataplane/backends/shm/ring_writer.h"
-#include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
+#include "dataplane/releasable_lock.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::shm_internal {

@@ -1,0 +1,71 @@
+#ifndef MUSTER_DATAPLANE_RELEASABLE_LOCK_H_
+#define MUSTER_DATAPLANE_RELEASABLE_LOCK_H_
+
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "dataplane/biased_mutex.h"
+
+namespace muster::dataplane {
+
+// A lock that can be let go before it ends, also by whoever has it from its
+// owner: the analysis does not follow that. What is still to be done under it
+// can be left for then. Its owner is somebody who may be the mutex's home.
+class ReleasableLock {
+ public:
+  explicit ReleasableLock(BiasedMutex& mutex) ABSL_NO_THREAD_SAFETY_ANALYSIS
+      : mutex_(&mutex) {
+    mutex_->LockOften();
+  }
+  ~ReleasableLock() { Release(); }
+  ReleasableLock(const ReleasableLock&) = delete;
+  ReleasableLock& operator=(const ReleasableLock&) = delete;
+
+  // Calls `last`, which lives until then and does not throw, before the lock is
+  // let go, unless DropLast is called. Only one at a time, of whoever has it.
+  void BeforeRelease(absl::FunctionRef<void()> last) { last_.emplace(last); }
+
+  // Calls it now, if it was not called yet.
+  void CallLast() {
+    if (!last_.has_value()) return;
+    const absl::FunctionRef<void()> last = *last_;
+    last_.reset();
+    last();
+  }
+
+  // It is not called any more: its owner does in another way what it was for.
+  // False: it was called.
+  bool DropLast() {
+    const bool dropped = last_.has_value();
+    last_.reset();
+    return dropped;
+  }
+
+  // Calls `inner`, which lets go of what is held inside this lock, before that
+  // is let go itself, and after `last`, of which the same holds; until
+  // KeepInner.
+  void ReleaseWith(absl::FunctionRef<void()> inner) { inner_.emplace(inner); }
+  void KeepInner() { inner_.reset(); }
+
+  // Only the first call counts.
+  void Release() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (mutex_ == nullptr) return;
+    CallLast();
+    if (inner_.has_value()) (*inner_)();
+    inner_.reset();
+    mutex_->Unlock();
+    mutex_ = nullptr;
+  }
+
+  bool is_held() const { return mutex_ != nullptr; }
+
+ private:
+  BiasedMutex* mutex_;
+  std::optional<absl::FunctionRef<void()>> last_;
+  std::optional<absl::FunctionRef<void()>> inner_;
+};
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_RELEASABLE_LOCK_H_
