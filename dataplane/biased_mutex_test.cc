@@ -18,6 +18,9 @@
 namespace muster::dataplane {
 namespace {
 
+using testing::Interrupt;
+using testing::ThisThreadId;
+
 // Whether this thread has it without a locked instruction.
 bool IsTakenBiased(BiasedMutex& mutex) {
   OftenLock lock(mutex);
@@ -37,7 +40,7 @@ void RunElsewhere(const std::function<void()>& call) {
 }
 
 // They need membarrier: without it a BiasedMutex is never biased.
-class BiasedMutexTest : public testing::Test {
+class BiasedMutexTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const int64_t commands =

@@ -14,6 +14,10 @@
 namespace muster::dataplane {
 namespace {
 
+using testing::AwaitBlocked;
+using testing::Interrupt;
+using testing::ThisThreadId;
+
 TEST(MutexTest, OneThreadHasIt) {
   constexpr int kThreads = 4;
   constexpr int kTimes = 20000;

@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-namespace muster::dataplane {
+namespace muster::dataplane::testing {
 
 // What another thread waits for one by.
 inline int64_t ThisThreadId() { return syscall(SYS_gettid); }
@@ -48,6 +48,6 @@ inline void Interrupt(std::thread& thread, const std::atomic<int64_t>& id) {
   AwaitBlocked(id);
 }
 
-}  // namespace muster::dataplane
+}  // namespace muster::dataplane::testing
 
 #endif  // MUSTER_DATAPLANE_TESTING_BLOCKED_H_

@@ -364,6 +364,21 @@ TEST_P(BackendConformance, TheOwnPartMayBeInItsPlace) {
                                      {static_cast<int64_t>(count)})},
                    .outputs = {Tensor(flat)}});
       EXPECT_TRUE(flat == all) << count;
+
+      std::vector<std::vector<int32_t>> give;
+      std::vector<std::vector<int32_t>> received;
+      for (int peer = 0; peer < world_size(); ++peer) {
+        give.push_back(Parcel<int32_t>(world_size(), rank, peer, count));
+        received.push_back(Parcel<int32_t>(world_size(), peer, rank, count));
+      }
+      auto taken = Blank<int32_t>(counts);
+      taken[rank] = give[rank];
+      Collective all_to_all = {.kind = CollectiveKind::kAllToAll,
+                               .inputs = TensorsOf(give),
+                               .outputs = TensorsOf(taken)};
+      all_to_all.inputs[rank] = all_to_all.outputs[rank];
+      MustSucceed(communicator, all_to_all);
+      EXPECT_TRUE(taken == received) << count;
     });
   }
 }

@@ -473,6 +473,18 @@ TEST_F(EngineTest, WhatEndsAtOnceKeepsTheOrder) {
   EXPECT_TRUE(StartBarrier()->Wait().ok());
 }
 
+// Who runs collectives so often has the engine's lock by the bias.
+TEST_F(EngineTest, AnotherThreadEndsWhatIsRunAgainAndAgain) {
+  engine_->SetShortcut(std::make_unique<QuickShortcut>(absl::OkStatus()));
+  for (int i = 0; i < 2 * BiasedMutex::kStreak; ++i) {
+    ASSERT_TRUE(RunBarrier().ok());
+  }
+  const absl::Status cause = absl::AbortedError("enough");
+  std::thread([&] { engine_->Abort(cause); }).join();
+  EXPECT_EQ(RunBarrier(), cause);
+  EXPECT_EQ(StartBarrier()->Wait(), cause);
+}
+
 TEST_F(EngineTest, WhatFailsAtOnceLetsTheOrderGo) {
   engine_->SetShortcut(
       std::make_unique<QuickShortcut>(absl::DataLossError("lost")));
