@@ -11,7 +11,7 @@
  * It is biased at the home's second locking, and whenever the home has had it
  * without that twice.
  *
- * There is one home, as the first one stays it: see there.
+ * There is one home: in biased_mutex.h the first one stays it.
  *
  * -DBREAK leaves out something that must then be found missing: 1, the home's
  * second look; 2, the fence of who takes the bias away (who only looks, then,

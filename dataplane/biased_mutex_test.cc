@@ -1,14 +1,19 @@
 #include "dataplane/biased_mutex.h"
 
+#include <linux/filter.h>
 #include <linux/membarrier.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -43,6 +48,26 @@ void LockAgain(BiasedMutex& mutex) ABSL_NO_THREAD_SAFETY_ANALYSIS {
 
 void RunElsewhere(const std::function<void()>& call) {
   std::thread(call).join();
+}
+
+// What `call` returns in a child that is forked off.
+bool HoldsInChild(const std::function<bool()>& call) {
+  const pid_t child = fork();
+  if (child == 0) _exit(call() ? 0 : 1);
+  int status = -1;
+  return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+// Of this thread and those that it starts, for good. False: it cannot be.
+bool ForbidMembarrier() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program = {std::size(filter), filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 // They need membarrier: without it a BiasedMutex is never biased.
@@ -173,17 +198,22 @@ TEST_F(BiasedMutexTest, OneThreadHasItThoughItIsBiasedAgainAndAgain) {
 
 TEST_F(BiasedMutexTest, AChildThatWasForkedOffHasItAsItsParentHadIt) {
   EXPECT_GT(LockingsUntilBiased(mutex_), 0);
-  const pid_t child = fork();
-  if (child == 0) {
+  EXPECT_TRUE(HoldsInChild([&] {
     const bool was_biased = IsTakenBiased(mutex_);
     bool is_biased_elsewhere = true;
     RunElsewhere([&] { is_biased_elsewhere = IsTakenBiased(mutex_); });
-    _exit(was_biased && !is_biased_elsewhere && !IsTakenBiased(mutex_) ? 0 : 1);
-  }
-  ASSERT_GT(child, 0);
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+    return was_biased && !is_biased_elsewhere && !IsTakenBiased(mutex_);
+  }));
+}
+
+TEST_F(BiasedMutexTest, IsBiasedNoMoreOnceTheSystemForbidsTheFence) {
+  EXPECT_GT(LockingsUntilBiased(mutex_), 0);
+  EXPECT_TRUE(HoldsInChild([&] {
+    if (!ForbidMembarrier() || !IsTakenBiased(mutex_)) return false;
+    bool is_biased_elsewhere = true;
+    RunElsewhere([&] { is_biased_elsewhere = IsTakenBiased(mutex_); });
+    return !is_biased_elsewhere && LockingsUntilBiased(mutex_) == 0;
+  }));
 }
 
 }  // namespace
