@@ -99,26 +99,21 @@ class CollectiveSeries final : public Metrics::Series {
 
   void Finished(size_t bytes, std::chrono::nanoseconds elapsed,
                 absl::StatusCode code) override {
-    if (code != absl::StatusCode::kOk) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ++failed_[code];
-      return;
-    }
+    if (code != absl::StatusCode::kOk) return CountFailed(code);
     size_t bucket = 0;
     while (bucket < kDurationBounds.size() &&
            elapsed.count() > kDurationBounds[bucket]) {
       ++bucket;
     }
     const auto nanoseconds = static_cast<uint64_t>(elapsed.count());
-    if (Counts* const own = FindOwn(); own != nullptr) {
-      Add(own->buckets[bucket], 1);
-      Add(own->nanoseconds, nanoseconds);
-      Add(own->bytes, bytes);
+    for (Owned& each : owned_) {
+      if (each.owner.load(std::memory_order_relaxed) != ThisThread()) continue;
+      Add(each.counts.buckets[bucket], 1);
+      Add(each.counts.nanoseconds, nanoseconds);
+      Add(each.counts.bytes, bytes);
       return;
     }
-    together_.buckets[bucket].fetch_add(1, std::memory_order_relaxed);
-    together_.nanoseconds.fetch_add(nanoseconds, std::memory_order_relaxed);
-    together_.bytes.fetch_add(bytes, std::memory_order_relaxed);
+    CountNotOwned(bucket, nanoseconds, bytes);
   }
 
   // What there is of it.
@@ -166,20 +161,35 @@ class CollectiveSeries final : public Metrics::Series {
     Counts counts;
   };
 
-  // Those that this thread has for ever; null: others came first. A thread is
-  // known by where its own variables are, which only one that begins after its
-  // end, and sees what it did, can have as well.
-  Counts* FindOwn() {
-    static thread_local constinit char self = 0;
+  // A thread is known by where its own variables are (see BiasedMutex), which
+  // only one that begins after its end, and sees what it did, can have as well.
+  static const void* ThisThread() { return __builtin_thread_pointer(); }
+
+  // Apart, for the sake of what is mostly counted: a function that calls others
+  // saves registers for that.
+  [[gnu::noinline]] void CountFailed(absl::StatusCode code) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++failed_[code];
+  }
+  // Of a thread that has none: it gets the first free ones, for good; if there
+  // are none, it counts with the others.
+  [[gnu::noinline]] void CountNotOwned(size_t bucket, uint64_t nanoseconds,
+                                       size_t bytes) {
+    Counts* counts = &together_;
     for (Owned& each : owned_) {
       const void* owner = each.owner.load(std::memory_order_relaxed);
-      if (owner == nullptr && each.owner.compare_exchange_strong(
-                                  owner, &self, std::memory_order_relaxed)) {
-        return &each.counts;
+      // (An exchange takes the line away from its owner also if it fails.)
+      if (owner != nullptr ||
+          !each.owner.compare_exchange_strong(owner, ThisThread(),
+                                              std::memory_order_relaxed)) {
+        continue;
       }
-      if (owner == &self) return &each.counts;
+      counts = &each.counts;
+      break;
     }
-    return nullptr;
+    counts->buckets[bucket].fetch_add(1, std::memory_order_relaxed);
+    counts->nanoseconds.fetch_add(nanoseconds, std::memory_order_relaxed);
+    counts->bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
 
   // Of one that nobody else adds to.
