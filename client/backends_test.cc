@@ -5,11 +5,13 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/distributed.h"
@@ -114,6 +116,60 @@ TEST(BackendsTest, WhatABackendNeverCompletesFailsSoonAfterItsTimeout) {
   // It is the end of the group.
   EXPECT_EQ(Problem([] { Barrier(); }), error);
   DestroyProcessGroup();
+}
+
+// A backend that does something while it starts what is complete then.
+class NestingBackend : public StuckBackend {
+ public:
+  explicit NestingBackend(const std::function<void()>& within)
+      : within_(within) {}
+
+  absl::string_view name() const override { return "nesting"; }
+  std::shared_ptr<dataplane::Work> Start(
+      const dataplane::Collective& collective) override {
+    if (within_ != nullptr) within_();
+    auto work =
+        std::make_shared<dataplane::PromisedWork>(collective.Describe());
+    work->Complete(absl::OkStatus());
+    return work;
+  }
+
+ private:
+  const std::function<void()>& within_;
+};
+
+TEST(BackendsTest, ACallWithinACallLeavesItItsGroup) {
+  std::function<void()> within;
+  RegisterBackend("nesting", {dataplane::DeviceType::kCpu},
+                  [&](const dataplane::BackendOptions&) {
+                    return std::make_unique<NestingBackend>(within);
+                  });
+  const ReservedPort port;
+  InitProcessGroup(
+      {.backend = "nesting",
+       .init_method = "tcp://127.0.0.1:" + std::to_string(port.port()) +
+                      "?rank=0&world_size=1"});
+  const std::weak_ptr<ProcessGroup> group = WorldGroup();
+  std::thread ends;
+  int calls = 0;
+  within = [&] {
+    ++calls;
+    EXPECT_EQ(GetRank(), 0);
+    EXPECT_EQ(WorldGroup(), group.lock());
+    ends = std::thread([] { DestroyProcessGroup(); });
+    while (IsInitialized()) std::this_thread::yield();
+    const int64_t keepers = group.use_count();
+    EXPECT_THAT(Problem([] { GetRank(); }),
+                HasSubstr("has not been initialized"));
+    // The call that this one is in, too.
+    EXPECT_EQ(group.use_count(), keepers);
+  };
+  Barrier();
+  EXPECT_EQ(calls, 1);
+  ends.join();
+  EXPECT_THAT(Problem([] { GetRank(); }),
+              HasSubstr("has not been initialized"));
+  EXPECT_EQ(group.use_count(), 0);
 }
 
 TEST(BackendsTest, WhoKeepsTheDefaultGroupFromFormingIsNamed) {

@@ -106,8 +106,10 @@ std::shared_ptr<World> TheWorld() {
 // until the thread next uses the default group, or ends.
 struct Found {
   uint64_t version = 0;
-  // Null while a call has it.
   std::shared_ptr<ProcessGroup> group;
+  // A call of this thread works with it: it stays as it is until that ends, and
+  // calls within that one find the group for themselves.
+  bool is_used = false;
 };
 
 // The calling thread's. Null when what it had is destroyed: what its other
@@ -142,42 +144,60 @@ thread_local constinit bool FoundByThread::is_over_ = false;
 class Target {
  public:
   // Null: the default group. Another one the caller has until then.
-  explicit Target(const std::shared_ptr<ProcessGroup>& group)
+  [[gnu::always_inline]] explicit Target(
+      const std::shared_ptr<ProcessGroup>& group)
       : group_(group.get()) {
     if (group_ != nullptr) return;
     // Before the group: what is found then is not older.
-    version_ = TheDefault().version.load(std::memory_order_acquire);
+    const uint64_t version =
+        TheDefault().version.load(std::memory_order_acquire);
     found_ = FoundByThread::Get();
-    if (found_ != nullptr) own_ = std::move(found_->group);
-    if (own_ == nullptr || found_->version != version_) {
-      own_ = TheWorld()->group();
+    if (found_ != nullptr && !found_->is_used && found_->group != nullptr &&
+        found_->version == version) {
+      found_->is_used = true;
+      group_ = found_->group.get();
+    } else {
+      FindAnew(version);
     }
-    group_ = own_.get();
   }
   ~Target() {
-    // A call within this one may have left what it has found.
-    if (found_ == nullptr || found_->group != nullptr) return;
-    found_->version = version_;
-    found_->group = std::move(own_);
+    if (found_ != nullptr) found_->is_used = false;
   }
   Target(const Target&) = delete;
   Target& operator=(const Target&) = delete;
 
   ProcessGroup* operator->() const { return group_; }
   // Of the default group.
-  const std::shared_ptr<ProcessGroup>& shared() const { return own_; }
+  const std::shared_ptr<ProcessGroup>& shared() const {
+    return found_ != nullptr ? found_->group : own_;
+  }
 
   // Whatever the calling thread has found is let go.
   static void Forget() {
     Found* const found = FoundByThread::Get();
-    if (found != nullptr) found->group = nullptr;
+    if (found != nullptr && !found->is_used) found->group = nullptr;
   }
 
  private:
+  [[gnu::noinline]] void FindAnew(uint64_t version) {
+    if (found_ != nullptr && found_->is_used) found_ = nullptr;
+    std::shared_ptr<ProcessGroup>& place =
+        found_ != nullptr ? found_->group : own_;
+    // Also if there is no other one.
+    place = nullptr;
+    place = TheWorld()->group();
+    group_ = place.get();
+    if (found_ == nullptr) return;
+    found_->version = version;
+    found_->is_used = true;
+  }
+
   ProcessGroup* group_;
-  std::shared_ptr<ProcessGroup> own_;
-  uint64_t version_ = 0;
+  // What keeps the default group: what the thread has found; or, if a call has
+  // that already, or there is none any more, `own_`. Neither keeps a group that
+  // the caller gave.
   Found* found_ = nullptr;
+  std::shared_ptr<ProcessGroup> own_;
 };
 
 std::shared_ptr<ProcessGroup> Resolve(
