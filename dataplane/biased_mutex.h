@@ -133,20 +133,8 @@ class ABSL_LOCKABLE BiasedMutex {
   int streak_ = 0;
 };
 
-// MutexLock by LockOften.
-class ABSL_SCOPED_LOCKABLE OftenLock {
- public:
-  explicit OftenLock(BiasedMutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex)
-      : mutex_(mutex) {
-    mutex_.LockOften();
-  }
-  ~OftenLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
-  OftenLock(const OftenLock&) = delete;
-  OftenLock& operator=(const OftenLock&) = delete;
-
- private:
-  BiasedMutex& mutex_;
-};
+// By LockOften.
+using OftenLock = MutexLock<BiasedMutex, &BiasedMutex::LockOften>;
 
 }  // namespace muster::dataplane
 

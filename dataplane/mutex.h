@@ -98,13 +98,13 @@ class ABSL_LOCKABLE Mutex {
   mutex_internal::BareMutex bare_;
 };
 
-// `AnyMutex`: Mutex, or BiasedMutex.
-template <typename AnyMutex>
+// `AnyMutex`: Mutex, or BiasedMutex. `kLock`: how it is locked.
+template <typename AnyMutex, void (AnyMutex::*kLock)() = &AnyMutex::Lock>
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
   explicit MutexLock(AnyMutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex)
       : mutex_(mutex) {
-    mutex_.Lock();
+    (mutex_.*kLock)();
   }
   ~MutexLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
   MutexLock(const MutexLock&) = delete;
