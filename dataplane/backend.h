@@ -1,6 +1,7 @@
 #ifndef MUSTER_DATAPLANE_BACKEND_H_
 #define MUSTER_DATAPLANE_BACKEND_H_
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -189,11 +190,17 @@ class Backend {
   // kInvalidArgument: a tensor of this rank is where it has no memory any more.
   virtual absl::Status Supports(const Collective& collective) const = 0;
 
-  // Whether what Supports says depends on where the tensors are; it may from
-  // some moment on, as when memory was freed. If not, a collective that it has
-  // taken once it takes again. Quick: called with the order of collectives
-  // held, in the way of each. Who does not know says yes.
-  virtual bool looks_where_tensors_are() const { return true; }
+  // Whether what Supports says of collectives like `collective`, which it has
+  // taken, depends on where the tensors are: a flag that lives as long as this
+  // backend, and is looked at (acquire) in the way of each of them. While it is
+  // false, one like it is taken again without being asked about. It may change
+  // at any time, as when memory was freed (release). Called with the order of
+  // collectives held: quick, and calls nothing back. Who does not know says
+  // yes.
+  virtual const std::atomic<bool>& looks_where_tensors_are(
+      const Collective& collective) const {
+    return kLooks;
+  }
 
   // Up to how many bytes of accumulators (see reduction.h) an element's
   // operands are combined in an order that depends neither on the size of the
@@ -271,6 +278,11 @@ class Backend {
   // help, closes the connections, and makes every later Start fail with the
   // first `cause` given. Does not block; may be called from a Work's callback.
   virtual void Abort(absl::Status cause) = 0;
+
+ protected:
+  // Always true, and always false.
+  static constexpr std::atomic<bool> kLooks{true};
+  static constexpr std::atomic<bool> kLooksNever{false};
 };
 
 // Base of a backend that does something around another one. A decorator
@@ -287,8 +299,9 @@ class BackendDecorator : public Backend {
   absl::Status Supports(const Collective& collective) const override {
     return inner_->Supports(collective);
   }
-  bool looks_where_tensors_are() const override {
-    return inner_->looks_where_tensors_are();
+  const std::atomic<bool>& looks_where_tensors_are(
+      const Collective& collective) const override {
+    return inner_->looks_where_tensors_are(collective);
   }
   size_t fusable_bytes() const override { return inner_->fusable_bytes(); }
   std::shared_ptr<Work> Start(const Collective& collective) override {

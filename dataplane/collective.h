@@ -1,6 +1,7 @@
 #ifndef MUSTER_DATAPLANE_COLLECTIVE_H_
 #define MUSTER_DATAPLANE_COLLECTIVE_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -150,6 +151,8 @@ struct Plan {
   // as anybody has looked since they are there; and it has not ended.
   bool is_valid = true;
   bool is_running = false;
+  // The backend's, which is there while one may run.
+  const std::atomic<bool>* looks_where_tensors_are = nullptr;
 
   // Of the one that runs, without a lock. Collective::bytes().
   size_t bytes = 0;

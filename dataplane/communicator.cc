@@ -136,19 +136,18 @@ inline Collective* Communicator::FindPlanned(const CollectiveView& view) {
   if (!poison_.ok()) return nullptr;
   Collective* const planned = plans_.Find(view);
   if (planned == nullptr) return nullptr;
-  if (planned->plan->is_valid && !backend_->looks_where_tensors_are()) {
-    return planned;
-  }
-  return IsGood(*planned) ? planned : nullptr;
+  const bool looks =
+      planned->plan->looks_where_tensors_are->load(std::memory_order_acquire);
+  if (planned->plan->is_valid && !looks) return planned;
+  return IsGood(*planned, looks) ? planned : nullptr;
 }
 
-bool Communicator::IsGood(const Collective& planned) {
+bool Communicator::IsGood(const Collective& planned, bool looks) {
   bool& is_valid = planned.plan->is_valid;
   if (!is_valid) {
     is_valid = Validate(planned, options_.rank, options_.world_size).ok();
   }
-  return is_valid && (!backend_->looks_where_tensors_are() ||
-                      backend_->Supports(planned).ok());
+  return is_valid && (!looks || backend_->Supports(planned).ok());
 }
 
 inline absl::Status Communicator::RunEntered(const Collective& collective,
@@ -357,8 +356,10 @@ absl::Status Communicator::Run(Collective& collective) {
 
 void Communicator::Note(const Collective& collective) {
   MutexLock lock(mutex_);
+  // The backend may be gone.
+  if (ends_) return;
   try {
-    plans_.Note(collective);
+    plans_.Note(collective, backend_->looks_where_tensors_are(collective));
   } catch (const std::bad_alloc&) {
     // Then it has no plan.
   }

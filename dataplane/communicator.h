@@ -157,18 +157,20 @@ class Communicator {
   inline void Number(Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null: there is none that may run.
-  inline Collective* FindPlanned(const CollectiveView& view)
+  [[gnu::always_inline]] inline Collective* FindPlanned(
+      const CollectiveView& view) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether it may run with its tensors where they are now. `looks`: the
+  // backend is asked, too.
+  bool IsGood(const Collective& planned, bool looks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether it may run with its tensors where they are now.
-  bool IsGood(const Collective& planned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The rest of Run, where there is no plan.
   absl::Status RunUnplanned(const CollectiveView& view, Instant& began);
   // It has succeeded without a plan.
   void Note(const Collective& collective);
   // Has the backend run what has entered and is waited for.
-  inline absl::Status RunEntered(const Collective& collective,
-                                 ReleasableLock& order)
-      ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  [[gnu::always_inline]] inline absl::Status RunEntered(
+      const Collective& collective,
+      ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // The end of what it has run, in a handler: it has thrown.
   void Threw(const Collective& collective, uint64_t sequence,
              ReleasableLock& order) ABSL_NO_THREAD_SAFETY_ANALYSIS;

@@ -1,5 +1,6 @@
 #include "dataplane/communicator.h"
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -418,6 +419,34 @@ TEST_F(CommunicatorTest, ShutdownEndsWhoRunsAndWaitsForHim) {
   EXPECT_EQ(communicator_.last_run(DeviceType::kCpu).backend, "");
   EXPECT_EQ(communicator_.fusable_bytes(), 0u);
   communicator_.Shutdown();
+}
+
+// What ended well is noted for the next time, which may not come.
+TEST(CommunicatorLifeTest, ItMayEndWhenWhatRanIsNoted) {
+  for (int i = 0; i < 300; ++i) {
+    Communicator communicator({.group_name = "g", .rank = 0, .world_size = 2},
+                              std::make_unique<FakeBackend>());
+    std::atomic<bool> runs{false};
+    std::thread caller([&] {
+      std::vector<float> values(1000);
+      // Each another one.
+      for (size_t size = 1; size <= values.size(); ++size) {
+        const Tensor tensor(values.data(), {static_cast<int64_t>(size)});
+        Instant began;
+        if (!communicator
+                 .Run({.kind = CollectiveKind::kAllReduce,
+                       .tensors = {&tensor, 1}},
+                      began)
+                 .ok()) {
+          return;
+        }
+        runs.store(true);
+      }
+    });
+    while (!runs.load()) std::this_thread::yield();
+    communicator.Shutdown();
+    caller.join();
+  }
 }
 
 TEST(CommunicatorLifeTest, DestructionCancelsWhatRuns) {

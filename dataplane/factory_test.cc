@@ -208,9 +208,14 @@ TEST(FactoryTest, CpuTensorsAreMadeOneAsFarAsTheirBackendWants) {
   ASSERT_TRUE(alone.ok() && beside.ok());
   EXPECT_GT((*alone)->fusable_bytes(), 0U);
   EXPECT_EQ((*beside)->fusable_bytes(), (*alone)->fusable_bytes());
-  // And one of two that looks where tensors are is enough.
-  EXPECT_FALSE((*alone)->looks_where_tensors_are());
-  EXPECT_TRUE((*beside)->looks_where_tensors_are());
+}
+
+TEST(FactoryTest, WhereTensorsAreOnlyTheirOwnBackendLooks) {
+  ASSERT_TRUE(RegisterBackend("looks", {DeviceType::kCuda}, Make).ok());
+  const auto both = CreateBackend("cuda:looks,cpu:gloo", {.world_size = 1});
+  ASSERT_TRUE(both.ok());
+  EXPECT_FALSE((*both)->looks_where_tensors_are(AllReduceOn(DeviceType::kCpu)));
+  EXPECT_TRUE((*both)->looks_where_tensors_are(AllReduceOn(DeviceType::kCuda)));
 }
 
 TEST(FactoryTest, TheLastRunIsThatOfTheDevicesOwnBackend) {
@@ -279,7 +284,7 @@ TEST(FactoryTest, LibrariesThatAreNoBackends) {
   EXPECT_TRUE(absl::IsFailedPrecondition(other));
   EXPECT_THAT(std::string(other.message()),
               AllOf(HasSubstr("was built for interface 1000 (Abseil "),
-                    HasSubstr("this program for interface 6 (Abseil ")));
+                    HasSubstr("this program for interface 7 (Abseil ")));
   const absl::Status taken = load(kPlugins + std::string("taken_name.so"));
   EXPECT_TRUE(absl::IsAlreadyExists(taken));
   EXPECT_THAT(std::string(taken.message()),

@@ -1,6 +1,6 @@
 #include "dataplane/per_device.h"
 
-#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -94,10 +94,9 @@ absl::Status PerDevice::Supports(const Collective& collective) const {
                    " in \"", name_, "\""));
 }
 
-bool PerDevice::looks_where_tensors_are() const {
-  return std::ranges::any_of(backends_, [](const auto& of_device) {
-    return of_device.second->looks_where_tensors_are();
-  });
+const std::atomic<bool>& PerDevice::looks_where_tensors_are(
+    const Collective& collective) const {
+  return Find(collective)->looks_where_tensors_are(collective);
 }
 
 size_t PerDevice::fusable_bytes() const {

@@ -1,6 +1,7 @@
 #ifndef MUSTER_DATAPLANE_PER_DEVICE_H_
 #define MUSTER_DATAPLANE_PER_DEVICE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <set>
@@ -34,7 +35,8 @@ class PerDevice : public Backend {
   absl::Span<const DeviceType> devices() const override { return devices_; }
   // kUnimplemented also where no backend is for the device.
   absl::Status Supports(const Collective& collective) const override;
-  bool looks_where_tensors_are() const override;
+  const std::atomic<bool>& looks_where_tensors_are(
+      const Collective& collective) const override;
   size_t fusable_bytes() const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
   Ending Run(const Collective& collective, ReleasableLock& order) override;

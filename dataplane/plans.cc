@@ -1,6 +1,7 @@
 #include "dataplane/plans.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,7 +14,7 @@ bool Plans::HasSplits(const CollectiveView& view, const Collective& known) {
          std::ranges::equal(view.output_splits, known.output_splits);
 }
 
-void Plans::Note(const Collective& collective) {
+void Plans::Note(const Collective& collective, const std::atomic<bool>& looks) {
   if (IsPointToPoint(collective.kind) || collective.cuda_device() >= 0) return;
   const uint64_t hash = HashOf(collective);
   Place& place = places_[PlaceOf(hash)];
@@ -24,6 +25,7 @@ void Plans::Note(const Collective& collective) {
   if (place.planned != nullptr && place.planned->plan.is_running) return;
   auto planned = std::make_unique<Planned>();
   planned->collective = collective;
+  planned->plan.looks_where_tensors_are = &looks;
   planned->plan.bytes = collective.bytes();
   planned->collective.plan = &planned->plan;
   place.planned = std::move(planned);

@@ -2,6 +2,7 @@
 #define MUSTER_DATAPLANE_PLANS_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,9 +29,10 @@ class Plans {
   // lock is let go, or, if `is_running` was set by then, until it has ended.
   Collective* Find(const CollectiveView& view);
 
-  // `collective` was run with success, and not by a plan. Sends and receives
-  // and what is on devices, of which more copies are made, are not noted.
-  void Note(const Collective& collective);
+  // `collective` was run with success, and not by a plan; `looks`: see Plan.
+  // Sends and receives and what is on devices, of which more copies are made,
+  // are not noted.
+  void Note(const Collective& collective, const std::atomic<bool>& looks);
 
   // It may have been run by a plan.
   static void HasEnded(const Collective& collective) {
@@ -72,8 +74,8 @@ class Plans {
   static bool IsAs(const CollectiveView& view, const Collective& known);
   // Of kAllToAllSingle.
   static bool HasSplits(const CollectiveView& view, const Collective& known);
-  // Whether `tensors` are as the `known` ones, which are as many. Those are
-  // where these are then, and `moved` is set if they were elsewhere.
+  // Whether `tensors` are as the `known` ones, which are as many, and valid.
+  // Those are where these are then, and `moved` is set if they were elsewhere.
   static bool Take(absl::Span<const Tensor> tensors, Collective::Tensors& known,
                    bool& moved);
 
@@ -98,7 +100,7 @@ inline bool Plans::Take(absl::Span<const Tensor> tensors,
                         Collective::Tensors& known, bool& moved) {
   Tensor* of_known = known.data();
   for (const Tensor& tensor : tensors) {
-    if (!of_known->IsLike(tensor) || !tensor.is_valid()) return false;
+    if (!of_known->IsLike(tensor)) return false;
     moved |= of_known->data_ != tensor.data_;
     of_known->data_ = tensor.data_;
     ++of_known;
@@ -106,15 +108,18 @@ inline bool Plans::Take(absl::Span<const Tensor> tensors,
   return true;
 }
 
-inline Collective* Plans::Find(const CollectiveView& view) {
+[[gnu::always_inline]] inline Collective* Plans::Find(
+    const CollectiveView& view) {
   Planned* const planned = places_[PlaceOf(HashOf(view))].planned.get();
   if (planned == nullptr || planned->plan.is_running) return nullptr;
   Collective& collective = planned->collective;
   if (!IsAs(view, collective)) return nullptr;
   bool moved = false;
-  const bool is_alike = Take(view.tensors, collective.tensors, moved) &&
-                        Take(view.inputs, collective.inputs, moved) &&
-                        Take(view.outputs, collective.outputs, moved);
+  bool is_alike = Take(view.tensors, collective.tensors, moved);
+  if (!view.inputs.empty() || !view.outputs.empty()) {
+    is_alike = is_alike && Take(view.inputs, collective.inputs, moved) &&
+               Take(view.outputs, collective.outputs, moved);
+  }
   // Also of one that is another one after all.
   if (moved) planned->plan.is_valid = false;
   if (!is_alike) return nullptr;

@@ -1,5 +1,6 @@
 #include "dataplane/plans.h"
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -30,8 +31,8 @@ class PlansTest : public ::testing::Test {
             .output_splits = splits_};
   }
   void NoteTwice(const CollectiveView& view) {
-    plans_.Note(view.Copy());
-    plans_.Note(view.Copy());
+    plans_.Note(view.Copy(), looks_);
+    plans_.Note(view.Copy(), looks_);
   }
   Collective* Find(const CollectiveView& view) { return plans_.Find(view); }
 
@@ -40,14 +41,15 @@ class PlansTest : public ::testing::Test {
   Tensor tensor_{values_.data(), {2, 3}};
   Tensor other_{more_.data(), {2, 3}};
   std::vector<int64_t> splits_ = {2, 0};
+  std::atomic<bool> looks_{false};
   Plans plans_;
 };
 
 TEST_F(PlansTest, WhatCameTwiceIsKnown) {
   EXPECT_EQ(Find(Reduction()), nullptr);
-  plans_.Note(Reduction().Copy());
+  plans_.Note(Reduction().Copy(), looks_);
   EXPECT_EQ(Find(Reduction()), nullptr);
-  plans_.Note(Reduction().Copy());
+  plans_.Note(Reduction().Copy(), looks_);
   const Collective* const known = Find(Reduction());
   ASSERT_NE(known, nullptr);
   ASSERT_NE(known->plan, nullptr);
@@ -104,6 +106,27 @@ TEST_F(PlansTest, OneThatIsAnotherAfterAllLeavesNothingValid) {
   EXPECT_FALSE(known->plan->is_valid);
 }
 
+// Of one dimension the number of elements is all that is looked at.
+TEST_F(PlansTest, ShapesOfAsManyElementsAreNotTheSame) {
+  const Tensor scalar(values_.data(), {});
+  const Tensor one(values_.data(), {1});
+  const Tensor nothing(values_.data(), {0});
+  const Tensor flat_nothing(values_.data(), {0, 3});
+  const auto view = [](const Tensor& tensor) {
+    return CollectiveView{.kind = CollectiveKind::kAllReduce,
+                          .tensors = {&tensor, 1}};
+  };
+  const auto expect = [&](const Tensor& noted, const Tensor& other) {
+    NoteTwice(view(noted));
+    EXPECT_NE(Find(view(noted)), nullptr) << noted.Describe();
+    EXPECT_EQ(Find(view(other)), nullptr) << other.Describe();
+  };
+  expect(scalar, one);
+  expect(one, scalar);
+  expect(nothing, flat_nothing);
+  expect(flat_nothing, nothing);
+}
+
 TEST_F(PlansTest, SendsAndTensorsOnDevicesHaveNone) {
   NoteTwice({.kind = CollectiveKind::kSend,
              .inputs = {&tensor_, 1},
@@ -127,7 +150,10 @@ TEST_F(PlansTest, WhatDiffersInAnythingElseIsAnother) {
   const Tensor on_device(values_.data(), DataType::kFloat32, {2, 3},
                          Device{DeviceType::kCuda, 0});
   const Tensor none(nullptr, DataType::kFloat32, {2, 3});
-  for (const Tensor* const tensor : {&flat, &narrow, &on_device, &none}) {
+  const Tensor turned(values_.data(), {3, 2});
+  const Tensor deep(values_.data(), {2, 3, 1});
+  for (const Tensor* const tensor :
+       {&flat, &narrow, &on_device, &none, &turned, &deep}) {
     CollectiveView view = Reduction();
     view.tensors = {tensor, 1};
     EXPECT_EQ(Find(view), nullptr) << tensor->Describe();

@@ -31,7 +31,7 @@ namespace muster::dataplane {
 // What must be equal on both sides.
 struct PluginAbi {
   // Raised when the meaning of the interface changes and no size does.
-  int interface = 6;
+  int interface = 7;
   int abseil = ABSL_LTS_RELEASE_VERSION;
   int compiler = __GXX_ABI_VERSION;
   size_t collective_bytes = sizeof(Collective);

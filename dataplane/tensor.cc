@@ -1,5 +1,6 @@
 #include "dataplane/tensor.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -62,34 +63,32 @@ std::string DeviceName(Device device) {
 
 Tensor::Tensor(void* data, DataType type, absl::Span<const int64_t> shape,
                Device device)
-    : data_(data),
-      data_type_(type),
-      device_(device),
-      shape_(shape.begin(), shape.end()),
-      is_valid_(false) {
+    : data_(data), shape_(shape.begin(), shape.end()) {
   int64_t count = 1;
-  for (const int64_t dimension : shape_) {
-    if (dimension < 0 || __builtin_mul_overflow(count, dimension, &count)) {
-      shape_valid_ = false;
-      return;
-    }
-  }
   int64_t bytes = 0;
-  if (__builtin_mul_overflow(count, static_cast<int64_t>(DataTypeBytes(type)),
-                             &bytes)) {
-    shape_valid_ = false;
-    return;
+  for (const int64_t dimension : shape) {
+    shape_valid_ = shape_valid_ && dimension >= 0 &&
+                   !__builtin_mul_overflow(count, dimension, &count);
   }
-  element_count_ = count;
-  is_valid_ = static_cast<size_t>(type) < kFacts.size() &&
-              (count == 0 || (data != nullptr && IsAligned(data, type)));
+  shape_valid_ = shape_valid_ &&
+                 !__builtin_mul_overflow(
+                     count, static_cast<int64_t>(DataTypeBytes(type)), &bytes);
+  if (shape_valid_) element_count_ = count;
+  const bool is_valid =
+      shape_valid_ && static_cast<size_t>(type) < kFacts.size() &&
+      (count == 0 || (data != nullptr && IsAligned(data, type)));
+  traits_ = Traits(type, device, shape.size() == 1, is_valid);
+}
+
+bool Tensor::HasShapeOf(const Tensor& other) const {
+  return std::ranges::equal(shape_, other.shape_);
 }
 
 absl::Status Tensor::WhyInvalid() const {
-  if (static_cast<size_t>(data_type_) >= kFacts.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("a tensor's data type is ",
-                                                   static_cast<int>(data_type_),
-                                                   ", which is no DataType"));
+  if (static_cast<size_t>(data_type()) >= kFacts.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor's data type is ", static_cast<int>(data_type()),
+                     ", which is no DataType"));
   }
   if (!shape_valid_) {
     for (const int64_t dimension : shape_) {
@@ -107,14 +106,14 @@ absl::Status Tensor::WhyInvalid() const {
   }
   return absl::InvalidArgumentError(
       absl::StrCat("data pointer of ", Describe(), " is not aligned to ",
-                   FactsOf(data_type_).alignment, " bytes"));
+                   FactsOf(data_type()).alignment, " bytes"));
 }
 
 std::string Tensor::Describe() const {
-  std::string text = absl::StrCat(DataTypeName(data_type_), "[",
+  std::string text = absl::StrCat(DataTypeName(data_type()), "[",
                                   absl::StrJoin(shape_, ","), "]");
-  if (device_.type != DeviceType::kCpu) {
-    absl::StrAppend(&text, " on ", DeviceName(device_));
+  if (device().type != DeviceType::kCpu) {
+    absl::StrAppend(&text, " on ", DeviceName(device()));
   }
   return text;
 }

@@ -170,9 +170,9 @@ class Tensor {
          Device device = {});
 
   void* data() const { return data_; }
-  DataType data_type() const { return data_type_; }
+  DataType data_type() const { return traits_.data_type(); }
   absl::Span<const int64_t> shape() const { return shape_; }
-  Device device() const { return device_; }
+  Device device() const { return traits_.device(); }
 
   // Number of elements, the product of the shape. Zero for a tensor that
   // Validate() rejects.
@@ -180,7 +180,7 @@ class Tensor {
 
   // Size of all elements.
   size_t bytes() const {
-    return static_cast<size_t>(element_count_) * DataTypeBytes(data_type_);
+    return static_cast<size_t>(element_count_) * DataTypeBytes(data_type());
   }
 
   // True, or OK, if the view can be used: no negative dimension, a size that
@@ -188,42 +188,62 @@ class Tensor {
   // element. Otherwise kInvalidArgument with what is wrong, for instance
   // "negative dimension in float32[8,-1]". Collectives call it; a caller need
   // not.
-  bool is_valid() const { return is_valid_; }
+  bool is_valid() const { return traits_.is_valid(); }
   absl::Status Validate() const {
-    return is_valid_ ? absl::OkStatus() : WhyInvalid();
-  }
-
-  // The same type, shape and device.
-  bool IsLike(const Tensor& other) const {
-    const absl::Span<const int64_t> own = shape_;
-    const absl::Span<const int64_t> theirs = other.shape_;
-    if (element_count_ != other.element_count_ ||
-        data_type_ != other.data_type_ || !(device_ == other.device_) ||
-        own.size() != theirs.size()) {
-      return false;
-    }
-    for (size_t i = 0; i < own.size(); ++i) {
-      if (own[i] != theirs[i]) return false;
-    }
-    return true;
+    return is_valid() ? absl::OkStatus() : WhyInvalid();
   }
 
   // "float32[8,128]", with the device when that is not the CPU.
   std::string Describe() const;
 
  private:
-  // It has tensors at other places than before.
+  // It compares tensors, and has some at other places than before.
   friend class Plans;
 
+  // All but its shape: what every small collective compares. In one word, which
+  // is written as one: it is mostly read right after that, and what was written
+  // in pieces a processor cannot read before it is in a cache.
+  class Traits {
+   public:
+    constexpr Traits(DataType type, Device device, bool has_one_dimension,
+                     bool is_valid)
+        : word_(static_cast<uint64_t>(type) |
+                static_cast<uint64_t>(device.type) << 8 |
+                static_cast<uint64_t>(has_one_dimension) << 16 |
+                static_cast<uint64_t>(is_valid) << 24 |
+                static_cast<uint64_t>(device.index) << 32) {}
+
+    DataType data_type() const { return static_cast<DataType>(word_ & 0xff); }
+    Device device() const {
+      return {.type = static_cast<DeviceType>(word_ >> 8 & 0xff),
+              .index = static_cast<int>(word_ >> 32)};
+    }
+    // Of a valid one the number of elements is its shape.
+    bool has_one_dimension() const { return (word_ >> 16 & 0xff) != 0; }
+    bool is_valid() const { return (word_ >> 24 & 0xff) != 0; }
+
+    friend bool operator==(const Traits&, const Traits&) = default;
+
+   private:
+    uint64_t word_;
+  };
+
+  // Of a valid one: `other` is valid, too, and has the same type, shape and
+  // device.
+  bool IsLike(const Tensor& other) const {
+    return traits_ == other.traits_ && element_count_ == other.element_count_ &&
+           (traits_.has_one_dimension() || HasShapeOf(other));
+  }
+
   absl::Status WhyInvalid() const;
+  bool HasShapeOf(const Tensor& other) const;
 
   void* data_ = nullptr;
-  DataType data_type_ = DataType::kFloat32;
-  Device device_;
+  Traits traits_{DataType::kFloat32, Device{}, /*has_one_dimension=*/true,
+                 /*is_valid=*/true};
   Shape shape_;
   int64_t element_count_ = 0;
   bool shape_valid_ = true;
-  bool is_valid_ = true;
 };
 
 }  // namespace muster::dataplane

@@ -1,5 +1,6 @@
 #include "dataplane/decorators/guarding.h"
 
+#include <atomic>
 #include <exception>
 #include <memory>
 #include <string>
@@ -47,12 +48,13 @@ absl::Status Guarding::Supports(const Collective& collective) const {
   }
 }
 
-bool Guarding::looks_where_tensors_are() const {
+const std::atomic<bool>& Guarding::looks_where_tensors_are(
+    const Collective& collective) const {
   try {
-    return BackendDecorator::looks_where_tensors_are();
+    return BackendDecorator::looks_where_tensors_are(collective);
   } catch (...) {
     // Then it is asked, and says why not.
-    return true;
+    return kLooks;
   }
 }
 

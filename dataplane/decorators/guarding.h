@@ -1,6 +1,7 @@
 #ifndef MUSTER_DATAPLANE_DECORATORS_GUARDING_H_
 #define MUSTER_DATAPLANE_DECORATORS_GUARDING_H_
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -17,7 +18,8 @@ class Guarding : public BackendDecorator {
   Guarding(std::unique_ptr<Backend> inner, std::string group_name);
 
   absl::Status Supports(const Collective& collective) const override;
-  bool looks_where_tensors_are() const override;
+  const std::atomic<bool>& looks_where_tensors_are(
+      const Collective& collective) const override;
   std::shared_ptr<Work> Start(const Collective& collective) override;
   Ending Run(const Collective& collective, ReleasableLock& order) override;
   void BeginTogether() override;

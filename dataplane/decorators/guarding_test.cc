@@ -1,5 +1,6 @@
 #include "dataplane/decorators/guarding.h"
 
+#include <atomic>
 #include <memory>
 #include <stdexcept>
 
@@ -30,7 +31,8 @@ class BadBackend : public FakeBackend {
   void Refused(const Collective&, const absl::Status&) override {
     throw std::runtime_error("no");
   }
-  bool looks_where_tensors_are() const override {
+  const std::atomic<bool>& looks_where_tensors_are(
+      const Collective&) const override {
     throw std::runtime_error("cannot say");
   }
   void Abort(absl::Status) override { throw std::runtime_error("no"); }
@@ -63,7 +65,7 @@ TEST(GuardingTest, WhatABackendDoesWrongFailsTheCollective) {
       guarding.Supports(Of(CollectiveKind::kBarrier)),
       absl::InternalError("backend \"fake\": Supports threw: cannot say"));
   // It is asked again then.
-  EXPECT_TRUE(guarding.looks_where_tensors_are());
+  EXPECT_TRUE(guarding.looks_where_tensors_are(Of(CollectiveKind::kBarrier)));
   BiasedMutex mutex;
   {
     ReleasableLock order(mutex);
@@ -82,7 +84,7 @@ TEST(GuardingTest, WhatItDoesRightPasses) {
   Guarding guarding(std::move(fake), "tp0");
   EXPECT_EQ(guarding.Supports(Of(CollectiveKind::kBarrier)), inner.supports);
   inner.looks = false;
-  EXPECT_FALSE(guarding.looks_where_tensors_are());
+  EXPECT_FALSE(guarding.looks_where_tensors_are(Of(CollectiveKind::kBarrier)));
   const auto work = guarding.Start(Of(CollectiveKind::kBarrier));
   EXPECT_EQ(work, inner.works.at(0));
   guarding.Refused(Of(CollectiveKind::kBarrier), absl::OkStatus());

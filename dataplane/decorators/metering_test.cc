@@ -129,7 +129,7 @@ TEST(MeteringTest, PassesEverythingElseOn) {
   EXPECT_EQ(metering.Supports({}), absl::UnimplementedError("no"));
   for (const bool looks : {true, false}) {
     backend.looks = looks;
-    EXPECT_EQ(metering.looks_where_tensors_are(), looks);
+    EXPECT_EQ(metering.looks_where_tensors_are({}), looks);
   }
   metering.Abort(absl::AbortedError("stop"));
   EXPECT_THAT(backend.aborts, ElementsAre(absl::AbortedError("stop")));

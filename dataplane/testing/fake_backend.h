@@ -1,6 +1,7 @@
 #ifndef MUSTER_DATAPLANE_TESTING_FAKE_BACKEND_H_
 #define MUSTER_DATAPLANE_TESTING_FAKE_BACKEND_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -19,7 +20,10 @@ class FakeBackend : public Backend {
     return kDevices;
   }
   absl::Status Supports(const Collective&) const override { return supports; }
-  bool looks_where_tensors_are() const override { return looks; }
+  const std::atomic<bool>& looks_where_tensors_are(
+      const Collective&) const override {
+    return looks;
+  }
   std::shared_ptr<Work> Start(const Collective& collective) override {
     started.push_back(collective);
     works.push_back(std::make_shared<PromisedWork>(collective.Describe()));
@@ -40,7 +44,7 @@ class FakeBackend : public Backend {
   }
 
   absl::Status supports;
-  bool looks = true;
+  std::atomic<bool> looks{true};
   // While a collective runs, and how it ends.
   std::function<absl::Status()> run;
   // Before it ends.

@@ -1,6 +1,7 @@
 #include "dataplane/backends/gloo/gloo_backend.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -46,7 +47,10 @@ class EngineBackend : public Backend {
     }
     return CheckReducible(name_, collective);
   }
-  bool looks_where_tensors_are() const override { return false; }
+  const std::atomic<bool>& looks_where_tensors_are(
+      const Collective&) const override {
+    return kLooksNever;
+  }
 
   // Recursive doubling: all_reduce.cc, reduce_scatter.cc.
   size_t fusable_bytes() const override { return kNotePayloadBytesMax; }

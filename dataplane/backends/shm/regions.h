@@ -117,9 +117,7 @@ class Regions {
   // the region.
   bool WasIn(const void* data, size_t bytes) const;
   // Whether anything was, and is not forgotten.
-  bool any_released() const {
-    return any_released_.load(std::memory_order_acquire);
-  }
+  const std::atomic<bool>& any_released() const { return any_released_; }
 
   // Another number whenever Find or Locate may answer otherwise.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <cstdlib>
@@ -227,8 +228,10 @@ class ShmBackend : public BackendDecorator {
     }
     return BackendDecorator::Supports(collective);
   }
-  bool looks_where_tensors_are() const override {
-    return sharing_.regions != nullptr && sharing_.regions->any_released();
+  const std::atomic<bool>& looks_where_tensors_are(
+      const Collective&) const override {
+    return sharing_.regions != nullptr ? sharing_.regions->any_released()
+                                       : kLooksNever;
   }
 
   Ending Run(const Collective& collective, ReleasableLock& order) override {
