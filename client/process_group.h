@@ -120,7 +120,8 @@ class Work {
        std::shared_ptr<internal::GroupState> group,
        absl::Span<const Tensor> result);
   // Of one that is complete, in the group whose continuations have the number.
-  Work(uint64_t continuations_number, absl::Span<const Tensor> result)
+  [[gnu::always_inline]] Work(uint64_t continuations_number,
+                              absl::Span<const Tensor> result)
       : continuations_number_(continuations_number) {
     SetResult(result);
   }

@@ -26,7 +26,7 @@ namespace muster::dataplane {
 
 // What `call`, which returns a status, returns; or, as one, what it throws.
 template <typename Call>
-absl::Status Guarded(const Call& call) {
+[[gnu::always_inline]] inline absl::Status Guarded(const Call& call) {
   try {
     return call();
   } catch (...) {

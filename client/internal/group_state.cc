@@ -183,24 +183,12 @@ bool GroupState::IsForOthers(absl::string_view verb) const {
   return true;
 }
 
-Work GroupState::Run(const dataplane::CollectiveView& collective,
-                     bool async_op) {
+Work GroupState::Start(const dataplane::CollectiveView& collective,
+                       bool async_op) {
   // To find the name takes longer than to find out that it is not needed.
   if (!is_member() && IsForOthers(CollectiveKindName(collective.kind))) {
     return Work();
   }
-  // On a device the caller goes on before it is complete.
-  if (!async_op && collective.cuda_device() < 0) {
-    Instant began;
-    const absl::Status status = LiveCommunicator().Run(collective, began);
-    if (!status.ok()) EndOf(status, began, collective.timeout);
-    return Work(continuations_->number(), collective.written());
-  }
-  return Start(collective, async_op);
-}
-
-Work GroupState::Start(const dataplane::CollectiveView& collective,
-                       bool async_op) {
   std::shared_ptr<dataplane::Work> started =
       LiveCommunicator().Start(collective.Copy());
   Watch(*started, collective.timeout);

@@ -78,7 +78,17 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
 
   // Throws DistError for bad arguments, and, unless `async_op`, what Work::Wait
   // throws.
-  Work Run(const dataplane::CollectiveView& collective, bool async_op);
+  [[gnu::always_inline]] Work Run(const dataplane::CollectiveView& collective,
+                                  bool async_op) {
+    // On a device the caller goes on before it is complete.
+    if (async_op || !is_member() || collective.cuda_device() >= 0) {
+      return Start(collective, async_op);
+    }
+    Instant began;
+    const absl::Status status = LiveCommunicator().Run(collective, began);
+    if (!status.ok()) EndOf(status, began, collective.timeout);
+    return Work(continuations_->number(), collective.written());
+  }
   // The same of several as one.
   Work RunCoalesced(std::vector<dataplane::Collective> collectives,
                     bool async_op);
@@ -182,7 +192,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   [[noreturn]] void ThrowShutDown() const;
   int FindGroupRank(const RankArgument& rank, absl::string_view name) const;
   void TellJudge();
-  // Run, if the caller does not wait here.
+  // Run, if the caller does not wait here, or is not in the group.
   Work Start(const dataplane::CollectiveView& collective, bool async_op);
   // What the user gets; complete if not asynchronous. Throws DistError if the
   // arguments were bad.

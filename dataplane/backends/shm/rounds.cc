@@ -27,19 +27,6 @@ uint64_t History::DigestOf(const NoteHeader& header) {
   return digest;
 }
 
-bool Rounds::HasRows(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kReduceScatterTensor:
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kAllToAllSingle:
-      return true;
-    default:
-      return false;
-  }
-}
-
 absl::Status Rounds::StatusOf(Board::Outcome outcome) {
   switch (outcome) {
     case Board::Outcome::kDone:
@@ -77,16 +64,6 @@ absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
                    collective_.Label()));
   SetCulpritRank(status, RankInGroup(peer));
   return status;
-}
-
-absl::Status Rounds::AwaitAll() {
-  for (int peer = 0; peer < world_size_; ++peer) {
-    // It sees its own.
-    if (peer == rank_) continue;
-    absl::Status status = Await(peer, element_count());
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::optional<Rounds::Places>> Rounds::ShowPlaces(

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -100,7 +101,9 @@ class Rounds {
   Rounds(Workshop& shop, const Collective& collective, bool has_rows)
       : rank_(shop.board.rank()),
         world_size_(shop.board.world_size()),
-        element_bytes_(DataTypeBytes(collective.data_type())),
+        // What was said is of this collective.
+        element_bytes_(
+            DataTypeBytes(static_cast<DataType>(shop.header->data_type))),
         element_bits_(std::countr_zero(element_bytes_)),
         has_rows_(has_rows),
         shop_(shop),
@@ -130,8 +133,8 @@ class Rounds {
   // end of the collective, or the next round; if few, other threads may start
   // theirs when it waits or has ended.
   void Post(size_t rest = kManyBytes) {
-    const Head head = HeadWith(element_count_);
-    std::memcpy(board_.head(), &head, sizeof(head));
+    // Written there at once, and not copied there.
+    ::new (board_.head()) Head(HeadWith(element_count_));
     std::memcpy(board_.tail(), &shop_.history.last, sizeof(NoteHeader));
     board_.Post();
     if (rest > kFewBytes) shop_.LetOthersStart();
@@ -150,7 +153,15 @@ class Rounds {
     return CheckSame(peer, count);
   }
   // Of a collective in which all have one size.
-  absl::Status AwaitAll();
+  absl::Status AwaitAll() {
+    for (int peer = 0; peer < world_size_; ++peer) {
+      // It sees its own.
+      if (peer == rank_) continue;
+      absl::Status status = Await(peer, element_count());
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
   // Of another rank: what this one has shown is with the others by now, and
   // would have to come back.
   const std::byte* shown(int peer) const {
@@ -174,7 +185,18 @@ class Rounds {
   // that is short.
   static constexpr uint64_t kEven = uint64_t{1} << 63;
   // Of collectives in which what a rank gives to each need not be of one size.
-  static bool HasRows(CollectiveKind kind);
+  static constexpr bool HasRows(CollectiveKind kind) {
+    switch (kind) {
+      case CollectiveKind::kScatter:
+      case CollectiveKind::kReduceScatter:
+      case CollectiveKind::kReduceScatterTensor:
+      case CollectiveKind::kAllToAll:
+      case CollectiveKind::kAllToAllSingle:
+        return true;
+      default:
+        return false;
+    }
+  }
   bool has_rows() const { return has_rows_; }
   size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
   // All of it, also if it is even: what follows stands at row_bytes().

@@ -86,19 +86,6 @@ constexpr Row kTable[] = {
      Algorithm::kSymmetric},
 };
 
-struct Name {
-  Algorithm algorithm;
-  const char* name;
-};
-
-constexpr Name kNames[] = {
-    {Algorithm::kStaged, "staged"},
-    {Algorithm::kOneRound, "one_round"},
-    {Algorithm::kByParts, "by_parts"},
-    {Algorithm::kSingleCopy, "single_copy"},
-    {Algorithm::kSymmetric, "symmetric"},
-};
-
 bool Has(CollectiveKind kind, Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::kFastest:
@@ -117,18 +104,11 @@ bool Has(CollectiveKind kind, Algorithm algorithm) {
 
 }  // namespace
 
-const char* AlgorithmName(Algorithm algorithm) {
-  for (const Name& name : kNames) {
-    if (name.algorithm == algorithm) return name.name;
-  }
-  return "";
-}
-
 absl::StatusOr<Algorithm> FindAlgorithm(absl::string_view name) {
   std::vector<absl::string_view> names;
-  for (const Name& known : kNames) {
-    if (known.name == name) return known.algorithm;
-    names.push_back(known.name);
+  for (size_t i = 1; i < std::size(kAlgorithmNames); ++i) {
+    if (kAlgorithmNames[i] == name) return static_cast<Algorithm>(i);
+    names.push_back(kAlgorithmNames[i]);
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "no algorithm \"", name, "\"; there are: ", absl::StrJoin(names, ", ")));

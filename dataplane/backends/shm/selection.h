@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -26,8 +27,15 @@ enum class Algorithm : uint8_t {
   kSymmetric,
 };
 
+inline constexpr const char* kAlgorithmNames[] = {
+    "", "staged", "one_round", "by_parts", "single_copy", "symmetric"};
+static_assert(std::size(kAlgorithmNames) ==
+              static_cast<size_t>(Algorithm::kSymmetric) + 1);
+
 // "staged", ...; "" of kFastest.
-const char* AlgorithmName(Algorithm algorithm);
+constexpr const char* AlgorithmName(Algorithm algorithm) {
+  return kAlgorithmNames[static_cast<size_t>(algorithm)];
+}
 
 // Errors: kInvalidArgument, with the names that there are.
 absl::StatusOr<Algorithm> FindAlgorithm(absl::string_view name);

@@ -70,19 +70,22 @@ class Staged : public Rounds {
   void Combine(const Reduction& reduction, const Operands& operands,
                const Block& result);
 
-  // Not inlined: each would pay for what the others have on the stack.
-  [[gnu::noinline]] absl::Status Barrier();
-  [[gnu::noinline]] absl::Status Gather();
-  [[gnu::noinline]] absl::Status Broadcast();
+  // Not inlined: each would pay for what the others have on the stack. What
+  // they call is (flatten) in those that are often run with little data.
+  [[gnu::noinline, gnu::flatten]] absl::Status Barrier();
+  [[gnu::noinline, gnu::flatten]] absl::Status Gather();
+  [[gnu::noinline, gnu::flatten]] absl::Status Broadcast();
+  // A round of it, which shows `chunk` of so many bytes in all.
+  inline absl::Status BroadcastRound(const Block& chunk, size_t all_bytes);
   absl::Status AllReduce();
-  [[gnu::noinline]] absl::Status ReduceAtOnce(const Reduction& reduction,
-                                              const Block& tensor);
+  [[gnu::noinline, gnu::flatten]] absl::Status ReduceAtOnce(
+      const Reduction& reduction, const Block& tensor);
   [[gnu::noinline]] absl::Status ReduceByParts(const Reduction& reduction,
                                                const Block& tensor);
   [[gnu::noinline]] absl::Status Reduce();
-  [[gnu::noinline]] absl::Status ReduceScatter();
+  [[gnu::noinline, gnu::flatten]] absl::Status ReduceScatter();
   [[gnu::noinline]] absl::Status Scatter();
-  [[gnu::noinline]] absl::Status AllToAll();
+  [[gnu::noinline, gnu::flatten]] absl::Status AllToAll();
 
   // Begins a round, and writes a row, the factor if there is one, and what of
   // `give` goes in it; null: nothing.
@@ -243,23 +246,32 @@ absl::Status Staged::Gather() {
 
 absl::Status Staged::Broadcast() {
   const Block tensor = BlockOf(collective().tensors[0]);
-  const int root = collective().root;
-  const bool is_root = rank_ == root;
+  const size_t bytes = tensor.count << element_bits_;
+  if (bytes <= kPayloadBytes) return BroadcastRound(tensor, bytes);
   const size_t per_round = ElementsIn(kPayloadBytes);
   const size_t rounds = RoundsFor(tensor.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
-    const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
-    const size_t bytes = chunk.count * element_bytes_;
-    absl::Status status = Open(is_root ? bytes : 0);
+    const absl::Status status = BroadcastRound(
+        ChunkOf(tensor, round_, per_round, element_bytes_), bytes);
     if (!status.ok()) return status;
-    if (is_root) Write(0, chunk.data, bytes);
-    Post(tensor.count * element_bytes_);
-    if (is_root) continue;
-    status = Await(root, tensor.count);
-    if (!status.ok()) return status;
-    CopyOut(chunk.data, shown(root), bytes, tensor.count * element_bytes_);
   }
   return absl::OkStatus();
+}
+
+inline absl::Status Staged::BroadcastRound(const Block& chunk,
+                                           size_t all_bytes) {
+  const int root = collective().root;
+  const bool is_root = rank_ == root;
+  const size_t bytes = chunk.count << element_bits_;
+  absl::Status status = Open(is_root ? bytes : 0);
+  if (!status.ok()) return status;
+  if (is_root) Write(0, chunk.data, bytes);
+  Post(all_bytes);
+  if (is_root) return status;
+  status = Await(root, all_bytes >> element_bits_);
+  if (!status.ok()) return status;
+  CopyOut(chunk.data, shown(root), bytes, all_bytes);
+  return status;
 }
 
 absl::Status Staged::AllReduce() {

@@ -59,12 +59,26 @@ inline void CopyPastCaches(void* to, const void* from, size_t bytes) {
 #endif
 }
 
-// As memcpy, and for one or two numbers without a call.
+// As memcpy, and for a few numbers without a call.
 inline void CopyShort(void* to, const void* from, size_t bytes) {
+  constexpr size_t kPiece = 16;
   if (bytes == 4) {
     std::memcpy(to, from, 4);
   } else if (bytes == 8) {
     std::memcpy(to, from, 8);
+  } else if (bytes >= kPiece && bytes <= 4 * kPiece) {
+    // In pieces, the last of which reach back as far as they need to.
+    auto* const target = static_cast<std::byte*>(to);
+    const auto* const source = static_cast<const std::byte*>(from);
+    const auto copy = [&](size_t offset) {
+      std::memcpy(target + offset, source + offset, kPiece);
+    };
+    copy(0);
+    if (bytes > 2 * kPiece) {
+      copy(kPiece);
+      copy(bytes - 2 * kPiece);
+    }
+    copy(bytes - kPiece);
   } else {
     std::memcpy(to, from, bytes);
   }

@@ -36,6 +36,17 @@ TEST(StreamingTest, CopiesWhatItShallAndNothingElse) {
   }
 }
 
+TEST(StreamingTest, WhatIsShortIsCopiedAndNothingElse) {
+  const std::vector<uint8_t> source = Numbers(200);
+  for (size_t bytes = 0; bytes <= 80; ++bytes) {
+    std::vector<uint8_t> expected(120, 255);
+    std::copy_n(source.begin() + 3, bytes, expected.begin() + 5);
+    std::vector<uint8_t> target(120, 255);
+    CopyShort(target.data() + 5, source.data() + 3, bytes);
+    ASSERT_EQ(target, expected) << bytes;
+  }
+}
+
 TEST(StreamingTest, LargeAndSmallCollectivesCopyTheSame) {
   const std::vector<uint8_t> source = Numbers(5000);
   for (const size_t all : {size_t{5000}, kPastCachesBytes}) {
