@@ -156,6 +156,10 @@ struct Plan {
 
   // Of the one that runs, without a lock. Collective::bytes().
   size_t bytes = 0;
+  // Of those that wait for nobody: how long the one took that was timed last,
+  // and for how many that follow it that stands.
+  Instant::duration unwaited_time = {};
+  int unwaited_untimed = 0;
   std::unique_ptr<Memo> of_recording = nullptr;
   std::unique_ptr<Memo> of_backend = nullptr;
 };

@@ -26,8 +26,10 @@ class ReleasableLock {
   // let go, unless DropLast is called. Only one at a time, of whoever has it.
   void BeforeRelease(absl::FunctionRef<void()> last) { last_.emplace(last); }
 
-  // Calls it now, if it was not called yet.
+  // Calls it now, if it was not called yet. Whoever is about to wait with the
+  // lock held, or has waited, calls this.
   void CallLast() {
+    has_waited_ = true;
     if (!last_.has_value()) return;
     const absl::FunctionRef<void()> last = *last_;
     last_.reset();
@@ -49,19 +51,26 @@ class ReleasableLock {
   void KeepInner() { inner_.reset(); }
 
   // Only the first call counts.
-  void Release() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  [[gnu::always_inline]] void Release() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (mutex_ == nullptr) return;
-    CallLast();
-    if (inner_.has_value()) (*inner_)();
-    inner_.reset();
+    if (last_.has_value() || inner_.has_value()) CallLeft();
     mutex_->Unlock();
     mutex_ = nullptr;
   }
 
   bool is_held() const { return mutex_ != nullptr; }
+  bool has_waited() const { return has_waited_; }
 
  private:
+  // Not inlined: few that let go have something left.
+  [[gnu::noinline]] void CallLeft() {
+    CallLast();
+    if (inner_.has_value()) (*inner_)();
+    inner_.reset();
+  }
+
   BiasedMutex* mutex_;
+  bool has_waited_ = false;
   std::optional<absl::FunctionRef<void()>> last_;
   std::optional<absl::FunctionRef<void()>> inner_;
 };

@@ -63,5 +63,12 @@ TEST_F(ReleasableLockTest, WhatWasCalledOrDroppedIsNotCalledAgain) {
   EXPECT_EQ(calls_, (std::vector<int>{1}));
 }
 
+TEST_F(ReleasableLockTest, WhoWaitsCallsAlsoWhereNothingIsLeft) {
+  ReleasableLock lock(mutex_);
+  EXPECT_FALSE(lock.has_waited());
+  lock.CallLast();
+  EXPECT_TRUE(lock.has_waited());
+}
+
 }  // namespace
 }  // namespace muster::dataplane

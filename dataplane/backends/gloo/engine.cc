@@ -33,6 +33,26 @@ constexpr std::chrono::milliseconds kPeerGoneGrace{300};
 constexpr std::chrono::milliseconds kNotWaitingGrace{1000};
 constexpr std::chrono::milliseconds kNotWaitingPeriod{5};
 
+// To read a clock takes a fifth of the time of a small collective that waits
+// for nobody. Of those with one plan, one in so many is timed.
+constexpr int kUnwaitedPerTimed = 16;
+
+// When `collective` has ended, just now, if it has waited for nobody: others of
+// its plan that were timed took as long as it does.
+inline Instant EndOfUnwaited(const Collective& collective) {
+  Plan* const plan = collective.plan;
+  if (plan != nullptr && plan->unwaited_untimed > 0) {
+    --plan->unwaited_untimed;
+    return collective.started + plan->unwaited_time;
+  }
+  const Instant now = QuickNow();
+  if (plan != nullptr) {
+    plan->unwaited_untimed = kUnwaitedPerTimed - 1;
+    plan->unwaited_time = now - collective.started;
+  }
+  return now;
+}
+
 }  // namespace
 
 class Engine::QueuedWork : public PromisedWork {
@@ -125,7 +145,7 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
 
 inline absl::Status Engine::RunNow(const Collective& collective,
                                    ReleasableLock* order) {
-  absl::Status status = Guarded([&] {
+  absl::Status status = Guarded([&]() __attribute__((always_inline)) {
     if (shortcut_ != nullptr && shortcut_->Takes(collective)) {
       return shortcut_->Run(collective, order);
     }
@@ -157,7 +177,8 @@ Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
   absl::Status status = RunNow(collective, &order);
   if (status.ok() && order.is_held()) {
     order.KeepInner();
-    return {std::move(status), QuickNow()};
+    return {std::move(status),
+            order.has_waited() ? QuickNow() : EndOfUnwaited(collective)};
   }
   // What follows may wait, and call back.
   order.Release();

@@ -116,8 +116,8 @@ class Engine {
   // Run, if others are queued before it.
   Ending RunInTurn(const Collective& collective, ReleasableLock& order);
   // What is thrown in it is a status, and here.
-  inline absl::Status RunNow(const Collective& collective,
-                             ReleasableLock* order);
+  [[gnu::always_inline]] inline absl::Status RunNow(
+      const Collective& collective, ReleasableLock* order);
   // Fail, of what was running. The group's error.
   absl::Status FailNow(const Collective& collective,
                        const absl::Status& failure, ReleasableLock* order);

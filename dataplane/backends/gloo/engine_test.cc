@@ -21,6 +21,7 @@
 #include "dataplane/biased_mutex.h"
 #include "dataplane/culprit.h"
 #include "dataplane/mutex.h"
+#include "dataplane/quick_clock.h"
 #include "dataplane/releasable_lock.h"
 #include "gtest/gtest.h"
 
@@ -483,6 +484,52 @@ TEST_F(EngineTest, AnotherThreadEndsWhatIsRunAgainAndAgain) {
   std::thread([&] { engine_->Abort(cause); }).join();
   EXPECT_EQ(RunBarrier(), cause);
   EXPECT_EQ(StartBarrier()->Wait(), cause);
+}
+
+// Takes as long as it is told, and waits for others then, or for nobody.
+class TimedShortcut : public Shortcut {
+ public:
+  struct Told {
+    Instant::duration time{0};
+    bool waits = false;
+  };
+  explicit TimedShortcut(const Told& told) : told_(told) {}
+
+  absl::Status Run(const Collective& collective,
+                   ReleasableLock* order) override {
+    if (told_.waits) order->CallLast();
+    while (QuickNow() - collective.started < told_.time) {
+    }
+    return absl::OkStatus();
+  }
+  void Wake() override {}
+  void Leave(bool) override {}
+
+ private:
+  const Told& told_;
+};
+
+TEST_F(EngineTest, OneOfSixteenThatWaitForNobodyIsTimed) {
+  TimedShortcut::Told told;
+  engine_->SetShortcut(std::make_unique<TimedShortcut>(told));
+  Plan plan;
+  const auto run = [&](Plan* of, TimedShortcut::Told how) {
+    told = how;
+    Collective barrier = NextBarrier();
+    barrier.plan = of;
+    barrier.started = QuickNow();
+    ReleasableLock order(order_);
+    return engine_->Run(barrier, order).at - barrier.started;
+  };
+  const auto timed = run(&plan, {.time = milliseconds(2)});
+  EXPECT_GE(timed, milliseconds(2));
+  for (int i = 1; i < 16; ++i) {
+    // Who has waited is timed, and so is who has no plan.
+    EXPECT_GE(run(&plan, {milliseconds(3), /*waits=*/true}), milliseconds(3));
+    EXPECT_GE(run(nullptr, {.time = milliseconds(3)}), milliseconds(3));
+    EXPECT_EQ(run(&plan, {}), timed);
+  }
+  EXPECT_GE(run(&plan, {.time = 2 * timed}), 2 * timed);
 }
 
 TEST_F(EngineTest, WhatFailsAtOnceLetsTheOrderGo) {

@@ -153,6 +153,7 @@ Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
       See(peer, round);
       return Outcome::kDone;
     }
+    if (look == 0) ++waits_;
     if (traits_.is_crowded) {
       if (IsWantedHere(round)) break;
     } else if (look == kLooksUntilWhere) {

@@ -130,6 +130,7 @@ class Board {
   // and in Await, nothing more may be begun.
   Outcome Open(size_t bytes);
   std::byte* shows() { return own_bytes_; }
+  // Aligned to 8.
   std::byte* head() { return own_note_->head; }
   std::byte* tail() { return own_note_->tail; }
 
@@ -164,6 +165,9 @@ class Board {
   void Wake();
   bool is_woken() const { return woken_.load(std::memory_order_acquire); }
 
+  // How often this rank has found at its first look that it has to wait.
+  uint64_t waits() const { return waits_; }
+
   // How often this rank's thread has gone to another processor.
   int moves() const { return moves_; }
 
@@ -179,6 +183,7 @@ class Board {
     std::byte bytes[kNoteBytes];
     std::byte tail[kTailBytes];
   };
+  static_assert(offsetof(Note, head) % sizeof(uint64_t) == 0);
   // By which a rank is woken.
   struct alignas(kLineBytes) Bell {
     std::atomic<uint32_t> rings;
@@ -304,6 +309,7 @@ class Board {
   // By rank: the last round that it is known to have posted.
   std::vector<uint64_t> seen_;
   int left_peer_ = -1;
+  uint64_t waits_ = 0;
   int moves_ = 0;
   // Not before.
   std::chrono::steady_clock::time_point next_move_ = {};

@@ -365,6 +365,7 @@ TEST(BoardWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
     ranks.at(0).Post();
   }
   EXPECT_EQ(ranks.awaited_by(0), -1);
+  EXPECT_EQ(ranks.at(0).waits(), 0);
   std::thread waits([&] {
     EXPECT_EQ(ranks.at(0).Open(0), Outcome::kDone);
     ranks.at(0).Post();
@@ -377,6 +378,7 @@ TEST(BoardWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
     ASSERT_EQ(ranks.at(1).Await(0), Outcome::kDone);
   }
   waits.join();
+  EXPECT_EQ(ranks.at(0).waits(), 1);
 }
 
 TEST(BoardWaitTest, InTheRingAsFarAsThatGoes) {

@@ -82,6 +82,7 @@ inline absl::Status HostCollectives::RunOrdinary(const Collective& collective,
 absl::Status HostCollectives::Run(const Collective& collective,
                                   ReleasableLock* order) {
   shop_.order = order;
+  const uint64_t waits = board_.waits();
   Memo* const memo = MemoOf(collective);
   uint64_t digest = 0;
   if (memo == nullptr) {
@@ -101,6 +102,8 @@ absl::Status HostCollectives::Run(const Collective& collective,
   const int failed = done.ok() ? board_.FindFailed() : -1;
   // Who has gone says why, which may take a moment.
   if (failed >= 0) shop_.LetOthersStart();
+  // Also for those who have not shown their last round, before its own.
+  if (board_.waits() != waits) shop_.CallLast();
   shop_.order = nullptr;
   shop_.header = nullptr;
   if (failed >= 0) return shop_.mesh.Gone(failed);
