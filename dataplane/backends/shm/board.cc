@@ -31,11 +31,9 @@ constexpr int kLooksPerClock = 16;
 constexpr int kLooksUntilWhere = 8;
 
 // Of all rings of a group, within the bounds of each. Larger ones than the
-// largest were no faster. And a round must find room beside that of the one
-// before, each with what is left out in front of it.
+// largest were no faster.
 constexpr size_t kRingsBytes = 8 << 20;
 constexpr size_t kRingBytesMax = 2 << 20;
-static_assert(BoardTraits::kRingBytesMin >= 4 * Board::kMostBytes);
 
 // From one move to another processor, which takes some 10 us, to the next:
 // other programs may be there, and the system bring both ranks together again.
@@ -113,7 +111,7 @@ Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
 }
 
 std::byte* Board::TakeOfRing(size_t bytes, uint64_t& needed) {
-  CHECK_LE(bytes, kMostBytes);
+  CHECK_LE(bytes, most_bytes());
   const size_t whole = WholeLines(bytes);
   const size_t offset = taken_ & (traits_.ring_bytes - 1);
   const size_t left = traits_.ring_bytes - offset;
@@ -121,7 +119,7 @@ std::byte* Board::TakeOfRing(size_t bytes, uint64_t& needed) {
   const bool fits = whole <= left;
   taken_ += fits ? whole : left + whole;
   // Of the rounds that may still be read, those of which something may be in
-  // the way. This one is not: see kRingBytesMin.
+  // the way. This one is not: see most_bytes.
   uint64_t round = std::max<uint64_t>(needed, 1);
   for (; taken_before_[round % kNotes] + traits_.ring_bytes < taken_; ++round) {
     needed = round + 1;

@@ -21,6 +21,10 @@ struct BoardTraits {
   // Of each rank's ring: a power of two, at least this.
   static constexpr size_t kRingBytesMin = 512 << 10;
   size_t ring_bytes = kRingBytesMin;
+
+  // What a rank can show in a round: there must be room beside that of the one
+  // before, each with what is left out in front of it.
+  constexpr size_t most_bytes() const { return ring_bytes / 4; }
 };
 
 // Board is shared memory in which the ranks of a group show each other what
@@ -87,8 +91,9 @@ class Board {
     kLeft,
   };
 
-  // What a rank can show in a round.
-  static constexpr size_t kMostBytes = 128 << 10;
+  // What a rank can show in a round. With the smallest ring it is this.
+  size_t most_bytes() const { return traits_.most_bytes(); }
+  static constexpr size_t kPieceBytes = BoardTraits().most_bytes();
   // What of it stands in a note.
   static constexpr size_t kNoteBytes = 1200;
   // Where ranks share a processor, who awaits nobody gets kNotes - 1 rounds

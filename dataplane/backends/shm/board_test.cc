@@ -131,7 +131,7 @@ class BoardTest : public ::testing::TestWithParam<std::tuple<int, bool>> {
 // has room for a few.
 size_t BytesOf(uint64_t round, int rank) {
   constexpr size_t kSizes[] = {8, Board::kNoteBytes, Board::kNoteBytes + 8,
-                               Board::kMostBytes - 8, Board::kMostBytes};
+                               Board::kPieceBytes - 8, Board::kPieceBytes};
   std::mt19937 any(static_cast<uint32_t>(round * 100 + rank));
   const bool all_in_notes = round / (4 * Board::kNotes) % 2 == 1;
   return kSizes[any() % (all_in_notes ? 2 : std::size(kSizes))];
@@ -384,10 +384,10 @@ TEST(BoardWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
 TEST(BoardWaitTest, InTheRingAsFarAsThatGoes) {
   constexpr int kRanks = 3;
   Ranks ranks(kRanks);
-  const size_t pieces = BoardTraits::kRingBytesMin / Board::kMostBytes;
+  const size_t pieces = BoardTraits::kRingBytesMin / Board::kPieceBytes;
   ASSERT_LT(pieces + 2, Board::kNotes);
   for (size_t piece = 0; piece < pieces; ++piece) {
-    ASSERT_EQ(ranks.at(0).Open(Board::kMostBytes), Outcome::kDone);
+    ASSERT_EQ(ranks.at(0).Open(Board::kPieceBytes), Outcome::kDone);
     ranks.at(0).Post();
   }
   // What is short needs none.

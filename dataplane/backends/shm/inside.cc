@@ -164,7 +164,7 @@ absl::Status Inside::Combine(const Reduction& reduction,
   }
   const auto idle = std::count(counts.begin(), counts.end(), size_t{0});
   const auto busy = std::max<size_t>(1, counts.size() - idle);
-  const size_t per_round = kPayloadBytes / busy / bytes;
+  const size_t per_round = kPieceBytes / busy / bytes;
   const size_t rounds = RoundsFor(counts, per_round);
   for (size_t round = 0; round < rounds; ++round) {
     const auto count_of = [&](int rank) {
@@ -209,7 +209,7 @@ absl::Status Inside::Combine(const Reduction& reduction,
 absl::Status Inside::Show(const std::vector<Strand>& strands, bool takes) {
   if (world_size_ == 1) return absl::OkStatus();
   const std::vector<size_t> counts = CountsOf(strands);
-  const size_t per_round = kPayloadBytes / element_bytes_;
+  const size_t per_round = kPieceBytes / element_bytes_;
   const size_t rounds = RoundsFor(counts, per_round);
   for (size_t round = 0; round < rounds; ++round) {
     const size_t first = round * per_round;

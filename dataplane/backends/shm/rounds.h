@@ -113,8 +113,12 @@ class Rounds {
         element_count_(header_.element_count) {}
 
  protected:
-  // What a rank can show in a round.
-  static constexpr size_t kPayloadBytes = Board::kMostBytes;
+  // What a rank shows in a round of what goes in one direction: so small a
+  // piece that others read one while it writes the next.
+  static constexpr size_t kPieceBytes = Board::kPieceBytes;
+  // And where all ranks write at a time, and then read: as much as it can, as
+  // each round is waited for, longest where processors are fewer than ranks.
+  size_t most_bytes() const { return board_.most_bytes(); }
 
   // Begins the next round, in which this rank shows up to `bytes`. Then
   // payload() may be written, until Post.

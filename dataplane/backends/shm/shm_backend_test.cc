@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include <numeric>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "dataplane/backends/shm/board.h"
@@ -199,6 +201,56 @@ TEST_F(ShmBackendTest, ManyRanksTakeTheirPartsOfALargeAllToAll) {
       EXPECT_EQ(communicator.last_run(DeviceType::kCpu).algorithm,
                 much == 900'000 ? "single_copy" : "staged");
     }
+  });
+}
+
+// Of these a round takes some 500 KiB.
+TEST_F(ShmBackendTest, WhatTakesManyRoundsComesWholeAndInItsPlace) {
+  // Of each part of one rank.
+  constexpr int64_t kCount = 300'000;
+  LocalWorld world({.backend = "shm", .world_size = kRanks});
+  world.OnEachRank([](Communicator& communicator) {
+    const int rank = communicator.rank();
+    const auto value = [](int from, int64_t place) {
+      return from * kRanks * kCount + place;
+    };
+    std::vector<int64_t> input(kRanks * kCount);
+    std::vector<int64_t> output(kRanks * kCount);
+    const auto run = [&](Collective collective) {
+      for (int64_t i = 0; i < kRanks * kCount; ++i) input[i] = value(rank, i);
+      std::ranges::fill(output, -1);
+      const absl::Status status =
+          communicator.Start(std::move(collective))->Wait();
+      EXPECT_TRUE(status.ok()) << status;
+    };
+    const auto expect = [](const int64_t* results, int64_t count,
+                           const auto& expected) {
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < count; ++i) wrong += results[i] != expected(i);
+      EXPECT_EQ(wrong, 0);
+    };
+    // That of all ranks.
+    const auto sum = [&](int64_t place) {
+      return value(1, 0) * kRanks * (kRanks - 1) / 2 + kRanks * place;
+    };
+    run({.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(input)}});
+    expect(input.data(), kRanks * kCount, sum);
+    run({.kind = CollectiveKind::kReduceScatterTensor,
+         .inputs = {Tensor(input)},
+         .outputs = {Tensor(output.data(), {kCount})}});
+    expect(output.data(), kCount,
+           [&](int64_t i) { return sum(rank * kCount + i); });
+    run({.kind = CollectiveKind::kAllGatherIntoTensor,
+         .inputs = {Tensor(input.data(), {kCount})},
+         .outputs = {Tensor(output)}});
+    expect(output.data(), kRanks * kCount,
+           [&](int64_t i) { return value(i / kCount, i % kCount); });
+    run({.kind = CollectiveKind::kAllToAllSingle,
+         .inputs = {Tensor(input)},
+         .outputs = {Tensor(output)}});
+    expect(output.data(), kRanks * kCount, [&](int64_t i) {
+      return value(i / kCount, rank * kCount + i % kCount);
+    });
   });
 }
 

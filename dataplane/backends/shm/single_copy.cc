@@ -263,7 +263,7 @@ std::optional<size_t> SingleCopy::BytesToShow() const {
   if (!may_show_all_) return std::nullopt;
   size_t bytes = 0;
   for (const int peer : Others()) bytes += give_[peer].count * element_bytes_;
-  if (bytes > kShownBytesMax || bytes > kPayloadBytes - OffsetOfShown()) {
+  if (bytes > kShownBytesMax || bytes > kPieceBytes - OffsetOfShown()) {
     return std::nullopt;
   }
   return bytes;

@@ -55,8 +55,6 @@ class Staged : public Rounds {
   size_t factor_bytes() const {
     return collective().reduce_op == ReduceOp::kPremulSum ? kFactorBytes : 0;
   }
-  // Of reductions: what a rank can show of elements.
-  static constexpr size_t kElementBytes = kPayloadBytes - kFactorBytes;
 
   // Writes the factor, if there are such, and elements, from `offset` on, to
   // what this rank shows.
@@ -107,11 +105,12 @@ class Staged : public Rounds {
   // The same of a `row` that is not even.
   size_t UnevenOffset(const uint64_t* row, int peer,
                       size_t count_per_round) const;
-  // How many elements a rank can show for each other rank in a round: if that
-  // is not few, in whole lines.
-  size_t CountForEachOther() const {
-    const size_t bytes = (kElementBytes - Board::WholeLines(row_bytes())) /
-                         static_cast<size_t>(world_size_ - 1);
+  // How many elements a rank shows for each other rank in a round of so many
+  // bytes: if that is not few, in whole lines.
+  size_t CountForEachOther(size_t round_bytes) const {
+    const size_t bytes =
+        (round_bytes - kFactorBytes - Board::WholeLines(row_bytes())) /
+        static_cast<size_t>(world_size_ - 1);
     return ElementsIn(bytes < 8 * Board::kLineBytes
                           ? bytes
                           : bytes - bytes % Board::kLineBytes);
@@ -218,7 +217,7 @@ absl::Status Staged::Gather() {
   const size_t all_bytes = most * element_bytes_ * world_size_;
   const bool shows = !to_root || !takes;
   if (shows) set_element_count(give.count);
-  const size_t per_round = ElementsIn(kPayloadBytes);
+  const size_t per_round = ElementsIn(to_root ? kPieceBytes : most_bytes());
   const size_t rounds = RoundsFor(most, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     const Block shown_now =
@@ -247,8 +246,8 @@ absl::Status Staged::Gather() {
 absl::Status Staged::Broadcast() {
   const Block tensor = BlockOf(collective().tensors[0]);
   const size_t bytes = tensor.count << element_bits_;
-  if (bytes <= kPayloadBytes) return BroadcastRound(tensor, bytes);
-  const size_t per_round = ElementsIn(kPayloadBytes);
+  if (bytes <= kPieceBytes) return BroadcastRound(tensor, bytes);
+  const size_t per_round = ElementsIn(kPieceBytes);
   const size_t rounds = RoundsFor(tensor.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     const absl::Status status = BroadcastRound(
@@ -280,7 +279,7 @@ absl::Status Staged::AllReduce() {
   const Block tensor = BlockOf(collective().tensors[0]);
   const size_t bytes = tensor.count * element_bytes_;
   const bool at_once =
-      algorithm_ == Algorithm::kOneRound && bytes <= kElementBytes;
+      algorithm_ == Algorithm::kOneRound && bytes <= kPieceBytes - kFactorBytes;
   shop().mesh.set_algorithm(
       AlgorithmName(at_once ? Algorithm::kOneRound : Algorithm::kByParts));
   return at_once ? ReduceAtOnce(reduction, tensor)
@@ -309,7 +308,8 @@ absl::Status Staged::ReduceByParts(const Reduction& reduction,
   // A part has at most an element more than an equal one, and takes whole
   // lines.
   const size_t per_round =
-      (ElementsIn(kElementBytes - Board::kLineBytes) - 1) * ranks / (ranks + 1);
+      (ElementsIn(most_bytes() - kFactorBytes - Board::kLineBytes) - 1) *
+      ranks / (ranks + 1);
   const size_t chunks = RoundsFor(tensor.count, per_round);
   Blocks parts;
   // For those of the last round, in front of the elements, on all ranks.
@@ -348,7 +348,7 @@ absl::Status Staged::Reduce() {
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
   const bool is_root = rank_ == collective().root;
-  const size_t per_round = ElementsIn(kElementBytes);
+  const size_t per_round = ElementsIn(kPieceBytes - kFactorBytes);
   const size_t rounds = RoundsFor(tensor.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
@@ -458,7 +458,7 @@ absl::Status Staged::ReduceScatter() {
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Parts give(collective().inputs, world_size_);
   const Block output = BlockOf(collective().outputs[0]);
-  const size_t per_round = CountForEachOther();
+  const size_t per_round = CountForEachOther(most_bytes());
   size_t most = 0;
   for (int peer = 0; peer < world_size_; ++peer) {
     most = std::max(most, give[peer].count);
@@ -490,7 +490,7 @@ absl::Status Staged::Scatter() {
   const bool is_root = rank_ == collective().root;
   // Others have none.
   const Parts give(collective().inputs, world_size_);
-  const size_t per_round = CountForEachOther();
+  const size_t per_round = CountForEachOther(kPieceBytes);
   const size_t rounds = RoundsFor(output.count, per_round);
   for (round_ = 0; round_ < rounds; ++round_) {
     absl::Status status = OpenDealt(is_root ? &give : nullptr, per_round);
@@ -520,7 +520,7 @@ absl::Status Staged::AllToAll() {
   const Parts give(collective().inputs, collective().input_splits, world_size_);
   const Parts take(collective().outputs, collective().output_splits,
                    world_size_);
-  const size_t per_round = CountForEachOther();
+  const size_t per_round = CountForEachOther(most_bytes());
   const auto copy = [&](std::byte* to, const std::byte* from, size_t count) {
     CopyOut(to, from, count * element_bytes_, collective().bytes());
   };
