@@ -86,7 +86,7 @@ absl::Status Inside::Meet() {
 
 absl::Status Inside::MeetAt(const Block& whole) {
   if (world_size_ == 1) return absl::OkStatus();
-  auto places = ShowPlaces(whole);
+  auto places = ShowPlaces(whole, kManyBytes);
   if (!places.ok()) return places.status();
   has_met_ = true;
   mapped_ = *std::move(places);

@@ -67,14 +67,14 @@ absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
 }
 
 absl::StatusOr<std::optional<Rounds::Places>> Rounds::ShowPlaces(
-    const Block& whole) {
+    const Block& whole, size_t rest) {
   absl::Status status = Open(sizeof(Offer));
   if (!status.ok()) return status;
   const Offer own = {
       .place = regions().Find(whole.data, whole.count * element_bytes_),
       .factor = collective().factor};
   std::memcpy(payload(), &own, sizeof(own));
-  Post();
+  Post(rest);
   status = AwaitAll();
   if (!status.ok()) return status;
   Places places = {.data = {}, .factors = {}};

@@ -133,6 +133,7 @@ class Rounds {
   void Write(size_t offset, const void* from, size_t bytes) {
     shop_.writer.Copy(payload() + offset, from, bytes);
   }
+  static constexpr size_t kManyBytes = std::numeric_limits<size_t>::max();
   // `rest`: how many bytes this rank copies or combines between this and the
   // end of the collective, or the next round; if few, other threads may start
   // theirs when it waits or has ended.
@@ -180,8 +181,9 @@ class Rounds {
     absl::InlinedVector<double, 16> factors;
   };
   // A round in which all show where in symmetric memory their `whole` is.
-  // Nothing, on all ranks: not all of them have it there.
-  absl::StatusOr<std::optional<Places>> ShowPlaces(const Block& whole);
+  // Nothing, on all ranks: not all of them have it there. `rest`: see Post.
+  absl::StatusOr<std::optional<Places>> ShowPlaces(const Block& whole,
+                                                   size_t rest);
 
   // A row: how many elements its rank has for each rank. Or one word, with
   // kEven, where that is the same for each, perhaps but for itself: what comes
@@ -244,7 +246,6 @@ class Rounds {
   // What is copied or combined in less time than the order of collectives takes
   // to be let go and had again.
   static constexpr size_t kFewBytes = 4 << 10;
-  static constexpr size_t kManyBytes = std::numeric_limits<size_t>::max();
 
   const bool has_rows_;
 

@@ -51,7 +51,8 @@ absl::StatusOr<bool> SymmetricAllReduce::Run() {
 }
 
 absl::StatusOr<bool> SymmetricAllReduce::Go() {
-  const auto tensors = ShowPlaces(tensor_);
+  // It reads a part of each rank's, together as much as one of them is.
+  const auto tensors = ShowPlaces(tensor_, tensor_.count * element_bytes_);
   if (!tensors.ok()) return tensors.status();
   if (!tensors->has_value()) return false;
   shop().mesh.set_algorithm(AlgorithmName(Algorithm::kSymmetric));
@@ -60,7 +61,7 @@ absl::StatusOr<bool> SymmetricAllReduce::Go() {
   // Nobody reads what is here any more, nor writes to it.
   status = Open(0);
   if (!status.ok()) return status;
-  Post();
+  Post(0);
   status = AwaitAll();
   if (!status.ok()) return status;
   return true;
