@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds kPeerGoneGrace{300};
 constexpr std::chrono::milliseconds kNotWaitingGrace{1000};
 constexpr std::chrono::milliseconds kNotWaitingPeriod{5};
 
-// To read a clock takes a fifth of the time of a small collective that waits
+// To read a clock takes a tenth of the time of a small collective that waits
 // for nobody. Of those with one plan, one in so many is timed.
 constexpr int kUnwaitedPerTimed = 16;
 
