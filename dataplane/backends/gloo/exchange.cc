@@ -22,19 +22,9 @@ struct NoteHead {
 
 // Kinds in which a rank gives each other one a size of its own.
 bool IsDirected(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kAllGatherIntoTensor:
-    case CollectiveKind::kGather:
-    case CollectiveKind::kScatter:
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kReduceScatterTensor:
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kAllToAllSingle:
-      return true;
-    default:
-      return false;
-  }
+  return GivesEachItsOwn(kind) || kind == CollectiveKind::kAllGather ||
+         kind == CollectiveKind::kAllGatherIntoTensor ||
+         kind == CollectiveKind::kGather;
 }
 
 // FNV-1a: the same in every process.

@@ -17,6 +17,20 @@ namespace muster::dataplane::gloo_internal {
 // Largest payload of a note, in bytes.
 inline constexpr size_t kNotePayloadBytesMax = 32 << 10;
 
+// Kinds in which a rank has for each other one what that one alone gets.
+constexpr bool GivesEachItsOwn(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kScatter:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduceScatterTensor:
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kAllToAllSingle:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // The first bytes of every note: what its sender is doing.
 struct NoteHeader {
   uint64_t sequence = 0;

@@ -192,16 +192,7 @@ class Rounds {
   static constexpr uint64_t kEven = uint64_t{1} << 63;
   // Of collectives in which what a rank gives to each need not be of one size.
   static constexpr bool HasRows(CollectiveKind kind) {
-    switch (kind) {
-      case CollectiveKind::kScatter:
-      case CollectiveKind::kReduceScatter:
-      case CollectiveKind::kReduceScatterTensor:
-      case CollectiveKind::kAllToAll:
-      case CollectiveKind::kAllToAllSingle:
-        return true;
-      default:
-        return false;
-    }
+    return gloo_internal::GivesEachItsOwn(kind);
   }
   bool has_rows() const { return has_rows_; }
   size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
