@@ -377,7 +377,8 @@ std::function<Work(bool async)> Trial::MakeCall() {
     };
   };
   const bool is_root = rank_ == case_.root;
-  const int root = case_.root;
+  // As the calls take it: to put one together in each takes a while.
+  const std::optional<int> root = case_.root;
   const ReductionOptions reduction = {
       .op = case_.reduce_op,
       .factor = case_.reduce_op == ReduceOp::kPremulSum ? FactorOf(rank_) : 1};
