@@ -532,7 +532,12 @@ bool MeasureAll(const BenchOptions& options) {
 
 int RunRank(const BenchOptions& options) {
   try {
+    // That ranks share no memory after all, and why, belongs to the figures.
+    const int level =
+        std::exchange(FLAGS_minloglevel,
+                      std::min<int>(FLAGS_minloglevel, google::GLOG_WARNING));
     Join(options);
+    FLAGS_minloglevel = level;
     const bool all_right = MeasureAll(options);
     DestroyProcessGroup();
     return all_right ? 0 : 1;
@@ -571,7 +576,9 @@ int Main(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   FLAGS_logtostderr = true;
-  FLAGS_minloglevel = google::GLOG_ERROR;
+  if (std::getenv("GLOG_minloglevel") == nullptr) {
+    FLAGS_minloglevel = google::GLOG_ERROR;
+  }
   google::InitGoogleLogging(argv[0]);
   return muster::worker::bench::Main(
       std::vector<std::string>(argv + 1, argv + argc));

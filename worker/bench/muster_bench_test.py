@@ -92,6 +92,14 @@ class BenchTest(unittest.TestCase):
                          ["gloo/doubling", "gloo/pairwise",
                           "gloo/tree", "gloo/tree"])
 
+    def test_why_ranks_share_no_memory_is_said(self):
+        command = [BENCH, "all_reduce", "--nproc=2", "--maxbytes=4", *QUICK]
+        self.assertEqual(run(*command).stderr, "")
+        done = run(*command, MUSTER_SHM="0")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("share no memory, their collectives take connections: "
+                      "rank 0: MUSTER_SHM=0", done.stderr)
+
     def test_every_type_and_reduction_is_right(self):
         rows = self.figures(BENCH, "all_reduce", "reduce_scatter_tensor",
                             "--nproc=3", "--minbytes=100K", "--maxbytes=100K",
