@@ -12,6 +12,7 @@
 #include "dataplane/backends/shm/errands.h"
 #include "dataplane/backends/shm/inside.h"
 #include "dataplane/backends/shm/selection.h"
+#include "dataplane/guarded.h"
 #include "dataplane/reduction.h"
 
 namespace muster::dataplane::shm_internal {
@@ -316,26 +317,29 @@ absl::Status Walk::AllReduce() {
   std::byte* const memory = Room(accumulators_, 2 * room);
   std::optional<Errands> errands;
   if (pieces > 1 && IsOn(lanes)) errands.emplace();
-  absl::Status status;
-  for (size_t i = 0; i <= pieces && status.ok(); ++i) {
-    if (i < pieces) {
-      const std::vector<Strand> parts = parts_of(i);
-      const Block part = IsOn(lanes) ? parts[place_][0] : Block{};
-      std::byte* const sums =
-          reduction.in_place() ? part.data : memory + i % 2 * room;
-      status = inside_.Combine(reduction, parts, sums);
-      if (status.ok() && errands.has_value()) {
-        errands->Post([this, &reduction, sums, part] {
-          return Tell(ReduceOnLane(reduction, sums, part));
-        });
-      } else if (status.ok() && IsOn(lanes)) {
-        status = ReduceOnLane(reduction, sums, part);
+  absl::Status status = Guarded([&] {
+    absl::Status done;
+    for (size_t i = 0; i <= pieces && done.ok(); ++i) {
+      if (i < pieces) {
+        const std::vector<Strand> parts = parts_of(i);
+        const Block part = IsOn(lanes) ? parts[place_][0] : Block{};
+        std::byte* const sums =
+            reduction.in_place() ? part.data : memory + i % 2 * room;
+        done = inside_.Combine(reduction, parts, sums);
+        if (done.ok() && errands.has_value()) {
+          errands->Post([this, &reduction, sums, part] {
+            return Tell(ReduceOnLane(reduction, sums, part));
+          });
+        } else if (done.ok() && IsOn(lanes)) {
+          done = ReduceOnLane(reduction, sums, part);
+        }
       }
+      if (i == 0 || !done.ok()) continue;
+      if (errands.has_value()) done = errands->Await(i);
+      if (done.ok()) done = inside_.ShowWhole(parts_of(i - 1));
     }
-    if (i == 0 || !status.ok()) continue;
-    if (errands.has_value()) status = errands->Await(i);
-    if (status.ok()) status = inside_.ShowWhole(parts_of(i - 1));
-  }
+    return done;
+  });
   // Before the errand that runs is waited for: its host may not have begun.
   return errands.has_value() ? Tell(std::move(status)) : status;
 }
