@@ -51,13 +51,10 @@ class Ranks {
 
   Board& at(int rank) { return *boards_[rank]; }
   int world_size() const { return static_cast<int>(boards_.size()); }
-  // Of Board's memory of a rank the second word says that it sleeps.
-  std::atomic<uint32_t>& is_asleep(int rank) {
-    auto* const place =
-        reinterpret_cast<std::byte*>(memory_.data()) +
-        static_cast<size_t>(rank) * Board::BytesFor(1, /*ring_bytes=*/0);
-    return *reinterpret_cast<std::atomic<uint32_t>*>(place + sizeof(uint32_t));
-  }
+  // Of Board's memory of a rank the first word counts the rings of its bell,
+  // and the second one says that it sleeps.
+  std::atomic<uint32_t>& rings(int rank) { return WordsOf(rank)[0]; }
+  std::atomic<uint32_t>& is_asleep(int rank) { return WordsOf(rank)[1]; }
   // The rank that `rank` waits for, or -1.
   int awaited_by(int rank) const { return awaited_[rank].load(); }
 
@@ -74,6 +71,13 @@ class Ranks {
   struct alignas(64) Line {
     std::byte bytes[64] = {};
   };
+
+  std::atomic<uint32_t>* WordsOf(int rank) {
+    auto* const place =
+        reinterpret_cast<std::byte*>(memory_.data()) +
+        static_cast<size_t>(rank) * Board::BytesFor(1, /*ring_bytes=*/0);
+    return reinterpret_cast<std::atomic<uint32_t>*>(place);
+  }
 
   std::vector<Line> memory_;
   std::vector<std::atomic<int>> awaited_;
@@ -430,10 +434,12 @@ TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
     EXPECT_EQ(ranks.at(0).Await(1), Outcome::kDone);
   });
   while (sleeper.load() == 0) std::this_thread::yield();
-  AwaitSleepOf(sleeper.load());
+  AwaitSleepOf(sleeper.load(), Board::kNapTime);
   EXPECT_EQ(ranks.awaited_by(0), 1);
   ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+  const uint32_t rings = ranks.rings(0).load();
   ranks.at(1).Post();
+  EXPECT_EQ(ranks.rings(0).load(), rings + 1);
   waits.join();
   EXPECT_EQ(ranks.awaited_by(0), -1);
 }
@@ -538,8 +544,10 @@ TEST(BoardWaitTest, WakeEndsASleepAndEverythingLater) {
     EXPECT_EQ(ranks.at(0).Await(1), Outcome::kWoken);
   });
   while (sleeper.load() == 0) std::this_thread::yield();
-  AwaitSleepOf(sleeper.load());
+  AwaitSleepOf(sleeper.load(), Board::kNapTime);
+  const uint32_t rings = ranks.rings(0).load();
   ranks.at(0).Wake();
+  EXPECT_EQ(ranks.rings(0).load(), rings + 1);
   waits.join();
   EXPECT_EQ(ranks.awaited_by(0), 1);
   EXPECT_EQ(ranks.at(0).Await(1), Outcome::kWoken);
@@ -562,8 +570,10 @@ TEST(BoardWaitTest, WhoLeavesIsNamedToThoseThatNeedHim) {
   ranks.at(1).Leave(/*has_failed=*/false);
   EXPECT_EQ(ranks.at(0).FindFailed(), -1);
   while (sleeper.load() == 0) std::this_thread::yield();
-  AwaitSleepOf(sleeper.load());
+  AwaitSleepOf(sleeper.load(), Board::kNapTime);
+  const uint32_t rings = ranks.rings(0).load();
   ranks.at(2).Leave(/*has_failed=*/true);
+  EXPECT_EQ(ranks.rings(0).load(), rings + 1);
   waits.join();
   EXPECT_EQ(ranks.at(0).FindFailed(), 2);
   // Its first word counts.
