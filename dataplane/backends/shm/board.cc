@@ -128,10 +128,15 @@ std::byte* Board::TakeOfRing(size_t bytes, uint64_t& needed) {
   return RingOf(rank_) + (fits ? offset : 0);
 }
 
-Board::Outcome Board::AwaitBehind(int peer, uint64_t round) {
-  const Outcome outcome = AwaitUnseen(peer, round);
-  if (outcome == Outcome::kDone) SeeAhead(peer, round);
-  return outcome;
+Board::Outcome Board::AwaitBehind(uint64_t round) {
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (seen_[peer] >= round) continue;
+    const Outcome outcome = AwaitUnseen(peer, round);
+    if (outcome != Outcome::kDone) return outcome;
+    SeeAhead(peer, round);
+  }
+  seen_of_all_ = *std::ranges::min_element(seen_);
+  return Outcome::kDone;
 }
 
 // Else it would look at another of the peer's notes, which has to come from its
@@ -320,10 +325,13 @@ void Board::Ring(int peer) {
 }
 
 void Board::Leave(bool has_failed) {
-  uint32_t here = 0;
-  own_.bell.has_left.compare_exchange_strong(
-      here, has_failed ? kFailed : kInPeace, std::memory_order_release,
-      std::memory_order_relaxed);
+  if (own_.bell.has_left.load(std::memory_order_relaxed) != 0) return;
+  // Before it has left: who sees that sees this.
+  for (int peer = 0; has_failed && peer < world_size_; ++peer) {
+    places_[peer].bell.failed_peer.store(static_cast<uint32_t>(rank_ + 1),
+                                         std::memory_order_relaxed);
+  }
+  own_.bell.has_left.store(1, std::memory_order_release);
   // Who sleeps sees it, or is seen. And what its owner writes to a tensor from
   // now on comes after it, for who reads that and then asks FindFailed.
   std::atomic_thread_fence(std::memory_order_seq_cst);

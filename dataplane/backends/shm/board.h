@@ -1,3 +1,6 @@
+// The rounds in which the ranks of a host show each other what they have: all
+// the synchronisation that there is.
+
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_H_
 
@@ -177,7 +180,6 @@ class Board {
   int moves() const { return moves_; }
 
  private:
-  enum Departure : uint32_t { kInPeace = 1, kFailed = 2 };
   // Further ones the processor asks for by itself when these are copied.
   static constexpr size_t kLinesAhead = 3;
   struct alignas(kLineBytes) Note {
@@ -193,10 +195,12 @@ class Board {
   struct alignas(kLineBytes) Bell {
     std::atomic<uint32_t> rings;
     std::atomic<uint32_t> is_asleep;
-    // Zero, or a Departure.
     std::atomic<uint32_t> has_left;
     // On which it waited last, or to which it goes, from 1; zero: not yet.
     std::atomic<uint32_t> processor;
+    // Written by others: one of them that has left because it has failed, from
+    // 1; zero: none has.
+    std::atomic<uint32_t> failed_peer;
   };
   struct alignas(kLineBytes) Place {
     Bell bell;
@@ -257,8 +261,9 @@ class Board {
     return IsSeen(peer, round) ? Outcome::kDone : AwaitUnseen(peer, round);
   }
   Outcome AwaitUnseen(int peer, uint64_t round);
-  // The same, of one that this rank has posted and that it needs to go on.
-  Outcome AwaitBehind(int peer, uint64_t round);
+  // Waits until all have posted `round`, which this rank has, and which it
+  // needs to go on.
+  Outcome AwaitBehind(uint64_t round);
   // Looks how far beyond `round`, which it has posted, `peer` is.
   void SeeAhead(int peer, uint64_t round);
   Outcome AwaitSlowly(int peer, uint64_t round);
@@ -313,6 +318,8 @@ class Board {
   uint64_t taken_before_[kNotes] = {};
   // By rank: the last round that it is known to have posted.
   std::vector<uint64_t> seen_;
+  // One that all are known to have posted.
+  uint64_t seen_of_all_ = 0;
   int left_peer_ = -1;
   uint64_t waits_ = 0;
   int moves_ = 0;
@@ -332,12 +339,7 @@ inline Board::Outcome Board::Open(size_t bytes) {
   is_in_ring_ = bytes > kNoteBytes;
   is_in_line_ = offsetof(Note, bytes) + bytes <= kLineBytes;
   own_bytes_ = is_in_ring_ ? TakeOfRing(bytes, needed) : own_note_->bytes;
-  for (int peer = 0; peer < world_size_; ++peer) {
-    if (seen_[peer] >= needed) continue;
-    const Outcome outcome = AwaitBehind(peer, needed);
-    if (outcome != Outcome::kDone) return outcome;
-  }
-  return Outcome::kDone;
+  return needed <= seen_of_all_ ? Outcome::kDone : AwaitBehind(needed);
 }
 
 inline void Board::RingSleepers() {
@@ -367,13 +369,9 @@ inline void Board::Post() {
 
 inline int Board::FindFailed() const {
   std::atomic_thread_fence(std::memory_order_acquire);
-  for (int peer = 0; peer < world_size_; ++peer) {
-    if (places_[peer].bell.has_left.load(std::memory_order_acquire) ==
-        kFailed) {
-      return peer;
-    }
-  }
-  return -1;
+  return static_cast<int>(
+             own_.bell.failed_peer.load(std::memory_order_relaxed)) -
+         1;
 }
 
 inline const std::byte* Board::shown(int peer) const {

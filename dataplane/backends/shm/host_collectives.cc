@@ -54,7 +54,10 @@ HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
       shop_{.board = board_,
             .mesh = mesh,
             .regions = RegionFinder(*regions_),
-            .reads_memory = traits.reads_memory} {
+            .reads_memory = traits.reads_memory,
+            .reads_rather = [this](CollectiveKind kind, size_t bytes) {
+              return Reads(Select(kind, Memory::kOrdinary, bytes));
+            }} {
   CHECK_GT(board_.world_size(), 1);
 }
 
@@ -68,15 +71,10 @@ inline HostCollectives::Memo* HostCollectives::MemoOf(
 
 inline absl::Status HostCollectives::RunOrdinary(const Collective& collective,
                                                  Algorithm ordinary) {
-  // What an all_to_all has to move it sees in its first round: unless that goes
-  // better from tensor to tensor, and can, it is staged.
-  absl::StatusOr<bool> done =
-      RunStaged(shop_, collective, ordinary, [&](size_t known) {
-        return Reads(ordinary) ||
-               !Reads(Select(collective.kind, Memory::kOrdinary, known));
-      });
-  if (!done.ok()) return std::move(done).status();
-  return *done ? absl::OkStatus() : RunAfterAll(collective, ordinary);
+  bool has_stopped = false;
+  absl::Status status = RunStaged(shop_, collective, ordinary,
+                                  Reads(ordinary) ? nullptr : &has_stopped);
+  return has_stopped ? RunAfterAll(collective, ordinary) : status;
 }
 
 absl::Status HostCollectives::Run(const Collective& collective,
@@ -115,8 +113,7 @@ absl::Status HostCollectives::RunAfterAll(const Collective& collective,
   const absl::StatusOr<bool> done =
       RunSingleCopy(shop_, collective, Where::kAnywhere);
   if (!done.ok() || *done) return done.status();
-  return RunStaged(shop_, collective, ordinary, [](size_t) { return true; })
-      .status();
+  return RunStaged(shop_, collective, ordinary, /*has_stopped=*/nullptr);
 }
 
 // The table takes as long as a small collective does, and those mostly have the

@@ -1,3 +1,5 @@
+// The collectives of a group on one host.
+
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_HOST_COLLECTIVES_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_HOST_COLLECTIVES_H_
 

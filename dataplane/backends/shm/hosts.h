@@ -1,3 +1,5 @@
+// Which ranks of a group are on which host, and by what they know.
+
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_HOSTS_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_HOSTS_H_
 

@@ -1,3 +1,5 @@
+// What the ranks of one host do for each other in a group on several.
+
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_INSIDE_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_INSIDE_H_
 

@@ -1,3 +1,5 @@
+// What one rank of each host does with those of the others.
+
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_LANE_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_LANE_H_
 

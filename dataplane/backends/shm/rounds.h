@@ -1,3 +1,5 @@
+// The rounds of one collective, in which ranks see that they run the same.
+
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_ROUNDS_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_ROUNDS_H_
 
@@ -5,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <new>
 #include <optional>
@@ -61,6 +64,9 @@ struct Workshop {
   RegionFinder regions;
   // All ranks read each other's memory.
   bool reads_memory = false;
+  // Whether an all_to_all goes better from tensor to tensor, of which the rank
+  // that has most has so many bytes for all. The same on all ranks.
+  std::function<bool(CollectiveKind kind, size_t bytes)> reads_rather = {};
   // What all ranks say that they run, and its number, which does not stand in
   // `header`: a plan's, or `made`.
   const NoteHeader* header = nullptr;
@@ -293,10 +299,11 @@ class Rounds {
     Head theirs;
     std::memcpy(&theirs, board_.shown_head(peer), sizeof(theirs));
     // Where there is none it is of something else, which shows as well.
-    if (has_rows_) theirs.element_count = CountFor(rank_, peer);
+    const uint64_t count_there =
+        has_rows_ ? CountFor(rank_, peer) : theirs.element_count;
     return ((theirs.sequence ^ ours.sequence) |
-            (theirs.element_count ^ ours.element_count) |
-            (theirs.what ^ ours.what) | (theirs.sizes_hash ^ ours.sizes_hash) |
+            (count_there ^ ours.element_count) | (theirs.what ^ ours.what) |
+            (theirs.sizes_hash ^ ours.sizes_hash) |
             (theirs.history ^ ours.history)) == 0;
   }
   // Of what is not the same.

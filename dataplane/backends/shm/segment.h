@@ -1,3 +1,5 @@
+// Memory that several processes map, without a name.
+
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_SEGMENT_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_SEGMENT_H_
 

@@ -8,9 +8,9 @@
 
 namespace muster::dataplane {
 
-// CPU tensors, among ranks of one host in memory that they share. Where they
-// cannot share any, and for what is too large for it, as the gloo backend does
-// it. See CreateBackend.
+// CPU tensors, among ranks of one host in memory that they share, and among
+// several hosts in two levels. Where no ranks can share any, as the gloo
+// backend does it, and the log says why. See CreateBackend.
 absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
     const BackendOptions& options);
 

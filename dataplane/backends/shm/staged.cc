@@ -39,14 +39,12 @@ void Copy(void* to, const void* from, size_t bytes) {
 class Staged : public Rounds {
  public:
   Staged(Workshop& shop, const Collective& collective, Algorithm algorithm,
-         GoesOn goes_on)
+         bool* has_stopped)
       : Rounds(shop, collective, HasRows(collective.kind)),
         algorithm_(algorithm),
-        goes_on_(goes_on) {}
+        has_stopped_(has_stopped) {}
 
   absl::Status Run();
-  // After it: it did not go on.
-  bool has_stopped() const { return has_stopped_; }
 
  private:
   // Of reductions with factors: in front of its elements a rank shows its own,
@@ -123,8 +121,7 @@ class Staged : public Rounds {
 
   // From 0: the one that runs.
   const Algorithm algorithm_;
-  const GoesOn goes_on_;
-  bool has_stopped_ = false;
+  bool* const has_stopped_;
   size_t round_ = 0;
 };
 
@@ -540,8 +537,10 @@ absl::Status Staged::AllToAll() {
     }
     if (round_ == 0) {
       rounds = RoundsFor(CountMax(give), per_round);
-      has_stopped_ = rounds > 1 && !goes_on_(BytesMax(give));
-      if (has_stopped_) return absl::OkStatus();
+      if (has_stopped_ != nullptr && rounds > 1) {
+        *has_stopped_ = shop().reads_rather(collective().kind, BytesMax(give));
+        if (*has_stopped_) return absl::OkStatus();
+      }
     }
     for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
       const Block chunk =
@@ -558,12 +557,9 @@ absl::Status Staged::AllToAll() {
 
 }  // namespace
 
-absl::StatusOr<bool> RunStaged(Workshop& shop, const Collective& collective,
-                               Algorithm algorithm, GoesOn goes_on) {
-  Staged staged(shop, collective, algorithm, goes_on);
-  absl::Status status = staged.Run();
-  if (!status.ok()) return status;
-  return !staged.has_stopped();
+absl::Status RunStaged(Workshop& shop, const Collective& collective,
+                       Algorithm algorithm, bool* has_stopped) {
+  return Staged(shop, collective, algorithm, has_stopped).Run();
 }
 
 }  // namespace muster::dataplane::shm_internal

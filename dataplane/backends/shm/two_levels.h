@@ -1,3 +1,6 @@
+// The collectives of a group on several hosts: inside each, and on lanes
+// between them.
+
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_TWO_LEVELS_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_TWO_LEVELS_H_
 
