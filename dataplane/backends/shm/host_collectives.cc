@@ -80,6 +80,7 @@ inline absl::Status HostCollectives::RunOrdinary(const Collective& collective,
 absl::Status HostCollectives::Run(const Collective& collective,
                                   ReleasableLock* order) {
   shop_.order = order;
+  shop_.Begin(*regions_);
   const uint64_t waits = board_.waits();
   Memo* const memo = MemoOf(collective);
   uint64_t digest = 0;
@@ -91,7 +92,7 @@ absl::Status HostCollectives::Run(const Collective& collective,
     digest = memo->digest;
   }
   const bool is_known = memo != nullptr && memo->staged_by.has_value() &&
-                        (memo->ignores_regions || !regions_->any());
+                        (memo->ignores_regions || !shop_.has_regions);
   absl::Status done = is_known ? RunOrdinary(collective, *memo->staged_by)
                                : RunOneWay(collective, memo);
   shop_.history.Add(*shop_.header, shop_.sequence, digest);
@@ -144,7 +145,7 @@ absl::Status HostCollectives::RunOneWay(const Collective& collective,
     memo->staged_by = ordinary;
     memo->ignores_regions = ignores_regions;
   }
-  const bool looks_in_regions = regions_->any() && !ignores_regions;
+  const bool looks_in_regions = shop_.has_regions && !ignores_regions;
   absl::StatusOr<bool> done = false;
   if (looks_in_regions && collective.kind == CollectiveKind::kAllReduce) {
     done = RunSymmetricAllReduce(shop_, collective);

@@ -106,7 +106,8 @@ class Regions {
   // Those that all ranks have released.
   void Forget();
 
-  // Whether any was ever added: the same on all ranks between two collectives.
+  // Whether any was ever added. The same on all ranks between two collectives,
+  // if they are in one order with AllocateSymmetric.
   bool any() const { return any_.load(std::memory_order_acquire); }
 
   // This rank does not need its slice of `region`, which was added, any more.

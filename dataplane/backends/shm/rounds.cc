@@ -59,8 +59,8 @@ absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
   }
   absl::Status status = absl::InvalidArgumentError(
       absl::StrCat("rank ", RankInGroup(peer), " and rank ", RankInGroup(rank_),
-                   " ran different collectives, or with different roots, "
-                   "before ",
+                   " ran different collectives, or with different roots, or "
+                   "had symmetric memory from another one on, before ",
                    collective_.Label()));
   SetCulpritRank(status, RankInGroup(peer));
   return status;

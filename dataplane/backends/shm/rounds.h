@@ -46,6 +46,8 @@ struct History {
     last.sequence = sequence;
     hash = (hash ^ digest) * kPrime;
   }
+  // The group has symmetric memory from now on.
+  void AddSymmetricMemory() { hash = (hash ^ kBasis) * kPrime; }
 
   // Those of FNV-1a.
   static constexpr uint64_t kBasis = 14695981039346656037u;
@@ -78,6 +80,17 @@ struct Workshop {
   RingWriter writer = {};
   // Of the collective that runs, if its caller has it still: see Backend::Run.
   ReleasableLock* order = nullptr;
+  // The group had symmetric memory when the collective that runs began. Which
+  // way it goes depends on that.
+  bool has_regions = false;
+
+  // A collective begins. Ranks for which the first symmetric memory came before
+  // another one than for others have another history.
+  void Begin(const Regions& group) {
+    if (has_regions || !group.any()) return;
+    has_regions = true;
+    history.AddSymmetricMemory();
+  }
 
   void Say(const NoteHeader& what, uint64_t number) {
     header = &what;

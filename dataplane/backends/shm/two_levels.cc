@@ -505,7 +505,7 @@ TwoLevels::TwoLevels(std::shared_ptr<Segment> segment,
 }
 
 bool TwoLevels::LooksForSymmetric(const Collective& collective) const {
-  if (!regions_->any() || WholeOf(collective).data == nullptr) return false;
+  if (!shop_.has_regions || WholeOf(collective).data == nullptr) return false;
   return SelectAlgorithm(collective.kind,
                          {.memory = Memory::kSymmetric,
                           .world_size = board_.world_size(),
@@ -531,6 +531,7 @@ bool TwoLevels::Takes(const Collective& collective) const {
 absl::Status TwoLevels::Run(const Collective& collective,
                             ReleasableLock* order) {
   if (order != nullptr) order->Release();
+  shop_.Begin(*regions_);
   shop_.Say(collective);
   Walk walk(collective, hosts_, shop_, lane_.has_value() ? &*lane_ : nullptr,
             tell_failure_, accumulators_, results_);
