@@ -31,7 +31,7 @@ constexpr size_t kOneLaneBytesMax = kNotePayloadBytesMax;
 
 // How many bytes of accumulators there are at a time, where they are not in the
 // tensor. Large enough for what a piece costs besides not to count.
-constexpr size_t kPieceBytes = 16 << 20;
+constexpr size_t kAccumulatorBytes = 16 << 20;
 
 // The same of each lane in an all_reduce.
 constexpr size_t kLanePieceBytes = 4 << 20;
@@ -374,7 +374,7 @@ absl::Status Walk::Reduce() {
   const Block tensor = BlockOf(collective_.tensors[0]);
   const size_t bytes = reduction.accumulator_bytes();
   const size_t lanes = LanesFor(tensor.count * bytes);
-  const size_t per_piece = kPieceBytes / bytes;
+  const size_t per_piece = kAccumulatorBytes / bytes;
   const size_t pieces = PiecesOf(tensor.count, per_piece);
   for (size_t i = 0; i < pieces; ++i) {
     absl::Status status = ReducePiece(
@@ -416,7 +416,7 @@ absl::Status Walk::ReduceScatter() {
   size_t most = 0;
   for (const Block& input : inputs) most = std::max(most, input.count);
   const size_t per_piece = std::max<size_t>(
-      1, kPieceBytes / reduction.accumulator_bytes() / inputs.size());
+      1, kAccumulatorBytes / reduction.accumulator_bytes() / inputs.size());
   const size_t pieces = PiecesOf(most, per_piece);
   Blocks of_piece(inputs.size());
   for (size_t i = 0; i < pieces; ++i) {
