@@ -66,8 +66,9 @@ struct Workshop {
   RegionFinder regions;
   // All ranks read each other's memory.
   bool reads_memory = false;
-  // Whether an all_to_all goes better from tensor to tensor, of which the rank
-  // that has most has so many bytes for all. The same on all ranks.
+  // Where all_to_all goes this way (HostCollectives): whether one goes better
+  // from tensor to tensor of which the rank that has most has so many bytes for
+  // all. The same on all ranks.
   std::function<bool(CollectiveKind kind, size_t bytes)> reads_rather = {};
   // What all ranks say that they run, and its number, which does not stand in
   // `header`: a plan's, or `made`.
