@@ -1,5 +1,7 @@
 #include "dataplane/backends/shm/host_collectives.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -10,6 +12,8 @@
 #include "dataplane/backends/shm/single_copy.h"
 #include "dataplane/backends/shm/staged.h"
 #include "dataplane/backends/shm/symmetric_all_reduce.h"
+#include "dataplane/backends/shm/way_trials.h"
+#include "dataplane/instant.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::shm_internal {
@@ -37,6 +41,21 @@ size_t KnownBytes(const Collective& collective, int world_size) {
   }
 }
 
+// Reading takes one copy where staging takes two, and has the system find the
+// pages. It takes from half to twice as long, which differs from one kind of
+// machine to another where each rank gives and takes as much as all others, and
+// with what the program does in between: tensors that nobody has written since
+// are in their readers' caches. A trial, which may be the slower way, is a
+// hundredth of all.
+constexpr WayTrials::Terms kReadingTerms = {
+    .first = 8, .period = 400, .length = 4, .slower_percent = 115};
+constexpr WayTrials::Way kReading = WayTrials::Way::kOther;
+
+// From so many bytes on, and up to four times as many each, the last one for
+// all beyond.
+constexpr size_t kChoiceBytesMin = 256 << 10;
+constexpr size_t kChoices = 5;
+
 }  // namespace
 
 HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
@@ -55,9 +74,11 @@ HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
             .mesh = mesh,
             .regions = RegionFinder(*regions_),
             .reads_memory = traits.reads_memory,
-            .reads_rather = [this](CollectiveKind kind, size_t bytes) {
-              return Reads(Select(kind, Memory::kOrdinary, bytes));
-            }} {
+            .reads_rather =
+                [this](CollectiveKind kind, size_t bytes) {
+                  return Reads(Select(kind, Memory::kOrdinary, bytes));
+                }},
+      choices_(kChoices, {.trials = WayTrials(kReadingTerms)}) {
   CHECK_GT(board_.world_size(), 1);
 }
 
@@ -141,7 +162,8 @@ absl::Status HostCollectives::RunOneWay(const Collective& collective,
   const Algorithm ordinary = Select(collective.kind, Memory::kOrdinary, bytes);
   const bool ignores_regions = Select(collective.kind, Memory::kSymmetric,
                                       bytes) != Algorithm::kSymmetric;
-  if (memo != nullptr && !Reads(ordinary)) {
+  Choice* const choice = FindChoice(collective.kind, ordinary, bytes);
+  if (memo != nullptr && !Reads(ordinary) && choice == nullptr) {
     memo->staged_by = ordinary;
     memo->ignores_regions = ignores_regions;
   }
@@ -158,7 +180,44 @@ absl::Status HostCollectives::RunOneWay(const Collective& collective,
     done = RunSingleCopy(shop_, collective, Where::kInRegions);
   }
   if (!done.ok() || *done) return done.status();
-  return RunOrdinary(collective, ordinary);
+  return choice != nullptr ? RunByChoice(collective, *choice)
+                           : RunOrdinary(collective, ordinary);
+}
+
+HostCollectives::Choice* HostCollectives::FindChoice(CollectiveKind kind,
+                                                     Algorithm ordinary,
+                                                     size_t bytes) {
+  const bool is_even = kind == CollectiveKind::kAllGather ||
+                       kind == CollectiveKind::kAllGatherIntoTensor;
+  if (!is_even || ordinary != Algorithm::kStaged || !traits_.reads_memory ||
+      traits_.board.is_crowded || traits_.algorithm != Algorithm::kFastest ||
+      bytes < kChoiceBytesMin) {
+    return nullptr;
+  }
+  const size_t doublings = std::bit_width(bytes / kChoiceBytesMin) - 1;
+  return &choices_[std::min(doublings / 2, kChoices - 1)];
+}
+
+// The first rank says how the next one goes, and all others hear it before they
+// end this one: nobody goes another way than the others.
+absl::Status HostCollectives::RunByChoice(const Collective& collective,
+                                          Choice& choice) {
+  const bool says = board_.rank() == 0;
+  if (says) shop_.SayBeside(choice.trials.Next(1) == kReading ? 1 : 0);
+  const Instant began = Clock::now();
+  absl::StatusOr<bool> done = false;
+  if (choice.reads) done = RunSingleCopy(shop_, collective, Where::kAnywhere);
+  absl::Status status =
+      !done.ok() ? std::move(done).status()
+      : *done    ? absl::OkStatus()
+                 : RunStaged(shop_, collective, Algorithm::kStaged, nullptr);
+  if (!status.ok()) return status;
+  if (says) {
+    choice.trials.Took(choice.reads ? kReading : WayTrials::Way::kUsual, 1,
+                       Clock::now() - began);
+  }
+  choice.reads = shop_.heard != 0;
+  return status;
 }
 
 }  // namespace muster::dataplane::shm_internal

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "dataplane/backends/gloo/engine.h"
@@ -16,6 +17,7 @@
 #include "dataplane/backends/shm/rounds.h"
 #include "dataplane/backends/shm/segment.h"
 #include "dataplane/backends/shm/selection.h"
+#include "dataplane/backends/shm/way_trials.h"
 #include "dataplane/collective.h"
 
 namespace muster::dataplane::shm_internal {
@@ -55,6 +57,14 @@ class HostCollectives : public gloo_internal::Shortcut {
     Algorithm algorithm = Algorithm::kFastest;
   };
 
+  // Of those of which no table knows which way is faster: by size.
+  struct Choice {
+    // The first rank's, which all others go by.
+    WayTrials trials;
+    // How the next one goes: the system reads it; else it is staged.
+    bool reads = false;
+  };
+
   // What a plan keeps.
   struct Memo : Plan::Memo {
     explicit Memo(const Collective& collective)
@@ -76,6 +86,9 @@ class HostCollectives : public gloo_internal::Shortcut {
   bool Reads(Algorithm algorithm) const {
     return algorithm == Algorithm::kSingleCopy && traits_.reads_memory;
   }
+  // Null: the table knows, which says `ordinary`.
+  Choice* FindChoice(CollectiveKind kind, Algorithm ordinary, size_t bytes);
+  absl::Status RunByChoice(const Collective& collective, Choice& choice);
   // As `ordinary` says, which nothing in symmetric memory goes before.
   inline absl::Status RunOrdinary(const Collective& collective,
                                   Algorithm ordinary);
@@ -90,6 +103,8 @@ class HostCollectives : public gloo_internal::Shortcut {
   Workshop shop_;
   // By kind; of ordinary memory, and of symmetric memory.
   std::array<std::array<Selected, 2>, kCollectiveKindCount> selected_ = {};
+  // Of all_gather.
+  std::vector<Choice> choices_;
 };
 
 }  // namespace muster::dataplane::shm_internal

@@ -1,7 +1,10 @@
-// What no group of well-behaved ranks comes to, on one host.
+// What the conformance suites do not look at, in groups on one host.
 
 #include "dataplane/backends/shm/host_collectives.h"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <future>
 #include <memory>
@@ -15,13 +18,16 @@
 #include "dataplane/backends/shm/regions.h"
 #include "dataplane/backends/shm/segment.h"
 #include "dataplane/collective.h"
+#include "dataplane/communicator.h"
 #include "dataplane/tensor.h"
+#include "dataplane/testing/local_world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::shm_internal {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
 
 constexpr int kRanks = 2;
@@ -94,6 +100,43 @@ TEST_F(HalfKnownMemoryTest, NobodyTakesAPlaceForElements) {
                 HasSubstr("had symmetric memory from another one on, before "
                           "all_reduce"));
   }
+}
+
+// Which way a large one goes is found out, by all ranks alike.
+TEST(ChoiceTest, AnAllGatherIsTriedBothWays) {
+  constexpr size_t kCount = 64 << 10;
+  constexpr int kTimes = 40;
+  testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
+  std::vector<std::string> ran[kRanks];
+  world.OnEachRank([&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    std::vector<float> input(kCount);
+    std::vector<float> output(kRanks * kCount);
+    for (int time = 0; time < kTimes; ++time) {
+      const auto value = [time](int of) {
+        return static_cast<float>(2 * time + of);
+      };
+      std::fill(input.begin(), input.end(), value(rank));
+      ASSERT_TRUE(
+          communicator
+              .Run(Collective{.kind = CollectiveKind::kAllGatherIntoTensor,
+                              .inputs = {Tensor(input)},
+                              .outputs = {Tensor(output)}})
+              .ok());
+      ran[rank].push_back(communicator.last_run(DeviceType::kCpu).algorithm);
+      for (int of = 0; of < kRanks; ++of) {
+        const auto part = output.begin() + of * kCount;
+        ASSERT_EQ(std::count(part, part + kCount, value(of)), kCount);
+      }
+    }
+  });
+  EXPECT_EQ(ran[0], ran[1]);
+  EXPECT_THAT(ran[0], Contains("staged"));
+  // Where there are not enough the table knows.
+  cpu_set_t processors;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(processors), &processors), 0);
+  const auto read = std::count(ran[0].begin(), ran[0].end(), "single_copy");
+  EXPECT_EQ(read >= 4, CPU_COUNT(&processors) >= kRanks);
 }
 
 }  // namespace

@@ -13,28 +13,6 @@
 
 namespace muster::dataplane::shm_internal {
 
-WriteTrials::Way WriteTrials::Next(size_t bytes) {
-  if (bytes < until_trial_) {
-    until_trial_ -= bytes;
-    return way_;
-  }
-  until_trial_ = kPeriodBytes;
-  return way_ == Way::kPastCaches ? Way::kThroughCaches : Way::kPastCaches;
-}
-
-void WriteTrials::Took(Way way, size_t bytes, std::chrono::nanoseconds time) {
-  Times& times = times_[static_cast<size_t>(way)];
-  const std::chrono::nanoseconds of_mib = time * (1 << 20) / bytes;
-  times.before = times.are_known ? times.last : of_mib;
-  times.last = of_mib;
-  times.are_known = true;
-  const Times& through = times_[static_cast<size_t>(Way::kThroughCaches)];
-  const Times& past = times_[static_cast<size_t>(Way::kPastCaches)];
-  if (!through.are_known || !past.are_known) return;
-  way_ = through.Least() > kSlowerMin * past.Least() ? Way::kPastCaches
-                                                     : Way::kThroughCaches;
-}
-
 void RingWriter::CopyLong(void* to, const void* from, size_t bytes) {
   untimed_bytes_ += bytes;
   if (untimed_bytes_ < kTimedBytes) {
@@ -53,9 +31,9 @@ void RingWriter::CopyLong(void* to, const void* from, size_t bytes) {
   trials_.Took(timed_way_, bytes, QuickNow() - began);
 }
 
-void RingWriter::CopyBy(WriteTrials::Way way, void* to, const void* from,
+void RingWriter::CopyBy(WayTrials::Way way, void* to, const void* from,
                         size_t bytes) {
-  if (way == WriteTrials::Way::kPastCaches) {
+  if (way == kPastCaches) {
     CopyPastCaches(to, from, bytes);
   } else {
     std::memcpy(to, from, bytes);

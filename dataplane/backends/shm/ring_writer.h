@@ -3,60 +3,28 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_RING_WRITER_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_RING_WRITER_H_
 
-#include <algorithm>
-#include <array>
-#include <chrono>
 #include <cstddef>
-#include <cstdint>
 
 #include "dataplane/backends/shm/streaming.h"
+#include "dataplane/backends/shm/way_trials.h"
 
 namespace muster::dataplane::shm_internal {
 
-// WriteTrials finds out which of two ways of writing is faster: through the
-// caches, or past them. Where processors share a cache, through it takes some
-// half of the time, that of who reads it counted. Where they do not, every line
-// is first taken away from the caches of who has read it last, which takes ten
-// times as long as to write past them. Which of these is so can change at any
-// time in a virtual machine, whose processors its host moves.
-class WriteTrials {
- public:
-  enum class Way : uint8_t { kThroughCaches, kPastCaches };
-
-  // The other way is tried after the first so many bytes, with which a ring has
-  // been gone round, and again after every so many.
-  static constexpr size_t kFirstBytes = 4 << 20;
-  static constexpr size_t kPeriodBytes = 64 << 20;
-  // So many times as long it must take through the caches to go past them:
-  // whoever reads it has to get it from memory then.
-  static constexpr int kSlowerMin = 2;
-
-  // How to write what comes next, with which `bytes` have been written since
-  // the last call. Took is told how long that took.
-  Way Next(size_t bytes);
-  void Took(Way way, size_t bytes, std::chrono::nanoseconds time);
-
-  // What is tried apart.
-  Way way() const { return way_; }
-
- private:
-  // Of a MiB, the last time and the one before: the longer of the two may be
-  // that of whoever had the processor meanwhile.
-  struct Times {
-    std::chrono::nanoseconds last = {};
-    std::chrono::nanoseconds before = {};
-    bool are_known = false;
-    std::chrono::nanoseconds Least() const { return std::min(last, before); }
-  };
-
-  Way way_ = Way::kThroughCaches;
-  size_t until_trial_ = kFirstBytes;
-  std::array<Times, 2> times_ = {};
-};
-
-// Not thread-safe.
+// RingWriter copies through the caches or past them, whichever is faster. Where
+// processors share a cache, through it takes some half of the time, that of who
+// reads it counted. Where they do not, every line is first taken away from the
+// caches of who has read it last, which takes ten times as long as to write
+// past them. Not thread-safe.
 class RingWriter {
  public:
+  // After the first so many bytes a ring has been gone round. Through the
+  // caches it must take twice as long: whoever reads what went past them has to
+  // get it from memory.
+  static constexpr WayTrials::Terms kTerms = {
+      .first = 4 << 20, .period = 64 << 20, .slower_percent = 200};
+  static constexpr WayTrials::Way kThroughCaches = WayTrials::Way::kUsual;
+  static constexpr WayTrials::Way kPastCaches = WayTrials::Way::kOther;
+
   // As memcpy, to where nobody reads meanwhile.
   void Copy(void* to, const void* from, size_t bytes) {
     if (kWritesPastCaches && bytes >= kLongBytes) {
@@ -67,7 +35,7 @@ class RingWriter {
   }
 
   // By which way the last one went that was timed: for tests.
-  WriteTrials::Way timed_way() const { return timed_way_; }
+  WayTrials::Way timed_way() const { return timed_way_; }
 
  private:
   // What is shorter takes not much longer than it takes to measure that. And
@@ -77,11 +45,11 @@ class RingWriter {
   static constexpr size_t kTimedBytes = 128 << 10;
 
   void CopyLong(void* to, const void* from, size_t bytes);
-  static void CopyBy(WriteTrials::Way way, void* to, const void* from,
+  static void CopyBy(WayTrials::Way way, void* to, const void* from,
                      size_t bytes);
 
-  WriteTrials trials_;
-  WriteTrials::Way timed_way_ = WriteTrials::Way::kThroughCaches;
+  WayTrials trials_{kTerms};
+  WayTrials::Way timed_way_ = kThroughCaches;
   // With the one that was timed last behind them.
   size_t untimed_bytes_ = 0;
 };

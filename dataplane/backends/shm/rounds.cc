@@ -53,6 +53,8 @@ absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
   }
   NoteHeader last;
   std::memcpy(&last, board_.shown_tail(peer), sizeof(last));
+  // That is what it says beside.
+  last.step = shop_.history.last.step;
   if (last != shop_.history.last) {
     return Mismatch(RankInGroup(peer), RankInGroup(rank_), last,
                     shop_.history.last);

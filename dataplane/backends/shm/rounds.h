@@ -79,6 +79,10 @@ struct Workshop {
   std::vector<std::byte> scratch = {};
   History history = {};
   RingWriter writer = {};
+  // What the board's first rank says beside the last collective that it has run
+  // (its header's `step`), and was heard saying in the one that runs.
+  uint8_t heard = 0;
+  void SayBeside(uint8_t word) { heard = history.last.step = word; }
   // Of the collective that runs, if its caller has it still: see Backend::Run.
   ReleasableLock* order = nullptr;
   // The group had symmetric memory when the collective that runs began. Which
@@ -186,6 +190,13 @@ class Rounds {
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
+  }
+  // After Await of `peer`: hears what it says, if it is the first rank.
+  void Hear(int peer) {
+    if (peer != 0 || rank_ == 0) return;
+    NoteHeader last;
+    std::memcpy(&last, board_.shown_tail(peer), sizeof(last));
+    shop_.heard = last.step;
   }
   // Of another rank: what this one has shown is with the others by now, and
   // would have to come back.

@@ -306,6 +306,7 @@ absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
   for (int peer = 0; peer < world_size_; ++peer) {
     status = Await(peer, expected_[peer]);
     if (!status.ok()) return status;
+    Hear(peer);
   }
   Reach reach = own.reach;
   all_is_shown_ = all.has_value();
