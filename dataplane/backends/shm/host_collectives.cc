@@ -187,9 +187,9 @@ absl::Status HostCollectives::RunOneWay(const Collective& collective,
 HostCollectives::Choice* HostCollectives::FindChoice(CollectiveKind kind,
                                                      Algorithm ordinary,
                                                      size_t bytes) {
-  const bool is_even = kind == CollectiveKind::kAllGather ||
+  const bool gathers = kind == CollectiveKind::kAllGather ||
                        kind == CollectiveKind::kAllGatherIntoTensor;
-  if (!is_even || ordinary != Algorithm::kStaged || !traits_.reads_memory ||
+  if (!gathers || ordinary != Algorithm::kStaged || !traits_.reads_memory ||
       traits_.board.is_crowded || traits_.algorithm != Algorithm::kFastest ||
       bytes < kChoiceBytesMin) {
     return nullptr;
@@ -205,19 +205,24 @@ absl::Status HostCollectives::RunByChoice(const Collective& collective,
   const bool says = board_.rank() == 0;
   if (says) shop_.SayBeside(choice.trials.Next(1) == kReading ? 1 : 0);
   const Instant began = Clock::now();
-  absl::StatusOr<bool> done = false;
-  if (choice.reads) done = RunSingleCopy(shop_, collective, Where::kAnywhere);
-  absl::Status status =
-      !done.ok() ? std::move(done).status()
-      : *done    ? absl::OkStatus()
-                 : RunStaged(shop_, collective, Algorithm::kStaged, nullptr);
-  if (!status.ok()) return status;
+  bool is_done = false;
+  if (choice.reads) {
+    const absl::StatusOr<bool> done =
+        RunSingleCopy(shop_, collective, Where::kAnywhere);
+    if (!done.ok()) return done.status();
+    is_done = *done;
+  }
+  if (!is_done) {
+    absl::Status status = RunStaged(shop_, collective, Algorithm::kStaged,
+                                    /*has_stopped=*/nullptr);
+    if (!status.ok()) return status;
+  }
   if (says) {
     choice.trials.Took(choice.reads ? kReading : WayTrials::Way::kUsual, 1,
                        Clock::now() - began);
   }
   choice.reads = shop_.heard != 0;
-  return status;
+  return absl::OkStatus();
 }
 
 }  // namespace muster::dataplane::shm_internal

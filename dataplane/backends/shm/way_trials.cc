@@ -20,10 +20,9 @@ WayTrials::Way WayTrials::Next(size_t amount) {
 
 void WayTrials::Took(Way way, size_t amount, std::chrono::nanoseconds time) {
   Times& times = times_[static_cast<size_t>(way)];
-  // In parts small enough for amounts to be bytes.
-  const std::chrono::nanoseconds of_mib = time * (1 << 20) / amount;
-  times.before = times.are_known ? times.last : of_mib;
-  times.last = of_mib;
+  const double of_one = static_cast<double>(time.count()) / amount;
+  times.before = times.are_known ? times.last : of_one;
+  times.last = of_one;
   times.are_known = true;
   const Times& usual = times_[static_cast<size_t>(Way::kUsual)];
   const Times& other = times_[static_cast<size_t>(Way::kOther)];

@@ -43,13 +43,15 @@ class WayTrials {
   Way way() const { return way_; }
 
  private:
-  // Of one amount, the last time and the one before: the longer of the two may
-  // be that of whoever had the processor meanwhile.
+  // In nanoseconds, of an amount of one, the last time and the one before: the
+  // longer of the two may be that of whoever had the processor meanwhile. (What
+  // is waited for may take half an hour: the product of whole numbers would not
+  // hold it.)
   struct Times {
-    std::chrono::nanoseconds last = {};
-    std::chrono::nanoseconds before = {};
+    double last = 0;
+    double before = 0;
     bool are_known = false;
-    std::chrono::nanoseconds Least() const { return std::min(last, before); }
+    double Least() const { return std::min(last, before); }
   };
 
   Terms terms_;
