@@ -1,7 +1,10 @@
 #include "dataplane/backends/shm/host_collectives.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <new>
@@ -9,15 +12,20 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dataplane/backends/shm/all_to_all.h"
 #include "dataplane/backends/shm/single_copy.h"
 #include "dataplane/backends/shm/staged.h"
 #include "dataplane/backends/shm/symmetric_all_reduce.h"
 #include "dataplane/backends/shm/way_trials.h"
-#include "dataplane/instant.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane::shm_internal {
 namespace {
+
+bool IsAllToAll(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllToAll ||
+         kind == CollectiveKind::kAllToAllSingle;
+}
 
 // How large it is, of all ranks' parts together, where all ranks know the same;
 // else 0.
@@ -45,16 +53,39 @@ size_t KnownBytes(const Collective& collective, int world_size) {
 // pages. It takes from half to twice as long, which differs from one kind of
 // machine to another where each rank gives and takes as much as all others, and
 // with what the program does in between: tensors that nobody has written since
-// are in their readers' caches. A trial, which may be the slower way, is a
-// hundredth of all.
-constexpr WayTrials::Terms kReadingTerms = {
-    .first = 8, .period = 400, .length = 4, .slower_percent = 115};
+// are in their readers' caches. The first ones that go one way after the other
+// find caches as that has left them. Trials, which may be of the slower way,
+// are a hundredth of all in the end.
+constexpr WayTrials::Terms kReadingTerms = {.first = 8,
+                                            .period = 800,
+                                            .length = 8,
+                                            .settling = 4,
+                                            .remembered = 4,
+                                            .slower_percent = 115};
 constexpr WayTrials::Way kReading = WayTrials::Way::kOther;
 
 // From so many bytes on, and up to four times as many each, the last one for
 // all beyond.
 constexpr size_t kChoiceBytesMin = 256 << 10;
-constexpr size_t kChoices = 5;
+constexpr size_t kChoicesOfKind = 5;
+
+// What the first rank says beside one: which choice it has made anew, and how
+// that goes. Nothing: it has made none.
+constexpr uint8_t WordOf(size_t choice, bool reads) {
+  return static_cast<uint8_t>(2 * (choice + 1) + (reads ? 1 : 0));
+}
+constexpr size_t ChoiceOf(uint8_t word) { return word / 2 - 1; }
+constexpr bool SaysToRead(uint8_t word) { return word % 2 == 1; }
+
+// What one of these has taken, by two readings. Where ranks take turns on a
+// processor, in processor time: by the clock a rank that comes when all others
+// have shown theirs has not taken what they have.
+std::chrono::nanoseconds ReadingNow(bool is_crowded) {
+  timespec now = {};
+  clock_gettime(is_crowded ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return std::chrono::seconds(now.tv_sec) +
+         std::chrono::nanoseconds(now.tv_nsec);
+}
 
 }  // namespace
 
@@ -73,12 +104,8 @@ HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
       shop_{.board = board_,
             .mesh = mesh,
             .regions = RegionFinder(*regions_),
-            .reads_memory = traits.reads_memory,
-            .reads_rather =
-                [this](CollectiveKind kind, size_t bytes) {
-                  return Reads(Select(kind, Memory::kOrdinary, bytes));
-                }},
-      choices_(kChoices, {.trials = WayTrials(kReadingTerms)}) {
+            .reads_memory = traits.reads_memory},
+      choices_(2 * kChoicesOfKind, {.trials = WayTrials(kReadingTerms)}) {
   CHECK_GT(board_.world_size(), 1);
 }
 
@@ -92,10 +119,9 @@ inline HostCollectives::Memo* HostCollectives::MemoOf(
 
 inline absl::Status HostCollectives::RunOrdinary(const Collective& collective,
                                                  Algorithm ordinary) {
-  bool has_stopped = false;
-  absl::Status status = RunStaged(shop_, collective, ordinary,
-                                  Reads(ordinary) ? nullptr : &has_stopped);
-  return has_stopped ? RunAfterAll(collective, ordinary) : status;
+  return IsAllToAll(collective.kind)
+             ? RunAnAllToAll(collective, ordinary, /*shows_origins=*/false)
+             : RunStaged(shop_, collective, ordinary);
 }
 
 absl::Status HostCollectives::Run(const Collective& collective,
@@ -130,12 +156,22 @@ absl::Status HostCollectives::Run(const Collective& collective,
   return done;
 }
 
-absl::Status HostCollectives::RunAfterAll(const Collective& collective,
-                                          Algorithm ordinary) {
-  const absl::StatusOr<bool> done =
-      RunSingleCopy(shop_, collective, Where::kAnywhere);
+absl::Status HostCollectives::RunAnAllToAll(const Collective& collective,
+                                            Algorithm ordinary,
+                                            bool shows_origins) {
+  // That was tried, then.
+  const bool stays = Reads(ordinary);
+  const auto reads_rather = [&](size_t bytes) {
+    return !stays && Reads(Select(collective.kind, Memory::kOrdinary, bytes));
+  };
+  absl::StatusOr<bool> done =
+      RunAllToAll(shop_, collective, shows_origins, reads_rather);
   if (!done.ok() || *done) return done.status();
-  return RunStaged(shop_, collective, ordinary, /*has_stopped=*/nullptr);
+  done = RunSingleCopy(shop_, collective, Where::kAnywhere);
+  if (!done.ok() || *done) return done.status();
+  return RunAllToAll(shop_, collective, /*shows_origins=*/false,
+                     [](size_t) { return false; })
+      .status();
 }
 
 // The table takes as long as a small collective does, and those mostly have the
@@ -162,7 +198,7 @@ absl::Status HostCollectives::RunOneWay(const Collective& collective,
   const Algorithm ordinary = Select(collective.kind, Memory::kOrdinary, bytes);
   const bool ignores_regions = Select(collective.kind, Memory::kSymmetric,
                                       bytes) != Algorithm::kSymmetric;
-  Choice* const choice = FindChoice(collective.kind, ordinary, bytes);
+  Choice* const choice = FindChoice(collective, ordinary);
   if (memo != nullptr && !Reads(ordinary) && choice == nullptr) {
     memo->staged_by = ordinary;
     memo->ignores_regions = ignores_regions;
@@ -184,44 +220,61 @@ absl::Status HostCollectives::RunOneWay(const Collective& collective,
                            : RunOrdinary(collective, ordinary);
 }
 
-HostCollectives::Choice* HostCollectives::FindChoice(CollectiveKind kind,
-                                                     Algorithm ordinary,
-                                                     size_t bytes) {
+HostCollectives::Choice* HostCollectives::FindChoice(
+    const Collective& collective, Algorithm ordinary) {
+  const CollectiveKind kind = collective.kind;
   const bool gathers = kind == CollectiveKind::kAllGather ||
                        kind == CollectiveKind::kAllGatherIntoTensor;
-  if (!gathers || ordinary != Algorithm::kStaged || !traits_.reads_memory ||
-      traits_.board.is_crowded || traits_.algorithm != Algorithm::kFastest ||
-      bytes < kChoiceBytesMin) {
+  if ((!gathers && !IsAllToAll(kind)) || ordinary != Algorithm::kStaged ||
+      !traits_.reads_memory || (gathers && traits_.board.is_crowded) ||
+      traits_.algorithm != Algorithm::kFastest ||
+      collective.bytes() < kChoiceBytesMin) {
     return nullptr;
   }
-  const size_t doublings = std::bit_width(bytes / kChoiceBytesMin) - 1;
-  return &choices_[std::min(doublings / 2, kChoices - 1)];
+  const size_t quadruplings =
+      (std::bit_width(collective.bytes() / kChoiceBytesMin) - 1) / 2;
+  return &choices_[(gathers ? 0 : kChoicesOfKind) +
+                   std::min(quadruplings, kChoicesOfKind - 1)];
 }
 
-// The first rank says how the next one goes, and all others hear it before they
-// end this one: nobody goes another way than the others.
+// Of an all_gather all know the size, so nobody goes another way than the
+// others. Of an all_to_all each goes by its own: there any may.
+absl::Status HostCollectives::RunEitherWay(const Collective& collective,
+                                           bool reads) {
+  if (IsAllToAll(collective.kind)) {
+    return RunAnAllToAll(collective, Algorithm::kStaged,
+                         /*shows_origins=*/reads);
+  }
+  if (reads) {
+    const absl::StatusOr<bool> done =
+        RunSingleCopy(shop_, collective, Where::kAnywhere);
+    if (!done.ok() || *done) return done.status();
+  }
+  return RunStaged(shop_, collective, Algorithm::kStaged);
+}
+
+// The first rank says how the next one of its size goes, and all others hear it
+// before they end this one.
 absl::Status HostCollectives::RunByChoice(const Collective& collective,
                                           Choice& choice) {
   const bool says = board_.rank() == 0;
-  if (says) shop_.SayBeside(choice.trials.Next(1) == kReading ? 1 : 0);
-  const Instant began = Clock::now();
-  bool is_done = false;
-  if (choice.reads) {
-    const absl::StatusOr<bool> done =
-        RunSingleCopy(shop_, collective, Where::kAnywhere);
-    if (!done.ok()) return done.status();
-    is_done = *done;
-  }
-  if (!is_done) {
-    absl::Status status = RunStaged(shop_, collective, Algorithm::kStaged,
-                                    /*has_stopped=*/nullptr);
-    if (!status.ok()) return status;
-  }
+  shop_.heard = 0;
   if (says) {
-    choice.trials.Took(choice.reads ? kReading : WayTrials::Way::kUsual, 1,
-                       Clock::now() - began);
+    shop_.SayBeside(WordOf(static_cast<size_t>(&choice - choices_.data()),
+                           choice.trials.Next(1) == kReading));
   }
-  choice.reads = shop_.heard != 0;
+  const bool is_crowded = traits_.board.is_crowded;
+  const std::chrono::nanoseconds began = ReadingNow(is_crowded);
+  absl::Status status = RunEitherWay(collective, choice.reads);
+  if (!status.ok()) return status;
+  if (says) {
+    choice.trials.Took(choice.reads ? kReading : WayTrials::Way::kUsual,
+                       collective.bytes(), ReadingNow(is_crowded) - began);
+  }
+  const uint8_t word = shop_.heard;
+  if (word != 0 && ChoiceOf(word) < choices_.size()) {
+    choices_[ChoiceOf(word)].reads = SaysToRead(word);
+  }
   return absl::OkStatus();
 }
 

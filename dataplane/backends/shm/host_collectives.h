@@ -57,11 +57,12 @@ class HostCollectives : public gloo_internal::Shortcut {
     Algorithm algorithm = Algorithm::kFastest;
   };
 
-  // Of those of which no table knows which way is faster: by size.
+  // Of those of which no table knows which way is faster: by kind and size.
   struct Choice {
     // The first rank's, which all others go by.
     WayTrials trials;
-    // How the next one goes: the system reads it; else it is staged.
+    // How the next one goes: the system reads it; else it is staged. The same
+    // on all ranks, where they know its size of each other.
     bool reads = false;
   };
 
@@ -87,13 +88,17 @@ class HostCollectives : public gloo_internal::Shortcut {
     return algorithm == Algorithm::kSingleCopy && traits_.reads_memory;
   }
   // Null: the table knows, which says `ordinary`.
-  Choice* FindChoice(CollectiveKind kind, Algorithm ordinary, size_t bytes);
+  Choice* FindChoice(const Collective& collective, Algorithm ordinary);
+  // Staged or, if this rank `reads`, read by the system.
+  absl::Status RunEitherWay(const Collective& collective, bool reads);
   absl::Status RunByChoice(const Collective& collective, Choice& choice);
   // As `ordinary` says, which nothing in symmetric memory goes before.
   inline absl::Status RunOrdinary(const Collective& collective,
                                   Algorithm ordinary);
-  // The same of what is not to be staged, as one round of it has shown.
-  absl::Status RunAfterAll(const Collective& collective, Algorithm ordinary);
+  // The same of an all_to_all in which this rank may show where its elements
+  // are in place of them.
+  absl::Status RunAnAllToAll(const Collective& collective, Algorithm ordinary,
+                             bool shows_origins);
   Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
 
   const std::shared_ptr<Segment> segment_;
@@ -103,7 +108,7 @@ class HostCollectives : public gloo_internal::Shortcut {
   Workshop shop_;
   // By kind; of ordinary memory, and of symmetric memory.
   std::array<std::array<Selected, 2>, kCollectiveKindCount> selected_ = {};
-  // Of all_gather.
+  // Of all_gather, and of all_to_all.
   std::vector<Choice> choices_;
 };
 

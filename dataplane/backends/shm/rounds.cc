@@ -9,11 +9,19 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/culprit.h"
 
 namespace muster::dataplane::shm_internal {
 
 using gloo_internal::Mismatch;
+
+namespace {
+
+// How much it reads before it looks whether the group has been aborted.
+constexpr size_t kReadBytes = 4 << 20;
+
+}  // namespace
 
 uint64_t History::DigestOf(const NoteHeader& header) {
   const uint64_t what = uint64_t{header.kind} |
@@ -104,6 +112,37 @@ void Rounds::WriteRow(absl::Span<const Block> give) {
   for (int peer = 0; peer < world_size_; ++peer) {
     row[peer] = give.empty() ? 0 : give[peer].count;
   }
+}
+
+absl::Status Rounds::Read(int peer, const Source& source, size_t offset,
+                          std::byte* to, size_t bytes) {
+  const gloo_internal::PeerMemory* const memory = shop_.mesh.MemoryOf(peer);
+  while (bytes > 0) {
+    absl::Status aborted = shop_.mesh.abort_cause();
+    if (!aborted.ok()) return aborted;
+    const size_t now = std::min(bytes, kReadBytes);
+    if (source.mapped != nullptr) {
+      std::memcpy(to, source.mapped + offset, now);
+    } else if (memory == nullptr) {
+      return shop_.mesh.Gone(peer);
+    } else if (const uint64_t from = source.address + offset;
+               !memory->Read(from, to, now)) {
+      absl::Status unread = memory->WhyUnread(RankInGroup(rank_),
+                                              RankInGroup(peer), from, to, now);
+      return unread.ok() ? shop_.mesh.Gone(peer) : unread;
+    }
+    offset += now;
+    to += now;
+    bytes -= now;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Rounds::Part() {
+  absl::Status status = Open(0);
+  if (!status.ok()) return status;
+  Post();
+  return AwaitAll();
 }
 
 absl::InlinedVector<int, 16> Rounds::Others() const {

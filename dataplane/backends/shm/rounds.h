@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <new>
 #include <optional>
@@ -66,10 +65,6 @@ struct Workshop {
   RegionFinder regions;
   // All ranks read each other's memory.
   bool reads_memory = false;
-  // Where all_to_all goes this way (HostCollectives): whether one goes better
-  // from tensor to tensor of which the rank that has most has so many bytes for
-  // all. The same on all ranks.
-  std::function<bool(CollectiveKind kind, size_t bytes)> reads_rather = {};
   // What all ranks say that they run, and its number, which does not stand in
   // `header`: a plan's, or `made`.
   const NoteHeader* header = nullptr;
@@ -227,6 +222,12 @@ class Rounds {
   }
   bool has_rows() const { return has_rows_; }
   size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
+  // In its rank's own place: nothing, or that it shows where what it gives to
+  // each is, behind a row that is not even.
+  static constexpr uint64_t kOrigins = 1;
+  bool ShowsOrigins(int peer) const {
+    return !IsEven(peer) && RowOf(peer)[peer] == kOrigins;
+  }
   // All of it, also if it is even: what follows stands at row_bytes().
   void WriteRow(absl::Span<const Block> give);
   const uint64_t* RowOf(int peer) const {
@@ -236,6 +237,19 @@ class Rounds {
   uint64_t CountFor(int rank, int peer) const {
     return IsEven(peer) ? RowOf(peer)[0] & ~kEven : RowOf(peer)[rank];
   }
+
+  // What a rank gives another one, as that gets at it.
+  struct Source {
+    // In the other process.
+    uint64_t address = 0;
+    // Here; null if it is not.
+    std::byte* mapped = nullptr;
+  };
+  // From `offset` bytes behind where what `peer` gives begins.
+  absl::Status Read(int peer, const Source& source, size_t offset,
+                    std::byte* to, size_t bytes);
+  // Nobody reads any more what this rank gives.
+  absl::Status Part();
 
   // How many there are in so many bytes.
   size_t ElementsIn(size_t bytes) const { return bytes >> element_bits_; }

@@ -36,9 +36,6 @@ constexpr size_t kPieceBytesMin = 64 << 10;
 // and get it, and no rank has to wait until that has been done.
 constexpr size_t kShownBytesMax = 24 << 10;
 
-// How much it does before it looks whether the group has been aborted.
-constexpr size_t kReadBytes = 4 << 20;
-
 class SingleCopy : public Rounds {
  public:
   SingleCopy(Workshop& shop, const Collective& collective, Where where)
@@ -73,13 +70,6 @@ class SingleCopy : public Rounds {
   struct Origin {
     uint64_t address = 0;
     Regions::Place place = {};
-  };
-  // The same, as this rank gets at it.
-  struct Source {
-    // In the other process.
-    uint64_t address = 0;
-    // Here; null if it is not.
-    std::byte* mapped = nullptr;
   };
   // Where a block is, and how others get at it.
   struct Found {
@@ -119,12 +109,6 @@ class SingleCopy : public Rounds {
   // most: where they are, or read to this rank's scratch.
   absl::StatusOr<const std::byte*> Operand(int peer, size_t first,
                                            size_t count);
-  // From `offset` bytes behind where what `peer` gives this rank begins.
-  absl::Status Read(int peer, size_t offset, std::byte* to, size_t bytes);
-
-  // Nobody reads what this rank gives any more.
-  absl::Status Part();
-
   const Where where_;
   // What of each rank is combined at once.
   const size_t piece_bytes_;
@@ -326,37 +310,13 @@ absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
   return reach;
 }
 
-absl::Status SingleCopy::Read(int peer, size_t offset, std::byte* to,
-                              size_t bytes) {
-  const Source& source = sources_[peer];
-  const gloo_internal::PeerMemory* const memory = shop().mesh.MemoryOf(peer);
-  while (bytes > 0) {
-    absl::Status aborted = shop().mesh.abort_cause();
-    if (!aborted.ok()) return aborted;
-    const size_t now = std::min(bytes, kReadBytes);
-    if (source.mapped != nullptr) {
-      std::memcpy(to, source.mapped + offset, now);
-    } else if (memory == nullptr) {
-      return shop().mesh.Gone(peer);
-    } else if (const uint64_t from = source.address + offset;
-               !memory->Read(from, to, now)) {
-      absl::Status unread = memory->WhyUnread(RankInGroup(rank_),
-                                              RankInGroup(peer), from, to, now);
-      return unread.ok() ? shop().mesh.Gone(peer) : unread;
-    }
-    offset += now;
-    to += now;
-    bytes -= now;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status SingleCopy::Move() {
   CopyOut(take_[rank_].data, give_[rank_].data,
           take_[rank_].count * element_bytes_, collective().bytes());
   for (const int peer : Others()) {
     const Block& take = take_[peer];
-    absl::Status status = Read(peer, 0, take.data, take.count * element_bytes_);
+    absl::Status status =
+        Read(peer, sources_[peer], 0, take.data, take.count * element_bytes_);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -369,7 +329,8 @@ absl::StatusOr<const std::byte*> SingleCopy::Operand(int peer, size_t first,
   if (sources_[peer].mapped != nullptr) return sources_[peer].mapped + offset;
   std::byte* const to =
       Scratch(world_size_ * piece_bytes_) + peer * piece_bytes_;
-  absl::Status status = Read(peer, offset, to, count * element_bytes_);
+  absl::Status status =
+      Read(peer, sources_[peer], offset, to, count * element_bytes_);
   if (!status.ok()) return status;
   return to;
 }
@@ -407,17 +368,10 @@ absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
   for (const int peer : Others()) {
     if (!status.ok()) return status;
     const Block& part = parts[peer];
-    status =
-        Read(peer, offset_of(part), part.data, part.count * element_bytes_);
+    status = Read(peer, sources_[peer], offset_of(part), part.data,
+                  part.count * element_bytes_);
   }
   return status;
-}
-
-absl::Status SingleCopy::Part() {
-  absl::Status status = Open(0);
-  if (!status.ok()) return status;
-  Post();
-  return AwaitAll();
 }
 
 }  // namespace

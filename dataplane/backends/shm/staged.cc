@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/schedules.h"
+#include "dataplane/backends/shm/dealt_rounds.h"
 #include "dataplane/backends/shm/streaming.h"
 #include "dataplane/reduction.h"
 
@@ -17,47 +18,21 @@ namespace {
 using gloo_internal::BlockOf;
 using gloo_internal::Parts;
 
-size_t RoundsFor(size_t count, size_t count_per_round) {
-  return count <= count_per_round
-             ? 1
-             : (count + count_per_round - 1) / count_per_round;
-}
-
-// What of `block` goes in round `round`.
-inline Block ChunkOf(const Block& block, size_t round, size_t count_per_round,
-                     size_t element_bytes) {
-  if (round == 0 && block.count <= count_per_round) return block;
-  const size_t first = std::min(block.count, round * count_per_round);
-  const size_t count = std::min(block.count - first, count_per_round);
-  return {block.data + first * element_bytes, count};
-}
-
 void Copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) CopyShort(to, from, bytes);
 }
 
-class Staged : public Rounds {
+class Staged : public DealtRounds {
  public:
-  Staged(Workshop& shop, const Collective& collective, Algorithm algorithm,
-         bool* has_stopped)
-      : Rounds(shop, collective, HasRows(collective.kind)),
-        algorithm_(algorithm),
-        has_stopped_(has_stopped) {}
+  Staged(Workshop& shop, const Collective& collective, Algorithm algorithm)
+      : DealtRounds(shop, collective), algorithm_(algorithm) {}
 
   absl::Status Run();
 
  private:
-  // Of reductions with factors: in front of its elements a rank shows its own,
-  // in so many bytes that those stay aligned.
-  static constexpr size_t kFactorBytes = 16;
-  size_t factor_bytes() const {
-    return collective().reduce_op == ReduceOp::kPremulSum ? kFactorBytes : 0;
-  }
-
   // Writes the factor, if there are such, and elements, from `offset` on, to
   // what this rank shows.
   void ShowElements(const Block& block, size_t offset);
-  void ShowFactor(size_t offset);
   // What is combined: by rank, where the elements of each are. This rank's are
   // in its tensor: what it has shown, another processor may have by now.
   using Operands = absl::InlinedVector<const void*, 16>;
@@ -81,59 +56,12 @@ class Staged : public Rounds {
   [[gnu::noinline]] absl::Status Reduce();
   [[gnu::noinline, gnu::flatten]] absl::Status ReduceScatter();
   [[gnu::noinline]] absl::Status Scatter();
-  [[gnu::noinline, gnu::flatten]] absl::Status AllToAll();
-
-  // Begins a round, and writes a row, the factor if there is one, and what of
-  // `give` goes in it; null: nothing.
-  absl::Status OpenDealt(const Parts* give, size_t count_per_round);
-  // Of a row of one word, with so many elements for each behind it. What is
-  // long begins with a line: what a processor loads at once would else lie in
-  // two.
-  size_t EvenRowBytes(uint64_t count) const {
-    return count > ElementsIn(Board::kNoteBytes) ? Board::kLineBytes
-                                                 : sizeof(uint64_t);
-  }
-  // Where in what `peer` shows the factor is, and what it has for this rank.
-  size_t FactorOffset(int peer) const {
-    return !has_rows()    ? 0
-           : IsEven(peer) ? EvenRowBytes(CountFor(rank_, peer))
-                          : row_bytes();
-  }
-  inline size_t DealtOffset(int peer, size_t count_per_round) const;
-  // The same of a `row` that is not even.
-  size_t UnevenOffset(const uint64_t* row, int peer,
-                      size_t count_per_round) const;
-  // How many elements a rank shows for each other rank in a round of so many
-  // bytes: if that is not few, in whole lines.
-  size_t CountForEachOther(size_t round_bytes) const {
-    const size_t bytes =
-        (round_bytes - kFactorBytes - Board::WholeLines(row_bytes())) /
-        static_cast<size_t>(world_size_ - 1);
-    return ElementsIn(bytes < 8 * Board::kLineBytes
-                          ? bytes
-                          : bytes - bytes % Board::kLineBytes);
-  }
-  // Of all ranks' rows, of which this one's is `give`: the largest count in
-  // any, and the bytes of the largest row, to which belongs what its rank has
-  // for itself.
-  inline uint64_t CountMax(const Parts& give) const;
-  size_t BytesMax(const Parts& give) const;
-
-  // From 0: the one that runs.
   const Algorithm algorithm_;
-  bool* const has_stopped_;
-  size_t round_ = 0;
 };
 
 void Staged::ShowElements(const Block& block, size_t offset) {
   ShowFactor(0);
   Write(offset, block.data, block.count * element_bytes_);
-}
-
-void Staged::ShowFactor(size_t offset) {
-  if (factor_bytes() == 0) return;
-  const double factor = collective().factor;
-  std::memcpy(payload() + offset, &factor, sizeof(factor));
 }
 
 inline Staged::Operands Staged::OperandsAt(size_t offset,
@@ -174,9 +102,6 @@ absl::Status Staged::Run() {
       return ReduceScatter();
     case CollectiveKind::kScatter:
       return Scatter();
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kAllToAllSingle:
-      return AllToAll();
     case CollectiveKind::kBroadcast:
       return Broadcast();
     case CollectiveKind::kBarrier:
@@ -185,11 +110,13 @@ absl::Status Staged::Run() {
     case CollectiveKind::kAllGatherIntoTensor:
     case CollectiveKind::kGather:
       return Gather();
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kAllToAllSingle:
     case CollectiveKind::kSend:
     case CollectiveKind::kRecv:
       break;
   }
-  return absl::InternalError("not a collective");
+  return absl::InternalError("not staged here");
 }
 
 absl::Status Staged::Barrier() {
@@ -362,93 +289,6 @@ absl::Status Staged::Reduce() {
   return absl::OkStatus();
 }
 
-absl::Status Staged::OpenDealt(const Parts* give, size_t count_per_round) {
-  const auto given_to = [&](int rank) {
-    return give == nullptr || rank == rank_ ? Block() : (*give)[rank];
-  };
-  const int some = After(rank_);
-  const uint64_t even_count = given_to(some).count;
-  bool is_even = true;
-  size_t count = 0;
-  for (int rank = some; rank != rank_; rank = After(rank)) {
-    const Block block = given_to(rank);
-    is_even = is_even && block.count == even_count;
-    count += ChunkOf(block, round_, count_per_round, element_bytes_).count;
-  }
-  const size_t head_bytes = is_even ? EvenRowBytes(even_count) : row_bytes();
-  size_t offset = head_bytes + factor_bytes();
-  absl::Status status = Open(offset + count * element_bytes_);
-  if (!status.ok()) return status;
-  if (is_even) {
-    *reinterpret_cast<uint64_t*>(payload()) = even_count | kEven;
-  } else {
-    auto* const row = reinterpret_cast<uint64_t*>(payload());
-    for (int rank = 0; rank < world_size_; ++rank) {
-      row[rank] = given_to(rank).count;
-    }
-  }
-  ShowFactor(head_bytes);
-  for (int rank = 0; rank < world_size_; ++rank) {
-    if (rank == rank_) continue;
-    const Block chunk =
-        ChunkOf(given_to(rank), round_, count_per_round, element_bytes_);
-    Write(offset, chunk.data, chunk.count * element_bytes_);
-    offset += chunk.count * element_bytes_;
-  }
-  return status;
-}
-
-inline size_t Staged::DealtOffset(int peer, size_t count_per_round) const {
-  const uint64_t* const row = RowOf(peer);
-  if ((row[0] & kEven) == 0) return UnevenOffset(row, peer, count_per_round);
-  const uint64_t count = row[0] & ~kEven;
-  const size_t each =
-      ChunkOf({nullptr, count}, round_, count_per_round, 0).count;
-  const auto before = static_cast<size_t>(peer < rank_ ? rank_ - 1 : rank_);
-  return EvenRowBytes(count) + factor_bytes() + each * before * element_bytes_;
-}
-
-size_t Staged::UnevenOffset(const uint64_t* row, int peer,
-                            size_t count_per_round) const {
-  size_t before = 0;
-  for (int rank = 0; rank < rank_; ++rank) {
-    if (rank == peer) continue;
-    before += ChunkOf({nullptr, row[rank]}, round_, count_per_round, 0).count;
-  }
-  return row_bytes() + factor_bytes() + before * element_bytes_;
-}
-
-inline uint64_t Staged::CountMax(const Parts& give) const {
-  uint64_t most = 0;
-  for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
-    most = std::max<uint64_t>(most, give[peer].count);
-    const uint64_t* const row = RowOf(peer);
-    // Of an even row any other rank's is all.
-    if ((row[0] & kEven) != 0) {
-      most = std::max(most, row[0] & ~kEven);
-      continue;
-    }
-    for (int rank = 0; rank < world_size_; ++rank) {
-      if (rank != peer) most = std::max(most, row[rank]);
-    }
-  }
-  return most;
-}
-
-size_t Staged::BytesMax(const Parts& give) const {
-  uint64_t most = 0;
-  for (int peer = 0; peer < world_size_; ++peer) {
-    uint64_t row = 0;
-    for (int rank = 0; rank < world_size_; ++rank) {
-      if (rank == peer) continue;
-      row += peer == rank_ ? give[rank].count : CountFor(rank, peer);
-    }
-    most = std::max(most, row);
-  }
-  const auto ranks = static_cast<size_t>(world_size_);
-  return most * element_bytes_ / (ranks - 1) * ranks;
-}
-
 // Every rank shows all others what it has for them, all of which have as much
 // for one, and each combines its own.
 absl::Status Staged::ReduceScatter() {
@@ -512,55 +352,11 @@ absl::Status Staged::Scatter() {
   return absl::OkStatus();
 }
 
-// Sizes may differ, and no rank knows what others have for each other before
-// it has seen that.
-absl::Status Staged::AllToAll() {
-  const Parts give(collective().inputs, collective().input_splits, world_size_);
-  const Parts take(collective().outputs, collective().output_splits,
-                   world_size_);
-  const size_t per_round = CountForEachOther(most_bytes());
-  const auto copy = [&](std::byte* to, const std::byte* from, size_t count) {
-    CopyOut(to, from, count * element_bytes_, collective().bytes());
-  };
-  size_t rounds = 1;
-  for (round_ = 0; round_ < rounds; ++round_) {
-    absl::Status status = OpenDealt(&give, per_round);
-    if (!status.ok()) return status;
-    Post(collective().bytes());
-    // While others' come. (The first piece is copied once more if this does not
-    // go on.)
-    const Block own = ChunkOf(give[rank_], round_, per_round, element_bytes_);
-    copy(ChunkOf(take[rank_], round_, per_round, element_bytes_).data, own.data,
-         own.count);
-    for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
-      status = Await(peer, take[peer].count);
-      if (!status.ok()) return status;
-    }
-    if (round_ == 0) {
-      rounds = RoundsFor(CountMax(give), per_round);
-      if (has_stopped_ != nullptr && rounds > 1) {
-        *has_stopped_ = shop().reads_rather(collective().kind, BytesMax(give));
-        if (*has_stopped_) return absl::OkStatus();
-      }
-    }
-    for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
-      const Block chunk =
-          ChunkOf(take[peer], round_, per_round, element_bytes_);
-      copy(chunk.data, shown(peer) + DealtOffset(peer, per_round), chunk.count);
-    }
-  }
-  // Of its own it may have more than any rank has for another.
-  const size_t done = std::min(give[rank_].count, rounds * per_round);
-  copy(take[rank_].data + done * element_bytes_,
-       give[rank_].data + done * element_bytes_, give[rank_].count - done);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status RunStaged(Workshop& shop, const Collective& collective,
-                       Algorithm algorithm, bool* has_stopped) {
-  return Staged(shop, collective, algorithm, has_stopped).Run();
+                       Algorithm algorithm) {
+  return Staged(shop, collective, algorithm).Run();
 }
 
 }  // namespace muster::dataplane::shm_internal

@@ -10,7 +10,8 @@ WayTrials::Way WayTrials::Next(size_t amount) {
       until_trial_ -= amount;
       return way_;
     }
-    until_trial_ = terms_.period;
+    interval_ = std::min(2 * interval_, terms_.period);
+    until_trial_ = interval_;
     left_of_trial_ = terms_.length;
     tried_ = way_ == Way::kOther ? Way::kUsual : Way::kOther;
   }
@@ -19,17 +20,29 @@ WayTrials::Way WayTrials::Next(size_t amount) {
 }
 
 void WayTrials::Took(Way way, size_t amount, std::chrono::nanoseconds time) {
-  Times& times = times_[static_cast<size_t>(way)];
-  const double of_one = static_cast<double>(time.count()) / amount;
-  times.before = times.are_known ? times.last : of_one;
-  times.last = of_one;
-  times.are_known = true;
+  if (way != told_) {
+    told_ = way;
+    unsettled_ = terms_.settling;
+  }
+  if (unsettled_ > 0) {
+    --unsettled_;
+    return;
+  }
+  times_[static_cast<size_t>(way)].Add(
+      static_cast<double>(time.count()) / static_cast<double>(amount),
+      terms_.remembered);
   const Times& usual = times_[static_cast<size_t>(Way::kUsual)];
   const Times& other = times_[static_cast<size_t>(Way::kOther)];
-  if (!usual.are_known || !other.are_known) return;
+  if (usual.known == 0 || other.known == 0) return;
   way_ = usual.Least() * 100 > terms_.slower_percent * other.Least()
              ? Way::kOther
              : Way::kUsual;
+}
+
+void WayTrials::Times::Add(double time, int remembered) {
+  last[next] = time;
+  next = (next + 1) % remembered;
+  known = std::min(known + 1, remembered);
 }
 
 }  // namespace muster::dataplane::shm_internal

@@ -18,24 +18,31 @@ class WayTrials {
  public:
   enum class Way : uint8_t { kUsual, kOther };
 
-  // Amounts are bytes or whatever times grow with.
+  // Amounts are bytes, or whatever is counted.
   struct Terms {
-    // The other way is tried after the first so much, and again after every so
-    // much.
+    // The other way is tried after the first so much, then after twice as much
+    // each time, up to every so much.
     size_t first = 0;
     size_t period = 0;
-    // How long a trial is: the first that goes a way may find caches as the
-    // other way leaves them.
+    // How much a trial is.
     size_t length = 1;
+    // So many times that Took is told after a change of ways do not count: of
+    // what still finds things as the other way has left them.
+    int settling = 0;
+    // Of so many times of a way, kTimesMax at the most, the least counts: the
+    // others may be those of whoever had the processor meanwhile, or was waited
+    // for.
+    int remembered = 2;
     // So many hundredths of its time the usual way must take to be left.
     int slower_percent = 100;
   };
 
   explicit WayTrials(const Terms& terms)
-      : terms_(terms), until_trial_(terms.first) {}
+      : terms_(terms), interval_(terms.first), until_trial_(terms.first) {}
 
-  // Which way to go with what comes next, when so much has been done since the
-  // last call. Took is told how long how much of it took.
+  // Which way to go with what comes next, when so much, in what the terms are,
+  // has been done since the last call. Took is told how long so much of it
+  // took, in whatever times grow with.
   Way Next(size_t amount);
   void Took(Way way, size_t amount, std::chrono::nanoseconds time);
 
@@ -43,24 +50,31 @@ class WayTrials {
   Way way() const { return way_; }
 
  private:
-  // In nanoseconds, of an amount of one, the last time and the one before: the
-  // longer of the two may be that of whoever had the processor meanwhile. (What
-  // is waited for may take half an hour: the product of whole numbers would not
-  // hold it.)
+  static constexpr int kTimesMax = 4;
+  // In nanoseconds, of an amount of one, the last ones. (What is waited for may
+  // take half an hour: the product of whole numbers would not hold it.)
   struct Times {
-    double last = 0;
-    double before = 0;
-    bool are_known = false;
-    double Least() const { return std::min(last, before); }
+    std::array<double, kTimesMax> last = {};
+    int known = 0;
+    int next = 0;
+    void Add(double time, int remembered);
+    double Least() const {
+      return *std::min_element(last.begin(), last.begin() + known);
+    }
   };
 
   Terms terms_;
   Way way_ = Way::kUsual;
+  // From one trial to the next, and what is left of it.
+  size_t interval_;
   size_t until_trial_;
   // Of the trial that is on; and which way that tries.
   size_t left_of_trial_ = 0;
   Way tried_ = Way::kOther;
   std::array<Times, 2> times_ = {};
+  // What Took was last told of, and how many times that does not count yet.
+  Way told_ = Way::kUsual;
+  int unsettled_ = 0;
 };
 
 }  // namespace muster::dataplane::shm_internal

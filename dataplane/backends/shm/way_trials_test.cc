@@ -1,5 +1,6 @@
 #include "dataplane/backends/shm/way_trials.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <vector>
@@ -36,8 +37,9 @@ size_t WriteOn(WayTrials& trials, const Machine& machine, size_t bytes) {
   return past;
 }
 
-constexpr size_t kPeriods = 4;
-constexpr size_t kManyBytes = kPeriods * kTerms.period;
+// After 4, 8, 16, 32 MiB, and three times 64.
+constexpr size_t kTrials = 7;
+constexpr size_t kManyBytes = 4 * kTerms.period;
 
 // Where processors share a cache, and where they do not.
 constexpr Machine kNear = {.through_ns = 30'000, .past_ns = 50'000};
@@ -45,17 +47,17 @@ constexpr Machine kFar = {.through_ns = 400'000, .past_ns = 45'000};
 
 TEST(WayTrialsTest, TheFasterWayIsTaken) {
   WayTrials near(kTerms);
-  EXPECT_EQ(WriteOn(near, kNear, kManyBytes), kPeriods * kBytes);
+  EXPECT_EQ(WriteOn(near, kNear, kManyBytes), kTrials * kBytes);
   WayTrials far(kTerms);
   const size_t through = kManyBytes - WriteOn(far, kFar, kManyBytes);
-  EXPECT_LE(through, kTerms.first + kPeriods * kBytes);
+  EXPECT_LE(through, kTerms.first + kTrials * kBytes);
 }
 
 TEST(WayTrialsTest, PastTheCachesMustBeMuchFaster) {
   WayTrials trials(kTerms);
   EXPECT_EQ(
       WriteOn(trials, {.through_ns = 79'000, .past_ns = 40'000}, kManyBytes),
-      kPeriods * kBytes);
+      kTrials * kBytes);
   WriteOn(trials, {.through_ns = 81'000, .past_ns = 40'000}, kManyBytes);
   EXPECT_EQ(trials.way(), RingWriter::kPastCaches);
 }
@@ -80,26 +82,50 @@ TEST(WayTrialsTest, OneLongTimeChangesNothing) {
   EXPECT_EQ(trials.way(), RingWriter::kThroughCaches);
 }
 
-// As if the first time that either way is gone again took long.
-TEST(WayTrialsTest, ATrialOfSeveralGoesByTheLastOnes) {
-  constexpr WayTrials::Terms kLong = {
-      .first = 8, .period = 100, .length = 4, .slower_percent = 100};
+// The first ones of a way find caches as the other one has left them.
+TEST(WayTrialsTest, ATrialOfSeveralGoesByThoseThatHaveSettled) {
+  constexpr int kUnsettled = 3;
+  constexpr WayTrials::Terms kLong = {.first = 8,
+                                      .period = 100,
+                                      .length = 4,
+                                      .settling = kUnsettled,
+                                      .remembered = 1,
+                                      .slower_percent = 100};
+  constexpr int kTimes = 240;
   WayTrials trials(kLong);
   std::vector<bool> others;
-  for (int i = 0; i < 120; ++i) {
+  int since_change = kUnsettled;
+  for (int i = 0; i < kTimes; ++i) {
     const Way way = trials.Next(1);
     others.push_back(way == Way::kOther);
-    const bool is_first = i == 0 || others[i] != others[i - 1];
+    if (i > 0 && others[i] != others[i - 1]) since_change = 0;
     trials.Took(way, 1,
-                std::chrono::microseconds(is_first             ? 900
-                                          : way == Way::kOther ? 50
-                                                               : 100));
+                std::chrono::microseconds(since_change < kUnsettled ? 900
+                                          : way == Way::kOther      ? 50
+                                                                    : 100));
+    ++since_change;
   }
-  std::vector<bool> expected(120, true);
-  // Seven before the trial; and a hundred later one of the usual way.
-  for (int i = 0; i < 7; ++i) expected[i] = false;
-  for (int i = 110; i < 114; ++i) expected[i] = false;
+  // Seven before the first trial. Then trials of the usual way: 16 later, 32,
+  // 64, and 100 each time.
+  std::vector<bool> expected(kTimes, true);
+  std::fill_n(expected.begin(), 7, false);
+  for (const int trial : {26, 61, 128, 231}) {
+    std::fill_n(expected.begin() + trial, 4, false);
+  }
   EXPECT_EQ(others, expected);
+}
+
+// Most of the times are those of somebody else, too.
+TEST(WayTrialsTest, TheLeastOfThoseRememberedCounts) {
+  WayTrials trials({.first = 1, .period = 100, .remembered = 3});
+  const auto took = [&](Way way, int us) {
+    trials.Took(way, 1, std::chrono::microseconds(us));
+  };
+  took(Way::kUsual, 100);
+  for (const int us : {90, 300, 300}) took(Way::kOther, us);
+  EXPECT_EQ(trials.way(), Way::kOther);
+  took(Way::kOther, 300);
+  EXPECT_EQ(trials.way(), Way::kUsual);
 }
 
 // Another rank came so late.
