@@ -77,10 +77,10 @@ constexpr uint8_t WordOf(size_t choice, bool reads) {
 constexpr size_t ChoiceOf(uint8_t word) { return word / 2 - 1; }
 constexpr bool SaysToRead(uint8_t word) { return word % 2 == 1; }
 
-// What one of these has taken, by two readings. Where ranks take turns on a
+// Two of these are apart by what one has taken. Where ranks take turns on a
 // processor, in processor time: by the clock a rank that comes when all others
 // have shown theirs has not taken what they have.
-std::chrono::nanoseconds ReadingNow(bool is_crowded) {
+std::chrono::nanoseconds TimeSpent(bool is_crowded) {
   timespec now = {};
   clock_gettime(is_crowded ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
   return std::chrono::seconds(now.tv_sec) +
@@ -113,7 +113,9 @@ inline HostCollectives::Memo* HostCollectives::MemoOf(
     const Collective& collective) {
   if (collective.plan == nullptr) return nullptr;
   std::unique_ptr<Plan::Memo>& memo = collective.plan->of_backend;
-  if (memo == nullptr) memo.reset(new (std::nothrow) Memo(collective));
+  if (memo == nullptr) {
+    memo.reset(new (std::nothrow) Memo(collective, FindWays(collective)));
+  }
   return static_cast<Memo*>(memo.get());
 }
 
@@ -129,19 +131,22 @@ absl::Status HostCollectives::Run(const Collective& collective,
   shop_.order = order;
   shop_.Begin(*regions_);
   const uint64_t waits = board_.waits();
-  Memo* const memo = MemoOf(collective);
+  const Memo* const memo = MemoOf(collective);
   uint64_t digest = 0;
+  Ways found;
   if (memo == nullptr) {
     shop_.Say(collective);
     digest = History::DigestOf(shop_.made);
+    found = FindWays(collective);
   } else {
     shop_.Say(memo->header, collective.sequence);
     digest = memo->digest;
   }
-  const bool is_known = memo != nullptr && memo->staged_by.has_value() &&
-                        (memo->ignores_regions || !shop_.has_regions);
-  absl::Status done = is_known ? RunOrdinary(collective, *memo->staged_by)
-                               : RunOneWay(collective, memo);
+  const Ways& ways = memo == nullptr ? found : memo->ways;
+  const bool is_plain = !Reads(ways.ordinary) && ways.choice == nullptr &&
+                        (ways.ignores_regions || !shop_.has_regions);
+  absl::Status done = is_plain ? RunOrdinary(collective, ways.ordinary)
+                               : RunOneWay(collective, ways);
   shop_.history.Add(*shop_.header, shop_.sequence, digest);
   // All that was needed had come, but the collective has failed elsewhere: a
   // group ends on all ranks or on none.
@@ -191,33 +196,32 @@ Algorithm HostCollectives::Select(CollectiveKind kind, Memory memory,
   return last.algorithm;
 }
 
-// Every rank comes to the same decisions.
-absl::Status HostCollectives::RunOneWay(const Collective& collective,
-                                        Memo* memo) {
+HostCollectives::Ways HostCollectives::FindWays(const Collective& collective) {
   const size_t bytes = KnownBytes(collective, board_.world_size());
   const Algorithm ordinary = Select(collective.kind, Memory::kOrdinary, bytes);
-  const bool ignores_regions = Select(collective.kind, Memory::kSymmetric,
-                                      bytes) != Algorithm::kSymmetric;
-  Choice* const choice = FindChoice(collective, ordinary);
-  if (memo != nullptr && !Reads(ordinary) && choice == nullptr) {
-    memo->staged_by = ordinary;
-    memo->ignores_regions = ignores_regions;
-  }
-  const bool looks_in_regions = shop_.has_regions && !ignores_regions;
+  return {.ordinary = ordinary,
+          .ignores_regions = Select(collective.kind, Memory::kSymmetric,
+                                    bytes) != Algorithm::kSymmetric,
+          .choice = FindChoice(collective, ordinary)};
+}
+
+absl::Status HostCollectives::RunOneWay(const Collective& collective,
+                                        const Ways& ways) {
+  const bool looks_in_regions = shop_.has_regions && !ways.ignores_regions;
+  const bool reduces_all = collective.kind == CollectiveKind::kAllReduce;
   absl::StatusOr<bool> done = false;
-  if (looks_in_regions && collective.kind == CollectiveKind::kAllReduce) {
+  if (looks_in_regions && reduces_all) {
     done = RunSymmetricAllReduce(shop_, collective);
     if (!done.ok() || *done) return done.status();
   }
-  if (Reads(ordinary)) {
+  if (Reads(ways.ordinary)) {
     done = RunSingleCopy(shop_, collective, Where::kAnywhere);
-  } else if (looks_in_regions &&
-             collective.kind != CollectiveKind::kAllReduce) {
+  } else if (looks_in_regions && !reduces_all) {
     done = RunSingleCopy(shop_, collective, Where::kInRegions);
   }
   if (!done.ok() || *done) return done.status();
-  return choice != nullptr ? RunByChoice(collective, *choice)
-                           : RunOrdinary(collective, ordinary);
+  return ways.choice != nullptr ? RunByChoice(collective, *ways.choice)
+                                : RunOrdinary(collective, ways.ordinary);
 }
 
 HostCollectives::Choice* HostCollectives::FindChoice(
@@ -264,12 +268,12 @@ absl::Status HostCollectives::RunByChoice(const Collective& collective,
                            choice.trials.Next(1) == kReading));
   }
   const bool is_crowded = traits_.board.is_crowded;
-  const std::chrono::nanoseconds began = ReadingNow(is_crowded);
+  const std::chrono::nanoseconds began = TimeSpent(is_crowded);
   absl::Status status = RunEitherWay(collective, choice.reads);
   if (!status.ok()) return status;
   if (says) {
     choice.trials.Took(choice.reads ? kReading : WayTrials::Way::kUsual,
-                       collective.bytes(), ReadingNow(is_crowded) - began);
+                       collective.bytes(), TimeSpent(is_crowded) - began);
   }
   const uint8_t word = shop_.heard;
   if (word != 0 && ChoiceOf(word) < choices_.size()) {

@@ -66,28 +66,35 @@ class HostCollectives : public gloo_internal::Shortcut {
     bool reads = false;
   };
 
+  // Which way one goes, which all ranks decide alike.
+  struct Ways {
+    // If it does not go from tensor to tensor in symmetric memory.
+    Algorithm ordinary = Algorithm::kFastest;
+    // It does not if there is some, either.
+    bool ignores_regions = false;
+    // Null: the table knows, which says `ordinary`.
+    Choice* choice = nullptr;
+  };
+
   // What a plan keeps.
   struct Memo : Plan::Memo {
-    explicit Memo(const Collective& collective)
+    Memo(const Collective& collective, const Ways& ways)
         : header(NoteHeader::Of(collective)),
-          digest(History::DigestOf(header)) {}
+          digest(History::DigestOf(header)),
+          ways(ways) {}
     // But for the number.
     NoteHeader header;
     const uint64_t digest;
-    // By what it is staged if there is no symmetric memory, if it is.
-    std::optional<Algorithm> staged_by = std::nullopt;
-    // The same if there is.
-    bool ignores_regions = false;
+    const Ways ways;
   };
 
   // Null: it has no plan, or there is no memory for one.
-  static inline Memo* MemoOf(const Collective& collective);
-  // `memo`: to be filled in.
-  absl::Status RunOneWay(const Collective& collective, Memo* memo);
+  inline Memo* MemoOf(const Collective& collective);
+  Ways FindWays(const Collective& collective);
+  absl::Status RunOneWay(const Collective& collective, const Ways& ways);
   bool Reads(Algorithm algorithm) const {
     return algorithm == Algorithm::kSingleCopy && traits_.reads_memory;
   }
-  // Null: the table knows, which says `ordinary`.
   Choice* FindChoice(const Collective& collective, Algorithm ordinary);
   // Staged or, if this rank `reads`, read by the system.
   absl::Status RunEitherWay(const Collective& collective, bool reads);

@@ -86,10 +86,11 @@ absl::Status Inside::Meet() {
 
 absl::Status Inside::MeetAt(const Block& whole) {
   if (world_size_ == 1) return absl::OkStatus();
-  auto places = ShowPlaces(whole, kManyBytes);
-  if (!places.ok()) return places.status();
+  Places places;
+  const absl::StatusOr<bool> is_mapped = ShowPlaces(whole, kManyBytes, places);
+  if (!is_mapped.ok()) return is_mapped.status();
   has_met_ = true;
-  mapped_ = *std::move(places);
+  if (*is_mapped) mapped_ = std::move(places);
   whole_ = whole.data;
   return absl::OkStatus();
 }

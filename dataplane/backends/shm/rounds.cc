@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -76,35 +75,36 @@ absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
   return status;
 }
 
-absl::StatusOr<std::optional<Rounds::Places>> Rounds::ShowPlaces(
-    const Block& whole, size_t rest) {
-  absl::Status status = Open(sizeof(Offer));
+absl::StatusOr<bool> Rounds::ShowPlaces(const Block& whole, size_t rest,
+                                        Places& places) {
+  // Where all factors are one, it is all in the first line of a note.
+  const bool has_factors = collective().reduce_op == ReduceOp::kPremulSum;
+  const size_t bytes = has_factors ? sizeof(Offer) : sizeof(Regions::Place);
+  absl::Status status = Open(bytes);
   if (!status.ok()) return status;
   const Offer own = {
       .place = regions().Find(whole.data, whole.count * element_bytes_),
       .factor = collective().factor};
-  std::memcpy(payload(), &own, sizeof(own));
+  std::memcpy(payload(), &own, bytes);
   Post(rest);
   status = AwaitAll();
   if (!status.ok()) return status;
-  Places places = {.data = {}, .factors = {}};
   places.data.resize(world_size_);
-  places.factors.resize(world_size_, 1);
+  places.factors.assign(world_size_, 1);
   places.data[rank_] = regions().Locate(rank_, own.place);
   places.factors[rank_] = own.factor;
   // The same on all ranks.
-  if (places.data[rank_] == nullptr) return std::nullopt;
+  if (places.data[rank_] == nullptr) return false;
   for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
     Regions::Place place;
     std::memcpy(&place, shown(peer) + offsetof(Offer, place), sizeof(place));
     places.data[peer] = regions().Locate(peer, place);
-    if (places.data[peer] == nullptr) return std::nullopt;
-    // What stands behind the place is in another cache line.
-    if (collective().reduce_op != ReduceOp::kPremulSum) continue;
+    if (places.data[peer] == nullptr) return false;
+    if (!has_factors) continue;
     std::memcpy(&places.factors[peer], shown(peer) + offsetof(Offer, factor),
                 sizeof(double));
   }
-  return places;
+  return true;
 }
 
 void Rounds::WriteRow(absl::Span<const Block> give) {

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <limits>
 #include <new>
-#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -57,6 +56,13 @@ struct History {
   NoteHeader last = {};
 };
 
+// Where all ranks have something of one size.
+struct Places {
+  // By rank: here, and the factor of each.
+  std::vector<std::byte*> data;
+  std::vector<double> factors;
+};
+
 // What the collectives of a group work with.
 struct Workshop {
   Board& board;
@@ -72,6 +78,8 @@ struct Workshop {
   NoteHeader made = {};
   // Kept from one collective to the next.
   std::vector<std::byte> scratch = {};
+  Places places = {};
+  std::vector<const void*> operands = {};
   History history = {};
   RingWriter writer = {};
   // What the board's first rank says beside the last collective that it has run
@@ -200,16 +208,11 @@ class Rounds {
     return board_.shown(peer);
   }
 
-  // Where all ranks have something of one size.
-  struct Places {
-    // By rank: here, and the factor of each.
-    absl::InlinedVector<std::byte*, 16> data;
-    absl::InlinedVector<double, 16> factors;
-  };
-  // A round in which all show where in symmetric memory their `whole` is.
-  // Nothing, on all ranks: not all of them have it there. `rest`: see Post.
-  absl::StatusOr<std::optional<Places>> ShowPlaces(const Block& whole,
-                                                   size_t rest);
+  // A round in which all show where in symmetric memory their `whole` is, and
+  // which fills in `places`. False, on all ranks: not all of them have it
+  // there. `rest`: see Post.
+  absl::StatusOr<bool> ShowPlaces(const Block& whole, size_t rest,
+                                  Places& places);
 
   // A row: how many elements its rank has for each rank. Or one word, with
   // kEven, where that is the same for each, perhaps but for itself: what comes
@@ -267,6 +270,9 @@ class Rounds {
   void set_element_count(uint64_t count) { element_count_ = count; }
   uint64_t element_count() const { return element_count_; }
   const Workshop& shop() const { return shop_; }
+  // Filled in anew by each collective that has some.
+  Places& places() { return shop_.places; }
+  std::vector<const void*>& operands() { return shop_.operands; }
   // What errors call it.
   int RankInGroup(int rank) const { return shop_.mesh.RankInGroup(rank); }
   RegionFinder& regions() { return shop_.regions; }
@@ -279,9 +285,10 @@ class Rounds {
   const int element_bits_;
 
  private:
-  // What is copied or combined in less time than the order of collectives takes
-  // to be let go and had again.
-  static constexpr size_t kFewBytes = 4 << 10;
+  // What is copied or combined in some microseconds. To let the order of
+  // collectives go and have it again, and write the flight recorder's entry in
+  // two steps, takes a tenth of one.
+  static constexpr size_t kFewBytes = 32 << 10;
 
   const bool has_rows_;
 

@@ -59,10 +59,10 @@ constexpr Row kTable[] = {
     {std::nullopt, Memory::kOrdinary, kAnyRanks, kAnyCrowd, kAnyBytes,
      Algorithm::kStaged},
 
-    {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, true, 8 << 10,
+    {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, true, 2 << 10,
      Algorithm::kOneRound},
-    {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
-     1 << 10, Algorithm::kOneRound},
+    {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, kAnyCrowd, 512,
+     Algorithm::kOneRound},
     {CollectiveKind::kAllReduce, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
      kAnyBytes, Algorithm::kSymmetric},
     {CollectiveKind::kAllGather, Memory::kSymmetric, kAnyRanks, true, 128 << 10,

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstring>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "dataplane/backends/gloo/schedules.h"
 #include "dataplane/backends/shm/selection.h"
@@ -29,7 +28,8 @@ class SymmetricAllReduce : public Rounds {
 
  private:
   absl::StatusOr<bool> Go();
-  absl::Status CombineThere(const Places& tensors);
+  // Where all tensors are, in places().
+  absl::Status CombineThere();
 
   const Block tensor_;
 };
@@ -52,11 +52,11 @@ absl::StatusOr<bool> SymmetricAllReduce::Run() {
 
 absl::StatusOr<bool> SymmetricAllReduce::Go() {
   // It reads a part of each rank's, together as much as one of them is.
-  const auto tensors = ShowPlaces(tensor_, tensor_.count * element_bytes_);
-  if (!tensors.ok()) return tensors.status();
-  if (!tensors->has_value()) return false;
+  const size_t bytes = tensor_.count * element_bytes_;
+  const absl::StatusOr<bool> are_there = ShowPlaces(tensor_, bytes, places());
+  if (!are_there.ok() || !*are_there) return are_there;
   shop().mesh.set_algorithm(AlgorithmName(Algorithm::kSymmetric));
-  absl::Status status = CombineThere(**tensors);
+  absl::Status status = CombineThere();
   if (!status.ok()) return status;
   // Nobody reads what is here any more, nor writes to it.
   status = Open(0);
@@ -67,14 +67,16 @@ absl::StatusOr<bool> SymmetricAllReduce::Go() {
   return true;
 }
 
-absl::Status SymmetricAllReduce::CombineThere(const Places& tensors) {
+absl::Status SymmetricAllReduce::CombineThere() {
+  const Places& tensors = places();
+  std::vector<const void*>& operands = this->operands();
+  operands.resize(world_size_);
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Block own =
       gloo_internal::PartOf(tensor_, rank_, world_size_, element_bytes_);
   const size_t at_once = kNearBytes / element_bytes_;
   const auto first = static_cast<size_t>(own.data - tensor_.data);
-  absl::InlinedVector<const void*, 16> operands(world_size_);
   for (size_t done = 0; done < own.count; done += at_once) {
     if (shop().board.is_woken()) return shop().mesh.abort_cause();
     const size_t count = std::min(at_once, own.count - done);
