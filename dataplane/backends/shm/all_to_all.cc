@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -16,6 +18,10 @@
 namespace muster::dataplane::shm_internal {
 namespace {
 
+// Up to here a rank shows what it gives, wherever that is: nobody has to go and
+// get it, and it need not wait until that has been done.
+constexpr size_t kShownBytesMax = 24 << 10;
+
 class AllToAll : public DealtRounds {
  public:
   AllToAll(Workshop& shop, const Collective& collective)
@@ -26,23 +32,34 @@ class AllToAll : public DealtRounds {
         per_round_(CountForEachOther(most_bytes())) {}
 
   // What it calls is inlined: it is often run with little data.
-  [[gnu::noinline, gnu::flatten]] absl::StatusOr<bool> Run(
-      bool shows_origins, absl::FunctionRef<bool(size_t)> reads_rather);
+  [[gnu::noinline, gnu::flatten]] absl::StatusOr<AllToAllOutcome> Run(
+      const AllToAllOptions& options,
+      absl::FunctionRef<bool(size_t)> reads_rather);
 
  private:
-  // Whether others can read all that they get.
-  [[gnu::noinline]] bool CanBeRead() const;
-  // Begins a round, and writes where what others get is, behind a row.
-  absl::Status OpenOrigins();
-  uint64_t OriginIn(int peer) const { return RowOf(peer)[world_size_ + rank_]; }
+  // A row that is not even has one of these in its rank's own place: origins
+  // stand behind it, all of which are mapped, or some only the system can read.
+  enum Shows : uint64_t { kElements, kMapped, kReadable };
+  Shows ShownBy(int peer) const {
+    return IsEven(peer) ? kElements : Shows{RowOf(peer)[peer]};
+  }
+  // What each other rank gets is there.
+  struct Origin {
+    uint64_t address = 0;
+    Regions::Place place = {};
+  };
+  // Finds those. kElements: it is little, or not all of it is `where` it must
+  // be.
+  [[gnu::noinline]] Shows FindOrigins(Where where);
+  // Begins a round, and writes such a row.
+  [[gnu::noinline]] absl::Status OpenOrigins();
 
   // All have shown their first round: finds rounds_ and origins_.
-  inline void LookAtRows(bool shows_origins);
+  inline void LookAtRows();
   // Of all other ranks' rows behind which elements are shown: the largest count
   // in any.
   inline uint64_t CountMax() const;
-  // Of all ranks' rows: the bytes of the largest one, to which belongs what its
-  // rank has for itself.
+  // Of all ranks' rows: see AllToAllOutcome.
   size_t BytesMax() const;
 
   Block ChunkOfThis(const Block& block) const {
@@ -53,8 +70,10 @@ class AllToAll : public DealtRounds {
   }
   // Of what this rank has for itself: what no round has.
   inline void CopyRestOfOwn();
-  // What `peer` has for this rank and shows in this round, or where that is.
+  // What `peer` has for this rank and shows in this round, or all of it if it
+  // shows where that is.
   absl::Status Take(int peer);
+  [[gnu::noinline]] absl::Status TakeThere(int peer);
 
   const gloo_internal::Parts give_;
   const gloo_internal::Parts take_;
@@ -62,30 +81,48 @@ class AllToAll : public DealtRounds {
   // For each.
   const size_t per_round_;
   size_t rounds_ = 1;
-  // How many ranks show where what they give is.
-  int origins_ = 0;
+  Shows shows_ = kElements;
+  // What any rank shows that is farther away than what others do.
+  Shows farthest_ = kElements;
+  // By rank, if this one shows them.
+  std::vector<Origin> origins_;
 };
 
-bool AllToAll::CanBeRead() const {
+AllToAll::Shows AllToAll::FindOrigins(Where where) {
+  Shows shows = kMapped;
+  size_t bytes = 0;
+  for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
+    bytes += give_[peer].count * element_bytes_;
+  }
+  if (bytes <= kShownBytesMax) return kElements;
+  origins_.resize(world_size_);
   for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
     const Block block = give_[peer];
-    if (block.count > 0 &&
-        !gloo_internal::CanBeRead(block.data, block.count * element_bytes_)) {
-      return false;
+    if (block.count == 0) continue;
+    const size_t of_peer = block.count * element_bytes_;
+    Origin& origin = origins_[peer];
+    origin.address = reinterpret_cast<uint64_t>(block.data);
+    if (shop().has_regions) {
+      origin.place = regions().Find(block.data, of_peer);
+    }
+    if (origin.place.number > 0) continue;
+    shows = kReadable;
+    if (where != Where::kAnywhere || !shop().reads_memory ||
+        !gloo_internal::CanBeRead(block.data, of_peer)) {
+      return kElements;
     }
   }
-  return true;
+  return shows;
 }
 
 absl::Status AllToAll::OpenOrigins() {
-  absl::Status status = Open(2 * row_bytes());
+  absl::Status status = Open(row_bytes() + world_size_ * sizeof(Origin));
   if (!status.ok()) return status;
   auto* const row = reinterpret_cast<uint64_t*>(payload());
   for (int peer = 0; peer < world_size_; ++peer) {
-    const Block block = give_[peer];
-    row[peer] = peer == rank_ ? kOrigins : block.count;
-    row[world_size_ + peer] = reinterpret_cast<uint64_t>(block.data);
+    row[peer] = peer == rank_ ? shows_ : give_[peer].count;
   }
+  std::memcpy(row + world_size_, origins_.data(), world_size_ * sizeof(Origin));
   return status;
 }
 
@@ -98,7 +135,7 @@ inline uint64_t AllToAll::CountMax() const {
       most = std::max(most, row[0] & ~kEven);
       continue;
     }
-    if (row[peer] == kOrigins) continue;
+    if (row[peer] != kElements) continue;
     for (int rank = 0; rank < world_size_; ++rank) {
       if (rank != peer) most = std::max(most, row[rank]);
     }
@@ -120,25 +157,34 @@ size_t AllToAll::BytesMax() const {
   return most * element_bytes_ / (ranks - 1) * ranks;
 }
 
-absl::Status AllToAll::Take(int peer) {
-  const Block whole = take_[peer];
-  if (!ShowsOrigins(peer)) {
-    const Block chunk = ChunkOfThis(whole);
-    CopyTo(chunk.data, shown(peer) + DealtOffset(peer, per_round_),
-           chunk.count);
-    return absl::OkStatus();
+inline absl::Status AllToAll::Take(int peer) {
+  if (ShownBy(peer) != kElements) {
+    return round_ == 0 ? TakeThere(peer) : absl::OkStatus();
   }
-  if (round_ > 0) return absl::OkStatus();
-  return Read(peer, {.address = OriginIn(peer)}, 0, whole.data,
-              whole.count * element_bytes_);
+  const Block chunk = ChunkOfThis(take_[peer]);
+  CopyTo(chunk.data, shown(peer) + DealtOffset(peer, per_round_), chunk.count);
+  return absl::OkStatus();
 }
 
-void AllToAll::LookAtRows(bool shows_origins) {
+absl::Status AllToAll::TakeThere(int peer) {
+  const Block take = take_[peer];
+  if (take.count == 0) return absl::OkStatus();
+  Origin origin;
+  std::memcpy(&origin, shown(peer) + row_bytes() + rank_ * sizeof(Origin),
+              sizeof(origin));
+  Source source = {.address = origin.address};
+  if (origin.place.number > 0) {
+    source.mapped = regions().Locate(peer, origin.place);
+  }
+  return Read(peer, source, 0, take.data, take.count * element_bytes_);
+}
+
+inline void AllToAll::LookAtRows() {
   uint64_t most = CountMax();
-  origins_ = shows_origins ? 1 : 0;
+  farthest_ = shows_;
   for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
-    if (!shows_origins) most = std::max<uint64_t>(most, give_[peer].count);
-    if (ShowsOrigins(peer)) ++origins_;
+    if (shows_ == kElements) most = std::max<uint64_t>(most, give_[peer].count);
+    farthest_ = std::max(farthest_, ShownBy(peer));
   }
   rounds_ = RoundsFor(most, per_round_);
 }
@@ -151,12 +197,14 @@ inline void AllToAll::CopyRestOfOwn() {
          own.data + done * element_bytes_, own.count - done);
 }
 
-absl::StatusOr<bool> AllToAll::Run(
-    bool shows_origins, absl::FunctionRef<bool(size_t)> reads_rather) {
-  shows_origins = shows_origins && CanBeRead();
+absl::StatusOr<AllToAllOutcome> AllToAll::Run(
+    const AllToAllOptions& options,
+    absl::FunctionRef<bool(size_t)> reads_rather) {
+  AllToAllOutcome outcome;
+  if (options.origins.has_value()) shows_ = FindOrigins(*options.origins);
   for (round_ = 0; round_ < rounds_; ++round_) {
     absl::Status status =
-        shows_origins ? OpenOrigins() : OpenDealt(&give_, per_round_);
+        shows_ == kElements ? OpenDealt(&give_, per_round_) : OpenOrigins();
     if (!status.ok()) return status;
     Post(bytes_);
     // While others' come. (The first piece is copied once more if this does not
@@ -168,10 +216,15 @@ absl::StatusOr<bool> AllToAll::Run(
       if (!status.ok()) return status;
     }
     if (round_ == 0) {
-      LookAtRows(shows_origins);
-      if (rounds_ > 1 && reads_rather(BytesMax())) return false;
-      // Beside little nothing is said.
-      if (bytes_ > kPieceBytes) Hear(0);
+      LookAtRows();
+      if (options.looks_beside) {
+        Hear(0);
+        outcome.bytes_max = BytesMax();
+      }
+      if (rounds_ > 1 && reads_rather(BytesMax())) {
+        outcome.is_done = false;
+        return outcome;
+      }
     }
     // Before what is read: a large collective takes a third longer the other
     // way round.
@@ -181,22 +234,22 @@ absl::StatusOr<bool> AllToAll::Run(
       if (!status.ok()) return status;
     }
   }
-  if (origins_ == 0) return true;
-  if (origins_ == world_size_) {
-    shop().mesh.set_algorithm(AlgorithmName(Algorithm::kSingleCopy));
-  }
+  if (farthest_ == kElements) return outcome;
+  shop().mesh.set_algorithm(AlgorithmName(
+      farthest_ == kMapped ? Algorithm::kSymmetric : Algorithm::kSingleCopy));
   const absl::Status parted = Part();
   if (!parted.ok()) return parted;
-  return true;
+  return outcome;
 }
 
 }  // namespace
 
-absl::StatusOr<bool> RunAllToAll(Workshop& shop, const Collective& collective,
-                                 bool shows_origins,
-                                 absl::FunctionRef<bool(size_t)> reads_rather) {
+absl::StatusOr<AllToAllOutcome> RunAllToAll(
+    Workshop& shop, const Collective& collective,
+    const AllToAllOptions& options,
+    absl::FunctionRef<bool(size_t)> reads_rather) {
   shop.mesh.set_algorithm(AlgorithmName(Algorithm::kStaged));
-  return AllToAll(shop, collective).Run(shows_origins, reads_rather);
+  return AllToAll(shop, collective).Run(options, reads_rather);
 }
 
 }  // namespace muster::dataplane::shm_internal

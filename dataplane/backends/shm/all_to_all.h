@@ -1,28 +1,47 @@
+// all_to_all, through the board or from tensor to tensor.
+
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_ALL_TO_ALL_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_ALL_TO_ALL_H_
 
 #include <cstddef>
+#include <optional>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backends/shm/rounds.h"
+#include "dataplane/backends/shm/single_copy.h"
 #include "dataplane/collective.h"
 
 namespace muster::dataplane::shm_internal {
 
+struct AllToAllOptions {
+  // This rank shows where what it gives is, if all of that is where this says,
+  // and more than a little. Each rank as it likes; null: not.
+  std::optional<Where> origins = std::nullopt;
+  // Hears what the first rank says beside (Workshop), and sees bytes_max.
+  bool looks_beside = false;
+};
+
+// The same on all ranks.
+struct AllToAllOutcome {
+  // All have what they take.
+  bool is_done = true;
+  // What the rank that gives most has for all, if it had for itself as much as
+  // for each other one. Zero: it was not looked at.
+  size_t bytes_max = 0;
+};
+
 // Runs `collective`, an all_to_all. Sizes may differ, and no rank knows what
 // the others have before it has seen their first round. What a rank gives it
-// shows on the board, as RunStaged does, or, if it `shows_origins` and the
-// system lets others read all of that, where it is; each rank as it likes.
+// shows on the board, as RunStaged does, or where it is.
 //
-// False, on all ranks: `reads_rather`, the same on all, has said that one in
-// which the rank that has most has so many bytes for all goes better from
-// tensor to tensor. It is to be done so. Asked when all is known and the first
-// round does not hold it.
-absl::StatusOr<bool> RunAllToAll(Workshop& shop, const Collective& collective,
-                                 bool shows_origins,
-                                 absl::FunctionRef<bool(size_t)> reads_rather);
+// It is not done, on all ranks, if `reads_rather`, the same on all, says that
+// one of that bytes_max goes better if all show where theirs is: it is to be
+// run anew so. Asked if the first round does not hold it.
+absl::StatusOr<AllToAllOutcome> RunAllToAll(
+    Workshop& shop, const Collective& collective,
+    const AllToAllOptions& options,
+    absl::FunctionRef<bool(size_t bytes_max)> reads_rather);
 
 }  // namespace muster::dataplane::shm_internal
 

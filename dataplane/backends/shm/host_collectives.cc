@@ -12,7 +12,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dataplane/backends/shm/all_to_all.h"
 #include "dataplane/backends/shm/single_copy.h"
 #include "dataplane/backends/shm/staged.h"
 #include "dataplane/backends/shm/symmetric_all_reduce.h"
@@ -64,23 +63,27 @@ constexpr WayTrials::Terms kReadingTerms = {.first = 8,
                                             .slower_percent = 115};
 constexpr WayTrials::Way kReading = WayTrials::Way::kOther;
 
-// From so many bytes on, and up to four times as many each, the last one for
-// all beyond.
 constexpr size_t kChoiceBytesMin = 256 << 10;
-constexpr size_t kChoicesOfKind = 5;
 
-// What the first rank says beside one: which choice it has made anew, and how
-// that goes. Nothing: it has made none.
-constexpr uint8_t WordOf(size_t choice, bool reads) {
-  return static_cast<uint8_t>(2 * (choice + 1) + (reads ? 1 : 0));
+// Of so many classes: each is up to four times as large as the one before, and
+// the last one has all beyond.
+size_t SizeClassOf(size_t bytes, size_t classes) {
+  if (bytes < kChoiceBytesMin) return 0;
+  const size_t quadruplings = (std::bit_width(bytes / kChoiceBytesMin) - 1) / 2;
+  return std::min(quadruplings, classes - 1);
 }
-constexpr size_t ChoiceOf(uint8_t word) { return word / 2 - 1; }
+
+// What the first rank says beside one: how the next one of a class goes.
+constexpr uint8_t WordOf(size_t size_class, bool reads) {
+  return static_cast<uint8_t>(2 * size_class + (reads ? 1 : 0));
+}
+constexpr size_t SizeClassIn(uint8_t word) { return word / 2; }
 constexpr bool SaysToRead(uint8_t word) { return word % 2 == 1; }
 
-// Two of these are apart by what one has taken. Where ranks take turns on a
-// processor, in processor time: by the clock a rank that comes when all others
-// have shown theirs has not taken what they have.
-std::chrono::nanoseconds TimeSpent(bool is_crowded) {
+// By which it is told how long one of these takes. Where ranks take turns on a
+// processor that is processor time: by the clock, a rank that comes when all
+// others have shown theirs has not taken what they have.
+std::chrono::nanoseconds ReadClock(bool is_crowded) {
   timespec now = {};
   clock_gettime(is_crowded ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
   return std::chrono::seconds(now.tv_sec) +
@@ -105,7 +108,8 @@ HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
             .mesh = mesh,
             .regions = RegionFinder(*regions_),
             .reads_memory = traits.reads_memory},
-      choices_(2 * kChoicesOfKind, {.trials = WayTrials(kReadingTerms)}) {
+      gather_choices_(kSizeClasses, {.trials = WayTrials(kReadingTerms)}),
+      all_to_all_choices_(gather_choices_) {
   CHECK_GT(board_.world_size(), 1);
 }
 
@@ -120,10 +124,13 @@ inline HostCollectives::Memo* HostCollectives::MemoOf(
 }
 
 inline absl::Status HostCollectives::RunOrdinary(const Collective& collective,
-                                                 Algorithm ordinary) {
-  return IsAllToAll(collective.kind)
-             ? RunAnAllToAll(collective, ordinary, /*shows_origins=*/false)
-             : RunStaged(shop_, collective, ordinary);
+                                                 const Ways& ways) {
+  if (!IsAllToAll(collective.kind)) {
+    return RunStaged(shop_, collective, ways.ordinary);
+  }
+  return RunAnAllToAll(collective,
+                       {.origins = OriginsOf(ways, Reads(ways.ordinary))})
+      .status();
 }
 
 absl::Status HostCollectives::Run(const Collective& collective,
@@ -143,10 +150,10 @@ absl::Status HostCollectives::Run(const Collective& collective,
     digest = memo->digest;
   }
   const Ways& ways = memo == nullptr ? found : memo->ways;
-  const bool is_plain = !Reads(ways.ordinary) && ways.choice == nullptr &&
+  const bool is_plain = !Reads(ways.ordinary) && ways.choices == nullptr &&
                         (ways.ignores_regions || !shop_.has_regions);
-  absl::Status done = is_plain ? RunOrdinary(collective, ways.ordinary)
-                               : RunOneWay(collective, ways);
+  absl::Status done =
+      is_plain ? RunOrdinary(collective, ways) : RunOneWay(collective, ways);
   shop_.history.Add(*shop_.header, shop_.sequence, digest);
   // All that was needed had come, but the collective has failed elsewhere: a
   // group ends on all ranks or on none.
@@ -161,22 +168,24 @@ absl::Status HostCollectives::Run(const Collective& collective,
   return done;
 }
 
-absl::Status HostCollectives::RunAnAllToAll(const Collective& collective,
-                                            Algorithm ordinary,
-                                            bool shows_origins) {
-  // That was tried, then.
-  const bool stays = Reads(ordinary);
+std::optional<Where> HostCollectives::OriginsOf(const Ways& ways,
+                                                bool reads) const {
+  if (reads) return Where::kAnywhere;
+  if (shop_.has_regions && !ways.ignores_regions) return Where::kInRegions;
+  return std::nullopt;
+}
+
+absl::StatusOr<AllToAllOutcome> HostCollectives::RunAnAllToAll(
+    const Collective& collective, const AllToAllOptions& options) {
   const auto reads_rather = [&](size_t bytes) {
-    return !stays && Reads(Select(collective.kind, Memory::kOrdinary, bytes));
+    return options.origins != Where::kAnywhere &&
+           Reads(Select(collective.kind, Memory::kOrdinary, bytes));
   };
-  absl::StatusOr<bool> done =
-      RunAllToAll(shop_, collective, shows_origins, reads_rather);
-  if (!done.ok() || *done) return done.status();
-  done = RunSingleCopy(shop_, collective, Where::kAnywhere);
-  if (!done.ok() || *done) return done.status();
-  return RunAllToAll(shop_, collective, /*shows_origins=*/false,
-                     [](size_t) { return false; })
-      .status();
+  absl::StatusOr<AllToAllOutcome> outcome =
+      RunAllToAll(shop_, collective, options, reads_rather);
+  if (!outcome.ok() || outcome->is_done) return outcome;
+  return RunAllToAll(shop_, collective, {.origins = Where::kAnywhere},
+                     [](size_t) { return false; });
 }
 
 // The table takes as long as a small collective does, and those mostly have the
@@ -202,52 +211,51 @@ HostCollectives::Ways HostCollectives::FindWays(const Collective& collective) {
   return {.ordinary = ordinary,
           .ignores_regions = Select(collective.kind, Memory::kSymmetric,
                                     bytes) != Algorithm::kSymmetric,
-          .choice = FindChoice(collective, ordinary)};
+          .choices = FindChoices(collective, ordinary)};
 }
 
 absl::Status HostCollectives::RunOneWay(const Collective& collective,
                                         const Ways& ways) {
   const bool looks_in_regions = shop_.has_regions && !ways.ignores_regions;
-  const bool reduces_all = collective.kind == CollectiveKind::kAllReduce;
   absl::StatusOr<bool> done = false;
-  if (looks_in_regions && reduces_all) {
+  if (IsAllToAll(collective.kind)) {
+    // Each rank goes as it likes.
+  } else if (looks_in_regions &&
+             collective.kind == CollectiveKind::kAllReduce) {
     done = RunSymmetricAllReduce(shop_, collective);
-    if (!done.ok() || *done) return done.status();
-  }
-  if (Reads(ways.ordinary)) {
-    done = RunSingleCopy(shop_, collective, Where::kAnywhere);
-  } else if (looks_in_regions && !reduces_all) {
+  } else if (looks_in_regions && !Reads(ways.ordinary)) {
     done = RunSingleCopy(shop_, collective, Where::kInRegions);
   }
+  if (done.ok() && !*done && Reads(ways.ordinary) &&
+      !IsAllToAll(collective.kind)) {
+    done = RunSingleCopy(shop_, collective, Where::kAnywhere);
+  }
   if (!done.ok() || *done) return done.status();
-  return ways.choice != nullptr ? RunByChoice(collective, *ways.choice)
-                                : RunOrdinary(collective, ways.ordinary);
+  return ways.choices != nullptr ? RunByChoice(collective, ways)
+                                 : RunOrdinary(collective, ways);
 }
 
-HostCollectives::Choice* HostCollectives::FindChoice(
+HostCollectives::Choices* HostCollectives::FindChoices(
     const Collective& collective, Algorithm ordinary) {
-  const CollectiveKind kind = collective.kind;
-  const bool gathers = kind == CollectiveKind::kAllGather ||
-                       kind == CollectiveKind::kAllGatherIntoTensor;
-  if ((!gathers && !IsAllToAll(kind)) || ordinary != Algorithm::kStaged ||
-      !traits_.reads_memory || (gathers && traits_.board.is_crowded) ||
+  if (ordinary != Algorithm::kStaged || !traits_.reads_memory ||
       traits_.algorithm != Algorithm::kFastest ||
       collective.bytes() < kChoiceBytesMin) {
     return nullptr;
   }
-  const size_t quadruplings =
-      (std::bit_width(collective.bytes() / kChoiceBytesMin) - 1) / 2;
-  return &choices_[(gathers ? 0 : kChoicesOfKind) +
-                   std::min(quadruplings, kChoicesOfKind - 1)];
+  if (IsAllToAll(collective.kind)) return &all_to_all_choices_;
+  const bool gathers = collective.kind == CollectiveKind::kAllGather ||
+                       collective.kind == CollectiveKind::kAllGatherIntoTensor;
+  return gathers && !traits_.board.is_crowded ? &gather_choices_ : nullptr;
 }
 
-// Of an all_gather all know the size, so nobody goes another way than the
-// others. Of an all_to_all each goes by its own: there any may.
 absl::Status HostCollectives::RunEitherWay(const Collective& collective,
-                                           bool reads) {
+                                           const Ways& ways, bool reads,
+                                           size_t& bytes) {
   if (IsAllToAll(collective.kind)) {
-    return RunAnAllToAll(collective, Algorithm::kStaged,
-                         /*shows_origins=*/reads);
+    const absl::StatusOr<AllToAllOutcome> outcome = RunAnAllToAll(
+        collective, {.origins = OriginsOf(ways, reads), .looks_beside = true});
+    if (outcome.ok()) bytes = all_to_all_bytes_ = outcome->bytes_max;
+    return outcome.status();
   }
   if (reads) {
     const absl::StatusOr<bool> done =
@@ -257,27 +265,33 @@ absl::Status HostCollectives::RunEitherWay(const Collective& collective,
   return RunStaged(shop_, collective, Algorithm::kStaged);
 }
 
-// The first rank says how the next one of its size goes, and all others hear it
-// before they end this one.
+// The first rank says how the next one goes, and the others hear it before they
+// end this one. Of an all_gather all know the size, so all say and hear the
+// same. In an all_to_all any rank may go any way: there, who has little does
+// not listen, and if that is the first one, nothing is said.
 absl::Status HostCollectives::RunByChoice(const Collective& collective,
-                                          Choice& choice) {
+                                          const Ways& ways) {
+  Choices& choices = *ways.choices;
+  const bool is_all_to_all = IsAllToAll(collective.kind);
+  size_t bytes = is_all_to_all ? all_to_all_bytes_ : collective.bytes();
+  const size_t size_class = SizeClassOf(bytes, kSizeClasses);
+  Choice& choice = choices[size_class];
   const bool says = board_.rank() == 0;
-  shop_.heard = 0;
+  shop_.heard.reset();
   if (says) {
-    shop_.SayBeside(WordOf(static_cast<size_t>(&choice - choices_.data()),
-                           choice.trials.Next(1) == kReading));
+    shop_.SayBeside(WordOf(size_class, choice.trials.Next(1) == kReading));
   }
+  const bool reads = std::exchange(choice.reads, false);
   const bool is_crowded = traits_.board.is_crowded;
-  const std::chrono::nanoseconds began = TimeSpent(is_crowded);
-  absl::Status status = RunEitherWay(collective, choice.reads);
+  const std::chrono::nanoseconds began = ReadClock(is_crowded);
+  absl::Status status = RunEitherWay(collective, ways, reads, bytes);
   if (!status.ok()) return status;
-  if (says) {
-    choice.trials.Took(choice.reads ? kReading : WayTrials::Way::kUsual,
-                       collective.bytes(), TimeSpent(is_crowded) - began);
+  if (says && SizeClassOf(bytes, kSizeClasses) == size_class && bytes > 0) {
+    choice.trials.Took(reads ? kReading : WayTrials::Way::kUsual, bytes,
+                       ReadClock(is_crowded) - began);
   }
-  const uint8_t word = shop_.heard;
-  if (word != 0 && ChoiceOf(word) < choices_.size()) {
-    choices_[ChoiceOf(word)].reads = SaysToRead(word);
+  if (shop_.heard.has_value() && SizeClassIn(*shop_.heard) < kSizeClasses) {
+    choices[SizeClassIn(*shop_.heard)].reads = SaysToRead(*shop_.heard);
   }
   return absl::OkStatus();
 }

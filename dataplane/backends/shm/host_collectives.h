@@ -10,13 +10,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/engine.h"
 #include "dataplane/backends/gloo/mesh.h"
+#include "dataplane/backends/shm/all_to_all.h"
 #include "dataplane/backends/shm/board.h"
 #include "dataplane/backends/shm/regions.h"
 #include "dataplane/backends/shm/rounds.h"
 #include "dataplane/backends/shm/segment.h"
 #include "dataplane/backends/shm/selection.h"
+#include "dataplane/backends/shm/single_copy.h"
 #include "dataplane/backends/shm/way_trials.h"
 #include "dataplane/collective.h"
 
@@ -57,14 +60,15 @@ class HostCollectives : public gloo_internal::Shortcut {
     Algorithm algorithm = Algorithm::kFastest;
   };
 
-  // Of those of which no table knows which way is faster: by kind and size.
+  // Of those of which no table knows which way is faster: of a class of sizes.
   struct Choice {
     // The first rank's, which all others go by.
     WayTrials trials;
-    // How the next one goes: the system reads it; else it is staged. The same
-    // on all ranks, where they know its size of each other.
+    // How the next one goes: the system reads it; else it is staged.
     bool reads = false;
   };
+  static constexpr size_t kSizeClasses = 5;
+  using Choices = std::vector<Choice>;
 
   // Which way one goes, which all ranks decide alike.
   struct Ways {
@@ -73,7 +77,7 @@ class HostCollectives : public gloo_internal::Shortcut {
     // It does not if there is some, either.
     bool ignores_regions = false;
     // Null: the table knows, which says `ordinary`.
-    Choice* choice = nullptr;
+    Choices* choices = nullptr;
   };
 
   // What a plan keeps.
@@ -95,17 +99,21 @@ class HostCollectives : public gloo_internal::Shortcut {
   bool Reads(Algorithm algorithm) const {
     return algorithm == Algorithm::kSingleCopy && traits_.reads_memory;
   }
-  Choice* FindChoice(const Collective& collective, Algorithm ordinary);
-  // Staged or, if this rank `reads`, read by the system.
-  absl::Status RunEitherWay(const Collective& collective, bool reads);
-  absl::Status RunByChoice(const Collective& collective, Choice& choice);
   // As `ordinary` says, which nothing in symmetric memory goes before.
   inline absl::Status RunOrdinary(const Collective& collective,
-                                  Algorithm ordinary);
-  // The same of an all_to_all in which this rank may show where its elements
-  // are in place of them.
-  absl::Status RunAnAllToAll(const Collective& collective, Algorithm ordinary,
-                             bool shows_origins);
+                                  const Ways& ways);
+  // Where this rank shows, in an all_to_all, what it gives; `reads`: also where
+  // only the system reads that.
+  std::optional<Where> OriginsOf(const Ways& ways, bool reads) const;
+  absl::StatusOr<AllToAllOutcome> RunAnAllToAll(const Collective& collective,
+                                                const AllToAllOptions& options);
+  // Null: there is none to be made.
+  Choices* FindChoices(const Collective& collective, Algorithm ordinary);
+  absl::Status RunByChoice(const Collective& collective, const Ways& ways);
+  // Staged or, if this rank `reads`, read by the system. `bytes` is how large
+  // it is, as all ranks know; of an all_to_all when it has been run.
+  absl::Status RunEitherWay(const Collective& collective, const Ways& ways,
+                            bool reads, size_t& bytes);
   Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
 
   const std::shared_ptr<Segment> segment_;
@@ -115,8 +123,11 @@ class HostCollectives : public gloo_internal::Shortcut {
   Workshop shop_;
   // By kind; of ordinary memory, and of symmetric memory.
   std::array<std::array<Selected, 2>, kCollectiveKindCount> selected_ = {};
-  // Of all_gather, and of all_to_all.
-  std::vector<Choice> choices_;
+  Choices gather_choices_;
+  // By how large the last one was that this rank ran by its choice: no rank
+  // knows how large the next one is.
+  Choices all_to_all_choices_;
+  size_t all_to_all_bytes_ = 0;
 };
 
 }  // namespace muster::dataplane::shm_internal

@@ -8,6 +8,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <string>
@@ -23,6 +25,7 @@
 #include "dataplane/backends/shm/regions.h"
 #include "dataplane/backends/shm/rounds.h"
 #include "dataplane/backends/shm/segment.h"
+#include "dataplane/backends/shm/single_copy.h"
 #include "dataplane/collective.h"
 #include "dataplane/communicator.h"
 #include "dataplane/tensor.h"
@@ -39,17 +42,17 @@ using ::testing::HasSubstr;
 
 constexpr int kRanks = 2;
 
-// Nobody goes that way. All ranks are in this process.
+// Nobody goes that way.
 class UnusedMesh : public gloo_internal::BareMesh {
  public:
   explicit UnusedMesh(int rank, int world_size = kRanks)
-      : BareMesh(rank, world_size) {
-    for (int peer = 0; peer < world_size; ++peer) {
-      if (peer != rank) memories_[peer].emplace(mark_.place(), kMark);
-    }
+      : BareMesh(rank, world_size) {}
+
+  // `mark` is that of `peer`, whose memory is this process's.
+  void Know(int peer, const gloo_internal::Mark& mark) {
+    memories_[peer].emplace(mark.place(), kMark);
   }
-  // As a rank that takes its memory back.
-  void ClearMark() { mark_.Clear(); }
+  static constexpr uint64_t kMark = 7;
 
   absl::Status Write(int, const void*, size_t, const void*, size_t) override {
     return absl::InternalError("written to");
@@ -64,10 +67,6 @@ class UnusedMesh : public gloo_internal::BareMesh {
     return absl::UnavailableError(absl::StrCat("rank ", peer, " has left"));
   }
   void Close(const absl::Status&) override {}
-
- private:
-  static constexpr uint64_t kMark = 7;
-  gloo_internal::Mark mark_{kMark};
 };
 
 // Both ranks' ends of a group, which has symmetric memory as far as one knows.
@@ -124,6 +123,13 @@ class OriginsTest : public ::testing::Test {
   static constexpr int kMany = 3;
   // How many elements a rank gives another one.
   using Counts = std::array<std::array<size_t, kMany>, kMany>;
+  static constexpr size_t kLong = 200'000;
+  // In one round; more than is shown in any case.
+  static constexpr Counts kLittle = {
+      {{4000, 4000, 4000}, {4000, 4000, 4000}, {4000, 4000, 4000}}};
+  static constexpr Counts kMuch = {
+      {{kLong, kLong, kLong}, {kLong, kLong, kLong}, {kLong, kLong, kLong}}};
+  static constexpr unsigned kAll = (1 << kMany) - 1;
 
   OriginsTest() {
     for (int rank = 0; rank < kMany; ++rank) {
@@ -132,7 +138,11 @@ class OriginsTest : public ::testing::Test {
                                                 BoardTraits(), [](int) {}));
       shops_.push_back({.board = *boards_[rank],
                         .mesh = *meshes_[rank],
-                        .regions = RegionFinder(regions_)});
+                        .regions = RegionFinder(regions_),
+                        .reads_memory = true});
+      for (int peer = 0; peer < kMany; ++peer) {
+        if (peer != rank) meshes_[rank]->Know(peer, marks_[peer]);
+      }
     }
   }
 
@@ -143,20 +153,42 @@ class OriginsTest : public ::testing::Test {
 
   // Runs one, in which the ranks show origins as the bits of `origins` say, and
   // looks at what has come. What it came to on each rank.
-  std::vector<absl::Status> Run(const Counts& counts, unsigned origins) {
-    std::vector<std::future<absl::Status>> done;
+  std::vector<absl::StatusOr<AllToAllOutcome>> Run(const Counts& counts,
+                                                   unsigned origins) {
+    std::vector<std::future<absl::StatusOr<AllToAllOutcome>>> running;
     ++sequence_;
     for (int rank = 0; rank < kMany; ++rank) {
-      done.push_back(std::async(std::launch::async, [&, rank] {
+      running.push_back(std::async(std::launch::async, [&, rank] {
         return RunOn(rank, counts, (origins >> rank & 1) != 0);
       }));
     }
-    std::vector<absl::Status> statuses;
-    for (auto& one : done) statuses.push_back(one.get());
-    return statuses;
+    std::vector<absl::StatusOr<AllToAllOutcome>> outcomes;
+    for (auto& one : running) outcomes.push_back(one.get());
+    return outcomes;
   }
 
-  absl::Status RunOn(int rank, const Counts& counts, bool shows_origins) {
+  // The same, which goes well.
+  void ExpectDone(const Counts& counts, unsigned origins,
+                  const std::string& algorithm) {
+    SCOPED_TRACE(absl::StrCat("of ", counts[0][1], ", origins ", origins));
+    for (const auto& outcome : Run(counts, origins)) {
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_TRUE(outcome->is_done);
+    }
+    for (const auto& mesh : meshes_) EXPECT_EQ(mesh->algorithm(), algorithm);
+  }
+
+  std::vector<std::unique_ptr<UnusedMesh>> meshes_;
+  gloo_internal::Mark marks_[kMany] = {gloo_internal::Mark(UnusedMesh::kMark),
+                                       gloo_internal::Mark(UnusedMesh::kMark),
+                                       gloo_internal::Mark(UnusedMesh::kMark)};
+  bool reads_rather_ = false;
+  // What the last rank gives the first one, if it is not null.
+  std::byte* last_gives_ = nullptr;
+
+ private:
+  absl::StatusOr<AllToAllOutcome> RunOn(int rank, const Counts& counts,
+                                        bool shows_origins) {
     std::array<std::vector<float>, kMany> give;
     std::array<std::vector<float>, kMany> take;
     Collective collective = {.kind = CollectiveKind::kAllToAll,
@@ -169,20 +201,30 @@ class OriginsTest : public ::testing::Test {
       collective.inputs.emplace_back(give[peer]);
       collective.outputs.emplace_back(take[peer]);
     }
+    const bool gives_other = rank == kMany - 1 && last_gives_ != nullptr;
+    if (gives_other) {
+      collective.inputs[0] = Tensor(last_gives_, DataType::kFloat32,
+                                    {static_cast<int64_t>(counts[rank][0])});
+    }
     Workshop& shop = shops_[rank];
     shop.Say(collective);
-    const absl::StatusOr<bool> done = RunAllToAll(
-        shop, collective, shows_origins, [](size_t) { return false; });
-    if (!done.ok()) {
+    const absl::StatusOr<AllToAllOutcome> outcome =
+        RunAllToAll(shop, collective,
+                    {.origins = shows_origins ? std::optional(Where::kAnywhere)
+                                              : std::nullopt,
+                     .looks_beside = true},
+                    [this](size_t) { return reads_rather_; });
+    if (!outcome.ok()) {
       boards_[rank]->Leave(/*has_failed=*/true);
-      return done.status();
+      return outcome;
     }
-    EXPECT_TRUE(*done);
     shop.history.Add(*shop.header, shop.sequence,
                      History::DigestOf(*shop.header));
+    if (!outcome->is_done) return outcome;
     // Whoever has not parted may still read it.
     for (auto& tensor : give) std::fill(tensor.begin(), tensor.end(), -2);
     for (int peer = 0; peer < kMany; ++peer) {
+      if (last_gives_ != nullptr && rank == 0 && peer == kMany - 1) continue;
       for (size_t i = 0; i < counts[peer][rank]; ++i) {
         if (take[peer][i] != ValueOf(peer, rank, i)) {
           ADD_FAILURE() << "rank " << rank << " has " << take[peer][i]
@@ -191,13 +233,10 @@ class OriginsTest : public ::testing::Test {
         }
       }
     }
-    return absl::OkStatus();
+    return outcome;
   }
 
-  std::vector<std::unique_ptr<UnusedMesh>> meshes_;
   std::vector<std::unique_ptr<Board>> boards_;
-
- private:
   const std::shared_ptr<Segment> segment_ =
       *Segment::Create(Board::BytesFor(kMany, BoardTraits().ring_bytes));
   const Regions regions_;
@@ -205,36 +244,75 @@ class OriginsTest : public ::testing::Test {
   uint64_t sequence_ = 0;
 };
 
-constexpr size_t kLong = 200'000;
-
 TEST_F(OriginsTest, AnyMayShowThem) {
-  constexpr Counts kAll[] = {
+  // What is not more is shown.
+  ExpectDone({{{40, 40, 40}, {40, 3'000, 40}, {40, 6'000, 40}}}, kAll,
+             "staged");
+  constexpr Counts kEach[] = {
       // As many for each; and so many that it takes several rounds.
-      {{{40, 40, 40}, {40, 40, 40}, {40, 40, 40}}},
-      {{{kLong, kLong, kLong}, {kLong, kLong, kLong}, {kLong, kLong, kLong}}},
+      kLittle,
+      kMuch,
       // Some have more, and some nothing for others.
-      {{{5, kLong, 0}, {3 * kLong, 7, 1}, {0, 0, kLong}}},
-      {{{kLong, 0, 0}, {0, 0, 0}, {1, 2 * kLong, 0}}},
+      {{{5, kLong, 0}, {3 * kLong, 7, 1}, {0, 9'000, kLong}}},
+      {{{kLong, 0, 9'000}, {0, 1, 9'000}, {1, 2 * kLong, 0}}},
   };
-  for (const Counts& counts : kAll) {
-    for (unsigned origins = 0; origins < 1 << kMany; ++origins) {
-      SCOPED_TRACE(absl::StrCat("of ", counts[0][1], ", origins ", origins));
-      EXPECT_THAT(Run(counts, origins), Each(absl::OkStatus()));
-      for (const auto& mesh : meshes_) {
-        EXPECT_EQ(std::string(mesh->algorithm()),
-                  origins == (1 << kMany) - 1 ? "single_copy" : "staged");
-      }
+  for (const Counts& counts : kEach) {
+    for (unsigned origins = 0; origins <= kAll; ++origins) {
+      ExpectDone(counts, origins, origins == 0 ? "staged" : "single_copy");
     }
   }
 }
 
+TEST_F(OriginsTest, AllSeeHowLargeItIs) {
+  // Rank 1 has most for others.
+  constexpr Counts kCounts = {{{9000, 10, 0}, {600, 7, 200}, {1, 0, 5}}};
+  for (unsigned origins = 0; origins <= kAll; ++origins) {
+    for (const auto& outcome : Run(kCounts, origins)) {
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_EQ(outcome->bytes_max, 800 * sizeof(float) / 2 * 3);
+    }
+  }
+}
+
+// As far as somebody would have to show more rounds.
+TEST_F(OriginsTest, WhatIsReadRatherIsRunAnew) {
+  reads_rather_ = true;
+  ExpectDone(kLittle, 0, "staged");
+  for (unsigned origins = 0; origins < kAll; ++origins) {
+    for (const auto& outcome : Run(kMuch, origins)) {
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_FALSE(outcome->is_done) << origins;
+    }
+  }
+  ExpectDone(kMuch, kAll, "single_copy");
+}
+
+// The kernel's page of clocks: a process sees it, and not for others.
+TEST_F(OriginsTest, WhatOthersCannotReadIsShown) {
+  std::ifstream maps("/proc/self/maps");
+  std::string line;
+  while (std::getline(maps, line) && line.find("[vvar]") == line.npos) {
+  }
+  const uint64_t page = std::strtoull(line.c_str(), nullptr, 16);
+  ASSERT_NE(page, 0);
+  last_gives_ = reinterpret_cast<std::byte*>(page);
+  constexpr unsigned kLast = 1 << (kMany - 1);
+  // The next page may not be there.
+  constexpr Counts kCounts = {{{1, 1, 1}, {1, 1, 1}, {40, 9000, 1}}};
+  const size_t bytes = kCounts[kMany - 1][0] * sizeof(float);
+  ExpectDone(
+      kCounts, kLast,
+      gloo_internal::CanBeRead(last_gives_, bytes) ? "single_copy" : "staged");
+}
+
 // Rank 1 takes its memory back: what was read there is not believed.
 TEST_F(OriginsTest, WhoHasGoneIsNamed) {
-  constexpr Counts kEven = {{{40, 40, 40}, {40, 40, 40}, {40, 40, 40}}};
-  EXPECT_THAT(Run(kEven, 0b111), Each(absl::OkStatus()));
-  for (const auto& mesh : meshes_) mesh->ClearMark();
-  for (const absl::Status& done : Run(kEven, 0b010)) {
-    EXPECT_EQ(done.code(), absl::StatusCode::kUnavailable) << done;
+  ExpectDone(kLittle, kAll, "single_copy");
+  marks_[1].Clear();
+  const auto outcomes = Run(kLittle, 0b010);
+  for (const int reader : {0, 2}) {
+    EXPECT_EQ(outcomes[reader].status(),
+              absl::UnavailableError("rank 1 has left"));
   }
 }
 
@@ -284,6 +362,80 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ChoiceTest,
                          [](const auto& info) {
                            return std::string(CollectiveKindName(info.param));
                          });
+
+// Floats that all ranks give each other, `own` of them to themselves; and which
+// way that went.
+std::string Exchange(Communicator& communicator, int64_t count, int64_t own) {
+  Collective exchange = {.kind = CollectiveKind::kAllToAllSingle};
+  for (int peer = 0; peer < kRanks; ++peer) {
+    const int64_t part = peer == communicator.rank() ? own : count;
+    exchange.input_splits.push_back(part);
+    exchange.output_splits.push_back(part);
+  }
+  std::vector<float> input((kRanks - 1) * count + own, 1);
+  std::vector<float> output(input.size());
+  exchange.inputs = {Tensor(input)};
+  exchange.outputs = {Tensor(output)};
+  EXPECT_EQ(communicator.Run(exchange), absl::OkStatus());
+  EXPECT_EQ(output, input);
+  return communicator.last_run(DeviceType::kCpu).algorithm;
+}
+
+constexpr int64_t kMiB = (1 << 20) / sizeof(float);
+
+// What is tried with one size is not with another.
+TEST(AllToAllChoiceTest, EachSizeHasItsOwn) {
+  testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
+  world.OnEachRank([&](Communicator& communicator) {
+    const auto ran = [&](int64_t count) {
+      return Exchange(communicator, count, count);
+    };
+    // In the middle of a trial.
+    for (int time = 0; time < 12; ++time) {
+      EXPECT_EQ(ran(kMiB / 4), time < 8 ? "staged" : "single_copy") << time;
+    }
+    // The first one still goes as the others before would have.
+    EXPECT_EQ(ran(kMiB * 4), "single_copy");
+    for (int time = 0; time < 8; ++time) EXPECT_EQ(ran(kMiB * 4), "staged");
+    EXPECT_EQ(ran(kMiB * 4), "single_copy");
+  });
+}
+
+// Where the first rank has little it says nothing, and nothing else is taken
+// for that: not what it has done last, of which its notes tell as well.
+TEST(AllToAllChoiceTest, NothingIsHeardWhereNothingIsSaid) {
+  testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
+  world.OnEachRank([&](Communicator& communicator) {
+    const auto gather = [&] {
+      std::vector<float> input(kMiB / 4, 1 + communicator.rank());
+      std::vector<float> output(kRanks * input.size());
+      EXPECT_EQ(communicator.Run(
+                    Collective{.kind = CollectiveKind::kAllGatherIntoTensor,
+                               .inputs = {Tensor(input)},
+                               .outputs = {Tensor(output)}}),
+                absl::OkStatus());
+      for (int of = 0; of < kRanks; ++of) {
+        const auto part = output.begin() + of * input.size();
+        EXPECT_EQ(std::count(part, part + input.size(), 1 + of), input.size());
+      }
+    };
+    // Both go on trying to read.
+    for (int time = 0; time < 10; ++time) {
+      gather();
+      Exchange(communicator, kMiB / 4, kMiB / 4);
+    }
+    EXPECT_EQ(Exchange(communicator, kMiB / 4, kMiB / 4), "single_copy");
+    ASSERT_TRUE(
+        communicator
+            .AllocateSymmetric({.bytes = 4096, .device = DeviceType::kCpu})
+            .ok());
+    const int64_t own = communicator.rank() == 0 ? 1 : kMiB;
+    EXPECT_EQ(Exchange(communicator, 10'000, own), "single_copy");
+    // Of a trial that nobody goes on with.
+    EXPECT_EQ(Exchange(communicator, 10'000, own), "staged");
+    gather();
+  });
+}
 
 }  // namespace
 }  // namespace muster::dataplane::shm_internal

@@ -58,13 +58,16 @@ absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
   if (theirs != ours) {
     return Mismatch(RankInGroup(peer), RankInGroup(rank_), theirs, ours);
   }
-  NoteHeader last;
-  std::memcpy(&last, board_.shown_tail(peer), sizeof(last));
-  // That is what it says beside.
-  last.step = shop_.history.last.step;
-  if (last != shop_.history.last) {
-    return Mismatch(RankInGroup(peer), RankInGroup(rank_), last,
-                    shop_.history.last);
+  NoteHeader their_last;
+  std::memcpy(&their_last, board_.shown_tail(peer), sizeof(their_last));
+  NoteHeader our_last = shop_.history.last;
+  // Of the first rank that may be what it says beside.
+  if (((their_last.step | our_last.step) & Workshop::kSaid) != 0) {
+    their_last.step = our_last.step = 0;
+  }
+  if (their_last != our_last) {
+    return Mismatch(RankInGroup(peer), RankInGroup(rank_), their_last,
+                    our_last);
   }
   absl::Status status = absl::InvalidArgumentError(
       absl::StrCat("rank ", RankInGroup(peer), " and rank ", RankInGroup(rank_),
@@ -78,6 +81,7 @@ absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
 absl::StatusOr<bool> Rounds::ShowPlaces(const Block& whole, size_t rest,
                                         Places& places) {
   // Where all factors are one, it is all in the first line of a note.
+  static_assert(offsetof(Offer, place) == 0);
   const bool has_factors = collective().reduce_op == ReduceOp::kPremulSum;
   const size_t bytes = has_factors ? sizeof(Offer) : sizeof(Regions::Place);
   absl::Status status = Open(bytes);

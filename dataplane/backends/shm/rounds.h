@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -82,10 +83,15 @@ struct Workshop {
   std::vector<const void*> operands = {};
   History history = {};
   RingWriter writer = {};
-  // What the board's first rank says beside the last collective that it has run
-  // (its header's `step`), and was heard saying in the one that runs.
-  uint8_t heard = 0;
-  void SayBeside(uint8_t word) { heard = history.last.step = word; }
+  // What the board's first rank was heard saying beside the collective that
+  // runs, and says: less than kSaid. It stands in the `step` of the last one
+  // that it has run, where no step is that much.
+  static constexpr uint8_t kSaid = 0x80;
+  std::optional<uint8_t> heard = std::nullopt;
+  void SayBeside(uint8_t word) {
+    history.last.step = kSaid | word;
+    heard = word;
+  }
   // Of the collective that runs, if its caller has it still: see Backend::Run.
   ReleasableLock* order = nullptr;
   // The group had symmetric memory when the collective that runs began. Which
@@ -199,7 +205,8 @@ class Rounds {
     if (peer != 0 || rank_ == 0) return;
     NoteHeader last;
     std::memcpy(&last, board_.shown_tail(peer), sizeof(last));
-    shop_.heard = last.step;
+    if ((last.step & Workshop::kSaid) == 0) return;
+    shop_.heard = last.step & ~Workshop::kSaid;
   }
   // Of another rank: what this one has shown is with the others by now, and
   // would have to come back.
@@ -225,12 +232,6 @@ class Rounds {
   }
   bool has_rows() const { return has_rows_; }
   size_t row_bytes() const { return world_size_ * sizeof(uint64_t); }
-  // In its rank's own place: nothing, or that it shows where what it gives to
-  // each is, behind a row that is not even.
-  static constexpr uint64_t kOrigins = 1;
-  bool ShowsOrigins(int peer) const {
-    return !IsEven(peer) && RowOf(peer)[peer] == kOrigins;
-  }
   // All of it, also if it is even: what follows stands at row_bytes().
   void WriteRow(absl::Span<const Block> give);
   const uint64_t* RowOf(int peer) const {
@@ -270,9 +271,9 @@ class Rounds {
   void set_element_count(uint64_t count) { element_count_ = count; }
   uint64_t element_count() const { return element_count_; }
   const Workshop& shop() const { return shop_; }
-  // Filled in anew by each collective that has some.
-  Places& places() { return shop_.places; }
-  std::vector<const void*>& operands() { return shop_.operands; }
+  // Those of the shop, for who fills them in anew.
+  Places& kept_places() { return shop_.places; }
+  std::vector<const void*>& kept_operands() { return shop_.operands; }
   // What errors call it.
   int RankInGroup(int rank) const { return shop_.mesh.RankInGroup(rank); }
   RegionFinder& regions() { return shop_.regions; }

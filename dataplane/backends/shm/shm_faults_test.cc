@@ -70,14 +70,15 @@ struct Fault {
     stops = below(2) == 0;
     delay_us = static_cast<int64_t>(1 + below(2000));
     is_symmetric = below(2) == 0;
+    is_read = below(3) == 0;
   }
 
   std::string Describe() const {
-    return absl::StrCat("rank ", victim, " of ", world_size,
-                        stops ? " is stopped in " : " is killed in ",
-                        CollectiveKindName(kind), " of ", count,
-                        is_symmetric ? " in symmetric memory" : "", " after ",
-                        delay_us, " us");
+    return absl::StrCat(
+        "rank ", victim, " of ", world_size,
+        stops ? " is stopped in " : " is killed in ", CollectiveKindName(kind),
+        " of ", count, is_symmetric ? " in symmetric memory" : "",
+        is_read ? " that is read" : "", " after ", delay_us, " us");
   }
 
   int world_size = 0;
@@ -87,6 +88,8 @@ struct Fault {
   bool stops = false;
   int64_t delay_us = 0;
   bool is_symmetric = false;
+  // By the system.
+  bool is_read = false;
 };
 
 absl::StatusOr<std::shared_ptr<SymmetricMemory>> Allocate(
@@ -186,12 +189,14 @@ using UntilFailure = std::string(Communicator&, const Fault&);
 
 // `what`: how the labels of what it runs begin.
 void Happen(const Fault& fault, UntilFailure* run, const std::string& what) {
+  if (fault.is_read) setenv("MUSTER_SHM_ALGORITHM", "single_copy", 1);
   ProcessWorld world("shm", fault.world_size, [&](Communicator& communicator) {
     return communicator.backend_name() == "shm"
                ? run(communicator, fault)
                : absl::StrCat("runs on ", communicator.backend_name());
   });
   for (int rank = 0; rank < fault.world_size; ++rank) world.AwaitReady(rank);
+  unsetenv("MUSTER_SHM_ALGORITHM");
   for (const RankOutcome& outcome : world.JoinAllBut(fault.victim)) {
     EXPECT_EQ(outcome.wait_status, 0);
     // A rank that waits for one that is stopped is waited for itself.

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,11 +30,6 @@ using gloo_internal::BlocksOf;
 constexpr size_t kPiecesBytes = 1 << 20;
 constexpr size_t kPieceBytesMin = 64 << 10;
 
-// Of collectives whose sizes their ranks do not know of each other: up to here
-// a rank shows what it gives, beside where that is. If all do, nobody has to go
-// and get it, and no rank has to wait until that has been done.
-constexpr size_t kShownBytesMax = 24 << 10;
-
 class SingleCopy : public Rounds {
  public:
   SingleCopy(Workshop& shop, const Collective& collective, Where where)
@@ -58,13 +52,11 @@ class SingleCopy : public Rounds {
 
   // How others get at what a rank gives.
   enum class Reach : uint64_t { kNone, kBySystem, kMapped };
-  // What a rank shows, behind a row; and, behind this, an Origin for each rank,
-  // and then what it gives to each other one, if it `shows_all`.
+  // What a rank shows, behind a row; and, behind this, an Origin for each rank.
   struct Offer {
     double factor = 1;
     // At the worst.
     Reach reach = Reach::kMapped;
-    uint64_t shows_all = 0;
   };
   // Where what it gives to a rank is.
   struct Origin {
@@ -86,16 +78,6 @@ class SingleCopy : public Rounds {
   // Writes down where what this rank gives to each other one is.
   Reach ShowOrigins(std::byte* to);
   Found Find(const Block& block);
-
-  // The bytes of what this rank gives to each other one, if it shows that: if
-  // that is little.
-  std::optional<size_t> BytesToShow() const;
-  void ShowAll();
-  size_t OffsetOfShown() const {
-    return row_bytes() + sizeof(Offer) + world_size_ * sizeof(Origin);
-  }
-  // Takes what each rank gives this one from what it shows.
-  void TakeShown();
 
   // Takes what each rank gives this one.
   absl::Status Move();
@@ -119,21 +101,12 @@ class SingleCopy : public Rounds {
   // After Meet: where what it gives this one is, and its factor.
   ByRank<Source> sources_;
   ByRank<double> factors_;
-  // Nobody knows how much others give: who has little shows it.
-  bool may_show_all_ = false;
-  // After Meet: all have.
-  bool all_is_shown_ = false;
 };
 
 absl::StatusOr<bool> SingleCopy::Run() {
   Arrange();
   const absl::StatusOr<Reach> met = Meet();
   if (!met.ok()) return met.status();
-  if (all_is_shown_) {
-    shop().mesh.set_algorithm(AlgorithmName(Algorithm::kStaged));
-    TakeShown();
-    return true;
-  }
   if (*met == Reach::kNone) return false;
   shop().mesh.set_algorithm(AlgorithmName(
       *met == Reach::kMapped ? Algorithm::kSymmetric : Algorithm::kSingleCopy));
@@ -188,17 +161,7 @@ void SingleCopy::Arrange() {
       take_[rank_] = BlockOf(run.outputs[0]);
       break;
     case CollectiveKind::kAllToAll:
-      give_ = BlocksOf(run.inputs, world_size_);
-      take_ = BlocksOf(run.outputs, world_size_);
-      may_show_all_ = true;
-      break;
     case CollectiveKind::kAllToAllSingle:
-      give_ = gloo_internal::CutBlocks(run.inputs[0], run.input_splits,
-                                       world_size_);
-      take_ = gloo_internal::CutBlocks(run.outputs[0], run.output_splits,
-                                       world_size_);
-      may_show_all_ = true;
-      break;
     case CollectiveKind::kBarrier:
     case CollectiveKind::kSend:
     case CollectiveKind::kRecv:
@@ -243,48 +206,13 @@ SingleCopy::Reach SingleCopy::ShowOrigins(std::byte* to) {
   return reach;
 }
 
-std::optional<size_t> SingleCopy::BytesToShow() const {
-  if (!may_show_all_) return std::nullopt;
-  size_t bytes = 0;
-  for (const int peer : Others()) bytes += give_[peer].count * element_bytes_;
-  if (bytes > kShownBytesMax || bytes > kPieceBytes - OffsetOfShown()) {
-    return std::nullopt;
-  }
-  return bytes;
-}
-
-void SingleCopy::ShowAll() {
-  std::byte* next = payload() + OffsetOfShown();
-  for (int peer = 0; peer < world_size_; ++peer) {
-    const Block& block = give_[peer];
-    if (peer == rank_ || block.count == 0) continue;
-    std::memcpy(next, block.data, block.count * element_bytes_);
-    next += block.count * element_bytes_;
-  }
-}
-
-void SingleCopy::TakeShown() {
-  gloo_internal::CopyBlock(take_[rank_], give_[rank_], element_bytes_);
-  for (const int peer : Others()) {
-    const Block& take = take_[peer];
-    if (take.count == 0) continue;
-    const uint64_t* const row = RowOf(peer);
-    size_t before = 0;
-    for (int i = 0; i < rank_; ++i) before += i == peer ? 0 : row[i];
-    std::memcpy(take.data,
-                shown(peer) + OffsetOfShown() + before * element_bytes_,
-                take.count * element_bytes_);
-  }
-}
-
 absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
-  const std::optional<size_t> all = BytesToShow();
-  absl::Status status = Open(OffsetOfShown() + all.value_or(0));
+  absl::Status status =
+      Open(row_bytes() + sizeof(Offer) + world_size_ * sizeof(Origin));
   if (!status.ok()) return status;
   WriteRow(give_);
-  Offer own = {.factor = collective().factor, .shows_all = all.has_value()};
+  Offer own = {.factor = collective().factor};
   own.reach = ShowOrigins(payload() + row_bytes() + sizeof(own));
-  if (all.has_value()) ShowAll();
   std::memcpy(payload() + row_bytes(), &own, sizeof(own));
   Post();
   for (int peer = 0; peer < world_size_; ++peer) {
@@ -293,14 +221,12 @@ absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
     Hear(peer);
   }
   Reach reach = own.reach;
-  all_is_shown_ = all.has_value();
   factors_[rank_] = own.factor;
   for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
     const std::byte* const theirs = shown(peer) + row_bytes();
     Offer offer;
     std::memcpy(&offer, theirs, sizeof(offer));
     reach = std::min(reach, offer.reach);
-    all_is_shown_ &= offer.shows_all != 0;
     factors_[peer] = offer.factor;
     Origin origin;
     std::memcpy(&origin, theirs + sizeof(offer) + rank_ * sizeof(origin),

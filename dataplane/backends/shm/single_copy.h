@@ -18,9 +18,10 @@ enum class Where : uint8_t {
   kAnywhere,
 };
 
-// Runs `collective` from tensor to tensor: the ranks show each other where they
-// have what they give, and each takes what it wants from there. False, on all
-// ranks: some tensor is not `where` it must be, and nothing was done.
+// Runs `collective`, but no all_to_all (all_to_all.h), from tensor to tensor:
+// the ranks show each other where they have what they give, and each takes what
+// it wants from there. False, on all ranks: some tensor is not `where` it must
+// be, and nothing was done.
 absl::StatusOr<bool> RunSingleCopy(Workshop& shop, const Collective& collective,
                                    Where where);
 

@@ -28,7 +28,7 @@ class SymmetricAllReduce : public Rounds {
 
  private:
   absl::StatusOr<bool> Go();
-  // Where all tensors are, in places().
+  // Where all tensors are, by kept_places().
   absl::Status CombineThere();
 
   const Block tensor_;
@@ -53,7 +53,8 @@ absl::StatusOr<bool> SymmetricAllReduce::Run() {
 absl::StatusOr<bool> SymmetricAllReduce::Go() {
   // It reads a part of each rank's, together as much as one of them is.
   const size_t bytes = tensor_.count * element_bytes_;
-  const absl::StatusOr<bool> are_there = ShowPlaces(tensor_, bytes, places());
+  const absl::StatusOr<bool> are_there =
+      ShowPlaces(tensor_, bytes, kept_places());
   if (!are_there.ok() || !*are_there) return are_there;
   shop().mesh.set_algorithm(AlgorithmName(Algorithm::kSymmetric));
   absl::Status status = CombineThere();
@@ -68,8 +69,8 @@ absl::StatusOr<bool> SymmetricAllReduce::Go() {
 }
 
 absl::Status SymmetricAllReduce::CombineThere() {
-  const Places& tensors = places();
-  std::vector<const void*>& operands = this->operands();
+  const Places& tensors = kept_places();
+  std::vector<const void*>& operands = kept_operands();
   operands.resize(world_size_);
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);

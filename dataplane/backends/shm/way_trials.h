@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "glog/logging.h"
+
 namespace muster::dataplane::shm_internal {
 
 // Goes the usual way, tries the other one now and then, and goes that one for
@@ -38,7 +40,10 @@ class WayTrials {
   };
 
   explicit WayTrials(const Terms& terms)
-      : terms_(terms), interval_(terms.first), until_trial_(terms.first) {}
+      : terms_(terms), interval_(terms.first), until_trial_(terms.first) {
+    CHECK(terms.remembered > 0 && terms.remembered <= kTimesMax)
+        << terms.remembered;
+  }
 
   // Which way to go with what comes next, when so much, in what the terms are,
   // has been done since the last call. Took is told how long so much of it
