@@ -18,8 +18,8 @@
 namespace muster::dataplane::shm_internal {
 namespace {
 
-// Up to here a rank shows what it gives, wherever that is: nobody has to go and
-// get it, and it need not wait until that has been done.
+// Up to here a rank shows what it gives, wherever that is, if one round holds
+// it: nobody has to go and get it.
 constexpr size_t kShownBytesMax = 24 << 10;
 
 class AllToAll : public DealtRounds {
@@ -54,12 +54,12 @@ class AllToAll : public DealtRounds {
   // Begins a round, and writes such a row.
   [[gnu::noinline]] absl::Status OpenOrigins();
 
-  // All have shown their first round: finds rounds_ and origins_.
+  // All have shown their first round: finds rounds_ and farthest_.
   inline void LookAtRows();
   // Of all other ranks' rows behind which elements are shown: the largest count
   // in any.
   inline uint64_t CountMax() const;
-  // Of all ranks' rows: see AllToAllOutcome.
+  // Of all ranks' rows: what reads_rather is asked with.
   size_t BytesMax() const;
 
   Block ChunkOfThis(const Block& block) const {
@@ -91,10 +91,12 @@ class AllToAll : public DealtRounds {
 AllToAll::Shows AllToAll::FindOrigins(Where where) {
   Shows shows = kMapped;
   size_t bytes = 0;
+  size_t most = 0;
   for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
     bytes += give_[peer].count * element_bytes_;
+    most = std::max<size_t>(most, give_[peer].count);
   }
-  if (bytes <= kShownBytesMax) return kElements;
+  if (bytes <= kShownBytesMax && most <= per_round_) return kElements;
   origins_.resize(world_size_);
   for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
     const Block block = give_[peer];
@@ -217,10 +219,7 @@ absl::StatusOr<AllToAllOutcome> AllToAll::Run(
     }
     if (round_ == 0) {
       LookAtRows();
-      if (options.looks_beside) {
-        Hear(0);
-        outcome.bytes_max = BytesMax();
-      }
+      if (options.hears) Hear(0);
       if (rounds_ > 1 && reads_rather(BytesMax())) {
         outcome.is_done = false;
         return outcome;
@@ -234,6 +233,7 @@ absl::StatusOr<AllToAllOutcome> AllToAll::Run(
       if (!status.ok()) return status;
     }
   }
+  outcome.is_mapped = farthest_ == kMapped;
   if (farthest_ == kElements) return outcome;
   shop().mesh.set_algorithm(AlgorithmName(
       farthest_ == kMapped ? Algorithm::kSymmetric : Algorithm::kSingleCopy));

@@ -18,17 +18,16 @@ struct AllToAllOptions {
   // This rank shows where what it gives is, if all of that is where this says,
   // and more than a little. Each rank as it likes; null: not.
   std::optional<Where> origins = std::nullopt;
-  // Hears what the first rank says beside (Workshop), and sees bytes_max.
-  bool looks_beside = false;
+  // Hears what the first rank says beside (Workshop).
+  bool hears = false;
 };
 
 // The same on all ranks.
 struct AllToAllOutcome {
   // All have what they take.
   bool is_done = true;
-  // What the rank that gives most has for all, if it had for itself as much as
-  // for each other one. Zero: it was not looked at.
-  size_t bytes_max = 0;
+  // All that is more than a little lay in symmetric memory.
+  bool is_mapped = false;
 };
 
 // Runs `collective`, an all_to_all. Sizes may differ, and no rank knows what
@@ -36,12 +35,13 @@ struct AllToAllOutcome {
 // shows on the board, as RunStaged does, or where it is.
 //
 // It is not done, on all ranks, if `reads_rather`, the same on all, says that
-// one of that bytes_max goes better if all show where theirs is: it is to be
-// run anew so. Asked if the first round does not hold it.
+// one goes better if all show where theirs is: it is to be run anew so. Asked
+// if the first round does not hold it, with the bytes that the rank that gives
+// most has for all, if it had for itself as much as for each other one.
 absl::StatusOr<AllToAllOutcome> RunAllToAll(
     Workshop& shop, const Collective& collective,
     const AllToAllOptions& options,
-    absl::FunctionRef<bool(size_t bytes_max)> reads_rather);
+    absl::FunctionRef<bool(size_t bytes)> reads_rather);
 
 }  // namespace muster::dataplane::shm_internal
 

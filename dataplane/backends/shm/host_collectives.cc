@@ -63,12 +63,11 @@ constexpr WayTrials::Terms kReadingTerms = {.first = 8,
                                             .slower_percent = 115};
 constexpr WayTrials::Way kReading = WayTrials::Way::kOther;
 
-constexpr size_t kChoiceBytesMin = 256 << 10;
+constexpr size_t kChoiceBytesMin = Workshop::kSaidBytesMin;
 
 // Of so many classes: each is up to four times as large as the one before, and
 // the last one has all beyond.
 size_t SizeClassOf(size_t bytes, size_t classes) {
-  if (bytes < kChoiceBytesMin) return 0;
   const size_t quadruplings = (std::bit_width(bytes / kChoiceBytesMin) - 1) / 2;
   return std::min(quadruplings, classes - 1);
 }
@@ -128,7 +127,7 @@ inline absl::Status HostCollectives::RunOrdinary(const Collective& collective,
   if (!IsAllToAll(collective.kind)) {
     return RunStaged(shop_, collective, ways.ordinary);
   }
-  return RunAnAllToAll(collective,
+  return RunAnAllToAll(collective, ways,
                        {.origins = OriginsOf(ways, Reads(ways.ordinary))})
       .status();
 }
@@ -176,9 +175,11 @@ std::optional<Where> HostCollectives::OriginsOf(const Ways& ways,
 }
 
 absl::StatusOr<AllToAllOutcome> HostCollectives::RunAnAllToAll(
-    const Collective& collective, const AllToAllOptions& options) {
+    const Collective& collective, const Ways& ways,
+    const AllToAllOptions& options) {
+  // All ranks must say the same: not by what this one shows.
   const auto reads_rather = [&](size_t bytes) {
-    return options.origins != Where::kAnywhere &&
+    return !Reads(ways.ordinary) &&
            Reads(Select(collective.kind, Memory::kOrdinary, bytes));
   };
   absl::StatusOr<AllToAllOutcome> outcome =
@@ -248,32 +249,33 @@ HostCollectives::Choices* HostCollectives::FindChoices(
   return gathers && !traits_.board.is_crowded ? &gather_choices_ : nullptr;
 }
 
-absl::Status HostCollectives::RunEitherWay(const Collective& collective,
-                                           const Ways& ways, bool reads,
-                                           size_t& bytes) {
+absl::StatusOr<bool> HostCollectives::RunEitherWay(const Collective& collective,
+                                                   const Ways& ways,
+                                                   bool reads) {
   if (IsAllToAll(collective.kind)) {
     const absl::StatusOr<AllToAllOutcome> outcome = RunAnAllToAll(
-        collective, {.origins = OriginsOf(ways, reads), .looks_beside = true});
-    if (outcome.ok()) bytes = all_to_all_bytes_ = outcome->bytes_max;
-    return outcome.status();
+        collective, ways, {.origins = OriginsOf(ways, reads), .hears = true});
+    if (!outcome.ok()) return outcome.status();
+    return !outcome->is_mapped;
   }
   if (reads) {
     const absl::StatusOr<bool> done =
         RunSingleCopy(shop_, collective, Where::kAnywhere);
-    if (!done.ok() || *done) return done.status();
+    if (!done.ok() || *done) return done;
   }
-  return RunStaged(shop_, collective, Algorithm::kStaged);
+  absl::Status status = RunStaged(shop_, collective, Algorithm::kStaged);
+  if (!status.ok()) return status;
+  return true;
 }
 
-// The first rank says how the next one goes, and the others hear it before they
-// end this one. Of an all_gather all know the size, so all say and hear the
-// same. In an all_to_all any rank may go any way: there, who has little does
-// not listen, and if that is the first one, nothing is said.
+// The first rank says how the next one of a class goes, and the others hear it
+// before they end this one. Of an all_gather all know the size, so all say and
+// hear the same. In an all_to_all each rank has its own, and any may go any
+// way: who hears nothing of its class has the next one staged.
 absl::Status HostCollectives::RunByChoice(const Collective& collective,
                                           const Ways& ways) {
   Choices& choices = *ways.choices;
-  const bool is_all_to_all = IsAllToAll(collective.kind);
-  size_t bytes = is_all_to_all ? all_to_all_bytes_ : collective.bytes();
+  const size_t bytes = collective.bytes();
   const size_t size_class = SizeClassOf(bytes, kSizeClasses);
   Choice& choice = choices[size_class];
   const bool says = board_.rank() == 0;
@@ -284,9 +286,9 @@ absl::Status HostCollectives::RunByChoice(const Collective& collective,
   const bool reads = std::exchange(choice.reads, false);
   const bool is_crowded = traits_.board.is_crowded;
   const std::chrono::nanoseconds began = ReadClock(is_crowded);
-  absl::Status status = RunEitherWay(collective, ways, reads, bytes);
-  if (!status.ok()) return status;
-  if (says && SizeClassOf(bytes, kSizeClasses) == size_class && bytes > 0) {
+  const absl::StatusOr<bool> went = RunEitherWay(collective, ways, reads);
+  if (!went.ok()) return went.status();
+  if (says && *went) {
     choice.trials.Took(reads ? kReading : WayTrials::Way::kUsual, bytes,
                        ReadClock(is_crowded) - began);
   }

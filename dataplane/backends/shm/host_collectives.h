@@ -106,14 +106,14 @@ class HostCollectives : public gloo_internal::Shortcut {
   // only the system reads that.
   std::optional<Where> OriginsOf(const Ways& ways, bool reads) const;
   absl::StatusOr<AllToAllOutcome> RunAnAllToAll(const Collective& collective,
+                                                const Ways& ways,
                                                 const AllToAllOptions& options);
   // Null: there is none to be made.
   Choices* FindChoices(const Collective& collective, Algorithm ordinary);
   absl::Status RunByChoice(const Collective& collective, const Ways& ways);
-  // Staged or, if this rank `reads`, read by the system. `bytes` is how large
-  // it is, as all ranks know; of an all_to_all when it has been run.
-  absl::Status RunEitherWay(const Collective& collective, const Ways& ways,
-                            bool reads, size_t& bytes);
+  // Staged or, if this rank `reads`, read by the system. False: neither.
+  absl::StatusOr<bool> RunEitherWay(const Collective& collective,
+                                    const Ways& ways, bool reads);
   Algorithm Select(CollectiveKind kind, Memory memory, size_t bytes);
 
   const std::shared_ptr<Segment> segment_;
@@ -124,10 +124,7 @@ class HostCollectives : public gloo_internal::Shortcut {
   // By kind; of ordinary memory, and of symmetric memory.
   std::array<std::array<Selected, 2>, kCollectiveKindCount> selected_ = {};
   Choices gather_choices_;
-  // By how large the last one was that this rank ran by its choice: no rank
-  // knows how large the next one is.
   Choices all_to_all_choices_;
-  size_t all_to_all_bytes_ = 0;
 };
 
 }  // namespace muster::dataplane::shm_internal

@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,7 +39,6 @@ namespace muster::dataplane::shm_internal {
 namespace {
 
 using ::testing::Contains;
-using ::testing::Each;
 using ::testing::HasSubstr;
 
 constexpr int kRanks = 2;
@@ -183,6 +184,7 @@ class OriginsTest : public ::testing::Test {
                                        gloo_internal::Mark(UnusedMesh::kMark),
                                        gloo_internal::Mark(UnusedMesh::kMark)};
   bool reads_rather_ = false;
+  std::atomic<size_t> bytes_asked_ = 0;
   // What the last rank gives the first one, if it is not null.
   std::byte* last_gives_ = nullptr;
 
@@ -212,8 +214,11 @@ class OriginsTest : public ::testing::Test {
         RunAllToAll(shop, collective,
                     {.origins = shows_origins ? std::optional(Where::kAnywhere)
                                               : std::nullopt,
-                     .looks_beside = true},
-                    [this](size_t) { return reads_rather_; });
+                     .hears = true},
+                    [this](size_t bytes) {
+                      bytes_asked_.store(bytes);
+                      return reads_rather_;
+                    });
     if (!outcome.ok()) {
       boards_[rank]->Leave(/*has_failed=*/true);
       return outcome;
@@ -263,28 +268,21 @@ TEST_F(OriginsTest, AnyMayShowThem) {
   }
 }
 
-TEST_F(OriginsTest, AllSeeHowLargeItIs) {
-  // Rank 1 has most for others.
-  constexpr Counts kCounts = {{{9000, 10, 0}, {600, 7, 200}, {1, 0, 5}}};
-  for (unsigned origins = 0; origins <= kAll; ++origins) {
-    for (const auto& outcome : Run(kCounts, origins)) {
-      ASSERT_TRUE(outcome.ok()) << outcome.status();
-      EXPECT_EQ(outcome->bytes_max, 800 * sizeof(float) / 2 * 3);
-    }
-  }
-}
-
 // As far as somebody would have to show more rounds.
 TEST_F(OriginsTest, WhatIsReadRatherIsRunAnew) {
   reads_rather_ = true;
   ExpectDone(kLittle, 0, "staged");
+  // Rank 1 has most for others.
+  constexpr Counts kCounts = {
+      {{9 * kLong, kLong, 0}, {2 * kLong, 7, kLong}, {kLong, kLong, 5}}};
   for (unsigned origins = 0; origins < kAll; ++origins) {
-    for (const auto& outcome : Run(kMuch, origins)) {
+    for (const auto& outcome : Run(kCounts, origins)) {
       ASSERT_TRUE(outcome.ok()) << outcome.status();
       EXPECT_FALSE(outcome->is_done) << origins;
     }
+    EXPECT_EQ(bytes_asked_.load(), 3 * kLong * sizeof(float) / 2 * 3);
   }
-  ExpectDone(kMuch, kAll, "single_copy");
+  ExpectDone(kCounts, kAll, "single_copy");
 }
 
 // The kernel's page of clocks: a process sees it, and not for others.
@@ -394,9 +392,10 @@ TEST(AllToAllChoiceTest, EachSizeHasItsOwn) {
     for (int time = 0; time < 12; ++time) {
       EXPECT_EQ(ran(kMiB / 4), time < 8 ? "staged" : "single_copy") << time;
     }
-    // The first one still goes as the others before would have.
-    EXPECT_EQ(ran(kMiB * 4), "single_copy");
     for (int time = 0; time < 8; ++time) EXPECT_EQ(ran(kMiB * 4), "staged");
+    // In turns.
+    EXPECT_EQ(ran(kMiB * 4), "single_copy");
+    EXPECT_EQ(ran(kMiB / 4), "single_copy");
     EXPECT_EQ(ran(kMiB * 4), "single_copy");
   });
 }
@@ -422,18 +421,66 @@ TEST(AllToAllChoiceTest, NothingIsHeardWhereNothingIsSaid) {
     // Both go on trying to read.
     for (int time = 0; time < 10; ++time) {
       gather();
-      Exchange(communicator, kMiB / 4, kMiB / 4);
+      Exchange(communicator, kMiB, kMiB);
     }
-    EXPECT_EQ(Exchange(communicator, kMiB / 4, kMiB / 4), "single_copy");
+    EXPECT_EQ(Exchange(communicator, kMiB, kMiB), "single_copy");
+    // A step that would be a word.
     ASSERT_TRUE(
         communicator
             .AllocateSymmetric({.bytes = 4096, .device = DeviceType::kCpu})
             .ok());
-    const int64_t own = communicator.rank() == 0 ? 1 : kMiB;
-    EXPECT_EQ(Exchange(communicator, 10'000, own), "single_copy");
-    // Of a trial that nobody goes on with.
-    EXPECT_EQ(Exchange(communicator, 10'000, own), "staged");
+    const auto exchange = [&](int64_t own) {
+      return Exchange(communicator, 10'000, communicator.rank() == 0 ? 1 : own);
+    };
+    EXPECT_EQ(exchange(kMiB / 2), "staged");
+    EXPECT_EQ(exchange(kMiB * 2), "single_copy");
+    // It is a trial that nobody goes on with.
+    EXPECT_EQ(exchange(kMiB * 2), "staged");
     gather();
+  });
+}
+
+// Whether one is run anew, so that all read, they say alike, whatever each has
+// chosen: a rank with little has not.
+TEST(AllToAllChoiceTest, ManyRanksOfWhichOneHasLittleAgree) {
+  constexpr int kMany = 9;
+  // So many that all read, on fewer processors; with and without the last rank
+  // of one class of sizes.
+  constexpr int64_t kCount = 3 * kMiB / 8;
+  testing::LocalWorld world({.backend = "shm", .world_size = kMany});
+  world.OnEachRank([&](Communicator& communicator) {
+    const auto exchange = [&](const auto& count_of) {
+      Collective collective = {.kind = CollectiveKind::kAllToAllSingle};
+      std::vector<float> input;
+      std::vector<float> expected;
+      for (int peer = 0; peer < kMany; ++peer) {
+        const int64_t gives = count_of(communicator.rank(), peer);
+        const int64_t takes = count_of(peer, communicator.rank());
+        collective.input_splits.push_back(gives);
+        collective.output_splits.push_back(takes);
+        input.insert(input.end(), gives, communicator.rank() * kMany + peer);
+        expected.insert(expected.end(), takes,
+                        peer * kMany + communicator.rank());
+      }
+      std::vector<float> output(expected.size());
+      collective.inputs = {Tensor(input)};
+      collective.outputs = {Tensor(output)};
+      ASSERT_EQ(communicator.Run(collective), absl::OkStatus());
+      ASSERT_EQ(output, expected);
+    };
+    for (int time = 0; time < 10; ++time) {
+      exchange([](int, int) { return kCount; });
+    }
+    // In a trial. The last one takes several rounds to show it.
+    constexpr int kLast = kMany - 1;
+    for (int time = 0; time < 4; ++time) {
+      exchange([](int from, int to) {
+        return from == kLast && to == 1       ? int64_t{20'000}
+               : from == kLast || to == kLast ? int64_t{1}
+                                              : kCount;
+      });
+      exchange([](int, int) { return kCount; });
+    }
   });
 }
 

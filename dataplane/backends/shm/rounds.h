@@ -85,8 +85,10 @@ struct Workshop {
   RingWriter writer = {};
   // What the board's first rank was heard saying beside the collective that
   // runs, and says: less than kSaid. It stands in the `step` of the last one
-  // that it has run, where no step is that much.
+  // that it has run, where no step is that much. Beside what has fewer bytes
+  // nothing is said.
   static constexpr uint8_t kSaid = 0x80;
+  static constexpr size_t kSaidBytesMin = 256 << 10;
   std::optional<uint8_t> heard = std::nullopt;
   void SayBeside(uint8_t word) {
     history.last.step = kSaid | word;

@@ -73,7 +73,7 @@ constexpr Row kTable[] = {
      Algorithm::kStaged},
     {CollectiveKind::kGather, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
      32 << 10, Algorithm::kStaged},
-    // Their sizes are not known here: single_copy.cc looks at them.
+    // Their sizes are not known here: all_to_all.cc looks at them.
     {CollectiveKind::kAllToAll, Memory::kSymmetric, kAnyRanks, kAnyCrowd,
      kAnyBytes, Algorithm::kSymmetric},
     {CollectiveKind::kAllToAllSingle, Memory::kSymmetric, kAnyRanks, kAnyCrowd,

@@ -78,7 +78,7 @@ struct Fault {
         "rank ", victim, " of ", world_size,
         stops ? " is stopped in " : " is killed in ", CollectiveKindName(kind),
         " of ", count, is_symmetric ? " in symmetric memory" : "",
-        is_read ? " that is read" : "", " after ", delay_us, " us");
+        is_read ? " by single_copy" : "", " after ", delay_us, " us");
   }
 
   int world_size = 0;
@@ -88,7 +88,7 @@ struct Fault {
   bool stops = false;
   int64_t delay_us = 0;
   bool is_symmetric = false;
-  // By the system.
+  // By the system, if it is in ordinary memory.
   bool is_read = false;
 };
 
@@ -189,14 +189,12 @@ using UntilFailure = std::string(Communicator&, const Fault&);
 
 // `what`: how the labels of what it runs begin.
 void Happen(const Fault& fault, UntilFailure* run, const std::string& what) {
-  if (fault.is_read) setenv("MUSTER_SHM_ALGORITHM", "single_copy", 1);
   ProcessWorld world("shm", fault.world_size, [&](Communicator& communicator) {
     return communicator.backend_name() == "shm"
                ? run(communicator, fault)
                : absl::StrCat("runs on ", communicator.backend_name());
   });
   for (int rank = 0; rank < fault.world_size; ++rank) world.AwaitReady(rank);
-  unsetenv("MUSTER_SHM_ALGORITHM");
   for (const RankOutcome& outcome : world.JoinAllBut(fault.victim)) {
     EXPECT_EQ(outcome.wait_status, 0);
     // A rank that waits for one that is stopped is waited for itself.
@@ -222,8 +220,10 @@ void ExpectNoHang(bool in_collectives) {
     const Fault fault(seed);
     SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", fault.Describe()));
     if (in_collectives) {
+      if (fault.is_read) setenv("MUSTER_SHM_ALGORITHM", "single_copy", 1);
       Happen(fault, &RunUntilFailure,
              std::string(CollectiveKindName(fault.kind)));
+      unsetenv("MUSTER_SHM_ALGORITHM");
     } else {
       Happen(fault, &PassOnUntilFailure, "");
     }

@@ -161,7 +161,7 @@ absl::Status Staged::Gather() {
       if (round_ > 0 && chunk.count == 0) continue;
       status = Await(peer, wanted.count);
       if (!status.ok()) return status;
-      if (round_ == 0) Hear(peer);
+      if (round_ == 0 && all_bytes >= Workshop::kSaidBytesMin) Hear(peer);
       CopyOut(chunk.data, shown(peer), chunk.count * element_bytes_, all_bytes);
     }
   }
