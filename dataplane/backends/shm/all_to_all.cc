@@ -225,6 +225,9 @@ absl::StatusOr<AllToAllOutcome> AllToAll::Run(
         return outcome;
       }
     }
+    // This rank may have little, and others much that is to be read; or they
+    // have gone, and say why.
+    if (farthest_ != kElements) LetOthersStart();
     // Before what is read: a large collective takes a third longer the other
     // way round.
     if (round_ + 1 == rounds_) CopyRestOfOwn();

@@ -42,7 +42,11 @@ class DealtRounds : public Rounds {
   // in so many bytes that those stay aligned.
   static constexpr size_t kFactorBytes = 16;
   size_t factor_bytes() const {
-    return collective().reduce_op == ReduceOp::kPremulSum ? kFactorBytes : 0;
+    // What else has one there makes no use of it, and nobody compares it.
+    return IsReduction(collective().kind) &&
+                   collective().reduce_op == ReduceOp::kPremulSum
+               ? kFactorBytes
+               : 0;
   }
   void ShowFactor(size_t offset) {
     if (factor_bytes() == 0) return;

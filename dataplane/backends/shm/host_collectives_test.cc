@@ -39,6 +39,7 @@ namespace muster::dataplane::shm_internal {
 namespace {
 
 using ::testing::Contains;
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 constexpr int kRanks = 2;
@@ -437,6 +438,21 @@ TEST(AllToAllChoiceTest, NothingIsHeardWhereNothingIsSaid) {
     // It is a trial that nobody goes on with.
     EXPECT_EQ(exchange(kMiB * 2), "staged");
     gather();
+  });
+}
+
+// An operation that makes no use of it is not one with factors.
+TEST(AllToAllTest, TheOperationOfReductionsIsLeftAlone) {
+  testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
+  world.OnEachRank([&](Communicator& communicator) {
+    std::vector<float> input = {1, 2};
+    std::vector<float> output(2);
+    Collective exchange = {.kind = CollectiveKind::kAllToAllSingle,
+                           .inputs = {Tensor(input)},
+                           .outputs = {Tensor(output)}};
+    if (communicator.rank() == 0) exchange.reduce_op = ReduceOp::kPremulSum;
+    ASSERT_EQ(communicator.Run(exchange), absl::OkStatus());
+    EXPECT_THAT(output, Each(1 + communicator.rank()));
   });
 }
 

@@ -179,6 +179,8 @@ class Rounds {
     board_.Post();
     if (rest > kFewBytes) shop_.LetOthersStart();
   }
+  // Before what may take longer than was said.
+  void LetOthersStart() { shop_.LetOthersStart(); }
 
   // Waits until there is what `peer` shows. In the first round: and sees that
   // it is of the same collective, in which it gives this rank `count` elements.
