@@ -20,8 +20,10 @@ class RingWriter {
   // After the first so many bytes a ring has been gone round. Through the
   // caches it must take twice as long: whoever reads what went past them has to
   // get it from memory.
-  static constexpr WayTrials::Terms kTerms = {
-      .first = 4 << 20, .period = 64 << 20, .slower_percent = 200};
+  static constexpr WayTrials::Terms kTerms = {.first = 4 << 20,
+                                              .period = 64 << 20,
+                                              .remembered = 4,
+                                              .slower_percent = 200};
   static constexpr WayTrials::Way kThroughCaches = WayTrials::Way::kUsual;
   static constexpr WayTrials::Way kPastCaches = WayTrials::Way::kOther;
 
