@@ -26,7 +26,7 @@ struct AllToAllOptions {
 struct AllToAllOutcome {
   // All have what they take.
   bool is_done = true;
-  // All that is more than a little lay in symmetric memory.
+  // Some have shown where theirs is, all of them in symmetric memory.
   bool is_mapped = false;
 };
 
