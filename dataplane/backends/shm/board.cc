@@ -92,7 +92,8 @@ size_t Board::RingBytesFor(int world_size) {
 size_t Board::BytesFor(int world_size, size_t ring_bytes) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
   static_assert(sizeof(Place) % kLineBytes == 0);
-  return static_cast<size_t>(world_size) * (sizeof(Place) + ring_bytes);
+  return static_cast<size_t>(world_size) * (sizeof(Place) + ring_bytes) +
+         sizeof(Common);
 }
 
 Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
@@ -102,6 +103,8 @@ Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
       rank_(rank),
       world_size_(world_size),
       rings_(reinterpret_cast<std::byte*>(places_ + world_size)),
+      common_(
+          *reinterpret_cast<Common*>(rings_ + world_size * traits.ring_bytes)),
       traits_(traits),
       waits_for_(std::move(waits_for)),
       seen_(world_size, 0) {
@@ -153,7 +156,8 @@ void Board::SeeAhead(int peer, uint64_t round) {
 Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
   for (int look = 0; look < kQuickLooks; ++look) {
     if (HasPosted(peer, round)) {
-      See(peer, round);
+      seen_[peer] = round;
+      if (round == round_) AskForMore(NoteOf(peer));
       return Outcome::kDone;
     }
     if (look == 0) ++waits_;
@@ -284,6 +288,7 @@ void Board::Sleep(int peer, uint64_t round) {
   Bell& bell = own_.bell;
   // Before it can be rung.
   const uint32_t rings = bell.rings.load(std::memory_order_acquire);
+  common_.sleepers.fetch_add(1, std::memory_order_relaxed);
   bell.is_asleep.store(1, std::memory_order_relaxed);
   // The nap begins when others see it.
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -303,6 +308,7 @@ void Board::Sleep(int peer, uint64_t round) {
         << peer << " had posted round " << round;
   }
   bell.is_asleep.store(0, std::memory_order_relaxed);
+  common_.sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
 bool Board::IsRungWithin(std::chrono::nanoseconds time, uint32_t rings) {
@@ -322,6 +328,15 @@ void Board::Ring(int peer) {
   Bell& bell = places_[peer].bell;
   bell.rings.fetch_add(1, std::memory_order_release);
   Futex(bell.rings, FUTEX_WAKE, 1);
+}
+
+void Board::RingSleepers() {
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_) continue;
+    if (places_[peer].bell.is_asleep.load(std::memory_order_relaxed) != 0) {
+      Ring(peer);
+    }
+  }
 }
 
 void Board::Leave(bool has_failed) {

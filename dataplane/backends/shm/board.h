@@ -66,7 +66,9 @@ struct BoardTraits {
 //
 // Who waits looks for a while, in which it gives its processor to whoever else
 // can use it, and then sleeps until its bell is rung (futex(2)). It says that
-// it sleeps, and looks again; who posts looks who sleeps after it has posted.
+// it sleeps, and looks again; who posts looks who sleeps after it has posted:
+// first how many do, as mostly nobody does, and that is one line to look at for
+// any number of ranks.
 // Those who post are many, and in a hurry: they have no fence between the two,
 // and a processor may hold back what they have posted for some microseconds,
 // while they look who sleeps. So a sleep begins with a nap of kNapTime, after
@@ -147,16 +149,14 @@ class Board {
 
   // Waits until `peer` has shown its own of this round. Then these are that,
   // until this rank posts the next round.
-  Outcome Await(int peer) { return AwaitRound(peer, round_); }
-  // Whether it has, at one look.
-  bool HasShown(int peer) { return IsSeen(peer, round_); }
+  Outcome Await(int peer) {
+    return HasShown(peer) ? Outcome::kDone : AwaitUnseen(peer, round_);
+  }
+  // Whether it has, as far as this rank knows, or as one look says.
+  bool HasShown(int peer);
   const std::byte* shown(int peer) const;
-  const std::byte* shown_head(int peer) const {
-    return NoteOf(peer, round_).head;
-  }
-  const std::byte* shown_tail(int peer) const {
-    return NoteOf(peer, round_).tail;
-  }
+  const std::byte* shown_head(int peer) const { return NoteOf(peer).head; }
+  const std::byte* shown_tail(int peer) const { return NoteOf(peer).tail; }
 
   // The rank of kLeft.
   int left_peer() const { return left_peer_; }
@@ -206,6 +206,11 @@ class Board {
     Bell bell;
     Note notes[kNotes];
   };
+  // Of all ranks.
+  struct alignas(kLineBytes) Common {
+    // How many say that they sleep.
+    std::atomic<uint32_t> sleepers;
+  };
 
   // Where in this rank's ring the next `bytes` stand. Before others have posted
   // round `needed`, which it raises to that, they may not be written.
@@ -228,37 +233,30 @@ class Board {
   Note& NoteOf(int rank, uint64_t round) const {
     return places_[rank].notes[round % kNotes];
   }
-  bool HasPosted(int peer, uint64_t round) const {
-    // Of a note's rounds, the one that is awaited or a later one.
-    return NoteOf(peer, round).posted.load(std::memory_order_acquire) >=
-           round * 2;
+  // Of this rank's round. It is as far from this rank's own as their places
+  // are, which takes half as long to work out.
+  Note& NoteOf(int rank) const {
+    return *reinterpret_cast<Note*>(reinterpret_cast<std::byte*>(own_note_) +
+                                    (rank - rank_) *
+                                        static_cast<ptrdiff_t>(sizeof(Place)));
   }
-  // It has posted `round`. Who reads it looks into its first line, which has
-  // come, before it knows what of the others it needs: where what this rank
-  // shows takes a few lines, as that of others does then mostly, they are asked
-  // for at once.
-  void See(int peer, uint64_t round) {
-    seen_[peer] = round;
-    if (is_in_line_ || is_in_ring_ || round != round_) return;
-    const auto* const line =
-        reinterpret_cast<const std::byte*>(&NoteOf(peer, round));
+  // The one that is awaited, or a later one of those that stand there.
+  static bool HasPosted(const Note& note, uint64_t round) {
+    return note.posted.load(std::memory_order_acquire) >= round * 2;
+  }
+  bool HasPosted(int peer, uint64_t round) const {
+    return HasPosted(NoteOf(peer, round), round);
+  }
+  // This rank reads what a peer's `note` shows. It looks into the first line,
+  // which has come, before it knows what of the others it needs: where what
+  // this rank shows takes a few lines, as that of others does then mostly, they
+  // are asked for at once.
+  void AskForMore(const Note& note) const {
+    if (is_in_line_ || is_in_ring_) return;
+    const auto* const line = reinterpret_cast<const std::byte*>(&note);
     for (size_t i = 1; i <= kLinesAhead; ++i) {
       __builtin_prefetch(line + i * kLineBytes);
     }
-  }
-  // `peer` has posted `round` as far as this rank knows, or as one look says.
-  bool IsSeen(int peer, uint64_t round) {
-    if (seen_[peer] >= round) return true;
-    if (!HasPosted(peer, round)) return false;
-    See(peer, round);
-    // Who is ahead has posted it, too, and those before it have been asked for.
-    // If he is not, nothing moves, as a rule: what he has not written yet is
-    // here from the last time.
-    __builtin_prefetch(&NoteOf(peer, round + 3));
-    return true;
-  }
-  Outcome AwaitRound(int peer, uint64_t round) {
-    return IsSeen(peer, round) ? Outcome::kDone : AwaitUnseen(peer, round);
   }
   Outcome AwaitUnseen(int peer, uint64_t round);
   // Waits until all have posted `round`, which this rank has, and which it
@@ -301,6 +299,8 @@ class Board {
   const int world_size_;
   // Behind all places.
   std::byte* const rings_;
+  // Behind all rings.
+  Common& common_;
   const BoardTraits traits_;
   const std::function<void(int)> waits_for_;
 
@@ -342,13 +342,18 @@ inline Board::Outcome Board::Open(size_t bytes) {
   return needed <= seen_of_all_ ? Outcome::kDone : AwaitBehind(needed);
 }
 
-inline void Board::RingSleepers() {
-  for (int peer = 0; peer < world_size_; ++peer) {
-    if (peer == rank_) continue;
-    if (places_[peer].bell.is_asleep.load(std::memory_order_relaxed) != 0) {
-      Ring(peer);
-    }
-  }
+inline bool Board::HasShown(int peer) {
+  uint64_t& seen = seen_[peer];
+  if (seen >= round_) return true;
+  const Note& note = NoteOf(peer);
+  if (!HasPosted(note, round_)) return false;
+  seen = round_;
+  AskForMore(note);
+  // Who is ahead has posted it, too, and those before it have been asked for.
+  // If he is not, nothing moves, as a rule: what he has not written yet is here
+  // from the last time.
+  __builtin_prefetch(&NoteOf(peer, round_ + 3));
+  return true;
 }
 
 inline void Board::Post() {
@@ -364,7 +369,7 @@ inline void Board::Post() {
   if (is_in_line_) PrefetchToWrite(own_.notes[(round_ + 1) % kNotes]);
   // For the compiler. The processor may look first: see kNapTime.
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  RingSleepers();
+  if (common_.sleepers.load(std::memory_order_relaxed) != 0) RingSleepers();
 }
 
 inline int Board::FindFailed() const {
@@ -375,7 +380,7 @@ inline int Board::FindFailed() const {
 }
 
 inline const std::byte* Board::shown(int peer) const {
-  const Note& note = NoteOf(peer, round_);
+  const Note& note = NoteOf(peer);
   if (note.posted.load(std::memory_order_relaxed) % 2 == 0) return note.bytes;
   uint64_t offset = 0;
   std::memcpy(&offset, note.bytes, sizeof(offset));

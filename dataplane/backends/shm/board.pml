@@ -16,7 +16,7 @@
  * Who sleeps does so until he is rung for: no ring may need the look that Board
  * has each second.
  *
- * -DBREAK=1 to 9 leaves out something that must then be found missing.
+ * -DBREAK=1 to 10 leaves out something that must then be found missing.
  */
 #ifndef RANKS
 #define RANKS 3
@@ -55,6 +55,7 @@ byte stored[RANKS * NOTES]; /* `posted`, as its rank's processor has it */
 byte last[RANKS];           /* the last round that a rank has stored */
 byte out[RANKS];            /* and the last one of those that are let out */
 bool asleep[RANKS];
+byte sleepers; /* how many are, or are about to say so */
 bool rung[RANKS]; /* since it last began to sleep */
 
 #define SHOWS(peer, round) (posted[NOTE(peer, round)] >= (round) * 8)
@@ -81,10 +82,18 @@ inline LookWhen(guard, peer, round) {
 }
 
 inline SayAsleep(peer) {
+#if BREAK != 10
+  sleepers++;
+#endif
   atomic {
     asleep[me] = true;
     before = last[peer]
   }
+}
+
+inline SayAwake() {
+  asleep[me] = false;
+  sleepers--
 }
 
 /* Board::AwaitRound; looking for a while is the loop's first choice. */
@@ -107,7 +116,7 @@ inline Await(peer, round) {
       LookWhen(rung[me] || out[peer] >= before, peer, round);
 #endif
 #if BREAK == 7 /* is not asleep between nap and sleep, but looks again */
-      asleep[me] = false;
+      SayAwake();
       SayAsleep(peer);
       LookWhen(FENCE(me), peer, round);
 #endif
@@ -119,6 +128,9 @@ inline Await(peer, round) {
 #if BREAK == 1
         SayAsleep(peer);
 #endif
+#if BREAK == 10 /* is counted after its last look */
+        sleepers++;
+#endif
 #if BREAK == 8 /* reads `rings` after its last look */
         rung[me] = false;
 #endif
@@ -126,7 +138,7 @@ inline Await(peer, round) {
       fi
     fi;
     atomic {
-      asleep[me] = false;
+      SayAwake();
       before = 0;
       over = false
     }
@@ -235,16 +247,20 @@ proctype Rank(byte me) {
       place = 0;
       needed = 0
     }
-    for (peer : 0 .. RANKS - 1) {
-      if
-      :: peer != me && asleep[peer] ->
-        atomic {
-          FENCE(me);
-          rung[peer] = true
-        }
-      :: else
-      fi
-    }
+    if
+    :: sleepers > 0 ->
+      for (peer : 0 .. RANKS - 1) {
+        if
+        :: peer != me && asleep[peer] ->
+          atomic {
+            FENCE(me);
+            rung[peer] = true
+          }
+        :: else
+        fi
+      }
+    :: else
+    fi;
     /* Await, of any of them */
     for (peer : 0 .. RANKS - 1) {
       if

@@ -64,6 +64,9 @@ class BoardModelTest(ModelTest):
     def test_a_nap_that_a_signal_ends_is_found(self):
         self.assert_found("invalid end state", "RANKS=2", "BREAK=9")
 
+    def test_being_counted_after_the_last_look_is_found(self):
+        self.assert_found("invalid end state", "RANKS=2", "BREAK=10")
+
 
 if __name__ == "__main__":
     unittest.main()

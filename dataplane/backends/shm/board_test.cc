@@ -75,7 +75,8 @@ class Ranks {
   std::atomic<uint32_t>* WordsOf(int rank) {
     auto* const place =
         reinterpret_cast<std::byte*>(memory_.data()) +
-        static_cast<size_t>(rank) * Board::BytesFor(1, /*ring_bytes=*/0);
+        static_cast<size_t>(rank) * (Board::BytesFor(2, /*ring_bytes=*/0) -
+                                     Board::BytesFor(1, /*ring_bytes=*/0));
     return reinterpret_cast<std::atomic<uint32_t>*>(place);
   }
 
