@@ -139,7 +139,8 @@ class Rounds {
         // What was said is of this collective.
         element_bytes_(
             DataTypeBytes(static_cast<DataType>(shop.header->data_type))),
-        element_bits_(std::countr_zero(element_bytes_)),
+        // There is no type of none.
+        element_bits_(__builtin_ctzll(element_bytes_)),
         has_rows_(has_rows),
         shop_(shop),
         board_(shop.board),
@@ -347,8 +348,9 @@ class Rounds {
   }
   bool IsSame(int peer, uint64_t count) const {
     const Head ours = HeadWith(count);
-    Head theirs;
-    std::memcpy(&theirs, board_.shown_head(peer), sizeof(theirs));
+    // As it was written: a copy would go to the stack and come back from there.
+    const auto& theirs =
+        *reinterpret_cast<const Head*>(board_.shown_head(peer));
     // Where there is none it is of something else, which shows as well.
     const uint64_t count_there =
         has_rows_ ? CountFor(rank_, peer) : theirs.element_count;

@@ -22,12 +22,26 @@ void Copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) CopyShort(to, from, bytes);
 }
 
+// Each of those that run one is called from one place, and is a part of that:
+// none pays for what others have on the stack.
 class Staged : public DealtRounds {
  public:
-  Staged(Workshop& shop, const Collective& collective, Algorithm algorithm)
-      : DealtRounds(shop, collective), algorithm_(algorithm) {}
+  Staged(Workshop& shop, const Collective& collective)
+      : DealtRounds(shop, collective) {}
 
-  absl::Status Run();
+  absl::Status Barrier();
+  absl::Status Gather();
+  absl::Status Broadcast();
+  absl::Status ReduceAtOnce();
+  absl::Status ReduceByParts();
+  absl::Status Reduce();
+  absl::Status ReduceScatter();
+  absl::Status Scatter();
+
+  // Whether ReduceAtOnce can.
+  static bool FitsAtOnce(const Collective& collective) {
+    return collective.tensors[0].bytes() <= kPieceBytes - kFactorBytes;
+  }
 
  private:
   // Writes the factor, if there are such, and elements, from `offset` on, to
@@ -41,22 +55,8 @@ class Staged : public DealtRounds {
   void Combine(const Reduction& reduction, const Operands& operands,
                const Block& result);
 
-  // Not inlined: each would pay for what the others have on the stack. What
-  // they call is (flatten) in those that are often run with little data.
-  [[gnu::noinline, gnu::flatten]] absl::Status Barrier();
-  [[gnu::noinline, gnu::flatten]] absl::Status Gather();
-  [[gnu::noinline, gnu::flatten]] absl::Status Broadcast();
   // A round of it, which shows `chunk` of so many bytes in all.
   inline absl::Status BroadcastRound(const Block& chunk, size_t all_bytes);
-  absl::Status AllReduce();
-  [[gnu::noinline, gnu::flatten]] absl::Status ReduceAtOnce(
-      const Reduction& reduction, const Block& tensor);
-  [[gnu::noinline]] absl::Status ReduceByParts(const Reduction& reduction,
-                                               const Block& tensor);
-  [[gnu::noinline]] absl::Status Reduce();
-  [[gnu::noinline, gnu::flatten]] absl::Status ReduceScatter();
-  [[gnu::noinline]] absl::Status Scatter();
-  const Algorithm algorithm_;
 };
 
 void Staged::ShowElements(const Block& block, size_t offset) {
@@ -86,37 +86,6 @@ void Staged::Combine(const Reduction& reduction, const Operands& operands,
   }
   reduction.CombineAll(result.data, operands, factors, result.count,
                        world_size_);
-}
-
-absl::Status Staged::Run() {
-  if (collective().kind != CollectiveKind::kAllReduce) {
-    shop().mesh.set_algorithm(AlgorithmName(Algorithm::kStaged));
-  }
-  switch (collective().kind) {
-    case CollectiveKind::kAllReduce:
-      return AllReduce();
-    case CollectiveKind::kReduce:
-      return Reduce();
-    case CollectiveKind::kReduceScatter:
-    case CollectiveKind::kReduceScatterTensor:
-      return ReduceScatter();
-    case CollectiveKind::kScatter:
-      return Scatter();
-    case CollectiveKind::kBroadcast:
-      return Broadcast();
-    case CollectiveKind::kBarrier:
-      return Barrier();
-    case CollectiveKind::kAllGather:
-    case CollectiveKind::kAllGatherIntoTensor:
-    case CollectiveKind::kGather:
-      return Gather();
-    case CollectiveKind::kAllToAll:
-    case CollectiveKind::kAllToAllSingle:
-    case CollectiveKind::kSend:
-    case CollectiveKind::kRecv:
-      break;
-  }
-  return absl::InternalError("not staged here");
 }
 
 absl::Status Staged::Barrier() {
@@ -198,21 +167,10 @@ inline absl::Status Staged::BroadcastRound(const Block& chunk,
   return status;
 }
 
-absl::Status Staged::AllReduce() {
+absl::Status Staged::ReduceAtOnce() {
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
-  const size_t bytes = tensor.count * element_bytes_;
-  const bool at_once =
-      algorithm_ == Algorithm::kOneRound && bytes <= kPieceBytes - kFactorBytes;
-  shop().mesh.set_algorithm(
-      AlgorithmName(at_once ? Algorithm::kOneRound : Algorithm::kByParts));
-  return at_once ? ReduceAtOnce(reduction, tensor)
-                 : ReduceByParts(reduction, tensor);
-}
-
-absl::Status Staged::ReduceAtOnce(const Reduction& reduction,
-                                  const Block& tensor) {
   const size_t bytes = tensor.count * element_bytes_;
   absl::Status status = Open(factor_bytes() + bytes);
   if (!status.ok()) return status;
@@ -227,8 +185,10 @@ absl::Status Staged::ReduceAtOnce(const Reduction& reduction,
 
 // A round shows this rank's part of the result of what the last one showed, and
 // what comes next of its own tensor.
-absl::Status Staged::ReduceByParts(const Reduction& reduction,
-                                   const Block& tensor) {
+absl::Status Staged::ReduceByParts() {
+  const Reduction& reduction =
+      Reduction::Of(collective().data_type(), collective().reduce_op);
+  const Block tensor = BlockOf(collective().tensors[0]);
   const auto ranks = static_cast<size_t>(world_size_);
   // A part has at most an element more than an equal one, and takes whole
   // lines.
@@ -352,11 +312,49 @@ absl::Status Staged::Scatter() {
   return absl::OkStatus();
 }
 
+template <absl::Status (Staged::*kRun)()>
+[[gnu::noinline, gnu::flatten]] absl::Status RunBy(
+    Workshop& shop, const Collective& collective) {
+  return (Staged(shop, collective).*kRun)();
+}
+
 }  // namespace
 
 absl::Status RunStaged(Workshop& shop, const Collective& collective,
                        Algorithm algorithm) {
-  return Staged(shop, collective, algorithm).Run();
+  if (collective.kind == CollectiveKind::kAllReduce) {
+    const bool at_once =
+        algorithm == Algorithm::kOneRound && Staged::FitsAtOnce(collective);
+    shop.mesh.set_algorithm(
+        AlgorithmName(at_once ? Algorithm::kOneRound : Algorithm::kByParts));
+    return at_once ? RunBy<&Staged::ReduceAtOnce>(shop, collective)
+                   : RunBy<&Staged::ReduceByParts>(shop, collective);
+  }
+  shop.mesh.set_algorithm(AlgorithmName(Algorithm::kStaged));
+  switch (collective.kind) {
+    case CollectiveKind::kReduce:
+      return RunBy<&Staged::Reduce>(shop, collective);
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduceScatterTensor:
+      return RunBy<&Staged::ReduceScatter>(shop, collective);
+    case CollectiveKind::kScatter:
+      return RunBy<&Staged::Scatter>(shop, collective);
+    case CollectiveKind::kBroadcast:
+      return RunBy<&Staged::Broadcast>(shop, collective);
+    case CollectiveKind::kBarrier:
+      return RunBy<&Staged::Barrier>(shop, collective);
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllGatherIntoTensor:
+    case CollectiveKind::kGather:
+      return RunBy<&Staged::Gather>(shop, collective);
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kAllToAll:
+    case CollectiveKind::kAllToAllSingle:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kRecv:
+      break;
+  }
+  return absl::InternalError("not staged here");
 }
 
 }  // namespace muster::dataplane::shm_internal
