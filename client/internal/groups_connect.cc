@@ -18,7 +18,6 @@
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/culprit.h"
 #include "dataplane/decorators/consistency_check.h"
-#include "dataplane/decorators/metering.h"
 #include "dataplane/decorators/point_to_point_check.h"
 #include "dataplane/decorators/recording.h"
 #include "dataplane/factory.h"
@@ -71,11 +70,13 @@ std::string CallOf(const GroupStateOptions& group) {
   return "new_group";
 }
 
-// With what the debug level, and the flight recorder, want to see of it.
+// With what the debug level, the flight recorder and metrics, which may be
+// null, want to see of it.
 std::unique_ptr<dataplane::Backend> Watched(
     std::unique_ptr<dataplane::Backend> backend,
     const GroupStateOptions& options,
-    std::shared_ptr<dataplane::BootstrapStore> store) {
+    std::shared_ptr<dataplane::BootstrapStore> store,
+    std::shared_ptr<dataplane::Metrics> metrics) {
   const DebugLevel level = CurrentDebugLevel();
   const int size = static_cast<int>(options.seats.size());
   std::vector<int> ranks;
@@ -101,14 +102,17 @@ std::unique_ptr<dataplane::Backend> Watched(
                                            .store = std::move(store)});
   }
   const std::shared_ptr<dataplane::FlightRecorder> recorder = Recorder();
-  if (recorder->capacity() == 0) return backend;
+  const bool records = recorder->capacity() > 0;
+  if (!records && metrics == nullptr) return backend;
   return std::make_unique<dataplane::Recording>(
       std::move(backend), recorder,
       dataplane::FlightRecorder::Group{.name = options.name,
                                        .description = options.description,
                                        .backend = options.backend,
                                        .ranks = std::move(ranks)},
-      [global_rank](const absl::Status&) { DumpAfterFailure(global_rank); });
+      std::move(metrics), [global_rank, records](const absl::Status&) {
+        if (records) DumpAfterFailure(global_rank);
+      });
 }
 
 }  // namespace
@@ -144,11 +148,8 @@ absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
                              : judge->Known(options.generation);
     return known.ok() ? NotFormed(options, backend.status()) : known;
   }
-  if (metrics != nullptr) {
-    backend = std::make_unique<dataplane::Metering>(*std::move(backend),
-                                                    std::move(metrics));
-  }
-  backend = Watched(*std::move(backend), options, peers.store);
+  backend =
+      Watched(*std::move(backend), options, peers.store, std::move(metrics));
   auto state = GroupState::Create(std::move(options), *std::move(backend),
                                   std::move(session), std::move(judge));
   live.Add(state);

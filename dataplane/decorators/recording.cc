@@ -1,5 +1,7 @@
 #include "dataplane/decorators/recording.h"
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <new>
 #include <utility>
@@ -23,16 +25,23 @@ void IfThereIsMemory(const Call& call) {
   }
 }
 
+// The clocks that were read need not agree to the last microsecond: QuickNow.
+std::chrono::nanoseconds Elapsed(Instant started, Instant ended) {
+  return std::max(ended - started, Instant::duration::zero());
+}
+
 }  // namespace
 
 Recording::Recording(std::unique_ptr<Backend> inner,
                      std::shared_ptr<FlightRecorder> recorder,
                      FlightRecorder::Group group,
+                     std::shared_ptr<Metrics> metrics,
                      std::function<void(const absl::Status&)> on_failure)
     : BackendDecorator(std::move(inner)),
       recorder_(std::move(recorder)),
       group_(recorder_->AddGroup(
           WithStates(std::move(group), BackendDecorator::inner()))),
+      metrics_(std::move(metrics)),
       on_failure_(std::move(on_failure)) {}
 
 Recording::~Recording() { recorder_->RemoveGroup(*group_); }
@@ -45,17 +54,37 @@ inline FlightRecorder::Memo* Recording::MemoOf(
   return static_cast<FlightRecorder::Memo*>(memo.get());
 }
 
+inline Metrics::Series& Recording::SeriesOf(CollectiveKind kind) {
+  Metrics::Series* const known =
+      series_[static_cast<size_t>(kind)].load(std::memory_order_acquire);
+  return known != nullptr ? *known : FindSeries(kind);
+}
+
+Metrics::Series& Recording::FindSeries(CollectiveKind kind) {
+  Metrics::Series& series =
+      metrics_->SeriesOf(CollectiveKindName(kind), name());
+  series_[static_cast<size_t>(kind)].store(&series, std::memory_order_release);
+  return series;
+}
+
 std::shared_ptr<Work> Recording::Start(const Collective& collective) {
   int64_t record = -1;
   IfThereIsMemory([&] {
     record = recorder_->Add(*group_, collective, MemoOf(collective));
   });
   std::shared_ptr<Work> work = inner().Start(collective);
-  work->OnCompletion([recorder = recorder_, group = group_,
-                      record](const absl::Status& status) {
-    IfThereIsMemory(
-        [&] { recorder->Complete(*group, record, status, Clock::now()); });
-  });
+  // The callback may outlive this object.
+  work->OnCompletion(
+      [recorder = recorder_, group = group_, record, metrics = metrics_,
+       series = metrics_ == nullptr ? nullptr : &SeriesOf(collective.kind),
+       bytes = collective.bytes(),
+       started = collective.started](const absl::Status& status) {
+        const Instant now = Clock::now();
+        IfThereIsMemory(
+            [&] { recorder->Complete(*group, record, status, now); });
+        if (series == nullptr) return;
+        series->Finished(bytes, Elapsed(started, now), status.code());
+      });
   return work;
 }
 
@@ -86,6 +115,12 @@ Ending Recording::Run(const Collective& collective, ReleasableLock& order) {
       recorder_->Complete(*group_, record, ending.status, ending.at);
     }
   });
+  if (metrics_ == nullptr) return ending;
+  // To ask a status for its code is a call.
+  SeriesOf(collective.kind)
+      .Finished(
+          collective.bytes(), Elapsed(collective.started, ending.at),
+          ending.status.ok() ? absl::StatusCode::kOk : ending.status.code());
   return ending;
 }
 

@@ -2,10 +2,12 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,6 +30,8 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
+using ::testing::FieldsAre;
+using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -47,7 +51,7 @@ class RecordingTest : public ::testing::Test {
                               .description = "tensor \"parallel\"\n",
                               .backend = "gloo",
                               .ranks = {1, 3}},
-        [this](const absl::Status& why) {
+        /*metrics=*/nullptr, [this](const absl::Status& why) {
           failures_.push_back(std::string(why.message()));
         });
   }
@@ -354,6 +358,123 @@ TEST_F(SmallRecordingTest, NothingStaysOfWhatWasThere) {
     EXPECT_EQ(entry["input_dtypes"], json({"BFloat16"}));
     EXPECT_FALSE(entry.contains("error"));
   }
+}
+
+class FakeMetrics : public Metrics {
+ public:
+  Series& SeriesOf(absl::string_view op, absl::string_view backend) override {
+    return series.emplace_back(*this, std::string(op), std::string(backend));
+  }
+
+  struct NamedSeries : Series {
+    NamedSeries(FakeMetrics& all, std::string op, std::string backend)
+        : all(all), op(std::move(op)), backend(std::move(backend)) {}
+
+    void Finished(size_t bytes, std::chrono::nanoseconds elapsed,
+                  absl::StatusCode code) override {
+      all.records.emplace_back(op, backend, bytes, elapsed, code);
+    }
+
+    FakeMetrics& all;
+    const std::string op;
+    const std::string backend;
+  };
+
+  std::deque<NamedSeries> series;
+  std::vector<std::tuple<std::string, std::string, size_t,
+                         std::chrono::nanoseconds, absl::StatusCode>>
+      records;
+};
+
+std::shared_ptr<FlightRecorder> NoRecorder() {
+  return std::make_shared<FlightRecorder>(0);
+}
+
+TEST(RecordingMetricsTest, ReportsEachCollectiveWhenItCompletes) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  testing::FakeBackend& backend = *fake;
+  const auto metrics = std::make_shared<FakeMetrics>();
+  Recording recording(std::move(fake), NoRecorder(), {}, metrics);
+  std::vector<double> values(5);
+  const auto reduce = recording.Start(
+      {.kind = CollectiveKind::kAllReduce, .tensors = {Tensor(values)}});
+  const auto barrier = recording.Start({.kind = CollectiveKind::kBarrier});
+  EXPECT_TRUE(metrics->records.empty());
+  backend.works[1]->Complete(absl::OkStatus());
+  backend.works[0]->Complete(absl::UnavailableError("gone"));
+  EXPECT_THAT(
+      metrics->records,
+      ElementsAre(
+          FieldsAre("barrier", "fake", 0, Ge(std::chrono::nanoseconds(0)),
+                    absl::StatusCode::kOk),
+          FieldsAre("all_reduce", "fake", 40, Ge(std::chrono::nanoseconds(0)),
+                    absl::StatusCode::kUnavailable)));
+}
+
+// Another clock may have said when it began.
+TEST(RecordingMetricsTest, NothingEndsBeforeItHasBegun) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  testing::FakeBackend& backend = *fake;
+  const auto metrics = std::make_shared<FakeMetrics>();
+  Recording recording(std::move(fake), NoRecorder(), {}, metrics);
+  const Collective barrier = {.kind = CollectiveKind::kBarrier,
+                              .started = Clock::now() + std::chrono::hours(1)};
+  const auto work = recording.Start(barrier);
+  backend.works[0]->Complete(absl::OkStatus());
+  BiasedMutex mutex;
+  ReleasableLock order(mutex);
+  EXPECT_TRUE(recording.Run(barrier, order).status.ok());
+  const auto at_once = FieldsAre(
+      "barrier", "fake", 0, std::chrono::nanoseconds(0), absl::StatusCode::kOk);
+  EXPECT_THAT(metrics->records, ElementsAre(at_once, at_once));
+}
+
+TEST(RecordingMetricsTest, ReportsWhatTheCallerWaitsFor) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  fake->run = [] { return absl::UnavailableError("gone"); };
+  const auto metrics = std::make_shared<FakeMetrics>();
+  Recording recording(std::move(fake), NoRecorder(), {}, metrics);
+  BiasedMutex mutex;
+  ReleasableLock order(mutex);
+  EXPECT_EQ(recording.Run({.kind = CollectiveKind::kBarrier}, order).status,
+            absl::UnavailableError("gone"));
+  EXPECT_THAT(metrics->records,
+              ElementsAre(FieldsAre("barrier", "fake", 0,
+                                    Ge(std::chrono::nanoseconds(0)),
+                                    absl::StatusCode::kUnavailable)));
+}
+
+TEST(RecordingMetricsTest, AsksOnceForTheSeriesOfAKind) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  fake->run = [] { return absl::OkStatus(); };
+  const auto metrics = std::make_shared<FakeMetrics>();
+  Recording recording(std::move(fake), NoRecorder(), {}, metrics);
+  for (const CollectiveKind kind :
+       {CollectiveKind::kBarrier, CollectiveKind::kBroadcast,
+        CollectiveKind::kBarrier}) {
+    BiasedMutex mutex;
+    ReleasableLock order(mutex);
+    EXPECT_TRUE(recording.Run({.kind = kind}, order).status.ok());
+  }
+  EXPECT_EQ(metrics->series.size(), 2);
+  EXPECT_EQ(std::get<0>(metrics->records.back()), "barrier");
+}
+
+TEST(RecordingMetricsTest, PassesEverythingElseOn) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  testing::FakeBackend& backend = *fake;
+  backend.supports = absl::UnimplementedError("no");
+  Recording recording(std::move(fake), NoRecorder(), {},
+                      std::make_shared<FakeMetrics>());
+  EXPECT_EQ(recording.name(), "fake");
+  EXPECT_EQ(recording.devices().size(), 1u);
+  EXPECT_EQ(recording.Supports({}), absl::UnimplementedError("no"));
+  for (const bool looks : {true, false}) {
+    backend.looks = looks;
+    EXPECT_EQ(recording.looks_where_tensors_are({}), looks);
+  }
+  recording.Abort(absl::AbortedError("stop"));
+  EXPECT_THAT(backend.aborts, ElementsAre(absl::AbortedError("stop")));
 }
 
 }  // namespace
