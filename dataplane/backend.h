@@ -221,9 +221,9 @@ class Backend {
   // collective has its place in the order and, if it runs here, before it waits
   // for another rank longer than a few looks take: a small one that all ranks
   // begin together may end with it held. What its owner has left for then is
-  // done when it first waits (CallLast), while what others have to say is on
-  // its way; if it never does, its owner does it afterwards. While it is held
-  // nothing is done that takes as long as a tensor is large, or that calls
+  // done when it waits (CallLast), while what others have to say is on its way;
+  // if it never does, or not long, its owner does it afterwards. While it is
+  // held nothing is done that takes as long as a tensor is large, or that calls
   // back.
   virtual Ending Run(const Collective& collective, ReleasableLock& order) {
     order.CallLast();

@@ -36,6 +36,9 @@ class ReleasableLock {
     last();
   }
 
+  // Its owner has waited, so shortly that what is left is left for later.
+  void NoteWait() { has_waited_ = true; }
+
   // It is not called any more: its owner does in another way what it was for.
   // False: it was called.
   bool DropLast() {

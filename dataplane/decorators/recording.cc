@@ -108,7 +108,7 @@ Ending Recording::Run(const Collective& collective, ReleasableLock& order) {
   if (!ending.status.ok()) order.CallLast();
   IfThereIsMemory([&] {
     if (order.DropLast()) {
-      // Nobody has waited for it: its record can be written as a whole.
+      // It has not waited, or not long: its record can be written as a whole.
       recorder_->AddCompleted(*group_, collective, ending.at,
                               MemoOf(collective));
     } else {

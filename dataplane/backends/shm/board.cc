@@ -30,6 +30,13 @@ constexpr int kLooksPerClock = 16;
 // must not take it to be where it was long ago.
 constexpr int kLooksUntilWhere = 8;
 
+// Where there are fewer processors than ranks: how often who waits gives way
+// before he says that he waits, which takes as long as that does. Mostly once
+// is enough. But one wait in so many is a long one from the first look, as it
+// is in those that ranks go to better processors.
+constexpr int kQuickYields = 2;
+constexpr uint64_t kWaitsPerLongOne = 64;
+
 // Of all rings of a group, within the bounds of each. Larger ones than the
 // largest were no faster.
 constexpr size_t kRingsBytes = 8 << 20;
@@ -154,15 +161,20 @@ void Board::SeeAhead(int peer, uint64_t round) {
 }
 
 Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
+  int yields = 0;
   for (int look = 0; look < kQuickLooks; ++look) {
     if (HasPosted(peer, round)) {
       seen_[peer] = round;
       if (round == round_) AskForMore(NoteOf(peer));
       return Outcome::kDone;
     }
-    if (look == 0) ++waits_;
+    if (look == 0 && ++waits_ % kWaitsPerLongOne == 0) yields = kQuickYields;
     if (traits_.is_crowded) {
-      if (IsWantedHere(round)) break;
+      if (IsWantedHere(round)) {
+        if (yields++ == kQuickYields) break;
+        sched_yield();
+        continue;
+      }
     } else if (look == kLooksUntilWhere) {
       SayWhere(sched_getcpu());
     }

@@ -134,6 +134,7 @@ class Board {
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
+  bool is_crowded() const { return traits_.is_crowded; }
 
   // Begins this rank's next round, in which it shows up to `bytes`. After
   // kDone, those may be written, and head and tail. After anything else, here

@@ -40,12 +40,15 @@ class Ranks {
   explicit Ranks(int world_size,
                  const BoardTraits& traits = {.is_crowded = true})
       : memory_(Board::BytesFor(world_size, traits.ring_bytes) / sizeof(Line)),
-        awaited_(world_size) {
+        awaited_(world_size),
+        told_(world_size) {
     for (int rank = 0; rank < world_size; ++rank) {
       awaited_[rank].store(-1);
       boards_.push_back(std::make_unique<Board>(
-          memory_.data(), rank, world_size, traits,
-          [this, rank](int peer) { awaited_[rank].store(peer); }));
+          memory_.data(), rank, world_size, traits, [this, rank](int peer) {
+            awaited_[rank].store(peer);
+            if (peer >= 0) ++told_[rank];
+          }));
     }
   }
 
@@ -57,6 +60,8 @@ class Ranks {
   std::atomic<uint32_t>& is_asleep(int rank) { return WordsOf(rank)[1]; }
   // The rank that `rank` waits for, or -1.
   int awaited_by(int rank) const { return awaited_[rank].load(); }
+  // How often it has said so.
+  uint64_t told_by(int rank) const { return told_[rank].load(); }
 
   void OnEach(const std::function<void(Board&)>& body) {
     std::vector<std::thread> threads;
@@ -82,6 +87,7 @@ class Ranks {
 
   std::vector<Line> memory_;
   std::vector<std::atomic<int>> awaited_;
+  std::vector<std::atomic<uint64_t>> told_;
   std::vector<std::unique_ptr<Board>> boards_;
 };
 
@@ -348,6 +354,24 @@ TEST(BoardWaitTest, OfManyOnAProcessorOneGoesToWhereFewerAre) {
   int moves = 0;
   for (int rank = 0; rank < kRanks; ++rank) moves += ranks.at(rank).moves();
   EXPECT_EQ(moves > 0, has_another);
+}
+
+TEST(BoardWaitTest, WhoShareAProcessorTellOfLongWaitsAlone) {
+  const cpu_set_t all = Processors();
+  const cpu_set_t one = FirstOf(all);
+  Ranks ranks(2, {.is_crowded = true});
+  ranks.OnEach([&](Board& board) {
+    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    for (int round = 0; round < 10'000; ++round) MeetOther(board);
+  });
+  for (int rank = 0; rank < 2; ++rank) {
+    const uint64_t waits = ranks.at(rank).waits();
+    EXPECT_GT(waits, 1000);
+    // With others on the processor as well, not even most are short.
+    EXPECT_LT(ranks.told_by(rank), waits);
+    // But of some, in which ranks go to better processors.
+    EXPECT_GE(ranks.told_by(rank), waits / 64);
+  }
 }
 
 TEST(BoardWaitTest, RanksThatMayBeOnOneProcessorAloneStayThere) {

@@ -118,12 +118,12 @@ void Inside::CombineThere(const Reduction& reduction, const Strand& strand,
                 if (combines) {
                   reduction.Combine(all, operand(0), operand(1), count);
                 } else {
-                  reduction.Load(all, operand(0), count, mapped_->factors[0]);
-                  reduction.Add(all, operand(1), count, mapped_->factors[1]);
+                  reduction.Load(all, operand(0), count, mapped_->FactorOf(0));
+                  reduction.Add(all, operand(1), count, mapped_->FactorOf(1));
                 }
                 for (int peer = 2; peer < world_size_; ++peer) {
                   reduction.Add(all, operand(peer), count,
-                                mapped_->factors[peer]);
+                                mapped_->FactorOf(peer));
                 }
                 if (all != to) std::memcpy(to, all, count * bytes);
               }

@@ -223,15 +223,12 @@ Regions::Place RegionFinder::Find(const void* data, size_t bytes) {
   return found_.place;
 }
 
-std::byte* RegionFinder::Locate(int peer, const Regions::Place& place) {
+std::byte* RegionFinder::LocateAnew(int peer, const Regions::Place& place) {
   ForgetWhatIsOld();
   const auto index = static_cast<size_t>(peer);
   if (index >= located_.size()) located_.resize(index + 1);
-  Located& last = located_[index];
-  if (last.here == nullptr || last.place != place) {
-    last = {place, regions_.Locate(peer, place)};
-  }
-  return last.here;
+  located_[index] = {place, regions_.Locate(peer, place)};
+  return located_[index].here;
 }
 
 }  // namespace muster::dataplane::shm_internal

@@ -159,7 +159,14 @@ class RegionFinder {
 
   // See Regions.
   Regions::Place Find(const void* data, size_t bytes);
-  std::byte* Locate(int peer, const Regions::Place& place);
+  std::byte* Locate(int peer, const Regions::Place& place) {
+    const auto index = static_cast<size_t>(peer);
+    if (version_ == regions_.version() && index < located_.size() &&
+        located_[index].here != nullptr && located_[index].place == place) {
+      return located_[index].here;
+    }
+    return LocateAnew(peer, place);
+  }
   void Withdraw(const void* data, size_t bytes) const {
     regions_.Withdraw(data, bytes);
   }
@@ -175,6 +182,7 @@ class RegionFinder {
     std::byte* here = nullptr;
   };
 
+  std::byte* LocateAnew(int peer, const Regions::Place& place);
   void ForgetWhatIsOld();
 
   const Regions& regions_;

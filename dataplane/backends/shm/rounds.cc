@@ -94,9 +94,12 @@ absl::StatusOr<bool> Rounds::ShowPlaces(const Block& whole, size_t rest,
   status = AwaitAll();
   if (!status.ok()) return status;
   places.data.resize(world_size_);
-  places.factors.assign(world_size_, 1);
   places.data[rank_] = regions().Locate(rank_, own.place);
-  places.factors[rank_] = own.factor;
+  places.factors.clear();
+  if (has_factors) {
+    places.factors.resize(world_size_);
+    places.factors[rank_] = own.factor;
+  }
   // The same on all ranks.
   if (places.data[rank_] == nullptr) return false;
   for (int peer = After(rank_); peer != rank_; peer = After(peer)) {

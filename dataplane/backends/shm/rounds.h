@@ -59,7 +59,11 @@ struct History {
 
 // Where all ranks have something of one size.
 struct Places {
-  // By rank: here, and the factor of each.
+  double FactorOf(int rank) const {
+    return factors.empty() ? 1 : factors[rank];
+  }
+
+  // By rank: here, and the factor of each; empty: all are one.
   std::vector<std::byte*> data;
   std::vector<double> factors;
 };
@@ -121,9 +125,17 @@ struct Workshop {
   void LetOthersStart() {
     if (order != nullptr) std::exchange(order, nullptr)->Release();
   }
-  // Does what is left for then, but lets them start later.
+  // It is about to wait, or has waited: does what is left for then, while what
+  // it waits for comes, but lets them start later. Where there are fewer
+  // processors than ranks nothing comes meanwhile, and mostly it waits no
+  // longer than that takes.
   void CallLast() {
-    if (order != nullptr) order->CallLast();
+    if (order == nullptr) return;
+    if (board.is_crowded()) {
+      order->NoteWait();
+    } else {
+      order->CallLast();
+    }
   }
 };
 
@@ -200,6 +212,11 @@ class Rounds {
     for (int peer = 0; peer < world_size_; ++peer) {
       // It sees its own.
       if (peer == rank_) continue;
+      // As Await, and a status only where there is something to say.
+      if (board_.HasShown(peer) &&
+          (!is_first() || IsSame(peer, element_count()))) {
+        continue;
+      }
       absl::Status status = Await(peer, element_count());
       if (!status.ok()) return status;
     }
