@@ -46,6 +46,17 @@ absl::Status Rounds::StatusOf(Board::Outcome outcome) {
   return shop_.mesh.Gone(board_.left_peer());
 }
 
+absl::Status Rounds::AwaitOther(int peer, uint64_t count) {
+  if (!board_.HasShown(peer)) {
+    // It is on its way.
+    shop_.CallLast();
+    const Board::Outcome outcome = board_.Await(peer);
+    if (outcome != Board::Outcome::kDone) return StatusOf(outcome);
+  }
+  const bool is_same = !is_first() || peer == rank_ || IsSame(peer, count);
+  return is_same ? absl::OkStatus() : DifferenceOf(peer, count);
+}
+
 absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
   NoteHeader theirs;
   std::memcpy(&theirs, board_.shown_head(peer), sizeof(theirs));

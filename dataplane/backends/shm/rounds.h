@@ -198,25 +198,16 @@ class Rounds {
   // Waits until there is what `peer` shows. In the first round: and sees that
   // it is of the same collective, in which it gives this rank `count` elements.
   absl::Status Await(int peer, uint64_t count) {
-    if (!board_.HasShown(peer)) {
-      // It is on its way.
-      shop_.CallLast();
-      const Board::Outcome outcome = board_.Await(peer);
-      if (outcome != Board::Outcome::kDone) return StatusOf(outcome);
-    }
-    if (!is_first() || peer == rank_) return absl::OkStatus();
-    return CheckSame(peer, count);
+    // As a rule: what is not so needs a status.
+    const bool is_there = board_.HasShown(peer) &&
+                          (!is_first() || peer == rank_ || IsSame(peer, count));
+    return is_there ? absl::OkStatus() : AwaitOther(peer, count);
   }
   // Of a collective in which all have one size.
   absl::Status AwaitAll() {
     for (int peer = 0; peer < world_size_; ++peer) {
       // It sees its own.
       if (peer == rank_) continue;
-      // As Await, and a status only where there is something to say.
-      if (board_.HasShown(peer) &&
-          (!is_first() || IsSame(peer, element_count()))) {
-        continue;
-      }
       absl::Status status = Await(peer, element_count());
       if (!status.ok()) return status;
     }
@@ -359,10 +350,9 @@ class Rounds {
             .sizes_hash = header_.sizes_hash,
             .history = shop_.history.hash};
   }
+  // Of what is not there yet, or not the same.
+  absl::Status AwaitOther(int peer, uint64_t count);
   // `peer` shows what it should in the first round.
-  absl::Status CheckSame(int peer, uint64_t count) {
-    return IsSame(peer, count) ? absl::OkStatus() : DifferenceOf(peer, count);
-  }
   bool IsSame(int peer, uint64_t count) const {
     const Head ours = HeadWith(count);
     // As it was written: a copy would go to the stack and come back from there.
