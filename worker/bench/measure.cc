@@ -55,11 +55,7 @@ double Time(Trial& trial, int calls, const BenchOptions& options) {
   std::vector<Work> works;
   const auto start = Clock::now();
   if (options.blocking && options.agg_iters == 1) {
-    // Nothing else in this loop: a small collective takes little more time.
-    for (int i = 0; i < calls; ++i) {
-      trial.Run();
-      trial.Synchronize();
-    }
+    trial.Run(calls);
   } else {
     for (int i = 0; i < calls; ++i) {
       for (int k = 0; k < options.agg_iters; ++k) {

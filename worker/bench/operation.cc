@@ -278,7 +278,7 @@ Trial::Trial(const Case& measured, int rank, int world_size, Device device,
   const bool both = Exchanges(operation);
   MakeTensors(input_, operation.is_cut && (both || &smaller != &input_));
   MakeTensors(output_, operation.is_cut && (both || &smaller != &output_));
-  call_ = MakeCall();
+  calls_ = MakeCalls();
 }
 
 std::byte* Trial::PartOf(std::byte* memory, int part) const {
@@ -368,11 +368,12 @@ std::vector<Work> Trial::SendAndReceive(bool wait) {
   return {};
 }
 
-std::function<Work(bool async)> Trial::MakeCall() {
+Trial::Calls Trial::MakeCalls() {
   // What is the same in each call is made once: whoever measures MPI does so.
   const auto with = [](auto options, auto call) {
-    return [options, call](bool async) mutable {
+    return [options, call](bool async, int calls) mutable {
       options.async_op = async;
+      for (; calls > 1; --calls) call(options);
       return call(options);
     };
   };
@@ -440,9 +441,20 @@ std::function<Work(bool async)> Trial::MakeCall() {
   return nullptr;
 }
 
+void Trial::Run(int calls) {
+  if (calls_ != nullptr && device_.type == DeviceType::kCpu) {
+    calls_(/*async=*/false, calls);
+    return;
+  }
+  for (int i = 0; i < calls; ++i) {
+    Call(/*wait=*/true);
+    Synchronize();
+  }
+}
+
 std::vector<Work> Trial::Call(bool wait) {
   if (case_.operation->verb == Verb::kSendRecv) return SendAndReceive(wait);
-  Work work = call_(/*async=*/!wait);
+  Work work = calls_(/*async=*/!wait, /*calls=*/1);
   std::vector<Work> works;
   if (!wait) works.push_back(std::move(work));
   return works;

@@ -99,14 +99,9 @@ class Trial {
   // Starts it; a Work for each that the caller has to wait for. With `wait` it
   // has waited already; on a device its stream does, and not the host.
   std::vector<Work> Call(bool wait);
-  // Call(true), quickly.
-  void Run() {
-    if (call_ != nullptr) {
-      call_(/*async=*/false);
-    } else {
-      Call(/*wait=*/true);
-    }
-  }
+  // Call(true), so often; on a device each waits until its stream has done it.
+  // Nothing else is between two calls: a small collective takes little more.
+  void Run(int calls);
 
   // On a device: waits until its stream has done what it was given.
   void Synchronize() const;
@@ -129,8 +124,10 @@ class Trial {
   std::byte* PartOf(std::byte* memory, int part) const;
   // `is_whole`: it has all ranks' parts.
   void MakeTensors(Place& place, bool is_whole) const;
-  // Of operations that are one collective; of others null.
-  std::function<Work(bool async)> MakeCall();
+  // Of operations that are one collective; of others null. Calls it as often as
+  // it is told, once at the least, and returns the last one's.
+  using Calls = std::function<Work(bool async, int calls)>;
+  Calls MakeCalls();
   std::vector<Work> SendAndReceive(bool wait);
 
   const Case case_;
@@ -145,7 +142,7 @@ class Trial {
   std::optional<Buffer> other_memory_;
   Place input_;
   Place output_;
-  std::function<Work(bool async)> call_;
+  Calls calls_;
 };
 
 }  // namespace muster::worker::bench
