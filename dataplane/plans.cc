@@ -14,6 +14,13 @@ bool Plans::HasSplits(const CollectiveView& view, const Collective& known) {
          std::ranges::equal(view.output_splits, known.output_splits);
 }
 
+Plans::Planned* Plans::FindByHash(const CollectiveView& view) {
+  Planned* const planned = places_[PlaceOf(HashOf(view))].planned.get();
+  if (!Takes(view, planned)) return nullptr;
+  if (last_ != nullptr) last_->next = planned;
+  return planned;
+}
+
 void Plans::Note(const Collective& collective, const std::atomic<bool>& looks) {
   if (IsPointToPoint(collective.kind) || collective.cuda_device() >= 0) return;
   const uint64_t hash = HashOf(collective);
@@ -28,6 +35,13 @@ void Plans::Note(const Collective& collective, const std::atomic<bool>& looks) {
   planned->plan.looks_where_tensors_are = &looks;
   planned->plan.bytes = collective.bytes();
   planned->collective.plan = &planned->plan;
+  for (const Place& other : places_) {
+    if (other.planned != nullptr &&
+        other.planned->next == place.planned.get()) {
+      other.planned->next = nullptr;
+    }
+  }
+  if (last_ == place.planned.get()) last_ = nullptr;
   place.planned = std::move(planned);
 }
 

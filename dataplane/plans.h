@@ -20,7 +20,9 @@ namespace muster::dataplane {
 // where tensors are must be found out again.
 //
 // A table of a few, by hash: who comes twice in a row takes the place of who
-// was there. Used with the group's lock held.
+// was there. What came after a collective the last time is looked at first:
+// programs run theirs in one order, again and again. Used with the group's lock
+// held.
 class Plans {
  public:
   // The one that is as `view`, with tensors where those of `view` are: if some
@@ -43,6 +45,8 @@ class Plans {
   struct Planned {
     Collective collective;
     Plan plan;
+    // That was found after it the last time; null: none was, or it has gone.
+    Planned* next = nullptr;
   };
   struct Place {
     // Of who came last and was not known.
@@ -65,6 +69,11 @@ class Plans {
                           static_cast<uint64_t>(call.root) << 32;
     return (what * kMultiplier ^ size) * kMultiplier;
   }
+  // `view` is as `planned`, which is not running, and may be null; see Find.
+  static bool Takes(const CollectiveView& view, Planned* planned);
+  // Of what does not come after the last one for the second time.
+  Planned* FindByHash(const CollectiveView& view);
+
   static constexpr size_t kPlaces = 32;
   static size_t PlaceOf(uint64_t hash) { return hash >> 59; }
   static_assert(kPlaces == 1 << (64 - 59));
@@ -80,6 +89,8 @@ class Plans {
                    bool& moved);
 
   std::array<Place, kPlaces> places_;
+  // That was found last; null: none was, or it has gone.
+  Planned* last_ = nullptr;
 };
 
 // What every small collective calls.
@@ -108,12 +119,11 @@ inline bool Plans::Take(absl::Span<const Tensor> tensors,
   return true;
 }
 
-[[gnu::always_inline]] inline Collective* Plans::Find(
-    const CollectiveView& view) {
-  Planned* const planned = places_[PlaceOf(HashOf(view))].planned.get();
-  if (planned == nullptr || planned->plan.is_running) return nullptr;
+[[gnu::always_inline]] inline bool Plans::Takes(const CollectiveView& view,
+                                                Planned* planned) {
+  if (planned == nullptr || planned->plan.is_running) return false;
   Collective& collective = planned->collective;
-  if (!IsAs(view, collective)) return nullptr;
+  if (!IsAs(view, collective)) return false;
   bool moved = false;
   bool is_alike = Take(view.tensors, collective.tensors, moved);
   if (!view.inputs.empty() || !view.outputs.empty()) {
@@ -122,7 +132,18 @@ inline bool Plans::Take(absl::Span<const Tensor> tensors,
   }
   // Also of one that is another one after all.
   if (moved) planned->plan.is_valid = false;
-  if (!is_alike) return nullptr;
+  return is_alike;
+}
+
+[[gnu::always_inline]] inline Collective* Plans::Find(
+    const CollectiveView& view) {
+  Planned* planned = last_ == nullptr ? nullptr : last_->next;
+  if (!Takes(view, planned)) {
+    planned = FindByHash(view);
+    if (planned == nullptr) return nullptr;
+  }
+  last_ = planned;
+  Collective& collective = planned->collective;
   collective.factor = view.factor;
   // The group's default stands there if that is zero.
   collective.timeout = view.timeout;

@@ -232,6 +232,29 @@ TEST_F(PlansTest, WhatRunsIsNotGivenToAnother) {
   Plans::HasEnded(Reduction().Copy());
 }
 
+TEST_F(PlansTest, WhatComesAfterAnotherMayBeAnyOther) {
+  CollectiveView more = Reduction();
+  const Tensor all(values_.data(), {6});
+  more.tensors = {&all, 1};
+  NoteTwice(Reduction());
+  NoteTwice(Exchange());
+  NoteTwice(more);
+  Collective* const reduction = Find(Reduction());
+  Collective* const exchange = Find(Exchange());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(Find(Reduction()), reduction);
+    EXPECT_EQ(Find(Exchange()), exchange);
+    EXPECT_EQ(Find(Reduction()), reduction);
+    EXPECT_EQ(Find(Reduction()), reduction);
+    // Not one of those that have come after this one so far.
+    EXPECT_EQ(Find(more)->tensors[0].shape().size(), 1u);
+  }
+  exchange->plan->is_running = true;
+  EXPECT_EQ(Find(Reduction()), reduction);
+  EXPECT_EQ(Find(Exchange()), nullptr);
+  EXPECT_NE(Find(more), nullptr);
+}
+
 // More than there are places: each comes in its turn.
 TEST_F(PlansTest, WhoComesTwiceInARowTakesAPlace) {
   std::vector<float> values(200);
