@@ -77,8 +77,6 @@ Work& Work::operator=(Work&& other) noexcept {
   return *this;
 }
 
-Work::~Work() { Finish(); }
-
 void Work::FinishStarted() noexcept {
   if (!waited_ && !work_->IsCompleted()) work_->Synchronize().IgnoreError();
 }

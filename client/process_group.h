@@ -77,7 +77,7 @@ class Work {
   Work() = default;
   Work(Work&&) noexcept = default;
   Work& operator=(Work&& other) noexcept;
-  ~Work();
+  ~Work() { Finish(); }
 
   // Waits for completion; on a CUDA device, as said above, until the current
   // stream does (a barrier waits for completion there, too). Every Wait of a
