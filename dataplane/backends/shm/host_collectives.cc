@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backends/shm/single_copy.h"
-#include "dataplane/backends/shm/staged.h"
 #include "dataplane/backends/shm/symmetric_all_reduce.h"
 #include "dataplane/backends/shm/way_trials.h"
 #include "glog/logging.h"
@@ -124,9 +123,7 @@ inline HostCollectives::Memo* HostCollectives::MemoOf(
 
 inline absl::Status HostCollectives::RunOrdinary(const Collective& collective,
                                                  const Ways& ways) {
-  if (!IsAllToAll(collective.kind)) {
-    return RunStaged(shop_, collective, ways.ordinary);
-  }
+  if (ways.staged != nullptr) return ways.staged(shop_, collective);
   return RunAnAllToAll(collective, ways,
                        {.origins = OriginsOf(ways, Reads(ways.ordinary))})
       .status();
@@ -149,8 +146,8 @@ absl::Status HostCollectives::Run(const Collective& collective,
     digest = memo->digest;
   }
   const Ways& ways = memo == nullptr ? found : memo->ways;
-  const bool is_plain = !Reads(ways.ordinary) && ways.choices == nullptr &&
-                        (ways.ignores_regions || !shop_.has_regions);
+  const bool is_plain =
+      ways.is_plain && (ways.ignores_regions || !shop_.has_regions);
   absl::Status done =
       is_plain ? RunOrdinary(collective, ways) : RunOneWay(collective, ways);
   shop_.history.Add(*shop_.header, shop_.sequence, digest);
@@ -209,10 +206,13 @@ Algorithm HostCollectives::Select(CollectiveKind kind, Memory memory,
 HostCollectives::Ways HostCollectives::FindWays(const Collective& collective) {
   const size_t bytes = KnownBytes(collective, board_.world_size());
   const Algorithm ordinary = Select(collective.kind, Memory::kOrdinary, bytes);
+  Choices* const choices = FindChoices(collective, ordinary);
   return {.ordinary = ordinary,
+          .staged = FindStaged(collective, ordinary),
           .ignores_regions = Select(collective.kind, Memory::kSymmetric,
                                     bytes) != Algorithm::kSymmetric,
-          .choices = FindChoices(collective, ordinary)};
+          .choices = choices,
+          .is_plain = choices == nullptr && !Reads(ordinary)};
 }
 
 absl::Status HostCollectives::RunOneWay(const Collective& collective,
@@ -263,7 +263,7 @@ absl::StatusOr<bool> HostCollectives::RunEitherWay(const Collective& collective,
         RunSingleCopy(shop_, collective, Where::kAnywhere);
     if (!done.ok() || *done) return done;
   }
-  absl::Status status = RunStaged(shop_, collective, Algorithm::kStaged);
+  absl::Status status = ways.staged(shop_, collective);
   if (!status.ok()) return status;
   return true;
 }

@@ -19,7 +19,7 @@
 #include "dataplane/backends/shm/rounds.h"
 #include "dataplane/backends/shm/segment.h"
 #include "dataplane/backends/shm/selection.h"
-#include "dataplane/backends/shm/single_copy.h"
+#include "dataplane/backends/shm/staged.h"
 #include "dataplane/backends/shm/way_trials.h"
 #include "dataplane/collective.h"
 
@@ -74,10 +74,14 @@ class HostCollectives : public gloo_internal::Shortcut {
   struct Ways {
     // If it does not go from tensor to tensor in symmetric memory.
     Algorithm ordinary = Algorithm::kFastest;
+    // What runs it if it is not read; null of an all_to_all.
+    StagedRun staged = nullptr;
     // It does not if there is some, either.
     bool ignores_regions = false;
     // Null: the table knows, which says `ordinary`.
     Choices* choices = nullptr;
+    // It goes as RunOrdinary has it if it ignores regions or there are none.
+    bool is_plain = false;
   };
 
   // What a plan keeps.

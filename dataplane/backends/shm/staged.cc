@@ -312,49 +312,44 @@ absl::Status Staged::Scatter() {
   return absl::OkStatus();
 }
 
-template <absl::Status (Staged::*kRun)()>
-[[gnu::noinline, gnu::flatten]] absl::Status RunBy(
-    Workshop& shop, const Collective& collective) {
+template <absl::Status (Staged::*kRun)(),
+          Algorithm kAlgorithm = Algorithm::kStaged>
+[[gnu::flatten]] absl::Status RunBy(Workshop& shop,
+                                    const Collective& collective) {
+  shop.mesh.set_algorithm(AlgorithmName(kAlgorithm));
   return (Staged(shop, collective).*kRun)();
 }
 
 }  // namespace
 
-absl::Status RunStaged(Workshop& shop, const Collective& collective,
-                       Algorithm algorithm) {
-  if (collective.kind == CollectiveKind::kAllReduce) {
-    const bool at_once =
-        algorithm == Algorithm::kOneRound && Staged::FitsAtOnce(collective);
-    shop.mesh.set_algorithm(
-        AlgorithmName(at_once ? Algorithm::kOneRound : Algorithm::kByParts));
-    return at_once ? RunBy<&Staged::ReduceAtOnce>(shop, collective)
-                   : RunBy<&Staged::ReduceByParts>(shop, collective);
-  }
-  shop.mesh.set_algorithm(AlgorithmName(Algorithm::kStaged));
+StagedRun FindStaged(const Collective& collective, Algorithm algorithm) {
   switch (collective.kind) {
+    case CollectiveKind::kAllReduce:
+      return algorithm == Algorithm::kOneRound && Staged::FitsAtOnce(collective)
+                 ? RunBy<&Staged::ReduceAtOnce, Algorithm::kOneRound>
+                 : RunBy<&Staged::ReduceByParts, Algorithm::kByParts>;
     case CollectiveKind::kReduce:
-      return RunBy<&Staged::Reduce>(shop, collective);
+      return RunBy<&Staged::Reduce>;
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kReduceScatterTensor:
-      return RunBy<&Staged::ReduceScatter>(shop, collective);
+      return RunBy<&Staged::ReduceScatter>;
     case CollectiveKind::kScatter:
-      return RunBy<&Staged::Scatter>(shop, collective);
+      return RunBy<&Staged::Scatter>;
     case CollectiveKind::kBroadcast:
-      return RunBy<&Staged::Broadcast>(shop, collective);
+      return RunBy<&Staged::Broadcast>;
     case CollectiveKind::kBarrier:
-      return RunBy<&Staged::Barrier>(shop, collective);
+      return RunBy<&Staged::Barrier>;
     case CollectiveKind::kAllGather:
     case CollectiveKind::kAllGatherIntoTensor:
     case CollectiveKind::kGather:
-      return RunBy<&Staged::Gather>(shop, collective);
-    case CollectiveKind::kAllReduce:
+      return RunBy<&Staged::Gather>;
     case CollectiveKind::kAllToAll:
     case CollectiveKind::kAllToAllSingle:
     case CollectiveKind::kSend:
     case CollectiveKind::kRecv:
       break;
   }
-  return absl::InternalError("not staged here");
+  return nullptr;
 }
 
 }  // namespace muster::dataplane::shm_internal

@@ -8,12 +8,14 @@
 
 namespace muster::dataplane::shm_internal {
 
-// Runs `collective`, of any size, but no all_to_all (all_to_all.h), through
-// what the ranks show on the board: copied in by who has it, and out by who
-// wants it. An all_reduce goes by `algorithm`; kOneRound as far as that holds
-// it.
-absl::Status RunStaged(Workshop& shop, const Collective& collective,
-                       Algorithm algorithm);
+using StagedRun = absl::Status (*)(Workshop& shop,
+                                   const Collective& collective);
+
+// What runs `collective`, and others of its kind and size, through what the
+// ranks show on the board: copied in by who has it, and out by who wants it. An
+// all_reduce goes by `algorithm`; kOneRound as far as that holds it. Null of an
+// all_to_all (all_to_all.h).
+StagedRun FindStaged(const Collective& collective, Algorithm algorithm);
 
 }  // namespace muster::dataplane::shm_internal
 
