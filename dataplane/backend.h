@@ -219,7 +219,8 @@ class Backend {
   // receive, is complete. A backend may run it on this thread: waking another
   // one takes longer than a small collective. `order` is let go when the
   // collective has its place in the order and, if it runs here, before it waits
-  // for another rank longer than a few looks take: a small one that all ranks
+  // for another rank longer than a few looks take, or, where it gives its
+  // processor to another rank, a few turns of that: a small one that all ranks
   // begin together may end with it held. What its owner has left for then is
   // done when it waits (CallLast), while what others have to say is on its way;
   // if it never does, or not long, its owner does it afterwards. While it is

@@ -255,6 +255,33 @@ TEST_F(PlansTest, WhatComesAfterAnotherMayBeAnyOther) {
   EXPECT_NE(Find(more), nullptr);
 }
 
+// Nobody looks at what it was any more: a sanitizer would see that.
+TEST_F(PlansTest, WhatCameAfterAnotherMayHaveGone) {
+  std::vector<float> values(1000);
+  const auto all_reduce = [&](const Tensor& tensor) {
+    return CollectiveView{.kind = CollectiveKind::kAllReduce,
+                          .tensors = {&tensor, 1}};
+  };
+  NoteTwice(Reduction());
+  NoteTwice(Exchange());
+  Collective* const reduction = Find(Reduction());
+  Collective* const exchange = Find(Exchange());
+  ASSERT_EQ(Find(Reduction()), reduction);
+  // Until others have its place.
+  for (int64_t count = 1; Find(Exchange()) == exchange; ++count) {
+    ASSERT_LE(count, 1000);
+    ASSERT_EQ(Find(Reduction()), reduction);
+    const Tensor tensor(values.data(), {count});
+    reduction->plan->is_running = true;
+    NoteTwice(all_reduce(tensor));
+    Plans::HasEnded(*reduction);
+  }
+  EXPECT_EQ(Find(Reduction()), reduction);
+  EXPECT_EQ(Find(Exchange()), nullptr);
+  NoteTwice(Exchange());
+  EXPECT_NE(Find(Exchange()), nullptr);
+}
+
 // More than there are places: each comes in its turn.
 TEST_F(PlansTest, WhoComesTwiceInARowTakesAPlace) {
   std::vector<float> values(200);

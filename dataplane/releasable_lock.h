@@ -27,7 +27,7 @@ class ReleasableLock {
   void BeforeRelease(absl::FunctionRef<void()> last) { last_.emplace(last); }
 
   // Calls it now, if it was not called yet. Whoever is about to wait with the
-  // lock held, or has waited, calls this.
+  // lock held, or has waited, calls this, or NoteWait.
   void CallLast() {
     has_waited_ = true;
     if (!last_.has_value()) return;
@@ -36,7 +36,8 @@ class ReleasableLock {
     last();
   }
 
-  // Its owner has waited, so shortly that what is left is left for later.
+  // The same where that is left until the lock is let go, or for its owner: a
+  // short wait takes less time.
   void NoteWait() { has_waited_ = true; }
 
   // It is not called any more: its owner does in another way what it was for.

@@ -21,7 +21,8 @@ namespace muster::worker {
 //   process_resident_memory_bytes, process_start_time_seconds
 //
 // Bytes and durations count collectives that succeeded: a failed one's bytes
-// did not arrive, and its duration is a timeout's, not the network's.
+// did not arrive, and its duration is a timeout's, not the network's. At the
+// debug level DETAIL what ranks compare first is a part of it.
 class Metrics : public dataplane::Metrics {
  public:
   static std::unique_ptr<Metrics> Create();

@@ -111,6 +111,7 @@ std::unique_ptr<dataplane::Backend> Watched(
                                        .backend = options.backend,
                                        .ranks = std::move(ranks)},
       std::move(metrics), [global_rank, records](const absl::Status&) {
+        // Else there is nothing to be read.
         if (records) DumpAfterFailure(global_rank);
       });
 }

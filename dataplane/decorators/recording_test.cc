@@ -16,6 +16,7 @@
 #include "dataplane/collective.h"
 #include "dataplane/flight_recorder/flight_recorder.h"
 #include "dataplane/instant.h"
+#include "dataplane/metrics.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 #include "dataplane/testing/fake_backend.h"
@@ -475,6 +476,26 @@ TEST(RecordingMetricsTest, PassesEverythingElseOn) {
   }
   recording.Abort(absl::AbortedError("stop"));
   EXPECT_THAT(backend.aborts, ElementsAre(absl::AbortedError("stop")));
+}
+
+TEST(RecordingMetricsTest, WhatIsReportedIsWrittenDownAsWell) {
+  auto fake = std::make_unique<testing::FakeBackend>();
+  testing::FakeBackend& backend = *fake;
+  fake->run = [] { return absl::OkStatus(); };
+  const auto recorder = std::make_shared<FlightRecorder>(10);
+  const auto metrics = std::make_shared<FakeMetrics>();
+  Recording recording(std::move(fake), recorder, {}, metrics);
+  const auto work = recording.Start(
+      {.kind = CollectiveKind::kBarrier, .started = Clock::now()});
+  backend.works[0]->Complete(absl::OkStatus());
+  BiasedMutex mutex;
+  ReleasableLock order(mutex);
+  EXPECT_TRUE(recording.Run({.started = Clock::now(), .sequence = 1}, order)
+                  .status.ok());
+  EXPECT_EQ(metrics->records.size(), 2U);
+  const json entries = Dump(*recorder)["entries"];
+  ASSERT_EQ(entries.size(), 2U);
+  for (const json& entry : entries) EXPECT_EQ(entry["state"], "completed");
 }
 
 }  // namespace

@@ -230,7 +230,8 @@ std::shared_ptr<FlightRecorder::GroupRecord> FlightRecorder::AddGroup(
   // more have room. The system gives the memory when it is used.
   ring_.reserve(capacity_);
   record->number = next_group_;
-  groups_.emplace(next_group_, record);
+  // Of one without entries nobody is to think that it has run nothing.
+  if (capacity_ > 0) groups_.emplace(next_group_, record);
   ++next_group_;
   return record;
 }

@@ -282,6 +282,7 @@ TEST(FlightRecorderTest, WithoutRoomNothingIsKept) {
                     Clock::now());
   recorder.AddCompleted(*group, {}, Clock::now());
   EXPECT_EQ(Dump(recorder)["entries"], json::array());
+  EXPECT_TRUE(Dump(recorder)["pg_config"].empty());
   recorder.RemoveGroup(*group);
   EXPECT_TRUE(Dump(recorder)["pg_config"].empty());
 }

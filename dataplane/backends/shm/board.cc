@@ -30,10 +30,10 @@ constexpr int kLooksPerClock = 16;
 // must not take it to be where it was long ago.
 constexpr int kLooksUntilWhere = 8;
 
-// Where there are fewer processors than ranks: how often who waits gives way
-// before he says that he waits, which takes as long as that does. Mostly once
-// is enough. But one wait in so many is a long one from the first look, as it
-// is in those that ranks go to better processors.
+// Where there are fewer processors than ranks: how often in a round who waits
+// gives way before he says that he waits, which takes as long as that does.
+// Mostly once is enough. But one wait in so many is a long one from the first
+// look, as it is in those that ranks go to better processors.
 constexpr int kQuickYields = 2;
 constexpr uint64_t kWaitsPerLongOne = 64;
 
@@ -161,17 +161,21 @@ void Board::SeeAhead(int peer, uint64_t round) {
 }
 
 Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
-  int yields = 0;
+  if (yields_in_ != round_) {
+    yields_in_ = round_;
+    yields_ = 0;
+  }
   for (int look = 0; look < kQuickLooks; ++look) {
     if (HasPosted(peer, round)) {
       seen_[peer] = round;
       if (round == round_) AskForMore(NoteOf(peer));
       return Outcome::kDone;
     }
-    if (look == 0 && ++waits_ % kWaitsPerLongOne == 0) yields = kQuickYields;
+    if (look == 0 && ++waits_ % kWaitsPerLongOne == 0) yields_ = kQuickYields;
     if (traits_.is_crowded) {
       if (IsWantedHere(round)) {
-        if (yields++ == kQuickYields) break;
+        if (yields_ == kQuickYields) break;
+        ++yields_;
         sched_yield();
         continue;
       }

@@ -323,6 +323,9 @@ class Board {
   uint64_t seen_of_all_ = 0;
   int left_peer_ = -1;
   uint64_t waits_ = 0;
+  // How often it has given way before it said that it waits, in that round.
+  int yields_ = 0;
+  uint64_t yields_in_ = 0;
   int moves_ = 0;
   // Not before.
   std::chrono::steady_clock::time_point next_move_ = {};

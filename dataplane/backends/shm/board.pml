@@ -96,7 +96,7 @@ inline SayAwake() {
   sleepers--
 }
 
-/* Board::AwaitRound; looking for a while is the loop's first choice. */
+/* Board::Await; looking for a while is the loop's first choice. */
 inline Await(peer, round) {
   do
   :: SHOWS(peer, round) -> break

@@ -58,6 +58,10 @@ class Ranks {
   // and the second one says that it sleeps.
   std::atomic<uint32_t>& rings(int rank) { return WordsOf(rank)[0]; }
   std::atomic<uint32_t>& is_asleep(int rank) { return WordsOf(rank)[1]; }
+  // In the last line: how many say so.
+  std::atomic<uint32_t>& sleepers() {
+    return *reinterpret_cast<std::atomic<uint32_t>*>(&memory_.back());
+  }
   // The rank that `rank` waits for, or -1.
   int awaited_by(int rank) const { return awaited_[rank].load(); }
   // How often it has said so.
@@ -367,8 +371,7 @@ TEST(BoardWaitTest, WhoShareAProcessorTellOfLongWaitsAlone) {
   for (int rank = 0; rank < 2; ++rank) {
     const uint64_t waits = ranks.at(rank).waits();
     EXPECT_GT(waits, 1000);
-    // With others on the processor as well, not even most are short.
-    EXPECT_LT(ranks.told_by(rank), waits);
+    EXPECT_LT(ranks.told_by(rank), waits / 2);
     // But of some, in which ranks go to better processors.
     EXPECT_GE(ranks.told_by(rank), waits / 64);
   }
@@ -461,12 +464,14 @@ TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
   while (sleeper.load() == 0) std::this_thread::yield();
   AwaitSleepOf(sleeper.load(), Board::kNapTime);
   EXPECT_EQ(ranks.awaited_by(0), 1);
+  EXPECT_EQ(ranks.sleepers().load(), 1U);
   ASSERT_EQ(ranks.at(1).Open(0), Outcome::kDone);
   const uint32_t rings = ranks.rings(0).load();
   ranks.at(1).Post();
   EXPECT_EQ(ranks.rings(0).load(), rings + 1);
   waits.join();
   EXPECT_EQ(ranks.awaited_by(0), -1);
+  EXPECT_EQ(ranks.sleepers().load(), 0U);
 }
 
 // Rank 0 of two waits for the other one, in a thread.

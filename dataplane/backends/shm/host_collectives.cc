@@ -12,7 +12,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dataplane/backends/shm/single_copy.h"
 #include "dataplane/backends/shm/symmetric_all_reduce.h"
 #include "dataplane/backends/shm/way_trials.h"
 #include "glog/logging.h"
@@ -157,7 +156,7 @@ absl::Status HostCollectives::Run(const Collective& collective,
   // Who has gone says why, which may take a moment.
   if (failed >= 0) shop_.LetOthersStart();
   // Also for those who have not shown their last round, before its own.
-  if (board_.waits() != waits) shop_.CallLast();
+  if (board_.waits() != waits) shop_.TellOfWait();
   shop_.order = nullptr;
   shop_.header = nullptr;
   if (failed >= 0) return shop_.mesh.Gone(failed);

@@ -19,6 +19,7 @@
 #include "dataplane/backends/shm/rounds.h"
 #include "dataplane/backends/shm/segment.h"
 #include "dataplane/backends/shm/selection.h"
+#include "dataplane/backends/shm/single_copy.h"
 #include "dataplane/backends/shm/staged.h"
 #include "dataplane/backends/shm/way_trials.h"
 #include "dataplane/collective.h"

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,8 +29,10 @@
 #include "dataplane/backends/shm/rounds.h"
 #include "dataplane/backends/shm/segment.h"
 #include "dataplane/backends/shm/single_copy.h"
+#include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/communicator.h"
+#include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 #include "dataplane/testing/local_world.h"
 #include "gmock/gmock.h"
@@ -117,6 +120,48 @@ TEST_F(HalfKnownMemoryTest, NobodyTakesAPlaceForElements) {
                 HasSubstr("had symmetric memory from another one on, before "
                           "all_reduce"));
   }
+}
+
+// What its owner has left for a wait is done in long ones alone where ranks
+// share a processor; but that it has waited is known of all.
+TEST(CrowdedTest, ShortWaitsAreNoted) {
+  const std::shared_ptr<Segment> segment =
+      *Segment::Create(Board::BytesFor(kRanks, BoardTraits().ring_bytes));
+  const auto regions = std::make_shared<Regions>();
+  UnusedMesh meshes[kRanks] = {UnusedMesh(0), UnusedMesh(1)};
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  int noted = 0;
+  int late = 0;
+  const auto run = [&](int rank) {
+    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    HostCollectives collectives(segment, regions, meshes[rank],
+                                {.board = {.is_crowded = true}});
+    std::vector<float> values(1);
+    Collective collective = {.kind = CollectiveKind::kAllReduce,
+                             .tensors = {Tensor(values)}};
+    BiasedMutex mutex;
+    for (; collective.sequence < 2000; ++collective.sequence) {
+      ReleasableLock order(mutex);
+      bool is_called = false;
+      const auto last = [&] { is_called = true; };
+      order.BeforeRelease(last);
+      ASSERT_EQ(collectives.Run(collective, &order), absl::OkStatus());
+      if (rank != 0) continue;
+      // It is let go in long waits.
+      EXPECT_EQ(is_called, !order.is_held());
+      noted += order.is_held() && order.has_waited() ? 1 : 0;
+      late += is_called ? 1 : 0;
+      order.DropLast();
+    }
+  };
+  std::thread first(run, 0);
+  std::thread second(run, 1);
+  first.join();
+  second.join();
+  EXPECT_GT(noted, 0);
+  EXPECT_GT(late, 0);
 }
 
 // An all_to_all in which some ranks show where what they give is.

@@ -49,7 +49,7 @@ absl::Status Rounds::StatusOf(Board::Outcome outcome) {
 absl::Status Rounds::AwaitOther(int peer, uint64_t count) {
   if (!board_.HasShown(peer)) {
     // It is on its way.
-    shop_.CallLast();
+    shop_.TellOfWait();
     const Board::Outcome outcome = board_.Await(peer);
     if (outcome != Board::Outcome::kDone) return StatusOf(outcome);
   }

@@ -3,7 +3,6 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_ROUNDS_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_ROUNDS_H_
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -126,10 +125,10 @@ struct Workshop {
     if (order != nullptr) std::exchange(order, nullptr)->Release();
   }
   // It is about to wait, or has waited: does what is left for then, while what
-  // it waits for comes, but lets them start later. Where there are fewer
-  // processors than ranks nothing comes meanwhile, and mostly it waits no
-  // longer than that takes.
-  void CallLast() {
+  // it waits for comes, but lets others start later. Where there are fewer
+  // processors than ranks that is left for long waits: nothing comes meanwhile,
+  // and mostly a wait takes no longer than that.
+  void TellOfWait() {
     if (order == nullptr) return;
     if (board.is_crowded()) {
       order->NoteWait();
@@ -301,7 +300,7 @@ class Rounds {
  private:
   // What is copied or combined in some microseconds. To let the order of
   // collectives go and have it again, and write the flight recorder's entry in
-  // two steps, takes a tenth of one.
+  // two steps, takes some tenths of one.
   static constexpr size_t kFewBytes = 32 << 10;
 
   const bool has_rows_;
