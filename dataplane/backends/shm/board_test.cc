@@ -1,18 +1,14 @@
 #include "dataplane/backends/shm/board.h"
 
-#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <iterator>
-#include <memory>
 #include <optional>
 #include <random>
 #include <sstream>
@@ -22,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dataplane/backends/shm/board_ranks.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::shm_internal {
@@ -33,67 +30,6 @@ using ::testing::Combine;
 using ::testing::Values;
 
 constexpr uint64_t kRounds = 300;
-
-// The memory of a board, and its ranks, each to be used by a thread.
-class Ranks {
- public:
-  explicit Ranks(int world_size,
-                 const BoardTraits& traits = {.is_crowded = true})
-      : memory_(Board::BytesFor(world_size, traits.ring_bytes) / sizeof(Line)),
-        awaited_(world_size),
-        told_(world_size) {
-    for (int rank = 0; rank < world_size; ++rank) {
-      awaited_[rank].store(-1);
-      boards_.push_back(std::make_unique<Board>(
-          memory_.data(), rank, world_size, traits, [this, rank](int peer) {
-            awaited_[rank].store(peer);
-            if (peer >= 0) ++told_[rank];
-          }));
-    }
-  }
-
-  Board& at(int rank) { return *boards_[rank]; }
-  int world_size() const { return static_cast<int>(boards_.size()); }
-  // Of Board's memory of a rank the first word counts the rings of its bell,
-  // and the second one says that it sleeps.
-  std::atomic<uint32_t>& rings(int rank) { return WordsOf(rank)[0]; }
-  std::atomic<uint32_t>& is_asleep(int rank) { return WordsOf(rank)[1]; }
-  // In the last line: how many say so.
-  std::atomic<uint32_t>& sleepers() {
-    return *reinterpret_cast<std::atomic<uint32_t>*>(&memory_.back());
-  }
-  // The rank that `rank` waits for, or -1.
-  int awaited_by(int rank) const { return awaited_[rank].load(); }
-  // How often it has said so.
-  uint64_t told_by(int rank) const { return told_[rank].load(); }
-
-  void OnEach(const std::function<void(Board&)>& body) {
-    std::vector<std::thread> threads;
-    threads.reserve(boards_.size());
-    for (const auto& board : boards_) {
-      threads.emplace_back([&, board = board.get()] { body(*board); });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-
- private:
-  struct alignas(64) Line {
-    std::byte bytes[64] = {};
-  };
-
-  std::atomic<uint32_t>* WordsOf(int rank) {
-    auto* const place =
-        reinterpret_cast<std::byte*>(memory_.data()) +
-        static_cast<size_t>(rank) * (Board::BytesFor(2, /*ring_bytes=*/0) -
-                                     Board::BytesFor(1, /*ring_bytes=*/0));
-    return reinterpret_cast<std::atomic<uint32_t>*>(place);
-  }
-
-  std::vector<Line> memory_;
-  std::vector<std::atomic<int>> awaited_;
-  std::vector<std::atomic<uint64_t>> told_;
-  std::vector<std::unique_ptr<Board>> boards_;
-};
 
 uint64_t ReadNumber(const std::byte* from) {
   uint64_t number = 0;
@@ -241,153 +177,6 @@ TEST_P(BoardTest, WhoPostsWhenOthersBeginToSleepIsNotMissed) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, BoardTest,
                          Combine(Values(2, 3, 8, 16), Bool()));
-
-cpu_set_t Processors() {
-  cpu_set_t all;
-  CPU_ZERO(&all);
-  EXPECT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
-  return all;
-}
-
-cpu_set_t FirstOf(const cpu_set_t& processors) {
-  int first = 0;
-  while (!CPU_ISSET(first, &processors)) ++first;
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(first, &one);
-  return one;
-}
-
-// A round of two in which each waits for the other one.
-void MeetOther(Board& board) {
-  ASSERT_EQ(board.Open(0), Outcome::kDone);
-  board.Post();
-  ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
-}
-
-// The same on `one` processor; then each may be on `all` of them.
-void MeetOtherOn(const cpu_set_t& one, const cpu_set_t& all, Board& board) {
-  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-  MeetOther(board);
-  ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
-}
-
-TEST(BoardWaitTest, OneOfTwoOnAProcessorGoesToAnother) {
-  const cpu_set_t all = Processors();
-  const bool has_another = CPU_COUNT(&all) > 1;
-  const cpu_set_t one = FirstOf(all);
-  Ranks ranks(2, {.is_crowded = false});
-  // Until the system leaves both there for as long as it takes them to wait for
-  // each other. Where there is no other processor, once.
-  std::atomic<bool> is_over{!has_another};
-  ranks.OnEach([&](Board& board) {
-    for (bool goes_on = true; goes_on;) {
-      MeetOtherOn(one, all, board);
-      for (int round = 0; round < 100; ++round) {
-        ASSERT_EQ(board.Open(1), Outcome::kDone);
-        // The same for both, who look at it in the same round.
-        goes_on = !is_over.load();
-        *board.shows() = std::byte{goes_on};
-        board.Post();
-        ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
-        goes_on &= *board.shown(1 - board.rank()) == std::byte{1};
-        if (board.moves() > 0) is_over.store(true);
-      }
-    }
-    const cpu_set_t after = Processors();
-    EXPECT_TRUE(CPU_EQUAL(&after, &all));
-  });
-  EXPECT_EQ(ranks.at(0).moves() + ranks.at(1).moves() > 0, has_another);
-}
-
-// If both went, they would be on one again. (The system may bring them there,
-// but hardly as often as not.)
-TEST(BoardWaitTest, OneOfTwoOnAProcessorStaysThere) {
-  const cpu_set_t all = Processors();
-  const cpu_set_t one = FirstOf(all);
-  constexpr int kTimes = 20;
-  int one_of_them = 0;
-  int both = 0;
-  for (int time = 0; time < kTimes; ++time) {
-    Ranks ranks(2, {.is_crowded = false});
-    ranks.OnEach([&](Board& board) {
-      MeetOtherOn(one, all, board);
-      for (int round = 0; round < 100; ++round) MeetOther(board);
-    });
-    const int moved = (ranks.at(0).moves() > 0) + (ranks.at(1).moves() > 0);
-    if (moved == 1) ++one_of_them;
-    if (moved == 2) ++both;
-  }
-  EXPECT_LT(both, kTimes / 2);
-  EXPECT_EQ(one_of_them > 0, CPU_COUNT(&all) > 1);
-}
-
-TEST(BoardWaitTest, OfManyOnAProcessorOneGoesToWhereFewerAre) {
-  const cpu_set_t all = Processors();
-  const bool has_another = CPU_COUNT(&all) > 1;
-  const cpu_set_t one = FirstOf(all);
-  constexpr int kRanks = 4;
-  Ranks ranks(kRanks, {.is_crowded = true});
-  std::atomic<bool> is_over{!has_another};
-  ranks.OnEach([&](Board& board) {
-    const auto meet = [&](bool goes_on) {
-      ASSERT_EQ(board.Open(1), Outcome::kDone);
-      *board.shows() = std::byte{goes_on};
-      board.Post();
-      for (int peer = 0; peer < kRanks; ++peer) {
-        ASSERT_EQ(board.Await(peer), Outcome::kDone);
-      }
-    };
-    for (bool goes_on = true; goes_on;) {
-      ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-      meet(true);
-      ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
-      for (int round = 0; round < 100; ++round) {
-        goes_on = !is_over.load();
-        meet(goes_on);
-        // The same for all, who have seen the same.
-        for (int peer = 0; peer < kRanks; ++peer) {
-          goes_on &= *board.shown(peer) == std::byte{1};
-        }
-        if (board.moves() > 0) is_over.store(true);
-      }
-    }
-    const cpu_set_t after = Processors();
-    EXPECT_TRUE(CPU_EQUAL(&after, &all));
-  });
-  int moves = 0;
-  for (int rank = 0; rank < kRanks; ++rank) moves += ranks.at(rank).moves();
-  EXPECT_EQ(moves > 0, has_another);
-}
-
-TEST(BoardWaitTest, WhoShareAProcessorTellOfLongWaitsAlone) {
-  const cpu_set_t all = Processors();
-  const cpu_set_t one = FirstOf(all);
-  Ranks ranks(2, {.is_crowded = true});
-  ranks.OnEach([&](Board& board) {
-    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-    for (int round = 0; round < 10'000; ++round) MeetOther(board);
-  });
-  for (int rank = 0; rank < 2; ++rank) {
-    const uint64_t waits = ranks.at(rank).waits();
-    EXPECT_GT(waits, 1000);
-    EXPECT_LT(ranks.told_by(rank), waits / 2);
-    // But of some, in which ranks go to better processors.
-    EXPECT_GE(ranks.told_by(rank), waits / 64);
-  }
-}
-
-TEST(BoardWaitTest, RanksThatMayBeOnOneProcessorAloneStayThere) {
-  const cpu_set_t one = FirstOf(Processors());
-  Ranks ranks(2, {.is_crowded = false});
-  ranks.OnEach([&](Board& board) {
-    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-    for (uint64_t round = 1; round <= kRounds; ++round) MeetOther(board);
-    EXPECT_EQ(board.moves(), 0);
-    const cpu_set_t after = Processors();
-    EXPECT_TRUE(CPU_EQUAL(&after, &one));
-  });
-}
 
 // Without a wait: nobody else is there.
 TEST(BoardWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {

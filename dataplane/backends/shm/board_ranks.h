@@ -1,0 +1,81 @@
+// A board for tests: all of its ranks are in this process.
+
+#ifndef MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_RANKS_H_
+#define MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_RANKS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "dataplane/backends/shm/board.h"
+
+namespace muster::dataplane::shm_internal {
+
+// The memory of a board, and its ranks, each to be used by a thread.
+class Ranks {
+ public:
+  explicit Ranks(int world_size,
+                 const BoardTraits& traits = {.is_crowded = true})
+      : memory_(Board::BytesFor(world_size, traits.ring_bytes) / sizeof(Line)),
+        awaited_(world_size),
+        told_(world_size) {
+    for (int rank = 0; rank < world_size; ++rank) {
+      awaited_[rank].store(-1);
+      boards_.push_back(std::make_unique<Board>(
+          memory_.data(), rank, world_size, traits, [this, rank](int peer) {
+            awaited_[rank].store(peer);
+            if (peer >= 0) ++told_[rank];
+          }));
+    }
+  }
+
+  Board& at(int rank) { return *boards_[rank]; }
+  int world_size() const { return static_cast<int>(boards_.size()); }
+  // Of Board's memory of a rank the first word counts the rings of its bell,
+  // and the second one says that it sleeps.
+  std::atomic<uint32_t>& rings(int rank) { return WordsOf(rank)[0]; }
+  std::atomic<uint32_t>& is_asleep(int rank) { return WordsOf(rank)[1]; }
+  // In the last line: how many say so.
+  std::atomic<uint32_t>& sleepers() {
+    return *reinterpret_cast<std::atomic<uint32_t>*>(&memory_.back());
+  }
+  // The rank that `rank` waits for, or -1.
+  int awaited_by(int rank) const { return awaited_[rank].load(); }
+  // How often it has said so.
+  uint64_t told_by(int rank) const { return told_[rank].load(); }
+
+  void OnEach(const std::function<void(Board&)>& body) {
+    std::vector<std::thread> threads;
+    threads.reserve(boards_.size());
+    for (const auto& board : boards_) {
+      threads.emplace_back([&, board = board.get()] { body(*board); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64] = {};
+  };
+
+  std::atomic<uint32_t>* WordsOf(int rank) {
+    auto* const place =
+        reinterpret_cast<std::byte*>(memory_.data()) +
+        static_cast<size_t>(rank) * (Board::BytesFor(2, /*ring_bytes=*/0) -
+                                     Board::BytesFor(1, /*ring_bytes=*/0));
+    return reinterpret_cast<std::atomic<uint32_t>*>(place);
+  }
+
+  std::vector<Line> memory_;
+  std::vector<std::atomic<int>> awaited_;
+  std::vector<std::atomic<uint64_t>> told_;
+  std::vector<std::unique_ptr<Board>> boards_;
+};
+
+}  // namespace muster::dataplane::shm_internal
+
+#endif  // MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_RANKS_H_
