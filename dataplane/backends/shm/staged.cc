@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -184,7 +185,7 @@ absl::Status Staged::ReduceAtOnce() {
 }
 
 // A round shows this rank's part of the result of what the last one showed, and
-// what comes next of its own tensor.
+// what comes next of its own tensor, but for what it combines itself.
 absl::Status Staged::ReduceByParts() {
   const Reduction& reduction =
       Reduction::Of(collective().data_type(), collective().reduce_op);
@@ -193,22 +194,30 @@ absl::Status Staged::ReduceByParts() {
   // A part has at most an element more than an equal one, and takes whole
   // lines.
   const size_t per_round =
-      (ElementsIn(most_bytes() - kFactorBytes - Board::kLineBytes) - 1) *
-      ranks / (ranks + 1);
+      ElementsIn(most_bytes() - kFactorBytes - Board::kLineBytes) - 1;
   const size_t chunks = RoundsFor(tensor.count, per_round);
+  // Of the last round's chunk.
   Blocks parts;
   // For those of the last round, in front of the elements, on all ranks.
   size_t result_bytes = 0;
   for (round_ = 0; round_ <= chunks; ++round_) {
     const Block chunk = ChunkOf(tensor, round_, per_round, element_bytes_);
+    Blocks next = gloo_internal::PartsOf(chunk, ranks, element_bytes_);
+    // Nobody else needs it.
+    const Block& own = next[rank_];
+    const auto before = static_cast<size_t>(own.data - chunk.data);
+    const size_t own_bytes = own.count * element_bytes_;
+    const size_t others_bytes = chunk.count * element_bytes_ - own_bytes;
     const size_t elements = factor_bytes() + result_bytes;
-    absl::Status status = Open(elements + chunk.count * element_bytes_);
+    absl::Status status = Open(elements + others_bytes);
     if (!status.ok()) return status;
     if (round_ > 0) {
       Write(factor_bytes(), parts[rank_].data,
             parts[rank_].count * element_bytes_);
     }
-    ShowElements(chunk, elements);
+    ShowFactor(0);
+    Write(elements, chunk.data, before);
+    Write(elements + before, own.data + own_bytes, others_bytes - before);
     Post();
     status = AwaitAll();
     if (!status.ok()) return status;
@@ -218,10 +227,16 @@ absl::Status Staged::ReduceByParts() {
            parts[peer].count * element_bytes_);
     }
     if (round_ == chunks) break;
-    parts = gloo_internal::PartsOf(chunk, ranks, element_bytes_);
-    const Block& part = parts[rank_];
-    const auto before = static_cast<size_t>(part.data - chunk.data);
-    Combine(reduction, OperandsAt(elements + before, part), part);
+    Operands operands(world_size_);
+    for (int peer = 0; peer < world_size_; ++peer) {
+      // What is left out of a peer's stood in front of this.
+      const size_t left_out =
+          peer < rank_ ? next[peer].count * element_bytes_ : 0;
+      operands[peer] =
+          peer == rank_ ? own.data : shown(peer) + elements + before - left_out;
+    }
+    Combine(reduction, operands, own);
+    parts = std::move(next);
     result_bytes =
         Board::WholeLines((chunk.count / ranks + 1) * element_bytes_);
   }
