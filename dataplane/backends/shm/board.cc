@@ -305,7 +305,8 @@ void Board::Sleep(int peer, uint64_t round) {
   // Before it can be rung.
   const uint32_t rings = bell.rings.load(std::memory_order_acquire);
   common_.sleepers.fetch_add(1, std::memory_order_relaxed);
-  bell.is_asleep.store(1, std::memory_order_relaxed);
+  bell.sleeps_for.store(static_cast<uint32_t>(peer + 1),
+                        std::memory_order_relaxed);
   // The nap begins when others see it.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   Outcome outcome;
@@ -323,7 +324,7 @@ void Board::Sleep(int peer, uint64_t round) {
         << "backend shm: rank " << rank_ << " of its host slept on, and rank "
         << peer << " had posted round " << round;
   }
-  bell.is_asleep.store(0, std::memory_order_relaxed);
+  bell.sleeps_for.store(0, std::memory_order_relaxed);
   common_.sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -349,9 +350,9 @@ void Board::Ring(int peer) {
 void Board::RingSleepers() {
   for (int peer = 0; peer < world_size_; ++peer) {
     if (peer == rank_) continue;
-    if (places_[peer].bell.is_asleep.load(std::memory_order_relaxed) != 0) {
-      Ring(peer);
-    }
+    const uint32_t sleeps_for =
+        places_[peer].bell.sleeps_for.load(std::memory_order_relaxed);
+    if (sleeps_for == static_cast<uint32_t>(rank_ + 1)) Ring(peer);
   }
 }
 

@@ -195,7 +195,8 @@ class Board {
   // By which a rank is woken.
   struct alignas(kLineBytes) Bell {
     std::atomic<uint32_t> rings;
-    std::atomic<uint32_t> is_asleep;
+    // For whom it waits asleep, from 1; zero: it is awake.
+    std::atomic<uint32_t> sleeps_for;
     std::atomic<uint32_t> has_left;
     // On which it waited last, or to which it goes, from 1; zero: not yet.
     std::atomic<uint32_t> processor;
@@ -292,6 +293,7 @@ class Board {
   // rung since `rings` were read.
   bool IsRungWithin(std::chrono::nanoseconds time, uint32_t rings);
   void Ring(int peer);
+  // Those that wait for this rank: others would sleep on.
   void RingSleepers();
 
   Place* const places_;

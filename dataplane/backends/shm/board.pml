@@ -54,7 +54,7 @@ byte kept[RANKS * RING];    /* whose contents a cell has */
 byte stored[RANKS * NOTES]; /* `posted`, as its rank's processor has it */
 byte last[RANKS];           /* the last round that a rank has stored */
 byte out[RANKS];            /* and the last one of those that are let out */
-bool asleep[RANKS];
+byte asleep[RANKS]; /* whom it waits for, from 1; 0: it is not */
 byte sleepers; /* how many are, or are about to say so */
 bool rung[RANKS]; /* since it last began to sleep */
 
@@ -86,13 +86,13 @@ inline SayAsleep(peer) {
   sleepers++;
 #endif
   atomic {
-    asleep[me] = true;
+    asleep[me] = (peer) + 1;
     before = last[peer]
   }
 }
 
 inline SayAwake() {
-  asleep[me] = false;
+  asleep[me] = 0;
   sleepers--
 }
 
@@ -251,7 +251,7 @@ proctype Rank(byte me) {
     :: sleepers > 0 ->
       for (peer : 0 .. RANKS - 1) {
         if
-        :: peer != me && asleep[peer] ->
+        :: peer != me && asleep[peer] == me + 1 ->
           atomic {
             FENCE(me);
             rung[peer] = true

@@ -36,9 +36,9 @@ class Ranks {
   Board& at(int rank) { return *boards_[rank]; }
   int world_size() const { return static_cast<int>(boards_.size()); }
   // Of Board's memory of a rank the first word counts the rings of its bell,
-  // and the second one says that it sleeps.
+  // and the second one says for whom it sleeps.
   std::atomic<uint32_t>& rings(int rank) { return WordsOf(rank)[0]; }
-  std::atomic<uint32_t>& is_asleep(int rank) { return WordsOf(rank)[1]; }
+  std::atomic<uint32_t>& sleeps_for(int rank) { return WordsOf(rank)[1]; }
   // In the last line: how many say so.
   std::atomic<uint32_t>& sleepers() {
     return *reinterpret_cast<std::atomic<uint32_t>*>(&memory_.back());
