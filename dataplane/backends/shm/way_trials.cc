@@ -34,9 +34,13 @@ void WayTrials::Took(Way way, size_t amount, std::chrono::nanoseconds time) {
   const Times& usual = times_[static_cast<size_t>(Way::kUsual)];
   const Times& other = times_[static_cast<size_t>(Way::kOther)];
   if (usual.known == 0 || other.known == 0) return;
-  way_ = usual.Least() * 100 > terms_.slower_percent * other.Least()
-             ? Way::kOther
-             : Way::kUsual;
+  const Way faster = usual.Least() * 100 > terms_.slower_percent * other.Least()
+                         ? Way::kOther
+                         : Way::kUsual;
+  if (faster == way_) return;
+  way_ = faster;
+  // The one that is left may have had a bad time that is over soon.
+  interval_ = until_trial_ = terms_.first;
 }
 
 void WayTrials::Times::Add(double time, int remembered) {

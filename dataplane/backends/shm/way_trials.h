@@ -23,7 +23,7 @@ class WayTrials {
   // Amounts are bytes, or whatever is counted.
   struct Terms {
     // The other way is tried after the first so much, then after twice as much
-    // each time, up to every so much.
+    // each time, up to every so much; and so again after each change of ways.
     size_t first = 0;
     size_t period = 0;
     // How much a trial is.

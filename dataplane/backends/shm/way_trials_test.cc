@@ -108,14 +108,34 @@ TEST(WayTrialsTest, ATrialOfSeveralGoesByThoseThatHaveSettled) {
                                                                     : 100));
     ++since_change;
   }
-  // Seven before the first trial. Then trials of the usual way: 16 later, 32,
-  // 64, and 100 each time.
+  // Seven before the first trial, which changes ways. Then trials of the usual
+  // one: 8 later, 16, 32 and 64.
   std::vector<bool> expected(kTimes, true);
   std::fill_n(expected.begin(), 7, false);
-  for (const int trial : {26, 61, 128, 231}) {
+  for (const int trial : {18, 37, 72, 139}) {
     std::fill_n(expected.begin() + trial, 4, false);
   }
   EXPECT_EQ(others, expected);
+}
+
+// Somebody else had the processor for long.
+TEST(WayTrialsTest, AWayThatIsLeftIsTriedSoon) {
+  constexpr WayTrials::Terms kSeldom = {.first = 8, .period = 1000};
+  WayTrials trials(kSeldom);
+  const auto run = [&](int times, int us_of_other) {
+    for (int i = 0; i < times; ++i) {
+      const Way way = trials.Next(1);
+      trials.Took(
+          way, 1,
+          std::chrono::microseconds(way == Way::kOther ? us_of_other : 100));
+    }
+  };
+  run(5000, 50);
+  ASSERT_EQ(trials.way(), Way::kOther);
+  run(kSeldom.remembered, 300);
+  ASSERT_EQ(trials.way(), Way::kUsual);
+  run(static_cast<int>(kSeldom.first), 50);
+  EXPECT_EQ(trials.way(), Way::kOther);
 }
 
 // Most of the times are those of somebody else, too.
