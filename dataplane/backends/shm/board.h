@@ -325,7 +325,8 @@ class Board {
   uint64_t seen_of_all_ = 0;
   int left_peer_ = -1;
   uint64_t waits_ = 0;
-  // How often it has given way before it said that it waits, in that round.
+  // How often it has given way before it said that it waits, in that round; or
+  // as often as it may, so that its waits there are long ones.
   int yields_ = 0;
   uint64_t yields_in_ = 0;
   int moves_ = 0;

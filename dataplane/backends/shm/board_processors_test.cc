@@ -144,7 +144,8 @@ TEST(BoardProcessorsTest, WhoShareAProcessorTellOfLongWaitsAlone) {
   for (int rank = 0; rank < 2; ++rank) {
     const uint64_t waits = ranks.at(rank).waits();
     EXPECT_GT(waits, 1000);
-    EXPECT_LT(ranks.told_by(rank), waits / 2);
+    // Where others have the processor as well, not even most are short.
+    EXPECT_LT(ranks.told_by(rank), waits);
     // But of some, in which ranks go to better processors.
     EXPECT_GE(ranks.told_by(rank), waits / 64);
   }

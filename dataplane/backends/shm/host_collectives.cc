@@ -52,7 +52,7 @@ size_t KnownBytes(const Collective& collective, int world_size) {
 // with what the program does in between: tensors that nobody has written since
 // are in their readers' caches. The first ones that go one way after the other
 // find caches as that has left them. Trials, which may be of the slower way,
-// are a hundredth of all in the end.
+// are a hundredth of all in the end, while ways stay.
 constexpr WayTrials::Terms kReadingTerms = {.first = 8,
                                             .period = 800,
                                             .length = 8,

@@ -486,6 +486,30 @@ TEST(AllToAllChoiceTest, NothingIsHeardWhereNothingIsSaid) {
   });
 }
 
+TEST(AllReduceTest, OfManyPiecesWithAFactorForEachRank) {
+  constexpr int kMany = 3;
+  // A rank's parts are of different sizes, and a factor stands in each round.
+  constexpr size_t kCount = 1'000'001;
+  testing::LocalWorld world({.backend = "shm", .world_size = kMany});
+  world.OnEachRank([&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    std::vector<float> values(kCount);
+    for (size_t i = 0; i < kCount; ++i) {
+      values[i] = static_cast<float>(i % 1000 + rank);
+    }
+    ASSERT_EQ(communicator.Run(Collective{.kind = CollectiveKind::kAllReduce,
+                                          .tensors = {Tensor(values)},
+                                          .reduce_op = ReduceOp::kPremulSum,
+                                          .factor = rank + 1.0}),
+              absl::OkStatus());
+    EXPECT_EQ(communicator.last_run(DeviceType::kCpu).algorithm, "by_parts");
+    // 1 * x + 2 * (x + 1) + 3 * (x + 2).
+    for (size_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(values[i], static_cast<float>(6 * (i % 1000) + 8)) << i;
+    }
+  });
+}
+
 // An operation that makes no use of it is not one with factors.
 TEST(AllToAllTest, TheOperationOfReductionsIsLeftAlone) {
   testing::LocalWorld world({.backend = "shm", .world_size = kRanks});

@@ -191,8 +191,8 @@ absl::Status Staged::ReduceByParts() {
       Reduction::Of(collective().data_type(), collective().reduce_op);
   const Block tensor = BlockOf(collective().tensors[0]);
   const auto ranks = static_cast<size_t>(world_size_);
-  // A part has at most an element more than an equal one, and takes whole
-  // lines.
+  // The part of the result takes the place of the own one, but that a part has
+  // at most an element more than an equal one, and takes whole lines.
   const size_t per_round =
       ElementsIn(most_bytes() - kFactorBytes - Board::kLineBytes) - 1;
   const size_t chunks = RoundsFor(tensor.count, per_round);

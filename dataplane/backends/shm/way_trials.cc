@@ -5,6 +5,7 @@
 namespace muster::dataplane::shm_internal {
 
 WayTrials::Way WayTrials::Next(size_t amount) {
+  since_restart_ += amount;
   if (left_of_trial_ == 0) {
     if (amount < until_trial_) {
       until_trial_ -= amount;
@@ -39,7 +40,10 @@ void WayTrials::Took(Way way, size_t amount, std::chrono::nanoseconds time) {
                          : Way::kUsual;
   if (faster == way_) return;
   way_ = faster;
-  // The one that is left may have had a bad time that is over soon.
+  // The one that is left may have had a bad time that is over soon. But where
+  // ways change often, trials shall not take much.
+  if (since_restart_ < terms_.period) return;
+  since_restart_ = 0;
   interval_ = until_trial_ = terms_.first;
 }
 

@@ -23,7 +23,8 @@ class WayTrials {
   // Amounts are bytes, or whatever is counted.
   struct Terms {
     // The other way is tried after the first so much, then after twice as much
-    // each time, up to every so much; and so again after each change of ways.
+    // each time, up to every so much; and so again after a change of ways, if
+    // the last time that was so is as long ago.
     size_t first = 0;
     size_t period = 0;
     // How much a trial is.
@@ -73,6 +74,8 @@ class WayTrials {
   // From one trial to the next, and what is left of it.
   size_t interval_;
   size_t until_trial_;
+  // Since intervals were last the first ones.
+  size_t since_restart_ = 0;
   // Of the trial that is on; and which way that tries.
   size_t left_of_trial_ = 0;
   Way tried_ = Way::kOther;

@@ -108,11 +108,11 @@ TEST(WayTrialsTest, ATrialOfSeveralGoesByThoseThatHaveSettled) {
                                                                     : 100));
     ++since_change;
   }
-  // Seven before the first trial, which changes ways. Then trials of the usual
-  // one: 8 later, 16, 32 and 64.
+  // Seven before the first trial. Then trials of the usual way: 16 later, 32,
+  // 64, and 100 each time.
   std::vector<bool> expected(kTimes, true);
   std::fill_n(expected.begin(), 7, false);
-  for (const int trial : {18, 37, 72, 139}) {
+  for (const int trial : {26, 61, 128, 231}) {
     std::fill_n(expected.begin() + trial, 4, false);
   }
   EXPECT_EQ(others, expected);
@@ -135,6 +135,12 @@ TEST(WayTrialsTest, AWayThatIsLeftIsTriedSoon) {
   run(kSeldom.remembered, 300);
   ASSERT_EQ(trials.way(), Way::kUsual);
   run(static_cast<int>(kSeldom.first), 50);
+  EXPECT_EQ(trials.way(), Way::kOther);
+  // Not if that is so again and again.
+  run(kSeldom.remembered, 300);
+  run(static_cast<int>(kSeldom.first), 50);
+  EXPECT_EQ(trials.way(), Way::kUsual);
+  run(static_cast<int>(kSeldom.period), 50);
   EXPECT_EQ(trials.way(), Way::kOther);
 }
 
