@@ -71,7 +71,7 @@ class Plans {
   }
   // `view` is as `planned`, which is not running, and may be null; see Find.
   static bool Takes(const CollectiveView& view, Planned* planned);
-  // Of what does not come after the last one for the second time.
+  // For what has not come after the last one the last time; it has then.
   Planned* FindByHash(const CollectiveView& view);
 
   static constexpr size_t kPlaces = 32;

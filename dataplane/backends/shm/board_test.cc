@@ -263,27 +263,7 @@ TEST(BoardWaitTest, WhoSleepsIsWokenByWhatHeWaitsFor) {
   EXPECT_EQ(ranks.sleepers().load(), 0U);
 }
 
-TEST(BoardWaitTest, WhoSleepsIsLeftAloneByOthers) {
-  Ranks ranks(3);
-  std::atomic<pid_t> sleeper{0};
-  std::thread waits([&] {
-    ASSERT_EQ(ranks.at(0).Open(0), Outcome::kDone);
-    ranks.at(0).Post();
-    sleeper.store(static_cast<pid_t>(syscall(SYS_gettid)));
-    EXPECT_EQ(ranks.at(0).Await(1), Outcome::kDone);
-  });
-  while (sleeper.load() == 0) std::this_thread::yield();
-  AwaitSleepOf(sleeper.load(), Board::kNapTime);
-  const uint32_t rings = ranks.rings(0).load();
-  for (const int rank : {2, 1}) {
-    ASSERT_EQ(ranks.at(rank).Open(0), Outcome::kDone);
-    ranks.at(rank).Post();
-    EXPECT_EQ(ranks.rings(0).load(), rings + (rank == 1 ? 1 : 0));
-  }
-  waits.join();
-}
-
-// Rank 0 of two waits for the other one, in a thread.
+// Rank 0 waits for the next one, in a thread.
 class Waiting {
  public:
   explicit Waiting(Ranks& ranks)
@@ -314,6 +294,18 @@ class Waiting {
   std::atomic<bool> is_over_{false};
   std::thread thread_;
 };
+
+TEST(BoardWaitTest, WhoSleepsIsLeftAloneByOthers) {
+  Ranks ranks(3);
+  const Waiting waiting(ranks);
+  AwaitSleepOf(waiting.id(), Board::kNapTime);
+  const uint32_t rings = ranks.rings(0).load();
+  for (const int rank : {2, 1}) {
+    EXPECT_EQ(ranks.at(rank).Open(0), Outcome::kDone);
+    ranks.at(rank).Post();
+    EXPECT_EQ(ranks.rings(0).load(), rings + (rank == 1 ? 1 : 0));
+  }
+}
 
 // Rank 1 posts as if it had looked who sleeps before rank 0 said so.
 void PostUnrung(Ranks& ranks) {
