@@ -202,6 +202,10 @@ struct Collective {
   int peer = 0;
   int tag = 0;
 
+  // Of CUDA tensors: whoever starts it calls Work::Synchronize before he gives
+  // his current stream anything else, so that it may run in that stream itself.
+  bool in_current_stream = false;
+
   // How long it may take; zero is the group's default.
   std::chrono::milliseconds timeout{0};
 

@@ -82,14 +82,27 @@ Communicator::Communicator(CommunicatorOptions options,
       backend_(std::move(backend)) {}
 
 void Communicator::Shutdown() {
-  Abort(absl::CancelledError(
-      absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
+  absl::Status destroyed = absl::CancelledError(
+      absl::StrCat("group \"", options_.group_name, "\" was destroyed"));
+  // A backend that is destroyed without an abort may part from its peers in
+  // peace.
+  if (!EndIdle(destroyed)) Abort(std::move(destroyed));
   // Destroyed after the lock, which completions take.
   std::unique_ptr<Backend> backend;
   MutexLock lock(mutex_);
   ends_ = true;
   while (holders_ > 0) let_go_.Wait(mutex_);
   backend = std::move(backend_);
+}
+
+bool Communicator::EndIdle(const absl::Status& cause) {
+  MutexLock lock(mutex_);
+  TakeEnded(/*all=*/true);
+  const bool is_idle = first_running_ == nullptr && running_.empty() &&
+                       point_to_point_.empty() && holders_ == 0;
+  if (!is_idle || !poison_.ok()) return false;
+  poison_ = cause;
+  return true;
 }
 
 // What every small collective goes through.
@@ -112,6 +125,7 @@ inline void Communicator::Number(Collective& collective) {
 }
 
 inline void Communicator::AddRunning(const Collective& collective, bool waits) {
+  if (!running_.empty()) TakeEnded(/*all=*/false);
   const bool is_first = first_running_ == nullptr && running_.empty();
   if (is_first) since_ = collective.started;
   if (is_first && waits) {
@@ -217,10 +231,12 @@ absl::Status Communicator::Check(const Collective& collective) const {
 std::shared_ptr<Work> Communicator::Start(Collective collective) {
   Refusal refusal;
   std::shared_ptr<Work> work;
+  Works ended;
   {
     MutexLock order(mutex_);
     refusal = Enter(collective, /*waits=*/false);
-    if (refusal.why.ok()) work = backend_->Start(collective);
+    if (refusal.why.ok()) work = StartEntered(collective);
+    ended.swap(ended_);
   }
   return HandleOf(collective, refusal, std::move(work));
 }
@@ -229,12 +245,14 @@ std::vector<std::shared_ptr<Work>> Communicator::StartTogether(
     std::vector<Collective> collectives) {
   std::vector<Refusal> refusals(collectives.size());
   std::vector<std::shared_ptr<Work>> works(collectives.size());
+  Works ended;
   {
     MutexLock order(mutex_);
+    ended.swap(ended_);
     if (!ends_) backend_->BeginTogether();
     for (size_t i = 0; i < collectives.size(); ++i) {
       refusals[i] = Enter(collectives[i], /*waits=*/false);
-      if (refusals[i].why.ok()) works[i] = backend_->Start(collectives[i]);
+      if (refusals[i].why.ok()) works[i] = StartEntered(collectives[i]);
     }
     if (!ends_) backend_->EndTogether();
   }
@@ -306,13 +324,15 @@ void Communicator::AddPeerCall(const Collective& collective) {
 }
 
 void Communicator::AddNotFirst(const Collective& collective, bool waits) {
-  Running& running = running_.emplace_back();
-  running.sequence = collective.sequence;
-  if (waits) {
-    running.collective = &collective;
-  } else {
-    running.description = collective.Describe();
-  }
+  running_.push_back({.sequence = collective.sequence,
+                      .collective = waits ? &collective : nullptr});
+}
+
+std::shared_ptr<Work> Communicator::StartEntered(const Collective& collective) {
+  std::shared_ptr<Work> work = backend_->Start(collective);
+  // Nobody is told of its end yet, so that it is the last one still.
+  if (!IsPointToPoint(collective.kind)) running_.back().work = work;
+  return work;
 }
 
 void Communicator::RemoveNotFirst(uint64_t sequence, Instant at) {
@@ -338,7 +358,7 @@ std::shared_ptr<Work> Communicator::HandleOf(const Collective& collective,
   } else {
     work->OnCompletion(
         [this, sequence = collective.sequence](const absl::Status& status) {
-          Completed(sequence, status, Clock::now(), /*waits=*/false);
+          StartedCompleted(sequence, status);
         });
   }
   return work;
@@ -379,6 +399,36 @@ void Communicator::Completed(uint64_t sequence, const absl::Status& status,
   LetGo();
 }
 
+void Communicator::StartedCompleted(uint64_t sequence,
+                                    const absl::Status& status) {
+  const Instant now = Clock::now();
+  if (status.ok()) {
+    ended_at_.store(now, std::memory_order_relaxed);
+  } else {
+    Completed(sequence, status, now, /*waits=*/false);
+  }
+}
+
+void Communicator::TakeEnded(bool all) {
+  // What has failed counts when the group is over by it.
+  const auto has_succeeded = [](const Running& running) {
+    return running.work != nullptr && running.work->IsCompleted() &&
+           running.work->status().ok();
+  };
+  const Instant at = ended_at_.load(std::memory_order_relaxed);
+  for (auto running = running_.begin(); running != running_.end();) {
+    if (!has_succeeded(*running)) {
+      if (!all) return;
+      ++running;
+      continue;
+    }
+    if (first_running_ == nullptr && running == running_.begin()) since_ = at;
+    last_completed_ = std::max(last_completed_, running->sequence);
+    ended_.push_back(std::move(running->work));
+    running = running_.erase(running);
+  }
+}
+
 void Communicator::PointToPointCompleted(uint64_t sequence,
                                          const absl::Status& status) {
   {
@@ -408,8 +458,9 @@ absl::Status Communicator::status() const {
   return poison_;
 }
 
-Progress Communicator::progress() const {
+Progress Communicator::progress() {
   MutexLock lock(mutex_);
+  TakeEnded(/*all=*/true);
   Progress progress = {.group_name = options_.group_name,
                        .last_enqueued = last_enqueued_,
                        .last_completed = last_completed_,
@@ -418,9 +469,11 @@ Progress Communicator::progress() const {
     progress.current = first_running_->Describe();
   } else if (!running_.empty()) {
     const Running& oldest = running_.front();
-    progress.current = oldest.collective != nullptr
-                           ? oldest.collective->Describe()
-                           : oldest.description;
+    if (oldest.collective != nullptr) {
+      progress.current = oldest.collective->Describe();
+    } else if (oldest.work != nullptr) {  // null if its Start has thrown
+      progress.current = oldest.work->description();
+    }
   } else if (!point_to_point_.empty()) {
     const RunningPeerCall& oldest = point_to_point_.begin()->second;
     progress.current = oldest.description;

@@ -1,9 +1,11 @@
 #ifndef MUSTER_DATAPLANE_COMMUNICATOR_H_
 #define MUSTER_DATAPLANE_COMMUNICATOR_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -118,7 +120,7 @@ class Communicator {
   // OK, or the error that poisoned the group.
   absl::Status status() const;
 
-  Progress progress() const;
+  Progress progress();
 
   const std::string& group_name() const { return options_.group_name; }
   int rank() const { return options_.rank; }
@@ -129,13 +131,15 @@ class Communicator {
   LastRun last_run(DeviceType device) const;
 
  private:
-  // A collective that runs.
+  // A collective that runs: of Run, or what Start has started, which describes
+  // itself.
   struct Running {
     uint64_t sequence = 0;
-    std::string description = {};
-    // Of Run, in place of the description.
     const Collective* collective = nullptr;
+    std::shared_ptr<Work> work = nullptr;
   };
+
+  using Works = absl::InlinedVector<std::shared_ptr<Work>, 4>;
 
   struct RunningPeerCall {
     std::string description;
@@ -186,6 +190,9 @@ class Communicator {
   // The same of what first_running_ is not for.
   void AddNotFirst(const Collective& collective, bool waits)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has the backend start what has entered.
+  std::shared_ptr<Work> StartEntered(const Collective& collective)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What the caller is told; the backend hears of it, too.
   absl::Status ErrorOf(const Collective& collective, const Refusal& refusal);
   // The handle of one that has entered, and that the backend has started if it
@@ -201,7 +208,15 @@ class Communicator {
   // The same of one in running_.
   void RemoveNotFirst(uint64_t sequence, Instant at)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One that Start has started is complete. If it has succeeded, that is
+  // counted by whoever looks next (TakeEnded): the thread that completes it
+  // would wait for those that start more, and they for it.
+  void StartedCompleted(uint64_t sequence, const absl::Status& status);
+  // Counts those that have succeeded. `all`: also behind others that run yet.
+  void TakeEnded(bool all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PointToPointCompleted(uint64_t sequence, const absl::Status& status);
+  // Poisons the group if nobody uses it and nothing has yet; whether it has.
+  bool EndIdle(const absl::Status& cause);
   inline void LetGo() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Constant after construction.
@@ -220,7 +235,11 @@ class Communicator {
   // of a caller of Run: to write and erase an entry takes longer than much of a
   // small collective.
   const Collective* first_running_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  absl::InlinedVector<Running, 2> running_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Running> running_ ABSL_GUARDED_BY(mutex_);
+  // What was counted of them, for its memory to be given back without the lock;
+  // and when the last one of Start's ended.
+  Works ended_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<Instant> ended_at_{};
   Instant since_ ABSL_GUARDED_BY(mutex_);
   // Sends and receives, numbered apart.
   uint64_t last_point_to_point_ ABSL_GUARDED_BY(mutex_) = 0;

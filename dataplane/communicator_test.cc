@@ -449,6 +449,38 @@ TEST(CommunicatorLifeTest, ItMayEndWhenWhatRanIsNoted) {
   }
 }
 
+// A backend that is not aborted may part from its peers in peace.
+TEST(CommunicatorLifeTest, DestructionAbortsWhatRunsAndNothingElse) {
+  class Counting : public FakeBackend {
+   public:
+    explicit Counting(int& aborts) : aborts_(aborts) {}
+    void Abort(absl::Status cause) override {
+      ++aborts_;
+      FakeBackend::Abort(std::move(cause));
+    }
+
+   private:
+    int& aborts_;
+  };
+  int aborts = 0;
+  const auto make = [&] {
+    return std::make_unique<Communicator>(
+        CommunicatorOptions{.group_name = "g", .rank = 0, .world_size = 2},
+        std::make_unique<Counting>(aborts));
+  };
+  EXPECT_TRUE(make()->Run({.kind = CollectiveKind::kBarrier}).ok());
+  EXPECT_EQ(aborts, 0);
+  const auto work = make()->Start({.kind = CollectiveKind::kBarrier});
+  EXPECT_TRUE(absl::IsCancelled(work->Wait()));
+  EXPECT_EQ(aborts, 1);
+  float value = 0;
+  const auto send = make()->Start({.kind = CollectiveKind::kSend,
+                                   .inputs = {Tensor(&value, {1})},
+                                   .peer = 1});
+  EXPECT_TRUE(absl::IsCancelled(send->Wait()));
+  EXPECT_EQ(aborts, 2);
+}
+
 TEST(CommunicatorLifeTest, DestructionCancelsWhatRuns) {
   std::shared_ptr<Work> work;
   {

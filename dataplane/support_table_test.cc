@@ -181,7 +181,7 @@ std::string Expected() {
       *nccl::CreateNcclBackend({.cuda = api,
                                 .nccl = nccl::testing::HostNcclApi(),
                                 .nccl_version = 22809},
-                               {});
+                               {.world_size = 2});
   return TableOf({{kGlooAndShm, gloo->get(), {DeviceType::kCpu, 0}},
                   {"cuda:gloo", staged.get(), {DeviceType::kCuda, 0}},
                   {"nccl", nccl.get(), {DeviceType::kCuda, 0}}});

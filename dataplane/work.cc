@@ -30,7 +30,7 @@ bool PromisedWork::Complete(const absl::Status& status) {
       state_ = State::kCompleted;
       completed_.store(true, std::memory_order_release);
       // Under the lock: a waiter may destroy this object once it has it.
-      condition_.NotifyAll();
+      if (condition_ != nullptr) condition_->NotifyAll();
       return true;
     }
     callbacks.swap(callbacks_);
@@ -40,12 +40,13 @@ bool PromisedWork::Complete(const absl::Status& status) {
 absl::Status PromisedWork::Wait(Instant deadline) {
   MutexLock lock(mutex_);
   while (state_ != State::kCompleted) {
+    if (condition_ == nullptr) condition_ = std::make_unique<CondVar>();
     if (deadline == Instant::max()) {
-      condition_.Wait(mutex_);
-    } else if (!condition_.WaitUntil(mutex_, deadline) &&
+      condition_->Wait(mutex_);
+    } else if (!condition_->WaitUntil(mutex_, deadline) &&
                state_ != State::kCompleted) {
       return absl::DeadlineExceededError(
-          absl::StrCat(description_,
+          absl::StrCat(description(),
                        ": not complete when the wait for it "
                        "timed out"));
     }

@@ -189,8 +189,10 @@ Work GroupState::Start(const dataplane::CollectiveView& collective,
   if (!is_member() && IsForOthers(CollectiveKindName(collective.kind))) {
     return Work();
   }
+  dataplane::Collective copy = collective.Copy();
+  copy.in_current_stream = !async_op && copy.cuda_device() >= 0;
   std::shared_ptr<dataplane::Work> started =
-      LiveCommunicator().Start(collective.Copy());
+      LiveCommunicator().Start(std::move(copy));
   Watch(*started, collective.timeout);
   return HandleOf(std::move(started), collective.written(), async_op);
 }

@@ -32,16 +32,35 @@ class Waiting {
 
 void DeviceWork::Given(Event end, int source_rank) {
   given_source_.store(source_rank);
-  MutexLock lock(mutex_);
-  end_ = end;
-  changed_.NotifyAll();
+  {
+    MutexLock lock(mutex_);
+    end_ = end;
+  }
+  Moved();
+}
+
+void DeviceWork::GivenTo(Stream stream, Event end) {
+  {
+    MutexLock lock(mutex_);
+    stream_ = stream;
+    end_ = end;
+  }
+  Moved();
 }
 
 void DeviceWork::Over() {
-  MutexLock lock(mutex_);
-  end_ = nullptr;
-  over_ = true;
-  changed_.NotifyAll();
+  {
+    MutexLock lock(mutex_);
+    end_ = nullptr;
+    over_ = true;
+  }
+  Moved();
+}
+
+void DeviceWork::Moved() {
+  if (has_moved_.load(std::memory_order_relaxed)) return;
+  has_moved_.store(true, std::memory_order_release);
+  has_moved_.notify_all();
 }
 
 int DeviceWork::source_rank() const {
@@ -56,21 +75,28 @@ absl::Status DeviceWork::Wait(Instant deadline) {
 
 absl::Status DeviceWork::Synchronize() {
   if (blocks_) return Wait(Instant::max());
+  if (!has_moved_.load(std::memory_order_acquire)) {
+    const Waiting waiting(waiters_);
+    has_moved_.wait(false, std::memory_order_acquire);
+  }
   {
     MutexLock lock(mutex_);
-    if (end_ == nullptr && !over_) {
-      const Waiting waiting(waiters_);
-      while (end_ == nullptr && !over_) changed_.Wait(mutex_);
-    }
     if (!over_) {
+      const Stream current = CurrentStream(device_);
+      if (stream_ == current) return absl::OkStatus();
       const DeviceGuard guard(api_, device_);
-      return ToStatus(api_,
-                      api_.StreamWaitEvent(CurrentStream(device_), end_, 0),
+      return ToStatus(api_, api_.StreamWaitEvent(current, end_, 0),
                       "cudaStreamWaitEvent");
     }
   }
   // Its completion is at hand.
   return Wait(Instant::max());
+}
+
+const std::string& DeviceWork::description() const {
+  MutexLock lock(mutex_);
+  if (description_.empty()) description_ = collective_.Describe();
+  return description_;
 }
 
 }  // namespace muster::dataplane::cuda

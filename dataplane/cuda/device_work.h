@@ -5,11 +5,13 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "dataplane/collective.h"
 #include "dataplane/cuda/api.h"
 #include "dataplane/mutex.h"
 #include "dataplane/work.h"
@@ -29,38 +31,56 @@ struct HostWaiters {
 // stream; in the end it is over: complete, or about to be.
 class DeviceWork : public PromisedWork {
  public:
-  // `api` is used until Over. `waiters` may be null.
-  DeviceWork(std::string description, const Api& api, int device, bool blocks,
-             std::shared_ptr<HostWaiters> waiters)
-      : PromisedWork(std::move(description)),
+  // Of `collective`, whose plan it does not keep. `api` is used until Over.
+  // `waiters` may be null.
+  DeviceWork(const Collective& collective, const Api& api, int device,
+             bool blocks, std::shared_ptr<HostWaiters> waiters)
+      : collective_(collective),
         api_(api),
         device_(device),
         blocks_(blocks),
-        waiters_(std::move(waiters)) {}
+        waiters_(std::move(waiters)) {
+    collective_.plan = nullptr;
+  }
+
+  const Collective& collective() const { return collective_; }
 
   // It is in a stream, in which `end` comes after it. Of a receive it may be
   // known by then from whom it comes.
   void Given(Event end, int source_rank = -1);
+  // It is in this stream, in which `end` comes after it.
+  void GivenTo(Stream stream, Event end);
   // `end` is somebody else's from here on.
   void Over();
 
   using PromisedWork::Wait;
   [[nodiscard]] absl::Status Wait(Instant deadline) override;
   [[nodiscard]] absl::Status Synchronize() override;
+  // Put together when it is first asked for, as few ask: that would take a
+  // third of the time of a small collective.
+  const std::string& description() const override;
   // Also between what Given says and the completion.
   int source_rank() const override;
 
  private:
+  void Moved();
+
+  Collective collective_;
   const Api& api_;
   const int device_;
   // Whether the host waits, too: it asked for that, or it is a barrier.
   const bool blocks_;
   const std::shared_ptr<HostWaiters> waiters_;
 
-  Mutex mutex_;
-  CondVar changed_;
+  mutable Mutex mutex_;
+  mutable std::string description_ ABSL_GUARDED_BY(mutex_);
   Event end_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  // Which one it is in, where that is known: whose current one that is need not
+  // wait for it.
+  std::optional<Stream> stream_ ABSL_GUARDED_BY(mutex_);
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  // Given or Over was called.
+  std::atomic<bool> has_moved_{false};
   std::atomic<int> given_source_{-1};
 };
 

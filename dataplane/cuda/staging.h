@@ -17,7 +17,7 @@ struct StagingOptions {
   int rank = 0;
   int world_size = 1;
   std::string group_name = {};
-  // How much of the tensors is on its way at a time, in bytes. Three times as
+  // How much of the tensors is on its way at a time, in bytes. Four times as
   // much of pinned memory is kept.
   size_t chunk_bytes = 4 << 20;
 };

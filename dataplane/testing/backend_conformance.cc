@@ -14,13 +14,12 @@
 
 namespace muster::dataplane::testing {
 
-bool CanReduce(const std::string& backend, ReduceOp op, DataType type) {
-  LocalWorld world({.backend = backend, .world_size = 1});
+bool CanReduce(LocalWorld& world, ReduceOp op, DataType type) {
   double memory[2] = {};
-  const auto work = world.at(0).Start({.kind = CollectiveKind::kAllReduce,
-                                       .tensors = {Tensor(memory, type, {1})},
-                                       .reduce_op = op});
-  return !absl::IsUnimplemented(work->Wait());
+  return !absl::IsUnimplemented(
+      world.at(0).Check({.kind = CollectiveKind::kAllReduce,
+                         .tensors = {Tensor(memory, type, {1})},
+                         .reduce_op = op}));
 }
 
 namespace {

@@ -13,6 +13,7 @@
 
 #include "dataplane/collective.h"
 #include "dataplane/tensor.h"
+#include "dataplane/testing/local_world.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::testing {
@@ -43,9 +44,9 @@ inline const std::vector<DataType> kDataTypes = {
 inline const std::vector<DataType> kFloat8Types = {DataType::kFloat8E4m3fn,
                                                    DataType::kFloat8E5m2};
 
-// Whether the backend can reduce this at all: not all can do all that Validate
-// lets pass.
-bool CanReduce(const std::string& backend, ReduceOp op, DataType type);
+// Whether the world's backend can reduce this at all: not all can do all that
+// Validate lets pass.
+bool CanReduce(LocalWorld& world, ReduceOp op, DataType type);
 
 // What a backend's library does otherwise than Reduction, of several ranks.
 struct Arithmetic {

@@ -117,7 +117,7 @@ void Compare(Communicator& communicator, CollectiveKind kind, DataType type,
 
 TEST_P(ReductionConformance, CoalescedOnesAreBitwiseWhatTheyAreApart) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
-  const bool reduces = CanReduce(backend(), ReduceOp::kSum, data_type());
+  const bool reduces = CanReduce(world, ReduceOp::kSum, data_type());
   world.OnEachRank([&](Communicator& communicator) {
     WithTypeOf(data_type(), [&](auto value) {
       using T = decltype(value);

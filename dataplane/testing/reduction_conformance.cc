@@ -17,7 +17,7 @@ namespace muster::dataplane::testing {
 namespace {
 
 // Operations that have a meaning for `type`, and that the backend has.
-std::vector<ReduceOp> OpsFor(const std::string& backend, DataType type) {
+std::vector<ReduceOp> OpsFor(LocalWorld& world, DataType type) {
   std::vector<ReduceOp> ops;
   double memory[2];
   for (int i = 0; i < kReduceOpCount; ++i) {
@@ -27,7 +27,7 @@ std::vector<ReduceOp> OpsFor(const std::string& backend, DataType type) {
                   .reduce_op = op},
                  0, 1)
             .ok() &&
-        CanReduce(backend, op, type)) {
+        CanReduce(world, op, type)) {
       ops.push_back(op);
     }
   }
@@ -88,7 +88,7 @@ TEST_P(ReductionConformance, AllReduceGivesTheReferenceOnEveryRank) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   WithTypeOf(data_type(), [&](auto zero) {
     using T = decltype(zero);
-    for (const ReduceOp op : OpsFor(backend(), data_type())) {
+    for (const ReduceOp op : OpsFor(world, data_type())) {
       for (const size_t count : CountsFor(data_type())) {
         CheckAllReduce<T>(world, data_type(), op, count);
       }
@@ -129,7 +129,7 @@ TEST_P(ReductionConformance, ReduceGivesTheReferenceToTheRootAlone) {
   WithTypeOf(data_type(), [&](auto zero) {
     using T = decltype(zero);
     int root = 0;
-    for (const ReduceOp op : OpsFor(backend(), data_type())) {
+    for (const ReduceOp op : OpsFor(world, data_type())) {
       for (const size_t count : CountsFor(data_type())) {
         CheckReduce<T>(world, data_type(), op, count, root++ % world_size());
       }
@@ -192,13 +192,13 @@ TEST_P(ReductionConformance, ReduceScatterGivesEveryRankItsPart) {
   LocalWorld world({.backend = backend(), .world_size = world_size()});
   WithTypeOf(data_type(), [&](auto zero) {
     using T = decltype(zero);
-    for (const ReduceOp op : OpsFor(backend(), data_type())) {
+    for (const ReduceOp op : OpsFor(world, data_type())) {
       for (const size_t count : CountsFor(data_type())) {
         CheckReduceScatter<T>(world, data_type(), op,
                               std::vector<size_t>(world_size(), count));
       }
     }
-    if (!CanReduce(backend(), ReduceOp::kSum, data_type())) return;
+    if (!CanReduce(world, ReduceOp::kSum, data_type())) return;
     for (const size_t unit : {1, 3000}) {
       std::vector<size_t> uneven;
       uneven.reserve(world_size());

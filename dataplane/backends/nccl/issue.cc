@@ -92,6 +92,20 @@ RedOp OpOf(ReduceOp op, dataplane::DataType type) {
   return kSum;
 }
 
+// Of how many of `count` elements of `bytes` each the kernel for one rank
+// writes all (2.28 and before). It has a block for 16 KiB, 32 at most, of which
+// each does that part of the number, rounded down, then up to 16 bytes: of 8193
+// float16 nobody does the last.
+size_t WholeOf(size_t count, size_t bytes) {
+  constexpr size_t kBlock = 16 << 10;
+  constexpr size_t kBlocksMax = 32;
+  const size_t blocks =
+      std::min((count * bytes + kBlock - 1) / kBlock, kBlocksMax);
+  if (blocks <= 1 || count % blocks == 0) return count;
+  if (blocks < kBlocksMax) return (blocks - 1) * (kBlock / bytes);
+  return count - count % (kBlocksMax * 16 / bytes);
+}
+
 // Whether the tensors lie one after the other, all of one size.
 bool IsOne(const Collective::Tensors& tensors) {
   for (size_t i = 1; i < tensors.size(); ++i) {
@@ -112,11 +126,16 @@ bool AreEqual(const std::vector<int64_t>& splits) {
 }
 
 // Whether they are reduced: c10d's words are in front.
-absl::Status CheckFloat8(const Platform& platform, dataplane::DataType type,
-                         int device) {
+absl::Status CheckFloat8(const Platform& platform, const Collective& collective,
+                         int device, int world_size) {
+  const dataplane::DataType type = collective.data_type();
   const std::string head = absl::StrCat(
       "Unsupported Float8 type for NCCL reduction: ", DataTypeName(type),
       " needs ");
+  if (collective.reduce_op == ReduceOp::kPremulSum && world_size == 1) {
+    return absl::UnimplementedError(absl::StrCat(
+        head, "a second rank for PREMUL_SUM: one alone does not multiply it"));
+  }
   if (platform.nccl_version < kFloat8Version) {
     return absl::UnimplementedError(
         absl::StrCat(head, "NCCL ", VersionText(kFloat8Version), ", this is ",
@@ -141,7 +160,11 @@ class Issuer {
       : collective_(collective),
         target_(target),
         unit_(UnitOf(collective.data_type(), IsReduction(collective.kind))),
-        op_(OpOf(collective.reduce_op, collective.data_type())) {}
+        op_(OpOf(collective.reduce_op, collective.data_type())) {
+    // The mean of one is what it is. NCCL would multiply it by 1, which a
+    // communicator of one rank cannot do with float8.
+    if (op_ == kAvg && target.size == 1) op_ = kSum;
+  }
 
   absl::Status Run() {
     MakeOp();
@@ -195,17 +218,46 @@ class Issuer {
          "ncclBroadcast");
   }
 
+  // Calls `reduce` of `count` units, or of one rank that multiplies them of
+  // what NCCL does as a whole, and of the rest.
+  void Reduce(const Tensor& from, const Tensor& to, size_t count,
+              const std::function<void(const void*, void*, size_t)>& reduce) {
+    const size_t unit = DataTypeBytes(from.data_type()) / unit_.count;
+    const size_t whole =
+        made_op_ && target_.size == 1 ? WholeOf(count, unit) : count;
+    if (whole == count) return reduce(from.data(), to.data(), count);
+    Group([&] {
+      reduce(from.data(), to.data(), whole);
+      reduce(static_cast<const char*>(from.data()) + whole * unit,
+             static_cast<char*>(to.data()) + whole * unit, count - whole);
+    });
+  }
+
+  void AllReduce(const Tensor& tensor) {
+    Reduce(tensor, tensor, CountOf(tensor),
+           [&](const void* from, void* to, size_t count) {
+             Note(target_.nccl.AllReduce(from, to, count, unit_.type, op_,
+                                         target_.comm, target_.stream),
+                  "ncclAllReduce");
+           });
+  }
+
   void Reduce(const Tensor& from, const Tensor& to, int root) {
-    Note(target_.nccl.Reduce(from.data(), to.data(), CountOf(from), unit_.type,
-                             op_, root, target_.comm, target_.stream),
-         "ncclReduce");
+    Reduce(from, to, CountOf(from),
+           [&](const void* from, void* to, size_t count) {
+             Note(target_.nccl.Reduce(from, to, count, unit_.type, op_, root,
+                                      target_.comm, target_.stream),
+                  "ncclReduce");
+           });
   }
 
   void ReduceScatter(const Tensor& from, const Tensor& to) {
-    Note(target_.nccl.ReduceScatter(from.data(), to.data(), CountOf(to),
-                                    unit_.type, op_, target_.comm,
-                                    target_.stream),
-         "ncclReduceScatter");
+    Reduce(from, to, CountOf(to),
+           [&](const void* from, void* to, size_t count) {
+             Note(target_.nccl.ReduceScatter(from, to, count, unit_.type, op_,
+                                             target_.comm, target_.stream),
+                  "ncclReduceScatter");
+           });
   }
 
   void AllGather(const Tensor& from, const Tensor& to) {
@@ -314,11 +366,7 @@ class Issuer {
     const Collective& c = collective_;
     switch (c.kind) {
       case CollectiveKind::kAllReduce:
-        return Note(
-            target_.nccl.AllReduce(c.tensors[0].data(), c.tensors[0].data(),
-                                   CountOf(c.tensors[0]), unit_.type, op_,
-                                   target_.comm, target_.stream),
-            "ncclAllReduce");
+        return AllReduce(c.tensors[0]);
       case CollectiveKind::kBroadcast:
         return Broadcast(c.tensors[0], c.tensors[0], c.root);
       case CollectiveKind::kBarrier:
@@ -393,7 +441,8 @@ absl::Status ToStatus(const Api& api, Result result, absl::string_view what,
 }
 
 absl::Status CheckSupported(const Platform& platform,
-                            const Collective& collective, int device) {
+                            const Collective& collective, int device,
+                            int world_size) {
   for (const auto* list :
        {&collective.tensors, &collective.inputs, &collective.outputs}) {
     for (const Tensor& tensor : *list) {
@@ -424,7 +473,7 @@ absl::Status CheckSupported(const Platform& platform,
         "NCCL does not reduce int16: Input tensor data type is not supported");
   }
   if (IsFloat8(type)) {
-    absl::Status status = CheckFloat8(platform, type, device);
+    absl::Status status = CheckFloat8(platform, collective, device, world_size);
     if (!status.ok()) return status;
   }
   const ReduceOp op = collective.reduce_op;

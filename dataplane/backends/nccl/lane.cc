@@ -21,6 +21,8 @@ namespace muster::dataplane::nccl {
 // the first ones connect ranks, which takes longer.
 constexpr std::chrono::microseconds kSpin(100);
 constexpr int kSpinLooksMin = 8;
+// How many that are complete wait for somebody to free them.
+constexpr size_t kSpentMax = 1024;
 
 absl::Status LaneSupply::TakeEvent(cuda::Event& event) {
   if (!events_.empty()) {
@@ -36,6 +38,22 @@ absl::Status LaneSupply::TakeEvent(cuda::Event& event) {
 
 void LaneSupply::GiveBack(cuda::Event event) {
   if (event != nullptr) events_.push_back(event);
+}
+
+void LaneSupply::GiveBack(Ended ended) {
+  GiveBack(std::exchange(ended.ready, nullptr));
+  GiveBack(std::exchange(ended.end, nullptr));
+  if (spent_.size() < kSpentMax) spent_.push_back(std::move(ended));
+}
+
+LaneSupply::Spent LaneSupply::TakeSpent() {
+  Spent taken;
+  for (Ended& each : taken) {
+    if (spent_.empty()) break;
+    each = std::move(spent_.back());
+    spent_.pop_back();
+  }
+  return taken;
 }
 
 absl::Status LaneSupply::MakeScratch() {
@@ -75,24 +93,36 @@ absl::Status Lane::Open() {
   return supply_.MakeScratch();
 }
 
-absl::Status Lane::Add(const Collective& collective,
-                       std::shared_ptr<cuda::DeviceWork> work, bool open) {
+bool Lane::CanRunInCallersStream(const Collective& collective) const {
+  return collective.in_current_stream && !options_.is_high_priority &&
+         !options_.is_pair && comm_ != nullptr && !in_progress_ &&
+         waiting_.empty();
+}
+
+absl::Status Lane::Add(std::shared_ptr<cuda::DeviceWork> work, bool open) {
+  const Collective& collective = work->collective();
   if (waiting_.empty() || !waiting_.back().open) {
     Batch batch;
     batch.open = open;
-    MUSTER_RETURN_IF_ERROR(supply_.TakeEvent(batch.ready));
+    batch.stream = stream_;
+    if (!open && CanRunInCallersStream(collective)) {
+      batch.stream = cuda::CurrentStream(options_.device);
+    } else {
+      MUSTER_RETURN_IF_ERROR(supply_.TakeEvent(batch.ready));
+    }
     MUSTER_RETURN_IF_ERROR(supply_.TakeEvent(batch.end));
     waiting_.push_back(std::move(batch));
   }
   ++added_;
   const uint64_t number = IsPointToPoint(collective.kind) ? 0 : ++numbered_;
-  waiting_.back().entries.push_back({.collective = collective,
-                                     .work = std::move(work),
-                                     .number = number,
-                                     .since = Clock::now()});
-  return Cuda(platform_.cuda.EventRecord(waiting_.back().ready,
-                                         cuda::CurrentStream(options_.device)),
-              "cudaEventRecord");
+  first_deadline_ = std::min(first_deadline_, collective.deadline);
+  waiting_.back().entries.push_back(
+      {.work = std::move(work), .number = number, .since = Clock::now()});
+  const cuda::Event ready = waiting_.back().ready;
+  if (ready == nullptr) return absl::OkStatus();
+  return Cuda(
+      platform_.cuda.EventRecord(ready, cuda::CurrentStream(options_.device)),
+      "cudaEventRecord");
 }
 
 void Lane::Close() {
@@ -134,15 +164,14 @@ absl::Status Lane::GiveWaiting() {
   return absl::OkStatus();
 }
 
-absl::Status Lane::IssueAll(const std::vector<Entry>& entries,
-                            const Target& target) {
+absl::Status Lane::IssueAll(const Entries& entries, const Target& target) {
   const bool several = entries.size() > 1;
   absl::Status status;
   if (several) {
     status = ToStatus(target.nccl, target.nccl.GroupStart(), "ncclGroupStart");
   }
   for (const Entry& entry : entries) {
-    status.Update(Issue(entry.collective, target));
+    status.Update(Issue(entry.collective(), target));
   }
   // Also after an error, so that the thread is in no group.
   if (several) {
@@ -152,13 +181,13 @@ absl::Status Lane::IssueAll(const std::vector<Entry>& entries,
   return status;
 }
 
-Target Lane::TargetOn(const Platform& platform) const {
+Target Lane::TargetOn(const Platform& platform, cuda::Stream stream) const {
   return {.cuda = platform.cuda,
           .nccl = platform.nccl,
           .comm = comm_,
           .rank = options_.rank,
           .size = options_.size,
-          .stream = stream_,
+          .stream = stream,
           .scratch = supply_.scratch(),
           .is_pair = options_.is_pair,
           .wants_copy_engines = options_.wants_copy_engines};
@@ -172,9 +201,20 @@ absl::Status Lane::Give() {
     // It waits for the other ranks.
     return LookAfter();
   }
-  MUSTER_RETURN_IF_ERROR(
-      Cuda(platform_.cuda.StreamWaitEvent(stream_, batch.ready, 0),
-           "cudaStreamWaitEvent"));
+  if (batch.ready != nullptr) {
+    MUSTER_RETURN_IF_ERROR(
+        Cuda(platform_.cuda.StreamWaitEvent(batch.stream, batch.ready, 0),
+             "cudaStreamWaitEvent"));
+  }
+  // NCCL's kernels of one communicator must not run at once.
+  if (running_.size() > 1) {
+    const Batch& before = running_[running_.size() - 2];
+    if (before.stream != batch.stream) {
+      MUSTER_RETURN_IF_ERROR(
+          Cuda(platform_.cuda.StreamWaitEvent(batch.stream, before.end, 0),
+               "cudaStreamWaitEvent"));
+    }
+  }
   MUSTER_RETURN_IF_ERROR(CallEntries(batch));
   return AwaitGiven();
 }
@@ -188,12 +228,13 @@ absl::Status Lane::CallErrand(const Batch& batch) {
 }
 
 absl::Status Lane::CallEntries(const Batch& batch) {
-  if (caller_ == nullptr) return IssueAll(batch.entries, TargetOn(platform_));
+  if (caller_ == nullptr)
+    return IssueAll(batch.entries, TargetOn(platform_, batch.stream));
   const auto platform = std::make_shared<const Platform>(platform_);
-  caller_->Begin(
-      [platform, entries = batch.entries, target = TargetOn(*platform)] {
-        return IssueAll(entries, target);
-      });
+  caller_->Begin([platform, entries = batch.entries,
+                  target = TargetOn(*platform, batch.stream)] {
+    return IssueAll(entries, target);
+  });
   return absl::OkStatus();
 }
 
@@ -226,9 +267,11 @@ absl::Status Lane::LookAfter() {
     running_.pop_back();
     return absl::OkStatus();
   }
-  MUSTER_RETURN_IF_ERROR(
-      Cuda(platform_.cuda.EventRecord(batch.end, stream_), "cudaEventRecord"));
-  for (const Entry& entry : batch.entries) entry.work->Given(batch.end);
+  MUSTER_RETURN_IF_ERROR(Cuda(
+      platform_.cuda.EventRecord(batch.end, batch.stream), "cudaEventRecord"));
+  for (const Entry& entry : batch.entries) {
+    entry.work->GivenTo(batch.stream, batch.end);
+  }
   return absl::OkStatus();
 }
 
@@ -253,23 +296,33 @@ absl::Status Lane::Look(bool asks) {
   return GiveWaiting();
 }
 
-const Lane::Entry* Lane::Oldest() const {
-  for (const auto* batches : {&running_, &waiting_}) {
-    for (const Batch& batch : *batches) {
-      if (!batch.entries.empty()) return &batch.entries.front();
-    }
+const Entry* Lane::Oldest() const {
+  for (const Batch& batch : running_) {
+    if (!batch.entries.empty()) return &batch.entries.front();
+  }
+  for (const Batch& batch : waiting_) {
+    if (!batch.entries.empty()) return &batch.entries.front();
   }
   return nullptr;
 }
 
-const Lane::Entry* Lane::Overdue(Instant now) const {
-  for (const auto* batches : {&running_, &waiting_}) {
-    for (const Batch& batch : *batches) {
+const Entry* Lane::Overdue(Instant now) {
+  if (now < first_deadline_) return nullptr;
+  Instant first = Instant::max();
+  const auto find = [&](const auto& batches) -> const Entry* {
+    for (const Batch& batch : batches) {
       for (const Entry& entry : batch.entries) {
-        if (now >= entry.collective.deadline) return &entry;
+        const Instant deadline = entry.collective().deadline;
+        if (now >= deadline) return &entry;
+        first = std::min(first, deadline);
       }
     }
-  }
+    return nullptr;
+  };
+  const Entry* overdue = find(running_);
+  if (overdue == nullptr) overdue = find(waiting_);
+  if (overdue != nullptr) return overdue;
+  first_deadline_ = first;
   return nullptr;
 }
 
@@ -289,39 +342,66 @@ std::map<std::string, std::string> Lane::Texts() const {
           {"endedCollectives", absl::StrCat(ended_)}};
 }
 
-// The first of `batches` has ended.
-void Lane::Take(std::deque<Batch>& batches, const absl::Status& why,
-                Ended& ended) {
-  Batch& batch = batches.front();
-  if (batch.errand != nullptr) batch.errand->End(why);
-  for (Entry& entry : batch.entries) {
-    if (entry.collective.kind == CollectiveKind::kRecv) {
-      entry.work->SetSourceRank(entry.collective.peer);
+void Ended::Complete() {
+  for (Entry& entry : entries) {
+    const Collective& collective = entry.collective();
+    if (collective.kind == CollectiveKind::kRecv) {
+      entry.work->SetSourceRank(collective.peer);
     }
     entry.work->Over();
-    if (why.ok()) ++ended_;
-    ended.emplace_back(std::move(entry.work), why);
+    entry.work->Complete(status);
   }
-  supply_.GiveBack(batch.ready);
-  supply_.GiveBack(batch.end);
-  batches.pop_front();
 }
 
-void Lane::TakeEnded(End end, absl::Status& why, Ended& ended) {
-  while (!running_.empty()) {
-    const bool given = running_.front().errand == nullptr &&
-                       (!in_progress_ || running_.size() > 1);
+// The stream ends them in their order.
+size_t Lane::CountEnded() const {
+  if (running_.empty() || running_.front().errand != nullptr) return 0;
+  size_t ended = 0;
+  size_t others = running_.size() - (in_progress_ ? 1 : 0);
+  while (ended < others) {
+    const size_t middle = (ended + others) / 2;
+    if (cuda::Query(platform_.cuda, running_[middle].end) == cuda::kSuccess) {
+      ended = middle + 1;
+    } else {
+      others = middle;
+    }
+  }
+  return ended;
+}
+
+void Lane::Take(Batch& batch, const absl::Status& why,
+                std::vector<Ended>& ended) {
+  if (batch.errand != nullptr) batch.errand->End(why);
+  if (why.ok()) ended_ += batch.entries.size();
+  ended.push_back({.entries = std::move(batch.entries),
+                   .status = why,
+                   .ready = batch.ready,
+                   .end = batch.end});
+}
+
+void Lane::TakeEnded(End end, absl::Status& why, std::vector<Ended>& ended) {
+  // Of a group that has failed, the last may not be in the stream.
+  size_t count = end == End::kNo ? CountEnded() : 0;
+  for (size_t i = 0; i < count; ++i) Take(running_[i], why, ended);
+  for (; count < running_.size(); ++count) {
+    Batch& batch = running_[count];
+    const bool given = batch.errand == nullptr &&
+                       (!in_progress_ || count + 1 < running_.size());
     if (!given && end != End::kAborted && end != End::kGivesUp) break;
     const cuda::Error error =
-        given ? cuda::Query(platform_.cuda, running_.front().end)
-              : cuda::kSuccess;
+        given ? cuda::Query(platform_.cuda, batch.end) : cuda::kSuccess;
     if (error == cuda::kNotReady && end != End::kGivesUp) break;
     if (error != cuda::kSuccess && why.ok()) {
       why = Cuda(error, "cudaEventQuery");
     }
-    Take(running_, why, ended);
+    Take(batch, why, ended);
   }
-  while (end != End::kNo && !waiting_.empty()) Take(waiting_, why, ended);
+  running_.erase(running_.begin(),
+                 running_.begin() + static_cast<ptrdiff_t>(count));
+  while (end != End::kNo && !waiting_.empty()) {
+    Take(waiting_.front(), why, ended);
+    waiting_.pop_front();
+  }
 }
 
 bool Lane::BeginToPart() {
@@ -364,6 +444,18 @@ void Lane::Free() {
     platform_.cuda.StreamDestroy(stream_);
   }
   stream_ = nullptr;
+}
+
+bool AreIdle(const Lanes& lanes) {
+  return std::all_of(lanes.begin(), lanes.end(),
+                     [](const auto& entry) { return entry.second->IsIdle(); });
+}
+
+bool AreOnErrands(const Lanes& lanes) {
+  return !AreIdle(lanes) &&
+         std::all_of(lanes.begin(), lanes.end(), [](const auto& entry) {
+           return entry.second->OnlyErrands();
+         });
 }
 
 }  // namespace muster::dataplane::nccl

@@ -3,6 +3,7 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_NCCL_LANE_H_
 #define MUSTER_DATAPLANE_BACKENDS_NCCL_LANE_H_
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "dataplane/backends/nccl/aborter.h"
 #include "dataplane/backends/nccl/api.h"
@@ -25,6 +27,31 @@
 
 namespace muster::dataplane::nccl {
 
+// A collective, a send or a receive on its way.
+struct Entry {
+  std::shared_ptr<cuda::DeviceWork> work;
+  const Collective& collective() const { return work->collective(); }
+  // It is the lane's first collective, second, ...: the same on all ranks. 0 of
+  // a send or a receive.
+  uint64_t number = 0;
+  // When it was added.
+  Instant since;
+};
+
+// What begins together, and ends so.
+using Entries = absl::InlinedVector<Entry, 1>;
+
+// What has ended together, and as what it is to be completed.
+struct Ended {
+  Entries entries;
+  absl::Status status;
+  // The supply's again, when nobody looks at them any more: after Complete.
+  cuda::Event ready = nullptr;
+  cuda::Event end = nullptr;
+
+  void Complete();
+};
+
 // What the lanes of a group share, on its device. Not thread-safe.
 class LaneSupply {
  public:
@@ -33,6 +60,14 @@ class LaneSupply {
   // `event` is the caller's until it is given back.
   absl::Status TakeEvent(cuda::Event& event);
   void GiveBack(cuda::Event event);
+  // Its events, when it is complete.
+  void GiveBack(Ended ended);
+
+  // Of those that were complete, to free their memory: who starts more is to do
+  // that, as he has allocated it. What another thread frees meanwhile takes
+  // more than half of the time that a start takes.
+  using Spent = std::array<Ended, 2>;
+  Spent TakeSpent();
 
   // 4 bytes on the device, of nobody's: what a barrier reduces. Made by
   // MakeScratch.
@@ -46,17 +81,17 @@ class LaneSupply {
  private:
   const Platform& platform_;
   std::vector<cuda::Event> events_;
+  std::vector<Ended> spent_;
   void* scratch_ = nullptr;
 };
 
-// Collectives that are over, and as what they are to be completed.
-using Ended =
-    std::vector<std::pair<std::shared_ptr<cuda::DeviceWork>, absl::Status>>;
-
 // Lane is a communicator with its stream, in which things happen in the order
 // in which they were added. What is added before there is a communicator, or
-// while NCCL has yet to take what came before, waits. Not thread-safe. Calls
-// that return a status are followed by GiveUp if it is an error.
+// while NCCL has yet to take what came before, waits. A collective that may run
+// in its caller's stream does, if it need not wait so: two streams that wait
+// for each other are four calls of CUDA, which take longer than all the rest.
+// Not thread-safe. Calls that return a status are followed by GiveUp if it is
+// an error.
 class Lane {
  public:
   struct Options {
@@ -88,10 +123,10 @@ class Lane {
 
   void SetComm(Comm comm) { comm_ = comm; }
 
-  // `collective` is to begin after what is on the current stream, and with
-  // what was added before if that is `open`, as this one is for those to come.
-  absl::Status Add(const Collective& collective,
-                   std::shared_ptr<cuda::DeviceWork> work, bool open);
+  // The collective of `work` is to begin after what is on the current stream,
+  // and with what was added before if that is `open`, as this one is for those
+  // to come.
+  absl::Status Add(std::shared_ptr<cuda::DeviceWork> work, bool open);
   // What was added last is open no more.
   void Close();
   // The communicator, if there is one and nothing is on its way there: it is
@@ -108,21 +143,11 @@ class Lane {
   // error. Does nothing while there is no communicator.
   absl::Status Look(bool asks);
 
-  // A collective on its way.
-  struct Entry {
-    Collective collective;
-    std::shared_ptr<cuda::DeviceWork> work;
-    // It is the lane's first collective, second, ...: the same on all ranks. 0
-    // of a send or a receive.
-    uint64_t number = 0;
-    // When it was added.
-    Instant since;
-  };
-  // The oldest of them; null: there is none. Good until something is done with
+  // The oldest entry; null: there is none. Good until something is done with
   // the lane.
   const Entry* Oldest() const;
-  // One whose deadline has passed.
-  const Entry* Overdue(Instant now) const;
+  // One whose deadline has passed. Takes no time while there is none.
+  const Entry* Overdue(Instant now);
 
   // For people.
   std::map<std::string, std::string> Texts() const;
@@ -141,7 +166,7 @@ class Lane {
   // Takes what has ended. After the end of the group that is also what has not
   // begun, and then what NCCL was in progress with, and what is stuck. `why` is
   // the group's error; it is set if CUDA has one.
-  void TakeEnded(End end, absl::Status& why, Ended& ended);
+  void TakeEnded(End end, absl::Status& why, std::vector<Ended>& ended);
 
   bool IsIdle() const { return running_.empty() && waiting_.empty(); }
   // Whether nothing but errands is on its way.
@@ -166,9 +191,11 @@ class Lane {
   // What begins together: one collective, several as one group of NCCL, or an
   // errand.
   struct Batch {
-    std::vector<Entry> entries;
+    Entries entries;
     std::shared_ptr<Errand> errand;
-    // What it is to begin after, and its end; of collectives.
+    // Of collectives: where they go, what they are to begin after (null: what
+    // is there), and their end.
+    cuda::Stream stream = nullptr;
     cuda::Event ready = nullptr;
     cuda::Event end = nullptr;
     // More comes to it.
@@ -177,21 +204,25 @@ class Lane {
 
   absl::Status Cuda(cuda::Error error, absl::string_view what) const;
   absl::Status Nccl(Result result, absl::string_view what) const;
-  static absl::Status IssueAll(const std::vector<Entry>& entries,
-                               const Target& target);
-  Target TargetOn(const Platform& platform) const;
+  static absl::Status IssueAll(const Entries& entries, const Target& target);
+  Target TargetOn(const Platform& platform, cuda::Stream stream) const;
   // Whether the caller is in a call: nobody else uses the communicator then.
   bool IsCalling() const {
     return caller_ != nullptr && !caller_->End().has_value();
   }
   bool CanGive() const;
+  // Whether the collective that is added next is in a stream when the caller
+  // goes on, and may be in his.
+  bool CanRunInCallersStream(const Collective& collective) const;
   absl::Status Give();
   absl::Status CallErrand(const Batch& batch);
   absl::Status CallEntries(const Batch& batch);
   absl::Status AwaitGiven();
   absl::Status LookAfter();
   absl::Status StateOf(Result& state);
-  void Take(std::deque<Batch>& batches, const absl::Status& why, Ended& ended);
+  // How many of the first that run have ended.
+  size_t CountEnded() const;
+  void Take(Batch& batch, const absl::Status& why, std::vector<Ended>& ended);
 
   const Platform& platform_;
   LaneSupply& supply_;
@@ -202,7 +233,9 @@ class Lane {
   bool stream_is_left_ = false;
   Comm comm_ = nullptr;  // null until it is made
   std::deque<Batch> waiting_;
-  std::deque<Batch> running_;
+  // A vector, which keeps its memory: what one thread frees of what another one
+  // has allocated costs both of them more than to move what is left.
+  std::vector<Batch> running_;
   // NCCL, or the caller, has yet to put the last one of `running_` into the
   // stream: nothing else may be done with the communicator until it has.
   bool in_progress_ = false;
@@ -210,12 +243,21 @@ class Lane {
   uint64_t ended_ = 0;
   // Of those added, collectives.
   uint64_t numbered_ = 0;
+  // Nothing on its way has an earlier one.
+  Instant first_deadline_ = Instant::max();
   // What NCCL has said of the communicator.
   Result last_state_ = kSuccess;
   bool was_ended_ = false;
   // What NCCL has said of parting.
   Result parting_ = kInProgress;
 };
+
+// Those of a group, by their keys.
+using Lanes = std::map<std::string, std::unique_ptr<Lane>>;
+
+bool AreIdle(const Lanes& lanes);
+// Whether something is on its way, and nothing but errands.
+bool AreOnErrands(const Lanes& lanes);
 
 }  // namespace muster::dataplane::nccl
 

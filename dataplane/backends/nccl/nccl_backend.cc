@@ -38,9 +38,13 @@ constexpr microseconds kLook(50);
 constexpr milliseconds kLazyLook(1);
 // The same of NCCL's errors.
 constexpr milliseconds kErrorLook(100);
-// How long an aborted communicator may take to leave the tensors alone, and
-// one that is destroyed in peace to part from its peers.
-constexpr milliseconds kDrain(1000);
+// How long a communicator that is destroyed in peace may take to part from its
+// peers, and how long it, or one that is aborted, may take to be no more: alone
+// on a device that is half a second, and a second, as threads of NCCL's look
+// twice a second whether they are to end. What takes longer is left alone, and
+// may be in the way of the process's end.
+constexpr milliseconds kPart(1000);
+constexpr milliseconds kDrain(3000);
 
 // The key of the communicator of all ranks.
 constexpr char kGroupLane[] = "nccl";
@@ -78,9 +82,7 @@ class NcclBackend : public Backend {
     MutexLock lock(mutex_);
     device_ = device;
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    return LaneOf(kGroupLane, options_.rank, options_.world_size,
-                  options_.deadline)
-        .status();
+    return GroupLane(options_.deadline).status();
   }
 
   absl::string_view name() const override { return "nccl"; }
@@ -96,22 +98,24 @@ class NcclBackend : public Backend {
       MutexLock lock(mutex_);
       device = device_;
     }
-    return CheckSupported(platform_, collective, device);
+    return CheckSupported(platform_, collective, device, options_.world_size);
   }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {
     std::shared_ptr<cuda::DeviceWork> work;
     absl::Status status;
+    LaneSupply::Spent spent;
     {
       MutexLock lock(mutex_);
+      spent = supply_.TakeSpent();
       status = status_;
       if (status.ok()) status = ChooseDevice(collective.cuda_device());
       work = std::make_shared<cuda::DeviceWork>(
-          collective.Describe(), platform_.cuda, device_,
+          collective, platform_.cuda, device_,
           options_.nccl.blocking_wait ||
               collective.kind == CollectiveKind::kBarrier,
           waiters_);
-      if (status.ok()) status = Labelled(collective, Add(collective, work));
+      if (status.ok()) status = Labelled(collective, Add(work));
       End(status);
     }
     if (!status.ok()) {
@@ -151,7 +155,7 @@ class NcclBackend : public Backend {
       return split;
     }
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    Lane& lane = *lanes_.at(kGroupLane);
+    Lane& lane = *group_lane_;
     lane.Add(split);
     End(GiveWaiting(lane));
     return split;
@@ -216,11 +220,10 @@ class NcclBackend : public Backend {
   std::shared_ptr<Descent> Shrink(const SplitOptions& options, bool blocks) {
     MutexLock lock(mutex_);
     Comm comm = nullptr;
-    const auto lane = lanes_.find(kGroupLane);
     if (platform_.nccl.CommShrink != nullptr && !blocks && status_.ok() &&
-        lane != lanes_.end()) {
+        group_lane_ != nullptr) {
       GiveBackAll();
-      comm = lane->second->TakeComm();
+      comm = group_lane_->TakeComm();
     }
     if (comm != nullptr) {
       End(absl::AbortedError(
@@ -247,8 +250,7 @@ class NcclBackend : public Backend {
     MutexLock lock(mutex_);
     if (!status_.ok()) return status_;
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    const auto lane =
-        LaneOf(kGroupLane, options_.rank, options_.world_size, deadline);
+    const auto lane = GroupLane(deadline);
     if (!lane.ok()) return lane.status();
     (*lane)->Add(piece);
     std::erase_if(pieces_, [](const auto& old) { return old.expired(); });
@@ -257,13 +259,12 @@ class NcclBackend : public Backend {
     return status_;
   }
 
-  absl::Status Add(const Collective& collective,
-                   const std::shared_ptr<cuda::DeviceWork>& work)
+  absl::Status Add(const std::shared_ptr<cuda::DeviceWork>& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    const absl::StatusOr<Lane*> lane = LaneOf(collective);
+    const absl::StatusOr<Lane*> lane = LaneOf(work->collective());
     if (!lane.ok()) return lane.status();
-    MUSTER_RETURN_IF_ERROR((*lane)->Add(collective, work, gathers_));
+    MUSTER_RETURN_IF_ERROR((*lane)->Add(work, gathers_));
     return gathers_ ? absl::OkStatus() : GiveWaiting(**lane);
   }
 
@@ -278,13 +279,18 @@ class NcclBackend : public Backend {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<Lane*> GroupLane(Instant deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (group_lane_ != nullptr) return group_lane_;
+    return LaneOf(kGroupLane, options_.rank, options_.world_size, deadline);
+  }
+
   absl::StatusOr<Lane*> LaneOf(const Collective& collective)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     // What sends and receives begin together goes through one communicator,
     // as one operation of NCCL.
     if (!IsPointToPoint(collective.kind) || gathers_) {
-      return LaneOf(kGroupLane, options_.rank, options_.world_size,
-                    collective.deadline);
+      return GroupLane(collective.deadline);
     }
     const bool sends = collective.kind == CollectiveKind::kSend;
     return LaneOf(absl::StrCat("nccl/", sends ? options_.rank : collective.peer,
@@ -309,6 +315,7 @@ class NcclBackend : public Backend {
                       .is_blocking = IsBlocking(options_.nccl)});
     MUSTER_RETURN_IF_ERROR(lane->Open());
     Lane* const made = lane.get();
+    if (key == kGroupLane) group_lane_ = made;
     makers_.emplace_back([this, made, deadline] { Make(*made, deadline); });
     return made;
   }
@@ -359,8 +366,8 @@ class NcclBackend : public Backend {
     return absl::OkStatus();
   }
 
-  Ended TakeEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Ended ended;
+  std::vector<Ended> TakeEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<Ended> ended;
     Lane::End end = Lane::End::kNo;
     if (!status_.ok()) {
       end = Clock::now() >= give_up_at_ ? Lane::End::kGivesUp
@@ -380,43 +387,44 @@ class NcclBackend : public Backend {
       LookAtTime(*lane, now);
       absl::Status status = lane->Look(asks);
       if (status.ok() || !status_.ok()) continue;
-      const Lane::Entry* const oldest = lane->Oldest();
+      const Entry* const oldest = lane->Oldest();
       End(oldest == nullptr ? std::move(status)
-                            : Labelled(oldest->collective, status));
+                            : Labelled(oldest->collective(), status));
     }
   }
 
-  void LookAtTime(const Lane& lane, Instant now)
+  void LookAtTime(Lane& lane, Instant now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const Lane::Entry* const overdue = lane.Overdue(now);
+    const Entry* const overdue = lane.Overdue(now);
     const bool has_peer =
-        overdue != nullptr && IsPointToPoint(overdue->collective.kind);
+        overdue != nullptr && IsPointToPoint(overdue->collective().kind);
     if (overdue != nullptr && (has_peer || options_.world_size == 1)) {
-      End(TimedOut(overdue->collective, options_.group_name,
-                   has_peer ? std::vector{overdue->collective.peer}
+      End(TimedOut(overdue->collective(), options_.group_name,
+                   has_peer ? std::vector{overdue->collective().peer}
                             : std::vector<int>()));
       return;
     }
-    const Lane::Entry* const oldest = lane.Oldest();
+    const Entry* const oldest = lane.Oldest();
     if (oldest == nullptr || oldest->number == 0 ||
-        oldest->collective.deadline == Instant::max()) {
+        oldest->collective().deadline == Instant::max()) {
       return;
     }
     if (overdue != nullptr) {
       if (asked_ == overdue->number) return;
       asked_ = overdue->number;
       roll_call_.FindMissing(
-          overdue->number, overdue->collective.timeout,
+          overdue->number, overdue->collective().timeout,
           [this, &lane, number = overdue->number,
-           collective = overdue->collective](const std::vector<int>& missing) {
+           collective =
+               overdue->collective()](const std::vector<int>& missing) {
             MutexLock lock(mutex_);
             // It may have ended after all.
-            const Lane::Entry* const still = lane.Overdue(Clock::now());
+            const Entry* const still = lane.Overdue(Clock::now());
             if (still == nullptr || still->number != number) return;
             End(TimedOut(collective, options_.group_name, missing));
           });
     } else if (now - oldest->since >=
-               RollCall::TellAfter(oldest->collective.timeout)) {
+               RollCall::TellAfter(oldest->collective().timeout)) {
       roll_call_.Tell(oldest->number);
     }
   }
@@ -442,35 +450,24 @@ class NcclBackend : public Backend {
                           std::move(keeps));
   }
 
-  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& entry) {
-      return entry.second->IsIdle();
-    });
-  }
-
-  bool IsOnErrands() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !IsIdle() &&
-           std::all_of(lanes_.begin(), lanes_.end(), [](const auto& entry) {
-             return entry.second->OnlyErrands();
-           });
-  }
-
   void Watch() {
     cuda::BeginOwnThread(platform_.cuda);
     MutexLock lock(mutex_);
     for (;;) {
       LookForErrors(Clock::now());
       if (!status_.ok()) AbortCommunicators();
-      Ended ended = TakeEnded();
+      std::vector<Ended> ended = TakeEnded();
       if (!ended.empty()) {
         mutex_.Unlock();
-        for (auto& [work, status] : ended) work->Complete(status);
-        ended.clear();
+        for (Ended& each : ended) each.Complete();
         mutex_.Lock();
-        continue;
+        for (Ended& each : ended) supply_.GiveBack(std::move(each));
+        // Who waits is in a hurry. Else those who start more are: to look
+        // without a pause would keep them from it.
+        if (waiters_->count > 0 || !status_.ok()) continue;
       }
-      if (stopping_ && IsIdle()) return;
-      if (IsIdle()) {
+      if (stopping_ && AreIdle(lanes_)) return;
+      if (AreIdle(lanes_)) {
         sleeps_ = true;
         waiters_->came.WaitUntil(mutex_, Clock::now() + kErrorLook);
         sleeps_ = false;
@@ -490,7 +487,7 @@ class NcclBackend : public Backend {
       return;
     }
     const cuda::DeviceGuard guard(platform_.cuda, device_);
-    Lane& lane = *lanes_.at(kGroupLane);
+    Lane& lane = *group_lane_;
     lane.Add(SymmetricPiece::GivingBack(std::move(piece), late_pieces_));
     End(GiveWaiting(lane));
   }
@@ -508,13 +505,13 @@ class NcclBackend : public Backend {
   // is aborted with the rest.
   void Part() {
     MutexLock lock(mutex_);
-    const Instant until = Clock::now() + kDrain;
+    const Instant until = Clock::now() + kPart;
     GiveBackAll();
     // Others may need this rank for a split that it is in no part of.
-    while (status_.ok() && IsOnErrands() && Clock::now() < until) {
+    while (status_.ok() && AreOnErrands(lanes_) && Clock::now() < until) {
       waiters_->came.WaitUntil(mutex_, Clock::now() + kLook);
     }
-    if (device_ < 0 || !status_.ok() || !IsIdle()) return;
+    if (device_ < 0 || !status_.ok() || !AreIdle(lanes_)) return;
     const cuda::DeviceGuard guard(platform_.cuda, device_);
     std::vector<Lane*> parting;
     for (auto& [key, lane] : lanes_) {
@@ -564,7 +561,9 @@ class NcclBackend : public Backend {
   uint64_t asked_ ABSL_GUARDED_BY(mutex_) = 0;
   Instant give_up_at_ ABSL_GUARDED_BY(mutex_) = Instant::max();
   Instant next_error_look_ ABSL_GUARDED_BY(mutex_) = Instant::min();
-  std::map<std::string, std::unique_ptr<Lane>> lanes_ ABSL_GUARDED_BY(mutex_);
+  Lanes lanes_ ABSL_GUARDED_BY(mutex_);
+  // Of the communicator of all ranks; null: nobody has asked for it.
+  Lane* group_lane_ ABSL_GUARDED_BY(mutex_) = nullptr;
   // Of symmetric memory: how often it was asked for, what is registered, and
   // what is to be freed when the communicators are no more.
   uint64_t allocations_ ABSL_GUARDED_BY(mutex_) = 0;
