@@ -15,7 +15,7 @@ data=/usr/share/datasets/fashion-mnist
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 bundle=$folder/muster-gpu
-mkdir -p "$bundle/lib" "$bundle/programs"
+mkdir -p "$bundle/lib/c" "$bundle/programs"
 for program in gpu_checks muster-run muster-bench train_fashion_mnist; do
   # It may have to travel through something that takes 64 MiB.
   strip -o "$bundle/programs/$program" "bin/$program"
@@ -26,18 +26,30 @@ for program in gpu_checks muster-run muster-bench train_fashion_mnist; do
 #!/usr/bin/env bash
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
-# The bundle's libraries, then the machine's for the driver, CUDA and NCCL.
+# Of the machine: the driver, CUDA and NCCL.
 machine=/usr/lib/x86_64-linux-gnu:/usr/lib64:/usr/local/nvidia/lib64
 machine=$machine:${CUDA_HOME:-/usr/local/cuda}/lib64:${LD_LIBRARY_PATH:-}
-exec "$here"/lib/ld-linux-*.so.* --library-path "$here/lib:$machine" \
-  "$here/programs/$(basename "$0")" "$@"
+loader=$(echo "$here"/lib/c/ld-linux-*.so.*)
+path=$here/lib/c:$here/lib:$machine
+# They may need a newer C library than the bundle's: the newer one serves both.
+own=$(<"$here/lib/c/version")
+its=$(getconf GNU_LIBC_VERSION 2>/dev/null || true)
+if [[ "$(printf '%s\n' "$own" "$its" | sort -V | tail -n 1)" == "$its" &&
+  -x /lib64/${loader##*/} ]]; then
+  loader=/lib64/${loader##*/}
+  path=$here/lib:$machine:$here/lib/c
+fi
+exec "$loader" --library-path "$path" "$here/programs/$(basename "$0")" "$@"
 PROGRAM
   chmod +x "$bundle/$program"
 done
-# What the driver, CUDA and NCCL load, of the same C library as the rest.
+# The C library, and what the driver, CUDA and NCCL load of it.
+mv "$bundle"/lib/{ld-linux-x86-64,libc,libm,libstdc++,libgcc_s}.so.* "$bundle/lib/c/"
 for library in dl.so.2 pthread.so.0 rt.so.1 util.so.1 resolv.so.2; do
-  cp -L "/lib/x86_64-linux-gnu/lib$library" "$bundle/lib/"
+  rm -f "$bundle/lib/lib$library"
+  cp -L "/lib/x86_64-linux-gnu/lib$library" "$bundle/lib/c/"
 done
+getconf GNU_LIBC_VERSION >"$bundle/lib/c/version"
 cp tests/gpu/run "$bundle/"
 if [[ -d "$data" ]]; then cp -r "$data" "$bundle/data"; fi
 tar -C "$folder" -czf "$out" muster-gpu

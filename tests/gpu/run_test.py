@@ -54,10 +54,12 @@ class RunTest(unittest.TestCase):
             "muster-bench --backend=gloo --device=cuda, 4 ranks",
             "train_fashion_mnist --device=cuda, gloo, 4 ranks",
             "muster-bench --backend=nccl, ranks: 1",
+            "muster-bench: host time of an all_reduce of 4 bytes, nccl",
             "train_fashion_mnist --device=cuda, nccl, ranks: 1"])
         for row in (rows[1], rows[3]):
             self.assertEqual(row[1], "passed: # all results are right")
-        for row in (rows[2], rows[4]):
+        self.assertRegex(rows[4][1], r"^\d+\.\d us$")
+        for row in (rows[2], rows[5]):
             self.assertRegex(row[1], "^passed: world sizes 1 and [14]: the "
                              "same loss curve over 200 steps; ")
         self.assertRegex(done.stdout, r"(?m)^\[0\]: # all_reduce, 4 ranks, "
