@@ -4,6 +4,8 @@
 #include "client/streams.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <future>
 #include <memory>
@@ -29,11 +31,22 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+// How often a stream was told to wait for another.
+std::atomic<int> g_waits{0};
+
 const dataplane::nccl::Platform& ThePlatform() {
-  static const auto* const platform = new dataplane::nccl::Platform{
-      .cuda = dataplane::cuda::testing::HostCudaApi(),
-      .nccl = dataplane::nccl::testing::HostNcclApi(),
-      .nccl_version = 22809};
+  static const auto* const platform = [] {
+    auto* const made = new dataplane::nccl::Platform{
+        .cuda = dataplane::cuda::testing::HostCudaApi(),
+        .nccl = dataplane::nccl::testing::HostNcclApi(),
+        .nccl_version = 22809};
+    static const auto wait = made->cuda.StreamWaitEvent;
+    made->cuda.StreamWaitEvent = [](auto stream, auto event, unsigned flags) {
+      ++g_waits;
+      return wait(stream, event, flags);
+    };
+    return made;
+  }();
   return *platform;
 }
 
@@ -93,6 +106,17 @@ class StreamsTest : public ::testing::Test {
   std::promise<void> go_;
   std::vector<float> seen_;
 };
+
+TEST_F(StreamsTest, WithoutAsyncOpItIsInTheCurrentStreamItself) {
+  // When the communicator is there.
+  ASSERT_TRUE(AllReduce(OnDevice(), {.async_op = true})
+                  .WaitFor(std::chrono::minutes(1)));
+  g_waits = 0;
+  AllReduce(OnDevice());
+  EXPECT_EQ(g_waits, 0);
+  AllReduce(OnDevice(), {.async_op = true}).Wait();
+  EXPECT_GE(g_waits, 1);
+}
 
 TEST_F(StreamsTest, AThreadHasACurrentStreamForEachDevice) {
   EXPECT_EQ(CurrentStream(0), nullptr);

@@ -97,11 +97,13 @@ void Communicator::Shutdown() {
 
 bool Communicator::EndIdle(const absl::Status& cause) {
   MutexLock lock(mutex_);
-  TakeEnded(/*all=*/true);
+  TakeEnded(/*all=*/false);
   const bool is_idle = first_running_ == nullptr && running_.empty() &&
                        point_to_point_.empty() && holders_ == 0;
   if (!is_idle || !poison_.ok()) return false;
   poison_ = cause;
+  // Nobody comes to the backend any more, as nobody would end him.
+  ends_ = true;
   return true;
 }
 
@@ -248,13 +250,13 @@ std::vector<std::shared_ptr<Work>> Communicator::StartTogether(
   Works ended;
   {
     MutexLock order(mutex_);
-    ended.swap(ended_);
     if (!ends_) backend_->BeginTogether();
     for (size_t i = 0; i < collectives.size(); ++i) {
       refusals[i] = Enter(collectives[i], /*waits=*/false);
       if (refusals[i].why.ok()) works[i] = StartEntered(collectives[i]);
     }
     if (!ends_) backend_->EndTogether();
+    ended.swap(ended_);
   }
   for (size_t i = 0; i < collectives.size(); ++i) {
     works[i] = HandleOf(collectives[i], refusals[i], std::move(works[i]));
@@ -269,9 +271,9 @@ std::shared_ptr<Descent> Communicator::Split(const SplitOptions& options) {
 
 absl::StatusOr<std::shared_ptr<SymmetricMemory>>
 Communicator::AllocateSymmetric(const SymmetricOptions& options) {
-  if (absl::Status poison = status(); !poison.ok()) return poison;
+  // First: one that is held is not destroyed without an abort.
   const Held backend(*this);
-  if (!backend) return status();
+  if (absl::Status poison = status(); !poison.ok()) return poison;
   auto memory = backend->AllocateSymmetric(options);
   if (!memory.ok() && !absl::IsUnimplemented(memory.status()) &&
       !absl::IsResourceExhausted(memory.status())) {
@@ -329,10 +331,15 @@ void Communicator::AddNotFirst(const Collective& collective, bool waits) {
 }
 
 std::shared_ptr<Work> Communicator::StartEntered(const Collective& collective) {
-  std::shared_ptr<Work> work = backend_->Start(collective);
+  if (IsPointToPoint(collective.kind)) return backend_->Start(collective);
   // Nobody is told of its end yet, so that it is the last one still.
-  if (!IsPointToPoint(collective.kind)) running_.back().work = work;
-  return work;
+  try {
+    running_.back().work = backend_->Start(collective);
+  } catch (...) {
+    running_.pop_back();
+    throw;
+  }
+  return running_.back().work;
 }
 
 void Communicator::RemoveNotFirst(uint64_t sequence, Instant at) {
@@ -415,14 +422,16 @@ void Communicator::TakeEnded(bool all) {
     return running.work != nullptr && running.work->IsCompleted() &&
            running.work->status().ok();
   };
-  const Instant at = ended_at_.load(std::memory_order_relaxed);
   for (auto running = running_.begin(); running != running_.end();) {
     if (!has_succeeded(*running)) {
       if (!all) return;
       ++running;
       continue;
     }
-    if (first_running_ == nullptr && running == running_.begin()) since_ = at;
+    // An earlier one's time, if its callback has yet to come.
+    if (first_running_ == nullptr && running == running_.begin()) {
+      since_ = std::max(since_, ended_at_.load(std::memory_order_relaxed));
+    }
     last_completed_ = std::max(last_completed_, running->sequence);
     ended_.push_back(std::move(running->work));
     running = running_.erase(running);
@@ -459,8 +468,10 @@ absl::Status Communicator::status() const {
 }
 
 Progress Communicator::progress() {
+  Works ended;
   MutexLock lock(mutex_);
   TakeEnded(/*all=*/true);
+  ended.swap(ended_);
   Progress progress = {.group_name = options_.group_name,
                        .last_enqueued = last_enqueued_,
                        .last_completed = last_completed_,
@@ -469,11 +480,9 @@ Progress Communicator::progress() {
     progress.current = first_running_->Describe();
   } else if (!running_.empty()) {
     const Running& oldest = running_.front();
-    if (oldest.collective != nullptr) {
-      progress.current = oldest.collective->Describe();
-    } else if (oldest.work != nullptr) {  // null if its Start has thrown
-      progress.current = oldest.work->description();
-    }
+    progress.current = oldest.collective != nullptr
+                           ? oldest.collective->Describe()
+                           : oldest.work->description();
   } else if (!point_to_point_.empty()) {
     const RunningPeerCall& oldest = point_to_point_.begin()->second;
     progress.current = oldest.description;

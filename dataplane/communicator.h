@@ -236,8 +236,8 @@ class Communicator {
   // small collective.
   const Collective* first_running_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::deque<Running> running_ ABSL_GUARDED_BY(mutex_);
-  // What was counted of them, for its memory to be given back without the lock;
-  // and when the last one of Start's ended.
+  // What was counted of them, for whoever comes next to give its memory back
+  // without the lock; and when the last one of Start's ended.
   Works ended_ ABSL_GUARDED_BY(mutex_);
   std::atomic<Instant> ended_at_{};
   Instant since_ ABSL_GUARDED_BY(mutex_);

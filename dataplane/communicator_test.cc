@@ -135,12 +135,38 @@ TEST_F(CommunicatorTest, ProgressTellsSinceWhenTheOldestIsTheOldest) {
   (void)StartAllReduce();
   backend_->works[1]->Complete(absl::OkStatus());
   EXPECT_EQ(communicator_.progress().since, began);
+  EXPECT_EQ(communicator_.progress().last_completed, 2u);
   for (const int oldest : {0, 2}) {
     const Instant completing = Clock::now();
     backend_->works[oldest]->Complete(absl::OkStatus());
     EXPECT_GE(communicator_.progress().since, completing);
   }
   EXPECT_EQ(communicator_.progress().current, "");
+}
+
+// It may be looked at between its end and the callback that says when that was.
+TEST_F(CommunicatorTest, WhatIsCompleteWhenItHasStartedSetsNoTimeBack) {
+  const Instant before = Clock::now() - kClocksDiffer;
+  Progress seen;
+  class Complete : public PromisedWork {
+   public:
+    explicit Complete(std::function<void()> look)
+        : PromisedWork(""), look_(std::move(look)) {}
+    void OnCompletion(Callback callback) override {
+      PromisedWork::Complete(absl::OkStatus());
+      look_();
+      PromisedWork::OnCompletion(std::move(callback));
+    }
+
+   private:
+    const std::function<void()> look_;
+  };
+  backend_->start = [&] {
+    return std::make_shared<Complete>([&] { seen = communicator_.progress(); });
+  };
+  (void)StartAllReduce();
+  EXPECT_EQ(seen.last_completed, 1u);
+  EXPECT_GE(seen.since, before);
 }
 
 TEST_F(CommunicatorTest, RunEndsWithTheCollectiveAndHoldsUpNobody) {

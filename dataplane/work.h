@@ -33,9 +33,9 @@ class [[nodiscard]] Work {
 
   // Orders what this thread does next with the tensors behind the collective.
   // On CPU tensors that is Wait(). On CUDA tensors it orders what the thread
-  // gives to its current stream (cuda/stream.h): that stream waits, and this
-  // call only until the collective itself has been given to a stream. It
-  // returns what has failed by then; status() says what fails later.
+  // gives to its current stream (cuda/stream.h): that stream waits, unless the
+  // collective is in it, and this call only until that has been given to a
+  // stream. It returns what has failed by then; status() says what fails later.
   [[nodiscard]] virtual absl::Status Synchronize() { return Wait(); }
 
   virtual bool IsCompleted() const = 0;

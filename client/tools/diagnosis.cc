@@ -19,12 +19,25 @@ using std::chrono::milliseconds;
 
 constexpr size_t kRanksShown = 16;
 
+// A rank's tensors are on a device of its own: " on cuda:1".
+std::string WithoutDevices(std::string text) {
+  const std::string device = " on cuda:";
+  for (size_t at = text.find(device); at != std::string::npos;
+       at = text.find(device, at)) {
+    const size_t number = at + device.size();
+    const size_t end = text.find_first_not_of("0123456789", number);
+    text.erase(at, (end == std::string::npos ? text.size() : end) - at);
+  }
+  return text;
+}
+
 // `"all_reduce #42 float32[4] sum" on rank 0, 1; "broadcast ..." on rank 2`,
 // when not all tell the same.
 std::string Disagreement(const std::vector<Place>& places) {
   std::map<std::string, std::vector<int>> ranks;
   for (const Place& place : places) {
-    if (place.in_collective()) ranks[place.call()].push_back(place.rank);
+    if (!place.in_collective()) continue;
+    ranks[WithoutDevices(place.call())].push_back(place.rank);
   }
   if (ranks.size() < 2) return "";
   std::vector<std::string> sides;

@@ -271,6 +271,14 @@ TEST_F(DiagnosisTest, RanksThatDoNotAgreeAreShown) {
             "1, 3; \"broadcast #42 float32[8] root 0\" on rank 2");
 }
 
+TEST_F(DiagnosisTest, RanksOnSeveralDevicesAgree) {
+  for (const int rank : {0, 1, 2, 3}) {
+    In(rank, "world", 42, 30);
+    GroupOf(rank, "world").set_current("sum on cuda:" + std::to_string(rank));
+  }
+  EXPECT_THAT(Look().note, HasSubstr("all ranks are in it"));
+}
+
 TEST_F(DiagnosisTest, ARankThatIsNotInTheGroupYetIsBehind) {
   for (const int rank : {0, 1, 2}) In(rank, "world", 1, 30);
   job_.mutable_progress(3)->clear_groups();

@@ -24,7 +24,10 @@ std::string NcclLine() {
   const auto library = dataplane::nccl::Load();
   if (!library.ok()) return std::string(library.status().message());
   return absl::StrCat("NCCL ", dataplane::nccl::VersionText(library->version),
-                      " (", library->path, ")");
+                      " (", library->path, ")",
+                      dataplane::cuda::TheRuntime().ok()
+                          ? ""
+                          : ", which cannot be used without CUDA");
 }
 
 }  // namespace

@@ -63,7 +63,8 @@ absl::StatusOr<Library> LoadLibrary() {
       {absl::StrCat(home == nullptr ? "/usr/local/cuda" : home, "/lib64")});
   if (library.ok()) return library;
   return absl::NotFoundError(
-      absl::StrCat("no CUDA runtime: ", library.status().message()));
+      absl::StrCat("no CUDA runtime: ", library.status().message(), " (",
+                   kVariable, " may name the file)"));
 }
 
 }  // namespace

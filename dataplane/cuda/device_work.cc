@@ -36,16 +36,15 @@ void DeviceWork::Given(Event end, int source_rank) {
     MutexLock lock(mutex_);
     end_ = end;
   }
-  Moved();
+  Placed();
 }
 
 void DeviceWork::GivenTo(Stream stream, Event end) {
   {
     MutexLock lock(mutex_);
     stream_ = stream;
-    end_ = end;
   }
-  Moved();
+  Given(end);
 }
 
 void DeviceWork::Over() {
@@ -54,13 +53,13 @@ void DeviceWork::Over() {
     end_ = nullptr;
     over_ = true;
   }
-  Moved();
+  Placed();
 }
 
-void DeviceWork::Moved() {
-  if (has_moved_.load(std::memory_order_relaxed)) return;
-  has_moved_.store(true, std::memory_order_release);
-  has_moved_.notify_all();
+void DeviceWork::Placed() {
+  if (is_placed_.load(std::memory_order_relaxed)) return;
+  is_placed_.store(true, std::memory_order_release);
+  is_placed_.notify_all();
 }
 
 int DeviceWork::source_rank() const {
@@ -75,9 +74,9 @@ absl::Status DeviceWork::Wait(Instant deadline) {
 
 absl::Status DeviceWork::Synchronize() {
   if (blocks_) return Wait(Instant::max());
-  if (!has_moved_.load(std::memory_order_acquire)) {
+  if (!is_placed_.load(std::memory_order_acquire)) {
     const Waiting waiting(waiters_);
-    has_moved_.wait(false, std::memory_order_acquire);
+    is_placed_.wait(false, std::memory_order_acquire);
   }
   {
     MutexLock lock(mutex_);

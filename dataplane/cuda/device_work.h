@@ -63,7 +63,8 @@ class DeviceWork : public PromisedWork {
   int source_rank() const override;
 
  private:
-  void Moved();
+  // It is in a stream, or over.
+  void Placed();
 
   Collective collective_;
   const Api& api_;
@@ -79,8 +80,7 @@ class DeviceWork : public PromisedWork {
   // wait for it.
   std::optional<Stream> stream_ ABSL_GUARDED_BY(mutex_);
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
-  // Given or Over was called.
-  std::atomic<bool> has_moved_{false};
+  std::atomic<bool> is_placed_{false};
   std::atomic<int> given_source_{-1};
 };
 

@@ -84,8 +84,8 @@ struct Streams {
 };
 
 struct Job {
-  Collective collective;
   std::shared_ptr<DeviceWork> work;
+  const Collective& collective() const { return work->collective(); }
   int device = -1;        // of a collective without tensors
   Event ready = nullptr;  // what it is to begin after
 };
@@ -157,12 +157,10 @@ class Staging : public Backend {
   }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {
-    Job job = {.collective = collective,
-               .work = nullptr,
-               .device = collective.cuda_device()};
-    job.work = std::make_shared<DeviceWork>(
-        collective, api_, job.device, /*blocks=*/job.device < 0,
-        /*waiters=*/nullptr);
+    Job job = {.work = nullptr, .device = collective.cuda_device()};
+    job.work = std::make_shared<DeviceWork>(collective, api_, job.device,
+                                            /*blocks=*/job.device < 0,
+                                            /*waiters=*/nullptr);
     absl::Status status = RecordReady(job);
     {
       MutexLock lock(mutex_);
@@ -241,7 +239,7 @@ class Staging : public Backend {
         status = status_;
       }
       if (status.ok() && job.device < 0) {
-        status = inner_->Start(job.collective)->Wait();
+        status = inner_->Start(job.collective())->Wait();
       } else if (status.ok()) {
         const DeviceGuard guard(api_, job.device);
         status = RunJob(job);
@@ -257,7 +255,7 @@ class Staging : public Backend {
   absl::Status RunJob(const Job& job) {
     absl::Status status = Prepare(job.device);
     if (!status.ok()) return status;
-    const Collective alike = CutAlike(job.collective, options_.world_size);
+    const Collective alike = CutAlike(job.collective(), options_.world_size);
     Cut cut = CutOf(alike, options_.world_size, options_.chunk_bytes);
     // Before anything is given to a stream: a failure has nothing to wait for.
     if (IsAllToAll(alike)) {
@@ -269,7 +267,7 @@ class Staging : public Backend {
     status = Check(api_.StreamWaitEvent(streams.in, job.ready, 0),
                    "cudaStreamWaitEvent");
     if (!status.ok()) return status;
-    const Collective& whole = cut.chunks == 1 ? job.collective : alike;
+    const Collective& whole = cut.chunks == 1 ? job.collective() : alike;
     const auto chunks = static_cast<size_t>(cut.chunks);
     const auto slot = [&](size_t chunk) -> Slot& {
       return *slots_[chunk % kSlots];
@@ -346,8 +344,7 @@ class Staging : public Backend {
                                                DataTypeBytes(type));
     const Tensor give(own.data(), type, {elements});
     const Tensor take(others.data(), type, {elements});
-    Collective asked = job.collective;
-    asked.plan = nullptr;
+    Collective asked = job.collective();
     asked.input_splits.clear();
     asked.output_splits.clear();
     const bool single = asked.kind == CollectiveKind::kAllToAllSingle;
@@ -360,9 +357,9 @@ class Staging : public Backend {
       const int64_t wanted = alike.outputs[i].element_count();
       if (others[i].count == wanted) continue;
       status = absl::InvalidArgumentError(absl::StrCat(
-          job.collective.Label(), " on group \"", options_.group_name,
+          job.collective().Label(), " on group \"", options_.group_name,
           "\": rank ", i, " gives rank ", options_.rank, " ", others[i].count,
-          " ", DataTypeName(type), " in ", job.collective.Label(), ", rank ",
+          " ", DataTypeName(type), " in ", job.collective().Label(), ", rank ",
           options_.rank, " takes ", wanted));
       SetCulpritRank(status, static_cast<int>(i));
       return status;
@@ -444,8 +441,8 @@ class Staging : public Backend {
       const Error error = Query(api_, event);
       if (error != kNotReady) return Check(error, "cudaEventQuery");
       const Instant now = Clock::now();
-      if (now >= job.collective.deadline) {
-        return StreamIsLate(job.collective);
+      if (now >= job.collective().deadline) {
+        return StreamIsLate(job.collective());
       }
       if (now - began < kSpin) continue;
       absl::Status over = aborted();

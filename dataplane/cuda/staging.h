@@ -23,11 +23,12 @@ struct StagingOptions {
 };
 
 // Collectives of tensors on any CUDA device, through pinned memory of the host
-// and `inner`, which belongs to this group alone: in chunks, of which one is
-// copied from the device, one is with `inner`, and one is copied back at the
-// same time. Before an all_to_all the ranks tell each other, by a small
-// all_to_all of `inner`, how much they give and how many chunks they need.
-// Sends and receives go as a whole, beside the collectives (staged_messages.h).
+// and `inner`, which belongs to this group alone: in chunks, of which at the
+// same time one is copied from the device, one is with `inner`, one is copied
+// back, and one has been. Before an all_to_all the ranks tell each other, by a
+// small all_to_all of `inner`, how much they give and how many chunks they
+// need. Sends and receives go as a whole, beside the collectives
+// (staged_messages.h).
 //
 // They begin after what the calling thread's current stream has been given, one
 // after the other, and are over when their results are on the device.

@@ -40,8 +40,11 @@ ConsistencyCheck::ConsistencyCheck(std::unique_ptr<Backend> inner,
       thread_([this] { Serve(); }) {}
 
 ConsistencyCheck::~ConsistencyCheck() {
-  Abort(absl::CancelledError(
-      absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
+  // The inner backend may part from its peers in peace, if it is not aborted.
+  if (!IsIdle()) {
+    Abort(absl::CancelledError(
+        absl::StrCat("group \"", options_.group_name, "\" was destroyed")));
+  }
   {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -142,6 +145,11 @@ ConsistencyCheck::AllocateSymmetric(const SymmetricOptions& options) {
     while (runs_ || !jobs_.empty()) changed_.Wait(mutex_);
   }
   return inner().AllocateSymmetric(options);
+}
+
+bool ConsistencyCheck::IsIdle() const {
+  MutexLock lock(mutex_);
+  return !runs_ && jobs_.empty() && gathered_.empty();
 }
 
 absl::Status ConsistencyCheck::aborted() const {

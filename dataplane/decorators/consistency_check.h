@@ -80,6 +80,8 @@ class ConsistencyCheck : public BackendDecorator {
   absl::Status Missing(const Collective& collective);
   std::string KeyOf(uint64_t sequence, int rank) const;
   absl::Status aborted() const;
+  // Whether nothing is on its way to the inner backend.
+  bool IsIdle() const;
 
   // Constant after construction.
   const ConsistencyCheckOptions options_;

@@ -26,7 +26,9 @@ class FakeBackend : public Backend {
   }
   std::shared_ptr<Work> Start(const Collective& collective) override {
     started.push_back(collective);
-    works.push_back(std::make_shared<PromisedWork>(collective.Describe()));
+    works.push_back(start != nullptr ? start()
+                                     : std::make_shared<PromisedWork>(
+                                           collective.Describe()));
     return works.back();
   }
   Ending Run(const Collective& collective, ReleasableLock& order) override {
@@ -45,6 +47,8 @@ class FakeBackend : public Backend {
 
   absl::Status supports;
   std::atomic<bool> looks{true};
+  // What is to be the handle of the next one.
+  std::function<std::shared_ptr<PromisedWork>()> start;
   // While a collective runs, and how it ends.
   std::function<absl::Status()> run;
   // Before it ends.

@@ -15,41 +15,26 @@ data=/usr/share/datasets/fashion-mnist
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 bundle=$folder/muster-gpu
-mkdir -p "$bundle/lib/c" "$bundle/programs"
+mkdir -p "$bundle/lib/c" "$bundle/lib/cxx" "$bundle/programs"
 for program in gpu_checks muster-run muster-bench train_fashion_mnist; do
   # It may have to travel through something that takes 64 MiB.
   strip -o "$bundle/programs/$program" "bin/$program"
   ldd "bin/$program" |
     sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p; s/^[[:space:]]*\(\/[^ ]*ld-linux[^ ]*\) .*/\1/p' |
     xargs -I{} cp -Lu {} "$bundle/lib/"
-  cat >"$bundle/$program" <<'PROGRAM'
-#!/usr/bin/env bash
-set -euo pipefail
-here=$(dirname "$(readlink -f "$0")")
-# Of the machine: the driver, CUDA and NCCL.
-machine=/usr/lib/x86_64-linux-gnu:/usr/lib64:/usr/local/nvidia/lib64
-machine=$machine:${CUDA_HOME:-/usr/local/cuda}/lib64:${LD_LIBRARY_PATH:-}
-loader=$(echo "$here"/lib/c/ld-linux-*.so.*)
-path=$here/lib/c:$here/lib:$machine
-# They may need a newer C library than the bundle's: the newer one serves both.
-own=$(<"$here/lib/c/version")
-its=$(getconf GNU_LIBC_VERSION 2>/dev/null || true)
-if [[ "$(printf '%s\n' "$own" "$its" | sort -V | tail -n 1)" == "$its" &&
-  -x /lib64/${loader##*/} ]]; then
-  loader=/lib64/${loader##*/}
-  path=$here/lib:$machine:$here/lib/c
-fi
-exec "$loader" --library-path "$path" "$here/programs/$(basename "$0")" "$@"
-PROGRAM
-  chmod +x "$bundle/$program"
+  cp tests/gpu/start "$bundle/$program"
 done
-# The C library, and what the driver, CUDA and NCCL load of it.
-mv "$bundle"/lib/{ld-linux-x86-64,libc,libm,libstdc++,libgcc_s}.so.* "$bundle/lib/c/"
+# The C library with what the driver, CUDA and NCCL load of it, and that of C++:
+# `start` says which is used.
+mv "$bundle"/lib/{ld-linux-x86-64,libc,libm}.so.* "$bundle/lib/c/"
+mv "$bundle"/lib/{libstdc++,libgcc_s}.so.* "$bundle/lib/cxx/"
 for library in dl.so.2 pthread.so.0 rt.so.1 util.so.1 resolv.so.2; do
   rm -f "$bundle/lib/lib$library"
   cp -L "/lib/x86_64-linux-gnu/lib$library" "$bundle/lib/c/"
 done
 getconf GNU_LIBC_VERSION >"$bundle/lib/c/version"
+basename "$(readlink -f /lib/x86_64-linux-gnu/libstdc++.so.6)" \
+  >"$bundle/lib/cxx/version"
 cp tests/gpu/run "$bundle/"
 if [[ -d "$data" ]]; then cp -r "$data" "$bundle/data"; fi
 tar -C "$folder" -czf "$out" muster-gpu

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The bundle's run, with devices of the host and without any.
 
-run_test.py RUN GPU_CHECKS MUSTER_RUN MUSTER_BENCH TRAIN_FASHION_MNIST
+run_test.py RUN START GPU_CHECKS MUSTER_RUN MUSTER_BENCH TRAIN_FASHION_MNIST
     HOST_DEVICES
 """
 
@@ -12,7 +12,8 @@ import sys
 import tempfile
 import unittest
 
-RUN, *PROGRAMS, HOST_DEVICES = (os.path.abspath(path) for path in sys.argv[1:])
+RUN, START, *PROGRAMS, HOST_DEVICES = (
+    os.path.abspath(path) for path in sys.argv[1:])
 ONE_CHECK = ("--gtest_filter="
              "GlooOnGpu/BackendConformance.BroadcastCopiesEveryRoot*")
 LIMIT_S = 240
@@ -134,6 +135,51 @@ echo '[0]: # all results are right'
         self.assertEqual(check, "everything")
         self.assertRegex(result, "^not run: no CUDA device here: "
                          "no CUDA runtime: ")
+
+
+class StartTest(unittest.TestCase):
+    """Which libraries a program of the bundle gets, by a loader that says so."""
+
+    def path_with(self, c, cxx):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, version in (("c", c), ("cxx", cxx)):
+                os.makedirs(os.path.join(folder, "lib", name))
+                with open(os.path.join(folder, "lib", name, "version"), "w",
+                          encoding="utf-8") as file:
+                    file.write(version + "\n")
+            loader = os.path.join(folder, "lib/c/ld-linux-x86-64.so.2")
+            with open(loader, "w", encoding="utf-8") as file:
+                file.write("#!/bin/sh\necho own loader: $2\n")
+            os.chmod(loader, 0o755)
+            os.makedirs(os.path.join(folder, "programs"))
+            program = os.path.join(folder, "programs/program")
+            # The system's loader runs programs alone: this one says its path.
+            shutil.copy("/usr/bin/env", program)
+            start = os.path.join(folder, "program")
+            shutil.copy(START, start)
+            done = subprocess.run(
+                ["bash", "-x", start], stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S,
+                check=True)
+            last = [line for line in done.stdout.splitlines()
+                    if line.startswith("+ exec ")][-1]
+            return last.replace(os.path.realpath(folder), "HERE").split()[2:5]
+
+    def test_a_library_that_is_newer_on_the_machine_is_used(self):
+        loader, _, path = self.path_with("glibc 2.1", "libstdc++.so.6.0.1")
+        self.assertEqual(loader, "/lib64/ld-linux-x86-64.so.2")
+        self.assertTrue(path.startswith("HERE/lib:/usr/lib"), path)
+
+    def test_one_that_is_older_is_not(self):
+        loader, _, path = self.path_with("glibc 9.9", "libstdc++.so.6.0.999")
+        self.assertEqual(loader, "HERE/lib/c/ld-linux-x86-64.so.2")
+        self.assertTrue(path.startswith("HERE/lib/cxx:HERE/lib/c:HERE/lib:"),
+                        path)
+
+    def test_each_is_judged_by_itself(self):
+        loader, _, path = self.path_with("glibc 2.1", "libstdc++.so.6.0.999")
+        self.assertEqual(loader, "/lib64/ld-linux-x86-64.so.2")
+        self.assertTrue(path.startswith("HERE/lib/cxx:HERE/lib:/usr/lib"), path)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,8 @@ absl::StatusOr<cuda::Library> LoadLibrary() {
       {absl::StrCat(home == nullptr ? "/usr/local/cuda" : home, "/lib64")});
   if (library.ok()) return library;
   return absl::NotFoundError(
-      absl::StrCat("no NCCL: ", library.status().message()));
+      absl::StrCat("no NCCL: ", library.status().message(), " (", kVariable,
+                   " may name the file)"));
 }
 
 absl::Status Look() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dataplane/backends/nccl/testing/backend_test.h"
+#include "dataplane/backends/nccl/testing/host_nccl.h"
 #include "dataplane/cuda/stream.h"
 #include "dataplane/cuda/testing/host_cuda.h"
 #include "gmock/gmock.h"
@@ -48,6 +49,13 @@ class CallersStreamTest : public testing::BackendTest {
     g_waits = 0;
   }
 
+  void MakeTwo() {
+    Make(2);
+    const auto works = {AllReduce(0, OnDevice(1, 1)),
+                        AllReduce(1, OnDevice(1, 1))};
+    for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+  }
+
   // The stream does nothing until the promise is kept.
   static void Hold(cuda::Stream stream, std::promise<void>& go) {
     cuda::testing::Launch(
@@ -67,10 +75,7 @@ TEST_F(CallersStreamTest, NoStreamWaitsForAnother) {
 }
 
 TEST_F(CallersStreamTest, ItComesBetweenWhatTheStreamHasBeforeAndBehind) {
-  Make(2);
-  const auto ready = {AllReduce(0, OnDevice(1, 1)),
-                      AllReduce(1, OnDevice(1, 1))};
-  for (const auto& work : ready) EXPECT_EQ(Wait(work), absl::OkStatus());
+  MakeTwo();
   const cuda::Stream stream = MakeStream();
   const Tensor mine = OnDevice(4, 1);
   std::promise<void> go;
@@ -161,6 +166,37 @@ TEST_F(CallersStreamTest, WhatCannotBeginAtOnceIsInTheGroupsStream) {
   EXPECT_EQ(platform_.cuda.StreamSynchronize(stream), cuda::kSuccess);
 }
 
+TEST_F(CallersStreamTest, OneBehindWhatNcclHasYetToTakeIsInTheGroupsStream) {
+  MakeOne();
+  // More often than a start looks.
+  testing::SetLooks(2000);
+  const auto first = AllReduce(0, OnDevice(4, 1));
+  const cuda::Stream stream = MakeStream();
+  cuda::SetCurrentStream(0, stream);
+  const auto second = InCurrentStream(OnDevice(4, 1));
+  std::promise<void> go;
+  Hold(stream, go);
+  testing::SetLooks(0);
+  EXPECT_EQ(Wait(first), absl::OkStatus());
+  EXPECT_EQ(Wait(second), absl::OkStatus());
+  go.set_value();
+}
+
+TEST_F(CallersStreamTest, WhatBeginsTogetherIsInTheGroupsStream) {
+  MakeOne();
+  const cuda::Stream stream = MakeStream();
+  cuda::SetCurrentStream(0, stream);
+  backends_[0]->BeginTogether();
+  const auto first = InCurrentStream(OnDevice(4, 1));
+  const auto second = InCurrentStream(OnDevice(4, 1));
+  std::promise<void> go;
+  Hold(stream, go);
+  backends_[0]->EndTogether();
+  EXPECT_EQ(Wait(first), absl::OkStatus());
+  EXPECT_EQ(Wait(second), absl::OkStatus());
+  go.set_value();
+}
+
 TEST_F(CallersStreamTest, AStreamOfHighPriorityIsTheGroupsOwn) {
   MakeOne({.is_high_priority_stream = true});
   cuda::SetCurrentStream(0, MakeStream());
@@ -171,10 +207,7 @@ TEST_F(CallersStreamTest, AStreamOfHighPriorityIsTheGroupsOwn) {
 }
 
 TEST_F(CallersStreamTest, AnAbortEndsOneThatWaitsForItsPeer) {
-  Make(2);
-  const auto ready = {AllReduce(0, OnDevice(1, 1)),
-                      AllReduce(1, OnDevice(1, 1))};
-  for (const auto& work : ready) EXPECT_EQ(Wait(work), absl::OkStatus());
+  MakeTwo();
   const cuda::Stream stream = MakeStream();
   cuda::SetCurrentStream(0, stream);
   const auto work = InCurrentStream(OnDevice(4, 1));

@@ -68,7 +68,9 @@ absl::Status Await(const MakeOptions& options,
     if (Clock::now() >= options.deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat("group \"", options.group->group_name, "\": not all of ",
-                       options.size, " ranks came to make the communicator"));
+                       options.size,
+                       " ranks came to make the communicator, or NCCL does not "
+                       "connect them (NCCL_DEBUG=INFO says what it tries)"));
     }
     std::this_thread::sleep_for(kLook);
   }

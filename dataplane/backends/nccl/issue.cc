@@ -101,9 +101,12 @@ size_t WholeOf(size_t count, size_t bytes) {
   constexpr size_t kBlocksMax = 32;
   const size_t blocks =
       std::min((count * bytes + kBlock - 1) / kBlock, kBlocksMax);
-  if (blocks <= 1 || count % blocks == 0) return count;
+  if (blocks <= 1) return count;
+  const size_t pack = 16 / bytes;
+  const size_t each = (count / blocks + pack - 1) / pack * pack;
+  if (blocks * each >= count) return count;
   if (blocks < kBlocksMax) return (blocks - 1) * (kBlock / bytes);
-  return count - count % (kBlocksMax * 16 / bytes);
+  return count - count % (kBlocksMax * pack);
 }
 
 // Whether the tensors lie one after the other, all of one size.
@@ -160,6 +163,7 @@ class Issuer {
       : collective_(collective),
         target_(target),
         unit_(UnitOf(collective.data_type(), IsReduction(collective.kind))),
+        unit_bytes_(DataTypeBytes(collective.data_type()) / unit_.count),
         op_(OpOf(collective.reduce_op, collective.data_type())) {
     // The mean of one is what it is. NCCL would multiply it by 1, which a
     // communicator of one rank cannot do with float8.
@@ -218,46 +222,50 @@ class Issuer {
          "ncclBroadcast");
   }
 
-  // Calls `reduce` of `count` units, or of one rank that multiplies them of
+  // Calls `reduce` of all `count` units, or of one rank that multiplies them of
   // what NCCL does as a whole, and of the rest.
-  void Reduce(const Tensor& from, const Tensor& to, size_t count,
-              const std::function<void(const void*, void*, size_t)>& reduce) {
-    const size_t unit = DataTypeBytes(from.data_type()) / unit_.count;
+  void InWholePieces(
+      const Tensor& source, const Tensor& result, size_t count,
+      const std::function<void(const void*, void*, size_t)>& reduce) {
     const size_t whole =
-        made_op_ && target_.size == 1 ? WholeOf(count, unit) : count;
-    if (whole == count) return reduce(from.data(), to.data(), count);
+        made_op_ && target_.size == 1 ? WholeOf(count, unit_bytes_) : count;
+    if (whole == count) return reduce(source.data(), result.data(), count);
     Group([&] {
-      reduce(from.data(), to.data(), whole);
-      reduce(static_cast<const char*>(from.data()) + whole * unit,
-             static_cast<char*>(to.data()) + whole * unit, count - whole);
+      reduce(source.data(), result.data(), whole);
+      reduce(static_cast<const char*>(source.data()) + whole * unit_bytes_,
+             static_cast<char*>(result.data()) + whole * unit_bytes_,
+             count - whole);
     });
   }
 
   void AllReduce(const Tensor& tensor) {
-    Reduce(tensor, tensor, CountOf(tensor),
-           [&](const void* from, void* to, size_t count) {
-             Note(target_.nccl.AllReduce(from, to, count, unit_.type, op_,
-                                         target_.comm, target_.stream),
-                  "ncclAllReduce");
-           });
+    InWholePieces(tensor, tensor, CountOf(tensor),
+                  [&](const void* from, void* to, size_t count) {
+                    Note(
+                        target_.nccl.AllReduce(from, to, count, unit_.type, op_,
+                                               target_.comm, target_.stream),
+                        "ncclAllReduce");
+                  });
   }
 
-  void Reduce(const Tensor& from, const Tensor& to, int root) {
-    Reduce(from, to, CountOf(from),
-           [&](const void* from, void* to, size_t count) {
-             Note(target_.nccl.Reduce(from, to, count, unit_.type, op_, root,
-                                      target_.comm, target_.stream),
-                  "ncclReduce");
-           });
+  void Reduce(const Tensor& source, const Tensor& result, int root) {
+    InWholePieces(source, result, CountOf(source),
+                  [&](const void* from, void* to, size_t count) {
+                    Note(
+                        target_.nccl.Reduce(from, to, count, unit_.type, op_,
+                                            root, target_.comm, target_.stream),
+                        "ncclReduce");
+                  });
   }
 
-  void ReduceScatter(const Tensor& from, const Tensor& to) {
-    Reduce(from, to, CountOf(to),
-           [&](const void* from, void* to, size_t count) {
-             Note(target_.nccl.ReduceScatter(from, to, count, unit_.type, op_,
-                                             target_.comm, target_.stream),
-                  "ncclReduceScatter");
-           });
+  void ReduceScatter(const Tensor& source, const Tensor& result) {
+    InWholePieces(
+        source, result, CountOf(result),
+        [&](const void* from, void* to, size_t count) {
+          Note(target_.nccl.ReduceScatter(from, to, count, unit_.type, op_,
+                                          target_.comm, target_.stream),
+               "ncclReduceScatter");
+        });
   }
 
   void AllGather(const Tensor& from, const Tensor& to) {
@@ -320,7 +328,6 @@ class Issuer {
       return static_cast<size_t>(splits[static_cast<size_t>(rank)]) *
              row(tensor);
     };
-    const size_t bytes = DataTypeBytes(in.data_type()) / unit_.count;
     Group([&] {
       const char* from = static_cast<const char*>(in.data());
       char* to = static_cast<char*>(out.data());
@@ -329,8 +336,8 @@ class Issuer {
         const size_t got = part(out, collective_.output_splits, rank);
         Send(from, sent, rank);
         Recv(to, got, rank);
-        from += sent * bytes;
-        to += got * bytes;
+        from += sent * unit_bytes_;
+        to += got * unit_bytes_;
       }
     });
   }
@@ -423,6 +430,7 @@ class Issuer {
   const Collective& collective_;
   const Target& target_;
   const Unit unit_;
+  const size_t unit_bytes_;
   RedOp op_;
   bool made_op_ = false;
   absl::Status status_;

@@ -21,8 +21,6 @@ namespace muster::dataplane::nccl {
 // the first ones connect ranks, which takes longer.
 constexpr std::chrono::microseconds kSpin(100);
 constexpr int kSpinLooksMin = 8;
-// How many that are complete wait for somebody to free them.
-constexpr size_t kSpentMax = 1024;
 
 absl::Status LaneSupply::TakeEvent(cuda::Event& event) {
   if (!events_.empty()) {
@@ -43,7 +41,7 @@ void LaneSupply::GiveBack(cuda::Event event) {
 void LaneSupply::GiveBack(Ended ended) {
   GiveBack(std::exchange(ended.ready, nullptr));
   GiveBack(std::exchange(ended.end, nullptr));
-  if (spent_.size() < kSpentMax) spent_.push_back(std::move(ended));
+  spent_.push_back(std::move(ended));
 }
 
 LaneSupply::Spent LaneSupply::TakeSpent() {
@@ -136,7 +134,9 @@ Comm Lane::TakeComm() {
 void Lane::Add(std::shared_ptr<Errand> errand) {
   Batch batch;
   batch.errand = std::move(errand);
-  waiting_.push_back(std::move(batch));
+  // What gathers goes on to gather behind it.
+  const bool gathers = !waiting_.empty() && waiting_.back().open;
+  waiting_.insert(waiting_.end() - (gathers ? 1 : 0), std::move(batch));
 }
 
 bool Lane::OnlyErrands() const {
@@ -353,14 +353,26 @@ void Ended::Complete() {
   }
 }
 
-// The stream ends them in their order.
+// They end in their order, whichever streams they are in. Most often few have:
+// so looks twice as far each time, and then in the middle.
 size_t Lane::CountEnded() const {
   if (running_.empty() || running_.front().errand != nullptr) return 0;
+  const auto has_ended = [this](size_t place) {
+    return cuda::Query(platform_.cuda, running_[place].end) == cuda::kSuccess;
+  };
   size_t ended = 0;
   size_t others = running_.size() - (in_progress_ ? 1 : 0);
+  for (size_t step = 1; ended < others; step *= 2) {
+    const size_t count = std::min(ended + step, others);
+    if (!has_ended(count - 1)) {
+      others = count - 1;
+      break;
+    }
+    ended = count;
+  }
   while (ended < others) {
     const size_t middle = (ended + others) / 2;
-    if (cuda::Query(platform_.cuda, running_[middle].end) == cuda::kSuccess) {
+    if (has_ended(middle)) {
       ended = middle + 1;
     } else {
       others = middle;
@@ -383,6 +395,7 @@ void Lane::TakeEnded(End end, absl::Status& why, std::vector<Ended>& ended) {
   // Of a group that has failed, the last may not be in the stream.
   size_t count = end == End::kNo ? CountEnded() : 0;
   for (size_t i = 0; i < count; ++i) Take(running_[i], why, ended);
+  // The next one has not, or says why it cannot.
   for (; count < running_.size(); ++count) {
     Batch& batch = running_[count];
     const bool given = batch.errand == nullptr &&

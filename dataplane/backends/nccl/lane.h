@@ -63,9 +63,10 @@ class LaneSupply {
   // Its events, when it is complete.
   void GiveBack(Ended ended);
 
-  // Of those that were complete, to free their memory: who starts more is to do
-  // that, as he has allocated it. What another thread frees meanwhile takes
-  // more than half of the time that a start takes.
+  // Of those that were complete, to free their memory: who starts more is to
+  // do that, as he has allocated it. What another thread frees meanwhile takes
+  // more than half of the time that a start takes. Until then as many stay as
+  // were on their way at once.
   using Spent = std::array<Ended, 2>;
   Spent TakeSpent();
 
@@ -85,13 +86,13 @@ class LaneSupply {
   void* scratch_ = nullptr;
 };
 
-// Lane is a communicator with its stream, in which things happen in the order
-// in which they were added. What is added before there is a communicator, or
-// while NCCL has yet to take what came before, waits. A collective that may run
-// in its caller's stream does, if it need not wait so: two streams that wait
-// for each other are four calls of CUDA, which take longer than all the rest.
-// Not thread-safe. Calls that return a status are followed by GiveUp if it is
-// an error.
+// Lane is a communicator with its stream, and what is on its way there, which
+// happens in the order in which it was added. What is added before there is a
+// communicator, or while NCCL has yet to take what came before, waits. A
+// collective that may run in its caller's stream does, if it need not wait so:
+// for two streams to wait for each other takes three calls of CUDA, longer than
+// all the rest. Not thread-safe. Calls that return a status are followed by
+// GiveUp if it is an error.
 class Lane {
  public:
   struct Options {
@@ -146,7 +147,7 @@ class Lane {
   // The oldest entry; null: there is none. Good until something is done with
   // the lane.
   const Entry* Oldest() const;
-  // One whose deadline has passed. Takes no time while there is none.
+  // One whose deadline has passed. Looks at them only when the earliest has.
   const Entry* Overdue(Instant now);
 
   // For people.

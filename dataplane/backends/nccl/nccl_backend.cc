@@ -362,7 +362,7 @@ class NcclBackend : public Backend {
     MUSTER_RETURN_IF_ERROR(lane.GiveWaiting());
     // It looks by itself while something is under way: to wake it each time
     // would take longer than all the rest.
-    if (sleeps_) waiters_->came.NotifyAll();
+    if (std::exchange(sleeps_, false)) waiters_->came.NotifyAll();
     return absl::OkStatus();
   }
 
@@ -453,6 +453,7 @@ class NcclBackend : public Backend {
   void Watch() {
     cuda::BeginOwnThread(platform_.cuda);
     MutexLock lock(mutex_);
+    Instant awake_until = Instant::min();
     for (;;) {
       LookForErrors(Clock::now());
       if (!status_.ok()) AbortCommunicators();
@@ -462,20 +463,20 @@ class NcclBackend : public Backend {
         for (Ended& each : ended) each.Complete();
         mutex_.Lock();
         for (Ended& each : ended) supply_.GiveBack(std::move(each));
+        awake_until = Clock::now() + kErrorLook;
         // Who waits is in a hurry. Else those who start more are: to look
-        // without a pause would keep them from it.
+        // without a pause would keep them from it, and so would it to wake.
         if (waiters_->count > 0 || !status_.ok()) continue;
       }
       if (stopping_ && AreIdle(lanes_)) return;
-      if (AreIdle(lanes_)) {
-        sleeps_ = true;
-        waiters_->came.WaitUntil(mutex_, Clock::now() + kErrorLook);
-        sleeps_ = false;
-      } else if (waiters_->count > 0 || !status_.ok()) {
-        waiters_->came.WaitUntil(mutex_, Clock::now() + kLook);
-      } else {
-        waiters_->came.WaitUntil(mutex_, Clock::now() + kLazyLook);
-      }
+      sleeps_ = AreIdle(lanes_) && Clock::now() >= awake_until;
+      const bool hurries =
+          !AreIdle(lanes_) && (waiters_->count > 0 || !status_.ok());
+      waiters_->came.WaitUntil(
+          mutex_, Clock::now() + (sleeps_   ? microseconds(kErrorLook)
+                                  : hurries ? kLook
+                                            : microseconds(kLazyLook)));
+      sleeps_ = false;
     }
   }
 

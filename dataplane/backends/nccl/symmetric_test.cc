@@ -97,6 +97,18 @@ TEST_F(SymmetricTest, CollectivesRunOnItAsOnAnyOther) {
   EXPECT_EQ(testing::TakeAborts(), 0);
 }
 
+TEST_F(SymmetricTest, ItIsGivenBackWhileOthersAreGathered) {
+  Make(1, 0);
+  Allocate(4);
+  backends_[0]->BeginTogether();
+  const auto first = AllReduce(0, OnDevice(1, 1));
+  pieces_.clear();
+  const auto second = AllReduce(0, OnDevice(1, 1));
+  backends_[0]->EndTogether();
+  EXPECT_EQ(Wait(first), absl::OkStatus());
+  EXPECT_EQ(Wait(second), absl::OkStatus());
+}
+
 // The stand-in calls it a misuse while a collective is under way.
 TEST_F(SymmetricTest, ItIsGivenBackWhenNothingIsUnderWay) {
   Make(2, 0);

@@ -58,8 +58,9 @@ ReduceOp OpOf(RedOp op) {
   }
 }
 
-// As All, but what each rank passes on is an element again: first what it
-// multiplies its own with, as the operation says, then what it adds to it.
+// As ReducedAtOnce, but what each rank passes on is an element again: first
+// what it multiplies its own with, as the operation says, then what it adds to
+// it.
 std::vector<char> ReducedInSteps(const std::vector<Call>& calls, DataType type,
                                  RedOp op, size_t offset, size_t count) {
   const dataplane::DataType own = *TypeOf(type);
@@ -100,8 +101,8 @@ std::vector<char> ReducedInSteps(const std::vector<Call>& calls, DataType type,
   return result;
 }
 
-std::vector<char> All(const std::vector<Call>& calls, DataType type, RedOp op,
-                      size_t offset, size_t count) {
+std::vector<char> ReducedAtOnce(const std::vector<Call>& calls, DataType type,
+                                RedOp op, size_t offset, size_t count) {
   const dataplane::DataType own = *TypeOf(type);
   const dataplane::DataType wide =
       IsFloat8(own) ? dataplane::DataType::kFloat32 : own;
@@ -171,7 +172,7 @@ size_t BytesOf(DataType type) {
 
 std::vector<char> Reduced(const std::vector<Call>& calls, DataType type,
                           RedOp op, size_t offset, size_t count) {
-  std::vector<char> result = All(calls, type, op, offset, count);
+  std::vector<char> result = ReducedAtOnce(calls, type, op, offset, count);
   if (calls.size() == 1 && op >= kAvg) {
     result.resize(WrittenAlone(count, BytesOf(type)));
   }
