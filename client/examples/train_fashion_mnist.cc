@@ -19,6 +19,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -32,6 +33,7 @@
 #include "absl/flags/reflection.h"
 #include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/examples/checkpoint.h"
@@ -58,8 +60,8 @@ ABSL_FLAG(
     "CPU in both cases");
 ABSL_FLAG(std::string, backend, "",
           "backend of the group; empty: cpu:shm,cuda:nccl where nccl can be "
-          "used, else shm, and cpu:gloo,cuda:gloo with --device=cuda. By that "
-          "several ranks can share a device");
+          "used, else shm, or with --device=cuda cpu:gloo,cuda:gloo, by which "
+          "several ranks can share a device, as they cannot by nccl");
 ABSL_FLAG(bool, compare, false,
           "train --max_steps (default 200) steps on all ranks, then the same "
           "on rank 0 alone, and check that both follow the same loss curve");
@@ -109,9 +111,22 @@ int OwnDevice() {
 InitProcessGroupOptions GroupOptions(const TrainingSettings& settings) {
   InitProcessGroupOptions options = {.backend = absl::GetFlag(FLAGS_backend),
                                      .device_id = settings.device};
-  if (options.backend.empty() && settings.device.has_value() &&
-      !IsNcclAvailable()) {
+  if (!settings.device.has_value()) return options;
+  const int local_rank = GetNodeLocalRank(0);
+  if (options.backend.empty() && !IsNcclAvailable()) {
     options.backend = "cpu:gloo,cuda:gloo";
+    if (local_rank == 0) {
+      std::cerr << "backend " << options.backend << ": no nccl here, musterctl "
+                << "version --verbose says why\n";
+    }
+  }
+  const bool has_nccl = options.backend.empty() ||
+                        options.backend.find("nccl") != std::string::npos;
+  if (has_nccl && local_rank >= CudaDeviceCount()) {
+    throw std::runtime_error(absl::StrCat(
+        "nccl needs a CUDA device for each rank of a host: this is local rank ",
+        local_rank, ", there are ", CudaDeviceCount(),
+        "; --backend=cpu:gloo,cuda:gloo lets ranks share them"));
   }
   return options;
 }

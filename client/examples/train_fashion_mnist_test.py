@@ -92,6 +92,14 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(self.curve("nccl", 1, "--device=cuda", **cuda),
                          self.curve("alone", 1))
 
+    def test_by_nccl_ranks_do_not_share_a_device(self):
+        result = self.train(3, *SHORT, "--device=cuda",
+                            MUSTER_CUDA_LIBRARY=HOST_DEVICES,
+                            MUSTER_NCCL_LIBRARY=HOST_DEVICES)
+        self.assertNotEqual(result.returncode, 0, result.stdout)
+        self.assertIn("nccl needs a CUDA device for each rank of a host: this "
+                      "is local rank 2, there are 2; ", result.stderr)
+
     def test_without_a_device_it_is_said_what_is_missing(self):
         result = self.train(1, *SHORT, "--device=cuda",
                             MUSTER_CUDA_LIBRARY="/nowhere/libcudart.so")

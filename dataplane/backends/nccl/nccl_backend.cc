@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -216,6 +215,12 @@ class NcclBackend : public Backend {
                      "\": ", status.message()));
   }
 
+  // The same, as that of the oldest one on the lane.
+  absl::Status Labelled(const Lane& lane, const absl::Status& status) const {
+    const Entry* const oldest = lane.Oldest();
+    return oldest == nullptr ? status : Labelled(oldest->collective(), status);
+  }
+
   // A communicator that has failed was aborted: nothing can come of it.
   std::shared_ptr<Descent> Shrink(const SplitOptions& options, bool blocks) {
     MutexLock lock(mutex_);
@@ -353,7 +358,7 @@ class NcclBackend : public Backend {
       platform_.nccl.CommAbort(*comm);
     } else if (comm.ok()) {
       lane.SetComm(*comm);
-      status = GiveWaiting(lane);
+      status = Labelled(lane, GiveWaiting(lane));
     }
     End(status);
   }
@@ -385,11 +390,7 @@ class NcclBackend : public Backend {
     for (auto& [key, lane] : lanes_) {
       if (!status_.ok()) return;
       LookAtTime(*lane, now);
-      absl::Status status = lane->Look(asks);
-      if (status.ok() || !status_.ok()) continue;
-      const Entry* const oldest = lane->Oldest();
-      End(oldest == nullptr ? std::move(status)
-                            : Labelled(oldest->collective(), status));
+      End(Labelled(*lane, lane->Look(asks)));
     }
   }
 

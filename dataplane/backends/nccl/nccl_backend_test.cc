@@ -466,6 +466,17 @@ TEST_F(NcclBackendTest, TensorsOnAnotherDeviceAreRefused) {
                 "tensors on cuda:1 in a group whose device is cuda:0"));
 }
 
+// The first one is given to NCCL when there is a communicator.
+TEST_F(NcclBackendTest, WhatNcclRefusesIsAnErrorOfTheCollective) {
+  platform_.nccl.AllReduce = [](const void*, void*, size_t, DataType, RedOp,
+                                Comm, cuda::Stream) {
+    return Result{4};  // ncclInvalidArgument
+  };
+  Make(1);
+  EXPECT_THAT(std::string(Wait(AllReduce(0, OnDevice(1, 1))).message()),
+              HasSubstr("all_reduce #0 on group \"world\": ncclAllReduce: "));
+}
+
 // NCCL's kernel for one rank leaves out the last elements of most sizes.
 TEST_F(NcclBackendTest, OneRankMultipliesAllOfItsElements) {
   Make(1);
