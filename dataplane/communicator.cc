@@ -331,15 +331,20 @@ void Communicator::AddNotFirst(const Collective& collective, bool waits) {
 }
 
 std::shared_ptr<Work> Communicator::StartEntered(const Collective& collective) {
-  if (IsPointToPoint(collective.kind)) return backend_->Start(collective);
-  // Nobody is told of its end yet, so that it is the last one still.
+  const bool has_peer = IsPointToPoint(collective.kind);
   try {
-    running_.back().work = backend_->Start(collective);
+    std::shared_ptr<Work> work = backend_->Start(collective);
+    // Nobody is told of its end yet, so that it is the last one still.
+    if (!has_peer) running_.back().work = work;
+    return work;
   } catch (...) {
-    running_.pop_back();
+    if (has_peer) {
+      point_to_point_.erase(collective.sequence);
+    } else {
+      running_.pop_back();
+    }
     throw;
   }
-  return running_.back().work;
 }
 
 void Communicator::RemoveNotFirst(uint64_t sequence, Instant at) {

@@ -19,14 +19,15 @@ using std::chrono::milliseconds;
 
 constexpr size_t kRanksShown = 16;
 
-// A rank's tensors are on a device of its own: " on cuda:1".
+// Without the numbers of " on cuda:1": a rank's tensors are on a device of its
+// own. Whether they are on one is the same on all.
 std::string WithoutDevices(std::string text) {
   const std::string device = " on cuda:";
   for (size_t at = text.find(device); at != std::string::npos;
        at = text.find(device, at)) {
-    const size_t number = at + device.size();
-    const size_t end = text.find_first_not_of("0123456789", number);
-    text.erase(at, (end == std::string::npos ? text.size() : end) - at);
+    at += device.size();
+    const size_t end = text.find_first_not_of("0123456789", at);
+    text.erase(at - 1, (end == std::string::npos ? text.size() : end) - at + 1);
   }
   return text;
 }

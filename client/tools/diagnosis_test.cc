@@ -21,8 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// A job whose ranks 0 to size - 1 are in the group "world", each of which has
-// completed collective #41.
+// A job whose ranks are in the group "world", where they have completed #41.
 class DiagnosisTest : public ::testing::Test {
  protected:
   explicit DiagnosisTest(int size = 4) {
@@ -277,6 +276,8 @@ TEST_F(DiagnosisTest, RanksOnSeveralDevicesAgree) {
     GroupOf(rank, "world").set_current("sum on cuda:" + std::to_string(rank));
   }
   EXPECT_THAT(Look().note, HasSubstr("all ranks are in it"));
+  GroupOf(3, "world").set_current("sum");
+  EXPECT_THAT(Look().note, HasSubstr("\"sum on cuda\" on ranks 0, 1, 2"));
 }
 
 TEST_F(DiagnosisTest, ARankThatIsNotInTheGroupYetIsBehind) {
@@ -545,8 +546,7 @@ TEST_F(DiagnosisTest, AThousandCulpritsFitTheScreen) {
   EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 24);
 }
 
-// All ranks have a seat, and all but rank 2 are in the call that makes the
-// default group.
+// All have a seat, and all but rank 2 are in the call that makes the world.
 class ConnectingTest : public DiagnosisTest {
  protected:
   ConnectingTest() {

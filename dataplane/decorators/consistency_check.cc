@@ -149,7 +149,8 @@ ConsistencyCheck::AllocateSymmetric(const SymmetricOptions& options) {
 
 bool ConsistencyCheck::IsIdle() const {
   MutexLock lock(mutex_);
-  return !runs_ && jobs_.empty() && gathered_.empty();
+  // What `current_` had is the inner backend's.
+  return current_.empty() && jobs_.empty() && gathered_.empty();
 }
 
 absl::Status ConsistencyCheck::aborted() const {

@@ -472,7 +472,7 @@ class NcclBackend : public Backend {
       if (stopping_ && AreIdle(lanes_)) return;
       sleeps_ = AreIdle(lanes_) && Clock::now() >= awake_until;
       const bool hurries =
-          !AreIdle(lanes_) && (waiters_->count > 0 || !status_.ok());
+          waiters_->count > 0 || (!AreIdle(lanes_) && !status_.ok());
       waiters_->came.WaitUntil(
           mutex_, Clock::now() + (sleeps_   ? microseconds(kErrorLook)
                                   : hurries ? kLook
