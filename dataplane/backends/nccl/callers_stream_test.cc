@@ -107,20 +107,23 @@ TEST_F(CallersStreamTest, OneWaitsForWhatIsInOtherStreams) {
   Hold(streams[0], go);
   cuda::SetCurrentStream(0, streams[0]);
   // In the group's own, behind the first.
-  const auto first = AllReduce(0, OnDevice(4, 1));
-  cuda::SetCurrentStream(0, streams[1]);
-  const auto second = InCurrentStream(OnDevice(4, 1));
-  cuda::SetCurrentStream(0, streams[2]);
-  const auto third = InCurrentStream(OnDevice(4, 1));
-  const auto fourth = AllReduce(0, OnDevice(4, 1));
-  for (const auto& work : {second, third, fourth}) {
-    EXPECT_TRUE(absl::IsDeadlineExceeded(
-        work->Wait(Clock::now() + std::chrono::milliseconds(30))));
+  std::vector<std::shared_ptr<Work>> works = {AllReduce(0, OnDevice(4, 1))};
+  std::atomic<int> behind{0};
+  for (const cuda::Stream stream : {streams[1], streams[2]}) {
+    cuda::SetCurrentStream(0, stream);
+    works.push_back(InCurrentStream(OnDevice(4, 1)));
+    cuda::testing::Launch(stream, [&] { ++behind; });
   }
+  // Nor is one told to be complete before.
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      works.back()->Wait(Clock::now() + std::chrono::milliseconds(50))));
+  EXPECT_EQ(behind, 0);
   go.set_value();
-  for (const auto& work : {first, second, third, fourth}) {
-    EXPECT_EQ(Wait(work), absl::OkStatus());
+  for (const auto& work : works) EXPECT_EQ(Wait(work), absl::OkStatus());
+  for (const cuda::Stream stream : streams) {
+    EXPECT_EQ(platform_.cuda.StreamSynchronize(stream), cuda::kSuccess);
   }
+  EXPECT_EQ(behind, 2);
 }
 
 TEST_F(CallersStreamTest, AnotherStreamWaitsForIt) {
