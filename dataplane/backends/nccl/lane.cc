@@ -108,7 +108,11 @@ absl::Status Lane::Add(std::shared_ptr<cuda::DeviceWork> work, bool open) {
     } else {
       MUSTER_RETURN_IF_ERROR(supply_.TakeEvent(batch.ready));
     }
-    MUSTER_RETURN_IF_ERROR(supply_.TakeEvent(batch.end));
+    absl::Status status = supply_.TakeEvent(batch.end);
+    if (!status.ok()) {
+      supply_.GiveBack(batch.ready);
+      return status;
+    }
     waiting_.push_back(std::move(batch));
   }
   ++added_;
@@ -228,8 +232,9 @@ absl::Status Lane::CallErrand(const Batch& batch) {
 }
 
 absl::Status Lane::CallEntries(const Batch& batch) {
-  if (caller_ == nullptr)
+  if (caller_ == nullptr) {
     return IssueAll(batch.entries, TargetOn(platform_, batch.stream));
+  }
   const auto platform = std::make_shared<const Platform>(platform_);
   caller_->Begin([platform, entries = batch.entries,
                   target = TargetOn(*platform, batch.stream)] {
