@@ -161,6 +161,7 @@ Reduction::Reduction(DataType type, ReduceOp op, const KernelTable& table)
   at_once_ = kCombinedAtOnceBytes / accumulator_bytes_;
   combine_ = CombineOf(*kernels, op);
   divide_ = op == ReduceOp::kAvg ? kernels->divide : nullptr;
+  if (combines_elements() && divide_ == nullptr) combine_two_ = combine_;
 }
 
 void Reduction::Load(void* out, const void* elements, size_t count,
@@ -185,7 +186,7 @@ void Reduction::CombineAll(void* result, absl::Span<const void* const> operands,
                            absl::Span<const double> factors, size_t count,
                            int world_size) const {
   if (combine_two_ != nullptr && operands.size() == 2) {
-    return combine_two_(result, operands[0], operands[1], count);
+    return combine_two_(result, operands[0], operands[1], count * parts_);
   }
   alignas(64) std::byte room[kCombinedAtOnceBytes];
   for (size_t done = 0; done < count; done += at_once_) {

@@ -87,7 +87,9 @@ absl::Status Inside::Meet() {
 absl::Status Inside::MeetAt(const Block& whole) {
   if (world_size_ == 1) return absl::OkStatus();
   Places places;
-  const absl::StatusOr<bool> is_mapped = ShowPlaces(whole, kManyBytes, places);
+  absl::Status status = ShowPlace(whole, kManyBytes, places);
+  if (!status.ok()) return status;
+  const absl::StatusOr<bool> is_mapped = AwaitPlaces(places);
   if (!is_mapped.ok()) return is_mapped.status();
   has_met_ = true;
   if (*is_mapped) mapped_ = std::move(places);

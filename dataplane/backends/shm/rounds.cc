@@ -89,8 +89,8 @@ absl::Status Rounds::DifferenceOf(int peer, uint64_t count) const {
   return status;
 }
 
-absl::StatusOr<bool> Rounds::ShowPlaces(const Block& whole, size_t rest,
-                                        Places& places) {
+absl::Status Rounds::ShowPlace(const Block& whole, size_t rest,
+                               Places& places) {
   // Where all factors are one, it is all in the first line of a note.
   static_assert(offsetof(Offer, place) == 0);
   const bool has_factors = collective().reduce_op == ReduceOp::kPremulSum;
@@ -102,25 +102,27 @@ absl::StatusOr<bool> Rounds::ShowPlaces(const Block& whole, size_t rest,
       .factor = collective().factor};
   std::memcpy(payload(), &own, bytes);
   Post(rest);
-  status = AwaitAll();
-  if (!status.ok()) return status;
   places.data.resize(world_size_);
-  places.data[rank_] = regions().Locate(rank_, own.place);
+  places.data[rank_] = own.place.number == 0 ? nullptr : whole.data;
   places.factors.clear();
   if (has_factors) {
     places.factors.resize(world_size_);
     places.factors[rank_] = own.factor;
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Rounds::AwaitPlaces(Places& places) {
+  absl::Status status = AwaitAll();
+  if (!status.ok()) return status;
   // The same on all ranks.
   if (places.data[rank_] == nullptr) return false;
-  for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
-    Regions::Place place;
-    std::memcpy(&place, shown(peer) + offsetof(Offer, place), sizeof(place));
-    places.data[peer] = regions().Locate(peer, place);
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (peer == rank_) continue;
+    const auto& theirs = *reinterpret_cast<const Offer*>(shown(peer));
+    places.data[peer] = regions().Locate(peer, theirs.place);
     if (places.data[peer] == nullptr) return false;
-    if (!has_factors) continue;
-    std::memcpy(&places.factors[peer], shown(peer) + offsetof(Offer, factor),
-                sizeof(double));
+    if (!places.factors.empty()) places.factors[peer] = theirs.factor;
   }
   return true;
 }

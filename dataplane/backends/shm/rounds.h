@@ -228,10 +228,11 @@ class Rounds {
   }
 
   // A round in which all show where in symmetric memory their `whole` is, and
-  // which fills in `places`. False, on all ranks: not all of them have it
-  // there. `rest`: see Post.
-  absl::StatusOr<bool> ShowPlaces(const Block& whole, size_t rest,
-                                  Places& places);
+  // fill in `places`: this rank's, and then, when they have come, those of all
+  // others. False, on all ranks: not all of them have it there. `rest`: see
+  // Post.
+  absl::Status ShowPlace(const Block& whole, size_t rest, Places& places);
+  absl::StatusOr<bool> AwaitPlaces(Places& places);
 
   // A row: how many elements its rank has for each rank. Or one word, with
   // kEven, where that is the same for each, perhaps but for itself: what comes
@@ -320,7 +321,7 @@ class Rounds {
     uint64_t sizes_hash;
     uint64_t history;
   };
-  // What a rank shows in ShowPlaces.
+  // What a rank shows in ShowPlace.
   struct Offer {
     Regions::Place place = {};
     double factor = 1;

@@ -28,8 +28,8 @@ class SymmetricAllReduce : public Rounds {
 
  private:
   absl::StatusOr<bool> Go();
-  // Where all tensors are, by kept_places().
-  absl::Status CombineThere();
+  // This rank's part of all tensors, which are where kept_places() says.
+  absl::Status CombineThere(const Reduction& reduction, const Block& own);
 
   const Block tensor_;
 };
@@ -52,12 +52,19 @@ absl::StatusOr<bool> SymmetricAllReduce::Run() {
 
 absl::StatusOr<bool> SymmetricAllReduce::Go() {
   // It reads a part of each rank's, together as much as one of them is.
-  const size_t bytes = tensor_.count * element_bytes_;
-  const absl::StatusOr<bool> are_there =
-      ShowPlaces(tensor_, bytes, kept_places());
+  absl::Status status =
+      ShowPlace(tensor_, tensor_.count * element_bytes_, kept_places());
+  if (!status.ok()) return status;
+  // While those of the others come.
+  const Reduction& reduction =
+      Reduction::Of(collective().data_type(), collective().reduce_op);
+  const Block own =
+      gloo_internal::PartOf(tensor_, rank_, world_size_, element_bytes_);
+  kept_operands().resize(world_size_);
+  const absl::StatusOr<bool> are_there = AwaitPlaces(kept_places());
   if (!are_there.ok() || !*are_there) return are_there;
   shop().mesh.set_algorithm(AlgorithmName(Algorithm::kSymmetric));
-  absl::Status status = CombineThere();
+  status = CombineThere(reduction, own);
   if (!status.ok()) return status;
   // Nobody reads what is here any more, nor writes to it.
   status = Open(0);
@@ -68,29 +75,27 @@ absl::StatusOr<bool> SymmetricAllReduce::Go() {
   return true;
 }
 
-absl::Status SymmetricAllReduce::CombineThere() {
+absl::Status SymmetricAllReduce::CombineThere(const Reduction& reduction,
+                                              const Block& own) {
   const Places& tensors = kept_places();
   std::vector<const void*>& operands = kept_operands();
-  operands.resize(world_size_);
-  const Reduction& reduction =
-      Reduction::Of(collective().data_type(), collective().reduce_op);
-  const Block own =
-      gloo_internal::PartOf(tensor_, rank_, world_size_, element_bytes_);
-  const size_t at_once = kNearBytes / element_bytes_;
-  const auto first = static_cast<size_t>(own.data - tensor_.data);
-  for (size_t done = 0; done < own.count; done += at_once) {
+  const size_t at_once = ElementsIn(kNearBytes);
+  auto offset = static_cast<size_t>(own.data - tensor_.data);
+  for (size_t left = own.count; left > 0;) {
     if (shop().board.is_woken()) return shop().mesh.abort_cause();
-    const size_t count = std::min(at_once, own.count - done);
-    const size_t offset = first + done * element_bytes_;
+    const size_t count = std::min(at_once, left);
     for (int peer = 0; peer < world_size_; ++peer) {
       operands[peer] = tensors.data[peer] + offset;
     }
-    std::byte* const result = tensors.data[rank_] + offset;
+    std::byte* const result = tensor_.data + offset;
     reduction.CombineAll(result, operands, tensors.factors, count, world_size_);
+    const size_t bytes = count * element_bytes_;
     for (int peer = 0; peer < world_size_; ++peer) {
       if (peer == rank_) continue;
-      std::memcpy(tensors.data[peer] + offset, result, count * element_bytes_);
+      std::memcpy(tensors.data[peer] + offset, result, bytes);
     }
+    offset += bytes;
+    left -= count;
   }
   return absl::OkStatus();
 }
