@@ -4,7 +4,7 @@
 #include "client/muster.h"
 
 int main() {
-  try {
+  return muster::Record([] {
     muster::InitProcessGroup();  // reads what muster-run put in the environment
     const int rank = muster::GetRank();
     std::vector<float> gradients(4, static_cast<float>(rank));
@@ -12,8 +12,6 @@ int main() {
     std::printf("rank %d of %d has %g\n", rank, muster::GetWorldSize(),
                 gradients[0]);
     muster::DestroyProcessGroup();
-  } catch (const muster::DistError& error) {
-    std::fprintf(stderr, "hello: %s\n", error.what());
-    return 1;
-  }
+    return 0;
+  });
 }
