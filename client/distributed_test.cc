@@ -399,7 +399,7 @@ TEST_F(DistributedTest, PortInUse) {
               AllOf(StartsWith("error DistNetworkError [] rank 0 cannot serve "
                                "the coordinator at 127.0.0.1:" +
                                std::to_string(port_.port())),
-                    HasSubstr("ddress already in use")));
+                    HasSubstr("in use; it must be an address of rank 0's")));
   EXPECT_EQ(rank->Wait(kSoon).code, 4);
 }
 

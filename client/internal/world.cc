@@ -274,8 +274,8 @@ void World::ServeCoordinator(InitPlan& plan) {
                        absl::StrCat("rank 0 cannot serve the coordinator at ",
                                     plan.endpoint.ToString(), ": ",
                                     server.status().message(),
-                                    "; is there another rank 0, or another "
-                                    "job with this address?")));
+                                    "; it must be an address of rank 0's host "
+                                    "that no other rank 0 or job has")));
   }
   coordinator_ = *std::move(server);
   plan.endpoint.port = coordinator_->port();
