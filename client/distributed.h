@@ -143,8 +143,8 @@ struct NewGroupOptions {
   bool use_local_synchronization = false;
   // For people; the coordinator shows it.
   std::string description = {};
-  // At most 256 bytes. Empty: a number, or with local synchronization a hash of
-  // the ranks and a number.
+  // At most 256 bytes (kResourceExhausted). Empty: a number, or with local
+  // synchronization a hash of the ranks and a number.
   std::string name = {};
 };
 

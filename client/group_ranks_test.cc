@@ -1,6 +1,9 @@
 // Ranks in the group as arguments, beside global ones. The group's ranks 0, 1
 // and 2 are the global ranks 0, 10 and 20.
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -41,6 +44,29 @@ TEST(GroupRanksTest, AGroupSaysHowItsLastCollectiveWent) {
     EXPECT_EQ(group->last_run().algorithm, "dissemination");
   });
   EXPECT_THAT(thrown, Each(IsEmpty()));
+}
+
+// It would take its parent's turn, over shared memory without anybody noticing.
+TEST(GroupRanksTest, AForkedProcessHasNoPartInItsParentsGroup) {
+  LocalGroups world(1);
+  Ints values = {1};
+  Barrier({.group = world.at(0)});
+  const pid_t child = fork();
+  if (child == 0) {
+    int status = 0;
+    try {
+      AllReduce(values, {.group = world.at(0)});
+    } catch (const DistError& error) {
+      const bool is_told =
+          std::string(error.what()).ends_with("that forked this one off");
+      status = is_told ? 33 : 1;
+    }
+    _exit(status);
+  }
+  int ended = 0;
+  ASSERT_EQ(waitpid(child, &ended, 0), child);
+  EXPECT_EQ(WEXITSTATUS(ended), 33);
+  AllReduce(values, {.group = world.at(0)});
 }
 
 TEST(GroupRanksTest, RootsMayBeRanksInTheGroup) {

@@ -114,10 +114,13 @@ void GroupState::TellJudge() {
   judge_->Begin(std::move(group));
 }
 
-void GroupState::ThrowShutDown() const {
-  Throw(Origin::kControl, absl::FailedPreconditionError(absl::StrCat(
-                              "Invalid process group specified: group \"",
-                              options_.name, "\" was destroyed")));
+void GroupState::ThrowNotLive() const {
+  Throw(Origin::kControl,
+        absl::FailedPreconditionError(absl::StrCat(
+            "Invalid process group specified: group \"", options_.name,
+            birth_.is_here()
+                ? "\" was destroyed"
+                : "\" is that of the process that forked this one off")));
 }
 
 int GroupState::global_rank() const {

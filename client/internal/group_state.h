@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "client/internal/birth.h"
 #include "client/internal/continuations.h"
 #include "client/internal/failure_judge.h"
 #include "client/process_group.h"
@@ -178,18 +179,20 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
              std::shared_ptr<Session> session,
              std::shared_ptr<FailureJudge> judge);
 
-  // Null when there is none, or the group was shut down.
+  // Null when there is none, the group was shut down, or it is that of the
+  // process that forked this one off.
   dataplane::Communicator* communicator() const {
-    return was_shut_down_.load(std::memory_order_acquire) ? nullptr
-                                                          : communicator_.get();
+    const bool is_over =
+        was_shut_down_.load(std::memory_order_acquire) || !birth_.is_here();
+    return is_over ? nullptr : communicator_.get();
   }
-  // Throws when the group was shut down.
+  // Throws when there is none.
   dataplane::Communicator& LiveCommunicator() const {
     dataplane::Communicator* const live = communicator();
-    if (live == nullptr) ThrowShutDown();
+    if (live == nullptr) ThrowNotLive();
     return *live;
   }
-  [[noreturn]] void ThrowShutDown() const;
+  [[noreturn]] void ThrowNotLive() const;
   int FindGroupRank(const RankArgument& rank, absl::string_view name) const;
   void TellJudge();
   // Run, if the caller does not wait here, or is not in the group.
@@ -229,6 +232,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // Constant after Create; null: this process is not in the group.
   std::unique_ptr<dataplane::Communicator> communicator_;
   std::atomic<bool> was_shut_down_{false};
+  const Birth birth_;
 
   mutable dataplane::Mutex mutex_;
   bool failure_seen_ ABSL_GUARDED_BY(mutex_) = false;
