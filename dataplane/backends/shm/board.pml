@@ -16,7 +16,14 @@
  * Who sleeps does so until he is rung for: no ring may need the look that Board
  * has each second.
  *
- * -DBREAK=1 to 10 leaves out something that must then be found missing.
+ * With -DLEAVES=1 any rank may fail before any of its rounds, and leave; so does
+ * who learns that another one has left. Who learns it knows that there is a
+ * failure, and does not learn it in the place of a round that had been posted;
+ * and who finds what a rank has written since it left knows of the failure, too.
+ * With -DDIES=1 any rank may end before any of its rounds without a word, as
+ * one that is killed does, and each is woken (Wake) at some time.
+ *
+ * -DBREAK=1 to 15 leaves out something that must then be found missing.
  */
 #ifndef RANKS
 #define RANKS 3
@@ -40,6 +47,14 @@
 #define HOLDS 1
 #endif
 
+#ifndef LEAVES
+#define LEAVES 0
+#endif
+
+#ifndef DIES
+#define DIES 0
+#endif
+
 #define NOTE(rank, round) ((rank) * NOTES + (round) % NOTES)
 #define CELL(rank, place) ((rank) * RING + (place))
 #define CELLS(rank, round) (1 + ((rank) + (round)) % 2)
@@ -57,6 +72,20 @@ byte out[RANKS];            /* and the last one of those that are let out */
 byte asleep[RANKS]; /* whom it waits for, from 1; 0: it is not */
 byte sleepers; /* how many are, or are about to say so */
 bool rung[RANKS]; /* since it last began to sleep */
+#if LEAVES
+bool left[RANKS];
+bool failed[RANKS];  /* a rank hears that one has left because it has failed */
+bool spoiled[RANKS]; /* written by a rank that has left */
+#define LEFT(peer) left[peer]
+#else
+#define LEFT(peer) false
+#endif
+#if DIES
+bool woken[RANKS];
+#define WOKEN(rank) woken[rank]
+#else
+#define WOKEN(rank) false
+#endif
 
 #define SHOWS(peer, round) (posted[NOTE(peer, round)] >= (round) * 8)
 #define FENCE(rank) (out[rank] == last[rank])
@@ -77,7 +106,29 @@ end:
 inline LookWhen(guard, peer, round) {
   atomic {
     guard;
-    over = SHOWS(peer, round) || rung[me]
+    over = SHOWS(peer, round) || LEFT(peer) || WOKEN(me) || rung[me]
+  }
+}
+
+/* Board::IsOver, where nothing has been posted yet at the first look. */
+inline FindWhetherOver(peer, round) {
+#if BREAK == 11 /* looks whether the peer has left after what it posted */
+  over = SHOWS(peer, round);
+  gone = LEFT(peer);
+#else
+  gone = LEFT(peer);
+  over = SHOWS(peer, round);
+#endif
+  atomic {
+    if
+    :: over -> gone = false
+    :: else ->
+#if LEAVES
+      assert(!gone || (last[peer] < round && failed[me]));
+#endif
+      gone = gone || WOKEN(me);
+      over = gone
+    fi
   }
 }
 
@@ -96,11 +147,21 @@ inline SayAwake() {
   sleepers--
 }
 
-/* Board::Await; looking for a while is the loop's first choice. */
+/* Board::Await; looking for a while is the loop's first choice. `gone`: it has
+ * ended otherwise. */
 inline Await(peer, round) {
   do
   :: SHOWS(peer, round) -> break
   :: else ->
+#if LEAVES || DIES
+    FindWhetherOver(peer, round);
+    if
+    :: over ->
+      over = false;
+      break
+    :: else
+    fi;
+#endif
     rung[me] = false; /* `rings` is read */
 #if BREAK != 1 /* says that it sleeps after its last look */
     SayAsleep(peer);
@@ -184,12 +245,69 @@ inline TakeOfRing() {
 }
 #endif
 
+/* Those that wait for this rank. */
+inline RingSleepers() {
+  for (peer : 0 .. RANKS - 1) {
+    if
+    :: peer != me && asleep[peer] == me + 1 ->
+      atomic {
+        FENCE(me);
+        rung[peer] = true
+      }
+    :: else
+    fi
+  }
+}
+
+#if LEAVES
+inline SayThatItFailed() {
+  for (peer : 0 .. RANKS - 1) {
+    failed[peer] = true
+  }
+}
+
+/* Board::Leave, and what its owner does then. */
+inline Leave() {
+#if BREAK != 12 /* says that it failed after that it has left */
+  SayThatItFailed();
+#endif
+#if BREAK == 14 /* looks who sleeps before others see that it has left */
+  RingSleepers();
+#endif
+  atomic {
+    FENCE(me);
+    left[me] = true
+  }
+#if BREAK == 12
+  SayThatItFailed();
+#endif
+#if BREAK != 13 && BREAK != 14 /* rings nobody */
+  RingSleepers();
+#endif
+  spoiled[me] = true
+}
+#endif
+
+#if DIES
+/* Board::Wake */
+proctype Waker(byte rank) {
+#if BREAK == 15 /* rings before there is anything to see */
+  rung[rank] = true;
+#endif
+  woken[rank] = true;
+#if BREAK != 15
+  rung[rank] = true
+#endif
+}
+#endif
+
 proctype Rank(byte me) {
   byte round = 1;
   byte peer;
   byte place;
   byte needed;
   bool over;
+  bool gone;
   byte before; /* the last round that its peer had stored before its nap */
 #if RING
   byte taken = 0;
@@ -198,7 +316,13 @@ proctype Rank(byte me) {
 #endif
   do
   :: round > ROUNDS -> break
-  :: else ->
+#if LEAVES
+  :: round <= ROUNDS -> goto leave
+#endif
+#if DIES
+  :: round <= ROUNDS -> goto done
+#endif
+  :: round <= ROUNDS ->
     /* Open */
     atomic {
 #if BREAK == 5 /* a note is written again one round too early */
@@ -219,7 +343,15 @@ proctype Rank(byte me) {
 #if BREAK != 2 /* writes without waiting */
     for (peer : 0 .. RANKS - 1) {
       if
-      :: peer != me && needed > 0 -> Await(peer, needed)
+      :: peer != me && needed > 0 ->
+        Await(peer, needed)
+#if LEAVES || DIES
+        ;
+        if
+        :: gone -> goto leave
+        :: else
+        fi
+#endif
       :: else
       fi
     }
@@ -248,17 +380,7 @@ proctype Rank(byte me) {
       needed = 0
     }
     if
-    :: sleepers > 0 ->
-      for (peer : 0 .. RANKS - 1) {
-        if
-        :: peer != me && asleep[peer] == me + 1 ->
-          atomic {
-            FENCE(me);
-            rung[peer] = true
-          }
-        :: else
-        fi
-      }
+    :: sleepers > 0 -> RingSleepers()
     :: else
     fi;
     /* Await, of any of them */
@@ -266,24 +388,48 @@ proctype Rank(byte me) {
       if
       :: peer != me ->
         Await(peer, round);
+#if LEAVES || DIES
+        if
+        :: gone -> goto leave
+        :: else
+        fi;
+#endif
         atomic {
           place = posted[NOTE(peer, round)] % 8;
           Look(peer, round, place)
         }
         /* and still, after any step of others */
         Look(peer, round, place);
-        place = 0
+        place = 0;
+#if LEAVES
+        over = spoiled[peer];
+        assert(!over || failed[me]);
+        over = false
+#endif
       :: true
       fi
     }
     round++
   od
+#if LEAVES || DIES
+  ;
+  goto done;
+leave:
+#if LEAVES
+  Leave();
+#endif
+done:
+  skip
+#endif
 }
 
 init {
   byte rank;
   atomic {
     for (rank : 0 .. RANKS - 1) {
+#if DIES
+      run Waker(rank);
+#endif
       run Processor(rank);
       run Rank(rank)
     }

@@ -33,6 +33,18 @@ class BoardModelTest(ModelTest):
     def test_three_ranks_of_processors_that_hold_nothing_back(self):
         self.assert_holds("RANKS=3", "ROUNDS=3", "HOLDS=0")
 
+    def test_ranks_that_leave(self):
+        self.assert_holds("RANKS=2", "ROUNDS=4", "LEAVES=1")
+
+    def test_one_of_three_ranks_that_leaves(self):
+        self.assert_holds("RANKS=3", "ROUNDS=1", "LEAVES=1")
+
+    def test_ranks_that_are_killed_and_the_others_woken(self):
+        self.assert_holds("RANKS=2", "ROUNDS=4", "DIES=1")
+
+    def test_ranks_that_leave_or_are_killed(self):
+        self.assert_holds("RANKS=2", "ROUNDS=3", "LEAVES=1", "DIES=1")
+
     def test_saying_so_after_the_last_look_is_found(self):
         self.assert_found("invalid end state", "RANKS=2", "BREAK=1")
 
@@ -66,6 +78,25 @@ class BoardModelTest(ModelTest):
 
     def test_being_counted_after_the_last_look_is_found(self):
         self.assert_found("invalid end state", "RANKS=2", "BREAK=10")
+
+    def test_looking_late_whether_the_peer_has_left_is_found(self):
+        self.assert_found("assertion violated", "RANKS=2", "LEAVES=1",
+                          "BREAK=11")
+
+    def test_saying_late_that_it_failed_is_found(self):
+        self.assert_found("assertion violated", "RANKS=2", "LEAVES=1",
+                          "BREAK=12")
+
+    def test_leaving_without_a_ring_is_found(self):
+        self.assert_found("invalid end state", "RANKS=2", "LEAVES=1",
+                          "BREAK=13")
+
+    def test_ringing_before_it_has_left_is_found(self):
+        self.assert_found("invalid end state", "RANKS=2", "LEAVES=1",
+                          "BREAK=14")
+
+    def test_ringing_before_waking_is_found(self):
+        self.assert_found("invalid end state", "RANKS=2", "DIES=1", "BREAK=15")
 
 
 if __name__ == "__main__":
