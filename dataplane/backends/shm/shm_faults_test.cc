@@ -334,7 +334,7 @@ TEST(ShmFaultsTest, ATensorThatCannotBeReadIsTheCulprit) {
 // A rank destroys its group in the middle of a collective, and goes on with its
 // tensor, while another one is late. Nobody takes what he finds there for a
 // result.
-TEST(ShmFaultsTest, ARankThatDestroysItsGroupSpoilsNoResult) {
+void ExpectThatADestroyedGroupSpoilsNoResult(int world_size) {
   constexpr int kLate = 1;
   constexpr size_t kCount = 16 << 20;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
@@ -344,7 +344,7 @@ TEST(ShmFaultsTest, ARankThatDestroysItsGroupSpoilsNoResult) {
     fault.delay_us = 1000 + random() % 19'000;
     const bool frees = random() % 2 == 0;
     SCOPED_TRACE(absl::StrCat("seed ", seed, " after ", fault.delay_us, " us"));
-    ProcessWorld world("shm", 3, [&](Communicator& communicator) {
+    ProcessWorld world("shm", world_size, [&](Communicator& communicator) {
       auto memory = Allocate(communicator, kCount * sizeof(float));
       if (!memory.ok()) return memory.status().ToString();
       auto* const elements = static_cast<float*>((*memory)->data());
@@ -371,10 +371,11 @@ TEST(ShmFaultsTest, ARankThatDestroysItsGroupSpoilsNoResult) {
       }
       status = communicator.Run(Collective(collective));
       if (!status.ok()) return std::string();
-      const auto right = std::count(elements, elements + kCount, 3.0f);
+      const auto sum = static_cast<float>(world_size);
+      const auto right = std::count(elements, elements + kCount, sum);
       return right == kCount ? "" : absl::StrCat("OK with ", right, " right");
     });
-    for (int rank = 0; rank < 3; ++rank) world.AwaitReady(rank);
+    for (int rank = 0; rank < world_size; ++rank) world.AwaitReady(rank);
     world.AwaitReady(0);
     world.Signal(kLate, SIGCONT);
     for (const RankOutcome& outcome : world.Join()) {
@@ -382,6 +383,19 @@ TEST(ShmFaultsTest, ARankThatDestroysItsGroupSpoilsNoResult) {
       EXPECT_EQ(outcome.wait_status, 0);
     }
   }
+}
+
+TEST(ShmFaultsTest, ARankThatDestroysItsGroupSpoilsNoResult) {
+  ExpectThatADestroyedGroupSpoilsNoResult(3);
+}
+
+// Three ranks of one host, and one of another.
+TEST(ShmFaultsTest, NorInAGroupOverTwoHosts) {
+  ASSERT_EQ(setenv("MUSTER_SHM_HOSTS", "address", 1), 0);
+  ASSERT_EQ(setenv("MUSTER_LOCAL_WORLD_HOSTS", "0001", 1), 0);
+  ExpectThatADestroyedGroupSpoilsNoResult(4);
+  ASSERT_EQ(unsetenv("MUSTER_SHM_HOSTS"), 0);
+  ASSERT_EQ(unsetenv("MUSTER_LOCAL_WORLD_HOSTS"), 0);
 }
 
 // A group that has given up a rank goes on with its tensors, and then that rank

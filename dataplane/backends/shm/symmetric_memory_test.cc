@@ -184,7 +184,16 @@ TEST(SymmetricMemoryTest, WhatAllHaveFreedIsNotKeptForEver) {
   const auto allocate = [&](int times) {
     world.OnEachRank([&](Communicator& communicator) {
       for (int i = 0; i < times; ++i) {
-        ASSERT_TRUE(Allocate(communicator, 4096).ok());
+        {
+          const auto memory = Allocate(communicator, 40'000);
+          ASSERT_TRUE(memory.ok()) << memory.status();
+          // Where the one before may have been.
+          ASSERT_TRUE(Do(communicator, {.kind = CollectiveKind::kAllReduce,
+                                        .tensors = {Part(*memory, 0, 10'000)}})
+                          .ok());
+          EXPECT_EQ(communicator.last_run(DeviceType::kCpu).algorithm,
+                    "symmetric");
+        }
         // Both have freed it.
         ASSERT_TRUE(Do(communicator, {.kind = CollectiveKind::kBarrier}).ok());
       }
