@@ -1,7 +1,8 @@
-// The least that an all_reduce among processes of one host can take, as a peer
-// of muster-bench (worker/bench/README.md): the tensors lie in memory that all
-// of them share, each process adds up its part of all of them and writes it to
-// all, and there are two flags. float32 sums only. Whoever dies is waited for.
+// A bare all_reduce among processes of one host, as a peer of muster-bench
+// (worker/bench/README.md), to which one that can fail is compared: the tensors
+// lie in memory that all of them share, each process adds up its part of all of
+// them and writes it to all, and there are two flags. float32 sums only.
+// Whoever dies is waited for.
 //
 //   muster-bench all_reduce --nproc=2 --backend=shm --memory=symmetric
 //       --peer=bin/limit_peer

@@ -9,7 +9,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/backends/gloo/schedules.h"
 #include "dataplane/backends/shm/dealt_rounds.h"
 #include "dataplane/backends/shm/selection.h"
@@ -43,11 +42,6 @@ class AllToAll : public DealtRounds {
   Shows ShownBy(int peer) const {
     return IsEven(peer) ? kElements : Shows{RowOf(peer)[peer]};
   }
-  // What each other rank gets is there.
-  struct Origin {
-    uint64_t address = 0;
-    Regions::Place place = {};
-  };
   // Finds those. kElements: it is little, or not all of it is `where` it must
   // be.
   [[gnu::noinline]] Shows FindOrigins(Where where);
@@ -99,20 +93,9 @@ AllToAll::Shows AllToAll::FindOrigins(Where where) {
   if (bytes <= kShownBytesMax && most <= per_round_) return kElements;
   origins_.resize(world_size_);
   for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
-    const Block block = give_[peer];
-    if (block.count == 0) continue;
-    const size_t of_peer = block.count * element_bytes_;
-    Origin& origin = origins_[peer];
-    origin.address = reinterpret_cast<uint64_t>(block.data);
-    if (shop().has_regions) {
-      origin.place = regions().Find(block.data, of_peer);
-    }
-    if (origin.place.number > 0) continue;
-    shows = kReadable;
-    if (where != Where::kAnywhere || !shop().reads_memory ||
-        !gloo_internal::CanBeRead(block.data, of_peer)) {
-      return kElements;
-    }
+    const Reach reach = FindOrigin(give_[peer], where, origins_[peer]);
+    if (reach == Reach::kNone) return kElements;
+    if (reach == Reach::kBySystem) shows = kReadable;
   }
   return shows;
 }
@@ -174,11 +157,8 @@ absl::Status AllToAll::TakeThere(int peer) {
   Origin origin;
   std::memcpy(&origin, shown(peer) + row_bytes() + rank_ * sizeof(Origin),
               sizeof(origin));
-  Source source = {.address = origin.address};
-  if (origin.place.number > 0) {
-    source.mapped = regions().Locate(peer, origin.place);
-  }
-  return Read(peer, source, 0, take.data, take.count * element_bytes_);
+  return Read(peer, SourceOf(peer, origin), 0, take.data,
+              take.count * element_bytes_);
 }
 
 inline void AllToAll::LookAtRows() {
@@ -240,7 +220,7 @@ absl::StatusOr<AllToAllOutcome> AllToAll::Run(
   if (farthest_ == kElements) return outcome;
   shop().mesh.set_algorithm(AlgorithmName(
       farthest_ == kMapped ? Algorithm::kSymmetric : Algorithm::kSingleCopy));
-  const absl::Status parted = Part();
+  const absl::Status parted = Meet();
   if (!parted.ok()) return parted;
   return outcome;
 }

@@ -9,7 +9,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backends/shm/rounds.h"
-#include "dataplane/backends/shm/single_copy.h"
 #include "dataplane/collective.h"
 
 namespace muster::dataplane::shm_internal {

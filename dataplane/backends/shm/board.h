@@ -1,5 +1,5 @@
 // The rounds in which the ranks of a host show each other what they have: all
-// the synchronisation that there is.
+// the synchronisation of their collectives.
 
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_H_

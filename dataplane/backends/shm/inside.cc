@@ -78,10 +78,7 @@ size_t Inside::RoundsFor(const std::vector<size_t>& counts, size_t per_round) {
 
 absl::Status Inside::Meet() {
   if (world_size_ == 1) return absl::OkStatus();
-  absl::Status status = Open(0);
-  if (!status.ok()) return status;
-  Post();
-  return AwaitAll();
+  return Rounds::Meet();
 }
 
 absl::Status Inside::MeetAt(const Block& whole) {

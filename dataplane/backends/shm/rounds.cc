@@ -129,9 +129,19 @@ absl::StatusOr<bool> Rounds::AwaitPlaces(Places& places) {
 
 void Rounds::WriteRow(absl::Span<const Block> give) {
   auto* const row = reinterpret_cast<uint64_t*>(payload());
-  for (int peer = 0; peer < world_size_; ++peer) {
-    row[peer] = give.empty() ? 0 : give[peer].count;
-  }
+  for (int peer = 0; peer < world_size_; ++peer) row[peer] = give[peer].count;
+}
+
+Rounds::Reach Rounds::FindOrigin(const Block& block, Where where,
+                                 Origin& origin) {
+  const size_t bytes = block.count * element_bytes_;
+  origin = {.address = reinterpret_cast<uint64_t>(block.data)};
+  if (bytes == 0) return Reach::kMapped;
+  if (shop_.has_regions) origin.place = regions().Find(block.data, bytes);
+  if (origin.place.number > 0) return Reach::kMapped;
+  const bool is_readable = where == Where::kAnywhere && shop_.reads_memory &&
+                           gloo_internal::CanBeRead(block.data, bytes);
+  return is_readable ? Reach::kBySystem : Reach::kNone;
 }
 
 absl::Status Rounds::Read(int peer, const Source& source, size_t offset,
@@ -158,10 +168,10 @@ absl::Status Rounds::Read(int peer, const Source& source, size_t offset,
   return absl::OkStatus();
 }
 
-absl::Status Rounds::Part() {
+absl::Status Rounds::Meet(size_t rest) {
   absl::Status status = Open(0);
   if (!status.ok()) return status;
-  Post();
+  Post(rest);
   return AwaitAll();
 }
 

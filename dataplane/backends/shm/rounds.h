@@ -67,6 +67,15 @@ struct Places {
   std::vector<double> factors;
 };
 
+// Which collectives go from tensor to tensor.
+enum class Where : uint8_t {
+  // Those whose tensors lie in symmetric memory.
+  kInRegions,
+  // Those, and of ranks that read each other's memory all whose tensors can be
+  // read at all.
+  kAnywhere,
+};
+
 // What the collectives of a group work with.
 struct Workshop {
   Board& board;
@@ -255,6 +264,16 @@ class Rounds {
     return IsEven(peer) ? RowOf(peer)[0] & ~kEven : RowOf(peer)[rank];
   }
 
+  // Where what a rank gives is, for the others.
+  struct Origin {
+    uint64_t address = 0;
+    Regions::Place place = {};
+  };
+  // How they get at it.
+  enum class Reach : uint64_t { kNone, kBySystem, kMapped };
+  // Finds where `block` is. kNone: not `where` it must be.
+  Reach FindOrigin(const Block& block, Where where, Origin& origin);
+
   // What a rank gives another one, as that gets at it.
   struct Source {
     // In the other process.
@@ -262,11 +281,17 @@ class Rounds {
     // Here; null if it is not.
     std::byte* mapped = nullptr;
   };
+  Source SourceOf(int peer, const Origin& origin) {
+    return {origin.address, origin.place.number == 0
+                                ? nullptr
+                                : regions().Locate(peer, origin.place)};
+  }
   // From `offset` bytes behind where what `peer` gives begins.
   absl::Status Read(int peer, const Source& source, size_t offset,
                     std::byte* to, size_t bytes);
-  // Nobody reads any more what this rank gives.
-  absl::Status Part();
+  // A round in which nothing is shown: when it is over all have come as far as
+  // this, and nobody reads any more what this rank gave. `rest`: see Post.
+  absl::Status Meet(size_t rest = kManyBytes);
 
   // How many there are in so many bytes.
   size_t ElementsIn(size_t bytes) const { return bytes >> element_bits_; }

@@ -1,3 +1,5 @@
+// Which algorithm a collective goes by: the tables, and what forces one.
+
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_SELECTION_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_SELECTION_H_
 
@@ -48,8 +50,8 @@ struct Circumstances {
   int world_size = 0;
   // There are more ranks than processors.
   bool is_crowded = false;
-  // Of this rank's tensors, where all ranks know them, else 0: all must come to
-  // the same. Those of an all_to_all they know after a round.
+  // Of all ranks' parts together, where all ranks know them, else 0: all must
+  // come to the same. Those of an all_to_all they know after a round.
   size_t bytes = 0;
 };
 

@@ -61,8 +61,8 @@ constexpr char kVariable[] = "MUSTER_SHM";
 constexpr char kHostsVariable[] = "MUSTER_SHM_HOSTS";
 constexpr absl::string_view kByAddress = "address";
 
-// How all collectives go, small and large; on all ranks. For tests, and to
-// measure.
+// How all collectives that can go so do, small and large; on all ranks. For
+// tests, and to measure.
 constexpr char kAlgorithmVariable[] = "MUSTER_SHM_ALGORITHM";
 
 absl::string_view ValueOf(const char* variable) {

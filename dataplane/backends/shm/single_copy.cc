@@ -11,11 +11,11 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/backends/gloo/schedules.h"
 #include "dataplane/backends/shm/selection.h"
 #include "dataplane/backends/shm/streaming.h"
 #include "dataplane/reduction.h"
+#include "glog/logging.h"
 
 namespace muster::dataplane::shm_internal {
 namespace {
@@ -50,23 +50,10 @@ class SingleCopy : public Rounds {
   template <typename Value>
   using ByRank = absl::InlinedVector<Value, 8>;
 
-  // How others get at what a rank gives.
-  enum class Reach : uint64_t { kNone, kBySystem, kMapped };
   // What a rank shows, behind a row; and, behind this, an Origin for each rank.
   struct Offer {
     double factor = 1;
     // At the worst.
-    Reach reach = Reach::kMapped;
-  };
-  // Where what it gives to a rank is.
-  struct Origin {
-    uint64_t address = 0;
-    Regions::Place place = {};
-  };
-  // Where a block is, and how others get at it.
-  struct Found {
-    Block block = {};
-    Origin origin = {};
     Reach reach = Reach::kMapped;
   };
 
@@ -74,10 +61,9 @@ class SingleCopy : public Rounds {
   void Arrange();
 
   // All have shown where things are. kNone: not all of that can be read.
-  absl::StatusOr<Reach> Meet();
+  absl::StatusOr<Reach> ShowAll();
   // Writes down where what this rank gives to each other one is.
   Reach ShowOrigins(std::byte* to);
-  Found Find(const Block& block);
 
   // Takes what each rank gives this one.
   absl::Status Move();
@@ -98,16 +84,19 @@ class SingleCopy : public Rounds {
   Blocks take_;
   // How many elements each rank must give this one.
   ByRank<uint64_t> expected_;
-  // After Meet: where what it gives this one is, and its factor.
+  // After ShowAll: where what it gives this one is, and its factor.
   ByRank<Source> sources_;
   ByRank<double> factors_;
 };
 
 absl::StatusOr<bool> SingleCopy::Run() {
   Arrange();
-  const absl::StatusOr<Reach> met = Meet();
+  const absl::StatusOr<Reach> met = ShowAll();
   if (!met.ok()) return met.status();
   if (*met == Reach::kNone) return false;
+  CHECK(where_ == Where::kAnywhere ||
+        collective().kind != CollectiveKind::kAllReduce)
+      << "symmetric_all_reduce.h has these";
   shop().mesh.set_algorithm(AlgorithmName(
       *met == Reach::kMapped ? Algorithm::kSymmetric : Algorithm::kSingleCopy));
   absl::Status status;
@@ -122,7 +111,7 @@ absl::StatusOr<bool> SingleCopy::Run() {
   } else {
     status = Move();
   }
-  if (status.ok()) status = Part();
+  if (status.ok()) status = Meet();
   if (!status.ok()) return status;
   return true;
 }
@@ -176,37 +165,26 @@ void SingleCopy::Arrange() {
   }
 }
 
-SingleCopy::Found SingleCopy::Find(const Block& block) {
-  const size_t bytes = block.count * element_bytes_;
-  Found found = {.block = block,
-                 .origin = {.address = reinterpret_cast<uint64_t>(block.data),
-                            .place = regions().Find(block.data, bytes)}};
-  if (found.origin.place.number > 0 || bytes == 0) return found;
-  const bool is_readable = where_ == Where::kAnywhere && shop().reads_memory &&
-                           gloo_internal::CanBeRead(block.data, bytes);
-  found.reach = is_readable ? Reach::kBySystem : Reach::kNone;
-  return found;
-}
-
 SingleCopy::Reach SingleCopy::ShowOrigins(std::byte* to) {
   Reach reach = Reach::kMapped;
-  Found found;
+  Block last;
+  Origin origin;
   for (int peer = 0; peer < world_size_; ++peer) {
     // What it gives itself nobody reads there.
     if (peer == rank_) continue;
     const Block& block = give_[peer];
     // To ask the system takes as long as a small collective, and what all get
     // is mostly the same.
-    if (block.data != found.block.data || block.count != found.block.count) {
-      found = Find(block);
+    if (block.data != last.data || block.count != last.count) {
+      reach = std::min(reach, FindOrigin(block, where_, origin));
+      last = block;
     }
-    std::memcpy(to + peer * sizeof(Origin), &found.origin, sizeof(Origin));
-    reach = std::min(reach, found.reach);
+    std::memcpy(to + peer * sizeof(Origin), &origin, sizeof(Origin));
   }
   return reach;
 }
 
-absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
+absl::StatusOr<SingleCopy::Reach> SingleCopy::ShowAll() {
   absl::Status status =
       Open(row_bytes() + sizeof(Offer) + world_size_ * sizeof(Origin));
   if (!status.ok()) return status;
@@ -215,7 +193,7 @@ absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
   own.reach = ShowOrigins(payload() + row_bytes() + sizeof(own));
   std::memcpy(payload() + row_bytes(), &own, sizeof(own));
   Post();
-  for (int peer = 0; peer < world_size_; ++peer) {
+  for (int peer = After(rank_); peer != rank_; peer = After(peer)) {
     status = Await(peer, expected_[peer]);
     if (!status.ok()) return status;
     Hear(peer);
@@ -231,7 +209,7 @@ absl::StatusOr<SingleCopy::Reach> SingleCopy::Meet() {
     Origin origin;
     std::memcpy(&origin, theirs + sizeof(offer) + rank_ * sizeof(origin),
                 sizeof(origin));
-    sources_[peer] = {origin.address, regions().Locate(peer, origin.place)};
+    sources_[peer] = SourceOf(peer, origin);
   }
   return reach;
 }
@@ -290,7 +268,7 @@ absl::Status SingleCopy::AllReduce(const Reduction& reduction) {
   absl::Status status = Combine(reduction, parts[rank_],
                                 offset_of(parts[rank_]) / element_bytes_);
   // All have theirs.
-  if (status.ok()) status = Part();
+  if (status.ok()) status = Meet();
   for (const int peer : Others()) {
     if (!status.ok()) return status;
     const Block& part = parts[peer];

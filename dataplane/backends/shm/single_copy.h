@@ -1,7 +1,7 @@
+// Collectives whose ranks take from each other's tensors what they need.
+
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_SINGLE_COPY_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_SINGLE_COPY_H_
-
-#include <cstdint>
 
 #include "absl/status/statusor.h"
 #include "dataplane/backends/shm/rounds.h"
@@ -9,19 +9,11 @@
 
 namespace muster::dataplane::shm_internal {
 
-// Which collectives go from tensor to tensor.
-enum class Where : uint8_t {
-  // Those whose tensors lie in symmetric memory.
-  kInRegions,
-  // Those, and of ranks that read each other's memory all whose tensors can be
-  // read at all.
-  kAnywhere,
-};
-
-// Runs `collective`, but no all_to_all (all_to_all.h), from tensor to tensor:
-// the ranks show each other where they have what they give, and each takes what
-// it wants from there. False, on all ranks: some tensor is not `where` it must
-// be, and nothing was done.
+// Runs `collective`, but no all_to_all (all_to_all.h), and no all_reduce of
+// symmetric memory alone (symmetric_all_reduce.h), from tensor to tensor: the
+// ranks show each other where they have what they give, and each takes what it
+// wants from there. False, on all ranks: some tensor is not `where` it must be,
+// and nothing was done.
 absl::StatusOr<bool> RunSingleCopy(Workshop& shop, const Collective& collective,
                                    Where where);
 

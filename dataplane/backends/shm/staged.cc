@@ -30,7 +30,7 @@ class Staged : public DealtRounds {
   Staged(Workshop& shop, const Collective& collective)
       : DealtRounds(shop, collective) {}
 
-  absl::Status Barrier();
+  absl::Status Barrier() { return Meet(/*rest=*/0); }
   absl::Status Gather();
   absl::Status Broadcast();
   absl::Status ReduceAtOnce();
@@ -87,13 +87,6 @@ void Staged::Combine(const Reduction& reduction, const Operands& operands,
   }
   reduction.CombineAll(result.data, operands, factors, result.count,
                        world_size_);
-}
-
-absl::Status Staged::Barrier() {
-  absl::Status status = Open(0);
-  if (!status.ok()) return status;
-  Post(0);
-  return AwaitAll();
 }
 
 // Every giver shows what it has, in as many rounds as it takes; whoever wants

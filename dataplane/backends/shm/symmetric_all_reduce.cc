@@ -67,10 +67,7 @@ absl::StatusOr<bool> SymmetricAllReduce::Go() {
   status = CombineThere(reduction, own);
   if (!status.ok()) return status;
   // Nobody reads what is here any more, nor writes to it.
-  status = Open(0);
-  if (!status.ok()) return status;
-  Post(0);
-  status = AwaitAll();
+  status = Meet(/*rest=*/0);
   if (!status.ok()) return status;
   return true;
 }
