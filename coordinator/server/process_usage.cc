@@ -5,13 +5,20 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
 namespace muster::coordinator {
 namespace {
+
+// Of some twenty threads each takes a stack and a part of the heap.
+constexpr uint64_t kAddressSpaceMin = uint64_t{1} << 30;
 
 double CpuSeconds() {
   rusage usage = {};
@@ -80,6 +87,20 @@ ProcessUsage ReadProcessUsage() {
           .open_fds = OpenFds(),
           .max_fds = MaxFds(),
           .start_time_seconds = StartTime()};
+}
+
+absl::Status CheckAddressSpace(uint64_t limit_bytes) {
+  if (limit_bytes >= kAddressSpaceMin) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "this process may have ", limit_bytes >> 10,
+      " KiB of address space (ulimit -v), and a coordinator's threads need ",
+      kAddressSpaceMin >> 10));
+}
+
+uint64_t AddressSpaceLimit() {
+  rlimit limit = {};
+  getrlimit(RLIMIT_AS, &limit);
+  return limit.rlim_cur;
 }
 
 }  // namespace muster::coordinator

@@ -1,6 +1,10 @@
 #ifndef MUSTER_COORDINATOR_SERVER_PROCESS_USAGE_H_
 #define MUSTER_COORDINATOR_SERVER_PROCESS_USAGE_H_
 
+#include <cstdint>
+
+#include "absl/status/status.h"
+
 namespace muster::coordinator {
 
 // What this process uses of its machine. 0: the system does not tell.
@@ -14,6 +18,14 @@ struct ProcessUsage {
 };
 
 ProcessUsage ReadProcessUsage();
+
+// Whether a coordinator's threads have room in so much address space: gRPC
+// aborts the process, or waits for ever, where one of its own does not start.
+// Errors: kResourceExhausted.
+absl::Status CheckAddressSpace(uint64_t limit_bytes);
+
+// Of this process (RLIMIT_AS), or the largest number.
+uint64_t AddressSpaceLimit();
 
 }  // namespace muster::coordinator
 

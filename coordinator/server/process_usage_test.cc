@@ -1,12 +1,15 @@
 #include "coordinator/server/process_usage.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "gtest/gtest.h"
 
 namespace muster::coordinator {
@@ -29,6 +32,15 @@ TEST(ProcessUsageTest, MemoryThatIsTouchedIsResident) {
   EXPECT_EQ(memory.back(), 'x');
   EXPECT_GT(with.resident_bytes - before.resident_bytes, kBytes / 2);
   EXPECT_GT(with.virtual_bytes, with.resident_bytes);
+}
+
+TEST(ProcessUsageTest, ATightLimitOfAddressSpaceIsNamed) {
+  EXPECT_TRUE(CheckAddressSpace(RLIM_INFINITY).ok());
+  EXPECT_TRUE(CheckAddressSpace(uint64_t{1} << 30).ok());
+  EXPECT_EQ(CheckAddressSpace(300'000 << 10),
+            absl::ResourceExhaustedError(
+                "this process may have 300000 KiB of address space (ulimit "
+                "-v), and a coordinator's threads need 1048576"));
 }
 
 TEST(ProcessUsageTest, CpuTimeGoesOn) {

@@ -31,6 +31,7 @@
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/mutex.h"
 #include "coordinator/server/open_calls.h"
+#include "coordinator/server/process_usage.h"
 #include "coordinator/server/session_service.h"
 #include "coordinator/server/status_page.h"
 #include "coordinator/server/store_service.h"
@@ -497,7 +498,8 @@ class ServerImpl final : public Server {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const ServerOptions& options) {
-  absl::Status status = CheckOptions(options);
+  absl::Status status = CheckAddressSpace(AddressSpaceLimit());
+  if (status.ok()) status = CheckOptions(options);
   if (status.ok()) status = CheckTls(options);
   if (!status.ok()) return status;
   std::unique_ptr<Auth> auth;
