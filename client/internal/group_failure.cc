@@ -26,8 +26,12 @@ using dataplane::MutexLock;
 using std::chrono::milliseconds;
 
 // A collective that fails so soon has begun when others had waited for so long
-// that they gave up.
+// that they gave up. And who finds so long after its time that it is over was
+// not running then: others have waited for it.
 constexpr milliseconds kLate(500);
+
+// Until another rank has said whom it blames.
+constexpr std::chrono::seconds kOthersTime(3);
 
 // A send or receive: it waits for one rank, and says which.
 bool IsPointToPointFailure(const absl::Status& status) {
@@ -68,7 +72,9 @@ bool GroupState::NoteFailure(Instant began, milliseconds timeout) {
   if (timeout.count() == 0) timeout = options_.timeout;
   MutexLock lock(mutex_);
   if (!failed_) {
-    began_late_ = Clock::now() - began < std::min(kLate, timeout / 2);
+    const Instant::duration took = Clock::now() - began;
+    began_late_ = took < std::min(kLate, timeout / 2);
+    overtime_ = std::max(took - timeout, Instant::duration::zero());
   }
   failed_ = true;
   return true;
@@ -173,19 +179,32 @@ FailureJudge::Accusation GroupState::Accuse(const absl::Status& own) {
         TryAgreedError(stream, failure_key, SettleDeadline()).value_or(own);
   }
   const bool timed_out = absl::IsDeadlineExceeded(failure);
-  bool late = false;
+  bool began_late = false;
+  Instant::duration overtime = {};
   {
     MutexLock lock(mutex_);
-    late = timed_out && began_late_;
+    began_late = timed_out && began_late_;
+    if (timed_out) overtime = overtime_;
   }
-  // Who comes when the others have given up hears from them who it was.
-  if (late && options_.is_world) return {.error = failure, .told = true};
-  if (late) return {.error = AwaitAgreed(failure)};
+  // Who comes when the others have given up, or had stopped until then, hears
+  // from them who it was.
+  const bool late = began_late || overtime > kLate;
+  if (late && !options_.is_world) return {.error = AwaitAgreed(failure)};
+  if (began_late) return {.error = failure, .told = true};
+  if (late && judge_->AwaitFinal(Clock::now() + kOthersTime)) {
+    return {.error = failure, .told = true};
+  }
   // For those who wait for this rank in the store, and not on a connection.
   if (timed_out) AgreeOnError(stream, failure_key, failure, SettleDeadline());
   absl::Status named = timed_out && !IsPointToPointFailure(failure)
                            ? NameTheStuck(failure)
                            : failure;
+  // Whose time was over first is heard first, of those who come here together.
+  if (overtime.count() > 0 &&
+      judge_->AwaitFinal(Clock::now() +
+                         std::min<Instant::duration>(overtime, kLate))) {
+    return {.error = std::move(named), .told = true};
+  }
   if (options_.is_world) {
     const bool told = ReportError(stream, named, SettleDeadline()).ok();
     return {.error = std::move(named), .told = told};
@@ -204,7 +223,7 @@ std::optional<absl::Status> GroupState::Agree(const absl::Status& own) {
 absl::Status GroupState::AwaitAgreed(const absl::Status& own) {
   const auto theirs = AwaitAgreedError(
       session_->stream(), absl::StrCat(options_.key_prefix, kErrorKey),
-      Deadline::After(std::chrono::seconds(3), "3s for another rank's error"));
+      Deadline::After(kOthersTime, "3s for another rank's error"));
   if (theirs.has_value()) return *theirs;
   return Agree(own).value_or(own);
 }

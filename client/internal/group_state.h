@@ -238,6 +238,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   bool failure_seen_ ABSL_GUARDED_BY(mutex_) = false;
   // How the first collective to fail had begun: when the others' time was over.
   bool began_late_ ABSL_GUARDED_BY(mutex_) = false;
+  // And how long after its time it ended.
+  dataplane::Instant::duration overtime_ ABSL_GUARDED_BY(mutex_) = {};
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

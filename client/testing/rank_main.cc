@@ -198,6 +198,25 @@ int Collective() {
   return 0;
 }
 
+// One of which no rank is done when it has shown what it has.
+int LongCollective() {
+  InitProcessGroup(g_options);
+  Say("formed");
+  AwaitLine();
+  try {
+    std::vector<float> gradients(4 << 20);
+    Work work = AllReduce(gradients, {.timeout = seconds(4), .async_op = true});
+    Say("begun");
+    work.Wait();
+    Say("done");
+  } catch (const DistError& error) {
+    SayError(error);
+  }
+  AwaitLine();
+  DestroyProcessGroup();
+  return 0;
+}
+
 template <typename T>
 void Expect(const std::string& verb, const std::vector<T>& actual,
             const std::vector<T>& expected) {
@@ -448,6 +467,7 @@ int Main(int argc, char** argv) {
       {"train", &Train},
       {"train-without-destroy", &TrainWithoutDestroy},
       {"collective", &Collective},
+      {"long_collective", &LongCollective},
       {"every_verb", &EveryVerb},
       {"verb_errors", &VerbErrors},
       {"monitored_barriers", &MonitoredBarriers},

@@ -1,0 +1,79 @@
+// A rank that was stopped in a collective, and goes on when its time is over
+// but before the others know whom to blame: it is to blame, and not one of
+// those that have waited for it.
+
+#include <signal.h>
+
+#include <array>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/testing/processes.h"
+#include "coordinator/server/server.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster {
+namespace {
+
+using coordinator::Server;
+using coordinator::ServerOptions;
+using muster::testing::Process;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr std::chrono::seconds kSoon(30);
+
+// A job of two ranks, with a coordinator of its own.
+class Job {
+ public:
+  Job() {
+    ServerOptions options;
+    options.listen = "127.0.0.1:0";
+    server_ = *Server::Start(options);
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks[rank] = std::make_unique<Process>(
+          std::vector<std::string>{"client/testing/rank", "long_collective"},
+          std::map<std::string, std::string>{
+              {"RANK", std::to_string(rank)},
+              {"WORLD_SIZE", "2"},
+              {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+              {"MASTER_ADDR", "127.0.0.1"},
+              {"MASTER_PORT", std::to_string(server_->port())}});
+    }
+    for (const auto& rank : ranks) EXPECT_EQ(rank->ReadLine(kSoon), "formed");
+  }
+
+  std::array<std::unique_ptr<Process>, 2> ranks;
+
+ private:
+  std::unique_ptr<Server> server_;
+};
+
+// Several, as the wrong one would be blamed now and then.
+TEST(StoppedRankTest, IsToBlameAlsoWhenItGoesOn) {
+  std::array<Job, 3> jobs;
+  for (Job& job : jobs) {
+    job.ranks[0]->WriteLine("go");
+    ASSERT_EQ(job.ranks[0]->ReadLine(kSoon), "begun");
+    job.ranks[0]->Signal(SIGSTOP);
+    job.ranks[1]->WriteLine("go");
+    ASSERT_EQ(job.ranks[1]->ReadLine(kSoon), "begun");
+  }
+  // Its time was over a second ago, and it looks for two whom to blame.
+  EXPECT_EQ(jobs[0].ranks[1]->ReadLine(std::chrono::seconds(5)), "");
+  for (Job& job : jobs) job.ranks[0]->Signal(SIGCONT);
+  for (Job& job : jobs) {
+    for (const auto& rank : job.ranks) {
+      const std::string line = rank->ReadLine(kSoon);
+      EXPECT_THAT(line, StartsWith("error DistBackendError [0] all_reduce #1"));
+      EXPECT_THAT(line, HasSubstr("timed out after 4s"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace muster
