@@ -257,9 +257,13 @@ int Tune(const BenchOptions& options,
       setenv(tunable.variable, algorithm.c_str(), 1);
       const int status = RunAgain(std::move(own));
       if (status != 0) return status;
-      absl::StatusOr<std::vector<TuneSample>> more = ReadSamples(file);
+      absl::StatusOr<std::vector<TuneSample>> more =
+          ReadSamples(file, options.backend);
       if (!more.ok()) return Fail(more.status().message());
       samples.insert(samples.end(), more->begin(), more->end());
+    }
+    if (samples.empty()) {
+      std::cout << "# " << operation->name << ": goes one way" << std::endl;
     }
     rows += TableRows(
         *operation,

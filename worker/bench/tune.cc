@@ -134,7 +134,8 @@ std::string TableRows(const Operation& operation, const TuneSetting& setting,
   return rows;
 }
 
-absl::StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file) {
+absl::StatusOr<std::vector<TuneSample>> ReadSamples(
+    const std::string& file, const std::string& backend) {
   std::ifstream stream(file);
   const nlohmann::json rows =
       nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
@@ -145,6 +146,11 @@ absl::StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file) {
   for (const nlohmann::json& row : rows) {
     // Of a peer, or a rank's memory.
     if (row.value("algorithm", "") == "") continue;
+    if (const std::string ran = row.value("backend", ""); ran != backend) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the group ran by ", ran, " and not by ", backend,
+                       ": there is nothing to tune"));
+    }
     samples.push_back({.bytes = row.at("bytes"),
                        .algorithm = row.at("algorithm"),
                        .time_us = row.at("time_us").at("median")});

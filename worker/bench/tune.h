@@ -47,8 +47,9 @@ std::string TableRows(const Operation& operation, const TuneSetting& setting,
 
 // The samples of a file that muster-bench has written, each with the algorithm
 // that ran, which need not be the one that was asked for. Errors:
-// kInvalidArgument.
-absl::StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file);
+// kInvalidArgument, kFailedPrecondition (`backend` did not run).
+absl::StatusOr<std::vector<TuneSample>> ReadSamples(const std::string& file,
+                                                    const std::string& backend);
 
 }  // namespace muster::worker::bench
 

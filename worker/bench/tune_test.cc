@@ -77,21 +77,26 @@ TEST(TuneTest, OnlySomeOperationsHaveSeveralAlgorithms) {
 TEST(TuneTest, SamplesAreOfWhatRan) {
   const std::string file = absl::StrCat(::testing::TempDir(), "/samples.json");
   std::ofstream(file) << R"([
-      {"bytes": 8, "algorithm": "ring", "time_us": {"median": 2.5}},
+      {"bytes": 8, "backend": "gloo", "algorithm": "ring",
+       "time_us": {"median": 2.5}},
       {"bytes": 8, "algorithm": "", "time_us": {"median": 1}}])";
-  const auto samples = ReadSamples(file);
+  const auto samples = ReadSamples(file, "gloo");
   ASSERT_TRUE(samples.ok()) << samples.status();
   // The other is a peer's.
   ASSERT_EQ(samples->size(), 1U);
   EXPECT_EQ((*samples)[0].bytes, 8);
   EXPECT_EQ((*samples)[0].algorithm, "ring");
   EXPECT_EQ((*samples)[0].time_us, 2.5);
+  // As where ranks cannot share memory.
+  EXPECT_EQ(ReadSamples(file, "shm").status(),
+            absl::FailedPreconditionError("the group ran by gloo and not by "
+                                          "shm: there is nothing to tune"));
 }
 
 TEST(TuneTest, FileWithoutFiguresIsAnError) {
   const std::string file = absl::StrCat(::testing::TempDir(), "/figures.json");
   std::ofstream(file) << "[{";
-  EXPECT_EQ(ReadSamples(file).status().code(),
+  EXPECT_EQ(ReadSamples(file, "gloo").status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
