@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <exception>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,6 +22,7 @@
 #include "dataplane/cuda/staging.h"
 #include "dataplane/decorators/guarding.h"
 #include "dataplane/decorators/timekeeping.h"
+#include "dataplane/guarded.h"
 #include "dataplane/mutex.h"
 #include "dataplane/per_device.h"
 #include "dataplane/plugin.h"
@@ -328,7 +328,7 @@ namespace {
 absl::StatusOr<std::unique_ptr<Backend>> Make(absl::string_view name,
                                               const Definition& definition,
                                               const BackendOptions& options) {
-  std::string problem = "made none";
+  absl::Status problem = absl::InternalError("made none");
   try {
     auto made = definition.factory(options);
     if (!made.ok()) return made;
@@ -341,13 +341,13 @@ absl::StatusOr<std::unique_ptr<Backend>> Make(absl::string_view name,
           TimekeepingOptions{.group_name = options.group_name,
                              .rank = options.rank});
     }
-  } catch (const std::exception& error) {
-    problem = absl::StrCat("threw: ", error.what());
   } catch (...) {
-    problem = "threw something";
+    problem = StatusOfCaught();
   }
-  return absl::InternalError(
-      absl::StrCat("backend \"", name, "\": its factory ", problem));
+  return absl::Status(problem.code(),
+                      absl::StrCat("backend \"", name, "\": its factory ",
+                                   absl::IsInternal(problem) ? "" : "failed: ",
+                                   problem.message()));
 }
 
 bool ServesCpu(const Choice& choice, const std::string& backend) {

@@ -4,11 +4,17 @@
 #include <chrono>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "client/internal/channel_security.h"
 #include "client/internal/endpoint.h"
 #include "grpcpp/grpcpp.h"
 
 namespace muster::internal {
+
+// Whether gRPC's threads, which start with the first credentials, have room
+// in what it may still map: where one of them does not start gRPC aborts the
+// process, or waits for ever. Errors: kResourceExhausted.
+absl::Status CheckRoomForThreads();
 
 // A channel of its own to the coordinator: it resolves the name anew, and no
 // back-off of an earlier one holds it up. It breaks when the coordinator has

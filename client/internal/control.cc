@@ -44,6 +44,8 @@ absl::StatusOr<std::unique_ptr<Control>> Control::Open(
         absl::StrCat("coordinator address \"", options.address,
                      "\": ", endpoint.status().message()));
   }
+  const absl::Status room = CheckRoomForThreads();
+  if (!room.ok()) return room;
   const absl::StatusOr<ChannelSecurity> security =
       LoadChannelSecurity(options, *endpoint);
   if (!security.ok()) return security.status();

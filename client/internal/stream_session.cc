@@ -12,6 +12,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "client/internal/channel.h"
 #include "client/internal/channel_security.h"
 #include "client/internal/convert.h"
 #include "muster/v1/session.pb.h"
@@ -50,6 +51,8 @@ absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
     SessionOptions options) {
   absl::StatusOr<Endpoint> endpoint = ParseEndpoint(options.address);
   if (!endpoint.ok()) return endpoint.status();
+  const absl::Status room = CheckRoomForThreads();
+  if (!room.ok()) return room;
   // Later ones that fail are tried again.
   const absl::Status security =
       LoadChannelSecurity(options, *endpoint).status();

@@ -3,9 +3,11 @@
 
 #include <exception>
 #include <string>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "dataplane/process_limits.h"
 
 namespace muster::dataplane::gloo_internal {
 
@@ -17,6 +19,8 @@ absl::Status Guard(Function&& function) {
   try {
     function();
     return absl::OkStatus();
+  } catch (const std::system_error& error) {
+    return absl::UnavailableError(DescribeSystemError(error));
   } catch (const std::exception& error) {
     return absl::UnavailableError(error.what());
   }

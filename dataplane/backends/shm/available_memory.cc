@@ -1,7 +1,5 @@
 #include "dataplane/backends/shm/available_memory.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
@@ -58,14 +56,6 @@ uint64_t LeftIn(const std::string& group, const Hierarchy& hierarchy) {
 
 std::string MemoryLeft::Describe() const {
   return absl::StrCat("there are ", bytes, " left ", where);
-}
-
-std::string AddressSpaceLimitText() {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
-    return "";
-  }
-  return absl::StrCat("; RLIMIT_AS (ulimit -v) is ", limit.rlim_cur, " bytes");
 }
 
 MemoryLeft FindMemoryLeft(const std::string& root) {

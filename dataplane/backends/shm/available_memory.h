@@ -23,10 +23,6 @@ struct MemoryLeft {
 // tests.
 MemoryLeft FindMemoryLeft(const std::string& root = "");
 
-// "; RLIMIT_AS (ulimit -v) is 1048576 bytes" where this process has such a
-// limit, for errors of who got no memory.
-std::string AddressSpaceLimitText();
-
 }  // namespace muster::dataplane::shm_internal
 
 #endif  // MUSTER_DATAPLANE_BACKENDS_SHM_AVAILABLE_MEMORY_H_

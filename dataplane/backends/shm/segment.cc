@@ -23,6 +23,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "dataplane/backends/shm/available_memory.h"
+#include "dataplane/process_limits.h"
 
 namespace muster::dataplane::shm_internal {
 namespace {

@@ -31,6 +31,7 @@
 #include "dataplane/backends/shm/selection.h"
 #include "dataplane/backends/shm/two_levels.h"
 #include "dataplane/culprit.h"
+#include "dataplane/process_limits.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {
@@ -189,7 +190,7 @@ class OrdinaryMemory : public SymmetricMemory {
     }
     return absl::ResourceExhaustedError(
         absl::StrCat("memory of ", bytes, " bytes: ", left.Describe(),
-                     shm_internal::AddressSpaceLimitText()));
+                     AddressSpaceLimitText()));
   }
 
   void* data() const override { return memory_; }

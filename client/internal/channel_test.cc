@@ -1,0 +1,75 @@
+#include "client/internal/channel.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <fstream>
+#include <iostream>
+
+#include "absl/status/status.h"
+#include "client/errors.h"
+#include "client/internal/control.h"
+#include "client/session.h"
+#include "gtest/gtest.h"
+
+namespace muster::internal {
+namespace {
+
+// Of this process, from now on, `bytes` more than it has mapped.
+void LimitAddressSpace(uint64_t bytes) {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t most = pages * sysconf(_SC_PAGESIZE) + bytes;
+  const rlimit limit = {.rlim_cur = most, .rlim_max = RLIM_INFINITY};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(1);
+}
+
+// Where nobody listens: without the check it would be tried for minutes.
+SessionOptions Options() {
+  SessionOptions options;
+  options.address = "127.0.0.1:1";
+  options.job = "j";
+  return options;
+}
+
+constexpr char kProblem[] =
+    "^RESOURCE_EXHAUSTED: this process may map [0-9]+ KiB more, and the "
+    "threads "
+    "of a client need 524288; RLIMIT_AS \\(ulimit -v\\) is [0-9]+ bytes";
+
+// In processes without threads of gRPC: those would count.
+TEST(ChannelTest, TooLittleAddressSpaceIsAnErrorBeforeThreadsStart) {
+  EXPECT_EXIT(
+      {
+        LimitAddressSpace(100 << 20);
+        try {
+          Session::Connect(Options());
+        } catch (const DistError& error) {
+          std::cerr << error.status() << std::endl;
+          _exit(0);
+        }
+        _exit(1);
+      },
+      ::testing::ExitedWithCode(0), kProblem);
+  EXPECT_EXIT(
+      {
+        LimitAddressSpace(100 << 20);
+        std::cerr << Control::Open(Options()).status() << std::endl;
+        _exit(0);
+      },
+      ::testing::ExitedWithCode(0), kProblem);
+}
+
+TEST(ChannelTest, EnoughAddressSpaceIsNoError) {
+  EXPECT_EXIT(
+      {
+        LimitAddressSpace(uint64_t{2} << 30);
+        _exit(CheckRoomForThreads().ok() ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+  EXPECT_TRUE(CheckRoomForThreads().ok());
+}
+
+}  // namespace
+}  // namespace muster::internal

@@ -1,0 +1,31 @@
+#include "dataplane/guarded.h"
+
+#include <exception>
+#include <new>
+#include <system_error>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dataplane/process_limits.h"
+
+namespace muster::dataplane {
+
+absl::Status StatusOfCaught() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory left for it", AddressSpaceLimitText()));
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::resource_unavailable_try_again) {
+      return absl::ResourceExhaustedError(DescribeSystemError(error));
+    }
+    return absl::InternalError(absl::StrCat("threw: ", error.what()));
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("threw: ", error.what()));
+  } catch (...) {
+    return absl::InternalError("threw something");
+  }
+}
+
+}  // namespace muster::dataplane

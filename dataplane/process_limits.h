@@ -1,0 +1,29 @@
+#ifndef MUSTER_DATAPLANE_PROCESS_LIMITS_H_
+#define MUSTER_DATAPLANE_PROCESS_LIMITS_H_
+
+#include <cstdint>
+#include <string>
+#include <system_error>
+
+namespace muster::dataplane {
+
+// How much more address space this process may map (RLIMIT_AS), or the largest
+// number.
+uint64_t AddressSpaceLeft();
+
+// For errors of who got no memory: "; RLIMIT_AS (ulimit -v) is 1048576 bytes"
+// where this process has such a limit, else "".
+std::string AddressSpaceLimitText();
+
+// The same for a thread that did not start, with every limit of this process
+// that there is: of address space, of the user's threads (RLIMIT_NPROC), and of
+// its control group's (pids.max). `root` is where the system's files are, for
+// tests.
+std::string ThreadLimitsText(const std::string& root = "");
+
+// What it says; of a thread that did not start, with those limits.
+std::string DescribeSystemError(const std::system_error& error);
+
+}  // namespace muster::dataplane
+
+#endif  // MUSTER_DATAPLANE_PROCESS_LIMITS_H_

@@ -1,0 +1,131 @@
+#include "dataplane/process_limits.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <limits>
+#include <new>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "dataplane/guarded.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace muster::dataplane {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kMib = 1 << 20;
+
+// A system of its own, in which the limits of this process are not.
+class ProcessLimitsTest : public ::testing::Test {
+ protected:
+  ProcessLimitsTest()
+      : root_(std::string(std::getenv("TEST_TMPDIR")) + "/" +
+              ::testing::UnitTest::GetInstance()->current_test_info()->name()) {
+  }
+
+  void Write(const std::string& file, const std::string& text) const {
+    const std::filesystem::path path = root_ + file;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+
+  const std::string root_;
+};
+
+// Leaves the process, which may map `bytes` more than it has, with what `say`
+// returns.
+template <typename Say>
+[[noreturn]] void LeaveWith(uint64_t bytes, const Say& say) {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t most = pages * sysconf(_SC_PAGESIZE) + bytes;
+  const rlimit limit = {.rlim_cur = most, .rlim_max = RLIM_INFINITY};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(1);
+  std::cerr << say() << std::endl;
+  _exit(0);
+}
+
+TEST(AddressSpaceTest, WhatIsLeftIsTheLimitLessWhatIsMapped) {
+  EXPECT_EQ(AddressSpaceLeft(), std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(AddressSpaceLimitText(), "");
+  EXPECT_EXIT(
+      LeaveWith(100 * kMib, [] { return AddressSpaceLeft() / (10 * kMib); }),
+      ::testing::ExitedWithCode(0), "^(9|10)\n$");
+}
+
+TEST(AddressSpaceTest, AThreadThatDoesNotStartNamesTheLimits) {
+  EXPECT_EXIT(LeaveWith(2 * kMib,
+                        [] {
+                          return Guarded([] {
+                            std::thread([] {}).join();
+                            return absl::OkStatus();
+                          });
+                        }),
+              ::testing::ExitedWithCode(0),
+              "^RESOURCE_EXHAUSTED: a thread did not start: Resource "
+              "temporarily unavailable; RLIMIT_AS \\(ulimit -v\\) is [0-9]+ "
+              "bytes");
+}
+
+TEST(AddressSpaceTest, MemoryThatIsNotToBeHadNamesItsLimit) {
+  EXPECT_EXIT(LeaveWith(2 * kMib,
+                        [] {
+                          return Guarded([] {
+                            ::operator delete(::operator new(1 << 30));
+                            return absl::OkStatus();
+                          });
+                        }),
+              ::testing::ExitedWithCode(0),
+              "^RESOURCE_EXHAUSTED: no memory left for it; RLIMIT_AS "
+              "\\(ulimit -v\\) is [0-9]+ bytes");
+}
+
+TEST(AddressSpaceTest, OtherErrorsOfTheSystemNameNoLimit) {
+  const std::system_error error(std::make_error_code(std::errc::address_in_use),
+                                "bind");
+  EXPECT_EQ(DescribeSystemError(error), "bind: Address already in use");
+}
+
+TEST_F(ProcessLimitsTest, AContainersThreadsAreThoseOfItsControlGroup) {
+  Write("/proc/self/cgroup", "0::/\n");
+  Write("/sys/fs/cgroup/pids.max", "100\n");
+  EXPECT_THAT(ThreadLimitsText(root_),
+              HasSubstr("; pids.max of control group / is 100"));
+}
+
+TEST_F(ProcessLimitsTest, TheLowestControlGroupThatHasALimitIsNamed) {
+  Write("/proc/self/cgroup", "0::/job/step\n");
+  Write("/sys/fs/cgroup/job/step/pids.max", "max\n");
+  Write("/sys/fs/cgroup/job/pids.max", "7\n");
+  EXPECT_THAT(ThreadLimitsText(root_),
+              HasSubstr("; pids.max of control group /job is 7"));
+}
+
+TEST_F(ProcessLimitsTest, ControlGroupsOfTheFirstVersion) {
+  Write("/proc/self/cgroup", "12:memory:/m\n4:pids:/p\n0::/\n");
+  Write("/sys/fs/cgroup/pids/p/pids.max", "8\n");
+  EXPECT_THAT(ThreadLimitsText(root_),
+              HasSubstr("; pids.max of control group /p is 8"));
+}
+
+TEST_F(ProcessLimitsTest, WhereNoGroupHasALimitNoneIsNamed) {
+  Write("/proc/self/cgroup", "0::/job\n");
+  Write("/sys/fs/cgroup/job/pids.max", "max\n");
+  EXPECT_THAT(ThreadLimitsText(root_), ::testing::Not(HasSubstr("pids.max")));
+  EXPECT_THAT(ThreadLimitsText(root_ + "/nowhere"),
+              ::testing::Not(HasSubstr("pids.max")));
+}
+
+}  // namespace
+}  // namespace muster::dataplane
