@@ -36,8 +36,13 @@ class PointToPoint::LookingWork : public PromisedWork {
 
   using Work::Wait;
   [[nodiscard]] absl::Status Wait(Instant deadline) override {
-    if (!PromisedWork::IsCompleted()) looks_->Look(*this, deadline);
-    return PromisedWork::Wait(deadline);
+    if (PromisedWork::IsCompleted()) return PromisedWork::Wait(deadline);
+    const Instant began = Clock::now();
+    looks_->Look(*this, began, deadline);
+    const bool sleeps = !PromisedWork::IsCompleted();
+    absl::Status status = PromisedWork::Wait(deadline);
+    if (sleeps) looks_->look_time_.HasSlept(Clock::now() - began);
+    return status;
   }
 
   // Who asks again and again does not wait for the postman's next look. Once or
@@ -224,14 +229,15 @@ void PointToPoint::GiveAway(const Work* own, Instant deadline,
   GiveToChannels(others);
 }
 
-void PointToPoint::Look(const PromisedWork& work, Instant deadline) {
+void PointToPoint::Look(const PromisedWork& work, Instant began,
+                        Instant deadline) {
   std::shared_ptr<Mail> mail;
   {
     MutexLock lock(mutex_);
     if (closed_) return;
     mail = mail_;
   }
-  const Instant give_up = std::min(deadline, Clock::now() + kLookTime);
+  const Instant give_up = std::min(deadline, began + look_time_.value());
   mail->BeginLooking();
   for (int look = 1; !work.PromisedWork::IsCompleted(); ++look) {
     if (mail->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) {

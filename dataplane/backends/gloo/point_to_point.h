@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/channel.h"
+#include "dataplane/backends/gloo/looking.h"
 #include "dataplane/backends/gloo/mail.h"
 #include "dataplane/backends/gloo/mesh.h"
 #include "dataplane/collective.h"
@@ -225,9 +226,9 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Has the postman take what may have come.
   void Nudge() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Looks for mail until `work` is complete, or for as long as a thread takes
-  // to wake up.
-  void Look(const PromisedWork& work, Instant deadline)
+  // Looks for mail until `work`, whose wait `began`, is complete, or for as
+  // long as a thread takes to wake up.
+  void Look(const PromisedWork& work, Instant began, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // From now on until nothing runs the bell is to be rung. TakeMail has to
   // follow.
@@ -296,6 +297,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // What is to be done by who looks for mail, or the postman.
   Outcome left_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_left_{false};
+  // Of who waits.
+  LookTime look_time_;
   // How often there was something new for the postman to look after.
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
   // He sleeps until he is rung for.

@@ -2,6 +2,7 @@
 
 #include <sys/syscall.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -183,6 +184,35 @@ TEST_F(MailPointToPointTest, WhoSleepsIsRungFor) {
     EXPECT_EQ(values[0], 7);
     TakeLeft();
   }
+}
+
+// Else one sleep would be followed by the next where who wakes up comes later
+// than others look for him.
+TEST_F(MailPointToPointTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
+  constexpr std::chrono::microseconds kLate{300};
+  constexpr uint64_t kTimes = 200;
+  const auto own = MailOf(0);
+  uint64_t sleeps = 0;
+  for (uint64_t id = 1; id <= kTimes; ++id) {
+    std::vector<float> values(1);
+    const auto work = Receive(values);
+    std::atomic<bool> waits{false};
+    std::thread waiting([&] {
+      waits.store(true);
+      EXPECT_TRUE(work->Wait().ok());
+    });
+    while (!waits.load()) {
+    }
+    const Instant until = Clock::now() + kLate;
+    while (Clock::now() < until) {
+    }
+    if (own->wants()) ++sleeps;
+    Leave(Offer(Message::kEager, 1, id), {7});
+    waiting.join();
+    TakeLeft();
+  }
+  // Some, where others have the processors meanwhile.
+  EXPECT_LE(sleeps, kTimes / 2);
 }
 
 // Of those who ask again and again.

@@ -19,7 +19,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using gloo_internal::Futex;
-using gloo_internal::kLookTime;
 using gloo_internal::kQuickLooks;
 using gloo_internal::Relax;
 
@@ -225,7 +224,7 @@ bool Board::IsOver(int peer, uint64_t round, Outcome& outcome) {
 Board::Outcome Board::AwaitSlowly(int peer, uint64_t round) {
   Outcome outcome = Outcome::kDone;
   const Clock::time_point began = Clock::now();
-  const Clock::time_point until = began + kLookTime;
+  const Clock::time_point until = began + look_time_.value();
   if (began >= next_move_) Spread(peer);
   do {
     for (int look = 0; look < kLooksPerClock; ++look) {
@@ -235,7 +234,12 @@ Board::Outcome Board::AwaitSlowly(int peer, uint64_t round) {
       sched_yield();
     }
   } while (Clock::now() < until);
-  while (!IsOver(peer, round, outcome)) Sleep(peer, round);
+  if (IsOver(peer, round, outcome)) return outcome;
+  do {
+    Sleep(peer, round);
+  } while (!IsOver(peer, round, outcome));
+  // Others need this processor meanwhile where there are too few.
+  if (!traits_.is_crowded) look_time_.HasSlept(Clock::now() - began);
   return outcome;
 }
 

@@ -15,6 +15,8 @@
 #include <functional>
 #include <vector>
 
+#include "dataplane/backends/gloo/looking.h"
+
 namespace muster::dataplane::shm_internal {
 
 // The same on all ranks.
@@ -329,6 +331,8 @@ class Board {
   // as often as it may, so that its waits there are long ones.
   int yields_ = 0;
   uint64_t yields_in_ = 0;
+  // Of waits that outlast those looks.
+  gloo_internal::LookTime look_time_;
   int moves_ = 0;
   // Not before.
   std::chrono::steady_clock::time_point next_move_ = {};

@@ -365,6 +365,29 @@ TEST(BoardWaitTest, WhoIsNotRungForInHisSleepLooksAgain) {
   PostUnrung(ranks);
 }
 
+// Else each sleep would be followed by the next one where who wakes up comes
+// later than others look for him.
+TEST(BoardWaitTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::microseconds kLate{300};
+  constexpr int kRounds = 500;
+  static_assert(kLate > gloo_internal::kLookTime &&
+                2 * kLate < gloo_internal::LookTime::kMost);
+  Ranks ranks(2, {.is_crowded = false});
+  ranks.OnEach([&](Board& board) {
+    for (int round = 0; round < kRounds; ++round) {
+      ASSERT_EQ(board.Open(0), Outcome::kDone);
+      const Clock::time_point until = Clock::now() + kLate;
+      while (board.rank() == 1 && Clock::now() < until) {
+      }
+      board.Post();
+      ASSERT_EQ(board.Await(1 - board.rank()), Outcome::kDone);
+    }
+  });
+  // Some, where others have the processors meanwhile.
+  EXPECT_LE(ranks.rings(0).load(), kRounds / 2);
+}
+
 TEST(BoardWaitTest, WakeEndsASleepAndEverythingLater) {
   Ranks ranks(2);
   std::atomic<pid_t> sleeper{0};
