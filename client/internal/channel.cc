@@ -1,5 +1,7 @@
 #include "client/internal/channel.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -17,9 +19,14 @@ using std::chrono::milliseconds;
 // Coordinators hang up on who asks more than once a second.
 constexpr milliseconds kIntervalMin{1'200};
 
-// Each takes a stack and a part of the heap; with 128 MiB less, on two
-// processors, one in three programs did not end.
-constexpr uint64_t kAddressSpaceMin = uint64_t{512} << 20;
+// Each takes a stack and a part of the heap, and gRPC starts one for each
+// processor, 2 to 32. With 128 MiB less on two processors, and 300 less on 16,
+// programs have hung.
+uint64_t AddressSpaceMin() {
+  const int64_t processors =
+      std::clamp<int64_t>(sysconf(_SC_NPROCESSORS_CONF), 2, 32);
+  return static_cast<uint64_t>(320 + 96 * processors) << 20;
+}
 
 std::atomic<bool> has_channels{false};
 
@@ -42,11 +49,12 @@ Keepalive KeepaliveOf(milliseconds silence_max) {
 absl::Status CheckRoomForThreads() {
   if (has_channels) return absl::OkStatus();
   const uint64_t left = dataplane::AddressSpaceLeft();
-  if (left >= kAddressSpaceMin) return absl::OkStatus();
+  const uint64_t needed = AddressSpaceMin();
+  if (left >= needed) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("this process may map ", left >> 10,
-                   " KiB more, and the threads of a client need ",
-                   kAddressSpaceMin >> 10, dataplane::AddressSpaceLimitText()));
+                   " KiB more, and the threads of a client need ", needed >> 10,
+                   dataplane::AddressSpaceLimitText()));
 }
 
 std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint,
