@@ -106,6 +106,7 @@ HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
             .regions = RegionFinder(*regions_),
             .reads_memory = traits.reads_memory},
       gather_choices_(kSizeClasses, {.trials = WayTrials(kReadingTerms)}),
+      reduce_scatter_choices_(gather_choices_),
       all_to_all_choices_(gather_choices_) {
   CHECK_GT(board_.world_size(), 1);
 }
@@ -243,9 +244,17 @@ HostCollectives::Choices* HostCollectives::FindChoices(
     return nullptr;
   }
   if (IsAllToAll(collective.kind)) return &all_to_all_choices_;
-  const bool gathers = collective.kind == CollectiveKind::kAllGather ||
-                       collective.kind == CollectiveKind::kAllGatherIntoTensor;
-  return gathers && !traits_.board.is_crowded ? &gather_choices_ : nullptr;
+  if (traits_.board.is_crowded) return nullptr;
+  switch (collective.kind) {
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllGatherIntoTensor:
+      return &gather_choices_;
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kReduceScatterTensor:
+      return &reduce_scatter_choices_;
+    default:
+      return nullptr;
+  }
 }
 
 absl::StatusOr<bool> HostCollectives::RunEitherWay(const Collective& collective,
@@ -268,9 +277,9 @@ absl::StatusOr<bool> HostCollectives::RunEitherWay(const Collective& collective,
 }
 
 // The first rank says how the next one of a class goes, and the others hear it
-// before they end this one. Of an all_gather all know the size, so all say and
-// hear the same. In an all_to_all each rank has its own, and any may go any
-// way: who hears nothing of its class has the next one staged.
+// before they end this one. In an all_to_all each rank has a size of its own,
+// and any may go any way: who hears nothing of its class has the next one
+// staged. Of the others all know the size, so all say and hear the same.
 absl::Status HostCollectives::RunByChoice(const Collective& collective,
                                           const Ways& ways) {
   Choices& choices = *ways.choices;

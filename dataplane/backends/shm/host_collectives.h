@@ -129,6 +129,7 @@ class HostCollectives : public gloo_internal::Shortcut {
   // By kind; of ordinary memory, and of symmetric memory.
   std::array<std::array<Selected, 2>, kCollectiveKindCount> selected_ = {};
   Choices gather_choices_;
+  Choices reduce_scatter_choices_;
   Choices all_to_all_choices_;
 };
 

@@ -366,6 +366,7 @@ class ChoiceTest : public ::testing::TestWithParam<CollectiveKind> {};
 TEST_P(ChoiceTest, IsTriedBothWays) {
   const CollectiveKind kind = GetParam();
   const bool gathers = kind == CollectiveKind::kAllGatherIntoTensor;
+  const bool reduces = kind == CollectiveKind::kReduceScatterTensor;
   constexpr size_t kCount = 64 << 10;
   constexpr int kTimes = 40;
   testing::LocalWorld world({.backend = "shm", .world_size = kRanks});
@@ -373,7 +374,7 @@ TEST_P(ChoiceTest, IsTriedBothWays) {
   world.OnEachRank([&](Communicator& communicator) {
     const int rank = communicator.rank();
     std::vector<float> input(gathers ? kCount : kRanks * kCount);
-    std::vector<float> output(kRanks * kCount);
+    std::vector<float> output(reduces ? kCount : kRanks * kCount);
     for (int time = 0; time < kTimes; ++time) {
       const auto value = [time](int of) {
         return static_cast<float>(2 * time + of);
@@ -385,6 +386,12 @@ TEST_P(ChoiceTest, IsTriedBothWays) {
                                       .outputs = {Tensor(output)}})
                       .ok());
       ran[rank].push_back(communicator.last_run(DeviceType::kCpu).algorithm);
+      if (reduces) {
+        // Of both ranks.
+        const float sum = value(0) + value(1);
+        ASSERT_EQ(std::ranges::count(output, sum), kCount);
+        continue;
+      }
       for (int of = 0; of < kRanks; ++of) {
         const auto part = output.begin() + of * kCount;
         ASSERT_EQ(std::count(part, part + kCount, value(of)), kCount);
@@ -393,15 +400,17 @@ TEST_P(ChoiceTest, IsTriedBothWays) {
   });
   EXPECT_EQ(ran[0], ran[1]);
   EXPECT_THAT(ran[0], Contains("staged"));
-  // Where there are not enough the table knows which way an all_gather goes.
+  // Where there are not enough the table knows which way the others go.
   cpu_set_t processors;
   ASSERT_EQ(sched_getaffinity(0, sizeof(processors), &processors), 0);
   const auto read = std::count(ran[0].begin(), ran[0].end(), "single_copy");
-  EXPECT_EQ(read >= 8, !gathers || CPU_COUNT(&processors) >= kRanks);
+  EXPECT_EQ(read >= 8,
+            (!gathers && !reduces) || CPU_COUNT(&processors) >= kRanks);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, ChoiceTest,
                          ::testing::Values(CollectiveKind::kAllGatherIntoTensor,
+                                           CollectiveKind::kReduceScatterTensor,
                                            CollectiveKind::kAllToAllSingle),
                          [](const auto& info) {
                            return std::string(CollectiveKindName(info.param));

@@ -33,28 +33,51 @@ TEST(SelectionTest, SmallTensorsAreNotLookedForInSymmetricMemory) {
             Algorithm::kSymmetric);
 }
 
-TEST(SelectionTest, ACrowdTakesFewerRounds) {
-  const auto select = [](CollectiveKind kind, int ranks, bool is_crowded,
-                         size_t bytes) {
-    return SelectAlgorithm(
-        kind, {.world_size = ranks, .is_crowded = is_crowded, .bytes = bytes},
-        Algorithm::kFastest);
+Algorithm Select(CollectiveKind kind, int ranks, bool is_crowded,
+                 size_t bytes) {
+  return SelectAlgorithm(
+      kind, {.world_size = ranks, .is_crowded = is_crowded, .bytes = bytes},
+      Algorithm::kFastest);
+}
+
+TEST(SelectionTest, TheMoreRanksTheSoonerTheyShareTheWork) {
+  const auto select = [](int ranks, size_t bytes) {
+    return Select(CollectiveKind::kAllReduce, ranks, false, bytes);
   };
-  EXPECT_EQ(select(CollectiveKind::kAllReduce, 4, false, 16 << 10),
+  EXPECT_EQ(select(4, 4 << 10), Algorithm::kOneRound);
+  EXPECT_EQ(select(4, (4 << 10) + 1), Algorithm::kByParts);
+  EXPECT_EQ(select(8, 1 << 10), Algorithm::kOneRound);
+  EXPECT_EQ(select(8, (1 << 10) + 1), Algorithm::kByParts);
+  EXPECT_EQ(select(16, 512), Algorithm::kOneRound);
+  EXPECT_EQ(select(16, 513), Algorithm::kByParts);
+}
+
+TEST(SelectionTest, WhereOneRankWouldWriteMuchForManyTheyReadIt) {
+  const auto select = [](int ranks, size_t bytes) {
+    return Select(CollectiveKind::kScatter, ranks, false, bytes);
+  };
+  EXPECT_EQ(select(3, 1 << 20), Algorithm::kStaged);
+  EXPECT_EQ(select(3, 2 << 20), Algorithm::kSingleCopy);
+  EXPECT_EQ(select(16, 2 << 20), Algorithm::kSingleCopy);
+  EXPECT_EQ(select(2, 64 << 20), Algorithm::kStaged);
+}
+
+TEST(SelectionTest, ACrowdTakesFewerRounds) {
+  EXPECT_EQ(Select(CollectiveKind::kAllReduce, 4, false, 16 << 10),
             Algorithm::kByParts);
-  EXPECT_EQ(select(CollectiveKind::kAllReduce, 4, true, 16 << 10),
+  EXPECT_EQ(Select(CollectiveKind::kAllReduce, 4, true, 16 << 10),
             Algorithm::kOneRound);
-  EXPECT_EQ(select(CollectiveKind::kAllReduce, 16, true, 16 << 10),
+  EXPECT_EQ(Select(CollectiveKind::kAllReduce, 16, true, 16 << 10),
             Algorithm::kByParts);
-  EXPECT_EQ(select(CollectiveKind::kScatter, 16, false, 1 << 20),
+  EXPECT_EQ(Select(CollectiveKind::kScatter, 16, false, 1 << 20),
             Algorithm::kStaged);
-  EXPECT_EQ(select(CollectiveKind::kScatter, 16, true, 1 << 20),
+  EXPECT_EQ(Select(CollectiveKind::kScatter, 16, true, 1 << 20),
             Algorithm::kSingleCopy);
-  EXPECT_EQ(select(CollectiveKind::kScatter, 4, true, 1 << 20),
+  EXPECT_EQ(Select(CollectiveKind::kScatter, 4, true, 1 << 20),
             Algorithm::kStaged);
-  EXPECT_EQ(select(CollectiveKind::kAllToAll, 16, true, 4 << 20),
+  EXPECT_EQ(Select(CollectiveKind::kAllToAll, 16, true, 4 << 20),
             Algorithm::kSingleCopy);
-  EXPECT_EQ(select(CollectiveKind::kAllToAll, 8, true, 4 << 20),
+  EXPECT_EQ(Select(CollectiveKind::kAllToAll, 8, true, 4 << 20),
             Algorithm::kStaged);
 }
 

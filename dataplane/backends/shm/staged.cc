@@ -278,6 +278,7 @@ absl::Status Staged::ReduceScatter() {
       status = Await(peer, output.count);
     }
     if (!status.ok()) return status;
+    if (round_ == 0 && collective().bytes() >= Workshop::kSaidBytesMin) Hear(0);
     Operands operands(world_size_);
     for (int peer = 0; peer < world_size_; ++peer) {
       operands[peer] =
