@@ -32,8 +32,9 @@ inline constexpr std::chrono::microseconds kLookTime{100};
 // with its guests' processors that have nothing to do: KVM's halt_poll_ns.)
 class LookTime {
  public:
-  // Up to so much.
-  static constexpr std::chrono::microseconds kMost{1'000};
+  // Up to so much: to wake 15 others takes one that they all wait for more than
+  // a millisecond, in a virtual machine.
+  static constexpr std::chrono::microseconds kMost{2'000};
 
   std::chrono::nanoseconds value() const {
     return std::chrono::nanoseconds(

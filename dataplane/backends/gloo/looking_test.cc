@@ -22,7 +22,7 @@ TEST(LookTimeTest, WhatCameSoonAfterAllIsLookedForTwiceAsLong) {
   time.HasSlept(microseconds(400));
   EXPECT_EQ(time.value(), microseconds(800));
   // Never for longer than that.
-  time.HasSlept(microseconds(900));
+  time.HasSlept(microseconds(1'900));
   EXPECT_EQ(time.value(), LookTime::kMost);
   time.HasSlept(LookTime::kMost);
   EXPECT_EQ(time.value(), LookTime::kMost);
