@@ -105,7 +105,7 @@ HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
             .mesh = mesh,
             .regions = RegionFinder(*regions_),
             .reads_memory = traits.reads_memory},
-      gather_choices_(kSizeClasses, {.trials = WayTrials(kReadingTerms)}),
+      gather_choices_{.trials = TrialsBySize(kReadingTerms, kSizeClasses)},
       reduce_scatter_choices_(gather_choices_),
       all_to_all_choices_(gather_choices_) {
   CHECK_GT(board_.world_size(), 1);
@@ -285,23 +285,24 @@ absl::Status HostCollectives::RunByChoice(const Collective& collective,
   Choices& choices = *ways.choices;
   const size_t bytes = collective.bytes();
   const size_t size_class = SizeClassOf(bytes, kSizeClasses);
-  Choice& choice = choices[size_class];
   const bool says = board_.rank() == 0;
   shop_.heard.reset();
   if (says) {
-    shop_.SayBeside(WordOf(size_class, choice.trials.Next(1) == kReading));
+    const WayTrials::Way next = choices.trials.Of(size_class).Next(1);
+    shop_.SayBeside(WordOf(size_class, next == kReading));
   }
-  const bool reads = std::exchange(choice.reads, false);
+  const bool reads = std::exchange(choices.reads[size_class], false);
   const bool is_crowded = traits_.board.is_crowded;
   const std::chrono::nanoseconds began = ReadClock(is_crowded);
   const absl::StatusOr<bool> went = RunEitherWay(collective, ways, reads);
   if (!went.ok()) return went.status();
   if (says && *went) {
-    choice.trials.Took(reads ? kReading : WayTrials::Way::kUsual, bytes,
-                       ReadClock(is_crowded) - began);
+    choices.trials.Of(size_class)
+        .Took(reads ? kReading : WayTrials::Way::kUsual, bytes,
+              ReadClock(is_crowded) - began);
   }
   if (shop_.heard.has_value() && SizeClassIn(*shop_.heard) < kSizeClasses) {
-    choices[SizeClassIn(*shop_.heard)].reads = SaysToRead(*shop_.heard);
+    choices.reads[SizeClassIn(*shop_.heard)] = SaysToRead(*shop_.heard);
   }
   return absl::OkStatus();
 }

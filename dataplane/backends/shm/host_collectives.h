@@ -61,15 +61,15 @@ class HostCollectives : public gloo_internal::Shortcut {
     Algorithm algorithm = Algorithm::kFastest;
   };
 
-  // Of those of which no table knows which way is faster: of a class of sizes.
-  struct Choice {
-    // The first rank's, which all others go by.
-    WayTrials trials;
-    // How the next one goes: the system reads it; else it is staged.
-    bool reads = false;
-  };
   static constexpr size_t kSizeClasses = 5;
-  using Choices = std::vector<Choice>;
+  // Of those of which no table knows which way is faster.
+  struct Choices {
+    // The first rank's, which all others go by.
+    TrialsBySize trials;
+    // By class of sizes, how the next one goes: the system reads it; else it is
+    // staged.
+    std::array<bool, kSizeClasses> reads = {};
+  };
 
   // Which way one goes, which all ranks decide alike.
   struct Ways {

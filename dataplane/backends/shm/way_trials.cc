@@ -47,6 +47,19 @@ void WayTrials::Took(Way way, size_t amount, std::chrono::nanoseconds time) {
   interval_ = until_trial_ = terms_.first;
 }
 
+WayTrials& TrialsBySize::Of(size_t size_class) {
+  Class& wanted = classes_[size_class];
+  if (wanted.has_begun) return wanted.trials;
+  wanted.has_begun = true;
+  for (size_t smaller = size_class; smaller-- > 0;) {
+    const WayTrials& trials = classes_[smaller].trials;
+    if (!trials.has_found()) continue;
+    if (trials.way() == WayTrials::Way::kOther) wanted.trials.StartWithOther();
+    break;
+  }
+  return wanted.trials;
+}
+
 void WayTrials::Times::Add(double time, int remembered) {
   last[next] = time;
   next = (next + 1) % remembered;

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "glog/logging.h"
 
@@ -44,6 +45,18 @@ class WayTrials {
       : terms_(terms), interval_(terms.first), until_trial_(terms.first) {
     CHECK(terms.remembered > 0 && terms.remembered <= kTimesMax)
         << terms.remembered;
+  }
+
+  // Both ways are known: way() is the faster one.
+  bool has_found() const {
+    return times_[0].known != 0 && times_[1].known != 0;
+  }
+  // Before the first Next: goes the other way at first, which was found faster
+  // of something like it, and tries the usual one later than it would.
+  void StartWithOther() {
+    constexpr size_t kLater = 8;
+    way_ = Way::kOther;
+    interval_ = until_trial_ = std::min(kLater * terms_.first, terms_.period);
   }
 
   // Which way to go with what comes next, when so much, in what the terms are,
@@ -83,6 +96,24 @@ class WayTrials {
   // What Took was last told of, and how many times that does not count yet.
   Way told_ = Way::kUsual;
   int unsettled_ = 0;
+};
+
+// Those of some classes of sizes.
+class TrialsBySize {
+ public:
+  TrialsBySize(const WayTrials::Terms& terms, size_t classes)
+      : classes_(classes, {WayTrials(terms)}) {}
+
+  // One that begins goes as the next smaller one that has found out.
+  WayTrials& Of(size_t size_class);
+
+ private:
+  struct Class {
+    WayTrials trials;
+    bool has_begun = false;
+  };
+
+  std::vector<Class> classes_;
 };
 
 }  // namespace muster::dataplane::shm_internal

@@ -53,6 +53,47 @@ TEST(WayTrialsTest, TheFasterWayIsTaken) {
   EXPECT_LE(through, kTerms.first + kTrials * kBytes);
 }
 
+TEST(WayTrialsTest, WhatStartsWithTheOtherWayTriesTheUsualOneLater) {
+  for (const Machine& machine : {kNear, kFar}) {
+    WayTrials trials(kTerms);
+    trials.StartWithOther();
+    constexpr size_t kAtFirst = 8 * kTerms.first - kBytes;
+    EXPECT_EQ(WriteOn(trials, machine, kAtFirst), kAtFirst);
+    EXPECT_FALSE(trials.has_found());
+    EXPECT_EQ(WriteOn(trials, machine, kBytes), 0);
+    EXPECT_TRUE(trials.has_found());
+    EXPECT_EQ(trials.way(),
+              machine.past_ns < machine.through_ns ? Way::kOther : Way::kUsual);
+  }
+}
+
+// A class of sizes, of which there have been so many bytes.
+void Write(TrialsBySize& trials, size_t size_class, const Machine& machine,
+           size_t bytes) {
+  WriteOn(trials.Of(size_class), machine, bytes);
+}
+
+TEST(TrialsBySizeTest, WhatBeginsGoesAsTheNextSmallerOneThatHasFoundOut) {
+  TrialsBySize trials(kTerms, 5);
+  EXPECT_EQ(trials.Of(3).way(), Way::kUsual);
+  Write(trials, 1, kFar, 2 * kTerms.first);
+  Write(trials, 0, kNear, 2 * kTerms.first);
+  // It has not, and is not asked.
+  Write(trials, 2, kNear, kBytes);
+  EXPECT_EQ(trials.Of(2).way(), Way::kOther);
+  EXPECT_FALSE(trials.Of(2).has_found());
+  EXPECT_EQ(trials.Of(4).way(), Way::kOther);
+  // It had begun.
+  EXPECT_EQ(trials.Of(3).way(), Way::kUsual);
+}
+
+TEST(TrialsBySizeTest, LargerOnesAreNotAsked) {
+  TrialsBySize trials(kTerms, 2);
+  Write(trials, 1, kFar, 2 * kTerms.first);
+  EXPECT_EQ(trials.Of(1).way(), Way::kOther);
+  EXPECT_EQ(trials.Of(0).way(), Way::kUsual);
+}
+
 TEST(WayTrialsTest, PastTheCachesMustBeMuchFaster) {
   WayTrials trials(kTerms);
   EXPECT_EQ(
