@@ -98,7 +98,8 @@ struct InitProcessGroupOptions {
 // environment variable; the text names it), kAlreadyExists (the rank is taken,
 // the text names both claimants), kDeadlineExceeded (ranks are missing, the
 // text and culprits() list them; or the group is full), kOutOfRange (the job's
-// rendezvous was closed).
+// rendezvous was closed), kResourceExhausted (threads have no room, the text
+// names the limit).
 // Throws DistNetworkError: no coordinator at the address, the port is in use,
 // a peer cannot be reached. DistBackendError: the backend does not start.
 // DistStoreError: the file or the store refuses.

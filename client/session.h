@@ -231,7 +231,8 @@ class Session {
  public:
   // Connects and registers.
   // Throws DistError (kInvalidArgument: an option; kUnauthenticated: no token,
-  // or none that counts; kPermissionDenied: it is not for this job),
+  // or none that counts; kPermissionDenied: it is not for this job;
+  // kResourceExhausted: threads have no room, the text names the limit),
   // DistNetworkError (nobody answers at the address within connect_timeout, or
   // the two do not agree on TLS: the text says why).
   static std::shared_ptr<Session> Connect(SessionOptions options);

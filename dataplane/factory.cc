@@ -344,10 +344,9 @@ absl::StatusOr<std::unique_ptr<Backend>> Make(absl::string_view name,
   } catch (...) {
     problem = StatusOfCaught();
   }
-  return absl::Status(problem.code(),
-                      absl::StrCat("backend \"", name, "\": its factory ",
-                                   absl::IsInternal(problem) ? "" : "failed: ",
-                                   problem.message()));
+  return absl::Status(
+      problem.code(),
+      absl::StrCat("backend \"", name, "\": its factory ", problem.message()));
 }
 
 bool ServesCpu(const Choice& choice, const std::string& backend) {

@@ -15,9 +15,9 @@ absl::Status StatusOfCaught() {
     throw;
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no memory left for it", AddressSpaceLimitText()));
+        absl::StrCat("had no memory left", AddressSpaceLimitText()));
   } catch (const std::system_error& error) {
-    if (error.code() == std::errc::resource_unavailable_try_again) {
+    if (IsOfThread(error)) {
       return absl::ResourceExhaustedError(DescribeSystemError(error));
     }
     return absl::InternalError(absl::StrCat("threw: ", error.what()));

@@ -6,7 +6,8 @@
 namespace muster::dataplane {
 
 // What is caught, in a handler, as a status: kResourceExhausted if there was no
-// memory, or no thread, with the limits of this process; else kInternal. Not
+// memory, or no thread, with the limits of this process; else kInternal. The
+// text may stand behind who did it: "threw: no licence". Not
 // inlined: a caller in whose way texts are made is slower also when nothing is
 // thrown.
 [[gnu::noinline, gnu::cold]] absl::Status StatusOfCaught();

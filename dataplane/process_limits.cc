@@ -10,9 +10,10 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace muster::dataplane {
 namespace {
@@ -25,29 +26,36 @@ std::optional<uint64_t> LimitOf(int resource) {
   return limit.rlim_cur;
 }
 
-// "; pids.max of control group /job/1 is 100", of the lowest one that has one.
+// "; pids.max of control group /job/1 is 100": the least of those of its own
+// group and of all above it.
 std::string ControlGroupText(const std::string& root) {
   std::ifstream groups(root + "/proc/self/cgroup");
   std::string line;
+  std::string text;
+  uint64_t least = std::numeric_limits<uint64_t>::max();
   while (std::getline(groups, line)) {
-    // Version 2 is "0::/path"; of version 1, "7:pids:/path".
-    const bool is_second = absl::StartsWith(line, "0::");
-    if (!is_second && !absl::StrContains(line, ":pids:")) continue;
-    std::string path = line.substr(line.find(':', line.find(':') + 1) + 1);
+    // A number, the controllers (none in version 2), and the path.
+    const std::vector<std::string> fields =
+        absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() != 3) continue;
+    const std::vector<std::string> controllers = absl::StrSplit(fields[1], ',');
+    const bool is_second = fields[1].empty();
+    if (!is_second && std::ranges::count(controllers, "pids") == 0) continue;
+    const std::string folder =
+        root + (is_second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/pids");
+    std::string path = fields[2] == "/" ? "" : fields[2];
     while (true) {
-      std::ifstream file(absl::StrCat(
-          root, is_second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/pids", path,
-          "/pids.max"));
       uint64_t most = 0;
-      if (file >> most) {
-        return absl::StrCat("; pids.max of control group ",
+      if (std::ifstream(folder + path + "/pids.max") >> most && most < least) {
+        least = most;
+        text = absl::StrCat("; pids.max of control group ",
                             path.empty() ? "/" : path, " is ", most);
       }
-      if (path.empty() || path == "/") break;
+      if (path.empty()) break;
       path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
     }
   }
-  return "";
+  return text;
 }
 
 }  // namespace
@@ -70,17 +78,21 @@ std::string AddressSpaceLimitText() {
 
 std::string ThreadLimitsText(const std::string& root) {
   std::string text = AddressSpaceLimitText();
-  if (const auto threads = LimitOf(RLIMIT_NPROC)) {
+  // It does not bind root.
+  if (const auto threads = LimitOf(RLIMIT_NPROC);
+      threads.has_value() && geteuid() != 0) {
     absl::StrAppend(&text, "; RLIMIT_NPROC (ulimit -u) is ", *threads);
   }
   return text + ControlGroupText(root);
 }
 
+bool IsOfThread(const std::system_error& error) {
+  return error.code() == std::errc::resource_unavailable_try_again;
+}
+
 std::string DescribeSystemError(const std::system_error& error) {
-  if (error.code() != std::errc::resource_unavailable_try_again) {
-    return error.what();
-  }
-  return absl::StrCat("a thread did not start: ", error.what(),
+  if (!IsOfThread(error)) return error.what();
+  return absl::StrCat("could not start a thread: ", error.what(),
                       ThreadLimitsText());
 }
 

@@ -15,11 +15,14 @@ uint64_t AddressSpaceLeft();
 // where this process has such a limit, else "".
 std::string AddressSpaceLimitText();
 
-// The same for a thread that did not start, with every limit of this process
-// that there is: of address space, of the user's threads (RLIMIT_NPROC), and of
-// its control group's (pids.max). `root` is where the system's files are, for
-// tests.
+// The same for a thread that did not start, with the limits that this process
+// has: of address space, of the user's threads (RLIMIT_NPROC), and the least
+// one of its control groups (pids.max). `root` is where the system's files are,
+// for tests.
 std::string ThreadLimitsText(const std::string& root = "");
+
+// It is of a thread that did not start.
+bool IsOfThread(const std::system_error& error);
 
 // What it says; of a thread that did not start, with those limits.
 std::string DescribeSystemError(const std::system_error& error);

@@ -65,7 +65,7 @@ TEST(AddressSpaceTest, WhatIsLeftIsTheLimitLessWhatIsMapped) {
 }
 
 TEST(AddressSpaceTest, AThreadThatDoesNotStartNamesTheLimits) {
-  EXPECT_EXIT(LeaveWith(2 * kMib,
+  EXPECT_EXIT(LeaveWith(kMib / 16,
                         [] {
                           return Guarded([] {
                             std::thread([] {}).join();
@@ -73,7 +73,7 @@ TEST(AddressSpaceTest, AThreadThatDoesNotStartNamesTheLimits) {
                           });
                         }),
               ::testing::ExitedWithCode(0),
-              "^RESOURCE_EXHAUSTED: a thread did not start: Resource "
+              "^RESOURCE_EXHAUSTED: could not start a thread: Resource "
               "temporarily unavailable; RLIMIT_AS \\(ulimit -v\\) is [0-9]+ "
               "bytes");
 }
@@ -81,13 +81,13 @@ TEST(AddressSpaceTest, AThreadThatDoesNotStartNamesTheLimits) {
 TEST(AddressSpaceTest, MemoryThatIsNotToBeHadNamesItsLimit) {
   EXPECT_EXIT(LeaveWith(2 * kMib,
                         [] {
-                          return Guarded([] {
-                            ::operator delete(::operator new(1 << 30));
-                            return absl::OkStatus();
-                          });
+                          // As operator new does; that of sanitizers
+                          // ends the process.
+                          return Guarded(
+                              []() -> absl::Status { throw std::bad_alloc(); });
                         }),
               ::testing::ExitedWithCode(0),
-              "^RESOURCE_EXHAUSTED: no memory left for it; RLIMIT_AS "
+              "^RESOURCE_EXHAUSTED: had no memory left; RLIMIT_AS "
               "\\(ulimit -v\\) is [0-9]+ bytes");
 }
 
@@ -104,16 +104,18 @@ TEST_F(ProcessLimitsTest, AContainersThreadsAreThoseOfItsControlGroup) {
               HasSubstr("; pids.max of control group / is 100"));
 }
 
-TEST_F(ProcessLimitsTest, TheLowestControlGroupThatHasALimitIsNamed) {
-  Write("/proc/self/cgroup", "0::/job/step\n");
-  Write("/sys/fs/cgroup/job/step/pids.max", "max\n");
+TEST_F(ProcessLimitsTest, TheControlGroupWithTheLeastLimitIsNamed) {
+  Write("/proc/self/cgroup", "0::/job/step/task\n");
+  Write("/sys/fs/cgroup/job/step/task/pids.max", "max\n");
+  Write("/sys/fs/cgroup/job/step/pids.max", "70\n");
   Write("/sys/fs/cgroup/job/pids.max", "7\n");
+  Write("/sys/fs/cgroup/pids.max", "700\n");
   EXPECT_THAT(ThreadLimitsText(root_),
               HasSubstr("; pids.max of control group /job is 7"));
 }
 
 TEST_F(ProcessLimitsTest, ControlGroupsOfTheFirstVersion) {
-  Write("/proc/self/cgroup", "12:memory:/m\n4:pids:/p\n0::/\n");
+  Write("/proc/self/cgroup", "12:memory:/m\n4:misc,pids:/p\n0::/\n");
   Write("/sys/fs/cgroup/pids/p/pids.max", "8\n");
   EXPECT_THAT(ThreadLimitsText(root_),
               HasSubstr("; pids.max of control group /p is 8"));

@@ -11,9 +11,10 @@
 
 namespace muster::internal {
 
-// Whether gRPC's threads, which start with the first credentials, have room
-// in what it may still map: where one of them does not start gRPC aborts the
-// process, or waits for ever. Errors: kResourceExhausted.
+// Whether gRPC's threads, which start with the first credentials, channel or
+// server of a process, have room in what it may still map: where one of them
+// does not start gRPC aborts the process, or waits for ever. OK where they run
+// already. Errors: kResourceExhausted.
 absl::Status CheckRoomForThreads();
 
 // A channel of its own to the coordinator: it resolves the name anew, and no

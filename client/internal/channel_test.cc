@@ -34,9 +34,8 @@ SessionOptions Options() {
 }
 
 constexpr char kProblem[] =
-    "^RESOURCE_EXHAUSTED: this process may map [0-9]+ KiB more, and the "
-    "threads "
-    "of a client need [0-9]+; RLIMIT_AS \\(ulimit -v\\) is [0-9]+ bytes";
+    "^RESOURCE_EXHAUSTED: the threads of a client need [0-9]+ KiB of address "
+    "space, and this process has [0-9]+ KiB left of its limit \\(ulimit -v\\)";
 
 // In processes without threads of gRPC: those would count.
 TEST(ChannelTest, TooLittleAddressSpaceIsAnErrorBeforeThreadsStart) {

@@ -25,7 +25,8 @@ class Control {
  public:
   // Of `options`: address, connect_timeout (of each call) and what concerns TLS
   // and tokens. Reads files, and connects with the first call.
-  // Errors: kInvalidArgument (an option or a file; the text names it).
+  // Errors: kInvalidArgument (an option or a file; the text names it),
+  // kResourceExhausted (threads have no room; the text names the limit).
   static absl::StatusOr<std::unique_ptr<Control>> Open(
       const SessionOptions& options);
 

@@ -7,6 +7,7 @@
 #include <random>
 #include <stop_token>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "client/internal/channel.h"
 #include "client/internal/channel_security.h"
 #include "client/internal/convert.h"
+#include "dataplane/process_limits.h"
 #include "muster/v1/session.pb.h"
 #include "proto/muster/v1/status_wire.h"
 
@@ -62,8 +64,13 @@ absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
   const Deadline deadline =
       Deadline::After(session->options_.connect_timeout,
                       session->options_.connect_timeout_name);
-  session->reader_ = std::thread([raw = session.get()] { raw->Run(); });
-  session->heart_ = std::thread([raw = session.get()] { raw->Beat(); });
+  try {
+    session->reader_ = std::thread([raw = session.get()] { raw->Run(); });
+    session->heart_ = std::thread([raw = session.get()] { raw->Beat(); });
+  } catch (const std::system_error& error) {
+    session->Close();
+    return absl::ResourceExhaustedError(dataplane::DescribeSystemError(error));
+  }
   absl::Status failure;
   {
     const std::stop_callback on_stop(session->options_.stop_connecting, [&] {

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
@@ -17,8 +18,13 @@
 namespace muster::coordinator {
 namespace {
 
-// Of some twenty threads each takes a stack and a part of the heap.
-constexpr uint64_t kAddressSpaceMin = uint64_t{1} << 30;
+// Of some twenty threads, and more on more than two processors, each takes a
+// stack and a part of the heap.
+constexpr uint64_t AddressSpaceMin(int64_t processors) {
+  return static_cast<uint64_t>(832 +
+                               96 * std::clamp<int64_t>(processors, 2, 32))
+         << 20;
+}
 
 double CpuSeconds() {
   rusage usage = {};
@@ -89,12 +95,13 @@ ProcessUsage ReadProcessUsage() {
           .start_time_seconds = StartTime()};
 }
 
-absl::Status CheckAddressSpace(uint64_t limit_bytes) {
-  if (limit_bytes >= kAddressSpaceMin) return absl::OkStatus();
+absl::Status CheckAddressSpace(uint64_t limit_bytes, int64_t processors) {
+  const uint64_t needed = AddressSpaceMin(processors);
+  if (limit_bytes >= needed) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "this process may have ", limit_bytes >> 10,
       " KiB of address space (ulimit -v), and a coordinator's threads need ",
-      kAddressSpaceMin >> 10));
+      needed >> 10));
 }
 
 uint64_t AddressSpaceLimit() {

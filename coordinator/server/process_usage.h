@@ -19,10 +19,11 @@ struct ProcessUsage {
 
 ProcessUsage ReadProcessUsage();
 
-// Whether a coordinator's threads have room in so much address space: gRPC
-// aborts the process, or waits for ever, where one of its own does not start.
-// Errors: kResourceExhausted.
-absl::Status CheckAddressSpace(uint64_t limit_bytes);
+// Whether a coordinator's threads have room in so much address space, on so
+// many processors, for each of which gRPC starts some: it aborts the process,
+// or waits for ever, where one of them does not start. Errors:
+// kResourceExhausted.
+absl::Status CheckAddressSpace(uint64_t limit_bytes, int64_t processors);
 
 // Of this process (RLIMIT_AS), or the largest number.
 uint64_t AddressSpaceLimit();

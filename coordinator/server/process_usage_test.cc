@@ -35,9 +35,12 @@ TEST(ProcessUsageTest, MemoryThatIsTouchedIsResident) {
 }
 
 TEST(ProcessUsageTest, ATightLimitOfAddressSpaceIsNamed) {
-  EXPECT_TRUE(CheckAddressSpace(RLIM_INFINITY).ok());
-  EXPECT_TRUE(CheckAddressSpace(uint64_t{1} << 30).ok());
-  EXPECT_EQ(CheckAddressSpace(300'000 << 10),
+  EXPECT_TRUE(CheckAddressSpace(RLIM_INFINITY, 1'000).ok());
+  EXPECT_TRUE(CheckAddressSpace(uint64_t{1} << 30, 2).ok());
+  EXPECT_TRUE(CheckAddressSpace(uint64_t{1} << 30, 1).ok());
+  EXPECT_FALSE(CheckAddressSpace(uint64_t{1} << 30, 3).ok());
+  EXPECT_TRUE(CheckAddressSpace(uint64_t{4} << 30, 1'000).ok());
+  EXPECT_EQ(CheckAddressSpace(300'000 << 10, 2),
             absl::ResourceExhaustedError(
                 "this process may have 300000 KiB of address space (ulimit "
                 "-v), and a coordinator's threads need 1048576"));

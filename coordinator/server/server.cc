@@ -498,7 +498,8 @@ class ServerImpl final : public Server {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const ServerOptions& options) {
-  absl::Status status = CheckAddressSpace(AddressSpaceLimit());
+  absl::Status status =
+      CheckAddressSpace(AddressSpaceLimit(), sysconf(_SC_NPROCESSORS_CONF));
   if (status.ok()) status = CheckOptions(options);
   if (status.ok()) status = CheckTls(options);
   if (!status.ok()) return status;

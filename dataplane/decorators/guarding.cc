@@ -1,27 +1,19 @@
 #include "dataplane/decorators/guarding.h"
 
 #include <atomic>
-#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dataplane/guarded.h"
 #include "glog/logging.h"
 
 namespace muster::dataplane {
 namespace {
 
 // What is caught, in a handler.
-std::string Caught() {
-  try {
-    throw;
-  } catch (const std::exception& error) {
-    return absl::StrCat("threw: ", error.what());
-  } catch (...) {
-    return "threw something";
-  }
-}
+std::string TextOfCaught() { return std::string(StatusOfCaught().message()); }
 
 // What `call` throws, or "".
 template <typename Call>
@@ -29,7 +21,7 @@ std::string Thrown(const Call& call) {
   try {
     call();
   } catch (...) {
-    return Caught();
+    return TextOfCaught();
   }
   return "";
 }
@@ -44,7 +36,7 @@ absl::Status Guarding::Supports(const Collective& collective) const {
     return BackendDecorator::Supports(collective);
   } catch (...) {
     return absl::InternalError(
-        absl::StrCat("backend \"", name(), "\": Supports ", Caught()));
+        absl::StrCat("backend \"", name(), "\": Supports ", TextOfCaught()));
   }
 }
 
@@ -77,7 +69,7 @@ Ending Guarding::Run(const Collective& collective, ReleasableLock& order) {
 }
 
 Ending Guarding::EndingOfCaught(const Collective& collective) const {
-  return {ProblemOf(collective, "Run", Caught()), Clock::now()};
+  return {ProblemOf(collective, "Run", TextOfCaught()), Clock::now()};
 }
 
 absl::Status Guarding::ProblemOf(const Collective& collective,

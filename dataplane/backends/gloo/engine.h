@@ -65,8 +65,8 @@ class Engine {
 
   // Sends and receives go by `mail`, too, where it reaches their peers. As
   // SetShortcut.
-  void SetMail(std::shared_ptr<Mail> mail) {
-    point_to_point_->SetMail(std::move(mail));
+  void SetMail(std::shared_ptr<Mail> mail, bool is_crowded) {
+    point_to_point_->SetMail(std::move(mail), {.is_crowded = is_crowded});
   }
 
   // Stops it if that was not done.

@@ -12,15 +12,18 @@
 namespace muster::dataplane::gloo_internal {
 
 // Calls `function`, which calls Gloo, and turns what it throws into
-// kUnavailable. Gloo throws gloo::Exception and gloo::EnforceNotMet, which have
-// only std::exception in common.
+// kUnavailable, or kResourceExhausted if a thread did not start. Gloo throws
+// gloo::Exception and gloo::EnforceNotMet, which have only std::exception in
+// common.
 template <typename Function>
 absl::Status Guard(Function&& function) {
   try {
     function();
     return absl::OkStatus();
   } catch (const std::system_error& error) {
-    return absl::UnavailableError(DescribeSystemError(error));
+    return absl::Status(IsOfThread(error) ? absl::StatusCode::kResourceExhausted
+                                          : absl::StatusCode::kUnavailable,
+                        DescribeSystemError(error));
   } catch (const std::exception& error) {
     return absl::UnavailableError(error.what());
   }

@@ -32,8 +32,8 @@ inline constexpr std::chrono::microseconds kLookTime{100};
 // with its guests' processors that have nothing to do: KVM's halt_poll_ns.)
 class LookTime {
  public:
-  // Up to so much: to wake 15 others takes one that they all wait for more than
-  // a millisecond, in a virtual machine.
+  // Up to so much. In a virtual machine a rank for which 15 others sleep takes
+  // more than a millisecond to ring them all.
   static constexpr std::chrono::microseconds kMost{2'000};
 
   std::chrono::nanoseconds value() const {

@@ -95,6 +95,7 @@ absl::StatusOr<AddressBytes> Pairs::Start(const BackendOptions& options) {
     context_ = device_->createContext(rank_, world_size_);
     context_->setTimeout(kConnecting);
   });
+  if (absl::IsResourceExhausted(created)) return created;
   if (!created.ok()) {
     return absl::UnavailableError(
         absl::StrCat("cannot use the network at ",

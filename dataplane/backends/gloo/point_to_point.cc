@@ -38,10 +38,17 @@ class PointToPoint::LookingWork : public PromisedWork {
   [[nodiscard]] absl::Status Wait(Instant deadline) override {
     if (PromisedWork::IsCompleted()) return PromisedWork::Wait(deadline);
     const Instant began = Clock::now();
-    looks_->Look(*this, began, deadline);
+    // Who waits for a short time waits again and again: how long what he waits
+    // for takes in all is not known here.
+    const bool learns = looks_->learns_ && deadline - began > LookTime::kMost;
+    const std::chrono::nanoseconds look_time =
+        learns ? looks_->look_time_.value() : kLookTime;
+    looks_->Look(*this, std::min(deadline, began + look_time), deadline);
     const bool sleeps = !PromisedWork::IsCompleted();
     absl::Status status = PromisedWork::Wait(deadline);
-    if (sleeps) looks_->look_time_.HasSlept(Clock::now() - began);
+    if (sleeps && learns && PromisedWork::IsCompleted()) {
+      looks_->look_time_.HasSlept(Clock::now() - began);
+    }
     return status;
   }
 
@@ -150,10 +157,12 @@ void PointToPoint::HavePostmanLook() {
   mail_->Wake();
 }
 
-void PointToPoint::SetMail(std::shared_ptr<Mail> mail, PostmanOptions postman) {
+void PointToPoint::SetMail(std::shared_ptr<Mail> mail,
+                           const MailOptions& options) {
   MutexLock lock(mutex_);
   mail_ = std::move(mail);
-  postman_options_ = postman;
+  mail_options_ = options;
+  learns_ = !options.is_crowded;
 }
 
 absl::StatusOr<bool> PointToPoint::Post(int peer, const Message& message,
@@ -229,7 +238,7 @@ void PointToPoint::GiveAway(const Work* own, Instant deadline,
   GiveToChannels(others);
 }
 
-void PointToPoint::Look(const PromisedWork& work, Instant began,
+void PointToPoint::Look(const PromisedWork& work, Instant give_up,
                         Instant deadline) {
   std::shared_ptr<Mail> mail;
   {
@@ -237,7 +246,6 @@ void PointToPoint::Look(const PromisedWork& work, Instant began,
     if (closed_) return;
     mail = mail_;
   }
-  const Instant give_up = std::min(deadline, began + look_time_.value());
   mail->BeginLooking();
   for (int look = 1; !work.PromisedWork::IsCompleted(); ++look) {
     if (mail->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) {
@@ -296,9 +304,9 @@ void PointToPoint::RunPostman() {
       if (closed_) return;
       idle_looks = started_ == seen_started ? idle_looks + 1 : 0;
       seen_started = started_;
-      postman_rests_ = idle_looks > postman_options_.idle_looks;
+      postman_rests_ = idle_looks > mail_options_.idle_looks;
       period = postman_rests_ ? std::chrono::microseconds(0)
-                              : postman_options_.look_period;
+                              : mail_options_.look_period;
     }
     mail->Sleep(dozed, period);
   }

@@ -80,16 +80,18 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // After Close, unless nothing was started.
   ~PointToPoint() = default;
 
-  // How often the postman looks for mail while sends and receives are started,
-  // and how often in vain before he sleeps until he is rung for.
-  struct PostmanOptions {
+  struct MailOptions {
+    // There are fewer processors than ranks: who waits does not look for longer
+    // than kLookTime, whatever he has learnt.
+    bool is_crowded = false;
+    // How often the postman looks for mail while sends and receives are
+    // started, and how often in vain before he sleeps until he is rung for.
     std::chrono::microseconds look_period{500};
     int idle_looks = 100;
   };
 
   // What it shares with the ranks of its host. Before the first Start.
-  void SetMail(std::shared_ptr<Mail> mail) { SetMail(std::move(mail), {}); }
-  void SetMail(std::shared_ptr<Mail> mail, PostmanOptions postman);
+  void SetMail(std::shared_ptr<Mail> mail, const MailOptions& options);
 
   // Of a kSend or kRecv. Does not block.
   std::shared_ptr<Work> Start(const Collective& collective);
@@ -226,9 +228,9 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Has the postman take what may have come.
   void Nudge() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Looks for mail until `work`, whose wait `began`, is complete, or for as
-  // long as a thread takes to wake up.
-  void Look(const PromisedWork& work, Instant began, Instant deadline)
+  // Looks for mail until `work` is complete, or until `give_up`. Its caller
+  // waits until `deadline`.
+  void Look(const PromisedWork& work, Instant give_up, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // From now on until nothing runs the bell is to be rung. TakeMail has to
   // follow.
@@ -297,13 +299,14 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // What is to be done by who looks for mail, or the postman.
   Outcome left_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_left_{false};
-  // Of who waits.
+  // Of those who wait; and whether they go by it.
   LookTime look_time_;
+  std::atomic<bool> learns_{false};
   // How often there was something new for the postman to look after.
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
   // He sleeps until he is rung for.
   bool postman_rests_ ABSL_GUARDED_BY(mutex_) = false;
-  PostmanOptions postman_options_ ABSL_GUARDED_BY(mutex_);
+  MailOptions mail_options_ ABSL_GUARDED_BY(mutex_);
   // Threads that do what mail has brought.
   int carriers_ ABSL_GUARDED_BY(mutex_) = 0;
   // By rank. Channels last until Close.

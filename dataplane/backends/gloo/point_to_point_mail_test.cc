@@ -1,7 +1,9 @@
 // What goes by mail, of two ranks: see the fixture.
 
 #include <sys/syscall.h>
+#include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -18,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "dataplane/backends/gloo/channel.h"
+#include "dataplane/backends/gloo/looking.h"
 #include "dataplane/backends/gloo/mail.h"
 #include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/backends/gloo/point_to_point_fixture.h"
@@ -28,14 +31,14 @@
 namespace muster::dataplane::gloo_internal {
 namespace {
 
-using PostmanOptions = PointToPoint::PostmanOptions;
+using MailOptions = PointToPoint::MailOptions;
 
 // Both have a box from the other; this rank opens its own when it first sends
 // or receives.
 class AnyMailPointToPointTest : public PointToPointTest {
  protected:
-  explicit AnyMailPointToPointTest(const PostmanOptions& postman) {
-    point_to_point_->SetMail(MailOf(0), postman);
+  explicit AnyMailPointToPointTest(const MailOptions& options) {
+    point_to_point_->SetMail(MailOf(0), options);
     peer_mail_ = MailOf(1);
     peer_mail_->Open(0);
   }
@@ -81,9 +84,8 @@ class AnyMailPointToPointTest : public PointToPointTest {
 // The postman sleeps, and does nothing before he is rung for.
 class MailPointToPointTest : public AnyMailPointToPointTest {
  protected:
-  MailPointToPointTest()
-      : AnyMailPointToPointTest(
-            {.look_period = std::chrono::hours(24), .idle_looks = 1'000'000}) {
+  explicit MailPointToPointTest(MailOptions options = {})
+      : AnyMailPointToPointTest(WithoutLooks(options)) {
     // Number 1. It has him come.
     std::vector<float> values(1);
     EXPECT_TRUE(Send(values)->IsCompleted());
@@ -96,6 +98,11 @@ class MailPointToPointTest : public AnyMailPointToPointTest {
   }
 
  private:
+  static MailOptions WithoutLooks(MailOptions options) {
+    options.look_period = std::chrono::hours(24);
+    options.idle_looks = 1'000'000;
+    return options;
+  }
   // Whether a thread of this process is in futex(2) on what is at `word`.
   static bool SomebodySleepsIn(const void* word) {
     const std::string begin = absl::StrFormat(
@@ -186,33 +193,94 @@ TEST_F(MailPointToPointTest, WhoSleepsIsRungFor) {
   }
 }
 
-// Else one sleep would be followed by the next where who wakes up comes later
-// than others look for him.
-TEST_F(MailPointToPointTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
-  constexpr std::chrono::microseconds kLate{300};
-  constexpr uint64_t kTimes = 200;
-  const auto own = MailOf(0);
-  uint64_t sleeps = 0;
-  for (uint64_t id = 1; id <= kTimes; ++id) {
+// Where messages come some time after their receiver began to wait.
+class LateMailPointToPointTest : public MailPointToPointTest {
+ protected:
+  using MailPointToPointTest::MailPointToPointTest;
+
+  struct Wait {
+    // About to sleep when its message came.
+    bool sleeps = false;
+    // Of the processor.
+    std::chrono::nanoseconds time;
+  };
+  // The next one, whose message comes so late.
+  Wait AwaitOne(std::chrono::nanoseconds late) {
     std::vector<float> values(1);
     const auto work = Receive(values);
     std::atomic<bool> waits{false};
+    Wait wait;
     std::thread waiting([&] {
       waits.store(true);
+      const std::chrono::nanoseconds began = ThreadTime();
       EXPECT_TRUE(work->Wait().ok());
+      wait.time = ThreadTime() - began;
     });
-    while (!waits.load()) {
-    }
-    const Instant until = Clock::now() + kLate;
+    while (!waits.load()) std::this_thread::yield();
+    const Instant until = Clock::now() + late;
     while (Clock::now() < until) {
     }
-    if (own->wants()) ++sleeps;
-    Leave(Offer(Message::kEager, 1, id), {7});
+    wait.sleeps = own_->wants();
+    LeaveNext();
     waiting.join();
     TakeLeft();
+    return wait;
   }
-  // Some, where others have the processors meanwhile.
-  EXPECT_LE(sleeps, kTimes / 2);
+  void LeaveNext() { Leave(Offer(Message::kEager, 1, ++id_), {7}); }
+  // Of some that come after 300 us, how many were slept for.
+  static constexpr int kTimes = 200;
+  int CountSleeps() {
+    int sleeps = 0;
+    for (int time = 0; time < kTimes; ++time) {
+      if (AwaitOne(std::chrono::microseconds(300)).sleeps) ++sleeps;
+    }
+    return sleeps;
+  }
+
+ private:
+  static std::chrono::nanoseconds ThreadTime() {
+    timespec now = {};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return std::chrono::seconds(now.tv_sec) +
+           std::chrono::nanoseconds(now.tv_nsec);
+  }
+
+  const std::shared_ptr<Mail> own_ = MailOf(0);
+  uint64_t id_ = 0;
+};
+
+class CrowdedMailPointToPointTest : public LateMailPointToPointTest {
+ protected:
+  CrowdedMailPointToPointTest()
+      : LateMailPointToPointTest({.is_crowded = true}) {}
+};
+
+// Else one sleep would be followed by the next where who wakes up comes later
+// than others look for him. Some sleep, where others have the processors.
+TEST_F(LateMailPointToPointTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
+  EXPECT_LE(CountSleeps(), kTimes / 2);
+}
+
+TEST_F(CrowdedMailPointToPointTest, WhereProcessorsAreWantedHeDoesNot) {
+  EXPECT_GE(CountSleeps(), kTimes / 2);
+}
+
+// What he waits for may come much later than he asks.
+TEST_F(LateMailPointToPointTest, WhoAsksForAShortTimeLearnsNothingFromThat) {
+  std::vector<std::chrono::nanoseconds> times;
+  for (int time = 0; time < 20; ++time) {
+    std::vector<float> values(1);
+    const auto asked = Receive(values);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(
+        asked->Wait(Clock::now() + std::chrono::microseconds(500))));
+    LeaveNext();
+    EXPECT_TRUE(asked->Wait().ok());
+    TakeLeft();
+    // So late that nothing is learnt from that, either.
+    times.push_back(AwaitOne(2 * LookTime::kMost).time);
+  }
+  std::ranges::sort(times);
+  EXPECT_LT(times[times.size() / 2], LookTime::kMost / 4);
 }
 
 // Of those who ask again and again.
@@ -421,7 +489,7 @@ TEST_F(NearMailPointToPointTest, WhoWaitsReadsNothingLargeForOthers) {
 // As he is by default.
 class TickingMailPointToPointTest : public AnyMailPointToPointTest {
  protected:
-  TickingMailPointToPointTest() : AnyMailPointToPointTest(PostmanOptions()) {}
+  TickingMailPointToPointTest() : AnyMailPointToPointTest(MailOptions()) {}
 };
 
 // Nobody waits, and it completes nevertheless.

@@ -239,7 +239,9 @@ Board::Outcome Board::AwaitSlowly(int peer, uint64_t round) {
     Sleep(peer, round);
   } while (!IsOver(peer, round, outcome));
   // Others need this processor meanwhile where there are too few.
-  if (!traits_.is_crowded) look_time_.HasSlept(Clock::now() - began);
+  if (outcome == Outcome::kDone && !traits_.is_crowded) {
+    look_time_.HasSlept(Clock::now() - began);
+  }
   return outcome;
 }
 

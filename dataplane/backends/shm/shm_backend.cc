@@ -438,6 +438,7 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   size_t ring_bytes = 0;
   size_t board_bytes = 0;
   absl::StatusOr<Council::Shared> shared;
+  std::string why_smaller;
   // Who has little memory has smaller rings rather than none. All hosts try as
   // often: as the largest rings need, which those with the fewest ranks have.
   for (int smaller = 0;; ++smaller) {
@@ -452,9 +453,17 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
             BoardTraits::kRingBytesMin) {
       break;
     }
+    why_smaller = shared->refusal.Describe();
   }
   if (shared->segment == nullptr) {
     return Sharing{.why_not = shared->refusal.Describe()};
+  }
+  if (!why_smaller.empty()) {
+    LOG_FIRST_N(WARNING, 1)
+        << "backend shm: the ranks of group \"" << options.group_name
+        << "\" have rings of " << ring_bytes << " bytes, not of "
+        << Board::RingBytesFor(neighbours)
+        << ", and are slower: " << why_smaller;
   }
   shared->segment->CloseDescriptor();
   shared->segment->MapPages(board_bytes);
@@ -463,14 +472,22 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
                 .ring_bytes = ring_bytes},
       .reads_memory = std::ranges::all_of(*all, &Self::is_near_all),
       .algorithm = ForcedAlgorithm()};
+  if (traits.algorithm == Algorithm::kSingleCopy && !traits.reads_memory) {
+    LOG_FIRST_N(WARNING, 1)
+        << "backend shm: environment variable " << kAlgorithmVariable << "=\""
+        << shm_internal::AlgorithmName(Algorithm::kSingleCopy)
+        << "\" has no effect in group \"" << options.group_name
+        << "\": its ranks do not all read each other's memory";
+  }
   Sharing sharing = {.regions = std::make_shared<Regions>(),
                      .hosts = std::move(hosts)};
   const std::shared_ptr<Segment> segment = std::move(shared->segment);
   if (Mail::IsFor(neighbours)) {
     std::byte* const memory = static_cast<std::byte*>(segment->memory());
     engine.SetMail(std::make_shared<Mail>(
-        std::shared_ptr<void>(segment, memory + board_bytes),
-        sharing.hosts->neighbours(), sharing.hosts->place()));
+                       std::shared_ptr<void>(segment, memory + board_bytes),
+                       sharing.hosts->neighbours(), sharing.hosts->place()),
+                   traits.board.is_crowded);
   }
   SetShortcut(options.group_name, segment, sharing, engine, traits);
   return sharing;

@@ -1,11 +1,15 @@
 // Why ranks of one host share no memory: all of them say so, in the same words.
 // The first group of a process does, so none is made in this one.
 
+#include <malloc.h>
+#include <pthread.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
 #include <ctime>
+#include <fstream>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -54,6 +58,11 @@ class LoggedTexts : public google::LogSink {
   std::string text_;
 };
 
+void LimitTo(int resource, rlim_t most) {
+  const rlimit limit = {.rlim_cur = most, .rlim_max = RLIM_INFINITY};
+  setrlimit(static_cast<__rlimit_resource>(resource), &limit);
+}
+
 // Broadcasts of more than a ring arrive, from each rank.
 bool Works(Communicator& communicator) {
   std::vector<int64_t> data(512 << 10);
@@ -74,14 +83,17 @@ bool Works(Communicator& communicator) {
   return true;
 }
 
-// What ranks say that form a group of shm, of whom each first does `before`.
+// What ranks say that form a group of shm, of whom each first does `before`,
+// and then has all the address space that it wants.
 std::vector<testing::RankOutcome> FormAfter(
     const std::string& name, const std::function<void(int rank)>& before) {
   EXPECT_TRUE(RegisterBackend(name, {DeviceType::kCpu},
                               [before](const BackendOptions& options) {
                                 LoggedTexts::Get();
                                 before(options.rank);
-                                return CreateShmBackend(options);
+                                auto backend = CreateShmBackend(options);
+                                LimitTo(RLIMIT_AS, RLIM_INFINITY);
+                                return backend;
                               })
                   .ok());
   testing::ProcessWorld world(name, kRanks, [](Communicator& communicator) {
@@ -107,8 +119,7 @@ TEST(ShmReasonTest, ARankThatDoesNotWantToIsNamedOnAll) {
 
 TEST(ShmReasonTest, ALimitOfFilesIsNamedOnAll) {
   const auto outcomes = FormAfter("shm-limited", [](int rank) {
-    const rlimit limit = {.rlim_cur = 4096, .rlim_max = RLIM_INFINITY};
-    if (rank == 0) setrlimit(RLIMIT_FSIZE, &limit);
+    if (rank == 0) LimitTo(RLIMIT_FSIZE, 4096);
   });
   for (const auto& outcome : outcomes) {
     EXPECT_THAT(outcome.report,
@@ -118,16 +129,57 @@ TEST(ShmReasonTest, ALimitOfFilesIsNamedOnAll) {
   }
 }
 
+// Its threads have room, and nothing else.
+TEST(ShmReasonTest, ALimitOfAddressSpaceIsNamedOnAll) {
+  const auto outcomes = FormAfter("shm-unmappable", [](int rank) {
+    if (rank != 1) return;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 64 << 10);
+    pthread_setattr_default_np(&attributes);
+    mallopt(M_ARENA_MAX, 1);
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    LimitTo(RLIMIT_AS, pages * getpagesize() + (size_t{3} << 19));
+  });
+  for (const auto& outcome : outcomes) {
+    EXPECT_THAT(outcome.report,
+                AllOf(StartsWith("gloo works: "),
+                      HasSubstr("rank 1: shared memory of "),
+                      HasSubstr(" bytes: mmap: Cannot allocate memory; "
+                                "RLIMIT_AS (ulimit -v) is ")));
+  }
+}
+
+TEST(ShmReasonTest, AnAlgorithmThatRanksCannotGoByIsSaid) {
+  const auto outcomes = FormAfter("shm-unread", [](int rank) {
+    setenv("MUSTER_SHM_ALGORITHM", "single_copy", 1);
+    if (rank == 2) setenv("MUSTER_GLOO_PEER_MEMORY", "0", 1);
+  });
+  for (const auto& outcome : outcomes) {
+    EXPECT_THAT(outcome.report,
+                AllOf(StartsWith("shm works: "),
+                      HasSubstr("environment variable "
+                                "MUSTER_SHM_ALGORITHM=\"single_copy\" has no "
+                                "effect in group \"world\": its ranks do not "
+                                "all read each other's memory")));
+  }
+}
+
 // One that the usual rings do not fit in, and smaller ones do.
 TEST(ShmReasonTest, WithLittleMemoryRingsAreSmaller) {
   const auto outcomes = FormAfter("shm-tight", [](int rank) {
-    const rlimit limit = {.rlim_cur = 2 * kRanks * (size_t{512} << 10),
-                          .rlim_max = RLIM_INFINITY};
-    if (rank == 0) setrlimit(RLIMIT_FSIZE, &limit);
+    if (rank == 0) LimitTo(RLIMIT_FSIZE, 2 * kRanks * (size_t{512} << 10));
   });
   for (const auto& outcome : outcomes) {
     EXPECT_THAT(outcome.report, StartsWith("shm works: "));
     EXPECT_THAT(outcome.report, Not(HasSubstr("share no memory")));
+    EXPECT_THAT(
+        outcome.report,
+        AllOf(HasSubstr("the ranks of group \"world\" have rings of 524288 "
+                        "bytes, not of 2097152, and are slower: rank 0: shared "
+                        "memory of "),
+              HasSubstr(": RLIMIT_FSIZE (ulimit -f) is 3145728 bytes")));
   }
 }
 

@@ -48,6 +48,7 @@ void WayTrials::Took(Way way, size_t amount, std::chrono::nanoseconds time) {
 }
 
 WayTrials& TrialsBySize::Of(size_t size_class) {
+  DCHECK_LT(size_class, classes_.size());
   Class& wanted = classes_[size_class];
   if (wanted.has_begun) return wanted.trials;
   wanted.has_begun = true;

@@ -51,13 +51,14 @@ class WayTrials {
   bool has_found() const {
     return times_[0].known != 0 && times_[1].known != 0;
   }
-  // Before the first Next: goes the other way at first, which was found faster
-  // of something like it, and tries the usual one later than it would.
+  // Goes the other way at first, which was found faster of something like it.
+  // The usual one is tried after kLater times as much as the other one would
+  // have been: what is alike mostly goes alike. Before the first Next.
   void StartWithOther() {
-    constexpr size_t kLater = 8;
-    way_ = Way::kOther;
+    way_ = told_ = Way::kOther;
     interval_ = until_trial_ = std::min(kLater * terms_.first, terms_.period);
   }
+  static constexpr size_t kLater = 8;
 
   // Which way to go with what comes next, when so much, in what the terms are,
   // has been done since the last call. Took is told how long so much of it

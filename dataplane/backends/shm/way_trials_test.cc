@@ -57,7 +57,7 @@ TEST(WayTrialsTest, WhatStartsWithTheOtherWayTriesTheUsualOneLater) {
   for (const Machine& machine : {kNear, kFar}) {
     WayTrials trials(kTerms);
     trials.StartWithOther();
-    constexpr size_t kAtFirst = 8 * kTerms.first - kBytes;
+    constexpr size_t kAtFirst = WayTrials::kLater * kTerms.first - kBytes;
     EXPECT_EQ(WriteOn(trials, machine, kAtFirst), kAtFirst);
     EXPECT_FALSE(trials.has_found());
     EXPECT_EQ(WriteOn(trials, machine, kBytes), 0);
@@ -65,6 +65,23 @@ TEST(WayTrialsTest, WhatStartsWithTheOtherWayTriesTheUsualOneLater) {
     EXPECT_EQ(trials.way(),
               machine.past_ns < machine.through_ns ? Way::kOther : Way::kUsual);
   }
+}
+
+// What goes first has gone the usual way before its trials were asked.
+TEST(WayTrialsTest, WhatStartsWithTheOtherWayKnowsTheUsualOneByItsTrialAlone) {
+  WayTrials trials({.first = 8, .period = 800, .length = 8, .settling = 4});
+  trials.StartWithOther();
+  trials.Took(Way::kUsual, 1, std::chrono::milliseconds(9));
+  for (size_t i = 0; i < WayTrials::kLater * 8 - 1; ++i) {
+    EXPECT_EQ(trials.Next(1), Way::kOther);
+    trials.Took(Way::kOther, 1, std::chrono::milliseconds(2));
+  }
+  EXPECT_FALSE(trials.has_found());
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(trials.Next(1), Way::kUsual);
+    trials.Took(Way::kUsual, 1, std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(trials.way(), Way::kUsual);
 }
 
 // A class of sizes, of which there have been so many bytes.
