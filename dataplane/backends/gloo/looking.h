@@ -28,31 +28,79 @@ inline constexpr std::chrono::microseconds kLookTime{100};
 // longer than others look, one sleep would be followed by another for ever: who
 // wakes up comes late, those who wait for him sleep, and are late in their
 // turn. So who has slept, and for what came soon, looks for twice as long as
-// that took; and who has slept for long, for kLookTime again. (A host does so
-// with its guests' processors that have nothing to do: KVM's halt_poll_ns.)
+// that took (as KVM's halt_poll_ns of processors that have nothing to do). That
+// is over after a few long looks. Where it is not, others are late for reasons
+// of their own, and looking is a waste: it gives up, and grows again only after
+// more sleeps each time.
 class LookTime {
  public:
-  // Up to so much. In a virtual machine a rank for which 15 others sleep takes
-  // more than a millisecond to ring them all.
-  static constexpr std::chrono::microseconds kMost{2'000};
+  using Clock = std::chrono::steady_clock;
 
+  // It grows up to so much. In a virtual machine a rank for which 15 others
+  // sleep takes more than a millisecond to ring them all.
+  static constexpr std::chrono::microseconds kMost{2'000};
+  // It gives up after so many looks of more than kLookTime in such a time.
+  static constexpr int kLongLooksMax = 16;
+  static constexpr std::chrono::seconds kPeriod{1};
+  // After so many sleeps it grows again: at first, and at the most.
+  static constexpr int kIgnoredMin = 16;
+  static constexpr int kIgnoredMax = 1'024;
+
+  // From any thread. The others by one at a time.
   std::chrono::nanoseconds value() const {
     return std::chrono::nanoseconds(
         nanoseconds_.load(std::memory_order_relaxed));
   }
+  bool is_long() const { return value() > kLookTime; }
 
-  // A wait has lasted so long, and ended in a sleep. From any thread.
-  void HasSlept(std::chrono::nanoseconds waited) {
-    const std::chrono::nanoseconds next =
-        waited > kMost ? std::chrono::nanoseconds(kLookTime)
-                       : std::clamp<std::chrono::nanoseconds>(2 * waited,
-                                                              kLookTime, kMost);
-    nanoseconds_.store(next.count(), std::memory_order_relaxed);
+  // A wait that `began` has ended `now`, in a sleep.
+  void HasSlept(Clock::time_point began, Clock::time_point now) {
+    if (ignored_ > 0) {
+      --ignored_;
+      return;
+    }
+    const std::chrono::nanoseconds waited = now - began;
+    if (is_long()) {
+      waited > kMost ? GiveUp() : CountLong(now);
+    } else {
+      long_looks_ = 0;
+      since_ = now;
+    }
+    if (waited > kMost || ignored_ > 0) return;
+    Set(std::clamp<std::chrono::nanoseconds>(2 * waited, kLookTime, kMost));
+  }
+  // The same, in a look. It need not be told if it is not long.
+  void HasSeen(Clock::time_point began, Clock::time_point now) {
+    if (is_long() && now - began > kLookTime) CountLong(now);
   }
 
  private:
+  void CountLong(Clock::time_point now) {
+    if (now - since_ > kPeriod) {
+      // Some are late now and then.
+      since_ = now;
+      long_looks_ = 0;
+      next_ignored_ = kIgnoredMin;
+    }
+    if (++long_looks_ >= kLongLooksMax) GiveUp();
+  }
+  void GiveUp() {
+    Set(kLookTime);
+    ignored_ = next_ignored_;
+    next_ignored_ = std::min(2 * next_ignored_, kIgnoredMax);
+  }
+  void Set(std::chrono::nanoseconds value) {
+    nanoseconds_.store(value.count(), std::memory_order_relaxed);
+  }
+
   std::atomic<int64_t> nanoseconds_{
       std::chrono::nanoseconds(kLookTime).count()};
+  // Sleeps from which nothing is learnt: still, and the next time.
+  int ignored_ = 0;
+  int next_ignored_ = kIgnoredMin;
+  // Long looks since then.
+  int long_looks_ = 0;
+  Clock::time_point since_ = {};
 };
 
 // Between two looks.

@@ -46,9 +46,7 @@ class PointToPoint::LookingWork : public PromisedWork {
     looks_->Look(*this, std::min(deadline, began + look_time), deadline);
     const bool sleeps = !PromisedWork::IsCompleted();
     absl::Status status = PromisedWork::Wait(deadline);
-    if (sleeps && learns && PromisedWork::IsCompleted()) {
-      looks_->look_time_.HasSlept(Clock::now() - began);
-    }
+    if (learns && PromisedWork::IsCompleted()) looks_->Learn(sleeps, began);
     return status;
   }
 
@@ -267,6 +265,17 @@ void PointToPoint::Look(const PromisedWork& work, Instant give_up,
   if (!work.PromisedWork::IsCompleted()) WantMail();
   mail->EndLooking();
   TakeMail(&work, deadline);
+}
+
+void PointToPoint::Learn(bool sleeps, Instant began) {
+  if (!sleeps && !look_time_.is_long()) return;
+  const Instant now = Clock::now();
+  MutexLock lock(mutex_);
+  if (sleeps) {
+    look_time_.HasSlept(began, now);
+  } else {
+    look_time_.HasSeen(began, now);
+  }
 }
 
 void PointToPoint::Nudge() {

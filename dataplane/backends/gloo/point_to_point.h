@@ -232,6 +232,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // waits until `deadline`.
   void Look(const PromisedWork& work, Instant give_up, Instant deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // From a wait that is over, in a sleep or in a look.
+  void Learn(bool sleeps, Instant began) ABSL_LOCKS_EXCLUDED(mutex_);
   // From now on until nothing runs the bell is to be rung. TakeMail has to
   // follow.
   void WantMail() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -299,7 +301,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // What is to be done by who looks for mail, or the postman.
   Outcome left_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_left_{false};
-  // Of those who wait; and whether they go by it.
+  // Of those who wait, told under the lock; and whether they go by it.
   LookTime look_time_;
   std::atomic<bool> learns_{false};
   // How often there was something new for the postman to look after.

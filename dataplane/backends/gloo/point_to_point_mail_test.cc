@@ -227,15 +227,9 @@ class LateMailPointToPointTest : public MailPointToPointTest {
     return wait;
   }
   void LeaveNext() { Leave(Offer(Message::kEager, 1, ++id_), {7}); }
-  // Of some that come after 300 us, how many were slept for.
-  static constexpr int kTimes = 200;
-  int CountSleeps() {
-    int sleeps = 0;
-    for (int time = 0; time < kTimes; ++time) {
-      if (AwaitOne(std::chrono::microseconds(300)).sleeps) ++sleeps;
-    }
-    return sleeps;
-  }
+  // Some that come after 1 ms.
+  static constexpr int kTimes = 16;
+  static constexpr std::chrono::milliseconds kLate{1};
 
  private:
   static std::chrono::nanoseconds ThreadTime() {
@@ -258,11 +252,17 @@ class CrowdedMailPointToPointTest : public LateMailPointToPointTest {
 // Else one sleep would be followed by the next where who wakes up comes later
 // than others look for him. Some sleep, where others have the processors.
 TEST_F(LateMailPointToPointTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
-  EXPECT_LE(CountSleeps(), kTimes / 2);
+  int sleeps = 0;
+  for (int time = 0; time < kTimes; ++time) {
+    if (AwaitOne(kLate).sleeps) ++sleeps;
+  }
+  EXPECT_LE(sleeps, kTimes / 2);
 }
 
 TEST_F(CrowdedMailPointToPointTest, WhereProcessorsAreWantedHeDoesNot) {
-  EXPECT_GE(CountSleeps(), kTimes / 2);
+  std::chrono::nanoseconds together{0};
+  for (int time = 0; time < kTimes; ++time) together += AwaitOne(kLate).time;
+  EXPECT_LT(together, kTimes * kLate / 2);
 }
 
 // What he waits for may come much later than he asks.

@@ -228,7 +228,10 @@ Board::Outcome Board::AwaitSlowly(int peer, uint64_t round) {
   if (began >= next_move_) Spread(peer);
   do {
     for (int look = 0; look < kLooksPerClock; ++look) {
-      if (IsOver(peer, round, outcome)) return outcome;
+      if (IsOver(peer, round, outcome)) {
+        if (look_time_.is_long()) look_time_.HasSeen(began, Clock::now());
+        return outcome;
+      }
       // Whoever is waited for may need this processor; where nobody does, this
       // returns at once.
       sched_yield();
@@ -240,7 +243,7 @@ Board::Outcome Board::AwaitSlowly(int peer, uint64_t round) {
   } while (!IsOver(peer, round, outcome));
   // Others need this processor meanwhile where there are too few.
   if (outcome == Outcome::kDone && !traits_.is_crowded) {
-    look_time_.HasSlept(Clock::now() - began);
+    look_time_.HasSlept(began, Clock::now());
   }
   return outcome;
 }
