@@ -182,13 +182,13 @@ int Train() { return TrainAndEnd(/*destroy=*/true); }
 int TrainWithoutDestroy() { return TrainAndEnd(/*destroy=*/false); }
 
 // One collective after a word from the test.
-int Collective() {
+// Runs `call` in the default group when it is told to, and says how it ended.
+int InGroup(const std::function<void()>& call) {
   InitProcessGroup(g_options);
   Say("formed");
   AwaitLine();
   try {
-    std::vector<float> gradients(8);
-    AllReduce(gradients, {.timeout = seconds(2)});
+    call();
     Say("done");
   } catch (const DistError& error) {
     SayError(error);
@@ -198,23 +198,21 @@ int Collective() {
   return 0;
 }
 
+int Collective() {
+  return InGroup([] {
+    std::vector<float> gradients(8);
+    AllReduce(gradients, {.timeout = seconds(2)});
+  });
+}
+
 // One of which no rank is done when it has shown what it has.
 int LongCollective() {
-  InitProcessGroup(g_options);
-  Say("formed");
-  AwaitLine();
-  try {
+  return InGroup([] {
     std::vector<float> gradients(4 << 20);
     Work work = AllReduce(gradients, {.timeout = seconds(4), .async_op = true});
     Say("begun");
     work.Wait();
-    Say("done");
-  } catch (const DistError& error) {
-    SayError(error);
-  }
-  AwaitLine();
-  DestroyProcessGroup();
-  return 0;
+  });
 }
 
 template <typename T>
