@@ -29,36 +29,48 @@ std::optional<uint64_t> LimitOf(int resource) {
 // "; pids.max of control group /job/1 is 100": the least of those of its own
 // group and of all above it.
 std::string ControlGroupText(const std::string& root) {
-  std::ifstream groups(root + "/proc/self/cgroup");
-  std::string line;
   std::string text;
   uint64_t least = std::numeric_limits<uint64_t>::max();
-  while (std::getline(groups, line)) {
-    // A number, the controllers (none in version 2), and the path.
-    const std::vector<std::string> fields =
-        absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (fields.size() != 3) continue;
-    const std::vector<std::string> controllers = absl::StrSplit(fields[1], ',');
-    const bool is_second = fields[1].empty();
-    if (!is_second && std::ranges::count(controllers, "pids") == 0) continue;
-    const std::string folder =
-        root + (is_second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/pids");
-    std::string path = fields[2] == "/" ? "" : fields[2];
-    while (true) {
-      uint64_t most = 0;
-      if (std::ifstream(folder + path + "/pids.max") >> most && most < least) {
-        least = most;
-        text = absl::StrCat("; pids.max of control group ",
-                            path.empty() ? "/" : path, " is ", most);
-      }
-      if (path.empty()) break;
-      path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  for (const ControlGroup& group : FindControlGroups("pids", root)) {
+    uint64_t most = 0;
+    if (std::ifstream(group.folder + "/pids.max") >> most && most < least) {
+      least = most;
+      text = absl::StrCat("; pids.max of control group ", group.path, " is ",
+                          most);
     }
   }
   return text;
 }
 
 }  // namespace
+
+std::vector<ControlGroup> FindControlGroups(const std::string& controller,
+                                            const std::string& root) {
+  std::vector<ControlGroup> groups;
+  std::ifstream in(root + "/proc/self/cgroup");
+  std::string line;
+  while (std::getline(in, line)) {
+    // A number, the controllers (none in version 2), and the path.
+    const std::vector<std::string> fields =
+        absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() != 3) continue;
+    const std::vector<std::string> controllers = absl::StrSplit(fields[1], ',');
+    const bool is_second = fields[1].empty();
+    if (!is_second && std::ranges::count(controllers, controller) == 0) {
+      continue;
+    }
+    const std::string top = absl::StrCat(
+        root, "/sys/fs/cgroup", is_second ? "" : absl::StrCat("/", controller));
+    // Up to the top, which is all that a container may see.
+    std::string path = fields[2];
+    while (!path.empty() && path != "/") {
+      groups.push_back({top + path, path, is_second});
+      path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+    }
+    groups.push_back({top, "/", is_second});
+  }
+  return groups;
+}
 
 uint64_t AddressSpaceLeft() {
   const auto limit = LimitOf(RLIMIT_AS);

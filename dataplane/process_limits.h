@@ -4,8 +4,21 @@
 #include <cstdint>
 #include <string>
 #include <system_error>
+#include <vector>
 
 namespace muster::dataplane {
+
+// A control group (cgroups(7)) that this process is in, or one above it.
+struct ControlGroup {
+  std::string folder;      // where its files are
+  std::string path;        // "/" is the top
+  bool is_second = false;  // of version 2
+};
+
+// Those that have `controller` ("memory", "pids"), of each version the lowest
+// one first. `root` is where the system's files are, for tests.
+std::vector<ControlGroup> FindControlGroups(const std::string& controller,
+                                            const std::string& root = "");
 
 // How much more address space this process may map (RLIMIT_AS), or the largest
 // number.
