@@ -81,7 +81,7 @@ class RuleTest(unittest.TestCase):
             "coordinator/core/a.cc", "auto t = std::chrono::steady_clock::now();\n"))
 
     def test_long_file_is_found(self):
-        self.assertIn("long", rules_of("client/a.cc", "int x;\n" * 601))
+        self.assertIn("long", rules_of("client/a.cc", "int x;\n" * 1501))
 
     def test_file_outside_build_is_found(self):
         files = {"client/a.cc": "", "client/BUILD.bazel": 'srcs = ["a.cc"]'}
