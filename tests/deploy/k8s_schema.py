@@ -2,7 +2,8 @@
 of their type, and none missing.
 
 Kubernetes' own kinds are checked against the models of Debian's
-python3-kubernetes (Kubernetes 1.22), those of others against the tables below,
+python3-kubernetes (Kubernetes 1.22), what is newer and the kinds of others
+against the tables below,
 which hold the fields that deploy/k8s uses: a name that is not there is added
 after a look at the kind's reference.
 """
@@ -12,8 +13,8 @@ import re
 from kubernetes import client
 
 # A table: field -> type; with "!" behind its name it must be there. A type is a
-# Python type, a table, a list with one type, the name of a model of Kubernetes,
-# or ANY.
+# Python type, a table, a list with one type, a set of words, the name of a model
+# of Kubernetes, or ANY.
 ANY = object()
 STRINGS = "dict(str, str)"
 
@@ -24,6 +25,18 @@ _ENDPOINT = {"port!": str, "path": str, "interval": str,
 _RULE = {"alert": str, "record": str, "expr!": str, "for": str,
          "labels": STRINGS, "annotations": STRINGS}
 _KEY = {"algorithm": str, "size": int, "rotationPolicy": str}
+
+# Fields that Kubernetes' models have got since.
+NEWER = {
+    "V1JobSpec": {
+        "podReplacementPolicy": {"Failed", "TerminatingOrFailed"},
+        "podFailurePolicy": {"rules!": [{
+            "action!": {"Count", "FailIndex", "FailJob", "Ignore"},
+            "onExitCodes": {"containerName": str, "operator!": {"In", "NotIn"},
+                            "values!": [int]},
+            "onPodConditions": [{"type!": str,
+                                 "status!": {"True", "False", "Unknown"}}]}]}},
+}
 
 OTHERS = {
     ("cert-manager.io/v1", "Issuer"): {
@@ -41,7 +54,15 @@ OTHERS = {
     ("monitoring.coreos.com/v1", "PrometheusRule"): {
         "groups": [{"name!": str, "interval": str, "rules!": [_RULE]}]},
     ("jobset.x-k8s.io/v1alpha2", "JobSet"): {
-        "failurePolicy": {"maxRestarts": int},
+        "failurePolicy": {"maxRestarts": int, "rules": [{
+            "name": str,
+            "action!": {"FailJobSet", "RestartJobSet",
+                        "RestartJobSetAndIgnoreMaxRestarts"},
+            "onJobFailureReasons": [{
+                "BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes",
+                "MaxFailedIndexesExceeded", "PodFailurePolicy"}],
+            "targetReplicatedJobs": [str]}]},
+        "ttlSecondsAfterFinished": int,
         "network": {"enableDNSHostnames": bool},
         "replicatedJobs": [{"name!": str, "replicas": int,
                             "template!": "V1JobTemplateSpec"}]},
@@ -52,6 +73,7 @@ KUBERNETES = {
     ("apps/v1", "StatefulSet"), ("batch/v1", "Job"),
     ("policy/v1", "PodDisruptionBudget"),
     ("networking.k8s.io/v1", "NetworkPolicy"),
+    ("scheduling.k8s.io/v1", "PriorityClass"),
 }
 
 PLAIN = {"str": str, "int": int, "bool": bool, "object": ANY}
@@ -78,6 +100,9 @@ def _check(value, kind, path):
         _check_table(value, kind, path)
     elif isinstance(kind, list):
         _check_each(value, kind[0], path)
+    elif isinstance(kind, set):
+        if value not in kind:
+            raise ValueError(f"{path}: {value!r} is none of {sorted(kind)}")
     elif isinstance(kind, str):
         _check_model(value, kind, path)
     elif not isinstance(value, kind) or (
@@ -122,6 +147,9 @@ def _check_model(value, kind, path):
     model = getattr(client, kind)
     names = {json: name for name, json in model.attribute_map.items()}
     _check(value, dict, path)
+    newer = {k: v for k, v in value.items() if k in NEWER.get(kind, {})}
+    _check_table(newer, NEWER.get(kind, {}), path)
+    value = {k: v for k, v in value.items() if k not in newer}
     for name, part in value.items():
         if name not in names:
             raise ValueError(f"{path}: there is no field {name}")

@@ -25,6 +25,10 @@ def selects(selector, labels):
     return selector.items() <= labels.items()
 
 
+def worker_labels(objects):
+    return job_spec(objects)["template"]["metadata"]["labels"]
+
+
 class RenderedTest(unittest.TestCase):
 
     @classmethod
@@ -60,6 +64,7 @@ class RenderedTest(unittest.TestCase):
         stateful = only(of_kind(tls, "StatefulSet"))
         spec = stateful["spec"]["template"]["spec"]
         certificate = of_kind(tls, "Certificate")[0]
+        job = only(of_kind(self.rendered["examples/indexed-job"], "Job"))
         wrong = {
             "there is no field replica": {
                 **stateful, "spec": {**stateful["spec"], "replica": 1}},
@@ -75,12 +80,17 @@ class RenderedTest(unittest.TestCase):
                     k: v for k, v in certificate["spec"].items()
                     if k != "secretName"}},
             "there is no \\('apps/v2'": {**stateful, "apiVersion": "apps/v2"},
+            "'Skip' is none of": {**job, "spec": {
+                **job["spec"], "podFailurePolicy": {
+                    "rules": [{"action": "Skip"}]}}},
         }
         for text, thing in wrong.items():
             with self.subTest(text), self.assertRaisesRegex(ValueError, text):
                 k8s_schema.check(thing)
 
     def test_pods_are_restricted(self):
+        classes = {c["metadata"]["name"] for c in
+                   of_kind(self.rendered["base"], "PriorityClass")}
         for folder, template in self.templates(OVERLAYS + EXAMPLES):
             with self.subTest(folder):
                 pod = template["spec"]
@@ -95,8 +105,10 @@ class RenderedTest(unittest.TestCase):
                     "allowPrivilegeEscalation": False,
                     "readOnlyRootFilesystem": True,
                     "capabilities": {"drop": ["ALL"]}})
-                self.assertIn("memory",
-                              container(template)["resources"]["limits"])
+                self.assertLessEqual(
+                    {"memory", "ephemeral-storage"},
+                    set(container(template)["resources"]["limits"]))
+                self.assertIn(template["spec"]["priorityClassName"], classes)
 
     def test_volumes_and_ports_are_named_as_they_are(self):
         for folder, template in self.templates(OVERLAYS + EXAMPLES):
@@ -130,13 +142,62 @@ class RenderedTest(unittest.TestCase):
             self.assertTrue(selects(policies["muster-coordinator"][
                 "podSelector"]["matchLabels"], labels))
             for example in EXAMPLES:
-                worker = job_spec(self.rendered[example])["template"][
-                    "metadata"]["labels"]
+                worker = worker_labels(self.rendered[example])
                 self.assertTrue(selects(policies["muster-worker"][
                     "podSelector"]["matchLabels"], worker))
                 rule = policies["muster-coordinator"]["ingress"][0]
                 self.assertTrue(selects(
                     rule["from"][0]["podSelector"]["matchLabels"], worker))
+
+    def test_workers_are_reached_by_their_own_job_alone(self):
+        everyones = {p["metadata"]["name"]: p["spec"] for p in of_kind(
+            self.rendered["base"], "NetworkPolicy")}["muster-worker"]
+        self.assertNotIn("ingress", everyones)
+        instance = "app.kubernetes.io/instance"
+        for example in EXAMPLES:
+            with self.subTest(example):
+                labels = worker_labels(self.rendered[example])
+                policy = only(of_kind(self.rendered[example],
+                                      "NetworkPolicy"))["spec"]
+                allowed = only(only(policy["ingress"])["from"])
+                for selector in (policy["podSelector"], allowed["podSelector"]):
+                    self.assertTrue(selects(selector["matchLabels"], labels))
+                    self.assertFalse(selects(selector["matchLabels"],
+                                             {**labels, instance: "another"}))
+
+    def test_disruptions_and_what_follows_a_failure_do_not_count(self):
+        for example in EXAMPLES:
+            with self.subTest(example):
+                job = job_spec(self.rendered[example])
+                disrupted, followed = job["podFailurePolicy"]["rules"]
+                self.assertEqual(disrupted["onPodConditions"],
+                                 [{"type": "DisruptionTarget", "status": "True"}])
+                self.assertEqual(followed, {"action": "Ignore", "onExitCodes": {
+                    "containerName": container(job["template"])["name"],
+                    "operator": "In", "values": [75]}})
+                # Kubernetes wants both of these beside a policy.
+                self.assertEqual(job["template"]["spec"]["restartPolicy"],
+                                 "Never")
+                self.assertEqual(job["podReplacementPolicy"], "Failed")
+                thing = only(t for t in self.rendered[example]
+                             if t["kind"] in ("Job", "JobSet"))
+                self.assertGreater(thing["spec"]["ttlSecondsAfterFinished"], 0)
+                if thing["kind"] == "Job":
+                    self.assertEqual(disrupted["action"], "Ignore")
+                    continue
+                self.assertEqual(disrupted["action"], "FailJob")
+                rule = only(thing["spec"]["failurePolicy"]["rules"])
+                self.assertEqual(
+                    (rule["action"], rule["onJobFailureReasons"]),
+                    ("RestartJobSetAndIgnoreMaxRestarts", ["PodFailurePolicy"]))
+
+    def test_pods_of_a_job_are_spread_over_nodes(self):
+        for example in EXAMPLES:
+            template = job_spec(self.rendered[example])["template"]
+            spread = only(template["spec"]["topologySpreadConstraints"])
+            self.assertTrue(selects(spread["labelSelector"]["matchLabels"],
+                                    template["metadata"]["labels"]), example)
+            self.assertEqual(spread["topologyKey"], "kubernetes.io/hostname")
 
     def test_coordinators_flags_are_real_and_fit_the_ports(self):
         flags = manifests.flags_of(COORDINATOR)

@@ -1,8 +1,12 @@
 """What deploy/k8s renders to, and how a container of it runs as a process."""
 
+import functools
+import json
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 
 import yaml
 
@@ -15,12 +19,50 @@ EXAMPLES = ["examples/indexed-job", "examples/indexed-job-development",
             "examples/jobset-gpu"]
 
 
+@functools.lru_cache(maxsize=None)
+def kubectl_minor():
+    """1.N of the installed kubectl."""
+    version = subprocess.run(
+        ["kubectl", "version", "--client", "--output=json"], check=True,
+        capture_output=True, text=True).stdout
+    return int(re.match(r"\d+", json.loads(version)["clientVersion"]["minor"])[0])
+
+
+def write_for_old_kubectl(top):
+    """Rewrites every kustomization below `top` for a kubectl before 1.21.
+
+    Debian 12 has 1.20, which wants folders in `bases`, and each kind of patch
+    under a name of its own.
+    """
+    for folder, _, files in os.walk(top):
+        if "kustomization.yaml" not in files:
+            continue
+        path = os.path.join(folder, "kustomization.yaml")
+        with open(path, encoding="utf-8") as text:
+            written = yaml.safe_load(text)
+        resources = written.pop("resources")
+        patches = written.pop("patches", [])
+        written["bases"] = [r for r in resources if not r.endswith(".yaml")]
+        written["resources"] = [r for r in resources if r.endswith(".yaml")]
+        written["patchesJson6902"] = [p for p in patches if "target" in p]
+        written["patchesStrategicMerge"] = [
+            p["path"] for p in patches if "target" not in p]
+        with open(path, "w", encoding="utf-8") as out:
+            yaml.safe_dump({k: v for k, v in written.items() if v}, out)
+
+
 def render(folder):
     """The objects that `kubectl kustomize` makes of a folder of deploy/k8s."""
-    # Without its cache and settings: it is a program of others.
-    done = subprocess.run(["kubectl", "kustomize", os.path.join(K8S, folder)],
-                          check=False, capture_output=True, text=True)
-    if done.returncode != 0:
+    with tempfile.TemporaryDirectory() as scratch:
+        top = K8S
+        if kubectl_minor() < 21:
+            top = shutil.copytree(K8S, os.path.join(scratch, "k8s"))
+            write_for_old_kubectl(top)
+        # Without its cache and settings: it is a program of others.
+        done = subprocess.run(["kubectl", "kustomize", os.path.join(top, folder)],
+                              check=False, capture_output=True, text=True)
+    # It writes warnings there, of words that are deprecated.
+    if done.returncode != 0 or done.stderr:
         raise AssertionError(f"{folder}: {done.stderr}")
     return list(yaml.safe_load_all(done.stdout))
 
@@ -37,7 +79,7 @@ def only(things):
 
 def job_spec(objects):
     """The spec of the one Job, which a JobSet has as a part."""
-    thing = only(objects)
+    thing = only(of_kind(objects, "Job") + of_kind(objects, "JobSet"))
     spec = thing["spec"]
     if thing["kind"] == "JobSet":
         spec = only(spec["replicatedJobs"])["template"]["spec"]
