@@ -186,22 +186,36 @@ class AdminService final : public Service {
   void Add(const char* name, Method method,
            absl::Status (AdminService::*verb)(const Context&, const Request&,
                                               Response*)) {
-    AddUnary<Response>(
-        name, [this, method, verb](Context* context, grpc::ByteBuffer* bytes,
-                                   Response* response) {
-          const core::Instant started = Now();
-          absl::Status status = context_.auth == nullptr
-                                    ? absl::OkStatus()
-                                    : context_.auth->Know(*context);
-          Request request;
-          // Nothing of a stranger is parsed.
-          if (status.ok()) status = ParseRequest(bytes, &request);
-          if (status.ok()) status = (this->*verb)(*context, request, response);
-          context_.metrics->CountCalls(method, status.code(), Now() - started);
-          grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-          reactor->Finish(v1::ToGrpc(status));
-          return reactor;
-        });
+    AddUnary<Response>(name, [this, method, verb](Context* context,
+                                                  grpc::ByteBuffer* bytes,
+                                                  Response* response) {
+      const core::Instant started = Now();
+      grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+      // What there is to tell of a job may be much, and its lock held.
+      context_.turns->Post(nullptr, nullptr, [=, this] {
+        const absl::Status status = Answer(*context, bytes, verb, response);
+        context_.metrics->CountCalls(method, status.code(), Now() - started);
+        reactor->Finish(v1::ToGrpc(status));
+      });
+      return reactor;
+    });
+  }
+
+  template <typename Request, typename Response>
+  absl::Status Answer(const Context& context, grpc::ByteBuffer* bytes,
+                      absl::Status (AdminService::*verb)(const Context&,
+                                                         const Request&,
+                                                         Response*),
+                      Response* response) {
+    // Nothing of a stranger is parsed.
+    if (context_.auth != nullptr) {
+      const absl::Status known = context_.auth->Know(context);
+      if (!known.ok()) return known;
+    }
+    Request request;
+    const absl::Status parsed = ParseRequest(bytes, &request);
+    if (!parsed.ok()) return parsed;
+    return (this->*verb)(context, request, response);
   }
 
   absl::Status ListJobs(const Context& context, const v1::ListJobsRequest&,

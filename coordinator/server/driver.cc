@@ -79,6 +79,7 @@ std::shared_ptr<Job> Driver::NewJob(const std::string& name,
   options.log_notices = options_.log_notices;
   options.metrics = options_.metrics;
   options.commits = options_.commits;
+  options.turns = options_.turns;
   options.arm = [this](const std::shared_ptr<Job>& job, core::Instant at) {
     Arm(job, at);
   };
@@ -188,13 +189,21 @@ void Driver::CatchUp(core::Duration late) {
   }
 }
 
+// Never waits for a long step: other jobs are due as well.
+void Driver::Do(Job& job, std::function<void()> work) {
+  if (options_.turns == nullptr || !job.busy()) return work();
+  options_.turns->Post(&job, nullptr, std::move(work));
+}
+
 void Driver::TickerLoop() {
   core::Instant next_housekeeping = Now() + kHousekeepingInterval;
   while (true) {
     for (const std::shared_ptr<Job>& job : WaitForDue(next_housekeeping)) {
       // A coordinator that goes away declares nobody lost: it has closed the
       // connections itself, and its successor is to find the members alive.
-      if (!draining()) job->Tick();
+      Do(*job, [this, job] {
+        if (!draining()) job->Tick();
+      });
     }
     {
       MutexLock lock(ticker_mu_);
@@ -204,7 +213,9 @@ void Driver::TickerLoop() {
     if (now < next_housekeeping) continue;
     next_housekeeping = now + kHousekeepingInterval;
     if (housekeeping_) housekeeping_(now);
-    for (const std::shared_ptr<Job>& job : Jobs()) job->SampleRate(now);
+    for (const std::shared_ptr<Job>& job : Jobs()) {
+      Do(*job, [job, now] { job->SampleRate(now); });
+    }
     ForgetIdleJobs(now);
   }
 }

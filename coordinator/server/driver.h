@@ -22,6 +22,7 @@
 #include "coordinator/server/job.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/mutex.h"
+#include "coordinator/server/turn_queue.h"
 
 namespace muster::coordinator {
 
@@ -41,6 +42,9 @@ class Driver {
     // Where the jobs' steps are committed; outlives the driver. Null: nothing
     // outlives the process.
     CommitQueue* commits = nullptr;
+    // Where they do what takes long; outlives the driver. Null: they do it at
+    // once.
+    TurnQueue* turns = nullptr;
   };
 
   explicit Driver(const Options& options);
@@ -93,6 +97,7 @@ class Driver {
   bool draining();
   void Arm(const std::shared_ptr<Job>& job, core::Instant at);
   void TickerLoop();
+  void Do(Job& job, std::function<void()> work);
   std::vector<std::shared_ptr<Job>> WaitForDue(core::Instant until);
   // Waits a moment if the ticker woke late, before anybody is taken for lost.
   void CatchUp(core::Duration late) ABSL_EXCLUSIVE_LOCKS_REQUIRED(ticker_mu_);

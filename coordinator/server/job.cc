@@ -65,7 +65,7 @@ size_t Job::Run(const std::shared_ptr<Sink>& sink, size_t count,
   Outcome outcome;
   core::Outbox out;
   size_t done = 0;
-  bool committing = false;
+  Next next = Next::kCaller;
   {
     MutexLock lock(mu_);
     Turn turn{core_, options_.core.limits, Now(), out};
@@ -92,9 +92,9 @@ size_t Job::Run(const std::shared_ptr<Sink>& sink, size_t count,
     }
     operations_ += static_cast<int64_t>(done);
     Collect(out, sink.get(), outcome);
-    committing = Commit(sink, outcome);
+    next = Conclude(sink, outcome);
   }
-  if (!committing) Finish(sink, std::move(outcome));
+  GoOn(next, sink, outcome);
   return done;
 }
 
@@ -116,7 +116,7 @@ absl::StatusOr<core::RegisterReply> Job::Attach(
     core::Registration registration) {
   Outcome outcome;
   core::Outbox out;
-  bool committing = false;
+  Next next = Next::kCaller;
   absl::Status status = absl::InternalError("the registration has no answer");
   core::RegisterReply reply;
   Online previous;
@@ -141,13 +141,13 @@ absl::StatusOr<core::RegisterReply> Job::Attach(
       sink->online_as_ = call.member;
     }
     Collect(out, nullptr, outcome);
-    committing = Commit(nullptr, outcome);
+    next = Conclude(nullptr, outcome);
   }
   if (previous.sink != nullptr && previous.sink != sink) {
     previous.sink->Close(
         ReplacedError(call.member, previous.incarnation, call.incarnation));
   }
-  if (!committing) Finish(nullptr, std::move(outcome));
+  GoOn(next, nullptr, outcome);
   if (!status.ok()) return status;
   return reply;
 }
@@ -155,7 +155,7 @@ absl::StatusOr<core::RegisterReply> Job::Attach(
 void Job::Detach(Sink& sink, bool dismissed) {
   Outcome outcome;
   core::Outbox out;
-  bool committing = false;
+  Next next = Next::kCaller;
   // Outlives the lock: its destruction may be the sink's.
   std::vector<std::shared_ptr<Sink>> released;
   {
@@ -178,24 +178,24 @@ void Job::Detach(Sink& sink, bool dismissed) {
       online_.erase(online);
     }
     Collect(out, nullptr, outcome);
-    committing = Commit(nullptr, outcome);
+    next = Conclude(nullptr, outcome);
   }
-  if (!committing) Finish(nullptr, std::move(outcome));
+  GoOn(next, nullptr, outcome);
 }
 
 void Job::CancelAll(const std::shared_ptr<Sink>& sink) {
   Outcome outcome;
   core::Outbox out;
-  bool committing = false;
+  Next next = Next::kCaller;
   {
     MutexLock lock(mu_);
     for (const auto& [tag, waiter] : sink->parked_) {
       core_.CancelWaiter(waiter, out);
     }
     Collect(out, nullptr, outcome);
-    committing = Commit(nullptr, outcome);
+    next = Conclude(nullptr, outcome);
   }
-  if (!committing) Finish(nullptr, std::move(outcome));
+  GoOn(next, nullptr, outcome);
 }
 
 std::vector<std::shared_ptr<Sink>> Job::ParkedSinks() {
@@ -211,7 +211,7 @@ std::vector<std::shared_ptr<Sink>> Job::ParkedSinks() {
 void Job::Tick() {
   Outcome outcome;
   core::Outbox out;
-  bool committing = false;
+  Next next = Next::kCaller;
   {
     MutexLock lock(mu_);
     const core::Instant now = Now();
@@ -220,9 +220,9 @@ void Job::Tick() {
     armed_ = core::Instant::max();
     core_.Tick(now, out);
     Collect(out, nullptr, outcome);
-    committing = Commit(nullptr, outcome);
+    next = Conclude(nullptr, outcome);
   }
-  if (!committing) Finish(nullptr, std::move(outcome));
+  GoOn(next, nullptr, outcome);
 }
 
 core::JobSnapshot Job::Snapshot() {
@@ -306,44 +306,117 @@ void Job::Collect(core::Outbox& out, const Sink* sink, Outcome& outcome) {
   }
 }
 
-// Queues what the step has changed, and `outcome` to be finished afterwards;
-// false where there is nothing to wait for. Under the lock, so that commits
-// stand in the order of their steps.
-bool Job::Commit(const std::shared_ptr<Sink>& sink, Outcome& outcome) {
-  if (options_.commits == nullptr) return false;
-  std::vector<core::Record> changes = core_.TakeChanges();
-  if (changes.empty() && uncommitted_ == 0) return false;
+// Says who tells what the step has decided. Under the lock, so that steps are
+// committed and told in their order.
+Job::Next Job::Conclude(const std::shared_ptr<Sink>& sink, Outcome& outcome) {
+  const bool durable = options_.commits != nullptr;
+  std::vector<core::Record> changes;
+  if (durable) changes = core_.TakeChanges();
+  const bool commits = durable && (!changes.empty() || untold_ > 0);
+  if (!commits && !TakesTurns(outcome)) return Next::kCaller;
   // The ticker needs no answer to know when to come.
   if (std::exchange(outcome.rearm, false)) {
     options_.arm(shared_from_this(), outcome.deadline);
   }
-  auto finished = std::make_shared<Outcome>(std::move(outcome));
-  Queue(std::move(changes),
-        [this, sink, finished] { Finish(sink, std::move(*finished)); });
-  return true;
+  ++untold_;
+  Told told{sink, std::move(outcome), nullptr};
+  if (!commits) return AwaitTurn(std::move(told));
+  Commit(std::move(changes), std::move(told));
+  return Next::kElsewhere;
 }
 
-void Job::Queue(std::vector<core::Record> records, std::function<void()> done) {
+void Job::Commit(std::vector<core::Record> records, Told told) {
   if (!records.empty() && !std::exchange(stored_, true)) {
     records.push_back(core::JobRecord{options_.job_epoch});
   }
-  ++uncommitted_;
-  options_.commits->Append(name_, std::move(records),
-                           [self = shared_from_this(), done = std::move(done)] {
-                             done();
-                             // Only now: a read that finds nothing to wait for
-                             // must not overtake the answers before it.
-                             MutexLock lock(self->mu_);
-                             --self->uncommitted_;
-                           });
+  auto shared = std::make_shared<Told>(std::move(told));
+  options_.commits->Append(
+      name_, std::move(records),
+      [self = shared_from_this(), shared] { self->Committed(*shared); });
 }
 
-void Job::WhenCommitted(std::function<void()> done) {
+void Job::Committed(Told& told) {
+  Next next = Next::kCaller;
   {
     MutexLock lock(mu_);
-    if (uncommitted_ > 0) return Queue({}, std::move(done));
+    if (TakesTurns(told.outcome)) next = AwaitTurn(std::move(told));
   }
-  done();
+  if (next == Next::kTurn) PostTurn();
+  if (next != Next::kCaller) return;
+  if (told.done != nullptr) {
+    told.done();
+  } else {
+    Finish(told.sink, told.outcome, SIZE_MAX);
+  }
+  // Only now: a read that finds nothing to wait for must not overtake the
+  // answers before it.
+  MutexLock lock(mu_);
+  --untold_;
+}
+
+// Also where it is little, but others before it wait.
+bool Job::TakesTurns(const Outcome& outcome) const {
+  if (options_.turns == nullptr) return false;
+  return !for_turns_.empty() ||
+         outcome.deliveries.size() + outcome.broadcasts.size() >
+             TurnQueue::kOthersWithoutTurn;
+}
+
+Job::Next Job::AwaitTurn(Told told) {
+  for_turns_.push_back(std::move(told));
+  return for_turns_.size() == 1 ? Next::kTurn : Next::kElsewhere;
+}
+
+void Job::GoOn(Next next, const std::shared_ptr<Sink>& sink, Outcome& outcome) {
+  if (next == Next::kTurn) PostTurn();
+  if (next == Next::kCaller) Finish(sink, outcome, SIZE_MAX);
+}
+
+void Job::PostTurn() {
+  options_.turns->Post(this, this,
+                       [self = shared_from_this()] { self->TellInTurn(); });
+}
+
+void Job::TellInTurn() {
+  constexpr size_t kTellsPerTurn = 64;
+  Told* told = nullptr;
+  {
+    MutexLock lock(mu_);
+    told = &for_turns_.front();  // it stays there while others come
+  }
+  bool over = true;
+  if (told->done != nullptr) {
+    told->done();
+  } else {
+    over = Finish(told->sink, told->outcome, kTellsPerTurn);
+  }
+  // Outlives the lock: its end may be a sink's.
+  Told last;
+  {
+    MutexLock lock(mu_);
+    if (over) {
+      last = std::move(for_turns_.front());
+      for_turns_.pop_front();
+      --untold_;
+    }
+    if (for_turns_.empty()) return;
+  }
+  PostTurn();
+}
+
+void Job::WhenTold(std::function<void()> done) {
+  Next next = Next::kCaller;
+  {
+    MutexLock lock(mu_);
+    if (untold_ > 0) {
+      ++untold_;
+      Told told{nullptr, {}, std::move(done)};
+      if (options_.commits != nullptr) return Commit({}, std::move(told));
+      next = AwaitTurn(std::move(told));
+    }
+  }
+  if (next == Next::kTurn) PostTurn();
+  if (next == Next::kCaller) done();
 }
 
 bool Job::stored() {
@@ -360,32 +433,50 @@ void Job::Restore(std::vector<core::Record> records) {
     stored_ = true;
     Collect(out, nullptr, outcome);
   }
-  Finish(nullptr, std::move(outcome));
+  Finish(nullptr, outcome, SIZE_MAX);
 }
 
-void Job::Finish(const std::shared_ptr<Sink>& sink, Outcome outcome) {
-  if (outcome.rearm) options_.arm(shared_from_this(), outcome.deadline);
+// Tells up to `count` others what is for them; returns whether that were all.
+bool Job::Finish(const std::shared_ptr<Sink>& sink, Outcome& outcome,
+                 size_t count) {
+  if (std::exchange(outcome.rearm, false)) {
+    options_.arm(shared_from_this(), outcome.deadline);
+  }
   // Events first: who is told that its call failed because of a member can
   // then already know what became of it.
-  for (Broadcast& b : outcome.broadcasts) b.sink->Publish(b.event);
+  const size_t events = outcome.broadcasts.size();
+  for (size_t& i = outcome.published; i < events; ++i) {
+    if (count-- == 0) return false;
+    outcome.broadcasts[i].sink->Publish(outcome.broadcasts[i].event);
+  }
   if (!outcome.own.empty()) sink->Deliver(absl::MakeSpan(outcome.own));
-  for (Delivery& d : outcome.deliveries) {
-    d.sink->Deliver(absl::MakeSpan(&d.answer, 1));
+  outcome.own.clear();
+  const size_t answers = outcome.deliveries.size();
+  for (size_t& i = outcome.delivered; i < answers; ++i) {
+    if (count-- == 0) return false;
+    Delivery& delivery = outcome.deliveries[i];
+    delivery.sink->Deliver(absl::MakeSpan(&delivery.answer, 1));
   }
-  if (sink != nullptr) sink->Flush();
-  const Sink* last = sink.get();
-  for (const Delivery& d : outcome.deliveries) {
-    if (d.sink.get() != last) d.sink->Flush();
-    last = d.sink.get();
+  if (sink != nullptr && outcome.flushed == 0) sink->Flush();
+  for (size_t& i = outcome.flushed; i < answers + events; ++i) {
+    if (count-- == 0) return false;
+    if (i >= answers) {
+      outcome.broadcasts[i - answers].sink->Flush();
+      continue;
+    }
+    Sink* const to = outcome.deliveries[i].sink.get();
+    const Sink* const before =
+        i == 0 ? sink.get() : outcome.deliveries[i - 1].sink.get();
+    if (to != before) to->Flush();
   }
-  for (const Broadcast& b : outcome.broadcasts) b.sink->Flush();
-  for (const auto& [kind, count] : outcome.events) {
-    options_.metrics->CountEvent(kind, count);
+  for (const auto& [kind, number] : outcome.events) {
+    options_.metrics->CountEvent(kind, number);
   }
   for (const core::Notice& notice : outcome.notices) {
     options_.metrics->CountNotice(notice);
     if (options_.log_notices) Log(notice);
   }
+  return true;
 }
 
 void Job::Log(const core::Notice& notice) const {

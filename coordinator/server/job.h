@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -30,6 +31,7 @@
 #include "coordinator/server/mutex.h"
 #include "coordinator/server/operation_rate.h"
 #include "coordinator/server/sink.h"
+#include "coordinator/server/turn_queue.h"
 
 namespace muster::coordinator {
 
@@ -45,7 +47,9 @@ struct Turn {
 // the sink that waits for it. Everything that a step decides is delivered
 // after the lock is released and, when the job is durable, after the step and
 // all before it are committed: so nobody is told what a restart could take
-// back, neither of a write nor by a read. Thread-safe.
+// back, neither of a write nor by a read. A step that answers or tells many
+// others does so in turns, and what later steps decide comes after it.
+// Thread-safe.
 class Job : public std::enable_shared_from_this<Job> {
  public:
   struct Options {
@@ -56,6 +60,9 @@ class Job : public std::enable_shared_from_this<Job> {
     Metrics* metrics = nullptr;  // outlives the job
     // Where steps are committed; outlives the job. Null: they are not.
     CommitQueue* commits = nullptr;
+    // Where what is to be told to many is told; outlives the job. Null: by who
+    // makes the step.
+    TurnQueue* turns = nullptr;
     // Called, without the lock, when the job needs a Tick earlier than it last
     // said.
     std::function<void(const std::shared_ptr<Job>&, core::Instant)> arm;
@@ -74,13 +81,34 @@ class Job : public std::enable_shared_from_this<Job> {
   // Brings back what was stored of the job. Before any other use.
   void Restore(std::vector<core::Record> records);
 
-  // Calls `done` when all steps so far are committed: at once where nothing is
-  // to be waited for. From this thread or the queue's.
-  void WhenCommitted(std::function<void()> done);
+  // Calls `done` when all steps so far are committed and told: at once where
+  // nothing is to be waited for. From this thread or a queue's.
+  void WhenTold(std::function<void()> done);
 
-  // How many steps wait for the storage.
-  int64_t uncommitted() const {
-    return uncommitted_.load(std::memory_order_relaxed);
+  // How many steps wait for the storage, or for their turn to be told.
+  int64_t untold() const { return untold_.load(std::memory_order_relaxed); }
+
+  // While one of these is there a step may take long. It stands around what a
+  // turn does with the job.
+  class LongStep {
+   public:
+    explicit LongStep(Job& job) : job_(job) { ++job_.long_steps_; }
+    ~LongStep() { --job_.long_steps_; }
+    LongStep(const LongStep&) = delete;
+    LongStep& operator=(const LongStep&) = delete;
+
+   private:
+    Job& job_;
+  };
+
+  // Whether a step may have to wait for a long one: a thread that others need
+  // leaves it to a turn then.
+  bool busy() const { return long_steps_.load() > 0; }
+
+  // As TurnQueue's.
+  bool AtOnce(core::Instant now) {
+    return options_.turns == nullptr ||
+           options_.turns->AtOnce(this, recent_, now);
   }
 
   // Whether anything of the job is stored.
@@ -174,6 +202,23 @@ class Job : public std::enable_shared_from_this<Job> {
     std::vector<core::Notice> notices;
     bool rearm = false;
     core::Instant deadline;
+    // How many of the broadcasts are published, of the deliveries delivered,
+    // and of both together flushed.
+    size_t published = 0;
+    size_t delivered = 0;
+    size_t flushed = 0;
+  };
+  // A step, or what somebody wants to do after it.
+  struct Told {
+    std::shared_ptr<Sink> sink;
+    Outcome outcome;
+    std::function<void()> done;
+  };
+  // Who goes on with a step when the lock is released.
+  enum class Next {
+    kCaller,  // calls Finish
+    kElsewhere,
+    kTurn,  // the caller posts the first turn
   };
   // The member's sink of events.
   struct Online {
@@ -189,11 +234,19 @@ class Job : public std::enable_shared_from_this<Job> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Park(core::WaiterId waiter, Waiting&& waiting, Turn& turn)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool Commit(const std::shared_ptr<Sink>& sink, Outcome& outcome)
+  Next Conclude(const std::shared_ptr<Sink>& sink, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Queue(std::vector<core::Record> records, std::function<void()> done)
+  void Commit(std::vector<core::Record> records, Told told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Finish(const std::shared_ptr<Sink>& sink, Outcome outcome)
+  void Committed(Told& told) ABSL_LOCKS_EXCLUDED(mu_);
+  bool TakesTurns(const Outcome& outcome) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Next AwaitTurn(Told told) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void GoOn(Next next, const std::shared_ptr<Sink>& sink, Outcome& outcome)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void PostTurn();
+  void TellInTurn() ABSL_LOCKS_EXCLUDED(mu_);
+  bool Finish(const std::shared_ptr<Sink>& sink, Outcome& outcome, size_t count)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Log(const core::Notice& notice) const;
 
@@ -213,8 +266,12 @@ class Job : public std::enable_shared_from_this<Job> {
   bool stored_ ABSL_GUARDED_BY(mu_) = false;
   int64_t operations_ ABSL_GUARDED_BY(mu_) = 0;
   OperationRate rate_ ABSL_GUARDED_BY(mu_);
+  // Committed, and wait for their turn; a turn is posted while there are any.
+  std::deque<Told> for_turns_ ABSL_GUARDED_BY(mu_);
   // Changed under the lock.
-  std::atomic<int64_t> uncommitted_ = 0;
+  std::atomic<int64_t> untold_ = 0;
+  std::atomic<int> long_steps_ = 0;
+  TurnQueue::Recent recent_;
 };
 
 }  // namespace muster::coordinator

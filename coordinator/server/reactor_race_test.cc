@@ -346,7 +346,7 @@ class FakeWatch : public FakeCall,
   int64_t revision_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-Driver::Options DriverOptions(Metrics* metrics) {
+Driver::Options DriverOptions(Metrics* metrics, TurnQueue* turns) {
   Driver::Options options;
   options.core.membership.lease = milliseconds(50);
   options.core.membership.reconnect_grace = milliseconds(5);
@@ -354,6 +354,7 @@ Driver::Options DriverOptions(Metrics* metrics) {
   options.jobs_max = 10;
   options.log_notices = false;
   options.metrics = metrics;
+  options.turns = turns;
   return options;
 }
 
@@ -361,7 +362,7 @@ class ReactorRaceTest : public ::testing::Test {
  protected:
   ReactorRaceTest()
       : metrics_([] { return Gauges(); }),
-        driver_(DriverOptions(&metrics_)),
+        driver_(DriverOptions(&metrics_, &turns_)),
         context_{&driver_, &metrics_, &open_calls_, 1 << 20,
                  &turns_,  nullptr,   &unsent_},
         sessions_(context_, {1000, seconds(60)}) {
@@ -379,9 +380,9 @@ class ReactorRaceTest : public ::testing::Test {
   void Live(Pool& pool, uint64_t seed);
 
   Metrics metrics_;
+  TurnQueue turns_{2};
   Driver driver_;
   OpenCalls open_calls_;
-  TurnQueue turns_{2};
   UnsentAnswers unsent_{1 << 30};
   const ServiceContext context_;
   SessionTable sessions_;
@@ -566,7 +567,7 @@ TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
   };
   // Until everybody's message has been read and waits.
   std::promise<void> released;
-  turns.Post(nullptr, [&released] { released.get_future().wait(); });
+  turns.Post(nullptr, nullptr, [&released] { released.get_future().wait(); });
   std::vector<std::unique_ptr<FakeStream>> floods;
   floods.reserve(8);
   for (int i = 0; i < 8; ++i) floods.push_back(open("flood", 20'000));
@@ -584,6 +585,113 @@ TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
   EXPECT_LE(flooded, 1024);  // one turn
   EXPECT_EQ((*driver_.FindJob("flood"))->operations().total, 8 * 20'000);
   turns.Stop();
+}
+
+// A coordinator whose turns nobody takes until they are released, and whose
+// reactions come one after another.
+class NoTurnsTest : public ::testing::Test {
+ protected:
+  NoTurnsTest() {
+    turns_.Post(nullptr, nullptr, [this] { released_.get_future().wait(); });
+  }
+
+  std::unique_ptr<FakeStream> Open(const std::string& job,
+                                   const v1::StreamRequest& operations) {
+    const auto session =
+        std::make_shared<Session>(sessions_, context_, nullptr);
+    auto stream = std::make_unique<FakeStream>(pool_, session.get());
+    v1::StreamRequest request = operations;
+    request.mutable_hello()->mutable_caller()->set_job(job);
+    stream->Send(request);
+    stream->HalfClose();
+    return stream;
+  }
+
+  static v1::StreamRequest Set(const std::string& key) {
+    v1::StreamRequest request;
+    request.add_operations()->mutable_set()->set_key(key);
+    return request;
+  }
+
+  int64_t Operations(const std::string& job) {
+    return (*driver_.FindJob(job))->operations().total;
+  }
+
+  Metrics metrics_{[] { return Gauges(); }};
+  TurnQueue turns_{1};
+  Driver driver_{DriverOptions(&metrics_, &turns_)};
+  OpenCalls open_calls_;
+  UnsentAnswers unsent_{1 << 30};
+  const ServiceContext context_{&driver_, &metrics_, &open_calls_, 1 << 20,
+                                &turns_,  nullptr,   &unsent_};
+  SessionTable sessions_{context_, {1000, seconds(60)}};
+  Pool pool_{1};
+  std::promise<void> released_;
+};
+
+TEST_F(NoTurnsTest, WhatAsksForMuchWaitsForATurnAndASmallCallDoesNot) {
+  v1::StreamRequest list;
+  list.add_operations()->mutable_list_keys();
+  v1::StreamRequest multi_get;
+  multi_get.add_operations()->mutable_multi_get()->add_keys("k0");
+  v1::StreamRequest multi_set;
+  v1::MultiSetRequest& entries =
+      *multi_set.add_operations()->mutable_multi_set();
+  for (int i = 0; i < 1000; ++i) {
+    v1::KeyValue& entry = *entries.add_entries();
+    entry.set_key("k" + std::to_string(i));
+    entry.set_value(std::string(64, 'v'));
+  }
+  std::vector<std::unique_ptr<FakeStream>> floods;
+  for (const auto& request : {list, multi_get, multi_set}) {
+    floods.push_back(Open("flood", request));
+  }
+  const auto honest = Open("honest", Set("k"));
+  honest->AwaitDone();
+  EXPECT_EQ(honest->results(), 1);
+  EXPECT_EQ(Operations("flood"), 0);
+  released_.set_value();
+  for (const auto& flood : floods) {
+    flood->AwaitDone();
+    EXPECT_EQ(flood->results(), 1);
+  }
+  turns_.Stop();
+}
+
+TEST_F(NoTurnsTest, WhatManyAreToldIsToldInTurns) {
+  constexpr int kWaiters = 40;
+  v1::StreamRequest get;
+  get.add_operations()->mutable_get()->set_key("k");
+  std::vector<std::unique_ptr<FakeStream>> waiters;
+  for (int i = 0; i < kWaiters; ++i) waiters.push_back(Open("flood", get));
+  const auto setter = Open("flood", Set("k"));
+  const auto honest = Open("honest", Set("k"));
+  honest->AwaitDone();
+  EXPECT_EQ(honest->results(), 1);
+  for (const auto& waiter : waiters) EXPECT_EQ(waiter->results(), 0);
+  released_.set_value();
+  setter->AwaitDone();
+  for (const auto& waiter : waiters) {
+    waiter->AwaitDone();
+    EXPECT_EQ(waiter->results(), 1);
+  }
+  turns_.Stop();
+}
+
+TEST_F(NoTurnsTest, NobodyWaitsForALongStepOnAThreadThatOthersNeed) {
+  const std::shared_ptr<Job> job = *driver_.GetJob("flood");
+  std::unique_ptr<FakeStream> flood;
+  {
+    const Job::LongStep step(*job);
+    flood = Open("flood", Set("k"));
+    const auto honest = Open("honest", Set("k"));
+    honest->AwaitDone();
+    EXPECT_EQ(job->operations().total, 0);
+  }
+  released_.set_value();
+  flood->AwaitDone();
+  EXPECT_EQ(flood->results(), 1);
+  turns_.Stop();
 }
 
 }  // namespace

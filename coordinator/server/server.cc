@@ -175,7 +175,7 @@ absl::StatusOr<Endpoint> ParseListen(const ServerOptions& options) {
 }
 
 Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics,
-                              CommitQueue* commits) {
+                              CommitQueue* commits, TurnQueue* turns) {
   Driver::Options driver;
   driver.core.membership.lease = options.lease;
   driver.core.membership.reconnect_grace = options.reconnect_grace;
@@ -186,6 +186,7 @@ Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics,
   driver.log_notices = options.log_state_changes;
   driver.metrics = metrics;
   driver.commits = commits;
+  driver.turns = turns;
   return driver;
 }
 
@@ -246,8 +247,8 @@ class ServerImpl final : public Server {
         auth_(std::move(auth)),
         metrics_([this] { return ReadGauges(); }),
         commits_(storage == nullptr ? nullptr : NewCommits(std::move(storage))),
-        driver_(DriverOptions(options, &metrics_, commits_.get())),
         turns_(TurnThreads()),
+        driver_(DriverOptions(options, &metrics_, commits_.get(), &turns_)),
         unsent_(options.unsent_bytes_max),
         context_{&driver_, &metrics_,   &open_calls_, options.message_bytes_max,
                  &turns_,  auth_.get(), &unsent_},
@@ -476,9 +477,9 @@ class ServerImpl final : public Server {
   const std::unique_ptr<Auth> auth_;
   Metrics metrics_;
   const std::unique_ptr<CommitQueue> commits_;
+  TurnQueue turns_;
   Driver driver_;
   OpenCalls open_calls_;
-  TurnQueue turns_;
   UnsentAnswers unsent_;
   core::Instant memory_looked_at_{};  // of the ticker
   const ServiceContext context_;

@@ -24,6 +24,10 @@ namespace {
 // How long one session may keep the others of its job from the lock, and other
 // jobs from the processor.
 constexpr size_t kItemsPerTurnMax = 1024;
+constexpr int64_t kCostPerTurnMax = 4096;
+
+// What so many bytes of an answer cost, and each key of a request.
+constexpr int64_t kAnswerBytesOfACost = 64;
 
 // Where a message is full; a single answer may be larger.
 constexpr int64_t kMessageBytes = 1 << 20;
@@ -56,11 +60,34 @@ uint64_t NextMessage() {
   return ++next;
 }
 
-bool DeletesPrefix(const v1::StreamRequest& request) {
-  for (const v1::Operation& operation : request.operations()) {
-    if (operation.has_delete_prefix()) return true;
+// Whether what the operation comes to is not to be seen by its size.
+bool OperationMayTakeLong(const v1::Operation& operation) {
+  switch (operation.request_case()) {
+    case v1::Operation::kListKeys:
+    case v1::Operation::kMultiGet:
+    case v1::Operation::kDeletePrefix:
+    case v1::Operation::kWatch:
+      return true;
+    default:
+      return false;
   }
-  return false;
+}
+
+int64_t RequestCost(const v1::Operation& operation) {
+  switch (operation.request_case()) {
+    case v1::Operation::kMultiSet:
+      return 1 + operation.multi_set().entries_size();
+    case v1::Operation::kMultiGet:
+      return 1 + operation.multi_get().keys_size();
+    case v1::Operation::kCheck:
+      return 1 + operation.check().keys_size();
+    case v1::Operation::kWait:
+      return 1 + operation.wait().keys_size();
+    case v1::Operation::kRegisterGroups:
+      return 1 + operation.register_groups().groups_size();
+    default:
+      return 1;
+  }
 }
 
 absl::Status UnreadError(absl::string_view what) {
@@ -118,14 +145,34 @@ void Session::OnReadDone(bool ok) {
     }
   }
   request_bytes_ = bytes_.Length();
-  absl::Status status = ParseRequest(&bytes_, request_);
+  next_item_ = 0;
+  if (request_bytes_ <= TurnQueue::kBytesWithoutTurn &&
+      (job_ == nullptr || job_->AtOnce(Now()))) {
+    const absl::Status status = Accept();
+    return status.ok() ? Continue() : Close(status);
+  }
+  MutexLock lock(mu_);
+  PostTurn(&Session::AcceptInTurn);
+}
+
+void Session::AcceptInTurn() {
+  const absl::Status status = Accept();
   if (!status.ok()) return Close(status);
-  if (!greeted) {
-    status = Greet();
+  if (!TakesLong()) return ProcessLong();
+  MutexLock lock(mu_);
+  PostTurn(&Session::ProcessLong);
+}
+
+// Parses the message, and finds what is not for one operation alone.
+absl::Status Session::Accept() {
+  absl::Status status = ParseRequest(&bytes_, request_);
+  if (!status.ok()) return status;
+  if (job_ == nullptr) {
+    status = FindJob();
   } else if (request_->has_hello()) {
     status = absl::InvalidArgumentError("a second hello");
   }
-  if (!status.ok()) return Close(status);
+  if (!status.ok()) return status;
   if (request_->operations_size() > 0) {
     context_.metrics->CountBatch(request_->operations_size());
   }
@@ -136,30 +183,34 @@ void Session::OnReadDone(bool ok) {
         SequenceNumbersOf(request_->unanswered(), context_.driver->limits());
   }
   call_.message = NextMessage();
-  status = core::CheckAcknowledged(call_.acknowledged_through);
-  if (!status.ok()) return Close(status);
-  next_item_ = 0;
-  Continue();
+  return core::CheckAcknowledged(call_.acknowledged_through);
 }
 
-absl::Status Session::Greet() {
+absl::Status Session::FindJob() {
   if (!request_->has_hello()) {
     return absl::InvalidArgumentError(
         "the first message of a stream must carry a hello");
   }
-  const v1::Hello& hello = request_->hello();
+  const v1::Caller& caller = request_->hello().caller();
   std::optional<Auth::Pass> pass;
   if (context_.auth != nullptr) {
     const absl::StatusOr<Auth::Pass> admitted = context_.auth->Admit(
-        *grpc_, Method::kStream, hello.caller().job(), /*as_member=*/true);
+        *grpc_, Method::kStream, caller.job(), /*as_member=*/true);
     if (!admitted.ok()) return admitted.status();
     pass = *admitted;
   }
   absl::StatusOr<std::shared_ptr<Job>> job =
-      context_.driver->GetJob(hello.caller().job());
+      context_.driver->GetJob(caller.job());
   if (!job.ok()) return job.status();
+  call_ = CallOf(caller, context_.driver->limits());
+  MutexLock lock(mu_);
   job_ = *std::move(job);
-  call_ = CallOf(hello.caller(), context_.driver->limits());
+  pass_ = pass;
+  return absl::OkStatus();
+}
+
+absl::Status Session::Greet() {
+  const v1::Hello& hello = request_->hello();
   v1::Welcome welcome;
   welcome.set_coordinator_epoch(context_.driver->epoch().value());
   welcome.set_job_epoch(job_->epoch().value());
@@ -173,12 +224,11 @@ absl::Status Session::Greet() {
   {
     MutexLock lock(mu_);
     greeted_ = true;
-    pass_ = pass;
     welcome_ = std::move(welcome);
     send_welcome_ = true;
   }
   // A member that is welcome is so after a restart, too.
-  job_->WhenCommitted([self = self_] {
+  job_->WhenTold([self = self_] {
     {
       MutexLock lock(self->mu_);
       self->ready_ = true;
@@ -203,30 +253,42 @@ size_t Session::ItemsLeft() const {
          (request_->has_heartbeat() ? 1 : 0) - next_item_;
 }
 
+bool Session::TakesLong() const {
+  if (ItemsLeft() > TurnQueue::kItemsWithoutTurn ||
+      request_bytes_ > TurnQueue::kBytesWithoutTurn) {
+    return true;
+  }
+  const auto& operations = request_->operations();
+  return std::any_of(operations.begin(), operations.end(),
+                     OperationMayTakeLong);
+}
+
 // Applies what is left of the message: a little at once, more in turns.
 void Session::Continue() {
-  if (ItemsLeft() <= TurnQueue::kItemsWithoutTurn &&
-      request_bytes_ <= TurnQueue::kBytesWithoutTurn &&
-      !DeletesPrefix(*request_)) {
-    return Process();
-  }
+  if (!TakesLong() && !job_->busy()) return Process();
   MutexLock lock(mu_);
-  PostTurn();
+  PostTurn(&Session::ProcessLong);
 }
 
-void Session::PostTurn() {
+void Session::ProcessLong() {
+  const Job::LongStep step(*job_);
+  Process();
+}
+
+void Session::PostTurn(void (Session::*work)()) {
   ++turns_;
-  context_.turns->Post(job_.get(),
-                       [self = shared_from_this()] { self->TakeTurn(); });
+  context_.turns->Post(job_.get(), this, [self = shared_from_this(), work] {
+    self->TakeTurn(work);
+  });
 }
 
-void Session::TakeTurn() {
+void Session::TakeTurn(void (Session::*work)()) {
   bool finished = false;
   {
     MutexLock lock(mu_);
     finished = finished_;
   }
-  if (!finished) Process();
+  if (!finished) (this->*work)();
   {
     MutexLock lock(mu_);
     if (--turns_ > 0 || !done_) return;
@@ -235,8 +297,12 @@ void Session::TakeTurn() {
 }
 
 // Applies the next slice of the message. After the last one reads the next
-// message, unless answers or commits pile up.
+// message, unless answers or steps pile up.
 void Session::Process() {
+  if (!std::exchange(welcomed_, true)) {
+    const absl::Status status = Greet();
+    if (!status.ok()) return Close(status);
+  }
   if (ItemsLeft() > 0) {
     absl::Status status;
     next_item_ +=
@@ -250,10 +316,10 @@ void Session::Process() {
       paused_ = true;  // OnWriteDone goes on from here
       return;
     }
-    if (ItemsLeft() > 0) return PostTurn();
-    if (job_->uncommitted() <= kUncommittedMax) return ReadNext();
+    if (ItemsLeft() > 0) return PostTurn(&Session::ProcessLong);
+    if (job_->untold() <= kUntoldMax) return ReadNext();
   }
-  job_->WhenCommitted([self = shared_from_this()] {
+  job_->WhenTold([self = shared_from_this()] {
     MutexLock lock(self->mu_);
     self->ReadNext();
   });
@@ -264,7 +330,7 @@ void Session::Process() {
 size_t Session::ProcessSlice(size_t count, absl::Status* status) {
   const size_t first = next_item_;
   int64_t unanswered = 0;
-  slice_bytes_ = 0;
+  slice_cost_ = 0;
   const size_t done = job_->Run(
       self_, count,
       [&](size_t i, core::WaiterId waiter, Turn& turn) {
@@ -285,7 +351,7 @@ size_t Session::ProcessSlice(size_t count, absl::Status* status) {
 
 Job::Applied Session::ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,
                                 absl::Status* status) {
-  if (slice_bytes_ > kPauseBytes) return Job::Applied::kStop;
+  if (slice_cost_ > kCostPerTurnMax) return Job::Applied::kStop;
   call_.waiter = waiter;
   v1::Operation* operation = OperationOf(item);
   if (operation == nullptr) {
@@ -304,11 +370,13 @@ Job::Applied Session::ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,
     default:
       break;
   }
+  slice_cost_ += RequestCost(*operation);
   const size_t replies = turn.out.replies.size();
   ApplyOperation(*operation, call_, turn);
   for (size_t i = replies; i < turn.out.replies.size(); ++i) {
     const core::Reply& reply = turn.out.replies[i];
-    if (reply.waiter == waiter) slice_bytes_ += PayloadBytes(reply.payload);
+    if (reply.waiter != waiter) continue;
+    slice_cost_ += PayloadBytes(reply.payload) / kAnswerBytesOfACost;
   }
   return Job::Applied::kCalled;
 }
@@ -370,9 +438,19 @@ void Session::Flush() {
       return FinishIfThroughLocked();
     }
     writing_ = true;
-    write_started_at_ = Now();
+    // The client is not late before it has something to take.
+    write_started_at_ = core::Instant::max();
+    if (unsent_bytes_ > int64_t{TurnQueue::kBytesWithoutTurn} ||
+        unsent_answers_ > int64_t{TurnQueue::kItemsWithoutTurn}) {
+      return PostTurn(&Session::Write);
+    }
   }
-  // Without the lock: others deliver meanwhile.
+  Write();
+}
+
+// Writes the next message; `writing_` is set. Without the lock while it is
+// built: others deliver meanwhile.
+void Session::Write() {
   const size_t first = sent_;
   Build();
   CountAnswers(absl::MakeConstSpan(sending_).subspan(first, sent_ - first));
@@ -380,7 +458,9 @@ void Session::Flush() {
   unsent_bytes_ -= built_.bytes;
   unsent_event_bytes_ -= built_.event_bytes;
   unsent_answers_ -= static_cast<int64_t>(sent_ - first);
-  if (!finished_) StartWrite(response_);
+  if (finished_) return;
+  write_started_at_ = Now();
+  StartWrite(response_);
 }
 
 // Fills the next message. `welcome_` does not change any more when there is
@@ -464,6 +544,8 @@ void Session::OnDone() {
     MutexLock lock(mu_);
     done_ = true;
     if (turns_ > 0) return;  // the last one sees to it
+    // It retires when the turn is over, which finds nothing else to do.
+    if (job_ != nullptr && job_->busy()) return PostTurn(&Session::Process);
   }
   Retire();
 }

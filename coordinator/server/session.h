@@ -29,13 +29,14 @@ namespace muster::coordinator {
 // Session is one open stream.
 //
 // Reading: one message at a time. Its operations are applied in order; then the
-// next message is read. A large message is applied in slices, for each of which
-// the session waits until it is its job's turn. A session whose answers pile up
+// next message is read. A large message, and one that asks for much, is applied
+// in slices, for each of which the session waits until it is its job's turn. A
+// session whose answers pile up
 // does not read on (nor apply the rest of its message) until they are written,
 // so the transport's flow control reaches the client.
 //
 // Writing: one message at a time. What is delivered while it is under way goes
-// into the next one.
+// into the next one. A large message is built in a turn, too.
 //
 // Life: gRPC calls the reactions, of which OnDone is the last. The session
 // retires when that and its last turn are over; `self_` keeps it until then,
@@ -73,17 +74,23 @@ class Session final
 
  private:
   void ReadNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AcceptInTurn();
+  absl::Status Accept();
+  absl::Status FindJob();
   absl::Status Greet();
   size_t ItemsLeft() const;
+  bool TakesLong() const;
   void Continue();
-  void PostTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void TakeTurn();
+  void PostTurn(void (Session::*work)()) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeTurn(void (Session::*work)());
+  void ProcessLong();
   void Process();
   void Retire();
   size_t ProcessSlice(size_t count, absl::Status* status);
   Job::Applied ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,
                          absl::Status* status);
   v1::Operation* OperationOf(size_t item) const;
+  void Write();
   void Build() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void CountAnswers(absl::Span<const Answer> answers);
   void FinishLocked(const absl::Status& status)
@@ -104,9 +111,10 @@ class Session final
   v1::StreamRequest* request_ = nullptr;
   size_t request_bytes_ = 0;
   size_t next_item_ = 0;  // of the message: its heartbeat, its operations
-  int64_t slice_bytes_ = 0;
-  std::shared_ptr<Job> job_;  // set by Greet
+  int64_t slice_cost_ = 0;
+  std::shared_ptr<Job> job_;  // set by FindJob
   core::Call call_;           // the hello's caller
+  bool welcomed_ = false;     // Greet has been called
 
   // Of the writing side: only who has set `writing_` is here.
   alignas(8) char write_block_[1024];

@@ -5,7 +5,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -34,9 +37,9 @@
 
 namespace muster::coordinator {
 
-// A call of a job that has more steps than this waiting for the storage waits
-// for those.
-constexpr int64_t kUncommittedMax = 64;
+// A call of a job that has more steps than this waiting for the storage, or to
+// be told, waits for those.
+constexpr int64_t kUntoldMax = 64;
 
 // What the services share. Outlives all calls.
 struct ServiceContext {
@@ -59,6 +62,20 @@ bool WithoutSeats(const Request&) {
   return false;
 }
 
+// Whether what the request comes to is not to be seen by its size.
+template <typename Request>
+bool MayTakeLong(const Request&) {
+  return std::is_same_v<Request, v1::ListKeysRequest> ||
+         std::is_same_v<Request, v1::MultiGetRequest> ||
+         std::is_same_v<Request, v1::DeletePrefixRequest>;
+}
+
+// The owner of the turns of a member's unary calls.
+inline const void* TurnOwner(const core::MemberId& member) {
+  return reinterpret_cast<const void*>(
+      std::hash<std::string>()(member.value()));
+}
+
 inline void FillResponse(const Answer& answer, const core::MemberId& caller,
                          v1::JoinResponse* response) {
   FillJoin(answer, caller, response);
@@ -71,6 +88,7 @@ void FillResponse(const Answer& answer, const core::MemberId&,
 
 // UnaryCall is one unary call from its arrival to its answer. It lives until
 // gRPC is done with it and the job no longer refers to it, whichever is last.
+// What is large of it is done in turns of its job.
 template <typename Request, typename Response>
 class UnaryCall
     : public grpc::ServerUnaryReactor,
@@ -93,6 +111,73 @@ class UnaryCall
       const absl::Status known = context_.auth->Know(*grpc_);
       if (!known.ok()) return End(known);
     }
+    if (bytes->Length() <= TurnQueue::kBytesWithoutTurn) return Open(bytes);
+    // Whose it is stands in it.
+    context_.turns->Post(nullptr, this,
+                         [self = self_, bytes] { self->Open(bytes); });
+  }
+
+  void Deliver(absl::Span<Answer> answers) override {
+    for (Answer& answer : answers) {
+      absl::Status status = StatusOf(answer);
+      if (status.ok()) {
+        status = CheckAnswerBytes(answer, context_.message_bytes_max);
+      }
+      const int64_t bytes = AnswerBytes(answer);
+      if (status.ok() && bytes >= UnsentAnswers::kBytesMin) {
+        status = context_.unsent->Add(grpc_, bytes);
+        added_ = status.ok();
+      }
+      if (!status.ok()) {
+        End(status);
+        continue;
+      }
+      if (bytes <= int64_t{TurnQueue::kBytesWithoutTurn}) {
+        Respond(answer);
+        continue;
+      }
+      Post([self = this->shared_from_this(), answer = std::move(answer)] {
+        self->Respond(answer);
+      });
+    }
+  }
+
+  void Publish(const SharedEvent&) override {}
+  void Flush() override {}
+  void Close(const absl::Status& status) override {
+    withdrawn_.store(true);
+    End(status);
+  }
+
+  // The client gave up, or its deadline has passed.
+  void OnCancel() override {
+    cancelled_.store(true);
+    if (!opened_.load()) return;
+    if (!job_->busy()) return job_->CancelAll(self_);
+    Post([self = self_] { self->job_->CancelAll(self); });
+  }
+
+  void OnDone() override {
+    if (withdrawn_.load() && job_->busy()) {
+      return Post([self = self_] { self->Retire(); });
+    }
+    Retire();
+  }
+
+ private:
+  void Retire() {
+    if (withdrawn_.load()) job_->Detach(*this);
+    if (added_) context_.unsent->Remove(grpc_);
+    context_.open_calls->End();
+    // The last reference may be this one.
+    std::shared_ptr<UnaryCall> self = std::move(self_);
+  }
+
+  void Post(std::function<void()> turn) {
+    context_.turns->Post(job_.get(), TurnOwner(call_.member), std::move(turn));
+  }
+
+  void Open(grpc::ByteBuffer* bytes) {
     const size_t length = bytes->Length();
     const absl::Status parsed = ParseRequest(bytes, &request_);
     if (!parsed.ok()) return End(parsed);
@@ -110,66 +195,21 @@ class UnaryCall
                    : context_.driver->FindJob(caller.job());
     if (!job.ok()) return End(job.status());
     job_ = *std::move(job);
-    if (job_->uncommitted() > kUncommittedMax) {
-      return job_->WhenCommitted([self = self_] { self->PostRun(); });
+    opened_.store(true);
+    if (job_->untold() > kUntoldMax) {
+      return job_->WhenTold([self = self_] { self->PostRun(); });
     }
-    if (method_ == Method::kDeletePrefix ||
-        length > TurnQueue::kBytesWithoutTurn) {
+    if (MayTakeLong(request_) || job_->busy() ||
+        length > TurnQueue::kBytesWithoutTurn || !job_->AtOnce(started_)) {
       return PostRun();
     }
     Run();
   }
 
-  void Deliver(absl::Span<Answer> answers) override {
-    for (const Answer& answer : answers) {
-      absl::Status status = StatusOf(answer);
-      if (status.ok()) {
-        status = CheckAnswerBytes(answer, context_.message_bytes_max);
-      }
-      const int64_t bytes = AnswerBytes(answer);
-      if (status.ok() && bytes >= UnsentAnswers::kBytesMin) {
-        status = context_.unsent->Add(grpc_, bytes);
-        added_ = status.ok();
-      }
-      if (!status.ok()) {
-        End(status);
-        continue;
-      }
-      // Claimed before the response is touched: Close may come from elsewhere.
-      if (ended_.exchange(true)) continue;
-      FillResponse(answer, call_.member, response_);
-      response_->set_coordinator_epoch(context_.driver->epoch().value());
-      Finish(absl::OkStatus());
-    }
-  }
-
-  void Publish(const SharedEvent&) override {}
-  void Flush() override {}
-  void Close(const absl::Status& status) override {
-    withdrawn_.store(true);
-    End(status);
-  }
-
-  // The client gave up, or its deadline has passed.
-  void OnCancel() override {
-    cancelled_.store(true);
-    if (job_ != nullptr) job_->CancelAll(self_);
-  }
-
-  void OnDone() override {
-    if (withdrawn_.load()) job_->Detach(*this);
-    if (added_) context_.unsent->Remove(grpc_);
-    context_.open_calls->End();
-    // The last reference may be this one.
-    std::shared_ptr<UnaryCall> self = std::move(self_);
-  }
-
- private:
   void PostRun() {
-    context_.turns->Post(job_.get(), [self = self_] {
+    Post([self = self_] {
+      const Job::LongStep step(*self->job_);
       self->Run();
-      // OnCancel may have come too early to find it.
-      if (self->cancelled_.load()) self->job_->CancelAll(self);
     });
   }
 
@@ -187,6 +227,16 @@ class UnaryCall
         [&](size_t) {
           return CallName{0, method_, WithoutSeats(request_)};
         });
+    // OnCancel may have come too early to find it.
+    if (cancelled_.load()) job_->CancelAll(self);
+  }
+
+  void Respond(const Answer& answer) {
+    // Claimed before the response is touched: Close may come from elsewhere.
+    if (ended_.exchange(true)) return;
+    FillResponse(answer, call_.member, response_);
+    response_->set_coordinator_epoch(context_.driver->epoch().value());
+    Finish(absl::OkStatus());
   }
 
   void End(const absl::Status& status) {
@@ -205,12 +255,13 @@ class UnaryCall
   const Method method_;
   const core::Instant started_;
   grpc::CallbackServerContext* const grpc_;
-  Request request_;  // set by Start
-  core::Call call_;  // set by Start
+  Request request_;  // set by Open
+  core::Call call_;  // set by Open
   Response* const response_;
-  std::shared_ptr<Job> job_;  // set by Start, before anybody else can see it
+  std::shared_ptr<Job> job_;  // set by Open, before `opened_`
   std::shared_ptr<UnaryCall> self_;
   bool added_ = false;  // to the unsent answers
+  std::atomic<bool> opened_ = false;
   std::atomic<bool> ended_ = false;
   std::atomic<bool> cancelled_ = false;
   // It was ended while it may have been parked.

@@ -22,6 +22,7 @@
 #include "coordinator/server/open_calls.h"
 #include "coordinator/server/request.h"
 #include "coordinator/server/sink.h"
+#include "coordinator/server/turn_queue.h"
 #include "proto/muster/v1/status_wire.h"
 
 namespace muster::coordinator {
@@ -64,7 +65,8 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
         context_.driver->GetJob(job_name);
     if (!job.ok()) return End(job.status());
     job_ = *std::move(job);
-    Ask();
+    MutexLock lock(mu_);
+    PostAsk();
   }
 
   void Deliver(absl::Span<Answer> answers) override {
@@ -97,7 +99,8 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
 
   void OnWriteDone(bool ok) override {
     if (!ok) return End(absl::CancelledError("the client has gone"));
-    Ask();
+    MutexLock lock(mu_);
+    if (!finished_) PostAsk();
   }
 
   void OnCancel() override {
@@ -105,22 +108,51 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   }
 
   void OnDone() override {
+    {
+      MutexLock lock(mu_);
+      done_ = true;
+      if (turns_ > 0) return;  // the last one sees to it
+      // It retires when the turn is over, which finds nothing else to do.
+      if (job_ != nullptr && job_->busy()) return PostAsk();
+    }
+    Retire();
+  }
+
+ private:
+  void Retire() {
     if (job_ != nullptr) job_->Detach(*this);
     context_.open_calls->End();
     // The last reference may be this one.
     std::shared_ptr<WatchCall> self = std::move(self_);
   }
 
- private:
-  // For the changes after those that were written. The answer may come before
-  // this returns.
-  void Ask() {
+  // A watch may be far behind, so it asks in turns.
+  void PostAsk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ++turns_;
+    context_.turns->Post(job_.get(), TurnOwner(call_.member),
+                         [self = self_] { self->TakeTurn(); });
+  }
+
+  void TakeTurn() {
     v1::WatchRequest request;
+    bool finished = false;
     {
       MutexLock lock(mu_);
-      if (finished_) return;
       request = request_;
+      finished = finished_;
     }
+    if (!finished) Ask(request);
+    {
+      MutexLock lock(mu_);
+      if (--turns_ > 0 || !done_) return;
+    }
+    Retire();
+  }
+
+  // For the changes after those that were written. The answer may come before
+  // this returns.
+  void Ask(v1::WatchRequest& request) {
+    const Job::LongStep step(*job_);
     job_->Run(
         self_, 1,
         [&](size_t, core::WaiterId waiter, Turn& turn) {
@@ -156,6 +188,8 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
   // gRPC's while it is written; nobody has an answer then.
   v1::WatchResponse response_ ABSL_GUARDED_BY(mu_);
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  int turns_ ABSL_GUARDED_BY(mu_) = 0;  // posted, or under way
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace

@@ -30,6 +30,7 @@
 #include "tests/bench/callers.h"
 #include "tests/bench/child.h"
 #include "tests/bench/echo_server.h"
+#include "tests/bench/fairness.h"
 #include "tests/bench/figure.h"
 #include "tests/bench/load.h"
 #include "tests/bench/peers.h"
@@ -54,6 +55,11 @@ ABSL_FLAG(std::string, storage, "/tmp",
 ABSL_FLAG(int, waiters, 512, "waiters that are released together");
 ABSL_FLAG(int, sessions, 1000, "idle sessions that are weighed");
 ABSL_FLAG(int, members, 10000, "members of the large job");
+ABSL_FLAG(int, fairness_ms, 5000,
+          "length of each flood in a round, in milliseconds");
+ABSL_FLAG(int, listed_keys, 100000, "keys that one of the floods lists");
+ABSL_FLAG(std::string, flood, "",
+          "flood a coordinator (how the benchmark starts it)");
 ABSL_FLAG(std::string, drive, "",
           "be one caller of many processes (how the benchmark starts them)");
 ABSL_FLAG(bool, serve_echo, false,
@@ -360,6 +366,29 @@ void MeasureScale(const Bed& bed, const std::string& only,
   }
 }
 
+// For each flood a coordinator that is flooded and one that is not.
+void MeasureFloods(const std::string& only, std::vector<Figure>& figures) {
+  for (const char* const flood : {"list", "watch", "multiset", "set"}) {
+    if (!absl::StrContains(absl::StrCat("fairness ", flood), only)) continue;
+    std::cerr << "measuring fairness " << flood << "\n";
+    const std::vector<std::string> command = {
+        absl::GetFlag(FLAGS_coordinator), "--listen=127.0.0.1:0",
+        "--http_listen=", "--drain_timeout=0s"};
+    Child flooded(command);
+    Child undisturbed(command);
+    for (const Figure& figure :
+         MeasureFairness({.self = "/proc/self/exe",
+         .flood = flood,
+         .flooded = GrpcAddressOf(flooded.ReadLine()),
+         .undisturbed = GrpcAddressOf(undisturbed.ReadLine()),
+         .rounds = absl::GetFlag(FLAGS_rounds),
+         .round = milliseconds(absl::GetFlag(FLAGS_fairness_ms)),
+         .keys = absl::GetFlag(FLAGS_listed_keys)})) {
+      figures.push_back(figure);
+    }
+  }
+}
+
 int CheckFlags(std::vector<int>* caller_counts) {
   for (const std::string& text : absl::GetFlag(FLAGS_callers)) {
     int callers = 0;
@@ -415,6 +444,7 @@ int Bench() {
   std::cerr << "\n";
   std::vector<Figure> figures = Report(rows);
   MeasureScale(bed, only, figures);
+  MeasureFloods(only, figures);
   PrintTargets(figures);
   const std::string path = absl::GetFlag(FLAGS_json);
   if (path.empty()) return 0;
@@ -453,9 +483,8 @@ int main(int argc, char** argv) {
       "the same run: Set, Get and Add of one to many callers, the same with "
       "each Set on the disk beside etcd where it is installed (and redis, "
       "which "
-      "keeps nothing), the release of many waiters, idle sessions, and a job "
-      "of "
-      "many members.");
+      "keeps nothing), the release of many waiters, idle sessions, a job of "
+      "many members, and what the flood of one job costs another.");
   absl::ParseCommandLine(argc, argv);
   // As muster-coordinator does: the echo and the callers are not to be slower
   // for it.
@@ -464,6 +493,10 @@ int main(int argc, char** argv) {
     if (absl::GetFlag(FLAGS_serve_echo)) return muster::bench::ServeEcho();
     if (const std::string what = absl::GetFlag(FLAGS_drive); !what.empty()) {
       muster::bench::DriveOneCaller(what);
+      return 0;
+    }
+    if (const std::string what = absl::GetFlag(FLAGS_flood); !what.empty()) {
+      muster::bench::Flood(what);
       return 0;
     }
     return muster::bench::Bench();
