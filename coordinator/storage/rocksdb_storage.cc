@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -14,6 +16,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/storage/synced_mark.h"
 #include "glog/logging.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
@@ -34,8 +38,9 @@ constexpr char kFormat[] = "muster 2";
 // no cache: it is written, and read once.
 constexpr size_t kWriteBufferBytes = 32 << 20;
 constexpr uint64_t kLogBytesMax = 128 << 20;
-// What a start may write before anything of its own.
-constexpr size_t kRoomBytes = 1 << 20;
+// What a start may write before anything of its own, beside what is in the
+// logs.
+constexpr int64_t kRoomBytes = 1 << 20;
 constexpr int kInfoLogsMax = 4;
 constexpr size_t kInfoLogBytes = 1 << 20;
 
@@ -47,11 +52,19 @@ absl::string_view ViewOf(const rocksdb::Slice& slice) {
   return absl::string_view(slice.data(), slice.size());
 }
 
+absl::Status Damaged(const std::string& path, absl::string_view what) {
+  return absl::DataLossError(absl::StrCat(
+      "storage ", path, ": ", what,
+      "; put a copy of the whole folder in its place, or move it away to begin "
+      "without the jobs in it"));
+}
+
 absl::Status ErrorOf(absl::string_view what, const std::string& path,
                      const rocksdb::Status& status) {
-  const std::string text = absl::StrCat("storage ", path, ": cannot ", what,
-                                        ": ", status.ToString());
-  if (status.IsCorruption()) return absl::DataLossError(text);
+  const std::string why =
+      absl::StrCat("cannot ", what, ": ", status.ToString());
+  if (status.IsCorruption()) return Damaged(path, why);
+  const std::string text = absl::StrCat("storage ", path, ": ", why);
   if (absl::StrContains(text, "lock ") || status.IsBusy()) {
     return absl::FailedPreconditionError(
         absl::StrCat(text, "; another coordinator has it open"));
@@ -67,12 +80,32 @@ absl::Status SystemError(absl::string_view what, const std::string& path,
       absl::StrCat("storage ", path, ": cannot ", what, ": ", why));
 }
 
+// What is in the folder whose name ends so.
+std::vector<std::string> FilesOf(const std::string& path,
+                                 absl::string_view ending) {
+  std::vector<std::string> files;
+  rocksdb::Env::Default()->GetChildren(path, &files).PermitUncheckedError();
+  std::erase_if(files, [&](const std::string& file) {
+    return !absl::EndsWith(file, ending);
+  });
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 // The library, as the distribution builds it, ends the process when the disk
-// has no room for the first bytes that it writes.
+// has no room for the first bytes that it writes. A start also writes what is
+// in the logs into a file of their own.
 absl::Status CheckRoom(const std::string& path) {
   // What is wrong with the folder itself is for the library to say.
   if (!rocksdb::Env::Default()->CreateDirIfMissing(path).ok()) {
     return absl::OkStatus();
+  }
+  int64_t bytes = kRoomBytes;
+  for (const std::string& log : FilesOf(path, ".log")) {
+    struct stat info = {};
+    if (stat(absl::StrCat(path, "/", log).c_str(), &info) == 0) {
+      bytes += info.st_size;
+    }
   }
   const std::string probe = path + "/room.tmp";
   const int fd = open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
@@ -85,8 +118,19 @@ absl::Status CheckRoom(const std::string& path) {
     close(fd);
     unlink(probe.c_str());
   });
-  const int error = posix_fallocate(fd, 0, kRoomBytes);
-  return error == 0 ? absl::OkStatus() : SystemError("write", path, error);
+  const int error = posix_fallocate(fd, 0, bytes);
+  return error == 0 ? absl::OkStatus()
+                    : SystemError(absl::StrCat("write the ", bytes,
+                                               " bytes that a start needs"),
+                                  path, error);
+}
+
+// The file that says which file lists all others; empty when it is missing.
+std::string ManifestOf(const std::string& path) {
+  std::string name;
+  std::ifstream current(path + "/CURRENT");
+  std::getline(current, name);
+  return name;
 }
 
 // Which file it is, whatever its name.
@@ -97,9 +141,12 @@ ino_t InodeOf(const std::string& path) {
 
 class RocksDbStorage final : public Storage {
  public:
-  RocksDbStorage(std::string path, std::unique_ptr<rocksdb::DB> database)
+  RocksDbStorage(std::string path, std::unique_ptr<rocksdb::DB> database,
+                 std::unique_ptr<SyncedMarkFile> mark)
       : path_(std::move(path)),
         database_(std::move(database)),
+        mark_file_(std::move(mark)),
+        manifest_(ManifestOf(path_)),
         lock_file_(path_ + "/LOCK"),
         lock_inode_(InodeOf(lock_file_)) {}
 
@@ -111,19 +158,12 @@ class RocksDbStorage final : public Storage {
     }
   }
 
-  // Writes the version into a new database, checks that of an old one.
-  absl::Status CheckFormat() {
-    std::string format;
-    const rocksdb::Status found =
-        database_->Get(rocksdb::ReadOptions(), kFormatKey, &format);
-    if (found.IsNotFound()) {
-      return Write({{kFormatKey, std::string(kFormat)}});
-    }
-    if (!found.ok()) return ErrorOf("read", path_, found);
-    if (format == kFormat) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        absl::StrCat("storage ", path_, ": written by format \"", format,
-                     "\", this coordinator reads \"", kFormat, "\""));
+  // Before anything is acknowledged.
+  absl::Status Begin() {
+    absl::Status status = CheckFormat();
+    if (status.ok()) status = Sync();
+    if (status.ok()) status = mark_file_->Sync();
+    return status;
   }
 
   absl::Status Load(
@@ -167,10 +207,47 @@ class RocksDbStorage final : public Storage {
 
   absl::Status Sync() override {
     const rocksdb::Status synced = database_->SyncWAL();
-    return synced.ok() ? absl::OkStatus() : ErrorOf("sync", path_, synced);
+    return synced.ok() ? Mark() : ErrorOf("sync", path_, synced);
   }
 
  private:
+  // Writes the version into a new database, checks that of an old one.
+  absl::Status CheckFormat() {
+    std::string format;
+    const rocksdb::Status found =
+        database_->Get(rocksdb::ReadOptions(), kFormatKey, &format);
+    if (found.IsNotFound()) {
+      return Write({{kFormatKey, std::string(kFormat)}});
+    }
+    if (!found.ok()) return ErrorOf("read", path_, found);
+    if (format == kFormat) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("storage ", path_, ": written by format \"", format,
+                     "\", this coordinator reads \"", kFormat, "\""));
+  }
+
+  // Notes how far the database is on the disk.
+  absl::Status Mark() {
+    mark_.sequence = database_->GetLatestSequenceNumber();
+    const std::string manifest = absl::StrCat(path_, "/", manifest_);
+    struct stat info = {};
+    if (stat(manifest.c_str(), &info) != 0) {
+      return SystemError("read", manifest, errno);
+    }
+    // It grows with each new file, which is seldom.
+    if (info.st_size != mark_.manifest_bytes) {
+      // What the mark says of it must not come to the disk before it.
+      absl::Status synced = SyncFile(manifest);
+      if (!synced.ok()) return synced;
+      absl::StatusOr<uint32_t> checksum = ChecksumOf(manifest, info.st_size);
+      if (!checksum.ok()) return checksum.status();
+      mark_.manifest = manifest_;
+      mark_.manifest_bytes = info.st_size;
+      mark_.manifest_checksum = *checksum;
+    }
+    return mark_file_->Write(mark_);
+  }
+
   absl::Status Apply(rocksdb::WriteBatch& batch) {
     // Files that were removed take what is written, and lose it; and another
     // coordinator could have the folder open by now.
@@ -185,16 +262,21 @@ class RocksDbStorage final : public Storage {
 
   const std::string path_;
   const std::unique_ptr<rocksdb::DB> database_;
+  const std::unique_ptr<SyncedMarkFile> mark_file_;
+  const std::string manifest_;
+  SyncedMark mark_;
   const std::string lock_file_;
   const ino_t lock_inode_;
 };
 
 rocksdb::Options DatabaseOptions() {
   rocksdb::Options options;
-  options.create_if_missing = true;
-  // A start then writes next to nothing, so a disk that is nearly full does.
-  options.avoid_flush_during_recovery = true;
   options.paranoid_checks = true;
+  // A log ends at its first damage; whether anything that was acknowledged came
+  // after that, Verify finds out.
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  // For the damage of a log that is not the last.
+  options.track_and_verify_wals_in_manifest = true;
   options.write_buffer_size = kWriteBufferBytes;
   options.max_total_wal_size = kLogBytesMax;
   options.max_background_jobs = 2;
@@ -204,19 +286,96 @@ rocksdb::Options DatabaseOptions() {
   return options;
 }
 
+bool IsThere(const std::string& path, absl::string_view file) {
+  return access(absl::StrCat(path, "/", file).c_str(), F_OK) == 0;
+}
+
+// That a folder without CURRENT is not a database that has lost it, which the
+// library would take for a new one, and remove its files.
+absl::Status CheckNew(const std::string& path) {
+  for (const absl::string_view ending : {".log", ".sst", "SYNCED"}) {
+    const std::vector<std::string> files = FilesOf(path, ending);
+    if (files.empty()) continue;
+    return Damaged(path, absl::StrCat("its file CURRENT is missing, while ",
+                                      files.front(), " is there"));
+  }
+  return absl::OkStatus();
+}
+
+// That the list of its files begins as it did. A newer list than the mark's was
+// made by a start that ended before it made its mark.
+absl::Status VerifyManifest(const std::string& path, const SyncedMark& mark) {
+  if (ManifestOf(path) != mark.manifest) return absl::OkStatus();
+  const absl::StatusOr<uint32_t> checksum =
+      ChecksumOf(absl::StrCat(path, "/", mark.manifest), mark.manifest_bytes);
+  if (checksum.ok() && *checksum == mark.manifest_checksum) {
+    return absl::OkStatus();
+  }
+  return Damaged(path, absl::StrCat("its file ", mark.manifest,
+                                    " was cut, overwritten or removed"));
+}
+
+// That everything that was acknowledged can be read. Reads the whole database
+// and changes nothing of it.
+absl::Status Verify(const std::string& path, const rocksdb::Options& options) {
+  rocksdb::Env* const env = rocksdb::Env::Default();
+  rocksdb::FileLock* lock = nullptr;
+  const rocksdb::Status locked = env->LockFile(path + "/LOCK", &lock);
+  if (!locked.ok()) return ErrorOf("open", path, locked);
+  const auto unlock =
+      absl::MakeCleanup([&] { env->UnlockFile(lock).PermitUncheckedError(); });
+  const absl::StatusOr<std::optional<SyncedMark>> mark = ReadSyncedMark(path);
+  if (!mark.ok() && absl::IsDataLoss(mark.status())) {
+    return Damaged(path, mark.status().message());
+  }
+  if (!mark.ok()) return mark.status();
+  // A version that made no mark wrote the database.
+  const SyncedMark synced = mark->value_or(SyncedMark());
+  absl::Status status = VerifyManifest(path, synced);
+  if (!status.ok()) return status;
+  rocksdb::DB* opened = nullptr;
+  rocksdb::Status read = rocksdb::DB::OpenForReadOnly(options, path, &opened);
+  const std::unique_ptr<rocksdb::DB> database(opened);
+  if (read.ok()) read = database->VerifyChecksum();
+  // A file that others name and that is not there.
+  if (read.IsPathNotFound()) return Damaged(path, read.ToString());
+  if (!read.ok()) return ErrorOf("read", path, read);
+  const uint64_t last = database->GetLatestSequenceNumber();
+  if (last >= synced.sequence) return absl::OkStatus();
+  return Damaged(path,
+                 absl::StrCat("change ", synced.sequence,
+                              " was acknowledged, but what can be read ends at "
+                              "change ",
+                              last,
+                              ": a log was cut, overwritten or removed (there "
+                              "is ",
+                              absl::StrJoin(FilesOf(path, ".log"), ", "), ")"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Storage>> OpenRocksDb(const std::string& path) {
-  absl::Status room = CheckRoom(path);
-  if (!room.ok()) return room;
+  absl::Status status = CheckRoom(path);
+  if (!status.ok()) return status;
+  rocksdb::Options options = DatabaseOptions();
+  if (IsThere(path, "CURRENT")) {
+    status = Verify(path, options);
+  } else {
+    options.create_if_missing = true;
+    status = CheckNew(path);
+  }
+  if (!status.ok()) return status;
   rocksdb::DB* opened = nullptr;
-  const rocksdb::Status status =
-      rocksdb::DB::Open(DatabaseOptions(), path, &opened);
+  const rocksdb::Status open = rocksdb::DB::Open(options, path, &opened);
   std::unique_ptr<rocksdb::DB> database(opened);
-  if (!status.ok()) return ErrorOf("open", path, status);
-  auto storage = std::make_unique<RocksDbStorage>(path, std::move(database));
-  absl::Status format = storage->CheckFormat();
-  if (!format.ok()) return format;
+  if (!open.ok()) return ErrorOf("open", path, open);
+  absl::StatusOr<std::unique_ptr<SyncedMarkFile>> mark =
+      SyncedMarkFile::Open(path);
+  if (!mark.ok()) return mark.status();
+  auto storage = std::make_unique<RocksDbStorage>(path, std::move(database),
+                                                  *std::move(mark));
+  status = storage->Begin();
+  if (!status.ok()) return status;
   return storage;
 }
 

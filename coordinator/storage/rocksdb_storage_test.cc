@@ -7,7 +7,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,8 +24,11 @@ namespace {
 // Files that were put on the disk. The library's calls come here, because the
 // program's own functions go before those of the C library.
 std::vector<std::string> synced;
+// The end of the process does without the disk, and so do tests of it.
+bool sync_takes_effect = true;
 
 int Sync(int fd) {
+  if (!sync_takes_effect) return 0;
   char name[4096];
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
   const ssize_t length = readlink(link.c_str(), name, sizeof(name));
@@ -106,8 +112,9 @@ TEST_F(RocksDbStorageTest, ADiskWithoutRoomIsAnError) {
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   signal(SIGXFSZ, ignored);
   EXPECT_EQ(full.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(full.message()),
-              AllOf(HasSubstr(path_), HasSubstr("cannot write: file too")));
+  EXPECT_THAT(
+      std::string(full.message()),
+      AllOf(HasSubstr(path_), HasSubstr("that a start needs: file too")));
   EXPECT_NE(Open(), nullptr);
 }
 
@@ -185,6 +192,208 @@ TEST_F(RocksDbStorageTest, AFolderThatCannotBeMadeIsAnErrorThatNamesIt) {
   const auto storage = OpenRocksDb("/proc/nothing/here");
   EXPECT_EQ(storage.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(storage.status().message(), HasSubstr("/proc/nothing/here"));
+}
+
+std::string ReadFile(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+void WriteFile(const std::filesystem::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+// A folder as the end of the process leaves it, with changes in a table and in
+// a log, all of them acknowledged.
+class DamageTest : public RocksDbStorageTest {
+ protected:
+  DamageTest() {
+    sync_takes_effect = false;
+    // What is in the log comes into a table at the next start.
+    Change(Open().get(), 0, 10);
+    const std::unique_ptr<Storage> storage = Open();
+    Change(storage.get(), 5, 25);
+    // One that nobody was told of.
+    Save("synced");
+    EXPECT_TRUE(storage->Write({{"unsynced", std::string(100, 'u')}}).ok());
+    Save("unsynced");
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      if (entry.path().extension() == ".log") log_ = entry.path().filename();
+    }
+  }
+
+  ~DamageTest() override { sync_takes_effect = true; }
+
+  // One change after another, as the commits of single calls.
+  void Change(Storage* storage, int from, int to) {
+    for (int i = from; i < to; ++i) {
+      const std::string key = "key" + std::to_string(i);
+      acknowledged_[key] = "value" + std::to_string(from + i);
+      EXPECT_TRUE(storage->Write({{key, acknowledged_[key]}}).ok());
+      EXPECT_TRUE(storage->Sync().ok());
+    }
+  }
+
+  std::string Folder(const std::string& name) const {
+    return path_ + "." + name;
+  }
+
+  void Save(const std::string& name) {
+    std::filesystem::remove_all(Folder(name));
+    std::filesystem::copy(path_, Folder(name));
+  }
+
+  // Opens `folder`; whether it is refused, as damaged. Else everything that was
+  // acknowledged must be there.
+  bool Refused(const std::string& folder) {
+    const absl::StatusOr<std::unique_ptr<Storage>> storage =
+        OpenRocksDb(folder);
+    if (!storage.ok()) {
+      EXPECT_EQ(storage.status().code(), absl::StatusCode::kDataLoss);
+      EXPECT_THAT(std::string(storage.status().message()),
+                  AllOf(HasSubstr(folder), HasSubstr("copy of the whole")));
+      return true;
+    }
+    std::map<std::string, std::string> all = All(**storage);
+    all.erase("unsynced");
+    EXPECT_EQ(all, acknowledged_);
+    return false;
+  }
+
+  // What becomes of the synced folder when `damage` is done to its `file`.
+  template <typename Damage>
+  bool RefusedWith(const std::string& file, const Damage& damage) {
+    const std::string folder = Folder("damaged");
+    std::filesystem::remove_all(folder);
+    std::filesystem::copy(Folder("synced"), folder);
+    damage(folder + "/" + file);
+    const bool refused = Refused(folder);
+    // Nor does it start when somebody tries again.
+    EXPECT_EQ(Refused(folder), refused);
+    return refused;
+  }
+
+  std::string log_;
+  std::map<std::string, std::string> acknowledged_;
+};
+
+// Overwrites `count` bytes at `at`, so that each is another than before.
+auto Overwrite(size_t at, size_t count) {
+  return [=](const std::filesystem::path& path) {
+    std::string bytes = ReadFile(path);
+    for (size_t i = at; i < std::min(at + count, bytes.size()); ++i) {
+      bytes[i] = static_cast<char>(bytes[i] ^ 0x55);
+    }
+    WriteFile(path, bytes);
+  };
+}
+
+auto Zero(size_t at) {
+  return [=](const std::filesystem::path& path) {
+    std::string bytes = ReadFile(path);
+    std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(at), bytes.end(),
+              '\0');
+    WriteFile(path, bytes);
+  };
+}
+
+auto Cut(size_t bytes) {
+  return [=](const std::filesystem::path& path) {
+    std::filesystem::resize_file(path, bytes);
+  };
+}
+
+void Remove(const std::filesystem::path& path) {
+  std::filesystem::remove(path);
+}
+
+TEST_F(DamageTest, NoDamageOfAFileLosesWhatWasAcknowledged) {
+  int tables = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(Folder("synced"))) {
+    const std::string file = entry.path().filename();
+    SCOPED_TRACE(file);
+    const size_t size = entry.file_size();
+    const bool table = entry.path().extension() == ".sst";
+    const bool needed = table || file == log_ || file == "CURRENT" ||
+                        file.rfind("MANIFEST-", 0) == 0;
+    if (table) ++tables;
+    EXPECT_EQ(RefusedWith(file, Remove), needed);
+    if (size == 0) continue;
+    for (const size_t at : {size_t{0}, size / 2, size - 3}) {
+      SCOPED_TRACE(at);
+      EXPECT_TRUE(RefusedWith(file, Overwrite(at, 3)) || !needed || table);
+      EXPECT_TRUE(RefusedWith(file, Zero(at)) || !needed || table);
+      EXPECT_TRUE(RefusedWith(file, Cut(at)) || !needed);
+    }
+  }
+  EXPECT_GT(tables, 0);
+}
+
+// Where the log says how long a change is, a wrong number makes it look as if
+// it ended there.
+TEST_F(DamageTest, NoByteOfTheLogIsWrong) {
+  const size_t size = std::filesystem::file_size(Folder("synced") + "/" + log_);
+  for (size_t at = 0; at < size; at += 7) {
+    SCOPED_TRACE(at);
+    EXPECT_TRUE(RefusedWith(log_, Overwrite(at, 1)));
+  }
+}
+
+// The process ended while it wrote, before it told anybody.
+TEST_F(DamageTest, AnEndThatNobodyWasToldOfIsNoDamage) {
+  const size_t synced =
+      std::filesystem::file_size(Folder("synced") + "/" + log_);
+  const size_t written =
+      std::filesystem::file_size(Folder("unsynced") + "/" + log_);
+  ASSERT_LT(synced + 100, written);
+  for (size_t size = synced; size < written; size += 10) {
+    SCOPED_TRACE(size);
+    EXPECT_FALSE(RefusedWith(log_, [&](const std::filesystem::path& path) {
+      WriteFile(path,
+                ReadFile(Folder("unsynced") + "/" + log_).substr(0, size));
+    }));
+    // Room that the file system gave and that was never written.
+    EXPECT_FALSE(RefusedWith(log_, [&](const std::filesystem::path& path) {
+      std::string bytes =
+          ReadFile(Folder("unsynced") + "/" + log_).substr(0, size);
+      bytes.resize(written, '\0');
+      WriteFile(path, bytes);
+    }));
+  }
+}
+
+TEST_F(DamageTest, TheErrorNamesTheFile) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(Folder("synced"))) {
+    const std::string file = entry.path().filename();
+    const bool list = file.rfind("MANIFEST-", 0) == 0;
+    const bool table = entry.path().extension() == ".sst";
+    if (!list && !table && file != log_) continue;
+    EXPECT_TRUE(
+        RefusedWith(file, Overwrite(table ? 0 : entry.file_size() / 2, 3)));
+    EXPECT_THAT(std::string(OpenRocksDb(Folder("damaged")).status().message()),
+                HasSubstr(file));
+  }
+}
+
+// It has nobody's word for where its log ends.
+TEST_F(DamageTest, AFolderOfAnEarlierVersionIsTakenOver) {
+  EXPECT_FALSE(RefusedWith("SYNCED", Remove));
+  EXPECT_TRUE(std::filesystem::exists(Folder("damaged") + "/SYNCED"));
+}
+
+// However often it is started, there is one.
+TEST_F(RocksDbStorageTest, LogsDoNotGather) {
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(Open()->Write({{"a", std::to_string(i)}}).ok());
+  }
+  const std::unique_ptr<Storage> storage = Open();
+  int logs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+    if (entry.path().extension() == ".log") ++logs;
+  }
+  EXPECT_EQ(logs, 1);
 }
 
 TEST_F(RocksDbStorageTest, ANewDatabaseIsEmpty) {

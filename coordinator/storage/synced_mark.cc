@@ -1,0 +1,151 @@
+#include "coordinator/storage/synced_mark.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+
+namespace muster::coordinator {
+namespace {
+
+// A disk writes a sector whole or not at all.
+constexpr size_t kMarkBytes = 256;
+constexpr size_t kReadBytes = 64 << 10;
+
+absl::Status FileError(absl::string_view what, const std::string& path) {
+  std::string why = strerror(errno);
+  why[0] = absl::ascii_tolower(why[0]);
+  return absl::UnavailableError(
+      absl::StrCat("storage file ", path, ": cannot ", what, ": ", why));
+}
+
+absl::Status Damaged(const std::string& path) {
+  return absl::DataLossError(
+      absl::StrCat("storage file ", path, " is damaged"));
+}
+
+uint32_t Checksum(uint32_t before, absl::string_view bytes) {
+  return static_cast<uint32_t>(
+      crc32(before, reinterpret_cast<const Bytef*>(bytes.data()),
+            static_cast<uInt>(bytes.size())));
+}
+
+std::string FieldsOf(const SyncedMark& mark) {
+  return absl::StrCat("synced ", mark.sequence, " ", mark.manifest, " ",
+                      mark.manifest_bytes, " ", mark.manifest_checksum);
+}
+
+// As a line of text, for whoever looks at it.
+std::string ToText(const SyncedMark& mark) {
+  const std::string fields = FieldsOf(mark);
+  std::string text = absl::StrCat(fields, " ", Checksum(0, fields));
+  text.resize(kMarkBytes - 1, ' ');
+  return text + "\n";
+}
+
+// Reads up to `bytes` from where the file stands.
+bool ReadSome(int fd, size_t bytes, std::string& out) {
+  out.resize(bytes);
+  ssize_t count = 0;
+  do {
+    count = read(fd, out.data(), bytes);
+  } while (count < 0 && errno == EINTR);
+  out.resize(count < 0 ? 0 : static_cast<size_t>(count));
+  return count >= 0;
+}
+
+}  // namespace
+
+std::string SyncedMarkPath(const std::string& folder) {
+  return folder + "/SYNCED";
+}
+
+absl::StatusOr<std::optional<SyncedMark>> ReadSyncedMark(
+    const std::string& folder) {
+  const std::string path = SyncedMarkPath(folder);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) return std::nullopt;
+  if (fd < 0) return FileError("read", path);
+  const auto close_it = absl::MakeCleanup([&] { close(fd); });
+  std::string text;
+  if (!ReadSome(fd, kMarkBytes + 1, text)) return FileError("read", path);
+  // Made, and the process ended before it wrote.
+  if (text.empty()) return std::nullopt;
+  const std::vector<std::string> fields =
+      absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  SyncedMark mark;
+  if (fields.size() != 6 || !absl::SimpleAtoi(fields[1], &mark.sequence) ||
+      !absl::SimpleAtoi(fields[3], &mark.manifest_bytes) ||
+      !absl::SimpleAtoi(fields[4], &mark.manifest_checksum)) {
+    return Damaged(path);
+  }
+  mark.manifest = fields[2];
+  if (ToText(mark) != text) return Damaged(path);
+  return mark;
+}
+
+absl::StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t bytes) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return FileError("read", path);
+  const auto close_it = absl::MakeCleanup([&] { close(fd); });
+  uint32_t checksum = 0;
+  std::string part;
+  for (int64_t left = bytes; left > 0;) {
+    const auto most =
+        static_cast<size_t>(std::min(left, static_cast<int64_t>(kReadBytes)));
+    if (!ReadSome(fd, most, part)) return FileError("read", path);
+    if (part.empty()) return Damaged(path);
+    checksum = Checksum(checksum, part);
+    left -= static_cast<int64_t>(part.size());
+  }
+  return checksum;
+}
+
+absl::Status SyncFile(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return FileError("read", path);
+  const auto close_it = absl::MakeCleanup([&] { close(fd); });
+  return fdatasync(fd) == 0 ? absl::OkStatus() : FileError("sync", path);
+}
+
+SyncedMarkFile::SyncedMarkFile(std::string path, int fd)
+    : path_(std::move(path)), fd_(fd) {}
+
+SyncedMarkFile::~SyncedMarkFile() { close(fd_); }
+
+absl::StatusOr<std::unique_ptr<SyncedMarkFile>> SyncedMarkFile::Open(
+    const std::string& folder) {
+  const std::string path = SyncedMarkPath(folder);
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) return FileError("write", path);
+  return std::unique_ptr<SyncedMarkFile>(new SyncedMarkFile(path, fd));
+}
+
+absl::Status SyncedMarkFile::Write(const SyncedMark& mark) {
+  const std::string text = ToText(mark);
+  ssize_t count = 0;
+  do {
+    count = pwrite(fd_, text.data(), text.size(), 0);
+  } while (count < 0 && errno == EINTR);
+  if (count == static_cast<ssize_t>(text.size())) return absl::OkStatus();
+  if (count >= 0) errno = ENOSPC;
+  return FileError("write", path_);
+}
+
+absl::Status SyncedMarkFile::Sync() {
+  return fdatasync(fd_) == 0 ? absl::OkStatus() : FileError("sync", path_);
+}
+
+}  // namespace muster::coordinator

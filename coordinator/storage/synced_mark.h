@@ -1,0 +1,74 @@
+#ifndef MUSTER_COORDINATOR_STORAGE_SYNCED_MARK_H_
+#define MUSTER_COORDINATOR_STORAGE_SYNCED_MARK_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace muster::coordinator {
+
+// Where the mark of the database in `folder` is.
+std::string SyncedMarkPath(const std::string& folder);
+
+// How far a database was surely on the disk. It stands in a file of its own
+// beside the database, so that the next start can tell a log whose
+// acknowledged end was lost from one that ends in a change that nobody was
+// told of: the database takes both for the end of its log.
+struct SyncedMark {
+  // Of the last change that was synced.
+  uint64_t sequence = 0;
+  // The list of the database's files: its name, how long it was at least, and
+  // the checksum of that beginning.
+  std::string manifest;
+  int64_t manifest_bytes = 0;
+  uint32_t manifest_checksum = 0;
+};
+
+// The mark in `folder`; none where there is no such file.
+// Errors: UNAVAILABLE (it cannot be read), DATA_LOSS (it is damaged).
+absl::StatusOr<std::optional<SyncedMark>> ReadSyncedMark(
+    const std::string& folder);
+
+// The checksum of the first `bytes` of a file.
+// Errors: UNAVAILABLE (it cannot be read), DATA_LOSS (it is shorter).
+absl::StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t bytes);
+
+// Puts a file on the disk, whoever wrote it.
+// Errors: UNAVAILABLE.
+absl::Status SyncFile(const std::string& path);
+
+// SyncedMarkFile is the file, open for writing. One thread at a time.
+class SyncedMarkFile {
+ public:
+  // Makes the file when it is missing.
+  // Errors: UNAVAILABLE.
+  static absl::StatusOr<std::unique_ptr<SyncedMarkFile>> Open(
+      const std::string& folder);
+
+  ~SyncedMarkFile();
+  SyncedMarkFile(const SyncedMarkFile&) = delete;
+  SyncedMarkFile& operator=(const SyncedMarkFile&) = delete;
+
+  // Replaces the mark, in place and within one sector, so that the end of the
+  // process or of the machine leaves the one before or this one. Does not wait
+  // for the disk: a mark that comes there late only promises less.
+  // Errors: UNAVAILABLE.
+  absl::Status Write(const SyncedMark& mark);
+
+  // Puts it on the disk. Errors: UNAVAILABLE.
+  absl::Status Sync();
+
+ private:
+  SyncedMarkFile(std::string path, int fd);
+
+  const std::string path_;
+  const int fd_;
+};
+
+}  // namespace muster::coordinator
+
+#endif  // MUSTER_COORDINATOR_STORAGE_SYNCED_MARK_H_
