@@ -162,7 +162,8 @@ TEST_F(BarrierTableTest, TheTextOfATimeout) {
   Lose(5);
   ArriveAllBut({3, 5}, {.wait_all_ranks = true});
   now_ += 30s;
-  ASSERT_EQ(members_.Admit(From("m3", 1, 1), now_).status(), absl::OkStatus());
+  ASSERT_EQ(members_.Admit(From("m3", 1, 1), now_, out_).status(),
+            absl::OkStatus());
   barriers_.Expire(now_, out_);
   EXPECT_EQ(MessageOf(TakeReplies().at(0)), kTwoMissing);
 }

@@ -48,7 +48,7 @@ bool Coordinator::Admit(const Call& call, Instant now, Outbox& out,
 // Lets pass live members only.
 bool Coordinator::AdmitMember(const Call& call, Instant now, Outbox& out,
                               Member** member) {
-  absl::StatusOr<Member*> admitted = membership_.Admit(call, now);
+  absl::StatusOr<Member*> admitted = membership_.Admit(call, now, out);
   if (!admitted.ok()) {
     out.Fail(call.waiter, admitted.status());
     return false;

@@ -465,7 +465,8 @@ TEST_F(CoordinatorTest, WhoReconnectsIsToldOnceMoreWhyTheGenerationEnded) {
 
 TEST_F(CoordinatorTest, LossesOfOneTickShareOneAudience) {
   Form("abcd");
-  Advance(10s, "ad");
+  // Four leases, as they are on two hosts.
+  Advance(40s, "ad");
   ASSERT_THAT(out_.events, SizeIs(2));
   EXPECT_EQ(out_.events[0].audience, out_.events[1].audience);
   EXPECT_THAT(*out_.events[0].audience,

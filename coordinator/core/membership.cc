@@ -159,7 +159,8 @@ Member* Membership::Find(const MemberId& id) {
   return it == members_.end() ? nullptr : &it->second;
 }
 
-absl::StatusOr<Member*> Membership::Admit(const Call& call, Instant now) {
+absl::StatusOr<Member*> Membership::Admit(const Call& call, Instant now,
+                                          Outbox& out) {
   Member* member = Find(call.member);
   if (member == nullptr) {
     return absl::FailedPreconditionError(
@@ -171,8 +172,16 @@ absl::StatusOr<Member*> Membership::Admit(const Call& call, Instant now) {
   if (!member->live()) {
     return absl::FailedPreconditionError(DepartedText(*member));
   }
-  member->heard_at = now;
+  Heard(*member, now, out);
   return member;
+}
+
+void Membership::Heard(Member& member, Instant now, Outbox& out) {
+  member.heard_at = now;
+  if (!member.held_until.has_value()) return;
+  member.held_until.reset();
+  Schedule(member, DueAt(member));
+  if (holding_) EndHold(now, out);
 }
 
 void Membership::Return(Member& member, Instant now) {
@@ -226,7 +235,7 @@ absl::StatusOr<Member*> Membership::Register(const Call& call,
              absl::StrCat("member=", member->id.value(),
                           " incarnation=", member->incarnation.value()));
     Return(*member, now);
-    member->heard_at = now;
+    Heard(*member, now, out);
     member->registration = std::move(registration);
     return member;
   }
@@ -254,6 +263,8 @@ absl::StatusOr<Member*> Membership::Register(const Call& call,
     member->id = call.member;
     member->retired = std::move(retired);
   }
+  // The coordinator is not cut off.
+  if (holding_ && all_silent_) EndHold(now, out);
   member->incarnation = call.incarnation;
   member->registration = std::move(registration);
   member->state_since = now;
@@ -376,12 +387,15 @@ void Membership::Schedule(Member& member, Instant at) {
 
 // When something happens to the member unless it is heard of before.
 Instant Membership::DueAt(const Member& member) const {
-  const Instant lease_end = DeadlineAfter(member.heard_at, options_.lease);
+  const Instant lease_end =
+      std::max(DeadlineAfter(member.heard_at, options_.lease),
+               member.held_until.value_or(member.heard_at));
   switch (member.state) {
     case MemberState::kAlive:
       return lease_end;
     case MemberState::kDisconnected:
-      if (member.dismissed) return lease_end;
+      // The connection of a member that is held broke with its network.
+      if (member.dismissed || member.held_until.has_value()) return lease_end;
       return std::min(lease_end, DeadlineAfter(member.state_since,
                                                options_.reconnect_grace));
     case MemberState::kLost:
@@ -403,14 +417,71 @@ void Membership::ExtendLeases(Instant now, Outbox& out) {
                         FormatDuration(now - schedule_.begin()->first)));
 }
 
+// Holds the members that are silent, if they are of several hosts. One that
+// lives is heard every third of its lease, and one that dies closes its
+// connection: who was not heard for half a lease is silent, also where the
+// connection has just been given up.
+void Membership::HoldSilent(Instant now, Outbox& out) {
+  std::vector<Member*> silent;
+  absl::btree_set<absl::string_view> hosts;
+  int64_t heard = 0;
+  for (auto& [id, member] : members_) {
+    // After a restart nothing is known of the dismissed, and who was held once
+    // is not held again before it is heard.
+    if (!member.live() || member.dismissed || member.held_until.has_value()) {
+      continue;
+    }
+    if (now - member.heard_at <= options_.lease / 2) {
+      ++heard;
+      continue;
+    }
+    silent.push_back(&member);
+    hosts.insert(member.registration.host);
+  }
+  if (hosts.size() < 2) return;
+  Duration longest = options_.lease * options_.silent_leases_max;
+  if (heard == 0) longest = std::max(longest, options_.silence_max);
+  for (Member* member : silent) {
+    member->held_until = DeadlineAfter(member->heard_at, longest);
+    Schedule(*member, DueAt(*member));
+  }
+  holding_ = true;
+  all_silent_ = heard == 0;
+  out.Note(
+      NoticeKind::kHostsSilent,
+      absl::StrCat("hosts=", hosts.size(), " members=", silent.size(),
+                   " heard=", heard, " lost_after=", FormatDuration(longest)));
+}
+
+// Whose silence was that of the network is heard soon.
+void Membership::EndHold(Instant now, Outbox& out) {
+  holding_ = false;
+  int64_t silent = 0;
+  for (auto& [id, member] : members_) {
+    if (!member.live() || !member.held_until.has_value()) continue;
+    member.held_until = DeadlineAfter(now, options_.lease);
+    Schedule(member, DueAt(member));
+    ++silent;
+  }
+  out.Note(NoticeKind::kHostsHeard,
+           absl::StrCat("members=", silent,
+                        " have_still=", FormatDuration(options_.lease)));
+}
+
 void Membership::Expire(Instant now, std::vector<Event>& departed,
                         Outbox& out) {
   if (live_ > 0 && !schedule_.empty() && schedule_.begin()->first < now &&
       now - schedule_.begin()->first > options_.stall_tolerance) {
     ExtendLeases(now, out);
   }
+  bool looked = false;
   while (!schedule_.empty() && schedule_.begin()->first <= now) {
     Member& member = members_.at(schedule_.begin()->second);
+    // Once: a look is at all members.
+    if (DueAt(member) <= now && member.live() && !looked) {
+      HoldSilent(now, out);
+      looked = true;
+    }
     const Instant due = DueAt(member);
     if (due > now) {
       Schedule(member, due);

@@ -35,6 +35,14 @@ struct MembershipOptions {
   // incarnation registers again before.
   Duration reconnect_grace = std::chrono::milliseconds(250);
 
+  // Members of several hosts that fall silent together are more likely cut off
+  // with the coordinator than dead. None of them is lost before one is heard
+  // again; then the others have a whole lease. But they are lost after this
+  // many leases, or, where no member of the job is heard and so none waits to
+  // be told, after `silence_max`.
+  int silent_leases_max = 4;
+  Duration silence_max = std::chrono::minutes(10);
+
   // A coordinator that slept for longer than this blames nobody for silence:
   // all leases begin anew, because the heartbeats are waiting in its sockets.
   Duration stall_tolerance = std::chrono::seconds(5);
@@ -72,7 +80,9 @@ struct Member {
   Instant state_since;
   Instant heard_at;    // last sign of life: any call counts
   Instant expires_at;  // when Expire looks at it next
-  std::string cause;   // of its departure; empty while it is live
+  // Its silence is one of several hosts: until then it is not lost for it.
+  std::optional<Instant> held_until;
+  std::string cause;  // of its departure; empty while it is live
   std::vector<GroupProgress> progress;
   Instant progress_at;
   std::optional<Rank> rank;  // in `generation`
@@ -116,7 +126,7 @@ class Membership {
   // FAILED_PRECONDITION (`stale incarnation 1 of member "b", current is 2`,
   // `member "b" is not registered`, `member "b" (incarnation 1) was lost: no
   // heartbeat for 11s (lease 10s)`).
-  absl::StatusOr<Member*> Admit(const Call& call, Instant now);
+  absl::StatusOr<Member*> Admit(const Call& call, Instant now, Outbox& out);
 
   // A member that was disconnected, or restored, is there again.
   static void Return(Member& member, Instant now);
@@ -192,6 +202,9 @@ class Membership {
   void Forget(const Member& member);
   bool ForgetOldestDeparted();
   void ExtendLeases(Instant now, Outbox& out);
+  void Heard(Member& member, Instant now, Outbox& out);
+  void HoldSilent(Instant now, Outbox& out);
+  void EndHold(Instant now, Outbox& out);
   Instant DueAt(const Member& member) const;
 
   const MembershipOptions options_;
@@ -202,6 +215,10 @@ class Membership {
   // the member is not due yet and schedules it anew.
   absl::btree_set<std::pair<Instant, MemberId>> schedule_;
   int64_t live_ = 0;
+  // Members are held, and which of them is heard first ends that.
+  bool holding_ = false;
+  // The hold began when no member of the job was heard.
+  bool all_silent_ = false;
 };
 
 // The error for a call of a member that has departed as `event` says.

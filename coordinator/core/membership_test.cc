@@ -11,6 +11,7 @@ namespace muster::coordinator::core {
 namespace {
 
 using absl::StatusCode;
+using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -32,7 +33,7 @@ class MembershipTest : public testing::Test {
 
   absl::Status Admit(const std::string& member, uint64_t incarnation,
                      Instant now) {
-    return members_.Admit(From(member, incarnation, 1), now).status();
+    return members_.Admit(From(member, incarnation, 1), now, out_).status();
   }
 
   static std::string Text(const absl::Status& status) {
@@ -198,6 +199,98 @@ TEST_F(MembershipTest, ACoordinatorThatSleptBlamesNobody) {
   EXPECT_THAT(departed_, SizeIs(1));
 }
 
+// The network of the coordinator is cut off, not they.
+TEST_F(MembershipTest, HostsThatFallSilentTogetherAreNotLostBeforeOneIsHeard) {
+  ASSERT_EQ(Register("a", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1, t0 + 3s), absl::OkStatus());
+  ASSERT_EQ(Register("c", 1, t0 + 3s), absl::OkStatus());
+  for (int second = 10; second <= 60; ++second) {
+    members_.Expire(t0 + seconds(second), departed_, out_);
+  }
+  EXPECT_THAT(departed_, IsEmpty());
+  EXPECT_EQ(out_.notices.back().kind, NoticeKind::kHostsSilent);
+  EXPECT_EQ(out_.notices.back().text,
+            "hosts=3 members=3 heard=0 lost_after=600s");
+  EXPECT_EQ(Admit("b", 1, t0 + 60s), absl::OkStatus());
+  EXPECT_EQ(out_.notices.back().kind, NoticeKind::kHostsHeard);
+  EXPECT_EQ(out_.notices.back().text, "members=2 have_still=10s");
+  EXPECT_EQ(Admit("b", 1, t0 + 69s), absl::OkStatus());
+  EXPECT_EQ(Admit("c", 1, t0 + 69s), absl::OkStatus());
+  members_.Expire(t0 + 70s - 1ms, departed_, out_);
+  EXPECT_THAT(departed_, IsEmpty());
+  members_.Expire(t0 + 70s, departed_, out_);
+  ASSERT_THAT(departed_, SizeIs(1));
+  EXPECT_EQ(departed_[0].member, MemberId("a"));
+  // The next silence is another one.
+  members_.Expire(t0 + 79s, departed_, out_);
+  EXPECT_THAT(departed_, SizeIs(1));
+}
+
+TEST_F(MembershipTest, AConnectionThatBreaksInTheSilenceIsNoLossEither) {
+  ASSERT_EQ(Register("a", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  members_.Disconnected(MemberId("a"), Incarnation(1), t0 + 8s, out_);
+  members_.Expire(t0 + 9s, departed_, out_);
+  members_.Disconnected(MemberId("b"), Incarnation(1), t0 + 20s, out_);
+  members_.Expire(t0 + 21s, departed_, out_);
+  EXPECT_THAT(departed_, IsEmpty());
+  ASSERT_EQ(Register("a", 1, t0 + 30s), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1, t0 + 39s), absl::OkStatus());
+  ASSERT_EQ(Admit("a", 1, t0 + 39s), absl::OkStatus());
+  // A member whose connection closes now has died.
+  members_.Disconnected(MemberId("b"), Incarnation(1), t0 + 39s, out_);
+  members_.Expire(t0 + 40s, departed_, out_);
+  EXPECT_THAT(departed_, SizeIs(1));
+}
+
+// There is another reason then than the coordinator's network.
+TEST_F(MembershipTest, TheOnlySilentHostIsLostAtTheEndOfItsLease) {
+  const auto on_one_host = [&](const std::string& member) {
+    return members_
+        .Register(From(member, 1, 1), {.host = "host-a"}, t0, departed_, out_)
+        .status();
+  };
+  ASSERT_EQ(on_one_host("a"), absl::OkStatus());
+  ASSERT_EQ(on_one_host("b"), absl::OkStatus());
+  ASSERT_EQ(Register("c", 1), absl::OkStatus());
+  KeepAlive("c", t0, t0 + 10s);
+  members_.Expire(t0 + 10s, departed_, out_);
+  EXPECT_THAT(departed_, SizeIs(2));
+}
+
+TEST_F(MembershipTest, HostsThatDieTogetherAreLostInTheEnd) {
+  ASSERT_EQ(Register("a", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  ASSERT_EQ(Register("c", 1), absl::OkStatus());
+  KeepAlive("c", t0, t0 + 40s);
+  EXPECT_THAT(departed_, IsEmpty());
+  EXPECT_EQ(members_.NextDeadline(), t0 + 40s);
+  members_.Expire(t0 + 40s, departed_, out_);
+  ASSERT_THAT(departed_, SizeIs(2));
+  EXPECT_EQ(departed_[0].cause, "no heartbeat for 40s (lease 10s)");
+}
+
+TEST_F(MembershipTest, AJobThatDiedAsAWholeIsLostInTheEnd) {
+  ASSERT_EQ(Register("a", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  members_.Expire(t0 + 10s, departed_, out_);
+  EXPECT_THAT(departed_, IsEmpty());
+  EXPECT_EQ(members_.NextDeadline(), t0 + 10min);
+  members_.Expire(t0 + 10min, departed_, out_);
+  EXPECT_THAT(departed_, SizeIs(2));
+}
+
+// It shows that the coordinator can be reached.
+TEST_F(MembershipTest, ANewMemberLeavesTheSilentALease) {
+  ASSERT_EQ(Register("a", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  members_.Expire(t0 + 10s, departed_, out_);
+  ASSERT_EQ(Register("c", 1, t0 + 50s), absl::OkStatus());
+  ASSERT_EQ(Admit("c", 1, t0 + 59s), absl::OkStatus());
+  members_.Expire(t0 + 60s, departed_, out_);
+  EXPECT_THAT(departed_, SizeIs(2));
+}
+
 TEST_F(MembershipTest, DepartedMembersAreForgottenAfterTheRetention) {
   ASSERT_EQ(Register("b", 1), absl::OkStatus());
   members_.Leave(*members_.Find(MemberId("b")), "", t0, departed_, out_);
@@ -234,7 +327,7 @@ TEST_F(MembershipTest, AFullTableForgetsTheDepartedFirst) {
 TEST_F(MembershipTest, TooMuchProgressIsRefusedButCountsAsLife) {
   limits_.progress_groups = 1;
   ASSERT_EQ(Register("b", 1), absl::OkStatus());
-  Member* member = *members_.Admit(From("b", 1, 1), t0 + 9s);
+  Member* member = *members_.Admit(From("b", 1, 1), t0 + 9s, out_);
   EXPECT_EQ(Text(members_.Heartbeat(*member, {{}, {}}, t0 + 9s)),
             "RESOURCE_EXHAUSTED: limit progress_groups is 1, offered 2 (member "
             "\"b\")");

@@ -38,6 +38,10 @@ absl::string_view NoticeKindName(NoticeKind kind) {
       return "member_left";
     case NoticeKind::kLeasesExtended:
       return "leases_extended";
+    case NoticeKind::kHostsSilent:
+      return "hosts_silent";
+    case NoticeKind::kHostsHeard:
+      return "hosts_heard";
     case NoticeKind::kGenerationFormed:
       return "generation_formed";
     case NoticeKind::kGenerationEnded:

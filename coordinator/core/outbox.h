@@ -88,6 +88,8 @@ enum class NoticeKind {
   kMemberFailed,
   kMemberLeft,
   kLeasesExtended,
+  kHostsSilent,       // together: their members are not lost for it yet
+  kHostsHeard,        // one of them, and the others have a lease
   kGenerationFormed,  // duration: from the first join
   kGenerationEnded,
   kRendezvousWaiting,  // after 10 s, then every 30 s

@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
     Testdata, TranscriptTest,
     testing::Values("store", "store_lifetimes", "store_queues", "store_watch",
                     "membership", "rendezvous", "rendezvous_elastic", "groups",
-                    "barrier", "restart", "restart_claims"),
+                    "barrier", "restart", "restart_claims", "silence"),
     [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -53,7 +53,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A peer whose host died without a word is noticed after the sum of the two.
+// A peer whose host died without a word is noticed after the sum of the two;
+// with a longer lease not before that, or a member whose network is cut would
+// be taken for one that closed its connection.
 constexpr milliseconds kKeepaliveInterval{20'000};
 constexpr milliseconds kKeepaliveTimeout{10'000};
 // How long idle clients have to close their connections in a drain.
@@ -210,10 +212,12 @@ void ConfigureTransport(const ServerOptions& options,
   const auto ms = [](milliseconds value) {
     return static_cast<int>(value.count());
   };
+  const milliseconds lease =
+      std::min<milliseconds>(options.lease, std::chrono::hours(24));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
-                             ms(kKeepaliveInterval));
+                             ms(std::max(kKeepaliveInterval, lease)));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
-                             ms(kKeepaliveTimeout));
+                             ms(std::max(kKeepaliveTimeout, lease)));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(

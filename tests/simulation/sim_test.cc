@@ -34,6 +34,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
     sum.barriers_released += run.barriers_released;
     sum.barriers_failed += run.barriers_failed;
     sum.events += run.events;
+    sum.silences += run.silences;
     seen.popped += world.seen().popped;
     seen.expired += world.seen().expired;
     seen.orphaned += world.seen().orphaned;
@@ -62,6 +63,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
   EXPECT_GT(sum.barriers_released, 1000);
   EXPECT_GT(sum.barriers_failed, 200);
   EXPECT_GT(sum.events, 300);
+  EXPECT_GT(sum.silences, 50);
   EXPECT_GT(seen.popped, 700);
   EXPECT_GT(seen.expired, 200);
   EXPECT_GT(seen.orphaned, 100);
@@ -86,18 +88,19 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
             << " coordinator restarts, " << sum.generations << " generations, "
             << sum.barriers_released << " barriers released, "
             << sum.barriers_failed << " failed, " << sum.events << " events, "
-            << seen.popped << " items popped, " << seen.expired
-            << " keys expired, " << seen.orphaned << " orphaned, "
-            << seen.watched << " changes watched, " << seen.watches_cut
-            << " watches cut, " << seen.last_calls << " last calls, "
-            << seen.spares << " worlds with spares, " << seen.returns
-            << " ranks kept, " << seen.closed << " rendezvous closed, "
-            << seen.grouped << " group calls, " << seen.group_conflicts
-            << " refused, " << seen.too_late << " barriers asked for too late, "
-            << seen.parts_released << " calls released by barriers of parts, "
-            << seen.read_together << " multi gets, " << seen.waited
-            << " waits, " << seen.stragglers << " stragglers, " << seen.told
-            << " members told, " << seen.together << " farewells together\n";
+            << sum.silences << " silences, " << seen.popped << " items popped, "
+            << seen.expired << " keys expired, " << seen.orphaned
+            << " orphaned, " << seen.watched << " changes watched, "
+            << seen.watches_cut << " watches cut, " << seen.last_calls
+            << " last calls, " << seen.spares << " worlds with spares, "
+            << seen.returns << " ranks kept, " << seen.closed
+            << " rendezvous closed, " << seen.grouped << " group calls, "
+            << seen.group_conflicts << " refused, " << seen.too_late
+            << " barriers asked for too late, " << seen.parts_released
+            << " calls released by barriers of parts, " << seen.read_together
+            << " multi gets, " << seen.waited << " waits, " << seen.stragglers
+            << " stragglers, " << seen.told << " members told, "
+            << seen.together << " farewells together\n";
 }
 
 }  // namespace

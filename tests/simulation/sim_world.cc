@@ -17,6 +17,9 @@ using std::chrono::seconds;
 constexpr core::Duration kChaos = seconds(30);
 constexpr core::Duration kHealing = seconds(120);
 constexpr milliseconds kClogMax = seconds(15);
+// More than two leases.
+constexpr milliseconds kCutMax = seconds(25);
+constexpr core::Duration kSilenceMax = seconds(40);
 constexpr core::Duration kLeaving = seconds(60);
 constexpr core::Duration kMemberStep = milliseconds(400);
 constexpr milliseconds kTickLateMax = milliseconds(40);
@@ -76,6 +79,7 @@ void SimWorld::DrawTrouble() {
   trouble_.duplication = maybe(0.3);
   trouble_.delay_ms_max = random_.Chance(0.5) ? 5 : 1500;
   trouble_.clog = maybe(0.02);
+  trouble_.cut = maybe(0.01);
   trouble_.member_crash = maybe(0.03);
   trouble_.silent_crash = maybe(1);
   trouble_.disconnect = maybe(0.03);
@@ -116,6 +120,7 @@ void SimWorld::Trace(const std::string& line) {
 core::CoordinatorOptions SimWorld::OptionsOfCoordinator() const {
   core::CoordinatorOptions options;
   options.durable = trouble_.durable;
+  options.membership.silence_max = kSilenceMax;
   // Worlds are small, and should leave together now and then.
   options.membership.farewell_pause_per_member = milliseconds(20);
   options.limits.watch_history_changes = kWatchHistoryChanges;
@@ -256,6 +261,10 @@ void SimWorld::StepMember(size_t index) {
 void SimWorld::HaveAccidents(size_t index) {
   if (random_.Chance(trouble_.clog)) {
     clogged_until_[index] = now_ + random_.Between(100, kClogMax.count());
+  }
+  if (random_.Chance(trouble_.cut)) {
+    std::fill(clogged_until_.begin(), clogged_until_.end(),
+              now_ + random_.Between(100, kCutMax.count()));
   }
   if (random_.Chance(trouble_.coordinator_crash)) {
     ++statistics_.coordinator_restarts;
@@ -402,6 +411,9 @@ void SimWorld::Count(const core::Outbox& out) {
       case core::NoticeKind::kGenerationFormed:
         ++statistics_.generations;
         break;
+      case core::NoticeKind::kHostsSilent:
+        ++statistics_.silences;
+        break;
       case core::NoticeKind::kBarrierReleased:
         ++statistics_.barriers_released;
         break;
@@ -509,8 +521,8 @@ void SimWorld::CheckEmptiness() {
   });
   if (!all_gone) checker_.Fail("I8: somebody cannot leave");
   // What is still on its way arrives. It may be the registration of a process
-  // that is long dead: then its lease must end.
-  RunUntil(now_ + kClogMax + seconds(15), [] { return false; });
+  // that is long dead: then its lease must end, or its silence with another's.
+  RunUntil(now_ + kCutMax + kSilenceMax + seconds(15), [] { return false; });
   checker_.ExpectNoWaiters();
   const core::JobSnapshot left = coordinator_->Snapshot(now_);
   if (!left.barriers.empty() || left.waiters != 0 ||

@@ -32,6 +32,7 @@ struct SimStatistics {
   int64_t barriers_released = 0;
   int64_t barriers_failed = 0;
   int64_t events = 0;
+  int64_t silences = 0;  // of several hosts together
 };
 
 // SimWorld is one run. The seed decides everything, also how brutal the run is:
@@ -57,6 +58,7 @@ class SimWorld {
     double duplication = 0;
     int64_t delay_ms_max = 1;
     double clog = 0;               // chance that a link clogs, per step
+    double cut = 0;                // that all do, per step of a member
     double member_crash = 0;       // per step of a member
     double silent_crash = 0;       // share of crashes that nobody notices
     double disconnect = 0;         // per step of a member
