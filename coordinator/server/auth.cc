@@ -109,8 +109,10 @@ void Auth::Reload() {
     lines = now_.table->size();
   }
   if (!status.ok()) {
-    LOG(WARNING) << "tokens_refused: cause=\"" << status.message()
-                 << "\" the tokens of before stay";
+    LOG(ERROR)
+        << "tokens_refused: cause=\"" << status.message()
+        << "\" the tokens of before stay until the process ends: it does "
+           "not start with this file";
     return;
   }
   text_ = *std::move(text);

@@ -187,8 +187,9 @@ void TlsIdentity::Reload() {
   }
   if (!news) return;
   if (material.ok()) return LogLoaded(files_, *material);
-  LOG(WARNING) << "tls_refused: cause=\"" << material.status().message()
-               << "\" the last good files stay in use";
+  LOG(ERROR) << "tls_refused: cause=\"" << material.status().message()
+             << "\" the last good files stay in use until the process ends: "
+                "it does not start with these";
 }
 
 absl::Time TlsIdentity::expiry() {
