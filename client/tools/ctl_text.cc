@@ -76,10 +76,15 @@ std::string RankText(int32_t rank) {
   return rank < 0 ? "-" : absl::StrCat(rank);
 }
 
+// It had members, and all are gone.
+bool IsFinished(const v1::JobSummary& job) {
+  return job.generation() != 0 && job.members_alive() == 0;
+}
+
 std::string GenerationText(const v1::JobSummary& job) {
   if (job.generation() == 0) return "-";
-  return absl::StrCat(job.generation(),
-                      job.generation_running() ? "" : " (over)");
+  const bool runs = job.generation_running() && !IsFinished(job);
+  return absl::StrCat(job.generation(), runs ? "" : " (over)");
 }
 
 // `2 (node-b, pid 7, lost, all_reduce #418 on group "world")`.
@@ -198,7 +203,12 @@ std::string JobsText(const v1::ListJobsResponse& response) {
   std::vector<Row> rows = {{"JOB", "GENERATION", "WORLD", "ALIVE", "KEYS",
                             "BYTES", "QUEUED", "WAITING", "BARRIERS",
                             "CALLS/S"}};
-  for (const v1::JobSummary& job : response.jobs()) {
+  std::vector<v1::JobSummary> jobs(response.jobs().begin(),
+                                   response.jobs().end());
+  std::stable_partition(
+      jobs.begin(), jobs.end(),
+      [](const v1::JobSummary& job) { return !IsFinished(job); });
+  for (const v1::JobSummary& job : jobs) {
     rows.push_back(
         {Harmless(job.job()), GenerationText(job),
          absl::StrCat(job.world_size()), absl::StrCat(job.members_alive()),

@@ -52,6 +52,22 @@ TEST(CtlTextTest, Status) {
             "  jobs are kept over a restart\n");
 }
 
+TEST(CtlTextTest, JobsWhoseMembersAreGoneComeLastAndAreOver) {
+  v1::ListJobsResponse jobs;
+  for (const char* name : {"finished", "runs", "store"}) {
+    jobs.add_jobs()->set_job(name);
+  }
+  for (int i = 0; i < 2; ++i) {
+    jobs.mutable_jobs(i)->set_generation(1);
+    jobs.mutable_jobs(i)->set_generation_running(true);
+  }
+  jobs.mutable_jobs(1)->set_members_alive(2);
+  const std::string text = JobsText(jobs);
+  EXPECT_LT(text.find("runs      1  "), text.find("store"));
+  EXPECT_LT(text.find("store"), text.find("finished  1 (over)"));
+  EXPECT_NE(text.find("finished  1 (over)"), std::string::npos);
+}
+
 TEST(CtlTextTest, JobsStandInColumns) {
   v1::ListJobsResponse jobs;
   EXPECT_EQ(JobsText(jobs), "no jobs\n");

@@ -111,11 +111,11 @@ nlohmann::json Json(const std::vector<T>& entries) {
 std::string DiagnosisText(const v1::GetJobResponse& job,
                           const Diagnosis& diagnosis) {
   const v1::JobSummary& summary = job.summary();
+  const bool runs = summary.generation_running() && summary.members_alive() > 0;
   std::string text = absl::StrCat(
       "job ", Harmless(summary.job()), ": generation ", summary.generation(),
-      summary.generation_running() ? " runs" : " does not run", ", ",
-      summary.world_size(), " ranks, ", summary.members_alive(),
-      " members alive\n");
+      runs ? " runs" : " does not run", ", ", summary.world_size(), " ranks, ",
+      summary.members_alive(), " members alive\n");
   for (const StuckGroup& group : diagnosis.groups) {
     absl::StrAppend(&text, "\ngroup \"", Harmless(group.group),
                     "\" is stuck in ", Harmless(group.collective), " for ",

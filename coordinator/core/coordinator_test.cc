@@ -418,6 +418,25 @@ TEST_F(CoordinatorTest, TheViewOfAHostHasItsMembersAlsoThoseThatAreGone) {
   EXPECT_THAT(coordinator_.Snapshot("host", now_).members, SizeIs(0));
 }
 
+TEST_F(CoordinatorTest, WhatAMemberWasDoingEndsWithIt) {
+  Form("ab");
+  for (const char* member : {"a", "b"}) {
+    coordinator_.Heartbeat(From(member, 1, 1),
+                           {{.group = "world",
+                             .last_enqueued = 386,
+                             .last_completed = 385,
+                             .current = "all_reduce",
+                             .current_age = 1s}},
+                           now_, out_);
+  }
+  coordinator_.Leave(From("b", 1, 2), "done", now_ + 2s, out_);
+  const JobSnapshot view = coordinator_.Snapshot(now_ + 9s);
+  ASSERT_THAT(view.members, SizeIs(2));
+  EXPECT_THAT(view.members[0].last_progress,
+              HasSubstr("in all_reduce for 10s"));
+  EXPECT_THAT(view.members[1].last_progress, HasSubstr("in all_reduce for 3s"));
+}
+
 TEST_F(CoordinatorTest, TheSuccessorIsNotToldThatItReplaced) {
   Form("abc");
   Register("b", 2);

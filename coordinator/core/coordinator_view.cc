@@ -20,8 +20,10 @@ MemberSnapshot Coordinator::SnapshotOf(const Member& member,
   snapshot.registration = member.registration;
   snapshot.heard_ago = now - member.heard_at;
   snapshot.cause = member.cause;
+  // What a member was doing ends with it.
+  const Instant until = member.live() ? now : member.state_since;
   snapshot.last_progress =
-      DescribeProgress(member.progress, now - member.progress_at);
+      DescribeProgress(member.progress, until - member.progress_at);
   snapshot.progress = member.progress;
   snapshot.progress_age = now - member.progress_at;
   return snapshot;

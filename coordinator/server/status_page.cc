@@ -142,11 +142,43 @@ std::string Barriers(const core::JobSnapshot& job) {
   return table;
 }
 
+// It had members, and all are gone.
+bool IsFinished(const core::JobSnapshot& job) {
+  return job.generation != core::Generation() &&
+         std::none_of(job.members.begin(), job.members.end(),
+                      [](const core::MemberSnapshot& member) {
+                        return member.state == core::MemberState::kAlive ||
+                               member.state == core::MemberState::kDisconnected;
+                      });
+}
+
 std::string GenerationText(const core::JobSnapshot& job) {
   if (job.generation == core::Generation()) return "";
+  const bool runs = job.generation_running && !IsFinished(job);
   return absl::StrCat("generation ", job.generation.value(),
-                      job.generation_running ? "" : " (over)", ", world size ",
-                      job.world_size, ", ");
+                      runs ? "" : " (over)", ", world size ", job.world_size,
+                      ", ");
+}
+
+std::string JobText(const StatusPageInput::Job& entry) {
+  const core::JobSnapshot& job = entry.state;
+  std::string text = absl::StrCat(
+      "<h2>job ", Escape(entry.name), "</h2><p>", GenerationText(job), job.keys,
+      " keys, ", job.store_bytes, " bytes, ", job.queue_items, " queue items, ",
+      job.waiters, " calls wait, ", std::llround(entry.operations_per_second),
+      " calls per second");
+  if (!job.generation_end.empty()) {
+    absl::StrAppend(&text, "; generation ended by ",
+                    Escape(job.generation_end));
+  }
+  if (!job.rendezvous_waiting.empty()) {
+    absl::StrAppend(&text, "; ", Escape(job.rendezvous_waiting));
+  }
+  if (!job.rendezvous_closed.empty()) {
+    absl::StrAppend(&text, "; rendezvous closed by ",
+                    Escape(job.rendezvous_closed));
+  }
+  return absl::StrCat(text, "</p>", Members(job.members), Barriers(job));
 }
 
 }  // namespace
@@ -158,25 +190,10 @@ std::string RenderStatusPage(const StatusPageInput& input) {
                   " jobs, ", input.sessions, " sessions",
                   input.draining ? ", <b class=\"bad\">draining</b>" : "",
                   " &middot; <a href=\"/metrics\">metrics</a></p>");
-  for (const StatusPageInput::Job& entry : input.jobs) {
-    const core::JobSnapshot& job = entry.state;
-    absl::StrAppend(&page, "<h2>job ", Escape(entry.name), "</h2><p>",
-                    GenerationText(job), job.keys, " keys, ", job.store_bytes,
-                    " bytes, ", job.queue_items, " queue items, ", job.waiters,
-                    " calls wait, ", std::llround(entry.operations_per_second),
-                    " calls per second");
-    if (!job.generation_end.empty()) {
-      absl::StrAppend(&page, "; generation ended by ",
-                      Escape(job.generation_end));
+  for (const bool finished : {false, true}) {
+    for (const StatusPageInput::Job& entry : input.jobs) {
+      if (IsFinished(entry.state) == finished) page += JobText(entry);
     }
-    if (!job.rendezvous_waiting.empty()) {
-      absl::StrAppend(&page, "; ", Escape(job.rendezvous_waiting));
-    }
-    if (!job.rendezvous_closed.empty()) {
-      absl::StrAppend(&page, "; rendezvous closed by ",
-                      Escape(job.rendezvous_closed));
-    }
-    absl::StrAppend(&page, "</p>", Members(job.members), Barriers(job));
   }
   return page + "</body></html>\n";
 }

@@ -47,13 +47,26 @@ TEST(StatusPageTest, TellsWhatAJobIsAndDoes) {
   EXPECT_THAT(
       RenderStatusPage(OneJob()),
       AllOf(HasSubstr("up 90s, 1 jobs, 3 sessions"), HasSubstr("job llama"),
-            HasSubstr("generation 4, world size 2"), HasSubstr("17 keys"),
-            HasSubstr("5 queue items"), HasSubstr("6 calls wait"),
-            HasSubstr("12 calls per second"), HasSubstr("No members"),
-            Not(HasSubstr("draining"))));
+            HasSubstr("generation 4 (over), world size 2"),
+            HasSubstr("17 keys"), HasSubstr("5 queue items"),
+            HasSubstr("6 calls wait"), HasSubstr("12 calls per second"),
+            HasSubstr("No members"), Not(HasSubstr("draining"))));
   StatusPageInput draining = OneJob();
   draining.draining = true;
   EXPECT_THAT(RenderStatusPage(draining), HasSubstr("draining"));
+}
+
+TEST(StatusPageTest, AJobWhoseMembersAreGoneComesLastAndIsOver) {
+  StatusPageInput input = OneJob();
+  input.jobs[0].name = "finished";
+  input.jobs[0].state.members = {Member("a", 0)};
+  input.jobs[0].state.members[0].state = core::MemberState::kLeft;
+  input.jobs.push_back(OneJob().jobs[0]);
+  input.jobs[1].state.members = {Member("b", 0)};
+  const std::string page = RenderStatusPage(input);
+  EXPECT_LT(page.find("job llama</h2><p>generation 4, world"),
+            page.find("job finished</h2><p>generation 4 (over), world"));
+  EXPECT_THAT(page, HasSubstr("job finished"));
 }
 
 TEST(StatusPageTest, MembersStandByRankAndSayWhatBecameOfThem) {
