@@ -1,7 +1,14 @@
 #include "coordinator/server/http.h"
 
+#include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -11,16 +18,27 @@
 namespace muster::coordinator {
 namespace {
 
-// A connection that says nothing holds one of them for the read timeout; probes
-// must get through even so.
+using std::chrono::milliseconds;
+
 constexpr int kThreads = 16;
 // Connections that wait for a thread. While there are so many, no more are
 // accepted, and the kernel's backlog fills.
 constexpr int kWaitingMax = 64;
+// The library's own is so short that a few connections at once make others wait
+// for their second SYN.
+constexpr int kBacklog = 4096;
+
+// A connection that says nothing holds a thread for so long, and where others
+// wait for one, for less: probes must get through.
+constexpr milliseconds kPatience{1000};
+constexpr milliseconds kPatienceInACrowd{10};
+constexpr int kReadTimeoutMs = 500;
+constexpr int kWriteTimeoutS = 5;
 
 class BoundedPool final : public httplib::TaskQueue {
  public:
-  BoundedPool() : pool_(kThreads) {}
+  explicit BoundedPool(std::atomic<int>* pending)
+      : pending_(*pending), pool_(kThreads) {}
 
   void enqueue(std::function<void()> task) override {
     {
@@ -41,10 +59,93 @@ class BoundedPool final : public httplib::TaskQueue {
   void shutdown() override { pool_.shutdown(); }
 
  private:
+  std::atomic<int>& pending_;  // changed under the lock
   httplib::ThreadPool pool_;
   Mutex mu_;
   CondVar changed_;
-  int pending_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+bool IsReadable(int socket, milliseconds timeout) {
+  pollfd ready = {socket, POLLIN, 0};
+  return poll(&ready, 1, static_cast<int>(timeout.count())) > 0;
+}
+
+// A connection as the library reads and writes it. The socket has the timeouts.
+class SocketStream final : public httplib::Stream {
+ public:
+  explicit SocketStream(int socket) : socket_(socket) {}
+
+  bool is_readable() const override {
+    return begin_ < end_ || IsReadable(socket_, milliseconds(kReadTimeoutMs));
+  }
+  bool is_writable() const override {
+    pollfd ready = {socket_, POLLOUT, 0};
+    return poll(&ready, 1, kWriteTimeoutS * 1000) > 0;
+  }
+  ssize_t read(char* bytes, size_t size) override {
+    if (begin_ == end_) {
+      const ssize_t count = recv(socket_, buffer_.data(), buffer_.size(), 0);
+      if (count <= 0) return count;
+      begin_ = 0;
+      end_ = static_cast<size_t>(count);
+    }
+    size = std::min(size, end_ - begin_);
+    std::memcpy(bytes, buffer_.data() + begin_, size);
+    begin_ += size;
+    return static_cast<ssize_t>(size);
+  }
+  ssize_t write(const char* bytes, size_t size) override {
+    return send(socket_, bytes, size, MSG_NOSIGNAL);
+  }
+  // Nobody asks for the addresses.
+  void get_remote_ip_and_port(std::string&, int&) const override {}
+  void get_local_ip_and_port(std::string&, int&) const override {}
+  socket_t socket() const override { return socket_; }
+
+ private:
+  const int socket_;
+  // The library reads lines byte by byte.
+  std::array<char, 4096> buffer_;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+};
+
+// The library's, with less patience in a crowd.
+class ImpatientServer final : public httplib::Server {
+ public:
+  ImpatientServer() {
+    new_task_queue = [this] { return new BoundedPool(&pending_); };
+  }
+
+  // Once bound.
+  void Widen() { ::listen(svr_sock_, kBacklog); }
+
+ private:
+  // One request: a kept connection would hold one of the few threads.
+  bool process_and_close_socket(socket_t socket) override {
+    bool served = false;
+    if (Speaks(socket)) {
+      SocketStream stream(socket);
+      bool closed = false;
+      served =
+          process_request(stream, /*close_connection=*/true, closed, nullptr);
+    }
+    ::shutdown(socket, SHUT_RDWR);
+    ::close(socket);
+    return served;
+  }
+
+  bool Speaks(socket_t socket) const {
+    for (milliseconds waited{0}; waited < kPatience;
+         waited += kPatienceInACrowd) {
+      if (IsReadable(socket, kPatienceInACrowd)) return true;
+      if (pending_ > kThreads) return false;
+    }
+    return false;
+  }
+
+  // Connections that have a thread or wait for one.
+  std::atomic<int> pending_ = 0;
 };
 
 }  // namespace
@@ -52,19 +153,14 @@ class BoundedPool final : public httplib::TaskQueue {
 class HttpServer::Listener {
  public:
   explicit Listener(const Pages& pages) {
-    server_.new_task_queue = [] { return new BoundedPool; };
     // The library's own choice, SO_REUSEPORT, would let two coordinators share
     // a port without an error.
     server_.set_socket_options([](socket_t socket) {
       const int yes = 1;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     });
-    // A kept connection would hold one of the few threads.
-    server_.set_keep_alive_max_count(1);
-    // How long the library waits for the first byte of a request as well.
-    server_.set_keep_alive_timeout(1);
-    server_.set_read_timeout(0, 500'000);
-    server_.set_write_timeout(5);
+    server_.set_read_timeout(0, kReadTimeoutMs * 1000);
+    server_.set_write_timeout(kWriteTimeoutS);
     server_.set_payload_max_length(4096);
     for (const auto& [path, page] : pages) {
       server_.Get(path, [page = page](const httplib::Request&,
@@ -95,6 +191,7 @@ class HttpServer::Listener {
           "cannot listen on " + endpoint.ToString() +
           ": somebody else took the port just now; try again");
     }
+    server_.Widen();
     thread_ = std::thread([this] { server_.listen_after_bind(); });
     // stop() has no effect before this.
     while (!server_.is_running()) std::this_thread::yield();
@@ -104,7 +201,7 @@ class HttpServer::Listener {
   int port() const { return port_; }
 
  private:
-  httplib::Server server_;
+  ImpatientServer server_;
   std::thread thread_;
   int port_ = 0;
 };
