@@ -5,9 +5,16 @@
 #include "coordinator/core/limits.h"
 
 namespace muster::coordinator {
+namespace {
+
+// An answer is held as a message and as the bytes that were made of it.
+constexpr int64_t kCopies = 2;
+
+}  // namespace
 
 absl::Status UnsentAnswers::Add(grpc::CallbackServerContext* call,
                                 int64_t bytes) {
+  bytes *= kCopies;
   MutexLock lock(mu_);
   absl::Status status =
       core::CheckLimit("unsent_bytes", bytes_max_, bytes_ + bytes,

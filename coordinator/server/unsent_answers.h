@@ -13,8 +13,9 @@
 namespace muster::coordinator {
 
 // UnsentAnswers bounds what a coordinator holds for clients that ask by unary
-// calls and do not read: the bytes of all answers that the transport has not
-// taken, and how long one may stay so. (A stream sees to its own.) Thread-safe.
+// calls and do not read: the memory of all answers that the transport has not
+// taken, twice their bytes, and how long one may stay so. (A stream sees to its
+// own.) Thread-safe.
 class UnsentAnswers {
  public:
   // Smaller ones are not worth adding.
@@ -24,7 +25,7 @@ class UnsentAnswers {
   UnsentAnswers(const UnsentAnswers&) = delete;
   UnsentAnswers& operator=(const UnsentAnswers&) = delete;
 
-  // The call's answer is about to go out.
+  // The call's answer of so many bytes is about to go out.
   // Errors: RESOURCE_EXHAUSTED (limit unsent_bytes): it may not.
   absl::Status Add(grpc::CallbackServerContext* call, int64_t bytes);
 
@@ -34,6 +35,7 @@ class UnsentAnswers {
   // Ends the calls that were added `timeout` or longer before `now`.
   void CutOff(core::Instant now, core::Duration timeout);
 
+  // Of memory.
   int64_t bytes() const;
 
  private:
