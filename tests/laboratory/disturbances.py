@@ -97,10 +97,6 @@ class Plan:
             host, local = self.random.choice(sorted(self.whole))
             pause_s = self.random.uniform(*self.random.choice(
                 (SHORT_S, LONG_S)))
-            if (what, whom) == ("cut", "coordinator") and (
-                    not self.way.comes_back):
-                # One that is cut off for longer takes all for lost.
-                pause_s = self.random.uniform(*SHORT_S)
             if self.spends(what, whom, host, local):
                 return Disturbance(step, what, whom, host, local, pause_s)
 

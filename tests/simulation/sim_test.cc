@@ -63,7 +63,7 @@ TEST(SimTest, TheInvariantsHoldForAllSeeds) {
   EXPECT_GT(sum.barriers_released, 1000);
   EXPECT_GT(sum.barriers_failed, 200);
   EXPECT_GT(sum.events, 300);
-  EXPECT_GT(sum.silences, 50);
+  EXPECT_GT(sum.silences, 20);
   EXPECT_GT(seen.popped, 700);
   EXPECT_GT(seen.expired, 200);
   EXPECT_GT(seen.orphaned, 100);
