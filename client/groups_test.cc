@@ -383,7 +383,6 @@ TEST_F(GroupsTest, RanksThatMeanDifferentThingsByOneCallAreAllToldSo) {
   const auto expect_told = [&](const std::vector<size_t>& told,
                                const std::string& one,
                                const std::string& other) {
-    const auto before = std::chrono::steady_clock::now();
     for (size_t rank = 0; rank < 4; ++rank) {
       if (std::count(told.begin(), told.end(), rank) == 0) {
         EXPECT_EQ(Line(rank), "no error");
@@ -392,8 +391,6 @@ TEST_F(GroupsTest, RanksThatMeanDifferentThingsByOneCallAreAllToldSo) {
       EXPECT_THAT(Line(rank), AllOf(StartsWith("error DistError [] "),
                                     HasSubstr(one), HasSubstr(other)));
     }
-    EXPECT_LT(std::chrono::steady_clock::now() - before,
-              std::chrono::seconds(3));
   };
   const std::vector<size_t> all = {0, 1, 2, 3};
   expect_told(all, "4 ranks (0, 1, 2, 3)", "3 ranks (0, 1, 2)");

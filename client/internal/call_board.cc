@@ -20,14 +20,21 @@
 #include "client/internal/verbs.h"
 
 namespace muster::internal {
+
+using dataplane::MutexLock;
+
 namespace {
 
+// What a rank tells of a call: it waits in it, it does not, it was refused, or
+// it left it when it heard that ranks quarrel about it.
 constexpr absl::string_view kWaits = "waits";
 constexpr absl::string_view kPasses = "passes";
 constexpr absl::string_view kRefused = "refused";
+constexpr absl::string_view kQuarrelled = "quarrelled";
 
-// Of the keys: what ranks have told, and what they are told.
+// Of the keys: what ranks have told, and what they are asked and told.
 constexpr char kCalls[] = "calls";
+constexpr char kQuestions[] = "questions";
 constexpr char kQuarrels[] = "quarrels";
 
 // The others look at the board when they come themselves; what ranks have told
@@ -39,16 +46,18 @@ Deadline BoardDeadline() {
   return Deadline::After(std::chrono::seconds(1), "1s for other ranks' calls");
 }
 
-// A quarrel is told to the calls that wait, and by place to ranks that may be
-// about to.
-constexpr char kAnyCall[] = "any";
-constexpr std::chrono::minutes kQuarrelTime(1);
-constexpr std::chrono::seconds kLateTime(2);
+// For how long questions and quarrels stay for those that they are for.
+constexpr std::chrono::minutes kMessageTime(1);
 
 // Of what ranks have told without waiting the last few are kept.
 constexpr int64_t kPassed = 16;
 
+// No rank makes so many groups while the lease of another that stands still
+// lasts.
+constexpr size_t kComeToMax = 4096;
+
 std::string PassedKeyOf(const SharedCall& call) {
+  if (call.number == 0) return absl::StrCat("by-", call.series);
   const std::string number = absl::StrCat(call.number % kPassed);
   // Few, so that what was told of groups that are over does not pile up.
   return call.series.empty()
@@ -58,39 +67,62 @@ std::string PassedKeyOf(const SharedCall& call) {
 
 // As it is told: names may have any characters, and be long.
 SharedCall Canonical(SharedCall call) {
-  call.place = StableHash(call.place);
-  if (!call.series.empty()) call.series = StableHash(call.series);
+  if (call.instance.empty()) call.instance = call.place;
+  for (std::string* const name : {&call.place, &call.series, &call.instance}) {
+    if (!name->empty()) *name = StableHash(*name);
+  }
   return call;
 }
 
-std::string Encode(absl::string_view stand, const SharedCall& call) {
-  return absl::StrCat(stand, "\n", call.series, "\n", call.number, "\n",
-                      call.place, "\n", absl::StrJoin(call.ranks, ","), "\n",
-                      call.meaning);
+std::string NewId() {
+  return absl::StrCat(absl::Hex(std::random_device()(), absl::kZeroPad8));
 }
 
-std::optional<SharedCall> Decode(absl::string_view text,
-                                 std::string* const stand) {
-  const std::vector<std::string> fields =
-      absl::StrSplit(text, absl::MaxSplits('\n', 5));
-  SharedCall call;
-  if (fields.size() != 6 || !absl::SimpleAtoi(fields[2], &call.number)) {
-    return std::nullopt;
-  }
-  *stand = fields[0];
-  call.series = fields[1];
-  call.place = fields[3];
-  for (const absl::string_view rank :
-       absl::StrSplit(fields[4], ',', absl::SkipEmpty())) {
-    if (!absl::SimpleAtoi(rank, &call.ranks.emplace_back())) {
-      return std::nullopt;
-    }
-  }
-  call.meaning = fields[5];
-  return call;
+bool IsSameCall(const SharedCall& one, const SharedCall& other) {
+  return one.number == other.number && one.series == other.series &&
+         (one.number > 0 || !one.series.empty());
 }
 
 }  // namespace
+
+struct CallBoard::Told {
+  std::string stand;
+  int rank = -1;
+  // Of a refusal or a quarrel, the same wherever it is told.
+  std::string id = {};
+  // Canonical; of kQuarrelled the meaning is the quarrel's text.
+  SharedCall call = {};
+
+  std::string Encode() const {
+    return absl::StrCat(stand, "\n", rank, "\n", id, "\n", call.series, "\n",
+                        call.number, "\n", call.place, "\n", call.instance,
+                        "\n", absl::StrJoin(call.ranks, ","), "\n",
+                        call.meaning);
+  }
+
+  static std::optional<Told> Decode(absl::string_view text) {
+    const std::vector<std::string> fields =
+        absl::StrSplit(text, absl::MaxSplits('\n', 8));
+    Told told;
+    if (fields.size() != 9 || !absl::SimpleAtoi(fields[1], &told.rank) ||
+        !absl::SimpleAtoi(fields[4], &told.call.number)) {
+      return std::nullopt;
+    }
+    told.stand = fields[0];
+    told.id = fields[2];
+    told.call.series = fields[3];
+    told.call.place = fields[5];
+    told.call.instance = fields[6];
+    for (const absl::string_view rank :
+         absl::StrSplit(fields[7], ',', absl::SkipEmpty())) {
+      if (!absl::SimpleAtoi(rank, &told.call.ranks.emplace_back())) {
+        return std::nullopt;
+      }
+    }
+    told.call.meaning = fields[8];
+    return told;
+  }
+};
 
 std::string StableHash(absl::string_view text) {
   // FNV-1a.
@@ -106,19 +138,37 @@ std::string CallBoard::KeyOf(absl::string_view kind, const Entry& entry) const {
                       entry.place, "/", entry.key);
 }
 
-void CallBoard::Tell(absl::string_view stand, const SharedCall& told) const {
-  const SharedCall call = Canonical(told);
-  const Entry entry = {.rank = options_.rank, .key = PassedKeyOf(call)};
-  SetKey(options_.session->stream(), KeyOf(kCalls, entry), Encode(stand, call),
-         {.ephemeral = true}, BoardDeadline())
-      .IgnoreError();
+std::optional<CallBoard::Told> CallBoard::Read(absl::string_view kind,
+                                               const Entry& entry) const {
+  const auto told = TryGetKey(options_.session->stream(), KeyOf(kind, entry),
+                              BoardDeadline());
+  if (!told.ok() || !told->has_value()) return std::nullopt;
+  return Told::Decode((*told)->value);
 }
 
-void CallBoard::Pass(const SharedCall& call) const { Tell(kPasses, call); }
+bool CallBoard::Write(absl::string_view kind, const Entry& entry,
+                      const Told& told, const SetOptions& options) const {
+  return SetKey(options_.session->stream(), KeyOf(kind, entry), told.Encode(),
+                options, BoardDeadline())
+      .ok();
+}
+
+// For ranks that come to the call later.
+void CallBoard::Leave(Told told) const {
+  told.rank = options_.rank;
+  Write(kCalls, {.rank = options_.rank, .key = PassedKeyOf(told.call)}, told,
+        {.ephemeral = true});
+}
+
+void CallBoard::Pass(const SharedCall& call) const {
+  Leave({.stand = std::string(kPasses), .call = Canonical(call)});
+}
 
 void CallBoard::Refuse(SharedCall call, const std::string& why) const {
   call.meaning = absl::StrCat("was refused: ", why);
-  Tell(kRefused, call);
+  Leave({.stand = std::string(kRefused),
+         .id = NewId(),
+         .call = Canonical(std::move(call))});
 }
 
 std::vector<CallBoard::Entry> CallBoard::Entries() const {
@@ -139,16 +189,9 @@ std::vector<CallBoard::Entry> CallBoard::Entries() const {
   return entries;
 }
 
-// Whether the other's rank cannot come to `call` as long as this one waits.
-bool CallBoard::IsInTheWay(const SharedCall& call, const SharedCall& other,
-                           bool waits, bool refused) const {
-  const bool mutual =
-      waits &&
-      std::binary_search(other.ranks.begin(), other.ranks.end(), options_.rank);
-  const bool same_number = call.number > 0 && call.number == other.number &&
-                           call.series == other.series;
-  if (!mutual && !same_number) return false;
-  if (refused) return true;
+// Whether they meet elsewhere, for another reason than ranks that are gone.
+bool CallBoard::MeetElsewhere(const SharedCall& call,
+                              const SharedCall& other) const {
   if (call.place == other.place) return false;
   std::vector<int> difference;
   std::set_symmetric_difference(call.ranks.begin(), call.ranks.end(),
@@ -156,6 +199,18 @@ bool CallBoard::IsInTheWay(const SharedCall& call, const SharedCall& other,
                                 std::back_inserter(difference));
   return difference.empty() ||
          !std::all_of(difference.begin(), difference.end(), options_.is_gone);
+}
+
+// Whether `other`, in which its rank waits, cannot end before this rank comes
+// to it, as far as this rank knows.
+bool CallBoard::WaitsForThisRank(const SharedCall& other) const {
+  if (!std::binary_search(other.ranks.begin(), other.ranks.end(),
+                          options_.rank)) {
+    return false;
+  }
+  MutexLock lock(mutex_);
+  return std::find(come_to_.begin(), come_to_.end(), other.instance) ==
+         come_to_.end();
 }
 
 std::string CallBoard::NameOf(int rank) const {
@@ -167,59 +222,89 @@ std::string CallBoard::NameOf(int rank) const {
   return absl::StrCat("rank ", rank);
 }
 
-absl::Status CallBoard::QuarrelWith(const SharedCall& call, const Entry& other,
-                                    const std::vector<Entry>& entries) const {
-  StreamSession& stream = options_.session->stream();
-  const auto told = TryGetKey(stream, KeyOf(kCalls, other), BoardDeadline());
+absl::Status CallBoard::LookAt(const SharedCall& call, const Entry& other,
+                               const std::vector<Entry>& entries) {
+  const std::optional<Told> told = Read(kCalls, other);
   // It has gone on meanwhile.
-  if (!told.ok() || !told->has_value()) return absl::OkStatus();
-  std::string stand;
-  const auto theirs = Decode((*told)->value, &stand);
-  if (!theirs.has_value() ||
-      !IsInTheWay(call, *theirs, stand == kWaits, stand == kRefused)) {
+  if (!told.has_value()) return absl::OkStatus();
+  const bool same = IsSameCall(call, told->call);
+  if (told->stand == kRefused || told->stand == kQuarrelled) {
+    return same && !HasHeard(*told) ? Quarrel(call, *told, entries)
+                                    : absl::OkStatus();
+  }
+  if (!MeetElsewhere(call, told->call)) return absl::OkStatus();
+  if (same && call.number > 0) return Quarrel(call, *told, entries);
+  if (told->stand == kWaits && WaitsForThisRank(told->call)) {
+    Write(kQuestions, other,
+          {.stand = std::string(kWaits), .rank = options_.rank, .call = call},
+          {.ttl = kMessageTime});
+  }
+  return absl::OkStatus();
+}
+
+// To a rank that waits in another call, for this one, and asks whether this
+// rank has come to that.
+absl::Status CallBoard::Answer(const SharedCall& call, const Told& asker) {
+  if (!MeetElsewhere(call, asker.call) || !WaitsForThisRank(asker.call)) {
     return absl::OkStatus();
   }
-  const std::string text = absl::StrCat(
-      "ranks do not mean the same by one call: ", NameOf(other.rank), " ",
-      theirs->meaning, ", ", NameOf(options_.rank), " ", call.meaning);
-  SpreadTo(call.ranks, call.place, entries, text);
-  SpreadTo(theirs->ranks, other.place, entries, text);
-  return absl::InvalidArgumentError(text);
+  return Quarrel(call, asker, Entries());
 }
 
-// To the ranks that wait in one place, and those that are about to.
-void CallBoard::SpreadTo(const std::vector<int>& ranks,
-                         const std::string& place,
-                         const std::vector<Entry>& entries,
-                         const std::string& text) const {
-  if (place.empty()) return;
-  const auto tell = [&](const Entry& entry, std::chrono::milliseconds ttl) {
-    SetKey(options_.session->stream(), KeyOf(kQuarrels, entry), text,
-           {.ttl = ttl}, BoardDeadline())
-        .IgnoreError();
-  };
-  std::set<int> here = {options_.rank};
+absl::Status CallBoard::Quarrel(const SharedCall& call, const Told& other,
+                                const std::vector<Entry>& entries) {
+  Told quarrel = {.stand = std::string(kQuarrelled),
+                  .rank = options_.rank,
+                  .id = other.id.empty() ? NewId() : other.id};
+  quarrel.call.meaning =
+      other.stand == kQuarrelled
+          ? other.call.meaning
+          : absl::StrCat("ranks do not mean the same by one call: ",
+                         NameOf(other.rank), " ", other.call.meaning, ", ",
+                         NameOf(options_.rank), " ", call.meaning);
   for (const Entry& entry : entries) {
-    if (entry.place != place || entry.rank == options_.rank) continue;
-    here.insert(entry.rank);
-    tell(entry, kQuarrelTime);
+    const bool concerned =
+        entry.place == call.place ||
+        (other.stand == kWaits && entry.place == other.call.place);
+    if (concerned && entry.rank != options_.rank) {
+      Write(kQuarrels, entry, quarrel, {.ttl = kMessageTime});
+    }
   }
-  for (const int rank : ranks) {
-    if (here.contains(rank)) continue;
-    tell({.rank = rank, .place = place, .key = kAnyCall}, kLateTime);
-  }
+  return Hear(call, quarrel);
 }
 
-CallBoard::Waiting::Waiting(const CallBoard* const board, SharedCall call)
+absl::Status CallBoard::Hear(const SharedCall& call, const Told& quarrel) {
+  {
+    MutexLock lock(mutex_);
+    heard_.insert(quarrel.id);
+  }
+  Told left = quarrel;
+  left.call.number = call.number;
+  left.call.series = call.series;
+  Leave(std::move(left));
+  return absl::InvalidArgumentError(quarrel.call.meaning);
+}
+
+bool CallBoard::HasHeard(const Told& quarrel) const {
+  MutexLock lock(mutex_);
+  return heard_.contains(quarrel.id);
+}
+
+CallBoard::Waiting::Waiting(CallBoard* const board, SharedCall call)
     : board_(*board),
       call_(Canonical(std::move(call))),
-      own_{.rank = board->options_.rank,
-           .place = call_.place,
-           .key = absl::StrCat(
-               absl::Hex(std::random_device()(), absl::kZeroPad8))} {}
+      own_{.rank = board->options_.rank, .place = call_.place, .key = NewId()} {
+  MutexLock lock(board_.mutex_);
+  board_.come_to_.push_back(call_.instance);
+  if (board_.come_to_.size() > kComeToMax) board_.come_to_.pop_front();
+}
 
 CallBoard::Waiting::~Waiting() {
-  if (looks_ == 0) return;
+  if (!succeeded_) {
+    MutexLock lock(board_.mutex_);
+    std::erase(board_.come_to_, call_.instance);
+  }
+  if (!told_) return;
   DeleteKey(board_.options_.session->stream(), board_.KeyOf(kCalls, own_),
             BoardDeadline())
       .status()
@@ -227,25 +312,26 @@ CallBoard::Waiting::~Waiting() {
 }
 
 absl::Status CallBoard::Waiting::Look() {
-  StreamSession& stream = board_.options_.session->stream();
-  if (looks_++ == 0) {
-    SetKey(stream, board_.KeyOf(kCalls, own_), Encode(kWaits, call_),
-           {.ephemeral = true}, BoardDeadline())
+  // Again when it did not arrive.
+  if (!told_) {
+    told_ = board_.Write(
+        kCalls, own_,
+        {.stand = std::string(kWaits), .rank = own_.rank, .call = call_},
+        {.ephemeral = true});
+  }
+  const auto quarrel = board_.Read(kQuarrels, own_);
+  if (quarrel.has_value() && !board_.HasHeard(*quarrel)) {
+    return board_.Hear(call_, *quarrel);
+  }
+  if (const auto asker = board_.Read(kQuestions, own_); asker.has_value()) {
+    DeleteKey(board_.options_.session->stream(), board_.KeyOf(kQuestions, own_),
+              BoardDeadline())
+        .status()
         .IgnoreError();
+    absl::Status answer = board_.Answer(call_, *asker);
+    if (!answer.ok()) return answer;
   }
-  Entry late = own_;
-  late.key = kAnyCall;
-  for (const Entry& entry : {own_, late}) {
-    const auto told =
-        TryGetKey(stream, board_.KeyOf(kQuarrels, entry), BoardDeadline());
-    if (told.ok() && told->has_value()) {
-      DeleteKey(stream, board_.KeyOf(kQuarrels, entry), BoardDeadline())
-          .status()
-          .IgnoreError();
-      return absl::InvalidArgumentError((*told)->value);
-    }
-  }
-  if (looks_ > kFirstLooks && looks_ % kLaterLooks != 0) {
+  if (++looks_ > kFirstLooks && looks_ % kLaterLooks != 0) {
     return absl::OkStatus();
   }
   const std::vector<Entry> entries = board_.Entries();
@@ -260,8 +346,8 @@ absl::Status CallBoard::Waiting::Look() {
                             other.rank)) {
       continue;
     }
-    absl::Status quarrel = board_.QuarrelWith(call_, other, entries);
-    if (!quarrel.ok()) return quarrel;
+    absl::Status seen = board_.LookAt(call_, other, entries);
+    if (!seen.ok()) return seen;
   }
   return absl::OkStatus();
 }

@@ -151,7 +151,7 @@ void CheckBackend(const std::string& backend) {
 // The same place for all that make this group, however often there was one.
 SharedCall Groups::CallOf(const Plan& plan) {
   return {.number = plan.call_number,
-          .series = plan.call_series,
+          .series = plan.call_number > 0 ? plan.call_series : plan.name,
           .place = absl::StrCat(plan.name, "/", HashOf(plan.ranks)),
           .meaning = plan.meaning.empty()
                          ? absl::StrCat("makes group \"", plan.name, "\" of ",
@@ -378,15 +378,19 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
 }
 
 std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
+  bool taken = false;
   {
     MutexLock lock(mutex_);
-    if (plan.name == options_.world->name() || entries_.contains(plan.name)) {
-      Invalid(
-          absl::StrCat("The specified group name has already been created, "
-                       "please use a different group name: \"",
-                       plan.name, "\""));
-    }
-    entries_[plan.name] = Entry();
+    taken = plan.name == options_.world->name() || entries_.contains(plan.name);
+    if (!taken) entries_[plan.name] = Entry();
+  }
+  if (taken) {
+    const std::string why = absl::StrCat(
+        "The specified group name has already been created, "
+        "please use a different group name: \"",
+        plan.name, "\"");
+    options_.board->Refuse(CallOf(plan), why);
+    Invalid(why);
   }
   absl::Cleanup forget = [&] {
     MutexLock lock(mutex_);
@@ -426,8 +430,12 @@ void Groups::Register(const Plan& plan, const FailureJudge& judge,
           .status();
   if (registered.ok()) return;
   // Other ranks than those have that were here before.
-  if (absl::IsInvalidArgument(registered) && plan.call_number > 0) {
-    options_.board->Pass(CallOf(plan));
+  if (absl::IsInvalidArgument(registered)) {
+    if (plan.call_number > 0) {
+      options_.board->Pass(CallOf(plan));
+    } else {
+      options_.board->Refuse(CallOf(plan), std::string(registered.message()));
+    }
   }
   const absl::Status known = judge.Known(generation);
   Throw(Origin::kControl, known.ok() ? registered : known);
@@ -447,8 +455,10 @@ Groups::Entry Groups::Connect(const Plan& plan) {
       absl::StrCat(options_.key_prefix, "groups/", plan.name, "/",
                    HashOf(plan.ranks), "/", number, "/");
   Entry entry;
-  const auto forming =
-      std::make_shared<CallBoard::Waiting>(options_.board.get(), CallOf(plan));
+  SharedCall call = CallOf(plan);
+  call.instance = key_prefix;
+  const auto forming = std::make_shared<CallBoard::Waiting>(
+      options_.board.get(), std::move(call));
   entry.bootstrap =
       BootstrapOf(options_.session, key_prefix, judge, generation, forming);
   const int rank =
@@ -493,6 +503,7 @@ Groups::Entry Groups::Connect(const Plan& plan) {
                                                   : Origin::kBackend,
           state.status());
   }
+  forming->Succeed();
   entry.group = std::make_shared<ProcessGroup>(*std::move(state));
   return entry;
 }

@@ -169,8 +169,11 @@ void Groups::Meet(const std::string& meaning) {
   const std::string place =
       absl::StrCat("meetings/", number, "/", StableHash(meaning), "/");
   const auto waiting = std::make_shared<CallBoard::Waiting>(
-      options_.board.get(),
-      SharedCall{.place = place, .meaning = meaning, .ranks = ranks});
+      options_.board.get(), SharedCall{.number = number,
+                                       .series = "meetings",
+                                       .place = place,
+                                       .meaning = meaning,
+                                       .ranks = ranks});
   const std::string prefix = absl::StrCat(options_.key_prefix, place);
   const auto bootstrap = BootstrapOf(options_.session, prefix, JudgeOf(ranks),
                                      options_.formation.generation, waiting);
@@ -181,7 +184,10 @@ void Groups::Meet(const std::string& meaning) {
   keys.reserve(ranks.size());
   for (const int rank : ranks) keys.push_back(absl::StrCat(rank));
   if (met.ok()) met = bootstrap->Get(keys, deadline.at).status();
-  if (met.ok()) return;
+  if (met.ok()) {
+    waiting->Succeed();
+    return;
+  }
   if (absl::IsDeadlineExceeded(met)) {
     std::vector<int> missing;
     for (const int rank : ranks) {

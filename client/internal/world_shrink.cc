@@ -117,7 +117,8 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
     return AwaitFates(shrinking, deadline);
   }
   CallBoard::Waiting waiting(
-      board_.get(), {.place = absl::StrCat("shrink/", excluded),
+      board_.get(), {.series = absl::StrCat("shrink/", excluded),
+                     .place = absl::StrCat("shrink/", excluded),
                      .meaning = absl::StrCat("shrinks group \"", kWorldName,
                                              "\" without ", excluded),
                      .ranks = shrinking.survivors});
@@ -137,6 +138,7 @@ void World::AwaitSurvivors(Shrinking& shrinking, const Deadline& deadline) {
     const absl::Status met =
         GetKeys(stream, keys, Deadline::After(slice, "one look")).status();
     if (met.ok()) {
+      waiting.Succeed();
       // Those of an earlier call may be there without their ranks.
       shrinking.met =
           absent.reported.empty() && excluded_before_.insert(excluded).second;
