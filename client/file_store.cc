@@ -18,6 +18,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/internal/birth.h"
 #include "client/internal/deadline.h"
 #include "client/internal/log_file.h"
 #include "client/internal/store_rules.h"
@@ -190,6 +191,10 @@ class FileStore::File {
   template <typename Function>
   absl::Status Locked(Access access, const Deadline& deadline,
                       Function function) {
+    if (!birth_.is_here()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "FileStore \"", absl::CHexEscape(path_), "\"", internal::kIsParents));
+    }
     MutexLock lock(mutex_);
     absl::Status status = log_->Lock(access, deadline);
     if (!status.ok()) return status;
@@ -248,6 +253,7 @@ class FileStore::File {
 
   const std::string path_;
   const int world_size_;
+  const internal::Birth birth_;
 
   dataplane::Mutex changes_mutex_;
   // Those that no waiting call has.
@@ -263,7 +269,7 @@ class FileStore::File {
 };
 
 FileStore::FileStore(const std::string& path, int world_size)
-    : file_(std::make_shared<File>(path, world_size)) {
+    : file_(internal::MakeAtHome<File>(path, world_size)) {
   if (path.empty()) {
     internal::Throw(Origin::kStore,
                     absl::InvalidArgumentError("FileStore: path missing"));

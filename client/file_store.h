@@ -17,8 +17,7 @@ namespace muster {
 
 // For processes of one host, or of hosts that share a folder whose file system
 // has flock. Has the basic part of Store without DeleteKey, because the file
-// only grows; NumKeys counts the file's own key, too. Thread-safe; not to be
-// used on both sides of a fork.
+// only grows; NumKeys counts the file's own key, too. Thread-safe.
 //
 // The file must not be that of a job before: its keys are still there. The last
 // store to be destroyed removes it if at least `world_size` stores of it have

@@ -8,6 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "client/internal/birth.h"
 #include "client/internal/continuations.h"
 #include "client/internal/deadline.h"
 #include "client/internal/throw.h"
@@ -17,17 +19,30 @@ namespace muster::internal {
 
 using dataplane::MutexLock;
 
+namespace {
+
+// Before any lock: in a process that was forked off it may never be free.
+void CheckIsHere(const Continuations& thread) {
+  if (thread.is_here()) return;
+  Throw(Origin::kControl,
+        absl::FailedPreconditionError(absl::StrCat("the future", kIsParents)));
+}
+
+}  // namespace
+
 FutureCore::FutureCore(std::shared_ptr<Continuations> thread)
     : thread_(std::move(thread)) {}
 
 FutureCore::~FutureCore() = default;
 
 bool FutureCore::Done() const {
+  CheckIsHere(*thread_);
   MutexLock lock(mutex_);
   return done_;
 }
 
 std::exception_ptr FutureCore::Exception() const {
+  CheckIsHere(*thread_);
   MutexLock lock(mutex_);
   return error_;
 }
@@ -41,6 +56,7 @@ void FutureCore::RefuseOnOwnThread() const {
 }
 
 void FutureCore::Wait() const {
+  CheckIsHere(*thread_);
   RefuseOnOwnThread();
   std::exception_ptr error;
   {
@@ -54,6 +70,7 @@ void FutureCore::Wait() const {
 bool FutureCore::WaitFor(std::chrono::milliseconds timeout) const {
   const Instant until =
       Deadline::After(CheckNotNegative(timeout), "WaitFor").at;
+  CheckIsHere(*thread_);
   RefuseOnOwnThread();
   {
     MutexLock lock(mutex_);
@@ -76,6 +93,7 @@ void FutureCore::CheckValue() const {
 }
 
 void FutureCore::OnDone(std::function<void()> task) {
+  CheckIsHere(*thread_);
   {
     MutexLock lock(mutex_);
     if (!done_) {

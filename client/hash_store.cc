@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/internal/birth.h"
 #include "client/internal/deadline.h"
 #include "client/internal/store_rules.h"
 #include "client/internal/throw.h"
@@ -39,6 +40,16 @@ using internal::ValueOrThrow;
 // `queues_`, never in both.
 class HashStore::Map {
  public:
+  // Throws in a process that was forked off, where a lock may never be free.
+  Map& Here() {
+    if (!birth_.is_here()) {
+      internal::Throw(Origin::kStore,
+                      absl::FailedPreconditionError(
+                          absl::StrCat("HashStore", internal::kIsParents)));
+    }
+    return *this;
+  }
+
   absl::Status Set(absl::string_view key, absl::string_view value) {
     MutexLock lock(mutex_);
     if (absl::Status queue = CheckIsNoQueue("set", key); !queue.ok()) {
@@ -344,6 +355,7 @@ class HashStore::Map {
     }
   }
 
+  const internal::Birth birth_;
   dataplane::Mutex mutex_;
   // A key is there that was not.
   dataplane::CondVar appeared_;
@@ -356,7 +368,7 @@ class HashStore::Map {
   int64_t revision_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-HashStore::HashStore() : map_(std::make_shared<Map>()) {}
+HashStore::HashStore() : map_(internal::MakeAtHome<Map>()) {}
 
 HashStore::HashStore(std::shared_ptr<Map> map,
                      std::chrono::milliseconds timeout)
@@ -365,64 +377,68 @@ HashStore::HashStore(std::shared_ptr<Map> map,
 HashStore::~HashStore() = default;
 
 void HashStore::Set(absl::string_view key, absl::string_view value) {
-  ThrowIfFailed(Origin::kStore, map_->Set(key, value));
+  ThrowIfFailed(Origin::kStore, map_->Here().Set(key, value));
 }
 
 std::string HashStore::Get(absl::string_view key) {
   return ValueOrThrow(Origin::kStore,
-                      map_->GetAll({std::string(key)},
-                                   internal::StoreDeadline(timeout())))
+                      map_->Here().GetAll({std::string(key)},
+                                          internal::StoreDeadline(timeout())))
       .front();
 }
 
 int64_t HashStore::Add(absl::string_view key, int64_t delta) {
-  return ValueOrThrow(Origin::kStore, map_->Add(key, delta));
+  return ValueOrThrow(Origin::kStore, map_->Here().Add(key, delta));
 }
 
 bool HashStore::Check(const std::vector<std::string>& keys) {
-  return map_->Check(keys);
+  return map_->Here().Check(keys);
 }
 
 std::string HashStore::CompareSet(absl::string_view key,
                                   absl::string_view expected,
                                   absl::string_view desired) {
-  return ValueOrThrow(Origin::kStore, map_->CompareSet(key, expected, desired));
+  return ValueOrThrow(Origin::kStore,
+                      map_->Here().CompareSet(key, expected, desired));
 }
 
-bool HashStore::DeleteKey(absl::string_view key) { return map_->Delete(key); }
+bool HashStore::DeleteKey(absl::string_view key) {
+  return map_->Here().Delete(key);
+}
 
 int64_t HashStore::NumKeys() {
-  return static_cast<int64_t>(map_->ListKeys("").size());
+  return static_cast<int64_t>(map_->Here().ListKeys("").size());
 }
 
 std::vector<std::string> HashStore::ListKeys(absl::string_view prefix) {
-  return map_->ListKeys(prefix);
+  return map_->Here().ListKeys(prefix);
 }
 
 void HashStore::Wait(const std::vector<std::string>& keys,
                      std::chrono::milliseconds timeout) {
   ThrowIfFailed(Origin::kStore,
-                map_->Wait(keys, internal::WaitDeadline(timeout)));
+                map_->Here().Wait(keys, internal::WaitDeadline(timeout)));
 }
 
 void HashStore::Append(absl::string_view key, absl::string_view value) {
-  ThrowIfFailed(Origin::kStore, map_->Append(key, value));
+  ThrowIfFailed(Origin::kStore, map_->Here().Append(key, value));
 }
 
 std::vector<std::string> HashStore::MultiGet(
     const std::vector<std::string>& keys) {
-  return ValueOrThrow(Origin::kStore,
-                      map_->GetAll(keys, internal::StoreDeadline(timeout())));
+  return ValueOrThrow(
+      Origin::kStore,
+      map_->Here().GetAll(keys, internal::StoreDeadline(timeout())));
 }
 
 void HashStore::MultiSet(const std::vector<std::string>& keys,
                          const std::vector<std::string>& values) {
   ThrowIfFailed(Origin::kStore, internal::CheckSameLength(keys, values));
-  ThrowIfFailed(Origin::kStore, map_->MultiSet(keys, values));
+  ThrowIfFailed(Origin::kStore, map_->Here().MultiSet(keys, values));
 }
 
 std::optional<StoreValue> HashStore::TryGet(absl::string_view key) {
-  return ValueOrThrow(Origin::kStore, map_->TryGet(key));
+  return ValueOrThrow(Origin::kStore, map_->Here().TryGet(key));
 }
 
 CompareAndSetResult HashStore::CompareAndSet(absl::string_view key,
@@ -432,25 +448,25 @@ CompareAndSetResult HashStore::CompareAndSet(absl::string_view key,
   if (options.ttl.has_value() || options.ephemeral) {
     return Store::CompareAndSet(key, expected_revision, desired, options);
   }
-  return ValueOrThrow(Origin::kStore,
-                      map_->CompareAndSet(key, expected_revision, desired));
+  return ValueOrThrow(Origin::kStore, map_->Here().CompareAndSet(
+                                          key, expected_revision, desired));
 }
 
 int64_t HashStore::DeletePrefix(absl::string_view prefix) {
-  return map_->DeletePrefix(prefix);
+  return map_->Here().DeletePrefix(prefix);
 }
 
 void HashStore::QueuePush(absl::string_view key, absl::string_view value) {
-  ThrowIfFailed(Origin::kStore, map_->Push(key, value));
+  ThrowIfFailed(Origin::kStore, map_->Here().Push(key, value));
 }
 
 std::string HashStore::QueuePop(absl::string_view key, bool block) {
   return internal::ItemOrThrow(
-      map_->Pop(key, block, internal::StoreDeadline(timeout())));
+      map_->Here().Pop(key, block, internal::StoreDeadline(timeout())));
 }
 
 int64_t HashStore::QueueLen(absl::string_view key) {
-  return ValueOrThrow(Origin::kStore, map_->Length(key));
+  return ValueOrThrow(Origin::kStore, map_->Here().Length(key));
 }
 
 std::shared_ptr<Store> HashStore::Clone() {

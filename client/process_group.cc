@@ -78,11 +78,17 @@ Work& Work::operator=(Work&& other) noexcept {
 }
 
 void Work::FinishStarted() noexcept {
+  if (!group_->is_here()) {
+    // The threads that would complete it are the parent's.
+    internal::KeepForParent(new auto(std::move(work_)));
+    return;
+  }
   if (!waited_ && !work_->IsCompleted()) work_->Synchronize().IgnoreError();
 }
 
 void Work::Wait() {
   if (work_ == nullptr) return;
+  group_->CheckIsHere();
   const absl::Status status = work_->Synchronize();
   if (!status.ok()) group_->ThrowFailure(status);
   waited_ = true;
@@ -92,6 +98,7 @@ bool Work::WaitFor(std::chrono::milliseconds timeout) {
   const auto until =
       internal::Deadline::After(CheckNotNegative(timeout), "WaitFor");
   if (work_ == nullptr) return true;
+  group_->CheckIsHere();
   const absl::Status status = work_->Wait(until.at);
   if (!work_->IsCompleted()) return false;
   if (!status.ok()) {
@@ -103,6 +110,7 @@ bool Work::WaitFor(std::chrono::milliseconds timeout) {
 
 bool Work::IsCompleted() const {
   if (work_ == nullptr) return true;
+  group_->CheckIsHere();
   if (!work_->IsCompleted()) return false;
   const absl::Status status = work_->status();
   return status.ok() ||
@@ -134,6 +142,7 @@ std::vector<Tensor> Work::Result() const {
 }
 
 Future<std::vector<Tensor>> Work::GetFuture() {
+  if (work_ != nullptr) group_->CheckIsHere();
   if (future_.has_value()) return *future_;
   std::shared_ptr<internal::Continuations> continuations;
   if (group_ != nullptr) {
@@ -141,7 +150,7 @@ Future<std::vector<Tensor>> Work::GetFuture() {
   } else if (continuations_number_ != 0) {
     continuations = internal::Continuations::Find(continuations_number_);
   } else {
-    continuations = std::make_shared<internal::Continuations>();
+    continuations = internal::Continuations::CreateUnnumbered();
   }
   auto state = std::make_shared<internal::FutureState<std::vector<Tensor>>>(
       std::move(continuations));
@@ -172,6 +181,7 @@ Future<std::vector<Tensor>> Work::GetFuture() {
 }
 
 int Work::SourceRank() const {
+  if (work_ != nullptr) group_->CheckIsHere();
   const int rank = work_ == nullptr ? -1 : work_->source_rank();
   return rank < 0 ? -1 : group_->GlobalRankOf(rank);
 }

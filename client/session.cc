@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/internal/birth.h"
 #include "client/internal/channel_security.h"
 #include "client/internal/deadline.h"
 #include "client/internal/logging.h"
@@ -25,8 +26,11 @@ std::shared_ptr<Session> Session::Connect(SessionOptions options) {
       Origin::kControl,
       internal::TakeSecurityFromEnvironment(
           [](const char* name) { return getenv(name); }, options));
-  return std::shared_ptr<Session>(new Session(internal::ValueOrThrow(
-      Origin::kControl, internal::StreamSession::Connect(std::move(options)))));
+  return std::shared_ptr<Session>(
+      new Session(internal::ValueOrThrow(
+          Origin::kControl,
+          internal::StreamSession::Connect(std::move(options)))),
+      internal::DeleteAtHome<Session>());
 }
 
 Session::Session(std::unique_ptr<internal::StreamSession> stream)
@@ -57,6 +61,7 @@ void Session::CloseRendezvous(const std::string& reason) {
 }
 
 Session::Place Session::PlaceFor(const std::string& caller) {
+  internal::ThrowIfFailed(Origin::kControl, stream_->CheckIsHere());
   {
     dataplane::MutexLock lock(mutex_);
     if (place_.rank >= 0) return place_;

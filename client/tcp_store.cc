@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/errors.h"
+#include "client/internal/birth.h"
 #include "client/internal/deadline.h"
 #include "client/internal/embedded_coordinator.h"
 #include "client/internal/endpoint.h"
@@ -202,7 +203,7 @@ TcpStore::Link TcpStore::Connect(const TcpStoreOptions& options,
                                  const Deadline& deadline) {
   const bool serves = options.is_master && !IsAgents(options);
   CheckOptions(options, serves);
-  auto parts = std::make_shared<Parts>();
+  auto parts = internal::MakeAtHome<Parts>();
   Endpoint endpoint{options.host, options.port};
   if (serves) {
     parts->server = Serve(options);

@@ -63,8 +63,12 @@ Continuations::~Continuations() {
   table.numbered.erase(number_);
 }
 
+std::shared_ptr<Continuations> Continuations::CreateUnnumbered() {
+  return MakeAtHome<Continuations>();
+}
+
 std::shared_ptr<Continuations> Continuations::Create() {
-  auto created = std::make_shared<Continuations>();
+  auto created = CreateUnnumbered();
   Table& table = Tables::TheTables().current();
   MutexLock lock(table.mutex);
   created->number_ = ++table.last;
@@ -81,7 +85,7 @@ std::shared_ptr<Continuations> Continuations::Find(uint64_t number) {
     if (place != table.numbered.end()) found = place->second.lock();
   }
   if (found == nullptr) {
-    found = std::make_shared<Continuations>();
+    found = CreateUnnumbered();
     found->Close();
   }
   return found;

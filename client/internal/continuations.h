@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
+#include "client/internal/birth.h"
 #include "dataplane/mutex.h"
 
 namespace muster::internal {
@@ -27,6 +28,11 @@ class Continuations {
   // If it is gone, one that is closed.
   static std::shared_ptr<Continuations> Find(uint64_t number);
   uint64_t number() const { return number_; }
+  // One that belongs to no group.
+  static std::shared_ptr<Continuations> CreateUnnumbered();
+
+  // False in a process that was forked off: its thread is the parent's.
+  bool is_here() const { return birth_.is_here(); }
 
   Continuations(const Continuations&) = delete;
   Continuations& operator=(const Continuations&) = delete;
@@ -54,6 +60,7 @@ class Continuations {
   static void Serve(const std::shared_ptr<Queue>& queue);
 
   const std::shared_ptr<Queue> queue_;
+  const Birth birth_;
   // 0: Find does not know it.
   uint64_t number_ = 0;
   mutable dataplane::Mutex thread_mutex_;

@@ -1,5 +1,8 @@
 #include "client/internal/debugging.h"
 
+#include <pthread.h>
+
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -11,6 +14,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/internal/birth.h"
 #include "client/internal/throw.h"
 #include "dataplane/mutex.h"
 #include "glog/logging.h"
@@ -33,10 +37,23 @@ struct State {
   std::shared_ptr<FlightRecorder> recorder ABSL_GUARDED_BY(mutex);
 };
 
-// Never destroyed: groups may end after it would be.
+// Never destroyed: groups may end after it would be. Another one in a process
+// that was forked off: what was recorded is the parent's, and so may be a lock.
+constinit std::atomic<State*> g_state{nullptr};
+
+void StartAnew() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  auto* const fresh = new State;
+  fresh->level = g_state.load()->level;
+  KeepForParent(g_state.exchange(fresh));
+}
+
 State& TheState() {
-  static State& state = *new State;
-  return state;
+  static const bool begun = [] {
+    g_state.store(new State);
+    return pthread_atfork(nullptr, nullptr, &StartAnew) == 0;
+  }();
+  static_cast<void>(begun);
+  return *g_state.load(std::memory_order_acquire);
 }
 
 const char* Getenv(const char* name) {

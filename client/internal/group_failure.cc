@@ -121,6 +121,7 @@ bool GroupState::AwaitExplained(const absl::Status& symptom, Instant until) {
 
 void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
   if (IsForOthers("abort")) return;
+  CheckIsHere();
   auto* const live = communicator();
   // Whoever aborts may come after whoever destroys it.
   if (live == nullptr || !status().ok()) return;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "client/internal/birth.h"
 #include "client/internal/deadline.h"
 #include "client/internal/debugging.h"
 #include "client/internal/stream_session.h"
@@ -47,7 +48,8 @@ std::shared_ptr<GroupState> GroupState::NonMember(int global_rank) {
   options.is_world = false;
   options.seats.push_back({.rank = global_rank});
   return std::shared_ptr<GroupState>(
-      new GroupState(std::move(options), /*devices=*/{}, nullptr, nullptr));
+      new GroupState(std::move(options), /*devices=*/{}, nullptr, nullptr),
+      DeleteAtHome<GroupState>());
 }
 
 std::shared_ptr<GroupState> GroupState::Create(
@@ -56,7 +58,8 @@ std::shared_ptr<GroupState> GroupState::Create(
   const auto devices = backend->devices();
   std::shared_ptr<GroupState> state(
       new GroupState(std::move(options), {devices.begin(), devices.end()},
-                     std::move(session), std::move(judge)));
+                     std::move(session), std::move(judge)),
+      DeleteAtHome<GroupState>());
   state->communicator_ = std::make_unique<dataplane::Communicator>(
       dataplane::CommunicatorOptions{
           .group_name = state->options_.name,
@@ -114,14 +117,13 @@ void GroupState::TellJudge() {
   judge_->Begin(std::move(group));
 }
 
-void GroupState::ThrowNotLive() const {
-  Throw(Origin::kControl,
-        absl::FailedPreconditionError(absl::StrCat(
-            "Invalid process group specified: group \"", options_.name,
-            birth_.is_here()
-                ? "\" was destroyed"
-                : "\" is that of the process that forked this one off")));
+absl::Status GroupState::NotLive() const {
+  return absl::FailedPreconditionError(
+      absl::StrCat("Invalid process group specified: group \"", options_.name,
+                   "\"", birth_.is_here() ? " was destroyed" : kIsParents));
 }
+
+void GroupState::ThrowNotLive() const { Throw(Origin::kControl, NotLive()); }
 
 int GroupState::global_rank() const {
   return options_.seats[static_cast<size_t>(is_member() ? rank() : 0)].rank;
@@ -314,6 +316,7 @@ std::shared_ptr<dataplane::SymmetricMemory> GroupState::AllocateSymmetric(
 }
 
 void GroupState::Shutdown() {
+  if (!birth_.is_here()) return;
   const bool was_shut_down = was_shut_down_.exchange(true);
   judge_->End();
   if (!was_shut_down) {
@@ -331,6 +334,7 @@ void GroupState::Shutdown() {
 
 absl::Status GroupState::status() const {
   if (!is_member()) return absl::OkStatus();
+  if (!birth_.is_here()) return NotLive();
   auto* const live = communicator();
   absl::Status known = judge_->Known(options_.generation);
   if (!known.ok()) return known;

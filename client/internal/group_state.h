@@ -127,6 +127,12 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // it is this one.
   void Abort(const std::string& reason, std::vector<int> culprits = {});
 
+  // Throws in a process that was forked off, whose group it is not.
+  void CheckIsHere() const {
+    if (!birth_.is_here()) ThrowNotLive();
+  }
+  bool is_here() const { return birth_.is_here(); }
+
   // Aborts what runs and frees the connections; the group is unusable then.
   void Shutdown();
 
@@ -192,6 +198,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
     if (live == nullptr) ThrowNotLive();
     return *live;
   }
+  absl::Status NotLive() const;
   [[noreturn]] void ThrowNotLive() const;
   int FindGroupRank(const RankArgument& rank, absl::string_view name) const;
   void TellJudge();

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/internal/canceller.h"
+#include "client/internal/stream_session.h"
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
 #include "muster/v1/store.pb.h"
@@ -42,6 +43,7 @@ class SessionWatch : public StoreWatch {
         revision_(request_.after_revision()) {}
 
   std::optional<KeyChange> Next(milliseconds timeout) override {
+    ThrowIfFailed(Origin::kStore, session_->stream().CheckIsHere());
     const Deadline deadline =
         Deadline::After(timeout, "timeout of StoreWatch::Next");
     while (!canceller_.cancelled()) {
@@ -55,7 +57,9 @@ class SessionWatch : public StoreWatch {
     return std::nullopt;
   }
 
-  void Cancel() override { canceller_.Cancel(); }
+  void Cancel() override {
+    if (session_->stream().CheckIsHere().ok()) canceller_.Cancel();
+  }
 
   int64_t revision() const override { return revision_; }
 

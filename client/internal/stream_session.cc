@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <random>
 #include <stop_token>
@@ -47,10 +48,28 @@ uint64_t NewIncarnation() {
   return incarnation;
 }
 
+// The sessions that there are, those of the processes that forked this one off
+// too, and where the last one was made (Birth::Forks).
+constinit std::atomic<int> g_sessions{0};
+constinit std::atomic<uint32_t> g_forks_of_last{0};
+
+// A session that this process has inherited has left gRPC without its threads:
+// another one here would wait for ever.
+absl::Status CheckNoneIsInherited() {
+  if (g_sessions.load() == 0 || g_forks_of_last.load() == Birth::Forks()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      "this process was forked off by one that had a session, without its "
+      "threads: fork before the first session, or execute a program");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
     SessionOptions options) {
+  const absl::Status own = CheckNoneIsInherited();
+  if (!own.ok()) return own;
   absl::StatusOr<Endpoint> endpoint = ParseEndpoint(options.address);
   if (!endpoint.ok()) return endpoint.status();
   const absl::Status room = CheckRoomForThreads();
@@ -114,11 +133,24 @@ StreamSession::StreamSession(SessionOptions options, Endpoint endpoint)
       incarnation_(NewIncarnation()),
       host_(HostName()),
       created_at_(Clock::now()),
-      down_since_(created_at_) {}
+      down_since_(created_at_) {
+  g_sessions.fetch_add(1);
+  g_forks_of_last.store(Birth::Forks());
+}
 
-StreamSession::~StreamSession() { Close(); }
+StreamSession::~StreamSession() {
+  Close();
+  g_sessions.fetch_sub(1);
+}
+
+absl::Status StreamSession::CheckIsHere() const {
+  if (birth_.is_here()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("session with ", Coordinator(), kIsParents));
+}
 
 void StreamSession::Close() {
+  if (!birth_.is_here()) return;
   {
     MutexLock lock(mutex_);
     closing_ = true;
@@ -138,6 +170,7 @@ void StreamSession::Close() {
 absl::StatusOr<v1::Result> StreamSession::Call(v1::Operation operation,
                                                const Deadline& deadline,
                                                Canceller* canceller) {
+  if (!birth_.is_here()) return CheckIsHere();
   EscapeTexts(&operation);
   const auto pending =
       std::make_shared<PendingOperation>(std::move(operation), deadline);
@@ -310,26 +343,31 @@ absl::Status StreamSession::NoAnswer(const Deadline& deadline,
 }
 
 bool StreamSession::has_left() const {
+  if (!birth_.is_here()) return true;
   MutexLock lock(mutex_);
   return left_;
 }
 
 void StreamSession::set_left() {
+  if (!birth_.is_here()) return;
   MutexLock lock(mutex_);
   left_ = true;
 }
 
 absl::Status StreamSession::status() const {
+  if (!birth_.is_here()) return CheckIsHere();
   MutexLock lock(mutex_);
   return over_;
 }
 
 bool StreamSession::connected() const {
+  if (!birth_.is_here()) return false;
   MutexLock lock(mutex_);
   return open_;
 }
 
 uint64_t StreamSession::epoch() const {
+  if (!birth_.is_here()) return 0;
   MutexLock lock(mutex_);
   return epoch_;
 }

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/internal/backoff.h"
+#include "client/internal/birth.h"
 #include "client/internal/canceller.h"
 #include "client/internal/connection.h"
 #include "client/internal/deadline.h"
@@ -39,6 +40,9 @@ namespace muster::internal {
 // connection attempts that are stuck.
 //
 // All errors are statuses; kUnavailable means that there was no answer.
+//
+// In a process that was forked off every call fails at once, and touches
+// neither the connection nor a lock.
 class StreamSession {
  public:
   // Connects, and returns when the coordinator has welcomed this member or
@@ -72,6 +76,9 @@ class StreamSession {
 
   // OK while the session lasts.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // kFailedPrecondition in a process that was forked off.
+  absl::Status CheckIsHere() const;
 
   // Whether there is a stream now.
   bool connected() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -143,6 +150,7 @@ class StreamSession {
   const uint64_t incarnation_;
   const std::string host_;
   const Instant created_at_;
+  const Birth birth_;
 
   mutable dataplane::Mutex mutex_;
   // A change of what Connect and the heart wait for; each call has none.
