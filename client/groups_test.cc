@@ -348,6 +348,21 @@ TEST_P(BystandersTest, WhoIsBusyIsNotToBlame) {
   ExpectAll("bye");
 }
 
+TEST_F(GroupsTest, ATimeoutSaysInWhichGroupTheCulpritIs) {
+  Start("crossed", 2);
+  EXPECT_THAT(Line(0),
+              AllOf(StartsWith("error DistBackendError [1] all_reduce #1 on "
+                               "group \"a\": timed out after 2s"),
+                    HasSubstr("last progress: group \"a\": 0 of 0 done; in "
+                              "all_reduce #1"),
+                    HasSubstr(" on group \"b\" for ")));
+  EXPECT_THAT(Line(1), AllOf(StartsWith("error DistBackendError [0] "),
+                             HasSubstr("last progress: group \"b\": 0 of 0 "
+                                       "done; in all_reduce #1"),
+                             HasSubstr(" on group \"a\" for ")));
+  ExpectAll("bye");
+}
+
 TEST_F(GroupsTest, WaitForDoesNotWaitForTheVerdict) {
   Start("impatient", 2);
   EXPECT_EQ(Line(0), "not yet");

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -195,6 +196,17 @@ FailureJudge::Accusation GroupState::Accuse(const absl::Status& own) {
   if (late && judge_->AwaitFinal(Clock::now() + kOthersTime)) {
     return {.error = failure, .told = true};
   }
+  if (timed_out) {
+    // The others ask the coordinator where this rank is: it is there still.
+    const absl::string_view text = failure.message();
+    MutexLock lock(mutex_);
+    settling_ = absl::StrCat(text.substr(0, text.find(" on group ")),
+                             ", which timed out,");
+  }
+  const absl::Cleanup settled = [this] {
+    MutexLock lock(mutex_);
+    settling_.clear();
+  };
   // For those who wait for this rank in the store, and not on a connection.
   if (timed_out) AgreeOnError(stream, failure_key, failure, SettleDeadline());
   absl::Status named = timed_out && !IsPointToPointFailure(failure)

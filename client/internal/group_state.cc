@@ -349,7 +349,11 @@ bool GroupState::failure_seen() const {
 std::vector<GroupProgress> GroupState::Progress() const {
   auto* const live = communicator();
   if (live == nullptr) return {};
-  const dataplane::Progress progress = live->progress();
+  dataplane::Progress progress = live->progress();
+  if (progress.current.empty()) {
+    MutexLock lock(mutex_);
+    progress.current = settling_;
+  }
   std::optional<PeerCall> peer_call;
   if (progress.peer_call.has_value()) {
     peer_call = {.sends = progress.peer_call->sends,

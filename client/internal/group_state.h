@@ -248,6 +248,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // And how long after its time it ended.
   dataplane::Instant::duration overtime_ ABSL_GUARDED_BY(mutex_) = {};
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
+  // What failed, while its ranks find out whom to blame; empty: they do not.
+  std::string settling_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::internal

@@ -355,6 +355,18 @@ int Bystanders() {
   return 0;
 }
 
+// Of two ranks, which use their groups in another order.
+int Crossed() {
+  InitProcessGroup(kOptions);
+  const Group a = NewGroup({.timeout = seconds(2), .name = "a"});
+  const Group b = NewGroup({.timeout = seconds(2), .name = "b"});
+  SayProblem([&] { Sum(GetRank() == 0 ? a : b); });
+  MonitoredBarrier();
+  DestroyProcessGroup();
+  Say("bye");
+  return 0;
+}
+
 // Of two ranks: 1 does not come, and 0 does not want to wait for the verdict.
 int Impatient() {
   InitProcessGroup(kOptions);
@@ -575,6 +587,7 @@ int Main(int argc, char** argv) {
       {"bystanders", &Bystanders},
       {"alone", &Alone},
       {"disagree", &Disagree},
+      {"crossed", &Crossed},
       {"impatient", &Impatient},
       {"many", &Many},
       {"mesh", &Mesh},

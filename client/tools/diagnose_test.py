@@ -165,6 +165,8 @@ class DiagnoseTest(unittest.TestCase):
         group, text = self.diagnose("other_group")
         self.assertEqual(group["group"], "world")
         self.assertRegex(text, r"it is in .*all_reduce.* on group \"")
+        # Its group waits for one that waits for it.
+        self.assertIn("a cycle: rank ", text)
 
     def test_who_does_not_send_is_named_and_not_who_waits_for_it(self):
         self.hang("point_to_point")

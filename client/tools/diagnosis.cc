@@ -280,6 +280,76 @@ std::optional<StuckGroup> LookAtPeers(const std::string& name,
   return group;
 }
 
+// Finds ranks that wait for each other in different groups.
+class GroupCircle {
+ public:
+  explicit GroupCircle(const std::vector<StuckGroup>& groups) {
+    for (const StuckGroup& group : groups) {
+      for (const int rank : group.waiting) waits_in_[rank].push_back(&group);
+    }
+  }
+
+  // One line for people; empty: there is no circle.
+  std::string Text() {
+    for (const auto& [rank, groups] : waits_in_) {
+      if (Reaches(rank, nullptr)) return TextOfPath();
+    }
+    return "";
+  }
+
+ private:
+  struct Step {
+    int rank = -1;
+    const StuckGroup* in = nullptr;
+  };
+
+  // Whether one that `rank` waits for, in another group than `from`, waits for
+  // it in the end; the circle is in path_ then.
+  bool Reaches(int rank, const StuckGroup* from) {
+    const auto again =
+        std::find_if(path_.begin(), path_.end(),
+                     [&](const Step& step) { return step.rank == rank; });
+    if (again != path_.end()) {
+      if (again->in == from) return false;
+      path_.erase(path_.begin(), again);
+      return true;
+    }
+    const auto waits = waits_in_.find(rank);
+    if (waits == waits_in_.end() || !seen_.insert(rank).second) return false;
+    for (const StuckGroup* const group : waits->second) {
+      if (group == from) continue;
+      path_.push_back({rank, group});
+      for (const Culprit& culprit : group->culprits) {
+        if (Reaches(culprit.rank, group)) return true;
+      }
+      path_.pop_back();
+    }
+    return false;
+  }
+
+  std::string TextOfPath() const {
+    std::vector<std::string> parts;
+    for (size_t i = 0; i < path_.size(); ++i) {
+      if (parts.size() == kRanksShown) {
+        parts.push_back("...");
+        break;
+      }
+      const Step& step = path_[i];
+      parts.push_back(absl::StrCat(
+          "rank ", step.rank, " is in ", Harmless(step.in->collective),
+          " on group \"", Harmless(step.in->group), "\" and waits for rank ",
+          path_[(i + 1) % path_.size()].rank));
+    }
+    return absl::StrCat(
+        "a cycle: ", absl::StrJoin(parts, ", "),
+        "; ranks that share several groups must use them in the same order");
+  }
+
+  std::map<int, std::vector<const StuckGroup*>> waits_in_;
+  std::vector<Step> path_;
+  std::set<int> seen_;
+};
+
 // Who tells nothing any more, and whom nobody is known to wait for.
 void AddSilent(const v1::GetJobResponse& job, const Judge& judge,
                Diagnosis& diagnosis) {
@@ -397,6 +467,10 @@ Diagnosis Diagnose(const v1::GetJobResponse& job,
   diagnosis.keys = KeysAwaited(job, earlier, options.stuck_after);
   AddSilent(job, judge, diagnosis);
   diagnosis.also = StandingOf(job);
+  const std::string circle = GroupCircle(diagnosis.groups).Text();
+  if (!circle.empty()) {
+    diagnosis.also.insert(diagnosis.also.begin(), circle);
+  }
   diagnosis.absent = AbsentFrom(job, options.hosts);
   if (diagnosis.healthy()) AddStragglers(job, earlier, diagnosis);
   return diagnosis;

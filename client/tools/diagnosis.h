@@ -60,8 +60,8 @@ struct Diagnosis {
   std::vector<AwaitedKey> keys;    // for which somebody waits for longest first
   // Others that tell nothing any more, though nobody is known to wait for them.
   std::vector<Culprit> silent;
-  // The rendezvous, the end of the generation, what cannot be known: a line
-  // each.
+  // Ranks that wait for each other in different groups, the rendezvous, the end
+  // of the generation, what cannot be known: a line each.
   std::vector<std::string> also;
   // Who is missing in the rendezvous.
   std::vector<Culprit> absent;

@@ -120,6 +120,29 @@ class DiagnosisTest : public ::testing::Test {
   std::optional<v1::GetJobResponse> earlier_;
 };
 
+TEST_F(DiagnosisTest, RanksThatUseTheirGroupsInAnotherOrderAreACycle) {
+  Done(0, "b", 6);
+  In(0, "a", 3, 20);
+  Done(1, "a", 2);
+  In(1, "b", 7, 30);
+  const Diagnosis diagnosis = Diagnose(job_, nullptr, {});
+  EXPECT_THAT(diagnosis.groups, SizeIs(2));
+  EXPECT_THAT(
+      diagnosis.also,
+      ElementsAre("a cycle: rank 0 is in all_reduce #3 float32[8] sum on group "
+                  "\"a\" and waits for rank 1, rank 1 is in all_reduce #7 "
+                  "float32[8] sum on group \"b\" and waits for rank 0; ranks "
+                  "that share several groups must use them in the same order"));
+}
+
+TEST_F(DiagnosisTest, ARankThatWaitsForAnotherGroupsStragglerIsInNoCycle) {
+  In(0, "a", 3, 20);
+  Done(1, "a", 2);
+  In(1, "b", 7, 30);
+  Done(2, "b", 6);
+  EXPECT_THAT(Diagnose(job_, nullptr, {}).also, IsEmpty());
+}
+
 TEST_F(DiagnosisTest, NothingIsStuckWhereNobodyWaitsForLong) {
   In(0, "world", 42, 1);
   EXPECT_TRUE(Diagnose(job_, nullptr, {}).healthy());

@@ -3,32 +3,53 @@
 #include "absl/strings/str_cat.h"
 
 namespace muster::coordinator::core {
+namespace {
+
+// The first one, if none is in a collective. Null: there is none.
+const GroupProgress* LongestInCollective(
+    const std::vector<GroupProgress>& progress) {
+  const GroupProgress* longest = nullptr;
+  for (const GroupProgress& each : progress) {
+    const bool busier = longest == nullptr || (longest->current.empty() &&
+                                               !each.current.empty());
+    const bool longer = longest != nullptr && !each.current.empty() &&
+                        each.current_age > longest->current_age;
+    if (busier || longer) longest = &each;
+  }
+  return longest;
+}
+
+}  // namespace
 
 std::string DescribeProgress(const std::vector<GroupProgress>& progress,
                              Duration age, absl::string_view group) {
-  const GroupProgress* shown = nullptr;
+  const GroupProgress* const longest = LongestInCollective(progress);
+  if (longest == nullptr) return "";
+  const GroupProgress* shown = longest;
   for (const GroupProgress& each : progress) {
     if (!group.empty() && each.group == group) {
       shown = &each;
       break;
     }
-    const bool busier =
-        shown == nullptr || (shown->current.empty() && !each.current.empty());
-    const bool longer = shown != nullptr && !each.current.empty() &&
-                        each.current_age > shown->current_age;
-    if (busier || longer) shown = &each;
   }
-  if (shown == nullptr) return "";
+  const auto running_for = [&](const GroupProgress& one) {
+    return FormatDuration(SaturatingSum(one.current_age, age));
+  };
   std::string text =
       absl::StrCat("group \"", shown->group, "\": ", shown->last_completed,
                    " of ", shown->last_enqueued, " done");
   if (!shown->current.empty()) {
     absl::StrAppend(&text, ", in ", shown->current, " for ",
-                    FormatDuration(SaturatingSum(shown->current_age, age)));
+                    running_for(*shown));
   }
-  if (progress.size() > 1) {
-    absl::StrAppend(&text, " (", progress.size() - 1, " more group",
-                    progress.size() == 2 ? ")" : "s)");
+  size_t more = progress.size() - 1;
+  if (shown->current.empty() && !longest->current.empty()) {
+    absl::StrAppend(&text, "; in ", longest->current, " on group \"",
+                    longest->group, "\" for ", running_for(*longest));
+    --more;
+  }
+  if (more > 0) {
+    absl::StrAppend(&text, " (", more, " more group", more == 1 ? ")" : "s)");
   }
   return text;
 }

@@ -36,9 +36,10 @@ struct GroupProgress {
 
 // Returns `group "world": 417 of 418 done, in all_reduce float32[1024] for
 // 12s`, or "" when there is no progress. Of several groups the text shows
-// `group`, and where that is not among them the one that has been in its
-// collective for longest, then `(2 more groups)`. `age` is the time since the
-// heartbeat.
+// `group` and, if its rank is in none of that one's collectives but in one of
+// another group, that (`; in broadcast #7 on group "tp" for 3s`). Where `group`
+// is not among them it shows the one that has been in its collective for
+// longest. Then `(2 more groups)`. `age` is the time since the heartbeat.
 std::string DescribeProgress(const std::vector<GroupProgress>& progress,
                              Duration age, absl::string_view group = "");
 

@@ -48,7 +48,8 @@ TEST(ProgressTest, TheGroupThatTheTextIsAboutIsShown) {
       {.group = "world", .current = "barrier", .current_age = 9s},
       {.group = "tp", .last_enqueued = 7, .last_completed = 6}};
   EXPECT_EQ(DescribeProgress(progress, 3s, "tp"),
-            "group \"tp\": 6 of 7 done (1 more group)");
+            "group \"tp\": 6 of 7 done; in barrier on group \"world\" for "
+            "12s");
   EXPECT_EQ(DescribeProgress(progress, 3s, "dp"),
             "group \"world\": 0 of 0 done, in barrier for 12s (1 more group)");
 }
