@@ -348,6 +348,26 @@ TEST_P(BystandersTest, WhoIsBusyIsNotToBlame) {
   ExpectAll("bye");
 }
 
+// Whichever of them finds out first.
+TEST_F(GroupsTest, WhoDiffersFromMostRanksIsToBlame) {
+  Start("odd", 4);
+  const auto expect_told = [&](const std::string& culprits,
+                               const std::string& what) {
+    const std::string told = Line(0);
+    EXPECT_THAT(told,
+                AllOf(StartsWith("error DistBackendError [" + culprits + "] "),
+                      HasSubstr(what)));
+    for (const size_t rank : {1, 2, 3}) EXPECT_EQ(Line(rank), told);
+  };
+  expect_told("2",
+              "ranks 0, 1, 3 of 4 run all_reduce #1 int32[64] sum; rank 2 runs "
+              "all_reduce #1 int32[4] sum");
+  expect_told("2", "rank 2 runs all_reduce #1 int32[4] max");
+  expect_told("0,1,2,3", "ranks 0, 1 of 4 run all_reduce #1 int32[4] sum");
+  expect_told("2", "ranks 0, 1, 3 of 4 run all_reduce #");
+  ExpectAll("bye");
+}
+
 TEST_F(GroupsTest, ATimeoutSaysInWhichGroupTheCulpritIs) {
   Start("crossed", 2);
   EXPECT_THAT(Line(0),

@@ -186,6 +186,7 @@ TEST(SpawnTest, RanksThatDisagreeNameTheOneOfTheError) {
   } catch (const DistError& error) {
     ASSERT_EQ(error.culprits().size(), 1U);
     const MemberInfo& culprit = error.culprits()[0];
+    EXPECT_EQ(culprit.rank, 2);
     EXPECT_THAT(error.what(),
                 HasSubstr("; rank " + std::to_string(culprit.rank) +
                           " is pid " + std::to_string(culprit.pid) + " on "));

@@ -282,6 +282,11 @@ Communicator::AllocateSymmetric(const SymmetricOptions& options) {
   return memory;
 }
 
+uint64_t Communicator::last_enqueued() const {
+  MutexLock lock(mutex_);
+  return last_enqueued_;
+}
+
 LastRun Communicator::last_run(DeviceType device) const {
   const Held backend(*this);
   return backend ? backend->last_run(device) : LastRun();

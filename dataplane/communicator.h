@@ -122,6 +122,9 @@ class Communicator {
 
   Progress progress();
 
+  // The number of the last collective that was started here.
+  uint64_t last_enqueued() const;
+
   const std::string& group_name() const { return options_.group_name; }
   int rank() const { return options_.rank; }
   int world_size() const { return options_.world_size; }

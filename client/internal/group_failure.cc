@@ -1,6 +1,7 @@
 // How the failures of a group's ranks become its one error.
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,16 +10,19 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/errors.h"
 #include "client/internal/deadline.h"
+#include "client/internal/debugging.h"
 #include "client/internal/failure_judge.h"
 #include "client/internal/group_state.h"
 #include "client/internal/stream_session.h"
 #include "client/internal/throw.h"
 #include "client/internal/verbs.h"
 #include "dataplane/culprit.h"
+#include "dataplane/decorators/fingerprint.h"
 
 namespace muster::internal {
 namespace {
@@ -67,7 +71,8 @@ RankArgument OrZero(RankArgument rank) {
   return rank;
 }
 
-bool GroupState::NoteFailure(Instant began, milliseconds timeout) {
+bool GroupState::NoteFailure(Instant began, milliseconds timeout,
+                             const dataplane::Collective* collective) {
   auto* const live = communicator();
   if (live == nullptr || live->status().ok()) return false;
   if (timeout.count() == 0) timeout = options_.timeout;
@@ -76,6 +81,9 @@ bool GroupState::NoteFailure(Instant began, milliseconds timeout) {
     const Instant::duration took = Clock::now() - began;
     began_late_ = took < std::min(kLate, timeout / 2);
     overtime_ = std::max(took - timeout, Instant::duration::zero());
+    if (collective != nullptr && !IsPointToPoint(collective->kind)) {
+      ran_ = dataplane::Fingerprint::Of(*collective, size()).Serialize();
+    }
   }
   failed_ = true;
   return true;
@@ -172,6 +180,7 @@ void GroupState::Abort(const std::string& reason, std::vector<int> culprits) {
 FailureJudge::Accusation GroupState::Accuse(const absl::Status& own) {
   StreamSession& stream = session_->stream();
   if (!stream.status().ok()) return {.error = own};
+  if (absl::IsInvalidArgument(own)) return AccuseTheOdd(own);
   absl::Status failure = own;
   const std::string failure_key =
       absl::StrCat(options_.key_prefix, kFailureKey);
@@ -218,11 +227,89 @@ FailureJudge::Accusation GroupState::Accuse(const absl::Status& own) {
                          std::min<Instant::duration>(overtime, kLate))) {
     return {.error = std::move(named), .told = true};
   }
+  return Tell(std::move(named));
+}
+
+FailureJudge::Accusation GroupState::Tell(absl::Status error) {
   if (options_.is_world) {
-    const bool told = ReportError(stream, named, SettleDeadline()).ok();
-    return {.error = std::move(named), .told = told};
+    const bool told =
+        ReportError(session_->stream(), error, SettleDeadline()).ok();
+    return {.error = std::move(error), .told = told};
   }
-  return {.error = Agree(named).value_or(named)};
+  return {.error = Agree(error).value_or(error)};
+}
+
+// Ranks do not run the same. The first that finds out knows of one other, which
+// may be one of many that are right: all say what they run, and one looks.
+FailureJudge::Accusation GroupState::AccuseTheOdd(const absl::Status& own) {
+  StreamSession& stream = session_->stream();
+  std::string ran;
+  {
+    MutexLock lock(mutex_);
+    ran = ran_;
+  }
+  // At the level DETAIL all have compared.
+  if (ran.empty() || CurrentDebugLevel() == DebugLevel::kDetail) {
+    return Tell(own);
+  }
+  const std::string prefix = absl::StrCat(options_.key_prefix, "ran/");
+  SetKey(stream, absl::StrCat(prefix, rank()), ran,
+         {.ttl = std::chrono::minutes(1)}, SettleDeadline())
+      .IgnoreError();
+  const auto judges =
+      AddToKey(stream, absl::StrCat(options_.key_prefix, "ran_judges"), 1,
+               SettleDeadline());
+  if (!judges.ok() || *judges == 1) return Tell(NameTheOdd(own, prefix));
+  if (options_.is_world) return {.error = own, .told = true};
+  return {.error = AwaitAgreed(own)};
+}
+
+absl::Status GroupState::NameTheOdd(const absl::Status& own,
+                                    const std::string& prefix) {
+  StreamSession& stream = session_->stream();
+  std::vector<std::string> keys;
+  for (int each = 0; each < size(); ++each) {
+    keys.push_back(absl::StrCat(prefix, each));
+  }
+  auto texts = GetKeys(
+      stream, keys,
+      Deadline::After(std::chrono::seconds(1), "1s for what other ranks run"));
+  if (!texts.ok()) {
+    // Some have completed it, or come to no collective of the group.
+    auto present = ListKeys(stream, prefix, SettleDeadline());
+    if (!present.ok()) return own;
+    keys = *std::move(present);
+    texts = GetKeys(stream, keys, SettleDeadline());
+    if (!texts.ok()) return own;
+  }
+  std::map<int, dataplane::Fingerprint> prints;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    int each = -1;
+    auto print = dataplane::Fingerprint::Parse((*texts)[i]);
+    if (print.ok() && absl::SimpleAtoi(keys[i].substr(prefix.size()), &each)) {
+      prints.emplace(each, *std::move(print));
+    }
+  }
+  const Culprits before = CulpritsOf(own);
+  std::vector<int> suspects;
+  for (int each = 0; each < size(); ++each) {
+    if (before.Include(GlobalRankOf(each))) suspects.push_back(each);
+  }
+  const absl::Status odd = dataplane::FindOdd(prints, size(), suspects);
+  if (odd.ok()) return own;
+  std::vector<int> ranks;
+  for (const int each : dataplane::CulpritRanks(odd)) {
+    ranks.push_back(GlobalRankOf(each));
+  }
+  std::string text = absl::StrCat(own.message(), "; ", odd.message());
+  const Culprits culprits =
+      SeatedAt(options_.seats, ranks, std::string(odd.message()));
+  for (const MemberInfo& member : culprits.members) {
+    if (before.Include(member.rank)) continue;
+    absl::StrAppend(&text, "; ", options_.is_world ? "rank " : "global rank ",
+                    member.rank, " is pid ", member.pid, " on ", member.host);
+  }
+  return WithCulprits(absl::Status(own.code(), text), culprits);
 }
 
 // The first error that a rank of the group has brought.

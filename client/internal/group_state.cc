@@ -196,9 +196,11 @@ Work GroupState::Start(const dataplane::CollectiveView& collective,
   }
   dataplane::Collective copy = collective.Copy();
   copy.in_current_stream = !async_op && copy.cuda_device() >= 0;
-  std::shared_ptr<dataplane::Work> started =
-      LiveCommunicator().Start(std::move(copy));
-  Watch(*started, collective.timeout);
+  auto kept = std::make_shared<dataplane::Collective>(copy);
+  dataplane::Communicator& live = LiveCommunicator();
+  std::shared_ptr<dataplane::Work> started = live.Start(std::move(copy));
+  kept->sequence = live.last_enqueued();
+  Watch(*started, collective.timeout, std::move(kept));
   return HandleOf(std::move(started), collective.written(), async_op);
 }
 
@@ -271,22 +273,36 @@ Work GroupState::RunCoalesced(std::vector<dataplane::Collective> collectives,
   return HandleOf(std::move(started), result, async_op);
 }
 
-void GroupState::Watch(dataplane::Work& work, milliseconds timeout) {
+void GroupState::Watch(
+    dataplane::Work& work, milliseconds timeout,
+    std::shared_ptr<const dataplane::Collective> collective) {
   const Instant began = Clock::now();
   work.OnCompletion(
-      [weak = weak_from_this(), began, timeout](const absl::Status& status) {
+      [weak = weak_from_this(), began, timeout,
+       collective = std::move(collective)](const absl::Status& status) {
         if (status.ok()) return;
         const auto self = weak.lock();
-        if (self == nullptr || !self->NoteFailure(began, timeout)) return;
+        if (self == nullptr ||
+            !self->NoteFailure(began, timeout, collective.get())) {
+          return;
+        }
         self->explanations_.Run(
             [self, status] { self->Explain(status).IgnoreError(); });
       });
 }
 
 void GroupState::EndOf(const absl::Status& status, Instant began,
-                       milliseconds timeout) {
+                       milliseconds timeout,
+                       const dataplane::CollectiveView* collective) {
   if (status.ok()) return;
-  NoteFailure(began, timeout);
+  auto* const live = communicator();
+  if (collective == nullptr || live == nullptr) {
+    NoteFailure(began, timeout, nullptr);
+  } else {
+    dataplane::Collective ran = collective->Copy();
+    ran.sequence = live->last_enqueued();
+    NoteFailure(began, timeout, &ran);
+  }
   ThrowFailure(status);
 }
 

@@ -87,7 +87,7 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
     }
     Instant began;
     const absl::Status status = LiveCommunicator().Run(collective, began);
-    if (!status.ok()) EndOf(status, began, collective.timeout);
+    if (!status.ok()) EndOf(status, began, collective.timeout, &collective);
     return Work(continuations_->number(), collective.written());
   }
   // The same of several as one.
@@ -210,14 +210,22 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
                 absl::Span<const Tensor> result, bool async_op);
   // Has the end of `work` looked at, if it is a failure: the group's error must
   // not wait for the user to look.
-  void Watch(dataplane::Work& work, std::chrono::milliseconds timeout);
-  // Throws what is to be thrown when one that `began` then has ended so.
+  // `collective`, if it is known, is what it runs.
+  void Watch(dataplane::Work& work, std::chrono::milliseconds timeout,
+             std::shared_ptr<const dataplane::Collective> collective = nullptr);
+  // Throws what is to be thrown when one that `began` then has ended so; it was
+  // `collective`, if that is known.
   void EndOf(const absl::Status& status, Instant began,
-             std::chrono::milliseconds timeout);
+             std::chrono::milliseconds timeout,
+             const dataplane::CollectiveView* collective = nullptr);
   // Of a collective that began then. False: it is no failure of the group, but
   // a bad argument.
-  bool NoteFailure(Instant began, std::chrono::milliseconds timeout);
+  bool NoteFailure(Instant began, std::chrono::milliseconds timeout,
+                   const dataplane::Collective* collective);
   FailureJudge::Accusation Accuse(const absl::Status& own);
+  FailureJudge::Accusation AccuseTheOdd(const absl::Status& own);
+  FailureJudge::Accusation Tell(absl::Status error);
+  absl::Status NameTheOdd(const absl::Status& own, const std::string& prefix);
   std::optional<absl::Status> Agree(const absl::Status& own);
   absl::Status AwaitAgreed(const absl::Status& own);
   std::string BarrierName(absl::string_view name) const;
@@ -248,6 +256,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   // And how long after its time it ended.
   dataplane::Instant::duration overtime_ ABSL_GUARDED_BY(mutex_) = {};
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
+  // What that was (dataplane::Fingerprint); empty: not known.
+  std::string ran_ ABSL_GUARDED_BY(mutex_);
   // What failed, while its ranks find out whom to blame; empty: they do not.
   std::string settling_ ABSL_GUARDED_BY(mutex_);
 };

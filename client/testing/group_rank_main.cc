@@ -355,6 +355,26 @@ int Bystanders() {
   return 0;
 }
 
+// Of four ranks: 2 runs something else than the others, and then two do.
+int Odd() {
+  InitProcessGroup(kOptions);
+  std::vector<int> value(GetRank() == 2 ? 4 : 64);
+  SayProblem([&] { AllReduce(value, {.group = NewGroup()}); });
+  const Group group = NewGroup();
+  SayProblem([&] {
+    AllReduce(value, {.op = GetRank() == 2 ? ReduceOp::kMax : ReduceOp::kSum,
+                      .group = group,
+                      .async_op = true})
+        .Wait();
+  });
+  std::vector<int> other(GetRank() < 2 ? 4 : 64);
+  SayProblem([&] { AllReduce(other, {.group = NewGroup()}); });
+  // Of the default group.
+  SayProblem([&] { AllReduce(value); });
+  Say("bye");
+  return 0;
+}
+
 // Of two ranks, which use their groups in another order.
 int Crossed() {
   InitProcessGroup(kOptions);
@@ -588,6 +608,7 @@ int Main(int argc, char** argv) {
       {"alone", &Alone},
       {"disagree", &Disagree},
       {"crossed", &Crossed},
+      {"odd", &Odd},
       {"impatient", &Impatient},
       {"many", &Many},
       {"mesh", &Mesh},

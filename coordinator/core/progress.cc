@@ -10,8 +10,8 @@ const GroupProgress* LongestInCollective(
     const std::vector<GroupProgress>& progress) {
   const GroupProgress* longest = nullptr;
   for (const GroupProgress& each : progress) {
-    const bool busier = longest == nullptr || (longest->current.empty() &&
-                                               !each.current.empty());
+    const bool busier = longest == nullptr ||
+                        (longest->current.empty() && !each.current.empty());
     const bool longer = longest != nullptr && !each.current.empty() &&
                         each.current_age > longest->current_age;
     if (busier || longer) longest = &each;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -156,6 +158,10 @@ absl::Status CompareCommon(absl::Span<const Fingerprint> fingerprints) {
     others[ranks[0]] = &ranks;
     differing.insert(differing.end(), ranks.begin(), ranks.end());
   }
+  // Nobody knows who is right.
+  if (2 * most->size() <= fingerprints.size()) {
+    differing.insert(differing.end(), most->begin(), most->end());
+  }
   std::sort(differing.begin(), differing.end());
   std::string text =
       absl::StrCat("Detected mismatch between collectives on ranks. ",
@@ -303,6 +309,56 @@ absl::Status Compare(absl::Span<const Fingerprint> fingerprints) {
   absl::Status status = FindRefusals(fingerprints);
   if (status.ok()) status = CompareCommon(fingerprints);
   return status.ok() ? ComparePairs(fingerprints) : status;
+}
+
+absl::Status FindOdd(const std::map<int, Fingerprint>& fingerprints,
+                     int world_size, const std::vector<int>& suspects) {
+  // Who is further has completed it.
+  std::optional<int64_t> sequence;
+  const auto sequence_of = [](const Fingerprint& print) {
+    const auto found = print.common.find("sequence");
+    int64_t number = 0;
+    if (found != print.common.end()) {
+      static_cast<void>(absl::SimpleAtoi(found->second, &number));
+    }
+    return number;
+  };
+  for (const auto& [rank, print] : fingerprints) {
+    const int64_t number = sequence_of(print);
+    sequence = std::min(sequence.value_or(number), number);
+  }
+  std::vector<Fingerprint> in_it;
+  std::set<int> odd;
+  std::map<std::map<std::string, std::string>, std::vector<int>> kinds;
+  for (const auto& [rank, print] : fingerprints) {
+    if (sequence_of(print) != *sequence) continue;
+    in_it.push_back(print);
+    odd.insert(rank);
+    kinds[print.common].push_back(rank);
+  }
+  if (in_it.size() == static_cast<size_t>(world_size)) return Compare(in_it);
+  std::string text = absl::StrCat("no more than half of ", world_size,
+                                  " ranks are known to run the same");
+  bool majority = false;
+  for (const auto& [common, ranks] : kinds) {
+    if (2 * ranks.size() <= static_cast<size_t>(world_size)) continue;
+    majority = true;
+    for (const int rank : ranks) odd.erase(rank);
+    text = absl::StrCat(JoinRanks(ranks), " of ", world_size, " run ",
+                        fingerprints.at(ranks[0]).description);
+    if (!odd.empty()) break;
+    // Then it is one that says nothing.
+    for (const int rank : suspects) {
+      if (!std::binary_search(ranks.begin(), ranks.end(), rank)) {
+        odd.insert(rank);
+      }
+    }
+  }
+  if (!majority) odd.insert(suspects.begin(), suspects.end());
+  if (odd.empty()) return absl::OkStatus();
+  absl::Status status = absl::InvalidArgumentError(text);
+  SetCulpritRanks(status, {odd.begin(), odd.end()});
+  return status;
 }
 
 }  // namespace muster::dataplane

@@ -43,9 +43,20 @@ struct Fingerprint {
 
 // OK if these, one of each rank, go together. Otherwise kInvalidArgument, the
 // same on all ranks: who refuses, and why; or what most of them run, who
-// differs, and in what. The culprits are all who refuse or differ; where
-// splits do not go together, those who disagree with the most ranks.
+// differs, and in what. The culprits are all who refuse or differ, or all ranks
+// where no more than half run the same; where splits do not go together, those
+// who disagree with the most ranks.
 absl::Status Compare(absl::Span<const Fingerprint> fingerprints);
+
+// Whom ranks that did not run the same have to blame, of which some may have
+// said nothing. `fingerprints`: by rank, of what each was in when the group
+// failed. `suspects`: whom the failure blames. As Compare where all ranks were
+// in one collective; else with the same culprits, so far as they are known:
+// kInvalidArgument with them, those who differ from more than half of all
+// ranks, or without such a majority the suspects and all who were in the
+// collective. OK: nothing is known against the suspects' blame.
+absl::Status FindOdd(const std::map<int, Fingerprint>& fingerprints,
+                     int world_size, const std::vector<int>& suspects);
 
 }  // namespace muster::dataplane
 

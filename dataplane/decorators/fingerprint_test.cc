@@ -81,6 +81,50 @@ TEST(FingerprintTest, TheMajorityIsShownAndWhoDiffers) {
   EXPECT_TRUE(Compared({good, good, good}).ok());
 }
 
+TEST(FingerprintTest, WithoutAMajorityAllAreToBlame) {
+  const Collective good = AllReduce(Floats({8}));
+  const Collective other = AllReduce(Floats({4}));
+  EXPECT_THAT(CulpritRanks(Compared({good, other, other, good})),
+              ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(
+      CulpritRanks(Compared({good, other, AllReduce(Floats({2})), good})),
+      ElementsAre(0, 1, 2, 3));
+}
+
+TEST(FingerprintTest, WhoDiffersFromMostRanksIsToBlameForAFailure) {
+  const auto print = [](int64_t elements, uint64_t sequence = 12) {
+    Collective collective = AllReduce(Floats({elements}));
+    collective.sequence = sequence;
+    return Fingerprint::Of(collective, 4);
+  };
+  // All are known: as Compare.
+  const absl::Status all =
+      FindOdd({{0, print(8)}, {1, print(8)}, {2, print(4)}, {3, print(8)}}, 4,
+              /*suspects=*/{1});
+  EXPECT_THAT(std::string(all.message()),
+              HasSubstr("ranks 0, 1, 3 of 4 run all_reduce #12 float32[8] sum; "
+                        "rank 2 runs all_reduce #12 float32[4] sum"));
+  EXPECT_THAT(CulpritRanks(all), ElementsAre(2));
+  // One says nothing, or is further: then it has completed this one.
+  EXPECT_THAT(
+      CulpritRanks(FindOdd(
+          {{0, print(8)}, {1, print(8)}, {2, print(8)}, {3, print(4, 13)}}, 4,
+          /*suspects=*/{3})),
+      ElementsAre(3));
+  EXPECT_THAT(CulpritRanks(FindOdd(
+                  {{0, print(8)}, {1, print(8)}, {3, print(8)}, {4, print(4)}},
+                  5, /*suspects=*/{0})),
+              ElementsAre(4));
+  // No majority.
+  EXPECT_THAT(CulpritRanks(FindOdd({{0, print(8)}, {2, print(4)}}, 4,
+                                   /*suspects=*/{1})),
+              ElementsAre(0, 1, 2));
+  // They differ in nothing, and nobody else is suspected.
+  EXPECT_TRUE(FindOdd({{0, print(8)}, {1, print(8)}, {2, print(8)}}, 4,
+                      /*suspects=*/{1})
+                  .ok());
+}
+
 TEST(FingerprintTest, WithoutAMajorityTheLowestRankIsTheModel) {
   Collective late = AllReduce(Floats({8}));
   late.sequence = 13;
