@@ -1,6 +1,8 @@
 #include "dataplane/process_limits.h"
 
+#include <sched.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +26,37 @@ std::optional<uint64_t> LimitOf(int resource) {
     return std::nullopt;
   }
   return limit.rlim_cur;
+}
+
+// The processors of this process's affinity mask; 1 where the system does not
+// say.
+int AllowedProcessors() {
+  // More than 1024 need a larger set than cpu_set_t.
+  for (size_t count = 1024; count <= 65536; count *= 4) {
+    cpu_set_t* const set = CPU_ALLOC(count);
+    const size_t bytes = CPU_ALLOC_SIZE(count);
+    const bool fits = sched_getaffinity(0, bytes, set) == 0;
+    const int allowed = fits ? CPU_COUNT_S(bytes, set) : 0;
+    CPU_FREE(set);
+    if (fits) return std::max(1, allowed);
+  }
+  return 1;
+}
+
+// In processors; 0: it has none.
+double QuotaOf(const ControlGroup& group) {
+  double quota_us = 0;
+  double period_us = 0;
+  if (group.is_second) {
+    // "max" is no number.
+    std::ifstream in(group.folder + "/cpu.max");
+    if (!(in >> quota_us >> period_us)) return 0;
+  } else if (!(std::ifstream(group.folder + "/cpu.cfs_quota_us") >> quota_us) ||
+             !(std::ifstream(group.folder + "/cpu.cfs_period_us") >>
+               period_us)) {
+    return 0;
+  }
+  return quota_us > 0 && period_us > 0 ? quota_us / period_us : 0;
 }
 
 // "; pids.max of control group /job/1 is 100": the least of those of its own
@@ -70,6 +103,30 @@ std::vector<ControlGroup> FindControlGroups(const std::string& controller,
     groups.push_back({top, "/", is_second});
   }
   return groups;
+}
+
+std::optional<ProcessorQuota> FindProcessorQuota(const std::string& root) {
+  std::optional<ProcessorQuota> least;
+  for (const ControlGroup& group : FindControlGroups("cpu", root)) {
+    const double processors = QuotaOf(group);
+    if (processors == 0 ||
+        (least.has_value() && least->processors <= processors)) {
+      continue;
+    }
+    // Control groups have their numbers from the system, whatever path a
+    // container sees.
+    struct stat entry = {};
+    least = ProcessorQuota{.processors = processors, .group = 1};
+    if (stat(group.folder.c_str(), &entry) == 0) least->group = entry.st_ino;
+  }
+  return least;
+}
+
+int UsableProcessors(const std::string& root) {
+  const int allowed = AllowedProcessors();
+  const auto quota = FindProcessorQuota(root);
+  if (!quota.has_value() || quota->processors >= allowed) return allowed;
+  return std::max(1, static_cast<int>(quota->processors));
 }
 
 uint64_t AddressSpaceLeft() {

@@ -2,6 +2,7 @@
 #define MUSTER_DATAPLANE_PROCESS_LIMITS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -19,6 +20,22 @@ struct ControlGroup {
 // one first. `root` is where the system's files are, for tests.
 std::vector<ControlGroup> FindControlGroups(const std::string& controller,
                                             const std::string& root = "");
+
+// How much processor time a control group may have, in processors: its CPU
+// quota.
+struct ProcessorQuota {
+  double processors = 0;
+  // The same for all processes of this host that share the quota; not 0.
+  uint64_t group = 0;
+};
+
+// The least one of the control groups that this process is in and of those
+// above them. `root` is as for FindControlGroups.
+std::optional<ProcessorQuota> FindProcessorQuota(const std::string& root = "");
+
+// How many processors this process may keep busy: those of its affinity mask,
+// or the whole ones of its quota where these are fewer; at least 1.
+int UsableProcessors(const std::string& root = "");
 
 // How much more address space this process may map (RLIMIT_AS), or the largest
 // number.

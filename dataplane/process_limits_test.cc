@@ -1,5 +1,6 @@
 #include "dataplane/process_limits.h"
 
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -127,6 +128,55 @@ TEST_F(ProcessLimitsTest, WhereNoGroupHasALimitNoneIsNamed) {
   EXPECT_THAT(ThreadLimitsText(root_), ::testing::Not(HasSubstr("pids.max")));
   EXPECT_THAT(ThreadLimitsText(root_ + "/nowhere"),
               ::testing::Not(HasSubstr("pids.max")));
+}
+
+using ProcessorsTest = ProcessLimitsTest;
+
+int AllowedHere() {
+  cpu_set_t set;
+  EXPECT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+  return CPU_COUNT(&set);
+}
+
+TEST_F(ProcessorsTest, WithoutAQuotaTheyAreThoseOfTheAffinityMask) {
+  EXPECT_EQ(UsableProcessors(root_), AllowedHere());
+  Write("/proc/self/cgroup", "0::/job\n");
+  Write("/sys/fs/cgroup/job/cpu.max", "max 100000\n");
+  EXPECT_FALSE(FindProcessorQuota(root_).has_value());
+  EXPECT_EQ(UsableProcessors(root_), AllowedHere());
+}
+
+TEST_F(ProcessorsTest, TheLeastQuotaOfAllGroupsAboveCounts) {
+  Write("/proc/self/cgroup", "0::/job/step/task\n");
+  Write("/sys/fs/cgroup/job/step/task/cpu.max", "max 100000\n");
+  Write("/sys/fs/cgroup/job/step/cpu.max", "800000 100000\n");
+  Write("/sys/fs/cgroup/job/cpu.max", "75000 50000\n");
+  Write("/sys/fs/cgroup/cpu.max", "600000 100000\n");
+  const auto quota = FindProcessorQuota(root_);
+  ASSERT_TRUE(quota.has_value());
+  EXPECT_EQ(quota->processors, 1.5);
+  // Whole ones.
+  EXPECT_EQ(UsableProcessors(root_), 1);
+}
+
+TEST_F(ProcessorsTest, LessThanOneIsOne) {
+  Write("/proc/self/cgroup", "0::/\n");
+  Write("/sys/fs/cgroup/cpu.max", "20000 100000\n");
+  EXPECT_EQ(UsableProcessors(root_), 1);
+}
+
+TEST_F(ProcessorsTest, TheFirstVersionHasItsQuotaInTwoFiles) {
+  Write("/proc/self/cgroup", "5:cpu,cpuacct:/a/b\n4:memory:/m\n");
+  Write("/sys/fs/cgroup/cpu/a/b/cpu.cfs_quota_us", "-1\n");
+  Write("/sys/fs/cgroup/cpu/a/b/cpu.cfs_period_us", "100000\n");
+  EXPECT_FALSE(FindProcessorQuota(root_).has_value());
+  // A container sees its own group as the top.
+  Write("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "100000\n");
+  Write("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  const auto quota = FindProcessorQuota(root_);
+  ASSERT_TRUE(quota.has_value());
+  EXPECT_EQ(quota->processors, 1);
+  EXPECT_EQ(UsableProcessors(root_), 1);
 }
 
 }  // namespace

@@ -1,11 +1,7 @@
 #include "dataplane/backends/shm/shm_backend.h"
 
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -26,6 +22,7 @@
 #include "dataplane/backends/shm/council.h"
 #include "dataplane/backends/shm/host_collectives.h"
 #include "dataplane/backends/shm/hosts.h"
+#include "dataplane/backends/shm/processor_share.h"
 #include "dataplane/backends/shm/regions.h"
 #include "dataplane/backends/shm/segment.h"
 #include "dataplane/backends/shm/selection.h"
@@ -43,11 +40,14 @@ using shm_internal::Algorithm;
 using shm_internal::Board;
 using shm_internal::BoardTraits;
 using shm_internal::Council;
+using shm_internal::FindProcessorShare;
 using shm_internal::HostCollectives;
 using shm_internal::HostIdentity;
 using shm_internal::Hosts;
 using shm_internal::HostTraits;
+using shm_internal::IsCrowded;
 using shm_internal::MemoryLeft;
+using shm_internal::ProcessorShare;
 using shm_internal::Region;
 using shm_internal::Regions;
 using shm_internal::Segment;
@@ -71,25 +71,10 @@ absl::string_view ValueOf(const char* variable) {
   return value == nullptr ? "" : value;
 }
 
-// The processors that this process may use, a bit for each; from the 64th on
-// they share the bits of those before.
-uint64_t ProcessorBits() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  uint64_t bits = 0;
-  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
-    if (CPU_ISSET(processor, &set)) bits |= uint64_t{1} << processor % 64;
-  }
-  return bits;
-}
-
 // What a rank says of itself, to all others of its group.
 struct Self {
   HostIdentity identity = {};
-  uint64_t processors = 0;
-  // How many of them its system has.
-  int64_t online = 0;
+  ProcessorShare processors = {};
   // It reads the memory of all others: they are its host.
   bool is_near_all = false;
   // It shares no memory, and will say why.
@@ -97,16 +82,11 @@ struct Self {
   Algorithm algorithm = Algorithm::kFastest;
 };
 
-// Whether these ranks, of one host, have fewer processors than they are.
-bool IsCrowded(const std::vector<int>& ranks, const std::vector<Self>& all) {
-  uint64_t together = 0;
-  int64_t online = all[ranks.front()].online;
-  for (const int rank : ranks) {
-    together |= all[rank].processors;
-    online = std::min(online, all[rank].online);
-  }
-  const int64_t processors = ~together == 0 ? online : std::popcount(together);
-  return processors < static_cast<int64_t>(ranks.size());
+// As IsCrowded(), of these ranks of one host.
+bool AreCrowded(const std::vector<int>& ranks, const std::vector<Self>& all) {
+  std::vector<ProcessorShare> shares;
+  for (const int rank : ranks) shares.push_back(all[rank].processors);
+  return IsCrowded(shares);
 }
 
 absl::Status CheckEnvironment() {
@@ -414,8 +394,7 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   const absl::Status objection = FindObjection(identity);
   const auto all =
       council.Hear(Self{.identity = identity.value_or(HostIdentity()),
-                        .processors = ProcessorBits(),
-                        .online = sysconf(_SC_NPROCESSORS_ONLN),
+                        .processors = FindProcessorShare(),
                         .is_near_all = engine.mesh().is_near_all(),
                         .refuses = !objection.ok(),
                         .algorithm = ForcedAlgorithm()});
@@ -468,7 +447,7 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   shared->segment->CloseDescriptor();
   shared->segment->MapPages(board_bytes);
   const HostTraits traits = {
-      .board = {.is_crowded = IsCrowded(hosts.neighbours(), *all),
+      .board = {.is_crowded = AreCrowded(hosts.neighbours(), *all),
                 .ring_bytes = ring_bytes},
       .reads_memory = std::ranges::all_of(*all, &Self::is_near_all),
       .algorithm = ForcedAlgorithm()};
