@@ -36,8 +36,8 @@ struct TcpStoreOptions {
   // A server shares the port and the keys with other servers of this process
   // that have this set and the same host and port.
   bool multi_tenant = false;
-  // A TCP socket that listens already, for a server, which takes it over. Its
-  // port must be `port`, unless that is 0.
+  // A TCP socket that is bound, and may listen already, for a server, which
+  // takes it over. Its port must be `port`, unless that is 0.
   std::optional<int> master_listen_fd = std::nullopt;
 };
 

@@ -19,8 +19,8 @@ struct EmbeddedCoordinatorOptions {
   // served on whatever address this is: whoever embeds a coordinator chose the
   // address.
   std::string listen = "127.0.0.1:0";
-  // A TCP socket that listens already, instead of `listen`; taken over. -1:
-  // none.
+  // A TCP socket that listens already or is bound, instead of `listen`; taken
+  // over. -1: none.
   int listen_fd = -1;
   // PEM files: speaks TLS, with those who show a certificate of these
   // authorities.

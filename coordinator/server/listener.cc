@@ -124,10 +124,13 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Adopt(int fd) {
   socklen_t bytes = sizeof(listens);
   const bool is_socket =
       getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0;
-  const int port = is_socket && listens != 0 ? PortOf(fd) : 0;
-  if (port == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "listen_fd is ", fd, ", which is no listening TCP socket"));
+  const int port = is_socket ? PortOf(fd) : 0;
+  // One without a port would get any.
+  if (port == 0 || (listens == 0 && listen(fd, kBacklog) != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("listen_fd is ", fd,
+                     ", which is no TCP socket that listens or is bound to a "
+                     "port"));
   }
   const int yes = 1;
   std::unique_ptr<Listener> listener(new Listener);

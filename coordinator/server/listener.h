@@ -28,7 +28,8 @@ class Listener {
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(
       const Endpoint& endpoint);
 
-  // On a TCP socket that listens already, which it takes over.
+  // On a TCP socket that listens already or is bound to a port, which it takes
+  // over.
   // Errors: INVALID_ARGUMENT (`fd` is none; it stays the caller's).
   static absl::StatusOr<std::unique_ptr<Listener>> Adopt(int fd);
 

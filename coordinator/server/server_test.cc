@@ -160,11 +160,17 @@ TEST(ServerTest, HttpPortInUseIsAClearError) {
                                    ": address already in use"));
 }
 
-TEST(ServerTest, TakesOverASocketThatListens) {
+// `listens` or is only bound.
+void TakeOver(bool listens) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  ASSERT_EQ(listen(fd, 1), 0);
   sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t bytes = sizeof(address);
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), bytes), 0);
+  if (listens) {
+    ASSERT_EQ(listen(fd, 1), 0);
+  }
   ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes), 0);
   {
     ServerOptions options;
@@ -178,13 +184,18 @@ TEST(ServerTest, TakesOverASocketThatListens) {
   EXPECT_EQ(fcntl(fd, F_GETFD), -1);
 }
 
-TEST(ServerTest, NoListeningSocketToTakeOverIsAClearError) {
+TEST(ServerTest, TakesOverASocketThatListens) { TakeOver(/*listens=*/true); }
+
+TEST(ServerTest, TakesOverASocketThatIsBound) { TakeOver(/*listens=*/false); }
+
+TEST(ServerTest, NoSocketToTakeOverIsAClearError) {
   ServerOptions options;
   options.listen_fd = socket(AF_INET, SOCK_STREAM, 0);
   EXPECT_EQ(StartError(options),
             absl::InvalidArgumentError("listen_fd is " +
                                        std::to_string(options.listen_fd) +
-                                       ", which is no listening TCP socket"));
+                                       ", which is no TCP socket that listens "
+                                       "or is bound to a port"));
   EXPECT_EQ(close(options.listen_fd), 0);
   EXPECT_EQ(StartError(options).code(), absl::StatusCode::kInvalidArgument);
 }
