@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "client/internal/channel_security.h"
+#include "client/internal/logging.h"
 #include "client/session.h"
 #include "coordinator/server/server.h"
 
@@ -13,6 +14,8 @@ namespace muster::internal {
 
 absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>> EmbeddedCoordinator::Start(
     const EmbeddedCoordinatorOptions& options) {
+  // Its first line may be the process's.
+  EnsureLogging();
   coordinator::ServerOptions server_options;
   server_options.listen = options.listen;
   server_options.listen_fd = options.listen_fd;

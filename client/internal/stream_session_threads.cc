@@ -161,9 +161,11 @@ absl::Status StreamSession::Welcome(const v1::StreamResponse& response) {
         "connect again and form a new group");
   }
   if (epoch_ != 0) {
-    LOG(INFO) << "coordinator reconnected: address=" << options_.address
-              << " away_for=" << FormatSince(down_since_, Clock::now())
-              << (epoch_ == welcome.coordinator_epoch() ? "" : " restarted=1");
+    // Whoever was told of the loss is told of its end.
+    LOG(WARNING) << "coordinator reconnected: address=" << options_.address
+                 << " away_for=" << FormatSince(down_since_, Clock::now())
+                 << (epoch_ == welcome.coordinator_epoch() ? ""
+                                                           : " restarted=1");
   }
   epoch_ = welcome.coordinator_epoch();
   job_epoch_ = welcome.job_epoch();
