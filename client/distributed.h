@@ -292,7 +292,10 @@ DeviceMesh InitDeviceMesh(const std::string& device_type,
                           const DeviceMeshOptions& options = {});
 
 // The job's store, with a timeout of its own (300 s). Keys that begin with
-// "muster/" are the SDK's.
+// "muster/" are the SDK's. Under muster-run each attempt has keys of its own:
+// when all ranks are started again, those that they had set are gone. Other
+// programs find them under "attempts/NUMBER/"; what shall outlive an attempt
+// goes into a CoordinatorStore of an own Session.
 std::shared_ptr<Store> GetDefaultStore();
 
 // host:port of this process's metrics and debug pages; empty when it serves

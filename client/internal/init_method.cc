@@ -16,6 +16,9 @@
 namespace muster::internal {
 namespace {
 
+// What muster-run sets for all ranks of one attempt.
+constexpr char kAttemptVariable[] = "MUSTER_ATTEMPT";
+
 constexpr char kMethods[] =
     "env://, tcp://HOST:PORT?rank=R&world_size=N, "
     "file:///PATH?rank=R&world_size=N or muster://HOST:PORT/JOB";
@@ -332,6 +335,14 @@ absl::StatusOr<InitPlan> PlanInit(const InitRequest& request,
   if (!agents.ok()) return agents.status();
   plan->embedded = url->scheme != "muster" && plan->file.empty() && !*agents;
   plan->job = JobName(request, *plan, environment);
+  if (is_env && *agents && IsSet(environment, kAttemptVariable)) {
+    if (!absl::SimpleAtoi(environment(kAttemptVariable), &plan->attempt) ||
+        plan->attempt < 1) {
+      return Error(*url, absl::StrCat("environment variable ", kAttemptVariable,
+                                      " must be a positive number but was \"",
+                                      environment(kAttemptVariable), "\""));
+    }
+  }
   if (absl::Status checked = CheckPlan(*url, *plan); !checked.ok()) {
     return checked;
   }

@@ -4,6 +4,7 @@
 #ifndef MUSTER_CLIENT_INTERNAL_INIT_METHOD_H_
 #define MUSTER_CLIENT_INTERNAL_INIT_METHOD_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -39,6 +40,9 @@ struct InitPlan {
   int world_size = -1;
   int min_world_size = -1;
   int max_world_size = -1;
+  // With env:// and a launcher that serves the store: the number of the
+  // launcher's attempt, whose keys are apart from those of others; 0: none.
+  int64_t attempt = 0;
   // Rank 0 serves the coordinator at `endpoint`.
   bool embedded = false;
 };

@@ -63,6 +63,18 @@ TEST_F(InitMethodTest, NamesTheMissingVariable) {
   }
 }
 
+TEST_F(InitMethodTest, TheAttemptIsTheLaunchersThatServesTheStore) {
+  SetEnv();
+  environment_["MUSTER_ATTEMPT"] = "1764000000000";
+  EXPECT_EQ(Plan({})->attempt, 0);
+  environment_["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  EXPECT_EQ(Plan({})->attempt, 1764000000000);
+  EXPECT_EQ(Plan({.init_method = "muster://10.0.0.1:7070/job"})->attempt, 0);
+  environment_["MUSTER_ATTEMPT"] = "0";
+  EXPECT_THAT(Error({}), HasSubstr("environment variable MUSTER_ATTEMPT must "
+                                   "be a positive number but was \"0\""));
+}
+
 TEST_F(InitMethodTest, UrlOverridesTheEnvironmentAndOptionsOverrideTheUrl) {
   SetEnv();
   auto plan = Plan({.init_method = "env://?rank=2&world_size=3"});

@@ -39,6 +39,8 @@ using std::chrono::seconds;
 
 // What a process that ends after a failure gives the coordinator to hear so.
 constexpr milliseconds kPartingTime{1'000};
+// Of the keys of users under a launcher; then the number of the attempt.
+constexpr char kAttemptsPrefix[] = "attempts/";
 constexpr char kTimeoutName[] = "InitProcessGroupOptions::timeout";
 
 // The others' rendezvous shall time out before the coordinator goes that could
@@ -243,12 +245,20 @@ void World::FormGroup(InitPlan plan) {
   ConnectAndJoin(plan);
   store_ = meeting_ != nullptr ? meeting_
                                : std::make_shared<CoordinatorStore>(session_);
+  if (plan.attempt > 0) {
+    // What ranks of an earlier attempt have set would mislead these.
+    store_ = std::make_shared<PrefixStore>(
+        absl::StrCat(kAttemptsPrefix, plan.attempt), store_);
+  }
   Connect(plan);
   if (shrinking_ != nullptr) ConfirmAll();
   // Members that died did not tidy up, and an external coordinator outlives
   // any number of groups, as one does that stays with rank 0.
   if (formation_.rank == 0 && (!plan.embedded || shrinking_ != nullptr)) {
     DeleteStaleKeys(*session_, WorldPrefix(), formation_.generation);
+    if (plan.attempt > 0) {
+      DeleteStaleKeys(*session_, kAttemptsPrefix, plan.attempt);
+    }
   }
 }
 
