@@ -1,7 +1,9 @@
 #include "worker/http.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <httplib.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -19,6 +21,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "worker/http_connections.h"
 
@@ -31,6 +35,7 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kThreads = 4;
 constexpr int kBacklog = 64;
 constexpr size_t kBodyBytesMax = 4096;
+constexpr std::chrono::seconds kFetchTime(1);
 // With all headers, of which the library would read as many as come.
 constexpr size_t kRequestBytesMax = 65536;
 
@@ -158,9 +163,27 @@ class ImpatientServer final : public httplib::Server {
   HttpConnections connections_{kThreads};
 };
 
+// Whether the header Host (NAME or NAME:PORT) is this host's own, as seen by
+// itself, or the `address` that the server listens on. Without one it is no
+// browser.
+bool NamesLoopback(const std::string& header, const std::string& address) {
+  std::string name = header;
+  if (absl::StartsWith(name, "[")) {
+    name = name.substr(1, name.find(']') - 1);
+  } else {
+    name.resize(std::min(name.find(':'), name.size()));
+  }
+  in_addr v4 = {};
+  return name.empty() || name == address || name == "::1" ||
+         absl::EqualsIgnoreCase(name, "localhost") ||
+         (inet_pton(AF_INET, name.c_str(), &v4) == 1 &&
+          ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET);
+}
+
 class HttplibServer final : public HttpServer {
  public:
-  HttplibServer(const std::vector<HttpPage>& pages, const HttpGuard& may) {
+  HttplibServer(const std::string& address, const std::vector<HttpPage>& pages,
+                const HttpGuard& may) {
     server_.set_socket_options([](socket_t socket) {
       // The library's default is SO_REUSEPORT, with which two processes share
       // a port without knowing of each other.
@@ -171,12 +194,13 @@ class HttplibServer final : public HttpServer {
     server_.set_payload_max_length(kBodyBytesMax);
     // Before a body is read. Of one without a length the library would read as
     // much as comes.
-    server_.set_pre_routing_handler([pages, may](
+    server_.set_pre_routing_handler([address, pages, may](
                                         const httplib::Request& request,
                                         httplib::Response& response) {
       for (const HttpPage& page : pages) {
         if (page.path == request.path &&
             (!LetIn(page, may, request, response) ||
+             !IsFromHere(page, may, address, request, response) ||
              !Allows(page, request, response))) {
           return httplib::Server::HandlerResponse::Handled;
         }
@@ -255,6 +279,35 @@ class HttplibServer final : public HttpServer {
     return false;
   }
 
+  // A browser shows pages of strangers, whose scripts may ask whatever it
+  // reaches: by a form, or under a name of theirs that they let point here.
+  static bool IsFromHere(const HttpPage& page, const HttpGuard& may,
+                         const std::string& address,
+                         const httplib::Request& request,
+                         httplib::Response& response) {
+    if (!page.guarded) return true;
+    const std::string host = request.get_header_value("Host");
+    if (may == nullptr && !NamesLoopback(host, address)) {
+      Refuse(403,
+             absl::PermissionDeniedError(absl::StrCat(
+                 "this server is localhost (127.0.0.1, [::1]), not \"",
+                 absl::CEscape(host), "\"")),
+             response);
+      return false;
+    }
+    const std::string origin = request.get_header_value("Origin");
+    if (request.method != "POST" || origin.empty() ||
+        origin == absl::StrCat("http://", host)) {
+      return true;
+    }
+    Refuse(403,
+           absl::PermissionDeniedError(
+               absl::StrCat("a page of \"", absl::CEscape(origin),
+                            "\" may not change anything here")),
+           response);
+    return false;
+  }
+
   static bool Allows(const HttpPage& page, const httplib::Request& request,
                      httplib::Response& response) {
     const std::string& method = request.method;
@@ -286,7 +339,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
     return absl::InvalidArgumentError(
         absl::StrCat("HTTP port must be 0 to 65535, got ", port));
   }
-  auto server = std::make_unique<HttplibServer>(pages, may);
+  auto server = std::make_unique<HttplibServer>(address, pages, may);
   const int error = server->Listen(address, port);
   if (error != 0) {
     return absl::UnavailableError(
@@ -294,6 +347,22 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
                      " for HTTP: ", std::strerror(error)));
   }
   return server;
+}
+
+std::string FetchPage(const std::string& address, int port,
+                      const std::string& path) {
+  const bool any = address == "0.0.0.0" || address == "::";
+  httplib::Client client(
+      any ? (address == "::" ? "::1" : "127.0.0.1") : address, port);
+  client.set_connection_timeout(kFetchTime);
+  client.set_read_timeout(kFetchTime);
+  std::string body;
+  const auto result =
+      client.Get(path.c_str(), [&body](const char* bytes, size_t size) {
+        body.append(bytes, size);
+        return body.size() <= kBodyBytesMax;
+      });
+  return result && result->status == 200 ? body : "";
 }
 
 }  // namespace muster::worker

@@ -57,6 +57,11 @@ class HttpServer {
   HttpServer() = default;
 };
 
+// The body of the page `path` of the HTTP server that listens on `address`:
+// `port` of this host; empty: there is none that answers within a second.
+std::string FetchPage(const std::string& address, int port,
+                      const std::string& path);
+
 }  // namespace muster::worker
 
 #endif  // MUSTER_WORKER_HTTP_H_

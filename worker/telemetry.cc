@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
@@ -18,6 +20,8 @@
 namespace muster::worker {
 namespace {
 
+constexpr char kIdentityPage[] = "/identity";
+
 // "links to": every page, in their order.
 std::string Index(const std::vector<HttpPage>& pages) {
   std::string html =
@@ -27,6 +31,21 @@ std::string Index(const std::vector<HttpPage>& pages) {
                     page.path.substr(1), "</a></p>\n");
   }
   return html;
+}
+
+// "; rank 2 (pid 7) has it", or "; pid 7, in no group, has it": of the worker
+// process that serves that address already; empty: it is none.
+std::string DescribeHolder(const std::string& address, int port) {
+  if (port == 0) return "";
+  const std::string page = FetchPage(address, port, kIdentityPage);
+  int rank = 0;
+  int64_t pid = 0;
+  if (std::sscanf(page.c_str(), "{\"rank\": %d, \"pid\": %" SCNd64 "}", &rank,
+                  &pid) != 2) {
+    return "";
+  }
+  return rank < 0 ? absl::StrCat("; pid ", pid, ", in no group, has it")
+                  : absl::StrCat("; rank ", rank, " (pid ", pid, ") has it");
 }
 
 class HttpTelemetry final : public Telemetry {
@@ -39,7 +58,7 @@ class HttpTelemetry final : public Telemetry {
            return metrics_->Render();
          }},
         {"/healthz", "text/plain", [] { return std::string("ok\n"); }},
-        {"/identity", "application/json",
+        {kIdentityPage, "application/json",
          [this] {
            return absl::StrCat("{\"rank\": ", rank_.load(),
                                ", \"pid\": ", getpid(), "}\n");
@@ -58,6 +77,7 @@ class HttpTelemetry final : public Telemetry {
       return absl::Status(
           server.status().code(),
           absl::StrCat(server.status().message(),
+                       DescribeHolder(options.address, options.port),
                        " (MUSTER_HTTP_ADDRESS, MUSTER_HTTP_PORT; port 0 takes "
                        "any free one)"));
     }

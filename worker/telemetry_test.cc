@@ -140,9 +140,47 @@ TEST(TelemetryTest, PortInUseIsAnErrorThatNamesIt) {
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(std::string(second.status().message()),
             absl::StrCat("cannot listen on 127.0.0.1:", port,
-                         " for HTTP: Address already in use "
-                         "(MUSTER_HTTP_ADDRESS, MUSTER_HTTP_PORT; port 0 "
+                         " for HTTP: Address already in use; pid ", getpid(),
+                         ", in no group, has it (MUSTER_HTTP_ADDRESS, "
+                         "MUSTER_HTTP_PORT; port 0 "
                          "takes any free one)"));
+}
+
+TEST(TelemetryTest, PortInUseIsAnErrorThatNamesTheRankWhichHasIt) {
+  const auto first = StartOrDie();
+  first->SetRank(3, 8);
+  const auto second = Telemetry::Start({.port = PortOf(*first)});
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr(absl::StrCat("already in use; rank 3 (pid ", getpid(),
+                                     ") has it (")));
+}
+
+// What a page in a browser can do.
+TEST(TelemetryTest, PagesOfStrangersReadAndChangeNothing) {
+  const auto telemetry = StartOrDie();
+  const int port = PortOf(*telemetry);
+  httplib::Client client("127.0.0.1", port);
+  const auto post = [&](const std::string& host, const std::string& origin) {
+    httplib::Headers headers = {{"Host", host}};
+    if (!origin.empty()) headers.emplace("Origin", origin);
+    const auto answer = client.Post("/debug/log", headers, "{}", "text/plain");
+    return answer ? answer->status : 0;
+  };
+  const std::string own = absl::StrCat("127.0.0.1:", port);
+  EXPECT_EQ(post(own, ""), 200);
+  EXPECT_EQ(post(own, "http://" + own), 200);
+  EXPECT_EQ(post(own, "http://evil.example"), 403);
+  EXPECT_EQ(post(own, "null"), 403);
+  // A name of the stranger's that points here.
+  EXPECT_EQ(post("evil.example", "http://evil.example"), 403);
+  EXPECT_EQ(post("evil.example", ""), 403);
+  for (const char* host :
+       {"localhost:80", "LOCALHOST", "[::1]:80", "127.1.2.3", ""}) {
+    EXPECT_EQ(post(host, ""), 200) << host;
+  }
+  const httplib::Headers stranger = {{"Host", "127.0.0.1.evil.example"}};
+  EXPECT_EQ(client.Get("/debug/environment", stranger)->status, 403);
+  EXPECT_EQ(client.Get("/metrics", stranger)->status, 200);
 }
 
 TEST(TelemetryTest, PortIsFreeAgainAfterwards) {
