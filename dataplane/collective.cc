@@ -135,8 +135,8 @@ std::string Collective::Describe() const {
   AppendTensors(text, " ", tensors);
   AppendTensors(text, " ", inputs);
   AppendTensors(text, inputs.empty() ? " " : " to ", outputs);
-  AppendSplits(text, "input_splits", input_splits);
-  AppendSplits(text, "output_splits", output_splits);
+  AppendSplits(text, "input_split_sizes", input_splits);
+  AppendSplits(text, "output_split_sizes", output_splits);
   AppendParts(text, parts);
   if (IsReduction(kind)) absl::StrAppend(&text, " ", ReduceOpName(reduce_op));
   if (IsRooted(kind)) absl::StrAppend(&text, " root ", root);

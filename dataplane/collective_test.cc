@@ -59,8 +59,8 @@ TEST(CollectiveTest, DescribesListsByTheirSums) {
                         .output_splits = {0, 1, 0, 1, 2, 2, 1, 1, 0},
                         .sequence = 7})
                 .Describe(),
-            "all_to_all_single #7 float32[8] to float32[8] input_splits 3,5 "
-            "output_splits 0,1,0,1,2,2,1,1,...");
+            "all_to_all_single #7 float32[8] to float32[8] input_split_sizes "
+            "3,5 output_split_sizes 0,1,0,1,2,2,1,1,...");
 }
 
 TEST(CollectiveTest, BytesAreThoseOfAllTensors) {

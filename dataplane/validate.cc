@@ -341,10 +341,10 @@ absl::Status ValidateAllToAllSingle(const Collective& collective, int rank,
                                     int world_size) {
   const Tensor& input = collective.inputs[0];
   const Tensor& output = collective.outputs[0];
-  absl::Status status = CheckSplits("inputs[0]", "input_splits", input,
+  absl::Status status = CheckSplits("inputs[0]", "input_split_sizes", input,
                                     collective.input_splits, world_size);
   if (status.ok()) {
-    status = CheckSplits("outputs[0]", "output_splits", output,
+    status = CheckSplits("outputs[0]", "output_split_sizes", output,
                          collective.output_splits, world_size);
   }
   if (!status.ok()) return status;
@@ -353,7 +353,7 @@ absl::Status ValidateAllToAllSingle(const Collective& collective, int rank,
   const int64_t taken =
       OwnCount(output, collective.output_splits, rank, world_size);
   if (given == taken) return absl::OkStatus();
-  return Invalid("output_splits", "rank ", rank, " gives itself ", given,
+  return Invalid("output_split_sizes", "rank ", rank, " gives itself ", given,
                  " elements and takes ", taken);
 }
 

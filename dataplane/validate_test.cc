@@ -291,18 +291,22 @@ TEST_F(ValidateListsTest, AllToAllSingle) {
   };
   EXPECT_EQ(with_splits({4, 4}, {4, 4}), "");
   EXPECT_EQ(with_splits({0, 8}, {0, 8}), "");
-  EXPECT_EQ(with_splits({8}, {}),
-            "argument input_splits: Number of tensor splits not equal to group "
-            "size (got 1 for 2 ranks)");
-  EXPECT_EQ(with_splits({}, {3, 4}),
-            "argument output_splits: Split sizes doesn't match total dim 0 "
-            "size (sum 7, got float32[8])");
-  EXPECT_EQ(with_splits({9, -1}, {}), "argument input_splits[1]: bad value -1");
+  EXPECT_EQ(
+      with_splits({8}, {}),
+      "argument input_split_sizes: Number of tensor splits not equal to group "
+      "size (got 1 for 2 ranks)");
+  EXPECT_EQ(
+      with_splits({}, {3, 4}),
+      "argument output_split_sizes: Split sizes doesn't match total dim 0 "
+      "size (sum 7, got float32[8])");
+  EXPECT_EQ(with_splits({9, -1}, {}),
+            "argument input_split_sizes[1]: bad value -1");
   EXPECT_EQ(with_splits({INT64_MAX, 1}, {}),
-            "argument input_splits[0]: bad value 9223372036854775807");
-  EXPECT_EQ(with_splits({3, 5}, {}),
-            "argument output_splits: rank 0 gives itself 3 elements and takes "
-            "4");
+            "argument input_split_sizes[0]: bad value 9223372036854775807");
+  EXPECT_EQ(
+      with_splits({3, 5}, {}),
+      "argument output_split_sizes: rank 0 gives itself 3 elements and takes "
+      "4");
   EXPECT_EQ(Spoiled(kAllToAllSingle,
                     [&](Collective& c) {
                       c.inputs = {Tensor(memory_, absl::Span<const int64_t>())};
