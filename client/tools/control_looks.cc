@@ -68,6 +68,18 @@ std::string StartedText(const v1::GetJobResponse& job) {
                       SecondsText(Ms(job.uptime())), " ago");
 }
 
+// Of a rank that has no living member.
+absl::string_view RegistrationText(const v1::GetJobResponse& job, int rank) {
+  const v1::MemberInfo* last = nullptr;
+  for (const v1::MemberInfo& member : job.members()) {
+    if (member.rank() == rank && IsGone(member)) last = &member;
+  }
+  if (last == nullptr) return "has never registered";
+  return last->state() == v1::MEMBER_STATE_LOST
+             ? "has not come again since it was lost"
+             : "has not come again since it left";
+}
+
 // A job that the coordinator was told of, and of whose ranks it knows nothing;
 // empty: it is none.
 std::string NothingKnown(const v1::GetJobResponse& job) {
@@ -262,9 +274,10 @@ std::vector<Culprit> AbsentFrom(const v1::GetJobResponse& job,
     const auto host = hosts.find(rank);
     if (host != hosts.end()) culprit.host = host->second;
     culprit.state = "unregistered";
-    culprit.what =
-        "has never registered: its process does not run, has not come to "
-        "InitProcessGroup, or does not reach the coordinator";
+    culprit.what = absl::StrCat(
+        RegistrationText(job, rank),
+        ": its process does not run, has not come to InitProcessGroup, or does "
+        "not reach the coordinator");
     absent.push_back(std::move(culprit));
   }
   return absent;

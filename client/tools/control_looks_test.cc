@@ -262,9 +262,9 @@ TEST_F(ControlLooksTest, WhoIsMissingInTheRendezvousIsShownAsFarAsItIsKnown) {
           "\nrendezvous: 2 of 4 ranks joined\n"
           "  rank 2 (host-2, pid 102) is connected as member \"m2\" and has "
           "not joined; last heard of 1.5s ago\n"
-          "  rank 3 (host-3) has never registered: its process does not run, "
-          "has not come to InitProcessGroup, or does not reach the "
-          "coordinator\n"
+          "  rank 3 (host-3) has not come again since it was lost: its process "
+          "does not run, has not come to InitProcessGroup, or does not reach "
+          "the coordinator\n"
           "  rank 5 has never registered: "));
   // While a generation runs its ranks need not join.
   job_.mutable_summary()->set_generation_running(true);
