@@ -177,11 +177,14 @@ absl::StatusOr<Member*> Membership::Admit(const Call& call, Instant now,
 }
 
 void Membership::Heard(Member& member, Instant now, Outbox& out) {
+  const Duration silence = now - member.heard_at;
   member.heard_at = now;
   if (!member.held_until.has_value()) return;
   member.held_until.reset();
   Schedule(member, DueAt(member));
-  if (holding_) EndHold(now, out);
+  if (!holding_) return;
+  EndHold(std::max(options_.lease, std::min(silence, options_.resend_max)), now,
+          out);
 }
 
 void Membership::Return(Member& member, Instant now) {
@@ -264,7 +267,7 @@ absl::StatusOr<Member*> Membership::Register(const Call& call,
     member->retired = std::move(retired);
   }
   // The coordinator is not cut off.
-  if (holding_ && all_silent_) EndHold(now, out);
+  if (holding_ && all_silent_) EndHold(options_.lease, now, out);
   member->incarnation = call.incarnation;
   member->registration = std::move(registration);
   member->state_since = now;
@@ -454,18 +457,18 @@ void Membership::HoldSilent(Instant now, Outbox& out) {
 }
 
 // Whose silence was that of the network is heard soon.
-void Membership::EndHold(Instant now, Outbox& out) {
+void Membership::EndHold(Duration left, Instant now, Outbox& out) {
   holding_ = false;
   int64_t silent = 0;
   for (auto& [id, member] : members_) {
     if (!member.live() || !member.held_until.has_value()) continue;
-    member.held_until = DeadlineAfter(now, options_.lease);
+    member.held_until = DeadlineAfter(now, left);
     Schedule(member, DueAt(member));
     ++silent;
   }
-  out.Note(NoticeKind::kHostsHeard,
-           absl::StrCat("members=", silent,
-                        " have_still=", FormatDuration(options_.lease)));
+  out.Note(
+      NoticeKind::kHostsHeard,
+      absl::StrCat("members=", silent, " have_still=", FormatDuration(left)));
 }
 
 void Membership::Expire(Instant now, std::vector<Event>& departed,

@@ -37,11 +37,13 @@ struct MembershipOptions {
 
   // Members of several hosts that fall silent together are more likely cut off
   // with the coordinator than dead. None of them is lost before one is heard
-  // again; then the others have a whole lease. But they are lost after this
-  // many leases, or, where no member of the job is heard and so none waits to
-  // be told, after `silence_max`.
+  // again; then the others have a lease, or as long as the silence was and at
+  // most `resend_max`: so much later TCP may send again what was lost. But they
+  // are lost after this many leases, or, where no member of the job is heard
+  // and so none waits to be told, after `silence_max`.
   int silent_leases_max = 4;
   Duration silence_max = std::chrono::minutes(10);
+  Duration resend_max = std::chrono::minutes(2);
 
   // A coordinator that slept for longer than this blames nobody for silence:
   // all leases begin anew, because the heartbeats are waiting in its sockets.
@@ -204,7 +206,7 @@ class Membership {
   void ExtendLeases(Instant now, Outbox& out);
   void Heard(Member& member, Instant now, Outbox& out);
   void HoldSilent(Instant now, Outbox& out);
-  void EndHold(Instant now, Outbox& out);
+  void EndHold(Duration left, Instant now, Outbox& out);
   Instant DueAt(const Member& member) const;
 
   const MembershipOptions options_;
