@@ -345,7 +345,7 @@ def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("programs", nargs=3, help="muster-coordinator, "
                         "muster-run, train_fashion_mnist")
-    parser.add_argument("--seed", type=int, default=1,
+    parser.add_argument("--seed", type=int, default=2,
                         help="the first one (default: %(default)s; -1: any)")
     parser.add_argument("--minutes", type=float, default=0,
                         help="begins with the next seed until so many minutes "
