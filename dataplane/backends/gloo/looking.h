@@ -5,6 +5,7 @@
 #define MUSTER_DATAPLANE_BACKENDS_GLOO_LOOKING_H_
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -111,6 +112,56 @@ inline void Relax() {
   asm volatile("isb");
 #endif
 }
+
+// A thread that looks yields its processor between two looks (sched_yield(2)).
+// Another one that looks, too, gives it back within microseconds. A process
+// that computes keeps it for a time slice, and what is looked for comes
+// meanwhile. After a yield that took so long the thread keeps its processor,
+// for kPauseFactor times as long: it looks until its time for that is over, and
+// then sleeps, as the system gives a processor to a thread that wakes up much
+// sooner than to one that has yielded. From any thread.
+class Yielding {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Yield = int (*)();
+
+  // Ranks that share a processor take less, and slices are not shorter.
+  static constexpr std::chrono::milliseconds kLong{1};
+  // Long yields take a small part of the time.
+  static constexpr int kPauseFactor = 16;
+
+  // `yield` is another one in tests.
+  explicit Yielding(Yield yield = sched_yield) : yield_(yield) {}
+
+  bool is_paused(Clock::time_point now) const {
+    return now.time_since_epoch().count() <
+           paused_until_.load(std::memory_order_relaxed);
+  }
+
+  // Yields, unless that is paused `now`. Returns what the time is then.
+  Clock::time_point GiveWay(Clock::time_point now) {
+    if (is_paused(now)) {
+      Relax();
+      return Clock::now();
+    }
+    yield_();
+    const Clock::time_point end = Clock::now();
+    HasYielded(now, end);
+    return end;
+  }
+
+  void HasYielded(Clock::time_point began, Clock::time_point end) {
+    if (end - began < kLong) return;
+    paused_until_.store(
+        (end + kPauseFactor * (end - began)).time_since_epoch().count(),
+        std::memory_order_relaxed);
+  }
+
+ private:
+  const Yield yield_;
+  // In the clock's own count.
+  std::atomic<Clock::rep> paused_until_{0};
+};
 
 // futex(2) of a word in memory that processes share: FUTEX_WAIT, if it is
 // `value`, for `time` or, null, until it is woken; or FUTEX_WAKE, of `value`

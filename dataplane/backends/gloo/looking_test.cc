@@ -125,5 +125,43 @@ TEST_F(LookTimeTest, ALongLookNowAndThenIsNoReason) {
   EXPECT_EQ(SleepUntilLong(kSoon), LookTime::kIgnoredMin + 1);
 }
 
+class YieldingTest : public ::testing::Test {
+ protected:
+  // Whether a yield that took so long is followed by others so much later.
+  bool YieldsAfter(nanoseconds took, nanoseconds later) {
+    Yielding yielding;
+    EXPECT_FALSE(yielding.is_paused(now_));
+    yielding.HasYielded(now_, now_ + took);
+    return !yielding.is_paused(now_ + took + later);
+  }
+
+  const Yielding::Clock::time_point now_ = Yielding::Clock::now();
+};
+
+TEST_F(YieldingTest, ToThoseWhoGiveItBackSoonAThreadYieldsAgain) {
+  EXPECT_TRUE(YieldsAfter(Yielding::kLong - nanoseconds(1), nanoseconds(0)));
+}
+
+TEST_F(YieldingTest, AfterALongOneItDoesNotForSeveralTimesAsLong) {
+  for (const nanoseconds took :
+       {nanoseconds(Yielding::kLong), nanoseconds(10 * Yielding::kLong)}) {
+    const nanoseconds pause = Yielding::kPauseFactor * took;
+    EXPECT_FALSE(YieldsAfter(took, nanoseconds(0)));
+    EXPECT_FALSE(YieldsAfter(took, pause - nanoseconds(1)));
+    EXPECT_TRUE(YieldsAfter(took, pause));
+  }
+}
+
+TEST_F(YieldingTest, GivesWayByTheYieldThatItHas) {
+  static int yields;
+  yields = 0;
+  Yielding yielding([] { return ++yields; });
+  // It began long ago.
+  EXPECT_GE(yielding.GiveWay(now_ - Yielding::kLong), now_);
+  EXPECT_EQ(yields, 1);
+  EXPECT_GE(yielding.GiveWay(now_), now_);
+  EXPECT_EQ(yields, 1);
+}
+
 }  // namespace
 }  // namespace muster::dataplane::gloo_internal

@@ -1,7 +1,5 @@
 #include "dataplane/backends/gloo/point_to_point.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -244,6 +242,7 @@ void PointToPoint::Look(const PromisedWork& work, Instant give_up,
     if (closed_) return;
     mail = mail_;
   }
+  Instant now = Clock::now();
   mail->BeginLooking();
   for (int look = 1; !work.PromisedWork::IsCompleted(); ++look) {
     if (mail->MayHaveCome() || has_left_.load(std::memory_order_relaxed)) {
@@ -251,16 +250,16 @@ void PointToPoint::Look(const PromisedWork& work, Instant give_up,
       mail->EndLooking();
       const bool has_come = TakeMail(&work, deadline);
       mail->BeginLooking();
-      if (has_come && Clock::now() >= give_up) break;
+      now = Clock::now();
+      if (has_come && now >= give_up) break;
       if (has_come) continue;
     }
     if (look <= kQuickLooks) {
       Relax();
       continue;
     }
-    // Others may have the processor for long.
-    sched_yield();
-    if (Clock::now() >= give_up) break;
+    now = yielding_.GiveWay(now);
+    if (now >= give_up) break;
   }
   if (!work.PromisedWork::IsCompleted()) WantMail();
   mail->EndLooking();

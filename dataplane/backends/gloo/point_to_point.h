@@ -304,6 +304,7 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   // Of those who wait, told under the lock; and whether they go by it.
   LookTime look_time_;
   std::atomic<bool> learns_{false};
+  Yielding yielding_;
   // How often there was something new for the postman to look after.
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
   // He sleeps until he is rung for.

@@ -22,9 +22,6 @@ using gloo_internal::Futex;
 using gloo_internal::kQuickLooks;
 using gloo_internal::Relax;
 
-// How often it looks from one look at the clock to the next.
-constexpr int kLooksPerClock = 16;
-
 // After so many looks a rank says where it waits: mostly it need not. Others
 // must not take it to be where it was long ago.
 constexpr int kLooksUntilWhere = 8;
@@ -103,7 +100,8 @@ size_t Board::BytesFor(int world_size, size_t ring_bytes) {
 }
 
 Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
-             std::function<void(int)> waits_for)
+             std::function<void(int)> waits_for,
+             gloo_internal::Yielding::Yield yield)
     : places_(static_cast<Place*>(memory)),
       own_(places_[rank]),
       rank_(rank),
@@ -113,7 +111,8 @@ Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
           *reinterpret_cast<Common*>(rings_ + world_size * traits.ring_bytes)),
       traits_(traits),
       waits_for_(std::move(waits_for)),
-      seen_(world_size, 0) {
+      seen_(world_size, 0),
+      yielding_(yield) {
   CHECK(std::has_single_bit(traits.ring_bytes) &&
         traits.ring_bytes >= BoardTraits::kRingBytesMin)
       << traits.ring_bytes;
@@ -173,9 +172,10 @@ Board::Outcome Board::AwaitUnseen(int peer, uint64_t round) {
     if (look == 0 && ++waits_ % kWaitsPerLongOne == 0) yields_ = kQuickYields;
     if (traits_.is_crowded) {
       if (IsWantedHere(round)) {
-        if (yields_ == kQuickYields) break;
+        const Clock::time_point now = Clock::now();
+        if (yields_ == kQuickYields || yielding_.is_paused(now)) break;
         ++yields_;
-        sched_yield();
+        yielding_.GiveWay(now);
         continue;
       }
     } else if (look == kLooksUntilWhere) {
@@ -224,19 +224,16 @@ bool Board::IsOver(int peer, uint64_t round, Outcome& outcome) {
 Board::Outcome Board::AwaitSlowly(int peer, uint64_t round) {
   Outcome outcome = Outcome::kDone;
   const Clock::time_point began = Clock::now();
-  const Clock::time_point until = began + look_time_.value();
+  Clock::time_point until = began + look_time_.value();
+  // Ranks that need this processor get it sooner if this one sleeps.
+  if (traits_.is_crowded && yielding_.is_paused(began)) until = began;
   if (began >= next_move_) Spread(peer);
-  do {
-    for (int look = 0; look < kLooksPerClock; ++look) {
-      if (IsOver(peer, round, outcome)) {
-        if (look_time_.is_long()) look_time_.HasSeen(began, Clock::now());
-        return outcome;
-      }
-      // Whoever is waited for may need this processor; where nobody does, this
-      // returns at once.
-      sched_yield();
-    }
-  } while (Clock::now() < until);
+  for (Clock::time_point now = began; now < until;
+       now = yielding_.GiveWay(now)) {
+    if (!IsOver(peer, round, outcome)) continue;
+    if (look_time_.is_long()) look_time_.HasSeen(began, Clock::now());
+    return outcome;
+  }
   if (IsOver(peer, round, outcome)) return outcome;
   do {
     Sleep(peer, round);

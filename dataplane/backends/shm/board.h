@@ -130,9 +130,11 @@ class Board {
 
   // `memory` has so many bytes, is aligned to kLineBytes, and was zeros before
   // the first rank came; it must live longer. `waits_for` is told the rank that
-  // is waited for, and -1 afterwards, where that takes longer.
+  // is waited for, and -1 afterwards, where that takes longer. `yield` is
+  // another one in tests.
   Board(void* memory, int rank, int world_size, const BoardTraits& traits,
-        std::function<void(int)> waits_for);
+        std::function<void(int)> waits_for,
+        gloo_internal::Yielding::Yield yield = sched_yield);
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
@@ -333,6 +335,7 @@ class Board {
   uint64_t yields_in_ = 0;
   // Of waits that outlast those looks.
   gloo_internal::LookTime look_time_;
+  gloo_internal::Yielding yielding_;
   int moves_ = 0;
   // Not before.
   std::chrono::steady_clock::time_point next_move_ = {};

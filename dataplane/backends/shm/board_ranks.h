@@ -3,6 +3,8 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_RANKS_H_
 #define MUSTER_DATAPLANE_BACKENDS_SHM_BOARD_RANKS_H_
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "dataplane/backends/gloo/looking.h"
 #include "dataplane/backends/shm/board.h"
 
 namespace muster::dataplane::shm_internal {
@@ -19,17 +22,20 @@ namespace muster::dataplane::shm_internal {
 class Ranks {
  public:
   explicit Ranks(int world_size,
-                 const BoardTraits& traits = {.is_crowded = true})
+                 const BoardTraits& traits = {.is_crowded = true},
+                 gloo_internal::Yielding::Yield yield = sched_yield)
       : memory_(Board::BytesFor(world_size, traits.ring_bytes) / sizeof(Line)),
         awaited_(world_size),
         told_(world_size) {
     for (int rank = 0; rank < world_size; ++rank) {
       awaited_[rank].store(-1);
       boards_.push_back(std::make_unique<Board>(
-          memory_.data(), rank, world_size, traits, [this, rank](int peer) {
+          memory_.data(), rank, world_size, traits,
+          [this, rank](int peer) {
             awaited_[rank].store(peer);
             if (peer >= 0) ++told_[rank];
-          }));
+          },
+          yield));
     }
   }
 

@@ -393,6 +393,31 @@ TEST(BoardWaitTest, WhoHasSleptForWhatCameSoonLooksForLonger) {
   EXPECT_LE(ranks.rings(0).load() + ranks.rings(1).load(), kRounds / 2);
 }
 
+// A process that computes has the processor for a time slice when a rank
+// yields. What the rank waits for comes meanwhile, and it has to sleep to be
+// there soon.
+TEST(BoardWaitTest, ALongYieldIsFollowedByASleep) {
+  using Clock = std::chrono::steady_clock;
+  static std::atomic<int> yields;
+  for (const bool is_crowded : {false, true}) {
+    yields.store(0);
+    Ranks ranks(2, {.is_crowded = is_crowded}, [] {
+      ++yields;
+      const Clock::time_point began = Clock::now();
+      while (Clock::now() - began < 50 * gloo_internal::Yielding::kLong) {
+      }
+      return 0;
+    });
+    const Waiting waiting(ranks);
+    AwaitSleepOf(waiting.id(), Board::kNapTime);
+    // Without a pause, which lasts for 16 times as long, a crowded rank would
+    // yield twice more.
+    EXPECT_LE(yields.load(), is_crowded ? 2 : 1);
+    EXPECT_EQ(ranks.at(1).Open(0), Outcome::kDone);
+    ranks.at(1).Post();
+  }
+}
+
 TEST(BoardWaitTest, WakeEndsASleepAndEverythingLater) {
   Ranks ranks(2);
   std::atomic<pid_t> sleeper{0};
