@@ -1,5 +1,7 @@
 #include "coordinator/server/turn_queue.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -190,6 +192,15 @@ TEST(TurnQueueTest, TurnsOfOneOwnerRunOneAfterAnother) {
   }
   queue.Stop();
   EXPECT_EQ(sum, 1000);
+}
+
+TEST(TurnQueueTest, TurnsGiveWayToThreadsThatRead) {
+  TurnQueue queue(1);
+  std::promise<int> policy;
+  queue.Post(JobNumber(1), Owner(1),
+             [&policy] { policy.set_value(sched_getscheduler(0)); });
+  EXPECT_EQ(policy.get_future().get(), SCHED_BATCH);
+  EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
 }
 
 TEST(TurnQueueTest, AfterItsEndATurnRunsAtOnce) {
