@@ -25,6 +25,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "coordinator/core/limits.h"
+#include "coordinator/server/memory_limit.h"
 #include "coordinator/server/version.h"
 #include "coordinator/storage/rocksdb_storage.h"
 
@@ -72,13 +73,26 @@ ABSL_FLAG(absl::Duration, idle_job_retention, absl::Hours(1),
           "a job without members and calls is forgotten after this, keys "
           "included; a name that was only asked for, after a second or two");
 ABSL_FLAG(int, limit_jobs, 1000, "the most jobs at one time");
+ABSL_FLAG(int, limit_jobs_per_token, 0,
+          "the most of them that one token has brought into being; 0: half of "
+          "--limit_jobs");
+ABSL_FLAG(int64_t, limit_total_bytes, 0,
+          "the most bytes that all jobs hold together: keys and values, and "
+          "about what each key, item, waiting call and member takes up beside. "
+          "One job has at most half of it; a job within its share (a sixteenth "
+          "of the other half, or less where there are more jobs) is not "
+          "refused for what others have. 0: three eighths of the memory that "
+          "the process may use by its control group or, without one, of the "
+          "machine's");
 ABSL_FLAG(int, limit_sessions, 20000, "the most open streams, of all jobs");
-ABSL_FLAG(int64_t, limit_unsent_bytes, int64_t{1} << 30,
+ABSL_FLAG(int64_t, limit_unsent_bytes, 0,
           "the most bytes of unary answers that clients have not taken yet, of "
-          "all jobs");
-ABSL_FLAG(int64_t, limit_inbound_bytes, int64_t{4} << 30,
+          "all jobs; 0: a sixteenth of the memory (as --limit_total_bytes), at "
+          "most 1 GiB");
+ABSL_FLAG(int64_t, limit_inbound_bytes, 0,
           "the most bytes of messages that are on their way in, of all "
-          "connections");
+          "connections; 0: an eighth of the memory (as --limit_total_bytes), "
+          "at most 4 GiB");
 ABSL_FLAG(int, limit_message_bytes, 64 << 20,
           "the most bytes of one request or answer");
 ABSL_FLAG(int64_t, limit_keys, muster::coordinator::core::Limits().keys,
@@ -215,9 +229,12 @@ absl::Status CheckLimits() {
   for (const auto& [name, flag] : absl::GetAllFlags()) {
     if (!IsOwn(flag->Filename()) || !absl::StartsWith(name, "limit_")) continue;
     int64_t value = 0;
-    if (!absl::SimpleAtoi(flag->CurrentValue(), &value) || value < 1) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--", name, " is ", flag->CurrentValue(), ", must be at least 1"));
+    // 0 by default: it depends on others, or on the machine.
+    const int64_t least = flag->DefaultValue() == "0" ? 0 : 1;
+    if (!absl::SimpleAtoi(flag->CurrentValue(), &value) || value < least) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, " is ", flag->CurrentValue(),
+                       ", must be at least ", least));
     }
   }
   return absl::OkStatus();
@@ -257,6 +274,23 @@ std::chrono::milliseconds Milliseconds(absl::Duration duration) {
   return std::chrono::milliseconds(absl::ToInt64Milliseconds(duration));
 }
 
+// The limits that are not set and depend on the memory that there is. They
+// leave room for the program itself, and for what is being worked on.
+void FitToMemory(int64_t memory, ServerOptions& options) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  const int64_t message = options.message_bytes_max;
+  if (options.total_bytes_max == 0) options.total_bytes_max = memory / 8 * 3;
+  if (options.inbound_bytes_max == 0) {
+    // Two messages, so that one that is slow does not stop all others.
+    options.inbound_bytes_max =
+        std::min(4 * kGiB, std::max(memory / 8, 2 * message));
+  }
+  if (options.unsent_bytes_max == 0) {
+    options.unsent_bytes_max =
+        std::min(kGiB, std::max(memory / 16, 2 * message));
+  }
+}
+
 ServerOptions OptionsFromFlags() {
   ServerOptions options;
   options.listen = absl::GetFlag(FLAGS_listen);
@@ -280,10 +314,16 @@ ServerOptions OptionsFromFlags() {
         Milliseconds(absl::GetFlag(FLAGS_sync_interval));
   }
   options.jobs_max = absl::GetFlag(FLAGS_limit_jobs);
+  options.jobs_per_token_max = absl::GetFlag(FLAGS_limit_jobs_per_token);
+  if (options.jobs_per_token_max == 0) {
+    options.jobs_per_token_max = std::max(1, options.jobs_max / 2);
+  }
+  options.total_bytes_max = absl::GetFlag(FLAGS_limit_total_bytes);
   options.sessions_max = absl::GetFlag(FLAGS_limit_sessions);
   options.message_bytes_max = absl::GetFlag(FLAGS_limit_message_bytes);
   options.unsent_bytes_max = absl::GetFlag(FLAGS_limit_unsent_bytes);
   options.inbound_bytes_max = absl::GetFlag(FLAGS_limit_inbound_bytes);
+  FitToMemory(MemoryLimit(), options);
   options.limits.keys = absl::GetFlag(FLAGS_limit_keys);
   options.limits.value_bytes = absl::GetFlag(FLAGS_limit_value_bytes);
   options.limits.store_bytes = absl::GetFlag(FLAGS_limit_store_bytes);

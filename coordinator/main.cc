@@ -108,8 +108,10 @@ int Run(int argc, char** argv) {
   printf("%s\n", line.c_str());
   fflush(stdout);
   LOG(INFO) << "started: version=" << kVersion
-            << " epoch=" << (*server)->epoch() << " " << line << " settings=\""
-            << absl::CHexEscape(command_line->settings) << "\"";
+            << " epoch=" << (*server)->epoch() << " " << line
+            << " limit_total_bytes=" << command_line->server.total_bytes_max
+            << " settings=\"" << absl::CHexEscape(command_line->settings)
+            << "\"";
 
   int signal_number = 0;
   sigwait(&signals, &signal_number);

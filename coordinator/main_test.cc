@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/core/limits.h"
+#include "coordinator/server/memory_limit.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -315,6 +316,17 @@ TEST(MainTest, EnvironmentSetsFlagsAndTheCommandLineWins) {
   EXPECT_THAT(process.FirstLine(),
               MatchesRegex("listening grpc=127\\.0\\.0\\.1:[1-9][0-9]*"));
   process.AwaitError("settings=\"--http_listen= --listen=127.0.0.1:0\"");
+}
+
+TEST(MainTest, ALimitFitsItselfToTheMemoryUnlessItIsSet) {
+  Process fitted(kAnyPorts);
+  fitted.FirstLine();
+  fitted.AwaitError(absl::StrCat("limit_total_bytes=", MemoryLimit() / 8 * 3));
+  std::vector<std::string> flags = kAnyPorts;
+  flags.push_back("--limit_total_bytes=1000000");
+  Process set(flags);
+  set.FirstLine();
+  set.AwaitError("limit_total_bytes=1000000 ");
 }
 
 TEST(MainTest, PortInUseIsAClearErrorWithoutACrash) {

@@ -6,21 +6,27 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/total_memory.h"
 
 namespace muster::coordinator::core {
 
 absl::Span<const absl::string_view> LimitsWithFlag() {
   static constexpr absl::string_view kNames[] = {
-      "groups",      "inbound_bytes", "jobs",        "keys",
-      "members",     "message_bytes", "queue_items", "sessions",
-      "store_bytes", "unsent_bytes",  "value_bytes", "waiter_bytes",
-      "waiters"};
+      "groups",      "inbound_bytes", "jobs",          "jobs_per_token",
+      "keys",        "members",       "message_bytes", "queue_items",
+      "sessions",    "store_bytes",   "total_bytes",   "unsent_bytes",
+      "value_bytes", "waiter_bytes",  "waiters"};
   return kNames;
 }
 
 absl::Status CheckLimit(absl::string_view name, int64_t limit, int64_t offered,
                         const Offer& offer) {
   if (offered <= limit) return absl::OkStatus();
+  return LimitError(name, limit, offered, offer);
+}
+
+absl::Status LimitError(absl::string_view name, int64_t limit, int64_t offered,
+                        const Offer& offer, absl::string_view how) {
   std::string text =
       absl::StrCat("limit ", name, " is ", limit, ", offered ", offered);
   if (!offer.kind.empty()) {
@@ -29,6 +35,7 @@ absl::Status CheckLimit(absl::string_view name, int64_t limit, int64_t offered,
                     absl::CHexEscape(offer.name.substr(0, kNameBytesMax)),
                     offer.name.size() > kNameBytesMax ? "..." : "", "\")");
   }
+  absl::StrAppend(&text, how);
   const absl::Span<const absl::string_view> flags = LimitsWithFlag();
   if (std::find(flags.begin(), flags.end(), name) != flags.end()) {
     absl::StrAppend(&text, "; the coordinator's --limit_", name, " sets it");
@@ -61,15 +68,20 @@ absl::Status WaiterQuota::Take(int64_t bytes, const Offer& offer) {
   if (status.ok()) {
     status = CheckLimit("waiter_bytes", bytes_limit_, bytes_ + bytes, offer);
   }
+  if (status.ok() && memory_ != nullptr) {
+    status = memory_->Check(bytes + kWaiterMemory, offer);
+  }
   if (!status.ok()) return status;
   ++parked_;
   bytes_ += bytes;
+  if (memory_ != nullptr) memory_->Add(bytes + kWaiterMemory);
   return status;
 }
 
 void WaiterQuota::Release(int64_t bytes) {
   --parked_;
   bytes_ -= bytes;
+  if (memory_ != nullptr) memory_->Add(-bytes - kWaiterMemory);
 }
 
 }  // namespace muster::coordinator::core

@@ -16,8 +16,14 @@
 
 namespace muster::coordinator::core {
 
+class MemoryShare;
+
 // All limits are per job. Errors name them by their field's name.
 struct Limits {
+  // What the job may have of what all jobs may have together (total_memory.h);
+  // outlives the job's tables. Null: all that its own limits allow.
+  MemoryShare* memory = nullptr;
+
   // Store.
   int64_t key_bytes = 4096;
   int64_t value_bytes = 16 << 20;
@@ -71,6 +77,10 @@ struct Offer {
 absl::Status CheckLimit(absl::string_view name, int64_t limit, int64_t offered,
                         const Offer& offer = {});
 
+// That error, with `how` behind the offer.
+absl::Status LimitError(absl::string_view name, int64_t limit, int64_t offered,
+                        const Offer& offer, absl::string_view how = "");
+
 // The limits that the coordinator has a flag --limit_NAME for.
 absl::Span<const absl::string_view> LimitsWithFlag();
 
@@ -92,11 +102,14 @@ std::string TextInNotice(absl::string_view text);
 // they weigh.
 class WaiterQuota {
  public:
-  explicit WaiterQuota(int64_t limit, int64_t bytes_limit = INT64_MAX)
-      : limit_(limit), bytes_limit_(bytes_limit) {}
+  // `memory` as Limits's.
+  explicit WaiterQuota(int64_t limit, int64_t bytes_limit = INT64_MAX,
+                       MemoryShare* memory = nullptr)
+      : limit_(limit), bytes_limit_(bytes_limit), memory_(memory) {}
 
   // Possible errors: RESOURCE_EXHAUSTED (`limit waiters is ...`, `limit
-  // waiter_bytes is ...`). `bytes` are to be given back with the place.
+  // waiter_bytes is ...`, `limit total_bytes is ...`). `bytes` are to be given
+  // back with the place.
   absl::Status Take(int64_t bytes, const Offer& offer = {});
   void Release(int64_t bytes);
 
@@ -106,6 +119,7 @@ class WaiterQuota {
  private:
   const int64_t limit_;
   const int64_t bytes_limit_;
+  MemoryShare* const memory_;
   int64_t parked_ = 0;
   int64_t bytes_ = 0;
 };

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/names.h"
+#include "coordinator/core/total_memory.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -248,6 +249,10 @@ absl::StatusOr<Member*> Membership::Register(const Call& call,
       return CheckLimit("members", limits_.members, count,
                         {"member", call.member.value()});
     }
+    status =
+        CheckMemory(limits_, kMemberMemory, {"member", call.member.value()});
+    if (!status.ok() && !ForgetOldestDeparted()) return status;
+    AccountMembers(1);
     member = &members_[call.member];
     member->id = call.member;
   } else {
@@ -510,6 +515,11 @@ void Membership::Forget(const Member& member) {
   journal_.Member(member.id);
   schedule_.erase({member.expires_at, member.id});
   members_.erase(MemberId(member.id));
+  AccountMembers(-1);
+}
+
+void Membership::AccountMembers(int64_t more) {
+  if (limits_.memory != nullptr) limits_.memory->Add(kMemberMemory * more);
 }
 
 // Makes room in a full table. Rare, so the search may be linear.
@@ -565,6 +575,7 @@ MemberRecord Membership::RecordOf(const MemberId& id) const {
 }
 
 void Membership::Restore(MemberRecord record, Instant now) {
+  AccountMembers(1);
   Member& member = members_[record.id];
   member.id = record.id;
   member.incarnation = record.incarnation;

@@ -203,6 +203,8 @@ class Membership {
   void Schedule(Member& member, Instant at);
   void Forget(const Member& member);
   bool ForgetOldestDeparted();
+  // Tells the limits' memory of so many more members.
+  void AccountMembers(int64_t more);
   void ExtendLeases(Instant now, Outbox& out);
   void Heard(Member& member, Instant now, Outbox& out);
   void HoldSilent(Instant now, Outbox& out);

@@ -68,7 +68,10 @@ absl::Status StoreData::CheckRoom(absl::string_view key,
     if (!status.ok()) return status;
     bytes += BytesOf(key);
   }
-  return CheckLimit("store_bytes", limits_.store_bytes, bytes, offer);
+  status = CheckLimit("store_bytes", limits_.store_bytes, bytes, offer);
+  if (!status.ok()) return status;
+  const int64_t keys = Find(key) == nullptr ? 1 : 0;
+  return CheckMemoryFor(keys, bytes - bytes_, offer);
 }
 
 absl::Status StoreData::CheckItemRoom(absl::string_view key,
@@ -82,8 +85,20 @@ absl::Status StoreData::CheckItemRoom(absl::string_view key,
   status = CheckLimit("queue_items", limits_.queue_items, items_ + 1, offer);
   if (!status.ok()) return status;
   int64_t bytes = bytes_ + value_bytes;
-  if (FindQueue(key) == nullptr) bytes += BytesOf(key);
-  return CheckLimit("store_bytes", limits_.store_bytes, bytes, offer);
+  const bool fresh = FindQueue(key) == nullptr;
+  if (fresh) bytes += BytesOf(key);
+  status = CheckLimit("store_bytes", limits_.store_bytes, bytes, offer);
+  if (!status.ok()) return status;
+  return CheckMemoryFor(fresh ? 1 : 0, kItemMemory + bytes - bytes_, offer);
+}
+
+void StoreData::Account() {
+  if (limits_.memory == nullptr) return;
+  const auto keys = static_cast<int64_t>(entries_.size() + queues_.size());
+  const int64_t all =
+      bytes_ + history_.bytes() + kKeyMemory * keys + kItemMemory * items_;
+  limits_.memory->Add(all - accounted_);
+  accounted_ = all;
 }
 
 bool StoreData::Put(absl::string_view key, Value value,
@@ -103,6 +118,7 @@ bool StoreData::Put(absl::string_view key, Value value,
   entry.value = std::move(value);
   entry.revision = revision_;
   if (lifetime.has_value()) SetLifetime(key, entry, *std::move(lifetime));
+  Account();
   return fresh;
 }
 
@@ -113,6 +129,7 @@ void StoreData::Erase(absl::string_view key, ChangeKind why) {
   history_.Add({why, std::string(key), nullptr, revision_});
   Unlink(key, it->second);
   entries_.erase(it);
+  Account();
 }
 
 bool StoreData::Push(absl::string_view key, Value value) {
@@ -122,6 +139,7 @@ bool StoreData::Push(absl::string_view key, Value value) {
   bytes_ += BytesOf(value);
   ++items_;
   it->second.push_back({revision_, std::move(value)});
+  Account();
   return fresh;
 }
 
@@ -136,6 +154,7 @@ Value StoreData::Pop(absl::string_view key) {
     bytes_ -= BytesOf(key);
     queues_.erase(it);
   }
+  Account();
   return item.value;
 }
 
@@ -148,6 +167,7 @@ void StoreData::EraseQueue(absl::string_view key) {
   }
   items_ -= static_cast<int64_t>(it->second.size());
   queues_.erase(it);
+  Account();
 }
 
 void StoreData::SetLifetime(absl::string_view key, Entry& entry,
@@ -210,6 +230,7 @@ void StoreData::Restore(EntryRecord record, Instant now) {
     lifetime.expires_at = DeadlineAfter(now, *lifetime.ttl);
   }
   SetLifetime(record.key, entry, std::move(lifetime));
+  Account();
 }
 
 void StoreData::Restore(ItemRecord record) {
@@ -222,6 +243,7 @@ void StoreData::Restore(ItemRecord record) {
       it->second.begin(), it->second.end(), record.number,
       [](int64_t number, const Item& item) { return number < item.number; });
   it->second.insert(place, {record.number, std::move(record.value)});
+  Account();
 }
 
 void StoreData::RestoreRevision(int64_t revision) {

@@ -20,6 +20,7 @@
 #include "coordinator/core/journal.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/payload.h"
+#include "coordinator/core/total_memory.h"
 #include "coordinator/core/watch_history.h"
 
 namespace muster::coordinator::core {
@@ -57,7 +58,8 @@ struct StoreRecord {
 // when. A key holds a value, or a queue of at least one item, or nothing.
 //
 // Advance, Put, Erase, Push, Pop and EraseQueue are the only functions that
-// change it, and enter each change in the journal.
+// change it, and enter each change in the journal; what it takes up counts
+// towards the limits' memory.
 class StoreData {
  public:
   struct Entry {
@@ -91,6 +93,12 @@ class StoreData {
   // `value_bytes`, or one more item of as many.
   absl::Status CheckRoom(absl::string_view key, int64_t value_bytes) const;
   absl::Status CheckItemRoom(absl::string_view key, int64_t value_bytes) const;
+
+  // The same for so many more keys and bytes of keys and values.
+  absl::Status CheckMemoryFor(int64_t keys, int64_t bytes,
+                              const Offer& offer = {}) const {
+    return CheckMemory(limits_, kKeyMemory * keys + bytes, offer);
+  }
 
   // Begins the next revision, in which the changes after it are made.
   int64_t Advance() { return ++revision_; }
@@ -139,6 +147,8 @@ class StoreData {
  private:
   void SetLifetime(absl::string_view key, Entry& entry, Lifetime lifetime);
   void Unlink(absl::string_view key, const Entry& entry);
+  // Tells the limits' memory what the data takes up now.
+  void Account();
 
   const Limits& limits_;
   Journal& journal_;
@@ -147,6 +157,7 @@ class StoreData {
   int64_t bytes_ = 0;
   int64_t items_ = 0;
   int64_t revision_ = 0;
+  int64_t accounted_ = 0;
   WatchHistory history_;
 
   // Of the entries with a lifetime.

@@ -284,6 +284,9 @@ void StoreEngine::MultiSet(const Call& call, absl::Span<const std::string> keys,
   if (status.ok()) {
     status = CheckLimit("store_bytes", limits_.store_bytes, bytes);
   }
+  if (status.ok()) {
+    status = data_.CheckMemoryFor(count - this->keys(), bytes - data_.bytes());
+  }
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   if (!last.empty()) data_.Advance();
   out.Answer(call.waiter, RevisionReply{revision()});

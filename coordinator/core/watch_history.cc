@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/total_memory.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -58,12 +59,19 @@ void WatchHistory::Add(StoreChange change) {
   while (
       changes_.front()->revision < newest &&
       (static_cast<int64_t>(changes_.size()) > limits_.watch_history_changes ||
-       bytes_ > limits_.watch_history_bytes ||
+       bytes_ > BytesMax() ||
        changes_.front()->revision == forgotten_through_)) {
     forgotten_through_ = changes_.front()->revision;
     bytes_ -= BytesOf(*changes_.front());
     changes_.pop_front();
   }
+}
+
+// Never more than half of what the job may have in any case: the past must not
+// take the room of the present.
+int64_t WatchHistory::BytesMax() const {
+  if (limits_.memory == nullptr) return limits_.watch_history_bytes;
+  return std::min(limits_.watch_history_bytes, limits_.memory->share() / 2);
 }
 
 absl::Status WatchHistory::CheckComplete(int64_t after, int64_t newest) const {

@@ -49,6 +49,9 @@ class WatchHistory {
   WatchReply Collect(const WatchSelector& selector, int64_t after,
                      int64_t newest) const;
 
+  // Of the keys and values that it holds.
+  int64_t bytes() const { return bytes_; }
+
   // What Collect looks at: the changes after `after`, in their order.
   std::vector<std::shared_ptr<const StoreChange>> After(int64_t after) const;
 
@@ -56,6 +59,7 @@ class WatchHistory {
   using Changes = std::deque<std::shared_ptr<const StoreChange>>;
 
   Changes::const_iterator FirstAfter(int64_t after) const;
+  int64_t BytesMax() const;
 
   const Limits& limits_;
   Changes changes_;

@@ -96,6 +96,47 @@ void Abuse(int port, uint32_t seed) {
   }
 }
 
+// Sets new keys of `value_bytes` in a job until it is refused, at most `count`.
+absl::Status Fill(TestServer& server, const std::string& job, int count,
+                  size_t value_bytes) {
+  absl::Status status;
+  for (int i = 0; i < count && status.ok(); ++i) {
+    v1::SetRequest request;
+    *request.mutable_caller() = MakeCaller(job);
+    request.set_key(absl::StrCat("key", i));
+    request.set_value(std::string(value_bytes, 'v'));
+    v1::SetResponse response;
+    status = v1::FromGrpc(CallGrpc(server.store(), &v1::StoreService::Stub::Set,
+                                   request, &response));
+  }
+  return status;
+}
+
+TEST(AbuseTest, JobsThatTakeAllTheyGetLeaveRoomForOthers) {
+  constexpr int64_t kTotal = 64 << 20;
+  ServerOptions options;
+  options.total_bytes_max = kTotal;
+  TestServer server(options);
+  for (const char* const job : {"hog1", "hog2", "hog3", "hog4"}) {
+    const absl::Status status = Fill(server, job, 1000, 1 << 20);
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << job;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(absl::StrCat("limit total_bytes is ", kTotal)),
+                      HasSubstr("whose share is 2097152"),
+                      HasSubstr("--limit_total_bytes sets it")));
+  }
+  // Many small keys are within its share.
+  EXPECT_EQ(Fill(server, "modest", 1000, 16), absl::OkStatus());
+  int64_t held = 0;
+  v1::ListJobsResponse jobs;
+  ASSERT_TRUE(CallGrpc(server.admin(), &v1::AdminService::Stub::ListJobs,
+                       v1::ListJobsRequest(), &jobs)
+                  .ok());
+  for (const v1::JobSummary& job : jobs.jobs()) held += job.store_bytes();
+  EXPECT_GT(held, kTotal / 3);
+  EXPECT_LE(held, kTotal);
+}
+
 TEST(AbuseTest, MalformedBytesHurtNobodyElse) {
   TestServer server;
   TestStream honest(server.NewChannel());

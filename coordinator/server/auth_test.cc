@@ -142,6 +142,35 @@ TEST_F(AuthTest, WhoMayOnlyReadBringsNoJobIntoBeing) {
   EXPECT_TRUE(TryGet(Bearer(kReader), MakeCaller("mine")).ok());
 }
 
+TEST(JobsPerTokenTest, ATokenCannotUseUpTheJobsOfOthers) {
+  const std::string file = TestPath("ATokenCannotUseUpTheJobsOfOthers");
+  WriteTestFile(file, TestTokenLine(kMember, "member a*") +
+                          TestTokenLine(kAdmin, "admin *"));
+  ServerOptions options;
+  options.token_file = file;
+  options.jobs_max = 4;
+  options.jobs_per_token_max = 2;
+  TestServer server(options);
+  const auto set = [&](const std::string& token, const std::string& job) {
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", Bearer(token));
+    v1::SetRequest request;
+    *request.mutable_caller() = MakeCaller(job);
+    request.set_key("k");
+    v1::SetResponse response;
+    return v1::FromGrpc(server.store().Set(&context, request, &response));
+  };
+  EXPECT_EQ(set(kMember, "a1"), absl::OkStatus());
+  EXPECT_EQ(set(kMember, "a2"), absl::OkStatus());
+  EXPECT_EQ(set(kMember, "a3"),
+            absl::ResourceExhaustedError(
+                "limit jobs_per_token is 2, offered 3 (job \"a3\") by one "
+                "token; the coordinator's --limit_jobs_per_token sets it"));
+  // What is there stays open, and there is room for others.
+  EXPECT_EQ(set(kMember, "a1"), absl::OkStatus());
+  EXPECT_EQ(set(kAdmin, "b1"), absl::OkStatus());
+}
+
 TEST_F(AuthTest, HealthAndReflectionStayOpen) {
   EXPECT_TRUE(CallWithBytes(channel_, "/grpc.health.v1.Health/Check", "").ok());
   const absl::Status reflection = CallWithBytes(

@@ -53,19 +53,43 @@ void Driver::Start(std::function<void(core::Instant)> housekeeping) {
   ticker_ = std::thread([this] { TickerLoop(); });
 }
 
-absl::StatusOr<std::shared_ptr<Job>> Driver::GetJob(absl::string_view name) {
+absl::Status Driver::CheckJobs(absl::string_view name,
+                               const TokenDigest* token) {
+  absl::Status status =
+      core::CheckLimit("jobs", options_.jobs_max,
+                       static_cast<int64_t>(jobs_.size()) + 1, {"job", name});
+  if (!status.ok() || token == nullptr) return status;
+  const auto made = made_.find(*token);
+  const int count = made == made_.end() ? 1 : made->second + 1;
+  if (count <= options_.jobs_per_token_max) return absl::OkStatus();
+  return core::LimitError("jobs_per_token", options_.jobs_per_token_max, count,
+                          {"job", name}, " by one token");
+}
+
+void Driver::ForgetMaker(const std::string& name) {
+  const auto maker = makers_.find(name);
+  if (maker == makers_.end()) return;
+  const auto made = made_.find(maker->second);
+  if (--made->second == 0) made_.erase(made);
+  makers_.erase(maker);
+}
+
+absl::StatusOr<std::shared_ptr<Job>> Driver::GetJob(absl::string_view name,
+                                                    const TokenDigest* token) {
   absl::Status status = CheckJobName(name);
   if (!status.ok()) return status;
   MutexLock lock(jobs_mu_);
   if (!draining_.ok()) return draining_;
   const auto known = jobs_.find(name);
   if (known != jobs_.end()) return known->second;
-  status =
-      core::CheckLimit("jobs", options_.jobs_max,
-                       static_cast<int64_t>(jobs_.size()) + 1, {"job", name});
+  status = CheckJobs(name, token);
   if (!status.ok()) return status;
   auto job = NewJob(std::string(name), core::JobEpoch(RandomNonZero()));
   jobs_.emplace(job->name(), job);
+  if (token != nullptr) {
+    makers_.emplace(job->name(), *token);
+    ++made_[*token];
+  }
   return job;
 }
 
@@ -76,6 +100,7 @@ std::shared_ptr<Job> Driver::NewJob(const std::string& name,
   options.core.durable = options_.commits != nullptr;
   options.epoch = options_.epoch;
   options.job_epoch = epoch;
+  options.memory = options_.memory;
   options.log_notices = options_.log_notices;
   options.metrics = options_.metrics;
   options.commits = options_.commits;
@@ -238,6 +263,7 @@ void Driver::ForgetIdleJobs(core::Instant now) {
         if (it->second->stored()) {
           options_.commits->AppendErasure(it->second->name());
         }
+        ForgetMaker(it->first);
         forgotten.push_back(std::move(it->second));
         it = jobs_.erase(it);
       } else {

@@ -1,6 +1,7 @@
 #ifndef MUSTER_COORDINATOR_SERVER_DRIVER_H_
 #define MUSTER_COORDINATOR_SERVER_DRIVER_H_
 
+#include <climits>
 #include <functional>
 #include <memory>
 #include <queue>
@@ -18,10 +19,12 @@
 #include "coordinator/core/ids.h"
 #include "coordinator/core/instant.h"
 #include "coordinator/core/records.h"
+#include "coordinator/core/total_memory.h"
 #include "coordinator/server/commit_queue.h"
 #include "coordinator/server/job.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/server/mutex.h"
+#include "coordinator/server/tokens.h"
 #include "coordinator/server/turn_queue.h"
 
 namespace muster::coordinator {
@@ -35,6 +38,10 @@ class Driver {
     core::CoordinatorOptions core;
     core::CoordinatorEpoch epoch;
     int jobs_max = 0;
+    // Of those that one token has brought into being.
+    int jobs_per_token_max = INT_MAX;
+    // What all jobs may hold; outlives the driver. Null: there is no limit.
+    core::TotalMemory* memory = nullptr;
     // A job that was idle for this long is forgotten, keys included.
     core::Duration idle_job_retention = std::chrono::hours(1);
     bool log_notices = true;
@@ -66,10 +73,12 @@ class Driver {
   // but not by two at a time.
   void Stop();
 
-  // The job of that name; made when there is none.
-  // Errors: INVALID_ARGUMENT (the name), RESOURCE_EXHAUSTED (limit jobs),
-  //   UNAVAILABLE (the coordinator drains).
-  absl::StatusOr<std::shared_ptr<Job>> GetJob(absl::string_view name);
+  // The job of that name; made when there is none, and counted as that of the
+  // token if there is one.
+  // Errors: INVALID_ARGUMENT (the name), RESOURCE_EXHAUSTED (limit jobs, limit
+  //   jobs_per_token), UNAVAILABLE (the coordinator drains).
+  absl::StatusOr<std::shared_ptr<Job>> GetJob(
+      absl::string_view name, const TokenDigest* token = nullptr);
 
   // The same without making one.
   // Errors: INVALID_ARGUMENT, NOT_FOUND.
@@ -95,6 +104,10 @@ class Driver {
 
   std::shared_ptr<Job> NewJob(const std::string& name, core::JobEpoch epoch);
   bool draining();
+  absl::Status CheckJobs(absl::string_view name, const TokenDigest* token)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_mu_);
+  void ForgetMaker(const std::string& name)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_mu_);
   void Arm(const std::shared_ptr<Job>& job, core::Instant at);
   void TickerLoop();
   void Do(Job& job, std::function<void()> work);
@@ -112,6 +125,9 @@ class Driver {
   Mutex jobs_mu_;
   absl::btree_map<std::string, std::shared_ptr<Job>> jobs_
       ABSL_GUARDED_BY(jobs_mu_);
+  // Of the jobs that a token has made, and how many each has.
+  absl::btree_map<std::string, TokenDigest> makers_ ABSL_GUARDED_BY(jobs_mu_);
+  absl::btree_map<TokenDigest, int> made_ ABSL_GUARDED_BY(jobs_mu_);
   absl::Status draining_ ABSL_GUARDED_BY(jobs_mu_);
 
   // A leaf: no other lock is taken under it.

@@ -40,12 +40,19 @@ absl::Status ReplacedError(const core::MemberId& member,
                    member.value(), "\", current is ", newer.value()));
 }
 
+core::CoordinatorOptions WithMemory(core::CoordinatorOptions options,
+                                    core::MemoryShare* memory) {
+  options.limits.memory = memory;
+  return options;
+}
+
 }  // namespace
 
 Job::Job(std::string name, Options options)
     : name_(std::move(name)),
       options_(std::move(options)),
-      core_(options_.epoch, options_.core),
+      memory_(options_.memory),
+      core_(options_.epoch, WithMemory(options_.core, &memory_)),
       latest_(std::chrono::steady_clock::now()),
       used_at_(latest_) {
   // So that the first calls count, too.

@@ -25,6 +25,7 @@
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
 #include "coordinator/core/snapshot.h"
+#include "coordinator/core/total_memory.h"
 #include "coordinator/server/commit_queue.h"
 #include "coordinator/server/method.h"
 #include "coordinator/server/metrics.h"
@@ -56,6 +57,8 @@ class Job : public std::enable_shared_from_this<Job> {
     core::CoordinatorOptions core;
     core::CoordinatorEpoch epoch;
     core::JobEpoch job_epoch;
+    // Of all jobs; outlives the job. Null: there is no limit.
+    core::TotalMemory* memory = nullptr;
     bool log_notices = true;
     Metrics* metrics = nullptr;  // outlives the job
     // Where steps are committed; outlives the job. Null: they are not.
@@ -254,6 +257,7 @@ class Job : public std::enable_shared_from_this<Job> {
   const Options options_;
 
   Mutex mu_;
+  core::MemoryShare memory_ ABSL_GUARDED_BY(mu_);
   core::Coordinator core_ ABSL_GUARDED_BY(mu_);
   // steady_clock does not run backwards, but two threads may read it in one
   // order and take the lock in the other.

@@ -16,6 +16,7 @@
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/membership.h"
 #include "coordinator/core/snapshot.h"
+#include "coordinator/core/total_memory.h"
 #include "coordinator/server/admin_service.h"
 #include "coordinator/server/auth.h"
 #include "coordinator/server/barrier_service.h"
@@ -177,13 +178,18 @@ absl::StatusOr<Endpoint> ParseListen(const ServerOptions& options) {
 }
 
 Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics,
-                              CommitQueue* commits, TurnQueue* turns) {
+                              CommitQueue* commits, TurnQueue* turns,
+                              core::TotalMemory* memory) {
   Driver::Options driver;
   driver.core.membership.lease = options.lease;
   driver.core.membership.reconnect_grace = options.reconnect_grace;
   driver.core.limits = options.limits;
   driver.epoch = RandomEpoch();
   driver.jobs_max = options.jobs_max;
+  if (options.jobs_per_token_max > 0) {
+    driver.jobs_per_token_max = options.jobs_per_token_max;
+  }
+  if (options.total_bytes_max > 0) driver.memory = memory;
   driver.idle_job_retention = options.idle_job_retention;
   driver.log_notices = options.log_state_changes;
   driver.metrics = metrics;
@@ -252,7 +258,9 @@ class ServerImpl final : public Server {
         metrics_([this] { return ReadGauges(); }),
         commits_(storage == nullptr ? nullptr : NewCommits(std::move(storage))),
         turns_(TurnThreads()),
-        driver_(DriverOptions(options, &metrics_, commits_.get(), &turns_)),
+        memory_(options.total_bytes_max),
+        driver_(DriverOptions(options, &metrics_, commits_.get(), &turns_,
+                              &memory_)),
         unsent_(options.unsent_bytes_max),
         context_{&driver_, &metrics_,   &open_calls_, options.message_bytes_max,
                  &turns_,  auth_.get(), &unsent_},
@@ -482,6 +490,7 @@ class ServerImpl final : public Server {
   Metrics metrics_;
   const std::unique_ptr<CommitQueue> commits_;
   TurnQueue turns_;
+  core::TotalMemory memory_;
   Driver driver_;
   OpenCalls open_calls_;
   UnsentAnswers unsent_;

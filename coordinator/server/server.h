@@ -44,6 +44,12 @@ struct ServerOptions {
   std::chrono::milliseconds reconnect_grace{250};
   // The most jobs; the call that would make one more gets RESOURCE_EXHAUSTED.
   int jobs_max = 1'000;
+  // Of those that one token has brought into being. 0: as many.
+  int jobs_per_token_max = 0;
+  // The most bytes that all jobs may hold together: what they store, and about
+  // what keys, items, waiting calls and members take up beside
+  // (core/total_memory.h). 0: there is no such limit.
+  int64_t total_bytes_max = 0;
   // The most open streams, over all jobs.
   int sessions_max = 20'000;
   // The most bytes of one request or answer, a stream's batch included.

@@ -199,8 +199,8 @@ absl::Status Session::FindJob() {
     if (!admitted.ok()) return admitted.status();
     pass = *admitted;
   }
-  absl::StatusOr<std::shared_ptr<Job>> job =
-      context_.driver->GetJob(caller.job());
+  absl::StatusOr<std::shared_ptr<Job>> job = context_.driver->GetJob(
+      caller.job(), pass.has_value() ? &pass->digest : nullptr);
   if (!job.ok()) return job.status();
   call_ = CallOf(caller, context_.driver->limits());
   MutexLock lock(mu_);

@@ -184,14 +184,17 @@ class UnaryCall
     const v1::Caller& caller = request_.caller();
     call_ = CallOf(caller, context_.driver->limits());
     bool may_create = true;
+    const TokenDigest* token = nullptr;
+    absl::StatusOr<Auth::Pass> pass;
     if (context_.auth != nullptr) {
-      const absl::StatusOr<Auth::Pass> pass = context_.auth->Admit(
-          *grpc_, method_, caller.job(), !caller.member().empty());
+      pass = context_.auth->Admit(*grpc_, method_, caller.job(),
+                                  !caller.member().empty());
       if (!pass.ok()) return End(pass.status());
       may_create = pass->member;
+      token = &pass->digest;
     }
     absl::StatusOr<std::shared_ptr<Job>> job =
-        may_create ? context_.driver->GetJob(caller.job())
+        may_create ? context_.driver->GetJob(caller.job(), token)
                    : context_.driver->FindJob(caller.job());
     if (!job.ok()) return End(job.status());
     job_ = *std::move(job);

@@ -61,8 +61,8 @@ class WatchCall final : public grpc::ServerWriteReactor<v1::WatchResponse>,
       if (!pass.ok()) return End(pass.status());
       pass_ = *pass;
     }
-    absl::StatusOr<std::shared_ptr<Job>> job =
-        context_.driver->GetJob(job_name);
+    absl::StatusOr<std::shared_ptr<Job>> job = context_.driver->GetJob(
+        job_name, context_.auth == nullptr ? nullptr : &pass_.digest);
     if (!job.ok()) return End(job.status());
     job_ = *std::move(job);
     MutexLock lock(mu_);

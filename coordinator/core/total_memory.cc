@@ -1,0 +1,55 @@
+#include "coordinator/core/total_memory.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace muster::coordinator::core {
+namespace {
+
+constexpr int64_t kSharesMin = 16;
+
+}  // namespace
+
+int64_t TotalMemory::share() const {
+  const int64_t jobs = jobs_.load(std::memory_order_relaxed);
+  return limit_ / 2 / std::max(kSharesMin, jobs);
+}
+
+MemoryShare::MemoryShare(TotalMemory* total) : total_(total) {
+  if (total_ != nullptr) ++total_->jobs_;
+}
+
+MemoryShare::~MemoryShare() {
+  if (total_ == nullptr) return;
+  total_->held_ -= held_;
+  --total_->jobs_;
+}
+
+absl::Status MemoryShare::Check(int64_t more, const Offer& offer) const {
+  if (total_ == nullptr || more <= 0) return absl::OkStatus();
+  const int64_t all = total_->held() + more;
+  if (all <= total_->limit_ / 2) return absl::OkStatus();
+  const int64_t share = total_->share();
+  if (all <= total_->limit_ && held_ + more <= share) return absl::OkStatus();
+  return LimitError("total_bytes", total_->limit_, all, offer,
+                    absl::StrCat(" by a job that holds ", held_,
+                                 ", and whose share is ", share));
+}
+
+int64_t MemoryShare::share() const {
+  return total_ == nullptr ? INT64_MAX : total_->share();
+}
+
+void MemoryShare::Add(int64_t more) {
+  held_ += more;
+  if (total_ != nullptr) total_->held_ += more;
+}
+
+absl::Status CheckMemory(const Limits& limits, int64_t more,
+                         const Offer& offer) {
+  if (limits.memory == nullptr) return absl::OkStatus();
+  return limits.memory->Check(more, offer);
+}
+
+}  // namespace muster::coordinator::core

@@ -1,0 +1,79 @@
+// What all jobs of a coordinator may hold together, and each one's part of it.
+
+#ifndef MUSTER_COORDINATOR_CORE_TOTAL_MEMORY_H_
+#define MUSTER_COORDINATOR_CORE_TOTAL_MEMORY_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "coordinator/core/limits.h"
+
+namespace muster::coordinator::core {
+
+// What a table takes up for an entry beside the bytes that its limit counts,
+// about: measured, and rounded up.
+inline constexpr int64_t kKeyMemory = 256;  // its value included
+inline constexpr int64_t kItemMemory = 96;  // of a queue
+inline constexpr int64_t kWaiterMemory = 512;
+inline constexpr int64_t kMemberMemory = 2048;
+
+// TotalMemory is the limit total_bytes. One half of it is for whoever comes
+// first; the other one is kept for jobs that are within their share, which is
+// one sixteenth of that half, or less where there are more jobs. So one job
+// cannot have it all, and what it has is no reason to refuse another one that
+// wants little. Thread-safe.
+class TotalMemory {
+ public:
+  explicit TotalMemory(int64_t limit) : limit_(limit) {}
+  TotalMemory(const TotalMemory&) = delete;
+  TotalMemory& operator=(const TotalMemory&) = delete;
+
+  int64_t held() const { return held_.load(std::memory_order_relaxed); }
+
+  // What each job may have whatever the others have.
+  int64_t share() const;
+
+ private:
+  friend class MemoryShare;
+
+  const int64_t limit_;
+  std::atomic<int64_t> held_ = 0;
+  std::atomic<int64_t> jobs_ = 0;
+};
+
+// MemoryShare is what one job holds. Guarded by who guards the job.
+class MemoryShare {
+ public:
+  // `total` outlives the share. Null: everything is allowed.
+  explicit MemoryShare(TotalMemory* total);
+  ~MemoryShare();
+  MemoryShare(const MemoryShare&) = delete;
+  MemoryShare& operator=(const MemoryShare&) = delete;
+
+  // Whether the job may come to hold so much more.
+  // Errors: RESOURCE_EXHAUSTED (`limit total_bytes is 1000, offered 2000 (key
+  //   "k") by a job that holds 900, and whose share is 31; the coordinator's
+  //   --limit_total_bytes sets it`).
+  absl::Status Check(int64_t more, const Offer& offer = {}) const;
+
+  // It does, or holds less.
+  void Add(int64_t more);
+
+  int64_t held() const { return held_; }
+
+  // As TotalMemory's; without one the largest number.
+  int64_t share() const;
+
+ private:
+  TotalMemory* const total_;
+  int64_t held_ = 0;
+};
+
+// As Check of the limits' memory, if there is one.
+absl::Status CheckMemory(const Limits& limits, int64_t more,
+                         const Offer& offer = {});
+
+}  // namespace muster::coordinator::core
+
+#endif  // MUSTER_COORDINATOR_CORE_TOTAL_MEMORY_H_
