@@ -242,6 +242,17 @@ TEST_F(GroupsTest, AKilledRankEndsItsGroupsAlone) {
   for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(Line(rank), "bye");
 }
 
+TEST_F(GroupsTest, ARankThatDiesWhileAGroupFormsIsNamedAtOnce) {
+  Start("dying", 3);
+  EXPECT_EQ(ranks_[1]->Wait(kSoon).signal, SIGKILL);
+  for (const size_t rank : {0, 2}) {
+    EXPECT_THAT(Line(rank), AllOf(StartsWith("error DistNetworkError [1] "),
+                                  HasSubstr("while the group formed: global "
+                                            "rank 1 ("),
+                                  HasSubstr("was lost")));
+  }
+}
+
 TEST_F(GroupsTest, GroupsLiveOnWithoutTheRankThatServesTheCoordinator) {
   Start("mourners", 4);
   ExpectAll("formed");

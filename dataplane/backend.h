@@ -18,6 +18,7 @@
 #include "dataplane/bootstrap_store.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
+#include "dataplane/interruption.h"
 #include "dataplane/releasable_lock.h"
 #include "dataplane/tensor.h"
 #include "dataplane/work.h"
@@ -110,6 +111,11 @@ struct BackendOptions {
 
   // When the group must be connected.
   Instant deadline = Instant::max();
+
+  // Ends the making of the group before that, with the reason: a rank is gone.
+  // kCancelled: one has left in peace. That ends the wait for connections
+  // alone: who has all of them may have all that it needs from that rank.
+  Interruption interruption = {};
 
   // Network interfaces to use, by name, comma separated as in
   // GLOO_SOCKET_IFNAME; empty leaves the choice to the backend.

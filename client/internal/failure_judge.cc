@@ -157,6 +157,31 @@ FailureJudge::Ending FailureJudge::OnSessionOver(const absl::Status& why) {
   return ending;
 }
 
+void FailureJudge::Form(Group group) {
+  const Ending after_the_lock = [&] {
+    MutexLock lock(mutex_);
+    group_ = std::move(group);
+    return EndForming();
+  }();
+}
+
+FailureJudge::Ending FailureJudge::EndForming() {
+  absl::Status why =
+      group_.abort ? WhatIsKnown(group_.generation) : absl::OkStatus();
+  if (why.ok()) return Ending([this] { changed_.NotifyAll(); });
+  const bool in_peace = why == FindDeparture(group_.generation);
+  why = ForGroup(std::move(why));
+  if (in_peace) {
+    const std::vector<int> culprits = dataplane::CulpritRanks(why);
+    why = absl::CancelledError(why.message());
+    dataplane::SetCulpritRanks(why, culprits);
+  }
+  return Ending([this, abort = std::exchange(group_.abort, nullptr), why] {
+    changed_.NotifyAll();
+    abort(why);
+  });
+}
+
 void FailureJudge::Begin(Group group) {
   const Ending after_the_lock = [&] {
     MutexLock lock(mutex_);
@@ -168,6 +193,7 @@ void FailureJudge::Begin(Group group) {
 }
 
 FailureJudge::Ending FailureJudge::ConcludeAndEnd() {
+  if (!begun_) return EndForming();
   std::function<void(const absl::Status&)> abort;
   if (Conclude()) abort = group_.abort;
   return Ending([this, abort = std::move(abort), why = ForGroup(final_)] {
@@ -400,17 +426,22 @@ absl::Status FailureJudge::WhatIsKnown(int64_t generation) const {
       return Verdict(event, "while the group formed");
     }
   }
-  if (const auto gone = gone_.find(generation); gone != gone_.end()) {
-    const int end = static_cast<int>(gone->second.left.size());
-    for (int rank = 0; rank < end; ++rank) {
-      if (!gone->second.HasLeft(rank) || !Includes(rank)) continue;
-      MemberEvent event;
-      event.kind = MemberEvent::Kind::kLeft;
-      event.member = WhoLeft(generation, rank);
-      return Verdict(event, "while the group formed");
-    }
+  absl::Status departure = FindDeparture(generation);
+  return departure.ok() ? session_over_ : departure;
+}
+
+absl::Status FailureJudge::FindDeparture(int64_t generation) const {
+  const auto gone = gone_.find(generation);
+  if (gone == gone_.end()) return absl::OkStatus();
+  const int end = static_cast<int>(gone->second.left.size());
+  for (int rank = 0; rank < end; ++rank) {
+    if (!gone->second.HasLeft(rank) || !Includes(rank)) continue;
+    MemberEvent event;
+    event.kind = MemberEvent::Kind::kLeft;
+    event.member = WhoLeft(generation, rank);
+    return Verdict(event, "while the group formed");
   }
-  return session_over_;
+  return absl::OkStatus();
 }
 
 void FailureJudge::AwaitVerdict(const absl::Status& symptom,

@@ -106,6 +106,11 @@ class FailureJudge {
   Ending OnEvent(const MemberEvent& event) ABSL_LOCKS_EXCLUDED(mutex_);
   Ending OnSessionOver(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // The group, of which name, generation and seats are known, forms until
+  // Begin, or End: its `abort` is called once, as soon as Known is an error;
+  // with kCancelled where that is one that left in peace.
+  void Form(Group group) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // The group exists from now on; what came before is looked at again.
   void Begin(Group group) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -152,6 +157,11 @@ class FailureJudge {
 
   absl::Status WhatIsKnown(int64_t generation) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of a group that forms: whether one of it has left in peace.
+  absl::Status FindDeparture(int64_t generation) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What Form promises, if it is time for it.
+  Ending EndForming() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsWorld() const { return options_.ranks.empty(); }
   bool Includes(int rank) const;
   // Whether a member of the group is to blame for it, or left.

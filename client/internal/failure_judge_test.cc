@@ -134,6 +134,35 @@ class SubgroupJudgeTest : public ::testing::Test {
   absl::Status aborted_;
 };
 
+// The first is to be woken from every wait for the others, also when it heard
+// before; who has left in peace is told apart, as it may have formed the group.
+TEST(FormingJudgeTest, WhoIsGoneEndsTheFormingOfItsGroup) {
+  using Kind = MemberEvent::Kind;
+  for (const auto& [kind, code] :
+       {std::pair(Kind::kLost, absl::StatusCode::kUnavailable),
+        std::pair(Kind::kLeft, absl::StatusCode::kCancelled)}) {
+    for (const bool has_heard : {false, true}) {
+      FailureJudge judge({.ranks = {1, 3}});
+      absl::Status aborted;
+      FailureJudge::Group group;
+      group.generation = kGeneration;
+      group.seats = {{.rank = 1}, {.rank = 3}};
+      group.abort = [&](const absl::Status& why) { aborted = why; };
+      judge.OnEvent(Event(Kind::kLost, 2, "not of it"));
+      if (has_heard) judge.OnEvent(Event(kind, 3, "connection closed"));
+      judge.Form(std::move(group));
+      if (!has_heard) {
+        EXPECT_TRUE(aborted.ok()) << aborted;
+        judge.OnEvent(Event(kind, 3, "connection closed"));
+      }
+      EXPECT_EQ(aborted.code(), code);
+      EXPECT_THAT(std::string(aborted.message()),
+                  StartsWith("while the group formed: global rank 3 (host-3"));
+      EXPECT_THAT(dataplane::CulpritRanks(aborted), ElementsAre(1));
+    }
+  }
+}
+
 TEST_F(SubgroupJudgeTest, OthersComeAndGo) {
   judge_.OnEvent(Event(MemberEvent::Kind::kLost, 2, "connection closed"));
   judge_.OnEvent(Event(MemberEvent::Kind::kFailed, 0, "out of memory"));

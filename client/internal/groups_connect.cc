@@ -141,6 +141,14 @@ absl::StatusOr<std::shared_ptr<GroupState>> ConnectGroup(
     LiveGroups& live) {
   options.device = peers.device;
   const LiveGroups::Connecting connecting(&live, options.name, CallOf(options));
+  FailureJudge::Group forming;
+  forming.name = options.name;
+  forming.generation = options.generation;
+  forming.seats = options.seats;
+  forming.abort = [interruption = peers.interruption](const absl::Status& why) {
+    interruption.Interrupt(why);
+  };
+  judge->Form(std::move(forming));
   auto backend = dataplane::CreateBackend(options.backend, peers);
   if (!backend.ok()) {
     // A peer that broke a connection may be gone.

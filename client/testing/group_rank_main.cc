@@ -3,6 +3,12 @@
 //
 //   group_rank SCENARIO
 
+#include <dlfcn.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -16,6 +22,21 @@
 
 #include "client/muster.h"
 #include "client/testing/say.h"
+
+namespace {
+
+std::atomic<bool> g_dies_when_it_connects{false};
+
+}  // namespace
+
+// A program's own goes before that of the system.
+extern "C" int connect(int descriptor, const sockaddr* address,
+                       socklen_t bytes) {
+  if (g_dies_when_it_connects) kill(getpid(), SIGKILL);
+  static auto* const systems_own =
+      reinterpret_cast<decltype(&connect)>(dlsym(RTLD_NEXT, "connect"));
+  return systems_own(descriptor, address, bytes);
+}
 
 namespace muster::testing {
 namespace {
@@ -574,6 +595,16 @@ int Abort() {
   return 0;
 }
 
+// Of three ranks: 1 dies when it has told where it is and was not connected to
+// 0 yet, which waits for that.
+int Dying() {
+  InitProcessGroup(kOptions);
+  Barrier();
+  g_dies_when_it_connects = GetRank() == 1;
+  SayProblem([] { NewGroup({.timeout = seconds(60)}); });
+  return 0;
+}
+
 // Of four ranks. There is no default group before.
 int Mesh() {
   const DeviceMesh mesh =
@@ -613,6 +644,7 @@ int Main(int argc, char** argv) {
       {"many", &Many},
       {"mesh", &Mesh},
       {"abort", &Abort},
+      {"dying", &Dying},
   };
   return RunScenario(scenarios, argc, argv);
 }

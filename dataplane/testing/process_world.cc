@@ -29,13 +29,15 @@ std::string RunRank(const std::string& backend_name, int rank, int world_size,
                     const ProcessWorld::Body& body,
                     const ProcessWorld::Joining& joining) {
   joining.begin(rank);
-  auto backend = CreateBackend(
-      backend_name, {.rank = rank,
-                     .world_size = world_size,
-                     .group_name = "world",
-                     .store = std::make_shared<DirectoryStore>(directory),
-                     .deadline = Clock::now() + joining.timeout,
-                     .local_address = AddressOf(rank)});
+  BackendOptions options = {
+      .rank = rank,
+      .world_size = world_size,
+      .group_name = "world",
+      .store = std::make_shared<DirectoryStore>(directory),
+      .deadline = Clock::now() + joining.timeout,
+      .local_address = AddressOf(rank)};
+  joining.adjust(options);
+  auto backend = CreateBackend(backend_name, options);
   if (!backend.ok()) return backend.status().ToString();
   Communicator communicator({.group_name = "world",
                              .rank = rank,

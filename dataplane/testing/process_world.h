@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dataplane/backend.h"
 #include "dataplane/communicator.h"
 
 namespace muster::dataplane::testing {
@@ -32,6 +33,9 @@ class ProcessWorld {
   struct Joining {
     // Called first.
     std::function<void(int rank)> begin = [](int) {};
+    // Changes how it does.
+    std::function<void(BackendOptions& options)> adjust = [](BackendOptions&) {
+    };
     std::chrono::milliseconds timeout = std::chrono::seconds(60);
   };
 

@@ -118,10 +118,20 @@ absl::StatusOr<std::shared_ptr<Engine>> JoinGroup(
   Mesh& connected = **mesh;
   auto engine = std::make_shared<Engine>(options.group_name, *std::move(mesh));
   if (options.world_size == 1) return engine;
+  const InterruptedAbort interrupted(options, *engine);
   absl::Status met = Meet(options, connected, *engine);
   if (!met.ok()) return met;
   return engine;
 }
+
+// Who has left in peace may have given all that was needed of it: the engine
+// finds out by itself.
+InterruptedAbort::InterruptedAbort(const BackendOptions& options,
+                                   Engine& engine)
+    : callback_(options.interruption.token(), [&] {
+        const absl::Status why = options.interruption.status();
+        if (!absl::IsCancelled(why)) engine.Abort(why);
+      }) {}
 
 std::unique_ptr<Backend> BackendOf(absl::string_view name,
                                    std::shared_ptr<Engine> engine) {

@@ -1,7 +1,9 @@
 #ifndef MUSTER_DATAPLANE_BACKENDS_GLOO_GLOO_BACKEND_H_
 #define MUSTER_DATAPLANE_BACKENDS_GLOO_GLOO_BACKEND_H_
 
+#include <functional>
 #include <memory>
+#include <stop_token>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -23,6 +25,16 @@ absl::StatusOr<std::shared_ptr<Engine>> JoinGroup(
     absl::string_view name, const BackendOptions& options);
 std::unique_ptr<Backend> BackendOf(absl::string_view name,
                                    std::shared_ptr<Engine> engine);
+
+// Aborts the engine of a group that forms when that is interrupted, while this
+// lives. Both arguments live longer.
+class InterruptedAbort {
+ public:
+  InterruptedAbort(const BackendOptions& options, Engine& engine);
+
+ private:
+  const std::stop_callback<std::function<void()>> callback_;
+};
 
 }  // namespace gloo_internal
 

@@ -183,6 +183,10 @@ void Greeter::Greet(int kind, int peer) {
       return TakeAnswer(kind, peer);
     case State::kAnswered:
       return TakeVerdict(connection);
+    case State::kSettled:
+      // Nobody leaves before all are connected.
+      connection.state = State::kGone;
+      return;
     default:
       break;
   }
@@ -278,9 +282,12 @@ absl::Status Greeter::CheckMissing(const std::vector<int>& missing,
   for (const int peer : missing) {
     for (const auto& connections : connections_) {
       const Connection& connection = connections[peer];
-      if (connection.state != State::kRefused) continue;
+      const bool has_gone = connection.state == State::kGone;
+      if (connection.state != State::kRefused && !has_gone) continue;
       status = absl::UnavailableError(
-          connection.error != 0
+          has_gone
+              ? absl::StrCat("rank ", peer, " has gone while the group formed")
+          : connection.error != 0
               ? absl::StrCat("cannot connect to rank ", peer, ": ",
                              std::strerror(connection.error))
               : absl::StrCat("rank ", peer,
@@ -321,8 +328,11 @@ absl::Status Greeter::AwaitGreetings(Instant deadline,
   for (int kind = 0; kind < kConnectionKinds; ++kind) {
     for (int peer = 0; peer < world_size_; ++peer) {
       const auto& [socket, state, error, memory] = connections_[kind][peer];
+      // On one that is settled nothing comes but a farewell.
+      const bool is_farewell = kind == kFarewell && socket >= 0;
       if (state != State::kConnecting && state != State::kGreeted &&
-          state != State::kAnswered) {
+          state != State::kAnswered &&
+          !(state == State::kSettled && is_farewell)) {
         continue;
       }
       const int events = state == State::kConnecting ? POLLOUT : POLLIN;
@@ -331,6 +341,7 @@ absl::Status Greeter::AwaitGreetings(Instant deadline,
     }
   }
   for (const int socket : strangers) waits.push_back({socket, POLLIN, 0});
+  waits.push_back({woken_, POLLIN, 0});
   waits.push_back({listener_, POLLIN, 0});
   const int ready = poll(waits.data(), waits.size(), PollTimeout(deadline));
   if (ready < 0 && errno != EINTR) {
@@ -338,6 +349,9 @@ absl::Status Greeter::AwaitGreetings(Instant deadline,
         "rank ", rank_, " cannot wait for its peers: ", std::strerror(errno)));
   }
   if (ready <= 0) return absl::OkStatus();
+  if (waits[waits.size() - 2].revents != 0) {
+    return absl::CancelledError("woken");
+  }
   for (size_t i = 0; i < greeted.size(); ++i) {
     if (waits[i].revents != 0) Greet(greeted[i].first, greeted[i].second);
   }
@@ -385,8 +399,11 @@ absl::StatusOr<Greeter::Sockets> Greeter::Connect(
 std::vector<int> Greeter::TakeFarewells() {
   std::vector<int> sockets;
   for (Connection& connection : connections_[kFarewell]) {
-    const bool is_settled = connection.state == State::kSettled;
-    sockets.push_back(is_settled ? std::exchange(connection.socket, -1) : -1);
+    // One that has greeted is settled for the peer, or will be.
+    const bool has_said_who = connection.state == State::kGreeted ||
+                              connection.state == State::kSettled ||
+                              connection.state == State::kGone;
+    sockets.push_back(has_said_who ? std::exchange(connection.socket, -1) : -1);
   }
   return sockets;
 }

@@ -42,13 +42,14 @@ class Greeter {
 
   // Connects to all peers, `addresses[r]` being that of rank r. Errors:
   // kDeadlineExceeded, naming the ranks that did not connect; kUnavailable,
-  // naming one that does not listen or refuses this rank; kResourceExhausted as
-  // of Listen.
+  // naming one that does not listen, refuses this rank, or has gone, of which
+  // its farewell may say more; kCancelled after Wake; kResourceExhausted as of
+  // Listen.
   absl::StatusOr<Sockets> Connect(const std::vector<RankAddress>& addresses,
                                   Instant deadline);
 
   // After Connect has failed: the connections for farewells of those peers that
-  // did connect; by rank, -1 of others.
+  // know, or will know, whose they are; by rank, -1 of others.
   std::vector<int> TakeFarewells();
 
   // Says where this rank waits for `peer`, which has said the same. An empty
@@ -81,6 +82,7 @@ class Greeter {
     kAnswered,    // whether it can read this process's memory is awaited
     kRefused,     // the peer has closed it, or does not listen
     kSettled,
+    kGone,  // the peer has closed it since, or has said farewell
   };
 
   // What a connection is for.

@@ -12,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -312,6 +313,16 @@ absl::Status GlooMesh::Open(absl::string_view backend,
   absl::StatusOr<AddressBytes> host = pairs_.Start(options);
   if (!host.ok()) return host.status();
   if (world_size() == 1) return absl::OkStatus();
+  const std::stop_callback interrupted(options.interruption.token(), [&] {
+    absl::Status why = options.interruption.status();
+    // For its peers: it does not leave in peace itself.
+    if (absl::IsCancelled(why)) {
+      const std::vector<int> culprits = CulpritRanks(why);
+      why = absl::UnavailableError(why.message());
+      SetCulpritRanks(why, culprits);
+    }
+    Abort(why);
+  });
   absl::StatusOr<RankAddress> own = greeter_.Listen(*std::move(host));
   if (!own.ok()) return own.status();
   own->backend = std::string(backend);
@@ -321,10 +332,19 @@ absl::Status GlooMesh::Open(absl::string_view backend,
   absl::StatusOr<Greeter::Sockets> sockets =
       greeter_.Connect(*addresses, options.deadline);
   if (!sockets.ok()) {
-    // Those who have connected shall not take this rank for the culprit.
+    absl::Status why = sockets.status();
     farewells_.Take(greeter_.TakeFarewells()).IgnoreError();
-    farewells_.Close(EncodeFarewell(sockets.status()));
-    return sockets.status();
+    if (absl::IsUnavailable(why)) {
+      // A peer may have said why it, or another one, has gone.
+      const absl::Status first = CheckPeers();
+      if (!first.ok()) why = first;
+    }
+    if (const absl::Status aborted = abort_cause(); !aborted.ok()) {
+      why = aborted;
+    }
+    // Those who have connected shall not take this rank for the culprit.
+    farewells_.Close(EncodeFarewell(why));
+    return why;
   }
   absl::Status taken = lines_.Take(sockets->lines, sockets->memories);
   taken.Update(farewells_.Take(sockets->farewells));

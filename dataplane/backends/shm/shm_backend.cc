@@ -479,6 +479,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
   if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
   auto engine = gloo_internal::JoinGroup("shm", options);
   if (!engine.ok()) return engine.status();
+  const gloo_internal::InterruptedAbort interrupted(options, **engine);
   absl::StatusOr<Sharing> sharing =
       options.world_size > 1 ? ShareMemory(options, **engine) : Sharing();
   if (!sharing.ok()) return sharing.status();
