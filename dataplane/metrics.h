@@ -1,8 +1,10 @@
 #ifndef MUSTER_DATAPLANE_METRICS_H_
 #define MUSTER_DATAPLANE_METRICS_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -31,6 +33,10 @@ class Metrics {
   // closed set, so they can be labels.
   virtual Series& SeriesOf(absl::string_view op, absl::string_view backend) = 0;
 };
+
+// How many connections this process has closed that came to a port of its
+// groups and did not show, in time or at all, that they are of the group.
+inline std::atomic<int64_t> refused_connections{0};
 
 }  // namespace muster::dataplane
 

@@ -246,6 +246,13 @@ class PrometheusMetrics final : public Metrics {
         running_(AddGauge("muster_dataplane_collective_running_seconds",
                           "How long the oldest collective, send or receive "
                           "that runs has been running; 0 when none does.")),
+        refused_connections_(
+            prometheus::BuildCounter()
+                .Name("muster_dataplane_refused_connections_total")
+                .Help("Connections to the ports of this process's groups that "
+                      "did not show in time that they are of the group.")
+                .Register(registry_)
+                .Add({})),
         cpu_seconds_(
             prometheus::BuildCounter()
                 .Name("process_cpu_seconds_total")
@@ -287,6 +294,9 @@ class PrometheusMetrics final : public Metrics {
     // one scrape at a time.
     const std::lock_guard<std::mutex> lock(render_mutex_);
     cpu_seconds_.Increment(CpuSeconds() - cpu_seconds_.Value());
+    refused_connections_.Increment(
+        static_cast<double>(dataplane::refused_connections.load()) -
+        refused_connections_.Value());
     open_fds_.Set(OpenFds());
     resident_bytes_.Set(ResidentBytes());
     std::vector<prometheus::MetricFamily> families = registry_.Collect();
@@ -318,6 +328,7 @@ class PrometheusMetrics final : public Metrics {
   prometheus::Gauge& rank_;
   prometheus::Gauge& world_size_;
   prometheus::Gauge& running_;
+  prometheus::Counter& refused_connections_;
   prometheus::Counter& cpu_seconds_;
   prometheus::Gauge& open_fds_;
   prometheus::Gauge& resident_bytes_;

@@ -17,6 +17,7 @@ namespace muster::worker {
 //   muster_dataplane_collective_bytes_total{op,backend}
 //   muster_dataplane_collective_duration_seconds{op,backend}    histogram
 //   muster_dataplane_collective_running_seconds                 gauge
+//   muster_dataplane_refused_connections_total
 //   process_cpu_seconds_total, process_open_fds,
 //   process_resident_memory_bytes, process_start_time_seconds
 //

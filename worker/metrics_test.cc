@@ -71,9 +71,20 @@ TEST(MetricsTest, NamesAndLabelsAreThese) {
           "muster_dataplane_collective_duration_seconds_sum{backend,op}",
           "muster_dataplane_collective_running_seconds{}",
           "muster_dataplane_collectives_total{backend,code,op}",
+          "muster_dataplane_refused_connections_total{}",
           "muster_worker_rank{}", "muster_worker_world_size{}",
           "process_cpu_seconds_total{}", "process_open_fds{}",
           "process_resident_memory_bytes{}", "process_start_time_seconds{}"));
+}
+
+TEST(MetricsTest, CountsRefusedConnections) {
+  const auto metrics = Metrics::Create();
+  dataplane::refused_connections += 2;
+  EXPECT_THAT(metrics->Render(),
+              HasSubstr("\nmuster_dataplane_refused_connections_total 2\n"));
+  dataplane::refused_connections += 1;
+  EXPECT_THAT(metrics->Render(),
+              HasSubstr("\nmuster_dataplane_refused_connections_total 3\n"));
 }
 
 TEST(MetricsTest, CountsCollectivesBytesAndSeconds) {

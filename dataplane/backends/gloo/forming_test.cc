@@ -2,8 +2,12 @@
 // the gloo backend, and of shm.
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -12,9 +16,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -30,6 +36,7 @@
 #include "dataplane/communicator.h"
 #include "dataplane/culprit.h"
 #include "dataplane/interruption.h"
+#include "dataplane/metrics.h"
 #include "dataplane/testing/process_world.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
@@ -63,6 +70,28 @@ void Step() {
   kill(getpid(), SIGKILL);
 }
 
+// This process's ports are flooded.
+bool g_is_flooded = false;
+
+// By a process of its own, as long as this one lives: connections that say
+// nothing, of which the last ones stay.
+void Flood(int listener) {
+  sockaddr_storage address = {};
+  socklen_t bytes = sizeof(address);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &bytes);
+  if (fork() != 0) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  close(listener);
+  std::array<int, 300> sockets;
+  sockets.fill(-1);
+  for (size_t next = 0;; next = (next + 1) % sockets.size()) {
+    close(sockets[next]);
+    sockets[next] = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    connect(sockets[next], reinterpret_cast<const sockaddr*>(&address), bytes);
+    poll(nullptr, 0, /*timeout=*/1);  // leaves the processors to the ranks
+  }
+}
+
 template <typename Function>
 Function* SystemsOwn(Function*, const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
@@ -86,7 +115,9 @@ int bind(int descriptor, const sockaddr* address, socklen_t bytes) noexcept {
 
 int listen(int descriptor, int backlog) noexcept {
   Step();
-  return SystemsOwn(listen, "listen")(descriptor, backlog);
+  const int result = SystemsOwn(listen, "listen")(descriptor, backlog);
+  if (g_is_flooded) Flood(descriptor);
+  return result;
 }
 
 int connect(int descriptor, const sockaddr* address, socklen_t bytes) {
@@ -216,10 +247,10 @@ std::vector<RankOutcome> FormWithout(int victim, int step, Fate fate) {
   return outcomes;
 }
 
-class FormingTest
+class FormingFateTest
     : public ::testing::TestWithParam<std::tuple<Fate, int /*victim*/>> {};
 
-TEST_P(FormingTest, TheOthersHearOfARankThatGoesAtAnyStep) {
+TEST_P(FormingFateTest, TheOthersHearOfARankThatGoesAtAnyStep) {
   const auto [fate, victim] = GetParam();
   int step = 0;
   for (; step < kStepsMax; ++step) {
@@ -248,8 +279,36 @@ TEST_P(FormingTest, TheOthersHearOfARankThatGoesAtAnyStep) {
   RecordProperty("steps", step);
 }
 
+// With few descriptors: strangers that hold connections to a rank's port keep
+// it neither from forming a group nor from training in it.
+TEST(FormingTest, StrangersThatSayNothingTakeNoDescriptors) {
+  const auto body = [](Communicator& communicator) -> std::string {
+    // Until all ranks have seen many of them.
+    std::vector<int64_t> refused = {0};
+    while (refused[0] < 200) {
+      refused[0] = refused_connections;
+      const absl::Status status =
+          communicator.Run(Collective{.kind = CollectiveKind::kAllReduce,
+                                      .tensors = {Tensor(refused)},
+                                      .reduce_op = ReduceOp::kMin});
+      if (!status.ok()) return status.ToString();
+    }
+    const int descriptor = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return descriptor >= 0 ? "trained" : std::strerror(errno);
+  };
+  const auto begin = [](int) {
+    const rlimit few = {.rlim_cur = 128, .rlim_max = 128};
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    g_is_flooded = true;
+  };
+  ProcessWorld world(TestedBackend(), kRanks, body, {.begin = begin});
+  for (const RankOutcome& outcome : world.Join()) {
+    EXPECT_EQ(outcome.report, "trained");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
-    FatesAndVictims, FormingTest,
+    FatesAndVictims, FormingFateTest,
     ::testing::Combine(::testing::Values(Fate::kDies, Fate::kStandsStill),
                        ::testing::Values(0, 1, 2)));
 

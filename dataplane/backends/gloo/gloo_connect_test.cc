@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -88,21 +89,6 @@ struct Connection {
   const int opened = socket(AF_INET, SOCK_STREAM, 0);
   int accepted = -1;
 };
-
-TEST(GlooConnectTest, SocketsOfPairsAreFoundAmongThoseOfTheProcess) {
-  const Listener own;
-  const Listener silent;
-  const Listener remote;
-  const Listener unrelated;
-  const Connection from_rank0(own);
-  const Connection to_rank2(remote);
-  const Connection of_others(unrelated);
-  // Rank 1 accepts from rank 0, whose listener is closed, and connects to 2.
-  EXPECT_THAT(
-      gloo_internal::FindSockets({own.bytes, {}, silent.bytes},
-                                 {silent.bytes, {}, remote.bytes}),
-      ::testing::UnorderedElementsAre(from_rank0.accepted, to_rank2.opened));
-}
 
 TEST(GlooConnectTest, RankThatNeverComesIsNamed) {
   const absl::Status status = Join({.rank = 0,
@@ -358,6 +344,69 @@ TEST(GlooConnectTest, AddressOfAnotherHostIsAnError) {
                  std::chrono::seconds(60)),
             absl::InvalidArgumentError(
                 "argument local_address: \"trainer-3\" is no IP address"));
+}
+
+// Connects again and again to each port at which this process listens, and says
+// nothing.
+class PortScan {
+ public:
+  PortScan() : thread_([this] { Run(); }) {}
+  ~PortScan() {
+    is_over_ = true;
+    thread_.join();
+  }
+
+ private:
+  void Run() const {
+    while (!is_over_) {
+      for (int socket = 0; socket < 256; ++socket) Visit(socket);
+    }
+  }
+
+  static void Visit(int listener) {
+    int listens = 0;
+    socklen_t bytes = sizeof(listens);
+    if (getsockopt(listener, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) !=
+            0 ||
+        listens == 0) {
+      return;
+    }
+    sockaddr_in address = {};
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    bytes = sizeof(address);
+    const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    if (getsockname(listener, generic, &bytes) == 0) {
+      (void)connect(socket, generic, bytes);
+    }
+    close(socket);
+  }
+
+  std::atomic<bool> is_over_{false};
+  std::thread thread_;
+};
+
+TEST(GlooConnectTest, APortScanWhileAPairIsMadeHarmsNobody) {
+  const PortScan scan;
+  for (int group = 0; group < 20; ++group) {
+    LocalWorld world({.world_size = 2});
+    world.OnEachRank([](Communicator& communicator) {
+      const int peer = 1 - communicator.rank();
+      std::vector<int32_t> sent(30'000, communicator.rank());
+      std::vector<int32_t> received(sent.size(), -1);
+      // Both open the pair, at once.
+      const auto sending = communicator.Start({.kind = CollectiveKind::kSend,
+                                               .inputs = {Tensor(sent)},
+                                               .peer = peer});
+      const auto receiving = communicator.Start({.kind = CollectiveKind::kRecv,
+                                                 .outputs = {Tensor(received)},
+                                                 .peer = peer});
+      const absl::Status has_received = receiving->Wait();
+      ASSERT_TRUE(has_received.ok()) << has_received;
+      const absl::Status has_sent = sending->Wait();
+      ASSERT_TRUE(has_sent.ok()) << has_sent;
+      EXPECT_EQ(received.back(), peer);
+    });
+  }
 }
 
 TEST(GlooConnectTest, BadOptionsAreNamed) {

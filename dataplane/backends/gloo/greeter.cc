@@ -19,45 +19,45 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/backends/gloo/socket.h"
+#include "dataplane/backends/gloo/unproved_connections.h"
 #include "dataplane/culprit.h"
+#include "dataplane/metrics.h"
 
 namespace muster::dataplane::gloo_internal {
 namespace {
 
 constexpr uint32_t kHelloMagic = 0x6d757374;
 
-// A question and its answer.
-struct Question {
-  uint32_t magic = 0x6d757371;
+// One more connection, and what became of it.
+struct OfferMessage {
+  uint32_t magic = 0x6d75736f;
   int32_t rank = 0;
+  // That of the one to whom it is said.
   uint64_t nonce = 0;
-  uint64_t address_bytes = 0;
-  char address[256] = {};
+  // In the answer.
+  Greeter::Reply reply = {};
 
-  static Question Of(int rank, uint64_t nonce, const AddressBytes& address) {
-    Question question;
-    question.rank = rank;
-    question.nonce = nonce;
-    question.address_bytes = std::min(address.size(), sizeof(question.address));
-    std::copy_n(address.data(), question.address_bytes, question.address);
-    return question;
-  }
-
-  // Whether it is one, and to the rank of that nonce.
   bool IsFor(uint64_t own_nonce) const {
-    return magic == Question().magic && nonce == own_nonce &&
-           address_bytes >= sizeof(sockaddr_storage) &&
-           address_bytes <= sizeof(address);
+    return magic == OfferMessage().magic && nonce == own_nonce;
   }
-
-  AddressBytes Address() const { return {address, address + address_bytes}; }
 };
+
+// A listener drops who is slow to say who it is, if many connect. As often this
+// rank tries again.
+constexpr int kAttempts = 8;
+
+// It shows that it is not of the group.
+void Refuse(int socket) {
+  ::close(socket);
+  refused_connections.fetch_add(1, std::memory_order_relaxed);
+}
 
 // When a server that had no descriptor left tries again.
 constexpr std::chrono::milliseconds kNoDescriptors{100};
@@ -131,8 +131,11 @@ absl::StatusOr<RankAddress> Greeter::Listen(AddressBytes address) {
               sizeof(in_port_t));
   listener_ = MakeSocket(address);
   auto size = static_cast<socklen_t>(AddressSize(address));
+  // Strangers hold up nobody before they are too many.
+  const int backlog = kConnectionKinds * world_size_ +
+                      static_cast<int>(UnprovedConnections::kLimit);
   if (listener_ < 0 || bind(listener_, generic, size) != 0 ||
-      listen(listener_, kConnectionKinds * world_size_) != 0 ||
+      listen(listener_, backlog) != 0 ||
       getsockname(listener_, generic, &size) != 0) {
     return Failed(what, errno);
   }
@@ -143,6 +146,7 @@ absl::StatusOr<RankAddress> Greeter::Listen(AddressBytes address) {
 absl::Status Greeter::StartConnecting(int kind, int peer) {
   const AddressBytes& address = addresses_[peer].socket;
   Connection& connection = connections_[kind][peer];
+  ++connection.attempts;
   connection.socket = MakeSocket(address);
   connection.state = State::kConnecting;
   if (connection.socket >= 0 &&
@@ -165,6 +169,13 @@ void Greeter::Connection::Refused(int reason) {
   error = reason;
 }
 
+absl::Status Greeter::ConnectAgain(int kind, int peer, int error) {
+  Connection& connection = connections_[kind][peer];
+  connection.Refused(error);
+  return connection.attempts < kAttempts ? StartConnecting(kind, peer)
+                                         : absl::OkStatus();
+}
+
 bool Greeter::SharesMemory(int kind, int peer) const {
   return kind == kLine && HostOf(addresses_[peer].socket) == HostOf(own_);
 }
@@ -176,21 +187,22 @@ std::optional<PeerMemory> Greeter::MemoryOf(int peer,
   return memory;
 }
 
-void Greeter::Greet(int kind, int peer) {
+absl::Status Greeter::Greet(int kind, int peer) {
   Connection& connection = connections_[kind][peer];
   switch (connection.state) {
     case State::kGreeted:
       return TakeAnswer(kind, peer);
     case State::kAnswered:
-      return TakeVerdict(connection);
+      TakeVerdict(connection);
+      return absl::OkStatus();
     case State::kSettled:
       // Nobody leaves before all are connected.
       connection.state = State::kGone;
-      return;
+      return absl::OkStatus();
     default:
       break;
   }
-  SendAtOnce(connection.socket);
+  SetForMessages(connection.socket);
   const Hello hello = {.magic = kHelloMagic + kind,
                        .rank = rank_,
                        .nonce = addresses_[peer].nonce,
@@ -199,28 +211,33 @@ void Greeter::Greet(int kind, int peer) {
   if (send(connection.socket, &hello, sizeof(hello), MSG_NOSIGNAL) ==
       sizeof(hello)) {
     connection.state = State::kGreeted;
+  } else if (errno == EPIPE || errno == ECONNRESET) {
+    return ConnectAgain(kind, peer, errno);
   } else {
     connection.Refused(errno);
   }
+  return absl::OkStatus();
 }
 
-void Greeter::TakeAnswer(int kind, int peer) {
+absl::Status Greeter::TakeAnswer(int kind, int peer) {
   Connection& connection = connections_[kind][peer];
   Hello answer;
   const ssize_t received =
       recv(connection.socket, &answer, sizeof(answer), MSG_DONTWAIT);
-  if (received < 0 && IsTemporary(errno)) return;
+  if (received < 0 && IsTemporary(errno)) return absl::OkStatus();
+  if (received <= 0) return ConnectAgain(kind, peer, 0);
   if (received != sizeof(answer) || answer.magic != kHelloMagic + kind ||
       answer.rank != peer || answer.nonce != nonce_) {
     connection.Refused(0);
-    return;
+    return absl::OkStatus();
   }
   connection.state = State::kSettled;
-  if (!SharesMemory(kind, peer)) return;
+  if (!SharesMemory(kind, peer)) return absl::OkStatus();
   // It has a mark if it can read this rank's memory.
   connection.memory = MemoryOf(peer, answer);
   const char verdict = connection.memory.has_value() ? 1 : 0;
   (void)send(connection.socket, &verdict, sizeof(verdict), MSG_NOSIGNAL);
+  return absl::OkStatus();
 }
 
 void Greeter::TakeVerdict(Connection& connection) {
@@ -244,10 +261,10 @@ bool Greeter::TakeHello(int socket) {
                        hello.rank < world_size_ &&
                        connections_[kind][hello.rank].state == State::kAwaited;
   if (!is_peer) {
-    ::close(socket);
+    Refuse(socket);
     return true;
   }
-  SendAtOnce(socket);
+  SetForMessages(socket);
   Connection& connection = connections_[kind][hello.rank];
   connection = {.socket = socket, .state = State::kSettled};
   if (SharesMemory(static_cast<int>(kind), hello.rank)) {
@@ -306,58 +323,54 @@ absl::Status Greeter::CheckMissing(const std::vector<int>& missing,
   return status;
 }
 
-absl::Status Greeter::Accept(std::vector<int>& strangers) {
-  while (true) {
-    const int socket =
-        accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (socket >= 0) {
-      strangers.push_back(socket);
-    } else if (IsOfThisProcess(errno)) {
-      return Failed(absl::StrCat("rank ", rank_, " cannot accept connections"),
-                    errno);
-    } else if (errno != EINTR && errno != ECONNABORTED) {
-      return absl::OkStatus();
-    }
-  }
-}
-
 absl::Status Greeter::AwaitGreetings(Instant deadline,
-                                     std::vector<int>& strangers) {
+                                     UnprovedConnections& unproved) {
   std::vector<pollfd> waits;
   std::vector<std::pair<int, int>> greeted;
   for (int kind = 0; kind < kConnectionKinds; ++kind) {
     for (int peer = 0; peer < world_size_; ++peer) {
-      const auto& [socket, state, error, memory] = connections_[kind][peer];
+      const Connection& connection = connections_[kind][peer];
+      const State state = connection.state;
       // On one that is settled nothing comes but a farewell.
-      const bool is_farewell = kind == kFarewell && socket >= 0;
+      const bool is_farewell = kind == kFarewell && connection.socket >= 0;
       if (state != State::kConnecting && state != State::kGreeted &&
           state != State::kAnswered &&
           !(state == State::kSettled && is_farewell)) {
         continue;
       }
       const int events = state == State::kConnecting ? POLLOUT : POLLIN;
-      waits.push_back({socket, static_cast<short>(events), 0});  // NOLINT
+      waits.push_back(
+          {connection.socket, static_cast<short>(events), 0});  // NOLINT
       greeted.emplace_back(kind, peer);
     }
   }
-  for (const int socket : strangers) waits.push_back({socket, POLLIN, 0});
+  unproved.AddTo(waits);
   waits.push_back({woken_, POLLIN, 0});
   waits.push_back({listener_, POLLIN, 0});
-  const int ready = poll(waits.data(), waits.size(), PollTimeout(deadline));
+  const int ready = poll(waits.data(), waits.size(),
+                         PollTimeout(std::min(deadline, unproved.deadline())));
   if (ready < 0 && errno != EINTR) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "rank ", rank_, " cannot wait for its peers: ", std::strerror(errno)));
   }
-  if (ready <= 0) return absl::OkStatus();
+  if (ready < 0) return absl::OkStatus();
   if (waits[waits.size() - 2].revents != 0) {
     return absl::CancelledError("woken");
   }
-  for (size_t i = 0; i < greeted.size(); ++i) {
-    if (waits[i].revents != 0) Greet(greeted[i].first, greeted[i].second);
-  }
   absl::Status status;
-  if (waits.back().revents != 0) status = Accept(strangers);
-  std::erase_if(strangers, [&](int socket) { return TakeHello(socket); });
+  for (size_t i = 0; i < greeted.size(); ++i) {
+    if (waits[i].revents == 0) continue;
+    status.Update(Greet(greeted[i].first, greeted[i].second));
+  }
+  const auto prove = [&](int socket) { return TakeHello(socket); };
+  unproved.ProveAll(prove);
+  if (waits.back().revents == 0) return status;
+  const absl::Status accepted = unproved.Accept(listener_, prove);
+  if (!accepted.ok()) {
+    status.Update(
+        absl::Status(accepted.code(),
+                     absl::StrCat("rank ", rank_, " ", accepted.message())));
+  }
   return status;
 }
 
@@ -370,15 +383,16 @@ absl::Status Greeter::ConnectSockets(Instant deadline) {
       status = StartConnecting(kind, peer);
     }
   }
-  std::vector<int> strangers;
+  // All that are to come may connect before one of them says who it is.
+  UnprovedConnections unproved(kConnectionKinds *
+                               static_cast<size_t>(world_size_ - 1 - rank_));
   std::vector<int> missing = MissingRanks();
   if (status.ok()) status = CheckMissing(missing, Instant::max());
   while (status.ok() && !missing.empty()) {
-    status = AwaitGreetings(deadline, strangers);
+    status = AwaitGreetings(deadline, unproved);
     missing = MissingRanks();
     if (status.ok()) status = CheckMissing(missing, deadline);
   }
-  for (const int socket : strangers) ::close(socket);
   return status;
 }
 
@@ -408,45 +422,49 @@ std::vector<int> Greeter::TakeFarewells() {
   return sockets;
 }
 
-void Greeter::Serve(Answer answer) {
-  answer_ = std::move(answer);
+void Greeter::Serve(Take take) {
+  take_ = std::move(take);
   server_ = std::thread([this] { RunServer(); });
 }
 
-bool Greeter::TakeQuestion(int socket) const {
-  Question question;
-  const ssize_t received =
-      recv(socket, &question, sizeof(question), MSG_DONTWAIT);
+bool Greeter::TakeOffer(int socket) const {
+  OfferMessage offer;
+  const ssize_t received = recv(socket, &offer, sizeof(offer), MSG_DONTWAIT);
   if (received < 0 && IsTemporary(errno)) return false;
-  if (received == sizeof(question) && question.IsFor(nonce_) &&
-      question.rank >= 0 && question.rank < world_size_ &&
-      question.rank != rank_) {
-    const AddressBytes address = answer_(question.rank, question.Address());
-    if (!address.empty()) {
-      const Question answer =
-          Question::Of(rank_, addresses_[question.rank].nonce, address);
-      // Into an empty buffer. If it fails, so will the one who asks.
-      (void)send(socket, &answer, sizeof(answer), MSG_NOSIGNAL);
-    }
+  const int peer = offer.rank;
+  if (received != sizeof(offer) || !offer.IsFor(nonce_) || peer < 0 ||
+      peer >= world_size_ || peer == rank_) {
+    Refuse(socket);
+    return true;
   }
-  ::close(socket);
+  bool is_taken = false;
+  take_(peer, socket, [&](Reply reply) {
+    is_taken = reply == Reply::kTaken;
+    const OfferMessage answer = {
+        .rank = rank_, .nonce = addresses_[peer].nonce, .reply = reply};
+    // Into an empty buffer. If it fails, so will whoever uses the socket.
+    (void)send(socket, &answer, sizeof(answer), MSG_NOSIGNAL);
+  });
+  if (!is_taken) ::close(socket);
   return true;
 }
 
 void Greeter::RunServer() {
-  std::vector<int> strangers;
+  UnprovedConnections unproved;
+  const auto prove = [&](int socket) { return TakeOffer(socket); };
   while (true) {
     std::vector<pollfd> waits = {{woken_, POLLIN, 0}, {listener_, POLLIN, 0}};
-    for (const int socket : strangers) waits.push_back({socket, POLLIN, 0});
-    if (poll(waits.data(), waits.size(), -1) < 0 && errno != EINTR) break;
+    unproved.AddTo(waits);
+    const Instant until = unproved.deadline();
+    const int timeout = until == Instant::max() ? -1 : PollTimeout(until);
+    if (poll(waits.data(), waits.size(), timeout) < 0 && errno != EINTR) break;
     if (waits[0].revents != 0) break;
-    if (waits[1].revents != 0 && !Accept(strangers).ok()) {
-      // Who asks waits until there are descriptors again.
+    unproved.ProveAll(prove);
+    if (waits[1].revents != 0 && !unproved.Accept(listener_, prove).ok()) {
+      // Who connects waits until there are descriptors again.
       (void)poll(waits.data(), 1, static_cast<int>(kNoDescriptors.count()));
     }
-    std::erase_if(strangers, [&](int socket) { return TakeQuestion(socket); });
   }
-  for (const int socket : strangers) ::close(socket);
   ::close(std::exchange(listener_, -1));
 }
 
@@ -458,42 +476,58 @@ bool Greeter::AwaitSocket(int socket, int events) const {
   return waits[0].revents == 0;
 }
 
-absl::Status Greeter::CannotAsk(int peer, int error) const {
+absl::Status Greeter::CannotOffer(int peer, int error) const {
   absl::Status status =
       Failed(absl::StrCat("cannot open a connection to rank ", peer), error);
   if (absl::IsUnavailable(status)) SetCulpritRank(status, peer);
   return status;
 }
 
-absl::StatusOr<AddressBytes> Greeter::Ask(int peer,
-                                          const AddressBytes& own) const {
+absl::StatusOr<int> Greeter::Offer(int peer) const {
+  for (int attempt = 1;; ++attempt) {
+    absl::StatusOr<int> socket = OfferOnce(peer);
+    // It may have been dropped before it could say who it is.
+    if (!absl::IsAborted(socket.status())) return socket;
+    if (attempt == kAttempts) return CannotOffer(peer, ECONNRESET);
+  }
+}
+
+absl::StatusOr<int> Greeter::OfferOnce(int peer) const {
   const RankAddress& address = addresses_[peer];
   const int socket = MakeSocket(address.socket);
-  if (socket < 0) return CannotAsk(peer, errno);
-  struct Closer {
-    ~Closer() { ::close(socket); }
-    const int socket;
-  } const closer = {socket};
+  if (socket < 0) return CannotOffer(peer, errno);
+  absl::Cleanup closer = [&] { ::close(socket); };
   if (connect(socket, Generic(address.socket), AddressSize(address.socket)) !=
           0 &&
       errno != EINPROGRESS) {
-    return CannotAsk(peer, errno);
+    return CannotOffer(peer, errno);
   }
   const absl::Status woken = absl::CancelledError("woken");
+  const absl::Status dropped = absl::AbortedError("dropped");
   if (!AwaitSocket(socket, POLLOUT)) return woken;
-  const Question question = Question::Of(rank_, address.nonce, own);
-  if (send(socket, &question, sizeof(question), MSG_NOSIGNAL) !=
-      sizeof(question)) {
-    return CannotAsk(peer, errno);
+  const OfferMessage offer = {.rank = rank_, .nonce = address.nonce};
+  if (send(socket, &offer, sizeof(offer), MSG_NOSIGNAL) != sizeof(offer)) {
+    const bool was_closed = errno == EPIPE || errno == ECONNRESET;
+    return was_closed ? dropped : CannotOffer(peer, errno);
   }
-  Question answer;
+  OfferMessage answer;
   if (!AwaitSocket(socket, POLLIN)) return woken;
   const ssize_t received = recv(socket, &answer, sizeof(answer), MSG_DONTWAIT);
+  if (received <= 0) return dropped;
   if (received != sizeof(answer) || answer.rank != peer ||
       !answer.IsFor(nonce_)) {
-    return CannotAsk(peer, received < 0 ? errno : ECONNRESET);
+    return CannotOffer(peer, EPROTO);
   }
-  return answer.Address();
+  switch (answer.reply) {
+    case Reply::kTaken:
+      std::move(closer).Cancel();
+      return socket;
+    case Reply::kNotNeeded:
+      return -1;
+    case Reply::kRefused:
+      break;
+  }
+  return CannotOffer(peer, ECONNREFUSED);
 }
 
 void Greeter::Wake() {

@@ -11,13 +11,14 @@
 #include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/backends/gloo/rendezvous.h"
+#include "dataplane/backends/gloo/unproved_connections.h"
 #include "dataplane/instant.h"
 
 namespace muster::dataplane::gloo_internal {
 
 // Greeter is where a rank of a group is found: the one socket on which it
 // listens. First it connects the rank to all others, and sees to it that both
-// sides are of this group; later it answers what they ask.
+// sides are of this group; later it takes more connections, which they offer.
 class Greeter {
  public:
   Greeter(int rank, int world_size);
@@ -52,18 +53,26 @@ class Greeter {
   // know, or will know, whose they are; by rank, -1 of others.
   std::vector<int> TakeFarewells();
 
-  // Says where this rank waits for `peer`, which has said the same. An empty
-  // answer is none.
-  using Answer =
-      std::function<AddressBytes(int peer, const AddressBytes& theirs)>;
+  // What becomes of one more connection that a peer offers.
+  enum class Reply : int32_t {
+    kTaken = 1,
+    kNotNeeded,  // this rank offers the peer one itself
+    kRefused,
+  };
+  // Decides, and calls `tell` with what it has decided. `socket` is the taker's
+  // then if that is kTaken.
+  using Take = std::function<void(
+      int peer, int socket, const std::function<void(Reply reply)>& tell)>;
 
-  // After Connect: answers, on a thread of its own, until Stop.
-  void Serve(Answer answer);
+  // After Connect: has what peers offer taken, on a thread of its own, until
+  // Stop.
+  void Serve(Take take);
 
-  // Tells `peer` an address and returns its answer. After Connect, from any
-  // thread. Errors: kUnavailable naming the peer; kCancelled after Wake;
+  // Offers `peer` one more connection: the caller's socket if the peer has
+  // taken it, -1 if the peer offers one itself. After Connect, from any thread.
+  // Errors: kUnavailable naming the peer; kCancelled after Wake;
   // kResourceExhausted as of Listen.
-  absl::StatusOr<AddressBytes> Ask(int peer, const AddressBytes& own) const;
+  absl::StatusOr<int> Offer(int peer) const;
 
   // Ends what waits, and everything later. From any thread; does not block.
   void Wake();
@@ -95,6 +104,8 @@ class Greeter {
     int error = 0;
     // Of a line.
     std::optional<PeerMemory> memory = {};
+    // How often this rank has connected.
+    int attempts = 0;
 
     void Refused(int reason);
   };
@@ -106,17 +117,18 @@ class Greeter {
   // A socket that somebody has connected to this rank, not knowing yet who.
   // Returns whether that is known now, or will never be.
   bool TakeHello(int socket);
-  bool TakeQuestion(int socket) const;
+  bool TakeOffer(int socket) const;
   absl::Status StartConnecting(int kind, int peer);
+  // The peer has closed it without an answer, which `error` says, or 0.
+  absl::Status ConnectAgain(int kind, int peer, int error);
   // What comes next on a socket to `peer` that is ready for it: greets it, or
   // reads its answer, or what it says to this rank's.
-  void Greet(int kind, int peer);
-  void TakeAnswer(int kind, int peer);
+  absl::Status Greet(int kind, int peer);
+  absl::Status TakeAnswer(int kind, int peer);
   void TakeVerdict(Connection& connection);
-  absl::Status Accept(std::vector<int>& strangers);
   // Waits until something happens to a connection that is being made, or
   // `deadline`.
-  absl::Status AwaitGreetings(Instant deadline, std::vector<int>& strangers);
+  absl::Status AwaitGreetings(Instant deadline, UnprovedConnections& unproved);
   std::vector<int> MissingRanks() const;
   // Whether Connect may go on waiting.
   absl::Status CheckMissing(const std::vector<int>& missing,
@@ -125,7 +137,9 @@ class Greeter {
   void RunServer();
   // Waits for `events` on a socket. False after Wake.
   bool AwaitSocket(int socket, int events) const;
-  absl::Status CannotAsk(int peer, int error) const;
+  // kAborted: the peer has dropped it unheard.
+  absl::StatusOr<int> OfferOnce(int peer) const;
+  absl::Status CannotOffer(int peer, int error) const;
 
   const int rank_;
   const int woken_;  // an eventfd
@@ -142,7 +156,7 @@ class Greeter {
   // Constant after Connect.
   std::vector<RankAddress> addresses_;
   // Of the server.
-  Answer answer_;
+  Take take_;
   std::thread server_;
 };
 

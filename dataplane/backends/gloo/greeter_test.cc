@@ -3,11 +3,15 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <future>
@@ -18,8 +22,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/rendezvous.h"
+#include "dataplane/backends/gloo/unproved_connections.h"
 #include "dataplane/culprit.h"
 #include "dataplane/instant.h"
+#include "dataplane/metrics.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::gloo_internal {
@@ -94,12 +100,15 @@ class GreeterTest : public ::testing::Test {
   // A socket that is connected to rank 0.
   int ConnectStranger() {
     const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ConnectToRank0(stranger);
+    return stranger;
+  }
+  void ConnectToRank0(int stranger) {
     EXPECT_EQ(
         connect(stranger,
                 reinterpret_cast<const sockaddr*>(addresses_[0].socket.data()),
                 sizeof(sockaddr_in)),
         0);
-    return stranger;
   }
 
   std::vector<std::unique_ptr<Greeter>> greeters_;
@@ -245,29 +254,46 @@ TEST_F(GreeterTest, RankWithoutDescriptorsBlamesNobodyElse) {
   close(stranger);
 }
 
-TEST_F(GreeterTest, QuestionsAreAnsweredUntilItStops) {
+// Serves of rank 0, and takes all that is offered.
+class Taken {
+ public:
+  explicit Taken(Greeter& greeter) {
+    greeter.Serve([this](int peer, int socket, const auto& tell) {
+      EXPECT_EQ(peer, 1);
+      socket_ = socket;
+      tell(Greeter::Reply::kTaken);
+    });
+  }
+
+  // Whether it is the other end of `socket`; closes both.
+  bool IsConnectedTo(int socket) const {
+    char byte = 'x';
+    const bool is = send(socket, &byte, 1, 0) == 1 &&
+                    recv(socket_, &byte, 1, 0) == 1 && byte == 'x';
+    close(socket);
+    close(socket_);
+    return is;
+  }
+
+ private:
+  std::atomic<int> socket_{-1};
+};
+
+TEST_F(GreeterTest, OffersAreTakenUntilItStops) {
   Listen(2);
   const std::vector<Sockets> all = ConnectAll();
-  AddressBytes own = Loopback();
-  own[4] = 'q';
-  AddressBytes theirs = Loopback();
-  theirs[4] = 'a';
-  greeters_[0]->Serve([&](int peer, const AddressBytes& address) {
-    EXPECT_EQ(peer, 1);
-    EXPECT_EQ(address, own);
-    return theirs;
-  });
+  const Taken taken(*greeters_[0]);
   // Who says nothing, or something else, holds up nobody.
   const int silent = ConnectStranger();
   const int stranger = ConnectStranger();
   ASSERT_EQ(send(stranger, "GET / HTTP/1.0\r\n\r\n", 18, 0), 18);
   for (int i = 0; i < 3; ++i) {
-    const auto answer = greeters_[1]->Ask(0, own);
-    ASSERT_TRUE(answer.ok()) << answer.status();
-    EXPECT_EQ(*answer, theirs);
+    const auto socket = greeters_[1]->Offer(0);
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    EXPECT_TRUE(taken.IsConnectedTo(*socket));
   }
   greeters_[0]->Stop();
-  const absl::Status status = greeters_[1]->Ask(0, own).status();
+  const absl::Status status = greeters_[1]->Offer(0).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(std::string(status.message()),
             "cannot open a connection to rank 0: Connection refused");
@@ -277,15 +303,121 @@ TEST_F(GreeterTest, QuestionsAreAnsweredUntilItStops) {
   for (const Sockets& sockets : all) CloseAll(sockets);
 }
 
-TEST_F(GreeterTest, WakeEndsAQuestion) {
+TEST_F(GreeterTest, AnOfferIsRefusedOrNotNeeded) {
+  Listen(2);
+  const std::vector<Sockets> all = ConnectAll();
+  Greeter::Reply reply = Greeter::Reply::kNotNeeded;
+  greeters_[0]->Serve(
+      [&](int peer, int socket, const auto& tell) { tell(reply); });
+  EXPECT_EQ(*greeters_[1]->Offer(0), -1);
+  reply = Greeter::Reply::kRefused;
+  EXPECT_EQ(greeters_[1]->Offer(0).status().code(),
+            absl::StatusCode::kUnavailable);
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+// Strangers that say nothing.
+class Silent {
+ public:
+  ~Silent() {
+    for (const int socket : sockets_) close(socket);
+  }
+
+  void Add(int socket) { sockets_.push_back(socket); }
+
+  // How many are still connected. Waits until it is at most `count`.
+  size_t AwaitAtMost(size_t count) {
+    while (sockets_.size() > count) {
+      std::vector<pollfd> waits;
+      for (const int socket : sockets_) waits.push_back({socket, POLLIN, 0});
+      EXPECT_GT(poll(waits.data(), waits.size(), /*timeout=*/60'000), 0);
+      std::erase_if(sockets_, [](int socket) {
+        char byte = 0;
+        const bool is_closed =
+            recv(socket, &byte, 1, MSG_DONTWAIT) == 0 || errno == ECONNRESET;
+        if (is_closed) close(socket);
+        return is_closed;
+      });
+    }
+    return sockets_.size();
+  }
+
+ private:
+  std::vector<int> sockets_;
+};
+
+TEST_F(GreeterTest, ConnectionsThatSayNothingAreFewWhenAGroupForms) {
+  Listen(2);
+  Silent silent;
+  auto rank0 = std::async(std::launch::async,
+                          [&] { return Connect(0, std::chrono::seconds(60)); });
+  // More than wait to be accepted.
+  for (int i = 0; i < 200; ++i) silent.Add(ConnectStranger());
+  const int64_t refused = refused_connections.load();
+  EXPECT_GT(silent.AwaitAtMost(UnprovedConnections::kLimit + 2), 0u);
+  EXPECT_GT(refused_connections.load(), refused);
+  const auto rank1 = Connect(1, std::chrono::seconds(60));
+  ASSERT_TRUE(rank1.ok()) << rank1.status();
+  const auto sockets = rank0.get();
+  ASSERT_TRUE(sockets.ok()) << sockets.status();
+  // None is kept when all have come.
+  EXPECT_EQ(silent.AwaitAtMost(0), 0u);
+  CloseAll(*rank1);
+  CloseAll(*sockets);
+}
+
+TEST_F(GreeterTest, ConnectionsThatSayNothingAreFewAndNotForLong) {
+  Listen(2);
+  const std::vector<Sockets> all = ConnectAll();
+  const Taken taken(*greeters_[0]);
+  Silent silent;
+  for (int i = 0; i < 200; ++i) silent.Add(ConnectStranger());
+  EXPECT_GT(silent.AwaitAtMost(UnprovedConnections::kLimit), 0u);
+  const auto socket = greeters_[1]->Offer(0);
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  EXPECT_TRUE(taken.IsConnectedTo(*socket));
+  EXPECT_EQ(silent.AwaitAtMost(0), 0u);
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, WithoutDescriptorsConnectionsThatSayNothingGo) {
+  Listen(2);
+  const std::vector<Sockets> all = ConnectAll();
+  const Taken taken(*greeters_[0]);
+  Silent silent;
+  for (int i = 0; i < 10; ++i) silent.Add(ConnectStranger());
+  const auto first = greeters_[1]->Offer(0);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_TRUE(taken.IsConnectedTo(*first));
+  // The ten are accepted: they came before.
+  const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  {
+    const NoDescriptorsLeft none;
+    ConnectToRank0(stranger);
+    // One of them goes.
+    silent.AwaitAtMost(9);
+  }
+  close(stranger);
+  for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, WakeEndsAnOffer) {
   Listen(2);
   const std::vector<Sockets> all = ConnectAll();
   // Rank 0 listens, but does not serve.
-  auto asking = std::async(std::launch::async,
-                           [&] { return greeters_[1]->Ask(0, Loopback()); });
+  auto offering =
+      std::async(std::launch::async, [&] { return greeters_[1]->Offer(0); });
   greeters_[1]->Wake();
-  EXPECT_TRUE(absl::IsCancelled(asking.get().status()));
+  EXPECT_TRUE(absl::IsCancelled(offering.get().status()));
   for (const Sockets& sockets : all) CloseAll(sockets);
+}
+
+TEST_F(GreeterTest, WakeEndsConnecting) {
+  Listen(2);
+  auto connecting = std::async(
+      std::launch::async, [&] { return Connect(0, std::chrono::hours(1)); });
+  greeters_[0]->Wake();
+  EXPECT_TRUE(absl::IsCancelled(connecting.get().status()));
 }
 
 }  // namespace

@@ -350,8 +350,8 @@ absl::Status GlooMesh::Open(absl::string_view backend,
   taken.Update(farewells_.Take(sockets->farewells));
   if (!taken.ok()) return taken;
   memories_ = sockets->memories;
-  greeter_.Serve([this](int peer, const AddressBytes& theirs) {
-    return pairs_.Answer(peer, theirs);
+  greeter_.Serve([this](int peer, int socket, const auto& tell) {
+    pairs_.Take(peer, socket, tell);
   });
   connected_ = true;
   return absl::OkStatus();

@@ -1,69 +1,70 @@
 #include "dataplane/backends/gloo/pairs.h"
 
-#include <gloo/transport/address.h>
+#include <fcntl.h>
 #include <gloo/transport/tcp/attr.h>
-#include <netinet/in.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-#include <algorithm>
+#include <cerrno>
 #include <chrono>
-#include <compare>
-#include <cstdint>
-#include <cstring>
 #include <filesystem>
-#include <set>
+#include <functional>
+#include <memory>
 #include <string>
 #include <system_error>
-#include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/gloo/gloo_errors.h"
 #include "dataplane/backends/gloo/interface.h"
-#include "dataplane/culprit.h"
+#include "dataplane/backends/gloo/socket.h"
 
 namespace muster::dataplane::gloo_internal {
 namespace {
 
-// Making a pair waits for nobody's program: either side connects only when it
-// knows that the other one listens, and accepting is for Gloo's thread. Gloo
-// gives up after five times this.
-constexpr std::chrono::milliseconds kConnecting = std::chrono::seconds(1);
+// Of Gloo's waits, of which there are none.
+constexpr std::chrono::milliseconds kTimeout = std::chrono::seconds(1);
 
-// A socket's address, in the order in which Gloo compares two of them: as they
-// stand in the socket address.
-struct Endpoint {
-  std::string host;
-  uint16_t port = 0;
+// A pair waits for this process alone until it is made.
+constexpr std::chrono::seconds kMaking{10};
 
-  friend auto operator<=>(const Endpoint&, const Endpoint&) = default;
-};
+// Of a connection's end: the socket address, as those of two sockets are
+// compared.
+using Name = std::string;
 
-Endpoint EndpointOf(const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    return {std::string(reinterpret_cast<const char*>(&v4.sin_addr),
-                        sizeof(v4.sin_addr)),
-            v4.sin_port};
-  }
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-  return {std::string(reinterpret_cast<const char*>(&v6.sin6_addr),
-                      sizeof(v6.sin6_addr)),
-          v6.sin6_port};
+Name NameOf(const sockaddr_storage& address) {
+  const AddressBytes bytes(
+      reinterpret_cast<const char*>(&address),
+      reinterpret_cast<const char*>(&address) + sizeof(address));
+  return {bytes.data(), AddressSize(bytes)};
 }
 
-Endpoint EndpointOf(const AddressBytes& bytes) {
+// Of this end, or of the other one; empty: `socket` is none, or not connected.
+Name NameOf(int socket, decltype(&getsockname) get) {
   sockaddr_storage address = {};
-  std::memcpy(&address, bytes.data(), std::min(bytes.size(), sizeof(address)));
-  return EndpointOf(address);
+  socklen_t bytes = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  return get(socket, generic, &bytes) == 0 ? NameOf(address) : "";
 }
 
-// Gloo lets the side with the greater address connect and the other one
-// listen.
-bool Connects(const AddressBytes& own, const AddressBytes& peer) {
-  return EndpointOf(own) > EndpointOf(peer);
+// The socket of this process that is one end of that connection; -1: none is.
+// Gloo does not give its own away.
+int FindSocket(const Name& here, const Name& there) {
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    int socket = -1;
+    if (absl::SimpleAtoi(entry.path().filename().native(), &socket) &&
+        NameOf(socket, &getpeername) == there &&
+        NameOf(socket, &getsockname) == here) {
+      return socket;
+    }
+  }
+  return -1;
 }
 
 }  // namespace
@@ -93,7 +94,7 @@ absl::StatusOr<AddressBytes> Pairs::Start(const BackendOptions& options) {
     spinner_ = std::make_unique<LoopSpinner>(*device_);
     yielder_ = std::make_unique<LoopYielder>(*device_);
     context_ = device_->createContext(rank_, world_size_);
-    context_->setTimeout(kConnecting);
+    context_->setTimeout(kTimeout);
   });
   if (absl::IsResourceExhausted(created)) return created;
   if (!created.ok()) {
@@ -115,90 +116,144 @@ void Pairs::Spin(bool on) {
   if (!on && spins_ == 0) spinner_->Off();
 }
 
-absl::StatusOr<AddressBytes> Pairs::ListenFor(int peer) {
-  MutexLock lock(mutex_);
-  Pair& state = pairs_[peer];
-  if (aborted_) return absl::CancelledError("aborted");
-  if (state.phase == Phase::kNone) {
-    const absl::Status listens = Guard([&] {
-      state.pair = context_->createPair(peer).get();
-      state.address = state.pair->address().bytes();
-    });
-    state.phase = Phase::kListening;
-    if (!listens.ok()) {
-      state.phase = Phase::kFailed;
-      state.failure = absl::ResourceExhaustedError(
-          absl::StrCat("cannot listen for rank ", peer, ": ",
-                       WithoutSourcePosition(listens.message())));
-    }
+absl::Status Pairs::AwaitMade(const Pair& pair) {
+  while (!aborted_ &&
+         (pair.phase == Phase::kOffering || pair.phase == Phase::kMaking)) {
+    changed_.Wait(mutex_);
   }
-  // Which may as well be that it could not be connected to, when it asked.
-  if (state.phase == Phase::kFailed) return state.failure;
-  return state.address;
+  return aborted_ ? absl::CancelledError("aborted") : pair.failure;
+}
+
+absl::Status Pairs::End(int peer, const absl::Status& status) {
+  Pair& pair = pairs_[peer];
+  pair.phase = status.ok() ? Phase::kOpen : Phase::kFailed;
+  pair.failure = status;
+  is_open_[peer].store(status.ok(), std::memory_order_release);
+  changed_.NotifyAll();
+  return status;
 }
 
 absl::Status Pairs::Open(int peer) {
   if (IsOpen(peer)) return absl::OkStatus();
-  absl::StatusOr<AddressBytes> own = ListenFor(peer);
-  if (!own.ok()) return own.status();
-  absl::StatusOr<AddressBytes> theirs = greeter_.Ask(peer, *own);
-  if (!theirs.ok()) return theirs.status();
-  return Connect(peer, *theirs);
-}
-
-AddressBytes Pairs::Answer(int peer, const AddressBytes& theirs) {
-  const absl::StatusOr<AddressBytes> own = ListenFor(peer);
-  if (!own.ok()) return {};
-  // So whoever has an answer need not wait until somebody connects to it.
-  if (Connects(*own, theirs) && !Connect(peer, theirs).ok()) return {};
-  return *own;
-}
-
-absl::Status Pairs::Connect(int peer, const AddressBytes& theirs) {
-  ::gloo::transport::Pair* pair = nullptr;
-  AddressBytes own;
   {
     MutexLock lock(mutex_);
-    Pair& state = pairs_[peer];
-    while (state.phase == Phase::kConnecting) changed_.Wait(mutex_);
-    if (aborted_) return absl::CancelledError("aborted");
-    if (state.phase != Phase::kListening) return state.failure;
-    state.phase = Phase::kConnecting;
-    pair = state.pair;
-    own = state.address;
+    Pair& pair = pairs_[peer];
+    if (aborted_ || pair.phase != Phase::kNone) return AwaitMade(pair);
+    pair.phase = Phase::kOffering;
   }
-  Spin(true);
-  absl::Status connected = Guard([&] { pair->connect(theirs); });
-  // Until others may use the pair, Gloo's thread alone closes its socket: when
-  // that has ended. So there it is found, or is gone.
-  if (connected.ok()) {
-    spinner_->Run([&] {
-      for (const int socket : FindSockets({own}, {theirs})) {
-        yielder_->Watch(socket);
-      }
+  const absl::StatusOr<int> socket = greeter_.Offer(peer);
+  {
+    MutexLock lock(mutex_);
+    Pair& pair = pairs_[peer];
+    // The peer has offered one itself, or is about to.
+    if (pair.phase != Phase::kOffering || (socket.ok() && *socket < 0)) {
+      return AwaitMade(pair);
+    }
+    if (!socket.ok()) return End(peer, socket.status());
+    pair.phase = Phase::kMaking;
+  }
+  return Make(peer, *socket);
+}
+
+void Pairs::Take(int peer, int socket,
+                 const std::function<void(Greeter::Reply reply)>& tell) {
+  {
+    MutexLock lock(mutex_);
+    Pair& pair = pairs_[peer];
+    // Of two that cross, that of the lower rank is taken.
+    const bool crosses = pair.phase == Phase::kOffering;
+    if (aborted_ || (pair.phase != Phase::kNone && !crosses)) {
+      return tell(Greeter::Reply::kRefused);
+    }
+    if (crosses && rank_ < peer) return tell(Greeter::Reply::kNotNeeded);
+    pair.phase = Phase::kMaking;
+  }
+  // Before anything else comes on it.
+  tell(Greeter::Reply::kTaken);
+  Make(peer, socket).IgnoreError();
+}
+
+absl::Status Pairs::InLoop(const std::function<void()>& function) {
+  absl::Status status;
+  spinner_->Run([&] { status = Guard(function); });
+  return status;
+}
+
+// Gloo connects a pair to whoever comes first to the port at which it listens.
+// This process comes first: the port is made and connected to in one turn of
+// the loop, which accepts in a later one. Then it puts the peer's connection in
+// the place of its own.
+absl::Status Pairs::MakeOnce(int peer, int socket) {
+  ::gloo::transport::Pair* pair = nullptr;
+  AddressBytes port;
+  int own = -1;
+  const absl::Cleanup closer = [&] {
+    if (own >= 0) ::close(own);
+  };
+  int error = 0;
+  absl::Status status = InLoop([&] {
+    pair = context_->createPair(peer).get();
+    port = pair->address().bytes();
+    own = MakeSocket(port);
+    if (own < 0 || connect(own, Generic(port), AddressSize(port)) != 0) {
+      error = errno;
+    }
+  });
+  if (status.ok() && error != 0 && error != EINPROGRESS) {
+    status = Failed("a port of its own", error);
+  }
+  if (!status.ok()) return status;
+  const Name here(port.data(), AddressSize(port));
+  bool is_made = false;
+  const Instant deadline = Clock::now() + kMaking;
+  while (!is_made) {
+    char byte = 0;
+    // Another connection came first, and Gloo has closed the port.
+    const bool waits = recv(own, &byte, 1, MSG_DONTWAIT) < 0 &&
+                       (IsTemporary(errno) || errno == ENOTCONN);
+    if (!waits) return absl::AbortedError("another connection came first");
+    if (Clock::now() >= deadline) {
+      return absl::UnavailableError("cannot connect to a port of its own");
+    }
+    status = InLoop([&] {
+      const int accepted = FindSocket(here, NameOf(own, &getsockname));
+      if (accepted < 0) return;
+      auto* const handler = dynamic_cast<transport::tcp::Handler*>(pair);
+      device_->unregisterDescriptor(accepted, handler);
+      dup3(socket, accepted, O_CLOEXEC);
+      device_->registerDescriptor(accepted, EPOLLIN, handler);
+      // Until others may use the pair, this thread alone closes its socket:
+      // when that has ended.
+      yielder_->Watch(accepted);
+      is_made = true;
     });
+    if (!status.ok()) return status;
   }
+  return status;
+}
+
+absl::Status Pairs::Make(int peer, int socket) {
+  Spin(true);
+  absl::Status made;
+  do {
+    made = MakeOnce(peer, socket);
+  } while (absl::IsAborted(made));
   Spin(false);
-  if (!connected.ok()) {
-    connected = absl::UnavailableError(
-        absl::StrCat("cannot connect to rank ", peer, ": ",
-                     WithoutSourcePosition(connected.message())));
-    SetCulpritRank(connected, peer);
+  ::close(socket);
+  if (!made.ok()) {
+    made = absl::ResourceExhaustedError(
+        absl::StrCat("rank ", rank_, " cannot make a connection with rank ",
+                     peer, ": ", WithoutSourcePosition(made.message())));
   }
   MutexLock lock(mutex_);
-  Pair& state = pairs_[peer];
-  state.phase = connected.ok() ? Phase::kOpen : Phase::kFailed;
-  state.failure = connected;
-  changed_.NotifyAll();
-  if (!connected.ok()) return connected;
-  is_open_[peer].store(true, std::memory_order_release);
-  return connected;
+  return End(peer, made);
 }
 
 void Pairs::Abort() {
   MutexLock lock(mutex_);
   // One that is just being made is not closed: that waits for Gloo's thread.
   aborted_ = true;
+  changed_.NotifyAll();
 }
 
 void Pairs::Close() {
@@ -210,41 +265,6 @@ void Pairs::Close() {
     context_->getPair(peer).reset();
   }
   spinner_->Off();
-}
-
-std::vector<int> FindSockets(const std::vector<AddressBytes>& own,
-                             const std::vector<AddressBytes>& remote) {
-  // A pair's accepted socket is where it has listened; one that it has opened
-  // leads to where the peer has.
-  std::set<Endpoint> accepted;
-  std::set<Endpoint> opened;
-  for (size_t peer = 0; peer < own.size(); ++peer) {
-    if (own[peer].empty()) continue;
-    accepted.insert(EndpointOf(own[peer]));
-    opened.insert(EndpointOf(remote[peer]));
-  }
-  std::vector<int> sockets;
-  std::error_code error;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/proc/self/fd", error)) {
-    int socket = -1;
-    if (!absl::SimpleAtoi(entry.path().filename().native(), &socket)) continue;
-    sockaddr_storage here = {};
-    sockaddr_storage there = {};
-    socklen_t here_bytes = sizeof(here);
-    socklen_t there_bytes = sizeof(there);
-    if (getpeername(socket, reinterpret_cast<sockaddr*>(&there),
-                    &there_bytes) != 0 ||
-        getsockname(socket, reinterpret_cast<sockaddr*>(&here), &here_bytes) !=
-            0) {
-      continue;
-    }
-    if (accepted.contains(EndpointOf(here)) ||
-        opened.contains(EndpointOf(there))) {
-      sockets.push_back(socket);
-    }
-  }
-  return sockets;
 }
 
 }  // namespace muster::dataplane::gloo_internal

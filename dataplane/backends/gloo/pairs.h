@@ -6,6 +6,7 @@
 #include <gloo/transport/tcp/device.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -21,12 +22,12 @@
 namespace muster::dataplane::gloo_internal {
 
 // Pairs are Gloo's connections, one to a peer, of which each is made when it is
-// first used: Gloo listens on a port of its own for each, and looking for that
-// many free ports took most of the time in which a group of 64 was made. The
-// addresses go through the greeters. Used by several threads.
+// first used, by a connection of the greeters: left to itself Gloo listens on a
+// port of its own for each, and takes whoever connects there first for the
+// peer. Used by several threads.
 class Pairs {
  public:
-  // `greeter` serves Answer.
+  // `greeter` serves Take.
   Pairs(int rank, int world_size, const Greeter& greeter);
   // After Close, or before anything was opened.
   ~Pairs();
@@ -44,8 +45,9 @@ class Pairs {
     return is_open_[peer].load(std::memory_order_acquire);
   }
 
-  // What the greeter says to a peer that opens its pair; empty if it cannot.
-  AddressBytes Answer(int peer, const AddressBytes& theirs);
+  // What the greeter does with a connection that a peer offers for its pair.
+  void Take(int peer, int socket,
+            const std::function<void(Greeter::Reply reply)>& tell);
 
   // No pair is made any more. Ends Open if the greeter is woken, too. Does not
   // block.
@@ -61,19 +63,33 @@ class Pairs {
   void Close();
 
  private:
-  enum class Phase { kNone, kListening, kConnecting, kOpen, kFailed };
+  enum class Phase {
+    kNone,
+    kOffering,  // a connection to the peer
+    kMaking,    // of a connection that is there
+    kOpen,
+    kFailed,
+  };
 
   struct Pair {
     Phase phase = Phase::kNone;
-    ::gloo::transport::Pair* pair = nullptr;
-    AddressBytes address = {};
+    // Of kFailed.
     absl::Status failure = absl::OkStatus();
   };
 
-  // Where this rank waits for `peer`.
-  absl::StatusOr<AddressBytes> ListenFor(int peer);
-  // `theirs` is where the peer waits for this rank.
-  absl::Status Connect(int peer, const AddressBytes& theirs);
+  // Waits until nobody is about to make the pair.
+  absl::Status AwaitMade(const Pair& pair)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes the pair, which is kMaking, of a connection to the peer, and owns
+  // that.
+  absl::Status Make(int peer, int socket);
+  // kAborted: it is to be tried again.
+  absl::Status MakeOnce(int peer, int socket);
+  // Calls `function` in a turn of Gloo's event loop; its status is what that
+  // throws.
+  absl::Status InLoop(const std::function<void()>& function);
+  absl::Status End(int peer, const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Spin(bool on);
 
   const int rank_;
@@ -97,11 +113,6 @@ class Pairs {
   // How many want it.
   int spins_ ABSL_GUARDED_BY(mutex_) = 0;
 };
-
-// The sockets of the pairs that are connected. Gloo does not give them away:
-// they are found by their addresses among the descriptors of this process.
-std::vector<int> FindSockets(const std::vector<AddressBytes>& own,
-                             const std::vector<AddressBytes>& remote);
 
 }  // namespace muster::dataplane::gloo_internal
 

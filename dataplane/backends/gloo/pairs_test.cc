@@ -1,59 +1,114 @@
 #include "dataplane/backends/gloo/pairs.h"
 
-#include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-#include <cstring>
+#include <array>
+#include <future>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "dataplane/backends/gloo/greeter.h"
 #include "dataplane/culprit.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace muster::dataplane::gloo_internal {
 namespace {
 
-using ::testing::StartsWith;
+using Reply = Greeter::Reply;
 
-// Greater than any that a pair listens at.
-AddressBytes GreatestAddress() {
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = 0xffffffff;
-  address.sin_port = 0xffff;
-  AddressBytes bytes(sizeof(sockaddr_storage));
-  std::memcpy(bytes.data(), &address, sizeof(address));
-  return bytes;
+// Two ranks as objects of one process.
+class PairsTest : public ::testing::Test {
+ protected:
+  struct Rank {
+    explicit Rank(int rank) : greeter(rank, 2), pairs(rank, 2, greeter) {
+      address = *greeter.Listen(*pairs.Start({.local_address = "127.0.0.1"}));
+    }
+    ~Rank() {
+      pairs.Abort();
+      greeter.Stop();
+      pairs.Close();
+      for (const auto* list : {&sockets.lines, &sockets.farewells}) {
+        for (const int socket : *list) {
+          if (socket >= 0) close(socket);
+        }
+      }
+    }
+
+    Greeter greeter;
+    Pairs pairs;
+    RankAddress address;
+    Greeter::Sockets sockets;
+  };
+
+  PairsTest() {
+    std::array<std::future<void>, 2> connected;
+    for (size_t rank = 0; rank < 2; ++rank) {
+      connected[rank] = std::async(std::launch::async, [this, rank] {
+        ranks_[rank].sockets = *ranks_[rank].greeter.Connect(
+            {ranks_[0].address, ranks_[1].address}, Instant::max());
+      });
+    }
+    for (auto& one : connected) one.get();
+  }
+
+  void Serve(size_t rank) {
+    Pairs& pairs = ranks_[rank].pairs;
+    ranks_[rank].greeter.Serve([&](int peer, int socket, const auto& tell) {
+      pairs.Take(peer, socket, tell);
+    });
+  }
+
+  // What the pairs of a rank say to a connection that the other one offers.
+  Reply ReplyOf(size_t rank) {
+    Reply said = {};
+    std::array<int, 2> ends;
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+    ranks_[rank].pairs.Take(1 - static_cast<int>(rank), ends[0],
+                            [&](Reply reply) { said = reply; });
+    close(ends[1]);
+    if (said != Reply::kTaken) close(ends[0]);
+    return said;
+  }
+
+  std::array<Rank, 2> ranks_{Rank(0), Rank(1)};
+};
+
+TEST_F(PairsTest, BothRanksMayOpenAPairAtOnce) {
+  Serve(0);
+  Serve(1);
+  std::vector<std::future<absl::Status>> opened;
+  for (size_t rank : {0, 1, 0, 1}) {
+    opened.push_back(std::async(std::launch::async, [this, rank] {
+      return ranks_[rank].pairs.Open(1 - static_cast<int>(rank));
+    }));
+  }
+  for (auto& one : opened) EXPECT_TRUE(one.get().ok());
+  EXPECT_TRUE(ranks_[0].pairs.IsOpen(1));
+  EXPECT_TRUE(ranks_[1].pairs.IsOpen(0));
 }
 
-// The same, at a port at which nobody listens; and that is the least one.
-AddressBytes WithoutPort(AddressBytes bytes) {
-  sockaddr_in address = {};
-  std::memcpy(&address, bytes.data(), sizeof(address));
-  address.sin_port = 0;
-  std::memcpy(bytes.data(), &address, sizeof(address));
-  return bytes;
+TEST_F(PairsTest, AnOpenPairIsNotReplaced) {
+  EXPECT_EQ(ReplyOf(0), Reply::kTaken);
+  EXPECT_EQ(ReplyOf(0), Reply::kRefused);
 }
 
-// A peer that asks for a pair and is gone when it shall be connected to. That
-// is no fault of this process, and who wants the pair next has to be told so:
-// he asks then why the peer has gone.
-TEST(PairsTest, APeerThatWasGoneWhenItAskedIsUnavailable) {
-  const Greeter greeter(0, 3);
-  Pairs pairs(0, 3, greeter);
-  ASSERT_TRUE(pairs.Start({.local_address = "127.0.0.1"}).ok());
-  // Of a greater address this side waits for the other one.
-  const AddressBytes own = pairs.Answer(1, GreatestAddress());
-  ASSERT_FALSE(own.empty());
-  EXPECT_TRUE(pairs.Answer(2, WithoutPort(own)).empty());
-  const absl::Status opened = pairs.Open(2);
-  EXPECT_EQ(opened.code(), absl::StatusCode::kUnavailable) << opened;
-  EXPECT_THAT(std::string(opened.message()),
-              StartsWith("cannot connect to rank 2: "));
-  EXPECT_EQ(CulpritRank(opened), 2);
-  pairs.Close();
+TEST_F(PairsTest, AfterAnAbortThereAreNone) {
+  ranks_[0].pairs.Abort();
+  EXPECT_EQ(ReplyOf(0), Reply::kRefused);
+  EXPECT_TRUE(absl::IsCancelled(ranks_[0].pairs.Open(1)));
+}
+
+// Who wants the pair next is told so, too: he asks then why the peer has gone.
+TEST_F(PairsTest, APeerThatHasGoneIsUnavailable) {
+  ranks_[1].greeter.Stop();
+  for (int time = 0; time < 2; ++time) {
+    const absl::Status opened = ranks_[0].pairs.Open(1);
+    EXPECT_EQ(opened.code(), absl::StatusCode::kUnavailable) << opened;
+    EXPECT_EQ(CulpritRank(opened), 1);
+  }
 }
 
 }  // namespace

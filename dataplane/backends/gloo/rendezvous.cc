@@ -22,8 +22,9 @@
 namespace muster::dataplane::gloo_internal {
 namespace {
 
-// First byte of the value; another layout takes another.
-constexpr char kLayout = 4;
+// First byte of the value; another layout takes another, as does another way in
+// which the ranks speak to each other.
+constexpr char kLayout = 5;
 
 // Before the socket address.
 struct Head {

@@ -28,17 +28,15 @@ const sockaddr* Generic(const AddressBytes& address) {
 }
 
 int MakeSocket(const AddressBytes& address) {
-  const int socket = ::socket(Generic(address)->sa_family,
-                              SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (socket < 0) return socket;
+  return ::socket(Generic(address)->sa_family,
+                  SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+}
+
+void SetForMessages(int socket) {
   setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kBufferBytes,
              sizeof(kBufferBytes));
   setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &kBufferBytes,
              sizeof(kBufferBytes));
-  return socket;
-}
-
-void SendAtOnce(int socket) {
   const int on = 1;
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
