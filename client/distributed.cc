@@ -324,12 +324,21 @@ Subgroups NewSubgroupsByEnumeration(
                            place->second, " and ", i));
     }
   }
-  Subgroups subgroups;
+  std::vector<NewGroupOptions> groups;
   for (const std::vector<int>& ranks : ranks_per_subgroup_list) {
-    subgroups.all.push_back(NewGroup({.ranks = ranks,
-                                      .timeout = options.timeout,
-                                      .backend = options.backend,
-                                      .description = options.description}));
+    groups.push_back({.ranks = ranks,
+                      .timeout = options.timeout,
+                      .backend = options.backend,
+                      .description = options.description});
+  }
+  // Before any group is made. The call that is refused throws, and tells ranks
+  // that make other ones.
+  for (const NewGroupOptions& group : groups) {
+    if (TheWorld()->groups().Refuses(group)) NewGroup(group);
+  }
+  Subgroups subgroups;
+  for (const NewGroupOptions& group : groups) {
+    subgroups.all.push_back(NewGroup(group));
     if (subgroups.current == nullptr || subgroups.all.back()->rank() >= 0) {
       subgroups.current = subgroups.all.back();
     }

@@ -163,6 +163,10 @@ struct NewGroupOptions {
 // its own members is gone, and goes on when it is another one. A failure of its
 // own, as a timeout, ends it on its members alone.
 //
+// DestroyProcessGroup ends it. One whose last shared_ptr is gone, as all its
+// Works are, is ended, on this rank alone, by the next NewGroup, SplitGroup or
+// DestroyProcessGroup here.
+//
 // Ranks that mean different things by one call, or wait for each other in
 // different ones, are told so within a second of the last, and who means what:
 // all that wait by then (kInvalidArgument). So it is with the functions below.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <string>
@@ -204,6 +205,12 @@ TEST_F(GroupsTest, EveryErrorSaysWhatIsWrong) {
     }
     // None of this ended anything.
     EXPECT_EQ(Line(rank), "world sum 11");
+    EXPECT_THAT(Line(rank), HasSubstr(": rank 7 of world size 2"));
+    // Each call takes a number.
+    int before = 0;
+    int after = 0;
+    std::sscanf(Line(rank).c_str(), "number %d to %d", &before, &after);
+    EXPECT_EQ(after, before + 2);
     EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
   }
 }

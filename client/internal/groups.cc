@@ -55,8 +55,11 @@ void CheckDistinct(const std::vector<int>& ranks, absl::string_view what) {
 }
 
 // No other group has it, also none that had the same name and is over.
+std::string UniqueName(const GroupState& group) {
+  return absl::StrCat(group.options().name, group.options().barrier_suffix);
+}
 std::string UniqueName(const ProcessGroup& group) {
-  return absl::StrCat(group.name(), group.state()->options().barrier_suffix);
+  return UniqueName(*group.state());
 }
 
 // In names of shrunk groups; of more a hash.
@@ -168,7 +171,7 @@ Groups::Groups(GroupsOptions options)
 Groups::~Groups() {
   MutexLock lock(mutex_);
   for (auto& [name, entry] : entries_) {
-    if (entry.group != nullptr) entry.group->state()->Shutdown();
+    if (entry.state != nullptr) entry.state->Shutdown();
   }
 }
 
@@ -215,7 +218,17 @@ Groups::Plan Groups::PlanNew(const NewGroupOptions& options,
   return plan;
 }
 
+bool Groups::Refuses(const NewGroupOptions& options) const {
+  try {
+    PlanNew(options, 1);
+    return false;
+  } catch (const DistError&) {
+    return true;
+  }
+}
+
 std::shared_ptr<ProcessGroup> Groups::New(const NewGroupOptions& options) {
+  EndDropped();
   // Before all checks: what one rank alone is refused counts on all.
   int64_t number = 0;
   if (!options.use_local_synchronization) {
@@ -321,6 +334,7 @@ std::shared_ptr<ProcessGroup> Groups::Split(
     const SplitGroupOptions& options) {
   CheckKnown(parent);
   if (parent->rank() < 0) return non_member_;
+  EndDropped();
   const std::string series = UniqueName(*parent);
   // Before all checks, as of new groups.
   int64_t number = 0;
@@ -396,18 +410,20 @@ std::shared_ptr<ProcessGroup> Groups::Form(const Plan& plan) {
     MutexLock lock(mutex_);
     entries_.erase(plan.name);
   };
-  Entry entry = Connect(plan);
+  Made made = Connect(plan);
   MutexLock lock(mutex_);
   if (over_) {
-    entry.group->state()->Shutdown();
+    made.group->state()->Shutdown();
     Throw(Origin::kControl,
           absl::FailedPreconditionError(
               absl::StrCat("the default group was destroyed while group \"",
                            plan.name, "\" formed")));
   }
-  entries_[plan.name] = entry;
+  entries_[plan.name] = {.group = made.group,
+                         .state = made.group->state(),
+                         .bootstrap = made.bootstrap};
   std::move(forget).Cancel();
-  return entry.group;
+  return made.group;
 }
 
 std::shared_ptr<FailureJudge> Groups::JudgeOf(
@@ -441,7 +457,7 @@ void Groups::Register(const Plan& plan, const FailureJudge& judge,
   Throw(Origin::kControl, known.ok() ? registered : known);
 }
 
-Groups::Entry Groups::Connect(const Plan& plan) {
+Groups::Made Groups::Connect(const Plan& plan) {
   const int64_t generation = options_.formation.generation;
   const Deadline deadline = Deadline::After(plan.timeout, plan.timeout_name);
   int64_t number = 0;
@@ -454,12 +470,12 @@ Groups::Entry Groups::Connect(const Plan& plan) {
   const std::string key_prefix =
       absl::StrCat(options_.key_prefix, "groups/", plan.name, "/",
                    HashOf(plan.ranks), "/", number, "/");
-  Entry entry;
+  Made made;
   SharedCall call = CallOf(plan);
   call.instance = key_prefix;
   const auto forming = std::make_shared<CallBoard::Waiting>(
       options_.board.get(), std::move(call));
-  entry.bootstrap =
+  made.bootstrap =
       BootstrapOf(options_.session, key_prefix, judge, generation, forming);
   const int rank =
       static_cast<int>(std::lower_bound(plan.ranks.begin(), plan.ranks.end(),
@@ -485,7 +501,7 @@ Groups::Entry Groups::Connect(const Plan& plan) {
                    {.rank = rank,
                     .world_size = static_cast<int>(plan.ranks.size()),
                     .group_name = plan.name,
-                    .store = entry.bootstrap,
+                    .store = made.bootstrap,
                     .deadline = deadline.at,
                     .local_address = options_.local_address,
                     .device = options_.device,
@@ -498,14 +514,38 @@ Groups::Entry Groups::Connect(const Plan& plan) {
       MutexLock lock(mutex_);
       --made_[{plan.name, plan.ranks}];
     }
-    Tidy(*options_.session, *entry.bootstrap, generation, plan.name);
+    Tidy(*options_.session, *made.bootstrap, generation, plan.name);
     Throw(absl::IsInvalidArgument(state.status()) ? Origin::kControl
                                                   : Origin::kBackend,
           state.status());
   }
   forming->Succeed();
-  entry.group = std::make_shared<ProcessGroup>(*std::move(state));
-  return entry;
+  made.group = std::make_shared<ProcessGroup>(*std::move(state));
+  return made;
+}
+
+void Groups::EndDropped() {
+  std::map<std::string, Entry> dropped;
+  {
+    MutexLock lock(mutex_);
+    for (auto it = entries_.begin(); it != entries_.end();) {
+      const Entry& entry = it->second;
+      // A Work has the state, too. An error that nobody has seen is for who
+      // destroys the default group.
+      const bool is_used = entry.state == nullptr || !entry.group.expired() ||
+                           entry.state.use_count() > 1 ||
+                           !entry.state->status().ok();
+      const auto here = it++;
+      if (is_used) continue;
+      last_split_.erase(UniqueName(*entry.state));
+      dropped.insert(entries_.extract(here));
+    }
+  }
+  for (const auto& [name, entry] : dropped) {
+    End(*entry.state);
+    Tidy(*options_.session, *entry.bootstrap, options_.formation.generation,
+         name);
+  }
 }
 
 absl::Status Groups::Destroy(const std::shared_ptr<ProcessGroup>& group) {
@@ -514,16 +554,17 @@ absl::Status Groups::Destroy(const std::shared_ptr<ProcessGroup>& group) {
   {
     MutexLock lock(mutex_);
     const auto found = entries_.find(group->name());
-    if (found == entries_.end() || found->second.group != group) {
+    if (found == entries_.end() || found->second.group.lock() != group) {
       UnknownGroup();
     }
     entry = found->second;
     entries_.erase(found);
     last_split_.erase(UniqueName(*group));
   }
-  const auto [error, seen] = End(*entry.group->state());
+  const auto [error, seen] = End(*entry.state);
   Tidy(*options_.session, *entry.bootstrap, options_.formation.generation,
        group->name());
+  EndDropped();
   return seen ? absl::OkStatus() : error;
 }
 
@@ -539,8 +580,8 @@ Groups::Outcome Groups::DestroyAll() {
   bool deletes_keys = !options_.judging.embedded;
   for (auto it = entries.rbegin(); it != entries.rend(); ++it) {
     const Entry& entry = it->second;
-    if (entry.group == nullptr) continue;
-    const auto [error, seen] = End(*entry.group->state());
+    if (entry.state == nullptr) continue;
+    const auto [error, seen] = End(*entry.state);
     deletes_keys = deletes_keys && entry.bootstrap->DeleteOwnKeys();
     outcome.seen = outcome.seen || seen;
     if (!error.ok() && !seen && outcome.unseen.ok()) outcome.unseen = error;
@@ -552,7 +593,9 @@ void Groups::CheckKnown(const std::shared_ptr<ProcessGroup>& group) const {
   if (group == options_.world || group->rank() < 0) return;
   MutexLock lock(mutex_);
   const auto found = entries_.find(group->name());
-  if (found == entries_.end() || found->second.group != group) UnknownGroup();
+  if (found == entries_.end() || found->second.group.lock() != group) {
+    UnknownGroup();
+  }
 }
 
 }  // namespace muster::internal

@@ -96,6 +96,8 @@ class Groups {
 
   // As the functions of distributed.h.
   std::shared_ptr<ProcessGroup> New(const NewGroupOptions& options);
+  // Whether New refuses these arguments by themselves.
+  bool Refuses(const NewGroupOptions& options) const;
   std::shared_ptr<ProcessGroup> Split(
       const std::shared_ptr<ProcessGroup>& parent,
       const std::vector<std::vector<int>>& split_ranks,
@@ -130,6 +132,12 @@ class Groups {
 
  private:
   struct Entry {
+    // The user's: one that nobody has any more nobody can name.
+    std::weak_ptr<ProcessGroup> group = {};
+    std::shared_ptr<GroupState> state = nullptr;  // null: it is being made
+    std::shared_ptr<SessionBootstrap> bootstrap = nullptr;
+  };
+  struct Made {
     std::shared_ptr<ProcessGroup> group;
     std::shared_ptr<SessionBootstrap> bootstrap;
   };
@@ -164,7 +172,10 @@ class Groups {
   static SharedCall CallOf(const Plan& plan);
   // Its name is taken by then, and is free again if it throws.
   std::shared_ptr<ProcessGroup> Form(const Plan& plan);
-  Entry Connect(const Plan& plan);
+  Made Connect(const Plan& plan);
+  // Ends those that nobody has any more, unless they run something or have
+  // failed. Where groups are made and ended, as that may take a moment.
+  void EndDropped();
   std::shared_ptr<FailureJudge> JudgeOf(const std::vector<int>& ranks) const;
   void Register(const Plan& plan, const FailureJudge& judge,
                 const Deadline& deadline) const;

@@ -229,6 +229,11 @@ int Errors() {
                                 .description = "\xff",
                                 .name = "\xff" + std::to_string(GetRank())}));
   SaySum("world", nullptr);
+  // The first list is good; no group is made of it.
+  const Group before = NewGroup();
+  SayProblem([] { NewSubgroupsByEnumeration({{0, 1}, {7}}); });
+  const Group after = NewGroup();
+  Say("number " + before->name() + " to " + after->name());
   DestroyProcessGroup();
   return 0;
 }
