@@ -48,7 +48,7 @@ void CoalescingManager::AllReduce(const Tensor& tensor, ReduceOp op,
   collective.kind = CollectiveKind::kAllReduce;
   collective.tensors.push_back(tensor);
   collective.reduce_op = op;
-  collective.factor = factor;
+  collective.factor = internal::CheckFactor(op, factor);
   Add(std::move(collective));
 }
 
@@ -78,7 +78,7 @@ void CoalescingManager::ReduceScatterTensor(const Tensor& output,
   collective.outputs.push_back(output);
   collective.inputs.push_back(input);
   collective.reduce_op = op;
-  collective.factor = factor;
+  collective.factor = internal::CheckFactor(op, factor);
   Add(std::move(collective));
 }
 

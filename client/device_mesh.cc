@@ -72,15 +72,23 @@ void CheckGroupRanks(const std::vector<int>& mesh, const MeshGroup& group) {
 }
 
 // That the group is of the ranks that were given with it.
-void CheckStated(const MeshWorld& world, const MeshGroup& group) {
+// With its ranks.
+MeshGroup Stated(const MeshWorld& world, MeshGroup group) {
   if (group.group == nullptr) {
     Invalid(absl::StrCat("null was given for the ProcessGroup with ranks ",
                          Numbers(group.ranks)));
   }
-  if (world.ranks_of == nullptr) return;
-  const std::vector<int> own = world.ranks_of(group.group);
+  const std::vector<int> own = world.ranks_of == nullptr
+                                   ? std::vector<int>()
+                                   : world.ranks_of(group.group);
+  if (group.ranks.empty()) group.ranks = own;
+  if (group.ranks.empty()) {
+    Invalid(
+        "MeshGroup::ranks are needed of a ProcessGroup that this process is "
+        "not in");
+  }
   // Of one that this process is not in, nobody knows them.
-  if (own.empty() || Sorted(own) == Sorted(group.ranks)) return;
+  if (own.empty() || Sorted(own) == Sorted(group.ranks)) return group;
   Invalid(absl::StrCat("MeshGroup::ranks are ", Numbers(group.ranks),
                        ", but the ProcessGroup has ranks ", Numbers(own)));
 }
@@ -193,16 +201,16 @@ DeviceMesh DeviceMesh::FromArray(MeshWorld world,
   return {std::move(root), std::move(dims)};
 }
 
-DeviceMesh DeviceMesh::FromGroup(MeshWorld world, const MeshGroup& group,
+DeviceMesh DeviceMesh::FromGroup(MeshWorld world, const MeshGroup& given,
                                  const std::string& device_type,
                                  const std::optional<std::vector<int>>& ranks,
                                  const std::vector<std::string>& dim_names) {
+  const MeshGroup group = Stated(world, given);
   if (ranks.has_value() && *ranks != group.ranks) {
     Invalid(absl::StrCat("Invalid mesh ", Numbers(*ranks),
                          " for ProcessGroup with ranks ",
                          Numbers(group.ranks)));
   }
-  CheckStated(world, group);
   const std::vector<int64_t> shape = {static_cast<int64_t>(group.ranks.size())};
   auto root =
       MakeRoot(std::move(world), device_type, shape, group.ranks, dim_names);
@@ -213,12 +221,12 @@ DeviceMesh DeviceMesh::FromGroup(MeshWorld world, const MeshGroup& group,
 }
 
 DeviceMesh DeviceMesh::FromGroups(MeshWorld world,
-                                  const std::vector<MeshGroup>& groups,
+                                  const std::vector<MeshGroup>& given,
                                   const std::string& device_type,
                                   const std::vector<int64_t>& shape,
                                   const std::vector<int>& ranks,
                                   const std::vector<std::string>& dim_names) {
-  if (groups.empty()) {
+  if (given.empty()) {
     Invalid("Expect at least one ProcessGroup to be specified");
   }
   if (ranks.empty()) {
@@ -227,13 +235,14 @@ DeviceMesh DeviceMesh::FromGroups(MeshWorld world,
   if (dim_names.empty()) {
     Invalid("Must pass mesh_dim_names if passing multiple ProcessGroups");
   }
-  if (shape.size() != groups.size()) {
+  if (shape.size() != given.size()) {
     Invalid(absl::StrCat(
         "Expect mesh with ndim equal to number of ProcessGroups but got mesh ",
-        Numbers(ranks), " of ", shape.size(), " dimensions and ", groups.size(),
+        Numbers(ranks), " of ", shape.size(), " dimensions and ", given.size(),
         " ProcessGroups"));
   }
-  for (const MeshGroup& group : groups) CheckStated(world, group);
+  std::vector<MeshGroup> groups;
+  for (const MeshGroup& group : given) groups.push_back(Stated(world, group));
   auto root = MakeRoot(std::move(world), device_type, shape, ranks, dim_names);
   const std::vector<MeshDim> layouts = internal::RowMajor(shape);
   std::vector<Dim> dims;

@@ -54,8 +54,8 @@ struct MeshWorld {
 // A group that there is already.
 struct MeshGroup {
   std::shared_ptr<ProcessGroup> group;
-  // Global ranks.
-  std::vector<int> ranks;
+  // Global ranks. Empty, where this process is in the group: the group's.
+  std::vector<int> ranks = {};
 };
 
 // DeviceMesh is an array of ranks with named dimensions. Along each dimension,

@@ -323,6 +323,10 @@ TEST(DeviceMeshTest, GroupsThatAreThereMakeAMesh) {
   EXPECT_THAT(line.ranks(), ElementsAre(4, 5, 6, 7));
   EXPECT_EQ(line.GetGroup(), row.group);
   EXPECT_EQ(line.GetLocalRank(), 1);
+  // The group knows its ranks.
+  EXPECT_THAT(DeviceMesh::FromGroup(ranks.World(5), {.group = row.group}, "cpu")
+                  .ranks(),
+              ElementsAre(4, 5, 6, 7));
   EXPECT_EQ(ErrorOf([&] {
               DeviceMesh::FromGroup(ranks.World(5), row, "cpu",
                                     std::vector<int>{4, 5});

@@ -345,6 +345,7 @@ std::vector<std::string> FileStore::ListKeys(absl::string_view prefix) {
 void FileStore::Wait(const std::vector<std::string>& keys,
                      std::chrono::milliseconds timeout) {
   if (keys.empty()) return;
+  ThrowIfFailed(Origin::kStore, internal::CheckTimeout(timeout, "Store::Wait"));
   ThrowIfFailed(Origin::kStore,
                 file_->Await(keys, internal::WaitDeadline(timeout)).status());
 }

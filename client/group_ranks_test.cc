@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -67,6 +68,28 @@ TEST(GroupRanksTest, AForkedProcessHasNoPartInItsParentsGroup) {
   ASSERT_EQ(waitpid(child, &ended, 0), child);
   EXPECT_EQ(WEXITSTATUS(ended), 33);
   AllReduce(values, {.group = world.at(0)});
+}
+
+TEST(GroupRanksTest, AFactorIsForThePremultipliedSumAlone) {
+  LocalGroups world(1);
+  std::vector<float> values = {1};
+  const Tensor tensor(values);
+  const auto refused = [](const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const DistError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(
+      refused([&] { AllReduce(tensor, {.factor = 2, .group = world.at(0)}); }),
+      "argument factor: 2 is for premul_sum alone, but the reduction is "
+      "sum");
+  EXPECT_EQ(values[0], 1);
+  AllReduce(tensor,
+            {.op = ReduceOp::kPremulSum, .factor = 2, .group = world.at(0)});
+  EXPECT_EQ(values[0], 2);
 }
 
 TEST(GroupRanksTest, RootsMayBeRanksInTheGroup) {

@@ -416,6 +416,10 @@ std::vector<std::string> HashStore::ListKeys(absl::string_view prefix) {
 
 void HashStore::Wait(const std::vector<std::string>& keys,
                      std::chrono::milliseconds timeout) {
+  if (!keys.empty()) {
+    ThrowIfFailed(Origin::kStore,
+                  internal::CheckTimeout(timeout, "Store::Wait"));
+  }
   ThrowIfFailed(Origin::kStore,
                 map_->Here().Wait(keys, internal::WaitDeadline(timeout)));
 }

@@ -30,7 +30,7 @@ CollectiveView Reduction(CollectiveKind kind, const Options& options) {
   CollectiveView collective = CollectiveView::kDefault;
   collective.kind = kind;
   collective.reduce_op = options.op;
-  collective.factor = options.factor;
+  collective.factor = internal::CheckFactor(options.op, options.factor);
   collective.timeout = CheckNotNegative(options.timeout);
   return collective;
 }
@@ -44,6 +44,19 @@ CollectiveView Movement(CollectiveKind kind,
 }
 
 }  // namespace
+
+namespace internal {
+
+double CheckFactor(ReduceOp op, double factor) {
+  if (factor == 1 || op == ReduceOp::kPremulSum) return factor;
+  Throw(Origin::kControl, absl::InvalidArgumentError(
+                              absl::StrCat("argument factor: ", factor,
+                                           " is for premul_sum alone, but the "
+                                           "reduction is ",
+                                           dataplane::ReduceOpName(op))));
+}
+
+}  // namespace internal
 
 Work::Work(std::shared_ptr<dataplane::Work> work,
            std::shared_ptr<internal::GroupState> group,

@@ -196,7 +196,8 @@ struct GatherOptions {
 // Of those that reduce.
 struct ReductionOptions {
   ReduceOp op = ReduceOp::kSum;
-  // Of kPremulSum: what this rank's tensor is multiplied with before the sum.
+  // Of kPremulSum alone: what this rank's tensor is multiplied with before the
+  // sum.
   double factor = 1;
   std::shared_ptr<ProcessGroup> group = nullptr;
   std::chrono::milliseconds timeout{0};

@@ -176,6 +176,7 @@ std::vector<std::string> CoordinatorStore::ListKeys(absl::string_view prefix) {
 void CoordinatorStore::Wait(const std::vector<std::string>& keys,
                             std::chrono::milliseconds timeout) {
   if (keys.empty()) return;
+  ThrowIfFailed(Origin::kStore, internal::CheckTimeout(timeout, "Store::Wait"));
   ThrowIfFailed(Origin::kStore,
                 internal::WaitForKeys(session_->stream(), keys,
                                       internal::WaitDeadline(timeout)));

@@ -139,7 +139,8 @@ class Store {
   virtual std::vector<std::string> ListKeys(absl::string_view prefix);
 
   // Returns when all of `keys` exist. An empty list does at once.
-  // Throws DistStoreError: kDeadlineExceeded (the text lists what is missing).
+  // Throws DistStoreError: kDeadlineExceeded (the text lists what is missing),
+  // kInvalidArgument (`timeout` is not positive).
   virtual void Wait(const std::vector<std::string>& keys,
                     std::chrono::milliseconds timeout) = 0;
   void Wait(const std::vector<std::string>& keys) { Wait(keys, timeout()); }

@@ -367,6 +367,11 @@ TEST_P(StoreConformance, CheckAndWaitWantAllKeys) {
   EXPECT_FALSE(store_->Check({"a", "b"}));
   store_->Wait({});
   store_->Wait({}, milliseconds(0));
+  for (const int timeout : {0, -1}) {
+    const absl::Status refused =
+        ErrorOf([&] { store_->Wait({"a"}, milliseconds(timeout)); });
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  }
   const absl::Status status = ErrorOf([&] {
     store_->Wait({"a", "b", "c"}, milliseconds(50));
   });

@@ -53,6 +53,10 @@ struct GroupStateOptions {
   int device = -1;
 };
 
+// `factor`. Throws DistError (kInvalidArgument): it is not 1, and `op` uses
+// none.
+double CheckFactor(dataplane::ReduceOp op, double factor);
+
 // With rank 0 for none.
 RankArgument OrZero(RankArgument rank);
 

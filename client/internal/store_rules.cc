@@ -76,11 +76,11 @@ absl::Status CheckSameLength(const std::vector<std::string>& keys,
       " keys, ", values.size(), " values"));
 }
 
-absl::Status CheckTimeout(std::chrono::milliseconds timeout) {
+absl::Status CheckTimeout(std::chrono::milliseconds timeout,
+                          absl::string_view call) {
   if (timeout.count() > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("Store::SetTimeout: the timeout must be positive but was ",
-                   timeout.count(), " ms"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      call, ": the timeout must be positive but was ", timeout.count(), " ms"));
 }
 
 Deadline StoreDeadline(std::chrono::milliseconds timeout) {

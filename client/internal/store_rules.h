@@ -43,7 +43,9 @@ CompareSetDecision DecideCompareSet(const std::string* present,
 // Errors: kInvalidArgument.
 absl::Status CheckSameLength(const std::vector<std::string>& keys,
                              const std::vector<std::string>& values);
-absl::Status CheckTimeout(std::chrono::milliseconds timeout);
+// That it is positive; `call` begins the text.
+absl::Status CheckTimeout(std::chrono::milliseconds timeout,
+                          absl::string_view call = "Store::SetTimeout");
 
 // Of a whole call of a store.
 Deadline StoreDeadline(std::chrono::milliseconds timeout);

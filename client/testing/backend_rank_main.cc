@@ -62,13 +62,14 @@ void Reduce(DataType type, ReduceOp op, size_t count) {
   const std::string what = std::to_string(static_cast<int>(op)) + " of type " +
                            std::to_string(static_cast<int>(type)) + ", " +
                            std::to_string(count);
+  const double factor = op == ReduceOp::kPremulSum ? FactorOf(rank) : 1;
   std::vector<T> values = Inputs<T>(op, size, rank, count);
-  AllReduce(TensorOf(type, values), {.op = op, .factor = FactorOf(rank)});
+  AllReduce(TensorOf(type, values), {.op = op, .factor = factor});
   Expect(FirstWrong(values, op, size).empty(), "all_reduce " + what);
 
   values = Inputs<T>(op, size, rank, count);
   muster::Reduce(TensorOf(type, values), size - 1,
-                 {.op = op, .factor = FactorOf(rank)});
+                 {.op = op, .factor = factor});
   Expect(rank != size - 1 || FirstWrong(values, op, size).empty(),
          "reduce " + what);
 
@@ -76,7 +77,7 @@ void Reduce(DataType type, ReduceOp op, size_t count) {
       Inputs<T>(op, size, rank, count * static_cast<size_t>(size));
   std::vector<T> part(count);
   ReduceScatterTensor(TensorOf(type, part), TensorOf(type, all),
-                      {.op = op, .factor = FactorOf(rank)});
+                      {.op = op, .factor = factor});
   Expect(FirstWrong(part, op, size, count * static_cast<size_t>(rank)).empty(),
          "reduce_scatter_tensor " + what);
 }
