@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <memory>
@@ -23,7 +24,13 @@
 namespace muster {
 namespace {
 
-constexpr std::chrono::milliseconds kLookInterval{50};
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLookInterval{50};
+
+// How much longer the other ranks wait than the one that waits for a debugger,
+// so that it can tell them that none has come.
+constexpr milliseconds kGrace = std::chrono::seconds(10);
 
 bool HasDebugger() {
   std::ifstream status("/proc/self/status");
@@ -35,22 +42,21 @@ bool HasDebugger() {
   return false;
 }
 
-void AwaitDebugger(int rank, const internal::Deadline& deadline) {
+// Errors: kDeadlineExceeded.
+absl::Status AwaitDebugger(int rank, const internal::Deadline& deadline) {
   LOG(WARNING) << "waiting for a debugger: rank=" << rank
                << " host=" << internal::HostName() << " pid=" << getpid()
                << " command='gdb -iex \"set non-stop on\" -p " << getpid()
                << "'";
   while (!HasDebugger()) {
     if (deadline.Passed(internal::Clock::now())) {
-      internal::Throw(
-          internal::Origin::kControl,
-          absl::DeadlineExceededError(absl::StrCat(
-              "breakpoint: no debugger came to rank ", rank, " within ",
-              internal::FormatDuration(deadline.timeout), " ",
-              deadline.Blame())));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "breakpoint: no debugger came to rank ", rank, " within ",
+          internal::FormatDuration(deadline.timeout), " ", deadline.Blame()));
     }
     std::this_thread::sleep_for(kLookInterval);
   }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -77,12 +83,24 @@ void Breakpoint(int rank, const BreakpointOptions& options) {
   const int group_rank = state.MemberRankOf(rank);
   const auto deadline =
       internal::Deadline::After(options.timeout, "BreakpointOptions::timeout");
+  absl::Status came;
   if (group_rank == group->rank()) {
-    AwaitDebugger(rank, deadline);
+    came = AwaitDebugger(rank, deadline);
     // Here the debugger stops. `finish` leads to the caller.
-    raise(SIGTRAP);
+    if (came.ok()) raise(SIGTRAP);
   }
-  group->Barrier({.timeout = options.timeout});
+  // A monitored one: that nobody debugs, or for too long, ends no group. The
+  // others wait a little longer than the one who waits for the debugger.
+  const milliseconds timeout =
+      came.ok()
+          ? std::min(options.timeout, milliseconds::max() - kGrace) + kGrace
+          : kGrace;
+  try {
+    state.MonitoredBarrier(timeout, /*wait_all_ranks=*/false);
+  } catch (const DistError&) {
+    if (came.ok()) throw;
+  }
+  internal::ThrowIfFailed(internal::Origin::kControl, came);
 }
 
 }  // namespace muster

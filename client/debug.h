@@ -62,8 +62,10 @@ struct BreakpointOptions {
 // Global rank `rank` waits for a debugger and stops in it; the others wait
 // until it has gone on. All ranks of the group make the call. The log of the
 // rank says how to attach: in such a way that its other threads go on, or the
-// coordinator would take it for lost. Throws DistError (kInvalidArgument: not
-// in the group; kDeadlineExceeded: no debugger came), and what Barrier throws.
+// coordinator would take it for lost. If no debugger comes the rank throws, and
+// the others go on. Throws DistError (kInvalidArgument: not in the group;
+// kDeadlineExceeded: no debugger came, or ranks are missing; both end nothing),
+// and what MonitoredBarrier throws.
 void Breakpoint(int rank = 0, const BreakpointOptions& options = {});
 
 }  // namespace muster

@@ -200,6 +200,7 @@ TEST_F(DebugTest, ABreakpointStopsOneRankInItsDebuggerAndHoldsTheOthers) {
   EXPECT_THAT(Line(0), HasSubstr("breakpoint: no debugger came to rank 0 "
                                  "within 1ms (timeout: "
                                  "BreakpointOptions::timeout)"));
+  EXPECT_EQ(Line(1), "no error");
   ExpectAll("now");
   for (const auto& rank : ranks_) rank->WriteLine("go");
   // This test is the debugger.
