@@ -457,6 +457,30 @@ TEST_F(ShrinkTest, NothingIsLeftOfGroupsThatCameAndWent) {
   ExpectNoGrowth(kSoon + std::chrono::seconds(cycles / 5));
 }
 
+TEST_F(ShrinkTest, AGroupWithSmallCollectivesAloneTakesNoThreadAndLittle) {
+  constexpr int kGroups = 64;
+  Start("many_groups", 2, kGroups);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    // gRPC has more or fewer.
+    EXPECT_LT(std::stoi(Line(rank)), kGroups / 4);
+    // Two connections to its peer, where it listens, and what wakes waits.
+    EXPECT_LE(std::stoi(Line(rank)), 6 * kGroups);
+    EXPECT_LE(std::stoi(Line(rank)), 64 * kGroups);  // KiB
+    EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
+  }
+}
+
+TEST_F(ShrinkTest, GroupsThatNobodyHasAnyMoreAreDestroyed) {
+  constexpr int kGroups = 20;
+  Start("dropped_groups", 2, kGroups);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    // Of 20 it would be 20 and more of each.
+    EXPECT_LT(std::stoi(Line(rank)), kGroups / 2);
+    EXPECT_LT(std::stoi(Line(rank)), kGroups / 2);
+    EXPECT_EQ(ranks_[rank]->Wait(kSoon).code, 0);
+  }
+}
+
 TEST_F(ShrinkTest, NothingIsLeftOfGroupsThatFailedAndFormedAgain) {
   const int cycles = CyclesOf("MUSTER_FAIL_CYCLES", 5);
   Start("fail_cycles", 3, cycles);

@@ -20,6 +20,11 @@ absl::Status StatusOfCaught() {
     if (IsOfThread(error)) {
       return absl::ResourceExhaustedError(DescribeSystemError(error));
     }
+    if (error.code() == std::errc::too_many_files_open ||
+        error.code() == std::errc::too_many_files_open_in_system) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("had no descriptor left: ", error.what()));
+    }
     return absl::InternalError(absl::StrCat("threw: ", error.what()));
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat("threw: ", error.what()));

@@ -3,10 +3,13 @@
 //
 //   shrink_rank SCENARIO
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cinttypes>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -322,13 +325,100 @@ int FailCycles() {
   return 0;
 }
 
+// What this process holds of memory in KiB: its own, and its share of what it
+// has in common with `ranks` and any of them has touched.
+int64_t HeldKilobytes(int ranks) {
+  int64_t held = 0;
+  std::string line;
+  for (std::ifstream smaps("/proc/self/smaps_rollup");
+       std::getline(smaps, line);) {
+    std::sscanf(line.c_str(), "Pss_Anon: %" SCNd64 " kB", &held);
+  }
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  for (std::ifstream maps("/proc/self/maps"); std::getline(maps, line);) {
+    uintptr_t begin = 0;
+    uintptr_t end = 0;
+    if (line.find("/memfd:muster-") == std::string::npos ||
+        std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR, &begin, &end) < 2) {
+      continue;
+    }
+    std::vector<unsigned char> there((end - begin) / page);
+    mincore(reinterpret_cast<void*>(begin), end - begin, there.data());
+    const auto pages =
+        std::count_if(there.begin(), there.end(),
+                      [](unsigned char one) { return (one & 1) != 0; });
+    held += static_cast<int64_t>(pages * page / 1024) / ranks;
+  }
+  return held;
+}
+
+// As many groups at once as the environment's CYCLES says, in each of which
+// small collectives alone run, and what each costs.
+int ManyGroups() {
+  const int count = Cycles();
+  InitProcessGroup(kOptions);
+  std::vector<Group> groups;
+  const auto make = [&](int more) {
+    for (int i = 0; i < more; ++i) {
+      const Group group = groups.emplace_back(NewGroup());
+      std::vector<float> values(1, 1);
+      AllReduce(values, {.group = group});
+    }
+    Barrier();
+  };
+  // So that what a process has once is there.
+  make(8);
+  const int threads = Count("/proc/self/task");
+  const int descriptors = Count("/proc/self/fd");
+  const int64_t kilobytes = HeldKilobytes(GetWorldSize());
+  make(count);
+  Say(std::to_string(Count("/proc/self/task") - threads));
+  Say(std::to_string(Count("/proc/self/fd") - descriptors));
+  Say(std::to_string(HeldKilobytes(GetWorldSize()) - kilobytes));
+  Barrier();
+  DestroyProcessGroup();
+  return 0;
+}
+
+// As many groups as the environment's CYCLES says that are let go and not
+// destroyed, some before their collectives end.
+int DroppedGroups() {
+  const int count = Cycles();
+  InitProcessGroup(kOptions);
+  const auto make = [&](int more) {
+    for (int i = 0; i < more; ++i) {
+      std::vector<int> sum = {GetRank() + 1};
+      Work work = AllReduce(sum, {.group = NewGroup(), .async_op = true});
+      work.Wait();
+      if (sum[0] != 3) Say("wrong");
+    }
+    // Those before it.
+    DestroyProcessGroup(NewGroup());
+  };
+  make(2);
+  const int threads = Count("/proc/self/task");
+  const int descriptors = Count("/proc/self/fd");
+  make(count);
+  Say(std::to_string(Count("/proc/self/task") - threads));
+  Say(std::to_string(Count("/proc/self/fd") - descriptors));
+  Barrier();
+  DestroyProcessGroup();
+  return 0;
+}
+
 int Main(int argc, char** argv) {
   const std::map<std::string, int (*)()> scenarios = {
-      {"survivors", &Survivors},    {"outcast", &Outcast},
-      {"headless", &Headless},      {"errors", &Errors},
-      {"two_gone", &TwoGone},       {"retry", &Retry},
-      {"together", &Together},      {"create_cycles", &CreateCycles},
+      {"survivors", &Survivors},
+      {"outcast", &Outcast},
+      {"headless", &Headless},
+      {"errors", &Errors},
+      {"two_gone", &TwoGone},
+      {"retry", &Retry},
+      {"together", &Together},
+      {"create_cycles", &CreateCycles},
       {"fail_cycles", &FailCycles},
+      {"many_groups", &ManyGroups},
+      {"dropped_groups", &DroppedGroups},
   };
   return RunScenario(scenarios, argc, argv);
 }

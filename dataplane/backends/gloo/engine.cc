@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -75,8 +76,7 @@ Engine::Engine(std::string group_name, std::unique_ptr<Mesh> mesh, Unserved)
           [this](const absl::Status& failure) { Abort(failure); })) {}
 
 void Engine::Serve() {
-  executor_ = std::thread([this] { RunExecutor(); });
-  watchdog_ = std::thread([this] { RunWatchdog(); });
+  watchdog_.emplace([this] { return Look(); });
 }
 
 Engine::~Engine() {
@@ -87,6 +87,8 @@ void Engine::SetShortcut(std::unique_ptr<Shortcut> shortcut) {
   MutexLock lock(mutex_);
   if (!abort_cause_.ok()) shortcut->Wake();
   shortcut_ = std::move(shortcut);
+  // What the ranks met by takes the shortcut from now on.
+  workspace_.Clear();
 }
 
 void Engine::Stop() {
@@ -98,10 +100,14 @@ void Engine::Stop() {
   }
   executor_wakes_.NotifyAll();
   if (executor_.joinable()) executor_.join();
-  watchdog_wakes_.NotifyAll();
-  if (watchdog_.joinable()) watchdog_.join();
-  // The executor ends when nobody runs a collective and none is left, so no
-  // thread in Run uses these.
+  if (watchdog_.has_value()) watchdog_->Stop();
+  if (closer_.joinable()) closer_.join();
+  {
+    MutexLock lock(mutex_);
+    while (running_ || !jobs_.empty()) executor_wakes_.Wait(mutex_);
+    CloseMesh(/*cuts_off=*/false);
+  }
+  // Nobody runs a collective, and none is left, so no thread in Run uses these.
   workspace_.Clear();
   shortcut_.reset();
   point_to_point_.reset();
@@ -124,23 +130,37 @@ std::shared_ptr<Work> Engine::Start(const Collective& collective) {
   auto work = std::make_shared<QueuedWork>(collective);
   std::list<Job> job = {{&work->collective(), work}};
   absl::Status aborted;
+  absl::Status lacking;
   bool wake_executor = false;
   bool wake_watchdog = false;
   {
     MutexLock lock(mutex_);
     aborted = abort_cause_;
-    if (aborted.ok()) {
+    if (aborted.ok()) lacking = NeedExecutor();
+    if (aborted.ok() && lacking.ok()) {
       wake_watchdog = Enqueue(job);
       wake_executor = !running_;
     }
+  }
+  if (!lacking.ok()) {
+    Fail(collective, lacking);
+    aborted = mesh_->abort_cause();
   }
   if (!aborted.ok()) {
     work->Complete(aborted);
     return work;
   }
   if (wake_executor) executor_wakes_.NotifyOne();
-  if (wake_watchdog) watchdog_wakes_.NotifyOne();
+  if (wake_watchdog) watchdog_->Wake();
   return work;
+}
+
+absl::Status Engine::NeedExecutor() {
+  if (executor_.joinable()) return absl::OkStatus();
+  return Guarded([&] {
+    executor_ = std::thread([this] { RunExecutor(); });
+    return absl::OkStatus();
+  });
 }
 
 inline absl::Status Engine::RunNow(const Collective& collective,
@@ -170,7 +190,7 @@ Ending Engine::Run(const Collective& collective, ReleasableLock& order) {
     const bool wake_watchdog = Enqueue(callers_job_);
     // Keeps the executor from it.
     running_ = true;
-    if (wake_watchdog) watchdog_wakes_.NotifyOne();
+    if (wake_watchdog) watchdog_->Wake();
     lock.Release();
   };
   order.ReleaseWith(let_go);
@@ -203,7 +223,7 @@ std::shared_ptr<Work> Engine::StartPointToPoint(const Collective& collective) {
     wake_watchdog =
         next_look_ == Instant::max() || collective.deadline < next_look_;
   }
-  if (wake_watchdog) watchdog_wakes_.NotifyOne();
+  if (wake_watchdog) watchdog_->Wake();
   return work;
 }
 
@@ -217,7 +237,8 @@ void Engine::Abort(const absl::Status& cause) {
     if (shortcut_ != nullptr) shortcut_->Wake();
   }
   executor_wakes_.NotifyAll();
-  watchdog_wakes_.NotifyAll();
+  // Of one that nobody watches yet Stop closes the mesh.
+  if (watchdog_.has_value()) watchdog_->Wake();
 }
 
 void Engine::Fail(const Collective& collective, const absl::Status& failure) {
@@ -258,7 +279,7 @@ void Engine::EndFirst(const Job& job, const absl::Status& status,
     callers_job_.splice(callers_job_.begin(), jobs_, jobs_.begin());
   }
   // An idle group that is aborted is closed by the watchdog.
-  if (!abort_cause_.ok()) watchdog_wakes_.NotifyOne();
+  if (!abort_cause_.ok()) watchdog_->Wake();
   if (!is_of_executor && (!jobs_.empty() || stopping_)) {
     executor_wakes_.NotifyOne();
   }
@@ -398,33 +419,38 @@ bool Engine::IsBusy() const {
   return !jobs_.empty() || point_to_point_->oldest().has_value();
 }
 
-void Engine::RunWatchdog() {
-  uint64_t seen_started = 0;
-  mutex_.Lock();
-  while (!(stopping_ && jobs_.empty() && closed_)) {
-    if (!abort_cause_.ok() && !running_ && !closed_) {
-      CloseMesh(/*cuts_off=*/false);
-      continue;
-    }
-    // It goes on looking while collectives come and go, so that Start does not
-    // have to wake it for each.
-    const bool idle = !IsBusy() && started_ == seen_started;
-    seen_started = started_;
-    if (!abort_cause_.ok() || idle) {
-      next_look_ = Instant::max();
-      watchdog_wakes_.Wait(mutex_);
-    } else {
-      next_look_ = NextLook(Clock::now());
-      watchdog_wakes_.WaitUntil(mutex_, next_look_);
-    }
-    if (!abort_cause_.ok() || !IsBusy()) continue;
+Instant Engine::Look() {
+  MutexLock lock(mutex_);
+  if (abort_cause_.ok() && IsBusy()) {
     const absl::Status failure = FindFailure(Clock::now());
-    if (failure.ok()) continue;
-    mutex_.Unlock();
-    Abort(failure);
-    mutex_.Lock();
+    if (!failure.ok()) {
+      mutex_.Unlock();
+      Abort(failure);
+      mutex_.Lock();
+    }
   }
-  mutex_.Unlock();
+  if (!abort_cause_.ok()) CloseIdle();
+  // It goes on looking while collectives come and go, so that Start does not
+  // have to wake it for each.
+  const bool idle = !IsBusy() && started_ == seen_started_;
+  seen_started_ = started_;
+  next_look_ =
+      !abort_cause_.ok() || idle ? Instant::max() : NextLook(Clock::now());
+  return next_look_;
+}
+
+void Engine::CloseIdle() {
+  // Stop does it itself.
+  if (running_ || closed_ || stopping_ || closer_.joinable()) return;
+  try {
+    closer_ = std::thread([this] {
+      MutexLock lock(mutex_);
+      if (!running_) CloseMesh(/*cuts_off=*/false);
+    });
+  } catch (const std::system_error&) {
+    // There is no thread left, and other groups wait.
+    CloseMesh(/*cuts_off=*/false);
+  }
 }
 
 }  // namespace muster::dataplane::gloo_internal

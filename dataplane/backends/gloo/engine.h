@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "dataplane/backends/gloo/mail.h"
 #include "dataplane/backends/gloo/mesh.h"
 #include "dataplane/backends/gloo/point_to_point.h"
+#include "dataplane/backends/gloo/shared_thread.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
@@ -47,10 +49,11 @@ class Shortcut {
 };
 
 // Engine runs one group's collectives, one after the other in the order of
-// Start and Run. Two threads serve it: the executor runs what nobody waits for
-// at once (a caller of Run does that himself: it saves waking two threads,
-// which takes longer than a small collective); the watchdog keeps
-// deadlines and looks after peers. A group that fails closes its connections
+// Start and Run. A caller of Run runs it himself: that saves waking two
+// threads, which takes longer than a small collective. What nobody waits for at
+// once is for a thread of the group, the executor, which the first Start makes.
+// The watchdog, which keeps deadlines and looks after peers, is a task of the
+// thread that all groups share. A group that fails closes its connections
 // before its works complete. Sends and receives do not queue with the others.
 class Engine {
  public:
@@ -63,10 +66,10 @@ class Engine {
   // anybody's: nothing runs.
   void SetShortcut(std::unique_ptr<Shortcut> shortcut);
 
-  // Sends and receives go by `mail`, too, where it reaches their peers. As
-  // SetShortcut.
-  void SetMail(std::shared_ptr<Mail> mail, bool is_crowded) {
-    point_to_point_->SetMail(std::move(mail), {.is_crowded = is_crowded});
+  // Sends and receives go by the mail that `make` returns, too, where it
+  // reaches their peers. As SetShortcut.
+  void SetMail(PointToPoint::MailMaker make, bool is_crowded) {
+    point_to_point_->SetMail(std::move(make), {.is_crowded = is_crowded});
   }
 
   // Stops it if that was not done.
@@ -85,12 +88,12 @@ class Engine {
   // that has to end what another of its threads waits for. From any thread.
   void Fail(const Collective& collective, const absl::Status& failure);
 
-  // Aborts, and returns when all works are complete, the threads have ended
+  // Aborts, and returns when all works are complete, its threads have ended
   // and the connections are closed.
   void Stop();
 
  private:
-  // It has no threads yet. Apart, so that it is stopped if there are none left.
+  // Nobody watches it yet. Apart, so that it is stopped if no thread is left.
   struct Unserved {};
   Engine(std::string group_name, std::unique_ptr<Mesh> mesh, Unserved);
   void Serve();
@@ -105,8 +108,14 @@ class Engine {
   std::shared_ptr<Work> StartPointToPoint(const Collective& collective);
   // Queues `job`, the one there is. True: the watchdog has to know.
   bool Enqueue(std::list<Job>& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes the executor, unless there is one. Errors: kResourceExhausted.
+  absl::Status NeedExecutor() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunExecutor();
-  void RunWatchdog();
+  // The watchdog's step.
+  Instant Look() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Closes the mesh of a group that is aborted while nothing runs, which may
+  // take a moment: on a thread of its own.
+  void CloseIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Runs the first job. Lets go of the lock meanwhile.
   void RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The first job, which is running, has ended so: completes it and takes it
@@ -150,16 +159,17 @@ class Engine {
   std::shared_ptr<PointToPoint> point_to_point_;
 
   BiasedMutex mutex_;
+  // Or Stop, which waits for what runs.
   CondVar executor_wakes_;
-  CondVar watchdog_wakes_;
   // The first one is running if `running_`.
   std::list<Job> jobs_ ABSL_GUARDED_BY(mutex_);
   // The place of the one that its caller runs, while that is not queued: it
   // must not fail for want of memory when it already runs.
   std::list<Job> callers_job_ ABSL_GUARDED_BY(mutex_) = std::list<Job>(1);
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
-  // How many were queued.
+  // How many were queued, and had been when the watchdog looked last.
   uint64_t started_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t seen_started_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   // CloseMesh was called.
@@ -171,7 +181,9 @@ class Engine {
   Instant next_look_ ABSL_GUARDED_BY(mutex_) = Instant::max();
 
   std::thread executor_;
-  std::thread watchdog_;
+  std::thread closer_;
+  // Nothing until Serve.
+  std::optional<SharedThread::Task> watchdog_;
 };
 
 }  // namespace muster::dataplane::gloo_internal

@@ -206,7 +206,7 @@ NoteLane& Workspace::LaneTo(int peer) {
 }
 
 void Workspace::Clear() {
-  lanes_.clear();
+  for (auto& lane : lanes_) lane.reset();
   scratch_.reset();
   scratch_bytes_ = 0;
 }

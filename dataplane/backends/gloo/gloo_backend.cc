@@ -17,7 +17,9 @@
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/mesh.h"
 #include "dataplane/backends/gloo/selection.h"
+#include "dataplane/biased_mutex.h"
 #include "dataplane/reduction.h"
+#include "dataplane/releasable_lock.h"
 
 namespace muster::dataplane {
 namespace gloo_internal {
@@ -103,7 +105,10 @@ absl::Status Meet(const BackendOptions& options, Mesh& mesh, Engine& engine) {
   meeting.deadline = options.deadline;
   meeting.timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
       options.deadline - Clock::now());
-  absl::Status met = engine.Start(meeting)->Wait(Instant::max());
+  // Nobody else has it.
+  BiasedMutex mutex;
+  ReleasableLock order(mutex);
+  absl::Status met = engine.Run(meeting, order).status;
   if (met.ok() && std::ranges::find(all, 1) == all.end()) mesh.UseGloo();
   return met;
 }

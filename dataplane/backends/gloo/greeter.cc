@@ -16,6 +16,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -59,7 +60,7 @@ void Refuse(int socket) {
   refused_connections.fetch_add(1, std::memory_order_relaxed);
 }
 
-// When a server that had no descriptor left tries again.
+// When a server that had no descriptor or thread left tries again.
 constexpr std::chrono::milliseconds kNoDescriptors{100};
 
 uint64_t RandomNonce() {
@@ -424,7 +425,18 @@ std::vector<int> Greeter::TakeFarewells() {
 
 void Greeter::Serve(Take take) {
   take_ = std::move(take);
-  server_ = std::thread([this] { RunServer(); });
+  awaits_offer_.emplace([this] { return StartServer(); }, listener_);
+}
+
+Instant Greeter::StartServer() {
+  if (server_.joinable()) return Instant::max();
+  try {
+    server_ = std::thread([this] { RunServer(); });
+  } catch (const std::system_error&) {
+    // Who connects waits until there are threads again.
+    return Clock::now() + kNoDescriptors;
+  }
+  return Instant::max();
 }
 
 bool Greeter::TakeOffer(int socket) const {
@@ -536,6 +548,7 @@ void Greeter::Wake() {
 
 void Greeter::Stop() {
   mark_.Clear();
+  awaits_offer_.reset();
   Wake();
   if (server_.joinable()) server_.join();
   if (listener_ >= 0) ::close(std::exchange(listener_, -1));

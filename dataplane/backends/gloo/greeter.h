@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "dataplane/backends/gloo/peer_memory.h"
 #include "dataplane/backends/gloo/rendezvous.h"
+#include "dataplane/backends/gloo/shared_thread.h"
 #include "dataplane/backends/gloo/unproved_connections.h"
 #include "dataplane/instant.h"
 
@@ -64,8 +65,8 @@ class Greeter {
   using Take = std::function<void(
       int peer, int socket, const std::function<void(Reply reply)>& tell)>;
 
-  // After Connect: has what peers offer taken, on a thread of its own, until
-  // Stop.
+  // After Connect: has what peers offer taken until Stop, on a thread of its
+  // own, which starts when somebody connects.
   void Serve(Take take);
 
   // Offers `peer` one more connection: the caller's socket if the peer has
@@ -134,6 +135,8 @@ class Greeter {
   absl::Status CheckMissing(const std::vector<int>& missing,
                             Instant deadline) const;
   absl::Status ConnectSockets(Instant deadline);
+  // When to try again.
+  Instant StartServer();
   void RunServer();
   // Waits for `events` on a socket. False after Wake.
   bool AwaitSocket(int socket, int events) const;
@@ -157,6 +160,8 @@ class Greeter {
   std::vector<RankAddress> addresses_;
   // Of the server.
   Take take_;
+  // Waits for somebody who connects.
+  std::optional<SharedThread::Task> awaits_offer_;
   std::thread server_;
 };
 

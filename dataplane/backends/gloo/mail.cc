@@ -11,9 +11,9 @@ size_t Mail::RingBytesFor(int ranks) {
   return kBoxesBytes / static_cast<size_t>(ranks - 1) / kLine * kLine;
 }
 
-size_t Mail::BytesOfPlace(int ranks) {
-  return sizeof(Bell) +
-         static_cast<size_t>(ranks - 1) * (sizeof(Desk) + RingBytesFor(ranks));
+size_t Mail::HeadBytesFor(int ranks) {
+  const auto count = static_cast<size_t>(ranks);
+  return count * sizeof(Bell) + count * (count - 1) * sizeof(Desk);
 }
 
 bool Mail::IsFor(int ranks) { return ranks > 1 && ranks <= kRanksMax; }
@@ -21,7 +21,9 @@ bool Mail::IsFor(int ranks) { return ranks > 1 && ranks <= kRanksMax; }
 size_t Mail::BytesFor(int ranks) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
   static_assert(sizeof(Record) <= kLine);
-  return IsFor(ranks) ? static_cast<size_t>(ranks) * BytesOfPlace(ranks) : 0;
+  if (!IsFor(ranks)) return 0;
+  const auto count = static_cast<size_t>(ranks);
+  return HeadBytesFor(ranks) + count * (count - 1) * RingBytesFor(ranks);
 }
 
 Mail::Mail(std::shared_ptr<void> memory, std::vector<int> ranks, int place)
@@ -29,21 +31,29 @@ Mail::Mail(std::shared_ptr<void> memory, std::vector<int> ranks, int place)
       own_(place),
       count_(static_cast<int>(ranks.size())),
       ring_bytes_(RingBytesFor(count_)),
+      rings_(static_cast<std::byte*>(memory_.get()) + HeadBytesFor(count_)),
       places_(*std::ranges::max_element(ranks) + 1),
       peers_(ranks.size()) {
   for (int each = 0; each < count_; ++each) places_[ranks[each]] = each;
 }
 
+absl::Status Mail::Reserve(
+    absl::FunctionRef<absl::Status(size_t offset, size_t bytes)> reserve) {
+  absl::Status status = reserve(0, HeadBytesFor(count_));
+  if (!status.ok()) return status;
+  // Who writes to a ring of another's waits until that one has opened it.
+  const size_t own_bytes = static_cast<size_t>(count_ - 1) * ring_bytes_;
+  return reserve(HeadBytesFor(count_) + own_ * own_bytes, own_bytes);
+}
+
 Mail::Bell& Mail::BellOf(int place) const {
-  return *reinterpret_cast<Bell*>(static_cast<std::byte*>(memory_.get()) +
-                                  place * BytesOfPlace(count_));
+  return static_cast<Bell*>(memory_.get())[place];
 }
 
 Mail::Desk& Mail::DeskOf(int to, int from) const {
-  const int box = from < to ? from : from - 1;
-  return *reinterpret_cast<Desk*>(reinterpret_cast<std::byte*>(&BellOf(to)) +
-                                  sizeof(Bell) +
-                                  box * (sizeof(Desk) + ring_bytes_));
+  auto* const desks =
+      reinterpret_cast<Desk*>(static_cast<Bell*>(memory_.get()) + count_);
+  return desks[BoxOf(to, from)];
 }
 
 void Mail::Open(int rank) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "dataplane/backends/gloo/channel.h"
 
 namespace muster::dataplane::gloo_internal {
@@ -53,6 +54,11 @@ class Mail {
   // `memory` is aligned to 64 bytes, and was zeros before the first rank came.
   // `ranks`, by their places in it; this rank's is `place`.
   Mail(std::shared_ptr<void> memory, std::vector<int> ranks, int place);
+
+  // Before all else, where the memory is not there yet: calls `reserve` for
+  // what of it this rank touches before others have. Returns its first error.
+  absl::Status Reserve(
+      absl::FunctionRef<absl::Status(size_t offset, size_t bytes)> reserve);
 
   // Whether `rank` is one of the others.
   bool Reaches(int rank) const {
@@ -135,13 +141,19 @@ class Mail {
   };
 
   static size_t RingBytesFor(int ranks);
-  static size_t BytesOfPlace(int ranks);
+  // Of all bells and desks, which come first, by place and then by box. Then
+  // come the rings.
+  static size_t HeadBytesFor(int ranks);
 
   Bell& BellOf(int place) const;
   // Of what `from` leaves for `to`.
   Desk& DeskOf(int to, int from) const;
   std::byte* RingOf(int to, int from) const {
-    return reinterpret_cast<std::byte*>(&DeskOf(to, from)) + sizeof(Desk);
+    return rings_ + BoxOf(to, from) * ring_bytes_;
+  }
+  size_t BoxOf(int to, int from) const {
+    return static_cast<size_t>(to) * (count_ - 1) +
+           (from < to ? from : from - 1);
   }
   Record& RecordAt(std::byte* ring, uint64_t position) const {
     return *reinterpret_cast<Record*>(ring + position % ring_bytes_);
@@ -152,6 +164,7 @@ class Mail {
   const int own_;
   const int count_;
   const size_t ring_bytes_;
+  std::byte* const rings_;
   // By rank.
   std::vector<std::optional<int>> places_;
   // By place.

@@ -102,6 +102,7 @@ class GlooBuffer : public Buffer {
   absl::Status WaitReceive(int peer) override;
   absl::Status WaitSend(int peer) override;
 
+  // After the first Post.
   void WakeWaiters() {
     buffer_->abortWaitRecv();
     buffer_->abortWaitSend();
@@ -114,8 +115,11 @@ class GlooBuffer : public Buffer {
   absl::Status Await(int peer, Function&& function);
 
   GlooMesh& mesh_;
+  void* const data_;
+  const size_t bytes_;
   const bool quiet_;  // See CreateQuietBuffer.
-  const std::unique_ptr<transport::UnboundBuffer> buffer_;
+  // Null until a pair is open.
+  std::unique_ptr<transport::UnboundBuffer> buffer_;
 };
 
 class GlooMesh : public Mesh {
@@ -248,12 +252,7 @@ absl::Status LineBuffer::WaitSend(int peer) {
 }
 
 GlooBuffer::GlooBuffer(GlooMesh& mesh, void* data, size_t bytes, bool quiet)
-    : mesh_(mesh),
-      quiet_(quiet),
-      buffer_(mesh.pairs_.context().createUnboundBuffer(data, bytes)) {
-  MutexLock lock(mesh_.mutex_);
-  mesh_.buffers_.insert(this);
-}
+    : mesh_(mesh), data_(data), bytes_(bytes), quiet_(quiet) {}
 
 GlooBuffer::~GlooBuffer() {
   MutexLock lock(mesh_.mutex_);
@@ -266,6 +265,11 @@ absl::Status GlooBuffer::Post(int peer, Function&& function) {
   if (!aborted.ok()) return aborted;
   absl::Status opened = mesh_.OpenPair(peer, quiet_);
   if (!opened.ok()) return opened;
+  if (buffer_ == nullptr) {
+    buffer_ = mesh_.pairs_.context().createUnboundBuffer(data_, bytes_);
+    MutexLock lock(mesh_.mutex_);
+    mesh_.buffers_.insert(this);
+  }
   mesh_.pairs_.Posting(true);
   absl::Status posted = Guard(function);
   mesh_.pairs_.Posting(false);

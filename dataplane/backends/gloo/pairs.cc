@@ -85,17 +85,10 @@ Pairs::~Pairs() {
 absl::StatusOr<AddressBytes> Pairs::Start(const BackendOptions& options) {
   absl::StatusOr<NetworkChoice> network = ChooseNetwork(options);
   if (!network.ok()) return network.status();
-  transport::tcp::attr attributes;
-  attributes.iface = network->interface_name;
-  attributes.hostname = network->address;
-  absl::Status created = Guard([&] {
-    attributes = transport::tcp::CreateDeviceAttr(attributes);
-    device_ = std::make_shared<transport::tcp::Device>(attributes);
-    spinner_ = std::make_unique<LoopSpinner>(*device_);
-    yielder_ = std::make_unique<LoopYielder>(*device_);
-    context_ = device_->createContext(rank_, world_size_);
-    context_->setTimeout(kTimeout);
-  });
+  attributes_.iface = network->interface_name;
+  attributes_.hostname = network->address;
+  absl::Status created = Guard(
+      [&] { attributes_ = transport::tcp::CreateDeviceAttr(attributes_); });
   if (absl::IsResourceExhausted(created)) return created;
   if (!created.ok()) {
     return absl::UnavailableError(
@@ -105,8 +98,17 @@ absl::StatusOr<AddressBytes> Pairs::Start(const BackendOptions& options) {
                          : absl::StrCat("interface ", network->interface_name),
                      ": ", WithoutSourcePosition(created.message())));
   }
-  const auto* const bytes = reinterpret_cast<const char*>(&attributes.ai_addr);
-  return AddressBytes(bytes, bytes + sizeof(attributes.ai_addr));
+  const auto* const bytes = reinterpret_cast<const char*>(&attributes_.ai_addr);
+  return AddressBytes(bytes, bytes + sizeof(attributes_.ai_addr));
+}
+
+void Pairs::MakeDevice() {
+  if (context_ != nullptr) return;
+  device_ = std::make_shared<transport::tcp::Device>(attributes_);
+  spinner_ = std::make_unique<LoopSpinner>(*device_);
+  yielder_ = std::make_unique<LoopYielder>(*device_);
+  context_ = device_->createContext(rank_, world_size_);
+  context_->setTimeout(kTimeout);
 }
 
 void Pairs::Spin(bool on) {
@@ -233,12 +235,18 @@ absl::Status Pairs::MakeOnce(int peer, int socket) {
 }
 
 absl::Status Pairs::Make(int peer, int socket) {
-  Spin(true);
   absl::Status made;
-  do {
-    made = MakeOnce(peer, socket);
-  } while (absl::IsAborted(made));
-  Spin(false);
+  {
+    MutexLock lock(mutex_);
+    made = Guard([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { MakeDevice(); });
+  }
+  if (made.ok()) {
+    Spin(true);
+    do {
+      made = MakeOnce(peer, socket);
+    } while (absl::IsAborted(made));
+    Spin(false);
+  }
   ::close(socket);
   if (!made.ok()) {
     made = absl::ResourceExhaustedError(

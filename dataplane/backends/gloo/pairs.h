@@ -32,7 +32,8 @@ class Pairs {
   // After Close, or before anything was opened.
   ~Pairs();
 
-  // Chooses the network, and returns the address of this host there. See
+  // Chooses the network, and returns the address of this host there. Gloo's
+  // device, which has a thread and memory, is made with the first pair. See
   // CreateBackend for the errors.
   absl::StatusOr<AddressBytes> Start(const BackendOptions& options);
 
@@ -53,7 +54,7 @@ class Pairs {
   // block.
   void Abort();
 
-  // Gloo's buffers are made from it. After Start.
+  // Gloo's buffers are made from it. After Open.
   ::gloo::transport::Context& context() { return *context_; }
 
   // Around what locks a connection.
@@ -90,14 +91,19 @@ class Pairs {
   absl::Status InLoop(const std::function<void()>& function);
   absl::Status End(int peer, const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Unless that was done. Throws as Gloo does.
+  void MakeDevice() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Spin(bool on);
 
   const int rank_;
   const int world_size_;
   const Greeter& greeter_;
 
-  // Constant after Start. Destroyed from below: the device's handlers after it,
-  // the context before it.
+  // Of the device. Constant after Start.
+  transport::tcp::attr attributes_;
+
+  // Constant after MakeDevice. Destroyed from below: the device's handlers
+  // after it, the context before it.
   std::unique_ptr<LoopSpinner> spinner_;
   std::unique_ptr<LoopYielder> yielder_;
   std::shared_ptr<transport::tcp::Device> device_;

@@ -84,8 +84,11 @@ std::shared_ptr<Work> PointToPoint::Start(const Collective& collective) {
   bool closed = false;
   {
     MutexLock lock(mutex_);
-    operation->work = WorkOf(collective);
     closed = closed_;
+    if (make_mail_ != nullptr && !closed) {
+      mail_ = std::exchange(make_mail_, nullptr)();
+    }
+    operation->work = WorkOf(collective);
     if (!closed) {
       const bool wants = mail_ != nullptr && mail_->wants();
       running_.emplace(collective.sequence, operation);
@@ -153,10 +156,9 @@ void PointToPoint::HavePostmanLook() {
   mail_->Wake();
 }
 
-void PointToPoint::SetMail(std::shared_ptr<Mail> mail,
-                           const MailOptions& options) {
+void PointToPoint::SetMail(MailMaker make, const MailOptions& options) {
   MutexLock lock(mutex_);
-  mail_ = std::move(mail);
+  make_mail_ = std::move(make);
   mail_options_ = options;
   learns_ = !options.is_crowded;
 }
@@ -469,6 +471,7 @@ void PointToPoint::Close(const absl::Status& cause) {
     unclaimed_.clear();
     done.swap(left_.done);
     left_ = {};
+    make_mail_ = nullptr;
     mail_.reset();
   }
   for (const OperationPtr& each : done) {

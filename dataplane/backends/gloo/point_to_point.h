@@ -90,8 +90,11 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
     int idle_looks = 100;
   };
 
-  // What it shares with the ranks of its host. Before the first Start.
-  void SetMail(std::shared_ptr<Mail> mail, const MailOptions& options);
+  // Makes what it shares with the ranks of its host; null: it cannot be had.
+  using MailMaker = std::function<std::shared_ptr<Mail>()>;
+
+  // `make` is called by the first Start, and SetMail before that.
+  void SetMail(MailMaker make, const MailOptions& options);
 
   // Of a kSend or kRecv. Does not block.
   std::shared_ptr<Work> Start(const Collective& collective);
@@ -296,7 +299,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
   mutable Mutex mutex_;
   CondVar changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  // Null: this rank has none, or no more.
+  MailMaker make_mail_ ABSL_GUARDED_BY(mutex_);
+  // Null: this rank has none, not yet, or no more.
   std::shared_ptr<Mail> mail_ ABSL_GUARDED_BY(mutex_);
   // What is to be done by who looks for mail, or the postman.
   Outcome left_ ABSL_GUARDED_BY(mutex_);

@@ -38,7 +38,7 @@ using MailOptions = PointToPoint::MailOptions;
 class AnyMailPointToPointTest : public PointToPointTest {
  protected:
   explicit AnyMailPointToPointTest(const MailOptions& options) {
-    point_to_point_->SetMail(MailOf(0), options);
+    point_to_point_->SetMail([this] { return MailOf(0); }, options);
     peer_mail_ = MailOf(1);
     peer_mail_->Open(0);
   }

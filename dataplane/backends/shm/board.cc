@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -95,27 +96,42 @@ size_t Board::RingBytesFor(int world_size) {
 size_t Board::BytesFor(int world_size, size_t ring_bytes) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
   static_assert(sizeof(Place) % kLineBytes == 0);
-  return static_cast<size_t>(world_size) * (sizeof(Place) + ring_bytes) +
-         sizeof(Common);
+  return NotesBytesFor(world_size) +
+         static_cast<size_t>(world_size) * ring_bytes;
+}
+
+size_t Board::NotesBytesFor(int world_size) {
+  // Rings are whole pages: until they are used they take no memory.
+  static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t bytes =
+      static_cast<size_t>(world_size) * sizeof(Place) + sizeof(Common);
+  return (bytes + page - 1) / page * page;
 }
 
 Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
-             std::function<void(int)> waits_for,
+             std::function<void(int)> waits_for, Reserve reserve,
              gloo_internal::Yielding::Yield yield)
     : places_(static_cast<Place*>(memory)),
       own_(places_[rank]),
       rank_(rank),
       world_size_(world_size),
-      rings_(reinterpret_cast<std::byte*>(places_ + world_size)),
-      common_(
-          *reinterpret_cast<Common*>(rings_ + world_size * traits.ring_bytes)),
+      common_(*reinterpret_cast<Common*>(places_ + world_size)),
+      rings_(static_cast<std::byte*>(memory) + NotesBytesFor(world_size)),
       traits_(traits),
       waits_for_(std::move(waits_for)),
+      reserve_(std::move(reserve)),
       seen_(world_size, 0),
       yielding_(yield) {
   CHECK(std::has_single_bit(traits.ring_bytes) &&
         traits.ring_bytes >= BoardTraits::kRingBytesMin)
       << traits.ring_bytes;
+}
+
+bool Board::ReserveRing() {
+  const size_t offset = RingOf(rank_) - reinterpret_cast<std::byte*>(places_);
+  ring_status_ = reserve_(offset, traits_.ring_bytes);
+  if (ring_status_.ok()) reserve_ = nullptr;
+  return ring_status_.ok();
 }
 
 std::byte* Board::TakeOfRing(size_t bytes, uint64_t& needed) {

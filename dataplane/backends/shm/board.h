@@ -15,6 +15,7 @@
 #include <functional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "dataplane/backends/gloo/looking.h"
 
 namespace muster::dataplane::shm_internal {
@@ -96,16 +97,18 @@ class Board {
     kWoken,
     // The rank that is waited for has left.
     kLeft,
+    // This rank has no memory for its ring.
+    kNoRing,
   };
 
   // What a rank can show in a round. With the smallest ring it is this.
   size_t most_bytes() const { return traits_.most_bytes(); }
   static constexpr size_t kPieceBytes = BoardTraits().most_bytes();
   // What of it stands in a note.
-  static constexpr size_t kNoteBytes = 1200;
+  static constexpr size_t kNoteBytes = 688;
   // Where ranks share a processor, who awaits nobody gets kNotes - 1 rounds
   // ahead before the others have their turn (README.md).
-  static constexpr uint64_t kNotes = 64;
+  static constexpr uint64_t kNotes = 32;
   // What it says in front of that, always; and behind it, where nobody looks
   // who has no need to.
   static constexpr size_t kHeadBytes = 40;
@@ -125,15 +128,21 @@ class Board {
 
   // The size of each ring with which so many ranks are fastest.
   static size_t RingBytesFor(int world_size);
-  // Of the memory for so many ranks, with such rings.
+  // Of the memory for so many ranks, with such rings; and of what of it is in
+  // front of the rings.
   static size_t BytesFor(int world_size, size_t ring_bytes);
+  static size_t NotesBytesFor(int world_size);
+
+  // Makes [offset, offset + bytes) of the memory ready.
+  using Reserve = std::function<absl::Status(size_t offset, size_t bytes)>;
 
   // `memory` has so many bytes, is aligned to kLineBytes, and was zeros before
   // the first rank came; it must live longer. `waits_for` is told the rank that
-  // is waited for, and -1 afterwards, where that takes longer. `yield` is
-  // another one in tests.
+  // is waited for, and -1 afterwards, where that takes longer. `reserve` is
+  // called for this rank's ring before it is first used; null: it is ready.
+  // `yield` is another one in tests.
   Board(void* memory, int rank, int world_size, const BoardTraits& traits,
-        std::function<void(int)> waits_for,
+        std::function<void(int)> waits_for, Reserve reserve = nullptr,
         gloo_internal::Yielding::Yield yield = sched_yield);
 
   int rank() const { return rank_; }
@@ -165,6 +174,8 @@ class Board {
 
   // The rank of kLeft.
   int left_peer() const { return left_peer_; }
+  // Why kNoRing.
+  const absl::Status& ring_status() const { return ring_status_; }
 
   // Posts nothing more: those who wait for it learn that, and why. From the
   // thread that uses it, or when there is none. Only the first call counts.
@@ -218,6 +229,8 @@ class Board {
     std::atomic<uint32_t> sleepers;
   };
 
+  // False: it cannot be had.
+  [[gnu::noinline, gnu::cold]] bool ReserveRing();
   // Where in this rank's ring the next `bytes` stand. Before others have posted
   // round `needed`, which it raises to that, they may not be written.
   std::byte* TakeOfRing(size_t bytes, uint64_t& needed);
@@ -305,11 +318,14 @@ class Board {
   const int rank_;
   const int world_size_;
   // Behind all places.
-  std::byte* const rings_;
-  // Behind all rings.
   Common& common_;
+  // Behind that, from the next page on.
+  std::byte* const rings_;
   const BoardTraits traits_;
   const std::function<void(int)> waits_for_;
+  // Null: that was done.
+  Reserve reserve_;
+  absl::Status ring_status_;
 
   // The round that this rank is in, from 1.
   uint64_t round_ = 0;
@@ -352,6 +368,9 @@ inline Board::Outcome Board::Open(size_t bytes) {
   taken_before_[round_ % kNotes] = taken_;
   is_in_ring_ = bytes > kNoteBytes;
   is_in_line_ = offsetof(Note, bytes) + bytes <= kLineBytes;
+  if (is_in_ring_ && reserve_ != nullptr && !ReserveRing()) {
+    return Outcome::kNoRing;
+  }
   own_bytes_ = is_in_ring_ ? TakeOfRing(bytes, needed) : own_note_->bytes;
   return needed <= seen_of_all_ ? Outcome::kDone : AwaitBehind(needed);
 }

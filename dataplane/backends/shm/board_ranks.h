@@ -35,7 +35,7 @@ class Ranks {
             awaited_[rank].store(peer);
             if (peer >= 0) ++told_[rank];
           },
-          yield));
+          /*reserve=*/nullptr, yield));
     }
   }
 
@@ -45,10 +45,8 @@ class Ranks {
   // and the second one says for whom it sleeps.
   std::atomic<uint32_t>& rings(int rank) { return WordsOf(rank)[0]; }
   std::atomic<uint32_t>& sleeps_for(int rank) { return WordsOf(rank)[1]; }
-  // In the last line: how many say so.
-  std::atomic<uint32_t>& sleepers() {
-    return *reinterpret_cast<std::atomic<uint32_t>*>(&memory_.back());
-  }
+  // Behind those of all ranks: how many say so.
+  std::atomic<uint32_t>& sleepers() { return WordsOf(world_size())[0]; }
   // The rank that `rank` waits for, or -1.
   int awaited_by(int rank) const { return awaited_[rank].load(); }
   // How often it has said so.
@@ -69,11 +67,12 @@ class Ranks {
   };
 
   std::atomic<uint32_t>* WordsOf(int rank) {
-    auto* const place =
-        reinterpret_cast<std::byte*>(memory_.data()) +
-        static_cast<size_t>(rank) * (Board::BytesFor(2, /*ring_bytes=*/0) -
-                                     Board::BytesFor(1, /*ring_bytes=*/0));
-    return reinterpret_cast<std::atomic<uint32_t>*>(place);
+    // Of so many ranks they are whole pages.
+    constexpr size_t kMany = 1024;
+    static const size_t place_bytes =
+        (Board::NotesBytesFor(kMany + 1) - Board::NotesBytesFor(1)) / kMany;
+    return reinterpret_cast<std::atomic<uint32_t>*>(
+        reinterpret_cast<std::byte*>(memory_.data()) + rank * place_bytes);
   }
 
   std::vector<Line> memory_;

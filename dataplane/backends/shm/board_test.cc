@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -15,8 +16,10 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/shm/board_ranks.h"
 #include "gtest/gtest.h"
@@ -200,6 +203,38 @@ TEST(BoardWaitTest, WhoAwaitsNobodyGoesAheadOfTheOthers) {
   }
   waits.join();
   EXPECT_EQ(ranks.at(0).waits(), 1);
+}
+
+// Alone, so nothing waits.
+TEST(BoardWaitTest, TheRingIsReservedWhenSomethingLongIsShown) {
+  const BoardTraits traits;
+  struct alignas(Board::kLineBytes) Line {
+    std::byte bytes[Board::kLineBytes];
+  };
+  std::vector<Line> memory(Board::BytesFor(1, traits.ring_bytes) /
+                           sizeof(Line));
+  absl::Status there = absl::ResourceExhaustedError("no memory");
+  std::vector<std::pair<size_t, size_t>> reserved;
+  Board board(
+      memory.data(), 0, 1, traits, [](int) {},
+      [&](size_t offset, size_t bytes) {
+        reserved.emplace_back(offset, bytes);
+        return there;
+      });
+  ASSERT_EQ(board.Open(Board::kNoteBytes), Outcome::kDone);
+  board.Post();
+  EXPECT_TRUE(reserved.empty());
+  EXPECT_EQ(board.Open(Board::kNoteBytes + 1), Outcome::kNoRing);
+  EXPECT_EQ(board.ring_status(), there);
+  there = absl::OkStatus();
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_EQ(board.Open(Board::kNoteBytes + 1), Outcome::kDone);
+    board.Post();
+  }
+  // Once more, and not again.
+  const std::pair<size_t, size_t> ring = {Board::NotesBytesFor(1),
+                                          traits.ring_bytes};
+  EXPECT_EQ(reserved, std::vector({ring, ring}));
 }
 
 TEST(BoardWaitTest, InTheRingAsFarAsThatGoes) {

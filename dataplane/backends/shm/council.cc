@@ -59,12 +59,13 @@ absl::StatusOr<std::optional<Council::Refusal>> Council::FindRefusal(
 }
 
 absl::StatusOr<Council::Shared> Council::Share(
-    size_t bytes, int maker, const std::shared_ptr<SegmentFile>& file) {
+    size_t bytes, int maker, const std::shared_ptr<SegmentFile>& file,
+    std::optional<size_t> reserved) {
   absl::Status had;
   Shared shared;
   Segment::Place place = {};
   if (rank() == maker) {
-    auto segment = Segment::Create(bytes, file);
+    auto segment = Segment::Create(bytes, file, reserved);
     had = segment.status();
     if (segment.ok()) {
       shared.segment = *std::move(segment);

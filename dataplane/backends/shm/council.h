@@ -63,10 +63,12 @@ class Council {
   };
 
   // A segment of this rank and others: rank `maker`, which is one of them,
-  // makes it. All ranks of the group have one, or none. `file`: see Segment.
+  // makes it. All ranks of the group have one, or none. `file`, `reserved`: see
+  // Segment.
   absl::StatusOr<Shared> Share(
       size_t bytes, int maker,
-      const std::shared_ptr<SegmentFile>& file = nullptr);
+      const std::shared_ptr<SegmentFile>& file = nullptr,
+      std::optional<size_t> reserved = std::nullopt);
 
   // Of ranks that all fail, each with `failure`, which ends the group: nobody
   // does that before all know why.

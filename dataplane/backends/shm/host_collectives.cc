@@ -95,11 +95,15 @@ HostCollectives::HostCollectives(std::shared_ptr<Segment> segment,
                                  const HostTraits& traits)
     : segment_(std::move(segment)),
       regions_(std::move(regions)),
-      board_(segment_->memory(), mesh.rank(), mesh.world_size(), traits.board,
-             [this, &mesh](int rank) {
-               shop_.LetOthersStart();
-               mesh.set_waiting_for(rank);
-             }),
+      board_(
+          segment_->memory(), mesh.rank(), mesh.world_size(), traits.board,
+          [this, &mesh](int rank) {
+            shop_.LetOthersStart();
+            mesh.set_waiting_for(rank);
+          },
+          [this](size_t offset, size_t bytes) {
+            return segment_->Reserve(offset, bytes);
+          }),
       traits_(traits),
       shop_{.board = board_,
             .mesh = mesh,

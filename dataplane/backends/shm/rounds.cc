@@ -40,6 +40,12 @@ absl::Status Rounds::StatusOf(Board::Outcome outcome) {
       return absl::OkStatus();
     case Board::Outcome::kWoken:
       return shop_.mesh.abort_cause();
+    case Board::Outcome::kNoRing: {
+      absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
+          "rank ", RankInGroup(rank_), ": ", board_.ring_status().message()));
+      SetCulpritRank(status, RankInGroup(rank_));
+      return status;
+    }
     case Board::Outcome::kLeft:
       break;
   }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <system_error>
@@ -100,12 +101,27 @@ absl::Status CheckMappings(size_t bytes) {
       kName, " is ", most, "): free some, or have that raised"));
 }
 
+// Whether pages can be had later without a SIGBUS if there are none.
+bool CanReserveLater() {
+  static const bool can = [] {
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    void* const memory = mmap(nullptr, page, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    const bool populates = madvise(memory, page, MADV_POPULATE_WRITE) == 0;
+    munmap(memory, page);
+    return populates;
+  }();
+  return can;
+}
+
 }  // namespace
 
 SegmentFile::~SegmentFile() { close(descriptor); }
 
 absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(
-    size_t bytes, std::shared_ptr<SegmentFile> file) {
+    size_t bytes, std::shared_ptr<SegmentFile> file,
+    std::optional<size_t> reserved) {
   if (absl::Status left = CheckAvailable(bytes); !left.ok()) return left;
   if (file == nullptr) {
     std::random_device random;
@@ -118,9 +134,13 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(
   if (absl::Status allowed = CheckFileLimit(offset, bytes); !allowed.ok()) {
     return allowed;
   }
-  // Reserved now: a page that cannot be had later would be a SIGBUS.
+  // A page that cannot be had later would be a SIGBUS.
+  const size_t there = CanReserveLater() ? reserved.value_or(bytes) : bytes;
+  if (ftruncate(file->descriptor, static_cast<off_t>(offset + bytes)) != 0) {
+    return Failed("ftruncate", bytes, errno);
+  }
   const int error = posix_fallocate(
-      file->descriptor, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+      file->descriptor, static_cast<off_t>(offset), static_cast<off_t>(there));
   if (error != 0) return Failed("posix_fallocate", bytes, error);
   file->bytes += bytes;
   auto segment = Map(file, offset, bytes);
@@ -208,6 +228,19 @@ void Segment::GiveBack(size_t offset, size_t bytes) {
 
 void Segment::MapPages(size_t bytes) {
   madvise(memory_, bytes, MADV_POPULATE_WRITE);
+}
+
+absl::Status Segment::Reserve(size_t offset, size_t bytes) {
+  if (!CanReserveLater()) return absl::OkStatus();
+  if (absl::Status left = CheckAvailable(bytes); !left.ok()) return left;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t begin = offset / page * page;
+  const size_t end = (offset + bytes + page - 1) / page * page;
+  if (madvise(static_cast<std::byte*>(memory_) + begin, end - begin,
+              MADV_POPULATE_WRITE) == 0) {
+    return absl::OkStatus();
+  }
+  return Failed("MADV_POPULATE_WRITE", bytes, errno);
 }
 
 Segment::Place Segment::place() const {

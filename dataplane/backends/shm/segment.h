@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -49,14 +50,16 @@ class Segment {
     uint64_t offset = 0;
   };
 
-  // `bytes` of zeros, which are there: touching them later does not fail. In
-  // `file`, behind what it has, or in a new one if that is null. Of one file
-  // they are whole pages, and all processes have opened one before the next is
-  // made.
+  // `bytes` of zeros. The first `reserved` (or all) are there: touching them
+  // later does not fail. The others take no memory before Reserve, and must not
+  // be touched; but the system has to have memory for them now, too. In `file`,
+  // behind what it has, or in a new one if that is null. Of one file they are
+  // whole pages, and all processes have opened one before the next is made.
   // Errors: kResourceExhausted (memory, descriptors, mappings, a limit: named
   // with its value).
   static absl::StatusOr<std::unique_ptr<Segment>> Create(
-      size_t bytes, std::shared_ptr<SegmentFile> file = nullptr);
+      size_t bytes, std::shared_ptr<SegmentFile> file = nullptr,
+      std::optional<size_t> reserved = std::nullopt);
 
   // The one at `place`, in `file`, if that is not null.
   // Errors: kNotFound (not on this host, or not visible from here),
@@ -76,6 +79,11 @@ class Segment {
   // (Linux 5.14). Else each is when it is touched, which takes some ten times
   // as long, in the midst of what the memory is for.
   void MapPages(size_t bytes);
+
+  // [offset, offset + bytes), and what is left of their pages, may be touched
+  // from now on; maps them, too. (A system before Linux 5.14 has reserved them
+  // in Create.) Errors: kResourceExhausted.
+  absl::Status Reserve(size_t offset, size_t bytes);
 
   // Of the one that made it, until CloseDescriptor.
   Place place() const;

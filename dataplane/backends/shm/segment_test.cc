@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -71,6 +72,30 @@ TEST(SegmentTest, IsThereUntilTheLastOneLetsGo) {
   EXPECT_EQ(static_cast<char*>((*opened)->memory())[0], 'a');
   opened->reset();
   EXPECT_EQ(MappingsOf("memfd:muster-"), 0);
+}
+
+TEST(SegmentTest, WhatIsNotReservedTakesNoMemory) {
+  constexpr size_t kPages = 256;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto made = Segment::Create(kPages * page, /*file=*/nullptr, page);
+  ASSERT_TRUE(made.ok()) << made.status();
+  char* const memory = static_cast<char*>((*made)->memory());
+  const auto pages_there = [&] {
+    struct stat state = {};
+    EXPECT_EQ(fstat((*made)->file()->descriptor, &state), 0);
+    return static_cast<size_t>(state.st_blocks) * 512 / page;
+  };
+  EXPECT_EQ(pages_there(), 1);
+  // Parts of three pages.
+  EXPECT_TRUE((*made)->Reserve(10 * page - 1, page + 2).ok());
+  EXPECT_EQ(pages_there(), 4);
+  memory[11 * page] = 'a';
+  EXPECT_TRUE((*made)->Reserve(10 * page - 1, page + 2).ok());
+  EXPECT_EQ(memory[11 * page], 'a');
+  EXPECT_EQ(pages_there(), 4);
+  // Nor is what was never to be had.
+  EXPECT_EQ((*made)->Reserve(0, size_t{1} << 60).code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 TEST(SegmentTest, PagesAreMappedBeforeTheyAreTouched) {

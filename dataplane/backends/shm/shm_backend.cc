@@ -361,6 +361,27 @@ absl::StatusOr<std::string> FindReason(Council& council, const Hosts& hosts,
   return refusal->value_or(Council::Refusal()).Describe();
 }
 
+// In `segment`, from `offset` on. Null: there is no memory for it now. Sends
+// and receives take connections then.
+std::shared_ptr<Mail> MakeMail(const std::string& group_name,
+                               const std::shared_ptr<Segment>& segment,
+                               size_t offset, const std::vector<int>& ranks,
+                               int place) {
+  auto mail = std::make_shared<Mail>(
+      std::shared_ptr<void>(
+          segment, static_cast<std::byte*>(segment->memory()) + offset),
+      ranks, place);
+  const absl::Status reserved = mail->Reserve([&](size_t begin, size_t bytes) {
+    return segment->Reserve(offset + begin, bytes);
+  });
+  if (reserved.ok()) return mail;
+  LOG_FIRST_N(WARNING, 1) << "backend shm: sends and receives of group \""
+                          << group_name
+                          << "\" take connections, and are slower: "
+                          << reserved.message();
+  return nullptr;
+}
+
 // The collectives of `engine`, whose ranks have `segment`s, go there from now
 // on.
 void SetShortcut(const std::string& group_name,
@@ -425,7 +446,8 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
                           BoardTraits::kRingBytesMin);
     board_bytes = Board::BytesFor(neighbours, ring_bytes);
     shared = council.Share(board_bytes + Mail::BytesFor(neighbours),
-                           hosts.neighbours().front());
+                           hosts.neighbours().front(), /*file=*/nullptr,
+                           Board::NotesBytesFor(neighbours));
     if (!shared.ok()) return shared.status();
     if (shared->segment != nullptr ||
         Board::RingBytesFor(static_cast<int>(hosts.fewest())) >> smaller <=
@@ -445,7 +467,7 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
         << ", and are slower: " << why_smaller;
   }
   shared->segment->CloseDescriptor();
-  shared->segment->MapPages(board_bytes);
+  shared->segment->MapPages(Board::NotesBytesFor(neighbours));
   const HostTraits traits = {
       .board = {.is_crowded = AreCrowded(hosts.neighbours(), *all),
                 .ring_bytes = ring_bytes},
@@ -462,11 +484,12 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
                      .hosts = std::move(hosts)};
   const std::shared_ptr<Segment> segment = std::move(shared->segment);
   if (Mail::IsFor(neighbours)) {
-    std::byte* const memory = static_cast<std::byte*>(segment->memory());
-    engine.SetMail(std::make_shared<Mail>(
-                       std::shared_ptr<void>(segment, memory + board_bytes),
-                       sharing.hosts->neighbours(), sharing.hosts->place()),
-                   traits.board.is_crowded);
+    engine.SetMail(
+        [segment, board_bytes, group_name = options.group_name,
+         ranks = sharing.hosts->neighbours(), place = sharing.hosts->place()] {
+          return MakeMail(group_name, segment, board_bytes, ranks, place);
+        },
+        traits.board.is_crowded);
   }
   SetShortcut(options.group_name, segment, sharing, engine, traits);
   return sharing;

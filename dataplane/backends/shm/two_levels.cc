@@ -492,10 +492,14 @@ TwoLevels::TwoLevels(std::shared_ptr<Segment> segment,
       hosts_(hosts),
       mesh_(mesh),
       near_(mesh, hosts_.neighbours()),
-      board_(segment_->memory(), near_.rank(), near_.world_size(), traits.board,
-             [this, &mesh](int place) {
-               mesh.set_waiting_for(place < 0 ? -1 : near_.RankInGroup(place));
-             }),
+      board_(
+          segment_->memory(), near_.rank(), near_.world_size(), traits.board,
+          [this, &mesh](int place) {
+            mesh.set_waiting_for(place < 0 ? -1 : near_.RankInGroup(place));
+          },
+          [this](size_t offset, size_t bytes) {
+            return segment_->Reserve(offset, bytes);
+          }),
       traits_(traits),
       tell_failure_(std::move(tell_failure)),
       shop_{
