@@ -43,6 +43,11 @@ constexpr size_t kRingBytesMax = 2 << 20;
 // other programs may be there, and the system bring both ranks together again.
 constexpr std::chrono::milliseconds kMovePeriod{10};
 
+// Tensors often begin where a page does. A processor that reads in one page
+// what is as far from its beginning as what it has just written in another
+// waits for that: so rings begin elsewhere.
+constexpr size_t kRingsOffset = 2 * Board::kLineBytes;
+
 // Who sleeps looks again so often, though nobody has rung: a ring that is lost,
 // by whose fault ever, shall not hang a group.
 constexpr std::chrono::nanoseconds kSleepTime = std::chrono::seconds(1);
@@ -96,7 +101,7 @@ size_t Board::RingBytesFor(int world_size) {
 size_t Board::BytesFor(int world_size, size_t ring_bytes) {
   static_assert(std::atomic<uint64_t>::is_always_lock_free);
   static_assert(sizeof(Place) % kLineBytes == 0);
-  return NotesBytesFor(world_size) +
+  return NotesBytesFor(world_size) + kRingsOffset +
          static_cast<size_t>(world_size) * ring_bytes;
 }
 
@@ -116,7 +121,8 @@ Board::Board(void* memory, int rank, int world_size, const BoardTraits& traits,
       rank_(rank),
       world_size_(world_size),
       common_(*reinterpret_cast<Common*>(places_ + world_size)),
-      rings_(static_cast<std::byte*>(memory) + NotesBytesFor(world_size)),
+      rings_(static_cast<std::byte*>(memory) + NotesBytesFor(world_size) +
+             kRingsOffset),
       traits_(traits),
       waits_for_(std::move(waits_for)),
       reserve_(std::move(reserve)),

@@ -319,7 +319,7 @@ class Board {
   const int world_size_;
   // Behind all places.
   Common& common_;
-  // Behind that, from the next page on.
+  // Behind that, and no notes are in their pages.
   std::byte* const rings_;
   const BoardTraits traits_;
   const std::function<void(int)> waits_for_;

@@ -232,8 +232,9 @@ TEST(BoardWaitTest, TheRingIsReservedWhenSomethingLongIsShown) {
     board.Post();
   }
   // Once more, and not again.
-  const std::pair<size_t, size_t> ring = {Board::NotesBytesFor(1),
-                                          traits.ring_bytes};
+  const std::pair<size_t, size_t> ring = {
+      Board::BytesFor(1, traits.ring_bytes) - traits.ring_bytes,
+      traits.ring_bytes};
   EXPECT_EQ(reserved, std::vector({ring, ring}));
 }
 
