@@ -38,10 +38,14 @@ HostMembersReader::HostMembersReader(std::string job,
 
 HostMembersReader::~HostMembersReader() = default;
 
-absl::StatusOr<HostMembers> HostMembersReader::Read(const std::string& host) {
+absl::StatusOr<HostMembers> HostMembersReader::Read(const std::string& host,
+                                                    int first_rank,
+                                                    int rank_count) {
   v1::GetJobRequest request;
   request.set_job(job_);
   request.set_host(host);
+  request.set_first_rank(first_rank);
+  request.set_rank_count(rank_count);
   v1::GetJobResponse response;
   const absl::Status status = control_->GetJob(request, &response);
   HostMembers found;
@@ -54,6 +58,8 @@ absl::StatusOr<HostMembers> HostMembersReader::Read(const std::string& host) {
   found.joined = response.joined();
   found.waiting = response.rendezvous_waiting();
   if (host.empty()) return found;
+  found.missing_ranks.assign(response.missing_ranks().begin(),
+                             response.missing_ranks().end());
   for (const v1::MemberInfo& member : response.members()) {
     // A coordinator of another make tells of all.
     if (member.host() != host) continue;

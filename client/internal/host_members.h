@@ -44,6 +44,9 @@ struct HostMembers {
   // none is in progress), and how many wait in it.
   int forming_world_size = 0;
   int joined = 0;
+  // The asked ranks that it waits for, ascending, where each rank has a place
+  // of its own.
+  std::vector<int> missing_ranks = {};
   // For people, of no host in particular: whom that rendezvous waits for.
   std::string waiting = {};
 };
@@ -60,9 +63,11 @@ class HostMembersReader {
   HostMembersReader(const HostMembersReader&) = delete;
   HostMembersReader& operator=(const HostMembersReader&) = delete;
 
-  // Of options.job on `host`; empty: no members, and `waiting`.
+  // Of options.job on `host`; empty: no members, and `waiting`. Which of
+  // `rank_count` ranks from `first_rank` on are missing goes with a host.
   // Errors: kUnavailable, and what the coordinator says.
-  absl::StatusOr<HostMembers> Read(const std::string& host);
+  absl::StatusOr<HostMembers> Read(const std::string& host, int first_rank = 0,
+                                   int rank_count = 0);
 
  private:
   HostMembersReader(std::string job, std::unique_ptr<Control> control);

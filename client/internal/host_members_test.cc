@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -99,6 +100,28 @@ TEST_F(HostMembersTest, SaysHowManyWaitForWhichWorld) {
   } while (found.joined == 0 && std::chrono::steady_clock::now() < until);
   EXPECT_EQ(found.joined, 1);
   EXPECT_EQ(found.forming_world_size, 3);
+  session->Close();
+  waits.join();
+}
+
+TEST_F(HostMembersTest, SaysWhichOfTheAskedRanksAreMissing) {
+  const auto session = Session::Connect(options_);
+  std::thread waits([&] {
+    EXPECT_THROW(session->Join({.rank = 1, .world_size = 4}), DistError);
+  });
+  const auto ask = [&](int first_rank, int rank_count) {
+    auto members = reader_->Read(HostName(), first_rank, rank_count);
+    EXPECT_TRUE(members.ok()) << members.status();
+    return members.ok() ? members->missing_ranks : std::vector<int>();
+  };
+  const auto until = std::chrono::steady_clock::now() + seconds(30);
+  while (Read().joined == 0 && std::chrono::steady_clock::now() < until) {
+  }
+  EXPECT_EQ(ask(0, 4), std::vector<int>({0, 2, 3}));
+  EXPECT_EQ(ask(1, 2), std::vector<int>({2}));
+  EXPECT_TRUE(Read().missing_ranks.empty());
+  const auto too_many = reader_->Read(HostName(), 0, 1025);
+  EXPECT_TRUE(absl::IsInvalidArgument(too_many.status())) << too_many.status();
   session->Close();
   waits.join();
 }

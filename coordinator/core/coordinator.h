@@ -179,8 +179,10 @@ class Coordinator {
   void Restore(std::vector<Record> records, Instant now);
 
   JobSnapshot Snapshot(Instant now) const;
-  // Only the epoch, the lease and the members on `host`.
-  JobSnapshot Snapshot(absl::string_view host, Instant now) const;
+  // Only the epoch, the lease, the members on `host`, and which of `rank_count`
+  // ranks from `first_rank` on are missing in the rendezvous in progress.
+  JobSnapshot Snapshot(absl::string_view host, Rank first_rank,
+                       int32_t rank_count, Instant now) const;
   JobCounts Counts() const;
 
   // No live member and no parked call: the driver may drop the job.

@@ -409,13 +409,16 @@ TEST_F(CoordinatorTest, TheViewOfAHostHasItsMembersAlsoThoseThatAreGone) {
   Form("ab");
   coordinator_.ReportFailure(From("b", 1, 1), {.text = "out of memory"}, now_,
                              out_);
-  const JobSnapshot view = coordinator_.Snapshot("host-b", now_);
+  const JobSnapshot view =
+      coordinator_.Snapshot("host-b", Rank(0), /*rank_count=*/0, now_);
   EXPECT_EQ(view.lease, std::chrono::seconds(10));
   ASSERT_THAT(view.members, SizeIs(1));
   EXPECT_EQ(view.members[0].id, MemberId("b"));
   EXPECT_EQ(view.members[0].state, MemberState::kFailed);
   EXPECT_EQ(view.members[0].rank, Rank(1));
-  EXPECT_THAT(coordinator_.Snapshot("host", now_).members, SizeIs(0));
+  EXPECT_THAT(
+      coordinator_.Snapshot("host", Rank(0), /*rank_count=*/0, now_).members,
+      SizeIs(0));
 }
 
 TEST_F(CoordinatorTest, WhatAMemberWasDoingEndsWithIt) {

@@ -29,7 +29,8 @@ MemberSnapshot Coordinator::SnapshotOf(const Member& member,
   return snapshot;
 }
 
-JobSnapshot Coordinator::Snapshot(absl::string_view host, Instant now) const {
+JobSnapshot Coordinator::Snapshot(absl::string_view host, Rank first_rank,
+                                  int32_t rank_count, Instant now) const {
   JobSnapshot job;
   job.epoch = epoch_;
   job.lease = membership_.options().lease;
@@ -40,6 +41,7 @@ JobSnapshot Coordinator::Snapshot(absl::string_view host, Instant now) const {
   }
   job.forming_world_size = rendezvous_.forming_world_size();
   job.joined = static_cast<int32_t>(rendezvous_.waiters());
+  job.missing_ranks = rendezvous_.MissingOf(first_rank, rank_count);
   return job;
 }
 

@@ -142,6 +142,9 @@ class Rendezvous {
   // Of those that a static rendezvous waits for the first ones, ascending; of
   // an elastic one it is not known who comes.
   std::vector<Rank> FirstMissing(size_t count_max) const;
+  // The same of `count` ranks from `first` on, ascending. Nobody where members
+  // wait that claim no rank: they may get any of them.
+  std::vector<Rank> MissingOf(Rank first, int32_t count) const;
   // Null when nobody waits: who has waited for longest.
   const MemberId* first_waiter() const;
   // When it forms with those that wait.

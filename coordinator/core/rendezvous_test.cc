@@ -129,12 +129,19 @@ TEST_F(RendezvousTest, WhoWaitsAndWhoIsMissingIsShown) {
   EXPECT_THAT(rendezvous_.FirstMissing(8),
               ElementsAre(Rank(1), Rank(2), Rank(4)));
   EXPECT_THAT(rendezvous_.FirstMissing(2), ElementsAre(Rank(1), Rank(2)));
+  EXPECT_THAT(rendezvous_.MissingOf(Rank(2), 8), ElementsAre(Rank(2), Rank(4)));
+  EXPECT_THAT(rendezvous_.MissingOf(Rank(3), 1), IsEmpty());
+  EXPECT_THAT(rendezvous_.MissingOf(Rank(-5), 1 << 30),
+              ElementsAre(Rank(1), Rank(2), Rank(4)));
+  Join("d", std::nullopt, 5);
+  EXPECT_THAT(rendezvous_.MissingOf(Rank(2), 8), IsEmpty());
 }
 
 TEST_F(RendezvousTest, WhoIsMissingInAnElasticOneIsNotKnown) {
   JoinElastic("a", 2, 3);
   EXPECT_THAT(rendezvous_.FirstWaiters(8), ElementsAre(MemberId("a")));
   EXPECT_THAT(rendezvous_.FirstMissing(8), IsEmpty());
+  EXPECT_THAT(rendezvous_.MissingOf(Rank(0), 8), IsEmpty());
 }
 
 TEST_F(RendezvousTest, AllAreAnsweredTogetherWithTheSameFormation) {

@@ -95,6 +95,22 @@ std::vector<Rank> Rendezvous::FirstMissing(size_t count_max) const {
   return missing;
 }
 
+std::vector<Rank> Rendezvous::MissingOf(Rank first, int32_t count) const {
+  if (terms_.elastic || claims_.empty() || claims_.size() < joins_.size()) {
+    return {};
+  }
+  std::vector<Rank> missing;
+  const int64_t end =
+      std::min<int64_t>(int64_t{first.value()} + count, terms_.max);
+  for (int64_t i = std::max(first.value(), 0); i < end; ++i) {
+    const Rank rank(static_cast<int32_t>(i));
+    if (!claims_.contains(rank) && !gave_up_.contains(rank)) {
+      missing.push_back(rank);
+    }
+  }
+  return missing;
+}
+
 // Of a static rendezvous, ascending.
 std::vector<Rank> Rendezvous::MissingRanks() const {
   // Members that do not ask for a rank would get the lowest free ones.

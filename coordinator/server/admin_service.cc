@@ -26,6 +26,8 @@ namespace {
 
 // Of what a client wrote, in the log.
 constexpr size_t kReasonShownMax = 256;
+// Ranks that one GetJob may ask about.
+constexpr int32_t kRanksAskedMax = 1024;
 
 core::Instant Now() { return std::chrono::steady_clock::now(); }
 
@@ -250,10 +252,20 @@ class AdminService final : public Service {
       response->set_durable(hooks_.durable);
       FillJob(**job, response);
     } else {
-      core::JobSnapshot snapshot = (*job)->Snapshot(request.host());
+      if (request.rank_count() < 0 || request.rank_count() > kRanksAskedMax) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("rank_count must be 0 to ", kRanksAskedMax, ", got ",
+                         request.rank_count()));
+      }
+      core::JobSnapshot snapshot =
+          (*job)->Snapshot(request.host(), core::Rank(request.first_rank()),
+                           request.rank_count());
       FillMembers(snapshot, response);
       response->set_forming_world_size(snapshot.forming_world_size);
       response->set_joined(snapshot.joined);
+      for (const core::Rank rank : snapshot.missing_ranks) {
+        response->add_missing_ranks(rank.value());
+      }
     }
     return core::CheckLimit("message_bytes", context_.message_bytes_max,
                             static_cast<int64_t>(response->ByteSizeLong()),

@@ -237,9 +237,10 @@ core::JobSnapshot Job::Snapshot() {
   return core_.Snapshot(Now());
 }
 
-core::JobSnapshot Job::Snapshot(absl::string_view host) {
+core::JobSnapshot Job::Snapshot(absl::string_view host, core::Rank first_rank,
+                                int32_t rank_count) {
   MutexLock lock(mu_);
-  return core_.Snapshot(host, Now());
+  return core_.Snapshot(host, first_rank, rank_count, Now());
 }
 
 core::JobCounts Job::Counts() {

@@ -163,7 +163,8 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // As core::Coordinator's.
   core::JobSnapshot Snapshot();
-  core::JobSnapshot Snapshot(absl::string_view host);
+  core::JobSnapshot Snapshot(absl::string_view host, core::Rank first_rank,
+                             int32_t rank_count);
   core::JobCounts Counts();
 
   // The calls that it was asked since it is here, and how many a second lately
