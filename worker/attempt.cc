@@ -14,6 +14,7 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -28,6 +29,7 @@
 #include "client/internal/exit_status.h"
 #include "worker/log_runs.h"
 #include "worker/numa.h"
+#include "worker/process_state.h"
 #include "worker/scratch_folder.h"
 
 namespace muster::worker {
@@ -61,27 +63,37 @@ constexpr uint64_t kWakeToken = kSignalToken - 2;
 
 constexpr size_t kRanksInTextMax = 8;
 
-std::string Seconds(std::chrono::milliseconds duration) {
-  return absl::StrFormat("%.1fs",
-                         static_cast<double>(duration.count()) / 1000.0);
+std::string Seconds(std::chrono::duration<double> duration) {
+  return absl::StrFormat("%.1fs", duration.count());
 }
 
-// "rank 3", "ranks 3, 5 and 120 more". `culprits` is not empty.
-std::string DescribeRanks(const std::vector<internal::Culprit>& culprits) {
-  std::string text = culprits.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < std::min(culprits.size(), kRanksInTextMax); ++i) {
-    absl::StrAppend(&text, i == 0 ? "" : ", ", culprits[i].rank);
+// "rank 3", "ranks 3, 5 and 120 more". `ranks` is not empty.
+std::string DescribeRanks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(ranks.size(), kRanksInTextMax); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", ranks[i]);
   }
-  if (culprits.size() > kRanksInTextMax) {
-    absl::StrAppend(&text, " and ", culprits.size() - kRanksInTextMax, " more");
+  if (ranks.size() > kRanksInTextMax) {
+    absl::StrAppend(&text, " and ", ranks.size() - kRanksInTextMax, " more");
   }
   return text;
+}
+
+std::vector<int> RanksOf(const std::vector<internal::Culprit>& culprits) {
+  std::vector<int> ranks;
+  for (const internal::Culprit& culprit : culprits) {
+    ranks.push_back(culprit.rank);
+  }
+  return ranks;
 }
 
 }  // namespace
 
 Attempt::Attempt(const Setting& setting, const Assignment& assignment)
-    : setting_(setting), options_(setting.options), assignment_(assignment) {}
+    : setting_(setting),
+      options_(setting.options),
+      assignment_(assignment),
+      late_ranks_(setting.options.hang_timeout) {}
 
 Attempt::~Attempt() {
   for (const Rank& rank : ranks_) {
@@ -149,14 +161,19 @@ absl::Status Attempt::StartRank(Rank& rank) {
   rank.error_stream = output_.size() - 1;
   Assignment assignment = assignment_;
   assignment.restarts += rank.restarts;
+  std::vector<std::string> arguments = options_.command;
+  if (!options_.use_env) {
+    arguments.push_back(absl::StrCat("--local-rank=", local_rank));
+  }
   absl::StatusOr<pid_t> pid = group_->Spawn(
       {.path = program_,
-       .arguments = options_.command,
+       .arguments = std::move(arguments),
        .environment =
            RankEnvironment(options_, assignment, setting_.coordinator,
                            local_rank, rank.error_file, setting_.environment),
        .stdout_fd = *out,
        .stderr_fd = *err,
+       .ignored_signals = setting_.signals.ignored,
        .cpus = cpus_.empty() ? std::vector<int>()
                              : cpus_[static_cast<size_t>(local_rank)]});
   close(*out);
@@ -172,6 +189,7 @@ absl::Status Attempt::StartRank(Rank& rank) {
   rank.pidfd = pidfd;
   rank.ended = false;
   rank.hung = false;
+  late_ranks_.NoteStart(rank.rank, Clock::now());
   Watch(pidfd, static_cast<uint64_t>(local_rank));
   return absl::OkStatus();
 }
@@ -205,7 +223,8 @@ absl::Status Attempt::StartAll() {
     if (!cpus.ok()) return cpus.status();
     cpus_ = *std::move(cpus);
   }
-  absl::StatusOr<ProcessGroup> group = ProcessGroup::Create();
+  absl::StatusOr<ProcessGroup> group =
+      ProcessGroup::Create(scratch_.has_value() ? scratch_->path() : "");
   if (!group.ok()) return group.status();
   group_.emplace(*std::move(group));
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
@@ -230,6 +249,14 @@ absl::Status Attempt::StartAll() {
 bool Attempt::AllEnded() const {
   return std::all_of(ranks_.begin(), ranks_.end(),
                      [](const Rank& rank) { return rank.ended; });
+}
+
+std::vector<int> Attempt::Running() const {
+  std::vector<int> running;
+  for (const Rank& rank : ranks_) {
+    if (!rank.ended) running.push_back(rank.rank);
+  }
+  return running;
 }
 
 int Attempt::TimeoutMs() const {
@@ -276,7 +303,63 @@ void Attempt::KillHung(pid_t pid, const std::string& fate,
     }
     Say(absl::StrCat("rank ", rank.rank, " (pid ", pid, ") ", fate,
                      ", killing it: ", cause));
+    rank.hang_cause = cause;
     kill(pid, SIGKILL);
+  }
+}
+
+void Attempt::NoteMissing(const std::vector<int>& missing, int joined) {
+  if (phase_ != Phase::kRunning) return;
+  std::vector<int> running;
+  const auto rank_of = [this](int rank) -> Rank& {
+    return ranks_[static_cast<size_t>(LocalRank(rank))];
+  };
+  std::ranges::copy_if(missing, std::back_inserter(running),
+                       [&](int rank) { return !rank_of(rank).ended; });
+  const std::string others =
+      absl::StrCat(joined, joined == 1 ? " rank has" : " ranks have",
+                   " waited in the rendezvous of ", assignment_.world_size);
+  const LateRanks::Verdict verdict = late_ranks_.Judge(running, Clock::now());
+  if (!verdict.tell.empty()) {
+    std::string who;
+    for (size_t i = 0; i < std::min(verdict.tell.size(), kRanksInTextMax);
+         ++i) {
+      const Rank& rank = rank_of(verdict.tell[i].rank);
+      absl::StrAppend(&who, i == 0 ? "" : ", ", "rank ", rank.rank, " (pid ",
+                      rank.pid, ")");
+    }
+    if (verdict.tell.size() > kRanksInTextMax) {
+      absl::StrAppend(&who, " and ", verdict.tell.size() - kRanksInTextMax,
+                      " more");
+    }
+    Say(absl::StrCat(others, " for ", Seconds(verdict.tell[0].waited),
+                     "; not joined on this host: ", who));
+  }
+  for (const LateRanks::Late& late : verdict.kill) {
+    Rank& rank = rank_of(late.rank);
+    const std::string state = DescribeProcessState(rank.pid);
+    KillHung(rank.pid, "hangs",
+             absl::StrCat(others, " for ", Seconds(late.waited),
+                          ", and it has not joined", state.empty() ? "" : "; ",
+                          state));
+  }
+}
+
+void Attempt::NoteThatNoneCame() {
+  if (phase_ != Phase::kRunning ||
+      !late_ranks_.TellThatNoneCame(Clock::now())) {
+    return;
+  }
+  Say("no rank of this host has come to the coordinator yet; --hang-timeout "
+      "counts from when others wait for a rank");
+}
+
+// The ranks' children do not expect it: the default is to end.
+void Attempt::PassOn(int signal) const {
+  Say(absl::StrCat("passing ", internal::SignalName(signal),
+                   " on to the ranks"));
+  for (const Rank& rank : ranks_) {
+    if (!rank.ended) kill(rank.pid, signal);
   }
 }
 
@@ -288,6 +371,10 @@ void Attempt::OnSignal() {
       std::vector<pid_t> pids;
       for (const Rank& rank : ranks_) pids.push_back(rank.pid);
       group_->ReapOrphans(pids);
+      continue;
+    }
+    if (setting_.signals.Passes(signal)) {
+      PassOn(signal);
       continue;
     }
     if (swept_) {
@@ -334,6 +421,7 @@ void Attempt::OnRankEnd(Rank& rank) {
                    .told_to_stop = phase_ == Phase::kStopping ||
                                    phase_ == Phase::kKilling || interrupted_,
                    .hung = rank.hung,
+                   .hang_cause = rank.hang_cause,
                    .error_file = rank.error_file,
                    .error_stream = rank.error_stream};
   if (IsWitness(exit)) {
@@ -343,6 +431,8 @@ void Attempt::OnRankEnd(Rank& rank) {
       !status.ok() && phase_ == Phase::kRunning && RestartRank(rank, status);
   exits_.push_back(exit);
   if (exit.restarted) return;
+  // What it had started may be what hangs.
+  if (rank.hung) KillOrphansOf(rank);
   const bool lasts = options_.restart == LaunchOptions::Restart::kNone;
   if (!status.ok() && phase_ == Phase::kRunning) {
     Say(absl::StrCat("rank ", rank.rank, " (pid ", rank.pid, ") ",
@@ -350,9 +440,15 @@ void Attempt::OnRankEnd(Rank& rank) {
                      lasts && !AllEnded() ? "; the others go on" : ""));
     if (!lasts) Fail();
   }
-  if (phase_ == Phase::kRunning && setting_.on_gone) {
+  // Those that wait for it in the rendezvous would do so until they are told to
+  // stop.
+  if (!exits_.back().told_to_stop && setting_.on_gone) {
     setting_.on_gone(exits_.back());
   }
+}
+
+void Attempt::KillOrphansOf(const Rank& rank) const {
+  group_->KillOrphans(absl::StrCat(kErrorFileVariable, "=", rank.error_file));
 }
 
 // --restart=rank.
@@ -367,7 +463,7 @@ bool Attempt::RestartRank(Rank& rank, const internal::ExitStatus& status) {
                    Describe(status), "; starting it again, restart ",
                    restarts + 1, " of ", options_.max_restarts));
   // What it had started must not get in the way of the one in its place.
-  group_->KillOrphans(absl::StrCat(kErrorFileVariable, "=", rank.error_file));
+  KillOrphansOf(rank);
   ++rank.restarts;
   const absl::Status started = StartRank(rank);
   if (started.ok()) return true;
@@ -385,8 +481,10 @@ void Attempt::OnDeadline() {
       Stop(SIGTERM);
       break;
     case Phase::kStopping:
-      Say(absl::StrCat("ranks still run ", Seconds(options_.stop_grace),
-                       " after they were told to stop, killing them"));
+      Say(absl::StrCat(DescribeRanks(Running()),
+                       Running().size() == 1 ? " still runs " : " still run ",
+                       Seconds(options_.stop_grace),
+                       " after being told to stop, killing"));
       Kill();
       break;
     case Phase::kKilling:
@@ -445,6 +543,14 @@ Outcome Attempt::Supervise() {
 Outcome Attempt::Report(const std::vector<internal::Culprit>& elsewhere) const {
   Outcome outcome;
   outcome.signal = stop_signal_;
+  std::vector<int> killed;
+  for (const RankExit& exit : exits_) {
+    if (exit.told_to_stop && exit.status.signal == SIGKILL) {
+      killed.push_back(exit.rank);
+    }
+  }
+  std::sort(killed.begin(), killed.end());
+  if (!killed.empty()) outcome.killed = DescribeRanks(killed);
   const size_t first = FirstFailure(exits_, elsewhere);
   const bool failed =
       first < exits_.size() &&
@@ -471,9 +577,9 @@ Outcome Attempt::Report(const std::vector<internal::Culprit>& elsewhere) const {
     outcome.blamed =
         BlamedBeside(exits_, assignment_.first_rank, options_.nproc_per_node);
     if (!outcome.blamed.empty()) {
-      outcome.failure =
-          absl::StrCat("on another host, in ", DescribeRanks(outcome.blamed),
-                       "; here ", outcome.failure);
+      outcome.failure = absl::StrCat("on another host, in ",
+                                     DescribeRanks(RanksOf(outcome.blamed)),
+                                     "; here ", outcome.failure);
     }
   }
   return outcome;
@@ -492,6 +598,9 @@ std::string Attempt::DescribeFailure(size_t first) const {
   if (!message.empty()) absl::StrAppend(&text, ": ", message);
   const std::string others = DescribeOthers(exits_, first);
   if (!others.empty()) absl::StrAppend(&text, "\n  then: ", others);
+  if (failure.hung) {
+    absl::StrAppend(&text, "\n  why it was killed: ", failure.hang_cause);
+  }
   const std::deque<std::string>& tail = output_.tail(failure.error_stream);
   absl::StrAppend(&text, tail.empty()
                              ? "\n  it printed nothing on standard error"

@@ -14,11 +14,13 @@
 #include "client/internal/error_file.h"
 #include "client/internal/exit_status.h"
 #include "worker/failure.h"
+#include "worker/late_ranks.h"
 #include "worker/launch_options.h"
 #include "worker/output_pump.h"
 #include "worker/process.h"
 #include "worker/rank_environment.h"
 #include "worker/scratch_folder.h"
+#include "worker/signal_plan.h"
 
 namespace muster::worker {
 
@@ -33,6 +35,8 @@ struct Outcome {
   bool interrupted = false;
   // The signal that told muster-run to stop; 0: none did.
   int signal = 0;
+  // Of a signal, for people: "ranks 1, 3"; empty: no rank had to be killed.
+  std::string killed;
   // The exit status of the first failure, as shells count; 1 when that was a
   // rank which ended with 0 before the others were done.
   int status = 0;
@@ -50,16 +54,16 @@ class Attempt {
  public:
   struct Setting {
     const LaunchOptions& options;
+    const SignalPlan& signals;
     const CoordinatorAddress& coordinator;
     const Environment& environment;
-    // A signalfd of options.signals and SIGCHLD, which are blocked in every
-    // thread.
+    // A signalfd of the signals that are read and SIGCHLD, which are blocked
+    // in every thread.
     int signal_fd = -1;
     // Readable when `on_wake` shall be called; -1: never.
     int wake_fd = -1;
     std::function<void()> on_wake = nullptr;
-    // Called with a rank that has ended and is not started again, while the
-    // others go on.
+    // Called with a rank that has ended by itself and is not started again.
     std::function<void(const RankExit&)> on_gone = nullptr;
   };
 
@@ -90,6 +94,14 @@ class Attempt {
   // the others") and `cause` why. For on_wake.
   void KillHung(pid_t pid, const std::string& fate, const std::string& cause);
 
+  // `joined` ranks of all hosts wait in the rendezvous, among others for the
+  // ranks `missing` of this host (none: for no rank of it): says so now and
+  // then, and kills those that hang (LateRanks). For on_wake.
+  void NoteMissing(const std::vector<int>& missing, int joined);
+
+  // No rank of this host has come to the coordinator yet. For on_wake.
+  void NoteThatNoneCame();
+
  private:
   // What is happening; each phase but the first has a deadline.
   enum class Phase { kRunning, kFailing, kStopping, kKilling };
@@ -100,6 +112,7 @@ class Attempt {
     int pidfd = -1;
     bool ended = false;
     bool hung = false;  // and was killed for it
+    std::string hang_cause;
     // How often it was started again by itself.
     int restarts = 0;
     size_t error_stream = 0;
@@ -114,14 +127,17 @@ class Attempt {
   void Watch(int fd, uint64_t token) const;
   // Waits for events or the deadline, and handles them.
   void HandleEvents();
+  void PassOn(int signal) const;
   void OnSignal();
   void OnRankEnd(Rank& rank);
+  void KillOrphansOf(const Rank& rank) const;
   bool RestartRank(Rank& rank, const internal::ExitStatus& status);
   void OnDeadline();
   void Fail();
   void Stop(int signal);
   void Kill();
   bool AllEnded() const;
+  std::vector<int> Running() const;
   int TimeoutMs() const;
   std::string DescribeFailure(size_t first) const;
   int LocalRank(int rank) const { return rank - assignment_.first_rank; }
@@ -138,6 +154,7 @@ class Attempt {
   // By local rank; empty without --numa-binding.
   std::vector<std::vector<int>> cpus_;
   int epoll_fd_ = -1;
+  LateRanks late_ranks_;
   Phase phase_ = Phase::kRunning;
   std::optional<std::chrono::steady_clock::time_point> deadline_;
   int stop_signal_ = 0;

@@ -20,6 +20,8 @@ struct RankExit {
   bool told_to_stop = false;
   // muster-run killed it because it hung, while the others went on.
   bool hung = false;
+  // Why it was taken for one that hangs.
+  std::string hang_cause = {};
   // Another process was started in its place.
   bool restarted = false;
   // Whom its error is because of; empty: it does not say.

@@ -55,6 +55,12 @@ class HangJudge {
     return answered_at_.has_value() && now - *answered_at_ > kAskedWithin;
   }
 
+  // For how long it has not answered; none: it never has.
+  std::optional<Instant::duration> Silence(Instant now) const {
+    if (!answered_at_.has_value()) return std::nullopt;
+    return now - *answered_at_;
+  }
+
   // Whether nothing was heard from the coordinator for so long that it may have
   // taken all ranks of this host for lost, until now or until so shortly before
   // that they may have learnt of it just now.

@@ -307,6 +307,7 @@ absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
   own["max_restarts"] = options_.max_restarts;
   own["failure"] = report.failure;
   own["log_run"] = report.log_run;
+  own["attempt"] = NewAttempt();
   CoordinatorStore store(session);
   // Empty: that host is gone already.
   std::vector<std::string> values;
@@ -354,6 +355,8 @@ absl::StatusOr<Hosts::Meeting> Hosts::Exchange(
         std::min(assignment.max_restarts,
                  json.value("max_restarts", assignment.max_restarts));
     assignment.log_run = std::max(assignment.log_run, json.value("log_run", 1));
+    // The first host's, so that all have the same.
+    if (i == 0) assignment.attempt = json.value("attempt", assignment.attempt);
     if (meeting.failure.empty()) meeting.failure = json.value("failure", "");
   }
   dataplane::MutexLock lock(mutex_);

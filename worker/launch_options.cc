@@ -20,8 +20,9 @@ ABSL_FLAG(bool, standalone, false,
           "--master-port");
 ABSL_FLAG(
     std::string, nproc_per_node, "1",
-    "ranks to start on this host: 1 to 1024, cpu (one for each), gpu (one "
-    "for each), or auto (gpu where there are any, else cpu)");
+    "ranks to start on this host: 1 to 1024, cpu (one for each that it may "
+    "use, by affinity and CPU quota), gpu (one for each), or auto (gpu where "
+    "there are any, else cpu)");
 ABSL_FLAG(std::string, nnodes, "1",
           "hosts of the job, each with a muster-run: N, or MIN:MAX for a job "
           "that goes on when hosts come and go");
@@ -60,6 +61,10 @@ ABSL_FLAG(double, monitor_interval, 0.1,
           "torchrun may give it");
 ABSL_FLAG(bool, no_python, false,
           "no effect: PROGRAM is run as it is. Scripts for torchrun give it");
+ABSL_FLAG(bool, use_env, true,
+          "a rank finds its number on this host in LOCAL_RANK alone. "
+          "--use-env=false: also as its last argument, --local-rank=N, as "
+          "torch.distributed.launch gives it");
 ABSL_FLAG(std::string, role, "default", "ROLE_NAME of the ranks");
 ABSL_FLAG(
     std::string, log_dir, "",
@@ -85,7 +90,8 @@ ABSL_FLAG(int, metrics_port_base, 0,
           "MUSTER_HTTP_PORT says, or any free ones");
 ABSL_FLAG(std::string, signals_to_handle, "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
           "the signals that are passed on to the ranks, which then have "
-          "--stop-grace");
+          "--stop-grace. Without this option one that was ignored at the start "
+          "(nohup) stays ignored");
 ABSL_FLAG(std::string, numa_binding, "",
           "the CPUs of each rank: node (those of one NUMA node), socket, "
           "exclusive (cores of a node that no other rank has), core-complex "
@@ -97,10 +103,11 @@ ABSL_FLAG(absl::Duration, stop_grace, absl::Seconds(10),
           "how long ranks may take after SIGTERM before SIGKILL (duration)");
 ABSL_FLAG(
     absl::Duration, hang_timeout, absl::ZeroDuration(),
-    "a rank that others have waited for so long, in a collective, a send, "
-    "a receive or a monitored barrier, while it was in code of its own, "
-    "hangs and is killed, a quarter later at most (duration; less than "
-    "the timeout of the process groups, which ends the wait); 0: never");
+    "a rank that others have waited for so long, in the rendezvous, a "
+    "collective, a send, a receive or a monitored barrier, while it was in "
+    "code of its own, hangs and is killed, a quarter later at most (duration; "
+    "less than the timeout of the process groups, which ends the wait); 0: "
+    "never");
 
 namespace muster::worker {
 namespace {
@@ -129,6 +136,7 @@ OptionTable Table() {
           {"restart", "WHAT"},
           {"monitor_interval", "SECONDS"},
           {"no_python", ""},
+          {"use_env", ""},
           {"role", "NAME"},
           {"log_dir", "FOLDER"},
           {"redirects", "STREAMS", 'r'},
@@ -440,9 +448,11 @@ absl::Status ReadFlags(const OptionTable& given, const Environment& environment,
   status.Update(ReadRestarts(given, options));
   if (status.ok()) status = ReadOutput(given, options);
   options.role = absl::GetFlag(FLAGS_role);
+  options.use_env = absl::GetFlag(FLAGS_use_env);
   status.Update(Take(ParseSignals(given.Name("signals_to_handle"),
                                   absl::GetFlag(FLAGS_signals_to_handle)),
                      options.signals));
+  options.signals_given = given.IsGiven("signals_to_handle");
   options.metrics_port_base = absl::GetFlag(FLAGS_metrics_port_base);
   if (options.metrics_port_base != 0) {
     status.Update(CheckRange(given.Name("metrics_port_base"),

@@ -62,8 +62,10 @@ struct LaunchOptions {
   // MUSTER_HTTP_PORT of local rank 0; the others have those after it. 0: the
   // environment says it.
   int metrics_port_base = 0;
-  // Signals that are passed on to the ranks.
+  // Signals that stop the ranks, to which they are passed on; whether they were
+  // asked for.
   std::vector<int> signals;
+  bool signals_given = false;
   // Which CPUs a rank may use; empty for all.
   std::string numa_binding;
   // After a rank failed, how long the others may take to end by themselves.
@@ -73,6 +75,9 @@ struct LaunchOptions {
   // A rank of this host hangs that others have waited for so long; 0: none
   // does.
   std::chrono::milliseconds hang_timeout{0};
+
+  // Without it a rank has `--local-rank=N` as its last argument.
+  bool use_env = true;
 
   // The program and its arguments.
   std::vector<std::string> command;

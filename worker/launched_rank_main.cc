@@ -3,6 +3,7 @@
 //   launched_rank [HOW RANK]    that one, in its first process,
 //     leave    returns before the others are done
 //     fail     exits with 3
+//     keys     the same, after every rank has set a key and counted them
 //     hang     is lost in its own code, which ends by SIGTERM; the others wait
 //              for two seconds
 //     stall    the same, and the others wait for long
@@ -30,11 +31,22 @@ int main(int argc, char** argv) {
     muster::AllReduce(values);
     std::printf("reduced to %.0f\n", static_cast<double>(values[0]));
     std::fflush(stdout);
+    if (how == "keys") {
+      muster::Store& store = *muster::GetDefaultStore();
+      store.Set(std::string("restart ") +
+                    std::getenv("TORCHELASTIC_RESTART_COUNT") + " rank " +
+                    std::to_string(muster::GetRank()),
+                "");
+      muster::Barrier();
+      std::printf("keys %d\n", static_cast<int>(store.NumKeys()));
+      std::fflush(stdout);
+      muster::Barrier();
+    }
     const char* const restart = std::getenv("TORCHELASTIC_RESTART_COUNT");
     if (muster::GetRank() == whose && restart != nullptr &&
         std::atoi(restart) == 0) {
       if (how == "leave") return 0;
-      if (how == "fail") return 3;
+      if (how == "fail" || how == "keys") return 3;
       if (how == "stop") raise(SIGSTOP);
       while (how == "hang" || how == "stall") pause();
     }

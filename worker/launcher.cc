@@ -40,7 +40,8 @@ using Clock = std::chrono::steady_clock;
 
 class Launcher {
  public:
-  Launcher(const LaunchOptions& options, const CoordinatorAddress& coordinator,
+  Launcher(const LaunchOptions& options, const SignalPlan& signals,
+           const CoordinatorAddress& coordinator,
            const Environment& environment);
   ~Launcher();
 
@@ -70,7 +71,8 @@ class Launcher {
   // Another host has told that the job has failed. The cause may be here all
   // the same.
   int FailedElsewhere(const Attempt& attempt, const std::string& failure);
-  int StoppedBySignal();
+  // `killed`: as Outcome's.
+  int StoppedBySignal(const std::string& killed = "");
   // Stays while ranks of other hosts wait for those of this one, which have
   // all ended, and are told so by `absent_ranks`.
   void StayForOthers(const AbsentRanks& absent_ranks);
@@ -89,6 +91,7 @@ class Launcher {
   bool Poll(int fd, int timeout_ms);
 
   const LaunchOptions& options_;
+  const SignalPlan& signals_;
   const CoordinatorAddress& coordinator_;
   const Environment& environment_;
   const Clock::time_point start_ = Clock::now();
@@ -119,15 +122,19 @@ void Wake(int event_fd) {
   (void)ignored;
 }
 
-Launcher::Launcher(const LaunchOptions& options,
+Launcher::Launcher(const LaunchOptions& options, const SignalPlan& signals,
                    const CoordinatorAddress& coordinator,
                    const Environment& environment)
-    : options_(options), coordinator_(coordinator), environment_(environment) {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int signal : options.signals) sigaddset(&signals, signal);
-  sigaddset(&signals, SIGCHLD);
-  signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    : options_(options),
+      signals_(signals),
+      coordinator_(coordinator),
+      environment_(environment) {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : signals.stop) sigaddset(&set, signal);
+  for (const int signal : signals.pass) sigaddset(&set, signal);
+  sigaddset(&set, SIGCHLD);
+  signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (options.several_hosts()) {
     hosts_ = std::make_unique<Hosts>(options, coordinator,
@@ -153,10 +160,12 @@ bool Launcher::Poll(int fd, int timeout_ms) {
 void Launcher::ReadSignals() {
   signalfd_siginfo info;
   while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
-    if (info.ssi_signo == SIGCHLD) continue;
+    const int signal = static_cast<int>(info.ssi_signo);
+    // There is no rank to pass one on to.
+    if (signal == SIGCHLD || signals_.Passes(signal)) continue;
     // Nothing runs that would need time to end.
-    if (signal_ != 0) std::_Exit(128 + static_cast<int>(info.ssi_signo));
-    signal_ = static_cast<int>(info.ssi_signo);
+    if (signal_ != 0) std::_Exit(128 + signal);
+    signal_ = signal;
   }
 }
 
@@ -206,14 +215,15 @@ std::optional<Hosts::Change> Launcher::AwaitChange(
   return std::nullopt;
 }
 
-int Launcher::StoppedBySignal() {
+int Launcher::StoppedBySignal(const std::string& killed) {
   if (hosts_ != nullptr) {
     hosts_->Leave(absl::StrCat("stopped by ", internal::SignalName(signal_)),
                   kLeaveTime);
   }
   Say(absl::StrFormat(
-      "stopped by %s after %.1fs", internal::SignalName(signal_),
-      std::chrono::duration<double>(Clock::now() - start_).count()));
+      "stopped by %s after %.1fs%s", internal::SignalName(signal_),
+      std::chrono::duration<double>(Clock::now() - start_).count(),
+      killed.empty() ? "" : absl::StrCat("; had to be killed: ", killed)));
   return 128 + signal_;
 }
 
@@ -311,6 +321,7 @@ int Launcher::Run() {
     } else {
       const int before = assignment_.log_run;
       assignment_.log_run = LogRun();
+      assignment_.attempt = NewAttempt();
       TellLogRun(before, assignment_.log_run);
     }
     if (hosts_ != nullptr &&
@@ -339,16 +350,24 @@ void Launcher::StayForOthers(const AbsentRanks& absent_ranks) {
 std::optional<int> Launcher::Try() {
   Attempt* running = nullptr;
   Attempt::Setting setting = {.options = options_,
+                              .signals = signals_,
                               .coordinator = coordinator_,
                               .environment = environment_,
                               .signal_fd = signal_fd_};
   // The others end, or go on without it, or wait for the one in its place.
-  LostRanks lost_ranks(coordinator_, options_.hang_timeout,
-                       [this] { Wake(wake_fd_); });
+  LostRanks lost_ranks(coordinator_,
+                       {.first_rank = assignment_.first_rank,
+                        .rank_count = options_.nproc_per_node,
+                        .world_size = assignment_.world_size},
+                       options_.hang_timeout, [this] { Wake(wake_fd_); });
   setting.wake_fd = wake_fd_;
   setting.on_wake = [&] {
     for (const LostRanks::Hung& hung : lost_ranks.Take()) {
       running->KillHung(hung.pid, hung.fate, hung.cause);
+    }
+    if (const auto rendezvous = lost_ranks.TakeRendezvous()) {
+      if (rendezvous->none_came) running->NoteThatNoneCame();
+      running->NoteMissing(rendezvous->missing, rendezvous->joined);
     }
     const auto change = hosts_ == nullptr ? std::nullopt : hosts_->change();
     if (!change.has_value()) return;
@@ -377,14 +396,14 @@ std::optional<int> Launcher::Try() {
   }
   // What came before there was anything to interrupt.
   Wake(wake_fd_);
-  const Outcome outcome = attempt.Supervise();
+  Outcome outcome = attempt.Supervise();
   if (options_.several_hosts() && outcome.signal == 0 && !outcome.succeeded &&
       options_.restart == LaunchOptions::Restart::kNone) {
     StayForOthers(absent_ranks);
   }
   if (outcome.signal != 0 && outcome.failure.empty()) {
     signal_ = outcome.signal;
-    return StoppedBySignal();
+    return StoppedBySignal(outcome.killed);
   }
   if (outcome.succeeded) return AfterSuccess(attempt);
   if (outcome.interrupted) {
@@ -395,6 +414,8 @@ std::optional<int> Launcher::Try() {
     return std::nullopt;
   }
   const bool cut_off = hosts_ == nullptr && WasCutOff(lost_ranks);
+  const std::string silence = lost_ranks.DescribeSilence();
+  if (!silence.empty()) absl::StrAppend(&outcome.failure, "\n  ", silence);
   return AfterFailure(attempt, outcome, cut_off);
 }
 
@@ -494,9 +515,10 @@ std::optional<int> Launcher::AfterFailure(const Attempt& attempt,
 
 }  // namespace
 
-int Launch(const LaunchOptions& options, const CoordinatorAddress& coordinator,
+int Launch(const LaunchOptions& options, const SignalPlan& signals,
+           const CoordinatorAddress& coordinator,
            const Environment& environment) {
-  return Launcher(options, coordinator, environment).Run();
+  return Launcher(options, signals, coordinator, environment).Run();
 }
 
 }  // namespace muster::worker

@@ -3,15 +3,17 @@
 
 #include "worker/launch_options.h"
 #include "worker/rank_environment.h"
+#include "worker/signal_plan.h"
 
 namespace muster::worker {
 
 // Runs the ranks of this host, attempt after attempt, to the end of the job,
 // and returns muster-run's exit status. With several hosts it meets the others
-// before each attempt (Hosts). Call it on the main thread, with
-// options.signals and SIGCHLD blocked in every thread. Prints the ranks' lines
-// and what it does itself.
-int Launch(const LaunchOptions& options, const CoordinatorAddress& coordinator,
+// before each attempt (Hosts). Call it on the main thread, with SIGCHLD and
+// what `signals` reads blocked in every thread. Prints the ranks' lines and
+// what it does itself.
+int Launch(const LaunchOptions& options, const SignalPlan& signals,
+           const CoordinatorAddress& coordinator,
            const Environment& environment);
 
 }  // namespace muster::worker

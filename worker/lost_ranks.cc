@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_format.h"
 #include "client/internal/endpoint.h"
 
 namespace muster::worker {
@@ -24,9 +25,10 @@ constexpr int kHungLooks = 4;
 
 }  // namespace
 
-LostRanks::LostRanks(const CoordinatorAddress& coordinator,
+LostRanks::LostRanks(const CoordinatorAddress& coordinator, const Ranks& ranks,
                      milliseconds hang_timeout, std::function<void()> wake)
     : coordinator_(coordinator),
+      ranks_(ranks),
       hang_timeout_(hang_timeout),
       wake_(std::move(wake)),
       thread_([this] { Run(); }) {}
@@ -45,9 +47,24 @@ std::vector<LostRanks::Hung> LostRanks::Take() {
   return std::exchange(hung_, {});
 }
 
+std::optional<LostRanks::Rendezvous> LostRanks::TakeRendezvous() {
+  dataplane::MutexLock lock(mutex_);
+  return std::exchange(rendezvous_, std::nullopt);
+}
+
 bool LostRanks::IsOutOfTouch() const {
   dataplane::MutexLock lock(mutex_);
   return judge_.IsOutOfTouch(dataplane::Clock::now());
+}
+
+std::string LostRanks::DescribeSilence() const {
+  dataplane::MutexLock lock(mutex_);
+  const auto now = dataplane::Clock::now();
+  if (!judge_.IsOutOfTouch(now)) return "";
+  return absl::StrFormat(
+      "the coordinator at %s has not answered for %.1fs",
+      coordinator_.HostPort(),
+      std::chrono::duration<double>(*judge_.Silence(now)).count());
 }
 
 bool LostRanks::WasCutOff() const {
@@ -60,6 +77,33 @@ void LostRanks::Tell(std::vector<Hung> hung) {
   {
     dataplane::MutexLock lock(mutex_);
     std::move(hung.begin(), hung.end(), std::back_inserter(hung_));
+  }
+  wake_();
+}
+
+void LostRanks::TellRendezvous(const internal::HostMembers& answer,
+                               dataplane::Clock::time_point asked_at) {
+  for (const internal::HostMember& member : answer.members) {
+    // Others are of an attempt before.
+    if (asked_at - member.silent_for >= began_) none_came_ = false;
+  }
+  Rendezvous rendezvous = {
+      .missing = {}, .joined = answer.joined, .none_came = none_came_};
+  // Another world size is one that the program chose: its ranks are not these.
+  if (answer.forming_world_size == ranks_.world_size) {
+    std::ranges::copy_if(answer.missing_ranks,
+                         std::back_inserter(rendezvous.missing), [&](int rank) {
+                           return rank >= ranks_.first_rank &&
+                                  rank - ranks_.first_rank < ranks_.rank_count;
+                         });
+  }
+  const bool were_missing =
+      std::exchange(told_missing_, !rendezvous.missing.empty());
+  const bool none_matters = none_came_ && hang_timeout_.count() > 0;
+  if (rendezvous.missing.empty() && !were_missing && !none_matters) return;
+  {
+    dataplane::MutexLock lock(mutex_);
+    rendezvous_ = std::move(rendezvous);
   }
   wake_();
 }
@@ -81,7 +125,7 @@ milliseconds LostRanks::AskForLost() {
     reader_ = *std::move(reader);
   }
   const absl::StatusOr<internal::HostMembers> answer =
-      reader_->Read(internal::HostName());
+      reader_->Read(internal::HostName(), ranks_.first_rank, ranks_.rank_count);
   if (!answer.ok()) {
     // The transport waits ever longer before it connects again, and the token
     // may be another one by then.
@@ -101,6 +145,7 @@ milliseconds LostRanks::AskForLost() {
     }
   }
   Tell(std::move(hung));
+  TellRendezvous(*answer, asked_at);
   if (answer->lease.count() == 0) return kPauseWithoutJob;
   return std::clamp(answer->lease / 10, kPauseMin, kPauseMax);
 }

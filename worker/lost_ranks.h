@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,9 +37,27 @@ class LostRanks {
     std::string cause;
   };
 
-  // `wake` is called, on another thread, when Take has something. A hang
-  // timeout of 0: nobody hangs whose heartbeats go on.
-  LostRanks(const CoordinatorAddress& coordinator,
+  // Whom the rendezvous in progress waits for.
+  struct Rendezvous {
+    // Those of this host that others wait for, ascending.
+    std::vector<int> missing;
+    // How many ranks wait, on all hosts.
+    int joined = 0;
+    // No rank of this host has come to the coordinator since its start.
+    bool none_came = true;
+  };
+
+  // The ranks of this host are `rank_count` from `first_rank` on, of
+  // `world_size`.
+  struct Ranks {
+    int first_rank = 0;
+    int rank_count = 0;
+    int world_size = 0;
+  };
+
+  // `wake` is called, on another thread, when Take or TakeRendezvous has
+  // something. A hang timeout of 0: nobody hangs whose heartbeats go on.
+  LostRanks(const CoordinatorAddress& coordinator, const Ranks& ranks,
             std::chrono::milliseconds hang_timeout, std::function<void()> wake);
   // Waits for an answer that is on its way, for kAnswerTime at most.
   ~LostRanks();
@@ -49,8 +68,16 @@ class LostRanks {
   // Those since the last call.
   std::vector<Hung> Take() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // The coordinator's last answer, where ranks of this host are or were missing
+  // (or, with a hang timeout, none has come yet), unless it was taken.
+  std::optional<Rendezvous> TakeRendezvous() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Whether the coordinator, which has answered before, does not (HangJudge).
   bool IsOutOfTouch() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // For people, while that is so: "the coordinator at 10.0.0.7:7070 has not
+  // answered for 7.2s"; else empty.
+  std::string DescribeSilence() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Whether this host was cut off from the coordinator for so long that its
   // ranks may just have been told that they were lost (HangJudge::WasCutOff).
@@ -62,13 +89,22 @@ class LostRanks {
   std::chrono::milliseconds AskForLost() ABSL_LOCKS_EXCLUDED(mutex_);
   std::chrono::milliseconds AskForHung() ABSL_LOCKS_EXCLUDED(mutex_);
   void Tell(std::vector<Hung> hung) ABSL_LOCKS_EXCLUDED(mutex_);
+  void TellRendezvous(const internal::HostMembers& answer,
+                      std::chrono::steady_clock::time_point asked_at)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   SessionOptions ForReader() const;
 
   const CoordinatorAddress coordinator_;
+  const Ranks ranks_;
+  const std::chrono::steady_clock::time_point began_ =
+      std::chrono::steady_clock::now();
   const std::chrono::milliseconds hang_timeout_;
   const std::function<void()> wake_;
 
-  // Of the thread. Null: not connected.
+  // Of the thread.
+  bool none_came_ = true;
+  bool told_missing_ = false;
+  // Null: not connected.
   std::unique_ptr<internal::HostMembersReader> reader_;
   std::unique_ptr<tools::HungRanksReader> hung_reader_;
 
@@ -76,6 +112,7 @@ class LostRanks {
   dataplane::CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   HangJudge judge_ ABSL_GUARDED_BY(mutex_){dataplane::Clock::now()};
+  std::optional<Rendezvous> rendezvous_ ABSL_GUARDED_BY(mutex_);
   std::vector<Hung> hung_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;  // last: it uses all of the above

@@ -7,9 +7,11 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/internal/endpoint.h"
 #include "client/internal/host_members.h"
 #include "client/session.h"
@@ -26,6 +28,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
 
 class LostRanksTest : public ::testing::Test {
  protected:
@@ -48,7 +51,7 @@ class LostRanksTest : public ::testing::Test {
             "client/testing/rank", "collective",
             "muster://127.0.0.1:" + std::to_string(port_) + "/job"},
         std::map<std::string, std::string>{
-            {"WORLD_SIZE", std::to_string(world_size)}});
+            {"RANK", "0"}, {"WORLD_SIZE", std::to_string(world_size)}});
   }
 
   void AwaitState(const Process& rank, HostMember::State state) {
@@ -63,7 +66,9 @@ class LostRanksTest : public ::testing::Test {
 
   std::unique_ptr<LostRanks> Listen(int port) {
     return std::make_unique<LostRanks>(
-        CoordinatorAddress{"127.0.0.1", port, "job"}, milliseconds(0), [this] {
+        CoordinatorAddress{"127.0.0.1", port, "job"},
+        LostRanks::Ranks{.rank_count = 2, .world_size = 2}, milliseconds(0),
+        [this] {
           dataplane::MutexLock lock(mutex_);
           woken_ = true;
           changed_.NotifyAll();
@@ -109,6 +114,25 @@ TEST_F(LostRanksTest, ARankThatHangsBeforeItHasANumberIsTold) {
   AwaitState(*rank, HostMember::State::kLive);
   rank->Signal(SIGSTOP);
   EXPECT_THAT(Await(*lost_ranks), ElementsAre(rank->pid()));
+}
+
+TEST_F(LostRanksTest, ARankThatHasNotJoinedAndACoordinatorThatIsGoneAreTold) {
+  CuttingProxy proxy(port_);
+  const auto lost_ranks = Listen(proxy.port());
+  const auto rank = StartRank(/*world_size=*/2);
+  std::optional<LostRanks::Rendezvous> rendezvous;
+  while (!rendezvous.has_value()) rendezvous = lost_ranks->TakeRendezvous();
+  EXPECT_THAT(rendezvous->missing, ElementsAre(1));
+  EXPECT_EQ(rendezvous->joined, 1);
+  EXPECT_FALSE(rendezvous->none_came);
+  proxy.HoldAnswers(true);
+  std::string silence;
+  while (silence.empty()) silence = lost_ranks->DescribeSilence();
+  EXPECT_THAT(silence, MatchesRegex(absl::StrCat(
+                           "the coordinator at 127.0.0.1:", proxy.port(),
+                           " has not answered for "
+                           "[0-9]+\\.[0-9]s")));
+  proxy.HoldAnswers(false);
 }
 
 TEST_F(LostRanksTest, ARankThatHungWhileNobodyAnsweredIsToldLater) {

@@ -20,11 +20,14 @@
 #include "worker/own_coordinator.h"
 #include "worker/rank_environment.h"
 #include "worker/scratch_folder.h"
+#include "worker/signal_plan.h"
 
 namespace {
 
 using ::muster::worker::CoordinatorAddress;
 using ::muster::worker::Environment;
+using ::muster::worker::LaunchOptions;
+using ::muster::worker::SignalPlan;
 
 constexpr std::chrono::seconds kDrainTime(2);
 
@@ -48,13 +51,42 @@ void OpenStandardDescriptors() {
   if (fd >= 0) close(fd);
 }
 
+bool IsIgnored(int signal) {
+  struct sigaction action = {};
+  return sigaction(signal, nullptr, &action) == 0 &&
+         action.sa_handler == SIG_IGN;
+}
+
+// What becomes of the signals. Whoever started muster-run with one ignored
+// (nohup, or a shell's background job) wants that for the ranks as well.
+SignalPlan PlanSignals(const LaunchOptions& options) {
+  SignalPlan plan;
+  for (const int signal : options.signals) {
+    if (options.signals_given || !IsIgnored(signal)) {
+      plan.stop.push_back(signal);
+    }
+  }
+  for (const int signal : {SIGUSR1, SIGUSR2}) {
+    if (!plan.Stops(signal) && !IsIgnored(signal)) plan.pass.push_back(signal);
+  }
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2}) {
+    if (!plan.Stops(signal) && IsIgnored(signal)) {
+      plan.ignored.push_back(signal);
+    }
+  }
+  return plan;
+}
+
 // In this thread and all that it starts.
-void BlockSignals(const std::vector<int>& handled) {
+void BlockSignals(const SignalPlan& plan) {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : handled) sigaddset(&signals, signal);
+  for (const int signal : plan.stop) sigaddset(&signals, signal);
+  for (const int signal : plan.pass) sigaddset(&signals, signal);
   sigaddset(&signals, SIGCHLD);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
+  // One that is ignored may be lost before it is read.
+  for (const int signal : plan.stop) std::signal(signal, SIG_DFL);
   // An ignored SIGCHLD, which a parent may hand down, would lose the ranks'
   // exit statuses.
   std::signal(SIGCHLD, SIG_DFL);
@@ -106,7 +138,8 @@ int main(int argc, char** argv) {
     std::printf("muster-run %s\n", muster::kVersion);
     return 0;
   }
-  BlockSignals(options->signals);
+  const SignalPlan signals = PlanSignals(*options);
+  BlockSignals(signals);
   FLAGS_logtostderr = true;
   // What a coordinator of our own sees of a failure, the ranks say with more
   // of its circumstances. Of another one it is to be seen whether it answers.
@@ -128,7 +161,8 @@ int main(int argc, char** argv) {
                  address.job.c_str(), address.HostPort().c_str());
   }
   if (!GiveLogFolder(*options)) return 1;
-  const int status = muster::worker::Launch(*options, address, environment);
+  const int status =
+      muster::worker::Launch(*options, signals, address, environment);
   // The other hosts may still be about to leave.
   if (*coordinator != nullptr && options->several_hosts()) {
     (*coordinator)->Drain(kDrainTime);

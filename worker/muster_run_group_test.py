@@ -14,31 +14,39 @@ RANK = shlex.quote(os.path.abspath(sys.argv[2]))
 class GroupTest(MusterRunTest):
 
     def test_a_rank_that_fails_before_it_joins_is_told_to_the_others(self):
-        run = self.launch(f"[ $RANK = 1 ] && exit 3; exec {RANK}",
-                          "--restart=none", nproc=3)
-        status, _, err = run.finish()
-        self.assertEqual(status, 3, err)
-        # The process that is named is the rank's own.
-        pid = err.split("rank 1 (pid ")[1].split(")")[0]
-        for rank in (0, 2):
-            self.assertRegex(
-                err, rf"\[{rank}\]: .*rank 1 \(\S+, pid {pid}\).*: "
-                "exited with status 3 and will not join")
-        self.assertIn("first failure: rank 1 ", err)
+        # The others have no other end.
+        runs = [self.launch(f"[ $RANK = 1 ] && exit 3; exec {RANK}",
+                            f"--restart={restart}", "--failure-grace=1h",
+                            nproc=3)
+                for restart in ("none", "all", "rank")]
+        for run in runs:
+            status, _, err = run.finish()
+            self.assertEqual(status, 3, err)
+            # The process that is named is the rank's own.
+            pid = err.split("rank 1 (pid ")[1].split(")")[0]
+            for rank in (0, 2):
+                self.assertRegex(
+                    err, rf"\[{rank}\]: .*rank 1 \(\S+, pid {pid}\).*: "
+                    "exited with status 3 and will not join")
+            self.assertIn("first failure: rank 1 ", err)
 
     def test_all_that_fail_before_they_join_are_told(self):
-        run = self.launch(f"[ $RANK != 0 ] && exit $RANK; exec {RANK}",
-                          "--restart=none", nproc=3)
-        status, _, err = run.finish()
-        self.assertIn(status, (1, 2), err)
-        self.assertRegex(err, r"\[0\]: .*exited with status \d and will not "
-                         "join")
+        runs = [self.launch(f"[ $RANK != 0 ] && exit $RANK; exec {RANK}",
+                            f"--restart={restart}", "--failure-grace=1h",
+                            nproc=3)
+                for restart in ("none", "all")]
+        for run in runs:
+            status, _, err = run.finish()
+            self.assertIn(status, (1, 2), err)
+            self.assertRegex(err, r"\[0\]: .*exited with status \d and will "
+                             "not join")
 
     def test_a_rank_that_ends_with_0_before_it_joins_is_the_first_failure(
             self):
-        for restart in ("all", "none"):
-            run = self.launch(f"[ $RANK = 1 ] && exit 0; exec {RANK}",
-                              f"--restart={restart}", nproc=3)
+        runs = [self.launch(f"[ $RANK = 1 ] && exit 0; exec {RANK}",
+                            f"--restart={restart}", nproc=3)
+                for restart in ("all", "none")]
+        for run in runs:
             status, _, err = run.finish()
             self.assertEqual(status, 1, err)
             self.assertRegex(err, r"\[0\]: .*rank 1 \(\S+, pid \d+\).*: "
@@ -70,9 +78,10 @@ class GroupTest(MusterRunTest):
             r"  then: rank \d exited with status 75")
 
     def test_a_rank_that_others_wait_for_for_the_hang_timeout_is_killed(self):
-        for restart in ("all", "rank", "none"):
-            run = self.launch(f"exec {RANK} stall 1", "--hang-timeout=1s",
-                              f"--restart={restart}", nproc=3)
+        runs = [self.launch(f"exec {RANK} stall 1", "--hang-timeout=1s",
+                            f"--restart={restart}", nproc=3)
+                for restart in ("all", "rank", "none")]
+        for run in runs:
             status, _, err = run.finish()
             self.assertEqual(status, 137, err)
             self.assertRegex(
@@ -84,6 +93,37 @@ class GroupTest(MusterRunTest):
                 err, r"first failure: rank 1 \(local rank 1, pid \d+\) on host "
                 r"\S+ hung until it was killed by signal 9 \(SIGKILL\)\n"
                 r"  then: rank \d exited with status 75")
+
+    def test_a_rank_that_does_not_join_is_told_and_killed_by_the_hang_timeout(
+            self):
+        # What hangs is a child of the rank's process.
+        run = self.launch(f"[ $RANK = 1 ] && (sleep 1000; :); exec {RANK}",
+                          "--hang-timeout=6s", nproc=3)
+        # Nobody waits for these.
+        never = self.launch("echo up; while :; do sleep 0.01; done",
+                            "--hang-timeout=1s", nproc=2)
+        status, _, err = run.finish()
+        self.assertEqual(status, 137, err)
+        self.assertRegex(
+            err, r"muster-run: 2 ranks have waited in the rendezvous of 3 for "
+            r"\d\.\ds; not joined on this host: rank 1 \(pid \d+\)\n")
+        why = (r"2 ranks have waited in the rendezvous of 3 for \d\.\ds, and it "
+               r'has not joined; "sleep" \(pid \d+\) sleeps.*, after 0\.\ds on a '
+               r"processor\n")
+        self.assertRegex(
+            err, rf"muster-run: rank 1 \(pid \d+\) hangs, killing it: {why}")
+        self.assertRegex(
+            err, r"first failure: rank 1 \(local rank 1, pid \d+\) on host \S+ "
+            r"hung until it was killed by signal 9 \(SIGKILL\)\n"
+            r"(  then: .*\n)?"
+            rf"  why it was killed: {why}")
+        while b"no rank of this host has come" not in (
+                never.process.stderr.readline()):
+            pass
+        never.process.terminate()
+        status, _, err = never.finish()
+        self.assertEqual(status, 143, err)
+        self.assertNotIn("hangs", err)
 
     def test_a_rank_that_is_lost_is_killed_at_once_though_all_start_again(self):
         # The wait for the lease is shorter than that for it to end by itself.
@@ -109,6 +149,13 @@ class GroupTest(MusterRunTest):
             r"\S+ exited with status 3\n"
             r"  then: rank \d exited with status 75")
         self.assertIn("\n    told 1\n", err)
+
+    def test_an_attempt_has_no_keys_of_the_one_before(self):
+        run = self.launch(f"exec {RANK} keys 1", "--max-restarts=1", nproc=2)
+        status, out, err = run.finish()
+        self.assertEqual(status, 0, err)
+        # Both ranks of both attempts, after both have set one.
+        self.assertEqual(out.count("keys 2\n"), 4, out)
 
     def test_ranks_that_end_one_after_another_fail_nobody(self):
         run = self.launch(f"exec {RANK}", nproc=3)

@@ -58,6 +58,14 @@ class EnvironmentTest(MusterRunTest):
         _, out, _ = run.finish()
         self.assertEqual(out, "[0]: <two words><><--flag=x y><*><$A>\n")
 
+    def test_a_rank_is_told_its_local_rank_as_it_was_asked_for(self):
+        for option, given in (("--use-env", ""), ("--use_env=false",
+                                                  "<--local-rank=0>")):
+            run = self.launch('printf "<%s>" "$@"; echo', option, nproc=1,
+                              arguments=["x"])
+            _, out, err = run.finish()
+            self.assertEqual(out, f"[0]: <x>{given}\n", err)
+
     def test_options_may_come_from_the_environment(self):
         result = subprocess.run(
             [MUSTER_RUN, "bash", "-c", "echo $RANK"],
@@ -222,7 +230,7 @@ class FailureTest(MusterRunTest):
             self.addCleanup(os.unlink, go)
         status, _, err = run.finish()
         self.assertEqual(status, 5)
-        self.assertIn("ranks still run 0.1s after they were told to stop", err)
+        self.assertIn("rank 0 still runs 0.1s after being told to stop", err)
         self.assertIn("rank 0 was killed by signal 9 (SIGKILL)", err)
         self.assert_nothing_is_left(run)
 
@@ -397,6 +405,47 @@ class SignalTest(MusterRunTest):
         self.assertEqual(run.finish()[0], -signal.SIGTERM)
         self.assert_nothing_is_left(run)
 
+    def test_a_signal_that_was_ignored_at_the_start_stays_ignored(self):
+        # As nohup, and as a shell starts a job in the background.
+        ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+
+        def ignore():
+            for number in ignored:
+                signal.signal(number, signal.SIG_IGN)
+        run = self.launch("grep SigIgn /proc/$$/status; exec sleep 1000",
+                          nproc=1, preexec_fn=ignore)
+        run.read_until("\n")
+        mask = int(re.search(rb"SigIgn:\s*(\w+)", run.seen)[1], 16)
+        for number in ignored:
+            self.assertTrue(mask >> (number - 1) & 1, number)
+            run.process.send_signal(number)
+        run.process.terminate()
+        status, _, err = run.finish()
+        self.assertEqual(status, 128 + signal.SIGTERM, err)
+        self.assertEqual(re.findall(r"got (\w+)", err), ["SIGTERM"])
+        self.assert_nothing_is_left(run)
+        # Whoever names a signal wants it.
+        run = self.launch("echo ready; exec sleep 1000",
+                          "--signals-to-handle=SIGHUP", nproc=1,
+                          preexec_fn=ignore)
+        run.read_until("ready\n")
+        run.process.send_signal(signal.SIGHUP)
+        self.assertEqual(run.finish()[0], 128 + signal.SIGHUP)
+
+    def test_usr1_and_usr2_are_passed_on_and_end_nothing(self):
+        run = self.launch(
+            'trap "echo got USR1" USR1; trap "echo got USR2; exit 0" USR2; '
+            'echo ready $RANK; while :; do sleep 0.01; done')
+        for rank in range(2):
+            run.read_until(f"ready {rank}\n")
+        run.process.send_signal(signal.SIGUSR1)
+        for rank in range(2):
+            run.read_until(f"[{rank}]: got USR1\n")
+        run.process.send_signal(signal.SIGUSR2)
+        status, out, err = run.finish()
+        self.assertEqual(status, 0, err)
+        self.assertEqual(out.count("got USR2"), 2)
+
     def test_signals_are_passed_on(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP,
                        signal.SIGQUIT):
@@ -428,18 +477,37 @@ class SignalTest(MusterRunTest):
         status, _, err = run.finish()
         self.assertEqual(status, 143)
         self.assertIn("killing all ranks", err)
+        self.assertRegex(err, r"stopped by SIGTERM after \d+\.\ds; had to be "
+                         r"killed: ranks 0, 1\n")
         self.assert_nothing_is_left(run)
+
+    def test_a_rank_that_had_to_be_killed_is_named(self):
+        run = self.launch('[ $RANK = 1 ] && trap "echo deaf" TERM; '
+                          'echo ready $RANK; while :; do sleep 0.01; done',
+                          "--stop-grace=100ms")
+        run.read_until("ready 0\n")
+        run.read_until("ready 1\n")
+        run.process.terminate()
+        status, _, err = run.finish()
+        self.assertEqual(status, 143, err)
+        self.assertRegex(err, r"stopped by SIGTERM after \d+\.\ds; had to be "
+                         r"killed: rank 1\n")
 
     def test_kill_9_of_the_launcher_leaves_nothing(self):
         # Each rank has a child of its own, and both ignore the polite signals.
-        run = self.launch(
-            'trap "" TERM HUP; bash -c "exec sleep 1000" "$0" & '
-            'echo ready $RANK; while :; do sleep 1000; done', nproc=3)
-        for rank in range(3):
-            run.read_until(f"ready {rank}\n")
-        run.process.kill()
-        run.process.wait()
-        self.assert_nothing_is_left(run)
+        with tempfile.TemporaryDirectory() as folder:
+            run = self.launch(
+                'trap "" TERM HUP; bash -c "exec sleep 1000" "$0" & '
+                'echo ready $RANK; while :; do sleep 1000; done', nproc=3,
+                env={**os.environ, "TMPDIR": folder})
+            for rank in range(3):
+                run.read_until(f"ready {rank}\n")
+            self.assertEqual(len(os.listdir(folder)), 1)
+            run.process.kill()
+            run.process.wait()
+            self.assert_nothing_is_left(run)
+            wait_until(lambda: not os.listdir(folder),
+                       "the folder of the error files is gone")
 
 
 class OrphanTest(MusterRunTest):

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "dataplane/process_limits.h"
 #include "worker/numa.h"
 
 namespace muster::worker {
@@ -49,7 +50,7 @@ absl::StatusOr<NodeCount> ParseNodeCount(absl::string_view option,
 }
 
 Devices DevicesOfHost(const std::map<std::string, std::string>& environment) {
-  return {.cpus = static_cast<int>(AllowedCpus().size()),
+  return {.cpus = dataplane::UsableProcessors(),
           .gpus = static_cast<int>(GpuNodes("", environment).size())};
 }
 

@@ -26,7 +26,7 @@ absl::StatusOr<NodeCount> ParseNodeCount(absl::string_view option,
 
 // What a host has for ranks to run on.
 struct Devices {
-  int cpus = 1;  // that this process may use
+  int cpus = 1;  // that this process may keep busy (UsableProcessors)
   int gpus = 0;
 };
 // Of this host; GPUs as GpuNodes has them.

@@ -32,8 +32,25 @@ absl::Status ErrnoError(absl::StatusCode code, absl::string_view what,
   return absl::Status(code, absl::StrCat(what, ": ", std::strerror(error)));
 }
 
+// Kills the group `group`, which this process leaves, and removes the folder
+// `scratch`. Only async-signal-safe calls.
+[[noreturn]] void EndGroup(pid_t group, const char* scratch) {
+  setpgid(0, 0);
+  kill(-group, SIGKILL);
+  // A process that is being killed may have a last file to make.
+  for (int attempt = 0; attempt < 3 && access(scratch, F_OK) == 0; ++attempt) {
+    const pid_t remover = _Fork();
+    if (remover == 0) {
+      execl("/bin/rm", "rm", "-rf", "--", scratch, nullptr);
+      _exit(127);
+    }
+    if (remover < 0 || waitpid(remover, nullptr, 0) < 0) break;
+  }
+  _exit(0);
+}
+
 // The life of the guard process. Only async-signal-safe calls.
-[[noreturn]] void Guard(int pipe_fd) {
+[[noreturn]] void Guard(int pipe_fd, const char* scratch) {
   setpgid(0, 0);
   sigset_t all;
   sigfillset(&all);
@@ -47,8 +64,12 @@ absl::Status ErrnoError(absl::StatusCode code, absl::string_view what,
     const ssize_t count = read(0, &byte, 1);
     if (count == 0 || (count < 0 && errno != EINTR)) break;
   }
-  kill(0, SIGKILL);
-  _exit(0);
+  const pid_t guard = getpid();
+  const pid_t child = *scratch == '\0' ? -1 : _Fork();
+  if (child == 0) EndGroup(guard, scratch);
+  if (child < 0) kill(0, SIGKILL);
+  // It would kill the child as well, which kills this process.
+  while (true) pause();
 }
 
 struct ChildPlan {
@@ -60,6 +81,7 @@ struct ChildPlan {
   int error_fd;
   pid_t group;
   pid_t parent;
+  sigset_t ignored;
   const cpu_set_t* cpus;  // null: as the parent's
   size_t cpus_bytes;
 };
@@ -83,7 +105,8 @@ struct ChildPlan {
   }
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action = {};
-    action.sa_handler = SIG_DFL;
+    action.sa_handler =
+        sigismember(&plan.ignored, signal) == 1 ? SIG_IGN : SIG_DFL;
     sigaction(signal, &action, nullptr);
   }
   sigset_t none;
@@ -168,7 +191,7 @@ ProcessGroup::ProcessGroup(ProcessGroup&& other) noexcept
     : guard_(std::exchange(other.guard_, -1)),
       guard_pipe_(std::exchange(other.guard_pipe_, -1)) {}
 
-absl::StatusOr<ProcessGroup> ProcessGroup::Create() {
+absl::StatusOr<ProcessGroup> ProcessGroup::Create(const std::string& scratch) {
   // What a rank leaves behind becomes our child, so that the end of the job
   // can find it even if it left the group.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -186,7 +209,7 @@ absl::StatusOr<ProcessGroup> ProcessGroup::Create() {
     return ErrnoError(absl::StatusCode::kResourceExhausted,
                       "cannot start a process", error);
   }
-  if (guard == 0) Guard(ends[0]);
+  if (guard == 0) Guard(ends[0], scratch.c_str());
   close(ends[0]);
   // Whichever of both comes first; a rank must find the group.
   setpgid(guard, guard);
@@ -218,6 +241,9 @@ absl::StatusOr<pid_t> ProcessGroup::Spawn(const Program& program) {
                       "cannot make a pipe", errno);
   }
   const CpuSet cpus(program.cpus);
+  sigset_t ignored;
+  sigemptyset(&ignored);
+  for (const int signal : program.ignored_signals) sigaddset(&ignored, signal);
   const ChildPlan plan = {.path = program.path.c_str(),
                           .argv = argv.data(),
                           .envp = envp.data(),
@@ -226,6 +252,7 @@ absl::StatusOr<pid_t> ProcessGroup::Spawn(const Program& program) {
                           .error_fd = ends[1],
                           .group = guard_,
                           .parent = getpid(),
+                          .ignored = ignored,
                           .cpus = cpus.get(),
                           .cpus_bytes = cpus.bytes()};
   // Not fork(): the handlers that libraries install for it (gRPC) must not run.

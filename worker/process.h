@@ -18,10 +18,11 @@ namespace muster::worker {
 // gone, however that happened.
 class ProcessGroup {
  public:
-  // Forks the guard. Call it from the thread that will call Spawn: the kernel
-  // ties a rank's life to that thread.
-  // Errors: RESOURCE_EXHAUSTED (no process or descriptor left).
-  static absl::StatusOr<ProcessGroup> Create();
+  // Forks the guard, which also removes the folder `scratch` (empty: none) when
+  // this process is gone without KillAll. Call it from the thread that will
+  // call Spawn: the kernel ties a rank's life to that thread. Errors:
+  // RESOURCE_EXHAUSTED (no process or descriptor left).
+  static absl::StatusOr<ProcessGroup> Create(const std::string& scratch = "");
 
   // As KillAll.
   ~ProcessGroup();
@@ -34,12 +35,14 @@ class ProcessGroup {
     Environment environment;
     int stdout_fd = -1;
     int stderr_fd = -1;
+    std::vector<int> ignored_signals = {};
     // Those that it may run on; empty: as this process.
     std::vector<int> cpus = {};
   };
 
   // Starts a process in the group, with an empty standard input, all signals
-  // unblocked and at their defaults, and no descriptor but the three.
+  // unblocked and at their defaults (or ignored), and no descriptor but the
+  // three.
   // Errors: PERMISSION_DENIED (the program cannot be executed; the text says
   //   why), RESOURCE_EXHAUSTED.
   absl::StatusOr<pid_t> Spawn(const Program& program);

@@ -1,5 +1,7 @@
 #include "worker/rank_environment.h"
 
+#include <chrono>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
@@ -8,6 +10,12 @@ namespace muster::worker {
 std::string CoordinatorAddress::HostPort() const {
   return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port)
                                       : absl::StrCat(host, ":", port);
+}
+
+int64_t NewAttempt() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 Environment RankEnvironment(const LaunchOptions& options,
@@ -32,6 +40,7 @@ Environment RankEnvironment(const LaunchOptions& options,
   env["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   env["TORCHELASTIC_RESTART_COUNT"] = absl::StrCat(assignment.restarts);
   env["TORCHELASTIC_MAX_RESTARTS"] = absl::StrCat(assignment.max_restarts);
+  env["MUSTER_ATTEMPT"] = absl::StrCat(assignment.attempt);
   env[kErrorFileVariable] = error_file;
   // A job name from outside would take precedence over the run's.
   env.erase("MUSTER_JOB");

@@ -1,6 +1,7 @@
 #ifndef MUSTER_WORKER_RANK_ENVIRONMENT_H_
 #define MUSTER_WORKER_RANK_ENVIRONMENT_H_
 
+#include <cstdint>
 #include <string>
 
 #include "worker/launch_options.h"
@@ -30,9 +31,15 @@ struct Assignment {
   int restarts = 0;
   // How often they may be.
   int max_restarts = 0;
+  // Tells this attempt from those before, of earlier runs of the job, too: the
+  // milliseconds since 1970 at which it began.
+  int64_t attempt = 1;
   // Which run of its name this is, in the --log-dir of any host (log_runs.h).
   int log_run = 1;
 };
+
+// Assignment::attempt of one that begins now.
+int64_t NewAttempt();
 
 // The environment of the rank `local_rank` of this host: `inherited`, with
 // torchrun's variables set. `error_file` is for kErrorFileVariable.

@@ -25,7 +25,8 @@ const Assignment kSecondOfTwo = {.group_rank = 1,
                                  .group_world_size = 2,
                                  .world_size = 5,
                                  .restarts = 1,
-                                 .max_restarts = 4};
+                                 .max_restarts = 4,
+                                 .attempt = 7};
 const CoordinatorAddress kCoordinator = {"10.0.0.7", 7070, "job7"};
 
 TEST(RankEnvironmentTest, HoldsTorchrunsVariables) {
@@ -43,7 +44,8 @@ TEST(RankEnvironmentTest, HoldsTorchrunsVariables) {
           Pair("TORCHELASTIC_RESTART_COUNT", "1"),
           Pair("TORCHELASTIC_MAX_RESTARTS", "4"),
           Pair("TORCHELASTIC_ERROR_FILE", "/e.json"),
-          Pair("OMP_NUM_THREADS", "1"), Pair("MUSTER_HTTP_PORT", "0")));
+          Pair("MUSTER_ATTEMPT", "7"), Pair("OMP_NUM_THREADS", "1"),
+          Pair("MUSTER_HTTP_PORT", "0")));
 }
 
 TEST(RankEnvironmentTest, OverridesAnOuterLaunchAndKeepsTheRest) {

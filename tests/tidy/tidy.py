@@ -38,7 +38,7 @@ MAY_INCLUDE = [
     ("worker/metrics", ["worker/", "client/version.h", "dataplane/metrics.h"]),
     ("worker/http", ["worker/", "dataplane/mutex.h"]),
     ("worker/", ["worker/", "client/", "dataplane/metrics.h",
-                 "dataplane/mutex.h"]),
+                 "dataplane/mutex.h", "dataplane/process_limits.h"]),
     ("client/internal/embedded_coordinator.cc",
      ["client/", "coordinator/server/server.h"]),
     ("client/internal/telemetry.cc",

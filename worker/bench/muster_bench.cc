@@ -22,7 +22,6 @@
 #include <optional>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -35,6 +34,7 @@
 #include "client/internal/exit_status.h"
 #include "client/muster.h"
 #include "client/version.h"
+#include "dataplane/process_limits.h"
 #include "worker/bench/measure.h"
 #include "worker/bench/memory_use.h"
 #include "worker/bench/options.h"
@@ -269,7 +269,7 @@ int Tune(const BenchOptions& options,
         *operation,
         {.backend = options.backend,
          .ranks = options.nproc,
-         .processors = static_cast<int>(std::thread::hardware_concurrency()),
+         .processors = muster::dataplane::UsableProcessors(),
          .is_symmetric = options.is_symmetric},
         std::move(samples));
   }
