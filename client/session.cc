@@ -1,6 +1,5 @@
 #include "client/session.h"
 
-#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <string>
@@ -8,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/internal/birth.h"
-#include "client/internal/channel_security.h"
 #include "client/internal/deadline.h"
 #include "client/internal/logging.h"
 #include "client/internal/stream_session.h"
@@ -22,10 +20,6 @@ using internal::Origin;
 
 std::shared_ptr<Session> Session::Connect(SessionOptions options) {
   internal::EnsureLogging();
-  internal::ThrowIfFailed(
-      Origin::kControl,
-      internal::TakeSecurityFromEnvironment(
-          [](const char* name) { return getenv(name); }, options));
   return std::shared_ptr<Session>(
       new Session(internal::ValueOrThrow(
           Origin::kControl,

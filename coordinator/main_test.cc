@@ -1,9 +1,12 @@
 // muster-coordinator as a process: flags, first line, signals, exit status.
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/server/memory_limit.h"
+#include "coordinator/server/test_certificates.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -156,6 +160,44 @@ void AwaitWaiter(const std::string& address) {
     }
   }
   FAIL() << "no call waits";
+}
+
+// A connection to a port of this host that has said `words`.
+int Say(int port, absl::string_view words) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)),
+            0);
+  EXPECT_EQ(write(fd, words.data(), words.size()),
+            static_cast<ssize_t>(words.size()));
+  return fd;
+}
+
+std::string OwnAddress(int fd) {
+  sockaddr_in own = {};
+  socklen_t bytes = sizeof(own);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&own), &bytes);
+  return absl::StrCat("127.0.0.1:", ntohs(own.sin_port));
+}
+
+TEST(MainTest, AHandshakeThatFailsIsLoggedWithItsPeer) {
+  const TestProtection protection("*");
+  std::vector<std::string> flags = protection.flags();
+  flags.push_back("--listen=127.0.0.1:0");
+  flags.push_back("--http_listen=");
+  Process process(flags);
+  const std::string grpc = GrpcAddress(process.FirstLine());
+  const int port = std::stoi(grpc.substr(grpc.find(':') + 1));
+  // This one says nothing, and comes first.
+  const int silent = Say(port, "");
+  const int plain = Say(port, "GET / HTTP/1.1\r\n\r\n");
+  process.AwaitError(
+      "tls_handshakes_failed: count=1 peer=" + OwnAddress(plain) + " cause=\"");
+  close(silent);
+  close(plain);
 }
 
 TEST(MainTest, SaysWhereItListensAndServes) {

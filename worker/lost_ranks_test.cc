@@ -17,6 +17,7 @@
 #include "client/session.h"
 #include "client/testing/cutting_proxy.h"
 #include "client/testing/processes.h"
+#include "coordinator/server/test_certificates.h"
 
 namespace muster::worker {
 namespace {
@@ -30,12 +31,12 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
 
+// With a coordinator that asks for certificates and tokens, which all have from
+// their environment.
 class LostRanksTest : public ::testing::Test {
  protected:
-  LostRanksTest()
-      : coordinator_({"coordinator/muster-coordinator", "--listen=127.0.0.1:0",
-                      "--http_listen=", "--lease=1s"},
-                     {}) {
+  LostRanksTest() : coordinator_(Command(protection_), {}) {
+    protection_.SetEnvironment();
     const std::string line = coordinator_.ReadLine(seconds(60));
     port_ = std::stoi(line.substr(line.find("127.0.0.1:") + 10));
     SessionOptions options;
@@ -44,14 +45,25 @@ class LostRanksTest : public ::testing::Test {
     reader_ = *internal::HostMembersReader::Open(options);
   }
 
+  static std::vector<std::string> Command(
+      const coordinator::TestProtection& protection) {
+    std::vector<std::string> command = {"coordinator/muster-coordinator",
+                                        "--listen=127.0.0.1:0",
+                                        "--http_listen=", "--lease=1s"};
+    for (const std::string& flag : protection.flags()) command.push_back(flag);
+    return command;
+  }
+
   // A rank of a job of `world_size`.
   std::unique_ptr<Process> StartRank(int world_size) {
+    std::map<std::string, std::string> environment = protection_.environment();
+    environment["RANK"] = "0";
+    environment["WORLD_SIZE"] = std::to_string(world_size);
     return std::make_unique<Process>(
         std::vector<std::string>{
             "client/testing/rank", "collective",
             "muster://127.0.0.1:" + std::to_string(port_) + "/job"},
-        std::map<std::string, std::string>{
-            {"RANK", "0"}, {"WORLD_SIZE", std::to_string(world_size)}});
+        environment);
   }
 
   void AwaitState(const Process& rank, HostMember::State state) {
@@ -92,6 +104,7 @@ class LostRanksTest : public ::testing::Test {
     return pids;
   }
 
+  const coordinator::TestProtection protection_{"job"};
   Process coordinator_;
   int port_ = 0;
   std::unique_ptr<internal::HostMembersReader> reader_;

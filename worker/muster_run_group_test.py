@@ -2,16 +2,46 @@
 """muster-run and ranks that form a process group: who hears of whose end."""
 
 import os
+import re
 import shlex
+import subprocess
 import sys
+import tempfile
 import unittest
 
 from muster_run_testing import MusterRunTest
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                             "../client/testing"))
+import protection  # noqa: E402  pylint: disable=wrong-import-position
+
 RANK = shlex.quote(os.path.abspath(sys.argv[2]))
+COORDINATOR = os.path.abspath(sys.argv[3])
 
 
 class GroupTest(MusterRunTest):
+
+    def protected_coordinator(self):
+        """Starts one that asks for certificates and tokens, for jobs "job*".
+
+        Returns muster-run's options for it, and its environment.
+        """
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        flags, clients = protection.protect(folder.name, "127.0.0.1", "job*")
+        coordinator = subprocess.Popen(
+            [COORDINATOR, "--listen=127.0.0.1:0", "--http_listen=",
+             "--lease=1s", *flags],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+
+        def clean_up():
+            coordinator.kill()
+            coordinator.wait()
+            coordinator.stdout.close()
+        self.addCleanup(clean_up)
+        port = re.search(r"127\.0\.0\.1:(\d+)", coordinator.stdout.readline())
+        return ([f"--rdzv-endpoint=127.0.0.1:{port.group(1)}"],
+                {"env": {**os.environ, **clients}})
 
     def test_a_rank_that_fails_before_it_joins_is_told_to_the_others(self):
         # The others have no other end.
@@ -78,9 +108,13 @@ class GroupTest(MusterRunTest):
             r"  then: rank \d exited with status 75")
 
     def test_a_rank_that_others_wait_for_for_the_hang_timeout_is_killed(self):
+        address, environment = self.protected_coordinator()
         runs = [self.launch(f"exec {RANK} stall 1", "--hang-timeout=1s",
-                            f"--restart={restart}", nproc=3)
-                for restart in ("all", "rank", "none")]
+                            f"--restart={restart}", *options, nproc=3, **more)
+                for restart, options, more in (
+                    ("all", (), {}),
+                    ("rank", [*address, "--rdzv-id=job-rank"], environment),
+                    ("none", [*address, "--rdzv-id=job-none"], environment))]
         for run in runs:
             status, _, err = run.finish()
             self.assertEqual(status, 137, err)
@@ -138,6 +172,15 @@ class GroupTest(MusterRunTest):
             err, r"first failure: rank 1 \(local rank 1, pid \d+\) on host \S+ "
             r"hung until it was killed by signal 9 \(SIGKILL\)\n")
 
+    def test_a_rank_that_is_lost_to_a_protected_coordinator_is_killed(self):
+        options, environment = self.protected_coordinator()
+        run = self.launch(f"exec {RANK} stop 1", "--restart=none", *options,
+                          "--rdzv-id=job", nproc=3, **environment)
+        status, _, err = run.finish()
+        self.assertEqual(status, 137, err)
+        self.assertRegex(err, r"rank 1 \(pid \d+\) was lost to the others, "
+                         "killing it: no heartbeat for ")
+
     def test_a_rank_that_was_started_again_is_the_first_failure(self):
         run = self.launch(f"echo told $RANK >&2; exec {RANK} fail 1",
                           "--restart=rank", "--max-restarts=1", nproc=3)
@@ -165,5 +208,5 @@ class GroupTest(MusterRunTest):
 
 
 if __name__ == "__main__":
-    del sys.argv[1:3]
+    del sys.argv[1:4]
     unittest.main()

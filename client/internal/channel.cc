@@ -56,7 +56,7 @@ absl::Status CheckRoomForThreads() {
 }
 
 std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint,
-                                          const ChannelSecurity& security,
+                                          const ConnectionSecurity& security,
                                           milliseconds silence_max) {
   const auto [interval, timeout] = KeepaliveOf(silence_max);
   grpc::ChannelArguments arguments;
@@ -73,11 +73,11 @@ std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint,
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
-  if (!security.server_name.empty()) {
-    arguments.SetSslTargetNameOverride(security.server_name);
+  if (!security.server_name().empty()) {
+    arguments.SetSslTargetNameOverride(security.server_name());
   }
   return grpc::CreateCustomChannel(absl::StrCat("dns:///", endpoint.ToString()),
-                                   security.credentials, arguments);
+                                   security.credentials(), arguments);
 }
 
 }  // namespace muster::internal

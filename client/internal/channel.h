@@ -21,7 +21,7 @@ absl::Status CheckRoomForThreads();
 // back-off of an earlier one holds it up. It breaks when the coordinator has
 // said nothing for `silence_max`, although asked; 0: for 30 s.
 std::shared_ptr<grpc::Channel> NewChannel(
-    const Endpoint& endpoint, const ChannelSecurity& security,
+    const Endpoint& endpoint, const ConnectionSecurity& security,
     std::chrono::milliseconds silence_max = std::chrono::milliseconds(0));
 
 }  // namespace muster::internal

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
@@ -90,76 +91,16 @@ bool KeyFits(const std::string& certificates, const std::string& key) {
   return fits;
 }
 
-absl::Status CheckTokenIsSafe(const SessionOptions& options,
-                              const Endpoint& endpoint) {
-  if (options.insecure || endpoint.host == "localhost" ||
-      IsLoopback(endpoint.host)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "a token for ", endpoint.ToString(),
-      " would go there in plain text, for everybody on the way to read: give "
-      "SessionOptions::tls_ca (MUSTER_TLS_CA), or SessionOptions::insecure "
-      "(MUSTER_INSECURE=1) if the network is trusted"));
-}
-
-absl::Status CheckTls(const SessionOptions& options) {
-  if (options.tls_cert.empty() != options.tls_key.empty()) {
-    return absl::InvalidArgumentError(
-        options.tls_key.empty()
-            ? absl::StrCat("tls_cert is \"", options.tls_cert,
-                           "\", but there is no tls_key (MUSTER_TLS_KEY)")
-            : absl::StrCat("tls_key is \"", options.tls_key,
-                           "\", but there is no tls_cert (MUSTER_TLS_CERT)"));
-  }
-  if (options.tls_ca.empty() && !options.tls_cert.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tls_cert is \"", options.tls_cert,
-        "\", but there is no tls_ca (MUSTER_TLS_CA) to know the coordinator "
-        "by"));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::Status TakeSecurityFromEnvironment(
-    const std::function<const char*(const char* name)>& environment,
-    SessionOptions& options) {
-  const auto take = [&](const char* name, std::string& option) {
-    const char* const value = environment(name);
-    if (option.empty() && value != nullptr) option = value;
-  };
-  take("MUSTER_TLS_CA", options.tls_ca);
-  take("MUSTER_TLS_CERT", options.tls_cert);
-  take("MUSTER_TLS_KEY", options.tls_key);
-  take("MUSTER_TLS_SERVER_NAME", options.tls_server_name);
-  // A token in a file is as explicit as one in a variable: the option wins.
-  if (options.token_file.empty()) take("MUSTER_TOKEN", options.token);
-  if (options.token.empty()) take("MUSTER_TOKEN_FILE", options.token_file);
-  std::string insecure;
-  take("MUSTER_INSECURE", insecure);
-  bool value = false;
-  if (!insecure.empty() && !absl::SimpleAtob(insecure, &value)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("environment variable MUSTER_INSECURE=\"", insecure,
-                     "\" is neither true nor false"));
-  }
-  options.insecure = options.insecure || value;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> TokenOf(const SessionOptions& options) {
-  if (!options.use_token) return std::string();
-  std::string token = options.token;
-  if (token.empty() && !options.token_file.empty()) {
-    absl::StatusOr<std::string> content =
-        ReadFile("token_file", options.token_file);
+absl::StatusOr<std::string> ReadToken(const std::string& given,
+                                      const std::string& file) {
+  std::string token = given;
+  if (token.empty() && !file.empty()) {
+    absl::StatusOr<std::string> content = ReadFile("token_file", file);
     if (!content.ok()) return content.status();
     token = std::string(absl::StripAsciiWhitespace(*content));
     if (token.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("token_file \"", options.token_file, "\": is empty"));
+          absl::StrCat("token_file \"", file, "\": is empty"));
     }
   }
   // The transport would end the process for a line break in a header.
@@ -172,32 +113,105 @@ absl::StatusOr<std::string> TokenOf(const SessionOptions& options) {
   return token;
 }
 
-absl::StatusOr<std::string> JobTokenOf(
-    const std::function<const char*(const char* name)>& environment) {
-  SessionOptions options;
+}  // namespace
+
+const char* ReadEnvironment(const char* name) { return std::getenv(name); }
+
+absl::StatusOr<ChannelSecurity> ChannelSecurity::Take(
+    const SessionOptions& options, const EnvironmentReader& environment) {
+  ChannelSecurity security;
+  security.tls_ca_ = options.tls_ca;
+  security.tls_cert_ = options.tls_cert;
+  security.tls_key_ = options.tls_key;
+  security.tls_server_name_ = options.tls_server_name;
+  security.use_token_ = options.use_token;
+  security.token_ = options.token;
+  security.token_file_ = options.token_file;
+  const auto take = [&](const char* name, std::string& option) {
+    const char* const value = environment(name);
+    if (option.empty() && value != nullptr) option = value;
+  };
+  take("MUSTER_TLS_CA", security.tls_ca_);
+  take("MUSTER_TLS_CERT", security.tls_cert_);
+  take("MUSTER_TLS_KEY", security.tls_key_);
+  take("MUSTER_TLS_SERVER_NAME", security.tls_server_name_);
+  // A token in a file is as explicit as one in a variable: the option wins.
+  if (options.token_file.empty()) take("MUSTER_TOKEN", security.token_);
+  if (options.token.empty()) take("MUSTER_TOKEN_FILE", security.token_file_);
+  std::string insecure;
+  take("MUSTER_INSECURE", insecure);
+  bool value = false;
+  if (!insecure.empty() && !absl::SimpleAtob(insecure, &value)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("environment variable MUSTER_INSECURE=\"", insecure,
+                     "\" is neither true nor false"));
+  }
+  security.insecure_ = options.insecure || value;
+  absl::Status status = security.CheckTls();
+  if (!status.ok()) return status;
+  return security;
+}
+
+absl::Status ChannelSecurity::CheckTls() const {
+  if (tls_cert_.empty() != tls_key_.empty()) {
+    return absl::InvalidArgumentError(
+        tls_key_.empty()
+            ? absl::StrCat("tls_cert is \"", tls_cert_,
+                           "\", but there is no tls_key (MUSTER_TLS_KEY)")
+            : absl::StrCat("tls_key is \"", tls_key_,
+                           "\", but there is no tls_cert (MUSTER_TLS_CERT)"));
+  }
+  if (!tls_ca_.empty()) return absl::OkStatus();
+  const auto without_ca = [](absl::string_view option,
+                             const std::string& value) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        option, " is \"", value,
+        "\", but there is no tls_ca (MUSTER_TLS_CA) to know the coordinator "
+        "by"));
+  };
+  if (!tls_cert_.empty()) return without_ca("tls_cert", tls_cert_);
+  if (!tls_server_name_.empty()) {
+    return without_ca("tls_server_name (MUSTER_TLS_SERVER_NAME)",
+                      tls_server_name_);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ChannelSecurity::Token() const {
+  if (!use_token_) return std::string();
+  return ReadToken(token_, token_file_);
+}
+
+absl::StatusOr<std::string> JobToken(const EnvironmentReader& environment) {
   const char* const token = environment("MUSTER_JOB_TOKEN");
   const char* const file = environment("MUSTER_JOB_TOKEN_FILE");
-  if (token != nullptr) options.token = token;
-  if (file != nullptr) options.token_file = file;
-  absl::StatusOr<std::string> found = TokenOf(options);
+  absl::StatusOr<std::string> found =
+      ReadToken(token == nullptr ? "" : token, file == nullptr ? "" : file);
   if (found.ok()) return found;
   return absl::Status(found.status().code(),
                       absl::StrCat("MUSTER_JOB_TOKEN, MUSTER_JOB_TOKEN_FILE: ",
                                    found.status().message()));
 }
 
-absl::StatusOr<ChannelSecurity> LoadChannelSecurity(
-    const SessionOptions& options, const Endpoint& endpoint) {
-  absl::Status status = CheckTls(options);
-  if (!status.ok()) return status;
-  ChannelSecurity security;
-  const absl::StatusOr<std::string> token = TokenOf(options);
+absl::StatusOr<ConnectionSecurity> ChannelSecurity::Load(
+    const Endpoint& endpoint) const {
+  ConnectionSecurity security;
+  const absl::StatusOr<std::string> token = Token();
   if (!token.ok()) return token.status();
-  if (!token->empty()) security.authorization = absl::StrCat("Bearer ", *token);
-  if (options.tls_ca.empty()) {
-    if (!token->empty()) status = CheckTokenIsSafe(options, endpoint);
-    if (!status.ok()) return status;
-    security.credentials = grpc::InsecureChannelCredentials();
+  if (!token->empty()) {
+    security.authorization_ = absl::StrCat("Bearer ", *token);
+  }
+  if (tls_ca_.empty()) {
+    if (!token->empty() && !insecure_ && endpoint.host != "localhost" &&
+        !IsLoopback(endpoint.host)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a token for ", endpoint.ToString(),
+          " would go there in plain text, for everybody on the way to read: "
+          "give SessionOptions::tls_ca (MUSTER_TLS_CA), or "
+          "SessionOptions::insecure (MUSTER_INSECURE=1) if the network is "
+          "trusted"));
+    }
+    security.credentials_ = grpc::InsecureChannelCredentials();
     return security;
   }
   grpc::SslCredentialsOptions ssl;
@@ -206,10 +220,9 @@ absl::StatusOr<ChannelSecurity> LoadChannelSecurity(
     const std::string& path;
     const char* kind;
     std::string* content;
-  } parts[] = {
-      {"tls_ca", options.tls_ca, "CERTIFICATE", &ssl.pem_root_certs},
-      {"tls_cert", options.tls_cert, "CERTIFICATE", &ssl.pem_cert_chain},
-      {"tls_key", options.tls_key, "PRIVATE KEY", &ssl.pem_private_key}};
+  } parts[] = {{"tls_ca", tls_ca_, "CERTIFICATE", &ssl.pem_root_certs},
+               {"tls_cert", tls_cert_, "CERTIFICATE", &ssl.pem_cert_chain},
+               {"tls_key", tls_key_, "PRIVATE KEY", &ssl.pem_private_key}};
   for (const auto& part : parts) {
     if (part.path.empty()) continue;
     absl::StatusOr<std::string> content =
@@ -217,21 +230,20 @@ absl::StatusOr<ChannelSecurity> LoadChannelSecurity(
     if (!content.ok()) return content.status();
     *part.content = *std::move(content);
   }
-  if (!options.tls_key.empty() &&
-      !KeyFits(ssl.pem_cert_chain, ssl.pem_private_key)) {
+  if (!tls_key_.empty() && !KeyFits(ssl.pem_cert_chain, ssl.pem_private_key)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "tls_key \"", options.tls_key,
+        "tls_key \"", tls_key_,
         "\": is not, without a passphrase, the key of the certificate in "
         "tls_cert \"",
-        options.tls_cert, "\""));
+        tls_cert_, "\""));
   }
-  security.credentials = grpc::SslCredentials(ssl);
-  security.server_name = options.tls_server_name;
+  security.credentials_ = grpc::SslCredentials(ssl);
+  security.server_name_ = tls_server_name_;
   return security;
 }
 
-absl::Status WithHandshakeHint(const SessionOptions& options,
-                               const absl::Status& failure) {
+absl::Status ChannelSecurity::WithHandshakeHint(
+    const absl::Status& failure) const {
   const absl::string_view text = failure.message();
   absl::string_view hint;
   if (absl::StrContains(text, "wrong version number")) {
@@ -247,9 +259,9 @@ absl::Status WithHandshakeHint(const SessionOptions& options,
   } else if (!absl::StrContains(text, "failed to connect") ||
              !absl::StrContains(text, "Socket closed")) {
     return failure;
-  } else if (options.tls_ca.empty()) {
+  } else if (tls_ca_.empty()) {
     hint = "does it speak TLS? then set tls_ca (MUSTER_TLS_CA)";
-  } else if (options.tls_cert.empty()) {
+  } else if (tls_cert_.empty()) {
     hint =
         "does it ask for a certificate? then set tls_cert and tls_key "
         "(MUSTER_TLS_CERT, MUSTER_TLS_KEY)";

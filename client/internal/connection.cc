@@ -23,12 +23,12 @@ gpr_timespec DeadlineAt(Instant until) {
 }  // namespace
 
 Connection::Connection(const Endpoint& endpoint,
-                       const ChannelSecurity& security,
+                       const ConnectionSecurity& security,
                        std::chrono::milliseconds silence_max)
     : channel_(NewChannel(endpoint, security, silence_max)),
       stub_(v1::SessionService::NewStub(channel_)) {
-  if (!security.authorization.empty()) {
-    context_.AddMetadata("authorization", security.authorization);
+  if (!security.authorization().empty()) {
+    context_.AddMetadata("authorization", security.authorization());
   }
 }
 

@@ -30,7 +30,7 @@ class Connection {
   };
 
   // It breaks when the coordinator is silent for `silence_max` (NewChannel).
-  Connection(const Endpoint& endpoint, const ChannelSecurity& security,
+  Connection(const Endpoint& endpoint, const ConnectionSecurity& security,
              std::chrono::milliseconds silence_max);
   // Cancels what is open. Nobody may be in another method.
   ~Connection();

@@ -15,9 +15,9 @@
 namespace muster::internal {
 
 struct Control::Stubs {
-  Stubs(Endpoint to, const ChannelSecurity& security)
+  Stubs(Endpoint to, const ConnectionSecurity& security)
       : endpoint(std::move(to)),
-        authorization(security.authorization),
+        authorization(security.authorization()),
         channel(NewChannel(endpoint, security)),
         admin(v1::AdminService::NewStub(channel)),
         membership(v1::MembershipService::NewStub(channel)),
@@ -46,15 +46,20 @@ absl::StatusOr<std::unique_ptr<Control>> Control::Open(
   }
   const absl::Status room = CheckRoomForThreads();
   if (!room.ok()) return room;
-  const absl::StatusOr<ChannelSecurity> security =
-      LoadChannelSecurity(options, *endpoint);
+  absl::StatusOr<ChannelSecurity> security = ChannelSecurity::Take(options);
   if (!security.ok()) return security.status();
-  return std::unique_ptr<Control>(new Control(
-      options, std::make_unique<Stubs>(*std::move(endpoint), *security)));
+  const absl::StatusOr<ConnectionSecurity> loaded = security->Load(*endpoint);
+  if (!loaded.ok()) return loaded.status();
+  return std::unique_ptr<Control>(
+      new Control(options.connect_timeout, *std::move(security),
+                  std::make_unique<Stubs>(*std::move(endpoint), *loaded)));
 }
 
-Control::Control(const SessionOptions& options, std::unique_ptr<Stubs> stubs)
-    : options_(options), stubs_(std::move(stubs)) {}
+Control::Control(std::chrono::milliseconds timeout, ChannelSecurity security,
+                 std::unique_ptr<Stubs> stubs)
+    : timeout_(timeout),
+      security_(std::move(security)),
+      stubs_(std::move(stubs)) {}
 
 Control::~Control() = default;
 
@@ -68,8 +73,8 @@ absl::Status Control::Explain(const absl::Status& status) const {
   const bool shut =
       absl::IsCancelled(status) && status.message() == "CANCELLED";
   if (!absl::IsUnavailable(status) && !silent && !shut) return status;
-  const absl::Status probe = Probe(stubs_->endpoint, options_.connect_timeout);
-  const absl::Status hinted = WithHandshakeHint(options_, status);
+  const absl::Status probe = Probe(stubs_->endpoint, timeout_);
+  const absl::Status hinted = security_.WithHandshakeHint(status);
   return absl::UnavailableError(absl::StrCat(
       "no answer from a coordinator at ", stubs_->endpoint.ToString(), ": ",
       probe.ok() ? hinted.message() : probe.message()));
@@ -89,32 +94,32 @@ absl::Status Control::Call(Stub& stub, Method method, const Request& request,
 absl::Status Control::ListJobs(const v1::ListJobsRequest& request,
                                v1::ListJobsResponse* response) {
   return Call(*stubs_->admin, &v1::AdminService::Stub::ListJobs, request,
-              options_.connect_timeout, response);
+              timeout_, response);
 }
 
 absl::Status Control::GetJob(const v1::GetJobRequest& request,
                              v1::GetJobResponse* response) {
   return Call(*stubs_->admin, &v1::AdminService::Stub::GetJob, request,
-              options_.connect_timeout, response);
+              timeout_, response);
 }
 
 absl::Status Control::Drain(const v1::DrainRequest& request,
                             v1::DrainResponse* response) {
-  return Call(*stubs_->admin, &v1::AdminService::Stub::Drain, request,
-              options_.connect_timeout, response);
+  return Call(*stubs_->admin, &v1::AdminService::Stub::Drain, request, timeout_,
+              response);
 }
 
 absl::Status Control::CloseRendezvous(const v1::CloseRendezvousRequest& request,
                                       v1::CloseRendezvousResponse* response) {
   return Call(*stubs_->membership,
-              &v1::MembershipService::Stub::CloseRendezvous, request,
-              options_.connect_timeout, response);
+              &v1::MembershipService::Stub::CloseRendezvous, request, timeout_,
+              response);
 }
 
 absl::Status Control::Set(const v1::SetRequest& request,
                           v1::SetResponse* response) {
-  return Call(*stubs_->store, &v1::StoreService::Stub::Set, request,
-              options_.connect_timeout, response);
+  return Call(*stubs_->store, &v1::StoreService::Stub::Set, request, timeout_,
+              response);
 }
 
 absl::Status Control::Get(const v1::GetRequest& request,
@@ -122,33 +127,32 @@ absl::Status Control::Get(const v1::GetRequest& request,
   const auto wait = std::chrono::seconds(request.timeout().seconds()) +
                     std::chrono::nanoseconds(request.timeout().nanos());
   return Call(*stubs_->store, &v1::StoreService::Stub::Get, request,
-              options_.connect_timeout +
-                  std::chrono::ceil<std::chrono::milliseconds>(wait),
+              timeout_ + std::chrono::ceil<std::chrono::milliseconds>(wait),
               response);
 }
 
 absl::Status Control::TryGet(const v1::TryGetRequest& request,
                              v1::TryGetResponse* response) {
   return Call(*stubs_->store, &v1::StoreService::Stub::TryGet, request,
-              options_.connect_timeout, response);
+              timeout_, response);
 }
 
 absl::Status Control::Delete(const v1::DeleteRequest& request,
                              v1::DeleteResponse* response) {
   return Call(*stubs_->store, &v1::StoreService::Stub::Delete, request,
-              options_.connect_timeout, response);
+              timeout_, response);
 }
 
 absl::Status Control::DeletePrefix(const v1::DeletePrefixRequest& request,
                                    v1::DeletePrefixResponse* response) {
   return Call(*stubs_->store, &v1::StoreService::Stub::DeletePrefix, request,
-              options_.connect_timeout, response);
+              timeout_, response);
 }
 
 absl::Status Control::ListKeys(const v1::ListKeysRequest& request,
                                v1::ListKeysResponse* response) {
   return Call(*stubs_->store, &v1::StoreService::Stub::ListKeys, request,
-              options_.connect_timeout, response);
+              timeout_, response);
 }
 
 absl::Status Control::Watch(

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/internal/channel_security.h"
 #include "client/internal/endpoint.h"
 #include "client/session.h"
 #include "muster/v1/admin.pb.h"
@@ -24,7 +25,8 @@ namespace muster::internal {
 class Control {
  public:
   // Of `options`: address, connect_timeout (of each call) and what concerns TLS
-  // and tokens. Reads files, and connects with the first call.
+  // and tokens, which comes from the environment where it is empty. Reads
+  // files, and connects with the first call.
   // Errors: kInvalidArgument (an option or a file; the text names it),
   // kResourceExhausted (threads have no room; the text names the limit).
   static absl::StatusOr<std::unique_ptr<Control>> Open(
@@ -64,14 +66,16 @@ class Control {
  private:
   struct Stubs;
 
-  Control(const SessionOptions& options, std::unique_ptr<Stubs> stubs);
+  Control(std::chrono::milliseconds timeout, ChannelSecurity security,
+          std::unique_ptr<Stubs> stubs);
 
   template <typename Stub, typename Method, typename Request, typename Response>
   absl::Status Call(Stub& stub, Method method, const Request& request,
                     std::chrono::milliseconds timeout, Response* response);
   absl::Status Explain(const absl::Status& status) const;
 
-  const SessionOptions options_;
+  const std::chrono::milliseconds timeout_;  // of each call
+  const ChannelSecurity security_;
   const std::unique_ptr<Stubs> stubs_;
 };
 

@@ -7,7 +7,6 @@
 #include "absl/status/status.h"
 #include "client/internal/channel_security.h"
 #include "client/internal/logging.h"
-#include "client/session.h"
 #include "coordinator/server/server.h"
 
 namespace muster::internal {
@@ -34,18 +33,18 @@ absl::StatusOr<std::unique_ptr<EmbeddedCoordinator>>
 EmbeddedCoordinator::StartForRanks(
     EmbeddedCoordinatorOptions options,
     const std::function<const char*(const char* name)>& environment) {
-  SessionOptions security;
-  absl::Status taken = TakeSecurityFromEnvironment(environment, security);
-  if (!taken.ok()) return taken;
-  if (!security.tls_ca.empty() && security.tls_cert.empty()) {
+  const absl::StatusOr<ChannelSecurity> security =
+      ChannelSecurity::Take({}, environment);
+  if (!security.ok()) return security.status();
+  if (!security->tls_ca().empty() && security->tls_cert().empty()) {
     return absl::InvalidArgumentError(
         "MUSTER_TLS_CA is set: who serves the coordinator needs "
         "MUSTER_TLS_CERT "
         "and MUSTER_TLS_KEY");
   }
-  options.tls_cert = security.tls_cert;
-  options.tls_key = security.tls_key;
-  options.tls_client_ca = security.tls_ca;
+  options.tls_cert = security->tls_cert();
+  options.tls_key = security->tls_key();
+  options.tls_client_ca = security->tls_ca();
   return Start(options);
 }
 

@@ -75,11 +75,12 @@ absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
   const absl::Status room = CheckRoomForThreads();
   if (!room.ok()) return room;
   // Later ones that fail are tried again.
-  const absl::Status security =
-      LoadChannelSecurity(options, *endpoint).status();
-  if (!security.ok()) return security;
-  std::unique_ptr<StreamSession> session(
-      new StreamSession(std::move(options), *std::move(endpoint)));
+  absl::StatusOr<ChannelSecurity> security = ChannelSecurity::Take(options);
+  if (!security.ok()) return security.status();
+  const absl::Status loaded = security->Load(*endpoint).status();
+  if (!loaded.ok()) return loaded;
+  std::unique_ptr<StreamSession> session(new StreamSession(
+      std::move(options), *std::move(security), *std::move(endpoint)));
   const Deadline deadline =
       Deadline::After(session->options_.connect_timeout,
                       session->options_.connect_timeout_name);
@@ -118,7 +119,8 @@ absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
   return session;
 }
 
-StreamSession::StreamSession(SessionOptions options, Endpoint endpoint)
+StreamSession::StreamSession(SessionOptions options, ChannelSecurity security,
+                             Endpoint endpoint)
     : options_([&] {
         if (options.pid == 0) options.pid = getpid();
         if (options.member.empty()) {
@@ -129,6 +131,7 @@ StreamSession::StreamSession(SessionOptions options, Endpoint endpoint)
         }
         return std::move(options);
       }()),
+      security_(std::move(security)),
       endpoint_(std::move(endpoint)),
       incarnation_(NewIncarnation()),
       host_(HostName()),

@@ -16,6 +16,7 @@
 #include "client/internal/backoff.h"
 #include "client/internal/birth.h"
 #include "client/internal/canceller.h"
+#include "client/internal/channel_security.h"
 #include "client/internal/connection.h"
 #include "client/internal/deadline.h"
 #include "client/internal/endpoint.h"
@@ -99,7 +100,8 @@ class StreamSession {
   static constexpr std::chrono::milliseconds kStandBackMin{10};
   static constexpr std::chrono::milliseconds kStandBackMax{40};
 
-  explicit StreamSession(SessionOptions options, Endpoint endpoint);
+  StreamSession(SessionOptions options, ChannelSecurity security,
+                Endpoint endpoint);
 
   // Of the session's own thread.
   void Run();
@@ -146,6 +148,7 @@ class StreamSession {
 
   // Constant after construction.
   const SessionOptions options_;
+  const ChannelSecurity security_;
   const Endpoint endpoint_;
   const uint64_t incarnation_;
   const std::string host_;

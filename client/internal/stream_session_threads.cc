@@ -86,15 +86,14 @@ void StreamSession::Run() {
 }
 
 absl::Status StreamSession::ConnectAndServe(Backoff& backoff) {
-  const absl::StatusOr<ChannelSecurity> security =
-      LoadChannelSecurity(options_, endpoint_);
+  const absl::StatusOr<ConnectionSecurity> security = security_.Load(endpoint_);
   // They were good at the start, so they are being replaced just now.
   if (!security.ok()) {
     absl::Status why = absl::UnavailableError(security.status().message());
     Disconnect(why);
     return why;
   }
-  authorization_ = security->authorization;
+  authorization_ = security->authorization();
   Connection connection(endpoint_, *security, options_.silence_max);
   absl::Status why = Open(connection);
   if (why.ok()) {
@@ -112,9 +111,8 @@ absl::Status StreamSession::ConnectAndServe(Backoff& backoff) {
 // Whether the file of the token holds another one than that which was refused.
 bool StreamSession::HasNewToken(const absl::Status& refusal) const {
   if (!absl::IsUnauthenticated(refusal)) return false;
-  const absl::StatusOr<ChannelSecurity> security =
-      LoadChannelSecurity(options_, endpoint_);
-  return !security.ok() || security->authorization != authorization_;
+  const absl::StatusOr<ConnectionSecurity> security = security_.Load(endpoint_);
+  return !security.ok() || security->authorization() != authorization_;
 }
 
 absl::Status StreamSession::Open(Connection& connection) {
@@ -127,7 +125,7 @@ absl::Status StreamSession::Open(Connection& connection) {
   }
   connection.Start(HelloMessage());
   if (!AwaitMessage(connection)) {
-    return WithHandshakeHint(options_, connection.Finish());
+    return security_.WithHandshakeHint(connection.Finish());
   }
   absl::Status welcomed = Welcome(connection.received());
   if (!welcomed.ok()) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -71,8 +70,6 @@ class Telemetry::Groups {
 
 namespace {
 
-const char* FromEnvironment(const char* name) { return std::getenv(name); }
-
 // Takes the same time wherever the two differ.
 bool Same(const std::string& a, const std::string& b) {
   unsigned difference = a.size() == b.size() ? 0 : 1;
@@ -86,13 +83,11 @@ bool Same(const std::string& a, const std::string& b) {
 // What the pages want: the job's token, else the one that this process shows
 // the coordinator, which is another one where each host has its own.
 absl::StatusOr<std::string> PagesToken() {
-  absl::StatusOr<std::string> token = JobTokenOf(FromEnvironment);
+  absl::StatusOr<std::string> token = JobToken();
   if (!token.ok() || !token->empty()) return token;
-  SessionOptions options;
-  const absl::Status status =
-      TakeSecurityFromEnvironment(FromEnvironment, options);
-  if (!status.ok()) return status;
-  return TokenOf(options);
+  const absl::StatusOr<ChannelSecurity> security = ChannelSecurity::Take({});
+  if (!security.ok()) return security.status();
+  return security->Token();
 }
 
 absl::Status MayDebug(const std::string& header) {

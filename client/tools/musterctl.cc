@@ -565,20 +565,16 @@ int Main(int argc, char** argv) {
   SessionOptions session;
   session.address = options->coordinator;
   session.connect_timeout = options->timeout;
-  absl::Status status =
-      internal::TakeSecurityFromEnvironment(FromEnvironment, session);
-  if (!status.ok()) return Fail(status, kMisuse);
   absl::StatusOr<std::unique_ptr<internal::Control>> control =
       internal::Control::Open(session);
   if (!control.ok()) return Fail(control.status(), kMisuse);
   // Members say themselves where their pages are: this program's own token,
   // which may be an admin's, must not go there.
-  const absl::StatusOr<std::string> token =
-      internal::JobTokenOf(FromEnvironment);
+  const absl::StatusOr<std::string> token = internal::JobToken();
   if (!token.ok()) return Fail(token.status(), kMisuse);
   Ctl ctl(*options, *std::move(control),
           token->empty() ? "" : absl::StrCat("Bearer ", *token));
-  status = ctl.Run();
+  const absl::Status status = ctl.Run();
   if (!status.ok()) return Fail(status, EXIT_FAILURE);
   return ctl.stuck() ? kStuck : EXIT_SUCCESS;
 }

@@ -82,6 +82,24 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view option,
   return endpoint;
 }
 
+std::string PeerAddress(int fd) {
+  sockaddr_storage address = {};
+  socklen_t bytes = sizeof(address);
+  char host[NI_MAXHOST] = {};
+  char port[NI_MAXSERV] = {};
+  auto* const raw = reinterpret_cast<sockaddr*>(&address);
+  if (getpeername(fd, raw, &bytes) != 0 ||
+      getnameinfo(raw, bytes, host, sizeof(host), port, sizeof(port),
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "unknown";
+  }
+  absl::string_view name = host;
+  // An IPv4 peer of a socket that serves both.
+  if (absl::StrContains(name, '.')) absl::ConsumePrefix(&name, "::ffff:");
+  return absl::StrContains(name, ':') ? absl::StrCat("[", name, "]:", port)
+                                      : absl::StrCat(name, ":", port);
+}
+
 absl::Status CheckCanListen(const Endpoint& endpoint) {
   const auto failure = [&](absl::string_view why) {
     return absl::UnavailableError(

@@ -28,6 +28,9 @@ struct Endpoint {
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view option,
                                        absl::string_view text);
 
+// Who is at the other end of a connected TCP socket: "10.0.0.7:41000".
+std::string PeerAddress(int fd);
+
 // Whether a server could listen there; tries it. The libraries that do listen
 // tell no cause when they fail.
 // Errors: UNAVAILABLE `cannot listen on 127.0.0.1:7070: address already in

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "coordinator/server/handshake_peer.h"
 #include "coordinator/server/seldom_log.h"
 #include "glog/logging.h"
 #include "grpc/support/log.h"
@@ -23,7 +24,8 @@ void Log(gpr_log_func_args* args) {
   const absl::string_view message = args->message;
   if (absl::StrContains(message, "Handshake failed")) {
     return FailedHandshakes().Add(
-        absl::StrCat("last=\"", absl::CHexEscape(message), "\""),
+        absl::StrCat("peer=", HandshakePeer(), " cause=\"",
+                     absl::CHexEscape(message), "\""),
         std::chrono::steady_clock::now());
   }
   LOG(WARNING) << "grpc: " << message;

@@ -7,7 +7,7 @@ namespace muster::coordinator {
 
 // Sends what gRPC has to say to the log of this process. It writes a line for
 // every handshake that fails, and clients with the wrong files try again all
-// day: of those there is one line in ten seconds.
+// day: there is one line of those in ten seconds, with the peer of the last.
 void TakeOverGrpcLog();
 
 // Writes that line when it is time for it. Call it about once a second.

@@ -25,6 +25,7 @@
 #include "coordinator/server/driver.h"
 #include "coordinator/server/endpoint.h"
 #include "coordinator/server/grpc_log.h"
+#include "coordinator/server/handshake_peer.h"
 #include "coordinator/server/http.h"
 #include "coordinator/server/limit_log.h"
 #include "coordinator/server/listener.h"
@@ -405,6 +406,7 @@ class ServerImpl final : public Server {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters
           connection;
       connection.fd = fd;
+      const AcceptingFrom accepting(tls_ == nullptr ? "" : PeerAddress(fd));
       acceptor_->HandleNewConnection(&connection);
     });
     for (const char* const name : kServiceNames) {

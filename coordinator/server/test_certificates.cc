@@ -23,6 +23,7 @@ void Run(const std::string& command) {
       << ReadTestFile(log);
 }
 
+constexpr char kToken[] = "token-of-a-test";
 constexpr char kNewKey[] =
     "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 "
     "-nodes";
@@ -65,7 +66,9 @@ TestIdentity TestAuthority::Issue(const std::string& name,
   const std::string base = absl::StrCat(folder_, "/", name);
   TestIdentity identity{base + ".pem", base + ".key"};
   WriteTestFile(base + ".ext",
-                absl::StrCat("subjectAltName=", issue.names, "\n"));
+                absl::StrCat("subjectAltName=", issue.names, "\n",
+                             issue.usage.empty() ? "" : "extendedKeyUsage=",
+                             issue.usage, "\n"));
   Run(absl::StrCat("openssl req -new ", kNewKey, " -subj /CN=", name,
                    " -keyout ", identity.key, " -out ", base, ".csr"));
   Run(absl::StrCat("openssl x509 -req -in ", base, ".csr -CA ", self_.cert,
@@ -73,6 +76,34 @@ TestIdentity TestAuthority::Issue(const std::string& name,
                    ".ext -days ", issue.expired ? -1 : 2, " -out ",
                    identity.cert));
   return identity;
+}
+
+TestProtection::TestProtection(const std::string& jobs)
+    : authority_("protection"),
+      server_(authority_.Issue("server", {.usage = "serverAuth"})),
+      client_(authority_.Issue("client", {.usage = "clientAuth"})),
+      tokens_(TestPath("protection.tokens")) {
+  WriteTestFile(tokens_, TestTokenLine(kToken, absl::StrCat("member ", jobs)));
+}
+
+std::vector<std::string> TestProtection::flags() const {
+  return {absl::StrCat("--tls_cert=", server_.cert),
+          absl::StrCat("--tls_key=", server_.key),
+          absl::StrCat("--tls_client_ca=", authority_.ca()),
+          absl::StrCat("--token_file=", tokens_)};
+}
+
+std::map<std::string, std::string> TestProtection::environment() const {
+  return {{"MUSTER_TLS_CA", authority_.ca()},
+          {"MUSTER_TLS_CERT", client_.cert},
+          {"MUSTER_TLS_KEY", client_.key},
+          {"MUSTER_TOKEN", kToken}};
+}
+
+void TestProtection::SetEnvironment() const {
+  for (const auto& [name, value] : environment()) {
+    setenv(name.c_str(), value.c_str(), 1);
+  }
 }
 
 }  // namespace muster::coordinator

@@ -1,7 +1,9 @@
 #ifndef MUSTER_COORDINATOR_SERVER_TEST_CERTIFICATES_H_
 #define MUSTER_COORDINATOR_SERVER_TEST_CERTIFICATES_H_
 
+#include <map>
 #include <string>
+#include <vector>
 
 namespace muster::coordinator {
 
@@ -15,6 +17,8 @@ struct TestIssue {
   bool expired = false;
   // Whom it is for, as openssl has it.
   std::string names = "IP:127.0.0.1,DNS:localhost";
+  // What it is good for, as openssl has it; empty: it does not say.
+  std::string usage = "serverAuth,clientAuth";
 };
 
 // An authority of certificates that exists for one test; made by the openssl
@@ -36,6 +40,27 @@ class TestAuthority {
 
 // A line of a file of tokens: the digest of `token`, and `rest`.
 std::string TestTokenLine(const std::string& token, const std::string& rest);
+
+// The files of a coordinator on 127.0.0.1 that asks for certificates and
+// tokens, and of its clients. One for a test.
+class TestProtection {
+ public:
+  // Clients may do everything in `jobs`: "job*".
+  explicit TestProtection(const std::string& jobs);
+
+  // Of the coordinator.
+  std::vector<std::string> flags() const;
+  // Of clients.
+  std::map<std::string, std::string> environment() const;
+  // Makes this process such a client.
+  void SetEnvironment() const;
+
+ private:
+  TestAuthority authority_;
+  const TestIdentity server_;
+  const TestIdentity client_;
+  const std::string tokens_;
+};
 
 std::string ReadTestFile(const std::string& path);
 // Replaces it in one step.

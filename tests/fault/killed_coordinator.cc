@@ -24,6 +24,7 @@ KilledCoordinator::KilledCoordinator(std::vector<std::string> flags)
     perror(storage_.c_str());
     abort();
   }
+  protection_.SetEnvironment();
   Start();
 }
 
@@ -34,6 +35,7 @@ void KilledCoordinator::Start() {
       "--http_listen=", "--storage=rocksdb",
       absl::StrCat("--storage_path=", storage_)};
   command.insert(command.end(), flags_.begin(), flags_.end());
+  for (const std::string& flag : protection_.flags()) command.push_back(flag);
   process_ = std::make_unique<testing::Process>(
       command, std::map<std::string, std::string>());
   const std::string line = process_->ReadLine(seconds(60));

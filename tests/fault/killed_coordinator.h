@@ -10,10 +10,13 @@
 #include <vector>
 
 #include "client/testing/processes.h"
+#include "coordinator/server/test_certificates.h"
 
 namespace muster::fault {
 
-// The process ends the test's when it does not start.
+// It asks for certificates and tokens, which this process has from its
+// environment once there is one. The process ends the test's when it does not
+// start.
 class KilledCoordinator {
  public:
   // Serves when it returns, with a new folder for its storage, and with `flags`
@@ -22,6 +25,11 @@ class KilledCoordinator {
 
   void KillAndRestart();
 
+  // Of clients that are processes of their own.
+  std::map<std::string, std::string> environment() const {
+    return protection_.environment();
+  }
+
   int port() const { return port_.port(); }
   std::string address() const;
 
@@ -29,6 +37,7 @@ class KilledCoordinator {
   void Start();
 
   const std::vector<std::string> flags_;
+  const coordinator::TestProtection protection_{"*"};
   std::string storage_;
   testing::ReservedPort port_;
   std::unique_ptr<testing::Process> process_;

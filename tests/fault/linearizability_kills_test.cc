@@ -79,8 +79,12 @@ class Notes {
 // the same name.
 class Client {
  public:
-  Client(int index, std::string address, Notes* notes)
-      : index_(index), address_(std::move(address)), notes_(*notes) {
+  Client(int index, std::string address,
+         std::map<std::string, std::string> environment, Notes* notes)
+      : index_(index),
+        address_(std::move(address)),
+        environment_(std::move(environment)),
+        notes_(*notes) {
     Start();
     reader_ = std::thread([this] { Read(); });
   }
@@ -98,7 +102,7 @@ class Client {
             "tests/fault/store_client", address_, absl::StrCat(index_),
             absl::StrCat(seed * 1000 + index_ + 100 * lives_++),
             absl::StrCat(operations)},
-        std::map<std::string, std::string>());
+        environment_);
     const std::lock_guard<std::mutex> lock(mutex_);
     process_ = std::move(process);
   }
@@ -152,6 +156,7 @@ class Client {
 
   const int index_;
   const std::string address_;
+  const std::map<std::string, std::string> environment_;
   Notes& notes_;
   int lives_ = 0;
   std::mutex mutex_;
@@ -166,7 +171,8 @@ TEST(LinearizabilityKillsTest, WhatEverybodySawHappenedInSomeOrder) {
   {
     std::vector<std::unique_ptr<Client>> all;
     for (int i = 0; i < clients; ++i) {
-      all.push_back(std::make_unique<Client>(i, proxy.address(), &notes));
+      all.push_back(std::make_unique<Client>(
+          i, proxy.address(), coordinator.environment(), &notes));
     }
     std::mt19937_64 random(static_cast<uint64_t>(seed));
     for (int64_t kill = 1; kill <= kills; ++kill) {

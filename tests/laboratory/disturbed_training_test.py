@@ -4,8 +4,8 @@ killed, stopped and cut off at random, and compares the model with that of a
 training that nobody disturbs.
 
 Hosts are network namespaces (tests/laboratory). The coordinator has one of its
-own, and keeps its state with rocksdb. What goes wrong is drawn from the seed
-that is printed first.
+own, asks for certificates and tokens, and keeps its state with rocksdb. What
+goes wrong is drawn from the seed that is printed first.
 
 disturbed_training_test.py COORDINATOR MUSTER_RUN TRAIN [--seed=N] [--minutes=N]
     [--disturbances=N] [--ways=NAME,...]
@@ -26,9 +26,11 @@ import threading
 import time
 import traceback
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "../../client/testing")]
 import disturbances  # noqa: E402  pylint: disable=wrong-import-position
 import laboratory  # noqa: E402  pylint: disable=wrong-import-position
+import protection  # noqa: E402  pylint: disable=wrong-import-position
 
 DATA = "/usr/share/datasets/fashion-mnist"
 # Of the data set: ranks start often here, and read it each time.
@@ -78,6 +80,9 @@ class Training:
         self.plan = list(plan)
         self.lab = laboratory.Laboratory(way.hosts + 1)
         self.folder = self.lab.folder
+        # All but the data between ranks goes over TLS, and wants a token.
+        self.protection, self.environment = protection.protect(
+            self.folder, self.lab.hosts[0].address, "train*")
         self.coordinator = None
         self.agents = {}  # by host, from 1: the one that runs, or ran last
         self.logs = 0
@@ -93,7 +98,8 @@ class Training:
         self.logs += 1
         path = os.path.join(self.folder, f"{self.logs:02}-{name}.log")
         with open(path, "wb") as log:
-            return self.lab.hosts[host].start(command, stdout=log, stderr=log)
+            return self.lab.hosts[host].start(command, self.environment,
+                                              stdout=log, stderr=log)
 
     @property
     def address(self):
@@ -104,7 +110,7 @@ class Training:
             return
         self.coordinator = self.start(0, "coordinator", [
             self.coordinator_program, f"--listen={self.address}",
-            "--http_listen=", "--insecure", f"--lease={disturbances.LEASE_S}s",
+            "--http_listen=", *self.protection, f"--lease={disturbances.LEASE_S}s",
             "--storage=rocksdb", f"--storage_path={self.folder}/jobs"])
 
     def start_agent(self, host):

@@ -71,7 +71,7 @@ LIBRARIES = [
     (r"gloo/", r"^(dataplane/backends/gloo/.*\.(cc|h)|"
                r"tests/bench/gloo_peer\.cc)$"),
     (r"mpi\.h", r"^(dataplane/backends/mpi/.*|tests/bench/mpi_peer\.cc)$"),
-    (r"openssl/", r"^(coordinator/server/(credentials|tokens)|"
+    (r"openssl/", r"^(coordinator/server/(credentials|handshake_peer|tokens)|"
      r"client/internal/channel_security)\.cc$"),
     (r"rocksdb/", r"^coordinator/storage/rocksdb.*"),
 ]
