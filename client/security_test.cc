@@ -164,10 +164,25 @@ TEST_F(SecurityTest, TheNameInTheCertificateCounts) {
   options.tls_key = named.key;
   const auto server = StartServer(options);
   SessionOptions client = Client(*server, client_identity_);
-  EXPECT_THAT(Refusal(client), AllOf(HasSubstr("127.0.0.1"),
-                                     HasSubstr("MUSTER_TLS_SERVER_NAME")));
+  EXPECT_THAT(Refusal(client),
+              AllOf(HasSubstr("is for coordinator.example, not for 127.0.0.1"),
+                    HasSubstr("MUSTER_TLS_SERVER_NAME")));
   client.tls_server_name = "coordinator.example";
   Use(Session::Connect(client), "k");
+}
+
+TEST_F(SecurityTest, WhatACertificateIsGoodForCounts) {
+  const auto server = StartServer(MutualTls());
+  const auto issue = [&](const char* usage) {
+    return authority_->Issue("usage", {.usage = usage});
+  };
+  Use(Session::Connect(Client(*server, issue("clientAuth"))), "k");
+  // It does not say that it is none for clients.
+  Use(Session::Connect(Client(*server, issue(""))), "k");
+  EXPECT_THAT(Refusal(Client(*server, issue("codeSigning"))),
+              HasSubstr("refuse the certificate in tls_cert"));
+  EXPECT_THAT(ConnectError<DistError>(Client(*server, issue("serverAuth"))),
+              AllOf(HasSubstr("tls_cert"), HasSubstr("clientAuth")));
 }
 
 TEST_F(SecurityTest, FilesAreReplacedWhileASessionLives) {
@@ -208,6 +223,13 @@ TEST_F(SecurityTest, OptionsThatDoNotFitTogetherAreNamed) {
   options = good;
   options.tls_ca = "";
   EXPECT_THAT(ConnectError<DistError>(options), HasSubstr("MUSTER_TLS_CA"));
+  options = good;
+  options.tls_ca = options.tls_cert = options.tls_key = "";
+  options.tls_server_name = "coordinator.example";
+  EXPECT_THAT(ConnectError<DistError>(options),
+              AllOf(HasSubstr("MUSTER_TLS_SERVER_NAME) is "
+                              "\"coordinator.example\""),
+                    HasSubstr("MUSTER_TLS_CA")));
   options = good;
   options.tls_ca = TestPath("absent");
   EXPECT_EQ(ConnectError<DistError>(options),

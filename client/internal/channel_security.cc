@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
@@ -15,11 +17,16 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "grpcpp/security/tls_certificate_provider.h"
+#include "grpcpp/security/tls_certificate_verifier.h"
+#include "grpcpp/security/tls_credentials_options.h"
 #include "openssl/bio.h"
 #include "openssl/err.h"
 #include "openssl/evp.h"
 #include "openssl/pem.h"
 #include "openssl/x509.h"
+#include "openssl/x509v3.h"
 
 namespace muster::internal {
 namespace {
@@ -66,21 +73,28 @@ absl::StatusOr<std::string> ReadPem(absl::string_view option,
   return content;
 }
 
+using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
+
+std::unique_ptr<BIO, decltype(&BIO_free)> Reader(absl::string_view text) {
+  return {BIO_new_mem_buf(text.data(), static_cast<int>(text.size())),
+          BIO_free};
+}
+
+// Else the library would ask for it on the terminal.
+int NoPassphrase(char*, int, int, void*) { return -1; }
+
+// The first certificate in `pem`; null: there is none.
+Certificate FirstCertificate(absl::string_view pem) {
+  return {PEM_read_bio_X509(Reader(pem).get(), nullptr, NoPassphrase, nullptr),
+          X509_free};
+}
+
 // Whether the first certificate of the one is for the private key in the other.
 // The transport only fails, and says nothing of it.
 bool KeyFits(const std::string& certificates, const std::string& key) {
-  const auto reader = [](const std::string& text) {
-    return std::unique_ptr<BIO, decltype(&BIO_free)>(
-        BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), BIO_free);
-  };
-  // Else the library would ask for a passphrase on the terminal.
-  const auto no_passphrase = [](char*, int, int, void*) { return -1; };
-  const std::unique_ptr<X509, decltype(&X509_free)> certificate(
-      PEM_read_bio_X509(reader(certificates).get(), nullptr, no_passphrase,
-                        nullptr),
-      X509_free);
+  const Certificate certificate = FirstCertificate(certificates);
   const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> private_key(
-      PEM_read_bio_PrivateKey(reader(key).get(), nullptr, no_passphrase,
+      PEM_read_bio_PrivateKey(Reader(key).get(), nullptr, NoPassphrase,
                               nullptr),
       EVP_PKEY_free);
   const bool fits =
@@ -89,6 +103,89 @@ bool KeyFits(const std::string& certificates, const std::string& key) {
   // They are of this thread, and somebody else might take them for its own.
   ERR_clear_error();
   return fits;
+}
+
+// Whether it says what it is good for, and that is `usage` (XKU_SSL_...).
+bool SaysUsage(const Certificate& certificate, uint32_t usage) {
+  return certificate != nullptr &&
+         (X509_get_extension_flags(certificate.get()) & EXFLAG_XKUSAGE) != 0 &&
+         (X509_get_extended_key_usage(certificate.get()) & usage) != 0;
+}
+
+// A coordinator refuses such a certificate, and does not say so.
+bool IsForServersAlone(const std::string& certificates) {
+  const Certificate certificate = FirstCertificate(certificates);
+  const bool servers_alone = SaysUsage(certificate, XKU_SSL_SERVER) &&
+                             !SaysUsage(certificate, XKU_SSL_CLIENT);
+  ERR_clear_error();
+  return servers_alone;
+}
+
+// Looks at a server's certificate that an authority of ours has signed. Without
+// this look a client's certificate that does not say what it is good for would
+// do for a server as well, and whoever has one could take the place of the
+// coordinator.
+class ServerVerifier final
+    : public grpc::experimental::ExternalCertificateVerifier {
+ public:
+  using Request = grpc::experimental::TlsCustomVerificationCheckRequest;
+
+  bool Verify(Request* request, std::function<void(grpc::Status)>,
+              grpc::Status* result) override {
+    const auto text = [](grpc::string_ref part) {
+      return absl::string_view(part.data(), part.size());
+    };
+    const bool serves =
+        SaysUsage(FirstCertificate(text(request->peer_cert())), XKU_SSL_SERVER);
+    ERR_clear_error();
+    if (!serves) {
+      *result = grpc::Status(
+          grpc::StatusCode::UNAUTHENTICATED,
+          absl::StrCat("the certificate there (", text(request->common_name()),
+                       ") is none for a server: its extended key usage does "
+                       "not say serverAuth"));
+      return true;
+    }
+    if (!names_.Verify(request, nullptr, result) || result->ok()) return true;
+    std::vector<std::string> names;
+    for (const auto& list : {request->dns_names(), request->ip_names()}) {
+      for (const grpc::string_ref& name : list) names.emplace_back(text(name));
+    }
+    *result = grpc::Status(
+        grpc::StatusCode::UNAUTHENTICATED,
+        absl::StrCat("the certificate there is for ",
+                     names.empty() ? "nobody" : absl::StrJoin(names, ", "),
+                     ", not for ", text(request->target_name()),
+                     " (tls_server_name, MUSTER_TLS_SERVER_NAME, says by which "
+                     "name the coordinator is known)"));
+    return true;
+  }
+
+  void Cancel(Request*) override {}
+
+ private:
+  grpc::experimental::HostNameCertificateVerifier names_;
+};
+
+// The PEM texts; `certificate` may be empty.
+std::shared_ptr<grpc::ChannelCredentials> TlsCredentials(
+    const std::string& authorities, const std::string& certificate,
+    const std::string& key) {
+  using grpc::experimental::IdentityKeyCertPair;
+  using grpc::experimental::StaticDataCertificateProvider;
+  std::vector<IdentityKeyCertPair> identity;
+  if (!certificate.empty()) identity.push_back({key, certificate});
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(
+      std::make_shared<StaticDataCertificateProvider>(authorities, identity));
+  options.watch_root_certs();
+  if (!certificate.empty()) options.watch_identity_key_cert_pairs();
+  options.set_certificate_verifier(
+      grpc::experimental::ExternalCertificateVerifier::Create<
+          ServerVerifier>());
+  // All calls are for the name that was verified.
+  options.set_check_call_host(false);
+  return grpc::experimental::TlsCredentials(options);
 }
 
 absl::StatusOr<std::string> ReadToken(const std::string& given,
@@ -214,15 +311,15 @@ absl::StatusOr<ConnectionSecurity> ChannelSecurity::Load(
     security.credentials_ = grpc::InsecureChannelCredentials();
     return security;
   }
-  grpc::SslCredentialsOptions ssl;
+  std::string authorities, certificate, key;
   const struct {
     const char* option;
     const std::string& path;
     const char* kind;
     std::string* content;
-  } parts[] = {{"tls_ca", tls_ca_, "CERTIFICATE", &ssl.pem_root_certs},
-               {"tls_cert", tls_cert_, "CERTIFICATE", &ssl.pem_cert_chain},
-               {"tls_key", tls_key_, "PRIVATE KEY", &ssl.pem_private_key}};
+  } parts[] = {{"tls_ca", tls_ca_, "CERTIFICATE", &authorities},
+               {"tls_cert", tls_cert_, "CERTIFICATE", &certificate},
+               {"tls_key", tls_key_, "PRIVATE KEY", &key}};
   for (const auto& part : parts) {
     if (part.path.empty()) continue;
     absl::StatusOr<std::string> content =
@@ -230,14 +327,20 @@ absl::StatusOr<ConnectionSecurity> ChannelSecurity::Load(
     if (!content.ok()) return content.status();
     *part.content = *std::move(content);
   }
-  if (!tls_key_.empty() && !KeyFits(ssl.pem_cert_chain, ssl.pem_private_key)) {
+  if (!tls_key_.empty() && !KeyFits(certificate, key)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tls_key \"", tls_key_,
         "\": is not, without a passphrase, the key of the certificate in "
         "tls_cert \"",
         tls_cert_, "\""));
   }
-  security.credentials_ = grpc::SslCredentials(ssl);
+  if (IsForServersAlone(certificate)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tls_cert \"", tls_cert_,
+        "\": is for servers alone: its extended key usage does not say "
+        "clientAuth"));
+  }
+  security.credentials_ = TlsCredentials(authorities, certificate, key);
   security.server_name_ = tls_server_name_;
   return security;
 }
@@ -252,10 +355,6 @@ absl::Status ChannelSecurity::WithHandshakeHint(
     hint =
         "has its certificate expired, or did no authority in tls_ca "
         "(MUSTER_TLS_CA) sign it?";
-  } else if (absl::StrContains(text, "is not in peer certificate")) {
-    hint =
-        "tls_server_name (MUSTER_TLS_SERVER_NAME) says by which name it is "
-        "known";
   } else if (!absl::StrContains(text, "failed to connect") ||
              !absl::StrContains(text, "Socket closed")) {
     return failure;

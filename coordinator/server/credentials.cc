@@ -14,6 +14,7 @@
 #include "openssl/evp.h"
 #include "openssl/pem.h"
 #include "openssl/x509.h"
+#include "openssl/x509v3.h"
 
 namespace muster::coordinator {
 namespace {
@@ -57,6 +58,13 @@ absl::Status CheckMaterial(const TlsFiles& files, const TlsMaterial& material) {
   const absl::StatusOr<Certificate> certificate =
       FirstCertificate("tls_cert", files.cert, material.cert);
   if (!certificate.ok()) return certificate.status();
+  if ((X509_get_extension_flags(certificate->get()) & EXFLAG_XKUSAGE) == 0 ||
+      (X509_get_extended_key_usage(certificate->get()) & XKU_SSL_SERVER) == 0) {
+    return Refusal("tls_cert", files.cert,
+                   "its extended key usage does not say serverAuth, so clients "
+                   "would refuse it (openssl x509 -ext extendedKeyUsage shows "
+                   "it)");
+  }
   const PrivateKey key(PEM_read_bio_PrivateKey(Reader(material.key).get(),
                                                nullptr, NoPassphrase, nullptr));
   if (key == nullptr) {

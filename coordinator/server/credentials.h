@@ -35,7 +35,8 @@ struct TlsMaterial {
 
 // Reads and checks the files.
 // Errors: INVALID_ARGUMENT (missing, unreadable, not PEM, the key is not that
-//   of the certificate; the text names option and path, and nothing secret).
+//   of the certificate, the certificate does not say serverAuth; the text names
+//   option and path, and nothing secret).
 absl::StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files);
 
 // TlsIdentity is who a server is in the handshakes of now: it follows its files

@@ -83,6 +83,15 @@ TEST_F(CredentialsTest, AKeyOfAnotherCertificateIsRefused) {
                 first_.cert + "\"");
 }
 
+TEST_F(CredentialsTest, ACertificateThatIsNoneForServersIsRefused) {
+  for (const char* const usage : {"", "clientAuth"}) {
+    const TestIdentity member = authority_->Issue("member", {.usage = usage});
+    EXPECT_THAT(
+        Error({member.cert, member.key, ""}),
+        AllOf(HasSubstr("tls_cert \"" + member.cert), HasSubstr("serverAuth")));
+  }
+}
+
 // Of what the next handshake would be made with.
 TEST_F(CredentialsTest, ACertificateWithoutItsKeyYetIsNotTaken) {
   const TlsFiles files{TestPath("c.pem"), TestPath("c.key"), ""};

@@ -96,7 +96,8 @@ def secure(folder):
     """A certificate and a token that ends: (flags, clients' environment)."""
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     openssl(folder, "req", "-x509", "-days", "90", *key, "-subj", "/CN=muster",
-            "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem",
+            "-addext", "subjectAltName=IP:127.0.0.1",
+            "-addext", "extendedKeyUsage=serverAuth", "-keyout", "key.pem",
             "-out", "cert.pem")
     with open(os.path.join(folder, "token"), "w", encoding="utf-8") as out:
         out.write("of-a-test")

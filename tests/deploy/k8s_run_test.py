@@ -60,14 +60,16 @@ def write_secrets(folder, dns_names):
     new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     openssl(folder, "req", "-x509", "-days", "9", *new, "-subj", "/CN=authority",
             "-keyout", "ca.key", "-out", "ca.crt")
-    for name in ("muster-coordinator-tls", "muster-client-tls"):
+    for name, usage in (("muster-coordinator-tls", "serverAuth"),
+                        ("muster-client-tls", "clientAuth")):
         secret = os.path.join(folder, name)
         os.mkdir(secret)
         openssl(secret, "req", "-new", *new, "-subj", f"/CN={name}",
                 "-keyout", "tls.key", "-out", "request")
         with open(f"{secret}/names", "w", encoding="utf-8") as out:
             out.write("subjectAltName=" +
-                      ",".join("DNS:" + each for each in dns_names))
+                      ",".join("DNS:" + each for each in dns_names) +
+                      f"\nextendedKeyUsage={usage}")
         openssl(secret, "x509", "-req", "-days", "9", "-in", "request",
                 "-CA", "../ca.crt", "-CAkey", "../ca.key", "-CAcreateserial",
                 "-extfile", "names", "-out", "tls.crt")
