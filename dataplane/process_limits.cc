@@ -7,11 +7,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
+#include <future>
 #include <limits>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -136,6 +139,41 @@ uint64_t AddressSpaceLeft() {
   std::ifstream("/proc/self/statm") >> pages;
   const uint64_t used = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   return *limit - std::min(*limit, used);
+}
+
+uint64_t DescriptorLimit() {
+  return LimitOf(RLIMIT_NOFILE).value_or(std::numeric_limits<uint64_t>::max());
+}
+
+uint64_t DescriptorsLeft() {
+  uint64_t used = 0;
+  std::error_code error;
+  // One of them is the iterator's own.
+  for (auto at = std::filesystem::directory_iterator("/proc/self/fd", error);
+       !error && at != std::filesystem::directory_iterator();
+       at.increment(error)) {
+    ++used;
+  }
+  // Not one for the look.
+  if (error == std::errc::too_many_files_open) return 0;
+  const uint64_t limit = DescriptorLimit();
+  return limit - std::min(limit, used);
+}
+
+int StartableThreads(int wanted) {
+  std::promise<void> end;
+  const std::shared_future<void> ended = end.get_future().share();
+  std::vector<std::thread> threads;
+  try {
+    while (static_cast<int>(threads.size()) < wanted) {
+      threads.emplace_back([ended] { ended.wait(); });
+    }
+  } catch (const std::system_error&) {
+    // That is what is to be found out.
+  }
+  end.set_value();
+  for (std::thread& thread : threads) thread.join();
+  return static_cast<int>(threads.size());
 }
 
 std::string AddressSpaceLimitText() {

@@ -41,6 +41,16 @@ int UsableProcessors(const std::string& root = "");
 // number.
 uint64_t AddressSpaceLeft();
 
+// How many file descriptors this process may have (RLIMIT_NOFILE), and how many
+// more it may open; or the largest number.
+uint64_t DescriptorLimit();
+uint64_t DescriptorsLeft();
+
+// How many threads, up to `wanted`, this process can have beside those that it
+// has. Starts them for a moment: what others of the same user or the same
+// control group have counts, too.
+int StartableThreads(int wanted);
+
 // For errors of who got no memory: "; RLIMIT_AS (ulimit -v) is 1048576 bytes"
 // where this process has such a limit, else "".
 std::string AddressSpaceLimitText();

@@ -12,7 +12,9 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/internal/channel.h"
 #include "client/version.h"
 #include "worker/launch_options.h"
 #include "worker/launcher.h"
@@ -146,6 +148,13 @@ int main(int argc, char** argv) {
   FLAGS_minloglevel =
       options->several_hosts() ? google::GLOG_WARNING : google::GLOG_ERROR;
   google::InitGoogleLogging(argv[0]);
+  // Here, because threads that do not start end a process without a word.
+  const absl::Status limits = muster::internal::CheckProcessLimits();
+  if (!limits.ok()) {
+    std::fprintf(stderr, "muster-run: %s\n",
+                 std::string(limits.message()).c_str());
+    return 1;
+  }
   CoordinatorAddress address;
   const auto coordinator =
       muster::worker::ServeOwnCoordinator(*options, address, environment);

@@ -52,6 +52,15 @@ class EnvironmentTest(MusterRunTest):
         self.assertEqual(result.returncode, 1)
         self.assertIn("cores that may be used, for", result.stderr)
 
+    def test_too_few_descriptors_are_told_with_their_limit(self):
+        result = subprocess.run(
+            ["bash", "-c", 'ulimit -n 12; exec "$0" -- true', MUSTER_RUN],
+            timeout=LIMIT_S, capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"^muster-run: a client needs \d+ file "
+                         r"descriptors, and this process has \d+ left of its "
+                         r"limit of 12 \(ulimit -n\)\n$")
+
     def test_arguments_arrive_as_they_were_given(self):
         run = self.launch('printf "<%s>" "$@"; echo', nproc=1,
                           arguments=["two words", "", "--flag=x y", "*", "$A"])

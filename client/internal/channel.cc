@@ -19,14 +19,22 @@ using std::chrono::milliseconds;
 // Coordinators hang up on who asks more than once a second.
 constexpr milliseconds kIntervalMin{1'200};
 
+int64_t Processors() {
+  return std::clamp<int64_t>(sysconf(_SC_NPROCESSORS_CONF), 2, 32);
+}
+
 // Each takes a stack and a part of the heap, and gRPC starts one for each
 // processor, 2 to 32. Programs have hung with 390 MiB on two processors and
 // with 1,560 on 16, and none with 490 and 1,760.
 uint64_t AddressSpaceMin() {
-  const int64_t processors =
-      std::clamp<int64_t>(sysconf(_SC_NPROCESSORS_CONF), 2, 32);
-  return static_cast<uint64_t>(320 + 96 * processors) << 20;
+  return static_cast<uint64_t>(320 + 96 * Processors()) << 20;
 }
+
+// gRPC's, those of a session, and few more.
+int ThreadsMin() { return static_cast<int>(8 + 2 * Processors()); }
+
+// gRPC's and a connection's, and few more.
+constexpr uint64_t kDescriptorsMin = 12;
 
 struct Keepalive {
   milliseconds interval;  // without a word, until the coordinator is asked
@@ -44,15 +52,33 @@ Keepalive KeepaliveOf(milliseconds silence_max) {
 
 }  // namespace
 
-absl::Status CheckRoomForThreads() {
+absl::Status CheckProcessLimits() {
   if (grpc_is_initialized() != 0) return absl::OkStatus();
   const uint64_t left = dataplane::AddressSpaceLeft();
   const uint64_t needed = AddressSpaceMin();
-  if (left >= needed) return absl::OkStatus();
+  if (left < needed) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the threads of a client need ", needed >> 10,
+                     " KiB of address space, and this process has ", left >> 10,
+                     " KiB left of its limit (ulimit -v)"));
+  }
+  const uint64_t descriptors = dataplane::DescriptorsLeft();
+  if (descriptors < kDescriptorsMin) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a client needs ", kDescriptorsMin,
+                     " file descriptors, and this process has ", descriptors,
+                     " left of its limit of ", dataplane::DescriptorLimit(),
+                     " (ulimit -n)"));
+  }
+  // Nothing limits them.
+  const std::string limits = dataplane::ThreadLimitsText();
+  if (limits.empty()) return absl::OkStatus();
+  const int threads = ThreadsMin();
+  const int started = dataplane::StartableThreads(threads);
+  if (started == threads) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("the threads of a client need ", needed >> 10,
-                   " KiB of address space, and this process has ", left >> 10,
-                   " KiB left of its limit (ulimit -v)"));
+      absl::StrCat("a client needs ", threads,
+                   " threads, and this process can start ", started, limits));
 }
 
 std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint,

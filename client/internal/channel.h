@@ -11,11 +11,12 @@
 
 namespace muster::internal {
 
-// Whether gRPC's threads, which start with the first credentials, channel or
-// server of a process, have room in what it may still map: where one of them
-// does not start gRPC aborts the process, or waits for ever. OK where they run
-// already. Errors: kResourceExhausted.
-absl::Status CheckRoomForThreads();
+// Whether this process may open the file descriptors of a client, and start the
+// threads that gRPC starts with the first credentials, channel or server of a
+// process: where one of them does not start gRPC aborts the process, or waits
+// for ever. OK where they run already. Errors: kResourceExhausted (the text
+// names the limit, what is left of it and what is needed).
+absl::Status CheckProcessLimits();
 
 // A channel of its own to the coordinator: it resolves the name anew, and no
 // back-off of an earlier one holds it up. It breaks when the coordinator has

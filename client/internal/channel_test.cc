@@ -25,6 +25,18 @@ void LimitAddressSpace(uint64_t bytes) {
   if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(1);
 }
 
+// Of this process, from now on.
+void SetLimit(__rlimit_resource resource, rlim_t most) {
+  const rlimit limit = {.rlim_cur = most, .rlim_max = most};
+  if (setrlimit(resource, &limit) != 0) _exit(1);
+}
+
+// There is no limit for root.
+void LimitThreads(rlim_t most) {
+  SetLimit(RLIMIT_NPROC, most);
+  if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) _exit(1);
+}
+
 // Where nobody listens: without the check it would be tried for minutes.
 SessionOptions Options() {
   SessionOptions options;
@@ -60,14 +72,39 @@ TEST(ChannelTest, TooLittleAddressSpaceIsAnErrorBeforeThreadsStart) {
       ::testing::ExitedWithCode(0), kProblem);
 }
 
+TEST(ChannelTest, TooFewDescriptorsAreAnErrorThatNamesTheLimit) {
+  EXPECT_EXIT(
+      {
+        SetLimit(RLIMIT_NOFILE, 10);
+        std::cerr << Control::Open(Options()).status() << std::endl;
+        _exit(0);
+      },
+      ::testing::ExitedWithCode(0),
+      "^RESOURCE_EXHAUSTED: a client needs 12 file descriptors, and this "
+      "process has [0-9] left of its limit of 10 \\(ulimit -n\\)");
+}
+
+TEST(ChannelTest, TooFewThreadsAreAnErrorThatNamesTheLimit) {
+  EXPECT_EXIT(
+      {
+        LimitThreads(3);
+        std::cerr << Control::Open(Options()).status() << std::endl;
+        _exit(0);
+      },
+      ::testing::ExitedWithCode(0),
+      "^RESOURCE_EXHAUSTED: a client needs [0-9]+ threads, and this process "
+      "can "
+      "start [0-9]+; RLIMIT_NPROC \\(ulimit -u\\) is 3");
+}
+
 TEST(ChannelTest, EnoughAddressSpaceIsNoError) {
   EXPECT_EXIT(
       {
         LimitAddressSpace(uint64_t{4} << 30);
-        _exit(CheckRoomForThreads().ok() ? 0 : 1);
+        _exit(CheckProcessLimits().ok() ? 0 : 1);
       },
       ::testing::ExitedWithCode(0), "");
-  EXPECT_TRUE(CheckRoomForThreads().ok());
+  EXPECT_TRUE(CheckProcessLimits().ok());
 }
 
 }  // namespace

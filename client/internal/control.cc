@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<Control>> Control::Open(
         absl::StrCat("coordinator address \"", options.address,
                      "\": ", endpoint.status().message()));
   }
-  const absl::Status room = CheckRoomForThreads();
+  const absl::Status room = CheckProcessLimits();
   if (!room.ok()) return room;
   absl::StatusOr<ChannelSecurity> security = ChannelSecurity::Take(options);
   if (!security.ok()) return security.status();

@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<StreamSession>> StreamSession::Connect(
   if (!own.ok()) return own;
   absl::StatusOr<Endpoint> endpoint = ParseEndpoint(options.address);
   if (!endpoint.ok()) return endpoint.status();
-  const absl::Status room = CheckRoomForThreads();
+  const absl::Status room = CheckProcessLimits();
   if (!room.ok()) return room;
   // Later ones that fail are tried again.
   absl::StatusOr<ChannelSecurity> security = ChannelSecurity::Take(options);

@@ -8,9 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -25,6 +29,9 @@ constexpr uint64_t AddressSpaceMin(int64_t processors) {
                                96 * std::clamp<int64_t>(processors, 2, 32))
          << 20;
 }
+
+// gRPC's, and those of a few connections.
+constexpr uint64_t kDescriptorsMin = 24;
 
 double CpuSeconds() {
   rusage usage = {};
@@ -102,6 +109,44 @@ absl::Status CheckAddressSpace(uint64_t limit_bytes, int64_t processors) {
       "this process may have ", limit_bytes >> 10,
       " KiB of address space (ulimit -v), and a coordinator's threads need ",
       needed >> 10));
+}
+
+absl::Status CheckDescriptors(uint64_t limit, uint64_t open) {
+  // The last 128 are kept free of connections, of a small limit half
+  // (Listener).
+  const uint64_t used = open + kDescriptorsMin;
+  const uint64_t needed = used + std::min<uint64_t>(used, 128);
+  if (limit >= needed) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "this process may have ", limit, " file descriptors (ulimit -n) and has ",
+      open, " open; a coordinator needs at least ", needed,
+      ", and one more for each connection"));
+}
+
+absl::Status CheckThreads(int64_t processors) {
+  const auto needed =
+      static_cast<size_t>(20 + 4 * std::clamp<int64_t>(processors, 2, 32));
+  std::promise<void> end;
+  const std::shared_future<void> ended = end.get_future().share();
+  std::vector<std::thread> threads;
+  try {
+    while (threads.size() < needed) {
+      threads.emplace_back([ended] { ended.wait(); });
+    }
+  } catch (const std::system_error&) {
+    // That is what is to be found out.
+  }
+  end.set_value();
+  for (std::thread& thread : threads) thread.join();
+  if (threads.size() == needed) return absl::OkStatus();
+  rlimit limit = {};
+  getrlimit(RLIMIT_NPROC, &limit);
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "a coordinator needs ", needed, " threads, and this process can start ",
+      threads.size(), " (ulimit -u is ",
+      limit.rlim_cur == RLIM_INFINITY ? "unlimited"
+                                      : absl::StrCat(limit.rlim_cur),
+      "; a control group may have another limit, pids.max)"));
 }
 
 uint64_t AddressSpaceLimit() {

@@ -25,6 +25,14 @@ ProcessUsage ReadProcessUsage();
 // kResourceExhausted.
 absl::Status CheckAddressSpace(uint64_t limit_bytes, int64_t processors);
 
+// Whether a coordinator has room in so many descriptors of which so many are
+// open. Errors: kResourceExhausted.
+absl::Status CheckDescriptors(uint64_t limit, uint64_t open);
+
+// Whether this process can start a coordinator's threads now; starts as many
+// for a moment. Errors: kResourceExhausted (the text names the limit).
+absl::Status CheckThreads(int64_t processors);
+
 // Of this process (RLIMIT_AS), or the largest number.
 uint64_t AddressSpaceLimit();
 

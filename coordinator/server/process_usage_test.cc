@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iostream>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,6 +45,39 @@ TEST(ProcessUsageTest, ATightLimitOfAddressSpaceIsNamed) {
             absl::ResourceExhaustedError(
                 "this process may have 300000 KiB of address space (ulimit "
                 "-v), and a coordinator's threads need 1048576"));
+}
+
+TEST(ProcessUsageTest, ATightLimitOfDescriptorsIsNamed) {
+  EXPECT_TRUE(CheckDescriptors(RLIM_INFINITY, 1'000).ok());
+  EXPECT_TRUE(CheckDescriptors(64, 8).ok());
+  EXPECT_TRUE(CheckDescriptors(1'024, 800).ok());
+  EXPECT_EQ(CheckDescriptors(63, 8),
+            absl::ResourceExhaustedError(
+                "this process may have 63 file descriptors (ulimit -n) and has "
+                "8 open; a coordinator needs at least 64, and one more for "
+                "each connection"));
+}
+
+// There is no limit for root.
+void LimitThreads(rlim_t most) {
+  const rlimit limit = {.rlim_cur = most, .rlim_max = most};
+  if (setrlimit(RLIMIT_NPROC, &limit) != 0 ||
+      (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0)) {
+    _exit(1);
+  }
+}
+
+TEST(ProcessUsageTest, ATightLimitOfThreadsIsNamed) {
+  EXPECT_TRUE(CheckThreads(2).ok());
+  EXPECT_EXIT(
+      {
+        LimitThreads(3);
+        std::cerr << CheckThreads(2) << std::endl;
+        _exit(0);
+      },
+      ::testing::ExitedWithCode(0),
+      "RESOURCE_EXHAUSTED: a coordinator needs 28 threads, and this process "
+      "can start [0-9]+ \\(ulimit -u is 3;");
 }
 
 TEST(ProcessUsageTest, CpuTimeGoesOn) {

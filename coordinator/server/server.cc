@@ -516,6 +516,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const ServerOptions& options) {
   absl::Status status =
       CheckAddressSpace(AddressSpaceLimit(), sysconf(_SC_NPROCESSORS_CONF));
+  if (status.ok()) {
+    const ProcessUsage usage = ReadProcessUsage();
+    status = CheckDescriptors(static_cast<uint64_t>(usage.max_fds),
+                              static_cast<uint64_t>(usage.open_fds));
+  }
+  if (status.ok()) status = CheckThreads(sysconf(_SC_NPROCESSORS_CONF));
   if (status.ok()) status = CheckOptions(options);
   if (status.ok()) status = CheckTls(options);
   if (!status.ok()) return status;
