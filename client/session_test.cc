@@ -1,5 +1,9 @@
 #include "client/session.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -10,6 +14,7 @@
 #include <vector>
 
 #include "client/errors.h"
+#include "client/internal/control.h"
 #include "client/store.h"
 #include "client/testing/cutting_proxy.h"
 #include "client/testing/processes.h"
@@ -18,6 +23,7 @@
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "muster/v1/admin.pb.h"
 
 namespace muster {
 namespace {
@@ -28,6 +34,7 @@ using muster::testing::CuttingProxy;
 using muster::testing::ReservedPort;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
@@ -572,6 +579,68 @@ TEST(SessionTest, WhatIsTooLargeForAMessageFailsAloneAndTheStreamStays) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(store.NumKeys(), 16);
+}
+
+// Greets whoever comes with `words`, and reads on.
+class Stranger {
+ public:
+  explicit Stranger(std::string words) : words_(std::move(words)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* const raw = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(bind(listener_, raw, size), 0);
+    EXPECT_EQ(listen(listener_, 16), 0);
+    EXPECT_EQ(getsockname(listener_, raw, &size), 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { Greet(); });
+  }
+  ~Stranger() {
+    shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    close(listener_);
+    for (const int fd : guests_) close(fd);
+  }
+
+  std::string address() const { return Local(port_); }
+
+ private:
+  void Greet() {
+    for (int fd; (fd = accept(listener_, nullptr, nullptr)) >= 0;) {
+      guests_.push_back(fd);
+      send(fd, words_.data(), words_.size(), MSG_NOSIGNAL);
+    }
+  }
+
+  const std::string words_;
+  const int listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int port_ = 0;
+  std::vector<int> guests_;
+  std::thread thread_;
+};
+
+TEST(SessionTest, AStrangerAtTheAddressIsTold) {
+  for (const std::string words :
+       {"SSH-2.0-OpenSSH_9.2\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n"}) {
+    const Stranger stranger(words);
+    SessionOptions options = Options(stranger.address(), "a");
+    options.connect_timeout = milliseconds(1'500);
+    try {
+      Session::Connect(options);
+      ADD_FAILURE() << "connected";
+    } catch (const DistNetworkError& error) {
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr(stranger.address()),
+                        HasSubstr("no muster coordinator: it says \"" +
+                                  words.substr(0, words.find('\r')))));
+    }
+    const auto control = *internal::Control::Open(options);
+    v1::ListJobsResponse response;
+    EXPECT_THAT(std::string(control->ListJobs({}, &response).message()),
+                AllOf(HasSubstr(stranger.address()),
+                      HasSubstr("no muster coordinator: it says")));
+  }
 }
 
 }  // namespace

@@ -86,7 +86,9 @@ bool IsAgents(const TcpStoreOptions& options) {
   const char* const host = Getenv("MASTER_ADDR");
   const char* const port = Getenv("MASTER_PORT");
   int number = 0;
-  return agents && host != nullptr && port != nullptr && options.host == host &&
+  return agents && host != nullptr && port != nullptr &&
+         internal::WithoutBrackets(options.host) ==
+             internal::WithoutBrackets(host) &&
          absl::SimpleAtoi(port, &number) && options.port == number;
 }
 
@@ -105,7 +107,8 @@ SharedServers& TheSharedServers() {
 std::shared_ptr<EmbeddedCoordinator> StartServer(
     const TcpStoreOptions& options) {
   auto server = EmbeddedCoordinator::StartForRanks(
-      {.listen = internal::ListenAddress({options.host, options.port}),
+      {.listen = internal::ListenAddress(
+           {internal::WithoutBrackets(options.host), options.port}),
        .listen_fd = options.master_listen_fd.value_or(-1)},
       &Getenv);
   if (absl::IsUnavailable(server.status())) {
@@ -130,7 +133,8 @@ std::shared_ptr<EmbeddedCoordinator> StartServer(
 std::shared_ptr<EmbeddedCoordinator> Serve(const TcpStoreOptions& options) {
   if (!options.multi_tenant) return StartServer(options);
   const auto address = [&](int port) {
-    return internal::ListenAddress({options.host, port});
+    return internal::ListenAddress(
+        {internal::WithoutBrackets(options.host), port});
   };
   SharedServers& shared = TheSharedServers();
   MutexLock lock(shared.mutex);
@@ -204,7 +208,7 @@ TcpStore::Link TcpStore::Connect(const TcpStoreOptions& options,
   const bool serves = options.is_master && !IsAgents(options);
   CheckOptions(options, serves);
   auto parts = internal::MakeAtHome<Parts>();
-  Endpoint endpoint{options.host, options.port};
+  Endpoint endpoint{internal::WithoutBrackets(options.host), options.port};
   if (serves) {
     parts->server = Serve(options);
     endpoint.port = parts->server->port();

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "client/internal/endpoint.h"
 
 ABSL_FLAG(bool, standalone, false,
           "serve a coordinator for this job alone, on a free port of this "
@@ -280,7 +281,8 @@ absl::Status ReadMaster(const OptionTable& given, LaunchOptions& options) {
   } else {
     options.node_rank = 0;
   }
-  options.rendezvous_host = master.empty() ? "127.0.0.1" : master;
+  options.rendezvous_host =
+      master.empty() ? "127.0.0.1" : internal::WithoutBrackets(master);
   options.rendezvous_port = absl::GetFlag(FLAGS_master_port);
   options.rendezvous_on_node_0 = true;
   if (options.rendezvous_id.empty()) options.rendezvous_id = "default";

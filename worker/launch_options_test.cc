@@ -163,6 +163,8 @@ TEST(LaunchOptionsTest, AJobOfItsOwnHostsIsServedByNodeRankZero) {
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_TRUE(options->rendezvous_on_node_0);
   EXPECT_EQ(options->rendezvous_host, "host-a");
+  EXPECT_EQ(Parse({"--master-addr=[fe80::1%eth0]", "p"})->rendezvous_host,
+            "fe80::1%eth0");
   EXPECT_EQ(options->rendezvous_port, 1234);
   EXPECT_EQ(options->rendezvous_id, "default");
 }

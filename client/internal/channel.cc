@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "dataplane/process_limits.h"
 #include "grpc/grpc.h"
 
@@ -102,7 +103,11 @@ std::shared_ptr<grpc::Channel> NewChannel(const Endpoint& endpoint,
   if (!security.server_name().empty()) {
     arguments.SetSslTargetNameOverride(security.server_name());
   }
-  return grpc::CreateCustomChannel(absl::StrCat("dns:///", endpoint.ToString()),
+  // An address with a scope (fe80::1%eth0) has the character that begins an
+  // escape there.
+  const std::string target =
+      absl::StrReplaceAll(endpoint.ToString(), {{"%", "%25"}});
+  return grpc::CreateCustomChannel(absl::StrCat("dns:///", target),
                                    security.credentials(), arguments);
 }
 

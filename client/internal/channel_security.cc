@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <utility>
 #include <vector>
@@ -31,6 +32,8 @@
 namespace muster::internal {
 namespace {
 
+// How long a stranger may think about its first words.
+constexpr std::chrono::milliseconds kStrangerTime{2'000};
 constexpr size_t kFileBytesMax = 1 << 20;
 // The coordinator takes no longer ones: all headers of a call have 8 KiB.
 constexpr size_t kTokenBytesMax = 4096;
@@ -345,6 +348,25 @@ absl::StatusOr<ConnectionSecurity> ChannelSecurity::Load(
   return security;
 }
 
+absl::Status ChannelSecurity::Explain(const absl::Status& failure,
+                                      const Endpoint& endpoint) const {
+  if (absl::IsUnimplemented(failure)) {
+    return absl::Status(failure.code(),
+                        "what answers there does not know this call of "
+                        "muster.v1: it is no muster coordinator, or one of "
+                        "another version");
+  }
+  // Where TLS came further than this, it is none.
+  const bool may_be_stranger =
+      tls_ca_.empty() || !absl::IsUnavailable(failure) ||
+      absl::StrContains(failure.message(), "wrong version number");
+  if (may_be_stranger) {
+    const std::string stranger = DescribeStranger(endpoint, kStrangerTime);
+    if (!stranger.empty()) return absl::UnavailableError(stranger);
+  }
+  return WithHandshakeHint(failure);
+}
+
 absl::Status ChannelSecurity::WithHandshakeHint(
     const absl::Status& failure) const {
   const absl::string_view text = failure.message();
@@ -359,7 +381,9 @@ absl::Status ChannelSecurity::WithHandshakeHint(
              !absl::StrContains(text, "Socket closed")) {
     return failure;
   } else if (tls_ca_.empty()) {
-    hint = "does it speak TLS? then set tls_ca (MUSTER_TLS_CA)";
+    hint =
+        "does it speak TLS? then set tls_ca (MUSTER_TLS_CA); has it no file "
+        "descriptor left? its log says connections_refused";
   } else if (tls_cert_.empty()) {
     hint =
         "does it ask for a certificate? then set tls_cert and tls_key "

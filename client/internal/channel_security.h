@@ -71,6 +71,11 @@ class ChannelSecurity {
   // is probably wrong: who refuses a handshake does not say why.
   absl::Status WithHandshakeHint(const absl::Status& failure) const;
 
+  // The same where no coordinator has been at `endpoint` before: looks there,
+  // and says so if what answers is none.
+  absl::Status Explain(const absl::Status& failure,
+                       const Endpoint& endpoint) const;
+
  private:
   ChannelSecurity() = default;
 

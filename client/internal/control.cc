@@ -72,12 +72,15 @@ absl::Status Control::Explain(const absl::Status& status) const {
   // What is open when the coordinator shuts down is cancelled by gRPC.
   const bool shut =
       absl::IsCancelled(status) && status.message() == "CANCELLED";
-  if (!absl::IsUnavailable(status) && !silent && !shut) return status;
-  const absl::Status probe = Probe(stubs_->endpoint, timeout_);
-  const absl::Status hinted = security_.WithHandshakeHint(status);
-  return absl::UnavailableError(absl::StrCat(
-      "no answer from a coordinator at ", stubs_->endpoint.ToString(), ": ",
-      probe.ok() ? hinted.message() : probe.message()));
+  if (!absl::IsUnavailable(status) && !absl::IsUnimplemented(status) &&
+      !silent && !shut) {
+    return status;
+  }
+  absl::Status why = Probe(stubs_->endpoint, timeout_);
+  if (why.ok()) why = security_.Explain(status, stubs_->endpoint);
+  return absl::UnavailableError(absl::StrCat("no answer from a coordinator at ",
+                                             stubs_->endpoint.ToString(), ": ",
+                                             why.message()));
 }
 
 template <typename Stub, typename Method, typename Request, typename Response>

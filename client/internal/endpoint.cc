@@ -18,6 +18,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -47,32 +48,53 @@ absl::StatusOr<AddressList> Resolve(const Endpoint& endpoint, int socket_type) {
   if (error != 0) {
     return absl::UnavailableError(absl::StrCat(
         "cannot resolve \"", endpoint.host,
-        "\": ", error == EAI_SYSTEM ? ErrorText(errno) : gai_strerror(error)));
+        "\": ", error == EAI_SYSTEM ? ErrorText(errno) : gai_strerror(error),
+        " (is the name right? it is looked up again: the name of a new pod "
+        "takes a while)"));
   }
   return AddressList(list, &freeaddrinfo);
 }
 
-// 0, or the errno.
-int ConnectOnce(const addrinfo& address, Instant deadline) {
-  const int fd =
-      socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return errno;
-  const absl::Cleanup closer = [fd] { close(fd); };
-  if (connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
-  if (errno != EINPROGRESS) return errno;
+// 0 when one of `events` has come, or the errno.
+int Await(int fd, int16_t events, Instant deadline) {
   for (;;) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) return ETIMEDOUT;
-    pollfd waiting{.fd = fd, .events = POLLOUT, .revents = 0};
+    pollfd waiting{.fd = fd, .events = events, .revents = 0};
     const int ready = poll(&waiting, 1, static_cast<int>(left.count()));
     if (ready < 0 && errno != EINTR) return errno;
-    if (ready > 0) break;
+    if (ready > 0) return 0;
   }
-  int error = 0;
+}
+
+// 0, or the errno.
+int ConnectOnce(int fd, const addrinfo& address, Instant deadline) {
+  if (connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  int error = Await(fd, POLLOUT, deadline);
   socklen_t size = sizeof(error);
-  if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return errno;
+  if (error == 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
+    return errno;
+  }
   return error;
+}
+
+// A connected socket, non-blocking, or kUnavailable with the system's reason
+// alone.
+absl::StatusOr<int> Connect(const Endpoint& endpoint, Instant deadline) {
+  const auto addresses = Resolve(endpoint, SOCK_STREAM);
+  if (!addresses.ok()) return addresses.status();
+  int error = EADDRNOTAVAIL;
+  for (const addrinfo* each = addresses->get(); each != nullptr;
+       each = each->ai_next) {
+    const int fd =
+        socket(each->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    error = fd < 0 ? errno : ConnectOnce(fd, *each, deadline);
+    if (error == 0) return fd;
+    if (fd >= 0) close(fd);
+  }
+  return absl::UnavailableError(ErrorText(error));
 }
 
 std::string NumericAddress(const sockaddr* address, socklen_t size) {
@@ -84,11 +106,14 @@ std::string NumericAddress(const sockaddr* address, socklen_t size) {
   return host.data();
 }
 
+// Also with a scope: fe80::1%eth0.
 bool IsNumeric(const std::string& host) {
-  in_addr v4{};
-  in6_addr v6{};
-  return inet_pton(AF_INET, host.c_str(), &v4) == 1 ||
-         inet_pton(AF_INET6, host.c_str(), &v6) == 1;
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* list = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return false;
+  freeaddrinfo(list);
+  return true;
 }
 
 // Empty: there is no such interface, or it has no address.
@@ -130,6 +155,13 @@ std::string Endpoint::ToString() const {
             : absl::StrCat(host, ":", port);
 }
 
+std::string WithoutBrackets(std::string host) {
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    return host.substr(1, host.size() - 2);
+  }
+  return host;
+}
+
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
   const auto bad = [&](absl::string_view why) {
     return absl::InvalidArgumentError(
@@ -166,16 +198,40 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text) {
 
 absl::Status Probe(const Endpoint& endpoint,
                    std::chrono::milliseconds timeout) {
+  const absl::StatusOr<int> fd = Connect(endpoint, Clock::now() + timeout);
+  if (!fd.ok()) return fd.status();
+  close(*fd);
+  return absl::OkStatus();
+}
+
+std::string DescribeStranger(const Endpoint& endpoint,
+                             std::chrono::milliseconds timeout) {
   const Instant deadline = Clock::now() + timeout;
-  const auto addresses = Resolve(endpoint, SOCK_STREAM);
-  if (!addresses.ok()) return addresses.status();
-  int error = EADDRNOTAVAIL;
-  for (const addrinfo* each = addresses->get(); each != nullptr;
-       each = each->ai_next) {
-    error = ConnectOnce(*each, deadline);
-    if (error == 0) return absl::OkStatus();
+  const absl::StatusOr<int> connected = Connect(endpoint, deadline);
+  if (!connected.ok()) return "";
+  const int fd = *connected;
+  const absl::Cleanup closer = [fd] { close(fd); };
+  // How a client of HTTP/2 begins, with an empty frame of settings.
+  constexpr char kPreface[] =
+      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";
+  send(fd, kPreface, sizeof(kPreface), MSG_NOSIGNAL);
+  if (Await(fd, POLLIN, deadline) != 0) {
+    return "what listens there says nothing: it is no muster coordinator, or "
+           "one that stands still";
   }
-  return absl::UnavailableError(ErrorText(error));
+  std::array<char, 64> buffer{};
+  const ssize_t bytes = recv(fd, buffer.data(), buffer.size(), 0);
+  // It hung up, as who expects TLS does, or has no room for more connections.
+  if (bytes <= 0) return "";
+  absl::string_view words(buffer.data(), static_cast<size_t>(bytes));
+  // A frame of HTTP/2 is short and so begins with 0; a record of TLS begins
+  // with its kind, 20 to 23, and a version 3.x.
+  const bool is_tls =
+      words.size() > 1 && words[0] >= 20 && words[0] <= 23 && words[1] == 3;
+  if (words[0] == 0 || is_tls) return "";
+  words = words.substr(0, words.find_first_of("\r\n"));
+  return absl::StrCat("what answers there is no muster coordinator: it says \"",
+                      absl::CHexEscape(words), "\"");
 }
 
 absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint) {
@@ -205,7 +261,7 @@ absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint) {
 }
 
 bool IsLoopback(absl::string_view address) {
-  const std::string text(address);
+  const std::string text(address.substr(0, address.find('%')));
   in_addr v4{};
   if (inet_pton(AF_INET, text.c_str(), &v4) == 1) {
     return (ntohl(v4.s_addr) >> 24) == IN_LOOPBACKNET;
@@ -220,7 +276,7 @@ std::string ListenAddress(const Endpoint& endpoint) {
     return Endpoint{"127.0.0.1", endpoint.port}.ToString();
   }
   if (IsNumeric(endpoint.host)) return endpoint.ToString();
-  return Endpoint{"0.0.0.0", endpoint.port}.ToString();
+  return Endpoint{"::", endpoint.port}.ToString();
 }
 
 std::string ReachableAddress(const char* interfaces) {

@@ -21,6 +21,9 @@ struct Endpoint {
   std::string ToString() const;
 };
 
+// The host of an IPv6 literal in brackets, and any other as it is.
+std::string WithoutBrackets(std::string host);
+
 // Errors: kInvalidArgument: "port number missing", "port must have value from
 // 0 to 65535 but was N", an empty host.
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text);
@@ -32,6 +35,11 @@ inline constexpr absl::string_view kConnectionRefused = "connection refused";
 // reason alone: "connection refused", "cannot resolve \"x\": ...".
 absl::Status Probe(const Endpoint& endpoint, std::chrono::milliseconds timeout);
 
+// What answers at a coordinator's address that is none, for people; empty: it
+// may be one. Waits for `timeout` for its first words.
+std::string DescribeStranger(const Endpoint& endpoint,
+                             std::chrono::milliseconds timeout);
+
 // The numeric address of this host that the kernel would use to reach
 // `endpoint`. Sends nothing.
 absl::StatusOr<std::string> LocalAddressTowards(const Endpoint& endpoint);
@@ -41,8 +49,8 @@ bool IsLoopback(absl::string_view address);
 
 // Where a coordinator for everybody who is told `endpoint` must listen: the
 // address itself when it is numeric or "localhost", else every address of this
-// host, because a name may mean another one to others (a service's virtual
-// address, or 127.0.1.1 for the own host name).
+// host, of IPv4 and IPv6, because a name may mean another one to others (a
+// service's virtual address, or 127.0.1.1 for the own host name).
 std::string ListenAddress(const Endpoint& endpoint);
 
 // Where this host's other processes and other hosts can reach this one, as far

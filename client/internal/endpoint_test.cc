@@ -5,15 +5,21 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace muster::internal {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A bound socket: its port is free of others. It listens if asked to.
@@ -35,6 +41,7 @@ class LoopbackSocket {
   }
   ~LoopbackSocket() { close(fd_); }
 
+  int fd() const { return fd_; }
   const Endpoint& endpoint() const { return endpoint_; }
 
  private:
@@ -46,6 +53,13 @@ TEST(EndpointTest, ParsesHostsAndBracketedIpv6) {
   EXPECT_EQ(ParseEndpoint("node-1:7070")->host, "node-1");
   EXPECT_EQ(ParseEndpoint("[::1]:7070")->host, "::1");
   EXPECT_EQ(ParseEndpoint("[::1]:7070")->ToString(), "[::1]:7070");
+}
+
+TEST(EndpointTest, BracketsGoWhereAHostStandsAlone) {
+  EXPECT_EQ(WithoutBrackets("[::1]"), "::1");
+  EXPECT_EQ(WithoutBrackets("::1"), "::1");
+  EXPECT_EQ(WithoutBrackets("node-1"), "node-1");
+  EXPECT_EQ(WithoutBrackets("[]"), "[]");
 }
 
 TEST(EndpointTest, SaysWhatIsWrong) {
@@ -73,7 +87,44 @@ TEST(EndpointTest, ProbeGivesTheSystemsReason) {
   EXPECT_EQ(Probe(closed.endpoint(), seconds(5)),
             absl::UnavailableError("connection refused"));
   EXPECT_THAT(Probe({"no-such-host.invalid", 1}, seconds(5)).message(),
-              HasSubstr("cannot resolve \"no-such-host.invalid\""));
+              AllOf(HasSubstr("cannot resolve \"no-such-host.invalid\""),
+                    HasSubstr("is the name right?")));
+}
+
+// What DescribeStranger says of a server that greets with `words` and, if
+// `closes`, hangs up.
+std::string StrangerThatSays(absl::string_view words, bool closes) {
+  const LoopbackSocket listener(/*listening=*/true);
+  std::string said;
+  std::thread client(
+      [&] { said = DescribeStranger(listener.endpoint(), seconds(60)); });
+  const int fd = accept(listener.fd(), nullptr, nullptr);
+  EXPECT_EQ(send(fd, words.data(), words.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(words.size()));
+  if (closes) close(fd);
+  client.join();
+  if (!closes) close(fd);
+  return said;
+}
+
+TEST(EndpointTest, AStrangerIsToldByItsFirstWords) {
+  constexpr char kNoCoordinator[] =
+      "what answers there is no muster coordinator: it says ";
+  EXPECT_EQ(StrangerThatSays("SSH-2.0-OpenSSH_9.2\r\n", false),
+            absl::StrCat(kNoCoordinator, "\"SSH-2.0-OpenSSH_9.2\""));
+  EXPECT_EQ(StrangerThatSays("HTTP/1.1 400 Bad Request\r\n\r\n", true),
+            absl::StrCat(kNoCoordinator, "\"HTTP/1.1 400 Bad Request\""));
+  EXPECT_EQ(StrangerThatSays(absl::string_view("\x4a\0\n", 3), false),
+            absl::StrCat(kNoCoordinator, "\"J\\x00\""));
+  // A coordinator, and one that speaks TLS.
+  EXPECT_EQ(StrangerThatSays(absl::string_view("\0\0\x06\x04", 4), false), "");
+  EXPECT_EQ(StrangerThatSays("\x15\x03\x01", false), "");
+  EXPECT_EQ(StrangerThatSays("", true), "");
+  const LoopbackSocket silent(/*listening=*/true);
+  EXPECT_THAT(DescribeStranger(silent.endpoint(), milliseconds(1)),
+              HasSubstr("says nothing"));
+  const LoopbackSocket closed(/*listening=*/false);
+  EXPECT_EQ(DescribeStranger(closed.endpoint(), seconds(60)), "");
 }
 
 TEST(EndpointTest, TheWayToLoopbackIsLoopback) {
@@ -94,7 +145,8 @@ TEST(EndpointTest, ListensWhereEverybodyCanReachIt) {
   EXPECT_EQ(ListenAddress({"127.0.0.1", 1}), "127.0.0.1:1");
   EXPECT_EQ(ListenAddress({"localhost", 1}), "127.0.0.1:1");
   EXPECT_EQ(ListenAddress({"10.1.2.3", 1}), "10.1.2.3:1");
-  EXPECT_EQ(ListenAddress({"trainer-0.svc", 1}), "0.0.0.0:1");
+  EXPECT_EQ(ListenAddress({"fe80::1%lo", 1}), "[fe80::1%lo]:1");
+  EXPECT_EQ(ListenAddress({"trainer-0.svc", 1}), "[::]:1");
 }
 
 TEST(ReachableAddressTest, IsTheFirstInterfacesElseOneOfTheHosts) {

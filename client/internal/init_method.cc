@@ -194,11 +194,8 @@ absl::StatusOr<InitPlan> PlanEnv(const Url& url, const InitRequest& request,
   if (!port.ok()) return port.status();
   const auto number = ToInt(url, "environment variable MASTER_PORT", *port);
   if (!number.ok()) return number.status();
-  const bool bare_v6 =
-      absl::StrContains(*host, ':') && !absl::StartsWith(*host, "[");
   const auto endpoint =
-      ParseEndpoint(bare_v6 ? absl::StrCat("[", *host, "]:", *number)
-                            : absl::StrCat(*host, ":", *number));
+      ParseEndpoint(Endpoint{WithoutBrackets(*host), *number}.ToString());
   if (!endpoint.ok()) return Error(url, endpoint.status().message());
   plan.rank = rank->value_or(-1);
   plan.world_size = **world_size;

@@ -108,6 +108,9 @@ class StreamSession {
   absl::Status ConnectAndServe(Backoff& backoff);
   absl::Status Open(Connection& connection);
   bool HasNewToken(const absl::Status& refusal) const;
+  // Why there was no welcome.
+  absl::Status Explain(const absl::Status& failure) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   bool AwaitMessage(Connection& connection);
   absl::Status Welcome(const v1::StreamResponse& response);
   absl::Status Serve(Connection& connection);

@@ -125,7 +125,7 @@ absl::Status StreamSession::Open(Connection& connection) {
   }
   connection.Start(HelloMessage());
   if (!AwaitMessage(connection)) {
-    return security_.WithHandshakeHint(connection.Finish());
+    return Explain(connection.Finish());
   }
   absl::Status welcomed = Welcome(connection.received());
   if (!welcomed.ok()) {
@@ -145,6 +145,14 @@ absl::Status StreamSession::Open(Connection& connection) {
   DeliverEvents(connection.received());
   Complete(connection.received());
   return absl::OkStatus();
+}
+
+absl::Status StreamSession::Explain(const absl::Status& failure) const {
+  {
+    MutexLock lock(mutex_);
+    if (closing_ || epoch_ != 0) return security_.WithHandshakeHint(failure);
+  }
+  return security_.Explain(failure, endpoint_);
 }
 
 absl::Status StreamSession::Welcome(const v1::StreamResponse& response) {

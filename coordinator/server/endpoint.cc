@@ -48,12 +48,13 @@ std::string Endpoint::ToString() const {
 
 bool Endpoint::IsLoopback() const {
   if (host == "localhost") return true;
+  const std::string address = host.substr(0, host.find('%'));
   in_addr v4;
-  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) {
+  if (inet_pton(AF_INET, address.c_str(), &v4) == 1) {
     return (ntohl(v4.s_addr) >> 24) == 127;
   }
   in6_addr v6;
-  return inet_pton(AF_INET6, host.c_str(), &v6) == 1 &&
+  return inet_pton(AF_INET6, address.c_str(), &v6) == 1 &&
          IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
@@ -64,7 +65,9 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view option,
         absl::StrCat(option, " \"", text, "\" is not host:port: ", why));
   };
   const size_t colon = text.rfind(':');
-  if (colon == absl::string_view::npos) return malformed("no port");
+  if (colon == absl::string_view::npos || text.back() == ']') {
+    return malformed("no port");
+  }
   absl::string_view host = text.substr(0, colon);
   const absl::string_view port = text.substr(colon + 1);
   if (absl::ConsumePrefix(&host, "[")) {
@@ -79,6 +82,14 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view option,
       endpoint.port > 65535) {
     return malformed("the port must be 0 to 65535");
   }
+  return endpoint;
+}
+
+Endpoint ListeningEndpoint(const Endpoint& endpoint) {
+  if (endpoint.host != "::") return endpoint;
+  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0 && errno == EAFNOSUPPORT) return {"0.0.0.0", endpoint.port};
+  if (fd >= 0) close(fd);
   return endpoint;
 }
 

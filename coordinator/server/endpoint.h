@@ -28,6 +28,10 @@ struct Endpoint {
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view option,
                                        absl::string_view text);
 
+// Where a server that is to listen at `endpoint` listens on this kernel: on one
+// without IPv6 "[::]", every address of this host, is 0.0.0.0.
+Endpoint ListeningEndpoint(const Endpoint& endpoint);
+
 // Who is at the other end of a connected TCP socket: "10.0.0.7:41000".
 std::string PeerAddress(int fd);
 

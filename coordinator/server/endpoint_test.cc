@@ -16,8 +16,8 @@ std::string ErrorOf(const std::string& text) {
 }
 
 TEST(EndpointTest, ParsesAndPrintsTheSame) {
-  for (const char* const text :
-       {"127.0.0.1:7070", "[::1]:0", "localhost:65535", "0.0.0.0:1"}) {
+  for (const char* const text : {"127.0.0.1:7070", "[::1]:0", "localhost:65535",
+                                 "0.0.0.0:1", "[fe80::1%eth0]:7070"}) {
     const absl::StatusOr<Endpoint> endpoint = ParseEndpoint("listen", text);
     ASSERT_TRUE(endpoint.ok()) << endpoint.status();
     EXPECT_EQ(endpoint->ToString(), text);
@@ -31,6 +31,7 @@ TEST(EndpointTest, MalformedTextsNameTheOptionAndTheCause) {
   EXPECT_EQ(ErrorOf("::1:7070"),
             "listen \"::1:7070\" is not host:port: an IPv6 host needs "
             "brackets");
+  EXPECT_EQ(ErrorOf("[::1]"), "listen \"[::1]\" is not host:port: no port");
   EXPECT_EQ(ErrorOf("[::1:7070"),
             "listen \"[::1:7070\" is not host:port: no closing ]");
   for (const char* const port : {"", "x", "-1", "65536", "7070 x"}) {

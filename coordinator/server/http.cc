@@ -216,7 +216,7 @@ int HttpServer::port() const { return listener_->port(); }
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
     const Endpoint& endpoint, const Pages& pages) {
   auto listener = std::make_unique<Listener>(pages);
-  absl::Status status = listener->Listen(endpoint);
+  absl::Status status = listener->Listen(ListeningEndpoint(endpoint));
   if (!status.ok()) return status;
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(listener)));
 }

@@ -51,6 +51,13 @@ int ListenOn(const addrinfo& address, int port) {
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   // Connections inherit it.
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+  // [::] is for IPv4 as well, whatever the system's default is.
+  const int no = 0;
+  if (address.ai_family == AF_INET6 &&
+      IN6_IS_ADDR_UNSPECIFIED(
+          &reinterpret_cast<const sockaddr_in6*>(address.ai_addr)->sin6_addr)) {
+    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
+  }
   sockaddr_storage bound = {};
   memcpy(&bound, address.ai_addr, address.ai_addrlen);
   // Port 0 was resolved to 0; later addresses take the first one's.
@@ -81,7 +88,8 @@ int PortOf(int fd) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Bind(
-    const Endpoint& endpoint) {
+    const Endpoint& given) {
+  const Endpoint endpoint = ListeningEndpoint(given);
   const auto failure = [&](std::string why) {
     why[0] = absl::ascii_tolower(why[0]);
     return absl::UnavailableError(

@@ -22,11 +22,11 @@ class Listener {
   using Accepted = std::function<void(int fd)>;
 
   // Listens on every address of the endpoint's host that this one has, all on
-  // one port. Connections wait until Start.
+  // one port; on [::] also for IPv4, and on a kernel without IPv6 for IPv4
+  // alone. Connections wait until Start.
   // Errors: UNAVAILABLE `cannot listen on 127.0.0.1:7070: address already in
   //   use`.
-  static absl::StatusOr<std::unique_ptr<Listener>> Bind(
-      const Endpoint& endpoint);
+  static absl::StatusOr<std::unique_ptr<Listener>> Bind(const Endpoint& given);
 
   // On a TCP socket that listens already or is bound to a port, which it takes
   // over.

@@ -1,9 +1,8 @@
 #include "dataplane/backends/gloo/interface.h"
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netinet/in.h>
+#include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -44,26 +43,21 @@ std::set<std::string> UsableInterfaces() {
 // OK if a socket can be bound at `address`. Gloo would find out too, but leak
 // memory.
 absl::Status CheckLocalAddress(const std::string& address) {
-  sockaddr_storage storage = {};
-  auto& v4 = reinterpret_cast<sockaddr_in&>(storage);
-  auto& v6 = reinterpret_cast<sockaddr_in6&>(storage);
-  socklen_t bytes = 0;
-  if (inet_pton(AF_INET, address.c_str(), &v4.sin_addr) == 1) {
-    storage.ss_family = AF_INET;
-    bytes = sizeof(v4);
-  } else if (inet_pton(AF_INET6, address.c_str(), &v6.sin6_addr) == 1) {
-    storage.ss_family = AF_INET6;
-    bytes = sizeof(v6);
-  } else {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* found = nullptr;
+  // Also of one with a scope: fe80::1%eth0.
+  if (getaddrinfo(address.c_str(), nullptr, &hints, &found) != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "argument local_address: \"", address, "\" is no IP address"));
   }
   const int descriptor =
-      socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const bool bound =
-      descriptor >= 0 &&
-      bind(descriptor, reinterpret_cast<sockaddr*>(&storage), bytes) == 0;
+      socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool bound = descriptor >= 0 &&
+                     bind(descriptor, found->ai_addr, found->ai_addrlen) == 0;
   const int error = errno;
+  freeaddrinfo(found);
   if (descriptor >= 0) close(descriptor);
   if (bound) return absl::OkStatus();
   return absl::UnavailableError(
