@@ -5,6 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "client/internal/throw.h"
 
 namespace muster {
@@ -25,7 +30,22 @@ std::string LoadBackend(const std::string& path) {
 
 bool IsBackendAvailable(const std::string& name) {
   const std::vector<std::string> names = dataplane::Backends();
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::find(names.begin(), names.end(), absl::AsciiStrToLower(name)) !=
+         names.end();
+}
+
+std::string GetDefaultBackendForDevice(const std::string& device) {
+  int index = 0;
+  if (device == "cpu") return "shm";
+  if (device == "cuda" ||
+      (absl::StartsWith(device, "cuda:") &&
+       absl::SimpleAtoi(device.substr(5), &index) && index >= 0)) {
+    return "nccl";
+  }
+  internal::Throw(Origin::kControl,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      "Default backend not registered for device : \"", device,
+                      "\"; there are cpu, cuda and cuda:INDEX")));
 }
 
 }  // namespace muster

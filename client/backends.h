@@ -36,6 +36,7 @@ void RegisterBackend(const std::string& name,
 std::string LoadBackend(const std::string& path);
 
 // Whether groups can have the backend: it is built in, registered or loaded.
+// In small or capital letters.
 bool IsBackendAvailable(const std::string& name);
 
 inline bool IsGlooAvailable() { return IsBackendAvailable("gloo"); }
@@ -43,6 +44,11 @@ inline bool IsNcclAvailable() { return IsBackendAvailable("nccl"); }
 inline bool IsMpiAvailable() { return IsBackendAvailable("mpi"); }
 inline bool IsUccAvailable() { return IsBackendAvailable("ucc"); }
 inline bool IsXcclAvailable() { return IsBackendAvailable("xccl"); }
+
+// The backend that takes the tensors of `device` ("cpu", "cuda", "cuda:1") in a
+// group that names none: "shm", "nccl". Throws DistError (kInvalidArgument)
+// for another device.
+std::string GetDefaultBackendForDevice(const std::string& device);
 
 }  // namespace muster
 

@@ -73,6 +73,26 @@ TEST(BackendsTest, WhatIsAvailable) {
               HasSubstr("devices"));
 }
 
+TEST(BackendsTest, NamesMayHaveCapitalLetters) {
+  EXPECT_TRUE(IsBackendAvailable("GLOO"));
+  InitProcessGroup({.backend = "Gloo",
+                    .init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
+  EXPECT_EQ(GetBackend(), "gloo");
+  EXPECT_EQ(GetBackend(NewGroup({.backend = "cpu:SHM"})), "cpu:shm");
+  DestroyProcessGroup();
+}
+
+TEST(BackendsTest, TheDefaultForADevice) {
+  EXPECT_EQ(GetDefaultBackendForDevice("cpu"), "shm");
+  EXPECT_EQ(GetDefaultBackendForDevice("cuda"), "nccl");
+  EXPECT_EQ(GetDefaultBackendForDevice("cuda:1"), "nccl");
+  for (const std::string device : {"", "cuda:", "cuda:-1", "cuda:x", "CPU"}) {
+    EXPECT_THAT(
+        Problem([&] { GetDefaultBackendForDevice(device); }),
+        StartsWith("Default backend not registered for device : \"" + device));
+  }
+}
+
 TEST(BackendsTest, ALibraryOfTheEnvironmentThatIsNotThere) {
   setenv("MUSTER_BACKEND_LIBRARIES", "absent.so", 1);
   EXPECT_THAT(Problem([] { InitProcessGroup(); }), HasSubstr("\"absent.so\""));

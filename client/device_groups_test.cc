@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::LocalGroups;
 
@@ -60,6 +61,55 @@ TEST(ObjectsTest, WithoutADeviceOfItsGroupTheyTravelByTheCurrentOne) {
   std::vector<std::string> list;
   AllGatherObject(list, std::string("whole"));
   EXPECT_THAT(list, ElementsAre("whole"));
+  DestroyProcessGroup();
+}
+
+// Of one device alone, and of groups with nccl alone.
+TEST(BarrierTest, OfADevice) {
+  InitProcessGroup({.init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
+  Barrier({.device_ids = {1}});
+  EXPECT_EQ(WorldGroup()->last_run(DeviceType::kCuda).backend, "nccl");
+  const auto problem = [](const BarrierOptions& options) {
+    try {
+      Barrier(options);
+    } catch (const DistError& error) {
+      EXPECT_EQ(error.status().code(), absl::StatusCode::kInvalidArgument);
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(problem({.device_ids = {0}}),
+              HasSubstr("a barrier on cuda:0 in a group whose device is "
+                        "cuda:1"));
+  EXPECT_THAT(problem({.device_ids = {1, 2}}), HasSubstr("was {1, 2}"));
+  EXPECT_THAT(problem({.device_ids = {-1}}), HasSubstr("was {-1}"));
+  EXPECT_EQ(
+      problem({.group = NewGroup({.backend = "gloo"}), .device_ids = {1}}),
+      "Function argument device_ids not supported for the selected "
+      "backend gloo");
+  Barrier();
+  DestroyProcessGroup();
+}
+
+TEST(NewGroupTest, ItIsBoundToADeviceOfItsOwn) {
+  InitProcessGroup({.init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
+  const auto bound = NewGroup({.device_id = 2});
+  DeviceMemory memory(1, sizeof(float));
+  EXPECT_THROW(AllReduce(ViewOf(memory), {.group = bound}), DistError);
+  EXPECT_THROW(NewGroup({.device_id = -1}), DistError);
+  DestroyProcessGroup();
+
+  InitProcessGroup({.device_id = 1,
+                    .init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
+  AllReduce(ViewOf(memory), {.group = NewGroup({.device_id = 1})});
+  try {
+    NewGroup({.device_id = 2});
+    ADD_FAILURE() << "no error";
+  } catch (const DistError& error) {
+    EXPECT_STREQ(error.what(),
+                 "NewGroupOptions::device_id is 2, but the default group is "
+                 "bound to cuda:1");
+  }
   DestroyProcessGroup();
 }
 

@@ -18,7 +18,8 @@
 namespace muster {
 
 struct InitProcessGroupOptions {
-  // A backend's name, or one for each device: "cpu:gloo,cuda:mine". See
+  // A backend's name, or one for each device: "cpu:gloo,cuda:mine", in small or
+  // capital letters. See
   // backends.h for those that are not built in. Empty: "cpu:shm,cuda:nccl"
   // where IsNcclAvailable(), which looks for CUDA devices, and else "shm": in
   // memory that the ranks of a host share, and between hosts as gloo.
@@ -139,6 +140,9 @@ struct NewGroupOptions {
   std::string backend = {};
   // Not given: the default group's.
   std::optional<NcclOptions> nccl = std::nullopt;
+  // As in InitProcessGroupOptions: all members give one, or none does. Not
+  // given: the default group's, which it must be where that has one.
+  std::optional<int> device_id = std::nullopt;
   // Only the members make the call, and need not agree with others about the
   // order of such calls.
   bool use_local_synchronization = false;

@@ -1,10 +1,19 @@
 #include "client/errors.h"
 
+#include <execinfo.h>
+
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#include "absl/debugging/symbolize.h"
+#include "absl/strings/str_cat.h"
 
 namespace muster {
 namespace {
@@ -23,6 +32,24 @@ std::vector<int> AllRanks(const std::vector<MemberInfo>& members,
   return ranks;
 }
 
+// What what() says: the message and, where the environment asks for it, the
+// stack of the thread that throws.
+std::string TextOf(const absl::Status& status) {
+  std::string text(status.message());
+  const char* const wanted = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
+  if (wanted == nullptr || std::string_view(wanted) != "1") return text;
+  std::array<void*, 64> frames;
+  const int count = backtrace(frames.data(), static_cast<int>(frames.size()));
+  absl::StrAppend(&text, "\nC++ stack (most recent call first):");
+  for (int i = 1; i < count; ++i) {
+    char name[1024] = "(unknown)";
+    absl::Symbolize(frames[i], name, sizeof(name));
+    absl::StrAppend(&text, "\nframe #", i - 1, ": ", name, " (",
+                    absl::Hex(reinterpret_cast<uintptr_t>(frames[i])), ")");
+  }
+  return text;
+}
+
 }  // namespace
 
 struct DistError::Detail {
@@ -33,7 +60,7 @@ struct DistError::Detail {
 
 DistError::DistError(absl::Status status, std::vector<MemberInfo> culprits,
                      const std::vector<RankRange>& others)
-    : std::runtime_error(std::string(status.message())) {
+    : std::runtime_error(TextOf(status)) {
   std::vector<int> ranks = AllRanks(culprits, others);
   detail_ = std::make_shared<const Detail>(
       Detail{std::move(status), std::move(culprits), std::move(ranks)});

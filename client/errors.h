@@ -40,8 +40,9 @@ struct RankRange {
 // The root of all that the SDK throws. As such: a failed barrier, a failed
 // rendezvous, a bad argument, a call on a group that does not exist.
 //
-// what() is the text for people. Programs look at status().code(), culprits()
-// and culprit_ranks().
+// what() is the text for people; with TORCH_SHOW_CPP_STACKTRACES=1 in the
+// environment it ends with the stack of the call that throws. Programs look at
+// status().code(), culprits() and culprit_ranks().
 class DistError : public std::runtime_error {
  public:
   // `status` must not be OK. `others`: who is to blame beside `culprits`, of

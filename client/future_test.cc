@@ -62,6 +62,38 @@ TEST(FutureTest, ItsValueIsTheTensorsWritten) {
               Each(IsEmpty()));
 }
 
+TEST(FutureTest, HowACollectiveEndedIsAValue) {
+  LocalGroups world(2);
+  EXPECT_THAT(world.OnEachRank([](const Group& group, int rank) {
+    std::vector<int> sum = {rank};
+    Work work = group->AllReduce(sum, {.async_op = true});
+    Future<WorkResult> done = work.GetFutureResult();
+    done.Wait();
+    EXPECT_EQ(done.Value(), WorkResult::kSuccess);
+    work.Synchronize();
+    if (rank == 1) return;
+    Work alone = group->Irecv(sum, LocalGroups::GlobalRank(1),
+                              {.timeout = milliseconds(50)});
+    Future<WorkResult> late = alone.GetFutureResult();
+    late.Wait();
+    EXPECT_EQ(late.Value(), WorkResult::kTimeout);
+  }),
+              Each(IsEmpty()));
+}
+
+TEST(FutureTest, AGroupThatWasAbortedIsAnErrorOfCommunication) {
+  LocalGroups world(2);
+  EXPECT_THAT(world.OnEachRank([](const Group& group, int rank) {
+    std::vector<int> value = {rank};
+    Work work = group->Irecv(value, LocalGroups::GlobalRank(1 - rank));
+    group->Abort("enough");
+    Future<WorkResult> ended = work.GetFutureResult();
+    ended.Wait();
+    EXPECT_EQ(ended.Value(), WorkResult::kCommError);
+  }),
+              Each(IsEmpty()));
+}
+
 TEST(FutureTest, ContinuationsMakeFuturesOfWhatTheyReturn) {
   LocalGroups world(2);
   EXPECT_THAT(world.OnEachRank([](const Group& group, int rank) {

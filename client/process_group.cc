@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "client/errors.h"
 #include "client/internal/continuations.h"
@@ -41,6 +43,38 @@ CollectiveView Movement(CollectiveKind kind,
   collective.kind = kind;
   collective.timeout = CheckNotNegative(timeout);
   return collective;
+}
+
+// The one of BarrierOptions::device_ids, in a group of these backends.
+int BarrierDevice(const std::vector<int>& device_ids,
+                  const std::string& backend) {
+  const auto refuse = [](const std::string& text) {
+    internal::Throw(internal::Origin::kControl,
+                    absl::InvalidArgumentError(text));
+  };
+  if (backend != "nccl" && !absl::StrContains(backend, "cuda:nccl")) {
+    refuse(absl::StrCat(
+        "Function argument device_ids not supported for the selected backend ",
+        backend));
+  }
+  if (device_ids.size() > 1 || device_ids.front() < 0) {
+    refuse(absl::StrCat(
+        "BarrierOptions::device_ids must be one device, not negative, but was ",
+        "{", absl::StrJoin(device_ids, ", "), "}"));
+  }
+  return device_ids.front();
+}
+
+WorkResult ResultOf(const DistError& error) {
+  if (absl::IsDeadlineExceeded(error.status())) return WorkResult::kTimeout;
+  if (dynamic_cast<const DistNetworkError*>(&error) != nullptr) {
+    return WorkResult::kCommError;
+  }
+  const bool is_argument = absl::IsInvalidArgument(error.status()) ||
+                           absl::IsUnimplemented(error.status());
+  return is_argument || dynamic_cast<const DistBackendError*>(&error) == nullptr
+             ? WorkResult::kUnknown
+             : WorkResult::kCommError;
 }
 
 }  // namespace
@@ -191,6 +225,17 @@ Future<std::vector<Tensor>> Work::GetFuture() {
         });
       });
   return *future_;
+}
+
+Future<WorkResult> Work::GetFutureResult() {
+  return GetFuture().Then([](const Future<std::vector<Tensor>>& done) {
+    try {
+      done.Value();
+      return WorkResult::kSuccess;
+    } catch (const DistError& error) {
+      return ResultOf(error);
+    }
+  });
 }
 
 int Work::SourceRank() const {
@@ -381,8 +426,12 @@ Work ProcessGroup::Irecv(const Tensor& tensor, std::optional<int> src,
 }
 
 Work ProcessGroup::Barrier(const BarrierOptions& options) {
-  return state_->Run(Movement(CollectiveKind::kBarrier, options.timeout),
-                     options.async_op);
+  CollectiveView collective =
+      Movement(CollectiveKind::kBarrier, options.timeout);
+  if (!options.device_ids.empty() && rank() >= 0) {
+    collective.device = BarrierDevice(options.device_ids, backend());
+  }
+  return state_->Run(collective, options.async_op);
 }
 
 void ProcessGroup::MonitoredBarrier(const MonitoredBarrierOptions& options) {

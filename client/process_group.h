@@ -46,6 +46,17 @@ struct RankArgument {
 
 class ProcessGroup;
 
+// How a collective ended, for those who choose what to do next by it.
+enum class WorkResult {
+  kSuccess,
+  // Its timeout passed.
+  kTimeout,
+  // A peer, a connection or the backend failed.
+  kCommError,
+  // Anything else, such as arguments that ranks disagree about.
+  kUnknown,
+};
+
 // Work is the handle of one started collective.
 //
 // The tensors of the collective must live until it is complete. So that an
@@ -86,6 +97,9 @@ class Work {
   // DistBackendError (the collective failed or its timeout passed).
   void Wait();
 
+  // As Wait.
+  void Synchronize() { Wait(); }
+
   // Waits for completion itself, on the host, but returns false when `timeout`
   // passes first; the collective, or the search for its error, goes on. Throws
   // DistError (kInvalidArgument) if that is negative.
@@ -109,6 +123,10 @@ class Work {
   // ends it waits for completion, though not for the continuations.
   // Always the same one.
   Future<std::vector<Tensor>> GetFuture();
+
+  // How the collective ended, when it has: it throws nothing, whatever that
+  // was.
+  Future<WorkResult> GetFutureResult();
 
   // The global rank that a receive has come from; -1 of anything else, and
   // before completion; on a CUDA device of gloo's as soon as Wait returns.
@@ -168,9 +186,18 @@ struct CollectiveOptions {
   bool async_op = false;
 };
 
-using BarrierOptions = CollectiveOptions;
 using AllGatherOptions = CollectiveOptions;
 using AllToAllOptions = CollectiveOptions;
+
+struct BarrierOptions {
+  std::shared_ptr<ProcessGroup> group = nullptr;
+  std::chrono::milliseconds timeout{0};
+  bool async_op = false;
+  // One CUDA device, of a group with nccl: the barrier is nccl's, and comes
+  // after what that device's current stream has been given. Empty: of the
+  // host, where the group has a backend for CPU tensors.
+  std::vector<int> device_ids = {};
+};
 
 // Of those that one rank gives to all: its rank in the group, instead of the
 // argument `src`.
@@ -383,7 +410,8 @@ class ProcessGroup {
   Work Irecv(const Tensor& tensor, std::optional<int> src = std::nullopt,
              const RecvOptions& options = {});
 
-  // Waits until every rank has come here.
+  // Waits until every rank has come here. Throws DistError (kInvalidArgument)
+  // for `device_ids` that are not one, or of a group without nccl.
   Work Barrier(const BarrierOptions& options = {});
 
   // A barrier that the coordinator decides: when ranks are missing, every rank

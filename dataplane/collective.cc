@@ -101,6 +101,7 @@ Collective CollectiveView::Copy() const {
   copy.root = root;
   copy.peer = peer;
   copy.tag = tag;
+  copy.device = device;
   copy.timeout = timeout;
   return copy;
 }
@@ -117,6 +118,7 @@ CollectiveView CollectiveView::Of(const Collective& collective) {
           .root = collective.root,
           .peer = collective.peer,
           .tag = collective.tag,
+          .device = collective.device,
           .timeout = collective.timeout};
 }
 

@@ -132,10 +132,11 @@ const Tensor* FirstTensorOf(const Call& call) {
   if (!call.inputs.empty()) return &call.inputs.front();
   return call.outputs.empty() ? nullptr : &call.outputs.front();
 }
-inline int CudaDeviceOf(const Tensor* tensor) {
-  return tensor != nullptr && tensor->device().type == DeviceType::kCuda
-             ? tensor->device().index
-             : -1;
+// `without` is the answer where there is no tensor.
+inline int CudaDeviceOf(const Tensor* tensor, int without) {
+  if (tensor == nullptr) return without;
+  return tensor->device().type == DeviceType::kCuda ? tensor->device().index
+                                                    : -1;
 }
 
 // What is found out once about collectives that differ in nothing but where
@@ -202,6 +203,9 @@ struct Collective {
   int peer = 0;
   int tag = 0;
 
+  // A barrier's CUDA device, whose current stream it takes part in; -1: none.
+  int device = -1;
+
   // Of CUDA tensors: whoever starts it calls Work::Synchronize before he gives
   // his current stream anything else, so that it may run in that stream itself.
   bool in_current_stream = false;
@@ -230,8 +234,9 @@ struct Collective {
   // One of its tensors; null if it has none.
   const Tensor* first_tensor() const { return FirstTensorOf(*this); }
 
-  // The index of the CUDA device that its tensors are on; -1 if they are not.
-  int cuda_device() const { return CudaDeviceOf(first_tensor()); }
+  // The index of the CUDA device that its tensors are on, or that a barrier
+  // names; -1: none.
+  int cuda_device() const { return CudaDeviceOf(first_tensor(), device); }
 
   // Of all its tensors; kFloat32 if it has none.
   DataType data_type() const {
@@ -264,6 +269,7 @@ struct CollectiveView {
   int root = 0;
   int peer = 0;
   int tag = 0;
+  int device = -1;
   std::chrono::milliseconds timeout{0};
 
   // As one is by default. To copy it takes a quarter of the time that GCC takes
@@ -280,7 +286,7 @@ struct CollectiveView {
 
   // As Collective's.
   const Tensor* first_tensor() const { return FirstTensorOf(*this); }
-  int cuda_device() const { return CudaDeviceOf(first_tensor()); }
+  int cuda_device() const { return CudaDeviceOf(first_tensor(), device); }
 };
 
 // OK if rank `rank` of `world_size` may start `collective`. Otherwise

@@ -71,9 +71,13 @@ PerDevice::PerDevice(std::string name, Map backends)
 
 Backend* PerDevice::Find(const Collective& collective) const {
   const Tensor* const tensor = collective.first_tensor();
-  if (tensor == nullptr) return backends_.front().second.get();
+  if (tensor == nullptr && collective.device < 0) {
+    return backends_.front().second.get();
+  }
+  const DeviceType wanted =
+      tensor == nullptr ? DeviceType::kCuda : tensor->device().type;
   for (const auto& [device, backend] : backends_) {
-    if (device == tensor->device().type) return backend.get();
+    if (device == wanted) return backend.get();
   }
   return nullptr;
 }

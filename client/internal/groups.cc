@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -95,6 +96,21 @@ void Tidy(Session& session, SessionBootstrap& bootstrap, int64_t generation,
       .IgnoreError();
 }
 
+// NewGroupOptions::device_id, beside the default group's device.
+int CheckDevice(std::optional<int> wanted, int of_world) {
+  if (!wanted.has_value()) return of_world;
+  if (*wanted < 0) {
+    Invalid(absl::StrCat(
+        "NewGroupOptions::device_id must not be negative but was ", *wanted));
+  }
+  if (of_world >= 0 && *wanted != of_world) {
+    Invalid(
+        absl::StrCat("NewGroupOptions::device_id is ", *wanted,
+                     ", but the default group is bound to cuda:", of_world));
+  }
+  return *wanted;
+}
+
 }  // namespace
 
 milliseconds CheckTimeout(milliseconds timeout, milliseconds fallback,
@@ -147,8 +163,10 @@ void AbortToShrink(ProcessGroup& group,
       ranks_to_exclude);
 }
 
-void CheckBackend(const std::string& backend) {
-  ThrowIfFailed(Origin::kControl, dataplane::CheckBackend(backend));
+std::string CheckBackend(const std::string& backend) {
+  std::string name = absl::AsciiStrToLower(backend);
+  ThrowIfFailed(Origin::kControl, dataplane::CheckBackend(name));
+  return name;
 }
 
 // The same place for all that make this group, however often there was one.
@@ -207,9 +225,9 @@ Groups::Plan Groups::PlanNew(const NewGroupOptions& options,
   plan.timeout_name = "NewGroupOptions::timeout";
   plan.timeout = CheckTimeout(options.timeout, options_.world->timeout(),
                               plan.timeout_name);
-  plan.backend =
-      options.backend.empty() ? options_.world->backend() : options.backend;
-  CheckBackend(plan.backend);
+  plan.backend = CheckBackend(
+      options.backend.empty() ? options_.world->backend() : options.backend);
+  plan.device = CheckDevice(options.device_id, options_.device);
   plan.nccl = options.nccl.value_or(options_.nccl);
   plan.description = options.description;
   plan.name = options.name.empty() ? absl::StrCat(number) : options.name;
@@ -290,6 +308,7 @@ Groups::Plan Groups::PlanSplit(const ProcessGroup& parent,
   plan.timeout =
       CheckTimeout(options.timeout, parent.timeout(), plan.timeout_name);
   plan.backend = parent.backend();
+  plan.device = parent.state()->options().device;
   plan.nccl = options_.nccl;
   plan.description = options.description;
   if (split_ranks.empty()) Invalid("split_ranks cannot be empty");
@@ -369,6 +388,7 @@ std::shared_ptr<ProcessGroup> Groups::Shrink(
   plan.timeout =
       CheckTimeout(options.timeout, group->timeout(), plan.timeout_name);
   plan.backend = group->backend();
+  plan.device = group->state()->options().device;
   plan.nccl = options_.nccl;
   plan.description = options.description;
   // Once it has formed, there is no group left to be shrunk again.
@@ -504,7 +524,7 @@ Groups::Made Groups::Connect(const Plan& plan) {
                     .store = made.bootstrap,
                     .deadline = deadline.at,
                     .local_address = options_.local_address,
-                    .device = options_.device,
+                    .device = plan.device,
                     .nccl = plan.nccl,
                     .descent = plan.descent},
                    options_.metrics, options_.session, judge, *options_.live);

@@ -30,8 +30,9 @@
 
 namespace muster::internal {
 
-// Throws DistError (kInvalidArgument): this program has no such backend.
-void CheckBackend(const std::string& backend);
+// `backend` in small letters. Throws DistError (kInvalidArgument): this program
+// has none of that name.
+std::string CheckBackend(const std::string& backend);
 
 // `fallback` if it is zero. Throws DistError (kInvalidArgument): it is
 // negative.
@@ -150,6 +151,7 @@ class Groups {
     std::string meaning;
     std::vector<int> ranks;  // ascending
     std::string backend;
+    int device = -1;  // the CUDA device that it is bound to; -1: none
     dataplane::NcclOptions nccl;
     std::chrono::milliseconds timeout{0};
     std::string timeout_name;

@@ -1,13 +1,19 @@
 #include "client/internal/throw.h"
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "client/errors.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace muster::internal {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 template <typename Error>
 bool Throws(Origin origin, const absl::Status& status) {
@@ -57,6 +63,20 @@ TEST(ThrowTest, CarriesStatusTextAndCulprits) {
     EXPECT_EQ(error.culprits()[0].last_progress, "all_reduce #4");
     EXPECT_EQ(error.culprit_ranks(), (std::vector<int>{0, 1, 2, 9, 10, 11}));
   }
+}
+
+TEST(ThrowTest, TheStackIsInTheTextWhereTheEnvironmentAsksForIt) {
+  setenv("TORCH_SHOW_CPP_STACKTRACES", "1", /*overwrite=*/1);
+  try {
+    Throw(Origin::kControl, absl::AbortedError("barrier failed"));
+  } catch (const DistError& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(StartsWith("barrier failed\nC++ stack (most recent call "
+                                 "first):\nframe #0: "),
+                      HasSubstr("muster::internal::Throw")));
+    EXPECT_EQ(error.status().message(), "barrier failed");
+  }
+  unsetenv("TORCH_SHOW_CPP_STACKTRACES");
 }
 
 }  // namespace

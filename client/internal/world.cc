@@ -96,7 +96,6 @@ void CheckOptions(const InitProcessGroupOptions& options) {
                      *options.device_id));
   }
   LoadBackends();
-  if (!options.backend.empty()) CheckBackend(options.backend);
   if (options.last_call.has_value() && options.last_call->count() < 0) {
     Invalid(absl::StrCat(
         "InitProcessGroupOptions::last_call must not be negative but was ",
@@ -121,7 +120,8 @@ void CheckOptions(const InitProcessGroupOptions& options) {
 }
 
 InitProcessGroupOptions WithBackend(InitProcessGroupOptions options) {
-  if (options.backend.empty()) options.backend = dataplane::DefaultBackend();
+  options.backend = options.backend.empty() ? dataplane::DefaultBackend()
+                                            : CheckBackend(options.backend);
   return options;
 }
 

@@ -433,7 +433,7 @@ Trial::Calls Trial::MakeCalls() {
         return AllToAllSingle(output_.all, input_.all, options);
       });
     case Verb::kBarrier:
-      return with(CollectiveOptions(),
+      return with(BarrierOptions(),
                   [](const auto& options) { return Barrier(options); });
     case Verb::kSendRecv:  // SendAndReceive
       break;

@@ -451,6 +451,14 @@ absl::Status ToStatus(const Api& api, Result result, absl::string_view what,
 absl::Status CheckSupported(const Platform& platform,
                             const Collective& collective, int device,
                             int world_size) {
+  if (const int own = collective.device; own >= 0) {
+    if (device >= 0 && own != device) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a barrier on cuda:", own,
+                       " in a group whose device is cuda:", device));
+    }
+    device = own;
+  }
   for (const auto* list :
        {&collective.tensors, &collective.inputs, &collective.outputs}) {
     for (const Tensor& tensor : *list) {
