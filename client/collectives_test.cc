@@ -45,7 +45,7 @@ TEST_F(CollectivesTest, EveryVerbDoesWhatItsNameSays) {
          {"all_gather", "all_gather_into_tensor", "gather", "scatter", "reduce",
           "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
           "all_to_all_single", "recv", "send", "batch_isend_irecv",
-          "source_rank", "result"}) {
+          "source_rank", "result", "isend to oneself"}) {
       EXPECT_EQ(rank->ReadLine(kSoon), std::string(verb) + " ok");
     }
     EXPECT_EQ(rank->ReadLine(kSoon), "bye");
@@ -58,10 +58,10 @@ TEST_F(CollectivesTest, BadArgumentsAndUnfinishedWorksSaySo) {
   for (int rank = 0; rank < 2; ++rank) {
     Process& process = *ranks_[rank];
     EXPECT_EQ(process.ReadLine(kSoon),
-              "error DistError [] send #1 on group \"world\": argument peer: "
+              "error DistError [] send on group \"world\": argument dst: "
               "Invalid destination rank: destination rank should not be the "
               "same as the rank of the current process, got " +
-                  std::to_string(rank));
+                  std::to_string(rank) + "; Isend may send to it");
     EXPECT_EQ(process.ReadLine(kSoon),
               "error DistError [] recv on group \"world\": Invalid source "
               "rank: -1");
@@ -77,7 +77,7 @@ TEST_F(CollectivesTest, BadArgumentsAndUnfinishedWorksSaySo) {
     EXPECT_EQ(process.ReadLine(kSoon), "no exception");
     const std::string timeout = process.ReadLine(kSoon);
     EXPECT_THAT(timeout, HasSubstr("error DistBackendError ["));
-    EXPECT_THAT(timeout, HasSubstr("recv #2 on group \"world\": timed out "
+    EXPECT_THAT(timeout, HasSubstr("recv #1 on group \"world\": timed out "
                                    "after 1s waiting for rank "));
     EXPECT_EQ(process.ReadLine(kSoon), "exception");
     EXPECT_EQ(process.Wait(kSoon).code, 0);

@@ -569,6 +569,7 @@ std::vector<Work> BatchIsendIrecv(const std::vector<P2POp>& p2p_op_list) {
     (sends ? collective.inputs : collective.outputs).push_back(op.tensor);
     collective.peer = peer;
     collective.tag = op.tag;
+    collective.begins_together = true;
     group->state()->CheckArguments(collective);
     collectives.push_back(std::move(collective));
   }

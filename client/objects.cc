@@ -434,6 +434,9 @@ void SendBytes(const ObjectBytes& objects, std::optional<int> dst,
   const std::shared_ptr<ProcessGroup> group =
       options.group == nullptr ? WorldGroup() : options.group;
   if (group->state()->IsForOthers("send_object_list")) return;
+  group->state()->CheckIsOther(
+      group->state()->GroupRankOf({dst, options.group_dst}, "dst"),
+      "send_object_list");
   const Deadline deadline = DeadlineOf(options.timeout, *group);
   const std::string label =
       absl::StrCat("send_object_list on group \"", group->name(), "\": ");

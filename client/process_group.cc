@@ -382,6 +382,8 @@ Work ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& input,
 
 void ProcessGroup::Send(const Tensor& tensor, std::optional<int> dst,
                         const SendOptions& options) {
+  state_->CheckIsOther(state_->GroupRankOf({dst, options.group_dst}, "dst"),
+                       "send");
   Isend(tensor, dst, options).Wait();
 }
 

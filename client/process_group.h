@@ -400,7 +400,9 @@ class ProcessGroup {
   //
   // Send returns when the tensor may be used again. Recv returns the rank that
   // it has come from; without `src` and `group_src` that is whoever sends
-  // first. Isend and Irecv return at once.
+  // first. Isend and Irecv return at once. A rank may Isend to itself, and
+  // receives that with Irecv or Recv, also without `src`; Send to itself is an
+  // error. On nccl both have to be in one BatchIsendIrecv.
   void Send(const Tensor& tensor, std::optional<int> dst,
             const SendOptions& options = {});
   int Recv(const Tensor& tensor, std::optional<int> src = std::nullopt,

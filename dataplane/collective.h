@@ -53,7 +53,7 @@ enum class CollectiveKind : uint8_t {
 
   // Point to point: not ordered with what stands above, and numbered apart.
   // Messages of one rank to another with one `tag` arrive in the order of their
-  // sends.
+  // sends. A rank may send to itself.
   //
   // inputs[0] goes to rank `peer`. Complete when the tensor may be used again.
   kSend,
@@ -202,6 +202,8 @@ struct Collective {
   // Of kSend and kRecv. A tag is not negative.
   int peer = 0;
   int tag = 0;
+  // It is one of several that begin together: Communicator::StartTogether.
+  bool begins_together = false;
 
   // A barrier's CUDA device, whose current stream it takes part in; -1: none.
   int device = -1;

@@ -357,26 +357,19 @@ absl::Status ValidateAllToAllSingle(const Collective& collective, int rank,
                  " elements and takes ", taken);
 }
 
-absl::Status ValidatePointToPoint(const Collective& collective, int rank,
+absl::Status ValidatePointToPoint(const Collective& collective,
                                   int world_size) {
   const bool sends = collective.kind == CollectiveKind::kSend;
   const absl::string_view end = sends ? "destination" : "source";
   if (collective.tag < 0) {
     return Invalid("tag", "Tag must be nonnegative, got ", collective.tag);
   }
-  if (!sends && collective.peer == kAnyPeer) {
-    if (world_size > 1) return absl::OkStatus();
-    return Invalid("peer", "Invalid source rank: there is no other rank");
-  }
+  if (!sends && collective.peer == kAnyPeer) return absl::OkStatus();
   if (collective.peer < 0 || collective.peer >= world_size) {
     return Invalid("peer", "Invalid ", end, " rank: ", collective.peer,
                    ", must be from 0 to ", world_size - 1);
   }
-  if (collective.peer != rank) return absl::OkStatus();
-  return Invalid("peer", "Invalid ", end, " rank: ", end,
-                 " rank should not be the same as the rank of the current "
-                 "process, got ",
-                 collective.peer);
+  return absl::OkStatus();
 }
 
 // The rule of its kind.
@@ -404,7 +397,7 @@ absl::Status CheckKind(const Collective& collective, int rank, int world_size) {
       return ValidateAllToAllSingle(collective, rank, world_size);
     case CollectiveKind::kSend:
     case CollectiveKind::kRecv:
-      return ValidatePointToPoint(collective, rank, world_size);
+      return ValidatePointToPoint(collective, world_size);
   }
   return absl::OkStatus();
 }

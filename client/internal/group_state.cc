@@ -237,6 +237,16 @@ void GroupState::CheckArguments(const dataplane::Collective& collective) const {
                          options_.name, "\": ", status.message())));
 }
 
+void GroupState::CheckIsOther(int group_rank, absl::string_view verb) const {
+  if (!is_member() || group_rank != rank()) return;
+  Throw(Origin::kControl,
+        absl::InvalidArgumentError(absl::StrCat(
+            verb, " on group \"", options_.name,
+            "\": argument dst: Invalid destination rank: destination rank "
+            "should not be the same as the rank of the current process, got ",
+            group_rank, "; Isend may send to it")));
+}
+
 Work GroupState::HandleOf(std::shared_ptr<dataplane::Work> started,
                           absl::Span<const Tensor> result, bool async_op) {
   auto* const live = communicator();

@@ -101,6 +101,8 @@ class GroupState : public std::enable_shared_from_this<GroupState> {
   std::vector<Work> RunTogether(std::vector<dataplane::Collective> collectives);
   // Throws what Run would for its arguments.
   void CheckArguments(const dataplane::Collective& collective) const;
+  // Throws if `group_rank` is this rank: `verb` would wait for itself.
+  void CheckIsOther(int group_rank, absl::string_view verb) const;
   void MonitoredBarrier(std::chrono::milliseconds timeout, bool wait_all_ranks);
 
   // The error to throw for a failed collective. May wait for the verdict.

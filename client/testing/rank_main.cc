@@ -324,12 +324,31 @@ void SendAndReceive(int rank) {
                {true, true, true});
 }
 
+void SendToOneself(int rank) {
+  std::vector<float> own(2, static_cast<float>(rank));
+  std::vector<std::vector<float>> received(3, std::vector<float>(2));
+  Work sent = Isend(own, rank);
+  const int from = Recv(received[0], rank);
+  std::vector<Work> works = BatchIsendIrecv(
+      {{.op = P2POp::Kind::kIrecv, .tensor = received[1], .peer = rank},
+       {.tensor = own, .peer = rank}});
+  works.push_back(Irecv(received[2]));
+  works.push_back(Isend(own, rank));
+  works.push_back(std::move(sent));
+  for (Work& work : works) work.Wait();
+  Expect<int>("isend to oneself",
+              {from, works[0].SourceRank(), works[2].SourceRank(),
+               received == std::vector<std::vector<float>>(3, own)},
+              {rank, rank, rank, true});
+}
+
 int EveryVerb() {
   InitProcessGroup(g_options);
   const int rank = GetRank();
   GatherAndScatter(rank);
   ReduceAndExchange(rank);
   SendAndReceive(rank);
+  SendToOneself(rank);
   DestroyProcessGroup();
   Say("bye");
   return 0;

@@ -189,18 +189,93 @@ TEST_P(PointToPointConformance, BadArgumentsFailTheirCallAlone) {
     EXPECT_EQ(work->Wait().code(), absl::StatusCode::kInvalidArgument);
     return std::string(work->status().message());
   };
-  EXPECT_EQ(text_of(Send(communicator, Tensor(&value, {1}), 1)),
-            "send #1 on group \"world\": argument peer: Invalid destination "
-            "rank: destination rank should not be the same as the rank of the "
-            "current process, got 1");
-  EXPECT_THAT(text_of(Receive(communicator, Tensor(&value, {1}), 1)),
-              HasSubstr("Invalid source rank: source rank should not be"));
   EXPECT_THAT(text_of(Send(communicator, Tensor(&value, {1}), -1)),
-              HasSubstr("Invalid destination rank: -1, must be from 0 to"));
+              HasSubstr("send #1 on group \"world\": argument peer: Invalid "
+                        "destination rank: -1, must be from 0 to"));
+  EXPECT_THAT(text_of(Receive(communicator, Tensor(&value, {1}), 100)),
+              HasSubstr("Invalid source rank: 100, must be from 0 to"));
   EXPECT_EQ(text_of(Receive(communicator, Tensor(&value, {1}), 0, -7)),
-            "recv #4 on group \"world\": argument tag: Tag must be "
+            "recv #3 on group \"world\": argument tag: Tag must be "
             "nonnegative, got -7");
   EXPECT_TRUE(communicator.status().ok());
+}
+
+TEST_P(PointToPointConformance, WhatARankSendsToItselfItReceivesInAnyOrder) {
+  for (const int size : {1, world_size()}) {
+    LocalWorld world({.backend = backend(), .world_size = size});
+    for (const size_t count : {size_t{0}, size_t{3}, size_t{50'000}}) {
+      for (const bool sends_first : {true, false}) {
+        world.OnEachRank([&](Communicator& communicator) {
+          const int rank = communicator.rank();
+          std::vector<std::vector<int32_t>> sent;
+          std::vector<std::vector<int32_t>> received(
+              4, std::vector<int32_t>(count, -1));
+          std::vector<std::shared_ptr<Work>> sends;
+          std::vector<std::shared_ptr<Work>> receives(4);
+          for (int i = 0; i < 4; ++i) sent.emplace_back(count, 4 * rank + i);
+          for (const bool sends_now : {sends_first, !sends_first}) {
+            // Two of each tag, which keep their order.
+            for (const int i : {0, 1, 2, 3}) {
+              if (!sends_now) break;
+              sends.push_back(Send(communicator, Tensor(sent[i]), rank, i % 2));
+            }
+            for (const int i : {1, 0, 3, 2}) {
+              if (sends_now) break;
+              receives[i] = Receive(communicator, Tensor(received[i]),
+                                    i == 3 ? kAnyPeer : rank, i % 2);
+            }
+          }
+          for (const auto& work : receives) {
+            ExpectOk(work);
+            EXPECT_EQ(work->source_rank(), rank);
+          }
+          for (const auto& work : sends) ExpectOk(work);
+          EXPECT_EQ(received, sent) << count << sends_first;
+        });
+      }
+    }
+  }
+}
+
+// More than may lie unclaimed.
+TEST_P(PointToPointConformance, ManySmallOnesToItselfKeepTheirOrder) {
+  LocalWorld world({.backend = backend(), .world_size = world_size()});
+  constexpr int kMessages = 200;
+  world.OnEachRank([&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    for (int time = 0; time < 2; ++time) {
+      std::vector<int32_t> values(kMessages);
+      std::vector<std::shared_ptr<Work>> works;
+      for (int i = 0; i < kMessages; ++i) {
+        values[i] = i;
+        works.push_back(Send(communicator, Tensor(&values[i], {1}), rank));
+      }
+      for (int i = 0; i < kMessages; ++i) {
+        int32_t value = -1;
+        ExpectOk(Receive(communicator, Tensor(&value, {1}), rank));
+        EXPECT_EQ(value, i);
+      }
+      for (const auto& work : works) ExpectOk(work);
+    }
+  });
+}
+
+TEST_P(PointToPointConformance, OneToItselfThatDoesNotFitEndsTheGroup) {
+  for (const bool sends_first : {true, false}) {
+    LocalWorld world({.backend = backend(), .world_size = world_size()});
+    std::vector<int32_t> values(4);
+    const Tensor three(values.data(), {3});
+    if (sends_first) Send(world.at(1), three, 1, 3);
+    const auto received = Receive(world.at(1), Tensor(values), 1, 3);
+    if (!sends_first) Send(world.at(1), three, 1, 3);
+    const absl::Status status = received->Wait(Clock::now() + kSoon);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("rank 1 sends 3 int32 with tag 3, rank 1 receives 4 "
+                          "int32"));
+    EXPECT_EQ(CulpritRank(status), 1);
+    EXPECT_EQ(world.at(1).status(), status);
+  }
 }
 
 TEST_P(PointToPointConformance, DifferentSizesOrTypesAreAnErrorThatShowsBoth) {
@@ -258,7 +333,10 @@ TEST_P(PointToPointConformance, AbortEndsWhatWaitsWithItsCause) {
   const std::vector<std::shared_ptr<Work>> works = {
       Receive(world.at(0), Tensor(small), 1),
       Receive(world.at(0), Tensor(large), kAnyPeer, 1),
-      Send(world.at(0), Tensor(small), 1), Send(world.at(0), Tensor(large), 1)};
+      Send(world.at(0), Tensor(small), 1),
+      Send(world.at(0), Tensor(large), 1),
+      Receive(world.at(0), Tensor(small), 0, 2),
+      Send(world.at(0), Tensor(large), 0, 3)};
   world.at(0).Abort(cause);
   for (const auto& work : works) {
     EXPECT_EQ(work->Wait(Clock::now() + kSoon), cause) << work->description();

@@ -70,7 +70,9 @@ PointToPoint::PointToPoint(std::string group_name, Mesh& mesh,
     : group_name_(std::move(group_name)),
       mesh_(mesh),
       fail_(std::move(fail)),
-      peers_(mesh.world_size()) {}
+      peers_(mesh.world_size()) {
+  peers_[mesh.rank()].credit = kEagerWindow;
+}
 
 std::string PointToPoint::LabelOf(const Collective& collective) const {
   return absl::StrCat(collective.Label(), " on group \"", group_name_, "\"");
@@ -146,6 +148,27 @@ void PointToPoint::GiveToChannels(const std::vector<Reading>& readings) {
   for (const Reading& reading : readings) {
     peers_[reading.peer].channel->Run([this, reading] { Read(reading); });
   }
+}
+
+void PointToPoint::GiveToSelf(const OperationPtr& receive,
+                              const OperationPtr& send) {
+  if (to_self_ == nullptr) {
+    to_self_ = std::make_unique<shm_internal::Errands>();
+  }
+  to_self_->Post([this, receive, send] {
+    const Tensor& tensor = send->tensor();
+    if (tensor.bytes() > 0) {
+      std::memmove(receive->tensor().data(), tensor.data(), tensor.bytes());
+    }
+    Outcome outcome;
+    {
+      MutexLock lock(mutex_);
+      Done(send, outcome);
+      Done(receive, outcome);
+    }
+    Carry(outcome);
+    return absl::OkStatus();
+  });
 }
 
 void PointToPoint::HavePostmanLook() {
@@ -349,15 +372,18 @@ PointToPoint::Peer& PointToPoint::Open(int peer) {
 void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
   const Collective& collective = operation->collective;
   const Tensor& tensor = operation->tensor();
+  const bool is_small = tensor.bytes() <= kMessagePayloadBytesMax;
+  Message message;
+  message.tag = collective.tag;
+  message.count = tensor.element_count();
+  message.data_type = static_cast<uint8_t>(tensor.data_type());
+  if (collective.peer == mesh_.rank()) {
+    return StartSendToSelf(operation, message, is_small, outcome);
+  }
   Peer& peer = Open(collective.peer);
   absl::Status status = peer.ended;
   if (status.ok()) {
-    Message message;
-    message.tag = collective.tag;
-    message.count = tensor.element_count();
-    message.data_type = static_cast<uint8_t>(tensor.data_type());
     message.id = ++peer.last_id;
-    const bool is_small = tensor.bytes() <= kMessagePayloadBytesMax;
     if (is_small && peer.credit == 0 && mail_ != nullptr) TakeMail(outcome);
     if (is_small && peer.credit > 0) {
       --peer.credit;
@@ -380,6 +406,29 @@ void PointToPoint::StartSend(const OperationPtr& operation, Outcome& outcome) {
     }
   }
   if (!status.ok()) outcome.failure = Prefixed(LabelOf(collective), status);
+}
+
+void PointToPoint::StartSendToSelf(const OperationPtr& operation,
+                                   Message message, bool is_small,
+                                   Outcome& outcome) {
+  const Tensor& tensor = operation->tensor();
+  const int rank = mesh_.rank();
+  Peer& own = peers_[rank];
+  message.id = ++own.last_id;
+  message.type = Message::kRequest;
+  if (const OperationPtr receive = TakeReceive(rank, message.tag)) {
+    own.requests.emplace(message.id, operation);
+    Match(receive, rank, message, /*payload=*/nullptr, outcome);
+  } else if (is_small && own.credit > 0) {
+    --own.credit;
+    message.type = Message::kEager;
+    unclaimed_.push_back(
+        Copy(rank, message, static_cast<const std::byte*>(tensor.data())));
+    Done(operation, outcome);
+  } else {
+    own.requests.emplace(message.id, operation);
+    unclaimed_.push_back(Copy(rank, message, /*payload=*/nullptr));
+  }
 }
 
 void PointToPoint::StartReceive(const OperationPtr& operation,
@@ -441,9 +490,11 @@ absl::Status PointToPoint::FindTimeout(Instant now) const {
 
 void PointToPoint::Quiesce() {
   std::vector<Channel*> channels;
+  std::unique_ptr<shm_internal::Errands> to_self;
   {
     MutexLock lock(mutex_);
     closed_ = true;
+    to_self = std::move(to_self_);
     for (const Peer& peer : peers_) {
       if (peer.channel != nullptr) channels.push_back(peer.channel.get());
     }
@@ -455,6 +506,7 @@ void PointToPoint::Quiesce() {
     while (carriers_ > 0) changed_.Wait(mutex_);
   }
   for (Channel* const channel : channels) channel->Join();
+  to_self.reset();
   if (postman_.joinable()) postman_.join();
 }
 

@@ -21,6 +21,7 @@
 #include "dataplane/backends/gloo/looking.h"
 #include "dataplane/backends/gloo/mail.h"
 #include "dataplane/backends/gloo/mesh.h"
+#include "dataplane/backends/shm/errands.h"
 #include "dataplane/collective.h"
 #include "dataplane/instant.h"
 #include "dataplane/mutex.h"
@@ -62,6 +63,10 @@ namespace muster::dataplane::gloo_internal {
 // complete could be lost with one that is not. What comes both ways is put in
 // the order of its ids.
 //
+// What this rank sends to itself is matched in the same way, without a channel:
+// a small tensor is kept until a receive claims it, and a large one is copied
+// from tensor to tensor.
+//
 // Who waits for a send or receive looks for mail himself for a while, and so
 // takes what comes without another thread. Only when he gives that up, or when
 // the postman, who looks from time to time, finds something running, does this
@@ -69,8 +74,8 @@ namespace muster::dataplane::gloo_internal {
 // look.
 //
 // Thread-safe. Its threads are those of the channels, which are opened when
-// this rank first sends to or receives from a peer; and one for mail that comes
-// while nobody looks for it.
+// this rank first sends to or receives from a peer; one for mail that comes
+// while nobody looks for it; and one for what this rank sends to itself.
 class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
  public:
   // `fail` ends the group; it may be called from any thread, without locks.
@@ -206,6 +211,9 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartSend(const OperationPtr& operation, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartSendToSelf(const OperationPtr& operation, Message message,
+                       bool is_small, Outcome& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartReceive(const OperationPtr& operation, Outcome& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Peer& Open(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -228,6 +236,13 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
                 std::vector<Reading>& readings)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveToChannels(const std::vector<Reading>& readings)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has a thread copy what this rank sends to itself, and complete both: the
+  // callbacks of the one that was started first need locks of Start's caller.
+  void GiveToSelf(const OperationPtr& receive, const OperationPtr& send)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the first receive that waits for `tag` from `peer`; null: none does.
+  OperationPtr TakeReceive(int peer, int tag)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Has the postman take what may have come.
   void Nudge() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -327,6 +342,8 @@ class PointToPoint : public std::enable_shared_from_this<PointToPoint> {
 
   // Waits for mail, from the first peer on that is reached by it.
   std::thread postman_;
+  // Null until this rank first sends itself something that is waited for.
+  std::unique_ptr<shm_internal::Errands> to_self_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::dataplane::gloo_internal

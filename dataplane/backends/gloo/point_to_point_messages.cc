@@ -97,17 +97,21 @@ void PointToPoint::TakeOffer(int peer, const Message& message,
 void PointToPoint::TakeOfferInOrder(int peer, const Message& message,
                                     const std::byte* payload,
                                     Outcome& outcome) {
-  const auto found = std::find_if(receives_.begin(), receives_.end(),
-                                  [&](const OperationPtr& receive) {
-                                    return receive->Wants(peer, message.tag);
-                                  });
-  if (found != receives_.end()) {
-    const OperationPtr operation = *found;
-    receives_.erase(found);
-    Match(operation, peer, message, payload, outcome);
+  if (const OperationPtr receive = TakeReceive(peer, message.tag)) {
+    Match(receive, peer, message, payload, outcome);
     return;
   }
   unclaimed_.push_back(Copy(peer, message, payload));
+}
+
+PointToPoint::OperationPtr PointToPoint::TakeReceive(int peer, int tag) {
+  const auto found = std::find_if(
+      receives_.begin(), receives_.end(),
+      [&](const OperationPtr& receive) { return receive->Wants(peer, tag); });
+  if (found == receives_.end()) return nullptr;
+  const OperationPtr receive = *found;
+  receives_.erase(found);
+  return receive;
 }
 
 absl::Status PointToPoint::CheckFits(const Operation& operation, int peer,
@@ -138,6 +142,10 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
       std::memcpy(tensor.data(), payload, tensor.bytes());
     }
     Done(operation, outcome);
+    if (peer == mesh_.rank()) {
+      ++state.credit;
+      return;
+    }
     if (++state.claimed < kEagerWindow / 2) return;
     Message credit;
     credit.type = Message::kCredit;
@@ -146,7 +154,9 @@ void PointToPoint::Match(const OperationPtr& operation, int peer,
     Post(peer, credit, nullptr, 0, /*ticket=*/0).status().IgnoreError();
     return;
   }
-  if (status.ok()) {
+  if (status.ok() && peer == mesh_.rank()) {
+    GiveToSelf(operation, state.requests.extract(message.id).mapped());
+  } else if (status.ok()) {
     if (message.address != 0 && mesh_.MemoryOf(peer) != nullptr) {
       outcome.readings.push_back({operation, peer, message});
       status = Tell(peer, Message::kReads, message.id);

@@ -449,7 +449,7 @@ absl::Status ToStatus(const Api& api, Result result, absl::string_view what,
 }
 
 absl::Status CheckSupported(const Platform& platform,
-                            const Collective& collective, int device,
+                            const Collective& collective, int device, int rank,
                             int world_size) {
   if (const int own = collective.device; own >= 0) {
     if (device >= 0 && own != device) {
@@ -481,6 +481,12 @@ absl::Status CheckSupported(const Platform& platform,
   if (collective.kind == CollectiveKind::kRecv && collective.peer == kAnyPeer) {
     return absl::UnimplementedError(
         "NCCL does not receive from any rank: name the source");
+  }
+  if (IsPointToPoint(collective.kind) && collective.peer == rank &&
+      !collective.begins_together) {
+    return absl::UnimplementedError(
+        "NCCL sends to its own rank only within a BatchIsendIrecv that also "
+        "receives it");
   }
   if (!IsReduction(collective.kind)) return absl::OkStatus();
   const dataplane::DataType type = collective.data_type();

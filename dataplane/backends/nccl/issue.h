@@ -33,7 +33,7 @@ struct Target {
 // kInvalidArgument (tensors on another device), kFailedPrecondition (the
 // current stream is captured into a CUDA graph).
 absl::Status CheckSupported(const Platform& platform,
-                            const Collective& collective, int device,
+                            const Collective& collective, int device, int rank,
                             int world_size);
 
 // Puts `collective`, which is supported, into the target's stream.

@@ -97,7 +97,8 @@ class NcclBackend : public Backend {
       MutexLock lock(mutex_);
       device = device_;
     }
-    return CheckSupported(platform_, collective, device, options_.world_size);
+    return CheckSupported(platform_, collective, device, options_.rank,
+                          options_.world_size);
   }
 
   std::shared_ptr<Work> Start(const Collective& collective) override {

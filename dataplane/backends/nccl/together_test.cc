@@ -113,6 +113,23 @@ TEST_F(TogetherTest, InARingEachWithBothNeighbours) {
   }
 }
 
+TEST_F(TogetherTest, ARankMaySendToItself) {
+  Make(1);
+  const Tensor got = OnDevice(3, 0);
+  Collective sends = SendOf(OnDevice(3, 7), 0);
+  Collective receives = RecvOf(got, 0);
+  Start(0, {receives, sends});
+  WaitForAll();
+  EXPECT_THAT(ValuesOf(got), Each(7));
+  // By itself either would wait for ever.
+  for (Collective* const one : {&sends, &receives}) {
+    EXPECT_EQ(backends_[0]->Supports(*one).code(),
+              absl::StatusCode::kUnimplemented);
+    one->begins_together = true;
+    EXPECT_EQ(backends_[0]->Supports(*one), absl::OkStatus());
+  }
+}
+
 // Neighbours alone take part: all others number their collectives as they do.
 TEST_F(TogetherTest, TheyAreNoCollectivesThatRanksMayMiss) {
   Make(3, 0);
