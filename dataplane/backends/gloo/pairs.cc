@@ -222,6 +222,8 @@ absl::Status Pairs::MakeOnce(int peer, int socket) {
       if (accepted < 0) return;
       auto* const handler = dynamic_cast<transport::tcp::Handler*>(pair);
       device_->unregisterDescriptor(accepted, handler);
+      // As Gloo does with its own.
+      SendAtOnce(socket);
       dup3(socket, accepted, O_CLOEXEC);
       device_->registerDescriptor(accepted, EPOLLIN, handler);
       // Until others may use the pair, this thread alone closes its socket:

@@ -32,13 +32,17 @@ int MakeSocket(const AddressBytes& address) {
                   SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 }
 
+void SendAtOnce(int socket) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
 void SetForMessages(int socket) {
   setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kBufferBytes,
              sizeof(kBufferBytes));
   setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &kBufferBytes,
              sizeof(kBufferBytes));
-  const int on = 1;
-  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  SendAtOnce(socket);
 }
 
 int PollTimeout(Instant deadline) {

@@ -17,8 +17,11 @@ const sockaddr* Generic(const AddressBytes& address);
 // Of the address's family, not blocking. -1 with errno.
 int MakeSocket(const AddressBytes& address);
 
-// For a connection of messages: small ones do not wait for others, and two
-// ranks may write to each other those of a collective before either reads.
+// Small messages do not wait for others.
+void SendAtOnce(int socket);
+
+// For a connection of messages: the same, and two ranks may write to each other
+// those of a collective before either reads.
 void SetForMessages(int socket);
 
 // For poll, which ends by `deadline`, or after an hour.
