@@ -64,7 +64,7 @@ TEST(ObjectsTest, WithoutADeviceOfItsGroupTheyTravelByTheCurrentOne) {
   DestroyProcessGroup();
 }
 
-// Of one device alone, and of groups with nccl alone.
+// A barrier takes one device, and a group that has nccl.
 TEST(BarrierTest, OfADevice) {
   InitProcessGroup({.init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
   Barrier({.device_ids = {1}});
@@ -99,8 +99,8 @@ TEST(NewGroupTest, ItIsBoundToADeviceOfItsOwn) {
   EXPECT_THROW(NewGroup({.device_id = -1}), DistError);
   DestroyProcessGroup();
 
-  InitProcessGroup({.device_id = 1,
-                    .init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
+  InitProcessGroup(
+      {.device_id = 1, .init_method = "tcp://127.0.0.1:0?rank=0&world_size=1"});
   AllReduce(ViewOf(memory), {.group = NewGroup({.device_id = 1})});
   try {
     NewGroup({.device_id = 2});

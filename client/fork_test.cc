@@ -1,4 +1,5 @@
-// What a process that was forked off may do with what its parent has.
+// A forked process and the objects of its parent: calls fail, exits harm
+// nobody.
 
 #include <spawn.h>
 #include <sys/wait.h>

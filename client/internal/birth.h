@@ -28,7 +28,7 @@ class Birth {
   uint32_t forks_;
 };
 
-// What every call on something says that another process has made.
+// The error of every call on something that another process has made.
 // "store \"a\" is that of the process that forked this one off"
 inline constexpr char kIsParents[] =
     " is that of the process that forked this one off";

@@ -32,7 +32,8 @@ constexpr absl::string_view kPasses = "passes";
 constexpr absl::string_view kRefused = "refused";
 constexpr absl::string_view kQuarrelled = "quarrelled";
 
-// Of the keys: what ranks have told, and what they are asked and told.
+// The kinds of keys: calls that ranks have told, questions to ranks, and
+// quarrels.
 constexpr char kCalls[] = "calls";
 constexpr char kQuestions[] = "questions";
 constexpr char kQuarrels[] = "quarrels";
@@ -88,7 +89,7 @@ bool IsSameCall(const SharedCall& one, const SharedCall& other) {
 struct CallBoard::Told {
   std::string stand;
   int rank = -1;
-  // Of a refusal or a quarrel, the same wherever it is told.
+  // Names a refusal or a quarrel, wherever it is told.
   std::string id = {};
   // Canonical; of kQuarrelled the meaning is the quarrel's text.
   SharedCall call = {};

@@ -86,7 +86,7 @@ class CallBoard {
     std::string place = {};  // hash of the call's; empty: it does not wait
     std::string key = {};
   };
-  // What it has told.
+  // The content of an entry.
   struct Told;
 
   std::string KeyOf(absl::string_view kind, const Entry& entry) const;

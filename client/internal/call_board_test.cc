@@ -65,7 +65,7 @@ SharedCall Local(const std::string& name, const std::vector<int>& ranks) {
           .ranks = ranks};
 }
 
-// What both are told, as in calls that wait for long.
+// The errors that both get, as in calls that wait for long.
 absl::Status LookOften(CallBoard::Waiting& one, CallBoard::Waiting& other) {
   absl::Status first;
   absl::Status second;

@@ -46,7 +46,7 @@ class Impostor {
     }
   }
 
-  // What a client says of it.
+  // The error of a client that meets it.
   absl::Status Ask(const TestAuthority& authority) const {
     SessionOptions options;
     options.address = "127.0.0.1:" + std::to_string(port_);
