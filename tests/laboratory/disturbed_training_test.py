@@ -12,7 +12,6 @@ disturbed_training_test.py COORDINATOR MUSTER_RUN TRAIN [--seed=N] [--minutes=N]
 """
 
 import argparse
-import gzip
 import heapq
 import itertools
 import json
@@ -29,14 +28,12 @@ import traceback
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "../../client/testing")]
 import disturbances  # noqa: E402  pylint: disable=wrong-import-position
+import fashion_mnist_part  # noqa: E402  pylint: disable=wrong-import-position
 import laboratory  # noqa: E402  pylint: disable=wrong-import-position
 import protection  # noqa: E402  pylint: disable=wrong-import-position
 
-DATA = "/usr/share/datasets/fashion-mnist"
-# Of the data set: ranks start often here, and read it each time.
-IMAGES = {"train": 12000, "t10k": 2000}
-STEPS = 1500
-TRAINING = (f"--max_steps={STEPS}", "--epochs=6", "--global_batch=48",
+STEPS = 1000
+TRAINING = (f"--max_steps={STEPS}", "--epochs=4", "--global_batch=48",
             "--hidden_units=32", "--checkpoint_steps=10")
 # By how much the accuracy may differ where the number of ranks does.
 TOLERANCE = 0.03
@@ -57,17 +54,6 @@ def wait_for(condition, what, limit_s=HANG_S):
         if time.monotonic() > end:
             raise Failure(f"after {limit_s} s not yet: {what()}")
         pause.wait(0.02)
-
-
-def write_part(folder, part):
-    """The first images of the data set, and their labels."""
-    count = IMAGES[part]
-    for name, header, item in ((f"{part}-images-idx3-ubyte.gz", 16, 28 * 28),
-                               (f"{part}-labels-idx1-ubyte.gz", 8, 1)):
-        with gzip.open(os.path.join(DATA, name)) as file:
-            head, items = file.read(header), file.read(count * item)
-        with gzip.open(os.path.join(folder, name), "wb", 1) as file:
-            file.write(head[:4] + struct.pack(">I", count) + head[8:] + items)
 
 
 class Training:
@@ -374,8 +360,7 @@ def main():
     ways = [disturbances.WAYS[name] for name in options.ways.split(",")]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as data:
-        for part in IMAGES:
-            write_part(data, part)
+        fashion_mnist_part.write(data)
         undisturbed = Undisturbed(options.programs, data)
         seed = options.seed
         while True:
