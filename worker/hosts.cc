@@ -6,11 +6,13 @@
 #include <atomic>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "client/errors.h"
 #include "client/internal/endpoint.h"
 #include "client/session.h"
@@ -23,8 +25,10 @@ namespace {
 using std::chrono::milliseconds;
 
 // Whoever takes a place that a host of its number had a moment ago may come
-// before the coordinator knows that it is gone.
-constexpr std::chrono::seconds kTakenTime(20);
+// before the coordinator knows that it is gone, which is after a lease.
+constexpr int kTakenLeases = 2;
+// Where the lease is not known.
+constexpr milliseconds kTakenTime(20'000);
 constexpr std::chrono::milliseconds kTakenPause(500);
 // Hosts may be days apart at the end of an attempt; a barrier takes a day at
 // most.
@@ -110,6 +114,15 @@ class Rivals {
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };
+
+// For Rivals of the host that holds `rank`.
+void TellRivals(const std::shared_ptr<Session>& session, int rank) {
+  const absl::Status ignored = Try([&] {
+    CoordinatorStore(session).Set(
+        absl::StrCat(RivalsKey(rank), session->member()), session->member(),
+        {.ephemeral = true});
+  });
+}
 
 }  // namespace
 
@@ -246,25 +259,28 @@ absl::StatusOr<Formation> Hosts::Join(const std::shared_ptr<Session>& session) {
     join.max_world_size = options_.nnodes.max;
     join.last_call = options_.rendezvous_times.last_call;
   }
-  const auto until = dataplane::Clock::now() + kTakenTime;
+  std::optional<dataplane::Instant> until;
   const Rivals rivals(session, join.rank);
-  bool told = false;
   Formation formation;
   while (true) {
     absl::Status status = Try([&] { formation = session->Join(join); });
     if (status.ok()) return formation;
     if (!absl::IsAlreadyExists(status)) return status;
-    if (join.rank >= 0 && !std::exchange(told, true)) {
-      Say(absl::StrCat("node rank ", join.rank, " is not free, trying for ",
-                       kTakenTime.count(), "s: ", status.message()));
-      const absl::Status ignored = Try([&] {
-        CoordinatorStore(session).Set(
-            absl::StrCat(RivalsKey(join.rank), session->member()),
-            session->member(), {.ephemeral = true});
-      });
+    if (!until.has_value()) {
+      const auto answer = Ask();
+      const milliseconds time = answer.ok() && answer->lease > milliseconds(0)
+                                    ? kTakenLeases * answer->lease
+                                    : kTakenTime;
+      until = dataplane::Clock::now() + time;
+      if (join.rank >= 0) {
+        Say(absl::StrCat("node rank ", join.rank, " is not free, trying for ",
+                         absl::FormatDuration(absl::FromChrono(time)), ": ",
+                         status.message()));
+        TellRivals(session, join.rank);
+      }
     }
     dataplane::MutexLock lock(mutex_);
-    if (left_ || dataplane::Clock::now() >= until) return status;
+    if (left_ || dataplane::Clock::now() >= *until) return status;
     pause_.WaitUntil(mutex_, dataplane::Clock::now() + kTakenPause);
   }
 }
