@@ -35,6 +35,8 @@ using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
 constexpr std::chrono::seconds kSoon(30);
+// Sooner than what survivors wait for each other, also where much else runs.
+constexpr std::chrono::seconds kAtOnce(10);
 
 class ShrinkTest : public ::testing::Test {
  protected:
@@ -345,7 +347,7 @@ TEST_F(ShrinkTest, OneThatDiesOnItsWayIntoTheNewGroupIsNamedAtOnce) {
   const auto before = std::chrono::steady_clock::now();
   Kill(4);
   ExpectTheyGoOnWithoutTheLast("more are gone: rank 4 (");
-  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(2));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, kAtOnce);
 }
 
 TEST_F(ShrinkTest, OneThatStopsOnItsWayIntoTheNewGroupIsNamedWithItsLease) {
@@ -359,7 +361,7 @@ TEST_F(ShrinkTest, OneThatStopsOnItsWayIntoTheNewGroupIsNamedWithItsLease) {
   const auto before = std::chrono::steady_clock::now();
   ranks_[4]->Signal(SIGSTOP);
   ExpectTheyGoOnWithoutTheLast("no heartbeat for 2s (lease 2s)");
-  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(4));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, kAtOnce);
 }
 
 // It has the others wait for its connection, and is rank 3 of the new group.
@@ -370,7 +372,7 @@ TEST_F(ShrinkTest, OneThatDiesInTheNewGroupLeavesTheOldOneToBeShrunkAgain) {
   const auto before = std::chrono::steady_clock::now();
   Kill(4);
   ExpectTheyGoOnWithoutTheLast("; rank 3 of the new group is rank 4 (");
-  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(2));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, kAtOnce);
 }
 
 // Rank 0, which serves the coordinator, does not stay ten seconds for it.
