@@ -3,16 +3,24 @@
 //
 //   lab_rank VERB     with RANK, WORLD_SIZE, MASTER_ADDR and so on set
 //
-// Lines: "running" once the first calls are done; "error CLASS RANKS: TEXT"
-// with the culprits' ranks; "other group: SUM".
+//   lab_rank burst CALLS BYTES
+//
+// The second: CALLS all_reduces of BYTES that run at the same time; prints how
+// many seconds they take.
+//
+// Lines of the first: "running" once the first calls are done; "error CLASS
+// RANKS: TEXT" with the culprits' ranks; "other group: SUM".
 
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iostream>
 #include <map>
 #include <numeric>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -200,11 +208,43 @@ int Run(const std::string& verb_name) {
   return 0;
 }
 
+int RunBurst(int calls, size_t bytes) {
+  InitProcessGroup();
+  std::vector<std::vector<float>> tensors(
+      static_cast<size_t>(calls), std::vector<float>(bytes / sizeof(float), 1));
+  const auto all_reduce = [&] {
+    std::vector<Work> works;
+    for (std::vector<float>& tensor : tensors) {
+      works.push_back(AllReduce(tensor, {.async_op = true}));
+    }
+    for (Work& work : works) work.Wait();
+  };
+  // The first one makes connections.
+  all_reduce();
+  Barrier();
+  const auto start = std::chrono::steady_clock::now();
+  all_reduce();
+  const std::chrono::duration<double> seconds =
+      std::chrono::steady_clock::now() - start;
+  const auto wanted = static_cast<float>(GetWorldSize() * GetWorldSize());
+  for (const std::vector<float>& tensor : tensors) {
+    for (const float value : tensor) {
+      if (value != wanted) throw std::runtime_error("a sum is wrong");
+    }
+  }
+  std::cout << seconds.count() << std::endl;
+  DestroyProcessGroup();
+  return 0;
+}
+
 }  // namespace
 }  // namespace muster
 
-int main(int, char** argv) {
+int main(int argc, char** argv) {
   try {
+    if (argc == 4) {
+      return muster::RunBurst(std::stoi(argv[2]), std::stoul(argv[3]));
+    }
     return muster::Run(argv[1]);
   } catch (const muster::DistError& error) {
     std::cout << "failed: " << error.what() << std::endl;

@@ -6,7 +6,8 @@ however it ends, the kernel ends every process and takes every namespace,
 device and route with it, so nothing is left behind, also after a kill -9.
 
 Hosts are connected in one of two ways:
-- by Ethernet: veth pairs on a bridge, with a bandwidth that tbf keeps;
+- by Ethernet: veth pairs on a bridge, with a bandwidth that tbf keeps; if each
+  has several, on a bridge and in a network of its own each;
 - by a relay: tun devices, between which a thread of this program carries each
   packet after a delay. (The kernel's netem is not everywhere.)
 """
@@ -145,10 +146,10 @@ class Host:
         self.laboratory.processes.append(process)
         return process
 
-    def sent_bytes(self):
+    def sent_bytes(self, link="eth0"):
         """How much has left it so far, headers and all."""
         links = json.loads(self.ip("-json", "-statistics", "link", "show",
-                                   "eth0"))
+                                   link))
         return links[0]["stats64"]["tx"]["bytes"]
 
     def cut(self):
@@ -161,16 +162,19 @@ class Host:
 
 
 class Laboratory:
-    """`hosts` hosts on a switch. Use as a context."""
+    """`hosts` hosts on a switch, or on one with each of their `links`. Use as a
+    context."""
 
-    def __init__(self, hosts, delay_s=None, rate=None):
+    def __init__(self, hosts, delay_s=None, rate=None, links=1):
         self.processes = []
         self.relay = Relay(delay_s) if delay_s is not None else None
         self.rate = rate
+        self.links = range(links)
         self.folder = tempfile.mkdtemp()
         if self.relay is None:
-            run("ip", "link", "add", "switch", "type", "bridge")
-            run("ip", "link", "set", "switch", "up")
+            for link in self.links:
+                run("ip", "link", "add", f"switch{link}", "type", "bridge")
+                run("ip", "link", "set", f"switch{link}", "up")
         self.hosts = []
         for number in range(hosts):
             host = Host(self, number)
@@ -183,17 +187,20 @@ class Laboratory:
             self.relay.start()
 
     def _connect_ethernet(self, host):
-        port = f"port-{host.name}"
-        run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0",
-            "netns", host.name)
-        run("ip", "link", "set", port, "master", "switch", "up")
-        host.ip("addr", "add", f"{host.address}/24", "dev", "eth0")
-        host.ip("link", "set", "eth0", "up")
-        if self.rate:
-            shape = ["root", "tbf", "rate", self.rate, "burst", "256kb",
-                     "latency", "50ms"]
-            run("tc", "qdisc", "add", "dev", port, *shape)
-            run("tc", "-n", host.name, "qdisc", "add", "dev", "eth0", *shape)
+        for link in self.links:
+            port = f"port{link}-{host.name}"
+            name = f"eth{link}"
+            run("ip", "link", "add", port, "type", "veth", "peer", "name", name,
+                "netns", host.name)
+            run("ip", "link", "set", port, "master", f"switch{link}", "up")
+            address = host.address.replace("10.77.0.", f"10.77.{link}.")
+            host.ip("addr", "add", f"{address}/24", "dev", name)
+            host.ip("link", "set", name, "up")
+            if self.rate:
+                shape = ["root", "tbf", "rate", self.rate, "burst", "256kb",
+                         "latency", "50ms"]
+                run("tc", "qdisc", "add", "dev", port, *shape)
+                run("tc", "-n", host.name, "qdisc", "add", "dev", name, *shape)
 
     def _connect_relay(self, host):
         failures = []
@@ -215,7 +222,8 @@ class Laboratory:
 
     def set_link(self, host, state):
         if self.relay is None:
-            run("ip", "link", "set", f"port-{host.name}", state)
+            for link in self.links:
+                run("ip", "link", "set", f"port{link}-{host.name}", state)
         else:
             host.ip("link", "set", "eth0", state)
 
@@ -242,8 +250,10 @@ class Laboratory:
         for host in self.hosts:
             if self.relay is None:
                 # A namespace takes its links along, but not at once.
-                run("ip", "link", "del", f"port-{host.name}")
+                for link in self.links:
+                    run("ip", "link", "del", f"port{link}-{host.name}")
             run("ip", "netns", "del", host.name)
         if self.relay is None:
-            run("ip", "link", "del", "switch")
+            for link in self.links:
+                run("ip", "link", "del", f"switch{link}")
         shutil.rmtree(self.folder)

@@ -163,6 +163,46 @@ class LaboratoryTest(unittest.TestCase):
         # the other host each of its two ranks 1.5 n.
         self.assertLess(sent["hosts"], 0.4 * sent["flat"])
 
+    def burst(self, lab, coordinator, job, calls, size, **variables):
+        """How long that many all_reduces of `size` bytes take that run at the
+        same time, on two ranks of each host, in seconds."""
+        world_size = 2 * len(lab.hosts)
+        ranks = [lab.hosts[rank % len(lab.hosts)].start(
+            [RANK, "burst", str(calls), str(size)],
+            {**environment(coordinator, job, rank, world_size), **variables})
+            for rank in range(world_size)]
+        texts = [rank.communicate(timeout=HANG_S)[0] for rank in ranks]
+        for rank, text in zip(ranks, texts):
+            self.assertEqual(rank.returncode, 0, text)
+        return max(float(text) for text in texts)
+
+    def test_collectives_take_turns_on_the_named_interfaces(self):
+        calls = 8
+        size = 4 << 20
+        with laboratory.Laboratory(2, links=2) as lab:
+            coordinator = lab.start_coordinator(COORDINATOR)
+            links = ["eth0", "eth1"]
+            for used in links[:1], links:
+                for way, variables in (("hosts", {}),
+                                       ("flat", {"MUSTER_SHM": "0"})):
+                    job = f"{way}-{len(used)}"
+                    before = [lab.hosts[1].sent_bytes(link) for link in links]
+                    seconds = self.burst(lab, coordinator, job, calls, size,
+                                         GLOO_SOCKET_IFNAME=",".join(used),
+                                         **variables)
+                    sent = [lab.hosts[1].sent_bytes(link) - at_first
+                            for link, at_first in zip(links, before)]
+                    print(f"{job}: {seconds:.3f} s, sent {sent} bytes")
+                    with self.subTest(job=job):
+                        if used != links:
+                            self.assertLess(sent[1], size)
+                            continue
+                        # Twice as many calls; of each a host sends its bytes
+                        # at least. Beside them only how ranks meet.
+                        for link in sent:
+                            self.assertGreater(link, calls * size)
+                            self.assertLess(link, 0.6 * sum(sent))
+
 
 if __name__ == "__main__":
     laboratory.inside(LIMIT_S)

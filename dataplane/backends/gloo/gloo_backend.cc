@@ -16,6 +16,7 @@
 #include "dataplane/backends/gloo/engine.h"
 #include "dataplane/backends/gloo/exchange.h"
 #include "dataplane/backends/gloo/mesh.h"
+#include "dataplane/backends/gloo/multi_interface_backend.h"
 #include "dataplane/backends/gloo/selection.h"
 #include "dataplane/biased_mutex.h"
 #include "dataplane/reduction.h"
@@ -147,9 +148,16 @@ std::unique_ptr<Backend> BackendOf(absl::string_view name,
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateGlooBackend(
     const BackendOptions& options) {
-  auto engine = gloo_internal::JoinGroup("gloo", options);
-  if (!engine.ok()) return engine.status();
-  return gloo_internal::BackendOf("gloo", *std::move(engine));
+  return gloo_internal::CreateMultiInterfaceBackend(
+      options,
+      [](const BackendOptions& single)
+          -> absl::StatusOr<gloo_internal::SingleInterfaceBackend> {
+        auto engine = gloo_internal::JoinGroup("gloo", single);
+        if (!engine.ok()) return engine.status();
+        return gloo_internal::SingleInterfaceBackend{
+            .backend = gloo_internal::BackendOf("gloo", *std::move(engine)),
+            .is_on_one_host = single.world_size == 1};
+      });
 }
 
 }  // namespace muster::dataplane

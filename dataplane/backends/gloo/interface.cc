@@ -67,28 +67,28 @@ absl::Status CheckLocalAddress(const std::string& address) {
 
 }  // namespace
 
-absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options) {
+std::vector<std::string> NamedInterfaces(const BackendOptions& options) {
   std::string names = options.network_interfaces;
-  std::string source = "network_interfaces";
   if (names.empty()) {
-    const char* variable = std::getenv("GLOO_SOCKET_IFNAME");
+    const char* const variable = std::getenv("GLOO_SOCKET_IFNAME");
     names = variable == nullptr ? "" : variable;
-    source = "GLOO_SOCKET_IFNAME";
   }
-  if (!names.empty()) {
-    const std::vector<std::string> wanted = absl::StrSplit(names, ',');
+  if (names.empty()) return {};
+  return absl::StrSplit(names, ',');
+}
+
+absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options) {
+  const std::vector<std::string> wanted = NamedInterfaces(options);
+  if (!wanted.empty()) {
     const std::set<std::string> usable = UsableInterfaces();
     for (const std::string& name : wanted) {
       if (usable.contains(name)) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(source, ": no interface \"", name,
-                       "\" with an address on this host; there are: ",
-                       absl::StrJoin(usable, ", ")));
-    }
-    if (wanted.size() > 1) {
-      LOG_FIRST_N(WARNING, 1)
-          << source << " names " << wanted.size()
-          << " interfaces, the first is used: " << wanted.front();
+      return absl::InvalidArgumentError(absl::StrCat(
+          options.network_interfaces.empty() ? "GLOO_SOCKET_IFNAME"
+                                             : "network_interfaces",
+          ": no interface \"", name,
+          "\" with an address on this host; there are: ",
+          absl::StrJoin(usable, ", ")));
     }
     return NetworkChoice{.interface_name = wanted.front(), .address = ""};
   }

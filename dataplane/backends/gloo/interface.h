@@ -2,6 +2,7 @@
 #define MUSTER_DATAPLANE_BACKENDS_GLOO_INTERFACE_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "dataplane/backend.h"
@@ -14,11 +15,15 @@ struct NetworkChoice {
   std::string address;
 };
 
-// The first name in options.network_interfaces or, if that is empty, in the
-// environment variable GLOO_SOCKET_IFNAME; else options.local_address; else
-// loopback, with one warning for the process. kInvalidArgument, listing the
-// interfaces that there are, if the named one is not among them; kUnavailable
-// if the address is not one of this host.
+// The names in options.network_interfaces or, if that is empty, in the
+// environment variable GLOO_SOCKET_IFNAME; empty if there is none. One may come
+// several times.
+std::vector<std::string> NamedInterfaces(const BackendOptions& options);
+
+// The first of NamedInterfaces; else options.local_address; else loopback, with
+// one warning for the process. kInvalidArgument, listing the interfaces that
+// there are, if any of the named ones is not among them; kUnavailable if the
+// address is not one of this host.
 absl::StatusOr<NetworkChoice> ChooseNetwork(const BackendOptions& options);
 
 }  // namespace muster::dataplane::gloo_internal

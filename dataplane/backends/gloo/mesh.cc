@@ -26,6 +26,7 @@
 #include "dataplane/backends/gloo/farewells.h"
 #include "dataplane/backends/gloo/gloo_errors.h"
 #include "dataplane/backends/gloo/greeter.h"
+#include "dataplane/backends/gloo/interface.h"
 #include "dataplane/backends/gloo/lines.h"
 #include "dataplane/backends/gloo/pairs.h"
 #include "dataplane/backends/gloo/peer_memory.h"
@@ -330,6 +331,8 @@ absl::Status GlooMesh::Open(absl::string_view backend,
   absl::StatusOr<RankAddress> own = greeter_.Listen(*std::move(host));
   if (!own.ok()) return own.status();
   own->backend = std::string(backend);
+  own->interfaces =
+      std::max(1, static_cast<int>(NamedInterfaces(options).size()));
   absl::StatusOr<std::vector<RankAddress>> addresses =
       ExchangeAddresses(*own, options);
   if (!addresses.ok()) return addresses.status();

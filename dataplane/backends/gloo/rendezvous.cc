@@ -29,7 +29,9 @@ constexpr char kLayout = 5;
 // Before the socket address.
 struct Head {
   char layout = kLayout;
-  char unused[3] = {};
+  char unused = 0;
+  // Than one.
+  uint16_t more_interfaces = 0;
   int32_t world_size = 0;
   uint64_t nonce = 0;
   char backend[8] = {};
@@ -40,6 +42,10 @@ absl::Status Unreadable(const std::string& value, int world_size) {
       "unreadable gloo address of ", value.size(), " bytes for a group of ",
       world_size,
       "; does every rank run the same version with the same world size?"));
+}
+
+std::string DescribeInterfaces(int count) {
+  return absl::StrCat(count, " network interface", count == 1 ? "" : "s");
 }
 
 std::string KeyOf(int rank) { return absl::StrCat("gloo/", rank); }
@@ -65,7 +71,9 @@ std::string DescribeRanks(const std::vector<int>& ranks) {
 }
 
 std::string EncodeAddress(const RankAddress& address, int world_size) {
-  Head head = {.world_size = world_size, .nonce = address.nonce};
+  Head head = {.more_interfaces = static_cast<uint16_t>(address.interfaces - 1),
+               .world_size = world_size,
+               .nonce = address.nonce};
   address.backend.copy(head.backend, sizeof(head.backend));
   std::string value(reinterpret_cast<const char*>(&head), sizeof(head));
   value.append(address.socket.data(), AddressSize(address.socket));
@@ -83,7 +91,8 @@ absl::StatusOr<RankAddress> DecodeAddress(const std::string& value,
       .socket = {value.begin() + sizeof(head), value.end()},
       .nonce = head.nonce,
       .backend = std::string(head.backend,
-                             strnlen(head.backend, sizeof(head.backend)))};
+                             strnlen(head.backend, sizeof(head.backend))),
+      .interfaces = 1 + head.more_interfaces};
   if (head.layout != kLayout || head.world_size != world_size ||
       address.socket.size() != AddressSize(address.socket)) {
     return Unreadable(value, world_size);
@@ -144,6 +153,14 @@ absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
           absl::StrCat("rank ", peers[i], " has backend \"", decoded->backend,
                        "\", rank ", options.rank, " \"", own.backend,
                        "\": the ranks of a group must have the same"));
+      SetCulpritRank(status, peers[i]);
+      return status;
+    }
+    if (decoded->interfaces != own.interfaces) {
+      absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+          "rank ", peers[i], " uses ", DescribeInterfaces(decoded->interfaces),
+          ", rank ", options.rank, " ", DescribeInterfaces(own.interfaces),
+          ": GLOO_SOCKET_IFNAME must name as many on every rank"));
       SetCulpritRank(status, peers[i]);
       return status;
     }

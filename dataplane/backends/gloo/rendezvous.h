@@ -27,6 +27,8 @@ struct RankAddress {
   // What it is a backend of, of up to 8 letters: those that share this one's
   // connections meet under the same keys.
   std::string backend = "gloo";
+  // How many network interfaces it uses, each with connections of its own.
+  int interfaces = 1;
 };
 
 // The one value of a rank of a group of `world_size`.
@@ -39,7 +41,7 @@ absl::StatusOr<RankAddress> DecodeAddress(const std::string& value,
 
 // Publishes `own` and returns where the peers are, by rank; empty at this one.
 // One Set and one Get. Errors name the ranks that did not come, and one that
-// has another backend.
+// has another backend or another number of interfaces.
 absl::StatusOr<std::vector<RankAddress>> ExchangeAddresses(
     const RankAddress& own, const BackendOptions& options);
 

@@ -17,6 +17,7 @@
 #include "dataplane/backends/gloo/engine.h"
 #include "dataplane/backends/gloo/gloo_backend.h"
 #include "dataplane/backends/gloo/mail.h"
+#include "dataplane/backends/gloo/multi_interface_backend.h"
 #include "dataplane/backends/shm/available_memory.h"
 #include "dataplane/backends/shm/board.h"
 #include "dataplane/backends/shm/council.h"
@@ -495,11 +496,8 @@ absl::StatusOr<Sharing> ShareMemory(const BackendOptions& options,
   return sharing;
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
+absl::StatusOr<gloo_internal::SingleInterfaceBackend> CreateOverOneInterface(
     const BackendOptions& options) {
-  if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
   auto engine = gloo_internal::JoinGroup("shm", options);
   if (!engine.ok()) return engine.status();
   const gloo_internal::InterruptedAbort interrupted(options, **engine);
@@ -518,9 +516,23 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
       LOG_FIRST_N(WARNING, 1) << what;
     }
   }
-  return std::make_unique<ShmBackend>(
-      sharing->regions == nullptr ? "gloo" : "shm", options.group_name,
-      *std::move(engine), *std::move(sharing));
+  const bool is_on_one_host =
+      options.world_size == 1 ||
+      (sharing->hosts.has_value() && sharing->hosts->count() == 1);
+  return gloo_internal::SingleInterfaceBackend{
+      .backend = std::make_unique<ShmBackend>(
+          sharing->regions == nullptr ? "gloo" : "shm", options.group_name,
+          *std::move(engine), *std::move(sharing)),
+      .is_on_one_host = is_on_one_host};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateShmBackend(
+    const BackendOptions& options) {
+  if (absl::Status bad = CheckEnvironment(); !bad.ok()) return bad;
+  return gloo_internal::CreateMultiInterfaceBackend(options,
+                                                    CreateOverOneInterface);
 }
 
 }  // namespace muster::dataplane
