@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "dataplane/backends/gloo/engine.h"
 #include "dataplane/backends/gloo/exchange.h"
@@ -21,6 +23,7 @@
 #include "dataplane/biased_mutex.h"
 #include "dataplane/reduction.h"
 #include "dataplane/releasable_lock.h"
+#include "glog/logging.h"
 
 namespace muster::dataplane {
 namespace gloo_internal {
@@ -78,6 +81,34 @@ class EngineBackend : public Backend {
   const std::shared_ptr<Engine> engine_;
 };
 
+// c10d's variable, with c10d's values. A group finds out when it forms who
+// cannot be reached, so its ranks always connect then.
+absl::Status CheckLazyInit() {
+  constexpr char kLazyInit[] = "TORCH_GLOO_LAZY_INIT";
+  const char* const variable = std::getenv(kLazyInit);
+  const std::string value =
+      absl::AsciiStrToLower(variable == nullptr ? "" : variable);
+  if (value.empty()) return absl::OkStatus();
+  for (const char* const no : {"0", "n", "no", "f", "false"}) {
+    if (value == no) return absl::OkStatus();
+  }
+  for (const char* const yes : {"1", "y", "yes", "t", "true"}) {
+    if (value != yes) continue;
+    LOG_FIRST_N(WARNING, 1)
+        << kLazyInit << "=" << variable
+        << " has no effect: the ranks of a group connect when it forms, so "
+           "that one that cannot be reached is named then; the extra "
+           "connections of sends and receives are made at their first use in "
+           "any case";
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("environment variable ", kLazyInit,
+                   " must be 0 or 1 (or n, no, f, false, y, yes, t, true) but "
+                   "was \"",
+                   variable, "\""));
+}
+
 absl::Status CheckEnvironment() {
   const char* const memory = std::getenv("MUSTER_GLOO_PEER_MEMORY");
   const absl::string_view value = memory == nullptr ? "" : memory;
@@ -87,6 +118,7 @@ absl::Status CheckEnvironment() {
                      "or 1 but was \"",
                      value, "\""));
   }
+  if (absl::Status bad = CheckLazyInit(); !bad.ok()) return bad;
   const char* const algorithm = std::getenv("MUSTER_GLOO_ALGORITHM");
   return CheckForced(algorithm == nullptr ? "" : algorithm);
 }

@@ -23,6 +23,7 @@
 #include "dataplane/factory.h"
 #include "dataplane/testing/in_memory_store.h"
 #include "dataplane/testing/local_world.h"
+#include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -31,6 +32,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::InMemoryStore;
 using testing::LocalWorld;
@@ -296,6 +298,9 @@ TEST(GlooConnectTest, VariablesThatMeanNothingAreRefused) {
   for (const auto& [name, text] :
        std::vector<std::pair<const char*, const char*>>{
            {"MUSTER_GLOO_PEER_MEMORY", "must be 0 or 1 but was \"off\""},
+           {"TORCH_GLOO_LAZY_INIT",
+            "must be 0 or 1 (or n, no, f, false, y, "
+            "yes, t, true) but was \"off\""},
            {"MUSTER_GLOO_ALGORITHM", "no algorithm \"off\""}}) {
     setenv(name, "off", /*overwrite=*/1);
     const absl::Status status =
@@ -306,6 +311,36 @@ TEST(GlooConnectTest, VariablesThatMeanNothingAreRefused) {
                 AllOf(StartsWith(absl::StrCat("environment variable ", name)),
                       HasSubstr(text)));
   }
+}
+
+// What is logged as warnings.
+class Warnings : public google::LogSink {
+ public:
+  Warnings() { google::AddLogSink(this); }
+  ~Warnings() override { google::RemoveLogSink(this); }
+  void send(google::LogSeverity severity, const char*, const char*, int,
+            const struct tm*, const char* message, size_t length) override {
+    if (severity == google::WARNING) texts.emplace_back(message, length);
+  }
+
+  std::vector<std::string> texts;
+};
+
+TEST(GlooConnectTest, LazyInitIsTakenAndSaidOnceToHaveNoEffect) {
+  Warnings warnings;
+  for (const char* const value : {"", "0", "False", "True", "1"}) {
+    if (*value != '\0') setenv("TORCH_GLOO_LAZY_INIT", value, 1);
+    const absl::Status status =
+        Join({.rank = 0, .world_size = 1, .local_address = "127.0.0.1"},
+             std::chrono::seconds(60));
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(warnings.texts.size(), *value == 'T' || *value == '1' ? 1u : 0u)
+        << value;
+  }
+  unsetenv("TORCH_GLOO_LAZY_INIT");
+  EXPECT_THAT(
+      warnings.texts,
+      ElementsAre(StartsWith("TORCH_GLOO_LAZY_INIT=True has no effect")));
 }
 
 TEST(GlooConnectTest, InterfaceComesFromTheEnvironmentToo) {
