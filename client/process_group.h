@@ -65,9 +65,11 @@ enum class WorkResult {
 //
 // Several may be outstanding. Collectives of one group complete in the order in
 // which they were started, on each rank; sends and receives when they are
-// matched. They can be waited for in any order. There is no way to take one
-// back, since the other ranks count on it: ProcessGroup::Abort ends all of
-// them.
+// matched. Where a group spans hosts and GLOO_SOCKET_IFNAME names several
+// interfaces, collectives run at the same time, and only a barrier completes
+// after all that were started before it. They can be waited for in any order.
+// There is no way to take one back, since the other ranks count on it:
+// ProcessGroup::Abort ends all of them.
 //
 // Of tensors on a CUDA device (streams.h) a collective begins after what the
 // calling thread's current stream had been given, and waiting for it, also by
