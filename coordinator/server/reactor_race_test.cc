@@ -245,18 +245,18 @@ class FakeStream : public FakeCall,
   std::function<void()> on_results_ ABSL_GUARDED_BY(mu_);
 };
 
-// A unary Get as gRPC makes it.
-class FakeGet : public FakeCall, public grpc::ServerCallbackUnary {
+// A unary call as gRPC makes it.
+template <typename Request, typename Response>
+class FakeUnary : public FakeCall, public grpc::ServerCallbackUnary {
  public:
-  FakeGet(Pool& pool, const ServiceContext& context, const std::string& job,
-          const std::string& key)
-      : FakeCall(pool, [this] { reactor_->OnDone(); }) {
-    v1::GetRequest request;
-    request.mutable_caller()->set_job(job);
-    request.set_key(key);
-    request_ = BytesOf(request);
-    auto call = std::make_shared<UnaryCall<v1::GetRequest, v1::GetResponse>>(
-        context, Method::kGet, nullptr, &response_);
+  // `on_finish` is called with the answer.
+  FakeUnary(Pool& pool, const ServiceContext& context, Method method,
+            const Request& request, std::function<void()> on_finish = nullptr)
+      : FakeCall(pool, [this] { reactor_->OnDone(); }),
+        on_finish_(std::move(on_finish)),
+        request_(BytesOf(request)) {
+    auto call = std::make_shared<UnaryCall<Request, Response>>(
+        context, method, nullptr, &response_);
     reactor_ = call.get();
     call->Start(&request_);
     BindReactor(reactor_);
@@ -273,15 +273,33 @@ class FakeGet : public FakeCall, public grpc::ServerCallbackUnary {
   void CallOnDone() override {}
   void SendInitialMetadata() override {}
   void Finish(grpc::Status) override {
+    if (on_finish_ != nullptr) on_finish_();
     MutexLock lock(mu_);
     EXPECT_FALSE(finished_) << "a second Finish";
     finished_ = true;
     React([] {});
   }
 
+  const std::function<void()> on_finish_;
   grpc::ByteBuffer request_;
-  v1::GetResponse response_;
+  Response response_;
   grpc::ServerUnaryReactor* reactor_ = nullptr;
+};
+
+class FakeGet : public FakeUnary<v1::GetRequest, v1::GetResponse> {
+ public:
+  FakeGet(Pool& pool, const ServiceContext& context, const std::string& job,
+          const std::string& key)
+      : FakeUnary(pool, context, Method::kGet, RequestFor(job, key)) {}
+
+ private:
+  static v1::GetRequest RequestFor(const std::string& job,
+                                   const std::string& key) {
+    v1::GetRequest request;
+    request.mutable_caller()->set_job(job);
+    request.set_key(key);
+    return request;
+  }
 };
 
 // A Watch of all keys as gRPC makes it.
@@ -504,6 +522,22 @@ TEST_F(ReactorRaceTest, DrainWhileEverybodyTalks) {
   for (const auto& watch : watches) watch->AwaitDone();
   EXPECT_EQ(sessions_.size(), 0);
   EXPECT_FALSE(driver_.GetJob("j").ok());
+}
+
+// The answer was in a step that was being stored when the drain ended the call.
+TEST_F(ReactorRaceTest, AnAnswerToACallThatADrainHasEndedIsNotCounted) {
+  Pool pool(1);
+  FakeGet get(pool, context_, "j", "never");
+  const std::vector<std::shared_ptr<Sink>> parked =
+      (*driver_.FindJob("j"))->ParkedSinks();
+  ASSERT_EQ(parked.size(), 1u);
+  parked[0]->Close(absl::UnavailableError("the coordinator drains"));
+  get.AwaitDone();
+  Answer answer;
+  answer.payload = core::ValueReply{
+      std::make_shared<const std::string>(UnsentAnswers::kBytesMin, 'v'), 1};
+  parked[0]->Deliver(absl::MakeSpan(&answer, 1));
+  EXPECT_EQ(unsent_.bytes(), 0);
 }
 
 // One session releases the waiters of many others, which write at the same

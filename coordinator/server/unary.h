@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -23,6 +24,7 @@
 #include "coordinator/server/limit_log.h"
 #include "coordinator/server/method.h"
 #include "coordinator/server/metrics.h"
+#include "coordinator/server/mutex.h"
 #include "coordinator/server/open_calls.h"
 #include "coordinator/server/request.h"
 #include "coordinator/server/service.h"
@@ -125,8 +127,7 @@ class UnaryCall
       }
       const int64_t bytes = AnswerBytes(answer);
       if (status.ok() && bytes >= UnsentAnswers::kBytesMin) {
-        status = context_.unsent->Add(grpc_, bytes);
-        added_ = status.ok();
+        status = AddUnsent(bytes);
       }
       if (!status.ok()) {
         End(status);
@@ -167,10 +168,24 @@ class UnaryCall
  private:
   void Retire() {
     if (withdrawn_.load()) job_->Detach(*this);
-    if (added_) context_.unsent->Remove(grpc_);
+    {
+      MutexLock lock(unsent_mu_);
+      if (added_) context_.unsent->Remove(grpc_);
+      retired_ = true;
+    }
     context_.open_calls->End();
     // The last reference may be this one.
     std::shared_ptr<UnaryCall> self = std::move(self_);
+  }
+
+  // A drain may have ended the call while its answer was on its way here: gRPC
+  // may be done with it.
+  absl::Status AddUnsent(int64_t bytes) {
+    MutexLock lock(unsent_mu_);
+    if (retired_) return absl::OkStatus();
+    absl::Status status = context_.unsent->Add(grpc_, bytes);
+    added_ = status.ok();
+    return status;
   }
 
   void Post(std::function<void()> turn) {
@@ -263,7 +278,9 @@ class UnaryCall
   Response* const response_;
   std::shared_ptr<Job> job_;  // set by Open, before `opened_`
   std::shared_ptr<UnaryCall> self_;
-  bool added_ = false;  // to the unsent answers
+  Mutex unsent_mu_;
+  bool added_ ABSL_GUARDED_BY(unsent_mu_) = false;    // to the unsent answers
+  bool retired_ ABSL_GUARDED_BY(unsent_mu_) = false;  // gRPC is done with it
   std::atomic<bool> opened_ = false;
   std::atomic<bool> ended_ = false;
   std::atomic<bool> cancelled_ = false;
