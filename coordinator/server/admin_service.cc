@@ -193,12 +193,16 @@ class AdminService final : public Service {
                                                   Response* response) {
       const core::Instant started = Now();
       grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-      // What there is to tell of a job may be much, and its lock held.
-      context_.turns->Post(nullptr, nullptr, [=, this] {
-        const absl::Status status = Answer(*context, bytes, verb, response);
-        context_.metrics->CountCalls(method, status.code(), Now() - started);
-        reactor->Finish(v1::ToGrpc(status));
-      });
+      // What there is to tell of a job may be much, and its lock held. The
+      // service has a share of the turns as a job has, and its calls are
+      // several owners: none of them waits for a job or for another call.
+      context_.turns->Post(
+          reinterpret_cast<const Job*>(this), context, [=, this] {
+            const absl::Status status = Answer(*context, bytes, verb, response);
+            context_.metrics->CountCalls(method, status.code(),
+                                         Now() - started);
+            reactor->Finish(v1::ToGrpc(status));
+          });
       return reactor;
     });
   }

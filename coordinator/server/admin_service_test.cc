@@ -1,10 +1,19 @@
 #include "coordinator/server/admin_service.h"
 
 #include <cstdint>
+#include <future>
+#include <latch>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "coordinator/server/driver.h"
+#include "coordinator/server/metrics.h"
+#include "coordinator/server/open_calls.h"
 #include "coordinator/server/test_server.h"
+#include "coordinator/server/turn_queue.h"
+#include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "proto/muster/v1/status_wire.h"
 
@@ -111,6 +120,59 @@ TEST_F(AdminServiceTest, UnknownJobIsNotFound) {
   const absl::Status status = Call(
       server_.admin(), &v1::AdminService::Stub::GetJob, request, &response);
   EXPECT_EQ(status, absl::NotFoundError("no job \"nobody\" here"));
+}
+
+// Its only threads for one job are taken by messages that name no job here.
+TEST(AdminServiceTurnsTest, ACallWaitsForNoJobAndForNoOtherCall) {
+  TurnQueue turns(4);
+  std::promise<void> released;
+  const std::shared_future<void> release = released.get_future().share();
+  for (const void* owner :
+       {static_cast<const void*>(nullptr), static_cast<const void*>(&turns)}) {
+    turns.Post(nullptr, owner, [release] { release.wait(); });
+  }
+  Metrics metrics([] { return Gauges(); });
+  Driver::Options options;
+  options.epoch = core::CoordinatorEpoch(1);
+  options.metrics = &metrics;
+  options.turns = &turns;
+  Driver driver(options);
+  OpenCalls open_calls;
+  const ServiceContext context{&driver, &metrics, &open_calls, 1 << 20, &turns};
+  // The first call waits in it for the second.
+  std::latch both(2);
+  AdminHooks hooks;
+  hooks.sessions = [&both] {
+    both.arrive_and_wait();
+    return 0;
+  };
+  hooks.draining = [] { return false; };
+  const std::unique_ptr<grpc::Service> service =
+      MakeAdminService(context, std::move(hooks));
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(),
+                           &port);
+  builder.RegisterService(service.get());
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const std::unique_ptr<v1::AdminService::Stub> stub =
+      v1::AdminService::NewStub(
+          grpc::CreateChannel("127.0.0.1:" + std::to_string(port),
+                              grpc::InsecureChannelCredentials()));
+  const auto list = [&stub] {
+    v1::ListJobsResponse jobs;
+    return CallGrpc(*stub, &v1::AdminService::Stub::ListJobs,
+                    v1::ListJobsRequest(), &jobs)
+        .error_code();
+  };
+  auto first = std::async(std::launch::async, list);
+  EXPECT_EQ(list(), grpc::OK);
+  EXPECT_EQ(first.get(), grpc::OK);
+  // Where one is missing, so that the test ends.
+  while (!both.try_wait()) both.count_down();
+  released.set_value();
+  turns.Stop();
+  server->Shutdown();
 }
 
 }  // namespace

@@ -572,6 +572,12 @@ TEST_F(ReactorRaceTest, FanOutReachesEveryWaiterOnce) {
   }
 }
 
+// Each turn of a queue of one thread costs the same.
+TurnQueue::Clock EqualCosts() {
+  return
+      [time = core::Duration()]() mutable { return time += milliseconds(1); };
+}
+
 // Waits until every reaction that is posted now has run.
 void AwaitReactions(Pool& pool) {
   std::promise<void> reached;
@@ -581,7 +587,7 @@ void AwaitReactions(Pool& pool) {
 
 TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
   Pool pool(1);
-  TurnQueue turns(1);
+  TurnQueue turns(1, EqualCosts());
   const ServiceContext context{&driver_, &metrics_, &open_calls_, 1 << 20,
                                &turns,   nullptr,   &unsent_};
   SessionTable sessions(context, {1000, seconds(60)});
@@ -618,6 +624,41 @@ TEST_F(ReactorRaceTest, AFloodOfOneJobLeavesTheOthersTheirTurns) {
   EXPECT_EQ(honest->results(), 1'000);
   EXPECT_LE(flooded, 1024);  // one turn
   EXPECT_EQ((*driver_.FindJob("flood"))->operations().total, 8 * 20'000);
+  turns.Stop();
+}
+
+// Parsing is part of what they cost.
+TEST_F(ReactorRaceTest, LargeUnaryCallsOfOneJobLeaveTheOthersTheirTurns) {
+  using FakeSet = FakeUnary<v1::SetRequest, v1::SetResponse>;
+  Pool pool(1);
+  TurnQueue turns(1, EqualCosts());
+  const ServiceContext context{&driver_, &metrics_, &open_calls_, 1 << 20,
+                               &turns,   nullptr,   &unsent_};
+  const auto set = [](const std::string& job) {
+    v1::SetRequest request;
+    request.mutable_caller()->set_job(job);
+    request.set_key("k");
+    request.set_value(std::string(TurnQueue::kBytesWithoutTurn, 'v'));
+    return request;
+  };
+  const std::shared_ptr<Job> flood_job = *driver_.GetJob("flood");
+  ASSERT_TRUE(driver_.GetJob("honest").ok());
+  // Until all wait.
+  std::promise<void> released;
+  turns.Post(nullptr, nullptr, [&released] { released.get_future().wait(); });
+  std::vector<std::unique_ptr<FakeSet>> floods;
+  for (int i = 0; i < 24; ++i) {
+    floods.push_back(
+        std::make_unique<FakeSet>(pool, context, Method::kSet, set("flood")));
+  }
+  int64_t flooded = -1;
+  FakeSet honest(pool, context, Method::kSet, set("honest"),
+                 [&] { flooded = flood_job->operations().total; });
+  released.set_value();
+  honest.AwaitDone();
+  for (const auto& flood : floods) flood->AwaitDone();
+  EXPECT_LE(flooded, 3);
+  EXPECT_EQ(flood_job->operations().total, 24);
   turns.Stop();
 }
 

@@ -1,5 +1,7 @@
 #include "coordinator/server/request.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -25,6 +27,8 @@ constexpr int64_t kPointerBytes = 24;
 // What a byte that arrives can become: two of them an empty message, of which
 // none of ours is larger than 480 bytes.
 constexpr int64_t kUnfoldingMax = 256;
+// Longer names are refused later.
+constexpr int kNameBytesMax = 1 << 10;
 // As protobuf's own.
 constexpr int kDepthMax = 100;
 
@@ -128,6 +132,36 @@ absl::Status ParseRequest(grpc::ByteBuffer* bytes, Message* request) {
   }
   bytes->Clear();
   return status;
+}
+
+v1::Caller CallerOf(grpc::ByteBuffer* bytes) {
+  constexpr auto kText = WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+  grpc::ProtoBufferReader reader(bytes);
+  CodedInputStream in(&reader);
+  v1::Caller caller;
+  int length = 0;
+  if (in.ReadTag() != WireFormatLite::MakeTag(1, kText) ||
+      !in.ReadVarintSizeAsInt(&length)) {
+    return caller;
+  }
+  in.PushLimit(length);
+  // No more, however often somebody says them.
+  for (int names = 0; names < 2; ++names) {
+    const uint32_t tag = in.ReadTag();
+    std::string* text = nullptr;
+    if (tag == WireFormatLite::MakeTag(v1::Caller::kJobFieldNumber, kText)) {
+      text = caller.mutable_job();
+    } else if (tag ==
+               WireFormatLite::MakeTag(v1::Caller::kMemberFieldNumber, kText)) {
+      text = caller.mutable_member();
+    }
+    if (text == nullptr) break;
+    if (!in.ReadVarintSizeAsInt(&length) || length > kNameBytesMax ||
+        !in.ReadString(text, length)) {
+      return v1::Caller();
+    }
+  }
+  return caller;
 }
 
 }  // namespace muster::coordinator

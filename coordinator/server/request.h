@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "google/protobuf/message.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "muster/v1/common.pb.h"
 
 namespace muster::coordinator {
 
@@ -24,6 +25,12 @@ inline int64_t ParsedBytesMax(size_t bytes) {
 // Errors: INVALID_ARGUMENT (broken), RESOURCE_EXHAUSTED (limit parsed_bytes).
 absl::Status ParseRequest(grpc::ByteBuffer* bytes,
                           google::protobuf::Message* request);
+
+// The job and the member that a request names, before it is parsed: the caller
+// is field 1 of all requests, and muster's clients put it first, as they do
+// with those two in it. What stands elsewhere is not found, and empty. Leaves
+// `bytes` as they are.
+v1::Caller CallerOf(grpc::ByteBuffer* bytes);
 
 }  // namespace muster::coordinator
 

@@ -54,6 +54,33 @@ std::string Repeated(const std::string& text, size_t count) {
   return all;
 }
 
+TEST(RequestTest, TheCallerIsKnownBeforeTheRestIsParsed) {
+  v1::SetRequest request;
+  request.mutable_caller()->set_job("train");
+  request.mutable_caller()->set_member("a");
+  request.mutable_caller()->set_incarnation(7);
+  request.set_value(std::string(100'000, 'v'));
+  const std::string text = request.SerializeAsString();
+  // Also where it comes in pieces, and the end is missing.
+  for (const size_t piece : {size_t{1}, size_t{5}, size_t{8192}}) {
+    grpc::ByteBuffer bytes = Bytes(text.substr(0, 50'000), piece);
+    EXPECT_EQ(CallerOf(&bytes).job(), "train");
+    EXPECT_EQ(CallerOf(&bytes).member(), "a");
+    EXPECT_EQ(bytes.Length(), 50'000);
+  }
+}
+
+TEST(RequestTest, ACallerThatIsNotThereIsEmpty) {
+  const std::string long_name(2000, 'x');
+  for (const std::string& text :
+       {std::string(), Field(2, "k"), std::string("\x0a"),
+        Field(1, Field(3, "train")), std::string("\x0a\xff\xff\xff\xff\x7f"),
+        std::string("\x0a\x7f\x0a\x7ftrain"), Field(1, Field(1, long_name))}) {
+    grpc::ByteBuffer bytes = Bytes(text);
+    EXPECT_EQ(CallerOf(&bytes).job(), "") << text.size();
+  }
+}
+
 TEST(RequestTest, GivesWhatWasSent) {
   v1::MultiSetRequest sent;
   sent.mutable_caller()->set_job("train");

@@ -66,8 +66,9 @@ class TurnQueue {
   // Runs `turn` on a thread of the queue. The turns of one owner run one after
   // another in the order in which they were posted, and those of one job never
   // hold more than half of the threads. A turn should be short, about a
-  // millisecond, and post what is left as another one. `job` may be null: not
-  // known yet. After Stop the turn runs at once.
+  // millisecond, and post what is left as another one. `job` is not looked
+  // into: whoever is none has a share by an address of its own. Null: of a
+  // message that names no job that is here. After Stop the turn runs at once.
   void Post(const Job* job, const void* owner, std::function<void()> turn)
       ABSL_LOCKS_EXCLUDED(mu_);
 

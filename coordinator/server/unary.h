@@ -114,9 +114,9 @@ class UnaryCall
       if (!known.ok()) return End(known);
     }
     if (bytes->Length() <= TurnQueue::kBytesWithoutTurn) return Open(bytes);
-    // Whose it is stands in it.
-    context_.turns->Post(nullptr, this,
-                         [self = self_, bytes] { self->Open(bytes); });
+    const std::shared_ptr<Job> job = Spender(bytes);
+    context_.turns->Post(job.get(), this,
+                         [self = self_, job, bytes] { self->Open(bytes); });
   }
 
   void Deliver(absl::Span<Answer> answers) override {
@@ -166,6 +166,21 @@ class UnaryCall
   }
 
  private:
+  // The job that pays for parsing the request: the one that it names, if it may
+  // be named and is here.
+  std::shared_ptr<Job> Spender(grpc::ByteBuffer* bytes) const {
+    const v1::Caller caller = CallerOf(bytes);
+    if (context_.auth != nullptr &&
+        !context_.auth
+             ->Admit(*grpc_, method_, caller.job(), !caller.member().empty())
+             .ok()) {
+      return nullptr;
+    }
+    absl::StatusOr<std::shared_ptr<Job>> job =
+        context_.driver->FindJob(caller.job());
+    return job.ok() ? *std::move(job) : nullptr;
+  }
+
   void Retire() {
     if (withdrawn_.load()) job_->Detach(*this);
     {
