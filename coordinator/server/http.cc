@@ -28,11 +28,10 @@ constexpr int kWaitingMax = 64;
 // for their second SYN.
 constexpr int kBacklog = 4096;
 
-// A connection that says nothing holds a thread for so long, and where others
-// wait for one, for less: probes must get through.
+// A connection whose request is not complete holds a thread for so long, and
+// where others wait for one, for less: probes must get through.
 constexpr milliseconds kPatience{1000};
 constexpr milliseconds kPatienceInACrowd{10};
-constexpr int kReadTimeoutMs = 500;
 constexpr int kWriteTimeoutS = 5;
 
 class BoundedPool final : public httplib::TaskQueue {
@@ -70,13 +69,21 @@ bool IsReadable(int socket, milliseconds timeout) {
   return poll(&ready, 1, static_cast<int>(timeout.count())) > 0;
 }
 
-// A connection as the library reads and writes it. The socket has the timeouts.
+// A connection as the library reads and writes it. `pending` counts those that
+// have a thread or wait for one.
 class SocketStream final : public httplib::Stream {
  public:
-  explicit SocketStream(int socket) : socket_(socket) {}
+  SocketStream(int socket, const std::atomic<int>& pending)
+      : socket_(socket), pending_(pending) {}
 
   bool is_readable() const override {
-    return begin_ < end_ || IsReadable(socket_, milliseconds(kReadTimeoutMs));
+    if (begin_ < end_) return true;
+    // What has come before the thread was there is read however late it is.
+    if (!received_ && IsReadable(socket_, milliseconds(0))) return true;
+    while (std::chrono::steady_clock::now() - began_ < Patience()) {
+      if (IsReadable(socket_, kPatienceInACrowd)) return true;
+    }
+    return false;
   }
   bool is_writable() const override {
     pollfd ready = {socket_, POLLOUT, 0};
@@ -84,8 +91,10 @@ class SocketStream final : public httplib::Stream {
   }
   ssize_t read(char* bytes, size_t size) override {
     if (begin_ == end_) {
+      if (!is_readable()) return -1;
       const ssize_t count = recv(socket_, buffer_.data(), buffer_.size(), 0);
       if (count <= 0) return count;
+      received_ = true;
       begin_ = 0;
       end_ = static_cast<size_t>(count);
     }
@@ -103,7 +112,15 @@ class SocketStream final : public httplib::Stream {
   socket_t socket() const override { return socket_; }
 
  private:
+  milliseconds Patience() const {
+    return pending_ > kThreads ? kPatienceInACrowd : kPatience;
+  }
+
   const int socket_;
+  const std::atomic<int>& pending_;
+  const std::chrono::steady_clock::time_point began_ =
+      std::chrono::steady_clock::now();
+  bool received_ = false;
   // The library reads lines byte by byte.
   std::array<char, 4096> buffer_;
   size_t begin_ = 0;
@@ -123,25 +140,13 @@ class ImpatientServer final : public httplib::Server {
  private:
   // One request: a kept connection would hold one of the few threads.
   bool process_and_close_socket(socket_t socket) override {
-    bool served = false;
-    if (Speaks(socket)) {
-      SocketStream stream(socket);
-      bool closed = false;
-      served =
-          process_request(stream, /*close_connection=*/true, closed, nullptr);
-    }
+    SocketStream stream(socket, pending_);
+    bool closed = false;
+    const bool served =
+        process_request(stream, /*close_connection=*/true, closed, nullptr);
     ::shutdown(socket, SHUT_RDWR);
     ::close(socket);
     return served;
-  }
-
-  bool Speaks(socket_t socket) const {
-    for (milliseconds waited{0}; waited < kPatience;
-         waited += kPatienceInACrowd) {
-      if (IsReadable(socket, kPatienceInACrowd)) return true;
-      if (pending_ > kThreads) return false;
-    }
-    return false;
   }
 
   // Connections that have a thread or wait for one.
@@ -159,7 +164,6 @@ class HttpServer::Listener {
       const int yes = 1;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     });
-    server_.set_read_timeout(0, kReadTimeoutMs * 1000);
     server_.set_write_timeout(kWriteTimeoutS);
     server_.set_payload_max_length(4096);
     for (const auto& [path, page] : pages) {

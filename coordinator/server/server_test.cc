@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -345,6 +346,41 @@ TEST(ServerTest, SilentConnectionsDoNotStarveTheProbes) {
   // Behind all of them: it is answered because silence has an end.
   EXPECT_THAT(server.Http("/healthz"), StartsWith("HTTP/1.1 200"));
   for (const int fd : silent) close(fd);
+}
+
+// Sends the beginning of a request and then a byte every 100 ms, until the
+// server hangs up; false: it has not after 30 s.
+bool IsHungUpOn(int fd) {
+  std::string bytes = "GET / HTTP/1.1\r\nX: ";
+  for (int i = 0; i < 300; ++i) {
+    // The answer, an end or an error.
+    pollfd answer = {fd, POLLIN, 0};
+    if (send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0 ||
+        poll(&answer, 1, 100) != 0) {
+      return true;
+    }
+    bytes = "a";
+  }
+  return false;
+}
+
+// More than there are threads, none of which ends its request.
+TEST(ServerTest, SlowRequestsDoNotStarveTheProbes) {
+  ServerOptions options;
+  options.http_listen = "127.0.0.1:0";
+  TestServer server(options);
+  std::vector<std::future<bool>> slow;
+  slow.reserve(20);
+  for (int i = 0; i < 20; ++i) {
+    const int fd = ConnectTo(server.server().http_port());
+    slow.push_back(std::async(std::launch::async, [fd] {
+      const bool hung_up = IsHungUpOn(fd);
+      close(fd);
+      return hung_up;
+    }));
+  }
+  for (std::future<bool>& connection : slow) EXPECT_TRUE(connection.get());
+  EXPECT_THAT(server.Http("/healthz"), StartsWith("HTTP/1.1 200"));
 }
 
 TEST(ServerTest, DrainEndsParkedCallsAndStreams) {
