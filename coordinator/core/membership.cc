@@ -181,7 +181,7 @@ void Membership::Heard(Member& member, Instant now, Outbox& out) {
   const Duration silence = now - member.heard_at;
   member.heard_at = now;
   if (!member.held_until.has_value()) return;
-  member.held_until.reset();
+  Release(member);
   Schedule(member, DueAt(member));
   if (!holding_) return;
   EndHold(std::max(options_.lease, std::min(silence, options_.resend_max)), now,
@@ -353,6 +353,12 @@ void Membership::Disconnected(const MemberId& id, Incarnation incarnation,
   member->dismissed = dismissed;
   member->state = MemberState::kDisconnected;
   member->state_since = now;
+  // Others have been heard, so the network is there, and the connection is more
+  // likely closed by the end of its process.
+  if (member->held_until.has_value() && !holding_) {
+    member->held_until =
+        std::min(*member->held_until, DeadlineAfter(now, options_.lease));
+  }
   Schedule(*member, DueAt(*member));
   out.Note(NoticeKind::kMemberDisconnected,
            absl::StrCat("member=", id.value(),
@@ -373,6 +379,11 @@ Event Membership::Depart(Member& member, EventKind kind, std::string cause,
   member.replies = ReplyCache();
   journal_.Member(member.id);
   --live_;
+  if (member.held_until.has_value()) {
+    Release(member);
+    // Nobody is left of whom to hear.
+    if (held_ == 0) holding_ = false;
+  }
   Schedule(member, DueAt(member));
 
   std::string text = absl::StrCat("member=", event.member.value(),
@@ -447,12 +458,13 @@ void Membership::HoldSilent(Instant now, Outbox& out) {
     hosts.insert(member.registration.host);
   }
   if (hosts.size() < 2) return;
-  Duration longest = options_.lease * options_.silent_leases_max;
-  if (heard == 0) longest = std::max(longest, options_.silence_max);
+  const Duration longest =
+      heard == 0 ? LongestHold() : options_.lease * options_.silent_leases_max;
   for (Member* member : silent) {
     member->held_until = DeadlineAfter(member->heard_at, longest);
     Schedule(*member, DueAt(*member));
   }
+  held_ += static_cast<int64_t>(silent.size());
   holding_ = true;
   all_silent_ = heard == 0;
   out.Note(
@@ -467,13 +479,24 @@ void Membership::EndHold(Duration left, Instant now, Outbox& out) {
   int64_t silent = 0;
   for (auto& [id, member] : members_) {
     if (!member.live() || !member.held_until.has_value()) continue;
-    member.held_until = DeadlineAfter(now, left);
+    member.held_until = std::min(DeadlineAfter(now, left),
+                                 DeadlineAfter(member.heard_at, LongestHold()));
     Schedule(member, DueAt(member));
     ++silent;
   }
   out.Note(
       NoticeKind::kHostsHeard,
       absl::StrCat("members=", silent, " have_still=", FormatDuration(left)));
+}
+
+void Membership::Release(Member& member) {
+  member.held_until.reset();
+  --held_;
+}
+
+Duration Membership::LongestHold() const {
+  return std::max(options_.lease * options_.silent_leases_max,
+                  options_.silence_max);
 }
 
 void Membership::Expire(Instant now, std::vector<Event>& departed,
@@ -607,8 +630,10 @@ std::vector<MemberId> Membership::Listeners() const {
 
 absl::Status Membership::CheckInvariants() const {
   int64_t live = 0;
+  int64_t held = 0;
   for (const auto& [id, member] : members_) {
     if (member.live()) ++live;
+    if (member.held_until.has_value()) ++held;
     if (id != member.id || !schedule_.contains({member.expires_at, id})) {
       return absl::InternalError(
           absl::StrCat("membership: \"", id.value(), "\" is not scheduled"));
@@ -617,6 +642,11 @@ absl::Status Membership::CheckInvariants() const {
       return absl::InternalError(absl::StrCat("membership: \"", id.value(),
                                               "\" is scheduled too late"));
     }
+  }
+  if (held != held_ || (holding_ && held == 0)) {
+    return absl::InternalError(
+        absl::StrCat("membership: counts ", held_, " held members, has ", held,
+                     holding_ ? ", and waits for one" : ""));
   }
   if (live != live_ || schedule_.size() != members_.size()) {
     return absl::InternalError(absl::StrCat(

@@ -40,7 +40,8 @@ struct MembershipOptions {
   // again; then the others have a lease, or as long as the silence was and at
   // most `resend_max`: so much later TCP may send again what was lost. But they
   // are lost after this many leases, or, where no member of the job is heard
-  // and so none waits to be told, after `silence_max`.
+  // and so none waits to be told, after `silence_max`, if that is more;
+  // whatever is heard meanwhile gives them no more than that.
   int silent_leases_max = 4;
   Duration silence_max = std::chrono::minutes(10);
   Duration resend_max = std::chrono::minutes(2);
@@ -209,6 +210,8 @@ class Membership {
   void Heard(Member& member, Instant now, Outbox& out);
   void HoldSilent(Instant now, Outbox& out);
   void EndHold(Duration left, Instant now, Outbox& out);
+  void Release(Member& member);
+  Duration LongestHold() const;
   Instant DueAt(const Member& member) const;
 
   const MembershipOptions options_;
@@ -221,6 +224,7 @@ class Membership {
   int64_t live_ = 0;
   // Members are held, and which of them is heard first ends that.
   bool holding_ = false;
+  int64_t held_ = 0;  // the live ones with a `held_until`
   // The hold began when no member of the job was heard.
   bool all_silent_ = false;
 };

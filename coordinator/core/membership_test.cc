@@ -256,6 +256,61 @@ TEST_F(MembershipTest, AConnectionThatBreaksInTheSilenceIsNoLossEither) {
   EXPECT_THAT(departed_, SizeIs(1));
 }
 
+// When others have been heard the network is there: TCP only takes its time.
+TEST_F(MembershipTest, AConnectionThatBreaksAfterTheSilenceIsALossInALease) {
+  for (const char* member : {"a", "b", "c"}) {
+    ASSERT_EQ(Register(member, 1), absl::OkStatus());
+  }
+  members_.Expire(t0 + 10s, departed_, out_);
+  ASSERT_EQ(Admit("a", 1, t0 + 100s), absl::OkStatus());
+  EXPECT_EQ(out_.notices.back().text, "members=2 have_still=100s");
+  members_.Disconnected(MemberId("b"), Incarnation(1), t0 + 101s, out_);
+  EXPECT_EQ(members_.NextDeadline(), t0 + 110s);  // of a
+  KeepAlive("a", t0 + 100s, t0 + 111s);
+  EXPECT_THAT(departed_, IsEmpty());
+  members_.Expire(t0 + 111s, departed_, out_);
+  ASSERT_THAT(departed_, SizeIs(1));
+  EXPECT_EQ(departed_[0].member, MemberId("b"));
+  // Not before it would have been lost with its connection open.
+  members_.Disconnected(MemberId("c"), Incarnation(1), t0 + 195s, out_);
+  KeepAlive("a", t0 + 111s, t0 + 200s);
+  EXPECT_THAT(departed_, SizeIs(1));
+  members_.Expire(t0 + 200s, departed_, out_);
+  EXPECT_THAT(departed_, SizeIs(2));
+}
+
+// Each silence that ends gives those a while that have not been heard since.
+TEST_F(MembershipTest, NoNumberOfSilencesHoldsAMemberForEver) {
+  for (const char* member : {"a", "b", "dead"}) {
+    ASSERT_EQ(Register(member, 1), absl::OkStatus());
+  }
+  Instant lost = t0;
+  for (int second = 1; second < 1500 && departed_.empty(); ++second) {
+    lost = t0 + seconds(second);
+    for (const char* member : {"a", "b"}) {
+      if (second % 20 != 0) continue;
+      ASSERT_EQ(Admit(member, 1, lost), absl::OkStatus());
+    }
+    members_.Expire(lost, departed_, out_);
+  }
+  ASSERT_THAT(departed_, SizeIs(1));
+  EXPECT_EQ(departed_[0].member, MemberId("dead"));
+  EXPECT_EQ(lost, t0 + 10min);
+}
+
+TEST_F(MembershipTest, WhenAllWhoWereSilentAreLostNobodyIsToBeHeard) {
+  ASSERT_EQ(Register("a", 1), absl::OkStatus());
+  ASSERT_EQ(Register("b", 1), absl::OkStatus());
+  members_.Expire(t0 + 10s, departed_, out_);
+  EXPECT_EQ(out_.notices.back().kind, NoticeKind::kHostsSilent);
+  members_.Expire(t0 + 10min, departed_, out_);
+  EXPECT_THAT(departed_, SizeIs(2));
+  out_.Clear();
+  ASSERT_EQ(Register("c", 1, t0 + 11min), absl::OkStatus());
+  ASSERT_EQ(out_.notices.size(), 1u);
+  EXPECT_EQ(out_.notices[0].kind, NoticeKind::kMemberRegistered);
+}
+
 // There is another reason then than the coordinator's network.
 TEST_F(MembershipTest, TheOnlySilentHostIsLostAtTheEndOfItsLease) {
   const auto on_one_host = [&](const std::string& member) {
