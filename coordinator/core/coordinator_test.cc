@@ -438,6 +438,8 @@ TEST_F(CoordinatorTest, WhatAMemberWasDoingEndsWithIt) {
   EXPECT_THAT(view.members[0].last_progress,
               HasSubstr("in all_reduce for 10s"));
   EXPECT_THAT(view.members[1].last_progress, HasSubstr("in all_reduce for 3s"));
+  EXPECT_EQ(view.members[0].progress_age, 9s);
+  EXPECT_EQ(view.members[1].progress_age, 2s);
 }
 
 TEST_F(CoordinatorTest, TheSuccessorIsNotToldThatItReplaced) {

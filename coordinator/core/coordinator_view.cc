@@ -25,7 +25,7 @@ MemberSnapshot Coordinator::SnapshotOf(const Member& member,
   snapshot.last_progress =
       DescribeProgress(member.progress, until - member.progress_at);
   snapshot.progress = member.progress;
-  snapshot.progress_age = now - member.progress_at;
+  snapshot.progress_age = until - member.progress_at;
   return snapshot;
 }
 
