@@ -17,6 +17,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "coordinator/storage/synced_mark.h"
 #include "glog/logging.h"
 #include "rocksdb/db.h"
@@ -65,7 +67,11 @@ absl::Status ErrorOf(absl::string_view what, const std::string& path,
       absl::StrCat("cannot ", what, ": ", status.ToString());
   if (status.IsCorruption()) return Damaged(path, why);
   const std::string text = absl::StrCat("storage ", path, ": ", why);
-  if (absl::StrContains(text, "lock ") || status.IsBusy()) {
+  // The path is in it, and may have such words.
+  const absl::string_view state =
+      status.getState() == nullptr ? "" : status.getState();
+  if (absl::StartsWith(state, "While lock file: ") ||
+      absl::StartsWith(state, "lock hold by ") || status.IsBusy()) {
     return absl::FailedPreconditionError(
         absl::StrCat(text, "; another coordinator has it open"));
   }
@@ -80,13 +86,14 @@ absl::Status SystemError(absl::string_view what, const std::string& path,
       absl::StrCat("storage ", path, ": cannot ", what, ": ", why));
 }
 
-// What is in the folder whose name ends so.
+// The library's files in the folder with that ending: it names them by numbers.
 std::vector<std::string> FilesOf(const std::string& path,
                                  absl::string_view ending) {
   std::vector<std::string> files;
   rocksdb::Env::Default()->GetChildren(path, &files).PermitUncheckedError();
-  std::erase_if(files, [&](const std::string& file) {
-    return !absl::EndsWith(file, ending);
+  std::erase_if(files, [&](absl::string_view name) {
+    return !absl::ConsumeSuffix(&name, ending) || name.empty() ||
+           !std::all_of(name.begin(), name.end(), absl::ascii_isdigit);
   });
   std::sort(files.begin(), files.end());
   return files;
@@ -293,13 +300,17 @@ bool IsThere(const std::string& path, absl::string_view file) {
 // That a folder without CURRENT is not a database that has lost it, which the
 // library would take for a new one, and remove its files.
 absl::Status CheckNew(const std::string& path) {
-  for (const absl::string_view ending : {".log", ".sst", "SYNCED"}) {
-    const std::vector<std::string> files = FilesOf(path, ending);
-    if (files.empty()) continue;
-    return Damaged(path, absl::StrCat("its file CURRENT is missing, while ",
-                                      files.front(), " is there"));
+  std::vector<std::string> files = FilesOf(path, ".sst");
+  for (std::string& log : FilesOf(path, ".log")) {
+    files.push_back(std::move(log));
   }
-  return absl::OkStatus();
+  struct stat info = {};
+  if (stat(SyncedMarkPath(path).c_str(), &info) == 0 && info.st_size > 0) {
+    files.emplace_back("SYNCED");
+  }
+  if (files.empty()) return absl::OkStatus();
+  return Damaged(path, absl::StrCat("its file CURRENT is missing, while ",
+                                    files.front(), " is there"));
 }
 
 // That the list of its files begins as it did. A newer list than the mark's was

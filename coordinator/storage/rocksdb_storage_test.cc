@@ -194,6 +194,23 @@ TEST_F(RocksDbStorageTest, AFolderThatCannotBeMadeIsAnErrorThatNamesIt) {
   EXPECT_THAT(storage.status().message(), HasSubstr("/proc/nothing/here"));
 }
 
+TEST_F(RocksDbStorageTest, AWordInThePathIsNotTakenForAnotherCoordinator) {
+  const auto storage = OpenRocksDb("/proc/nothing/block storage");
+  EXPECT_EQ(storage.status().code(), absl::StatusCode::kUnavailable);
+}
+
+// None of these files is of a database.
+TEST_F(RocksDbStorageTest, AFolderWithOtherFilesIsNew) {
+  for (const char* file :
+       {"coordinator.log", "0a.log", ".log", "x.sst", "OLD_SYNCED"}) {
+    std::ofstream(path_ + "/" + file) << "hi";
+  }
+  std::ofstream(path_ + "/SYNCED") << "";
+  ASSERT_NE(Open(), nullptr);
+  EXPECT_TRUE(std::filesystem::exists(path_ + "/coordinator.log"));
+  EXPECT_NE(Open(), nullptr);
+}
+
 std::string ReadFile(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return std::string(std::istreambuf_iterator<char>(file), {});
