@@ -148,11 +148,9 @@ ino_t InodeOf(const std::string& path) {
 
 class RocksDbStorage final : public Storage {
  public:
-  RocksDbStorage(std::string path, std::unique_ptr<rocksdb::DB> database,
-                 std::unique_ptr<SyncedMarkFile> mark)
+  RocksDbStorage(std::string path, std::unique_ptr<rocksdb::DB> database)
       : path_(std::move(path)),
         database_(std::move(database)),
-        mark_file_(std::move(mark)),
         manifest_(ManifestOf(path_)),
         lock_file_(path_ + "/LOCK"),
         lock_inode_(InodeOf(lock_file_)) {}
@@ -168,9 +166,13 @@ class RocksDbStorage final : public Storage {
   // Before anything is acknowledged.
   absl::Status Begin() {
     absl::Status status = CheckFormat();
-    if (status.ok()) status = Sync();
-    if (status.ok()) status = mark_file_->Sync();
-    return status;
+    if (status.ok()) status = SyncLog();
+    if (!status.ok()) return status;
+    absl::StatusOr<std::unique_ptr<SyncedMarkFile>> file =
+        SyncedMarkFile::Create(path_, mark_);
+    if (!file.ok()) return file.status();
+    mark_file_ = *std::move(file);
+    return absl::OkStatus();
   }
 
   absl::Status Load(
@@ -213,8 +215,8 @@ class RocksDbStorage final : public Storage {
   }
 
   absl::Status Sync() override {
-    const rocksdb::Status synced = database_->SyncWAL();
-    return synced.ok() ? Mark() : ErrorOf("sync", path_, synced);
+    absl::Status status = SyncLog();
+    return status.ok() ? mark_file_->Write(mark_) : status;
   }
 
  private:
@@ -233,8 +235,10 @@ class RocksDbStorage final : public Storage {
                      "\", this coordinator reads \"", kFormat, "\""));
   }
 
-  // Notes how far the database is on the disk.
-  absl::Status Mark() {
+  // Puts the log on the disk, and sets `mark_` to how far it is there.
+  absl::Status SyncLog() {
+    const rocksdb::Status synced = database_->SyncWAL();
+    if (!synced.ok()) return ErrorOf("sync", path_, synced);
     mark_.sequence = database_->GetLatestSequenceNumber();
     const std::string manifest = absl::StrCat(path_, "/", manifest_);
     struct stat info = {};
@@ -242,17 +246,16 @@ class RocksDbStorage final : public Storage {
       return SystemError("read", manifest, errno);
     }
     // It grows with each new file, which is seldom.
-    if (info.st_size != mark_.manifest_bytes) {
-      // What the mark says of it must not come to the disk before it.
-      absl::Status synced = SyncFile(manifest);
-      if (!synced.ok()) return synced;
-      absl::StatusOr<uint32_t> checksum = ChecksumOf(manifest, info.st_size);
-      if (!checksum.ok()) return checksum.status();
-      mark_.manifest = manifest_;
-      mark_.manifest_bytes = info.st_size;
-      mark_.manifest_checksum = *checksum;
-    }
-    return mark_file_->Write(mark_);
+    if (info.st_size == mark_.manifest_bytes) return absl::OkStatus();
+    // What the mark says of it must not come to the disk before it.
+    absl::Status status = SyncFile(manifest);
+    if (!status.ok()) return status;
+    absl::StatusOr<uint32_t> checksum = ChecksumOf(manifest, info.st_size);
+    if (!checksum.ok()) return checksum.status();
+    mark_.manifest = manifest_;
+    mark_.manifest_bytes = info.st_size;
+    mark_.manifest_checksum = *checksum;
+    return absl::OkStatus();
   }
 
   absl::Status Apply(rocksdb::WriteBatch& batch) {
@@ -269,8 +272,8 @@ class RocksDbStorage final : public Storage {
 
   const std::string path_;
   const std::unique_ptr<rocksdb::DB> database_;
-  const std::unique_ptr<SyncedMarkFile> mark_file_;
   const std::string manifest_;
+  std::unique_ptr<SyncedMarkFile> mark_file_;  // set by Begin
   SyncedMark mark_;
   const std::string lock_file_;
   const ino_t lock_inode_;
@@ -380,11 +383,7 @@ absl::StatusOr<std::unique_ptr<Storage>> OpenRocksDb(const std::string& path) {
   const rocksdb::Status open = rocksdb::DB::Open(options, path, &opened);
   std::unique_ptr<rocksdb::DB> database(opened);
   if (!open.ok()) return ErrorOf("open", path, open);
-  absl::StatusOr<std::unique_ptr<SyncedMarkFile>> mark =
-      SyncedMarkFile::Open(path);
-  if (!mark.ok()) return mark.status();
-  auto storage = std::make_unique<RocksDbStorage>(path, std::move(database),
-                                                  *std::move(mark));
+  auto storage = std::make_unique<RocksDbStorage>(path, std::move(database));
   status = storage->Begin();
   if (!status.ok()) return status;
   return storage;

@@ -99,6 +99,18 @@ TEST_F(RocksDbStorageTest, SyncPutsTheLogOnTheDisk) {
   EXPECT_THAT(synced, Contains(EndsWith(".log")));
 }
 
+// Where the machine ends in between, there is a whole file or none.
+TEST_F(RocksDbStorageTest, TheMarkIsOnTheDiskBeforeItHasItsName) {
+  synced.clear();
+  Open();
+  const std::string folder = std::filesystem::canonical(path_);
+  const auto mark =
+      std::find(synced.begin(), synced.end(), folder + "/SYNCED.tmp");
+  ASSERT_NE(mark, synced.end());
+  EXPECT_NE(std::find(mark, synced.end(), folder), synced.end());
+  EXPECT_FALSE(std::filesystem::exists(path_ + "/SYNCED.tmp"));
+}
+
 // The library would end the process.
 TEST_F(RocksDbStorageTest, ADiskWithoutRoomIsAnError) {
   Open();
@@ -392,6 +404,15 @@ TEST_F(DamageTest, TheErrorNamesTheFile) {
     EXPECT_THAT(std::string(OpenRocksDb(Folder("damaged")).status().message()),
                 HasSubstr(file));
   }
+}
+
+TEST_F(DamageTest, ADamagedMarkAloneMayBeRemoved) {
+  EXPECT_TRUE(RefusedWith("SYNCED", Zero(0)));
+  EXPECT_THAT(
+      std::string(OpenRocksDb(Folder("damaged")).status().message()),
+      AllOf(HasSubstr("SYNCED is damaged"), HasSubstr("remove it alone")));
+  Remove(Folder("damaged") + "/SYNCED");
+  EXPECT_FALSE(Refused(Folder("damaged")));
 }
 
 // It has nobody's word for where its log ends.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -32,8 +33,10 @@ absl::Status FileError(absl::string_view what, const std::string& path) {
 }
 
 absl::Status Damaged(const std::string& path) {
-  return absl::DataLossError(
-      absl::StrCat("storage file ", path, " is damaged"));
+  return absl::DataLossError(absl::StrCat(
+      "storage file ", path,
+      " is damaged; where nothing else is, remove it alone: the next start "
+      "then takes the log, as far as it can be read, for all that was told"));
 }
 
 uint32_t Checksum(uint32_t before, absl::string_view bytes) {
@@ -106,7 +109,10 @@ absl::StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t bytes) {
     const auto most =
         static_cast<size_t>(std::min(left, static_cast<int64_t>(kReadBytes)));
     if (!ReadSome(fd, most, part)) return FileError("read", path);
-    if (part.empty()) return Damaged(path);
+    if (part.empty()) {
+      return absl::DataLossError(absl::StrCat(
+          "storage file ", path, " is shorter than ", bytes, " bytes"));
+    }
     checksum = Checksum(checksum, part);
     left -= static_cast<int64_t>(part.size());
   }
@@ -125,12 +131,22 @@ SyncedMarkFile::SyncedMarkFile(std::string path, int fd)
 
 SyncedMarkFile::~SyncedMarkFile() { close(fd_); }
 
-absl::StatusOr<std::unique_ptr<SyncedMarkFile>> SyncedMarkFile::Open(
-    const std::string& folder) {
+absl::StatusOr<std::unique_ptr<SyncedMarkFile>> SyncedMarkFile::Create(
+    const std::string& folder, const SyncedMark& mark) {
   const std::string path = SyncedMarkPath(folder);
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) return FileError("write", path);
-  return std::unique_ptr<SyncedMarkFile>(new SyncedMarkFile(path, fd));
+  const std::string unnamed = path + ".tmp";
+  const int fd =
+      open(unnamed.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return FileError("write", unnamed);
+  std::unique_ptr<SyncedMarkFile> file(new SyncedMarkFile(path, fd));
+  absl::Status status = file->Write(mark);
+  if (status.ok() && fdatasync(fd) != 0) status = FileError("sync", unnamed);
+  if (status.ok() && rename(unnamed.c_str(), path.c_str()) != 0) {
+    status = FileError("write", path);
+  }
+  if (status.ok()) status = SyncFile(folder);
+  if (!status.ok()) return status;
+  return file;
 }
 
 absl::Status SyncedMarkFile::Write(const SyncedMark& mark) {
@@ -142,10 +158,6 @@ absl::Status SyncedMarkFile::Write(const SyncedMark& mark) {
   if (count == static_cast<ssize_t>(text.size())) return absl::OkStatus();
   if (count >= 0) errno = ENOSPC;
   return FileError("write", path_);
-}
-
-absl::Status SyncedMarkFile::Sync() {
-  return fdatasync(fd_) == 0 ? absl::OkStatus() : FileError("sync", path_);
 }
 
 }  // namespace muster::coordinator

@@ -29,7 +29,8 @@ struct SyncedMark {
 };
 
 // The mark in `folder`; none where there is no such file.
-// Errors: UNAVAILABLE (it cannot be read), DATA_LOSS (it is damaged).
+// Errors: UNAVAILABLE (it cannot be read), DATA_LOSS (it is damaged, which the
+//   text says what to do about).
 absl::StatusOr<std::optional<SyncedMark>> ReadSyncedMark(
     const std::string& folder);
 
@@ -37,17 +38,19 @@ absl::StatusOr<std::optional<SyncedMark>> ReadSyncedMark(
 // Errors: UNAVAILABLE (it cannot be read), DATA_LOSS (it is shorter).
 absl::StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t bytes);
 
-// Puts a file on the disk, whoever wrote it.
+// Puts a file or the names in a folder on the disk, whoever wrote them.
 // Errors: UNAVAILABLE.
 absl::Status SyncFile(const std::string& path);
 
 // SyncedMarkFile is the file, open for writing. One thread at a time.
 class SyncedMarkFile {
  public:
-  // Makes the file when it is missing.
+  // Makes the file, with `mark` in it, in place of one that is there. When it
+  // returns, it is on the disk; before that the old one or none is, and never a
+  // part of it.
   // Errors: UNAVAILABLE.
-  static absl::StatusOr<std::unique_ptr<SyncedMarkFile>> Open(
-      const std::string& folder);
+  static absl::StatusOr<std::unique_ptr<SyncedMarkFile>> Create(
+      const std::string& folder, const SyncedMark& mark);
 
   ~SyncedMarkFile();
   SyncedMarkFile(const SyncedMarkFile&) = delete;
@@ -58,9 +61,6 @@ class SyncedMarkFile {
   // for the disk: a mark that comes there late only promises less.
   // Errors: UNAVAILABLE.
   absl::Status Write(const SyncedMark& mark);
-
-  // Puts it on the disk. Errors: UNAVAILABLE.
-  absl::Status Sync();
 
  private:
   SyncedMarkFile(std::string path, int fd);
