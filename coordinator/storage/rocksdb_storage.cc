@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -151,7 +152,6 @@ class RocksDbStorage final : public Storage {
   RocksDbStorage(std::string path, std::unique_ptr<rocksdb::DB> database)
       : path_(std::move(path)),
         database_(std::move(database)),
-        manifest_(ManifestOf(path_)),
         lock_file_(path_ + "/LOCK"),
         lock_inode_(InodeOf(lock_file_)) {}
 
@@ -240,7 +240,19 @@ class RocksDbStorage final : public Storage {
     const rocksdb::Status synced = database_->SyncWAL();
     if (!synced.ok()) return ErrorOf("sync", path_, synced);
     mark_.sequence = database_->GetLatestSequenceNumber();
-    const std::string manifest = absl::StrCat(path_, "/", manifest_);
+    while (true) {
+      if (mark_.manifest.empty()) mark_.manifest = ManifestOf(path_);
+      absl::Status marked = MarkManifest();
+      if (marked.ok() || ManifestOf(path_) == mark_.manifest) return marked;
+      // The library has begun another one, and removed this one.
+      mark_.manifest.clear();
+      mark_.manifest_bytes = 0;
+      mark_.manifest_checksum = 0;
+    }
+  }
+
+  absl::Status MarkManifest() {
+    const std::string manifest = absl::StrCat(path_, "/", mark_.manifest);
     struct stat info = {};
     if (stat(manifest.c_str(), &info) != 0) {
       return SystemError("read", manifest, errno);
@@ -248,11 +260,11 @@ class RocksDbStorage final : public Storage {
     // It grows with each new file, which is seldom.
     if (info.st_size == mark_.manifest_bytes) return absl::OkStatus();
     // What the mark says of it must not come to the disk before it.
-    absl::Status status = SyncFile(manifest);
-    if (!status.ok()) return status;
-    absl::StatusOr<uint32_t> checksum = ChecksumOf(manifest, info.st_size);
+    absl::Status synced = SyncFile(manifest);
+    if (!synced.ok()) return synced;
+    const absl::StatusOr<uint32_t> checksum = ChecksumOf(
+        manifest, mark_.manifest_bytes, mark_.manifest_checksum, info.st_size);
     if (!checksum.ok()) return checksum.status();
-    mark_.manifest = manifest_;
     mark_.manifest_bytes = info.st_size;
     mark_.manifest_checksum = *checksum;
     return absl::OkStatus();
@@ -272,7 +284,6 @@ class RocksDbStorage final : public Storage {
 
   const std::string path_;
   const std::unique_ptr<rocksdb::DB> database_;
-  const std::string manifest_;
   std::unique_ptr<SyncedMarkFile> mark_file_;  // set by Begin
   SyncedMark mark_;
   const std::string lock_file_;
@@ -287,6 +298,10 @@ rocksdb::Options DatabaseOptions() {
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   // For the damage of a log that is not the last.
   options.track_and_verify_wals_in_manifest = true;
+  // Each start begins another list of files. Where one is begun while the
+  // database is in use, version 7.8 may name a log in it that is gone
+  // (facebook/rocksdb#10892), and refuses the database at the next start.
+  options.max_manifest_file_size = std::numeric_limits<uint64_t>::max();
   options.write_buffer_size = kWriteBufferBytes;
   options.max_total_wal_size = kLogBytesMax;
   options.max_background_jobs = 2;
@@ -320,8 +335,8 @@ absl::Status CheckNew(const std::string& path) {
 // made by a start that ended before it made its mark.
 absl::Status VerifyManifest(const std::string& path, const SyncedMark& mark) {
   if (ManifestOf(path) != mark.manifest) return absl::OkStatus();
-  const absl::StatusOr<uint32_t> checksum =
-      ChecksumOf(absl::StrCat(path, "/", mark.manifest), mark.manifest_bytes);
+  const absl::StatusOr<uint32_t> checksum = ChecksumOf(
+      absl::StrCat(path, "/", mark.manifest), 0, 0, mark.manifest_bytes);
   if (checksum.ok() && *checksum == mark.manifest_checksum) {
     return absl::OkStatus();
   }

@@ -232,6 +232,53 @@ void WriteFile(const std::filesystem::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
+// The one that CURRENT names.
+std::filesystem::path ManifestIn(const std::string& folder) {
+  std::string name;
+  std::ifstream(folder + "/CURRENT") >> name;
+  return folder + "/" + name;
+}
+
+// The library begins another list of files after a write of the old one failed.
+TEST_F(RocksDbStorageTest, AnotherListOfFilesIsFoundWhileRunning) {
+  std::unique_ptr<Storage> storage = Open();
+  ASSERT_TRUE(storage->Write({{"a", "1"}}).ok());
+  const std::filesystem::path before = ManifestIn(path_);
+  std::filesystem::rename(before, path_ + "/MANIFEST-000099");
+  WriteFile(path_ + "/CURRENT", "MANIFEST-000099\n");
+  EXPECT_EQ(storage->Sync(), absl::OkStatus());
+  ASSERT_TRUE(storage->Write({{"b", "2"}}).ok());
+  EXPECT_EQ(storage->Sync(), absl::OkStatus());
+  storage.reset();
+  EXPECT_THAT(ReadFile(path_ + "/SYNCED"), HasSubstr(" MANIFEST-000099 "));
+  storage = Open();
+  EXPECT_THAT(All(*storage), ElementsAre(Pair("a", "1"), Pair("b", "2")));
+  storage.reset();
+  // It is a missing file where CURRENT names it, too.
+  storage = Open();
+  std::filesystem::remove(ManifestIn(path_));
+  EXPECT_EQ(storage->Sync().code(), absl::StatusCode::kUnavailable);
+}
+
+// Its checksum goes on where it was.
+TEST_F(RocksDbStorageTest, AListOfFilesThatGrewWhileRunningIsNoDamage) {
+  std::unique_ptr<Storage> storage = Open();
+  const std::filesystem::path manifest = ManifestIn(path_);
+  const auto size = std::filesystem::file_size(manifest);
+  // More than the library keeps in memory, and it stops taking any when it is
+  // behind with its files.
+  for (int i = 0; std::filesystem::file_size(manifest) == size; ++i) {
+    ASSERT_TRUE(storage->Write({{"key", std::string(1 << 20, 'v')}}).ok());
+    ASSERT_TRUE(storage->Sync().ok());
+  }
+  ASSERT_TRUE(storage->Write({{"key", "last"}}).ok());
+  ASSERT_TRUE(storage->Sync().ok());
+  storage.reset();
+  storage = Open();
+  EXPECT_THAT(All(*storage), ElementsAre(Pair("key", "last")));
+  EXPECT_NE(ManifestIn(path_), manifest);
+}
+
 // A folder as the end of the process leaves it, with changes in a table and in
 // a log, all of them acknowledged.
 class DamageTest : public RocksDbStorageTest {

@@ -99,19 +99,21 @@ absl::StatusOr<std::optional<SyncedMark>> ReadSyncedMark(
   return mark;
 }
 
-absl::StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t bytes) {
+absl::StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t begin,
+                                    uint32_t before, int64_t end) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return FileError("read", path);
   const auto close_it = absl::MakeCleanup([&] { close(fd); });
-  uint32_t checksum = 0;
+  if (lseek(fd, begin, SEEK_SET) < 0) return FileError("read", path);
+  uint32_t checksum = before;
   std::string part;
-  for (int64_t left = bytes; left > 0;) {
+  for (int64_t left = end - begin; left > 0;) {
     const auto most =
         static_cast<size_t>(std::min(left, static_cast<int64_t>(kReadBytes)));
     if (!ReadSome(fd, most, part)) return FileError("read", path);
     if (part.empty()) {
       return absl::DataLossError(absl::StrCat(
-          "storage file ", path, " is shorter than ", bytes, " bytes"));
+          "storage file ", path, " is shorter than ", end, " bytes"));
     }
     checksum = Checksum(checksum, part);
     left -= static_cast<int64_t>(part.size());

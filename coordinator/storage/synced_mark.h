@@ -34,9 +34,11 @@ struct SyncedMark {
 absl::StatusOr<std::optional<SyncedMark>> ReadSyncedMark(
     const std::string& folder);
 
-// The checksum of the first `bytes` of a file.
+// The checksum of a file up to `end`, where `before` is that of its first
+// `begin` bytes, which are not read again.
 // Errors: UNAVAILABLE (it cannot be read), DATA_LOSS (it is shorter).
-absl::StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t bytes);
+absl::StatusOr<uint32_t> ChecksumOf(const std::string& path, int64_t begin,
+                                    uint32_t before, int64_t end);
 
 // Puts a file or the names in a folder on the disk, whoever wrote them.
 // Errors: UNAVAILABLE.
