@@ -1,8 +1,8 @@
 #include "coordinator/server/admin_service.h"
 
+#include <atomic>
 #include <cstdint>
 #include <future>
-#include <latch>
 #include <memory>
 #include <string>
 #include <utility>
@@ -140,10 +140,16 @@ TEST(AdminServiceTurnsTest, ACallWaitsForNoJobAndForNoOtherCall) {
   OpenCalls open_calls;
   const ServiceContext context{&driver, &metrics, &open_calls, 1 << 20, &turns};
   // The first call waits in it for the second.
-  std::latch both(2);
+  std::atomic<int> calls = 0;
+  std::promise<void> second;
   AdminHooks hooks;
-  hooks.sessions = [&both] {
-    both.arrive_and_wait();
+  hooks.sessions = [&calls, &second] {
+    if (calls.fetch_add(1) == 0) {
+      EXPECT_EQ(second.get_future().wait_for(kTestDeadline / 3),
+                std::future_status::ready);
+    } else {
+      second.set_value();
+    }
     return 0;
   };
   hooks.draining = [] { return false; };
@@ -168,8 +174,6 @@ TEST(AdminServiceTurnsTest, ACallWaitsForNoJobAndForNoOtherCall) {
   auto first = std::async(std::launch::async, list);
   EXPECT_EQ(list(), grpc::OK);
   EXPECT_EQ(first.get(), grpc::OK);
-  // Where one is missing, so that the test ends.
-  while (!both.try_wait()) both.count_down();
   released.set_value();
   turns.Stop();
   server->Shutdown();

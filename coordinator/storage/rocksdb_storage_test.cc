@@ -252,6 +252,7 @@ TEST_F(RocksDbStorageTest, AnotherListOfFilesIsFoundWhileRunning) {
   storage.reset();
   EXPECT_THAT(ReadFile(path_ + "/SYNCED"), HasSubstr(" MANIFEST-000099 "));
   storage = Open();
+  ASSERT_NE(storage, nullptr);
   EXPECT_THAT(All(*storage), ElementsAre(Pair("a", "1"), Pair("b", "2")));
   storage.reset();
   // It is a missing file where CURRENT names it, too.
@@ -275,6 +276,7 @@ TEST_F(RocksDbStorageTest, AListOfFilesThatGrewWhileRunningIsNoDamage) {
   ASSERT_TRUE(storage->Sync().ok());
   storage.reset();
   storage = Open();
+  ASSERT_NE(storage, nullptr);
   EXPECT_THAT(All(*storage), ElementsAre(Pair("key", "last")));
   EXPECT_NE(ManifestIn(path_), manifest);
 }
