@@ -12,8 +12,11 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -94,6 +97,18 @@ class Process {
   }
 
   void Signal(int number) { kill(pid_, number); }
+
+  // The most memory that it has had so far.
+  int64_t PeakBytes() const {
+    std::ifstream status(absl::StrCat("/proc/", pid_, "/status"));
+    std::string word;
+    int64_t kilobytes = 0;
+    while (status >> word) {
+      if (word == "VmHWM:" && status >> kilobytes) return kilobytes << 10;
+    }
+    ADD_FAILURE() << "no VmHWM of process " << pid_;
+    return 0;
+  }
 
   // The exit status, as a shell shows it; the streams are read to their ends.
   int Wait() {
@@ -369,6 +384,47 @@ TEST(MainTest, ALimitFitsItselfToTheMemoryUnlessItIsSet) {
   Process set(flags);
   set.FirstLine();
   set.AwaitError("limit_total_bytes=1000000 ");
+}
+
+// What the storage is to write is no part of --limit_total_bytes.
+TEST(MainTest, AStreamOfLargeValuesDoesNotPileUpBeforeTheStorage) {
+  const std::string folder =
+      absl::StrCat(testing::TempDir(), "/large_values_", getpid());
+  std::vector<std::string> flags = kAnyPorts;
+  flags.push_back("--storage=rocksdb");
+  flags.push_back("--storage_path=" + folder);
+  Process process(flags);
+  const auto stub = v1::SessionService::NewStub(grpc::CreateChannel(
+      GrpcAddress(process.FirstLine()), grpc::InsecureChannelCredentials()));
+  const int64_t before = process.PeakBytes();
+  grpc::ClientContext context;
+  const auto stream = stub->Stream(&context);
+  constexpr int64_t kSets = 60;
+  constexpr size_t kValueBytes = 8 << 20;
+  std::thread writer([&] {
+    v1::StreamRequest request;
+    request.mutable_hello()->mutable_caller()->set_job("j");
+    for (int64_t i = 1; i <= kSets; ++i) {
+      v1::Operation& operation = *request.add_operations();
+      operation.set_id(i);
+      operation.mutable_set()->set_key("k");
+      operation.mutable_set()->set_value(std::string(kValueBytes, 'v'));
+      if (!stream->Write(request)) break;
+      request.Clear();
+    }
+    stream->WritesDone();
+  });
+  int64_t answers = 0;
+  v1::StreamResponse response;
+  while (stream->Read(&response)) answers += response.results_size();
+  writer.join();
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(answers, kSets);
+  // One copy of all of them would be more, and each step has several.
+  EXPECT_LT(process.PeakBytes() - before, kSets * int64_t{kValueBytes});
+  process.Signal(SIGKILL);
+  process.Wait();
+  std::filesystem::remove_all(folder);
 }
 
 TEST(MainTest, PortInUseIsAClearErrorWithoutACrash) {

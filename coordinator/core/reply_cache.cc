@@ -4,31 +4,18 @@
 #include <numeric>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/payload.h"
+#include "coordinator/core/payload_bytes.h"
 
 namespace muster::coordinator::core {
 namespace {
 
-// What `reply` keeps alive beyond its own fixed size. Formations are shared by
-// all members and not counted; barrier results are shared as well, but there
-// may be any number of them.
-int64_t HeldBytes(const Reply& reply) {
-  int64_t bytes = static_cast<int64_t>(reply.status.message().size());
-  const auto* barrier = std::get_if<BarrierReply>(&reply.payload);
-  if (barrier != nullptr && *barrier != nullptr) bytes += BytesOf(**barrier);
-  const Value* value = nullptr;
-  if (const auto* set = std::get_if<CompareSetReply>(&reply.payload)) {
-    value = &set->value;
-  } else if (const auto* popped = std::get_if<ValueReply>(&reply.payload)) {
-    value = &popped->value;
-  }
-  if (value != nullptr && *value != nullptr) {
-    bytes += static_cast<int64_t>((*value)->size());
-  }
-  return bytes;
+// What `reply` keeps beyond its own fixed size.
+int64_t BytesOf(const Reply& reply) {
+  return static_cast<int64_t>(reply.status.message().size()) +
+         HeldBytes(reply.payload);
 }
 
 }  // namespace
@@ -54,7 +41,7 @@ absl::Status ReplyCache::Acknowledge(
                               SequenceNumber(number));
   };
   const auto drop = [&](uint64_t number, const Entry& entry) {
-    bytes_ -= HeldBytes(entry.reply);
+    bytes_ -= BytesOf(entry.reply);
     if (entry.state == State::kDone) forgotten(SequenceNumber(number));
   };
   // An acknowledgement that was overtaken knows nothing of what is above it.
@@ -154,13 +141,13 @@ void ReplyCache::SetDone(SequenceNumber sequence, const Reply& reply) {
   entry->state = State::kDone;
   entry->waiter = WaiterId();
   entry->reply = reply;
-  bytes_ += HeldBytes(reply);
+  bytes_ += BytesOf(reply);
 }
 
 void ReplyCache::Forget(SequenceNumber sequence) {
   Entry* entry = Lookup(sequence);
   if (entry == nullptr) return;
-  bytes_ -= HeldBytes(entry->reply);
+  bytes_ -= BytesOf(entry->reply);
   *entry = Entry();
 }
 

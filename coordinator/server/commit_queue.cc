@@ -8,6 +8,10 @@
 namespace muster::coordinator {
 namespace {
 
+// The storage has its own copy of a write: where there is more to write, it
+// goes in several, whole commits each.
+constexpr size_t kWriteBytes = 4 << 20;
+
 core::Instant Now() { return std::chrono::steady_clock::now(); }
 
 }  // namespace
@@ -114,23 +118,32 @@ void CommitQueue::Fail(const absl::Status& status) {
   if (observer_.failed) observer_.failed(status);
 }
 
-absl::Status CommitQueue::WriteAll(const std::vector<Commit>& commits,
+absl::Status CommitQueue::WriteAll(std::vector<Commit>& commits,
                                    int64_t* records) {
   std::vector<StorageChange> changes;
+  size_t bytes = 0;
   const auto write = [&] {
     *records += static_cast<int64_t>(changes.size());
     absl::Status status =
         changes.empty() ? absl::OkStatus() : storage_->Write(changes);
     changes.clear();
+    bytes = 0;
     return status;
   };
-  for (const Commit& commit : commits) {
+  for (Commit& commit : commits) {
     for (const core::Record& record : commit.records) {
       changes.push_back({EncodeKey(commit.job, record), EncodeValue(record)});
+      bytes += changes.back().key.size();
+      if (changes.back().value.has_value()) {
+        bytes += changes.back().value->size();
+      }
     }
-    if (!commit.erases_job) continue;
+    // They are in `changes`, and may be large.
+    commit.records = {};
+    if (!commit.erases_job && bytes < kWriteBytes) continue;
     absl::Status status = write();
     if (!status.ok()) return status;
+    if (!commit.erases_job) continue;
     status = storage_->ErasePrefix(JobPrefix(commit.job));
     if (!status.ok()) return status;
   }

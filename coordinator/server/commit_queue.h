@@ -29,9 +29,9 @@ struct SyncPolicy {
 };
 
 // CommitQueue has one thread, which takes all commits that wait, writes their
-// changes with one call of the storage, and then completes them in their
-// order. Under load one sync of the disk so serves as many commits as came in
-// during the one before. Thread-safe.
+// changes with one call of the storage, or a few where they are large, syncs
+// once, and then completes them in their order. Under load one sync of the disk
+// so serves as many commits as came in during the one before. Thread-safe.
 class CommitQueue {
  public:
   struct Observer {
@@ -81,7 +81,7 @@ class CommitQueue {
   // Waits for commits, or until it is time to sync. `last`: no more will come.
   std::vector<Commit> Take(bool* last) ABSL_LOCKS_EXCLUDED(mu_);
   void Complete(std::vector<Commit>& commits);
-  absl::Status WriteAll(const std::vector<Commit>& commits, int64_t* records);
+  absl::Status WriteAll(std::vector<Commit>& commits, int64_t* records);
   void Fail(const absl::Status& status);
 
   // Of the thread.

@@ -123,6 +123,32 @@ TEST(CommitQueueTest, WhatComesDuringAWriteSharesTheNextOne) {
   EXPECT_THAT(completed, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
 }
 
+// The storage copies what it writes.
+TEST(CommitQueueTest, LargeCommitsAreWrittenAFewAtATimeWithOneSync) {
+  Disk disk;
+  std::promise<void> entered;
+  std::promise<void> open;
+  std::future<void> gate = open.get_future();
+  disk.entered = &entered;
+  disk.gate = &gate;
+  auto queue = Queue(disk);
+  int completed = 0;
+  queue->Append("job", {Entry("a", "1")}, [&] { ++completed; });
+  entered.get_future().wait();
+  const std::string value(3 << 20, 'v');
+  for (int i = 1; i <= 5; ++i) {
+    queue->Append("job", {Entry(std::to_string(i), value)},
+                  [&] { ++completed; });
+  }
+  open.set_value();
+  queue.reset();
+  // Two, two, one.
+  EXPECT_EQ(disk.writes, 1 + 3);
+  EXPECT_EQ(disk.syncs, 2);
+  EXPECT_EQ(completed, 6);
+  EXPECT_EQ(disk.synced.size(), 6u);
+}
+
 TEST(CommitQueueTest, ACommitWithoutRecordsKeepsItsPlaceAndWritesNothing) {
   Disk disk;
   auto queue = Queue(disk);

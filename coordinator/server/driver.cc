@@ -105,6 +105,7 @@ std::shared_ptr<Job> Driver::NewJob(const std::string& name,
   options.metrics = options_.metrics;
   options.commits = options_.commits;
   options.turns = options_.turns;
+  options.untold_bytes = options_.untold_bytes;
   options.arm = [this](const std::shared_ptr<Job>& job, core::Instant at) {
     Arm(job, at);
   };

@@ -1,7 +1,9 @@
 #ifndef MUSTER_COORDINATOR_SERVER_DRIVER_H_
 #define MUSTER_COORDINATOR_SERVER_DRIVER_H_
 
+#include <atomic>
 #include <climits>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <queue>
@@ -52,6 +54,8 @@ class Driver {
     // Where they do what takes long; outlives the driver. Null: they do it at
     // once.
     TurnQueue* turns = nullptr;
+    // As Job's.
+    std::atomic<int64_t>* untold_bytes = nullptr;
   };
 
   explicit Driver(const Options& options);

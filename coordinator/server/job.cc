@@ -4,13 +4,43 @@
 #include <chrono>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/payload_bytes.h"
+#include "coordinator/core/records.h"
 #include "glog/logging.h"
 
 namespace muster::coordinator {
 namespace {
+
+// A call of a job waits for the steps before it where more of them than this
+// are not told, or where they hold more than this, or where those of all jobs
+// together do and the job has a part in that.
+constexpr int64_t kUntoldMax = 64;
+constexpr int64_t kUntoldBytesMax = 16 << 20;
+constexpr int64_t kUntoldBytesOfAllMax = 64 << 20;
+
+// What `record` holds until it is stored, about. A value may be in the store as
+// well, but need not be for long.
+int64_t BytesOf(const core::Record& record) {
+  int64_t bytes = sizeof(record);
+  if (const auto* entry = std::get_if<core::EntryRecord>(&record)) {
+    bytes += static_cast<int64_t>(entry->key.size());
+    if (entry->value != nullptr) {
+      bytes += static_cast<int64_t>(entry->value->size());
+    }
+  } else if (const auto* item = std::get_if<core::ItemRecord>(&record)) {
+    bytes += static_cast<int64_t>(item->key.size());
+    if (item->value != nullptr) {
+      bytes += static_cast<int64_t>(item->value->size());
+    }
+  } else if (const auto* reply = std::get_if<core::ReplyRecord>(&record)) {
+    bytes += core::HeldBytes(reply->payload);
+  }
+  return bytes;
+}
 
 // Whether somebody outside misbehaved or was struck.
 bool IsWarning(core::NoticeKind kind) {
@@ -326,8 +356,14 @@ Job::Next Job::Conclude(const std::shared_ptr<Sink>& sink, Outcome& outcome) {
   if (std::exchange(outcome.rearm, false)) {
     options_.arm(shared_from_this(), outcome.deadline);
   }
-  ++untold_;
   Told told{sink, std::move(outcome), nullptr};
+  told.bytes = BytesOf(told.outcome);
+  for (const core::Record& change : changes) {
+    told.bytes += muster::coordinator::BytesOf(change);
+  }
+  ++untold_;
+  untold_bytes_ += told.bytes;
+  if (options_.untold_bytes != nullptr) *options_.untold_bytes += told.bytes;
   if (!commits) return AwaitTurn(std::move(told));
   Commit(std::move(changes), std::move(told));
   return Next::kElsewhere;
@@ -359,7 +395,40 @@ void Job::Committed(Told& told) {
   // Only now: a read that finds nothing to wait for must not overtake the
   // answers before it.
   MutexLock lock(mu_);
+  CountTold(told.bytes);
+}
+
+void Job::CountTold(int64_t bytes) {
   --untold_;
+  untold_bytes_ -= bytes;
+  if (options_.untold_bytes != nullptr) *options_.untold_bytes -= bytes;
+}
+
+bool Job::Behind() const {
+  if (untold_.load(std::memory_order_relaxed) > kUntoldMax) return true;
+  const int64_t bytes = untold_bytes_.load(std::memory_order_relaxed);
+  if (bytes > kUntoldBytesMax) return true;
+  return bytes > 0 && options_.untold_bytes != nullptr &&
+         options_.untold_bytes->load(std::memory_order_relaxed) >
+             kUntoldBytesOfAllMax;
+}
+
+// What the answers hold: a value that was taken out of the store, or written
+// over, is nowhere else. One that many waited for is there once.
+int64_t Job::BytesOf(const Outcome& outcome) {
+  int64_t bytes = 0;
+  for (const Answer& answer : outcome.own) {
+    bytes += core::HeldBytes(answer.payload);
+  }
+  const std::string* before = nullptr;
+  for (const Delivery& delivery : outcome.deliveries) {
+    const core::Payload& payload = delivery.answer.payload;
+    const auto* value = std::get_if<core::ValueReply>(&payload);
+    const std::string* same = value == nullptr ? nullptr : value->value.get();
+    if (same == nullptr || same != before) bytes += core::HeldBytes(payload);
+    before = same;
+  }
+  return bytes;
 }
 
 // Also where it is little, but others before it wait.
@@ -405,7 +474,7 @@ void Job::TellInTurn() {
     if (over) {
       last = std::move(for_turns_.front());
       for_turns_.pop_front();
-      --untold_;
+      CountTold(last.bytes);
     }
     if (for_turns_.empty()) return;
   }

@@ -66,6 +66,9 @@ class Job : public std::enable_shared_from_this<Job> {
     // Where what is to be told to many is told; outlives the job. Null: by who
     // makes the step.
     TurnQueue* turns = nullptr;
+    // What the steps of all jobs hold that are not told; outlives the job.
+    // Null: nobody counts it.
+    std::atomic<int64_t>* untold_bytes = nullptr;
     // Called, without the lock, when the job needs a Tick earlier than it last
     // said.
     std::function<void(const std::shared_ptr<Job>&, core::Instant)> arm;
@@ -88,8 +91,9 @@ class Job : public std::enable_shared_from_this<Job> {
   // nothing is to be waited for. From this thread or a queue's.
   void WhenTold(std::function<void()> done);
 
-  // How many steps wait for the storage, or for their turn to be told.
-  int64_t untold() const { return untold_.load(std::memory_order_relaxed); }
+  // Whether so many steps wait for the storage, or for their turn to be told,
+  // or hold so much, that a call has to wait for those (WhenTold).
+  bool Behind() const;
 
   // While one of these is there a step may take long. It stands around what a
   // turn does with the job.
@@ -217,6 +221,7 @@ class Job : public std::enable_shared_from_this<Job> {
     std::shared_ptr<Sink> sink;
     Outcome outcome;
     std::function<void()> done;
+    int64_t bytes = 0;  // of `outcome`, and of what is to be stored
   };
   // Who goes on with a step when the lock is released.
   enum class Next {
@@ -243,6 +248,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void Commit(std::vector<core::Record> records, Told told)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Committed(Told& told) ABSL_LOCKS_EXCLUDED(mu_);
+  void CountTold(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static int64_t BytesOf(const Outcome& outcome);
   bool TakesTurns(const Outcome& outcome) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Next AwaitTurn(Told told) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -275,6 +282,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::deque<Told> for_turns_ ABSL_GUARDED_BY(mu_);
   // Changed under the lock.
   std::atomic<int64_t> untold_ = 0;
+  std::atomic<int64_t> untold_bytes_ = 0;  // of these steps
   std::atomic<int> long_steps_ = 0;
   TurnQueue::Recent recent_;
 };

@@ -180,7 +180,8 @@ absl::StatusOr<Endpoint> ParseListen(const ServerOptions& options) {
 
 Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics,
                               CommitQueue* commits, TurnQueue* turns,
-                              core::TotalMemory* memory) {
+                              core::TotalMemory* memory,
+                              std::atomic<int64_t>* untold_bytes) {
   Driver::Options driver;
   driver.core.membership.lease = options.lease;
   driver.core.membership.reconnect_grace = options.reconnect_grace;
@@ -196,6 +197,7 @@ Driver::Options DriverOptions(const ServerOptions& options, Metrics* metrics,
   driver.metrics = metrics;
   driver.commits = commits;
   driver.turns = turns;
+  driver.untold_bytes = untold_bytes;
   return driver;
 }
 
@@ -261,7 +263,7 @@ class ServerImpl final : public Server {
         turns_(TurnThreads()),
         memory_(options.total_bytes_max),
         driver_(DriverOptions(options, &metrics_, commits_.get(), &turns_,
-                              &memory_)),
+                              &memory_, &untold_bytes_)),
         unsent_(options.unsent_bytes_max),
         context_{&driver_, &metrics_,   &open_calls_, options.message_bytes_max,
                  &turns_,  auth_.get(), &unsent_},
@@ -493,6 +495,7 @@ class ServerImpl final : public Server {
   const std::unique_ptr<CommitQueue> commits_;
   TurnQueue turns_;
   core::TotalMemory memory_;
+  std::atomic<int64_t> untold_bytes_ = 0;  // of all jobs
   Driver driver_;
   OpenCalls open_calls_;
   UnsentAnswers unsent_;

@@ -312,17 +312,24 @@ void Session::Process() {
   {
     MutexLock lock(mu_);
     if (finished_) return;
-    if (unsent_bytes_ > kPauseBytes) {
-      paused_ = true;  // OnWriteDone goes on from here
-      return;
-    }
-    if (ItemsLeft() > 0) return PostTurn(&Session::ProcessLong);
-    if (job_->untold() <= kUntoldMax) return ReadNext();
+    if (!job_->Behind()) return GoOn();
   }
   job_->WhenTold([self = shared_from_this()] {
     MutexLock lock(self->mu_);
-    self->ReadNext();
+    self->GoOn();
   });
+}
+
+// After a slice, and after the answers before the next one where many are not
+// told.
+void Session::GoOn() {
+  if (finished_) return;
+  if (unsent_bytes_ > kPauseBytes) {
+    paused_ = true;  // OnWriteDone goes on from here
+    return;
+  }
+  if (ItemsLeft() > 0) return PostTurn(&Session::ProcessLong);
+  ReadNext();
 }
 
 // Applies up to `count` items from next_item_ on under one lock; returns how

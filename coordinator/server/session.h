@@ -85,6 +85,7 @@ class Session final
   void TakeTurn(void (Session::*work)());
   void ProcessLong();
   void Process();
+  void GoOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Retire();
   size_t ProcessSlice(size_t count, absl::Status* status);
   Job::Applied ApplyItem(size_t item, core::WaiterId waiter, Turn& turn,

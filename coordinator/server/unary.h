@@ -39,10 +39,6 @@
 
 namespace muster::coordinator {
 
-// A call of a job that has more steps than this waiting for the storage, or to
-// be told, waits for those.
-constexpr int64_t kUntoldMax = 64;
-
 // What the services share. Outlives all calls.
 struct ServiceContext {
   Driver* driver;
@@ -229,7 +225,7 @@ class UnaryCall
     if (!job.ok()) return End(job.status());
     job_ = *std::move(job);
     opened_.store(true);
-    if (job_->untold() > kUntoldMax) {
+    if (job_->Behind()) {
       return job_->WhenTold([self = self_] { self->PostRun(); });
     }
     if (MayTakeLong(request_) || job_->busy() ||
