@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/coordinator.h"
+#include "coordinator/core/total_memory.h"
 
 namespace muster::coordinator::core {
 
@@ -139,6 +140,13 @@ absl::Status Coordinator::CheckInvariants() const {
     return absl::InternalError(absl::StrCat("coordinator: ", origins_.size(),
                                             " origins for ", mutations,
                                             " parked mutations"));
+  }
+  const int64_t memory = membership_.CountMemory() + store_.CountMemory() +
+                         quota_.bytes() + kWaiterMemory * quota_.parked();
+  if (limits_.memory != nullptr && memory != limits_.memory->held()) {
+    return absl::InternalError(absl::StrCat("coordinator: counts ",
+                                            limits_.memory->held(),
+                                            " bytes, has ", memory));
   }
   return absl::OkStatus();
 }

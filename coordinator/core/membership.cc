@@ -93,6 +93,11 @@ Event EventOf(const Member& member, EventKind kind, std::string cause,
   return event;
 }
 
+// Its cause may be much longer than what it has else.
+int64_t BytesOf(const Member& member) {
+  return kMemberMemory + static_cast<int64_t>(member.cause.size());
+}
+
 absl::Status CheckProgress(const GroupProgress& group) {
   const auto negative = [](absl::string_view field, int64_t value,
                            absl::string_view unit = "") {
@@ -252,8 +257,7 @@ absl::StatusOr<Member*> Membership::Register(const Call& call,
     status =
         CheckMemory(limits_, kMemberMemory, {"member", call.member.value()});
     if (!status.ok() && !ForgetOldestDeparted()) return status;
-    AccountMembers(1);
-    member = &members_[call.member];
+    member = &members_.try_emplace(call.member, limits_.memory).first->second;
     member->id = call.member;
   } else {
     if (member->live()) {
@@ -267,7 +271,7 @@ absl::StatusOr<Member*> Membership::Register(const Call& call,
     std::deque<Incarnation> retired = std::move(member->retired);
     retired.push_back(member->incarnation);
     if (retired.size() > kRetiredIncarnationsMax) retired.pop_front();
-    *member = Member();
+    *member = Member(limits_.memory);
     member->id = call.member;
     member->retired = std::move(retired);
   }
@@ -280,6 +284,7 @@ absl::StatusOr<Member*> Membership::Register(const Call& call,
   member->expires_at = DueAt(*member);
   schedule_.emplace(member->expires_at, member->id);
   ++live_;
+  Account(*member);
   out.Note(NoticeKind::kMemberRegistered,
            absl::StrCat("member=", member->id.value(),
                         " incarnation=", member->incarnation.value(),
@@ -376,7 +381,8 @@ Event Membership::Depart(Member& member, EventKind kind, std::string cause,
   for (const SequenceNumber sequence : member.replies.Answered()) {
     journal_.Reply(member.id, sequence);
   }
-  member.replies = ReplyCache();
+  member.replies = ReplyCache(limits_.memory);
+  Account(member);
   journal_.Member(member.id);
   --live_;
   if (member.held_until.has_value()) {
@@ -538,11 +544,16 @@ void Membership::Forget(const Member& member) {
   journal_.Member(member.id);
   schedule_.erase({member.expires_at, member.id});
   members_.erase(MemberId(member.id));
-  AccountMembers(-1);
 }
 
-void Membership::AccountMembers(int64_t more) {
-  if (limits_.memory != nullptr) limits_.memory->Add(kMemberMemory * more);
+void Membership::Account(Member& member) { member.memory.Set(BytesOf(member)); }
+
+int64_t Membership::CountMemory() const {
+  int64_t bytes = 0;
+  for (const auto& [id, member] : members_) {
+    bytes += BytesOf(member) + member.replies.CountMemory();
+  }
+  return bytes;
 }
 
 // Makes room in a full table. Rare, so the search may be linear.
@@ -598,8 +609,8 @@ MemberRecord Membership::RecordOf(const MemberId& id) const {
 }
 
 void Membership::Restore(MemberRecord record, Instant now) {
-  AccountMembers(1);
-  Member& member = members_[record.id];
+  Member& member =
+      members_.try_emplace(record.id, limits_.memory).first->second;
   member.id = record.id;
   member.incarnation = record.incarnation;
   member.registration = std::move(record.registration);
@@ -615,6 +626,7 @@ void Membership::Restore(MemberRecord record, Instant now) {
   member.expires_at = DueAt(member);
   schedule_.emplace(member.expires_at, member.id);
   if (member.live()) ++live_;
+  Account(member);
 }
 
 std::vector<MemberId> Membership::Listeners() const {

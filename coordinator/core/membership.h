@@ -24,6 +24,7 @@
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/progress.h"
 #include "coordinator/core/reply_cache.h"
+#include "coordinator/core/total_memory.h"
 
 namespace muster::coordinator::core {
 
@@ -73,6 +74,10 @@ inline constexpr int kMemberStateCount = 5;
 absl::string_view MemberStateName(MemberState state);
 
 struct Member {
+  // `memory` as Limits's.
+  explicit Member(MemoryShare* memory = nullptr)
+      : replies(memory), memory(memory) {}
+
   MemberId id;
   Incarnation incarnation;
   Registration registration;
@@ -95,6 +100,7 @@ struct Member {
   std::deque<Incarnation> retired;
   ReplyCache replies;
   uint64_t acknowledged_by = 0;  // the newest Call::message of those
+  MemoryHeld memory;             // of all of it but `replies`
 
   // Registered, and neither lost, failed nor left.
   bool live() const {
@@ -194,6 +200,9 @@ class Membership {
   int64_t live() const { return live_; }
   const MembershipOptions& options() const { return options_; }
 
+  // What the members hold of the job's memory, summed up again.
+  int64_t CountMemory() const;
+
   absl::Status CheckInvariants() const;
 
  private:
@@ -204,8 +213,7 @@ class Membership {
   void Schedule(Member& member, Instant at);
   void Forget(const Member& member);
   bool ForgetOldestDeparted();
-  // Tells the limits' memory of so many more members.
-  void AccountMembers(int64_t more);
+  static void Account(Member& member);
   void ExtendLeases(Instant now, Outbox& out);
   void Heard(Member& member, Instant now, Outbox& out);
   void HoldSilent(Instant now, Outbox& out);

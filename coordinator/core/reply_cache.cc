@@ -12,6 +12,10 @@
 namespace muster::coordinator::core {
 namespace {
 
+// A member may hold this much however full the job's memory is: who calls one
+// at a time can always delete what is too much.
+constexpr int64_t kUncheckedBytes = 8 * kReplyMemory;
+
 // What `reply` keeps beyond its own fixed size.
 int64_t BytesOf(const Reply& reply) {
   return static_cast<int64_t>(reply.status.message().size()) +
@@ -35,6 +39,11 @@ absl::Status ReplyCache::Acknowledge(
     status = CheckLimit("retained_replies", limits.retained_replies,
                         static_cast<int64_t>(unanswered.size()));
   }
+  const auto open_bytes =
+      kReplyMemory * static_cast<int64_t>(unanswered.size());
+  if (status.ok() && open_bytes > kUncheckedBytes) {
+    status = held_.Check(std::max(open_bytes, held_.bytes()));
+  }
   if (!status.ok()) return status;
   const auto is_unanswered = [&](uint64_t number) {
     return std::binary_search(unanswered.begin(), unanswered.end(),
@@ -54,7 +63,10 @@ absl::Status ReplyCache::Acknowledge(
       it = stragglers_.erase(it);
     }
   }
-  if (first_ > through.value()) return absl::OkStatus();
+  if (first_ > through.value()) {
+    Account();
+    return absl::OkStatus();
+  }
   // Also one that never came here: its retry is under way and shall be applied.
   for (const SequenceNumber number : unanswered) {
     if (number.value() < first_ || number > through) continue;
@@ -69,7 +81,13 @@ absl::Status ReplyCache::Acknowledge(
     ++first_;
   }
   first_ = through.value() + 1;
+  Account();
   return absl::OkStatus();
+}
+
+void ReplyCache::Account() {
+  held_.Set(bytes_ + kReplyMemory * static_cast<int64_t>(window_.size() +
+                                                         stragglers_.size()));
 }
 
 absl::StatusOr<ReplyCache::Entry*> ReplyCache::Claim(Entry& entry,
@@ -109,7 +127,15 @@ absl::StatusOr<ReplyCache::Entry*> ReplyCache::Find(SequenceNumber sequence,
       return CheckLimit("retained_reply_bytes", limits.retained_reply_bytes,
                         bytes_ + 1);
     }
+    const auto bytes =
+        held_.bytes() +
+        kReplyMemory * static_cast<int64_t>(offset + 1 - window_.size());
+    if (bytes > kUncheckedBytes) {
+      absl::Status status = held_.Check(bytes, {"kept answer of", method});
+      if (!status.ok()) return status;
+    }
     window_.resize(offset + 1);
+    Account();
   }
   return Claim(window_[offset], sequence, method);
 }
@@ -142,6 +168,7 @@ void ReplyCache::SetDone(SequenceNumber sequence, const Reply& reply) {
   entry->waiter = WaiterId();
   entry->reply = reply;
   bytes_ += BytesOf(reply);
+  Account();
 }
 
 void ReplyCache::Forget(SequenceNumber sequence) {
@@ -149,6 +176,7 @@ void ReplyCache::Forget(SequenceNumber sequence) {
   if (entry == nullptr) return;
   bytes_ -= BytesOf(entry->reply);
   *entry = Entry();
+  Account();
 }
 
 std::vector<SequenceNumber> ReplyCache::Answered() const {
@@ -195,6 +223,17 @@ void ReplyCache::Restore(std::vector<ReplyRecord> records) {
     SetDone(record.sequence, Reply{WaiterId(), std::move(record.status),
                                    std::move(record.payload)});
   }
+}
+
+int64_t ReplyCache::CountMemory() const {
+  int64_t bytes = 0;
+  for (const auto& [number, entry] : stragglers_) {
+    bytes += kReplyMemory + BytesOf(entry.reply);
+  }
+  for (const Entry& entry : window_) {
+    bytes += kReplyMemory + BytesOf(entry.reply);
+  }
+  return bytes;
 }
 
 int64_t ReplyCache::size() const {

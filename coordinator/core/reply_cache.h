@@ -18,6 +18,7 @@
 #include "coordinator/core/limits.h"
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/payload.h"
+#include "coordinator/core/total_memory.h"
 
 namespace muster::coordinator::core {
 
@@ -44,9 +45,13 @@ struct ReplyRecord {
 // ReplyCache remembers the numbered mutations of one incarnation, so that each
 // is applied once however often it is retried. It holds the numbers that the
 // member has not acknowledged: the window of the newest ones, and below it the
-// few that the member said are unanswered.
+// few that the member said are unanswered. What it holds counts towards the
+// job's memory.
 class ReplyCache {
  public:
+  // `memory` as Limits's.
+  explicit ReplyCache(MemoryShare* memory = nullptr) : held_(memory) {}
+
   enum class State : uint8_t {
     kNew,     // never seen: apply it
     kParked,  // applied, not answered yet; `waiter` awaits the answer
@@ -63,8 +68,8 @@ class ReplyCache {
   // Forgets everything up to `through` but what is in `unanswered`, which is
   // in ascending order. What was forgotten once stays so.
   // INVALID_ARGUMENT (CheckAcknowledged), RESOURCE_EXHAUSTED (retained_replies:
-  // too many are unanswered), which change nothing. `forgotten` is told each
-  // answer that is dropped.
+  // too many are unanswered; total_bytes), which change nothing. `forgotten` is
+  // told each answer that is dropped.
   absl::Status Acknowledge(
       SequenceNumber through, absl::Span<const SequenceNumber> unanswered,
       const Limits& limits,
@@ -75,7 +80,8 @@ class ReplyCache {
   // FAILED_PRECONDITION (acknowledged before: a late duplicate, which must not
   // be applied again), INVALID_ARGUMENT (the number is another method's, whose
   // answer would be nonsense here), RESOURCE_EXHAUSTED (retained_replies,
-  // retained_reply_bytes: acknowledge the answers).
+  // retained_reply_bytes, total_bytes: acknowledge the answers). A few are
+  // never refused for total_bytes, so that a member can make room.
   absl::StatusOr<Entry*> Find(SequenceNumber sequence, absl::string_view method,
                               const Limits& limits);
 
@@ -102,14 +108,19 @@ class ReplyCache {
   int64_t size() const;  // entries that are not new
   int64_t bytes() const { return bytes_; }
 
+  // What it holds of the job's memory, summed up again.
+  int64_t CountMemory() const;
+
  private:
+  void Account();
   static absl::StatusOr<Entry*> Claim(Entry& entry, SequenceNumber sequence,
                                       absl::string_view method);
 
   std::map<uint64_t, Entry> stragglers_;  // numbers below first_
   std::deque<Entry> window_;              // numbers first_ to first_ + size - 1
   uint64_t first_ = 1;
-  int64_t bytes_ = 0;
+  int64_t bytes_ = 0;  // of the answers
+  MemoryHeld held_;
 };
 
 }  // namespace muster::coordinator::core

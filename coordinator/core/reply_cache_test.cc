@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "coordinator/core/core_test_util.h"
+#include "coordinator/core/total_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -133,6 +134,36 @@ TEST_F(ReplyCacheTest, TheResultOfABarrierCounts) {
   EXPECT_EQ(Find(2), StatusCode::kResourceExhausted);
   EXPECT_EQ(Acknowledge(1), StatusCode::kOk);
   EXPECT_EQ(cache_.bytes(), 0);
+}
+
+TEST_F(ReplyCacheTest, WhatItHoldsIsOfTheJobsMemory) {
+  TotalMemory total(1 << 20);
+  MemoryShare share(&total);
+  cache_ = ReplyCache(&share);
+  limits_.retained_reply_bytes = 10000;
+  Done(1, std::string(1000, 'x'));
+  Done(3);
+  EXPECT_EQ(share.held(), 3 * kReplyMemory + 1000);
+  Acknowledge(2);
+  EXPECT_EQ(share.held(), kReplyMemory);
+  cache_ = ReplyCache(&share);
+  EXPECT_EQ(share.held(), 0);
+}
+
+TEST_F(ReplyCacheTest, IsRefusedForTheJobsMemoryUnlessItHoldsLittle) {
+  TotalMemory total(10000);
+  MemoryShare share(&total);
+  share.Add(8000);
+  cache_ = ReplyCache(&share);
+  limits_.retained_replies = 100;
+  EXPECT_EQ(Find(8), StatusCode::kOk);
+  EXPECT_EQ(cache_.Find(SequenceNumber(9), "Add", limits_).status(),
+            absl::ResourceExhaustedError(
+                "limit total_bytes is 10000, offered 9152 (kept answer of "
+                "\"Add\") by a job that holds 9024, and whose share is 312; "
+                "the coordinator's --limit_total_bytes sets it"));
+  EXPECT_EQ(Acknowledge(8), StatusCode::kOk);
+  EXPECT_EQ(Find(9), StatusCode::kOk);
 }
 
 }  // namespace

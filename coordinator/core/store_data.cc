@@ -94,11 +94,14 @@ absl::Status StoreData::CheckItemRoom(absl::string_view key,
 
 void StoreData::Account() {
   if (limits_.memory == nullptr) return;
-  const auto keys = static_cast<int64_t>(entries_.size() + queues_.size());
-  const int64_t all =
-      bytes_ + history_.bytes() + kKeyMemory * keys + kItemMemory * items_;
+  const int64_t all = CountMemory();
   limits_.memory->Add(all - accounted_);
   accounted_ = all;
+}
+
+int64_t StoreData::CountMemory() const {
+  const auto keys = static_cast<int64_t>(entries_.size() + queues_.size());
+  return bytes_ + history_.bytes() + kKeyMemory * keys + kItemMemory * items_;
 }
 
 bool StoreData::Put(absl::string_view key, Value value,

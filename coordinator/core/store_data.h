@@ -139,6 +139,9 @@ class StoreData {
   const Queues& queues() const { return queues_; }
   const WatchHistory& history() const { return history_; }
   int64_t bytes() const { return bytes_; }
+
+  // What it holds of the job's memory, summed up again.
+  int64_t CountMemory() const;
   int64_t items() const { return items_; }
   int64_t revision() const { return revision_; }
 

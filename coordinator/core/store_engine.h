@@ -204,6 +204,7 @@ class StoreEngine {
   int64_t revision() const { return data_.revision(); }
   int64_t keys() const { return static_cast<int64_t>(data_.entries().size()); }
   int64_t bytes() const { return data_.bytes(); }
+  int64_t CountMemory() const { return data_.CountMemory(); }
   int64_t queue_items() const { return data_.items(); }
   int64_t waiters() const { return waiters_.size(); }
   int64_t pops() const { return waiters_.pops(); }

@@ -46,6 +46,17 @@ void MemoryShare::Add(int64_t more) {
   if (total_ != nullptr) total_->held_ += more;
 }
 
+absl::Status MemoryHeld::Check(int64_t bytes, const Offer& offer) const {
+  if (share_ == nullptr) return absl::OkStatus();
+  return share_->Check(bytes - bytes_, offer);
+}
+
+void MemoryHeld::Set(int64_t bytes) {
+  if (bytes == bytes_) return;
+  if (share_ != nullptr) share_->Add(bytes - bytes_);
+  bytes_ = bytes;
+}
+
 absl::Status CheckMemory(const Limits& limits, int64_t more,
                          const Offer& offer) {
   if (limits.memory == nullptr) return absl::OkStatus();

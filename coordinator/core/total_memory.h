@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "coordinator/core/limits.h"
@@ -17,6 +18,7 @@ inline constexpr int64_t kKeyMemory = 256;  // its value included
 inline constexpr int64_t kItemMemory = 96;  // of a queue
 inline constexpr int64_t kWaiterMemory = 512;
 inline constexpr int64_t kMemberMemory = 2048;
+inline constexpr int64_t kReplyMemory = 128;  // kept for a retry
 
 // TotalMemory is the limit total_bytes. One half of it is for whoever comes
 // first; the other one is kept for jobs that are within their share, which is
@@ -68,6 +70,37 @@ class MemoryShare {
  private:
   TotalMemory* const total_;
   int64_t held_ = 0;
+};
+
+// MemoryHeld is what one part of a job holds of the job's memory. Its end gives
+// that back.
+class MemoryHeld {
+ public:
+  // `share` outlives it. Null: nothing is counted.
+  explicit MemoryHeld(MemoryShare* share = nullptr) : share_(share) {}
+  ~MemoryHeld() { Set(0); }
+  // Who is moved from holds nothing.
+  MemoryHeld(MemoryHeld&& other) noexcept
+      : share_(other.share_), bytes_(std::exchange(other.bytes_, 0)) {}
+  MemoryHeld& operator=(MemoryHeld&& other) noexcept {
+    if (this == &other) return *this;
+    Set(0);
+    share_ = other.share_;
+    bytes_ = std::exchange(other.bytes_, 0);
+    return *this;
+  }
+
+  // Whether it may come to hold `bytes`. As MemoryShare's.
+  absl::Status Check(int64_t bytes, const Offer& offer = {}) const;
+
+  // It does.
+  void Set(int64_t bytes);
+
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  MemoryShare* share_;
+  int64_t bytes_ = 0;
 };
 
 // As Check of the limits' memory, if there is one.
