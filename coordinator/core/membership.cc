@@ -11,6 +11,8 @@ namespace muster::coordinator::core {
 namespace {
 
 constexpr size_t kRetiredIncarnationsMax = 16;
+// A member may tell this much of its groups however full the memory is.
+constexpr int64_t kProgressUncheckedBytes = 2048;
 // Members that do something tell of it several times a second, or, with a lease
 // of ten seconds or more, once in a tenth of it.
 constexpr Duration kOldNews = std::chrono::seconds(1);
@@ -93,9 +95,10 @@ Event EventOf(const Member& member, EventKind kind, std::string cause,
   return event;
 }
 
-// Its cause may be much longer than what it has else.
+// Its cause and its progress may be much longer than what it has else.
 int64_t BytesOf(const Member& member) {
-  return kMemberMemory + static_cast<int64_t>(member.cause.size());
+  return kMemberMemory + static_cast<int64_t>(member.cause.size()) +
+         BytesOf(member.progress);
 }
 
 absl::Status CheckProgress(const GroupProgress& group) {
@@ -310,8 +313,14 @@ absl::Status Membership::Heartbeat(Member& member,
     group.group = CutText(group.group, limits_.name_bytes);
     group.current = CutText(group.current, limits_.name_bytes);
   }
+  const int64_t bytes = BytesOf(progress);
+  const int64_t more = bytes - BytesOf(member.progress);
+  if (bytes > kProgressUncheckedBytes && !CheckMemory(limits_, more).ok()) {
+    KeepLongest(progress);
+  }
   member.progress = std::move(progress);
   member.progress_at = now;
+  Account(member);
   return absl::OkStatus();
 }
 

@@ -149,7 +149,9 @@ class Membership {
                                    Outbox& out);
 
   // Stores the progress of a member that Admit has returned. When it refuses
-  // that, the call was a sign of life all the same.
+  // that, the call was a sign of life all the same. Where the job's memory has
+  // no room for a long list, keeps the group that has been in its collective
+  // for longest.
   // INVALID_ARGUMENT (a negative number), RESOURCE_EXHAUSTED.
   absl::Status Heartbeat(Member& member, std::vector<GroupProgress> progress,
                          Instant now);

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "coordinator/core/core_test_util.h"
+#include "coordinator/core/progress.h"
+#include "coordinator/core/total_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -456,6 +458,58 @@ TEST_F(MembershipTest, NamesWithControlCharactersAreRefused) {
                      .status()),
             "INVALID_ARGUMENT: register: host \"h\\x1b[2J\" has a control "
             "character");
+}
+
+std::vector<GroupProgress> ProgressOf(int groups) {
+  std::vector<GroupProgress> progress(groups);
+  for (int i = 0; i < groups; ++i) {
+    progress[i].group = std::string(250, 'g');
+    progress[i].current = "step " + std::to_string(i);
+    progress[i].current_age = std::chrono::seconds(i);
+  }
+  return progress;
+}
+
+TEST(MembershipMemoryTest, ProgressIsOfTheJobsMemoryUntilTheMemberIsForgotten) {
+  TotalMemory total(1 << 20);
+  MemoryShare share(&total);
+  Limits limits;
+  limits.memory = &share;
+  Journal journal(false);
+  Membership members(MembershipOptions(), &limits, &journal);
+  std::vector<Event> departed;
+  Outbox out;
+  Member* member =
+      *members.Register(From("a", 1, 1), {.host = "h"}, t0, departed, out);
+  ASSERT_TRUE(members.Heartbeat(*member, ProgressOf(200), t0).ok());
+  EXPECT_EQ(share.held(), kMemberMemory + BytesOf(ProgressOf(200)));
+  ASSERT_TRUE(members.Heartbeat(*member, ProgressOf(3), t0).ok());
+  EXPECT_EQ(share.held(), kMemberMemory + BytesOf(ProgressOf(3)));
+  for (Instant now = t0; now < t0 + 15min; now += 1s) {
+    members.Expire(now, departed, out);
+  }
+  EXPECT_EQ(members.Find(MemberId("a")), nullptr);
+  EXPECT_EQ(share.held(), 0);
+}
+
+TEST(MembershipMemoryTest, WithoutRoomForItsProgressTheLongestIsKept) {
+  TotalMemory total(200000);
+  MemoryShare share(&total);
+  Limits limits;
+  limits.memory = &share;
+  Journal journal(false);
+  Membership members(MembershipOptions(), &limits, &journal);
+  std::vector<Event> departed;
+  Outbox out;
+  Member* member =
+      *members.Register(From("a", 1, 1), {.host = "h"}, t0, departed, out);
+  share.Add(150000);
+  ASSERT_TRUE(members.Heartbeat(*member, ProgressOf(200), t0).ok());
+  ASSERT_EQ(member->progress.size(), 1u);
+  EXPECT_EQ(member->progress[0].current, "step 199");
+  // A few groups are told however full it is.
+  ASSERT_TRUE(members.Heartbeat(*member, ProgressOf(3), t0).ok());
+  EXPECT_EQ(member->progress.size(), 3u);
 }
 
 }  // namespace

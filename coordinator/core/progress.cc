@@ -1,5 +1,7 @@
 #include "coordinator/core/progress.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace muster::coordinator::core {
@@ -52,6 +54,20 @@ std::string DescribeProgress(const std::vector<GroupProgress>& progress,
     absl::StrAppend(&text, " (", more, " more group", more == 1 ? ")" : "s)");
   }
   return text;
+}
+
+int64_t BytesOf(const std::vector<GroupProgress>& progress) {
+  size_t bytes = 0;
+  for (const GroupProgress& each : progress) {
+    bytes += sizeof(each) + each.group.size() + each.current.size();
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+void KeepLongest(std::vector<GroupProgress>& progress) {
+  if (progress.size() <= 1) return;
+  std::vector<GroupProgress> longest = {*LongestInCollective(progress)};
+  progress = std::move(longest);
 }
 
 }  // namespace muster::coordinator::core

@@ -43,6 +43,12 @@ struct GroupProgress {
 std::string DescribeProgress(const std::vector<GroupProgress>& progress,
                              Duration age, absl::string_view group = "");
 
+// What `progress` takes up.
+int64_t BytesOf(const std::vector<GroupProgress>& progress);
+
+// Drops all but the group that has been in its collective for longest.
+void KeepLongest(std::vector<GroupProgress>& progress);
+
 }  // namespace muster::coordinator::core
 
 #endif  // MUSTER_COORDINATOR_CORE_PROGRESS_H_
