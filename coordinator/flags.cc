@@ -77,13 +77,15 @@ ABSL_FLAG(int, limit_jobs_per_token, 0,
           "the most of them that one token has brought into being; 0: half of "
           "--limit_jobs");
 ABSL_FLAG(int64_t, limit_total_bytes, 0,
-          "the most bytes that all jobs hold together: keys and values, and "
-          "about what each key, item, waiting call and member takes up beside. "
-          "One job has at most half of it; a job within its share (a sixteenth "
-          "of the other half, or less where there are more jobs) is not "
-          "refused for what others have. 0: three eighths of the memory that "
-          "the process may use by its control group or, without one, of the "
-          "machine's");
+          "the most bytes that all jobs hold together: keys and values, the "
+          "past changes that watches go back to, answers kept for retries, "
+          "what members tell of their groups, and about what each key, item, "
+          "waiting call, kept answer and member takes up beside. One job has "
+          "at most half of it. While all are within it, a job is not refused "
+          "its share: a sixteenth of the other half, or less where more than "
+          "16 jobs hold more than a thousandth of that half. 0: three eighths "
+          "of the memory that the process may use by its control group or, "
+          "without one, of the machine's");
 ABSL_FLAG(int, limit_sessions, 20000, "the most open streams, of all jobs");
 ABSL_FLAG(int64_t, limit_unsent_bytes, 0,
           "the most bytes of unary answers that clients have not taken yet, of "

@@ -8,23 +8,19 @@ namespace muster::coordinator::core {
 namespace {
 
 constexpr int64_t kSharesMin = 16;
+// A job that holds no more than this part of the shared half takes no share.
+constexpr int64_t kLittle = 1000;
 
 }  // namespace
 
 int64_t TotalMemory::share() const {
-  const int64_t jobs = jobs_.load(std::memory_order_relaxed);
+  const int64_t jobs = sharing_jobs_.load(std::memory_order_relaxed);
   return limit_ / 2 / std::max(kSharesMin, jobs);
 }
 
-MemoryShare::MemoryShare(TotalMemory* total) : total_(total) {
-  if (total_ != nullptr) ++total_->jobs_;
-}
+MemoryShare::MemoryShare(TotalMemory* total) : total_(total) {}
 
-MemoryShare::~MemoryShare() {
-  if (total_ == nullptr) return;
-  total_->held_ -= held_;
-  --total_->jobs_;
-}
+MemoryShare::~MemoryShare() { Add(-held_); }
 
 absl::Status MemoryShare::Check(int64_t more, const Offer& offer) const {
   if (total_ == nullptr || more <= 0) return absl::OkStatus();
@@ -43,7 +39,12 @@ int64_t MemoryShare::share() const {
 
 void MemoryShare::Add(int64_t more) {
   held_ += more;
-  if (total_ != nullptr) total_->held_ += more;
+  if (total_ == nullptr) return;
+  total_->held_ += more;
+  const bool shares = held_ > total_->limit_ / 2 / kLittle;
+  if (shares == shares_) return;
+  shares_ = shares;
+  total_->sharing_jobs_ += shares ? 1 : -1;
 }
 
 absl::Status MemoryHeld::Check(int64_t bytes, const Offer& offer) const {

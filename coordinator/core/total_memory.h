@@ -21,10 +21,12 @@ inline constexpr int64_t kMemberMemory = 2048;
 inline constexpr int64_t kReplyMemory = 128;  // kept for a retry
 
 // TotalMemory is the limit total_bytes. One half of it is for whoever comes
-// first; the other one is kept for jobs that are within their share, which is
-// one sixteenth of that half, or less where there are more jobs. So one job
-// cannot have it all, and what it has is no reason to refuse another one that
-// wants little. Thread-safe.
+// first; the other one is kept for jobs that are within their share. That is
+// one sixteenth of that half, or less where more than sixteen jobs hold more
+// than a thousandth of it. So one job cannot have it all, what it has is no
+// reason to refuse another one that wants little, and jobs that hold next to
+// nothing, of which anybody can make many, take no share from others.
+// Thread-safe.
 class TotalMemory {
  public:
   explicit TotalMemory(int64_t limit) : limit_(limit) {}
@@ -33,7 +35,7 @@ class TotalMemory {
 
   int64_t held() const { return held_.load(std::memory_order_relaxed); }
 
-  // What each job may have whatever the others have.
+  // What each job may have while all together are within the limit.
   int64_t share() const;
 
  private:
@@ -41,7 +43,7 @@ class TotalMemory {
 
   const int64_t limit_;
   std::atomic<int64_t> held_ = 0;
-  std::atomic<int64_t> jobs_ = 0;
+  std::atomic<int64_t> sharing_jobs_ = 0;  // that hold more than little
 };
 
 // MemoryShare is what one job holds. Guarded by who guards the job.
@@ -70,6 +72,7 @@ class MemoryShare {
  private:
   TotalMemory* const total_;
   int64_t held_ = 0;
+  bool shares_ = false;  // it holds more than little
 };
 
 // MemoryHeld is what one part of a job holds of the job's memory. Its end gives
