@@ -193,7 +193,7 @@ TEST_F(FileTest, WhoWaitsForRankZeroSaysSo) {
       rank->ReadLine(kSoon),
       StartsWith("error DistError [] rank 1 waited for rank 0 to serve the "
                  "coordinator for 300ms (timeout: "
-                 "InitProcessGroupOptions::timeout): Wait timeout after "));
+                 "InitProcessGroupOptions::timeout): wait timeout after "));
   EXPECT_EQ(rank->Wait(kSoon).code, 4);
 }
 

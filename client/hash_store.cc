@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "client/internal/birth.h"
 #include "client/internal/deadline.h"
 #include "client/internal/store_rules.h"
@@ -29,7 +30,6 @@ namespace {
 
 using dataplane::MutexLock;
 using internal::Deadline;
-using internal::Excerpt;
 using internal::Origin;
 using internal::ThrowIfFailed;
 using internal::ValueOrThrow;
@@ -236,7 +236,7 @@ class HashStore::Map {
     }
     if (!block) {
       return absl::NotFoundError(
-          absl::StrCat("queue is empty, key: ", Excerpt(key)));
+          absl::StrCat("queue is empty, key: ", base::Excerpt(key)));
     }
     Popper popper;
     poppers_[std::string(key)].push_back(&popper);
@@ -294,7 +294,7 @@ class HashStore::Map {
     const auto queue = queues_.find(key);
     if (queue == queues_.end()) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat(verb, ": key ", Excerpt(key), " is a queue of ",
+        absl::StrCat(verb, ": key ", base::Excerpt(key), " is a queue of ",
                      queue->second.size(), " items, no value"));
   }
 
@@ -302,8 +302,8 @@ class HashStore::Map {
                               absl::string_view key) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (Find(key) == nullptr) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(verb, ": key ", Excerpt(key), " holds a value, no queue"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        verb, ": key ", base::Excerpt(key), " holds a value, no queue"));
   }
 
   void Put(absl::string_view key, absl::string_view value, int64_t revision)

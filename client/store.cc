@@ -32,6 +32,19 @@ Deadline After(std::chrono::milliseconds timeout) {
   return internal::StoreDeadline(timeout);
 }
 
+// The coordinator does not know whose timeout it is.
+absl::Status Blamed(const absl::Status& status, const Deadline& deadline) {
+  if (!absl::IsDeadlineExceeded(status)) return status;
+  return absl::DeadlineExceededError(
+      absl::StrCat(status.message(), " ", deadline.Blame()));
+}
+
+template <typename T>
+absl::StatusOr<T> Blamed(absl::StatusOr<T> result, const Deadline& deadline) {
+  if (result.ok()) return result;
+  return Blamed(result.status(), deadline);
+}
+
 [[noreturn]] void ThrowUnimplemented(absl::string_view verb) {
   internal::Throw(Origin::kStore,
                   absl::UnimplementedError(absl::StrCat(
@@ -119,8 +132,10 @@ void CoordinatorStore::Set(absl::string_view key, absl::string_view value) {
 }
 
 std::string CoordinatorStore::Get(absl::string_view key) {
-  return ValueOrThrow(Origin::kStore, internal::GetKey(session_->stream(), key,
-                                                       After(timeout())));
+  const Deadline deadline = After(timeout());
+  return ValueOrThrow(
+      Origin::kStore,
+      Blamed(internal::GetKey(session_->stream(), key, deadline), deadline));
 }
 
 int64_t CoordinatorStore::Add(absl::string_view key, int64_t delta) {
@@ -177,17 +192,19 @@ void CoordinatorStore::Wait(const std::vector<std::string>& keys,
                             std::chrono::milliseconds timeout) {
   if (keys.empty()) return;
   ThrowIfFailed(Origin::kStore, internal::CheckTimeout(timeout, "Store::Wait"));
-  ThrowIfFailed(Origin::kStore,
-                internal::WaitForKeys(session_->stream(), keys,
-                                      internal::WaitDeadline(timeout)));
+  const Deadline deadline = internal::WaitDeadline(timeout);
+  ThrowIfFailed(Origin::kStore, Blamed(internal::WaitForKeys(session_->stream(),
+                                                             keys, deadline),
+                                       deadline));
 }
 
 std::vector<std::string> CoordinatorStore::MultiGet(
     const std::vector<std::string>& keys) {
   if (keys.empty()) return {};
+  const Deadline deadline = After(timeout());
   return ValueOrThrow(
       Origin::kStore,
-      internal::GetKeys(session_->stream(), keys, After(timeout())));
+      Blamed(internal::GetKeys(session_->stream(), keys, deadline), deadline));
 }
 
 void CoordinatorStore::MultiSet(const std::vector<std::string>& keys,
@@ -233,8 +250,9 @@ void CoordinatorStore::QueuePush(absl::string_view key,
 }
 
 std::string CoordinatorStore::QueuePop(absl::string_view key, bool block) {
-  return internal::ItemOrThrow(
-      internal::PopItem(session_->stream(), key, block, After(timeout())));
+  const Deadline deadline = After(timeout());
+  return internal::ItemOrThrow(Blamed(
+      internal::PopItem(session_->stream(), key, block, deadline), deadline));
 }
 
 int64_t CoordinatorStore::QueueLen(absl::string_view key) {

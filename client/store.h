@@ -186,7 +186,9 @@ class Store {
   // A queue without items is none. A call for the one that meets the other
   // throws DistStoreError: kInvalidArgument.
 
-  // Appends an item to the queue `key`. One QueuePop gets it.
+  // Appends an item to the queue `key`. One QueuePop gets it, the one that has
+  // waited longest, and no other call wakes; if none waits, the item stays, and
+  // every Wait for the key sees it.
   virtual void QueuePush(absl::string_view key, absl::string_view value);
 
   // Takes the oldest item of the queue `key`, waiting for one up to timeout()

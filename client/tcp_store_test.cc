@@ -93,6 +93,23 @@ TEST(TcpStoreTest, ServesOnAnyFreePortAndTells) {
   EXPECT_EQ(server.NumKeys(), 1);
 }
 
+TEST(TcpStoreTest, ATooLargeValueIsRefusedWithAdviceThatItsUserCanFollow) {
+  TcpStore store({.host = kHost, .is_master = true});
+  constexpr size_t kMost = 16 << 20;
+  store.Set("k", std::string(kMost, 'x'));
+  try {
+    store.Set("k", std::string(kMost + 1, 'x'));
+    FAIL();
+  } catch (const DistStoreError& error) {
+    EXPECT_EQ(error.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(
+        std::string(error.what()),
+        HasSubstr("limit value_bytes is 16777216, offered 16777217 (key "
+                  "\"k\"); divide the value among several keys; a coordinator "
+                  "inside a program, as a TcpStore's, keeps this limit"));
+  }
+}
+
 TEST(TcpStoreTest, TheServerWaitsForAllTheOthers) {
   const ReservedPort port;
   TcpStoreOptions options = {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "base/text.h"
 
 namespace muster::internal {
 
@@ -35,10 +35,7 @@ std::string Deadline::Blame() const {
 }
 
 std::string FormatDuration(std::chrono::milliseconds duration) {
-  const auto count = duration.count();
-  if (count < 1000) return absl::StrCat(count, "ms");
-  if (count % 1000 == 0) return absl::StrCat(count / 1000, "s");
-  return absl::StrFormat("%.1fs", static_cast<double>(count) / 1000);
+  return base::FormatDuration(duration);
 }
 
 std::string FormatSince(Instant from, Instant to) {

@@ -160,7 +160,8 @@ absl::Status OperationTable::CheckBytes(const PendingOperation& pending) const {
   return absl::ResourceExhaustedError(absl::StrCat(
       "limit message_bytes is ", message_bytes_max_, ", which leaves ",
       OperationBytesMax(), " for one operation, offered ", pending.bytes,
-      "; the coordinator's --limit_message_bytes sets it"));
+      "; divide the value among several keys, or use a muster-coordinator with "
+      "a higher --limit_message_bytes"));
 }
 
 std::vector<PendingOperationPtr> OperationTable::LimitMessages(size_t bytes) {

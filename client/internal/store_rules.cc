@@ -7,26 +7,11 @@
 #include <system_error>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace muster::internal {
-namespace {
-
-constexpr size_t kExcerptBytesMax = 32;
-constexpr size_t kKeysInTextMax = 8;
-
-}  // namespace
-
-std::string Excerpt(absl::string_view bytes) {
-  std::string text = absl::StrCat(
-      "\"", absl::CHexEscape(bytes.substr(0, kExcerptBytesMax)), "\"");
-  if (bytes.size() > kExcerptBytesMax) {
-    absl::StrAppend(&text, "... (", bytes.size(), " bytes)");
-  }
-  return text;
-}
 
 bool IsReservedKey(absl::string_view key) {
   return absl::StartsWith(key, kReservedKeyPrefix);
@@ -44,14 +29,14 @@ absl::StatusOr<int64_t> Sum(absl::string_view key, const std::string* present,
   const char* const end = present->data() + present->size();
   const auto [stop, error] = std::from_chars(present->data(), end, number);
   if (error != std::errc() || stop != end) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("add: key ", Excerpt(key), " holds ", Excerpt(*present),
-                     ", which is not a decimal int64"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "add: key ", base::Excerpt(key), " holds ", base::Excerpt(*present),
+        ", which is not a decimal int64"));
   }
   int64_t sum = 0;
   if (__builtin_add_overflow(number, delta, &sum)) {
     return absl::OutOfRangeError(
-        absl::StrCat("add: key ", Excerpt(key), " holds ", number,
+        absl::StrCat("add: key ", base::Excerpt(key), " holds ", number,
                      ", and adding ", delta, " overflows an int64"));
   }
   return sum;
@@ -93,16 +78,9 @@ Deadline WaitDeadline(std::chrono::milliseconds timeout) {
 
 absl::Status WaitTimeout(const std::vector<std::string>& missing,
                          const Deadline& deadline) {
-  std::string text = absl::StrCat("Wait timeout after ",
-                                  FormatDuration(deadline.timeout), ", keys: ");
-  const size_t named = std::min(missing.size(), kKeysInTextMax);
-  for (size_t i = 0; i < named; ++i) {
-    absl::StrAppend(&text, i == 0 ? "" : ", ", absl::CHexEscape(missing[i]));
-  }
-  if (named < missing.size()) {
-    absl::StrAppend(&text, " and ", missing.size() - named, " more");
-  }
-  return absl::DeadlineExceededError(absl::StrCat(text, " ", deadline.Blame()));
+  const std::vector<absl::string_view> keys(missing.begin(), missing.end());
+  return absl::DeadlineExceededError(absl::StrCat(
+      base::WaitTimeoutText(deadline.timeout, keys), " ", deadline.Blame()));
 }
 
 }  // namespace muster::internal

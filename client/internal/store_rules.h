@@ -16,9 +16,6 @@
 
 namespace muster::internal {
 
-// The bytes in quotes and escaped, the first 32 of them.
-std::string Excerpt(absl::string_view bytes);
-
 // Keys of the SDK itself, with which groups form and fail. Unless `prefix` asks
 // for them, they leave a list of keys.
 inline constexpr char kReservedKeyPrefix[] = "muster/";
@@ -52,7 +49,7 @@ Deadline StoreDeadline(std::chrono::milliseconds timeout);
 // Of Store::Wait, which has a timeout of its own.
 Deadline WaitDeadline(std::chrono::milliseconds timeout);
 
-// "Wait timeout after 100ms, keys: a, b (timeout: Store::SetTimeout)".
+// "wait timeout after 100ms, keys: a, b (timeout: Store::SetTimeout)".
 absl::Status WaitTimeout(const std::vector<std::string>& missing,
                          const Deadline& deadline);
 

@@ -159,8 +159,8 @@ TEST_F(GroupTableTest, Limits) {
   limits_.name_bytes = 8;
   EXPECT_EQ(Register("a", {{"x", Ranks({0, 1, 2})}}), "1");
   EXPECT_EQ(Register("a", {{"y", Ranks({0})}, {"z", Ranks({0})}}),
-            "RESOURCE_EXHAUSTED: limit groups is 2, offered 3 (group \"z\"); "
-            "the coordinator's --limit_groups sets it");
+            "RESOURCE_EXHAUSTED: limit groups is 2, offered 3 (group \"z\")" +
+                LimitAdvice("groups"));
   EXPECT_EQ(Register("a", {{"y", Ranks({0, 1, 2})}}),
             "RESOURCE_EXHAUSTED: limit group_ranks is 5, offered 6 (group "
             "\"y\")");

@@ -1,9 +1,8 @@
 #include "coordinator/core/instant.h"
 
 #include <algorithm>
-#include <cstdint>
 
-#include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace muster::coordinator::core {
 
@@ -20,13 +19,7 @@ Duration SaturatingSum(Duration a, Duration b) {
 }
 
 std::string FormatDuration(Duration duration) {
-  using std::chrono::duration_cast;
-  using std::chrono::milliseconds;
-  const int64_t ms = duration_cast<milliseconds>(duration).count();
-  if (ms < 1000 && ms > -1000) return absl::StrCat(ms, "ms");
-  const int64_t tenths = ms / 100;
-  if (tenths % 10 == 0) return absl::StrCat(tenths / 10, "s");
-  return absl::StrCat(tenths / 10, ".", tenths % 10, "s");
+  return base::FormatDuration(duration);
 }
 
 }  // namespace muster::coordinator::core

@@ -4,8 +4,9 @@
 #include <cstddef>
 #include <string>
 
-#include "absl/strings/escaping.h"
+#include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "coordinator/core/total_memory.h"
 
 namespace muster::coordinator::core {
@@ -31,16 +32,28 @@ absl::Status LimitError(absl::string_view name, int64_t limit, int64_t offered,
       absl::StrCat("limit ", name, " is ", limit, ", offered ", offered);
   if (!offer.kind.empty()) {
     constexpr size_t kNameBytesMax = 64;
-    absl::StrAppend(&text, " (", offer.kind, " \"",
-                    absl::CHexEscape(offer.name.substr(0, kNameBytesMax)),
-                    offer.name.size() > kNameBytesMax ? "..." : "", "\")");
+    absl::StrAppend(&text, " (", offer.kind);
+    if (!offer.name.empty()) {
+      absl::StrAppend(&text, " ", base::Quote(offer.name, kNameBytesMax));
+    }
+    absl::StrAppend(&text, ")");
   }
-  absl::StrAppend(&text, how);
-  const absl::Span<const absl::string_view> flags = LimitsWithFlag();
-  if (std::find(flags.begin(), flags.end(), name) != flags.end()) {
-    absl::StrAppend(&text, "; the coordinator's --limit_", name, " sets it");
-  }
+  absl::StrAppend(&text, how, LimitAdvice(name));
   return absl::ResourceExhaustedError(text);
+}
+
+std::string LimitAdvice(absl::string_view name) {
+  const absl::Span<const absl::string_view> flags = LimitsWithFlag();
+  if (std::find(flags.begin(), flags.end(), name) == flags.end()) return "";
+  const std::string flag = absl::StrCat("limit_", name);
+  if (absl::FindCommandLineFlag(flag) != nullptr) {
+    return absl::StrCat("; the coordinator's --", flag, " sets it");
+  }
+  return absl::StrCat(
+      name == "value_bytes" ? "; divide the value among several keys" : "",
+      "; a coordinator inside a program, as a TcpStore's, keeps this limit, "
+      "muster-coordinator's --",
+      flag, " sets another");
 }
 
 absl::Status CheckParkedTime(const Limits& limits, Duration timeout) {
@@ -58,9 +71,7 @@ std::string CutText(absl::string_view text, int64_t bytes_max) {
 }
 
 std::string TextInNotice(absl::string_view text) {
-  const std::string shown = CutText(text, kTextInNoticeMax);
-  return absl::StrCat("\"", absl::CEscape(shown),
-                      shown.size() < text.size() ? "...\"" : "\"");
+  return base::Quote(text, CutText(text, kTextInNoticeMax).size());
 }
 
 absl::Status WaiterQuota::Take(int64_t bytes, const Offer& offer) {

@@ -68,7 +68,7 @@ inline constexpr size_t kRanksInTextMax = 8;
 // cut.
 struct Offer {
   absl::string_view kind;
-  absl::string_view name;
+  absl::string_view name;  // empty: has none
 };
 
 // Returns OK when `offered` is at most `limit`, else RESOURCE_EXHAUSTED
@@ -80,6 +80,10 @@ absl::Status CheckLimit(absl::string_view name, int64_t limit, int64_t offered,
 // That error, with `how` behind the offer.
 absl::Status LimitError(absl::string_view name, int64_t limit, int64_t offered,
                         const Offer& offer, absl::string_view how = "");
+
+// How that error ends: what its reader can do. In a process without flags, as
+// where a TcpStore or rank 0 serves a coordinator, it names no flag as theirs.
+std::string LimitAdvice(absl::string_view name);
 
 // The limits that the coordinator has a flag --limit_NAME for.
 absl::Span<const absl::string_view> LimitsWithFlag();

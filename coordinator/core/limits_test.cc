@@ -3,6 +3,7 @@
 #include <chrono>
 #include <string>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace muster::coordinator::core {
@@ -16,13 +17,25 @@ TEST(LimitsTest, WhatIsAtTheLimitPasses) {
 
 TEST(LimitsTest, TheTextNamesTheOfferAndTheFlag) {
   EXPECT_EQ(Text(CheckLimit("keys", 3, 4, {"key", "c"})),
-            "RESOURCE_EXHAUSTED: limit keys is 3, offered 4 (key \"c\"); the "
-            "coordinator's --limit_keys sets it");
+            "RESOURCE_EXHAUSTED: limit keys is 3, offered 4 (key \"c\"); a "
+            "coordinator inside a program, as a TcpStore's, keeps this limit, "
+            "muster-coordinator's --limit_keys sets another");
   EXPECT_EQ(Text(CheckLimit("world_size", 4, 5, {"member", "b"})),
             "RESOURCE_EXHAUSTED: limit world_size is 4, offered 5 (member "
             "\"b\")");
   EXPECT_EQ(Text(CheckLimit("key_bytes", 4096, 5000)),
             "RESOURCE_EXHAUSTED: limit key_bytes is 4096, offered 5000");
+  EXPECT_EQ(Text(CheckLimit("key_bytes", 1, 2, {"answers", ""})),
+            "RESOURCE_EXHAUSTED: limit key_bytes is 1, offered 2 (answers)");
+}
+
+TEST(LimitsTest, WhoSendsATooLargeValueIsToldWhatToDo) {
+  EXPECT_THAT(
+      Text(CheckLimit("value_bytes", 4, 5, {"key", "k"})),
+      testing::HasSubstr("limit value_bytes is 4, offered 5 (key \"k\"); "
+                         "divide the value among several keys; a coordinator "
+                         "inside a program, as a TcpStore's, keeps this limit, "
+                         "muster-coordinator's --limit_value_bytes sets"));
 }
 
 TEST(LimitsTest, LongAndOddNamesAreCutAndEscaped) {
@@ -40,7 +53,8 @@ TEST(LimitsTest, TheQuotaOfWaitersNamesWhoCameTooLate) {
   ASSERT_TRUE(quota.Take(0, {"barrier", "a"}).ok());
   EXPECT_EQ(Text(quota.Take(0, {"barrier", "b"})),
             "RESOURCE_EXHAUSTED: limit waiters is 1, offered 2 (barrier "
-            "\"b\"); the coordinator's --limit_waiters sets it");
+            "\"b\")" +
+                LimitAdvice("waiters"));
   quota.Release(0);
   EXPECT_TRUE(quota.Take(0).ok());
 }
@@ -50,7 +64,8 @@ TEST(LimitsTest, TheQuotaOfWaitersCountsWhatTheyWeigh) {
   ASSERT_TRUE(quota.Take(60).ok());
   EXPECT_EQ(Text(quota.Take(41, {"key", "k"})),
             "RESOURCE_EXHAUSTED: limit waiter_bytes is 100, offered 101 (key "
-            "\"k\"); the coordinator's --limit_waiter_bytes sets it");
+            "\"k\")" +
+                LimitAdvice("waiter_bytes"));
   EXPECT_EQ(quota.parked(), 1);
   ASSERT_TRUE(quota.Take(40).ok());
   quota.Release(60);

@@ -388,7 +388,8 @@ TEST_F(MembershipTest, AFullTableForgetsTheDepartedFirst) {
   ASSERT_EQ(Register("b", 1), absl::OkStatus());
   EXPECT_EQ(Text(Register("c", 1)),
             "RESOURCE_EXHAUSTED: limit members is 2, offered 3 (member "
-            "\"c\"); the coordinator's --limit_members sets it");
+            "\"c\")" +
+                LimitAdvice("members"));
   members_.Leave(*members_.Find(MemberId("a")), "", t0, departed_, out_);
   EXPECT_EQ(Register("c", 1), absl::OkStatus());
   EXPECT_EQ(members_.Find(MemberId("a")), nullptr);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "coordinator/core/core_test_util.h"
+#include "coordinator/core/limits.h"
 #include "coordinator/core/total_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -160,8 +161,8 @@ TEST_F(ReplyCacheTest, IsRefusedForTheJobsMemoryUnlessItHoldsLittle) {
   EXPECT_EQ(cache_.Find(SequenceNumber(9), "Add", limits_).status(),
             absl::ResourceExhaustedError(
                 "limit total_bytes is 10000, offered 9152 (kept answer of "
-                "\"Add\") by a job that holds 9024, and whose share is 312; "
-                "the coordinator's --limit_total_bytes sets it"));
+                "\"Add\") by a job that holds 9024, and whose share is 312" +
+                LimitAdvice("total_bytes")));
   EXPECT_EQ(Acknowledge(8), StatusCode::kOk);
   EXPECT_EQ(Find(9), StatusCode::kOk);
 }

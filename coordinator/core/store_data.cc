@@ -2,13 +2,11 @@
 
 #include <algorithm>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace muster::coordinator::core {
 namespace {
-
-constexpr size_t kExcerptBytesMax = 32;
 
 int64_t BytesOf(absl::string_view key) {
   return static_cast<int64_t>(key.size());
@@ -19,15 +17,6 @@ int64_t BytesOf(const Value& value) {
 }
 
 }  // namespace
-
-std::string Excerpt(absl::string_view bytes) {
-  std::string text = absl::StrCat(
-      "\"", absl::CHexEscape(bytes.substr(0, kExcerptBytesMax)), "\"");
-  if (bytes.size() > kExcerptBytesMax) {
-    absl::StrAppend(&text, "... (", bytes.size(), " bytes)");
-  }
-  return text;
-}
 
 StoreData::StoreData(const Limits* limits, Journal* journal)
     : limits_(*limits), journal_(*journal), history_(limits) {}
@@ -47,7 +36,7 @@ absl::Status StoreData::CheckIsNoQueue(absl::string_view verb,
   const Queue* queue = FindQueue(key);
   if (queue == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(verb, ": key ", Excerpt(key), " is a queue of ",
+      absl::StrCat(verb, ": key ", base::Excerpt(key), " is a queue of ",
                    queue->size(), " items, no value"));
 }
 
@@ -278,13 +267,13 @@ absl::Status StoreData::CheckInvariants() const {
   for (const auto& [key, entry] : entries_) {
     bytes += BytesOf(key) + BytesOf(entry.value);
     if (entry.revision <= 0 || entry.revision > revision_) {
-      return absl::InternalError(absl::StrCat("store: key ", Excerpt(key),
+      return absl::InternalError(absl::StrCat("store: key ", base::Excerpt(key),
                                               " has revision ", entry.revision,
                                               " of ", revision_));
     }
     if (FindQueue(key) != nullptr) {
-      return absl::InternalError(
-          absl::StrCat("store: key ", Excerpt(key), " is a value and a queue"));
+      return absl::InternalError(absl::StrCat("store: key ", base::Excerpt(key),
+                                              " is a value and a queue"));
     }
     if (entry.lifetime == nullptr) continue;
     if (expiries_.contains({entry.lifetime->expires_at, key})) ++expiring;
@@ -294,7 +283,7 @@ absl::Status StoreData::CheckInvariants() const {
   for (const auto& [key, queue] : queues_) {
     if (queue.empty()) {
       return absl::InternalError(
-          absl::StrCat("store: an empty queue, ", Excerpt(key)));
+          absl::StrCat("store: an empty queue, ", base::Excerpt(key)));
     }
     bytes += BytesOf(key);
     for (const Item& item : queue) bytes += BytesOf(item.value);

@@ -25,9 +25,6 @@
 
 namespace muster::coordinator::core {
 
-// Returns `bytes` in quotes, printable, and cut to what a line bears.
-std::string Excerpt(absl::string_view bytes);
-
 // When a value goes away by itself.
 struct Lifetime {
   std::optional<Duration> ttl{};

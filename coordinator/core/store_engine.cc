@@ -9,6 +9,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace muster::coordinator::core {
 namespace {
@@ -120,15 +121,16 @@ void StoreEngine::Add(const Call& call, absl::string_view key, int64_t delta,
   if (present != nullptr) {
     const std::optional<int64_t> number = ParseWhole(*present->value);
     if (!number.has_value()) {
-      return out.Fail(call.waiter, absl::InvalidArgumentError(absl::StrCat(
-                                       "add: key ", Excerpt(key), " holds ",
-                                       Excerpt(*present->value),
-                                       ", which is not a decimal int64")));
+      return out.Fail(call.waiter,
+                      absl::InvalidArgumentError(absl::StrCat(
+                          "add: key ", base::Excerpt(key), " holds ",
+                          base::Excerpt(*present->value),
+                          ", which is not a decimal int64")));
     }
     if (__builtin_add_overflow(*number, delta, &sum)) {
       return out.Fail(call.waiter,
                       absl::OutOfRangeError(absl::StrCat(
-                          "add: key ", Excerpt(key), " holds ", *number,
+                          "add: key ", base::Excerpt(key), " holds ", *number,
                           ", and adding ", delta, " overflows an int64")));
     }
   }
@@ -378,7 +380,7 @@ void StoreEngine::QueuePush(const Call& call, absl::string_view key,
   absl::Status status = data_.CheckItemRoom(key, Size(item));
   if (status.ok() && data_.Find(key) != nullptr) {
     status = absl::InvalidArgumentError(absl::StrCat(
-        "queue push: key ", Excerpt(key), " holds a value, no queue"));
+        "queue push: key ", base::Excerpt(key), " holds a value, no queue"));
   }
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   out.Answer(call.waiter, RevisionReply{data_.Advance()});
@@ -401,7 +403,7 @@ void StoreEngine::QueuePop(const Call& call, absl::string_view key,
   absl::Status status = CheckKey(key);
   if (status.ok() && data_.Find(key) != nullptr) {
     status = absl::InvalidArgumentError(absl::StrCat(
-        "queue pop: key ", Excerpt(key), " holds a value, no queue"));
+        "queue pop: key ", base::Excerpt(key), " holds a value, no queue"));
   }
   if (!status.ok()) return out.Fail(call.waiter, std::move(status));
   if (data_.FindQueue(key) != nullptr) {
@@ -411,8 +413,9 @@ void StoreEngine::QueuePop(const Call& call, absl::string_view key,
     return AnswerWatches(out);
   }
   if (!timeout.has_value()) {
-    return out.Fail(call.waiter, absl::NotFoundError(absl::StrCat(
-                                     "queue is empty, key: ", Excerpt(key))));
+    return out.Fail(call.waiter,
+                    absl::NotFoundError(absl::StrCat("queue is empty, key: ",
+                                                     base::Excerpt(key))));
   }
   StoreWaiter waiter;
   waiter.awaited = Awaited::kItem;

@@ -4,16 +4,14 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "coordinator/core/store_engine.h"
 
 namespace muster::coordinator::core {
 namespace {
 
 using Awaited = StoreWaiter::Awaited;
-
-constexpr size_t kKeysInTextMax = 8;
 
 }  // namespace
 
@@ -130,23 +128,11 @@ void StoreEngine::Appeared(absl::string_view key, Outbox& out) {
 }
 
 std::string StoreEngine::TimeoutText(const StoreWaiter& waiter) const {
-  std::string text = absl::StrCat("wait timeout after ",
-                                  FormatDuration(waiter.timeout), ", keys: ");
-  size_t named = 0;
-  size_t unnamed = 0;
   std::vector<absl::string_view> keys = waiter.distinct;
   if (waiter.awaited == Awaited::kItem) keys.push_back(waiter.keys.front());
-  for (const absl::string_view key : keys) {
-    if (data_.Contains(key)) continue;
-    if (named == kKeysInTextMax) {
-      ++unnamed;
-      continue;
-    }
-    absl::StrAppend(&text, named == 0 ? "" : ", ", absl::CHexEscape(key));
-    ++named;
-  }
-  if (unnamed > 0) absl::StrAppend(&text, " and ", unnamed, " more");
-  return text;
+  std::erase_if(keys,
+                [&](absl::string_view key) { return data_.Contains(key); });
+  return base::WaitTimeoutText(waiter.timeout, keys);
 }
 
 void StoreEngine::Expire(Instant now, Outbox& out) {

@@ -219,8 +219,8 @@ TEST_F(StoreQueueWatchTest, QueuesCountTowardsTheLimits) {
   EXPECT_THAT(
       TakeReplies(),
       ElementsAre(FailedWith(2u, StatusCode::kResourceExhausted,
-                             "limit queue_items is 2, offered 3 (key \"p\"); "
-                             "the coordinator's --limit_queue_items sets it")));
+                             "limit queue_items is 2, offered 3 (key \"p\")" +
+                                 LimitAdvice("queue_items"))));
   store_.DeleteKey(Anonymous(3), "q", out_);
   EXPECT_THAT(TakeReplies(), ElementsAre(FlagTo(3u, true)));
   EXPECT_EQ(store_.bytes(), 0);

@@ -76,8 +76,8 @@ TEST(TotalMemoryTest, TheErrorSaysWhoseShareItIs) {
   EXPECT_EQ(job.Check(200, {"key", "k"}),
             absl::ResourceExhaustedError(
                 "limit total_bytes is 3200, offered 1700 (key \"k\") by a job "
-                "that holds 1500, and whose share is 100; the coordinator's "
-                "--limit_total_bytes sets it"));
+                "that holds 1500, and whose share is 100" +
+                LimitAdvice("total_bytes")));
 }
 
 TEST(TotalMemoryTest, AJobThatEndsGivesBackWhatItHeld) {

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "coordinator/core/limits.h"
 #include "coordinator/server/test_certificates.h"
 #include "coordinator/server/test_methods.h"
 #include "coordinator/server/test_server.h"
@@ -165,7 +166,8 @@ TEST(JobsPerTokenTest, ATokenCannotUseUpTheJobsOfOthers) {
   EXPECT_EQ(set(kMember, "a3"),
             absl::ResourceExhaustedError(
                 "limit jobs_per_token is 2, offered 3 (job \"a3\") by one "
-                "token; the coordinator's --limit_jobs_per_token sets it"));
+                "token" +
+                core::LimitAdvice("jobs_per_token")));
   // What is there stays open, and there is room for others.
   EXPECT_EQ(set(kMember, "a1"), absl::OkStatus());
   EXPECT_EQ(set(kAdmin, "b1"), absl::OkStatus());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "coordinator/core/limits.h"
 #include "coordinator/server/test_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -512,9 +513,8 @@ TEST(SessionTest, OneStreamTooManyIsRefused) {
   first.Call(SetOperation(1, "k", "v"));
   TestStream second(server.NewChannel());
   EXPECT_EQ(second.Finish(),
-            absl::ResourceExhaustedError(
-                "limit sessions is 1, offered 2; the coordinator's "
-                "--limit_sessions sets it"));
+            absl::ResourceExhaustedError("limit sessions is 1, offered 2" +
+                                         core::LimitAdvice("sessions")));
 }
 
 // A writer that asks for far more than it reads must not grow the coordinator

@@ -23,7 +23,8 @@ TEST(UnsentAnswersTest, ALimitIsForAllTogetherUntilTheyAreTaken) {
   const absl::Status refused = unsent.Add(CallNumber(2), 50'000);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("limit unsent_bytes is 200000, offered 220000"));
+              HasSubstr("limit unsent_bytes is 200000, offered 220000 (answers "
+                        "that clients have not taken)"));
   EXPECT_TRUE(unsent.Add(CallNumber(3), 40'000).ok());
   unsent.Remove(CallNumber(2));  // which was not added
   EXPECT_EQ(unsent.bytes(), 200'000);

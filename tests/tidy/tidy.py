@@ -13,25 +13,26 @@ import sys
 
 # What may stand at the top (beside dot files).
 TOP = {
-    "WORKSPACE", "BUILD.bazel", "proto", "coordinator", "worker", "dataplane",
+    "WORKSPACE", "BUILD.bazel", "base", "proto", "coordinator", "worker", "dataplane",
     "client", "deploy", "tests", "README.md", "dev", "third_party", "LICENSE",
     "CONTRIBUTING.md",
 }
 
 README_FOLDERS = [
-    "proto", "coordinator", "worker", "dataplane", "client", "deploy", "tests",
+    "base", "proto", "coordinator", "worker", "dataplane", "client", "deploy", "tests",
 ]
 
 SOURCE_FOLDERS = (
-    "proto/", "coordinator/", "worker/", "dataplane/", "client/", "tests/",
+    "base/", "proto/", "coordinator/", "worker/", "dataplane/", "client/", "tests/",
 )
 
-# Which of our folders a folder may include, longest prefix first. Tests beside
-# the code may include more: TEST_MAY.
+# Which of our folders a folder may include beside base/, longest prefix first.
+# Tests beside the code may include more: TEST_MAY.
 MAY_INCLUDE = [
     ("coordinator/core/", ["coordinator/core/"]),
     ("coordinator/storage/", ["coordinator/storage/", "coordinator/core/"]),
     ("coordinator/server/", ["coordinator/", "muster/v1/", "proto/"]),
+    ("base/", []),
     ("proto/", ["muster/v1/", "proto/"]),
     ("dataplane/", ["dataplane/"]),
     ("worker/telemetry", ["worker/", "dataplane/metrics.h"]),
@@ -54,7 +55,7 @@ TEST_MAY = {"client/": ["coordinator/server/server.h",
             "worker/": ["coordinator/server/test_certificates.h"]}
 
 # Folders that count as ours in an #include.
-OURS = ("coordinator/", "worker/", "dataplane/", "client/", "tests/", "proto/",
+OURS = ("base/", "coordinator/", "worker/", "dataplane/", "client/", "tests/", "proto/",
         "muster/v1/")
 
 # Who may include a library: (pattern of the include, allowed file pattern).
@@ -150,7 +151,7 @@ def allowed_includes(path):
                 for folder, more in TEST_MAY.items():
                     if path.startswith(folder):
                         extra = more
-            return allowed + extra
+            return ["base/"] + allowed + extra
     return [""]
 
 
